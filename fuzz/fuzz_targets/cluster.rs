@@ -1,4 +1,4 @@
-//! The frames and the handshake of machines that measure together.
+//! The frames and the handshake between benchmark agents and their coordinator.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! `Range` headers and what they mean.
+//! The parser of `Range` headers and the resolution of ranges.
 
 #![no_main]
 

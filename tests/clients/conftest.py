@@ -1,7 +1,7 @@
-"""Fixtures of the end-to-end suite: who the server is, clients for it, buckets that clean up.
+"""Fixtures of the end-to-end suite: the server's address, clients, and buckets that are removed afterwards.
 
-Everything comes from TW_* variables (README.md). Buckets are unique to a module or a test, keys to
-a test, so modules may run side by side and against a server that holds other data.
+All parameters come from TW_* variables (README.md). Buckets are unique to a module or a test, keys to a test, so modules
+may run concurrently and against a server with other data.
 """
 
 import concurrent.futures
@@ -17,13 +17,13 @@ from botocore.exceptions import ClientError
 
 import wire
 
-# Nothing that the person running the tests has set up for AWS may change what the clients do.
+# The user's own AWS configuration must not affect the clients.
 for _name in [name for name in os.environ if name.startswith(("AWS_", "RCLONE_")) and name != "AWS_CA_BUNDLE"]:
     del os.environ[_name]
 os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
 
-# Without this, boto3 waits on `Expect: 100-continue` for empty bodies too, and when the server answers
-# at once its next PUT on that connection hangs. test_expect.py covers that default on purpose.
+# Without this, boto3 sends `Expect: 100-continue` also for empty bodies; if the server sends the final response at once,
+# boto3's next PUT on that connection hangs. test_expect.py tests the default.
 os.environ.setdefault("BOTO_EXPERIMENTAL__NO_EMPTY_CONTINUE", "true")
 
 ENDPOINT = os.environ.get("TW_ENDPOINT", "").rstrip("/")
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def deadline():
-    """No test runs over a minute, whatever the server makes a client wait or loop for."""
+    """Limits every test to one minute, even if the server makes a client wait or loop."""
 
     def expire(*_):
         raise TimeoutError("the test took over a minute")
@@ -53,7 +53,7 @@ def deadline():
 
 
 def make_client(access_key, secret_key, **settings):
-    """A boto3 client that speaks once (no retries hide a failure) and, if not told otherwise, path-style."""
+    """A boto3 client without retries, which would hide failures, and by default with path-style addressing."""
     endpoint = settings.pop("endpoint", ENDPOINT)
     config = botocore.config.Config(
         region_name=REGION,
@@ -90,13 +90,13 @@ def s3(keys):
 
 @pytest.fixture(scope="session")
 def raw(keys):
-    """The bare-socket client with the root key."""
+    """The plain-socket client with the root key."""
     return wire.Wire(ENDPOINT, *keys, region=REGION)
 
 
 @pytest.fixture(scope="session")
 def anonymous():
-    """The bare-socket client without a key."""
+    """The plain-socket client without a key."""
     return wire.Wire(ENDPOINT)
 
 
@@ -118,13 +118,13 @@ def _ensure_bucket(s3, name):
 
 @pytest.fixture(scope="session")
 def readonly():
-    """boto3 with a key that may only read, and only bucket e2e-shared."""
+    """boto3 with a key that may only read bucket e2e-shared."""
     return make_client(*_optional_keys("READONLY"))
 
 
 @pytest.fixture(scope="session")
 def writer():
-    """boto3 with a key that may read and write, but only bucket e2e-writer."""
+    """boto3 with a key that may only read and write bucket e2e-writer."""
     return make_client(*_optional_keys("WRITER"))
 
 
@@ -140,7 +140,7 @@ def writer_bucket(s3):
 
 @pytest.fixture(scope="session")
 def public_bucket(s3):
-    """A bucket that the server's settings open to anonymous reads."""
+    """A bucket with anonymous reads enabled in the server's settings."""
     name = os.environ.get("TW_PUBLIC_BUCKET")
     if not name:
         pytest.skip("TW_PUBLIC_BUCKET not set: no bucket with anonymous read")
@@ -151,7 +151,7 @@ def empty_bucket(s3, name):
     for page in s3.get_paginator("list_multipart_uploads").paginate(Bucket=name):
         for upload in page.get("Uploads", []):
             s3.abort_multipart_upload(Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"])
-    for _ in range(20):  # a server that fails to delete must not keep us here
+    for _ in range(20):  # bounded, in case the server fails to delete
         objects = s3.list_objects_v2(Bucket=name).get("Contents")
         if not objects:
             break
@@ -162,7 +162,7 @@ def _temporary_bucket(s3, stem):
     name = unique(stem)
     s3.create_bucket(Bucket=name)
     yield name
-    # Cleaning is for the sake of servers that live on; it must not fail a test that passed.
+    # The cleanup is for long-lived servers; a failure of it must not fail the test.
     try:
         empty_bucket(s3, name)
         s3.delete_bucket(Bucket=name)
@@ -172,7 +172,7 @@ def _temporary_bucket(s3, stem):
 
 @pytest.fixture(scope="module")
 def bucket(s3, request):
-    """A bucket for the whole module; tests in it keep apart by `key`."""
+    """A bucket for the whole module; its tests use distinct keys by the fixture `key`."""
     yield from _temporary_bucket(s3, re.sub("[^a-z]", "", request.module.__name__.removeprefix("test_")))
 
 
@@ -189,7 +189,7 @@ def key():
 
 @pytest.fixture
 def temporary_names(s3):
-    """Hands out bucket names that are cleaned up if the test creates them."""
+    """Returns unique bucket names; buckets that the test creates with them are removed."""
     names = []
 
     def name(stem="name"):
@@ -207,13 +207,13 @@ def temporary_names(s3):
 
 @pytest.fixture(scope="session")
 def crowd():
-    """Runs one function over many inputs at the same time and returns results or exceptions."""
+    """Runs a function concurrently for many inputs and returns results or exceptions."""
 
     def run(function, inputs, threads=32):
         def guarded(value):
             try:
                 return function(value)
-            except Exception as error:  # the caller judges each one
+            except Exception as error:  # the caller checks each one
                 return error
 
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:

@@ -1,4 +1,4 @@
-"""What the suite asserts again and again: S3 errors as boto3 and as the wire show them."""
+"""Common assertions of the suite: S3 errors as reported by boto3 and on the wire."""
 
 import contextlib
 import random
@@ -8,13 +8,13 @@ from botocore.exceptions import ClientError
 
 
 def payload(size, seed=0):
-    """Reproducible incompressible bytes."""
+    """Reproducible, incompressible bytes."""
     return random.Random(f"{size}/{seed}").randbytes(size)
 
 
 @contextlib.contextmanager
 def s3_error(code, status):
-    """The block must fail with this S3 code (or one of several) and status, in a full error."""
+    """Asserts that the block fails with this S3 code (or one of several) and status, in a complete error."""
     with pytest.raises(ClientError) as caught:
         yield caught
     response = caught.value.response
@@ -29,7 +29,7 @@ def s3_error(code, status):
 
 
 def refused(response, code, status):
-    """The wire response must be this S3 error: XML with its four elements, and a request id."""
+    """Asserts that the wire response is this S3 error: XML with its elements, and a request ID."""
     codes = (code,) if isinstance(code, str) else code
     assert response.status == status and response.code in codes, f"want {status} {code}, got {response!r}"
     check_error_body(response)
@@ -45,7 +45,7 @@ def check_error_body(response):
 
 
 def absent(s3, bucket, key):
-    """Nothing is stored under the key, neither readable nor listed."""
+    """Asserts that no object with the key is readable or listed."""
     with s3_error("404", 404):
         s3.head_object(Bucket=bucket, Key=key)
     listed = s3.list_objects_v2(Bucket=bucket, Prefix=key).get("Contents", [])

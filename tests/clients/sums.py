@@ -1,8 +1,8 @@
-"""The ten S3 object checksums, computed without the server's code.
+"""The ten S3 object checksums, computed independently of the server's code.
 
-CRC-32, MD5 and the SHAs come from the standard library; CRC-32C and CRC-64/NVME are table driven here,
-so tests keep those bodies small (about ten million bytes a second). The XXH family is the reference
-implementation's (`pip install xxhash`); without it the tests of these three do not run.
+CRC-32, MD5 and the SHAs are from the standard library. CRC-32C and CRC-64/NVME are computed here with tables at about
+10 MB/s, so their test bodies are small. The XXH family uses the reference implementation (`pip install xxhash`); without
+it, the tests of these three do not run.
 """
 
 import base64
@@ -17,7 +17,7 @@ except ImportError:
 
 XXH = ("XXHASH64", "XXHASH3", "XXHASH128") if xxhash else ()
 CRCS = ("CRC32", "CRC32C", "CRC64NVME")
-# Their values of parts do not combine into one of the whole.
+# The checksums of parts cannot be combined into that of the whole object.
 HASHES = ("SHA1", "SHA256", "SHA512", "MD5", *XXH)
 ALGORITHMS = CRCS + HASHES
 
@@ -40,7 +40,7 @@ _TABLES = {"CRC32C": (_CRC32C, 0xFFFFFFFF, 4), "CRC64NVME": (_CRC64NVME, 0xFFFFF
 
 @functools.lru_cache(maxsize=64)
 def _crc_after(algorithm, crc, piece):
-    """The CRC register after `piece`; remembered, because the big pieces come up several times."""
+    """The CRC register after `piece`. Cached, because large pieces are used several times."""
     table = _TABLES[algorithm][0]
     for byte in piece:
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -48,7 +48,7 @@ def _crc_after(algorithm, crc, piece):
 
 
 def digest(algorithm, *pieces):
-    """The raw checksum of the pieces together, big-endian for the CRCs, as S3 encodes it."""
+    """The raw checksum of the joined pieces, in S3's encoding: big-endian for the CRCs."""
     if algorithm == "CRC32":
         return zlib.crc32(b"".join(pieces)).to_bytes(4, "big")
     if algorithm in _TABLES:
@@ -64,12 +64,12 @@ def digest(algorithm, *pieces):
 
 
 def checksum(algorithm, *pieces):
-    """The checksum of the pieces together as it stands in a header: base64 of the raw value."""
+    """The checksum of the joined pieces in the format of a header: Base64 of the raw value."""
     return base64.b64encode(digest(algorithm, *pieces)).decode()
 
 
 def composite(algorithm, parts):
-    """The checksum of checksums that S3 gives a COMPOSITE multipart object, with its part count."""
+    """The checksum of a COMPOSITE multipart object: the checksum of its parts' checksums, with the part count."""
     joined = b"".join(digest(algorithm, part) for part in parts)
     return f"{checksum(algorithm, joined)}-{len(parts)}"
 

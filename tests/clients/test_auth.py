@@ -1,4 +1,4 @@
-"""SigV4 by header: what is accepted, and with which code everything else is refused."""
+"""SigV4 in the header: accepted requests, and the error codes of rejected ones."""
 
 import datetime
 import hashlib
@@ -14,7 +14,7 @@ MINUTE = datetime.timedelta(minutes=1)
 
 @pytest.fixture(scope="module")
 def target(s3, bucket):
-    """The path of an object that nobody may see without a good signature."""
+    """The path of an object that requires a valid signature."""
     s3.put_object(Bucket=bucket, Key="target", Body=b"secret body")
     return f"/{bucket}/target"
 
@@ -56,7 +56,7 @@ def test_no_authorization(anonymous, target, bucket):
 @pytest.mark.parametrize("skew", [-16, -60, -60 * 24, 16, 60, 60 * 24])
 def test_skewed_clock(raw, target, skew):
     response = raw.request("GET", target, when=wire.now() + skew * MINUTE)
-    # Beyond a day the date of the credential scope is off as well.
+    # Beyond a day, the date in the credential scope is wrong, too.
     refused(response, ("RequestTimeTooSkewed", "AccessDenied") if abs(skew) > 1000 else "RequestTimeTooSkewed", 403)
 
 
@@ -65,11 +65,11 @@ def test_a_clock_within_fifteen_minutes(raw, target, skew):
     assert raw.request("GET", target, when=wire.now() + skew * MINUTE).status == 200
 
 
-# What stands in the Authorization header
+# The Authorization header
 
 
 def send(raw, target, text):
-    """A signed GET whose Authorization header is `text`, or made by `text` from the right one."""
+    """A signed GET whose Authorization header is `text`, or the result of `text` for the valid one."""
     headers, _ = raw.signer.sign("GET", target, "", [("Host", raw.host)], wire.EMPTY_SHA256)
     name, right = headers.pop()
     headers.append((name, text(right) if callable(text) else text))
@@ -121,16 +121,16 @@ def test_code_of_a_malformed_header(raw, target, case):
 
 
 def test_two_authorizations(raw, target):
-    """The header and the query string may not both speak."""
+    """A signature in both the header and the query string is rejected."""
     query = raw.signer.presign("GET", target, host=raw.host)
     refused(raw.request("GET", target, query), "InvalidArgument", 400)
 
 
-# What is covered by the signature
+# Coverage of the signature
 
 
 def test_changed_request(raw, target, bucket):
-    """A signature for one request is no good for another."""
+    """A signature is invalid for any other request."""
     head, _ = raw.prepare("GET", target, headers={"Range": "bytes=0-0"})
     for was, becomes in (
         (b"GET ", b"DELETE "),
@@ -235,7 +235,7 @@ def test_no_payload_hash(raw, s3, bucket, key):
 
 
 def test_payload_hash_of_a_query(raw, bucket, key):
-    """XML bodies are verified too."""
+    """XML bodies are also verified."""
     body = b"<Delete><Object><Key>target</Key></Object></Delete>"
     wrong = hashlib.sha256(b"other").hexdigest()
     headers = {"Content-MD5": sums.content_md5(body)}
@@ -243,7 +243,7 @@ def test_payload_hash_of_a_query(raw, bucket, key):
     refused(response, "XAmzContentSHA256Mismatch", 400)
 
 
-# What canonicalisation must get right
+# Canonicalisation
 
 
 @pytest.mark.parametrize("query", ["prefix=a%20b", "prefix=a%2Bb", "prefix=%C3%BC", "prefix=a%2Fb&max-keys=1&delimiter=%2F", "list-type=2&prefix="])

@@ -1,4 +1,4 @@
-"""Requests that no honest client sends: the right error, nothing stored, the connection in order."""
+"""Malformed requests: they get the right error, store nothing, and leave the connection in order."""
 
 import time
 
@@ -36,7 +36,7 @@ def test_connection_closed_early(s3, raw, bucket, key, sent, payload_hash):
 
 
 def test_half_closed_early(s3, raw, bucket, key):
-    """The client stops sending but still listens: an error or a closed connection, never success."""
+    """The client stops sending but still reads: it gets an error or a closed connection, never success."""
     head, _ = raw.prepare("PUT", f"/{bucket}/{key}", body=DATA, payload_hash=wire.UNSIGNED)
     try:
         response = raw_exchange(raw, head + DATA[:1000], finish=True)
@@ -57,7 +57,7 @@ def test_part_cut_short(s3, raw, bucket, key):
 
 
 def test_body_longer_than_announced(s3, raw, bucket, key):
-    """The surplus is another request, and a bad one."""
+    """The surplus is parsed as another request, which is malformed."""
     head, _ = raw.prepare("PUT", f"/{bucket}/{key}", body=b"0123456789", payload_hash=wire.UNSIGNED)
     with raw.connect() as connection:
         connection.send_all_it_takes(head + b"0123456789" + b"\x00surplus\r\n\r\n")
@@ -98,7 +98,7 @@ def test_malformed_length(s3, raw, bucket, key, length):
 
 
 def test_two_lengths(s3, raw, bucket, key):
-    """The classic of request smuggling."""
+    """The classic case of request smuggling."""
     head, _ = raw.prepare("PUT", f"/{bucket}/{key}", payload_hash=wire.UNSIGNED, length=False)
     try:
         response = raw_exchange(raw, head[:-2] + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nbody!")
@@ -122,7 +122,7 @@ def test_length_and_transfer_encoding(s3, raw, bucket, key):
 
 
 def test_over_five_gibibytes(s3, raw, bucket, key):
-    """Refused from the announcement, before a body is asked for."""
+    """Rejected by the declared length, before the body is requested."""
     head, _ = raw.prepare("PUT", f"/{bucket}/{key}", headers={"Expect": "100-continue"}, payload_hash=wire.UNSIGNED, length=(5 << 30) + 1)
     with raw.connect(timeout=10) as connection:
         connection.send(head)
@@ -182,7 +182,7 @@ def test_no_host(raw):
 
 @pytest.mark.parametrize("tail", ["%FF", "a%C3", "%zz", "%", "%E0%80%80", "%ED%A0%80"], ids=["ff", "cut", "zz", "bare", "overlong", "surrogate"])
 def test_key_that_is_no_utf8(raw, s3, bucket, tail):
-    """A server that decodes before it verifies may see another signature first."""
+    """A server that decodes before it verifies may report a wrong signature instead."""
     before = s3.list_objects_v2(Bucket=bucket)["KeyCount"]
     response = raw.request("PUT", f"/{bucket}/{tail}", body=b"x")
     if response.status == 403:
@@ -245,7 +245,7 @@ def test_xml_of_many_megabytes(raw, bucket):
 
 
 def error_cases(bucket):
-    """A request for each way to fail that needs no object: (method, path, query, status)."""
+    """A request for each kind of failure that needs no object: (method, path, query, status)."""
     return [
         ("GET", f"/{bucket}/missing", "", 404),
         ("GET", "/e2e-no-such-bucket-at-all", "", 404),
@@ -275,7 +275,7 @@ def test_resource_is_escaped(raw, bucket):
 
 
 def test_errors_of_head_have_no_body(raw, bucket):
-    """And leave the connection fit for the next request."""
+    """They also leave the connection usable for the next request."""
     with raw.connect() as connection:
         for path in (f"/{bucket}/missing", "/e2e-no-such-bucket-at-all", f"/{bucket}/missing"):
             response = raw.request("HEAD", path, connection=connection)
@@ -294,8 +294,8 @@ def test_no_content_and_not_modified_have_no_body(raw, s3, bucket, key):
 
 
 @pytest.mark.parametrize("size", [10, 100_000, 5_000_000])
-def test_connection_after_a_refused_body(raw, keys, bucket, key, size):
-    """The rest of a refused body is never taken for the next request."""
+def test_connection_after_a_rejected_body(raw, keys, bucket, key, size):
+    """The rest of a rejected body is never parsed as the next request."""
     bad = wire.Signer(keys[0], "wrong")
     with raw.connect() as connection:
         head, _ = raw.prepare("PUT", f"/{bucket}/{key}", body=b"x" * size, signer=bad)
@@ -321,8 +321,8 @@ def test_pipelined_requests(raw, s3, bucket, key):
         assert b"".join(connection.read().body for _ in range(10)) == b"0123456789"
 
 
-def test_reader_that_goes_away(raw, s3, bucket, key):
-    """Clients that vanish in mid-download do the server no harm."""
+def test_readers_that_disconnect(raw, s3, bucket, key):
+    """Clients that disconnect during a download do not harm the server."""
     s3.put_object(Bucket=bucket, Key=key, Body=payload(8 << 20))
     for _ in range(20):
         with raw.connect() as connection:
@@ -331,7 +331,7 @@ def test_reader_that_goes_away(raw, s3, bucket, key):
     assert len(body_of(s3, bucket, key)) == 8 << 20
 
 
-# Methods and operations that are not there
+# Unsupported methods and operations
 
 
 @pytest.mark.parametrize("method", ["PATCH", "TRACE", "FOO", "PROPFIND"])

@@ -1,4 +1,4 @@
-"""Buckets: their life, their names, and deletion that never loses an acknowledged object."""
+"""Buckets: creation and deletion, names, and deletion that never loses an acknowledged object."""
 
 import threading
 
@@ -28,7 +28,7 @@ def test_create_head_list_delete(s3, temporary_names):
         s3.head_bucket(Bucket=name)
 
 
-def test_names_come_in_byte_order(s3, temporary_names):
+def test_names_are_listed_in_byte_order(s3, temporary_names):
     for _ in range(4):
         s3.create_bucket(Bucket=temporary_names("order"))
     names = names_of(s3.list_buckets())
@@ -53,7 +53,7 @@ def test_list_by_prefix_in_pages(s3, temporary_names):
     assert found == made
 
 
-def test_create_twice_is_refused(s3, bucket):
+def test_create_twice_is_rejected(s3, bucket):
     with s3_error("BucketAlreadyOwnedByYou", 409):
         s3.create_bucket(Bucket=bucket)
 
@@ -65,7 +65,7 @@ def test_create_twice_keeps_the_objects(s3, fresh_bucket):
     assert s3.get_object(Bucket=fresh_bucket, Key="kept")["Body"].read() == b"kept"
 
 
-def test_one_of_many_creators_wins(s3, temporary_names, crowd):
+def test_exactly_one_of_many_creators_wins(s3, temporary_names, crowd):
     name = temporary_names("race")
     results = crowd(lambda _: s3.create_bucket(Bucket=name), range(20))
     assert sum(not isinstance(r, Exception) for r in results) == 1, results
@@ -73,7 +73,7 @@ def test_one_of_many_creators_wins(s3, temporary_names, crowd):
     assert codes <= {"BucketAlreadyOwnedByYou", "OperationAborted"}
 
 
-def test_delete_of_a_bucket_with_objects_is_refused(s3, fresh_bucket):
+def test_delete_of_a_bucket_with_objects_is_rejected(s3, fresh_bucket):
     s3.put_object(Bucket=fresh_bucket, Key="a/b", Body=b"x")
     with s3_error("BucketNotEmpty", 409):
         s3.delete_bucket(Bucket=fresh_bucket)
@@ -81,7 +81,7 @@ def test_delete_of_a_bucket_with_objects_is_refused(s3, fresh_bucket):
     s3.delete_bucket(Bucket=fresh_bucket)
 
 
-def test_a_bucket_made_again_is_empty(s3, temporary_names):
+def test_a_recreated_bucket_is_empty(s3, temporary_names):
     name = temporary_names()
     s3.create_bucket(Bucket=name)
     upload = s3.create_multipart_upload(Bucket=name, Key="k")["UploadId"]
@@ -95,7 +95,7 @@ def test_a_bucket_made_again_is_empty(s3, temporary_names):
 
 
 def test_location(s3, bucket):
-    # us-east-1 is written as an empty element, which boto3 shows as None.
+    # us-east-1 is an empty element in XML, which boto3 returns as None.
     assert s3.get_bucket_location(Bucket=bucket)["LocationConstraint"] in (None, s3.meta.region_name)
 
 
@@ -156,7 +156,7 @@ def test_trailing_slash_names_the_bucket(raw, bucket):
 
 @pytest.mark.parametrize("round", range(5))
 def test_delete_never_loses_an_acknowledged_put(s3, raw, temporary_names, round):
-    """Deleting a bucket is atomic against PUTs: either all of them fail, or the bucket stays."""
+    """Deleting a bucket is atomic with respect to PUTs: either all of them fail, or the bucket remains."""
     name = temporary_names("atomic")
     s3.create_bucket(Bucket=name)
     writers, start, results = 8, threading.Barrier(9), []

@@ -1,4 +1,4 @@
-"""Object checksums and Content-MD5: verified before anything is stored, and given back."""
+"""Object checksums and Content-MD5: verified before anything is stored, and returned."""
 
 import pytest
 from botocore.httpchecksum import _SUPPORTED_CHECKSUM_ALGORITHMS
@@ -45,21 +45,21 @@ def test_malformed_value(s3, raw, bucket, key, algorithm, value):
     absent(s3, bucket, key)
 
 
-def test_two_algorithms_at_once(s3, raw, bucket, key):
+def test_two_algorithms_in_one_request(s3, raw, bucket, key):
     headers = {header(a): sums.checksum(a, BODY) for a in ("CRC32", "SHA256")}
     refused(raw.request("PUT", f"/{bucket}/{key}", headers=headers, body=BODY), "InvalidRequest", 400)
     absent(s3, bucket, key)
 
 
 @pytest.mark.parametrize("name", ["x-amz-sdk-checksum-algorithm", "x-amz-checksum-algorithm"])
-def test_algorithm_that_does_not_exist(s3, raw, bucket, key, name):
+def test_unknown_algorithm(s3, raw, bucket, key, name):
     for method, query in (("PUT", ""), ("POST", "uploads=")):
         refused(raw.request(method, f"/{bucket}/{key}", query, headers={name: "CRC99"}, body=BODY), "InvalidRequest", 400)
     absent(s3, bucket, key)
 
 
-def test_value_of_an_algorithm_that_does_not_exist(s3, raw, bucket, key):
-    """It is refused by name wherever bytes or a document might be taken for verified."""
+def test_value_of_an_unknown_algorithm(s3, raw, bucket, key):
+    """It is rejected by name for every request whose bytes or document it would have to verify."""
     upload = s3.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
     s3.put_object(Bucket=bucket, Key=key + "-tagged", Body=b"x")
     tags = b"<Tagging><TagSet/></Tagging>"
@@ -90,7 +90,7 @@ def test_trailer_of_a_body_without_chunks(s3, raw, bucket, key):
     absent(s3, bucket, key)
 
 
-# What the installed boto3 can compute by itself; XXH and the CRCs but CRC32 need its native extension.
+# Algorithms that the installed boto3 can compute; XXH and the CRCs except CRC32 need its native extension.
 COMPUTED = [name for name in ("CRC32", "SHA1", "SHA256", "SHA512") if name.lower() in _SUPPORTED_CHECKSUM_ALGORITHMS]
 
 
@@ -99,7 +99,7 @@ def test_boto3_computes_and_verifies(s3, bucket, key, algorithm):
     put = s3.put_object(Bucket=bucket, Key=key, Body=BODY, ChecksumAlgorithm=algorithm)
     assert put[f"Checksum{algorithm}"] == sums.checksum(algorithm, BODY)
     got = s3.get_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-    assert got["Body"].read() == BODY  # boto3 raises if the checksum of what it reads differs
+    assert got["Body"].read() == BODY  # boto3 raises an error if the checksum differs
     assert got[f"Checksum{algorithm}"] == put[f"Checksum{algorithm}"] and got["ChecksumType"] == "FULL_OBJECT"
 
 
@@ -155,7 +155,7 @@ BODIES = [bytes(range(256)) * (PART // 256), b"the tail of it"]
 
 @pytest.fixture(scope="module")
 def part_sums():
-    """Checksums of the two parts and of the whole, by algorithm (the CRCs in Python take a while)."""
+    """Checksums of the two parts and of the whole object, by algorithm (the CRCs are slow in Python)."""
     cache = {}
 
     def get(algorithm):
@@ -183,7 +183,7 @@ def upload_parts(s3, bucket, key, algorithm, values, **create):
 
 
 def boto3_algorithms(s3):
-    """Those that the installed boto3 has fields for."""
+    """The algorithms for which the installed boto3 has fields."""
     return s3.meta.service_model.shape_for("ChecksumAlgorithm").enum
 
 
@@ -226,7 +226,7 @@ def test_default_kind(s3, bucket, key, algorithm, kind):
 
 
 @pytest.mark.parametrize("algorithm, kind", [("CRC64NVME", "COMPOSITE"), *((name, "FULL_OBJECT") for name in sums.HASHES)])
-def test_kind_that_does_not_fit(s3, bucket, key, algorithm, kind):
+def test_unsupported_kind(s3, bucket, key, algorithm, kind):
     with s3_error("InvalidRequest", 400):
         s3.create_multipart_upload(Bucket=bucket, Key=key, ChecksumAlgorithm=algorithm, ChecksumType=kind)
 

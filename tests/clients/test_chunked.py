@@ -31,7 +31,7 @@ def test_signed(s3, raw, bucket, key, size):
     assert body_of(s3, bucket, key) == data
 
 
-def test_the_other_content_coding_is_kept(s3, raw, bucket, key):
+def test_other_content_codings_are_stored(s3, raw, bucket, key):
     head, seed = raw.prepare(
         "PUT", f"/{bucket}/{key}", headers={"Content-Encoding": "gzip,aws-chunked", "x-amz-decoded-content-length": "3"},
         payload_hash=wire.STREAMING, length=False,
@@ -43,8 +43,8 @@ def test_the_other_content_coding_is_kept(s3, raw, bucket, key):
     assert s3.head_object(Bucket=bucket, Key=key)["ContentEncoding"] == "gzip"
 
 
-def test_arriving_in_small_pieces(s3, raw, bucket, key):
-    """The decoder does not depend on where the network cuts."""
+def test_body_in_small_fragments(s3, raw, bucket, key):
+    """The result does not depend on the boundaries of packets."""
     data = DATA[:9000]
     headers = {"Content-Encoding": "aws-chunked", "x-amz-decoded-content-length": str(len(data))}
     head, seed = raw.prepare("PUT", f"/{bucket}/{key}", headers=headers, payload_hash=wire.STREAMING, length=False)
@@ -59,7 +59,7 @@ def test_arriving_in_small_pieces(s3, raw, bucket, key):
 
 
 def tampered(change):
-    """A body maker that changes the list of good frames."""
+    """A function that builds a body and changes its list of valid frames."""
 
     def make(seed):
         return joined(change(seed.frames(DATA, 16_384)))
@@ -147,7 +147,7 @@ def test_connection_lost_within_a_chunk(s3, raw, bucket, key):
 
 
 def test_transfer_encoding_outside(s3, raw, bucket, key):
-    """HTTP chunks around aws-chunks, as SDKs send bodies of unknown framed length."""
+    """HTTP chunks around aws-chunks, which SDKs use for bodies of unknown framed length."""
     headers = {"Content-Encoding": "aws-chunked", "x-amz-decoded-content-length": str(len(DATA))}
     head, seed = raw.prepare("PUT", f"/{bucket}/{key}", headers=headers, payload_hash=wire.STREAMING, length=False)
     body = joined(seed.frames(DATA))
@@ -238,7 +238,7 @@ def test_bad_trailer(s3, raw, bucket, key, signed, case):
 
 
 def test_trailer_that_was_not_announced(s3, raw, bucket, key):
-    """Whether ignored or refused, an unannounced checksum must not be half believed."""
+    """An unannounced checksum must be either ignored or rejected, not used in part."""
     put = stream_trailer(raw, bucket, key, False, trailer_of("CRC32", b"other"), announce="")
     if put.status == 200:
         assert body_of(s3, bucket, key) == DATA

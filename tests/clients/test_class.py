@@ -1,4 +1,4 @@
-"""The class of an object: taken from x-dss-object-class, kept with the object, given back."""
+"""The class of an object: set by x-dss-object-class, stored with the object, and returned."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_classes_of_ranges(raw, bucket, key):
         refused(response, "InvalidArgument", 400)
 
 
-def test_class_of_a_copy_may_be_given(raw, bucket, key):
+def test_class_of_a_copy_can_be_set(raw, bucket, key):
     assert raw.request("PUT", f"/{bucket}/{key}", headers={"x-dss-object-class": "25", "x-amz-meta-m": "v"}, body=b"x").status == 200
     headers = {"x-amz-copy-source": f"/{bucket}/{key}", "x-dss-object-class": "7"}
     assert raw.request("PUT", f"/{bucket}/{key}-copy", headers=headers).status == 200
@@ -32,7 +32,7 @@ def test_class_of_a_copy_may_be_given(raw, bucket, key):
     assert (head.header("x-dss-object-class"), head.header("x-amz-meta-m")) == ("7", "v")
 
 
-def test_class_goes_with_the_body_it_came_with(raw, bucket, key):
+def test_class_is_replaced_with_the_body(raw, bucket, key):
     assert raw.request("PUT", f"/{bucket}/{key}", headers={"x-dss-object-class": "25"}, body=b"x").status == 200
     assert raw.request("PUT", f"/{bucket}/{key}", body=b"y").status == 200
     assert raw.request("HEAD", f"/{bucket}/{key}").header("x-dss-object-class") != "25"
@@ -56,7 +56,7 @@ def test_class_survives_multipart(s3, raw, bucket, key):
 
 
 @pytest.mark.parametrize("value", ["32", "-1", "256", "4294967321", "mail", "25.0", "0x19", "2 5", "25,26"])
-def test_bad_class_is_refused(s3, raw, bucket, key, value):
+def test_invalid_class_is_rejected(s3, raw, bucket, key, value):
     headers = {"x-dss-object-class": value}
     refused(raw.request("PUT", f"/{bucket}/{key}", headers=headers, body=b"x"), "InvalidArgument", 400)
     absent(s3, bucket, key)

@@ -1,6 +1,6 @@
-"""aws-cli and rclone as people use them: trees up and down, large files, cleaning up.
+"""Typical use of aws-cli and rclone: upload and download of trees, large files, cleanup.
 
-Every call of aws-cli takes a second to start, so there are few of them.
+aws-cli takes a second to start, so there are few calls.
 """
 
 import filecmp
@@ -29,14 +29,14 @@ def run(command, environment, check=True):
 
 @pytest.fixture
 def aws(keys, tmp_path):
-    """Runs `aws ...` with settings of its own."""
+    """Runs `aws ...` with its own configuration."""
     binary = [shutil.which("aws")]
     if not binary[0]:
         binary = [sys.executable, "-m", "awscli"]
         if subprocess.run([*binary, "--version"], capture_output=True).returncode:
             pytest.skip("aws-cli is not installed")
     config = tmp_path / "aws-config"
-    # Version 1 of the command presigns in us-east-1 with the signature before SigV4 unless told otherwise.
+    # By default, version 1 of the command presigns in us-east-1 with the predecessor of SigV4.
     config.write_text("[default]\nregion = %s\ns3 =\n  addressing_style = path\n  signature_version = s3v4\n" % REGION)
     environment = {
         **os.environ,
@@ -55,7 +55,7 @@ def rclone(keys, tmp_path):
     if not shutil.which("rclone"):
         pytest.skip("rclone is not installed")
     environment = {
-        **{name: value for name, value in os.environ.items() if name != "AWS_CA_BUNDLE"},  # rclone refuses it
+        **{name: value for name, value in os.environ.items() if name != "AWS_CA_BUNDLE"},  # rclone rejects it
         "RCLONE_CONFIG": str(tmp_path / "rclone.conf"),
         "RCLONE_CONFIG_TW_TYPE": "s3",
         "RCLONE_CONFIG_TW_PROVIDER": "Other",
@@ -70,7 +70,7 @@ def rclone(keys, tmp_path):
 
 @pytest.fixture
 def tree(tmp_path):
-    """A small tree with the names and sizes that trip clients and servers."""
+    """A small tree with names and sizes that are difficult for clients and servers."""
     root = tmp_path / "tree"
     files = {
         "plain.txt": b"plain\n",
@@ -86,7 +86,7 @@ def tree(tmp_path):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        # S3 tells times in whole seconds: a file of the second in which it goes up looks newer than its copy.
+        # S3 reports times in whole seconds: a file from the second of its upload would look newer than its copy.
         os.utime(path, (time.time() - 3600,) * 2)
     return root
 

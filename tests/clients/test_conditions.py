@@ -1,4 +1,4 @@
-"""Conditional reads and writes, and races in which exactly one writer may win."""
+"""Conditional reads and writes, and races that exactly one writer may win."""
 
 import datetime
 import email.utils
@@ -18,7 +18,7 @@ def http_date(when):
 
 @pytest.fixture(scope="module")
 def thing(s3, bucket):
-    """Key, ETag and date of an object that the reads share."""
+    """Key, ETag and date of an object shared by the reads."""
     etag = s3.put_object(Bucket=bucket, Key="thing", Body=b"body")["ETag"]
     return "thing", etag, s3.head_object(Bucket=bucket, Key="thing")["LastModified"]
 
@@ -36,17 +36,17 @@ READS = [
     ({"If-None-Match": "*"}, 304),
     ({"If-Modified-Since": "{before}"}, 200),
     ({"If-Modified-Since": "{at}"}, 304),
-    ({"If-Modified-Since": "{after}"}, 200),  # a date to come is no condition
-    ({"If-Modified-Since": "yesterday"}, 200),  # nor is something that is no date
+    ({"If-Modified-Since": "{after}"}, 200),  # a date in the future is ignored
+    ({"If-Modified-Since": "yesterday"}, 200),  # an invalid date is ignored, too
     ({"If-Unmodified-Since": "{before}"}, 412),
     ({"If-Unmodified-Since": "{at}"}, 200),
     ({"If-Unmodified-Since": "{after}"}, 200),
-    # An ETag outranks a date.
+    # An ETag has priority over a date.
     ({"If-Match": "{etag}", "If-Unmodified-Since": "{before}"}, 200),
     ({"If-Match": OTHER, "If-Unmodified-Since": "{at}"}, 412),
     ({"If-None-Match": "{etag}", "If-Modified-Since": "{before}"}, 304),
     ({"If-None-Match": OTHER, "If-Modified-Since": "{at}"}, 200),
-    # A failed If-Match outranks an If-None-Match that says 304.
+    # A failed If-Match has priority over an If-None-Match that results in 304.
     ({"If-Match": OTHER, "If-None-Match": "{etag}"}, 412),
     ({"If-Match": "{etag}", "If-None-Match": "{etag}"}, 304),
 ]
@@ -68,7 +68,7 @@ def test_read(raw, bucket, thing, headers, status):
         refused(got, "PreconditionFailed", 412)
 
 
-def test_condition_comes_before_range(raw, bucket, thing):
+def test_condition_is_evaluated_before_range(raw, bucket, thing):
     key, etag, _ = thing
     assert raw.request("GET", f"/{bucket}/{key}", headers={"If-Match": OTHER, "Range": "bytes=0-0"}).status == 412
     assert raw.request("GET", f"/{bucket}/{key}", headers={"If-None-Match": etag, "Range": "bytes=0-0"}).status == 304
@@ -107,14 +107,14 @@ def test_put_if_same(s3, bucket, key):
     assert body_of(s3, bucket, key) == b"second"
 
 
-def test_put_if_none_match_knows_only_the_asterisk(s3, bucket, key):
+def test_put_if_none_match_supports_only_the_asterisk(s3, bucket, key):
     with s3_error("NotImplemented", 501):
         s3.put_object(Bucket=bucket, Key=key, Body=b"x", IfNoneMatch=OTHER)
     absent(s3, bucket, key)
 
 
 def finished_upload(s3, bucket, key, body):
-    """An upload that only waits to be completed: what to pass for it."""
+    """The completion parameters of an upload that is ready to be completed."""
     upload = s3.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
     etag = s3.upload_part(Bucket=bucket, Key=key, UploadId=upload, PartNumber=1, Body=body)["ETag"]
     return {"Bucket": bucket, "Key": key, "UploadId": upload, "MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": etag}]}}
@@ -156,7 +156,7 @@ def test_delete_if_present(s3, bucket, key):
     absent(s3, bucket, key)
 
 
-# Races. The losers get 412, or the 409 with which AWS asks for another try.
+# Races. The losers get 412, or 409, with which AWS requests a retry.
 
 
 def one_winner(results):
@@ -190,7 +190,7 @@ def test_race_to_complete(s3, bucket, key, crowd):
 
 
 def test_race_of_puts_and_completions(s3, bucket, key, crowd):
-    """Both ways to make an object are held to one order."""
+    """Both ways of creating an object are ordered with respect to each other."""
     uploads = [finished_upload(s3, bucket, key, f"{n}".encode()) for n in range(10)]
 
     def write(number):
@@ -211,7 +211,7 @@ def test_race_to_delete(s3, bucket, key, crowd):
 
 
 def test_counter_by_compare_and_swap(s3, bucket, key, crowd):
-    """Increments that retry on a lost race never lose a count."""
+    """Increments that retry after a lost race never lose an update."""
     s3.put_object(Bucket=bucket, Key=key, Body=b"0")
 
     def increment(_):

@@ -1,4 +1,4 @@
-"""Server-side copy: what goes along, what is replaced, and under which conditions."""
+"""Server-side copy: copied and replaced metadata, and conditions."""
 
 import datetime
 
@@ -12,7 +12,7 @@ DAY = datetime.timedelta(days=1)
 
 @pytest.fixture
 def source(s3, bucket, key):
-    """An object with everything that a copy may carry along."""
+    """An object with all kinds of metadata that a copy can include."""
     name = f"{key}-source"
     s3.put_object(
         Bucket=bucket, Key=name, Body=b"body", ContentType="text/plain", CacheControl="no-cache", Metadata={"m": "old"}, Tagging="t=old"
@@ -24,7 +24,7 @@ def copy(s3, bucket, source, key, **options):
     return s3.copy_object(Bucket=bucket, Key=key, CopySource={"Bucket": bucket, "Key": source}, **options)
 
 
-def test_copy_takes_everything_along(s3, bucket, source, key):
+def test_copy_includes_all_metadata(s3, bucket, source, key):
     result = copy(s3, bucket, source, key)["CopyObjectResult"]
     old, new = (s3.get_object(Bucket=bucket, Key=name) for name in (source, key))
     assert result["ETag"] == new["ETag"] == old["ETag"]
@@ -119,7 +119,7 @@ def test_malformed_source(raw, bucket, key, text):
 
 
 @pytest.mark.parametrize("versions", ["versionId=0123456789abcdef0123456789abcdef"])
-def test_a_version_that_cannot_be_is_refused(raw, s3, bucket, source, key, versions):
+def test_a_version_id_is_rejected(raw, s3, bucket, source, key, versions):
     response = raw.request("PUT", f"/{bucket}/{key}", headers={"x-amz-copy-source": f"/{bucket}/{source}?{versions}"})
     assert response.status in (400, 404, 501), response
     absent(s3, bucket, key)
@@ -134,7 +134,7 @@ def test_source_conditions(s3, bucket, source, key):
         {"CopySourceIfNoneMatch": '"other"'},
         {"CopySourceIfModifiedSince": modified - DAY},
         {"CopySourceIfUnmodifiedSince": modified},
-        {"CopySourceIfModifiedSince": modified + DAY},  # a date to come is no condition
+        {"CopySourceIfModifiedSince": modified + DAY},  # a date in the future is ignored
         {"CopySourceIfMatch": etag, "CopySourceIfUnmodifiedSince": modified - DAY},
     ]
     failing = [

@@ -1,4 +1,4 @@
-"""`Expect: 100-continue`, which boto3 sends with every upload and believes to the letter."""
+"""`Expect: 100-continue`, which boto3 sends with every upload and follows strictly."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def expecting(raw, path, body, **options):
     return raw.prepare("PUT", path, headers={"Expect": "100-continue"}, body=body, **options)[0]
 
 
-def test_asked_before_the_body(raw, s3, bucket, key):
+def test_continue_is_sent_before_the_body(raw, s3, bucket, key):
     with raw.connect() as connection:
         connection.send(expecting(raw, f"/{bucket}/{key}", b"body"))
         assert connection.read_head().status == 100
@@ -27,8 +27,8 @@ def test_body_sent_without_waiting(raw, s3, bucket, key):
     assert body_of(s3, bucket, key) == b"body"
 
 
-def test_refused_before_the_body(raw, s3, keys, bucket, key):
-    """A refusal known from the head comes at once; the unread body must not linger on the connection."""
+def test_error_is_sent_before_the_body(raw, s3, keys, bucket, key):
+    """An error that follows from the head is sent at once; the unread body must not stay on the connection."""
     for signer, path, status in (
         (wire.Signer(keys[0], "wrong"), f"/{bucket}/{key}", 403),
         (None, f"/{bucket}-no-such/{key}", 404),
@@ -47,7 +47,7 @@ def test_refused_before_the_body(raw, s3, keys, bucket, key):
 
 @pytest.mark.parametrize("first", ["empty body", "refused"])
 def test_boto3_on_one_connection(keys, monkeypatch, bucket, key, first):
-    """After a final answer without `100 Continue` on a kept connection, boto3's next PUT hangs."""
+    """boto3's next PUT would hang after a final response without `100 Continue` on a persistent connection."""
     monkeypatch.delenv("BOTO_EXPERIMENTAL__NO_EMPTY_CONTINUE", raising=False)
     client = make_client(*keys, max_pool_connections=1, read_timeout=4)
     for round in range(3):

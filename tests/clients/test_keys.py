@@ -1,4 +1,4 @@
-"""Keys are bytes of UTF-8: nothing folds, trims, normalises or decodes them twice."""
+"""Keys are sequences of UTF-8 bytes: they are not folded, trimmed, normalised or decoded twice."""
 
 import pytest
 
@@ -31,12 +31,12 @@ def test_odd_key(s3, raw, bucket, name):
 
 
 def is_xml(text):
-    """Whether XML 1.0 holds the text unescaped and unchanged, as boto3's multi-delete needs."""
+    """True if XML 1.0 can represent the text unescaped and unchanged, as boto3's multi-delete requires."""
     return all(" " <= c != "\x7f" for c in text)
 
 
 def test_odd_keys_are_different_objects(s3, raw, bucket, key):
-    """Nothing folds, trims, decodes twice or normalises a key."""
+    """Keys are not folded, trimmed, normalised or decoded twice."""
     names = ["a/b", "a//b", "a/./b", "a/../a/b", "/a/b", "a/b/", "A/b", "a%2Fb", "a%252Fb", "a+b", "a b", "a%20b", "é", "e\u0301"]
     for name in names:
         assert raw.request("PUT", f"/{bucket}/{key}/{wire.quote(name)}", body=name.encode()).status == 200

@@ -1,4 +1,4 @@
-"""Listing: order, delimiters, pages, markers, encoding; versions one and two."""
+"""Listing: order, delimiters, pages, markers, encoding; ListObjects and ListObjectsV2."""
 
 import itertools
 import urllib.parse
@@ -12,7 +12,7 @@ FLAT = ["a", "a/b", "a/b/c", "a/c", "b", "b-1", "b/", "b/x", "c//d", "c//e", "c/
 
 
 def put_all(raw, bucket, names, crowd):
-    """PUTs many small objects over a few kept connections."""
+    """PUTs many small objects over a few persistent connections."""
     results = crowd(lambda name: raw.kept("PUT", f"/{bucket}/{quote(name)}", body=b"x").status, names, threads=8)
     assert set(results) == {200}
 
@@ -36,14 +36,14 @@ def prefixes_of(page):
 
 
 def pages(s3, operation, limit=1000, **options):
-    """All pages of a listing, which must come to an end within `limit`."""
+    """All pages of a listing, which must end within `limit` pages."""
     found = list(itertools.islice(s3.get_paginator(operation).paginate(**options), limit + 1))
     assert len(found) <= limit, "pages do not end"
     return found
 
 
 def expected(names, prefix="", delimiter="", after=""):
-    """The reference: what a listing of `names` must hold, as (keys, common prefixes)."""
+    """The reference: the expected listing of `names`, as (keys, common prefixes)."""
     keys, prefixes = [], []
     for name in by_bytes(names):
         if not name.startswith(prefix) or name.encode() <= after.encode():
@@ -96,7 +96,7 @@ def test_shape_in_both_versions(s3, flat, shape):
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s.get("prefix") != "nothing"], ids=names_id)
 def test_pages_add_up(s3, flat, shape, size):
-    """Any page size yields each entry once, in order, in both versions."""
+    """Any page size returns each entry once, in order, in both versions."""
     keys, prefixes = expected(FLAT, **shape)
     options = {name.title(): value for name, value in shape.items()}
     for operation in ("list_objects", "list_objects_v2"):
@@ -117,14 +117,14 @@ def test_entries_are_complete(s3, flat):
     assert "Owner" in s3.list_objects(Bucket=flat)["Contents"][0]
 
 
-def test_no_keys_at_all(s3, flat):
+def test_max_keys_zero(s3, flat):
     one, two = s3.list_objects(Bucket=flat, MaxKeys=0), s3.list_objects_v2(Bucket=flat, MaxKeys=0)
     for page in (one, two):
         assert keys_of(page) == [] and page["IsTruncated"] is False and page["MaxKeys"] == 0
     assert two["KeyCount"] == 0
 
 
-def test_more_than_a_thousand_is_a_thousand(s3, flat):
+def test_max_keys_is_limited_to_a_thousand(s3, flat):
     assert s3.list_objects_v2(Bucket=flat, MaxKeys=5000)["MaxKeys"] == 1000
 
 
@@ -148,12 +148,12 @@ def test_marker_inside_a_common_prefix(s3, flat):
     assert "a/" not in prefixes_of(page), "a marker that is a common prefix has been seen"
 
 
-def test_next_marker_comes_with_a_delimiter(s3, flat):
+def test_next_marker_is_returned_with_a_delimiter(s3, flat):
     page = s3.list_objects(Bucket=flat, Delimiter="/", MaxKeys=2)
     assert (keys_of(page), prefixes_of(page), page["NextMarker"]) == (["a"], ["a/"], "a/")
 
 
-def test_a_token_outranks_start_after(s3, flat):
+def test_a_token_overrides_start_after(s3, flat):
     first = s3.list_objects_v2(Bucket=flat, MaxKeys=3, StartAfter="a")
     assert first["StartAfter"] == "a"
     rest = s3.list_objects_v2(Bucket=flat, ContinuationToken=first["NextContinuationToken"], StartAfter="zzz")
@@ -192,7 +192,7 @@ def test_without_encoding_xml_is_escaped(raw, bucket, flat, key):
 
 
 def test_three_thousand_keys(s3, raw, fresh_bucket, crowd):
-    """Pages of a thousand add up to the set, in UTF-8 byte order (which UTF-16 order is not)."""
+    """Pages of a thousand keys contain the whole set in UTF-8 byte order, which differs from UTF-16 order."""
     letters = ["a", "B", "-", "~", "é", "\uffee", "\U00010000", "😀", "z/", "ß "]
     names = [f"{one}{two}{n}" for one, two, n in itertools.product(letters, letters, range(30))]
     put_all(raw, fresh_bucket, names, crowd)
@@ -208,7 +208,7 @@ def test_three_thousand_keys(s3, raw, fresh_bucket, crowd):
 
 
 def test_a_listing_shows_every_acknowledged_change(raw, fresh_bucket):
-    """Each PUT and DELETE is in the very next listing."""
+    """Each PUT and DELETE is visible in the next listing."""
     present = set()
     for step in range(60):
         name = f"k{step * 7 % 20:02}"

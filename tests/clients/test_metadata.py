@@ -1,4 +1,4 @@
-"""User metadata, content headers and their overrides on the way out."""
+"""User metadata, content headers, and overrides of response headers."""
 
 import email.header
 
@@ -23,7 +23,7 @@ def test_metadata_names_return_in_lower_case(raw, bucket, key):
 
 
 def decoded_words(text):
-    """RFC 2047 text as the characters it stands for."""
+    """Decodes RFC 2047 text."""
     return "".join(part if isinstance(part, str) else part.decode(charset or "ascii") for part, charset in email.header.decode_header(text))
 
 
@@ -34,7 +34,7 @@ def test_metadata_beyond_ascii_returns_as_rfc2047(raw, bucket, key):
         value = raw.request(method, f"/{bucket}/{key}").header("x-amz-meta-greeting")
         assert value.lower().startswith("=?utf-8?"), value
         decoded = decoded_words(value)
-        # Headers have no charset; by its documentation AWS reads the bytes as Latin-1 first.
+        # Headers have no charset; according to its documentation, AWS first reads the bytes as Latin-1.
         assert text in (decoded, decoded.encode("latin-1", "replace").decode("utf-8", "replace"))
 
 
@@ -57,7 +57,7 @@ def test_metadata_up_to_two_kilobytes(s3, bucket, key):
 
 
 @pytest.mark.parametrize("given", [{"a": "x" * 2100}, {f"k{n:02}": "v" * 50 for n in range(45)}])
-def test_more_metadata_is_refused(s3, bucket, key, given):
+def test_more_metadata_is_rejected(s3, bucket, key, given):
     with s3_error("MetadataTooLarge", 400):
         s3.put_object(Bucket=bucket, Key=key, Body=b"x", Metadata=given)
     absent(s3, bucket, key)
@@ -132,7 +132,7 @@ def test_response_override_cannot_split_the_response(s3, raw, bucket, key, value
     assert response.status in (200, 400), response
 
 
-def test_unknown_storage_class_is_refused(raw, s3, bucket, key):
+def test_unknown_storage_class_is_rejected(raw, s3, bucket, key):
     assert raw.request("PUT", f"/{bucket}/{key}", headers={"x-amz-storage-class": "STANDARD"}, body=b"x").status == 200
     response = raw.request("PUT", f"/{bucket}/{key}2", headers={"x-amz-storage-class": "SOLID-GOLD"}, body=b"x")
     refused(response, "InvalidStorageClass", 400)

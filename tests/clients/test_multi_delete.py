@@ -1,4 +1,4 @@
-"""DeleteObjects: up to a thousand keys, loud or quiet."""
+"""DeleteObjects: up to a thousand keys, verbose or quiet."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_quiet_multi_delete_of_a_thousand(s3, raw, fresh_bucket, crowd):
     assert [o["Key"] for o in s3.list_objects_v2(Bucket=fresh_bucket)["Contents"]] == ["1000"]
 
 
-def test_multi_delete_of_more_is_refused(s3, bucket, key):
+def test_multi_delete_of_more_than_a_thousand_is_rejected(s3, bucket, key):
     s3.put_object(Bucket=bucket, Key=key, Body=b"x")
     with s3_error("MalformedXML", 400):
         s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": key}] + [{"Key": f"none-{n}"} for n in range(1000)]})

@@ -1,4 +1,4 @@
-"""Multipart uploads: the whole cycle, its listings, its errors, and reading part by part."""
+"""Multipart uploads: the whole cycle, listings, errors, and reads by part."""
 
 import hashlib
 
@@ -43,7 +43,7 @@ def upload(s3, bucket, key):
 
 @pytest.fixture(scope="module")
 def three_parts(s3, bucket):
-    """A finished object of three parts, for reading."""
+    """A completed object of three parts, for reads."""
     bodies = [payload(PART, 1), payload(PART + 1, 2), payload(1000, 3)]
     upload = Upload(s3, bucket, "three-parts")
     for number, body in enumerate(bodies, 1):
@@ -93,7 +93,7 @@ def test_uploading_a_part_again_replaces_it(s3, bucket, upload):
     assert body_of(s3, bucket, upload.key) == b"second"
 
 
-def test_parts_left_out_are_dropped(s3, bucket, upload):
+def test_omitted_parts_are_dropped(s3, bucket, upload):
     upload.put(1, b"kept")
     upload.put(2, b"dropped")
     upload.complete([{"PartNumber": 1, "ETag": upload.parts[1]}])
@@ -112,7 +112,7 @@ def test_etag_of_a_part_without_quotes(s3, bucket, upload):
     assert body_of(s3, bucket, upload.key) == b"x"
 
 
-def test_completing_replaces_the_object_only_then(s3, bucket, upload):
+def test_the_object_is_replaced_only_at_completion(s3, bucket, upload):
     s3.put_object(Bucket=bucket, Key=upload.key, Body=b"before")
     upload.put(1, b"after")
     assert body_of(s3, bucket, upload.key) == b"before"
@@ -131,14 +131,14 @@ def test_two_uploads_of_one_key(s3, bucket, key):
     assert body_of(s3, bucket, key) == b"two"
 
 
-def test_parts_in_parallel(s3, bucket, upload, crowd):
+def test_concurrent_parts(s3, bucket, upload, crowd):
     bodies = {number: payload(PART if number < 6 else 99, number) for number in range(1, 7)}
     crowd(lambda number: upload.put(number, bodies[number]), bodies)
     upload.complete()
     assert body_of(s3, bucket, upload.key) == b"".join(bodies.values())
 
 
-# Ways to end an upload badly
+# Aborted and failed uploads
 
 
 def test_abort(s3, bucket, upload):
@@ -352,7 +352,7 @@ def test_bad_copy_range(s3, bucket, upload, text):
     s3.put_object(Bucket=bucket, Key=upload.key + "-source", Body=b"0123456789")
     with pytest.raises(ClientError) as caught:
         s3.upload_part_copy(**upload.name, PartNumber=1, CopySource=f"{bucket}/{upload.key}-source", CopySourceRange=text)
-    # Of the range that begins beyond the end AWS has said both.
+    # For a range that begins after the end, AWS has returned both.
     allowed = {"InvalidArgument", "InvalidRange"} if text == "bytes=100-200" else {"InvalidArgument"}
     assert caught.value.response["Error"]["Code"] in allowed
     assert not upload.listed().get("Parts")

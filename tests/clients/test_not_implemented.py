@@ -1,6 +1,6 @@
-"""What is not there answers 501 NotImplemented and changes nothing; it never pretends.
+"""Unsupported operations return 501 NotImplemented and have no effect; they never pretend to work.
 
-A feature that arrives moves its lines from here to a test file of its own.
+When a feature is implemented, its lines move from here to its own test file.
 """
 
 import pytest
@@ -63,7 +63,7 @@ def test_write_of_a_bucket_setting(raw, bucket, name):
 
 @pytest.mark.parametrize("name", [n for n in BUCKET_WRITES if n != "versioning"])
 def test_read_of_a_bucket_setting(raw, bucket, name):
-    """501, or what AWS says of a setting that was never made; not a made-up setting."""
+    """501, or AWS's response for a setting that was never configured; not an invented setting."""
     response = raw.request("GET", f"/{bucket}", f"{name}=")
     if response.status == 404:
         refused(response, UNSET[name], 404)
@@ -72,7 +72,7 @@ def test_read_of_a_bucket_setting(raw, bucket, name):
 
 
 def test_read_of_versioning(raw, bucket):
-    """Clients ask; an empty configuration says truly that versioning was never on."""
+    """Clients query it; an empty configuration correctly reports that versioning was never enabled."""
     response = raw.request("GET", f"/{bucket}", "versioning=")
     if response.status == 200:
         assert response.xml().tag == "VersioningConfiguration" and len(response.xml()) == 0
@@ -82,7 +82,7 @@ def test_read_of_versioning(raw, bucket):
 
 @pytest.mark.parametrize("name", ["policy", "cors", "website", "lifecycle", "encryption", "replication", "tagging", "ownershipControls", "publicAccessBlock"])
 def test_delete_of_a_bucket_setting(raw, s3, bucket, name):
-    """Above all it must not be taken for the deletion of the bucket."""
+    """In particular, it must not delete the bucket."""
     refused(raw.request("DELETE", f"/{bucket}", f"{name}="), "NotImplemented", 501)
     s3.head_bucket(Bucket=bucket)
 
@@ -98,21 +98,21 @@ def test_versions(raw, bucket):
 
 
 @pytest.mark.parametrize("method, query", OBJECT_WRITES, ids=[query for _, query in OBJECT_WRITES])
-def test_write_beside_an_object(raw, s3, bucket, key, method, query):
-    """The request must not fall through to PUT and overwrite the object with XML."""
+def test_write_of_an_object_subresource(raw, s3, bucket, key, method, query):
+    """The request must not be executed as PUT and overwrite the object with XML."""
     s3.put_object(Bucket=bucket, Key=key, Body=b"body")
     refused(send(raw, method, f"/{bucket}/{key}", query, OBJECT_WRITES[method, query]), "NotImplemented", 501)
     assert body_of(s3, bucket, key) == b"body"
 
 
 @pytest.mark.parametrize("query", ["acl=", "legal-hold=", "retention=", "torrent="])
-def test_read_beside_an_object(raw, s3, bucket, key, query):
+def test_read_of_an_object_subresource(raw, s3, bucket, key, query):
     s3.put_object(Bucket=bucket, Key=key, Body=b"body")
     refused(raw.request("GET", f"/{bucket}/{key}", query), "NotImplemented", 501)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
-def test_a_version_that_cannot_be(raw, s3, bucket, key, method):
+def test_a_version_id(raw, s3, bucket, key, method):
     s3.put_object(Bucket=bucket, Key=key, Body=b"body")
     response = raw.request(method, f"/{bucket}/{key}", "versionId=0123456789abcdef0123456789abcdef")
     assert response.status in (400, 404, 501), response
@@ -129,7 +129,7 @@ def test_form_upload(anonymous, s3, bucket, key):
     absent(s3, bucket, key)
 
 
-# Headers that ask for what is not there: either done, and said so in the answer, or refused.
+# Headers that request unsupported features: either honoured and confirmed in the response, or rejected.
 
 HEADERS = {
     "x-amz-server-side-encryption": ("AES256", "x-amz-server-side-encryption"),
@@ -146,7 +146,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_header_is_honoured_or_refused(raw, s3, bucket, key, name):
+def test_header_is_honoured_or_rejected(raw, s3, bucket, key, name):
     value, echo = HEADERS[name]
     response = raw.request("PUT", f"/{bucket}/{key}", headers={name: value}, body=b"x")
     if response.status == 200:
@@ -158,7 +158,7 @@ def test_header_is_honoured_or_refused(raw, s3, bucket, key, name):
         absent(s3, bucket, key)
 
 
-def test_private_acl_is_no_request_at_all(raw, bucket, key):
+def test_private_acl_is_accepted(raw, bucket, key):
     """rclone and others send it with every PUT."""
     assert raw.request("PUT", f"/{bucket}/{key}", headers={"x-amz-acl": "private"}, body=b"x").status == 200
 
@@ -172,6 +172,6 @@ def test_bucket_with_object_lock(raw, temporary_names):
 
 @pytest.mark.parametrize("query", ["nonsense=", "x-id=PutObject", "foo=bar&baz"])
 def test_unknown_parameters_are_ignored(raw, s3, bucket, key, query):
-    """As AWS does; SDKs add `x-id` to every request."""
+    """As in AWS; SDKs add `x-id` to every request."""
     assert raw.request("PUT", f"/{bucket}/{key}", query, body=b"x").status == 200
     assert body_of(s3, bucket, key) == b"x"

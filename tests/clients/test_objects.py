@@ -1,4 +1,4 @@
-"""Objects: bytes in, the same bytes out, one version at a time."""
+"""Objects: bytes are returned as stored, and each read returns one version."""
 
 import hashlib
 import os
@@ -50,8 +50,8 @@ def test_overwrite_replaces_all(s3, bucket, key):
 
 @pytest.mark.parametrize("change", ["overwrite", "delete"])
 def test_a_read_sees_one_version(s3, raw, bucket, key, change):
-    """A GET that has begun delivers the object as it was, whatever happens to the key meanwhile. Over a service what is large is read
-    in ranges: there it may break off instead, and no byte of another version comes."""
+    """A GET in flight returns the object's version at its start, even if the key changes. From a service, large objects are
+    read in ranges: there the response may be cut off instead, but never contains bytes of another version."""
     old = payload(16 * MIB, seed="old")
     s3.put_object(Bucket=bucket, Key=key, Body=old)
     with raw.connect() as connection:
@@ -62,12 +62,12 @@ def test_a_read_sees_one_version(s3, raw, bucket, key, change):
             s3.put_object(Bucket=bucket, Key=key, Body=payload(16 * MIB, seed="new"))
         else:
             s3.delete_object(Bucket=bucket, Key=key)
-        came = connection.up_to(len(old))
-        assert came == (old[: len(came)] if OVER_SERVICE else old)
+        received = connection.up_to(len(old))
+        assert received == (old[: len(received)] if OVER_SERVICE else old)
 
 
 def test_writers_never_mix(s3, bucket, key, crowd):
-    """Concurrent PUTs of one key leave one of the bodies, whole."""
+    """Concurrent PUTs of one key leave exactly one of the bodies."""
     bodies = [bytes([n]) * (300 * KIB + n) for n in range(12)]
     results = crowd(lambda body: s3.put_object(Bucket=bucket, Key=key, Body=body)["ETag"], bodies)
     assert all(isinstance(r, str) for r in results), results
@@ -88,7 +88,7 @@ def test_read_after_write_under_load(s3, bucket, key, crowd):
     assert crowd(cycle, range(40), threads=8) == [None] * 40
 
 
-def test_head_answers_carry_what_get_does(s3, raw, bucket, key):
+def test_head_returns_the_headers_of_get(s3, raw, bucket, key):
     s3.put_object(Bucket=bucket, Key=key, Body=b"12345", Metadata={"m": "v"}, ContentType="text/plain")
     head, got = (raw.request(method, f"/{bucket}/{key}") for method in ("HEAD", "GET"))
     for name in ("etag", "content-length", "content-type", "last-modified", "x-amz-meta-m", "accept-ranges"):

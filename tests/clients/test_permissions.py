@@ -1,4 +1,4 @@
-"""Keys with less than everything, and readers without any key. Needs the keys named in README.md."""
+"""Keys with limited permissions, and anonymous readers. Needs the keys listed in README.md."""
 
 import uuid
 
@@ -55,7 +55,7 @@ def test_read_only_key_does_not_write(s3, readonly, shared, name):
 
 
 def test_read_only_key_does_not_delete_many(s3, readonly, shared):
-    """AWS denies each key within a 200; denying the whole request says the same."""
+    """AWS denies each key in a 200 response; denying the whole request is equivalent."""
     try:
         answer = readonly.delete_objects(Bucket=shared["Bucket"], Delete={"Objects": [{"Key": shared["Key"]}]})
     except readonly.exceptions.ClientError as error:
@@ -92,7 +92,7 @@ def test_other_bucket_is_closed(s3, readonly, bucket, name):
 
 
 def test_missing_key_of_a_closed_bucket(readonly, bucket):
-    """Who may not look cannot tell which keys are there."""
+    """A client without permission cannot determine which keys exist."""
     with s3_error("AccessDenied", 403):
         readonly.get_object(Bucket=bucket, Key="never-was")
     with s3_error("403", 403):
@@ -149,12 +149,12 @@ def public(s3, public_bucket):
     s3.delete_object(Bucket=public_bucket, Key=key)
 
 
-def test_anyone_reads_a_public_bucket(anonymous, public):
+def test_anonymous_clients_read_a_public_bucket(anonymous, public):
     root, key = public
     assert anonymous.request("GET", f"{root}/{key}").body == b"for all"
     assert anonymous.request("HEAD", f"{root}/{key}").status == 200
     assert anonymous.request("GET", f"{root}/{key}", headers={"Range": "bytes=0-2"}).body == b"for"
-    # What the settings open are the objects, to whoever knows their names.
+    # The settings make only the objects public, for clients that know their names.
     refused(anonymous.request("GET", root, f"list-type=2&prefix={key}"), "AccessDenied", 403)
     refused(anonymous.request("GET", f"{root}/{key}-none"), "NoSuchKey", 404)
 
@@ -171,7 +171,7 @@ def test_anyone_reads_a_public_bucket(anonymous, public):
         ("PUT", "", "", b""),
     ],
 )
-def test_nobody_writes_without_a_key(s3, anonymous, public, method, tail, query, body):
+def test_anonymous_clients_cannot_write(s3, anonymous, public, method, tail, query, body):
     root, key = public
     refused(anonymous.request(method, root + tail.format(key=key), query, body=body), "AccessDenied", 403)
     assert body_of(s3, root[1:], key) == b"for all"
@@ -183,7 +183,7 @@ def test_no_overrides_without_a_key(anonymous, public):
 
 
 def test_a_bad_signature_is_not_anonymous(raw, keys, public):
-    """A wrong key does not fall back to what anyone may do."""
+    """A wrong key does not fall back to anonymous access."""
     import wire
 
     root, key = public

@@ -1,4 +1,4 @@
-"""Presigned URLs: from boto3 and by hand, expired, tampered with, malformed."""
+"""Presigned URLs: from boto3 and built by hand, expired, altered, malformed."""
 
 import datetime
 import urllib.parse
@@ -12,7 +12,7 @@ HOUR = datetime.timedelta(hours=1)
 
 
 def fetch(anonymous, method, url, body=b"", headers=()):
-    """Uses a URL as a program without any key would."""
+    """Requests a URL without any key."""
     parts = urllib.parse.urlsplit(url)
     return anonymous.request(method, parts.path, parts.query, headers=headers, body=body)
 
@@ -79,7 +79,7 @@ def test_signed_content_type_must_be_sent(s3, anonymous, bucket, key):
 
 
 @pytest.mark.parametrize("name", ["x-amz-meta-a", "x-amz-tagging", "x-dss-object-class", "x-amz-copy-source"])
-def test_unsigned_header_is_refused(s3, anonymous, bucket, key, name):
+def test_unsigned_header_is_rejected(s3, anonymous, bucket, key, name):
     url = s3.generate_presigned_url("put_object", {"Bucket": bucket, "Key": key})
     value = f"/{bucket}/{key}" if "copy" in name else "1"
     refused(fetch(anonymous, "PUT", url, body=b"x", headers={name: value}), ("AccessDenied", "SignatureDoesNotMatch"), 403)
@@ -165,7 +165,7 @@ def test_code_of_a_malformed_url(raw, path, case):
     refused(presigned(raw, "GET", path, **MALFORMED[case]), "AuthorizationQueryParametersError", 400)
 
 
-def test_version_two_is_refused(anonymous, path):
+def test_version_two_is_rejected(anonymous, path):
     query = "AWSAccessKeyId=AKIDEXAMPLE&Expires=99999999999&Signature=vjbyPxybdZaNmGa%2ByT272YEAiv4%3D"
     response = anonymous.request("GET", path, query)
     assert response.status in (400, 403, 501) and response.code, response

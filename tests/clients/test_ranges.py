@@ -1,4 +1,4 @@
-"""Ranged reads: every form, at block boundaries, beyond the end, malformed."""
+"""Ranged reads: every form, at block boundaries, after the end, malformed."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Object tags: with the object, on their own, and their limits."""
+"""Object tags: set with the object, set separately, and their limits."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_put_get_delete_tagging(s3, bucket, key):
     assert body_of(s3, bucket, key) == b"body"
 
 
-def test_ten_tags_of_the_longest_kind(s3, bucket, key):
+def test_ten_tags_of_maximum_length(s3, bucket, key):
     tags = {f"{n}".ljust(128, "k"): f"{n}".ljust(256, "v") for n in range(10)}
     s3.put_object(Bucket=bucket, Key=key, Body=b"x")
     s3.put_object_tagging(Bucket=bucket, Key=key, Tagging=tag_set(tags))
@@ -62,7 +62,7 @@ def test_tags_beyond_the_limits(s3, bucket, key, case):
     absent(s3, bucket, key + "2")
 
 
-def test_duplicate_tags_are_refused(s3, bucket, key):
+def test_duplicate_tags_are_rejected(s3, bucket, key):
     s3.put_object(Bucket=bucket, Key=key, Body=b"x")
     with s3_error("InvalidTag", 400):
         s3.put_object_tagging(Bucket=bucket, Key=key, Tagging={"TagSet": [{"Key": "a", "Value": "1"}, {"Key": "a", "Value": "2"}]})

@@ -1,4 +1,4 @@
-"""Buckets as hosts: BUCKET.DOMAIN, with boto3 and over bare sockets."""
+"""Virtual-hosted buckets (BUCKET.DOMAIN), with boto3 and on plain sockets."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ def domain():
 
 @pytest.fixture
 def virtual(domain, keys, monkeypatch):
-    """boto3 that names buckets by the host; every name under the domain is the server."""
+    """boto3 with virtual-hosted addressing; every name in the domain resolves to the server."""
     server = urllib.parse.urlsplit(ENDPOINT)
     resolve = socket.getaddrinfo
 
@@ -34,7 +34,7 @@ def virtual(domain, keys, monkeypatch):
     )
 
 
-def test_both_ways_lead_to_the_same_objects(virtual, s3, domain):
+def test_both_addressing_styles_reach_the_same_objects(virtual, s3, domain):
     bucket = unique("host")
     virtual.create_bucket(Bucket=bucket)
     try:
@@ -71,7 +71,7 @@ def test_presigned_for_a_host(virtual, s3, anonymous, domain, bucket, key):
         return anonymous.request("GET", url.path, url.query, headers={"Host": host})
 
     assert get(url.netloc).body == b"by host"
-    # What is signed for one bucket is good for no other.
+    # A signature for one bucket is invalid for any other.
     refused(get(url.netloc.replace(bucket, "other")), "SignatureDoesNotMatch", 403)
 
 
@@ -81,11 +81,11 @@ def test_a_host_that_is_no_bucket(virtual, raw, domain):
         virtual.list_objects_v2(Bucket=unique("absent"))
 
 
-def test_rights_are_those_of_the_bucket_in_the_host(virtual, anonymous, domain, public_bucket, bucket):
+def test_permissions_are_those_of_the_bucket_in_the_host(virtual, anonymous, domain, public_bucket, bucket):
     virtual.put_object(Bucket=public_bucket, Key="open", Body=b"open")
     virtual.put_object(Bucket=bucket, Key="open", Body=b"shut")
     assert anonymous.request("GET", "/open", headers={"Host": f"{public_bucket}.{domain}"}).body == b"open"
     assert anonymous.request("GET", "/open", headers={"Host": f"{bucket}.{domain}"}).status == 403
-    # The path of the open bucket does not open another host's.
+    # The public bucket in the path does not give access to the bucket in the host.
     answer = anonymous.request("GET", f"/{public_bucket}/open", headers={"Host": f"{bucket}.{domain}"})
     assert answer.status == 403

@@ -1,8 +1,7 @@
-"""S3 over a bare socket: an independent SigV4 signer and an HTTP/1.1 exchange that sees every byte.
+"""S3 on a plain socket: an independent SigV4 signer and an HTTP/1.1 client with access to every byte.
 
-boto3 refuses to send what a hostile or broken client sends, and hides what comes back; this module
-does neither. Paths and query strings are taken as they are, already percent-encoded, and signed
-as they will stand on the wire.
+boto3 does not send the requests of a hostile or broken client, and hides details of responses; this module does neither.
+Paths and query strings must already be percent-encoded, and are signed and sent unchanged.
 """
 
 import datetime
@@ -24,7 +23,7 @@ UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 
 
 def quote(text, safe="/"):
-    """Percent-encodes as SigV4 wants it: everything but unreserved characters (and `safe`)."""
+    """Percent-encodes as SigV4 requires: everything except unreserved characters (and `safe`)."""
     return urllib.parse.quote(text, safe=safe + "-._~")
 
 
@@ -37,7 +36,7 @@ def _hmac(key, text):
 
 
 class Signer:
-    """SigV4 for one key pair; the parts of the credential scope can be falsified by the caller."""
+    """SigV4 for one key pair. The caller can falsify the parts of the credential scope."""
 
     def __init__(self, access_key, secret_key, region="us-east-1", service="s3"):
         self.access_key = access_key
@@ -112,13 +111,13 @@ class Signer:
 
 
 def canonical_query(query):
-    """Sorts a raw query string and gives bare names their `=`, as the canonical request wants."""
+    """Sorts a raw query string and adds `=` to names without a value, as the canonical request requires."""
     pairs = [pair if "=" in pair else pair + "=" for pair in query.split("&") if pair]
     return "&".join(sorted(pairs, key=lambda pair: pair.split("=", 1)))
 
 
 class Seed:
-    """The state that signs the chunks of a streamed body: each signature covers the one before."""
+    """The state for signing the chunks of a streamed body: each signature covers the previous one."""
 
     def __init__(self, signer, when, signature):
         self.key = signer.key(when)
@@ -140,7 +139,7 @@ class Seed:
         return f"{name}:{value}\r\nx-amz-trailer-signature:{self.previous}\r\n".encode()
 
     def frames(self, data, size=8192, trailer=None):
-        """The whole body as a list of frames, the last one complete with trailer and end."""
+        """The whole body as a list of frames; the last one includes the trailer and the end."""
         frames = [self.chunk(data[start : start + size]) for start in range(0, len(data), size)]
         last = self.chunk(b"") + (self.trailer(*trailer) if trailer else b"") + b"\r\n"
         return [*frames, last]
@@ -171,7 +170,7 @@ class Response:
 
     @property
     def closes(self):
-        """Whether the server ends the connection after this response."""
+        """True if the server closes the connection after this response."""
         return self.version == "HTTP/1.0" or (self.header("connection") or "").lower() == "close"
 
     def xml(self):
@@ -200,7 +199,7 @@ class Disconnected(Exception):
 
 
 class Connection:
-    """One keep-alive connection, with the few verbs that misbehaving clients need."""
+    """One persistent connection, with operations for misbehaving clients."""
 
     def __init__(self, endpoint, timeout=20):
         url = urllib.parse.urlsplit(endpoint)
@@ -226,7 +225,7 @@ class Connection:
         self.socket.sendall(data)
 
     def send_all_it_takes(self, data):
-        """Sends until done or until the server stops reading, as it may once it has refused."""
+        """Sends until done or until the server stops reading, which it may do after an error response."""
         try:
             self.socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
@@ -260,7 +259,7 @@ class Connection:
         return body
 
     def up_to(self, size):
-        """So many bytes, or all until the other side ends it."""
+        """At most `size` bytes: fewer if the server closes the connection first."""
         pieces = [self.buffer]
         have = len(self.buffer)
         self.buffer = b""
@@ -278,7 +277,7 @@ class Connection:
         return whole[:size]
 
     def read_head(self):
-        """Status and headers of the next response, 100 Continue included."""
+        """Status and headers of the next response, including 100 Continue."""
         lines = self._until(b"\r\n\r\n").decode("latin-1").split("\r\n")
         version, status = lines[0].split(" ", 2)[:2]
         headers = [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines[1:])]
@@ -310,11 +309,11 @@ class Connection:
         return response
 
     def ended(self):
-        """Whether an idle connection is no good any more: closed by the server, or speaking unasked."""
+        """True if an idle connection is unusable: closed by the server, or with unexpected bytes."""
         return bool(self.buffer or select.select([self.socket], [], [], 0)[0])
 
     def silent(self, seconds=0.2):
-        """True if nothing more arrives: no stray bytes after a response. A closed end is silent."""
+        """True if no stray bytes follow a response. A closed connection counts as silent."""
         if self.buffer:
             return False
         self.socket.settimeout(seconds)
@@ -346,8 +345,8 @@ class Wire:
     def prepare(self, method, path, query="", headers=(), payload_hash=None, body=b"", when=None, length=True, unsigned=(), drop=(), signer=None):
         """The bytes of a request head, and the seed for signing chunks.
 
-        `headers` are signed and `unsigned` are added after signing; `drop` removes headers after
-        signing; `length` gives a Content-Length other than the body's, or False for none at all.
+        `headers` are signed; `unsigned` are added and `drop` are removed after signing. `length` is a Content-Length that
+        differs from the body's, or False for none.
         """
         signer = signer or self.signer
         headers = list(headers.items() if isinstance(headers, dict) else headers)
@@ -367,7 +366,7 @@ class Wire:
         return head_bytes(method, f"{path}?{query}" if query else path, headers), seed
 
     def request(self, method, path, query="", headers=(), body=b"", connection=None, **options):
-        """One exchange, on its own connection unless one is given."""
+        """Sends one request and returns its response, on a new connection unless one is given."""
         head, _ = self.prepare(method, path, query, headers, body=body, **options)
         if connection:
             connection.send(head + body)
@@ -377,7 +376,7 @@ class Wire:
             return connection.read(method)
 
     def kept(self, method, path, query="", **options):
-        """One exchange on this thread's kept connection, for tests that make thousands."""
+        """Like `request`, but on this thread's persistent connection, for tests with thousands of requests."""
         connection = getattr(self.local, "connection", None)
         self.local.connection = None
         if connection and connection.ended():
@@ -392,10 +391,9 @@ class Wire:
         return response
 
     def stream(self, path, make_body, payload_hash, decoded_length, headers=(), length=True, **options):
-        """PUTs an aws-chunked body made by `make_body(seed)` once the head is signed.
+        """PUTs an aws-chunked body, built by `make_body(seed)` after the head is signed.
 
-        The framed length must be known before the chunks are signed, so the body is made twice;
-        Content-Length is not among the signed headers.
+        Content-Length is not a signed header, because the framed length is known only after the chunks are signed.
         """
         headers = [("Content-Encoding", "aws-chunked"), *(headers.items() if isinstance(headers, dict) else headers)]
         if decoded_length is not None:

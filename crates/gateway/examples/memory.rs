@@ -1,8 +1,9 @@
-//! An S3 server over the memory store, for trying clients against the gateway: everything is lost at the
-//! end. `memory [ADDRESS]` (127.0.0.1:9000), keys `root`, `reader` (reads `e2e-shared` only) and `writer`
-//! (reads and writes `e2e-writer` only), each with its name and `secret` as the secret; anyone reads
-//! `e2e-public`.
-#![allow(clippy::print_stdout, reason = "an example talks to its terminal")]
+//! An S3 server on the memory store, for testing clients with the gateway. All data is lost at exit.
+//!
+//! Usage: `memory [ADDRESS]` (default 127.0.0.1:9000). The keys are `root`, `reader` (reads only `e2e-shared`) and
+//! `writer` (reads and writes only `e2e-writer`); the secret is the name followed by `secret`. The bucket `e2e-public`
+//! is public.
+#![allow(clippy::print_stdout, reason = "an example prints to its terminal")]
 
 use std::error::Error;
 

@@ -1,6 +1,7 @@
-//! Serves a memory store with some objects in it, for measuring what the front door itself costs:
-//! `serve_memory ADDR OBJECTS BYTES PATHS`. Writes the presigned path of every object, one a line, to
-//! the file PATHS, and then serves until it is killed. The key is `bench` / `bench-secret`.
+//! Serves a memory store with some objects, to measure the cost of the gateway itself.
+//!
+//! Usage: `serve_memory ADDR OBJECTS BYTES PATHS`. Writes the presigned paths of all objects to the file PATHS, one per
+//! line, then serves until it is killed. The key is `bench`, its secret `bench-secret`.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -72,7 +73,7 @@ fn presign(host: &str, objects: usize, clock: &dyn Clock) -> String {
     paths
 }
 
-/// `YYYYMMDDThhmmssZ`, by way of HTTP's date.
+/// A date in the format `YYYYMMDDThhmmssZ`, derived from HTTP's format.
 fn amz_date(seconds: i64) -> String {
     let text = tradewind_wire::http_date::http_date(tradewind_core::Timestamp::from_millis(seconds * 1000));
     let fields: Vec<&str> = text.split([' ', ':']).collect();

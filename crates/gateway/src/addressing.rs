@@ -1,6 +1,6 @@
-//! Virtual-hosted addressing: a request to `BUCKET.DOMAIN/KEY` is one to `DOMAIN/BUCKET/KEY`. It is rewritten
-//! behind authentication, because the signature is over what the client sent, and in front of everything
-//! else, so that nobody else knows two ways to name an object.
+//! Virtual-hosted addressing: a request to `BUCKET.DOMAIN/KEY` means `DOMAIN/BUCKET/KEY`. It is rewritten after
+//! authentication, because the signature covers the request as sent, and before everything else, so that all other code
+//! handles only one form of address.
 
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -8,11 +8,11 @@ use http::{Uri, header};
 
 use crate::error::{Code, WireError};
 
-/// In the extensions of a request whose bucket was named by its host.
+/// Marks, in a request's extensions, that its bucket was named by the host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BucketInHost;
 
-/// The name under which buckets are hosts of their own, in lower case.
+/// The domain whose subdomains name buckets, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domain(String);
 
@@ -23,28 +23,30 @@ impl Domain {
         Self(name.to_ascii_lowercase())
     }
 
-    /// Puts the bucket that the host names in front of the path. Requests to any other host, the domain
-    /// itself included, stay as they are.
+    /// Moves the bucket named by the host into the path. Requests to any other host, including the domain itself, are
+    /// unchanged.
     pub(crate) fn to_path_style(&self, parts: &mut Parts) -> Result<(), WireError> {
         let mut hosts = parts.headers.get_all(header::HOST).iter();
         let (Some(host), more) = (hosts.next(), hosts.next()) else { return Ok(()) };
         if more.is_some() {
             return Err(WireError::new(Code::InvalidRequest, "Header Host is given more than once."));
         }
-        let Some(bucket) = host.to_str().ok().and_then(|host| self.label_of(host)) else { return Ok(()) };
-        // Whether it is a bucket's name is looked at where all names are; but it must stay one piece of a path.
-        let is_piece = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
-        if bucket.is_empty() || !bucket.bytes().all(is_piece) {
+        let Some(bucket) = host.to_str().ok().and_then(|host| self.bucket_in_host(host)) else {
+            return Ok(());
+        };
+        // Bucket names are validated later, with all others; here the bucket must only be a single path segment.
+        let is_segment = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+        if bucket.is_empty() || !bucket.bytes().all(is_segment) {
             return Err(WireError::new(Code::InvalidBucketName, "The specified bucket is not valid."));
         }
-        let given = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        let slash = match given.as_bytes().first() {
+        let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let slash = match target.as_bytes().first() {
             Some(b'/') => "",
             Some(b'?') => "/",
-            // `OPTIONS *` speaks of the server.
+            // `OPTIONS *` addresses the server.
             _ => return Ok(()),
         };
-        let path = format!("/{bucket}{slash}{given}").parse::<PathAndQuery>();
+        let path = format!("/{bucket}{slash}{target}").parse::<PathAndQuery>();
         parts.uri = path
             .map(Uri::from)
             .map_err(|_| WireError::new(Code::InvalidUri, "Couldn't parse the specified URI."))?;
@@ -52,8 +54,8 @@ impl Domain {
         Ok(())
     }
 
-    /// What stands before the domain in a host such as `bucket.s3.example.com:9000`.
-    fn label_of(&self, host: &str) -> Option<String> {
+    /// The bucket in a host such as `bucket.s3.example.com:9000`; `None` for a host outside the domain.
+    fn bucket_in_host(&self, host: &str) -> Option<String> {
         let name = host.rsplit_once(':').map_or(host, |(name, _port)| name).to_ascii_lowercase();
         let name = name.strip_suffix('.').unwrap_or(&name);
         Some(name.strip_suffix(&self.0)?.strip_suffix('.')?.to_owned())
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_in_the_host_goes_into_the_path() {
+    fn a_bucket_in_the_host_moves_into_the_path() {
         for (host, target, expected) in [
             ("b1.s3.example.com", "/k", "/b1/k"),
             ("b1.s3.example.com:9000", "/a%20b//c?versions&x=%2F", "/b1/a%20b//c?versions&x=%2F"),
@@ -97,13 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn two_hosts_are_refused() {
+    fn two_hosts_are_rejected() {
         let two = rewritten(&["b1.s3.example.com", "b2.s3.example.com"], "/k");
         assert_eq!(two, Err(Code::InvalidRequest));
     }
 
     #[test]
-    fn what_is_not_one_piece_of_a_path_is_no_bucket() {
+    fn a_host_that_is_no_single_path_segment_is_rejected() {
         for host in [".s3.example.com", "a/b.s3.example.com", "a?c.s3.example.com", "a%62.s3.example.com"] {
             assert_eq!(rewritten(&[host], "/b1/k"), Err(Code::InvalidBucketName), "{host}");
         }

@@ -1,5 +1,5 @@
-//! The admin listener: `/health/live`, `/health/ready` and `/metrics`, without authentication, for an
-//! address that only operators reach. It says nothing of objects and their names.
+//! The admin listener: `/health/live`, `/health/ready` and `/metrics`, without authentication, for an address that only
+//! operators can reach. It exposes no objects and no names of objects.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -19,20 +19,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::body::ResponseBody;
 
-/// From a connection's or an answer's end to the next request's last header.
-const HEADER_TIME: Duration = Duration::from_secs(30);
+/// Timeout for a request's head, from the start of the connection or the end of the previous response.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Says whether requests can be served, or why not.
+/// Checks if requests can be served. The error is the reason, shown to operators.
 pub type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 /// Appends Prometheus text.
 pub type Render = Arc<dyn Fn(&mut String) + Send + Sync>;
 
-/// What the listener answers with.
+/// The content served by the admin listener.
 #[derive(Clone)]
 pub struct Admin {
     /// For `/health/ready`.
     pub ready: Readiness,
-    /// For `/metrics`, one after the other.
+    /// For `/metrics`, rendered in this order.
     pub metrics: Vec<Render>,
 }
 
@@ -42,9 +42,9 @@ impl fmt::Debug for Admin {
     }
 }
 
-/// Serves until `shutdown`, at most `connections` (at least one) at once. A new connection replaces the oldest one:
-/// unused connections must not keep health checks out.
-pub async fn serve(listener: TcpListener, admin: Admin, connections: usize, shutdown: CancellationToken) {
+/// Serves until `shutdown`. Beyond `max_connections` (at least 1), a new connection replaces the oldest one, so that
+/// unused connections cannot block health checks.
+pub async fn serve(listener: TcpListener, admin: Admin, max_connections: usize, shutdown: CancellationToken) {
     let mut tasks = JoinSet::new();
     let mut open = VecDeque::<AbortHandle>::new();
     loop {
@@ -54,7 +54,7 @@ pub async fn serve(listener: TcpListener, admin: Admin, connections: usize, shut
             Some(_ended) = tasks.join_next() => open.retain(|task| !task.is_finished()),
             accepted = listener.accept() => match accepted {
                 Ok((socket, _)) => {
-                    if open.len() >= connections
+                    if open.len() >= max_connections
                         && let Some(oldest) = open.pop_front()
                     {
                         oldest.abort();
@@ -77,7 +77,7 @@ async fn serve_connection(socket: TcpStream, admin: Admin) {
         async move { Ok::<_, Infallible>(response) }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(16 << 10);
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(16 << 10);
     if let Err(e) = http.serve_connection(TokioIo::new(socket), service).await {
         tracing::debug!(error = %e, "an admin connection ended early");
     }
@@ -85,7 +85,7 @@ async fn serve_connection(socket: TcpStream, admin: Admin) {
 
 fn answer(admin: &Admin, method: &Method, path: &str) -> Response<ResponseBody> {
     if !matches!(*method, Method::GET | Method::HEAD) {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n");
+        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n");
     }
     match path {
         "/health/live" => text(StatusCode::OK, "live\n"),
@@ -100,7 +100,9 @@ fn answer(admin: &Admin, method: &Method, path: &str) -> Response<ResponseBody> 
             }
             text(StatusCode::OK, out)
         }
-        _ => text(StatusCode::NOT_FOUND, "there are /health/live, /health/ready and /metrics\n"),
+        _ => {
+            text(StatusCode::NOT_FOUND, "not found; the paths are /health/live, /health/ready and /metrics\n")
+        }
     }
 }
 
@@ -118,7 +120,7 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     #[tokio::test]
-    async fn routes() {
+    async fn each_path_has_its_response() {
         let admin = |ready: Result<(), String>| Admin {
             ready: Arc::new(move || ready.clone()),
             metrics: vec![Arc::new(|out| out.push_str("a 1\n")), Arc::new(|out| out.push_str("b 2\n"))],
@@ -129,22 +131,22 @@ mod tests {
             let body = response.into_body().collect().await.unwrap().to_bytes();
             (status, String::from_utf8(body.to_vec()).unwrap())
         };
-        let well = admin(Ok(()));
-        assert_eq!(ask(&well, Method::GET, "/health/live").await.0, 200);
-        assert_eq!(ask(&well, Method::HEAD, "/health/ready").await.0, 200);
-        assert_eq!(ask(&well, Method::GET, "/metrics").await, (200, "a 1\nb 2\n".to_owned()));
-        assert_eq!(ask(&well, Method::GET, "/").await.0, 404);
-        assert_eq!(ask(&well, Method::POST, "/metrics").await.0, 405);
-        let ill = admin(Err("the store is read-only".to_owned()));
+        let ready = admin(Ok(()));
+        assert_eq!(ask(&ready, Method::GET, "/health/live").await.0, 200);
+        assert_eq!(ask(&ready, Method::HEAD, "/health/ready").await.0, 200);
+        assert_eq!(ask(&ready, Method::GET, "/metrics").await, (200, "a 1\nb 2\n".to_owned()));
+        assert_eq!(ask(&ready, Method::GET, "/").await.0, 404);
+        assert_eq!(ask(&ready, Method::POST, "/metrics").await.0, 405);
+        let unready = admin(Err("the store is read-only".to_owned()));
         assert_eq!(
-            ask(&ill, Method::GET, "/health/ready").await,
+            ask(&unready, Method::GET, "/health/ready").await,
             (503, "the store is read-only\n".to_owned())
         );
-        assert_eq!(ask(&ill, Method::GET, "/health/live").await.0, 200);
+        assert_eq!(ask(&unready, Method::GET, "/health/live").await.0, 200);
     }
 
     #[tokio::test]
-    async fn unused_connections_keep_no_health_check_out() {
+    async fn unused_connections_do_not_block_health_checks() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,9 +1,8 @@
-//! What authentication found out, as the operations see it: who asks and what they may do, and the
-//! facts about the body that only its end will confirm.
+//! The result of authentication, as passed to the operations: the client's identity and permissions, and declarations
+//! about the body that are confirmed only at its end.
 //!
-//! The operations find one [`Authenticated`] (and the port's `Context`) in each request's extensions.
-//! By then credentials and framing are gone from the request: operations cannot see a secret and
-//! cannot mistake an unverified header for a verified one.
+//! Each request carries one [`Authenticated`] (and the port's `Context`) in its extensions. Credentials and framing
+//! have been removed by then: an operation cannot see a secret or mistake an unverified header for a verified one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,21 +12,21 @@ use http::HeaderMap;
 
 use crate::request_id::RequestId;
 
-/// What a request wants to do to a bucket or to what is in it.
+/// The kind of access that a request needs to a bucket or its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Read an object, its metadata, its tags.
     Read,
-    /// List objects, uploads and parts, or look at the bucket itself. Without a bucket: list buckets.
+    /// List objects, uploads and parts, or query the bucket itself. Without a bucket: list buckets.
     List,
-    /// Make, change or remove objects, uploads, tags or the bucket itself.
+    /// Create, change or delete objects, uploads, tags or the bucket itself.
     Write,
 }
 
-/// Which buckets a key may touch.
+/// The buckets that a key may access.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Buckets {
-    /// Every one, those not yet made too.
+    /// All, including those created later.
     #[default]
     All,
     /// Only these.
@@ -43,7 +42,7 @@ impl Buckets {
     }
 }
 
-/// What a key may do with its buckets.
+/// The operations that a key may perform on its buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Permissions {
     /// Read and list.
@@ -53,11 +52,11 @@ pub enum Permissions {
     ReadWrite,
 }
 
-/// Who asks.
+/// The authenticated or anonymous sender of a request.
 #[derive(Clone)]
 pub struct Identity {
     key: Option<Key>,
-    /// The buckets whose objects anybody may read.
+    /// The buckets whose objects are public.
     readable: Arc<BTreeSet<String>>,
 }
 
@@ -69,7 +68,7 @@ struct Key {
 }
 
 impl Identity {
-    /// Nobody in particular: may read objects of the buckets named, and nothing else.
+    /// The anonymous identity. It may only read objects of the given buckets.
     #[must_use]
     pub const fn anonymous(readable: Arc<BTreeSet<String>>) -> Self {
         Self { key: None, readable }
@@ -81,26 +80,26 @@ impl Identity {
         Self { key: Some(Key { id, permissions, buckets }), readable: Arc::default() }
     }
 
-    /// The same where anybody may read the objects of the buckets named: so may who has a key.
+    /// Adds the buckets whose objects are public: a key may read them, too.
     #[must_use]
     pub fn with_readable(self, readable: Arc<BTreeSet<String>>) -> Self {
         Self { readable, ..self }
     }
 
-    /// The access key's id; `None` for anonymous requests.
+    /// The access key ID; `None` for anonymous requests.
     #[must_use]
     pub fn key_id(&self) -> Option<&str> {
         self.key.as_ref().map(|key| &*key.id)
     }
 
-    /// The same, to be kept.
+    /// Like [`key_id`](Self::key_id), but shared.
     #[must_use]
     pub fn client(&self) -> Option<Arc<str>> {
         self.key.as_ref().map(|key| key.id.clone())
     }
 
-    /// Whether this identity may do that. `bucket` is `None` only for listing buckets, which every
-    /// key may; which of them it sees is `may(Access::List, Some(name))` for each.
+    /// Returns true if this identity has the given access. `bucket` is `None` only for listing buckets, which every key
+    /// may do; the list has the buckets for which `may(Access::List, Some(name))` is true.
     #[must_use]
     pub fn may(&self, access: Access, bucket: Option<&str>) -> bool {
         self.key.as_ref().is_some_and(|key| key.may(access, bucket))
@@ -128,20 +127,19 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Trailers of an aws-chunked body (`x-amz-checksum-*`). They are there once the body was read to its
-/// end and, where it is signed, the trailer's signature was verified; [`get`](Self::get) answers
-/// `None` before.
+/// Trailers of an aws-chunked body (`x-amz-checksum-*`). They are available once the body was read to its end and, if
+/// it is signed, the trailer's signature was verified. Until then [`get`](Self::get) returns `None`.
 #[derive(Debug, Clone, Default)]
 pub struct Trailers(Arc<OnceLock<HeaderMap>>);
 
 impl Trailers {
-    /// The trailers, where the body's end was reached.
+    /// The trailers; `None` before the body's end.
     #[must_use]
     pub fn get(&self) -> Option<&HeaderMap> {
         self.0.get()
     }
 
-    /// Publishes the trailers. Only the first call counts.
+    /// Publishes the trailers. Only the first call has an effect.
     pub(crate) fn publish(&self, trailers: HeaderMap) {
         let _first = self.0.set(trailers);
     }
@@ -150,18 +148,18 @@ impl Trailers {
 /// One authenticated request.
 #[derive(Debug, Clone)]
 pub struct Authenticated {
-    /// Who asks.
+    /// The sender of the request.
     pub identity: Arc<Identity>,
-    /// Trailers, once the body was read.
+    /// Trailers, available once the body was read.
     pub trailers: Trailers,
-    /// Names that `x-amz-trailer` announced: what checksum to plan for at staging.
+    /// Names announced by `x-amz-trailer`: the checksums to compute while staging.
     pub announced_trailers: Vec<http::HeaderName>,
-    /// Bytes in the decoded body, where the client said.
+    /// Length of the decoded body in bytes; `None` if the client did not declare it.
     pub decoded_length: Option<u64>,
-    /// The request's id, as answered in `x-amz-request-id`.
+    /// The request ID, as returned in `x-amz-request-id`.
     pub request_id: RequestId,
-    /// The SHA-256 of the whole body where the client signed one. The body verifies it itself: its
-    /// last bytes are followed by an error where it differs.
+    /// The SHA-256 of the whole body if the client signed one. The body verifies it: on a mismatch it ends with an
+    /// error.
     pub payload_sha256: Option<[u8; 32]>,
 }
 
@@ -170,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights() {
+    fn permissions_follow_key_and_public_buckets() {
         let some = Buckets::Names(["mine".to_owned()].into());
         let reader = Identity::key("r".into(), Permissions::ReadOnly, some);
         assert!(reader.may(Access::Read, Some("mine")) && reader.may(Access::List, Some("mine")));
@@ -178,9 +176,9 @@ mod tests {
         assert!(reader.may(Access::List, None) && !reader.may(Access::Write, None));
         let root = Identity::key("root".into(), Permissions::ReadWrite, Buckets::All);
         assert!(root.may(Access::Write, Some("any")));
-        let nobody = Identity::anonymous(Arc::new(["open".to_owned()].into()));
-        assert!(nobody.may(Access::Read, Some("open")) && !nobody.may(Access::List, Some("open")));
-        assert!(!nobody.may(Access::Read, Some("mine")) && !nobody.may(Access::List, None));
+        let anonymous = Identity::anonymous(Arc::new(["open".to_owned()].into()));
+        assert!(anonymous.may(Access::Read, Some("open")) && !anonymous.may(Access::List, Some("open")));
+        assert!(!anonymous.may(Access::Read, Some("mine")) && !anonymous.may(Access::List, None));
         let reader = reader.with_readable(Arc::new(["open".to_owned()].into()));
         assert!(reader.may(Access::Read, Some("open")) && reader.may(Access::Read, Some("mine")));
         assert!(!reader.may(Access::List, Some("open")) && !reader.may(Access::Read, Some("other")));

@@ -1,6 +1,6 @@
-//! The two bodies of a request as operations see them. A [`RequestBody`] is decoded and verifies
-//! itself: whoever read it to its end without an error has what the client signed. A
-//! [`ResponseBody`] carries the store's buffers to the connection without a copy.
+//! The two bodies of a request as seen by operations. A [`RequestBody`] is decoded and verifies itself: if it was read
+//! to its end without an error, its bytes are those that the client signed. A [`ResponseBody`] passes the store's
+//! buffers to the connection without a copy.
 
 mod request;
 pub(crate) mod response;

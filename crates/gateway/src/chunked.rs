@@ -1,10 +1,10 @@
-//! The aws-chunked framing, as an incremental state machine without I/O: bytes go in as they come,
-//! slices of the same buffers come out, trailers at the end.
+//! The aws-chunked framing, as an incremental state machine without I/O: bytes go in as they arrive, slices of the same
+//! buffers come out, trailers at the end.
 //!
-//! A chunk's bytes leave before its signature is verified, so that nothing is buffered; the signature
-//! is checked when the chunk is complete. Whoever consumes the data must therefore commit nothing
-//! before [`Step::Done`]. Every length is bounded before it is believed: a header line, the trailers,
-//! and the data, whose sum must be what `x-amz-decoded-content-length` said.
+//! A chunk's bytes are returned before its signature is verified, so that nothing is buffered; the signature is checked
+//! when the chunk is complete. The consumer must therefore commit nothing before [`Step::Done`]. Every length is
+//! bounded before it is trusted: a header line, the trailers, and the data, whose total must equal
+//! `x-amz-decoded-content-length`.
 
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -14,19 +14,19 @@ use crate::error::{Code, WireError};
 use crate::sigv4::ChunkSigner;
 use tradewind_wire::sigv4::hex::from_hex;
 
-/// The longest line: a chunk's header or a trailer, with its end.
-const MAX_LINE: usize = 1024;
-/// The most trailers.
+/// The longest line (a chunk's header or a trailer) in bytes, without its line feed.
+const MAX_LINE_BYTES: usize = 1024;
+/// The maximum number of trailers.
 const MAX_TRAILERS: usize = 16;
 
-/// What comes next.
+/// The result of [`Decoder::next`].
 #[derive(Debug)]
 pub enum Step {
-    /// Feed more, or say that there is no more.
+    /// More input is needed: call [`Decoder::feed`], or [`Decoder::finish`] if there is none.
     NeedInput,
     /// Bytes of the body.
     Data(Bytes),
-    /// The end was reached and all that can be verified was right. The trailers.
+    /// The end was reached and everything that can be verified is correct. Contains the trailers.
     Done(HeaderMap),
 }
 
@@ -36,29 +36,29 @@ pub struct Decoder {
     input: Bytes,
     /// The beginning of a line that is not complete yet.
     line: Vec<u8>,
-    state: State,
+    state: DecoderState,
     /// Data bytes that are still to come.
     left: u64,
     signing: Option<Signing>,
     announced: Vec<HeaderName>,
     trailers: HeaderMap,
-    /// Whether trailers follow the last chunk.
+    /// True if trailers follow the last chunk.
     trailer: bool,
 }
 
 #[derive(Debug)]
-enum State {
+enum DecoderState {
     /// A chunk's header.
     Header,
-    /// Bytes of a chunk, so many left.
+    /// Bytes of a chunk, and how many are left.
     Data(u64),
-    /// The line end behind a chunk's bytes.
+    /// The line end after a chunk's bytes.
     DataEnd,
     /// Trailers, up to an empty line.
     Trailers,
     /// All was read and verified.
     Done,
-    /// An error was answered; there is no way on.
+    /// An error was returned; decoding cannot continue.
     Failed,
 }
 
@@ -66,9 +66,9 @@ struct Signing {
     signer: ChunkSigner,
     /// The hash of the current chunk.
     hash: digest::Context,
-    /// What its header claimed.
+    /// The signature in its header.
     claimed: [u8; 32],
-    /// The trailers as they are signed.
+    /// The trailers in the form that is signed.
     trailers: Vec<u8>,
 }
 
@@ -79,9 +79,8 @@ impl std::fmt::Debug for Signing {
 }
 
 impl Decoder {
-    /// A decoder for a body of `length` data bytes. With a signer every chunk must carry a signature.
-    /// `announced` are the names in `x-amz-trailer`; exactly these may and must come, where `trailer`
-    /// says that there are trailers.
+    /// A decoder for a body of `length` data bytes. With a signer, every chunk must be signed. `announced` are the
+    /// names in `x-amz-trailer`: if `trailer` is true, exactly these must follow the last chunk.
     #[must_use]
     pub fn new(length: u64, signer: Option<ChunkSigner>, trailer: bool, announced: Vec<HeaderName>) -> Self {
         let signing = signer.map(|signer| Signing {
@@ -93,7 +92,7 @@ impl Decoder {
         Self {
             input: Bytes::new(),
             line: Vec::new(),
-            state: State::Header,
+            state: DecoderState::Header,
             left: length,
             signing,
             announced,
@@ -102,34 +101,34 @@ impl Decoder {
         }
     }
 
-    /// Whether `next` hashes the data that it gives out.
+    /// Returns true if `next` hashes the data that it returns.
     #[must_use]
     pub const fn hashes(&self) -> bool {
         self.signing.is_some()
     }
 
-    /// Gives the next bytes. Only after [`Step::NeedInput`].
+    /// Supplies the next bytes. Call only after [`Step::NeedInput`].
     pub fn feed(&mut self, input: Bytes) {
-        debug_assert!(self.input.is_empty(), "fed before the last input was used up");
+        debug_assert!(self.input.is_empty(), "`feed` was called before the last input was consumed");
         self.input = input;
     }
 
-    /// What comes next: at most `most` bytes of data.
-    pub fn next(&mut self, most: usize) -> Result<Step, WireError> {
-        match self.advance(most) {
+    /// The next step, with at most `max_bytes` bytes of data.
+    pub fn next(&mut self, max_bytes: usize) -> Result<Step, WireError> {
+        match self.advance(max_bytes) {
             Ok(step) => Ok(step),
             Err(e) => {
-                self.state = State::Failed;
+                self.state = DecoderState::Failed;
                 self.input.clear();
                 Err(e)
             }
         }
     }
 
-    /// Says that no more input comes. An error unless the end was reached.
+    /// Ends the input. Returns an error unless the end of the body was reached.
     pub fn finish(&self) -> Result<(), WireError> {
         match self.state {
-            State::Done => Ok(()),
+            DecoderState::Done => Ok(()),
             _ => Err(WireError::new(
                 Code::IncompleteBody,
                 "The request body terminated unexpectedly before its last chunk.",
@@ -137,36 +136,38 @@ impl Decoder {
         }
     }
 
-    fn advance(&mut self, most: usize) -> Result<Step, WireError> {
+    fn advance(&mut self, max_bytes: usize) -> Result<Step, WireError> {
         loop {
-            if let State::Data(size) = self.state {
+            if let DecoderState::Data(size) = self.state {
                 if self.input.is_empty() {
                     return Ok(Step::NeedInput);
                 }
-                return Ok(Step::Data(self.data(size, most)));
+                return Ok(Step::Data(self.data(size, max_bytes)));
             }
-            if matches!(self.state, State::Done) {
+            if matches!(self.state, DecoderState::Done) {
                 if !self.input.is_empty() {
-                    return Err(malformed("There are bytes behind the last chunk."));
+                    return Err(malformed("There are bytes after the last chunk."));
                 }
                 return Ok(Step::Done(std::mem::take(&mut self.trailers)));
             }
             let Some(line) = self.take_line()? else { return Ok(Step::NeedInput) };
             match self.state {
-                State::Header => self.begin_chunk(&line)?,
-                State::DataEnd if line.is_empty() => self.state = State::Header,
-                State::DataEnd => return Err(malformed("A chunk is longer than its header says.")),
-                State::Trailers if line.is_empty() => self.end_trailers()?,
-                State::Trailers => self.add_trailer(&line)?,
-                State::Data(_) | State::Done => {}
-                State::Failed => return Err(malformed("The body was refused already.")),
+                DecoderState::Header => self.begin_chunk(&line)?,
+                DecoderState::DataEnd if line.is_empty() => self.state = DecoderState::Header,
+                DecoderState::DataEnd => {
+                    return Err(malformed("A chunk is longer than its header declares."));
+                }
+                DecoderState::Trailers if line.is_empty() => self.end_trailers()?,
+                DecoderState::Trailers => self.add_trailer(&line)?,
+                DecoderState::Data(_) | DecoderState::Done => {}
+                DecoderState::Failed => return Err(malformed("The body was already rejected.")),
             }
         }
     }
 
-    /// A piece of the current chunk.
-    fn data(&mut self, size: u64, most: usize) -> Bytes {
-        let available = self.input.len().min(most.max(1));
+    /// The next bytes of the current chunk.
+    fn data(&mut self, size: u64, max_bytes: usize) -> Bytes {
+        let available = self.input.len().min(max_bytes.max(1));
         let length = usize::try_from(size).map_or(available, |size| available.min(size));
         let data = self.input.split_to(length);
         self.left -= length as u64;
@@ -174,7 +175,7 @@ impl Decoder {
             signing.hash.update(&data);
         }
         let left = size - length as u64;
-        self.state = if left > 0 { State::Data(left) } else { State::DataEnd };
+        self.state = if left > 0 { DecoderState::Data(left) } else { DecoderState::DataEnd };
         data
     }
 
@@ -182,7 +183,7 @@ impl Decoder {
     fn take_line(&mut self) -> Result<Option<Vec<u8>>, WireError> {
         let end = memchr::memchr(b'\n', &self.input);
         let length = end.unwrap_or(self.input.len());
-        if self.line.len() + length > MAX_LINE {
+        if self.line.len() + length > MAX_LINE_BYTES {
             return Err(malformed("A line of the chunked body is too long."));
         }
         self.line.extend_from_slice(&self.input[..length]);
@@ -192,11 +193,11 @@ impl Decoder {
         }
         self.input.advance(length + 1);
         let mut line = std::mem::take(&mut self.line);
-        if line.pop_if(|c| *c == b'\r').is_none() && !matches!(self.state, State::Trailers) {
+        if line.pop_if(|c| *c == b'\r').is_none() && !matches!(self.state, DecoderState::Trailers) {
             return Err(malformed("A line of the chunked body does not end in CR LF."));
         }
-        // The chunk behind which this line stands is complete: it must have been what was signed.
-        if matches!(self.state, State::DataEnd) && line.is_empty() {
+        // This line ends a chunk, which must match its signature.
+        if matches!(self.state, DecoderState::DataEnd) && line.is_empty() {
             self.verify_chunk()?;
         }
         Ok(Some(line))
@@ -208,7 +209,8 @@ impl Decoder {
             Some(at) => (&line[..at], Some(&line[at + 1..])),
             None => (line, None),
         };
-        let size = read_size(size).ok_or_else(|| malformed("A chunk's size is not a hexadecimal number."))?;
+        let size =
+            parse_size(size).ok_or_else(|| malformed("A chunk's size is not a hexadecimal number."))?;
         if let Some(signing) = &mut self.signing {
             let signature = extension.and_then(|e| e.strip_prefix(b"chunk-signature="));
             signing.claimed = signature.and_then(from_hex).ok_or_else(wrong_signature)?;
@@ -216,21 +218,21 @@ impl Decoder {
         if size > self.left {
             return Err(WireError::new(
                 Code::IncompleteBody,
-                "The chunks hold more bytes than x-amz-decoded-content-length says.",
+                "The chunks have more bytes than x-amz-decoded-content-length declares.",
             ));
         }
         if size > 0 {
-            self.state = State::Data(size);
+            self.state = DecoderState::Data(size);
             return Ok(());
         }
         if self.left > 0 {
             return Err(WireError::new(
                 Code::IncompleteBody,
-                "The chunks hold fewer bytes than x-amz-decoded-content-length says.",
+                "The chunks have fewer bytes than x-amz-decoded-content-length declares.",
             ));
         }
         self.verify_chunk()?;
-        self.state = State::Trailers;
+        self.state = DecoderState::Trailers;
         Ok(())
     }
 
@@ -243,9 +245,9 @@ impl Decoder {
 
     fn add_trailer(&mut self, line: &[u8]) -> Result<(), WireError> {
         const SIGNATURE: &str = "x-amz-trailer-signature";
-        let wrong = |what: &'static str| WireError::new(Code::MalformedTrailer, what);
+        let wrong = |message: &'static str| WireError::new(Code::MalformedTrailer, message);
         if !self.trailer {
-            return Err(malformed("There are bytes behind the last chunk."));
+            return Err(malformed("There are bytes after the last chunk."));
         }
         let at = memchr::memchr(b':', line).ok_or_else(|| wrong("A trailer has no value."))?;
         let name = HeaderName::from_bytes(line[..at].trim_ascii());
@@ -260,12 +262,12 @@ impl Decoder {
                 if !signing.signer.trailer(&finish_hash(hash), &claimed) {
                     return Err(wrong_signature());
                 }
-                // What comes behind the signature is not covered by it.
+                // Kept as a marker: trailers after the signature are not covered by it and are rejected below.
                 self.trailers.insert(name, value);
                 return Ok(());
             }
             if self.trailers.contains_key(SIGNATURE) {
-                return Err(wrong("A trailer stands behind the trailers' signature."));
+                return Err(wrong("A trailer follows the trailers' signature."));
             }
             signing.trailers.extend_from_slice(name.as_str().as_bytes());
             signing.trailers.push(b':');
@@ -289,17 +291,17 @@ impl Decoder {
             if let Some(missing) = self.announced.iter().find(|name| !self.trailers.contains_key(*name)) {
                 return Err(WireError::new(
                     Code::MalformedTrailer,
-                    format!("The announced trailer {missing} did not come."),
+                    format!("The announced trailer {missing} is missing."),
                 ));
             }
         }
-        self.state = State::Done;
+        self.state = DecoderState::Done;
         Ok(())
     }
 }
 
-/// Up to 16 hexadecimal digits.
-fn read_size(text: &[u8]) -> Option<u64> {
+/// Parses up to 16 hexadecimal digits.
+fn parse_size(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 16 {
         return None;
     }
@@ -322,8 +324,8 @@ fn wrong_signature() -> WireError {
     )
 }
 
-fn malformed(what: &'static str) -> WireError {
-    WireError::new(Code::InvalidRequest, what)
+fn malformed(message: &'static str) -> WireError {
+    WireError::new(Code::InvalidRequest, message)
 }
 
 #[cfg(test)]

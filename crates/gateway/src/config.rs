@@ -1,5 +1,4 @@
-//! The gateway's settings: plain data with sane defaults. The binary reads them from wherever it
-//! likes; nothing here does.
+//! The gateway's settings: plain data with defaults. Only the binary reads them from files, flags or the environment.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,22 +7,22 @@ use crate::addressing::Domain;
 use crate::descriptors::DescriptorLimit;
 use crate::s3;
 
-/// What the gateway is told once.
+/// The settings of a gateway.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
-    /// Signatures for another region are refused; `None` takes any.
+    /// The only region whose signatures are accepted; `None` accepts any.
     pub region: Option<String>,
-    /// Where buckets may also be named by the host; `None` takes all hosts alike.
+    /// The domain for virtual-hosted addressing; `None` ignores the host.
     pub domain: Option<Domain>,
-    /// What the operations are told.
+    /// Settings of the operations.
     pub operations: s3::Options,
-    /// TLS on the S3 listener.
+    /// The certificate of the S3 listener; `None` serves plain HTTP.
     pub tls: Option<TlsIdentity>,
-    /// The memory of all requests together.
+    /// Memory budget of all requests.
     pub memory_bytes: usize,
-    /// The least memory that a request is admitted with. Of a store that can work on a limited number of requests, for
-    /// instance a service with that many connections: `memory_bytes` divided by that number, so that sharing the memory
-    /// shares them as well.
+    /// The minimum memory window of a request. For a store with a limited number of concurrent requests (such as a
+    /// service with that many connections), set it to `memory_bytes` divided by that number: sharing the memory fairly
+    /// then also shares those requests.
     pub min_window_bytes: usize,
     /// Limits.
     pub limits: Limits,
@@ -43,7 +42,7 @@ impl Default for GatewayConfig {
     }
 }
 
-/// A certificate chain and its key, both as PEM.
+/// A certificate chain and its private key, both in PEM.
 #[derive(Clone)]
 pub struct TlsIdentity {
     /// The chain, leaf first.
@@ -58,38 +57,37 @@ impl fmt::Debug for TlsIdentity {
     }
 }
 
-/// What a client may take of the server. Beyond these it is refused or its connection is closed.
+/// Limits on the resources that clients may use. Beyond them a request is rejected or its connection is closed.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once. At the limit a new one takes the place of one without a request; where there is none it is
-    /// answered 503 and closed.
+    /// Concurrent connections. At the limit, a new one replaces one without a request. If there is none, the new one
+    /// gets a 503 response and is closed.
     pub connections: usize,
-    /// Files that the process may have open. What is open besides connections lowers the number of connections. `None`
-    /// if there are enough for all of them.
+    /// Open files of the process. Files other than connections reduce the number of connections. `None` if unlimited.
     pub descriptors: Option<DescriptorLimit>,
-    /// Bytes of a request's line and headers.
+    /// Size of a request's target and headers, in bytes.
     pub header_bytes: usize,
-    /// Headers of a request.
+    /// Number of headers of a request.
     pub headers: usize,
-    /// Bytes of a request's body, decoded.
+    /// Size of a request's decoded body, in bytes.
     pub body_bytes: u64,
-    /// From a request's first byte to the last of its headers; also for a TLS handshake.
+    /// Time from the first byte of a request to the end of its head; also the time for a TLS handshake.
     pub header_time: Duration,
-    /// A connection without a request.
+    /// Time that a connection may stay open without a request.
     pub idle_time: Duration,
-    /// A client that the server waits for must move [`slow_client_bytes`](Self::slow_client_bytes)
-    /// in this time; 1 MiB, where that is more, if all the while other clients wait for its memory. Then it must
-    /// move as much each second if they need it.
+    /// While the server waits for a client, the client must transfer [`slow_client_bytes`](Self::slow_client_bytes)
+    /// within this time, or 1 MiB if that is more and other clients wait for its memory all the time. If they need the
+    /// memory, the client must transfer `slow_client_bytes` within each second.
     pub slow_client_time: Duration,
     /// See [`slow_client_time`](Self::slow_client_time).
     pub slow_client_bytes: u64,
-    /// How long a request waits for memory before it is answered 503 SlowDown.
+    /// Time that a request waits for memory before it is rejected with `503 SlowDown`.
     pub admission_time: Duration,
-    /// The deadline of requests that carry no object's bytes.
+    /// Deadline of requests that transfer no object data.
     pub request_time: Duration,
-    /// The deadline of requests that do: slow clients are caught by progress, not by this.
+    /// Deadline of requests that transfer object data. Slow clients are detected by their progress instead.
     pub transfer_time: Duration,
-    /// How long requests in flight may go on when the server is shut down.
+    /// Time that requests in flight may take after the shutdown begins.
     pub grace_time: Duration,
 }
 

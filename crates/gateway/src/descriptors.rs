@@ -1,14 +1,17 @@
-//! Files that the process has open, of those that it may open. Connections of clients must leave enough of them to the
-//! store and the admin listener.
+//! The process's open files and their limit. Client connections must leave enough descriptors to the store and the
+//! admin listener.
 
 use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where systems show a process its open files: Linux, and others.
+/// Directories that list a process's open files: on Linux, and on other systems.
 const DIRECTORIES: [&str; 2] = ["/proc/self/fd", "/dev/fd"];
 
-/// The number of files that the process has open now.
+/// The number of files that the process has open.
+///
+/// # Errors
+/// No directory lists the open files.
 pub fn open_files() -> io::Result<usize> {
     let mut failed = io::ErrorKind::NotFound.into();
     for directory in DIRECTORIES {
@@ -21,7 +24,7 @@ pub fn open_files() -> io::Result<usize> {
 }
 
 fn count(directory: &str) -> io::Result<usize> {
-    // Linux says it as the directory's size since 6.2.
+    // Since version 6.2, Linux reports the number as the directory's size.
     let size = fs::metadata(directory)?.len();
     match usize::try_from(size) {
         Ok(count) if count > 0 && directory == DIRECTORIES[0] => Ok(count),
@@ -30,17 +33,17 @@ fn count(directory: &str) -> io::Result<usize> {
     }
 }
 
-/// Files that the process may have open.
+/// The limit on the process's open files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorLimit {
-    /// All of them.
+    /// The maximum number of open files.
     pub limit: usize,
-    /// Those that connections leave to the store and the admin listener.
+    /// Files that connections leave to the store and the admin listener.
     pub reserve: usize,
 }
 
-/// This many connections may use the reserve, as long as half of the remaining files stay free: a store that has grown
-/// into the reserve can still be reached.
+/// The number of connections that may use the reserve while half of the remaining files stay free, so that a store that
+/// has grown into the reserve stays reachable.
 const MIN_CONNECTIONS: usize = 8;
 
 impl DescriptorLimit {
@@ -52,10 +55,10 @@ impl DescriptorLimit {
     }
 }
 
-/// The files that connections and everything else have open.
+/// The files opened by connections and by everything else.
 #[derive(Debug)]
 pub(crate) struct Descriptors {
-    /// `None` if there are enough for all.
+    /// `None` if unlimited.
     limit: Option<DescriptorLimit>,
     /// Open files other than connections, as of the last count.
     others: AtomicUsize,
@@ -71,7 +74,7 @@ impl Descriptors {
     /// Counts open files, of which `connections` are connections. Returns the number of excess connections.
     pub(crate) fn count_open(&self, connections: usize) -> usize {
         let Some(limit) = self.limit else { return 0 };
-        // If they cannot be counted, the last count stays.
+        // If the files cannot be counted, the last count stays.
         let Ok(open) = open_files() else { return 0 };
         let others = open.saturating_sub(connections);
         self.others.store(others, Ordering::Relaxed);
@@ -94,13 +97,13 @@ mod tests {
     fn open_files_are_counted() {
         let before = open_files().unwrap();
         let files: Vec<_> = (0..50).map(|_| File::open("/dev/null").unwrap()).collect();
-        // Other tests open and close some at the same time.
+        // Other tests open and close files concurrently.
         assert!(open_files().unwrap().abs_diff(before + files.len()) < 40);
         assert!(count(DIRECTORIES[1]).unwrap().abs_diff(before + files.len()) < 40);
     }
 
     #[test]
-    fn other_open_files_take_the_room_of_connections() {
+    fn other_open_files_reduce_the_allowed_connections() {
         let limit = DescriptorLimit { limit: 64, reserve: 24 };
         let connections = [0, 17, 30, 35, 47, 60, 63, 100].map(|others| limit.connections(others));
         assert_eq!(connections, [40, 23, 10, 8, 8, 2, 0, 0]);

@@ -1,10 +1,10 @@
-//! The one translation between what went wrong and what S3 calls it: [`Code`] is S3's list with the
-//! HTTP status of each, [`WireError`] is this crate's error, and `From<tradewind_core::Error>` maps
-//! every [`Reason`] of the port. The XML body is written here too.
+//! The only translation of errors to S3: [`Code`] lists S3's codes with their HTTP status, [`WireError`] is this
+//! crate's error, and `From<tradewind_core::Error>` maps every [`Reason`] of the port. The XML body is written here,
+//! too.
 //!
-//! What a store says never reaches the client: its messages may name files, peers, and what a peer
-//! said. They go to the log; the client gets S3's own words and a request id. The exception is an error
-//! that [the request alone explains](tradewind_core::Error::of_request).
+//! A store's messages never reach the client, because they may name files, peers and messages of peers. They are
+//! logged; the client gets S3's own message and a request ID. The exception is an error that
+//! [the request alone explains](tradewind_core::Error::of_request).
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -19,7 +19,7 @@ use crate::request_id::{RequestId, host_id};
 
 macro_rules! codes {
     ($($name:ident $text:literal $status:literal,)*) => {
-        /// S3's error codes, as far as this server answers them.
+        /// The S3 error codes that this server returns.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[allow(missing_docs, reason = "the names are S3's own")]
         pub enum Code { $($name,)* }
@@ -41,7 +41,7 @@ macro_rules! codes {
             /// Every code.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The code written like this.
+            /// The code with this text; `None` if unknown.
             #[must_use]
             pub fn parse(text: &str) -> Option<Self> {
                 match text { $($text => Some(Self::$name),)* _ => None }
@@ -108,8 +108,8 @@ codes! {
     ContentSha256Mismatch "XAmzContentSHA256Mismatch" 400,
 }
 
-/// What went wrong with a request, in S3's words. Comes out of request bodies and authentication, and
-/// becomes the answer.
+/// An error of a request, as reported to the client. Request bodies and authentication return it; it becomes the
+/// response.
 pub struct WireError {
     code: Code,
     message: Cow<'static, str>,
@@ -122,7 +122,7 @@ impl WireError {
         Self { code, message: message.into(), source: None }
     }
 
-    /// The same with its cause, which goes to the log only.
+    /// Like [`new`](Self::new), with a cause that is only logged.
     pub fn with_source(
         code: Code,
         message: impl Into<Cow<'static, str>>,
@@ -131,7 +131,7 @@ impl WireError {
         Self { code, message: message.into(), source: Some(source.into()) }
     }
 
-    /// The answer to whoever may not do what they ask.
+    /// The error of a request without permission.
     #[must_use]
     pub fn access_denied() -> Self {
         Self::new(Code::AccessDenied, "Access Denied")
@@ -149,19 +149,19 @@ impl WireError {
         &self.message
     }
 
-    /// The store's error that this one is made of, if any.
+    /// The store's error that caused this one; `None` for another cause.
     pub(crate) fn store_error(&self) -> Option<&tradewind_core::Error> {
         self.source.as_deref()?.downcast_ref()
     }
 
-    /// The whole answer. `resource` is the path of the request; `head` leaves the body out.
+    /// The error response. `resource` is the path of the request; `head` omits the body.
     #[must_use]
     pub fn answer(&self, request_id: RequestId, resource: &str, head: bool) -> Response<ResponseBody> {
         answer(self.code.status(), self.code.as_str(), &self.message, request_id, resource, head)
     }
 }
 
-/// An error answer in S3's form, for whoever has only the words of one.
+/// An error response in S3's format.
 #[must_use]
 pub fn answer(
     status: StatusCode,
@@ -217,7 +217,7 @@ fn escape(text: &str, out: &mut String) {
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
             '"' => out.push_str("&quot;"),
-            // XML 1.0 has no way to write other control characters.
+            // XML 1.0 cannot represent other control characters.
             c if c.is_control() && !matches!(c, '\n' | '\r' | '\t') => out.push('\u{FFFD}'),
             '\u{FFFE}' | '\u{FFFF}' => out.push('\u{FFFD}'),
             c => out.push(c),
@@ -229,12 +229,12 @@ impl From<tradewind_core::Error> for WireError {
     fn from(error: tradewind_core::Error) -> Self {
         let reason = error.reason();
         let message =
-            error.client_message().map_or(Cow::Borrowed(words_of(reason)), |text| text.to_owned().into());
+            error.client_message().map_or(Cow::Borrowed(message_for(reason)), |text| text.to_owned().into());
         Self { code: code_of(reason), message, source: Some(Box::new(error)) }
     }
 }
 
-/// S3's code for a reason of the port.
+/// The S3 code for a reason of the port.
 #[must_use]
 pub const fn code_of(reason: Reason) -> Code {
     match reason {
@@ -272,8 +272,8 @@ pub const fn code_of(reason: Reason) -> Code {
     }
 }
 
-/// What S3 tells a client for a reason of the port.
-const fn words_of(reason: Reason) -> &'static str {
+/// The message to the client for a reason of the port.
+const fn message_for(reason: Reason) -> &'static str {
     match reason {
         Reason::NoSuchBucket => "The specified bucket does not exist",
         Reason::NoSuchKey => "The specified key does not exist.",
@@ -313,11 +313,11 @@ const fn words_of(reason: Reason) -> &'static str {
         Reason::InvalidKey | Reason::InvalidArgument => "Invalid Argument",
         Reason::InvalidRequest => "Invalid Request",
         Reason::AccessDenied => "Access Denied",
-        Reason::Full => "There is no room left to store this. Deletes still work.",
-        Reason::ReadOnly => "The store does not take writes now; it must be reopened by its operator.",
+        Reason::Full => "The store is full. Deletes still work.",
+        Reason::ReadOnly => "The store is read-only until its operator reopens it.",
         Reason::DeadlineExceeded => "The request took too long. Please try again.",
         Reason::ShuttingDown | Reason::Cancelled => "The server is shutting down. Please try again.",
-        Reason::Io => "The store cannot be used now. Please try again.",
+        Reason::Io => "The store is unavailable. Please try again.",
         Reason::Overloaded => "Please reduce your request rate.",
         Reason::Unsupported => {
             "A header or query you provided implies functionality that is not implemented."
@@ -363,12 +363,12 @@ mod tests {
                 ErrorKind::Unavailable | ErrorKind::Busy => matches!(status.as_u16(), 503 | 507),
                 _ => status.is_client_error() || matches!(status.as_u16(), 304 | 501),
             };
-            assert!(fits, "{reason:?} is answered {status}");
+            assert!(fits, "{reason:?} has status {status}");
         }
     }
 
     #[test]
-    fn codes_read_back() {
+    fn codes_parse_their_own_text() {
         for code in Code::ALL {
             assert_eq!(Code::parse(code.as_str()), Some(*code));
             assert!(code.status().as_u16() >= 304);
@@ -388,14 +388,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stores_words_stay_inside_for_every_reason() {
+    fn store_messages_are_logged_but_never_returned() {
         use tradewind_core::Error;
         for reason in Reason::ALL {
             let secret = "GET s3://private/key on http://10.0.0.5:9000: /var/lib/secret/place";
             for inner in [Error::new(*reason, secret), Error::with_source(*reason, secret, "secret source")] {
                 let error = WireError::from(inner);
                 assert!(!error.message().is_empty() && !error.message().contains("secret"), "{reason:?}");
-                assert!(format!("{error:?}").contains(secret), "the log has it: {reason:?}");
+                assert!(format!("{error:?}").contains(secret), "missing in the log: {reason:?}");
             }
             let of_request = Error::of_request(*reason, "part 7 was not uploaded");
             assert_eq!(WireError::from(of_request).message(), "part 7 was not uploaded", "{reason:?}");

@@ -1,8 +1,8 @@
-//! The fast path: plain GET and HEAD of an object, answered straight from the store.
+//! The fast path: plain GET and HEAD of an object, served directly from the store.
 //!
-//! It answers only what succeeds and asks for nothing special; everything else, every error included,
-//! goes through the operations, so that there is one place that explains. Its headers are made by the
-//! same function as theirs, and a test compares both answers header by header.
+//! It serves only reads that succeed and use no special feature. All others, including every error, go through the
+//! operations, so that only one place builds error responses. Both use the same function for their headers, and a test
+//! compares both responses header by header.
 
 use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
@@ -17,7 +17,7 @@ use crate::outcome;
 use crate::s3::{add_checksum_headers, keep_for, object_headers};
 use crate::sigv4::Verified;
 
-/// A read that the fast path can answer.
+/// A read that the fast path can serve.
 #[derive(Debug)]
 pub(crate) struct Read {
     address: Address,
@@ -26,7 +26,7 @@ pub(crate) struct Read {
     wants_checksums: bool,
 }
 
-/// Whether a request is a plain read by somebody who may read. `None`: the operations must see it.
+/// Plans a plain read by a client with permission. Returns `None` if the operations must handle the request.
 pub(crate) fn plan(parts: &Parts, verified: &Verified) -> Option<Read> {
     let is_head = match parts.method {
         Method::GET => false,
@@ -42,12 +42,12 @@ pub(crate) fn plan(parts: &Parts, verified: &Verified) -> Option<Read> {
         return None;
     }
     let key = percent_decode_str(key).decode_utf8().ok()?;
-    // A bucket's legal characters are never encoded by a client; who does is served by the operations.
+    // Clients do not encode the legal characters of a bucket name. The operations handle those that do.
     let address = Address::parse(bucket, &key).ok()?;
     Some(Read { address, request, is_head, wants_checksums })
 }
 
-/// Only a signature, and `x-id`, with which some clients name the operation.
+/// Returns true if a query has only a signature and `x-id`, by which some clients name the operation.
 fn is_plain_query(query: &str) -> bool {
     query.split('&').all(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -64,7 +64,7 @@ fn is_plain_query(query: &str) -> bool {
     })
 }
 
-/// What the headers ask for, where it is plain, and whether checksums are to be answered.
+/// The read that the headers request, and whether its response has checksums. `None` if they request anything else.
 fn plain_headers(parts: &Parts) -> Option<(GetRequest, bool)> {
     let mut request = GetRequest::default();
     let mut ranges = 0;
@@ -106,7 +106,7 @@ fn plain_headers(parts: &Parts) -> Option<(GetRequest, bool)> {
     (ranges <= 1).then_some((request, wants_checksums))
 }
 
-/// Reads. `None` where that fails in any way.
+/// Executes a read. Returns `None` on any failure.
 pub(crate) async fn read(
     store: &dyn ObjectStore,
     context: &Context,
@@ -128,7 +128,7 @@ pub(crate) async fn read(
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
     *response.headers_mut() = object_headers(&info, span, is_partial);
-    // The values are of the whole object.
+    // The checksums are those of the whole object.
     if wants_checksums && select == Select::Whole {
         add_checksum_headers(response.headers_mut(), &info.checksums, Some(info.scope), info.parts);
     }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_reads() {
+    fn plain_reads_are_planned() {
         let read = planned("GET", "/bucket/a%20b//c?x-id=GetObject", &[("range", "bytes=1-2")]).unwrap();
         assert_eq!(read.address.key.as_str(), "a b//c");
         assert_eq!(read.request.select, Select::Range(ByteRange::Inclusive { first: 1, last: 2 }));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_for_the_operations() {
+    fn other_requests_are_left_to_the_operations() {
         for (method, uri) in [
             ("PUT", "/bucket/k"),
             ("GET", "/bucket"),
@@ -200,8 +200,9 @@ mod tests {
         let twice = [("range", "bytes=0-1"), ("range", "bytes=2-3")];
         assert!(planned("GET", "/bucket/k", &twice).is_none());
     }
+
     #[tokio::test]
-    async fn a_read_keeps_the_memory_that_it_needs() {
+    async fn a_read_retains_only_the_memory_that_it_needs() {
         const LARGE: usize = 2 << 20;
         let store = MemoryStore::new(SystemClock::shared());
         let all = context();
@@ -212,7 +213,7 @@ mod tests {
             staged.write(vec![1; length].into()).await.unwrap();
             staged.commit(Expected::default()).await.unwrap();
         }
-        for (uri, range, most) in [
+        for (uri, range, max_bytes) in [
             ("/bucket/small", "", 136 << 10),
             ("/bucket/large", "bytes=0-99999", 232 << 10),
             ("/bucket/large", "", all.window.size()),
@@ -220,10 +221,13 @@ mod tests {
             let context = context();
             let headers = [("range", range)];
             let plan = planned("GET", uri, if range.is_empty() { &[] } else { &headers }).unwrap();
-            let answer = read(&*store, &context, plan).await.unwrap();
-            assert!(answer.status().is_success());
+            let response = read(&*store, &context, plan).await.unwrap();
+            assert!(response.status().is_success());
             let kept = context.window.size();
-            assert!(kept <= most && (most < LARGE / 4 || kept == most), "{uri} {range}: {kept} of {most}");
+            assert!(
+                kept <= max_bytes && (max_bytes < LARGE / 4 || kept == max_bytes),
+                "{uri} {range}: {kept} of {max_bytes}"
+            );
         }
     }
 }

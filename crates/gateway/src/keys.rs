@@ -1,6 +1,7 @@
-//! Access keys and what anonymous requests may read: a set that is swapped whole while requests are
-//! served. Secrets never print, and signing keys derived from them are kept only beside them, in a
-//! small bounded table filled by requests whose signature was right. Verdicts are never kept.
+//! Access keys and the public buckets: a set that is replaced atomically while requests are served.
+//!
+//! Secrets never print. Derived signing keys are cached only with their secret, in a small bounded table that only
+//! requests with a valid signature fill. Results of verification are never cached.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -11,16 +12,16 @@ use arc_swap::ArcSwap;
 use crate::auth::{Buckets, Identity, Permissions};
 use tradewind_wire::sigv4::SigningKey;
 
-/// One access key, as settings say it.
+/// One access key from the settings.
 #[derive(Clone)]
 pub struct AccessKey {
-    /// Its public name.
+    /// The access key ID.
     pub id: String,
-    /// Its secret. Never printed.
+    /// The secret. Never printed.
     pub secret: String,
-    /// What it may do.
+    /// The operations that it permits.
     pub permissions: Permissions,
-    /// Where.
+    /// The buckets that it permits.
     pub buckets: Buckets,
 }
 
@@ -35,35 +36,35 @@ impl fmt::Debug for AccessKey {
     }
 }
 
-/// The set of keys in force. Clones share it: [`replace`](Self::replace) is seen by all.
+/// The set of keys in force, shared by all clones: [`replace`](Self::replace) affects all of them.
 #[derive(Clone)]
-pub struct Keys(Arc<ArcSwap<Set>>);
+pub struct Keys(Arc<ArcSwap<KeySet>>);
 
 impl Keys {
-    /// The set of these keys; `anonymous` names the buckets whose objects anybody may read.
+    /// A set of keys. `anonymous` names the buckets whose objects are public.
     #[must_use]
     pub fn new(
         keys: impl IntoIterator<Item = AccessKey>,
         anonymous: impl IntoIterator<Item = String>,
     ) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(Set::new(keys, anonymous))))
+        Self(Arc::new(ArcSwap::from_pointee(KeySet::new(keys, anonymous))))
     }
 
-    /// Puts another set in force for requests that begin from now on.
+    /// Replaces the set for requests that begin from now on.
     pub fn replace(
         &self,
         keys: impl IntoIterator<Item = AccessKey>,
         anonymous: impl IntoIterator<Item = String>,
     ) {
-        self.0.store(Arc::new(Set::new(keys, anonymous)));
+        self.0.store(Arc::new(KeySet::new(keys, anonymous)));
     }
 
-    /// The key of this id.
-    pub(crate) fn find(&self, id: &str) -> Option<Arc<KnownKey>> {
+    /// The key with this ID.
+    pub(crate) fn find(&self, id: &str) -> Option<Arc<ActiveKey>> {
         self.0.load().keys.get(id).cloned()
     }
 
-    /// Who comes without a key.
+    /// The identity of requests without a key.
     #[must_use]
     pub fn anonymous(&self) -> Arc<Identity> {
         self.0.load().anonymous.clone()
@@ -76,31 +77,31 @@ impl fmt::Debug for Keys {
     }
 }
 
-struct Set {
-    keys: HashMap<String, Arc<KnownKey>>,
+struct KeySet {
+    keys: HashMap<String, Arc<ActiveKey>>,
     anonymous: Arc<Identity>,
 }
 
-impl Set {
+impl KeySet {
     fn new(keys: impl IntoIterator<Item = AccessKey>, anonymous: impl IntoIterator<Item = String>) -> Self {
         let readable: Arc<BTreeSet<String>> = Arc::new(anonymous.into_iter().collect());
-        let known = |key: AccessKey| (key.id.clone(), Arc::new(KnownKey::new(key, readable.clone())));
-        let keys = keys.into_iter().map(known).collect();
+        let entry = |key: AccessKey| (key.id.clone(), Arc::new(ActiveKey::new(key, readable.clone())));
+        let keys = keys.into_iter().map(entry).collect();
         Self { keys, anonymous: Arc::new(Identity::anonymous(readable)) }
     }
 }
 
-/// The most signing keys kept for one access key: a few regions around midnight.
+/// The maximum number of signing keys cached for one access key: enough for a few regions around midnight.
 const MAX_SIGNING_KEYS: usize = 8;
 
-/// A key in force with what was derived from it.
-pub(crate) struct KnownKey {
+/// A key in force with the signing keys derived from it.
+pub(crate) struct ActiveKey {
     secret: String,
     identity: Arc<Identity>,
     derived: ArcSwap<Vec<(Box<str>, Arc<SigningKey>)>>,
 }
 
-impl KnownKey {
+impl ActiveKey {
     fn new(key: AccessKey, readable: Arc<BTreeSet<String>>) -> Self {
         let identity = Identity::key(key.id.as_str().into(), key.permissions, key.buckets);
         Self {
@@ -110,25 +111,25 @@ impl KnownKey {
         }
     }
 
-    /// Whose it is.
+    /// The identity of the key's holder.
     pub(crate) fn identity(&self) -> &Arc<Identity> {
         &self.identity
     }
 
-    /// The signing key of a scope (`date/region/service/aws4_request`), and whether it was at hand.
+    /// The signing key of a scope (`date/region/service/aws4_request`), and true if it was cached.
     pub(crate) fn signing_key(&self, scope: &str) -> (Arc<SigningKey>, bool) {
-        match self.derived.load().iter().find(|(known, _)| **known == *scope) {
+        match self.derived.load().iter().find(|(cached, _)| **cached == *scope) {
             Some((_, key)) => (key.clone(), true),
             None => (Arc::new(SigningKey::derive(&self.secret, scope)), false),
         }
     }
 
-    /// Keeps a signing key that a right signature was made with. Nobody without the secret can make
-    /// this forget another one.
+    /// Caches a signing key that produced a valid signature. A client without the secret can therefore not evict a
+    /// cached key.
     pub(crate) fn keep(&self, scope: &str, key: &Arc<SigningKey>) {
         self.derived.rcu(|derived| {
             let newest = std::iter::once((scope.into(), key.clone()));
-            let others = derived.iter().filter(|(known, _)| **known != *scope).cloned();
+            let others = derived.iter().filter(|(cached, _)| **cached != *scope).cloned();
             newest.chain(others.take(MAX_SIGNING_KEYS - 1)).collect::<Vec<_>>()
         });
     }
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_set_is_seen_by_clones() {
+    fn replacing_the_set_affects_clones() {
         let keys = Keys::new([key("a")], []);
         let clone = keys.clone();
         keys.replace([key("b")], []);
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_reads_what_anybody_may() {
+    fn a_key_may_read_public_buckets() {
         let only = Buckets::Names(["mine".to_owned()].into());
         let keys = Keys::new([AccessKey { buckets: only, ..key("a") }], ["open".to_owned()]);
         let known = keys.find("a").unwrap();
@@ -171,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn few_signing_keys_are_kept() {
+    fn the_number_of_cached_signing_keys_is_bounded() {
         let keys = Keys::new([key("a")], []);
         let known = keys.find("a").unwrap();
         for day in 10..30 {
             let scope = format!("201305{day}/us-east-1/s3/aws4_request");
-            let (signing, at_hand) = known.signing_key(&scope);
-            assert!(!at_hand, "not kept before it proved right");
+            let (signing, is_cached) = known.signing_key(&scope);
+            assert!(!is_cached, "not cached before a signature was valid");
             known.keep(&scope, &signing);
             assert!(known.signing_key(&scope).1);
         }

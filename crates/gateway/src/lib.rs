@@ -1,16 +1,15 @@
-//! The S3 front door: our own HTTP/1.1 server, which authenticates every request and decodes its
-//! body before any S3 operation sees it; a fast path for plain reads; the S3 operations on `s3s`,
-//! used as a router and XML codec only; and the admin listener.
+//! The S3 gateway: an HTTP/1.1 server that authenticates every request and decodes its body before an S3 operation
+//! handles it; a fast path for plain reads; the S3 operations, with `s3s` only as router and XML codec; and the admin
+//! listener.
 //!
-//! It knows the port of `tradewind-core` and no particular store. All settings are plain data given
-//! by the caller; nothing here reads files, flags or the environment.
+//! It depends on the port of `tradewind-core` and on no particular store. All settings are plain data from the caller;
+//! nothing here reads files, flags or the environment.
 //!
-//! The edge between the server and the operations (`s3`): the server calls
+//! The interface between the server and the operations (`s3`): the server calls
 //! `s3::Operations::call(&self, http::Request<RequestBody>) -> http::Response<ResponseBody>` with an
-//! [`auth::Authenticated`] and a `tradewind_core::Context` in the request's extensions, no credentials
-//! and no framing in it. The answer lacks only what every answer gets (`x-amz-request-id`,
-//! `x-amz-id-2`, `Server`, `Date`), and may carry an [`outcome::Operation`] and an
-//! [`outcome::Failure`].
+//! [`auth::Authenticated`] and a `tradewind_core::Context` in the request's extensions, and with credentials and
+//! framing removed. The response lacks only the headers common to all responses (`x-amz-request-id`, `x-amz-id-2`,
+//! `Server`, `Date`), and may carry an [`outcome::Operation`] and an [`outcome::Failure`].
 
 pub mod addressing;
 pub mod admin;

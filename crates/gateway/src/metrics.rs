@@ -1,8 +1,8 @@
-//! What the gateway counts, declared here with unit and labels, and written as Prometheus text.
+//! The gateway's metrics, declared with unit and labels, and rendered as Prometheus text.
 //!
-//! Counting is a few relaxed additions on handles that are found once per request: no registry is
-//! asked and nothing is allocated. Labels are names of operations and classes of status; object keys,
-//! buckets and credentials never become labels, so that the number of series is bounded.
+//! Counting is a few relaxed additions on a handle obtained once per request, without allocation. The only
+//! labels are operation names and status classes. Object keys, buckets and credentials never become labels, so the
+//! number of series is bounded.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,46 +14,47 @@ use parking_lot::RwLock;
 use tradewind_core::Budget;
 
 /// Upper bounds of the latency histogram's buckets, in microseconds.
-const BOUNDS_MICROS: [u64; 18] = [
+const LATENCY_BOUNDS_MICROS: [u64; 18] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
 ];
 
-/// The label `status`.
-const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+/// Values of the label `status`.
+const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-const REQUESTS: Metric =
-    Metric::counter("tradewind_s3_requests_total", "Requests answered, by operation and class of status.");
-const SECONDS: Metric = Metric {
+const REQUESTS_TOTAL: Metric =
+    Metric::counter("tradewind_s3_requests_total", "Completed requests, by operation and status class.");
+const REQUEST_SECONDS: Metric = Metric {
     name: "tradewind_s3_request_seconds",
     kind: "histogram",
-    help: "From a request's head to the last byte of its answer, in seconds, by operation.",
+    help: "Time from a request's head to the last byte of its response, in seconds, by operation.",
 };
-const RECEIVED: Metric = Metric::counter(
+const RECEIVED_BYTES_TOTAL: Metric = Metric::counter(
     "tradewind_s3_received_bytes_total",
-    "Bytes of request bodies announced on the wire, by operation.",
+    "Bytes of request bodies as announced by Content-Length, by operation.",
 );
-const SENT: Metric =
+const SENT_BYTES_TOTAL: Metric =
     Metric::counter("tradewind_s3_sent_bytes_total", "Bytes of response bodies, by operation.");
-const OPEN: Metric = Metric::gauge("tradewind_s3_connections", "Connections open now.");
-const OPENED: Metric = Metric::counter("tradewind_s3_connections_total", "Connections served.");
-const REFUSED: Metric = Metric::counter(
+const CONNECTIONS_OPEN: Metric = Metric::gauge("tradewind_s3_connections", "Open connections.");
+const CONNECTIONS_TOTAL: Metric = Metric::counter("tradewind_s3_connections_total", "Accepted connections.");
+const CONNECTIONS_REFUSED_TOTAL: Metric = Metric::counter(
     "tradewind_s3_connections_refused_total",
-    "Connections turned away: over the limit, or to make room for others.",
+    "Connections rejected at a limit or closed in favour of others.",
 );
-const SLOW: Metric = Metric::counter(
+const SLOW_CLIENTS_TOTAL: Metric = Metric::counter(
     "tradewind_s3_slow_clients_total",
     "Connections closed because their client was too slow.",
 );
-const STALLED: Metric = Metric::counter(
+const STALLED_CLIENTS_TOTAL: Metric = Metric::counter(
     "tradewind_s3_stalled_clients_total",
-    "Requests given up because their client moved nothing while others waited for memory.",
+    "Requests aborted because their client made no progress while others waited for memory.",
 );
-const CAPACITY: Metric = Metric::gauge("tradewind_memory_budget_bytes", "The memory that requests share.");
-const FREE: Metric = Metric::gauge("tradewind_memory_free_bytes", "The part of it not reserved now.");
-const WAITING: Metric =
-    Metric::gauge("tradewind_memory_waiting_requests", "Requests waiting for memory now.");
-const WAITED: Metric =
+const BUDGET_BYTES: Metric = Metric::gauge("tradewind_memory_budget_bytes", "Memory budget of all requests.");
+const BUDGET_FREE_BYTES: Metric =
+    Metric::gauge("tradewind_memory_free_bytes", "Part of the memory budget that is free.");
+const BUDGET_WAITERS: Metric =
+    Metric::gauge("tradewind_memory_waiting_requests", "Requests waiting for memory.");
+const BUDGET_WAITS_TOTAL: Metric =
     Metric::counter("tradewind_memory_waits_total", "Requests that had to wait for memory.");
 
 struct Metric {
@@ -71,18 +72,18 @@ impl Metric {
         Self { name, kind: "gauge", help }
     }
 
-    fn head(&self, out: &mut String) {
+    fn write_head(&self, out: &mut String) {
         let Self { name, kind, help } = self;
         let _never = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn single(&self, out: &mut String, value: u64) {
-        self.head(out);
+    fn write_value(&self, out: &mut String, value: u64) {
+        self.write_head(out);
         let _never = writeln!(out, "{} {value}", self.name);
     }
 }
 
-/// All counts of a gateway.
+/// All metrics of a gateway.
 #[derive(Debug)]
 pub struct Metrics {
     operations: RwLock<Vec<(&'static str, Arc<OperationMetrics>)>>,
@@ -94,23 +95,23 @@ pub struct Metrics {
     budget: Budget,
 }
 
-/// The counts of one operation.
+/// The metrics of one operation.
 #[derive(Debug, Default)]
 pub(crate) struct OperationMetrics {
-    by_class: [AtomicU64; CLASSES.len()],
-    /// One for each bound, and one for all above.
-    buckets: [AtomicU64; BOUNDS_MICROS.len() + 1],
+    by_class: [AtomicU64; STATUS_CLASSES.len()],
+    /// One per bound, and one for all longer requests.
+    buckets: [AtomicU64; LATENCY_BOUNDS_MICROS.len() + 1],
     micros: AtomicU64,
     received: AtomicU64,
     sent: AtomicU64,
 }
 
 impl OperationMetrics {
-    /// Counts one answered request.
+    /// Counts one completed request.
     pub(crate) fn count(&self, status: StatusCode, took: Duration, received: u64, sent: u64) {
-        let class = usize::from(status.as_u16() / 100).clamp(1, CLASSES.len()) - 1;
+        let class = usize::from(status.as_u16() / 100).clamp(1, STATUS_CLASSES.len()) - 1;
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS_MICROS.partition_point(|bound| *bound < micros);
+        let bucket = LATENCY_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
         self.by_class[class].fetch_add(1, Ordering::Relaxed);
         self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         self.micros.fetch_add(micros, Ordering::Relaxed);
@@ -119,11 +120,12 @@ impl OperationMetrics {
     }
 
     fn write_histogram(&self, operation: &str, out: &mut String) {
-        let name = SECONDS.name;
+        let name = REQUEST_SECONDS.name;
         let mut sum = 0;
         for (i, bucket) in self.buckets.iter().enumerate() {
             sum += bucket.load(Ordering::Relaxed);
-            let bound = BOUNDS_MICROS.get(i).map_or("+Inf".to_owned(), |bound| seconds(*bound).to_string());
+            let bound =
+                LATENCY_BOUNDS_MICROS.get(i).map_or("+Inf".to_owned(), |bound| seconds(*bound).to_string());
             let _never = writeln!(out, "{name}_bucket{{operation=\"{operation}\",le=\"{bound}\"}} {sum}");
         }
         let total = seconds(self.micros.load(Ordering::Relaxed));
@@ -140,7 +142,7 @@ fn seconds(micros: u64) -> f64 {
 }
 
 impl Metrics {
-    /// Nothing counted yet, over this budget.
+    /// Metrics at zero. The memory metrics are those of `budget`.
     #[must_use]
     pub fn new(budget: Budget) -> Self {
         Self {
@@ -154,7 +156,7 @@ impl Metrics {
         }
     }
 
-    /// The counts of an operation. Names are literals, so that there are few.
+    /// The metrics of an operation. Names are literals, so their number is bounded.
     pub(crate) fn operation(&self, name: &'static str) -> Arc<OperationMetrics> {
         if let Some((_, metrics)) = self.operations.read().iter().find(|(known, _)| *known == name) {
             return metrics.clone();
@@ -189,41 +191,41 @@ impl Metrics {
         self.stalled.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Appends everything as Prometheus text.
+    /// Appends all metrics as Prometheus text.
     pub fn render(&self, out: &mut String) {
         let mut operations = self.operations.read().clone();
         operations.sort_by_key(|(name, _)| *name);
-        REQUESTS.head(out);
+        REQUESTS_TOTAL.write_head(out);
         for (operation, metrics) in &operations {
-            for (class, count) in CLASSES.iter().zip(&metrics.by_class) {
+            for (class, count) in STATUS_CLASSES.iter().zip(&metrics.by_class) {
                 let count = count.load(Ordering::Relaxed);
                 if count > 0 {
-                    let name = REQUESTS.name;
+                    let name = REQUESTS_TOTAL.name;
                     let _never =
                         writeln!(out, "{name}{{operation=\"{operation}\",status=\"{class}\"}} {count}");
                 }
             }
         }
-        SECONDS.head(out);
+        REQUEST_SECONDS.write_head(out);
         for (operation, metrics) in &operations {
             metrics.write_histogram(operation, out);
         }
-        for (metric, of) in [(RECEIVED, false), (SENT, true)] {
-            metric.head(out);
+        for (metric, is_sent) in [(RECEIVED_BYTES_TOTAL, false), (SENT_BYTES_TOTAL, true)] {
+            metric.write_head(out);
             for (operation, metrics) in &operations {
-                let bytes = if of { &metrics.sent } else { &metrics.received }.load(Ordering::Relaxed);
+                let bytes = if is_sent { &metrics.sent } else { &metrics.received }.load(Ordering::Relaxed);
                 let _never = writeln!(out, "{}{{operation=\"{operation}\"}} {bytes}", metric.name);
             }
         }
-        OPEN.single(out, self.open.load(Ordering::Relaxed));
-        OPENED.single(out, self.opened.load(Ordering::Relaxed));
-        REFUSED.single(out, self.refused.load(Ordering::Relaxed));
-        SLOW.single(out, self.slow.load(Ordering::Relaxed));
-        STALLED.single(out, self.stalled.load(Ordering::Relaxed));
-        CAPACITY.single(out, self.budget.capacity() as u64);
-        FREE.single(out, self.budget.free() as u64);
-        WAITING.single(out, self.budget.waiting() as u64);
-        WAITED.single(out, self.budget.waited());
+        CONNECTIONS_OPEN.write_value(out, self.open.load(Ordering::Relaxed));
+        CONNECTIONS_TOTAL.write_value(out, self.opened.load(Ordering::Relaxed));
+        CONNECTIONS_REFUSED_TOTAL.write_value(out, self.refused.load(Ordering::Relaxed));
+        SLOW_CLIENTS_TOTAL.write_value(out, self.slow.load(Ordering::Relaxed));
+        STALLED_CLIENTS_TOTAL.write_value(out, self.stalled.load(Ordering::Relaxed));
+        BUDGET_BYTES.write_value(out, self.budget.capacity() as u64);
+        BUDGET_FREE_BYTES.write_value(out, self.budget.free() as u64);
+        BUDGET_WAITERS.write_value(out, self.budget.waiting() as u64);
+        BUDGET_WAITS_TOTAL.write_value(out, self.budget.waited());
     }
 }
 
@@ -232,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_form() {
+    fn render_writes_prometheus_text() {
         let metrics = Metrics::new(Budget::new(8192));
         let get = metrics.operation("GetObject");
         get.count(StatusCode::OK, Duration::from_micros(100), 0, 4096);

@@ -1,5 +1,5 @@
-//! Request ids: 16 hexadecimal digits, unlike any other of this process and, by a random start, most
-//! probably unlike those of other processes. They are names, not secrets.
+//! Request IDs: 16 hexadecimal digits, unique within the process and, by a random start, very probably across
+//! processes. They are not secret.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderValue;
 
-/// The id of one request.
+/// The ID of one request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId(u64);
 
 impl RequestId {
-    /// The next id.
+    /// A new ID.
     #[must_use]
     pub fn next() -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed).wrapping_add(start());
-        // An odd multiplier is a bijection of u64: ids stay distinct and do not look like a counter.
+        // Multiplication by an odd number is a bijection of u64: IDs stay distinct and do not look like a counter.
         Self(n.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
-    /// As a header's value.
+    /// The ID as a header's value.
     #[must_use]
     pub fn to_header(self) -> HeaderValue {
         const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
@@ -46,7 +46,7 @@ impl fmt::Debug for RequestId {
     }
 }
 
-/// What `x-amz-id-2` and `HostId` say: a name of this process, the same for all its answers.
+/// The value of `x-amz-id-2` and `HostId`: a random name of this process, equal in all its responses.
 #[must_use]
 pub fn host_id() -> &'static HeaderValue {
     static HOST: OnceLock<HeaderValue> = OnceLock::new();
@@ -61,7 +61,7 @@ fn start() -> u64 {
     *START.get_or_init(random)
 }
 
-/// Without randomness from the system ids still are distinct within the process.
+/// A random number, or 0 if the system has none: IDs are still distinct within the process.
 fn random() -> u64 {
     getrandom::u64().unwrap_or_default()
 }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distinct_and_printed_alike() {
+    fn ids_are_distinct_and_header_equals_display() {
         let (a, b) = (RequestId::next(), RequestId::next());
         assert_ne!(a, b);
         assert_eq!(a.to_header().to_str().unwrap(), a.to_string());

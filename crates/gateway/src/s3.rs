@@ -1,10 +1,9 @@
-//! The S3 operations over any store. Authentication and framing are done before a request comes here;
-//! `s3s` codes XML and routes the operations that have any, nothing else (`codec`). Invariants:
-//! - a request is exactly one operation that is here, or it is refused (`intent`);
-//! - permission is checked before anything is reserved for the request, read of its body or asked of the
-//!   store;
-//! - payload goes from the body to the store and back buffer by buffer, never through `s3s`;
-//! - every error leaves in the form of `crate::error`, those of `s3s` too.
+//! The S3 operations on any store. Requests arrive authenticated and without framing. `s3s` only encodes XML and routes
+//! the operations that use XML (`codec`). Invariants:
+//! - a request is exactly one supported operation, or it is rejected (`intent`);
+//! - permission is checked before memory is reserved, the body is read or the store is called for a request;
+//! - payload is streamed between body and store buffer by buffer, never through `s3s`;
+//! - every error, including those of `s3s`, is returned in the format of `crate::error`.
 
 mod answer;
 mod attributes;
@@ -58,26 +57,26 @@ use codec::Codec;
 use failure::Result;
 use intent::{Intent, Refused};
 use operation::Operation;
-use site::Site;
+use site::ServiceContext;
 
 /// The S3 operations. Cheap to clone.
 #[derive(Clone)]
 pub struct Operations {
-    site: Site,
+    service: ServiceContext,
     codec: Codec,
 }
 
 impl Operations {
-    /// The operations over this store.
+    /// The operations on a store.
     #[must_use]
     pub fn new(store: Arc<dyn ObjectStore>, options: Options) -> Self {
-        let site = Site { store, options: Arc::new(options) };
-        let codec = Codec::new(site.clone());
-        Self { site, codec }
+        let service = ServiceContext { store, options: Arc::new(options) };
+        let codec = Codec::new(service.clone());
+        Self { service, codec }
     }
 
-    /// Finds out what a request asks for and whether its caller may, so that nothing is reserved for one
-    /// who may not: the answer where it is refused. Else [`call`](Self::call) goes on from what was found.
+    /// Determines a request's operation and checks the client's permission, before anything is reserved for it. Returns
+    /// the response if it is rejected. Otherwise [`call`](Self::call) continues from the result in the extensions.
     pub(crate) fn refuse(
         parts: &mut Parts,
         identity: &Identity,
@@ -95,8 +94,8 @@ impl Operations {
         }
     }
 
-    /// Carries out a request. Its extensions must hold an [`Authenticated`] and a [`Context`]; without
-    /// them it is answered with a 500. Dropping the future cancels the operation.
+    /// Executes a request. Its extensions must have an [`Authenticated`] and a [`Context`]; without them the response
+    /// is a 500. Dropping the future cancels the operation.
     pub async fn call(&self, request: Request<RequestBody>) -> Response<ResponseBody> {
         let (mut parts, body) = request.into_parts();
         let is_head = parts.method == Method::HEAD;
@@ -118,7 +117,7 @@ impl Operations {
         };
         let operation = intent.operation;
         let call = Call::new(intent, parts.headers, auth, context, body);
-        match self.carry_out(parts.method, parts.uri, call).await {
+        match self.execute(parts.method, parts.uri, call).await {
             Ok(mut response) => {
                 outcome::note_operation(&mut response, operation.name());
                 response
@@ -129,16 +128,16 @@ impl Operations {
         }
     }
 
-    /// Operations that neither read nor answer XML are called outright, all others by the codec.
-    async fn carry_out(&self, method: Method, uri: Uri, call: Call) -> Result<Response<ResponseBody>> {
+    /// Calls an operation: directly if it neither reads nor returns XML, otherwise through the codec.
+    async fn execute(&self, method: Method, uri: Uri, call: Call) -> Result<Response<ResponseBody>> {
         call.context.check()?;
-        let site = &self.site;
+        let service = &self.service;
         let plain = match call.operation {
-            Operation::GetObject => read::get(site, &call).await,
-            Operation::HeadObject => read::head(site, &call).await,
-            Operation::PutObject => write::put(site, &call).await,
-            Operation::UploadPart => parts::upload(site, &call).await,
-            Operation::DeleteObject => delete::one(site, &call).await,
+            Operation::GetObject => read::get(service, &call).await,
+            Operation::HeadObject => read::head(service, &call).await,
+            Operation::PutObject => write::put(service, &call).await,
+            Operation::UploadPart => parts::upload(service, &call).await,
+            Operation::DeleteObject => delete::one(service, &call).await,
             _ => return self.codec.carry_out(method, uri, Arc::new(call)).await,
         };
         plain.map(Plain::into_response)

@@ -1,5 +1,5 @@
-//! The HTTP/1.1 server around the operations: connections and their limits, admission, deadlines, and
-//! what every answer carries. Each connection is one task, owned and joined here; requests run on it.
+//! The HTTP/1.1 server around the operations: connections and their limits, admission, deadlines, and the headers
+//! common to all responses. Each connection is one task, owned and joined here; its requests run on that task.
 
 mod accounts;
 mod admission;
@@ -39,14 +39,14 @@ use watch::{Command, Phase, Watch};
 
 pub use tls::TlsError;
 
-/// How long cancelled requests get to give up before their connections are dropped.
+/// Time that cancelled requests get to stop before their connections are dropped.
 const ABORT_TIME: Duration = Duration::from_secs(1);
 
-/// The S3 front door of one store. Cheap to clone; clones serve together under the same limits.
+/// The S3 server of one store. Cheap to clone; clones share their limits.
 #[derive(Clone)]
 pub struct Gateway(Arc<Shared>);
 
-/// What all connections share.
+/// The state shared by all connections.
 pub(crate) struct Shared {
     pub(crate) config: GatewayConfig,
     pub(crate) store: Arc<dyn ObjectStore>,
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     pub(crate) budget: Budget,
     pub(crate) accounts: Accounts,
     pub(crate) metrics: Arc<Metrics>,
-    /// Ends requests in flight when their grace is over.
+    /// Cancels the requests in flight when the grace time is over.
     pub(crate) cancel: CancellationToken,
     http: http1::Builder,
     tls: Option<TlsAcceptor>,
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
 }
 
 impl Gateway {
-    /// A gateway over a store. Fails only on a TLS identity that cannot be used.
+    /// A gateway over a store. Fails only if the TLS identity cannot be used.
     pub fn new(
         config: GatewayConfig,
         store: Arc<dyn ObjectStore>,
@@ -77,11 +77,11 @@ impl Gateway {
         let budget = Budget::new(config.memory_bytes);
         let mut http = http1::Builder::new();
         http.max_buf_size(connection::BUFFER_BYTES.max(config.limits.header_bytes)).half_close(false);
-        // An unfinished head is held before anybody is known to have sent it. What is a little over the
-        // limit still comes here, to be answered in S3's words.
+        // An incomplete head takes memory before its sender is authenticated, so hyper limits its size. A head slightly
+        // over S3's limit is still passed on, so that the response is S3's error.
         let buffers = Buffers::new(&config);
         http.max_header_size(buffers.max_head_bytes());
-        // hyper's own limit is 100 and needs no allocation; any other one does, on every request.
+        // hyper's default of 100 needs no allocation; any other limit allocates on every request.
         if config.limits.headers != 100 {
             http.max_headers(config.limits.headers);
         }
@@ -106,26 +106,25 @@ impl Gateway {
         })))
     }
 
-    /// What the gateway counts.
+    /// The gateway's metrics.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.0.metrics
     }
 
-    /// The memory that requests are admitted to.
+    /// The memory budget that requests are admitted to.
     #[must_use]
     pub fn budget(&self) -> &Budget {
         &self.0.budget
     }
 
-    /// Serves until `shutdown`: then no connection is accepted any more, requests in flight are
-    /// finished within the grace time, and what is left after it is cancelled. Returns when the last
-    /// connection is closed.
+    /// Serves until `shutdown`. Then it accepts no more connections, lets requests in flight finish within the grace
+    /// time, and cancels the rest. Returns when the last connection is closed.
     pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) {
         let shared = &self.0;
         let mut tasks = JoinSet::new();
         let mut next_id = 0;
-        let judge = tokio::spawn(judge::run(shared.clone()));
+        let watchdog = tokio::spawn(judge::run(shared.clone()));
         loop {
             tokio::select! {
                 biased;
@@ -138,7 +137,7 @@ impl Gateway {
                         accept(shared, &mut tasks, next_id, socket, peer);
                     }
                     Err(e) => {
-                        // Out of file descriptors, most often: accepting again at once would spin.
+                        // Usually the process is out of file descriptors: accepting again at once would spin.
                         tracing::warn!(error = %e, "a connection could not be accepted");
                         let now = shared.clock.now();
                         shared.connections.make_room_for_any(now);
@@ -161,7 +160,7 @@ impl Gateway {
                 tasks.shutdown().await;
             }
         }
-        judge.abort();
+        watchdog.abort();
     }
 }
 
@@ -171,20 +170,20 @@ impl fmt::Debug for Gateway {
     }
 }
 
-/// Starts a connection's task, or turns the connection away.
+/// Starts a connection's task, or rejects the connection if the limit is reached and none can be evicted for it.
 fn accept(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStream, address: SocketAddr) {
     let peer = Peer::from(address.ip());
-    if !has_room(shared, tasks.len()) && !shared.connections.make_room(peer, shared.clock.now()) {
+    if !has_capacity(shared, tasks.len()) && !shared.connections.make_room(peer, shared.clock.now()) {
         shared.metrics.refuse_connection();
-        // One try: a client that does not take these few bytes at once is not waited for. In TLS they
-        // would be noise.
+        // One attempt: the server does not wait for a client that cannot take these few bytes at once. A TLS client
+        // could not parse them.
         if shared.tls.is_none() {
             let _sent = socket.try_write(connection::TURNED_AWAY);
         }
         return;
     }
     if let Err(e) = socket.set_nodelay(true) {
-        tracing::debug!(%address, error = %e, "a connection went before it was served");
+        tracing::debug!(%address, error = %e, "a connection was closed before it was served");
         return;
     }
     let watch = Arc::new(Watch::new(peer, shared.buffers.clone()));
@@ -198,8 +197,8 @@ fn accept(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStr
     });
 }
 
-/// Returns true if one more connection may be opened, counting those that are making room as gone.
-fn has_room(shared: &Shared, open: usize) -> bool {
+/// Returns true if one more connection may be opened. Connections that are being evicted count as closed.
+fn has_capacity(shared: &Shared, open: usize) -> bool {
     let connections = (open + 1).saturating_sub(shared.connections.leaving());
     connections <= shared.config.limits.connections && shared.descriptors.have_room_for(connections)
 }
@@ -212,9 +211,9 @@ fn log_end(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Joins all connections; `false` where that takes longer than `patience`.
-async fn join_until(shared: &Shared, tasks: &mut JoinSet<()>, patience: Duration) -> bool {
-    let end = shared.clock.sleep_until(shared.clock.now() + patience);
+/// Joins all connections. Returns false if that takes longer than `timeout`.
+async fn join_until(shared: &Shared, tasks: &mut JoinSet<()>, timeout: Duration) -> bool {
+    let end = shared.clock.sleep_until(shared.clock.now() + timeout);
     tokio::pin!(end);
     loop {
         tokio::select! {
@@ -227,7 +226,7 @@ async fn join_until(shared: &Shared, tasks: &mut JoinSet<()>, patience: Duration
     }
 }
 
-/// A connection in the table, for as long as it lives.
+/// Keeps a connection in the table until it is dropped.
 struct Registered {
     shared: Arc<Shared>,
     id: u64,

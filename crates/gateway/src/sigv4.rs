@@ -1,9 +1,9 @@
 //! AWS Signature Version 4 for requests: in the `Authorization` header or in the query (presigned).
 //!
-//! The verifier answers who signed a request and what the client said about its body. It requires
-//! that everything that could change a request's meaning is signed: `host`, `content-md5` and every
-//! `x-amz-*` and `x-dss-*` header; an unsigned one is refused, since a proxy could have added it.
-//! Signing keys are cached beside their secrets; verdicts are not cached at all.
+//! The verifier returns the identity that signed a request, and what the client declared about its body. Everything
+//! that could change a request's meaning must be signed: `host`, `content-md5` and every `x-amz-*` and `x-dss-*`
+//! header. A request with such a header unsigned is rejected, since a proxy could have added it. Signing keys are
+//! cached with their secrets; results of verification are never cached.
 
 mod coverage;
 mod credential;

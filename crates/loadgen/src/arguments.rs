@@ -1,41 +1,41 @@
-//! The command line, declared once. Sizes are plain bytes and times plain seconds: the caller is a script.
+//! The command line. Sizes are in bytes and times in seconds, because the caller is a script.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Drives an S3 server and checks every answer.
+/// Generates load on an S3 server and verifies every response.
 #[derive(Debug, Parser)]
 #[command(name = "loadgen", version)]
 pub struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Read objects and compare every byte.
     Get(Run),
     /// Write objects and compare every ETag.
     Put(Run),
-    /// Write every object once, to a server (making the bucket) or into a directory.
+    /// Write every object once, to a server (creating the bucket) or into a directory.
     Fill(Fill),
-    /// Write one presigned URL path a line, for wrk.
+    /// Write one presigned URL path per line, for wrk.
     Presign(Presign),
     /// Time LIST requests and compare the listed keys.
     List(List),
 }
 
-/// Which objects there are: their names and their size.
+/// The names and the size of the objects.
 #[derive(Debug, Clone, Args)]
 pub struct KeyArguments {
     /// Bucket (path-style).
     #[arg(long, default_value = "bench")]
     pub bucket: String,
-    /// Begins every key; letters, digits and `/._-` only.
+    /// Prefix of every key; only letters, digits and `/._-`.
     #[arg(long, default_value = "")]
     pub prefix: String,
     /// Spread the keys over this many prefixes ending in `/`; 0 leaves them flat.
@@ -44,15 +44,15 @@ pub struct KeyArguments {
     /// Number of distinct objects.
     #[arg(long, default_value_t = 1000)]
     pub count: u64,
-    /// Bytes in each object.
+    /// Size of each object in bytes.
     #[arg(long, default_value_t = 4096)]
     pub size: u64,
 }
 
-/// Who signs.
+/// The credentials that sign requests.
 #[derive(Debug, Clone, Args)]
 pub struct Identity {
-    /// Access key id.
+    /// Access key ID.
     #[arg(long, default_value = "tradewindbench")]
     pub access_key: String,
     /// Secret access key.
@@ -61,45 +61,45 @@ pub struct Identity {
     /// Region in the credential scope.
     #[arg(long, default_value = "us-east-1")]
     pub region: String,
-    /// Send bare paths without a signature (static file servers).
+    /// Send paths without a signature (for static file servers).
     #[arg(long)]
     pub unsigned: bool,
 }
 
-/// Where requests go and as whom.
+/// The server, the objects and the credentials.
 #[derive(Debug, Clone, Args)]
 pub struct Target {
-    /// Address of the server, as in 127.0.0.1:9000.
+    /// Address of the server, such as 127.0.0.1:9000.
     #[arg(long, default_value = "127.0.0.1:9000")]
     pub endpoint: SocketAddr,
     #[command(flatten)]
     pub keys: KeyArguments,
     #[command(flatten)]
     pub identity: Identity,
-    /// Seconds after which one request counts as failed.
+    /// Timeout of one request in seconds.
     #[arg(long, default_value_t = 60.0)]
     pub timeout: f64,
 }
 
-/// What a PUT's ETag must be.
+/// The expected ETag of a PUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EtagRule {
     /// The MD5 of the content.
     Md5,
-    /// Anything that is not empty.
+    /// Any value that is not empty.
     Any,
 }
 
-/// How hard and how long.
+/// The concurrency, and the expected ETags.
 #[derive(Debug, Clone, Args)]
 pub struct Load {
-    /// Connections, each with one request at a time.
+    /// Connections, each with one request in flight.
     #[arg(long, default_value_t = 32)]
     pub connections: usize,
     /// Threads that share the connections.
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
-    /// What a PUT's ETag must be.
+    /// Expected ETag of a PUT.
     #[arg(long, value_enum, default_value_t = EtagRule::Md5)]
     pub etag: EtagRule,
 }
@@ -111,24 +111,24 @@ pub struct Run {
     pub target: Target,
     #[command(flatten)]
     pub load: Load,
-    /// Stop issuing after this many seconds (requests in flight are finished and counted).
+    /// Stop issuing requests after this many seconds (requests in flight are finished and counted).
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
-    /// Touch every object exactly once, in a shuffled order, instead of running for a time.
+    /// Request every object exactly once, in random order, instead of running for a time.
     #[arg(long)]
     pub once: bool,
-    /// Stop issuing after this many bytes of payload.
+    /// Stop issuing requests after this many bytes of payload.
     #[arg(long, default_value_t = u64::MAX)]
     pub max_bytes: u64,
     /// Seed of the random order.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Make the bucket first.
+    /// Create the bucket first.
     #[arg(long)]
     pub create_bucket: bool,
 }
 
-/// Loading of objects.
+/// Writing of all objects.
 #[derive(Debug, Clone, Args)]
 pub struct Fill {
     #[command(flatten)]
@@ -145,18 +145,18 @@ pub struct Fill {
 pub struct Presign {
     #[command(flatten)]
     pub target: Target,
-    /// Method that is signed.
+    /// HTTP method to sign.
     #[arg(long, default_value = "GET")]
     pub method: String,
-    /// Seconds for which the URLs hold (seven days at most).
+    /// Validity of the URLs in seconds (at most seven days).
     #[arg(long, default_value_t = 86_400)]
     pub expires: u64,
-    /// File to write.
+    /// Output file.
     #[arg(long)]
     pub out: PathBuf,
 }
 
-/// What a LIST request asks for.
+/// The kind of LIST request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ListMode {
     /// The common prefixes of the whole bucket.
@@ -172,13 +172,13 @@ pub enum ListMode {
 pub struct List {
     #[command(flatten)]
     pub target: Target,
-    /// What each request asks for.
+    /// Kind of request.
     #[arg(long, value_enum, default_value_t = ListMode::Page)]
     pub mode: ListMode,
-    /// Requests (for `walk`: at most this many pages).
+    /// Number of requests (for `walk`: maximum number of pages).
     #[arg(long, default_value_t = 100)]
     pub repeat: u64,
-    /// Stop issuing after this many seconds.
+    /// Stop issuing requests after this many seconds.
     #[arg(long, default_value_t = 120.0)]
     pub seconds: f64,
     /// Seed of the random start keys.

@@ -1,7 +1,8 @@
-//! The closed loop: every connection keeps one request in flight and takes its next key from a shared order.
-//! Threads do not share connections; each runs its own event loop. Requests in flight when time is up are
-//! finished and counted, and the elapsed time ends with the last of them, so that operations, bytes and the
-//! server's CPU time all cover the same work.
+//! The closed loop: every connection has one request in flight and takes its next key from a shared order. Threads do
+//! not share connections; each runs its own event loop.
+//!
+//! Requests in flight when the time is up are finished and counted, and the elapsed time ends with the last of them, so
+//! that operations, bytes and the server's CPU time cover the same work.
 
 mod worker;
 
@@ -22,11 +23,11 @@ use crate::record::{Failure, Report, Tally};
 use crate::sign::{LONGEST_EXPIRY_SECONDS, Signer};
 use crate::wire::{BUFFER_BYTES, Connection};
 
-/// One connection that failed so often gives up: the server is gone or answers nothing right.
-const MOST_FAILURES: u64 = 200;
+/// The number of failures after which a connection stops: the server is gone or always wrong.
+const MAX_FAILURES: u64 = 200;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
-const BUCKET_PATIENCE: Duration = Duration::from_secs(20);
-const BUCKET_PAUSE: Duration = Duration::from_millis(200);
+const BUCKET_TIMEOUT: Duration = Duration::from_secs(20);
+const BUCKET_RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Reads objects for a time, or each one once.
 pub fn get(run: &Run) -> anyhow::Result<Report> {
@@ -42,7 +43,7 @@ pub fn put(run: &Run) -> anyhow::Result<Report> {
     job.run(&run.load)
 }
 
-/// Makes the bucket and writes every object once.
+/// Creates the bucket and writes every object once.
 pub fn fill(fill: &Fill) -> anyhow::Result<Report> {
     put(&Run {
         target: fill.target.clone(),
@@ -60,14 +61,14 @@ pub fn event_loop() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("event loop")
 }
 
-/// Waits for `exchange` for at most `timeout`.
+/// Awaits `exchange` for at most `timeout`.
 pub async fn within<T>(
     timeout: Duration,
     exchange: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     match tokio::time::timeout(timeout, exchange).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(Failure::new("timeout", format!("no answer within {} s", timeout.as_secs_f64()))),
+        Err(_) => Err(Failure::new("timeout", format!("no response within {} s", timeout.as_secs_f64()))),
     }
 }
 
@@ -86,7 +87,7 @@ impl Method {
     }
 }
 
-/// What all connections of one run share.
+/// The state shared by all connections of a run.
 struct Job {
     target: Target,
     timeout: Duration,
@@ -98,7 +99,7 @@ struct Job {
     etags: Vec<[u8; 16]>,
     once: Option<Shuffle>,
     seed: u64,
-    most_requests: u64,
+    max_requests: u64,
     length: Duration,
     issued: AtomicU64,
 }
@@ -107,10 +108,12 @@ impl Job {
     fn new(run: &Run, method: Method) -> anyhow::Result<Self> {
         let keys = Keys::new(&run.target.keys)?;
         let content = Content::new();
-        ensure!(run.load.connections > 0 && run.load.threads > 0, "connections and threads must not be 0");
-        let expected_etags = method == Method::Put && run.load.etag == EtagRule::Md5 && !run.once;
-        let etags =
-            if expected_etags { all_etags(&content, &keys, run.target.keys.size)? } else { Vec::new() };
+        ensure!(
+            run.load.connections > 0 && run.load.threads > 0,
+            "--connections and --threads must be greater than 0"
+        );
+        let needs_etags = method == Method::Put && run.load.etag == EtagRule::Md5 && !run.once;
+        let etags = if needs_etags { all_etags(&content, &keys, run.target.keys.size)? } else { Vec::new() };
         let by_bytes = run.max_bytes / run.target.keys.size.max(1);
         Ok(Self {
             timeout: Duration::try_from_secs_f64(run.target.timeout).context("timeout")?,
@@ -121,7 +124,7 @@ impl Job {
             etags,
             once: run.once.then(|| Shuffle::new(keys.count(), run.seed)),
             seed: run.seed,
-            most_requests: by_bytes.max(1).min(if run.once { keys.count() } else { u64::MAX }),
+            max_requests: by_bytes.max(1).min(if run.once { keys.count() } else { u64::MAX }),
             length: if run.once {
                 Duration::MAX
             } else {
@@ -139,9 +142,9 @@ impl Job {
         let deadline = start.checked_add(job.length);
         let threads: Vec<_> = (0..load.threads.min(load.connections))
             .map(|thread| {
-                let mine = (thread..load.connections).step_by(load.threads).collect();
+                let own_connections = (thread..load.connections).step_by(load.threads).collect();
                 let job = job.clone();
-                std::thread::spawn(move || drive_thread(job, mine, deadline))
+                std::thread::spawn(move || drive_thread(job, own_connections, deadline))
             })
             .collect();
         let mut total = Tally::new()?;
@@ -152,10 +155,10 @@ impl Job {
         Ok(Report::new(operation, total, start.elapsed()))
     }
 
-    /// The index of the next key, or nothing when the run is over.
+    /// The index of the next key; `None` at the end of the run.
     fn next(&self, random: &mut u64, deadline: Option<Instant>) -> Option<u64> {
         let position = self.issued.fetch_add(1, Ordering::Relaxed);
-        if position >= self.most_requests {
+        if position >= self.max_requests {
             return None;
         }
         if let Some(shuffle) = &self.once {
@@ -170,7 +173,7 @@ impl Job {
     }
 }
 
-/// Runs the connections numbered `connections` on this thread.
+/// Runs the connections with the given numbers on this thread.
 fn drive_thread(job: Arc<Job>, connections: Vec<usize>, deadline: Option<Instant>) -> anyhow::Result<Tally> {
     let tasks = LocalSet::new();
     let handles: Vec<_> = connections
@@ -200,7 +203,7 @@ async fn drive_connection(job: Arc<Job>, number: usize, deadline: Option<Instant
             Err(failure) => {
                 connection = None;
                 tally.failure(&failure, &worker.path);
-                if tally.failures() >= MOST_FAILURES {
+                if tally.failures() >= MAX_FAILURES {
                     break;
                 }
                 if failure.kind == "connect" {
@@ -212,8 +215,8 @@ async fn drive_connection(job: Arc<Job>, number: usize, deadline: Option<Instant
     Ok(tally)
 }
 
-/// Makes the target's bucket; that it exists already is no failure. A server that answers its health check but
-/// not yet this (MinIO) is asked again for a while.
+/// Creates the target's bucket; an existing one is no failure. Retries for a while, because a server may pass its
+/// health check before it can create buckets (MinIO).
 fn create_bucket(target: &Target) -> anyhow::Result<()> {
     let signer = Signer::new(&target.identity, target.endpoint, LONGEST_EXPIRY_SECONDS)?;
     let mut request = b"PUT ".to_vec();
@@ -236,15 +239,15 @@ fn create_bucket(target: &Target) -> anyhow::Result<()> {
     loop {
         match event_loop.block_on(async { within(timeout, exchange()).await }) {
             Ok(()) => return Ok(()),
-            Err(failure) if failure.kind == "status_503" && start.elapsed() < BUCKET_PATIENCE => {
-                std::thread::sleep(BUCKET_PAUSE);
+            Err(failure) if failure.kind == "status_503" && start.elapsed() < BUCKET_TIMEOUT => {
+                std::thread::sleep(BUCKET_RETRY_PAUSE);
             }
-            Err(failure) => return Err(anyhow!("making the bucket: {}: {}", failure.kind, failure.detail)),
+            Err(failure) => return Err(anyhow!("creating the bucket: {}: {}", failure.kind, failure.detail)),
         }
     }
 }
 
-/// MD5 of the first `size` bytes; `scratch` only saves an allocation.
+/// The MD5 of the first `size` bytes. `scratch` is a reusable buffer.
 fn md5(content: &Content, id: ContentId, size: u64, scratch: &mut [u8]) -> [u8; 16] {
     let mut hash = Md5::new();
     let mut position = 0;
@@ -257,17 +260,17 @@ fn md5(content: &Content, id: ContentId, size: u64, scratch: &mut [u8]) -> [u8; 
     hash.finalize().into()
 }
 
-/// The MD5 of every object, computed on all processors before the clock starts.
+/// The MD5 of every object, computed on all CPUs before the run starts.
 fn all_etags(content: &Content, keys: &Keys, size: u64) -> anyhow::Result<Vec<[u8; 16]>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut etags = vec![[0; 16]; usize::try_from(keys.count()).context("count")?];
-    let share = etags.len().div_ceil(threads);
+    let per_thread = etags.len().div_ceil(threads);
     std::thread::scope(|scope| {
-        for (number, part) in etags.chunks_mut(share).enumerate() {
+        for (number, part) in etags.chunks_mut(per_thread).enumerate() {
             scope.spawn(move || {
                 let (mut key, mut scratch) = (String::new(), vec![0; BUFFER_BYTES]);
                 for (offset, etag) in part.iter_mut().enumerate() {
-                    keys.write((number * share + offset) as u64, &mut key);
+                    keys.write((number * per_thread + offset) as u64, &mut key);
                     *etag = md5(content, ContentId::of(&key, size), size, &mut scratch);
                 }
             });
@@ -281,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn md5_is_that_of_the_bytes() {
+    fn md5_covers_the_generated_bytes() {
         let content = Content::new();
         let id = ContentId::of("a", 10_000);
         let mut bytes = vec![0; 10_000];

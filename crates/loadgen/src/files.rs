@@ -1,5 +1,5 @@
-//! Output to files: the contents as a tree of plain files (for a static file server), and presigned URL paths
-//! (for a generator that cannot sign).
+//! Output to files: the objects as a tree of plain files (for a static file server), and presigned URL paths (for a
+//! generator that cannot sign).
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -29,7 +29,7 @@ pub fn write(arguments: &KeyArguments, directory: &Path) -> anyhow::Result<Repor
         if index < arguments.spread.max(1)
             && let Some(parent) = path.parent()
         {
-            fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
+            fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
         }
         let began = Instant::now();
         let id = ContentId::of(&key, arguments.size);
@@ -50,7 +50,7 @@ pub fn write(arguments: &KeyArguments, directory: &Path) -> anyhow::Result<Repor
     Ok(Report::new("fill", tally, start.elapsed()))
 }
 
-/// Writes the presigned path of every object, one a line, in the order of their index.
+/// Writes the presigned path of every object, one per line, in the order of their index.
 pub fn presign(arguments: &Presign) -> anyhow::Result<()> {
     let target = &arguments.target;
     let keys = Keys::new(&target.keys)?;

@@ -1,5 +1,5 @@
-//! Names of the objects: a key follows from its index, so that every process of a run agrees on them, and the
-//! order in which a LIST must return them is known without keeping them.
+//! The names of the objects. A key is computed from its index, so that all processes of a run agree on the keys and the
+//! order of a LIST follows without storing them.
 
 use std::fmt::Write as _;
 
@@ -16,13 +16,16 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Checks that the keys need no escaping in a URL, a signature or XML.
+    /// The keys of a run. Fails if they would need escaping in a URL, a signature or XML.
     pub fn new(arguments: &KeyArguments) -> anyhow::Result<Self> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
-        ensure!(arguments.prefix.bytes().all(plain), "a prefix may hold letters, digits and /._- only");
-        ensure!(arguments.bucket.bytes().all(plain), "a bucket may hold letters, digits and ._- only");
-        ensure!(arguments.count > 0 && arguments.count <= 1_000_000_000, "count must be 1 to 1,000,000,000");
-        ensure!(arguments.spread <= 1000, "spread must be at most 1,000");
+        ensure!(arguments.prefix.bytes().all(plain), "--prefix may contain only letters, digits and /._-");
+        ensure!(arguments.bucket.bytes().all(plain), "--bucket may contain only letters, digits and ._-");
+        ensure!(
+            arguments.count > 0 && arguments.count <= 1_000_000_000,
+            "--count must be 1 to 1,000,000,000"
+        );
+        ensure!(arguments.spread <= 1000, "--spread must be at most 1,000");
         Ok(Self { prefix: arguments.prefix.clone(), spread: arguments.spread, count: arguments.count })
     }
 
@@ -31,13 +34,13 @@ impl Keys {
         self.count
     }
 
-    /// Writes the key of `index` over `out`.
+    /// Replaces `out` with the key of `index`.
     pub fn write(&self, index: u64, out: &mut String) {
         out.clear();
         self.append(index, out);
     }
 
-    /// Writes the key of `index` after what is in `out`.
+    /// Appends the key of `index` to `out`.
     pub fn append(&self, index: u64, out: &mut String) {
         out.push_str(&self.prefix);
         let written = if self.spread > 0 {
@@ -48,7 +51,7 @@ impl Keys {
         debug_assert!(written.is_ok(), "writing to a String cannot fail");
     }
 
-    /// Index of the key that follows that of `index` in the order of LIST.
+    /// The index of the next key in the order of LIST; `None` after the last one.
     pub fn successor(&self, index: u64) -> Option<u64> {
         let step = self.spread.max(1);
         let next = index + step;
@@ -59,18 +62,18 @@ impl Keys {
         (group < step && group < self.count).then_some(group)
     }
 
-    /// How many common prefixes a LIST with prefix and delimiter `/` returns, and how many keys.
+    /// The numbers of common prefixes and of keys that a LIST with the prefix and the delimiter `/` returns.
     pub fn grouped(&self) -> (u64, u64) {
         if self.spread > 0 { (self.spread.min(self.count), 0) } else { (0, self.count) }
     }
 
-    /// The prefix that all keys share.
+    /// The prefix of all keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 }
 
-/// Visits 0..count once each, in an order that looks random: an affine step modulo `count`.
+/// A pseudo-random permutation of `0..count`: an affine map modulo `count`.
 #[derive(Debug, Clone, Copy)]
 pub struct Shuffle {
     count: u64,
@@ -79,7 +82,7 @@ pub struct Shuffle {
 }
 
 impl Shuffle {
-    /// An order of `count` items that depends on `seed`.
+    /// The permutation of `count` items for `seed`.
     pub fn new(count: u64, seed: u64) -> Self {
         let start = tradewind_pattern::mix(seed) % count;
         let mut step = tradewind_pattern::mix(seed ^ 1) % count;
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn successors_walk_all_keys_in_byte_order() {
+    fn successors_visit_all_keys_in_byte_order() {
         for (spread, count) in [(0, 5), (1, 5), (3, 10), (7, 7), (10, 4), (10, 1)] {
             let keys = keys(spread, count);
             let mut sorted: Vec<String> = (0..count)

@@ -1,5 +1,5 @@
-//! Timing of LIST (version 2) over one connection. The keys are known, so every page is compared with the exact
-//! keys that must be on it: a fast wrong page is a failure.
+//! Timing of LIST (version 2) on one connection. Every page is compared with its exact expected keys, so that a fast
+//! but wrong page is a failure.
 
 use std::time::{Duration, Instant};
 
@@ -59,13 +59,13 @@ pub fn list(run: &List) -> anyhow::Result<Report> {
     Ok(Report::new(operation, tally, start.elapsed()))
 }
 
-/// A LIST request and the index of the first key that its page must hold.
+/// A LIST request, and the index of the first key expected on its page.
 struct Request {
     query: String,
     first: Option<u64>,
 }
 
-/// Where a walk stands.
+/// The position of a walk.
 struct Walk {
     next: Option<u64>,
     token: Option<String>,
@@ -80,7 +80,7 @@ struct Lister<'a> {
 }
 
 impl Lister<'_> {
-    /// The request number `number`, its query sorted by name as signing wants it.
+    /// The request with the given number. Its query is sorted by name, as required for signing.
     fn request(&self, number: u64) -> Request {
         let mut query = String::new();
         let mut first = None;
@@ -142,20 +142,23 @@ impl Lister<'_> {
             return if (prefixes, found.len() as u64) == expected {
                 Ok(())
             } else {
-                let seen = format!("{prefixes} prefixes and {} keys instead of {expected:?}", found.len());
-                Err(Failure::new("page", seen))
+                let detail = format!("{prefixes} prefixes and {} keys instead of {expected:?}", found.len());
+                Err(Failure::new("page", detail))
             };
         }
         let mut next = request.first;
         let mut expected = String::new();
-        for (place, key) in found.iter().enumerate() {
+        for (position, key) in found.iter().enumerate() {
             let Some(index) = next else {
                 return Err(Failure::new("page", format!("key {key:?} after the last")));
             };
             self.keys.write(index, &mut expected);
             if *key != expected.as_bytes() {
                 let key = String::from_utf8_lossy(key);
-                return Err(Failure::new("page", format!("key {place} is {key:?} instead of {expected:?}")));
+                return Err(Failure::new(
+                    "page",
+                    format!("key {position} is {key:?} instead of {expected:?}"),
+                ));
             }
             next = self.keys.successor(index);
         }
@@ -187,7 +190,7 @@ fn elements<'a>(xml: &'a [u8], name: &str) -> Vec<&'a [u8]> {
     found
 }
 
-/// Undoes the escapes that XML makes in a token.
+/// Decodes the XML escapes in a token.
 fn unescape(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let escapes = [
@@ -207,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_and_escapes() {
+    fn complete_elements_are_found_and_unescaped() {
         let xml = b"<A><Key>one</Key><Key>two&amp;</Key><Key>cut";
         let found = elements(xml, "Key");
         assert_eq!(found, [&b"one"[..], b"two&amp;"]);

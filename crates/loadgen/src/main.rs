@@ -1,7 +1,8 @@
-//! `loadgen`: the second generator of the server benchmark. It trusts nothing it is told: every GET is compared
-//! with the expected length and bytes, every PUT with the expected ETag, every LIST with the expected keys.
-//! It speaks just enough HTTP/1.1 and presigned SigV4 to be cheap, because it shares the machine with the
-//! server it measures. One JSON document on standard output; exit status 1 if anything was wrong.
+//! `loadgen`: the second load generator of the server benchmark. It verifies every response: a GET by its expected
+//! length and bytes, a PUT by its expected ETag, a LIST by its expected keys.
+//!
+//! It implements only the parts of HTTP/1.1 and presigned SigV4 that it needs, to use little CPU: it shares the machine
+//! with the server under test. It prints one JSON document; the exit status is 1 if anything was wrong.
 
 mod arguments;
 mod drive;
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the report and says whether it was free of errors.
+/// Prints the report. Returns true if it has no errors.
 fn print(report: &Report) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, &report.to_json()).context("writing the report")?;

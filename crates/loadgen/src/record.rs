@@ -1,4 +1,4 @@
-//! What a run saw: latencies, bytes and errors by kind, and its JSON form.
+//! The results of a run: latencies, bytes and errors by kind, and their JSON form.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use anyhow::Context as _;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-const SAMPLES_KEPT: usize = 5;
-const LONGEST_MICROSECONDS: u64 = 600_000_000;
+const MAX_ERROR_SAMPLES: usize = 5;
+const MAX_LATENCY_MICROS: u64 = 600_000_000;
 
-/// Why a request counts as failed.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// A short stable name to count by, such as `status_503` or `content`.
+    /// A short, stable name by which failures are counted, such as `status_503` or `content`.
     pub kind: String,
-    /// What exactly was seen.
+    /// The details.
     pub detail: String,
 }
 
@@ -26,7 +26,7 @@ impl Failure {
     }
 }
 
-/// The record of one connection, or of several merged. Latencies are kept in microseconds.
+/// The results of one connection, or of several merged. Latencies are recorded in microseconds.
 #[derive(Debug)]
 pub struct Tally {
     latency: Histogram<u64>,
@@ -39,21 +39,21 @@ pub struct Tally {
 impl Tally {
     /// An empty record.
     pub fn new() -> anyhow::Result<Self> {
-        let latency = Histogram::new_with_bounds(1, LONGEST_MICROSECONDS, 3).context("histogram")?;
+        let latency = Histogram::new_with_bounds(1, MAX_LATENCY_MICROS, 3).context("histogram")?;
         Ok(Self { latency, operations: 0, bytes: 0, errors: BTreeMap::new(), samples: Vec::new() })
     }
 
-    /// Counts a request that was answered rightly.
+    /// Counts a request with a correct response.
     pub fn success(&mut self, took: Duration, bytes: u64) {
         self.operations += 1;
         self.bytes += bytes;
         self.latency.saturating_record((took.as_micros() as u64).max(1));
     }
 
-    /// Counts a request that was not.
+    /// Counts a failed request. `about` names its object or query.
     pub fn failure(&mut self, failure: &Failure, about: &str) {
         *self.errors.entry(failure.kind.clone()).or_default() += 1;
-        if self.samples.len() < SAMPLES_KEPT {
+        if self.samples.len() < MAX_ERROR_SAMPLES {
             self.samples.push(format!("{}: {about}: {}", failure.kind, failure.detail));
         }
     }
@@ -63,7 +63,7 @@ impl Tally {
         self.errors.values().sum()
     }
 
-    /// Adds what another connection saw.
+    /// Adds the results of another connection.
     pub fn merge(&mut self, other: Self) -> anyhow::Result<()> {
         self.latency.add(&other.latency).context("merging histograms")?;
         self.operations += other.operations;
@@ -72,7 +72,7 @@ impl Tally {
             *self.errors.entry(kind).or_default() += count;
         }
         self.samples.extend(other.samples);
-        self.samples.truncate(SAMPLES_KEPT);
+        self.samples.truncate(MAX_ERROR_SAMPLES);
         Ok(())
     }
 }
@@ -86,12 +86,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// What `tally` saw in `elapsed`.
+    /// A report on the results in `tally` over the time `elapsed`.
     pub fn new(operation: &'static str, tally: Tally, elapsed: Duration) -> Self {
         Self { operation, tally, elapsed }
     }
 
-    /// Whether every request was answered rightly, and there was one.
+    /// Returns true if there was at least one request and all succeeded.
     pub fn is_clean(&self) -> bool {
         self.tally.failures() == 0 && self.tally.operations > 0
     }

@@ -1,5 +1,5 @@
-//! Presigned URLs (SigV4 by query), fast enough to sign every request anew: the part of the query that never
-//! changes is written once, and the signing key is kept as a keyed HMAC state.
+//! Presigned URLs (SigV4 in the query), fast enough to sign every request: the constant part of the query is built
+//! once, and the signing key is stored as a keyed HMAC state.
 
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::arguments::Identity;
 
-/// The longest time for which a presigned URL may hold.
+/// The maximum validity of a presigned URL.
 pub const LONGEST_EXPIRY_SECONDS: u64 = 7 * 86_400;
 
 /// Signs paths for one server as one identity.
@@ -26,14 +26,22 @@ struct Signing {
 }
 
 impl Signer {
-    /// URLs signed now that hold for `expires_seconds`.
+    /// A signer of URLs that are valid for `expires_seconds` from now.
     pub fn new(identity: &Identity, endpoint: SocketAddr, expires_seconds: u64) -> anyhow::Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
-        Self::at(identity, &endpoint.to_string(), now.as_secs(), expires_seconds)
+        Self::with_time(identity, &endpoint.to_string(), now.as_secs(), expires_seconds)
     }
 
-    fn at(identity: &Identity, host: &str, unix_seconds: u64, expires_seconds: u64) -> anyhow::Result<Self> {
-        ensure!((1..=LONGEST_EXPIRY_SECONDS).contains(&expires_seconds), "URLs hold for at most seven days");
+    fn with_time(
+        identity: &Identity,
+        host: &str,
+        unix_seconds: u64,
+        expires_seconds: u64,
+    ) -> anyhow::Result<Self> {
+        ensure!(
+            (1..=LONGEST_EXPIRY_SECONDS).contains(&expires_seconds),
+            "--expires must be 1 to 604800 seconds (seven days)"
+        );
         if identity.unsigned {
             return Ok(Self { host: host.to_owned(), signing: None });
         }
@@ -57,13 +65,13 @@ impl Signer {
         Ok(Self { host: host.to_owned(), signing: Some(signing) })
     }
 
-    /// Value of the Host header.
+    /// The value of the Host header.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Appends path and query to `out`. `path` needs no escaping; `query` is empty or already encoded and sorted,
-    /// with names that sort after `X-Amz-`.
+    /// Appends the signed path and query to `out`. `path` must need no escaping; `query` must be empty or encoded and
+    /// sorted, with names that sort after `X-Amz-`.
     pub fn append_target(&self, method: &str, path: &str, query: &str, out: &mut Vec<u8>) {
         out.extend_from_slice(path.as_bytes());
         let Some(signing) = &self.signing else {
@@ -98,7 +106,7 @@ impl Signer {
     }
 }
 
-/// Percent-encodes all but the unreserved characters, as SigV4 wants it.
+/// Percent-encodes all except the unreserved characters, as SigV4 requires.
 pub fn encode(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -124,7 +132,7 @@ fn hex_into<'a>(bytes: &[u8], out: &'a mut [u8; 64]) -> &'a [u8] {
     out
 }
 
-/// `YYYYMMDDTHHMMSSZ` of a Unix time (days to civil date by counting 400-year eras from 1 March of year 0).
+/// A Unix time as `YYYYMMDDTHHMMSSZ`. The civil date is computed by counting 400-year eras from 1 March of year 0.
 fn timestamp(unix_seconds: u64) -> String {
     let (days, seconds) = (unix_seconds / 86_400 + 719_468, unix_seconds % 86_400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -160,8 +168,8 @@ mod tests {
             region: "us-east-1".into(),
             unsigned: false,
         };
-        let signer =
-            Signer::at(&identity, "examplebucket.s3.amazonaws.com", 1_369_353_600, 86_400).expect("signer");
+        let signer = Signer::with_time(&identity, "examplebucket.s3.amazonaws.com", 1_369_353_600, 86_400)
+            .expect("signer");
         let mut target = Vec::new();
         signer.append_target("GET", "/test.txt", "", &mut target);
         let target = String::from_utf8(target).expect("ASCII");

@@ -1,6 +1,6 @@
-//! HTTP/1.1 over one kept-alive connection, no more of it than the benchmark needs: one request at a time, bodies
-//! framed by length, by chunks or by the end of the connection. Bodies are handed on as they arrive and never
-//! kept, so the size of an object does not show in this process's memory.
+//! HTTP/1.1 on one persistent connection, limited to what the benchmark needs: one request in flight, and bodies framed
+//! by length, by chunks or by the end of the connection. Bodies are passed on as they arrive and never buffered whole,
+//! so memory does not depend on the size of objects.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,24 +11,24 @@ use tokio::net::TcpStream;
 
 use crate::record::Failure;
 
-/// Bytes read or written at once.
+/// The buffer size for reads and writes.
 pub const BUFFER_BYTES: usize = 256 * 1024;
-const LONGEST_HEAD_BYTES: usize = 32 * 1024;
+const MAX_HEAD_BYTES: usize = 32 * 1024;
 
-/// An answer's status line and the headers that matter here.
+/// The status line of a response and the headers that are used here.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Status code.
     pub status: u16,
-    /// Content-Length, if given.
+    /// Content-Length; `None` if absent.
     pub length: Option<u64>,
-    /// ETag with its quotes, if given.
+    /// ETag with its quotes; `None` if absent.
     pub etag: Option<String>,
     chunked: bool,
     close: bool,
 }
 
-/// One connection. After a failure it must be dropped: what is left on it is unknown.
+/// One connection. It must be dropped after a failure, because the position in its stream is then unknown.
 pub struct Connection {
     stream: TcpStream,
     buffer: Box<[u8]>,
@@ -49,7 +49,7 @@ impl Connection {
         Ok(Self { stream, buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0, reusable: true })
     }
 
-    /// Whether another request may be sent.
+    /// Returns true if another request may be sent.
     pub fn is_reusable(&self) -> bool {
         self.reusable
     }
@@ -72,16 +72,16 @@ impl Connection {
                 self.reusable = !head.close;
                 return Ok(head);
             }
-            if unread.len() > LONGEST_HEAD_BYTES {
+            if unread.len() > MAX_HEAD_BYTES {
                 return Err(Failure::new("protocol", "headers too long"));
             }
             if self.read_more().await? == 0 {
-                return Err(Failure::new("closed", "connection closed before an answer"));
+                return Err(Failure::new("closed", "connection closed before a response"));
             }
         }
     }
 
-    /// Reads the body and hands its pieces to `sink`, which may refuse one.
+    /// Reads the body and passes it to `sink` in pieces. An error of `sink` ends the reading.
     pub async fn receive_body(
         &mut self,
         head: &Head,
@@ -151,13 +151,13 @@ impl Connection {
                 self.start += length + 2;
                 return Ok(line);
             }
-            if unread.len() > LONGEST_HEAD_BYTES || self.read_more().await? == 0 {
+            if unread.len() > MAX_HEAD_BYTES || self.read_more().await? == 0 {
                 return Err(Failure::new("protocol", "line without an end"));
             }
         }
     }
 
-    /// Reads once, after what is unread; 0 at the end of the connection.
+    /// Reads once and appends to the unread bytes. Returns 0 at the end of the connection.
     async fn read_more(&mut self) -> Result<usize, Failure> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -203,14 +203,14 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    /// Serves `answer` in pieces of `piece` bytes and returns what a client made of it.
-    async fn exchange(answer: &'static [u8], piece: usize) -> Result<(Head, Vec<u8>), Failure> {
+    /// Sends `response` in fragments of `fragment_bytes` and returns the client's result.
+    async fn exchange(response: &'static [u8], fragment_bytes: usize) -> Result<(Head, Vec<u8>), Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let endpoint = listener.local_addr().expect("address");
         let server = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.expect("accept");
             stream.set_nodelay(true).expect("nodelay");
-            for part in answer.chunks(piece) {
+            for part in response.chunks(fragment_bytes) {
                 stream.write_all(part).await.expect("write");
                 tokio::task::yield_now().await;
             }
@@ -229,10 +229,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_by_length_chunks_and_end_of_connection() {
-        for piece in [1, 7, 1000] {
+    async fn bodies_are_read_by_length_chunks_and_end_of_connection() {
+        for fragment_bytes in [1, 7, 1000] {
             let (head, body) =
-                exchange(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\netag: \"x\"\r\nContent-Length: 5\r\n\r\nhello", piece)
+                exchange(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\netag: \"x\"\r\nContent-Length: 5\r\n\r\nhello", fragment_bytes)
                     .await
                     .expect("by length");
             assert_eq!(
@@ -241,18 +241,19 @@ mod tests {
             );
             let (_, body) = exchange(
                 b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;a=b\r\nhel\r\n2\r\nlo\r\n0\r\nx: y\r\n\r\n",
-                piece,
+                fragment_bytes,
             )
             .await
             .expect("chunked");
             assert_eq!(body, b"hello");
-            let (_, body) = exchange(b"HTTP/1.1 200 OK\r\n\r\nhello", piece).await.expect("until the end");
+            let (_, body) =
+                exchange(b"HTTP/1.1 200 OK\r\n\r\nhello", fragment_bytes).await.expect("until the end");
             assert_eq!(body, b"hello");
         }
     }
 
     #[tokio::test]
-    async fn short_bodies_and_bad_heads_fail() {
+    async fn truncated_bodies_and_malformed_heads_fail() {
         let kind = |outcome: Result<(Head, Vec<u8>), Failure>| outcome.err().map(|failure| failure.kind);
         let short = exchange(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello", 100).await;
         assert_eq!(kind(short).as_deref(), Some("truncated"));

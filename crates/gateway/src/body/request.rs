@@ -1,4 +1,4 @@
-//! A request's body, decoded and verified as it is read.
+//! A request's body, which is decoded and verified while it is read.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,21 +11,21 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::error::WireError;
 
-/// A request's body, decoded. Its errors are [`WireError`]s; after one it is over, and nothing that
-/// was read may be committed.
+/// A request's decoded body. Its errors are [`WireError`]s; after one the stream ends, and nothing that was read may be
+/// committed.
 pub struct RequestBody {
     length: Option<u64>,
     stream: Option<BoxStream<'static, Result<Bytes, WireError>>>,
 }
 
 impl RequestBody {
-    /// No body.
+    /// An empty body.
     #[must_use]
     pub const fn empty() -> Self {
         Self { length: Some(0), stream: None }
     }
 
-    /// A body from a stream; `length` where it is known.
+    /// A body from a stream. `length` is its decoded length in bytes, `None` if unknown.
     pub fn new(
         length: Option<u64>,
         stream: impl Stream<Item = Result<Bytes, WireError>> + Send + 'static,
@@ -33,13 +33,13 @@ impl RequestBody {
         Self { length, stream: Some(stream.boxed()) }
     }
 
-    /// Bytes in the whole decoded body, where known.
+    /// Length of the whole decoded body in bytes; `None` if unknown.
     #[must_use]
     pub const fn length(&self) -> Option<u64> {
         self.length
     }
 
-    /// Whether there certainly is nothing to read.
+    /// Returns true if there is certainly nothing left to read.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.stream.is_none()

@@ -11,23 +11,23 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
 
-/// Any error, as hyper and its kind want it.
+/// Any error, in the form that hyper and `http-body` use.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A response's body.
-pub struct ResponseBody(Source);
+pub struct ResponseBody(BodySource);
 
-enum Source {
+enum BodySource {
     Once(Option<Bytes>),
     Object(tradewind_core::Body),
     Other(UnsyncBoxBody<Bytes, BoxError>),
 }
 
 impl ResponseBody {
-    /// No body.
+    /// An empty body.
     #[must_use]
     pub const fn empty() -> Self {
-        Self(Source::Once(None))
+        Self(BodySource::Once(None))
     }
 
     /// Any other body.
@@ -36,13 +36,13 @@ impl ResponseBody {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Self(Source::Other(body.map_err(Into::into).boxed_unsync()))
+        Self(BodySource::Other(body.map_err(Into::into).boxed_unsync()))
     }
 }
 
 impl From<Bytes> for ResponseBody {
     fn from(bytes: Bytes) -> Self {
-        Self(Source::Once(Some(bytes).filter(|b| !b.is_empty())))
+        Self(BodySource::Once(Some(bytes).filter(|b| !b.is_empty())))
     }
 }
 
@@ -50,7 +50,7 @@ impl From<tradewind_core::Body> for ResponseBody {
     fn from(body: tradewind_core::Body) -> Self {
         match body.into_bytes() {
             Ok(bytes) => bytes.into(),
-            Err(body) => Self(Source::Object(body)),
+            Err(body) => Self(BodySource::Object(body)),
         }
     }
 }
@@ -64,28 +64,28 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.0 {
-            Source::Once(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Source::Object(body) => {
+            BodySource::Once(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            BodySource::Object(body) => {
                 let item = ready!(body.poll_next_unpin(cx));
                 Poll::Ready(item.map(|item| item.map(Frame::data).map_err(Into::into)))
             }
-            Source::Other(body) => Pin::new(body).poll_frame(cx),
+            BodySource::Other(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Source::Once(bytes) => bytes.is_none(),
-            Source::Object(_) => false,
-            Source::Other(body) => body.is_end_stream(),
+            BodySource::Once(bytes) => bytes.is_none(),
+            BodySource::Object(_) => false,
+            BodySource::Other(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Source::Once(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
-            Source::Object(body) => SizeHint::with_exact(body.length()),
-            Source::Other(body) => body.size_hint(),
+            BodySource::Once(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            BodySource::Object(body) => SizeHint::with_exact(body.length()),
+            BodySource::Other(body) => body.size_hint(),
         }
     }
 }

@@ -12,27 +12,31 @@ const DATE: &str = "20130524T000000Z";
 const SCOPE: &str = "20130524/us-east-1/s3/aws4_request";
 const CRC: &str = "x-amz-checksum-crc32c";
 
-/// Decodes a body given in pieces.
-fn decode(mut decoder: Decoder, pieces: &[&[u8]], most: usize) -> Result<(Vec<u8>, HeaderMap), WireError> {
+/// Decodes a body that arrives in the given pieces.
+fn decode(
+    mut decoder: Decoder,
+    pieces: &[&[u8]],
+    max_bytes: usize,
+) -> Result<(Vec<u8>, HeaderMap), WireError> {
     let mut data = Vec::new();
     let mut pieces = pieces.iter();
     loop {
-        match decoder.next(most)? {
+        match decoder.next(max_bytes)? {
             Step::Data(bytes) => {
-                assert!(!bytes.is_empty() && bytes.len() <= most);
+                assert!(!bytes.is_empty() && bytes.len() <= max_bytes);
                 data.extend_from_slice(&bytes);
             }
             Step::Done(trailers) => {
-                // Nothing may follow.
+                // No bytes may follow.
                 for piece in pieces {
                     decoder.feed(Bytes::copy_from_slice(piece));
-                    decoder.next(most)?;
+                    decoder.next(max_bytes)?;
                 }
                 return Ok((data, trailers));
             }
             Step::NeedInput => match pieces.next() {
                 Some(piece) => decoder.feed(Bytes::copy_from_slice(piece)),
-                None => return decoder.finish().map(|()| unreachable!("not done and not incomplete")),
+                None => return decoder.finish().map(|()| unreachable!("`finish` must fail before `Done`")),
             },
         }
     }
@@ -43,11 +47,11 @@ fn unsigned(length: u64, body: &[u8]) -> Result<(Vec<u8>, HeaderMap), WireError>
     decode(Decoder::new(length, None, true, announced), &[body], usize::MAX)
 }
 
-fn refused(length: u64, body: &str) -> Code {
+fn rejection_code(length: u64, body: &str) -> Code {
     unsigned(length, body.as_bytes()).unwrap_err().code()
 }
 
-/// A signed body as a client makes it.
+/// A signed body, built as a client does.
 fn signed_body(chunks: &[&[u8]], trailers: &[(&str, &str)]) -> Vec<u8> {
     let mut client = Chain::new(SECRET, DATE, SCOPE, &[7; 32]);
     let mut body = Vec::new();
@@ -79,9 +83,9 @@ fn signed_decoder(length: u64, trailer: bool) -> Decoder {
     Decoder::new(length, Some(signer), trailer, announced)
 }
 
-/// The example in AWS's description of chunked uploads: 66,560 times `a` in two chunks.
+/// The example in AWS's documentation of chunked uploads: 66,560 times `a` in two chunks.
 #[test]
-fn published_example() {
+fn the_published_example_is_decoded() {
     let seed = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9";
     let seed: [u8; 32] = hex::decode(seed).unwrap().try_into().unwrap();
     let body = [
@@ -101,7 +105,7 @@ fn published_example() {
 }
 
 #[test]
-fn unsigned_with_a_trailer() {
+fn an_unsigned_body_with_a_trailer_is_decoded() {
     let (data, trailers) =
         unsigned(5, b"3\r\nabc\r\n2\r\nde\r\n0\r\nx-amz-checksum-crc32c: AAAA \r\n\r\n").unwrap();
     assert_eq!(data, b"abcde");
@@ -110,31 +114,31 @@ fn unsigned_with_a_trailer() {
 }
 
 #[test]
-fn bad_framing() {
-    assert_eq!(refused(3, "3\r\nab"), Code::IncompleteBody);
-    assert_eq!(refused(3, "3\r\nabc\r\n"), Code::IncompleteBody);
-    assert_eq!(refused(3, "3\r\nabc\r\n0\r\n"), Code::IncompleteBody);
-    assert_eq!(refused(4, "3\r\nabc\r\n0\r\n\r\n"), Code::IncompleteBody);
-    assert_eq!(refused(2, "3\r\nabc\r\n0\r\n\r\n"), Code::IncompleteBody);
-    assert_eq!(refused(3, "3\r\nabcd\r\n0\r\n\r\n"), Code::InvalidRequest);
-    assert_eq!(refused(3, "3\nabc\r\n0\r\n\r\n"), Code::InvalidRequest);
-    assert_eq!(refused(3, "x\r\nabc\r\n"), Code::InvalidRequest);
-    assert_eq!(refused(3, "\r\nabc\r\n"), Code::InvalidRequest);
-    assert_eq!(refused(3, "11111111111111111\r\n"), Code::InvalidRequest);
-    assert_eq!(refused(3, "ffffffffffffffff\r\n"), Code::IncompleteBody);
-    assert_eq!(refused(3, &"0".repeat(2000)), Code::InvalidRequest);
-    assert_eq!(refused(0, "0\r\n\r\n"), Code::MalformedTrailer);
-    assert_eq!(refused(0, "0\r\nother: 1\r\n\r\n"), Code::MalformedTrailer);
-    assert_eq!(refused(0, "0\r\nnothing\r\n\r\n"), Code::MalformedTrailer);
+fn malformed_framing_is_rejected() {
+    assert_eq!(rejection_code(3, "3\r\nab"), Code::IncompleteBody);
+    assert_eq!(rejection_code(3, "3\r\nabc\r\n"), Code::IncompleteBody);
+    assert_eq!(rejection_code(3, "3\r\nabc\r\n0\r\n"), Code::IncompleteBody);
+    assert_eq!(rejection_code(4, "3\r\nabc\r\n0\r\n\r\n"), Code::IncompleteBody);
+    assert_eq!(rejection_code(2, "3\r\nabc\r\n0\r\n\r\n"), Code::IncompleteBody);
+    assert_eq!(rejection_code(3, "3\r\nabcd\r\n0\r\n\r\n"), Code::InvalidRequest);
+    assert_eq!(rejection_code(3, "3\nabc\r\n0\r\n\r\n"), Code::InvalidRequest);
+    assert_eq!(rejection_code(3, "x\r\nabc\r\n"), Code::InvalidRequest);
+    assert_eq!(rejection_code(3, "\r\nabc\r\n"), Code::InvalidRequest);
+    assert_eq!(rejection_code(3, "11111111111111111\r\n"), Code::InvalidRequest);
+    assert_eq!(rejection_code(3, "ffffffffffffffff\r\n"), Code::IncompleteBody);
+    assert_eq!(rejection_code(3, &"0".repeat(2000)), Code::InvalidRequest);
+    assert_eq!(rejection_code(0, "0\r\n\r\n"), Code::MalformedTrailer);
+    assert_eq!(rejection_code(0, "0\r\nother: 1\r\n\r\n"), Code::MalformedTrailer);
+    assert_eq!(rejection_code(0, "0\r\nnothing\r\n\r\n"), Code::MalformedTrailer);
     assert_eq!(
-        refused(0, "0\r\nx-amz-checksum-crc32c:A\r\nx-amz-checksum-crc32c:B\r\n\r\n"),
+        rejection_code(0, "0\r\nx-amz-checksum-crc32c:A\r\nx-amz-checksum-crc32c:B\r\n\r\n"),
         Code::MalformedTrailer
     );
-    assert_eq!(refused(0, "0\r\nx-amz-checksum-crc32c:A\r\n\r\nmore"), Code::InvalidRequest);
+    assert_eq!(rejection_code(0, "0\r\nx-amz-checksum-crc32c:A\r\n\r\nmore"), Code::InvalidRequest);
 }
 
 #[test]
-fn every_flipped_byte_of_a_signed_body_is_noticed() {
+fn every_flipped_byte_of_a_signed_body_is_detected() {
     let trailers = [(CRC, "sOO8/Q==")];
     let body = signed_body(&[b"hello, ", b"world"], &trailers);
     let whole = decode(signed_decoder(12, true), &[&body], usize::MAX).unwrap();
@@ -142,12 +146,12 @@ fn every_flipped_byte_of_a_signed_body_is_noticed() {
         (whole.0.as_slice(), &whole.1[CRC]),
         (b"hello, world".as_slice(), &"sOO8/Q==".parse().unwrap())
     );
-    assert_eq!(whole.1.len(), 1, "the signature is no trailer of the client's");
+    assert_eq!(whole.1.len(), 1, "the signature is not returned as a trailer");
     for at in 0..body.len() {
         let mut flipped = body.clone();
         flipped[at] ^= 0x01;
         if let Ok(same) = decode(signed_decoder(12, true), &[&flipped], usize::MAX) {
-            // CR or LF of a trailer's line may change without a change of meaning.
+            // A CR or LF of a trailer line may change without changing its meaning.
             assert_eq!(same.0, whole.0, "byte {at}");
             assert_eq!(same.1, whole.1, "byte {at}");
         }
@@ -157,7 +161,7 @@ fn every_flipped_byte_of_a_signed_body_is_noticed() {
 }
 
 #[test]
-fn a_signed_body_needs_its_trailer_signature_last() {
+fn a_signed_body_must_end_with_the_trailer_signature() {
     let body = String::from_utf8(signed_body(&[b"x"], &[(CRC, "AA==")])).unwrap();
     let (rest, _signature) = body.split_once("x-amz-trailer-signature").unwrap();
     let error = decode(signed_decoder(1, true), &[format!("{rest}\r\n").as_bytes()], 9).unwrap_err();
@@ -169,7 +173,7 @@ fn a_signed_body_needs_its_trailer_signature_last() {
 
 proptest! {
     #[test]
-    fn any_bytes_in_any_pieces(
+    fn the_result_does_not_depend_on_the_split_of_the_input(
         body in prop::collection::vec(prop::sample::select(b"0123af;\r\nx:-".to_vec()), 0..80),
         length in 0_u64..40,
         signed in any::<bool>(),
@@ -187,10 +191,10 @@ proptest! {
     }
 
     #[test]
-    fn what_a_client_sends_comes_out(
+    fn a_signed_body_decodes_to_the_chunks_of_the_client(
         chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..5),
         cuts in prop::collection::vec(1_usize..30, 1..20),
-        most in 1_usize..50,
+        max_bytes in 1_usize..50,
     ) {
         let all = chunks.concat();
         let chunks: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
@@ -203,7 +207,7 @@ proptest! {
             rest = tail;
             if rest.is_empty() { break; }
         }
-        let (data, trailers) = decode(signed_decoder(all.len() as u64, true), &pieces, most).unwrap();
+        let (data, trailers) = decode(signed_decoder(all.len() as u64, true), &pieces, max_bytes).unwrap();
         prop_assert_eq!(data, all);
         prop_assert_eq!(&trailers[CRC], "AA==");
     }

@@ -1,4 +1,4 @@
-//! The aws-chunked decoder against a decoder that has the whole body before it.
+//! Compares the aws-chunked decoder with a reference decoder that has the whole body in memory.
 
 use bytes::Bytes;
 use http::{HeaderName, Request};
@@ -12,20 +12,24 @@ use crate::sigv4::{ChunkSigner, Payload};
 const SIGNATURE: &str = "x-amz-trailer-signature";
 const TRAILERS: [&str; 3] = ["x-amz-checksum-crc32c", "x-amz-meta-a", SIGNATURE];
 
-/// A body, either any bytes or made as a client makes it and perhaps changed in one place, longer or
-/// shorter, and cut into pieces. What comes out must be what a simple decoder finds or a refusal, in
-/// every way of cutting the same; never more than was announced, and nothing after a refusal.
+/// Decodes a body, split into pieces: either arbitrary bytes, or the body of a client with at most one mutation. The
+/// result must equal that of the reference decoder and must not depend on the split. No more data than announced may be
+/// returned, and none after an error.
 pub fn chunked(data: &[u8]) {
     let mut input = Input::new(data);
     let cuts = input.some(8);
-    let most = 1 + input.index(300);
+    let max_bytes = 1 + input.index(300);
     let case = Case::read(&mut input);
     let whole = case.decode(&[&case.body], usize::MAX);
-    assert_eq!(case.decode(&cut(&case.body, cuts), most), whole, "depends on how it is cut: {case:?}");
+    assert_eq!(
+        case.decode(&split(&case.body, cuts), max_bytes),
+        whole,
+        "the result depends on the split: {case:?}"
+    );
     match (whole.end, case.reference()) {
         (Ok(trailers), Some(expected)) => assert_eq!((whole.data, trailers), expected, "{case:?}"),
-        (Ok(_), None) => panic!("was taken, and is wrong: {case:?}"),
-        (Err(e), Some(_)) if case.is_clients => panic!("a client's body was refused: {e:?}: {case:?}"),
+        (Ok(_), None) => panic!("an invalid body was accepted: {case:?}"),
+        (Err(e), Some(_)) if case.is_clients => panic!("a client's body was rejected: {e:?}: {case:?}"),
         (Err(_), _) => {}
     }
 }
@@ -35,7 +39,7 @@ type Trailers = Vec<(String, Vec<u8>)>;
 
 #[derive(Debug, PartialEq)]
 struct Outcome {
-    /// What came out, also before a refusal.
+    /// The decoded data, including that before an error.
     data: Vec<u8>,
     end: Result<Trailers, Code>,
 }
@@ -47,7 +51,7 @@ struct Case {
     announced: Vec<&'static str>,
     length: u64,
     body: Vec<u8>,
-    /// Made as a client makes it and not changed.
+    /// Built as a client does, and not mutated.
     is_clients: bool,
 }
 
@@ -55,7 +59,7 @@ impl Case {
     fn read(input: &mut Input<'_>) -> Self {
         let choice = input.byte();
         let bit = |at: u8| choice >> at & 1 == 1;
-        // Announcing the trailers' signature itself is nothing a client does.
+        // A client never announces the trailers' signature itself.
         let announced = TRAILERS.into_iter().enumerate();
         let announced = announced.filter(|(i, _)| input.byte() & 1 == 1 && (*i < 2 || bit(3)));
         let mut case = Self {
@@ -72,27 +76,27 @@ impl Case {
             return case;
         }
         case.is_clients = !case.announced.contains(&SIGNATURE);
-        let change = bit(4).then(|| (input.byte() % 3, input.index(usize::from(u16::MAX)), input.byte()));
+        let mutation = bit(4).then(|| (input.byte() % 3, input.index(usize::from(u16::MAX)), input.byte()));
         case.write_body(input);
-        if let Some((what, at, byte)) = change {
+        if let Some((kind, at, byte)) = mutation {
             let at = at % case.body.len();
-            match what {
+            match kind {
                 0 => case.body[at] ^= byte,
                 1 => case.body.push(byte),
                 _ => case.body.truncate(at),
             }
-            case.is_clients &= what == 0 && byte == 0;
+            case.is_clients &= kind == 0 && byte == 0;
         }
         case
     }
 
-    /// A body as a client makes it.
+    /// Builds a body as a client does.
     fn write_body(&mut self, input: &mut Input<'_>) {
         let mut chain = self.is_signed.then(|| Chain::new(request_signature(self.has_trailers)));
         let sizes: Vec<usize> = input.some(4).iter().map(|size| usize::from(*size)).collect();
         let values: Vec<Vec<u8>> = TRAILERS.iter().map(|_| visible(input.some(12))).collect();
         let filling = input.rest();
-        // A chunk of no bytes is the last one.
+        // The last chunk is empty.
         for size in sizes.into_iter().filter(|size| *size > 0).chain([0]) {
             let chunk: Vec<u8> = filling.iter().copied().chain(0..=255).cycle().take(size).collect();
             self.length += size as u64;
@@ -121,7 +125,7 @@ impl Case {
         self.body.extend_from_slice(b"\r\n");
     }
 
-    /// What the body is, or `None` where it is not well formed and rightly signed throughout.
+    /// The reference result; `None` if the body is malformed or not correctly signed.
     fn reference(&self) -> Option<(Vec<u8>, Trailers)> {
         let mut chain = self.is_signed.then(|| Chain::new(request_signature(self.has_trailers)));
         let (mut data, mut rest) = (Vec::new(), self.body.as_slice());
@@ -134,7 +138,7 @@ impl Case {
             rest = &rest[size..];
             if let Some(chain) = &mut chain {
                 let claimed = fields.next()?.strip_prefix(b"chunk-signature=")?;
-                is_same(claimed, chain.chunk(chunk)).then_some(())?;
+                signature_matches(claimed, chain.chunk(chunk)).then_some(())?;
             }
             if size == 0 {
                 break;
@@ -169,7 +173,7 @@ impl Case {
         }
         if self.has_trailers {
             if let Some(mut chain) = chain {
-                is_same(signature?, chain.trailers(&signed)).then_some(())?;
+                signature_matches(signature?, chain.trailers(&signed)).then_some(())?;
             }
             let mut announced = self.announced.clone();
             announced.sort_unstable();
@@ -180,32 +184,32 @@ impl Case {
         Some(trailers)
     }
 
-    fn decode(&self, pieces: &[&[u8]], most: usize) -> Outcome {
+    fn decode(&self, pieces: &[&[u8]], max_bytes: usize) -> Outcome {
         let signer = self.is_signed.then(|| signer(self.has_trailers));
         let announced = self.announced.iter().copied().map(HeaderName::from_static).collect();
         let mut decoder = Decoder::new(self.length, signer, self.has_trailers, announced);
         let mut pieces = pieces.iter().map(|piece| Bytes::copy_from_slice(piece));
         let (mut data, mut trailers) = (Vec::new(), None);
         let end = loop {
-            match decoder.next(most) {
+            match decoder.next(max_bytes) {
                 Ok(Step::Data(bytes)) => {
-                    assert!(trailers.is_none(), "data behind the end: {self:?}");
-                    assert!(!bytes.is_empty() && bytes.len() <= most, "{} bytes at once", bytes.len());
+                    assert!(trailers.is_none(), "data after the end: {self:?}");
+                    assert!(!bytes.is_empty() && bytes.len() <= max_bytes, "a step of {} bytes", bytes.len());
                     data.extend_from_slice(&bytes);
-                    assert!(data.len() as u64 <= self.length, "more than was announced: {self:?}");
+                    assert!(data.len() as u64 <= self.length, "more data than announced: {self:?}");
                 }
                 Ok(Step::NeedInput) => match pieces.next() {
                     Some(piece) => decoder.feed(piece),
-                    None => break Err(decoder.finish().expect_err("nothing is done yet").code()),
+                    None => break Err(decoder.finish().expect_err("the body is incomplete").code()),
                 },
                 Ok(Step::Done(found)) => {
                     trailers.get_or_insert(found);
-                    // Whatever follows must be refused.
+                    // Any further bytes must be rejected.
                     let Some(piece) = pieces.next() else { break Ok(trailers.unwrap_or_default()) };
                     decoder.feed(piece);
                 }
                 Err(e) => {
-                    stays_refused(&mut decoder);
+                    assert_stays_failed(&mut decoder);
                     break Err(e.code());
                 }
             }
@@ -221,25 +225,25 @@ impl Case {
     }
 }
 
-/// Nothing that comes behind a refusal brings the decoder back.
-fn stays_refused(decoder: &mut Decoder) {
+/// Asserts that no further input makes the decoder recover from an error.
+fn assert_stays_failed(decoder: &mut Decoder) {
     for more in ["\r\n", "0\r\n\r\n", "\r\n\r\n", "1\r\na\r\n0\r\n\r\n"] {
         decoder.feed(Bytes::from_static(more.as_bytes()));
         for _ in 0..8 {
             match decoder.next(usize::MAX) {
                 Ok(Step::NeedInput) => break,
-                Ok(step) => panic!("{step:?} after a refusal"),
+                Ok(step) => panic!("{step:?} after an error"),
                 Err(_) => {}
             }
         }
     }
 }
 
-fn cut<'a>(body: &'a [u8], cuts: &[u8]) -> Vec<&'a [u8]> {
+fn split<'a>(body: &'a [u8], cuts: &[u8]) -> Vec<&'a [u8]> {
     let mut input = Input::new(body);
     let mut pieces = Vec::new();
     let mut taken = 0;
-    // Pieces of nothing are legal, but not for ever.
+    // Empty pieces are allowed, but not only empty ones.
     let sizes = cuts.iter().cycle().take_while(|_| cuts.iter().any(|size| *size > 0));
     for size in sizes {
         if taken == body.len() {
@@ -259,7 +263,7 @@ fn take_line<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(line)
 }
 
-fn is_same(claimed: &[u8], signature: &str) -> bool {
+fn signature_matches(claimed: &[u8], signature: &str) -> bool {
     claimed.eq_ignore_ascii_case(signature.as_bytes())
 }
 
@@ -285,7 +289,7 @@ fn request_signature(has_trailers: bool) -> String {
     client::sign(client::SCOPE, text.as_bytes())
 }
 
-/// The signer as the server gets it: by verifying that request.
+/// The signer as the server obtains it: by verifying that request.
 fn signer(has_trailers: bool) -> ChunkSigner {
     let authorization = format!(
         "AWS4-HMAC-SHA256 Credential={}/{},SignedHeaders=host;x-amz-content-sha256;x-amz-date,Signature={}",
@@ -301,6 +305,6 @@ fn signer(has_trailers: bool) -> ChunkSigner {
     let verified = client::VERIFIER.verify(&request.body(()).unwrap().into_parts().0).unwrap();
     match verified.payload {
         Payload::SignedChunks { signer, trailer } if trailer == has_trailers => signer,
-        other => panic!("the body was announced as another: {other:?}"),
+        other => panic!("unexpected payload: {other:?}"),
     }
 }

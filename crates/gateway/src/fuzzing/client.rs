@@ -1,5 +1,5 @@
-//! A client's side of the signatures, written from the specification and apart from the verifier, and a
-//! verifier that knows this client and whose clock stands still at the client's moment.
+//! The client's side of signatures, written from the specification and independently of the verifier; and a verifier
+//! that has this client's key and a clock stopped at the client's date.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) const SCOPE: &str = "20130524/us-east-1/s3/aws4_request";
 /// `DATE` in milliseconds since 1970.
 const NOW: i64 = 1_369_353_600_000;
 
-/// Signs a text for `scope`; the signature in hexadecimal.
+/// The signature of a text for `scope`, in hexadecimal.
 pub(super) fn sign(scope: &str, text: &[u8]) -> String {
     let mac = |key: &[u8], text: &[u8]| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text);
     let secret = format!("AWS4{SECRET}").into_bytes();
@@ -31,13 +31,13 @@ pub(super) fn sha256(data: &[u8]) -> String {
     hex::encode(digest::digest(&digest::SHA256, data))
 }
 
-/// The signatures of a body's chunks, each of which signs the one before.
+/// The signatures of a body's chunks. Each one covers the previous one.
 pub(super) struct Chain {
     previous: String,
 }
 
 impl Chain {
-    /// Begins with the request's signature.
+    /// A chain that begins with the request's signature.
     pub(super) const fn new(seed: String) -> Self {
         Self { previous: seed }
     }
@@ -59,9 +59,9 @@ impl Chain {
 }
 
 #[derive(Debug)]
-struct Still;
+struct StoppedClock;
 
-impl Clock for Still {
+impl Clock for StoppedClock {
     fn now(&self) -> Duration {
         Duration::ZERO
     }
@@ -82,5 +82,5 @@ pub(super) static VERIFIER: LazyLock<Verifier> = LazyLock::new(|| {
         permissions: Permissions::ReadWrite,
         buckets: Buckets::All,
     };
-    Verifier::new(Keys::new([key], []), Arc::new(Still), None)
+    Verifier::new(Keys::new([key], []), Arc::new(StoppedClock), None)
 });

@@ -1,4 +1,4 @@
-//! Takes the bytes of a case apart. What is missing reads as zero, so that any bytes are a case.
+//! Parses the bytes of a case. Missing bytes read as zero, so that any bytes are a case.
 
 pub(super) struct Input<'a>(&'a [u8]);
 
@@ -15,7 +15,7 @@ impl<'a> Input<'a> {
         self.byte() & 1 == 1
     }
 
-    /// Eight bytes.
+    /// A number of eight bytes.
     pub(super) fn number(&mut self) -> u64 {
         (0..8).fold(0, |number, _| number << 8 | u64::from(self.byte()))
     }
@@ -25,21 +25,21 @@ impl<'a> Input<'a> {
         (usize::from(self.byte()) << 8 | usize::from(self.byte())) % length
     }
 
-    /// One of these.
+    /// One of the choices.
     pub(super) fn choose<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// So many bytes, or what is there.
+    /// `length` bytes, or all that are left.
     pub(super) fn take(&mut self, length: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// A few bytes, their number first.
-    pub(super) fn some(&mut self, most: usize) -> &'a [u8] {
-        let length = usize::from(self.byte()) % (most + 1);
+    /// At most `max_length` bytes, preceded by their number.
+    pub(super) fn some(&mut self, max_length: usize) -> &'a [u8] {
+        let length = usize::from(self.byte()) % (max_length + 1);
         self.take(length)
     }
 

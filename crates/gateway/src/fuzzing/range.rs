@@ -1,23 +1,23 @@
-//! Ranges: what a header asks for, and which bytes of an object that is.
+//! Ranges: parsing of the header, and resolution to bytes of an object.
 
 use tradewind_core::error::Reason;
 use tradewind_core::range::{ByteRange, Span};
 
 use super::input::Input;
 
-/// Nine bytes make two sizes, the rest is a `Range` header. Checks the header's reading, and what is
-/// made of it for objects of several sizes, against plain references.
+/// Nine bytes make two sizes, the rest is a `Range` header. Compares its parsing, and its resolution for objects of
+/// several sizes, with simple references.
 pub fn range(data: &[u8]) {
     let mut input = Input::new(data);
     let sizes = [u64::from(input.byte()), input.number(), 0, u64::MAX];
     if let Ok(header) = std::str::from_utf8(input.rest()) {
         let range = ByteRange::parse(header);
-        assert_eq!(range, read(header), "{header:?}");
+        assert_eq!(range, parse(header), "{header:?}");
         for size in sizes {
             range.into_iter().for_each(|range| check(range, size));
         }
     }
-    // Numbers that a header would need luck to hold: near the small size.
+    // Numbers near the small size, which random headers rarely contain.
     let (small, near) = (sizes[0], sizes[1] % 300);
     check(ByteRange::From(near), small);
     check(ByteRange::Suffix(near), small);
@@ -25,15 +25,15 @@ pub fn range(data: &[u8]) {
     check(ByteRange::Inclusive { first: small / 2, last: small / 2 + near }, small);
 }
 
-/// One range of bytes: two fields around a dash, of which one may be missing.
-fn read(header: &str) -> Option<ByteRange> {
+/// Parses one range of bytes: two fields around a dash, of which one may be missing.
+fn parse(header: &str) -> Option<ByteRange> {
     let (unit, spec) = header.split_once('=')?;
     let fields: Vec<&str> = spec.split('-').map(str::trim).collect();
     let legal = |field: &&str| field.chars().all(|c| c.is_ascii_digit());
     if unit.trim().to_lowercase() != "bytes" || fields.len() != 2 || !fields.iter().all(legal) {
         return None;
     }
-    // All digits: what does not fit lies behind every object's end.
+    // All digits: a number that does not fit is beyond the end of every object.
     let number = |field: &str| field.parse::<u64>().unwrap_or(u64::MAX);
     match (fields[0], fields[1]) {
         ("", "") => None,
@@ -44,7 +44,7 @@ fn read(header: &str) -> Option<ByteRange> {
     }
 }
 
-/// Resolves by asking every byte of a small object whether it is meant, and by wide numbers otherwise.
+/// Compares the resolution with a reference: by testing every byte of a small object, otherwise with 128-bit numbers.
 fn check(range: ByteRange, size: u64) {
     let (begin, end) = match range {
         ByteRange::Inclusive { first, last } => (u128::from(first), u128::from(last) + 1),
@@ -53,8 +53,8 @@ fn check(range: ByteRange, size: u64) {
     };
     let span = match size {
         0..1000 => {
-            let meant = |at: &u64| (begin..end).contains(&u128::from(*at));
-            let bytes: Vec<u64> = (0..size).filter(meant).collect();
+            let is_in_range = |at: &u64| (begin..end).contains(&u128::from(*at));
+            let bytes: Vec<u64> = (0..size).filter(is_in_range).collect();
             bytes.first().map(|first| Span { offset: *first, length: bytes.len() as u64 })
         }
         _ => {

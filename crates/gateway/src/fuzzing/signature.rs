@@ -1,4 +1,4 @@
-//! The verifier of requests, against a client that signs them and a second reading of what is signed.
+//! Compares the verifier of requests with an independent client and an independent check of signatures.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use super::client;
 use super::input::Input;
 use crate::sigv4::{Payload, Verified};
 
-/// Any request is judged without a panic and is not taken for a key's unless a second reading agrees.
-/// One that a client signed is taken; the same with one bit flipped is not, unless it still means the
-/// same.
+/// Verifies a request. Any request must be verified without a panic, and accepted for a key only if the independent
+/// check agrees. A request signed by a client must be accepted; with one bit flipped it must be rejected, unless its
+/// meaning is unchanged.
 pub fn signature(data: &[u8]) {
     let mut input = Input::new(data);
     match input.byte() {
-        // A zero or a letter: a request as text may stand in a corpus as it is.
+        // A zero or a letter: a corpus may contain requests as text.
         0 | b'A'..=b'Z' => any_request(data.strip_prefix(b"\0").unwrap_or(data)),
         _ => signed_request(&mut input),
     }
@@ -25,7 +25,7 @@ pub fn signature(data: &[u8]) {
 fn any_request(text: &[u8]) {
     let Some(parts) = parse(text) else { return };
     if verify(&parts).is_some() {
-        assert!(is_rightly_signed(&parts), "a request was taken whose signature is wrong: {parts:?}");
+        assert!(is_correctly_signed(&parts), "a request with a wrong signature was accepted: {parts:?}");
     }
 }
 
@@ -37,8 +37,8 @@ fn signed_request(input: &mut Input<'_>) {
     } else {
         sign_header(&mut parts, word)
     }
-    let verified = verify(&parts).unwrap_or_else(|| panic!("a signed request was refused: {parts:?}"));
-    let as_said = match verified.payload {
+    let verified = verify(&parts).unwrap_or_else(|| panic!("a signed request was rejected: {parts:?}"));
+    let is_as_declared = match verified.payload {
         Payload::Unsigned => word == "UNSIGNED-PAYLOAD",
         Payload::Sha256(hash) => word == hex::encode(hash),
         Payload::SignedChunks { trailer, .. } => {
@@ -47,7 +47,10 @@ fn signed_request(input: &mut Input<'_>) {
         }
         Payload::UnsignedChunks => word == "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
     };
-    assert!(as_said && verified.presigned == in_query, "{word} was taken for another body: {parts:?}");
+    assert!(
+        is_as_declared && verified.presigned == in_query,
+        "{word} was verified as another payload: {parts:?}"
+    );
 
     let mut wire = render(&parts);
     assert!(parse(&wire).is_some_and(|same| meaning(&same) == meaning(&parts)));
@@ -63,13 +66,13 @@ fn signed_request(input: &mut Input<'_>) {
     }
 }
 
-/// What the verifier says; `None` for a refusal and for a request without a key.
+/// The result of the verifier; `None` for a rejected request and for one without a key.
 fn verify(parts: &Parts) -> Option<Verified> {
     let verified = client::VERIFIER.verify(parts).ok()?;
     verified.identity.key_id().is_some().then_some(verified)
 }
 
-/// A request that a client might send, and what it says about its body.
+/// A request that a client might send, and the value of its `x-amz-content-sha256`.
 fn unsigned_parts(input: &mut Input<'_>, in_query: bool) -> (Parts, &'static str) {
     const WORDS: [&str; 5] = [
         "UNSIGNED-PAYLOAD",
@@ -92,7 +95,7 @@ fn unsigned_parts(input: &mut Input<'_>, in_query: bool) -> (Parts, &'static str
     let mut target = format!("/{}", encode(input.some(24), b"/"));
     let query: Vec<(Vec<u8>, Vec<u8>)> = (0..input.byte() % 4)
         .map(|_| (input.some(8).to_vec(), input.some(12).to_vec()))
-        .filter(|(name, _)| !speaks_of_signature(name))
+        .filter(|(name, _)| !is_signature_parameter(name))
         .collect();
     for (i, (name, value)) in query.iter().enumerate() {
         target.push(if i == 0 { '?' } else { '&' });
@@ -101,7 +104,7 @@ fn unsigned_parts(input: &mut Input<'_>, in_query: bool) -> (Parts, &'static str
     let mut request = Request::builder().method(method).uri(&target).header("host", "127.0.0.1:9000");
     for _ in 0..input.byte() % 4 {
         let name = input.choose(&NAMES);
-        // Spaces, and no tabs: clients do not agree whether a lone tab becomes a space.
+        // Spaces but no tabs: clients disagree whether a single tab becomes a space.
         let value: Vec<u8> = input.some(16).iter().copied().filter(|c| *c >= b' ' && *c != 0x7f).collect();
         request = request.header(name, value);
     }
@@ -111,8 +114,8 @@ fn unsigned_parts(input: &mut Input<'_>, in_query: bool) -> (Parts, &'static str
     (request.body(()).unwrap().into_parts().0, word)
 }
 
-/// A parameter that a client never sends of its own accord.
-fn speaks_of_signature(name: &[u8]) -> bool {
+/// Returns true if the parameter belongs to the signature, so that a client never sends it as its own.
+fn is_signature_parameter(name: &[u8]) -> bool {
     name.starts_with(b"X-Amz-") || matches!(name, b"Signature" | b"AWSAccessKeyId")
 }
 
@@ -150,18 +153,18 @@ fn sign_query(parts: &mut Parts, word: &str, expires: u8) {
     parts.uri = format!("{path}?{query}&X-Amz-Signature={signature}").parse().unwrap();
 }
 
-/// What a request says, whatever way it is written.
+/// The meaning of a request, independent of its encoding.
 #[derive(Debug, PartialEq)]
 struct Meaning {
     method: Method,
     path: Vec<u8>,
     /// Sorted as encoded. A signature's digits are in lower case.
     query: Vec<(String, String)>,
-    /// Blanks folded, values of one name joined. A signature's digits are in lower case.
+    /// Spaces folded, values of one name joined. A signature's digits are in lower case.
     headers: BTreeMap<String, Vec<u8>>,
 }
 
-/// `None` where an escape is malformed.
+/// The meaning of a request; `None` if an escape is malformed.
 fn meaning(parts: &Parts) -> Option<Meaning> {
     // A target without a path means the root.
     let path = Some(parts.uri.path()).filter(|path| !path.is_empty()).unwrap_or("/");
@@ -212,9 +215,9 @@ impl Meaning {
     }
 }
 
-/// Whether a request that was taken for the key's is signed by it: the claim is read by searching for
-/// its parts, since the verifier has found it well formed.
-fn is_rightly_signed(parts: &Parts) -> bool {
+/// Returns true if a request that was accepted for the key is signed by it. Finds the claim's fields by a simple
+/// search, since the verifier has checked its syntax.
+fn is_correctly_signed(parts: &Parts) -> bool {
     let Some(meaning) = meaning(parts) else { return false };
     let text = |name: &str| Some(String::from_utf8_lossy(meaning.headers.get(name)?).into_owned());
     let parameter = |wanted: &str| {
@@ -229,7 +232,7 @@ fn is_rightly_signed(parts: &Parts) -> bool {
         }
         None => parameter(&format!("X-Amz-{wanted}")),
     };
-    // A date in the other form of HTTP is read by a library; nothing here reads it a second time.
+    // A date in HTTP's other format is parsed by a library and not checked again here.
     let date = match (&authorization, text("x-amz-date")) {
         (Some(_), None) => return true,
         (Some(_), date) => date,
@@ -244,9 +247,9 @@ fn is_rightly_signed(parts: &Parts) -> bool {
     let must_be_signed = |name: &str| {
         name == "host" || name == "content-md5" || name.starts_with("x-amz-") || name.starts_with("x-dss-")
     };
-    let all_signed =
+    let all_are_signed =
         meaning.headers.keys().all(|name| !must_be_signed(name) || names.split(';').any(|n| n == name));
-    all_signed
+    all_are_signed
         && names.split(';').all(is_there)
         && claimed.eq_ignore_ascii_case(&meaning.signature(&date, scope, &names, word.as_bytes()))
 }
@@ -260,7 +263,7 @@ fn render(parts: &Parts) -> Vec<u8> {
     text
 }
 
-/// Reads such lines; `None` where they are no request.
+/// Parses such lines; `None` if they are no request.
 fn parse(text: &[u8]) -> Option<Parts> {
     let mut lines = text.split(|c| *c == b'\n');
     let mut line = lines.next()?.splitn(2, |c| *c == b' ');
@@ -277,7 +280,7 @@ fn parse(text: &[u8]) -> Option<Parts> {
     Some(parts)
 }
 
-/// Everything but unreserved characters, and those to `keep`, as `%XX`.
+/// Encodes everything except unreserved characters and those in `keep` as `%XX`.
 fn encode(bytes: &[u8], keep: &[u8]) -> String {
     let mut text = String::new();
     for byte in bytes {

@@ -1,5 +1,5 @@
-//! Answers without XML; the headers of a read, made once here for GET, HEAD and the fast path; and how times
-//! and entity tags are written, so that headers and XML agree on them.
+//! Responses without XML; the headers of a read, for GET, HEAD and the fast path; and the formats of times and entity
+//! tags, so that headers and XML agree.
 
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
@@ -10,24 +10,24 @@ use tradewind_core::{Body, ObjectInfo, Span};
 use super::metadata;
 use crate::body::ResponseBody;
 
-/// The answer of an operation that answers no XML.
+/// The response of an operation that returns no XML.
 #[derive(Debug)]
 pub(super) struct Plain {
     /// The status.
     pub(super) status: StatusCode,
-    /// All of its own headers.
+    /// All headers of the operation itself.
     pub(super) headers: HeaderMap,
     /// An object's bytes.
     pub(super) body: Option<Body>,
 }
 
 impl Plain {
-    /// Without a body.
+    /// A response without a body.
     pub(super) const fn new(status: StatusCode, headers: HeaderMap) -> Self {
         Self { status, headers, body: None }
     }
 
-    /// As HTTP has it.
+    /// Converts it into an HTTP response.
     pub(super) fn into_response(self) -> Response<ResponseBody> {
         let mut response = Response::new(self.body.map_or_else(ResponseBody::empty, ResponseBody::from));
         *response.status_mut() = self.status;
@@ -36,8 +36,8 @@ impl Plain {
     }
 }
 
-/// Everything a GET or a HEAD says of an object, but checksums (asked for by a header) and parts.
-/// `is_partial` adds `Content-Range`.
+/// The headers of a GET or HEAD response, except checksums (sent on request) and parts. `is_partial` adds
+/// `Content-Range`.
 #[must_use]
 pub fn object_headers(info: &ObjectInfo, span: Span, is_partial: bool) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(16);
@@ -55,23 +55,23 @@ pub fn object_headers(info: &ObjectInfo, span: Span, is_partial: bool) -> Header
     headers
 }
 
-/// An entity tag in its quotes.
+/// An entity tag in quotes.
 pub(super) fn quoted(etag: &ETag) -> HeaderValue {
     HeaderValue::try_from(format!("\"{etag}\"")).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-/// A time as HTTP writes it.
+/// A time in HTTP's format.
 pub(super) fn http_date(time: Timestamp) -> HeaderValue {
     HeaderValue::try_from(tradewind_wire::http_date::http_date(time))
         .unwrap_or(HeaderValue::from_static("Thu, 01 Jan 1970 00:00:00 GMT"))
 }
 
-/// A time as XML has it: to the second, and within what HTTP can say, as `Last-Modified` is, so that both agree.
+/// A time for XML: truncated to seconds and clamped to the range of HTTP dates, so that it agrees with `Last-Modified`.
 pub(super) fn xml_time(time: Timestamp) -> s3s::dto::Timestamp {
     Timestamp::from_millis(time.within_calendar().seconds() * 1000).to_system_time().into()
 }
 
-/// An entity tag as XML has it.
+/// An entity tag for XML.
 pub(super) fn xml_tag(etag: &ETag) -> s3s::dto::ETag {
     s3s::dto::ETag::Strong(etag.as_str().to_owned())
 }

@@ -1,4 +1,4 @@
-//! GetObjectAttributes.
+//! The operation GetObjectAttributes.
 
 use bytes::Bytes;
 use http::header::LAST_MODIFIED;
@@ -18,30 +18,30 @@ use super::conditions;
 use super::failure::{Failure, Result};
 use super::operation::Operation;
 use super::paging::limit;
-use super::site::Site;
+use super::site::ServiceContext;
 
-/// The header that names what is wanted.
+/// The header that names the requested attributes.
 pub(super) const WANTED: &str = "x-amz-object-attributes";
 
-const KNOWN: &[&str] = &["ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"];
+const ATTRIBUTES: &[&str] = &["ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"];
 
 /// GetObjectAttributes.
 pub(super) async fn get(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     _: GetObjectAttributesInput,
 ) -> Result<S3Response<GetObjectAttributesOutput>> {
     let wanted = call.header_list(WANTED)?.unwrap_or_default();
     let wanted: Vec<&str> = wanted.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
-    if wanted.is_empty() || wanted.iter().any(|name| !KNOWN.contains(name)) {
+    if wanted.is_empty() || wanted.iter().any(|name| !ATTRIBUTES.contains(name)) {
         return Err(Failure::argument("Invalid attribute name specified."));
     }
     let wants = |name: &str| wanted.contains(&name);
     let address = call.address()?;
     let request = GetRequest { conditions: conditions::of_read(call)?, ..GetRequest::default() };
-    let info = site.store.head(&call.context, &address, request).await?.info;
+    let info = service.store.head(&call.context, &address, request).await?.info;
     let object_parts = match info.parts {
-        Some(total) if wants("ObjectParts") => Some(parts(site, call, &info, total).await?),
+        Some(total) if wants("ObjectParts") => Some(parts(service, call, &info, total).await?),
         _ => None,
     };
     let storage_class = info.metadata.headers.storage_class.clone();
@@ -60,7 +60,7 @@ pub(super) async fn get(
     Ok(response)
 }
 
-/// Without the number of parts behind a composite value: that is `ObjectParts`' to say.
+/// The object's checksums. A composite value has no part count here: `ObjectParts` has it.
 fn checksum(info: &ObjectInfo) -> Option<Checksum> {
     if info.checksums.is_empty() {
         return None;
@@ -71,9 +71,13 @@ fn checksum(info: &ObjectInfo) -> Option<Checksum> {
     Some(checksum)
 }
 
-/// The parts themselves are listed where they carry checksums that the client asked for: of a composite
-/// one, as S3 has it.
-async fn parts(site: &Site, call: &Call, info: &ObjectInfo, total: u32) -> Result<GetObjectAttributesParts> {
+/// The object's parts. As in S3, the individual parts are listed only for a composite checksum.
+async fn parts(
+    service: &ServiceContext,
+    call: &Call,
+    info: &ObjectInfo,
+    total: u32,
+) -> Result<GetObjectAttributesParts> {
     let number = |name: &str| {
         call.header(name)?
             .map(|text| {
@@ -87,10 +91,10 @@ async fn parts(site: &Site, call: &Call, info: &ObjectInfo, total: u32) -> Resul
         return Err(Failure::argument("x-amz-part-number-marker must not be negative"));
     }
     let after = PartNumber::new(i64::from(marker)).ok();
-    let at_most = usize::try_from(max_parts).unwrap_or_default();
+    let page_limit = usize::try_from(max_parts).unwrap_or_default();
     let (parts, has_more) = match info.scope {
         ChecksumScope::Composite => {
-            site.store.object_parts(&call.context, &call.address()?, after, at_most).await?
+            service.store.object_parts(&call.context, &call.address()?, after, page_limit).await?
         }
         ChecksumScope::FullObject => (Vec::new(), false),
     };
@@ -114,7 +118,7 @@ async fn parts(site: &Site, call: &Call, info: &ObjectInfo, total: u32) -> Resul
     })
 }
 
-/// Alone of all answers this one has its `ETag` without quotes; `s3s` writes them always.
+/// Removes the quotes from the `ETag`: only this operation returns it without them, but `s3s` always writes them.
 pub(super) fn unquoted(operation: Operation, body: Bytes) -> Bytes {
     if operation != Operation::GetObjectAttributes {
         return body;

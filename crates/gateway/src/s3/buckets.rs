@@ -1,4 +1,4 @@
-//! Buckets: create, delete, head, list, location.
+//! The bucket operations: create, delete, head, list, location.
 
 use s3s::S3Response;
 use s3s::dto::{
@@ -11,7 +11,7 @@ use super::answer::xml_time;
 use super::call::Call;
 use super::failure::{Failure, Result};
 use super::paging::{decode_token, encode_token};
-use super::site::Site;
+use super::site::ServiceContext;
 use crate::auth::Access;
 use crate::error::Code;
 
@@ -20,7 +20,7 @@ const MAX_BUCKETS: usize = 10_000;
 
 /// CreateBucket.
 pub(super) async fn create(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     input: CreateBucketInput,
 ) -> Result<S3Response<CreateBucketOutput>> {
@@ -30,56 +30,57 @@ pub(super) async fn create(
             return Err(Failure::not_implemented("directory buckets"));
         }
         let wanted = configuration.location_constraint.as_ref().map_or("", BucketLocationConstraint::as_str);
-        if !wanted.is_empty() && wanted != site.options.region {
+        if !wanted.is_empty() && wanted != service.options.region {
             return Err(Failure::new(
                 Code::InvalidLocationConstraint,
                 format!(
                     "The specified location-constraint is not valid: buckets are in {}",
-                    site.options.region
+                    service.options.region
                 ),
             ));
         }
     }
-    site.store.create_bucket(&call.context, bucket).await?;
+    service.store.create_bucket(&call.context, bucket).await?;
     Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{bucket}")) }))
 }
 
 /// DeleteBucket.
 pub(super) async fn delete(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     _: DeleteBucketInput,
 ) -> Result<S3Response<DeleteBucketOutput>> {
-    site.store.delete_bucket(&call.context, call.bucket()?).await?;
+    service.store.delete_bucket(&call.context, call.bucket()?).await?;
     Ok(S3Response::new(DeleteBucketOutput::default()))
 }
 
 /// HeadBucket.
 pub(super) async fn head(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     _: HeadBucketInput,
 ) -> Result<S3Response<HeadBucketOutput>> {
-    site.store.head_bucket(&call.context, call.bucket()?).await?;
-    let output = HeadBucketOutput { bucket_region: Some(site.options.region.clone()), ..Default::default() };
+    service.store.head_bucket(&call.context, call.bucket()?).await?;
+    let output =
+        HeadBucketOutput { bucket_region: Some(service.options.region.clone()), ..Default::default() };
     Ok(S3Response::new(output))
 }
 
-/// GetBucketLocation: the first region has no name here.
+/// GetBucketLocation. The default region is returned as an empty location.
 pub(super) async fn location(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     _: GetBucketLocationInput,
 ) -> Result<S3Response<GetBucketLocationOutput>> {
-    site.store.head_bucket(&call.context, call.bucket()?).await?;
-    let region = Some(site.options.region.clone()).filter(|region| region != DEFAULT_REGION);
+    service.store.head_bucket(&call.context, call.bucket()?).await?;
+    let region = Some(service.options.region.clone()).filter(|region| region != DEFAULT_REGION);
     let output = GetBucketLocationOutput { location_constraint: region.map(BucketLocationConstraint::from) };
     Ok(S3Response::new(output))
 }
 
-/// ListBuckets: those that the caller may see, in pages where asked.
+/// ListBuckets: the buckets visible to the client, in pages if requested.
 pub(super) async fn list(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     input: ListBucketsInput,
 ) -> Result<S3Response<ListBucketsOutput>> {
@@ -93,8 +94,8 @@ pub(super) async fn list(
     };
     let after = input.continuation_token.as_deref().map(decode_token).transpose()?;
     let prefix = input.prefix.as_deref().unwrap_or_default();
-    let in_region = input.bucket_region.as_deref().is_none_or(|region| region == site.options.region);
-    let mut visible = site.store.list_buckets(&call.context).await?.into_iter().filter(|bucket| {
+    let in_region = input.bucket_region.as_deref().is_none_or(|region| region == service.options.region);
+    let mut visible = service.store.list_buckets(&call.context).await?.into_iter().filter(|bucket| {
         let name = bucket.name.as_str();
         in_region
             && name.starts_with(prefix)
@@ -106,12 +107,12 @@ pub(super) async fn list(
     let buckets = page.into_iter().map(|bucket| Bucket {
         name: Some(bucket.name.to_string()),
         creation_date: Some(xml_time(bucket.created)),
-        bucket_region: Some(site.options.region.clone()),
+        bucket_region: Some(service.options.region.clone()),
     });
     Ok(S3Response::new(ListBucketsOutput {
         buckets: Some(buckets.collect()),
         continuation_token: next,
-        owner: Some(site.owner()),
+        owner: Some(service.owner()),
         prefix: input.prefix,
     }))
 }

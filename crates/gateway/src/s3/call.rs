@@ -1,7 +1,7 @@
-//! One request on its way through `s3s`. The request that `s3s` sees is bare: method, path, query and,
-//! where it has one, the XML body. Everything else waits here, in the request's extensions, because
-//! `s3s` would misread some of it (lists of tags, ranges to be ignored, dates, metadata that is not
-//! ASCII) and because payload must not pass through it. Failures come back the same way.
+//! One request while it passes through `s3s`. The request given to `s3s` has only method, path, query and, if any, the
+//! XML body. Everything else is kept here, in the request's extensions, because `s3s` would misread some of it (lists
+//! of tags, ranges to be ignored, dates, metadata that is not ASCII) and because payload must not pass through it.
+//! Failures are returned through the extensions, too.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::auth::{Access, Authenticated};
 use crate::body::RequestBody;
 use crate::error::{Code, WireError};
 
-/// The most bytes of one PUT or one part, as S3 has it.
+/// S3's maximum size of one PUT or one part.
 const MAX_PUT_BYTES: u64 = 5 << 30;
 
-/// A request, all but what `s3s` decodes of it.
+/// A request, except what `s3s` decodes of it.
 pub(super) struct Call {
     pub(super) operation: Operation,
     pub(super) bucket: Option<BucketName>,
@@ -60,43 +60,43 @@ impl Call {
         }
     }
 
-    /// The call behind a request of `s3s`.
-    pub(super) fn of(extensions: &Extensions) -> S3Result<Arc<Self>> {
+    /// The call of a request inside `s3s`.
+    pub(super) fn from_extensions(extensions: &Extensions) -> S3Result<Arc<Self>> {
         extensions.get::<Arc<Self>>().cloned().ok_or_else(|| S3Error::new(S3ErrorCode::InternalError))
     }
 
-    /// Hands an operation's result to `s3s`, keeping the failure here.
-    pub(super) fn settle<T>(&self, result: Result<T>) -> S3Result<T> {
+    /// Converts an operation's result for `s3s` and stores the failure here.
+    pub(super) fn to_s3s_result<T>(&self, result: Result<T>) -> S3Result<T> {
         result.map_err(|failure| {
             *self.failure.lock() = Some(failure);
             S3Error::new(S3ErrorCode::InternalError)
         })
     }
 
-    /// The failure that an operation left.
+    /// Takes the failure that an operation stored.
     pub(super) fn take_failure(&self) -> Option<Failure> {
         self.failure.lock().take()
     }
 
-    /// The bucket addressed.
+    /// The addressed bucket.
     pub(super) fn bucket(&self) -> Result<&BucketName> {
         self.bucket
             .as_ref()
             .ok_or_else(|| Failure::new(Code::InvalidBucketName, "The request names no bucket."))
     }
 
-    /// The object addressed.
+    /// The addressed object.
     pub(super) fn address(&self) -> Result<Address> {
         let key = self.key.clone().ok_or_else(|| Failure::argument("The request names no key."))?;
         Ok(Address::new(self.bucket()?.clone(), key))
     }
 
-    /// The upload that the query names.
+    /// The upload named by the query.
     pub(super) fn upload_id(&self) -> UploadId {
         UploadId(self.query.get("uploadId").unwrap_or_default().to_owned())
     }
 
-    /// The part that the query names.
+    /// The part named by the query.
     pub(super) fn part_number(&self) -> Result<PartNumber> {
         let text = self.query.get("partNumber").unwrap_or_default();
         text.parse()
@@ -105,7 +105,7 @@ impl Call {
             .ok_or_else(|| Failure::argument("Part number must be an integer between 1 and 10000, inclusive"))
     }
 
-    /// Refuses where the caller may not do this.
+    /// Checks the client's permission. Fails with `AccessDenied`.
     pub(super) fn allow(&self, access: Access, bucket: Option<&BucketName>) -> Result<()> {
         if self.auth.identity.may(access, bucket.map(BucketName::as_str)) {
             return Ok(());
@@ -113,7 +113,7 @@ impl Call {
         Err(WireError::access_denied().into())
     }
 
-    /// A header's text, trimmed; `None` where it is absent or empty. More than one is refused.
+    /// A header's text, trimmed; `None` if it is absent or empty. Fails if it is repeated.
     pub(super) fn header(&self, name: &str) -> Result<Option<&str>> {
         let mut values = self.headers.get_all(name).iter();
         let (Some(value), more) = (values.next(), values.next()) else { return Ok(None) };
@@ -138,14 +138,14 @@ impl Call {
         Ok(Some(joined).filter(|text| !text.trim().is_empty()))
     }
 
-    /// The body's length, which S3 wants to know before it takes a byte.
+    /// The body's length, which S3 requires in advance.
     pub(super) fn body_length(&self) -> Result<u64> {
         self.auth.decoded_length.ok_or_else(|| {
             Failure::new(Code::MissingContentLength, "You must provide the Content-Length HTTP header.")
         })
     }
 
-    /// The length of a body that is payload: at most what S3 takes in one PUT.
+    /// The length of a payload body, at most S3's limit for one PUT.
     pub(super) fn payload_length(&self) -> Result<u64> {
         let length = self.body_length()?;
         if length > MAX_PUT_BYTES {
@@ -154,7 +154,7 @@ impl Call {
         Ok(length)
     }
 
-    /// The body, for whoever asks first: it is read once.
+    /// Takes the body. Only the first call returns it.
     pub(super) fn take_body(&self) -> Option<RequestBody> {
         self.body.lock().take()
     }

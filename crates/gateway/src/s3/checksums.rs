@@ -1,6 +1,5 @@
-//! Checksums between the wire and the port: what a request promises about its bytes, in headers or in
-//! the trailer of a chunked body, and how the kept values are answered. The store does the comparing,
-//! before anything is committed.
+//! Checksums between the wire and the port: the values that a request declares for its bytes, in headers or in the
+//! trailer of a chunked body, and the stored values in responses. The store compares them before it commits.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -13,23 +12,23 @@ use super::failure::{Failure, Result};
 use super::operation::Operation;
 use crate::error::Code;
 
-/// What a request promises about its body.
+/// The checksums that a request declares for its body.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// `Content-MD5`.
     pub(super) md5: Option<[u8; 16]>,
     /// A value from a header.
     pub(super) promised: Option<Checksum>,
-    /// The value will come in the trailer.
+    /// The algorithm of a value that follows in the trailer.
     pub(super) trailing: Option<Algorithm>,
 }
 
 impl Plan {
-    /// Reads the headers. Those whose names are not known were refused before.
+    /// Reads the headers. Headers with unknown names were rejected before.
     pub(super) fn read(call: &Call) -> Result<Self> {
         let plan = Self { md5: content_md5(call)?, promised: header_value(call)?, trailing: trailing(call)? };
         if plan.promised.is_some() && plan.trailing.is_some() {
-            return Err(several());
+            return Err(more_than_one());
         }
         if let Some(named) = named(call, "x-amz-sdk-checksum-algorithm")? {
             match plan.algorithm() {
@@ -47,8 +46,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Reads the headers of a request whose body is XML. A completion's checksum headers speak of the object
-    /// that it makes, not of the XML; its trailer is of the XML.
+    /// Reads the headers of a request with an XML body. A completion's checksum headers refer to the object that it
+    /// creates, its trailer to the XML.
     pub(super) fn of_document(call: &Call) -> Result<Self> {
         if call.operation == Operation::CompleteMultipartUpload {
             return Ok(Self { md5: content_md5(call)?, promised: None, trailing: trailing(call)? });
@@ -56,12 +55,12 @@ impl Plan {
         Self::read(call)
     }
 
-    /// The algorithm that the client named, by value or by trailer.
+    /// The algorithm declared by the client, in a header or for the trailer.
     pub(super) fn algorithm(&self) -> Option<Algorithm> {
         self.promised.map(|c| c.algorithm()).or(self.trailing)
     }
 
-    /// What the commit must find, once the body was read to its end.
+    /// The values that the commit must verify. Call after the body was read to its end.
     pub(super) fn expected(&self, call: &Call, size: Option<u64>) -> Result<Expected> {
         let mut checksums: Vec<Checksum> = self.promised.into_iter().collect();
         if let Some(algorithm) = self.trailing {
@@ -80,7 +79,7 @@ impl Plan {
         Ok(Expected { size, md5: self.md5, checksums })
     }
 
-    /// Compares with a body that is in memory.
+    /// Verifies a body in memory.
     pub(super) fn verify(&self, call: &Call, body: &[u8]) -> Result<()> {
         let expected = self.expected(call, None)?;
         let computed: Vec<Checksum> =
@@ -92,20 +91,19 @@ impl Plan {
         Ok(expected.verify(body.len() as u64, md5, &computed)?)
     }
 
-    /// Whether nothing was promised.
+    /// Returns true if no checksum was declared.
     pub(super) const fn is_empty(&self) -> bool {
         self.md5.is_none() && self.promised.is_none() && self.trailing.is_none()
     }
 }
 
-/// The one value in `x-amz-checksum-*` headers.
+/// The single value in `x-amz-checksum-*` headers.
 fn header_value(call: &Call) -> Result<Option<Checksum>> {
     let Some((algorithm, text)) = value_text(call)? else { return Ok(None) };
     parse(algorithm, text).map(Some)
 }
 
-/// The value that a completion promises of the whole object, with the number of parts where it is
-/// composite.
+/// The value that a completion declares for the whole object, with the number of parts if it is composite.
 pub(super) fn of_completion(call: &Call) -> Result<Option<(Checksum, Option<usize>)>> {
     let Some((algorithm, text)) = value_text(call)? else { return Ok(None) };
     let (value, parts) = match text.split_once('-') {
@@ -118,40 +116,40 @@ pub(super) fn of_completion(call: &Call) -> Result<Option<(Checksum, Option<usiz
     Ok(Some((parse(algorithm, value)?, parts)))
 }
 
-/// The one header that carries a value. All headers are looked at once, however many algorithms there are.
+/// The single header with a value. Visits all headers once, regardless of the number of algorithms.
 fn value_text(call: &Call) -> Result<Option<(Algorithm, &str)>> {
     let mut found = None;
     for (name, value) in &call.headers {
         let Some(algorithm) = Algorithm::from_header(name.as_str()) else { continue };
         let text = value.to_str().map_err(|_| invalid_value(algorithm.header()))?;
         if found.replace((algorithm, text)).is_some() {
-            return Err(several());
+            return Err(more_than_one());
         }
     }
     Ok(found)
 }
 
-/// The algorithm of the one value that comes in the trailer.
+/// The algorithm of the single value in the trailer.
 fn trailing(call: &Call) -> Result<Option<Algorithm>> {
     match &call.auth.announced_trailers[..] {
         [] => Ok(None),
         [name] => {
             Algorithm::from_header(name.as_str()).map(Some).ok_or_else(|| unknown_algorithm(name.as_str()))
         }
-        _ => Err(several()),
+        _ => Err(more_than_one()),
     }
 }
 
-fn several() -> Failure {
+fn more_than_one() -> Failure {
     Failure::request("Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
 }
 
-/// The error of a header whose value cannot be what it should be.
+/// The error of a checksum header with an invalid value.
 pub(super) fn invalid_value(header: &str) -> Failure {
     Failure::request(format!("Value for {header} header is invalid."))
 }
 
-/// The error of a header that names an algorithm which is not here, or carries a value of one.
+/// The error of a header with an unsupported algorithm.
 pub(super) fn unknown_algorithm(header: &str) -> Failure {
     let known = Algorithm::ALL.map(Algorithm::name).join(", ");
     Failure::request(format!(
@@ -159,7 +157,7 @@ pub(super) fn unknown_algorithm(header: &str) -> Failure {
     ))
 }
 
-/// Reads a value in base64.
+/// Parses a value in Base64.
 pub(super) fn parse(algorithm: Algorithm, text: &str) -> Result<Checksum> {
     Checksum::from_base64(algorithm, text).map_err(|_| invalid_value(algorithm.header()))
 }
@@ -174,12 +172,12 @@ fn content_md5(call: &Call) -> Result<Option<[u8; 16]>> {
     bytes.try_into().map(Some).map_err(|_| invalid())
 }
 
-/// The algorithm in a header that names one.
+/// The algorithm named by a header; `None` if the header is absent.
 pub(super) fn named(call: &Call, header: &str) -> Result<Option<Algorithm>> {
     call.header(header)?.map(|text| text.parse().map_err(|_| unknown_algorithm(header))).transpose()
 }
 
-/// How S3 writes a value: composite ones end in the number of parts.
+/// A value in S3's format: a composite one ends with the number of parts.
 pub(super) fn value(checksum: &Checksum, scope: ChecksumScope, parts: Option<u32>) -> String {
     match (scope, parts) {
         (ChecksumScope::Composite, Some(parts)) => format!("{}-{parts}", checksum.to_base64()),
@@ -187,7 +185,7 @@ pub(super) fn value(checksum: &Checksum, scope: ChecksumScope, parts: Option<u32
     }
 }
 
-/// Adds the headers that answer the values kept.
+/// Adds the response headers for the stored values.
 pub(crate) fn add_headers(
     headers: &mut HeaderMap,
     checksums: &[Checksum],
@@ -205,8 +203,8 @@ pub(crate) fn add_headers(
     }
 }
 
-/// Fills the checksum fields that many outputs of `s3s` have: it knows five algorithms, the values of the others ride in
-/// the field of SHA-256 (see [`elements`](super::elements)).
+/// Fills the checksum fields common to many outputs of `s3s`. It supports five algorithms; values of the others are
+/// encoded in the field of SHA-256 (see [`elements`](super::elements)).
 macro_rules! fill_checksums {
     ($output:expr, $checksums:expr, $scope:expr, $parts:expr) => {
         for checksum in $checksums {

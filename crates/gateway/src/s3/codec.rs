@@ -1,9 +1,9 @@
-//! The operations that read or answer XML go through `s3s`: it decodes the document, routes to the function
-//! that does the work, and encodes what that answers. Invariants:
-//! - `s3s` is handed a bare request: what it needs to find the route, and nothing that it would misread; the
-//!   call itself rides in the extensions;
-//! - an operation without a route is `NotImplemented`, by the own answer of the trait of `s3s`;
-//! - a failure of ours is answered as it was found, not in the form that `s3s` would give it.
+//! Operations that read or return XML go through `s3s`: it decodes the document, routes to the function that executes
+//! the operation, and encodes its output. Invariants:
+//! - `s3s` gets a bare request: only what it needs for routing, and nothing that it would misread; the call itself is
+//!   in the extensions;
+//! - an operation without a route is `NotImplemented`, the default of the trait in `s3s`;
+//! - a failure of an operation is returned unchanged, not in the format of `s3s`.
 
 use std::sync::Arc;
 
@@ -18,28 +18,28 @@ use super::call::Call;
 use super::failure::{Failure, Result};
 use super::operation::{BodyUse, COPY_SOURCE, Operation};
 use super::query::Query;
-use super::site::Site;
+use super::site::ServiceContext;
 use super::{attributes, buckets, copy, delete, document, elements, list, multipart, parts, tagging, zipped};
 use crate::body::ResponseBody;
 use crate::error::{Code, WireError};
 
-/// From here on an answer in XML is worth counting.
-const LARGE_ANSWER_BYTES: usize = 16 << 10;
+/// From this size on, an XML response is counted against the request's memory.
+const MIN_RESERVED_RESPONSE_BYTES: usize = 16 << 10;
 
-const INTERNAL: &str = "We encountered an internal error. Please try again.";
+const INTERNAL_ERROR_MESSAGE: &str = "We encountered an internal error. Please try again.";
 
-/// `s3s` over a site. Cheap to clone.
+/// The router and codec of `s3s` for a service. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Codec {
     router: S3Service,
 }
 
 impl Codec {
-    pub(super) fn new(site: Site) -> Self {
-        Self { router: S3ServiceBuilder::new(site).build() }
+    pub(super) fn new(service: ServiceContext) -> Self {
+        Self { router: S3ServiceBuilder::new(service).build() }
     }
 
-    /// Carries out a call, whose request had this method and URI.
+    /// Executes a call, whose request had this method and URI.
     pub(super) async fn carry_out(
         &self,
         method: Method,
@@ -55,26 +55,26 @@ impl Codec {
         *bare.uri_mut() = bare_uri(uri, &call.query)?;
         *bare.headers_mut() = bare_headers(call.operation);
         bare.extensions_mut().insert(call.clone());
-        let answered = self.router.call(bare).await;
+        let response = self.router.call(bare).await;
         if let Some(failure) = call.take_failure() {
             return Err(failure);
         }
-        let answered = answered.map_err(|e| {
+        let response = response.map_err(|e| {
             WireError::with_source(
                 Code::InternalError,
-                INTERNAL,
+                INTERNAL_ERROR_MESSAGE,
                 Box::<dyn std::error::Error + Send + Sync>::from(e),
             )
         })?;
-        if !answered.status().is_success() {
-            return Err(refused_by_s3s(&answered, call.operation));
+        if !response.status().is_success() {
+            return Err(s3s_failure(&response, call.operation));
         }
-        let (mut parts, body) = answered.into_parts();
+        let (mut parts, body) = response.into_parts();
         let body = match body.bytes() {
             Some(bytes) => {
                 let bytes = elements::spread(attributes::unquoted(call.operation, bytes));
                 let bytes = zipped::body(&call.headers, &mut parts.headers, bytes);
-                ResponseBody::from(reserved(&call, bytes)?)
+                ResponseBody::from(reserve_response(&call, bytes)?)
             }
             None => ResponseBody::boxed(body),
         };
@@ -85,14 +85,14 @@ impl Codec {
 macro_rules! routes {
     ($($operation:ident($input:ident) -> $output:ident = $run:path;)*) => {
         #[async_trait]
-        impl S3 for Site {
+        impl S3 for ServiceContext {
             $(
                 async fn $operation(
                     &self,
                     request: S3Request<dto::$input>,
                 ) -> S3Result<S3Response<dto::$output>> {
-                    let call = Call::of(&request.extensions)?;
-                    call.settle($run(self, &call, request.input).await)
+                    let call = Call::from_extensions(&request.extensions)?;
+                    call.to_s3s_result($run(self, &call, request.input).await)
                 }
             )*
         }
@@ -121,17 +121,17 @@ routes! {
     upload_part_copy(UploadPartCopyInput) -> UploadPartCopyOutput = parts::copy;
 }
 
-/// Counts a large answer against the request's memory for as long as it is being sent. All operations
-/// that answer so much can be asked for again.
-fn reserved(call: &Call, bytes: Bytes) -> Result<Bytes> {
-    if bytes.len() < LARGE_ANSWER_BYTES {
+/// Reserves the request's memory for a large response until it is sent. All operations with such responses can be
+/// retried.
+fn reserve_response(call: &Call, bytes: Bytes) -> Result<Bytes> {
+    if bytes.len() < MIN_RESERVED_RESPONSE_BYTES {
         return Ok(bytes);
     }
     let reservation = call.context.window.try_reserve(bytes.len()).ok_or_else(Failure::no_memory)?;
     Ok(reservation.attach(bytes))
 }
 
-/// The URI without what `s3s` must not see.
+/// The URI without the parameters that `s3s` must not see.
 fn bare_uri(uri: Uri, query: &Query) -> Result<Uri> {
     if !query.needs_cut() {
         return Ok(uri);
@@ -141,8 +141,7 @@ fn bare_uri(uri: Uri, query: &Query) -> Result<Uri> {
     text.parse().map_err(|_| WireError::new(Code::InvalidUri, "Couldn't parse the specified URI.").into())
 }
 
-/// The few headers that steer the router of `s3s`, with values that pass it; the true ones are read
-/// from the call.
+/// The headers that the router of `s3s` needs, with valid placeholder values. The actual values are read from the call.
 fn bare_headers(operation: Operation) -> HeaderMap {
     let mut headers = HeaderMap::new();
     match operation {
@@ -157,8 +156,8 @@ fn bare_headers(operation: Operation) -> HeaderMap {
     headers
 }
 
-/// An error that `s3s` found itself, in the form of all others.
-fn refused_by_s3s(response: &Response<s3s::Body>, operation: Operation) -> Failure {
+/// An error detected by `s3s`, in the format of all others.
+fn s3s_failure(response: &Response<s3s::Body>, operation: Operation) -> Failure {
     let bytes = response.body().bytes().unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     let element = |name: &str| {
@@ -176,9 +175,8 @@ fn refused_by_s3s(response: &Response<s3s::Body>, operation: Operation) -> Failu
             Failure::new(code, message.unwrap_or_else(|| "The request is not valid.".to_owned()))
         }
         _ => {
-            let what =
-                format!("{} was answered {} by the codec: {text}", operation.name(), response.status());
-            WireError::with_source(Code::InternalError, INTERNAL, what).into()
+            let what = format!("the codec returned {} for {}: {text}", response.status(), operation.name());
+            WireError::with_source(Code::InternalError, INTERNAL_ERROR_MESSAGE, what).into()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Conditions in headers, as the port wants them. They are evaluated by the store, never here.
+//! Conditions in headers, converted for the port. Only the store evaluates them.
 
 use tradewind_core::clock::Timestamp;
 use tradewind_core::condition::ETagMatch;
@@ -9,12 +9,12 @@ use super::call::Call;
 use super::failure::{Failure, Result};
 use crate::error::Code;
 
-/// `If-Match` and its kin.
+/// The conditions of a read: `If-Match` and related headers.
 pub(super) fn of_read(call: &Call) -> Result<ReadConditions> {
     read(call, ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"])
 }
 
-/// `x-amz-copy-source-if-match` and its kin.
+/// The conditions on a copy's source: `x-amz-copy-source-if-match` and related headers.
 pub(super) fn of_source(call: &Call) -> Result<ReadConditions> {
     read(
         call,
@@ -29,7 +29,7 @@ pub(super) fn of_source(call: &Call) -> Result<ReadConditions> {
 
 fn read(call: &Call, [matches, none_match, modified, unmodified]: [&str; 4]) -> Result<ReadConditions> {
     let tags = |name| Ok::<_, Failure>(call.header_list(name)?.map(|text| ETagMatch::parse(&text)));
-    // RFC 9110 13.1.3: what is not a date is no condition; nor is, for S3, a date to come.
+    // RFC 9110, 13.1.3: an invalid date is ignored. S3 also ignores a date in the future.
     let date = |name| Ok::<_, Failure>(call.header(name)?.and_then(parse_date));
     let now = call.context.deadline.clock().wall();
     Ok(ReadConditions {
@@ -40,12 +40,12 @@ fn read(call: &Call, [matches, none_match, modified, unmodified]: [&str; 4]) -> 
     })
 }
 
-/// An HTTP date.
+/// Parses an HTTP date; `None` if it is invalid.
 pub(super) fn parse_date(text: &str) -> Option<Timestamp> {
     httpdate::parse_http_date(text).ok().map(Timestamp::from)
 }
 
-/// A failed condition on a copy's source is a 412, whichever it is.
+/// Maps every failed condition on a copy's source to a 412.
 pub(super) fn on_source(error: tradewind_core::Error) -> Failure {
     match Failure::from(error) {
         failure if failure.code() == Code::NotModified => Failure::new(

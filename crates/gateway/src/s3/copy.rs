@@ -1,4 +1,4 @@
-//! CopyObject, and the headers that name a copy's source.
+//! The operation CopyObject, and the headers that name a copy's source.
 
 use percent_encoding::percent_decode_str;
 use s3s::S3Response;
@@ -15,29 +15,29 @@ use super::conditions;
 use super::failure::{Failure, Result};
 use super::metadata;
 use super::operation::{COPY_SOURCE, key_too_long};
-use super::site::Site;
+use super::site::ServiceContext;
 use crate::auth::Access;
 use crate::error::Code;
 
-/// How often a copy that must look at its source first starts again because the source changed.
-const ATTEMPTS: usize = 4;
+/// The maximum number of attempts of a copy that depends on its source's metadata while the source changes.
+const MAX_ATTEMPTS: usize = 4;
 
 /// CopyObject.
 pub(super) async fn object(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     _: CopyObjectInput,
 ) -> Result<S3Response<CopyObjectOutput>> {
-    let plan = Plan::read(call)?;
+    let plan = CopyPlan::read(call)?;
     let destination = call.address()?;
     if plan.source == destination && !plan.changes() {
-        look(site, call, &plan).await?;
+        head_source(service, call, &plan).await?;
         return Err(Failure::request(
             "This copy request is illegal because it is trying to copy an object to itself without changing \
              the object's metadata, storage class, website redirect location or encryption attributes.",
         ));
     }
-    let committed = carry_out(site, call, &plan, &destination).await?;
+    let committed = execute(service, call, &plan, &destination).await?;
     let mut result = CopyObjectResult {
         e_tag: Some(xml_tag(&committed.etag)),
         last_modified: Some(xml_time(committed.modified)),
@@ -48,11 +48,11 @@ pub(super) async fn object(
     Ok(S3Response::new(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() }))
 }
 
-/// What a copy asks for.
-struct Plan {
+/// The parameters of a copy.
+struct CopyPlan {
     source: Address,
     conditions: ReadConditions,
-    /// Everything new from the headers; else the source's.
+    /// All metadata comes from the headers instead of the source.
     replaces: bool,
     /// The metadata in the headers.
     given: Metadata,
@@ -63,7 +63,7 @@ struct Plan {
     tags: Option<Tags>,
 }
 
-impl Plan {
+impl CopyPlan {
     fn read(call: &Call) -> Result<Self> {
         let replaces = directive(call, "x-amz-metadata-directive")?;
         let (has_object_class, has_range_classes) = metadata::says_classes(call);
@@ -84,7 +84,7 @@ impl Plan {
         })
     }
 
-    /// Whether some of the source's metadata is overridden, though it is not replaced.
+    /// Returns true if the headers override a part of the source's metadata.
     fn overrides(&self) -> bool {
         self.has_object_class
             || self.has_range_classes
@@ -92,12 +92,12 @@ impl Plan {
             || self.website_redirect.is_some()
     }
 
-    /// Whether a copy onto itself would change anything that S3 counts.
+    /// Returns true if a copy onto itself would change anything by S3's rules.
     fn changes(&self) -> bool {
         self.replaces || self.overrides()
     }
 
-    /// Whether the new metadata depends on the source's: classes are kept unless they are given.
+    /// Returns true if the new metadata depends on the source's: its classes are retained unless given.
     fn needs_source(&self) -> bool {
         if self.replaces { !(self.has_object_class && self.has_range_classes) } else { self.overrides() }
     }
@@ -120,9 +120,14 @@ impl Plan {
     }
 }
 
-/// Copies. Where the source's metadata is needed, the copy is pinned to the object looked at; if that was
-/// replaced in between, it looks again.
-async fn carry_out(site: &Site, call: &Call, plan: &Plan, destination: &Address) -> Result<Committed> {
+/// Executes a copy. If the source's metadata is needed, the copy is pinned to the version that was read, and retried if
+/// that version was replaced.
+async fn execute(
+    service: &ServiceContext,
+    call: &Call,
+    plan: &CopyPlan,
+    destination: &Address,
+) -> Result<Committed> {
     let mut request = CopyRequest {
         source: plan.source.clone(),
         source_conditions: plan.conditions.clone(),
@@ -131,21 +136,21 @@ async fn carry_out(site: &Site, call: &Call, plan: &Plan, destination: &Address)
         tags: plan.tags.clone(),
         algorithm: checksums::named(call, "x-amz-checksum-algorithm")?,
         precondition: conditions::of_write(call)?,
-        etag: site.options.etag,
+        etag: service.options.etag,
     };
     if !plan.needs_source() {
-        return site.store.copy(&call.context, request).await.map_err(conditions::on_source);
+        return service.store.copy(&call.context, request).await.map_err(conditions::on_source);
     }
     let mut attempt = 1;
     loop {
-        let info = look(site, call, plan).await?;
+        let info = head_source(service, call, plan).await?;
         request.metadata = plan.metadata(Some(&info));
         request.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
-        match site.store.copy(&call.context, request.clone()).await {
+        match service.store.copy(&call.context, request.clone()).await {
             Err(error)
                 if error.reason() == Reason::PreconditionFailed
-                    && attempt < ATTEMPTS
-                    && look(site, call, plan).await?.etag != info.etag =>
+                    && attempt < MAX_ATTEMPTS
+                    && head_source(service, call, plan).await?.etag != info.etag =>
             {
                 attempt += 1;
             }
@@ -154,13 +159,13 @@ async fn carry_out(site: &Site, call: &Call, plan: &Plan, destination: &Address)
     }
 }
 
-async fn look(site: &Site, call: &Call, plan: &Plan) -> Result<ObjectInfo> {
+async fn head_source(service: &ServiceContext, call: &Call, plan: &CopyPlan) -> Result<ObjectInfo> {
     let request = GetRequest { conditions: plan.conditions.clone(), ..GetRequest::default() };
-    let found = site.store.head(&call.context, &plan.source, request).await;
+    let found = service.store.head(&call.context, &plan.source, request).await;
     Ok(found.map_err(conditions::on_source)?.info)
 }
 
-/// Whether a directive says `REPLACE`.
+/// Returns true if a directive is `REPLACE`.
 fn directive(call: &Call, name: &str) -> Result<bool> {
     match call.header(name)? {
         None | Some("COPY") => Ok(false),
@@ -169,8 +174,7 @@ fn directive(call: &Call, name: &str) -> Result<bool> {
     }
 }
 
-/// Where a copy reads: `bucket/key` or `/bucket/key`, percent-encoded, which the caller must be allowed to
-/// read.
+/// The source of a copy: `bucket/key` or `/bucket/key`, percent-encoded. Fails if the client may not read it.
 pub(super) fn source(call: &Call) -> Result<Address> {
     let malformed =
         || Failure::argument("Copy Source must mention the source bucket and key: sourcebucket/sourcekey");

@@ -1,4 +1,4 @@
-//! DeleteObject and DeleteObjects.
+//! The operations DeleteObject and DeleteObjects.
 
 use futures::StreamExt as _;
 use http::{HeaderMap, StatusCode};
@@ -13,19 +13,19 @@ use super::checksums::Plan;
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::operation::key_too_long;
-use super::site::Site;
+use super::site::ServiceContext;
 
-/// DeleteObject: no error where there was nothing, unless it was a condition that there is something.
-pub(super) async fn one(site: &Site, call: &Call) -> Result<Plain> {
+/// DeleteObject: succeeds if there is no object, unless a condition requires one.
+pub(super) async fn one(service: &ServiceContext, call: &Call) -> Result<Plain> {
     let precondition = conditions::of_delete(call)?;
-    site.store.delete(&call.context, &call.address()?, precondition).await?;
+    service.store.delete(&call.context, &call.address()?, precondition).await?;
     Ok(Plain::new(StatusCode::NO_CONTENT, HeaderMap::new()))
 }
 
-/// DeleteObjects: many keys at a time, so that they share the store's commits; the answer keeps the
-/// order of the request.
+/// DeleteObjects: deletes several keys concurrently, so that they share the store's commits. The response has the order
+/// of the request.
 pub(super) async fn many(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     input: DeleteObjectsInput,
 ) -> Result<S3Response<DeleteObjectsOutput>> {
@@ -39,13 +39,13 @@ pub(super) async fn many(
         return Err(Failure::xml());
     }
     let bucket = call.bucket()?;
-    site.store.head_bucket(&call.context, bucket).await?;
+    service.store.head_bucket(&call.context, bucket).await?;
     let results: Vec<(ObjectIdentifier, Result<()>)> = futures::stream::iter(objects)
         .map(|object| async move {
-            let result = named(site, call, bucket, &object).await;
+            let result = delete_named(service, call, bucket, &object).await;
             (object, result)
         })
-        .buffered(site.options.delete_concurrency.max(1))
+        .buffered(service.options.delete_concurrency.max(1))
         .collect()
         .await;
     let quiet = input.delete.quiet.unwrap_or(false);
@@ -73,7 +73,12 @@ pub(super) async fn many(
     }))
 }
 
-async fn named(site: &Site, call: &Call, bucket: &BucketName, object: &ObjectIdentifier) -> Result<()> {
+async fn delete_named(
+    service: &ServiceContext,
+    call: &Call,
+    bucket: &BucketName,
+    object: &ObjectIdentifier,
+) -> Result<()> {
     if object.version_id.as_deref().is_some_and(|version| !matches!(version, "" | "null")) {
         return Err(Failure::not_implemented("VersionId"));
     }
@@ -86,6 +91,6 @@ async fn named(site: &Site, call: &Call, bucket: &BucketName, object: &ObjectIde
         Some(tag) => Precondition::Matches(ETag::from_text(tag)),
     };
     let key = ObjectKey::new(&object.key).map_err(|_| key_too_long())?;
-    site.store.delete(&call.context, &Address::new(bucket.clone(), key), precondition).await?;
+    service.store.delete(&call.context, &Address::new(bucket.clone(), key), precondition).await?;
     Ok(())
 }

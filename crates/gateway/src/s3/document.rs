@@ -1,12 +1,11 @@
-//! An XML document on its way to `s3s`: read whole, held against what was promised of it, and brought into
-//! the part of XML that the reader of `s3s` reads. That reader drops CDATA sections without a word, and with
-//! them a piece of a key: here they become escaped text, which says the same. Comments and processing
-//! instructions need nothing: XML has them count for nothing within a value, and so they do there.
+//! An XML document for `s3s`: read whole, verified against its declared checksums, and converted to the subset of XML
+//! that the parser of `s3s` supports. That parser silently drops CDATA sections, and with them a part of a key; here
+//! they become equivalent escaped text. Comments and processing instructions are ignored by XML and by the parser.
 //!
-//! Elements of checksums that the reader does not know get names that it knows (`elements`).
+//! Elements of checksums that the parser does not support are renamed (`elements`).
 //!
-//! What would decode into many times its size is refused before: more elements of a list than the
-//! operation takes.
+//! A document that would decode into many times its size is rejected: one with more list elements than the operation
+//! allows.
 
 use std::sync::Arc;
 
@@ -24,8 +23,8 @@ use crate::error::Code;
 const CDATA_OPEN: &[u8] = b"<![CDATA[";
 const CDATA_CLOSE: &[u8] = b"]]>";
 
-/// Reads a call's document whole, within the request's memory, verifies what was promised about it, and
-/// answers it as `s3s` may read it.
+/// Reads a call's whole document within the request's memory, verifies its declared checksums, and converts it for
+/// `s3s`.
 pub(super) async fn read(call: &Call, limit: u64) -> Result<Bytes> {
     let Some(mut body) = call.take_body() else { return Ok(Bytes::new()) };
     if body.is_empty() {
@@ -43,7 +42,7 @@ pub(super) async fn read(call: &Call, limit: u64) -> Result<Bytes> {
     while let Some(bytes) = call.context.guard(body.next()).await? {
         let bytes = bytes?;
         if all.len() + bytes.len() > size {
-            return Err(Failure::request("The body is longer than announced."));
+            return Err(Failure::request("The body is longer than declared."));
         }
         all.extend_from_slice(&bytes);
     }
@@ -54,23 +53,23 @@ pub(super) async fn read(call: &Call, limit: u64) -> Result<Bytes> {
         ));
     }
     Plan::of_document(call)?.verify(call, &all)?;
-    readable(call.operation, reserved.attach(all.freeze()), &call.context.window)
+    convert(call.operation, reserved.attach(all.freeze()), &call.context.window)
 }
 
-/// The document as `s3s` may read it. Memory for another one than was given comes out of the window.
-fn readable(operation: Operation, document: Bytes, window: &Arc<Window>) -> Result<Bytes> {
+/// Converts the document for `s3s`. The memory of a converted document is reserved from the window.
+fn convert(operation: Operation, document: Bytes, window: &Arc<Window>) -> Result<Bytes> {
     let mut elements = 0;
     let (mut size, mut is_rewritten) = (0, false);
-    for piece in Pieces(&document) {
-        let piece = piece?;
-        if let Piece::Plain(text) = &piece {
-            elements += usize::from(operation.list().is_some_and(|(name, _)| opens(text, name)));
+    for token in Tokens(&document) {
+        let token = token?;
+        if let Token::Plain(text) = &token {
+            elements += usize::from(operation.list().is_some_and(|(name, _)| is_start_tag(text, name)));
         } else {
             is_rewritten = true;
         }
-        piece.write(&mut |bytes| size += bytes.len());
+        token.write(&mut |bytes| size += bytes.len());
     }
-    if operation.list().is_some_and(|(_, most)| elements > most) {
+    if operation.list().is_some_and(|(_, max_elements)| elements > max_elements) {
         return Err(Failure::xml());
     }
     if !is_rewritten {
@@ -78,14 +77,14 @@ fn readable(operation: Operation, document: Bytes, window: &Arc<Window>) -> Resu
     }
     let reserved = window.try_reserve(size).ok_or_else(Failure::no_memory)?;
     let mut text = Vec::with_capacity(size);
-    for piece in Pieces(&document) {
-        piece?.write(&mut |bytes| text.extend_from_slice(bytes));
+    for token in Tokens(&document) {
+        token?.write(&mut |bytes| text.extend_from_slice(bytes));
     }
     Ok(reserved.attach(text))
 }
 
-/// Whether text is the start tag of an element of this name.
-fn opens(text: &[u8], name: &str) -> bool {
+/// Returns true if the text begins with the start tag of an element of this name.
+fn is_start_tag(text: &[u8], name: &str) -> bool {
     let Some(rest) = text.strip_prefix(b"<").and_then(|rest| rest.strip_prefix(name.as_bytes())) else {
         return false;
     };
@@ -100,28 +99,28 @@ fn escaped(byte: &u8) -> &[u8] {
     }
 }
 
-enum Piece<'a> {
-    /// A tag with the text behind it, a comment, a processing instruction: as it is.
+enum Token<'a> {
+    /// A tag with the text after it, a comment, or a processing instruction: unchanged.
     Plain(&'a [u8]),
-    /// What a CDATA section holds.
+    /// The contents of a CDATA section.
     Quoted(&'a [u8]),
-    /// The start tag of a checksum that the reader does not know: what stands behind its name.
+    /// The start tag of a checksum that the parser does not support: the text after its name.
     Begin(Algorithm, &'a [u8]),
-    /// The end tag of one: what stands behind its name.
+    /// The end tag of such a checksum: the text after its name.
     End(&'a [u8]),
 }
 
-impl<'a> Piece<'a> {
-    /// A piece that begins with a tag.
-    fn of_tag(text: &'a [u8]) -> Self {
+impl<'a> Token<'a> {
+    /// A token that begins with a tag.
+    fn from_tag(text: &'a [u8]) -> Self {
         let begin = text.strip_prefix(b"<").unwrap_or(text);
         let (is_end, named) = begin.strip_prefix(b"/").map_or((false, begin), |named| (true, named));
-        // Most names are no longer looked at.
+        // A quick check that excludes most names.
         if !named.starts_with(b"Checksum") {
             return Self::Plain(text);
         }
-        let is_behind = |byte: &u8| matches!(byte, b'>' | b'/') || byte.is_ascii_whitespace();
-        let (name, rest) = named.split_at(named.iter().position(is_behind).unwrap_or(named.len()));
+        let ends_name = |byte: &u8| matches!(byte, b'>' | b'/') || byte.is_ascii_whitespace();
+        let (name, rest) = named.split_at(named.iter().position(ends_name).unwrap_or(named.len()));
         match elements::foreign(name) {
             None => Self::Plain(text),
             Some(_) if is_end => Self::End(rest),
@@ -129,15 +128,15 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Writes what the reader may read in its place.
+    /// Writes its equivalent for the parser.
     fn write(&self, out: &mut impl FnMut(&[u8])) {
         match self {
             Self::Plain(text) => out(text),
             Self::Quoted(text) => text.iter().for_each(|byte| out(escaped(byte))),
             Self::Begin(algorithm, rest) => {
                 let (tag, text) = rest.split_at(rest.iter().position(|b| *b == b'>').map_or(0, |at| at + 1));
-                for piece in [b"<", elements::CARRIER.as_bytes(), tag] {
-                    out(piece);
+                for text in [b"<", elements::CARRIER.as_bytes(), tag] {
+                    out(text);
                 }
                 // An empty element has no text.
                 if !tag.ends_with(b"/>") {
@@ -151,53 +150,53 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// A document from one piece of markup to the next.
-struct Pieces<'a>(&'a [u8]);
+/// Iterates over a document's markup.
+struct Tokens<'a>(&'a [u8]);
 
-impl<'a> Pieces<'a> {
-    /// Takes what ends with `close`, which does not begin within the first `from` bytes.
+impl<'a> Tokens<'a> {
+    /// Takes the text up to and including `close`, which is searched from the offset `from`.
     fn take_through(&mut self, from: usize, close: &[u8]) -> Result<&'a [u8]> {
         let inside = self.0.get(from..).unwrap_or_default();
         let at = inside.windows(close.len()).position(|window| window == close).ok_or_else(Failure::xml)?;
-        let (piece, rest) = self.0.split_at(from + at + close.len());
+        let (text, rest) = self.0.split_at(from + at + close.len());
         self.0 = rest;
-        Ok(piece)
+        Ok(text)
     }
 
-    fn piece(&mut self) -> Result<Piece<'a>> {
+    fn next_token(&mut self) -> Result<Token<'a>> {
         if self.0.starts_with(CDATA_OPEN) {
             let section = self.take_through(CDATA_OPEN.len(), CDATA_CLOSE)?;
-            return Ok(Piece::Quoted(&section[CDATA_OPEN.len()..section.len() - CDATA_CLOSE.len()]));
+            return Ok(Token::Quoted(&section[CDATA_OPEN.len()..section.len() - CDATA_CLOSE.len()]));
         }
         if self.0.starts_with(b"<!--") {
-            return Ok(Piece::Plain(self.take_through(4, b"-->")?));
+            return Ok(Token::Plain(self.take_through(4, b"-->")?));
         }
         if self.0.starts_with(b"<?") {
-            return Ok(Piece::Plain(self.take_through(2, b"?>")?));
+            return Ok(Token::Plain(self.take_through(2, b"?>")?));
         }
-        // A document type may redefine what text means.
+        // A document type definition could redefine the meaning of text.
         if self.0.starts_with(b"<!") {
             return Err(Failure::xml());
         }
         let next = self.0.iter().skip(1).position(|byte| *byte == b'<');
-        let (piece, rest) = self.0.split_at(next.map_or(self.0.len(), |at| at + 1));
+        let (text, rest) = self.0.split_at(next.map_or(self.0.len(), |at| at + 1));
         self.0 = rest;
-        Ok(Piece::of_tag(piece))
+        Ok(Token::from_tag(text))
     }
 }
 
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Result<Piece<'a>>;
+impl<'a> Iterator for Tokens<'a> {
+    type Item = Result<Token<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
             return None;
         }
-        let piece = self.piece();
-        if piece.is_err() {
+        let token = self.next_token();
+        if token.is_err() {
             self.0 = &[];
         }
-        Some(piece)
+        Some(token)
     }
 }
 
@@ -208,12 +207,12 @@ mod tests {
     use tradewind_core::testing::context;
 
     fn rewritten(operation: Operation, text: &str) -> Result<String> {
-        let bytes = readable(operation, Bytes::copy_from_slice(text.as_bytes()), &context().window)?;
+        let bytes = convert(operation, Bytes::copy_from_slice(text.as_bytes()), &context().window)?;
         Ok(String::from_utf8(bytes.to_vec()).unwrap())
     }
 
     #[test]
-    fn sections_become_text_and_nothing_else_changes() {
+    fn only_cdata_sections_are_converted_to_text() {
         for (text, expected) in [
             ("<Key>logs/<![CDATA[a&b<c>]]>d</Key>", "<Key>logs/a&amp;b&lt;c>d</Key>"),
             ("<Key><![CDATA[]]]]><![CDATA[>]]></Key>", "<Key>]]></Key>"),
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_get_names_that_the_reader_knows() {
+    fn unsupported_checksum_elements_are_renamed() {
         for (text, expected) in [
             ("<ChecksumSHA512>v=</ChecksumSHA512>", "<ChecksumSHA256>SHA512:v=</ChecksumSHA256>"),
             ("<ChecksumMD5 a='b' > v</ChecksumMD5 >", "<ChecksumSHA256 a='b' >MD5: v</ChecksumSHA256 >"),
@@ -250,30 +249,30 @@ mod tests {
     }
 
     #[test]
-    fn lists_end_somewhere() {
-        for (operation, element, most) in [
+    fn the_length_of_lists_is_limited() {
+        for (operation, element, max_elements) in [
             (Operation::DeleteObjects, "<Object/>", 1000),
             (Operation::DeleteObjects, "<Object><ObjectX/></Object>", 1000),
             (Operation::CompleteMultipartUpload, "<Part\n><PartNumber>1</PartNumber></Part>", 10_000),
         ] {
-            assert!(rewritten(operation, &element.repeat(most)).is_ok(), "{element}");
-            assert!(rewritten(operation, &element.repeat(most + 1)).is_err(), "{element}");
+            assert!(rewritten(operation, &element.repeat(max_elements)).is_ok(), "{element}");
+            assert!(rewritten(operation, &element.repeat(max_elements + 1)).is_err(), "{element}");
         }
         assert!(rewritten(Operation::CreateBucket, &"<Part/>".repeat(10_001)).is_ok());
     }
 
     proptest! {
         #[test]
-        fn any_text(pieces in prop::collection::vec(
+        fn conversion_is_idempotent_for_any_text(pieces in prop::collection::vec(
             prop_oneof![
                 Just("<![CDATA["), Just("]]>"), Just("<!--"), Just("-->"), Just("<?"), Just("?>"),
                 Just("<Object"), Just(">"), Just("&"), Just("ü"), Just(" "), Just("<ChecksumMD5"),
                 Just("</ChecksumMD5>"),
             ], 0..20)) {
             let text = pieces.concat();
-            if let Ok(readable) = rewritten(Operation::DeleteObjects, &text) {
-                // A second time there is nothing left to do.
-                prop_assert_eq!(rewritten(Operation::DeleteObjects, &readable).ok(), Some(readable));
+            if let Ok(converted) = rewritten(Operation::DeleteObjects, &text) {
+                // A second conversion changes nothing.
+                prop_assert_eq!(rewritten(Operation::DeleteObjects, &converted).ok(), Some(converted));
             }
         }
     }

@@ -1,14 +1,14 @@
-//! Checksums in XML whose algorithms `s3s` does not know: SHA-512, MD5 and the XXH family. Its documents have a field for
-//! SHA-256, and there the others ride, by name: `SHA512:value`, several with blanks between them. Base64 has neither colons
-//! nor blanks. On the way in an element `ChecksumSHA512` becomes the one that `s3s` reads, on the way out each entry gets an
-//! element of its own again.
+//! XML elements of checksums whose algorithms `s3s` does not support: SHA-512, MD5 and the XXH family. Their values are
+//! encoded in the field of SHA-256 with the algorithm's name: `SHA512:value`, several separated by spaces. Base64
+//! contains neither colons nor spaces. In requests, an element such as `ChecksumSHA512` is renamed to the one that
+//! `s3s` reads; in responses, each entry becomes an element of its own.
 
 use std::fmt::Write as _;
 
 use bytes::Bytes;
 use tradewind_core::Algorithm;
 
-/// The element that `s3s` knows.
+/// The element that carries the values through `s3s`.
 pub(super) const CARRIER: &str = "ChecksumSHA256";
 
 /// Adds a value to the field of SHA-256.
@@ -24,28 +24,28 @@ pub(super) fn add(field: &mut Option<String>, algorithm: Algorithm, value: &str)
     text.push_str(value);
 }
 
-/// The algorithm and the value that stand in the field of SHA-256.
+/// The algorithm and the value encoded in the field of SHA-256.
 pub(super) fn read(field: &str) -> (Algorithm, &str) {
     let named = field.split_once(':').and_then(|(name, value)| Some((name.parse().ok()?, value)));
     named.unwrap_or((Algorithm::Sha256, field))
 }
 
-/// The algorithm whose value an element of this name holds, if `s3s` does not know it.
+/// The algorithm of an element's name; `None` if it is no checksum, or one that `s3s` supports.
 pub(super) fn foreign(element: &[u8]) -> Option<Algorithm> {
     let name = element.strip_prefix(b"Checksum")?;
     let algorithm = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name().as_bytes() == name)?;
-    let is_known = matches!(
+    let is_supported = matches!(
         algorithm,
         Algorithm::Crc32 | Algorithm::Crc32c | Algorithm::Crc64Nvme | Algorithm::Sha1 | Algorithm::Sha256
     );
-    (!is_known).then_some(algorithm)
+    (!is_supported).then_some(algorithm)
 }
 
-/// A document that `s3s` wrote, with an element for each value.
+/// Expands the encoded values of a document written by `s3s` into one element each.
 pub(super) fn spread(document: Bytes) -> Bytes {
     let (open, close) = (format!("<{CARRIER}>"), format!("</{CARRIER}>"));
     let Ok(text) = std::str::from_utf8(&document) else { return document };
-    // Of all other documents nothing is copied.
+    // Other documents are not copied.
     let is_needed = text.split(&open).skip(1).any(|rest| {
         let field = rest.split('<').next().unwrap_or_default();
         field.contains([':', ' '])
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_back_as_elements_of_their_own() {
+    fn encoded_values_expand_to_one_element_each() {
         let mut field = None;
         for algorithm in [Algorithm::Sha512, Algorithm::Sha256, Algorithm::XxHash3] {
             add(&mut field, algorithm, "v+/=-2");
@@ -90,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn documents_without_such_values_stay_as_they_are() {
+    fn documents_without_encoded_values_are_unchanged() {
         for text in ["<a>b</a>", "<ChecksumSHA256>abc=</ChecksumSHA256>", "", "<ChecksumSHA256>", "a: b"] {
             assert_eq!(spread_text(text), text);
         }
     }
 
     #[test]
-    fn only_unknown_elements_are_foreign() {
+    fn only_elements_unsupported_by_s3s_are_foreign() {
         let foreign_names = Algorithm::ALL.into_iter().filter(|algorithm| {
             foreign(format!("Checksum{}", algorithm.name()).as_bytes()) == Some(*algorithm)
         });

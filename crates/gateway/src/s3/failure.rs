@@ -1,20 +1,19 @@
-//! Why an operation failed, with the headers that its answer carries besides (`ETag` of a 304,
-//! `Content-Range` of a 416).
+//! The error of an operation, with additional headers of its response (`ETag` of a 304, `Content-Range` of a 416).
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::operation::not_implemented;
 use crate::error::{Code, WireError};
 
-/// The result of an operation of ours.
+/// The result of an operation.
 pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// A failure on its way to the answer.
+/// A failure that becomes an error response.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// What went wrong.
+    /// The error.
     pub(super) error: WireError,
-    /// Headers of the answer.
+    /// Additional headers of the response.
     pub(super) headers: Option<Box<HeaderMap>>,
 }
 
@@ -24,17 +23,17 @@ impl Failure {
         WireError::new(code, message.into()).into()
     }
 
-    /// An argument is wrong.
+    /// An argument is invalid.
     pub(super) fn argument(message: impl Into<String>) -> Self {
         Self::new(Code::InvalidArgument, message)
     }
 
-    /// The request contradicts itself.
+    /// The request is invalid or contradicts itself.
     pub(super) fn request(message: impl Into<String>) -> Self {
         Self::new(Code::InvalidRequest, message)
     }
 
-    /// The body is not the XML it should be.
+    /// The body is not valid XML for the operation.
     pub(super) fn xml() -> Self {
         Self::new(
             Code::MalformedXml,
@@ -42,17 +41,17 @@ impl Failure {
         )
     }
 
-    /// There is no room for what the request needs besides its window.
+    /// The request needs more memory than its window, and the budget has none.
     pub(super) fn no_memory() -> Self {
-        Self::new(Code::SlowDown, "There is no memory for this request now. Please try again.")
+        Self::new(Code::SlowDown, "The server has no memory for this request. Please try again.")
     }
 
-    /// This is not here.
+    /// The named feature is not implemented.
     pub(super) fn not_implemented(what: &str) -> Self {
         not_implemented(what).into()
     }
 
-    /// Adds a header to the answer.
+    /// Adds a header to the response.
     pub(super) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.get_or_insert_default().insert(name, value);
         self

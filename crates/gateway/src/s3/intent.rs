@@ -1,5 +1,5 @@
-//! What a request asks for, found out from its head before anything is reserved for it: exactly one
-//! operation, which its caller may ask for.
+//! The operation that a request asks for, determined from its head before anything is reserved for it: exactly one, for
+//! which the client has permission.
 
 use http::request::Parts;
 use http::{Method, Response};
@@ -16,7 +16,7 @@ use crate::error::WireError;
 use crate::outcome;
 use crate::request_id::RequestId;
 
-/// What a request asks for. Its caller may.
+/// The requested operation and its target. The client has permission for it.
 #[derive(Debug, Clone)]
 pub(super) struct Intent {
     pub(super) operation: Operation,
@@ -28,8 +28,8 @@ pub(super) struct Intent {
 }
 
 impl Intent {
-    /// Finds the operation and checks that the caller may ask for it. Adds the headers that a presigned
-    /// URL carries in its query.
+    /// Determines the operation and checks the client's permission. Adds the headers that a presigned URL has in its
+    /// query.
     pub(super) fn read(parts: &mut Parts, identity: &Identity) -> Result<Self, Refused> {
         let query = Query::parse(parts.uri.query())?;
         let target = Target::parse(parts.uri.path())?;
@@ -38,7 +38,7 @@ impl Intent {
         let is_copy = parts.headers.contains_key(COPY_SOURCE);
         let operation = match resolve(&parts.method, &target, &query, is_copy) {
             Ok(operation) => operation,
-            Err(_) if !may_look(&parts.method, identity, name) => {
+            Err(_) if !may_learn_support(&parts.method, identity, name) => {
                 return Err(WireError::access_denied().into());
             }
             Err(error) => return Err(error.into()),
@@ -53,15 +53,15 @@ impl Intent {
     }
 }
 
-/// Whether the caller may know that there is no such operation here: the right is that of its nearest
-/// kin. A browser's question in advance never carries a key and is answered to everybody.
-fn may_look(method: &Method, identity: &Identity, bucket: Option<&str>) -> bool {
-    let is_look = bucket.is_none() || matches!(*method, Method::GET | Method::HEAD);
-    let access = if is_look { Access::List } else { Access::Write };
+/// Returns true if the client may learn that the operation is not supported: it needs the permission of the most
+/// similar operation. A browser's preflight request never carries a key and is allowed for all clients.
+fn may_learn_support(method: &Method, identity: &Identity, bucket: Option<&str>) -> bool {
+    let is_query = bucket.is_none() || matches!(*method, Method::GET | Method::HEAD);
+    let access = if is_query { Access::List } else { Access::Write };
     *method == Method::OPTIONS || identity.may(access, bucket)
 }
 
-/// A failure, and the operation where it was found.
+/// A rejected request: the failure, and the operation if it was determined.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) failure: Failure,
@@ -69,7 +69,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// The answer.
+    /// The error response.
     pub(super) fn answer(
         self,
         request_id: RequestId,

@@ -1,4 +1,4 @@
-//! ListObjects, versions one and two.
+//! The operations ListObjects and ListObjectsV2.
 
 use s3s::S3Response;
 use s3s::dto::{
@@ -11,11 +11,11 @@ use super::answer::{xml_tag, xml_time};
 use super::call::Call;
 use super::failure::Result;
 use super::paging::{Encoding, MAX_ENTRIES, decode_token, encode_token, limit};
-use super::site::Site;
+use super::site::ServiceContext;
 
 /// ListObjects.
 pub(super) async fn v1(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     input: ListObjectsInput,
 ) -> Result<S3Response<ListObjectsOutput>> {
@@ -23,10 +23,10 @@ pub(super) async fn v1(
     let marker = input.marker.unwrap_or_default();
     let (mut request, max_keys) = request(input.prefix, input.delimiter, input.max_keys)?;
     request.after = Some(marker.clone()).filter(|marker| !marker.is_empty());
-    let page = page(site, call, &request, true).await?;
+    let page = page(service, call, &request, true).await?;
     let next = page.next.clone().filter(|_| request.delimiter.is_some());
     let is_truncated = page.next.is_some();
-    let (contents, common_prefixes) = entries(site, page, encode, true);
+    let (contents, common_prefixes) = entries(service, page, encode, true);
     Ok(S3Response::new(ListObjectsOutput {
         name: Some(call.bucket()?.to_string()),
         prefix: Some(encode.apply(&request.prefix)),
@@ -44,7 +44,7 @@ pub(super) async fn v1(
 
 /// ListObjectsV2.
 pub(super) async fn v2(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     input: ListObjectsV2Input,
 ) -> Result<S3Response<ListObjectsV2Output>> {
@@ -54,11 +54,11 @@ pub(super) async fn v2(
     let token = input.continuation_token.as_deref().map(decode_token).transpose()?;
     let is_first = token.is_none();
     request.after = token.or_else(|| start_after.clone());
-    let page = page(site, call, &request, is_first).await?;
+    let page = page(service, call, &request, is_first).await?;
     let key_count = i32::try_from(page.entries.len()).unwrap_or(MAX_ENTRIES);
     let next = page.next.as_deref().map(encode_token);
     let with_owner = input.fetch_owner.unwrap_or(false);
-    let (contents, common_prefixes) = entries(site, page, encode, with_owner);
+    let (contents, common_prefixes) = entries(service, page, encode, with_owner);
     Ok(S3Response::new(ListObjectsV2Output {
         name: Some(call.bucket()?.to_string()),
         prefix: Some(encode.apply(&request.prefix)),
@@ -91,18 +91,17 @@ fn request(
     Ok((request, max_keys))
 }
 
-/// One page. A marker of the caller's own may lie within a common prefix; S3 then still shows the prefix
-/// where keys of it follow the marker, the port does not (its pages never end within one). That one
-/// question is asked apart.
+/// One page. A marker chosen by the client may lie within a common prefix. S3 then still returns the prefix if it has
+/// keys after the marker, but the port does not (its pages never end within a prefix): a separate request checks this.
 async fn page(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     request: &ListRequest,
     is_first: bool,
 ) -> Result<ListPage<ObjectSummary>> {
     let bucket = call.bucket()?;
     let Some(common) = is_first.then(|| split_prefix(request)).flatten() else {
-        let mut page = site.store.list(&call.context, bucket, request).await?;
+        let mut page = service.store.list(&call.context, bucket, request).await?;
         if request.limit == 0 {
             page.next = None;
         }
@@ -110,8 +109,8 @@ async fn page(
     };
     let within =
         ListRequest { prefix: common.clone(), delimiter: None, after: request.after.clone(), limit: 1 };
-    let follows = !site.store.list(&call.context, bucket, &within).await?.entries.is_empty();
-    let mut page = site.store.list(&call.context, bucket, request).await?;
+    let follows = !service.store.list(&call.context, bucket, &within).await?.entries.is_empty();
+    let mut page = service.store.list(&call.context, bucket, request).await?;
     if follows {
         page.entries.insert(0, ListEntry::CommonPrefix(common));
         if page.entries.len() > request.limit {
@@ -122,7 +121,7 @@ async fn page(
     Ok(page)
 }
 
-/// The common prefix that a caller's marker lies within.
+/// The common prefix that contains the client's marker; `None` if there is none.
 fn split_prefix(request: &ListRequest) -> Option<String> {
     let (after, delimiter) = (request.after.as_deref()?, request.delimiter.as_deref()?);
     let rest = after.strip_prefix(request.prefix.as_str())?;
@@ -131,7 +130,7 @@ fn split_prefix(request: &ListRequest) -> Option<String> {
 }
 
 fn entries(
-    site: &Site,
+    service: &ServiceContext,
     page: ListPage<ObjectSummary>,
     encode: Encoding,
     with_owner: bool,
@@ -150,7 +149,7 @@ fn entries(
                 e_tag: Some(xml_tag(&summary.etag)),
                 key: Some(encode.apply(&key)),
                 last_modified: Some(xml_time(summary.modified)),
-                owner: with_owner.then(|| site.owner()),
+                owner: with_owner.then(|| service.owner()),
                 restore_status: None,
                 size: Some(i64::try_from(summary.size).unwrap_or(i64::MAX)),
                 storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),

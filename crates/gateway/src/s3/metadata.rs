@@ -1,6 +1,5 @@
-//! What an object carries besides its bytes, as headers say it: content headers, user metadata, tags and
-//! classes, read from a request's headers and added to an answer's. Both ways stand here, so that they go by
-//! the same names.
+//! Conversion between an object's metadata and headers: content headers, user metadata, tags and classes. Parsing and
+//! writing are in one place, so that they use the same names.
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::metadata::{SystemHeaders, UserMetadata};
@@ -16,7 +15,7 @@ use super::failure::{Failure, Result};
 use super::query::form_decode;
 use crate::error::Code;
 
-/// Storage classes that S3 knows. The name is kept with the object and changes nothing here.
+/// S3's storage classes. The name is stored with the object and has no effect.
 const STORAGE_CLASSES: &[&str] = &[
     "STANDARD",
     "REDUCED_REDUNDANCY",
@@ -28,7 +27,7 @@ const STORAGE_CLASSES: &[&str] = &[
     "GLACIER_IR",
 ];
 
-/// Reads all of it.
+/// Reads all metadata from a request's headers.
 pub(super) fn read(call: &Call) -> Result<Metadata> {
     let metadata = Metadata {
         headers: system_headers(call)?,
@@ -54,7 +53,7 @@ fn system_headers(call: &Call) -> Result<SystemHeaders> {
     })
 }
 
-/// Without `aws-chunked`, which is framing.
+/// The value of `Content-Encoding` without `aws-chunked`, which is framing.
 fn content_encoding(call: &Call) -> Result<Option<String>> {
     let Some(text) = call.header_list("content-encoding")? else { return Ok(None) };
     let kept: Vec<&str> = text
@@ -65,7 +64,7 @@ fn content_encoding(call: &Call) -> Result<Option<String>> {
     Ok(Some(kept.join(", ")).filter(|text| !text.is_empty()))
 }
 
-/// `x-amz-website-redirect-location`.
+/// The value of `x-amz-website-redirect-location`.
 pub(super) fn website_redirect(call: &Call) -> Result<Option<String>> {
     let Some(text) = call.header(WEBSITE_REDIRECT.as_str())? else { return Ok(None) };
     if !["/", "http://", "https://"].iter().any(|start| text.starts_with(start)) {
@@ -77,7 +76,7 @@ pub(super) fn website_redirect(call: &Call) -> Result<Option<String>> {
     Ok(Some(text.to_owned()))
 }
 
-/// `x-amz-storage-class`: `None` where it is not given, `Some(None)` for `STANDARD`.
+/// The value of `x-amz-storage-class`: `None` if absent, `Some(None)` for `STANDARD`.
 pub(super) fn storage_class(call: &Call) -> Result<Option<Option<String>>> {
     let Some(text) = call.header(STORAGE_CLASS.as_str())? else { return Ok(None) };
     if !STORAGE_CLASSES.contains(&text) {
@@ -86,7 +85,7 @@ pub(super) fn storage_class(call: &Call) -> Result<Option<Option<String>>> {
     Ok(Some(Some(text.to_owned()).filter(|class| class != "STANDARD")))
 }
 
-/// `x-amz-meta-*`: names in lower case and in order; repeated headers are joined, as S3 does.
+/// The `x-amz-meta-*` headers, with sorted names in lower case. Repeated headers are joined, as in S3.
 fn user_metadata(call: &Call) -> Result<UserMetadata> {
     let mut user = UserMetadata::new();
     for name in call.headers.keys() {
@@ -105,7 +104,7 @@ fn user_metadata(call: &Call) -> Result<UserMetadata> {
     Ok(user)
 }
 
-/// `x-amz-tagging`: a query string.
+/// The tags in `x-amz-tagging`, a query string; `None` if absent.
 pub(super) fn tags(call: &Call) -> Result<Option<Tags>> {
     let Some(text) = call.header(TAGGING.as_str())? else { return Ok(None) };
     let malformed = || {
@@ -116,7 +115,7 @@ pub(super) fn tags(call: &Call) -> Result<Option<Tags>> {
     };
     let mut pairs: Vec<(String, String)> = Vec::new();
     for item in text.split('&').filter(|item| !item.is_empty()) {
-        // Each is compared with all others.
+        // Bounds the quadratic comparison below.
         if pairs.len() == Tags::MAX {
             let message = format!("Object tags cannot be greater than {}", Tags::MAX);
             return Err(Failure::new(Code::InvalidTag, message));
@@ -132,7 +131,7 @@ pub(super) fn tags(call: &Call) -> Result<Option<Tags>> {
     Ok(Some(checked_tags(pairs)?))
 }
 
-/// Tags within the limits, without the prefix that S3 keeps for itself.
+/// Checks tags against the limits and S3's reserved prefix.
 pub(super) fn checked_tags(pairs: Vec<(String, String)>) -> Result<Tags> {
     if pairs.iter().any(|(key, _)| key.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("aws:"))) {
         return Err(Failure::new(Code::InvalidTag, "System tags cannot be added/updated by requester"));
@@ -140,12 +139,12 @@ pub(super) fn checked_tags(pairs: Vec<(String, String)>) -> Result<Tags> {
     Ok(Tags::new(pairs)?)
 }
 
-/// `X-DSS-Object-Class` and `X-DSS-Range-Class`.
+/// The classes in `X-DSS-Object-Class` and `X-DSS-Range-Class`.
 pub(super) fn classes(call: &Call) -> Result<Classes> {
     Ok(Classes { object: object_class(call)?, ranges: range_classes(call)?.unwrap_or_default() })
 }
 
-/// The object's class, where it is given. An empty header is not a class; of a copy it says that there is none.
+/// The object's class; `None` if absent. An empty header is an error, except on a copy, where it removes the class.
 pub(super) fn object_class(call: &Call) -> Result<Option<tradewind_core::Class>> {
     let text = call.header(OBJECT_CLASS.as_str())?;
     let is_copy = call.headers.contains_key("x-amz-copy-source");
@@ -155,19 +154,18 @@ pub(super) fn object_class(call: &Call) -> Result<Option<tradewind_core::Class>>
     Ok(Some(Classes::parse_object(text.unwrap_or_default())?))
 }
 
-/// Whether a copy says what the object's class is, and what those of ranges are. Empty headers say that there are
-/// none.
+/// Returns whether the headers of a copy set the object's class and those of ranges. Empty headers remove them.
 pub(super) fn says_classes(call: &Call) -> (bool, bool) {
     (call.headers.contains_key(OBJECT_CLASS), call.headers.contains_key(RANGE_CLASS))
 }
 
-/// The classes of ranges, where they are given.
+/// The classes of ranges; `None` if absent.
 pub(super) fn range_classes(call: &Call) -> Result<Option<Vec<tradewind_core::class::ClassRange>>> {
     let Some(text) = call.header_list(RANGE_CLASS.as_str())? else { return Ok(None) };
     Ok(Some(Classes::parse_ranges(&text)?))
 }
 
-/// Adds the headers that answer it: of the tags only their number, as S3 does.
+/// Adds the response headers for metadata. As in S3, tags are represented only by their number.
 pub(super) fn add_headers(headers: &mut HeaderMap, metadata: &Metadata) {
     let system = &metadata.headers;
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(DEFAULT_TYPE));
@@ -193,8 +191,8 @@ pub(super) fn add_headers(headers: &mut HeaderMap, metadata: &Metadata) {
     }
 }
 
-/// Stored text came out of a header, so that it fits into one; text of another store that does not is
-/// left out.
+/// Inserts stored text, which usually came from a header. Text from another store that is no valid header value is
+/// omitted.
 fn insert(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     if let Ok(value) = HeaderValue::from_bytes(text.as_bytes()) {
         headers.insert(name, value);

@@ -1,4 +1,4 @@
-//! Multipart uploads as a whole: create, complete, abort, list.
+//! Operations on whole multipart uploads: create, complete, abort, list.
 
 use s3s::S3Response;
 use s3s::dto::{
@@ -22,19 +22,19 @@ use super::elements;
 use super::failure::{Failure, Result};
 use super::metadata;
 use super::paging::{Encoding, limit};
-use super::site::Site;
+use super::site::ServiceContext;
 use crate::error::Code;
 
 /// CreateMultipartUpload.
 pub(super) async fn create(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     _: CreateMultipartUploadInput,
 ) -> Result<S3Response<CreateMultipartUploadOutput>> {
     let address = call.address()?;
     let checksum = checksum_of_upload(call)?;
     let request = CreateUpload { metadata: metadata::read(call)?, checksum };
-    let id = site.store.create_upload(&call.context, &address, request).await?;
+    let id = service.store.create_upload(&call.context, &address, request).await?;
     Ok(S3Response::new(CreateMultipartUploadOutput {
         bucket: Some(address.bucket.to_string()),
         key: Some(address.key.to_string()),
@@ -45,7 +45,8 @@ pub(super) async fn create(
     }))
 }
 
-/// `x-amz-checksum-algorithm` and `x-amz-checksum-type`, with S3's defaults and its forbidden pairs.
+/// The checksum in `x-amz-checksum-algorithm` and `x-amz-checksum-type`, with S3's defaults. Fails for the combinations
+/// that S3 forbids.
 fn checksum_of_upload(call: &Call) -> Result<Option<(Algorithm, ChecksumScope)>> {
     let algorithm = checksums::named(call, "x-amz-checksum-algorithm")?;
     let scope = scope(call)?;
@@ -74,15 +75,15 @@ fn scope(call: &Call) -> Result<Option<ChecksumScope>> {
     text.map(|text| text.parse().map_err(invalid)).transpose()
 }
 
-/// What was said when the upload began.
-pub(super) async fn info(site: &Site, call: &Call) -> Result<UploadInfo> {
-    let page = site.store.list_parts(&call.context, &call.address()?, &call.upload_id(), None, 1).await?;
+/// The settings with which the upload was created.
+pub(super) async fn info(service: &ServiceContext, call: &Call) -> Result<UploadInfo> {
+    let page = service.store.list_parts(&call.context, &call.address()?, &call.upload_id(), None, 1).await?;
     Ok(page.upload)
 }
 
 /// CompleteMultipartUpload.
 pub(super) async fn complete(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     input: CompleteMultipartUploadInput,
 ) -> Result<S3Response<CompleteMultipartUploadOutput>> {
@@ -94,16 +95,17 @@ pub(super) async fn complete(
     let parts = named.into_iter().map(complete_part).collect::<Result<Vec<_>>>()?;
     let count = parts.len();
     let request = CompleteUpload {
-        expected_checksum: expected(site, call, count).await?,
+        expected_checksum: expected(service, call, count).await?,
         expected_size: expected_size(call)?,
         precondition: conditions::of_write(call)?,
         parts,
     };
-    let committed = site.store.complete_upload(&call.context, &address, &call.upload_id(), request).await?;
+    let committed =
+        service.store.complete_upload(&call.context, &address, &call.upload_id(), request).await?;
     let mut output = CompleteMultipartUploadOutput {
         bucket: Some(address.bucket.to_string()),
         key: Some(address.key.to_string()),
-        location: Some(location(site, call, &address)),
+        location: Some(location(service, call, &address)),
         e_tag: Some(xml_tag(&committed.etag)),
         checksum_type: (!committed.checksums.is_empty())
             .then(|| ChecksumType::from_static(committed.scope.name())),
@@ -113,12 +115,12 @@ pub(super) async fn complete(
     Ok(S3Response::new(output))
 }
 
-/// Where the object is for this client: under the host that it spoke to, with the bucket where it put it.
-fn location(site: &Site, call: &Call, address: &Address) -> String {
+/// The object's URL for this client: with the host of its request, and the bucket in host or path as in its request.
+fn location(service: &ServiceContext, call: &Call, address: &Address) -> String {
     let bucket = if call.is_bucket_in_host { String::new() } else { format!("/{}", address.bucket) };
     let path = format!("{bucket}/{}", Encoding::Url.apply(address.key.as_str()));
     match call.header("host") {
-        Ok(Some(host)) => format!("http{}://{host}{path}", if site.options.is_tls { "s" } else { "" }),
+        Ok(Some(host)) => format!("http{}://{host}{path}", if service.options.is_tls { "s" } else { "" }),
         _ => path,
     }
 }
@@ -137,7 +139,7 @@ fn complete_part(part: CompletedPart) -> Result<CompletePart> {
     ] {
         let Some(text) = text else { continue };
         if checksum.replace(checksums::parse(algorithm, text)?).is_some() {
-            return Err(Failure::request("A part may name only one checksum."));
+            return Err(Failure::request("A part may have only one checksum."));
         }
     }
     Ok(CompletePart {
@@ -147,16 +149,16 @@ fn complete_part(part: CompletedPart) -> Result<CompletePart> {
     })
 }
 
-/// The checksum that the whole object is promised to have, if it fits the upload.
-async fn expected(site: &Site, call: &Call, count: usize) -> Result<Option<Checksum>> {
+/// The checksum declared for the whole object; `None` if absent. Fails if it does not match the upload's settings.
+async fn expected(service: &ServiceContext, call: &Call, count: usize) -> Result<Option<Checksum>> {
     let promised = checksums::of_completion(call)?;
-    let asked_scope = scope(call)?;
-    if promised.is_none() && asked_scope.is_none() {
+    let requested_scope = scope(call)?;
+    if promised.is_none() && requested_scope.is_none() {
         return Ok(None);
     }
     let (algorithm, scope) =
-        info(site, call).await?.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
-    if asked_scope.is_some_and(|asked| asked != scope) {
+        info(service, call).await?.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
+    if requested_scope.is_some_and(|requested| requested != scope) {
         return Err(Failure::request(format!(
             "The upload was created using the {} checksum mode. The complete request must use the same \
              checksum mode.",
@@ -175,7 +177,7 @@ async fn expected(site: &Site, call: &Call, count: usize) -> Result<Option<Check
         (ChecksumScope::FullObject, Some(_)) => Err(checksums::invalid_value(algorithm.header())),
         (ChecksumScope::Composite, Some(parts)) if parts != count => Err(Failure::new(
             Code::BadDigest,
-            format!("The {} you specified is of {parts} parts, not of {count}.", algorithm.header()),
+            format!("The {} you specified is for {parts} parts, not for {count}.", algorithm.header()),
         )),
         _ => Ok(Some(checksum)),
     }
@@ -188,17 +190,17 @@ fn expected_size(call: &Call) -> Result<Option<u64>> {
 
 /// AbortMultipartUpload.
 pub(super) async fn abort(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     _: AbortMultipartUploadInput,
 ) -> Result<S3Response<AbortMultipartUploadOutput>> {
-    site.store.abort_upload(&call.context, &call.address()?, &call.upload_id()).await?;
+    service.store.abort_upload(&call.context, &call.address()?, &call.upload_id()).await?;
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
 
 /// ListMultipartUploads.
 pub(super) async fn list(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     input: ListMultipartUploadsInput,
 ) -> Result<S3Response<ListMultipartUploadsOutput>> {
@@ -213,14 +215,14 @@ pub(super) async fn list(
         after_upload: upload_marker.clone().map(UploadId),
         limit: usize::try_from(max_uploads).unwrap_or_default(),
     };
-    let page = site.store.list_uploads(&call.context, call.bucket()?, &request).await?;
+    let page = service.store.list_uploads(&call.context, call.bucket()?, &request).await?;
     let (mut uploads, mut prefixes) = (Vec::new(), Vec::new());
     for entry in page.entries {
         match entry {
             ListEntry::CommonPrefix(prefix) => {
                 prefixes.push(CommonPrefix { prefix: Some(encode.apply(&prefix)) });
             }
-            ListEntry::Key(_, upload) => uploads.push(listed(site, encode, upload)),
+            ListEntry::Key(_, upload) => uploads.push(listed(service, encode, upload)),
         }
     }
     let (next_key, next_upload) = page.next.clone().unzip();
@@ -242,16 +244,16 @@ pub(super) async fn list(
     Ok(S3Response::new(output))
 }
 
-fn listed(site: &Site, encode: Encoding, upload: UploadInfo) -> MultipartUpload {
+fn listed(service: &ServiceContext, encode: Encoding, upload: UploadInfo) -> MultipartUpload {
     MultipartUpload {
         checksum_algorithm: upload
             .checksum
             .map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
         checksum_type: upload.checksum.map(|(_, scope)| ChecksumType::from_static(scope.name())),
         initiated: Some(xml_time(upload.initiated)),
-        initiator: Some(site.initiator()),
+        initiator: Some(service.initiator()),
         key: Some(encode.apply(&upload.key)),
-        owner: Some(site.owner()),
+        owner: Some(service.owner()),
         storage_class: Some(storage_class(&upload)),
         upload_id: Some(upload.id.0),
     }

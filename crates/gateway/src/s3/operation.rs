@@ -1,7 +1,6 @@
-//! Which operation a request asks for. Decided here, before the router of `s3s`, because that one
-//! looks only for the sub-resources it knows and takes everything else for the plain operation: to it
-//! `DELETE /bucket?versioning` deletes the bucket. Here a request is an operation of ours exactly, or
-//! it is refused.
+//! The operation of a request. It is determined here, before the router of `s3s`, because that router recognises only
+//! the sub-resources that it supports and treats everything else as the plain operation: `DELETE /bucket?versioning`
+//! would delete the bucket. Here a request either matches an operation exactly or is rejected.
 
 use http::Method;
 use percent_encoding::percent_decode_str;
@@ -11,7 +10,7 @@ use super::query::Query;
 use crate::auth::Access;
 use crate::error::{Code, WireError};
 
-/// What the request's body is for.
+/// The use of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyUse {
     /// Not read.
@@ -23,27 +22,27 @@ pub(super) enum BodyUse {
 }
 
 const SMALL_XML: BodyUse = BodyUse::Xml(64 << 10);
-/// A thousand keys of 1,024 bytes, or ten thousand parts with checksums, generously written.
+/// Enough for 1,000 keys of 1,024 bytes, or 10,000 parts with checksums, with generous formatting.
 const LARGE_XML: BodyUse = BodyUse::Xml(4 << 20);
 
 macro_rules! operations {
     ($($name:ident $access:ident $body:expr,)*) => {
-        /// The operations of S3 that are here.
+        /// The supported S3 operations.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub(super) enum Operation { $($name,)* }
 
         impl Operation {
-            /// The name as S3 has it.
+            /// The name in S3.
             pub(super) const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// What the caller must be allowed to do to the bucket addressed.
+            /// The access that the client needs to the addressed bucket.
             pub(super) const fn access(self) -> Access {
                 match self { $(Self::$name => Access::$access,)* }
             }
 
-            /// What its body is for.
+            /// The use of its body.
             pub(super) const fn body(self) -> BodyUse {
                 match self { $(Self::$name => $body,)* }
             }
@@ -52,7 +51,7 @@ macro_rules! operations {
 }
 
 impl Operation {
-    /// The element that its document holds a list of, and the most of them.
+    /// The list element of its document, and the maximum number of them; `None` if the document has no list.
     pub(super) const fn list(self) -> Option<(&'static str, usize)> {
         match self {
             Self::CompleteMultipartUpload => Some(("Part", 10_000)),
@@ -89,8 +88,7 @@ operations! {
     UploadPartCopy Write BodyUse::None,
 }
 
-/// Query names that make a request another operation. Any that an operation of ours does not name is
-/// an operation that is not here.
+/// Query parameters that select another operation. One that no supported operation has selects an unsupported one.
 const SUBRESOURCES: &[&str] = &[
     "abac",
     "accelerate",
@@ -136,10 +134,10 @@ const SUBRESOURCES: &[&str] = &[
     "website",
 ];
 
-/// The header that makes a PUT a copy.
+/// The header that turns a PUT into a copy.
 pub(super) const COPY_SOURCE: &str = "x-amz-copy-source";
 
-/// What a request addresses.
+/// The resource that a request addresses.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     /// The bucket; `None` for the service itself.
@@ -149,8 +147,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Reads the path of a path-style request. Nothing in a key is special: it is what follows the
-    /// first `/` behind the bucket, decoded once.
+    /// Parses the path of a path-style request. The key is everything after the bucket's `/`, decoded once; nothing in
+    /// it is special.
     pub(super) fn parse(path: &str) -> Result<Self, WireError> {
         let invalid = || WireError::new(Code::InvalidUri, "Couldn't parse the specified URI.");
         let path = path.strip_prefix('/').ok_or_else(invalid)?;
@@ -174,7 +172,7 @@ pub(super) fn key_too_long() -> WireError {
     WireError::new(Code::KeyTooLong, "Your key is too long.")
 }
 
-/// The error of an operation that is not here.
+/// The error of an unsupported operation or feature.
 pub(super) fn not_implemented(what: &str) -> WireError {
     WireError::new(
         Code::NotImplemented,
@@ -182,22 +180,22 @@ pub(super) fn not_implemented(what: &str) -> WireError {
     )
 }
 
-/// Finds the operation.
+/// Determines the operation.
 pub(super) fn resolve(
     method: &Method,
     target: &Target,
     query: &Query,
     is_copy: bool,
 ) -> Result<Operation, WireError> {
-    let mut asked = query.names().filter(|name| SUBRESOURCES.contains(name));
-    let (first, second) = (asked.next(), asked.next());
+    let mut subresources = query.names().filter(|name| SUBRESOURCES.contains(name));
+    let (first, second) = (subresources.next(), subresources.next());
     if second.is_some_and(|second| Some(second) != first) {
         return Err(not_implemented("this combination of sub-resources"));
     }
     if query.get("versionId").is_some_and(|version| !matches!(version, "" | "null")) {
         return Err(not_implemented("versionId"));
     }
-    let not_here = || Err(not_implemented(first.unwrap_or(method.as_str())));
+    let unsupported = || Err(not_implemented(first.unwrap_or(method.as_str())));
     let not_allowed = || {
         Err(WireError::new(
             Code::MethodNotAllowed,
@@ -212,7 +210,7 @@ pub(super) fn resolve(
     let (Some(_), key) = (&target.bucket, &target.key) else {
         return match (method.as_str(), first) {
             ("GET", None) => Ok(Operation::ListBuckets),
-            ("OPTIONS", _) | (_, Some(_)) => not_here(),
+            ("OPTIONS", _) | (_, Some(_)) => unsupported(),
             _ => not_allowed(),
         };
     };
@@ -234,7 +232,7 @@ pub(super) fn resolve(
             ("PUT", None) => Operation::CreateBucket,
             ("DELETE", None) => Operation::DeleteBucket,
             ("POST", Some("delete")) => Operation::DeleteObjects,
-            _ => return not_here(),
+            _ => return unsupported(),
         }
     } else {
         match (method.as_str(), first) {
@@ -243,11 +241,13 @@ pub(super) fn resolve(
             ("GET", Some("tagging")) => Operation::GetObjectTagging,
             ("GET", Some("attributes")) => Operation::GetObjectAttributes,
             ("HEAD", None) => Operation::HeadObject,
-            ("PUT", None) if query.get("partNumber").is_some() => return Err(half_a_part()),
+            ("PUT", None) if query.get("partNumber").is_some() => return Err(incomplete_part_parameters()),
             ("PUT", None) if is_copy => Operation::CopyObject,
             ("PUT", None) => Operation::PutObject,
             ("PUT", Some("tagging")) => Operation::PutObjectTagging,
-            ("PUT", Some("uploadId")) if query.get("partNumber").is_none() => return Err(half_a_part()),
+            ("PUT", Some("uploadId")) if query.get("partNumber").is_none() => {
+                return Err(incomplete_part_parameters());
+            }
             ("PUT", Some("uploadId")) if is_copy => Operation::UploadPartCopy,
             ("PUT", Some("uploadId")) => Operation::UploadPart,
             ("POST", None) => return not_allowed(),
@@ -256,16 +256,16 @@ pub(super) fn resolve(
             ("DELETE", None) => Operation::DeleteObject,
             ("DELETE", Some("uploadId")) => Operation::AbortMultipartUpload,
             ("DELETE", Some("tagging")) => Operation::DeleteObjectTagging,
-            _ => return not_here(),
+            _ => return unsupported(),
         }
     };
     Ok(operation)
 }
 
-fn half_a_part() -> WireError {
+fn incomplete_part_parameters() -> WireError {
     WireError::new(
         Code::InvalidArgument,
-        "A part is written with both partNumber and uploadId; only one of them was given.",
+        "Uploading a part requires both partNumber and uploadId; only one of them was given.",
     )
 }
 
@@ -276,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_and_query_is_decided(path in "/?[ -~]{0,40}", query in "[ -~]{0,40}", method in "[A-Z]{3,6}") {
+        fn resolving_any_path_and_query_does_not_panic(path in "/?[ -~]{0,40}", query in "[ -~]{0,40}", method in "[A-Z]{3,6}") {
             if let (Ok(target), Ok(query)) = (Target::parse(&path), Query::parse(Some(&query))) {
                 let found = resolve(&method.parse().unwrap(), &target, &query, false);
                 if let Ok(operation) = found {
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    fn asked(method: &str, path: &str, query: &str) -> Result<&'static str, &'static str> {
+    fn resolved(method: &str, path: &str, query: &str) -> Result<&'static str, &'static str> {
         let target = Target::parse(path).map_err(|e| e.code().as_str())?;
         let query = Query::parse(Some(query)).map_err(|e| e.code().as_str())?;
         resolve(&method.parse().unwrap(), &target, &query, false)
@@ -303,34 +303,34 @@ mod tests {
     }
 
     #[test]
-    fn plain_operations() {
-        assert_eq!(asked("GET", "/", ""), Ok("ListBuckets"));
-        assert_eq!(asked("GET", "/abc/", "list-type=2"), Ok("ListObjectsV2"));
-        assert_eq!(asked("GET", "/abc//", "x-id=GetObject"), Ok("GetObject"));
-        assert_eq!(asked("PUT", "/abc/k", "partNumber=1&uploadId=u"), Ok("UploadPart"));
-        assert_eq!(asked("DELETE", "/abc/k", "versionId=null"), Ok("DeleteObject"));
+    fn supported_operations_are_resolved() {
+        assert_eq!(resolved("GET", "/", ""), Ok("ListBuckets"));
+        assert_eq!(resolved("GET", "/abc/", "list-type=2"), Ok("ListObjectsV2"));
+        assert_eq!(resolved("GET", "/abc//", "x-id=GetObject"), Ok("GetObject"));
+        assert_eq!(resolved("PUT", "/abc/k", "partNumber=1&uploadId=u"), Ok("UploadPart"));
+        assert_eq!(resolved("DELETE", "/abc/k", "versionId=null"), Ok("DeleteObject"));
     }
 
     #[test]
-    fn what_is_not_here_is_never_taken_for_something_else() {
+    fn unsupported_operations_are_rejected() {
         for sub in SUBRESOURCES {
             for method in ["PUT", "DELETE"] {
-                assert_eq!(asked(method, "/abc", sub), Err("NotImplemented"), "{method} ?{sub}");
+                assert_eq!(resolved(method, "/abc", sub), Err("NotImplemented"), "{method} ?{sub}");
             }
         }
-        assert_eq!(asked("DELETE", "/abc/k", "acl"), Err("NotImplemented"));
-        assert_eq!(asked("DELETE", "/abc/k", "versionId=v1"), Err("NotImplemented"));
-        assert_eq!(asked("PUT", "/abc/k", "tagging&acl"), Err("NotImplemented"));
-        assert_eq!(asked("PUT", "/abc/k", "partNumber=1"), Err("InvalidArgument"));
-        assert_eq!(asked("PUT", "/abc/k", "uploadId=u"), Err("InvalidArgument"));
-        assert_eq!(asked("POST", "/abc", ""), Err("NotImplemented"));
-        assert_eq!(asked("OPTIONS", "/abc/k", ""), Err("NotImplemented"));
-        assert_eq!(asked("PATCH", "/abc/k", ""), Err("MethodNotAllowed"));
-        assert_eq!(asked("PUT", "/", ""), Err("MethodNotAllowed"));
+        assert_eq!(resolved("DELETE", "/abc/k", "acl"), Err("NotImplemented"));
+        assert_eq!(resolved("DELETE", "/abc/k", "versionId=v1"), Err("NotImplemented"));
+        assert_eq!(resolved("PUT", "/abc/k", "tagging&acl"), Err("NotImplemented"));
+        assert_eq!(resolved("PUT", "/abc/k", "partNumber=1"), Err("InvalidArgument"));
+        assert_eq!(resolved("PUT", "/abc/k", "uploadId=u"), Err("InvalidArgument"));
+        assert_eq!(resolved("POST", "/abc", ""), Err("NotImplemented"));
+        assert_eq!(resolved("OPTIONS", "/abc/k", ""), Err("NotImplemented"));
+        assert_eq!(resolved("PATCH", "/abc/k", ""), Err("MethodNotAllowed"));
+        assert_eq!(resolved("PUT", "/", ""), Err("MethodNotAllowed"));
     }
 
     #[test]
-    fn targets() {
+    fn paths_are_parsed_into_bucket_and_key() {
         let key =
             |path| Target::parse(path).map(|t| t.key.map(|k| k.as_str().to_owned())).map_err(|e| e.code());
         assert_eq!(key("/abc"), Ok(None));

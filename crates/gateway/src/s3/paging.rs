@@ -1,6 +1,6 @@
-//! What the listings have in common, of keys, buckets, uploads and parts: the size of a page, how names are
-//! written in it, and the token that names where the next one begins. A token holds that name itself, so that
-//! nothing is kept between two pages and a token outlives a restart.
+//! The common parts of the listings of keys, buckets, uploads and parts: the page size, the encoding of names, and the
+//! continuation token. A token contains the name after which the next page begins, so that no state is kept between
+//! pages and a token survives a restart.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
@@ -9,19 +9,19 @@ use s3s::dto::EncodingType;
 
 use super::failure::{Failure, Result};
 
-/// The most entries of one page of keys, uploads or parts.
+/// The maximum number of entries of one page of keys, uploads or parts.
 pub(super) const MAX_ENTRIES: i32 = 1000;
 
-/// What `encoding-type=url` leaves as it is.
+/// The characters that `encoding-type=url` does not encode.
 const URL_SAFE: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
-/// The one-byte head of a token: its form.
-const TOKEN_FORM: u8 = 1;
+/// The first byte of a token: the version of its format.
+const TOKEN_VERSION: u8 = 1;
 
-/// A page's size: not negative, cut at S3's most.
-pub(super) fn limit(asked: Option<i32>, name: &str) -> Result<i32> {
-    match asked {
+/// A page's size, at most S3's maximum. Fails if it is negative.
+pub(super) fn limit(requested: Option<i32>, name: &str) -> Result<i32> {
+    match requested {
         None => Ok(MAX_ENTRIES),
         Some(limit) if limit < 0 => {
             Err(Failure::argument(format!("Argument {name} must be an integer between 0 and 2147483647")))
@@ -30,7 +30,7 @@ pub(super) fn limit(asked: Option<i32>, name: &str) -> Result<i32> {
     }
 }
 
-/// How names are written.
+/// The encoding of names in a listing.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Encoding {
     Plain,
@@ -38,16 +38,16 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// Reads `encoding-type`.
-    pub(super) fn of(asked: Option<&EncodingType>) -> Result<Self> {
-        match asked.map(EncodingType::as_str) {
+    /// Parses `encoding-type`.
+    pub(super) fn of(requested: Option<&EncodingType>) -> Result<Self> {
+        match requested.map(EncodingType::as_str) {
             None | Some("") => Ok(Self::Plain),
             Some(EncodingType::URL) => Ok(Self::Url),
             Some(_) => Err(Failure::argument("Invalid Encoding Method specified in Request")),
         }
     }
 
-    /// Writes a name.
+    /// Encodes a name.
     pub(super) fn apply(self, name: &str) -> String {
         match self {
             Self::Plain => name.to_owned(),
@@ -56,22 +56,22 @@ impl Encoding {
     }
 }
 
-/// A token that names where the next page begins: opaque to clients.
+/// A token for the page after the given name; opaque to clients.
 pub(super) fn encode_token(after: &str) -> String {
-    let mut bytes = vec![TOKEN_FORM];
+    let mut bytes = vec![TOKEN_VERSION];
     bytes.extend_from_slice(after.as_bytes());
     BASE64URL.encode(bytes)
 }
 
-/// Reads a token of ours.
+/// Parses a token.
 pub(super) fn decode_token(token: &str) -> Result<String> {
-    let refuse = || Failure::argument("The continuation token provided is incorrect");
-    let bytes = BASE64URL.decode(token).map_err(|_| refuse())?;
+    let invalid = || Failure::argument("The continuation token provided is incorrect");
+    let bytes = BASE64URL.decode(token).map_err(|_| invalid())?;
     match bytes.split_first() {
-        Some((&TOKEN_FORM, after)) if !after.is_empty() => {
-            std::str::from_utf8(after).map(str::to_owned).map_err(|_| refuse())
+        Some((&TOKEN_VERSION, after)) if !after.is_empty() => {
+            std::str::from_utf8(after).map(str::to_owned).map_err(|_| invalid())
         }
-        _ => Err(refuse()),
+        _ => Err(invalid()),
     }
 }
 
@@ -80,15 +80,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens() {
+    fn tokens_decode_to_their_name() {
         assert_eq!(decode_token(&encode_token("a/ü")).unwrap(), "a/ü");
-        for bad in ["", "garbage", "!!!", "AAAA", &BASE64URL.encode([TOKEN_FORM])] {
+        for bad in ["", "garbage", "!!!", "AAAA", &BASE64URL.encode([TOKEN_VERSION])] {
             assert!(decode_token(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn encoding_leaves_slashes() {
+    fn url_encoding_retains_slashes() {
         assert_eq!(Encoding::Url.apply("a b/ü+~"), "a%20b/%C3%BC%2B~");
     }
 }

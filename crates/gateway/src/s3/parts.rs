@@ -1,4 +1,4 @@
-//! The parts of an upload: write, copy into, list.
+//! Operations on the parts of an upload: upload, copy, list.
 
 use http::StatusCode;
 use http::header::{ETAG, HeaderMap};
@@ -19,26 +19,25 @@ use super::copy::source;
 use super::failure::{Failure, Result};
 use super::multipart::{info, storage_class};
 use super::paging::limit;
-use super::site::Site;
+use super::site::ServiceContext;
 
-/// UploadPart. The upload says which checksum its object needs: it is computed whether or not the client
-/// sends one.
-pub(super) async fn upload(site: &Site, call: &Call) -> Result<Plain> {
+/// UploadPart. The upload determines the checksum of its object, which is computed even if the client sends none.
+pub(super) async fn upload(service: &ServiceContext, call: &Call) -> Result<Plain> {
     let (address, number) = (call.address()?, call.part_number()?);
     let length = call.payload_length()?;
     let plan = Plan::read(call)?;
-    let needed = info(site, call).await?.checksum.map(|(algorithm, _)| algorithm);
+    let needed = info(service, call).await?.checksum.map(|(algorithm, _)| algorithm);
     let algorithms = algorithms(needed, plan.algorithm())?;
     let shown = plan.algorithm().or(needed);
     let request = StageRequest {
         size: Some(length),
         algorithms,
         verify_md5: plan.md5.is_some(),
-        etag: site.options.etag,
+        etag: service.options.etag,
         ..StageRequest::default()
     };
     let mut staged =
-        site.store.stage_part(&call.context, &address, &call.upload_id(), number, request).await?;
+        service.store.stage_part(&call.context, &address, &call.upload_id(), number, request).await?;
     call.pour(staged.as_mut()).await?;
     let expected = plan.expected(call, Some(length))?;
     let (committed, _) = staged.commit(expected).await?;
@@ -53,7 +52,7 @@ pub(super) async fn upload(site: &Site, call: &Call) -> Result<Plain> {
     Ok(Plain::new(StatusCode::OK, headers))
 }
 
-/// What to compute of a part: what the object is made of, and what the client promised.
+/// The checksums to compute for a part: the one that the object needs, and the one that the client declared.
 fn algorithms(needed: Option<Algorithm>, sent: Option<Algorithm>) -> Result<Vec<Algorithm>> {
     match (needed, sent) {
         (Some(needed), Some(sent)) if needed != sent => Err(Failure::request(format!(
@@ -69,7 +68,7 @@ fn algorithms(needed: Option<Algorithm>, sent: Option<Algorithm>) -> Result<Vec<
 
 /// UploadPartCopy.
 pub(super) async fn copy(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     _: UploadPartCopyInput,
 ) -> Result<S3Response<UploadPartCopyOutput>> {
@@ -80,10 +79,10 @@ pub(super) async fn copy(
         destination: call.address()?,
         upload: call.upload_id(),
         number: call.part_number()?,
-        etag: site.options.etag,
+        etag: service.options.etag,
     };
     let committed =
-        site.store.copy_part(&call.context, request).await.map_err(|error| match error.reason() {
+        service.store.copy_part(&call.context, request).await.map_err(|error| match error.reason() {
             Reason::InvalidRange => Failure::argument("Range specified is not valid for the source object"),
             _ => conditions::on_source(error),
         })?;
@@ -99,7 +98,7 @@ pub(super) async fn copy(
     }))
 }
 
-/// Both ends must be given here.
+/// Parses the range of a copy. Both ends must be given.
 fn copy_range(text: &str) -> Result<ByteRange> {
     match ByteRange::parse(text) {
         Some(range @ ByteRange::Inclusive { .. }) => Ok(range),
@@ -112,7 +111,7 @@ fn copy_range(text: &str) -> Result<ByteRange> {
 
 /// ListParts.
 pub(super) async fn list(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     input: ListPartsInput,
 ) -> Result<S3Response<ListPartsOutput>> {
@@ -125,9 +124,10 @@ pub(super) async fn list(
             Failure::argument("Argument part-number-marker must be an integer between 0 and 10000")
         })?),
     };
-    let at_most = usize::try_from(max_parts).unwrap_or_default();
-    let page = site.store.list_parts(&call.context, &address, &call.upload_id(), after, at_most).await?;
-    let next = page.next.filter(|_| at_most > 0);
+    let page_limit = usize::try_from(max_parts).unwrap_or_default();
+    let page =
+        service.store.list_parts(&call.context, &address, &call.upload_id(), after, page_limit).await?;
+    let next = page.next.filter(|_| page_limit > 0);
     let last = page.parts.last().map_or(marker, |part| i32::from(part.number.get()));
     let checksum = page.upload.checksum;
     let parts = page.parts.iter().map(|part| {
@@ -148,8 +148,8 @@ pub(super) async fn list(
         upload_id: Some(page.upload.id.0.clone()),
         checksum_algorithm: checksum.map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
         checksum_type: checksum.map(|(_, scope)| ChecksumType::from_static(scope.name())),
-        initiator: Some(site.initiator()),
-        owner: Some(site.owner()),
+        initiator: Some(service.initiator()),
+        owner: Some(service.owner()),
         is_truncated: Some(next.is_some()),
         max_parts: Some(max_parts),
         part_number_marker: Some(marker),

@@ -1,12 +1,12 @@
-//! A request's query, decoded once. Names keep their case, values may be empty; the first of a
-//! repeated name counts, and a repetition with another value is refused.
+//! A request's query, decoded once. Names retain their case, and values may be empty. A name may be repeated only with
+//! the same value.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 
 use crate::error::{Code, WireError};
 
-/// Parameters of a presigned URL that speak of the signature itself.
+/// Parameters of a presigned URL that belong to the signature itself.
 const SIGNATURE: &[&str] = &[
     "x-amz-algorithm",
     "x-amz-content-sha256",
@@ -18,8 +18,7 @@ const SIGNATURE: &[&str] = &[
     "x-amz-signedheaders",
 ];
 
-/// The most parameters of a request: several times what any operation takes. Each is compared with all
-/// others.
+/// The maximum number of query parameters: several times what any operation uses. Bounds their quadratic comparison.
 const MAX_PARAMETERS: usize = 100;
 
 /// Name and value pairs.
@@ -33,7 +32,7 @@ impl Query {
         if items().nth(MAX_PARAMETERS).is_some() {
             return Err(WireError::new(
                 Code::InvalidArgument,
-                format!("A request has at most {MAX_PARAMETERS} query parameters."),
+                format!("A request may have at most {MAX_PARAMETERS} query parameters."),
             ));
         }
         let mut pairs: Vec<(String, String)> = Vec::new();
@@ -64,24 +63,24 @@ impl Query {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Whether `s3s` must not see some of it: what was decided before it (signatures) or is decided
-    /// behind it (`response-*`).
+    /// Returns true if it has parameters that `s3s` must not see: those handled before it (signatures) or after it
+    /// (`response-*`).
     pub(super) fn needs_cut(&self) -> bool {
-        self.names().any(is_cut)
+        self.names().any(is_hidden_from_s3s)
     }
 
-    /// The query without what `s3s` must not see.
+    /// The query without the parameters that `s3s` must not see.
     pub(super) fn cut(&self) -> String {
         use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-        let pairs = self.0.iter().filter(|(name, _)| !is_cut(name)).map(|(name, value)| {
+        let pairs = self.0.iter().filter(|(name, _)| !is_hidden_from_s3s(name)).map(|(name, value)| {
             let encode = |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
             format!("{}={}", encode(name), encode(value))
         });
         pairs.collect::<Vec<_>>().join("&")
     }
 
-    /// Adds the headers that a presigned URL carries in its query (`x-amz-checksum-crc32=...`), as S3
-    /// takes them. A header that says otherwise is refused: only one of the two was signed.
+    /// Adds the headers that a presigned URL has in its query (`x-amz-checksum-crc32=...`), as S3 does. Fails if a
+    /// header has another value: only one of the two was signed.
     pub(super) fn lift_headers(&self, headers: &mut HeaderMap) -> Result<(), WireError> {
         if self.get("X-Amz-Signature").is_none() {
             return Ok(());
@@ -113,7 +112,7 @@ impl Query {
     }
 }
 
-fn is_cut(name: &str) -> bool {
+fn is_hidden_from_s3s(name: &str) -> bool {
     let begins =
         |prefix: &str| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
     begins("x-amz-") || begins("response-") || matches!(name, "Signature" | "AWSAccessKeyId" | "Expires")
@@ -136,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decoding() {
+    fn a_query_is_decoded_once() {
         let query = Query::parse(Some("a=1&b&c=x+y%2B&a=1&prefix=%C3%BC")).unwrap();
         assert_eq!(query.get("a"), Some("1"));
         assert_eq!(query.get("b"), Some(""));
@@ -147,10 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn parameters_end_somewhere() {
+    fn the_number_of_parameters_is_limited() {
         let many = |count: usize| (0..count).map(|n| format!("{n}=")).collect::<Vec<_>>().join("&");
         assert_eq!(Query::parse(Some(&many(100))).unwrap().names().count(), 100);
-        // Before anything of them is decoded.
+        // The limit is checked before anything is decoded.
         let more = many(101) + "&%FF";
         assert_eq!(Query::parse(Some(&more)).unwrap_err().code(), Code::InvalidArgument);
     }

@@ -1,4 +1,4 @@
-//! GetObject and HeadObject: whole, by range or by part; conditions; overrides of the answer's headers.
+//! The operations GetObject and HeadObject: whole, by range or by part; conditions; overrides of response headers.
 
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -13,10 +13,10 @@ use super::call::Call;
 use super::checksums;
 use super::conditions;
 use super::failure::{Failure, Result};
-use super::site::Site;
+use super::site::ServiceContext;
 use crate::error::Code;
 
-/// Query parameters that replace a header of the answer.
+/// Query parameters that override a response header.
 const OVERRIDES: &[(&str, HeaderName)] = &[
     ("response-cache-control", header::CACHE_CONTROL),
     ("response-content-disposition", header::CONTENT_DISPOSITION),
@@ -26,48 +26,49 @@ const OVERRIDES: &[(&str, HeaderName)] = &[
     ("response-expires", header::EXPIRES),
 ];
 
-/// A body of at most this size leaves the store however slowly the client reads: the socket takes it.
+/// A body of at most this size leaves the store regardless of the client's speed: the socket buffers it.
 const MAX_BUFFERED_BYTES: u64 = 256 << 10;
 
-/// What a store reads besides the bytes that it is asked for: their head, and what else is in the blocks that they begin and end in.
-const BESIDE: usize = 128 << 10;
+/// Bytes that a store reads in addition to the requested ones: their header, and the rest of the first and last block.
+const READ_OVERHEAD_BYTES: usize = 128 << 10;
 
 /// GetObject.
-pub(super) async fn get(site: &Site, call: &Call) -> Result<Plain> {
+pub(super) async fn get(service: &ServiceContext, call: &Call) -> Result<Plain> {
     let request = selection(call)?;
     let overrides = overrides(call)?;
-    let (found, select) = match find(site, call, request.clone()).await {
+    let (found, select) = match find(service, call, request.clone()).await {
         Ok(found) => found,
-        Err(error) => return Err(explain(site, call, &request, error).await),
+        Err(error) => return Err(explain(service, call, &request, error).await),
     };
     keep_for(&call.context, found.span);
-    let (headers, status) = headers(site, call, select, (&found.info, found.span), overrides).await?;
+    let (headers, status) = headers(service, call, select, (&found.info, found.span), overrides).await?;
     Ok(Plain { status, headers, body: Some(found.body) })
 }
 
-/// Gives back the memory that a read turns out not to need, so that others need not wait for it: what is asked for does not say how large
-/// the object is.
+/// Releases the memory that a read does not need, so that other requests need not wait for it. The object's size was
+/// unknown when the memory was reserved.
 pub(crate) fn keep_for(context: &Context, span: Span) {
     if span.length <= MAX_BUFFERED_BYTES {
         context.window.set_min_size(0);
     }
     let bytes = usize::try_from(span.length).unwrap_or(usize::MAX);
-    context.window.keep(bytes.saturating_add(BESIDE));
+    context.window.keep(bytes.saturating_add(READ_OVERHEAD_BYTES));
 }
 
 /// HeadObject.
-pub(super) async fn head(site: &Site, call: &Call) -> Result<Plain> {
+pub(super) async fn head(service: &ServiceContext, call: &Call) -> Result<Plain> {
     let request = selection(call)?;
     let overrides = overrides(call)?;
-    let found = match site.store.head(&call.context, &call.address()?, request.clone()).await {
+    let found = match service.store.head(&call.context, &call.address()?, request.clone()).await {
         Ok(found) => found,
-        Err(error) => return Err(explain(site, call, &request, error).await),
+        Err(error) => return Err(explain(service, call, &request, error).await),
     };
-    let (headers, status) = headers(site, call, request.select, (&found.info, found.span), overrides).await?;
+    let (headers, status) =
+        headers(service, call, request.select, (&found.info, found.span), overrides).await?;
     Ok(Plain::new(status, headers))
 }
 
-/// Which bytes, under which conditions.
+/// The requested bytes and conditions.
 fn selection(call: &Call) -> Result<GetRequest> {
     let range = call.header_list("range")?;
     let select = match (call.query.get("partNumber"), range) {
@@ -81,29 +82,33 @@ fn selection(call: &Call) -> Result<GetRequest> {
     Ok(GetRequest { select, conditions: conditions::of_read(call)? })
 }
 
-/// Reads; a range under `If-Range` is taken only of the object the caller knows, decided by the store in
-/// the same breath. A date in `If-Range` is too coarse for that, so that the whole is served.
-async fn find(site: &Site, call: &Call, mut request: GetRequest) -> Result<(Found<Body>, Select), Error> {
+/// Reads an object. A range with `If-Range` is served only if the object has that entity tag, which the store checks
+/// atomically with the read. A date in `If-Range` is too coarse for that, so the whole object is served.
+async fn find(
+    service: &ServiceContext,
+    call: &Call,
+    mut request: GetRequest,
+) -> Result<(Found<Body>, Select), Error> {
     let address = call.address().map_err(|_| Error::new(Reason::InvalidKey, "the request names no key"))?;
     let select = request.select;
     let if_range = call.header("if-range").ok().flatten();
     let (Some(if_range), Select::Range(_)) = (if_range, select) else {
-        return Ok((site.store.get(&call.context, &address, request).await?, select));
+        return Ok((service.store.get(&call.context, &address, request).await?, select));
     };
     if if_range.starts_with('"') && request.conditions.if_match.is_none() {
         let mut guarded = request.clone();
         guarded.conditions.if_match = Some(ETagMatch::OneOf(vec![ETag::from_text(if_range)]));
-        match site.store.get(&call.context, &address, guarded).await {
+        match service.store.get(&call.context, &address, guarded).await {
             Err(error) if error.reason() == Reason::PreconditionFailed => {}
             result => return Ok((result?, select)),
         }
     }
     request.select = Select::Whole;
-    Ok((site.store.get(&call.context, &address, request).await?, Select::Whole))
+    Ok((service.store.get(&call.context, &address, request).await?, Select::Whole))
 }
 
 async fn headers(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     select: Select,
     (info, span): (&ObjectInfo, Span),
@@ -123,9 +128,10 @@ async fn headers(
             }
             if wants_checksums && info.parts.is_some() {
                 let before = PartNumber::new(i64::from(number.get()) - 1).ok();
-                let (parts, _) = site.store.object_parts(&call.context, &call.address()?, before, 1).await?;
+                let (parts, _) =
+                    service.store.object_parts(&call.context, &call.address()?, before, 1).await?;
                 if let Some(part) = parts.iter().find(|part| part.number == number) {
-                    // The values are of the part itself; of a composite checksum S3 says so.
+                    // The values are those of the part itself. S3 sends the type only for a composite checksum.
                     let scope = Some(info.scope).filter(|scope| *scope == ChecksumScope::Composite);
                     checksums::add_headers(&mut headers, &part.checksums, scope, None);
                 }
@@ -156,16 +162,16 @@ fn overrides(call: &Call) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-/// Adds what the answer to a refused read says of the object besides: validators to a 304, the size to a
-/// 416. Asked for again, so that it may speak of a newer object; it is advice, nothing hangs on it.
-async fn explain(site: &Site, call: &Call, request: &GetRequest, error: Error) -> Failure {
+/// Adds facts about the object to the response to a rejected read: validators to a 304, the size to a 416. They are
+/// read again, so they may belong to a newer object, but are only advisory.
+async fn explain(service: &ServiceContext, call: &Call, request: &GetRequest, error: Error) -> Failure {
     let reason = error.reason();
     let mut failure = Failure::from(error);
     if !matches!(reason, Reason::NotModified | Reason::InvalidRange) {
         return failure;
     }
     let Ok(address) = call.address() else { return failure };
-    let Ok(found) = site.store.head(&call.context, &address, GetRequest::default()).await else {
+    let Ok(found) = service.store.head(&call.context, &address, GetRequest::default()).await else {
         return failure;
     };
     if reason == Reason::NotModified {

@@ -1,5 +1,5 @@
-//! Headers that ask for something that is not here. A request that carries one is refused: to ignore it
-//! would pretend. A checksum that nobody compares would, too.
+//! Headers that request unsupported features. A request with one is rejected, because ignoring it would pretend that
+//! the feature works. The same holds for a checksum that would not be verified.
 
 use http::{HeaderMap, HeaderValue};
 use tradewind_core::Algorithm;
@@ -7,8 +7,8 @@ use tradewind_core::Algorithm;
 use super::checksums;
 use super::failure::{Failure, Result};
 
-/// Refused whatever they say.
-const REFUSED: &[&str] = &[
+/// Rejected regardless of their value.
+const REJECTED_NAMES: &[&str] = &[
     "x-amz-bypass-governance-retention",
     "x-amz-expected-bucket-owner",
     "x-amz-if-match-initiated-time",
@@ -20,34 +20,34 @@ const REFUSED: &[&str] = &[
     "x-amz-write-offset-bytes",
 ];
 
-/// Refused with whatever follows.
-const REFUSED_PREFIXES: &[&str] = &[
+/// Rejected if a name begins with one of these.
+const REJECTED_PREFIXES: &[&str] = &[
     "x-amz-copy-source-server-side-encryption",
     "x-amz-grant-",
     "x-amz-object-lock-",
     "x-amz-server-side-encryption",
 ];
 
-/// Refused unless they say what is the case anyway.
+/// Rejected unless they request the existing behaviour.
 const ALLOWED_VALUES: &[(&str, &[&str])] = &[
     ("x-amz-acl", &["private", "bucket-owner-full-control"]),
     ("x-amz-bucket-object-lock-enabled", &["false", "False"]),
     ("x-amz-object-ownership", &["BucketOwnerEnforced"]),
 ];
 
-/// Looks for them.
+/// Checks a request's headers.
 pub(super) fn check(headers: &HeaderMap) -> Result<()> {
     for (name, value) in headers {
         let name = name.as_str();
         if !name.starts_with("x-amz-") {
             continue;
         }
-        let is_refused = REFUSED.contains(&name)
-            || REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        let is_rejected = REJECTED_NAMES.contains(&name)
+            || REJECTED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
             || ALLOWED_VALUES.iter().any(|(other, allowed)| {
                 *other == name && !allowed.iter().any(|v| v.as_bytes() == value.as_bytes())
             });
-        if is_refused {
+        if is_rejected {
             return Err(Failure::not_implemented(name));
         }
         check_checksum(name, value)?;
@@ -55,7 +55,7 @@ pub(super) fn check(headers: &HeaderMap) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a checksum of an unknown kind, and one without a value.
+/// Rejects a checksum of an unknown algorithm, and one without a value.
 fn check_checksum(name: &str, value: &HeaderValue) -> Result<()> {
     let is_about_checksums = match name {
         "x-amz-checksum-mode" => return Ok(()),
@@ -83,7 +83,7 @@ mod tests {
     use http::{HeaderName, HeaderValue};
 
     #[test]
-    fn only_what_is_so_anyway_passes() {
+    fn only_headers_without_effect_are_accepted() {
         let passes = |name: &'static str, value: &'static str| {
             let headers =
                 HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]);
@@ -99,8 +99,8 @@ mod tests {
     }
 
     #[test]
-    fn checksums_that_nobody_compares_are_refused() {
-        let refused = |name: &'static str, value: &'static str| {
+    fn checksums_that_would_not_be_verified_are_rejected() {
+        let rejection_code = |name: &'static str, value: &'static str| {
             let headers =
                 HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]);
             check(&headers).err().map(|failure| {
@@ -110,19 +110,19 @@ mod tests {
         };
         let invalid = Some(crate::error::Code::InvalidRequest);
         for algorithm in Algorithm::ALL {
-            assert_eq!(refused(algorithm.header(), "AAAA"), None, "its value is compared later");
-            assert_eq!(refused(algorithm.header(), " "), invalid);
-            assert_eq!(refused("x-amz-checksum-algorithm", algorithm.name()), None);
-            assert_eq!(refused("x-amz-sdk-checksum-algorithm", algorithm.name()), None);
+            assert_eq!(rejection_code(algorithm.header(), "AAAA"), None, "its value is verified later");
+            assert_eq!(rejection_code(algorithm.header(), " "), invalid);
+            assert_eq!(rejection_code("x-amz-checksum-algorithm", algorithm.name()), None);
+            assert_eq!(rejection_code("x-amz-sdk-checksum-algorithm", algorithm.name()), None);
         }
         for name in ["x-amz-checksum-blake3", "x-amz-checksum-", "x-amz-checksum-sha-256"] {
-            assert_eq!(refused(name, "AAAA"), invalid, "{name}");
+            assert_eq!(rejection_code(name, "AAAA"), invalid, "{name}");
         }
         for name in ["x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"] {
-            assert_eq!((refused(name, "BLAKE3"), refused(name, "")), (invalid, invalid));
+            assert_eq!((rejection_code(name, "BLAKE3"), rejection_code(name, "")), (invalid, invalid));
         }
-        assert_eq!(refused("x-amz-checksum-type", ""), invalid);
-        assert_eq!(refused("x-amz-checksum-mode", ""), None);
-        assert_eq!(refused("x-amz-meta-x-amz-checksum-blake3", "x"), None);
+        assert_eq!(rejection_code("x-amz-checksum-type", ""), invalid);
+        assert_eq!(rejection_code("x-amz-checksum-mode", ""), None);
+        assert_eq!(rejection_code("x-amz-meta-x-amz-checksum-blake3", "x"), None);
     }
 }

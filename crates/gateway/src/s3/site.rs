@@ -1,5 +1,5 @@
-//! What every operation works with besides the call: the store, and what was said once for all calls. It lies
-//! below the operations and knows none of them, so that each can take it without knowing the others.
+//! The store and settings common to all operations. It depends on no operation, so that each operation can use it
+//! without depending on the others.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use s3s::dto::{Initiator, Owner};
 use tradewind_core::ObjectStore;
 use tradewind_core::store::ETagForm;
 
-/// What operations are told once.
+/// Settings of the operations.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The region that buckets are in.
+    /// The region of all buckets.
     pub region: String,
-    /// Whether clients speak TLS with this server: where an answer says where something is.
+    /// True if clients connect with TLS; determines the scheme of returned URLs.
     pub is_tls: bool,
-    /// Which entity tag writes make.
+    /// The form of entity tag that writes create.
     pub etag: ETagForm,
-    /// The owner of everything, as listings name it.
+    /// The ID of the owner of all buckets and objects.
     pub owner_id: String,
-    /// How many of a multi-delete's keys are in flight at a time, so that they share commits.
+    /// Concurrent deletes of one multi-delete, so that they share commits.
     pub delete_concurrency: usize,
 }
 
@@ -28,27 +28,27 @@ impl Default for Options {
             region: "us-east-1".to_owned(),
             is_tls: false,
             etag: ETagForm::Md5,
-            // "tradewind", in the form of AWS's canonical ids: 64 hexadecimal digits.
+            // "tradewind" in the format of AWS's canonical IDs: 64 hexadecimal digits.
             owner_id: format!("{:0<64}", "747261646577696e64"),
             delete_concurrency: 64,
         }
     }
 }
 
-/// A store as S3 shows it: with a region, an owner and a form of entity tag. Cheap to clone.
+/// A store with the settings of its S3 interface: region, owner and form of entity tag. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Site {
+pub(super) struct ServiceContext {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) options: Arc<Options>,
 }
 
-impl Site {
-    /// The owner of everything.
+impl ServiceContext {
+    /// The owner of all buckets and objects.
     pub(super) fn owner(&self) -> Owner {
         Owner { id: Some(self.options.owner_id.clone()), display_name: Some("tradewind".to_owned()) }
     }
 
-    /// Who begins uploads.
+    /// The initiator of all uploads.
     pub(super) fn initiator(&self) -> Initiator {
         let owner = self.owner();
         Initiator { id: owner.id, display_name: owner.display_name }

@@ -1,4 +1,4 @@
-//! Object tags on their own.
+//! The operations on object tags.
 
 use s3s::S3Response;
 use s3s::dto::{
@@ -11,15 +11,15 @@ use tradewind_core::store::GetRequest;
 use super::call::Call;
 use super::failure::{Failure, Result};
 use super::metadata::checked_tags;
-use super::site::Site;
+use super::site::ServiceContext;
 
 /// GetObjectTagging.
 pub(super) async fn get(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     _: GetObjectTaggingInput,
 ) -> Result<S3Response<GetObjectTaggingOutput>> {
-    let found = site.store.head(&call.context, &call.address()?, GetRequest::default()).await?;
+    let found = service.store.head(&call.context, &call.address()?, GetRequest::default()).await?;
     let tag = |(key, value): &(String, String)| Tag { key: Some(key.clone()), value: Some(value.clone()) };
     let tag_set = found.info.metadata.tags.pairs().iter().map(tag).collect();
     Ok(S3Response::new(GetObjectTaggingOutput { tag_set, version_id: None }))
@@ -27,23 +27,23 @@ pub(super) async fn get(
 
 /// PutObjectTagging: replaces all tags.
 pub(super) async fn put(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     input: PutObjectTaggingInput,
 ) -> Result<S3Response<PutObjectTaggingOutput>> {
     let pair = |tag: Tag| Some((tag.key?, tag.value?));
     let pairs: Option<Vec<_>> = input.tagging.tag_set.into_iter().map(pair).collect();
     let tags = checked_tags(pairs.ok_or_else(Failure::xml)?)?;
-    site.store.set_tags(&call.context, &call.address()?, tags).await?;
+    service.store.set_tags(&call.context, &call.address()?, tags).await?;
     Ok(S3Response::new(PutObjectTaggingOutput::default()))
 }
 
 /// DeleteObjectTagging.
 pub(super) async fn delete(
-    site: &Site,
+    service: &ServiceContext,
     call: &Call,
     _: DeleteObjectTaggingInput,
 ) -> Result<S3Response<DeleteObjectTaggingOutput>> {
-    site.store.set_tags(&call.context, &call.address()?, Tags::default()).await?;
+    service.store.set_tags(&call.context, &call.address()?, Tags::default()).await?;
     Ok(S3Response::new(DeleteObjectTaggingOutput::default()))
 }

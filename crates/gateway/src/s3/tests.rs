@@ -1,5 +1,5 @@
-//! Requests through the operations, in process, over the memory store. Authentication and framing are not
-//! here: requests begin as the server hands them over.
+//! Requests to the operations, in process, on the memory store. They are given as the server passes them on: already
+//! authenticated and without framing.
 
 mod checksums;
 mod listing;
@@ -23,13 +23,13 @@ use crate::body::RequestBody;
 use crate::error::{Code, WireError};
 use crate::request_id::RequestId;
 
-/// Operations over an empty store, called as the root key unless told otherwise.
+/// Operations on an empty store. Requests use the root key by default.
 struct Server {
     operations: Operations,
     budget: Budget,
 }
 
-/// A request in the making.
+/// A builder of a request.
 struct Ask<'a> {
     server: &'a Server,
     method: &'a str,
@@ -41,7 +41,7 @@ struct Ask<'a> {
     trailers: HeaderMap,
 }
 
-/// An answer, read whole.
+/// A response with its whole body.
 #[derive(Debug)]
 struct Answer {
     status: StatusCode,
@@ -59,7 +59,7 @@ impl Server {
         Self { operations: Operations::new(store, options), budget: Budget::new(64 << 20) }
     }
 
-    /// With bucket `abc`.
+    /// A server with the bucket `abc`.
     async fn with_bucket() -> Self {
         let server = Self::new();
         assert_eq!(server.ask("PUT", "/abc").await.status, 200);
@@ -102,13 +102,13 @@ impl Ask<'_> {
         self
     }
 
-    /// The length that the client announced, true or not.
+    /// Sets the declared length, which may be wrong.
     fn announced(mut self, length: Option<u64>) -> Self {
         self.length = length;
         self
     }
 
-    /// The body ends in this error.
+    /// Makes the body end with this error.
     fn broken(mut self, code: Code) -> Self {
         self.body.push(Err(code));
         self

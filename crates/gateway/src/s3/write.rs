@@ -1,4 +1,4 @@
-//! PutObject.
+//! The operation PutObject.
 
 use http::StatusCode;
 use http::header::{ETAG, HeaderMap};
@@ -10,10 +10,10 @@ use super::checksums::{self, Plan};
 use super::conditions;
 use super::failure::Result;
 use super::metadata;
-use super::site::Site;
+use super::site::ServiceContext;
 
-/// Stages, streams, and commits with everything that was promised.
-pub(super) async fn put(site: &Site, call: &Call) -> Result<Plain> {
+/// PutObject: stages the object, streams its bytes, and commits them with their declared checksums.
+pub(super) async fn put(service: &ServiceContext, call: &Call) -> Result<Plain> {
     let address = call.address()?;
     let length = call.payload_length()?;
     let plan = Plan::read(call)?;
@@ -23,11 +23,11 @@ pub(super) async fn put(site: &Site, call: &Call) -> Result<Plain> {
         size: Some(length),
         algorithms: plan.algorithm().into_iter().collect(),
         verify_md5: plan.md5.is_some(),
-        etag: site.options.etag,
+        etag: service.options.etag,
         precondition,
         checksum: None,
     };
-    let mut staged = site.store.stage(&call.context, &address, request).await?;
+    let mut staged = service.store.stage(&call.context, &address, request).await?;
     call.pour(staged.as_mut()).await?;
     let expected = plan.expected(call, Some(length))?;
     let (committed, _) = staged.commit(expected).await?;

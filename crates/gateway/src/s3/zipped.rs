@@ -1,5 +1,5 @@
-//! Answers in XML as gzip (RFC 1952) for whoever accepts it (RFC 9110, 12.5.3). A page of 300 keys has 90 KB, which takes a
-//! new connection three round trips; zipped, it comes in one.
+//! Gzip compression (RFC 1952) of XML responses for clients that accept it (RFC 9110, 12.5.3). Uncompressed, a page of
+//! a listing takes a new connection several round trips in slow start; compressed, it takes one.
 
 use std::io::Write as _;
 
@@ -9,25 +9,28 @@ use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, VARY};
 use http::{HeaderMap, HeaderValue};
 
-/// What fits into one packet comes no sooner.
-const SMALLEST: usize = 1400;
+/// The minimum size of a compressed response: one that fits into a single packet does not arrive sooner.
+const MIN_COMPRESSED_BYTES: usize = 1400;
 
-/// The body of an answer, zipped where the request accepts that and it helps; the answer's headers then say so.
-pub(super) fn body(request: &HeaderMap, answer: &mut HeaderMap, bytes: Bytes) -> Bytes {
-    if bytes.len() < SMALLEST || !is_accepted(request) {
+/// The body of a response, compressed if the request accepts it and it is large enough. Sets the response's headers
+/// accordingly.
+pub(super) fn body(request: &HeaderMap, response: &mut HeaderMap, bytes: Bytes) -> Bytes {
+    if bytes.len() < MIN_COMPRESSED_BYTES || !is_accepted(request) {
         return bytes;
     }
-    let mut zipped = GzEncoder::new(Vec::with_capacity(bytes.len() / 8), Compression::fast());
-    // Memory takes all that is written to it.
-    let Ok(mut zipped) = zipped.write_all(&bytes).and_then(|()| zipped.finish()) else { return bytes };
-    zipped.shrink_to_fit();
-    answer.remove(CONTENT_LENGTH);
-    answer.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    answer.append(VARY, HeaderValue::from_static("accept-encoding"));
-    zipped.into()
+    let mut compressed = GzEncoder::new(Vec::with_capacity(bytes.len() / 8), Compression::fast());
+    // Writing to memory does not fail.
+    let Ok(mut compressed) = compressed.write_all(&bytes).and_then(|()| compressed.finish()) else {
+        return bytes;
+    };
+    compressed.shrink_to_fit();
+    response.remove(CONTENT_LENGTH);
+    response.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    response.append(VARY, HeaderValue::from_static("accept-encoding"));
+    compressed.into()
 }
 
-/// Whether gzip is named, with a weight above zero. `*` does not count: who takes anything may mean what is there.
+/// Returns true if gzip is named with a weight above zero. `*` does not count, because it may not mean gzip.
 fn is_accepted(request: &HeaderMap) -> bool {
     let values = request.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|coding| {
@@ -46,22 +49,22 @@ mod tests {
 
     use super::*;
 
-    fn of(accepted: &str, length: usize) -> (Bytes, HeaderMap) {
+    fn respond(accepted: &str, length: usize) -> (Bytes, HeaderMap) {
         let request = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::try_from(accepted).unwrap())]);
-        let mut answer = HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from(length))]);
-        let bytes = body(&request, &mut answer, vec![b'x'; length].into());
-        (bytes, answer)
+        let mut response = HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from(length))]);
+        let bytes = body(&request, &mut response, vec![b'x'; length].into());
+        (bytes, response)
     }
 
     #[test]
-    fn who_accepts_it_gets_it() {
+    fn clients_that_accept_gzip_get_it() {
         for accepted in ["gzip", "deflate, GZIP;q=0.5", "br;q=1.0, gzip ; q=0.001"] {
-            let (bytes, answer) = of(accepted, 5000);
+            let (bytes, response) = respond(accepted, 5000);
             assert_eq!(
-                (&answer[CONTENT_ENCODING], &answer[VARY]),
+                (&response[CONTENT_ENCODING], &response[VARY]),
                 (&"gzip".parse().unwrap(), &"accept-encoding".parse().unwrap())
             );
-            assert!(!answer.contains_key(CONTENT_LENGTH), "that of before");
+            assert!(!response.contains_key(CONTENT_LENGTH), "the length of the uncompressed body");
             let mut unzipped = Vec::new();
             GzDecoder::new(&bytes[..]).read_to_end(&mut unzipped).unwrap();
             assert_eq!(unzipped, [b'x'; 5000]);
@@ -69,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_does() {
+    fn other_clients_and_small_bodies_are_not_compressed() {
         for (accepted, length) in [
             ("", 5000),
             ("identity", 5000),
@@ -78,10 +81,10 @@ mod tests {
             ("gzip;q=x", 5000),
             ("gzip", 1000),
         ] {
-            let (bytes, answer) = of(accepted, length);
+            let (bytes, response) = respond(accepted, length);
             assert_eq!(bytes.len(), length, "{accepted:?}");
             assert!(
-                !answer.contains_key(CONTENT_ENCODING) && answer.contains_key(CONTENT_LENGTH),
+                !response.contains_key(CONTENT_ENCODING) && response.contains_key(CONTENT_LENGTH),
                 "{accepted:?}"
             );
         }

@@ -1,5 +1,5 @@
-//! The accounts that requests take memory on: one for each pair of identity and peer. All anonymous callers are one
-//! identity. An account is forgotten some time after its last connection.
+//! The memory accounts of requests: one for each pair of identity and peer. All anonymous clients share one identity.
+//! An account is removed some time after its last connection closes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use tradewind_core::{Account, Tenant};
 use super::peer::Peer;
 use crate::auth::Identity;
 
-/// Unused accounts are looked for when there are this many more than after the last search.
+/// Unused accounts are removed once there are twice as many accounts, plus this number, as after the last removal.
 const MIN_GROWTH: usize = 64;
 
 /// All accounts of a gateway.
 #[derive(Debug, Default)]
-pub(crate) struct Accounts(Mutex<State>);
+pub(crate) struct Accounts(Mutex<AccountTable>);
 
 #[derive(Debug, Default)]
-struct State {
-    /// By the id of the access key; `None` for anonymous callers.
+struct AccountTable {
+    /// By access key ID; `None` for anonymous clients.
     tenants: HashMap<Option<Arc<str>>, TenantAccounts>,
     accounts: usize,
-    next_search: usize,
+    next_cleanup_at: usize,
 }
 
 #[derive(Debug, Default)]
@@ -35,8 +35,8 @@ impl Accounts {
     /// The account of an identity's requests from a peer.
     pub(crate) fn find(&self, identity: &Identity, peer: Peer) -> Account {
         let mut state = self.0.lock();
-        if state.accounts >= state.next_search {
-            state.forget_unused();
+        if state.accounts >= state.next_cleanup_at {
+            state.remove_unused();
         }
         let TenantAccounts { tenant, by_peer } = state.tenants.entry(identity.client()).or_default();
         if let Some(account) = by_peer.get(&peer) {
@@ -49,23 +49,23 @@ impl Accounts {
     }
 }
 
-impl State {
-    fn forget_unused(&mut self) {
+impl AccountTable {
+    fn remove_unused(&mut self) {
         self.tenants.retain(|_, tenant| {
             tenant.by_peer.retain(|_, account| !account.is_unused());
             !tenant.by_peer.is_empty()
         });
         self.accounts = self.tenants.values().map(|tenant| tenant.by_peer.len()).sum();
-        self.next_search = 2 * self.accounts + MIN_GROWTH;
+        self.next_cleanup_at = 2 * self.accounts + MIN_GROWTH;
     }
 }
 
-/// A connection's latest account. Connections rarely change their identity.
+/// Cache of a connection's latest account: connections rarely change their identity.
 #[derive(Debug, Default)]
 pub(crate) struct LastAccount(Mutex<Option<(Arc<Identity>, Account)>>);
 
 impl LastAccount {
-    /// Like [`Accounts::find`], and remembered.
+    /// Like [`Accounts::find`], but cached.
     pub(crate) fn find(&self, accounts: &Accounts, identity: &Arc<Identity>, peer: Peer) -> Account {
         let mut last = self.0.lock();
         if let Some((known, account)) = &*last
@@ -101,7 +101,7 @@ mod tests {
         let (one, other) = (key("one"), key("other"));
         let first = accounts.find(&one, peer(1));
         let _window = budget.try_admit_for(&first, 4096).unwrap();
-        // Keys may be replaced while requests of the old set go on.
+        // Keys may be replaced while requests of the old set are in flight.
         assert_eq!(accounts.find(&key("one"), peer(1)).held(), 4096);
         let second = accounts.find(&one, peer(2));
         assert_eq!((second.held(), second.tenant_held()), (0, 4096));
@@ -122,6 +122,6 @@ mod tests {
         assert!(accounts.0.lock().accounts < 1000);
         let budget = Budget::new(1 << 20);
         let _window = budget.try_admit_for(&kept, 4096).unwrap();
-        assert_eq!(accounts.find(&one, peer(0)).held(), 4096, "one in use is not");
+        assert_eq!(accounts.find(&one, peer(0)).held(), 4096, "an account in use is kept");
     }
 }

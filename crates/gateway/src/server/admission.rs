@@ -1,4 +1,4 @@
-//! How much memory a request gets and how long it may take, decided from its head alone.
+//! The memory window and the deadline of a request, decided from its head alone.
 
 use std::time::Duration;
 
@@ -8,64 +8,66 @@ use tradewind_core::{ByteRange, Window};
 
 use crate::config::Limits;
 
-/// A read: enough for blocks in flight on a fast disk.
-const READ_WINDOW: u64 = 512 << 10;
-/// A write: what the connection reads at once, and what waits to be hashed and written.
-const WRITE_WINDOW: u64 = 768 << 10;
-/// A copy reads and writes. XML is read whole.
-const LARGE_WINDOW: u64 = 1280 << 10;
-/// A listing: a page of a thousand entries, as the store finds them and as XML.
-const LIST_WINDOW: u64 = 512 << 10;
-/// Everything else: small XML.
-const SMALL_WINDOW: u64 = 64 << 10;
+/// Window of a read: enough for the blocks in flight on a fast disk.
+const READ_WINDOW_BYTES: u64 = 512 << 10;
+/// Window of a write: one read of the connection, and the bytes waiting to be hashed and written.
+const WRITE_WINDOW_BYTES: u64 = 768 << 10;
+/// Window of a copy, which reads and writes, and of an XML body, which is read whole.
+const LARGE_WINDOW_BYTES: u64 = 1280 << 10;
+/// Window of a listing: a page of 1,000 entries, as returned by the store and as XML.
+const LIST_WINDOW_BYTES: u64 = 512 << 10;
+/// Window of every other request: small XML.
+const SMALL_WINDOW_BYTES: u64 = 64 << 10;
 
-/// What a request gets.
+/// The resources granted to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Grant {
     pub(super) window_bytes: usize,
     pub(super) patience: Duration,
 }
 
-/// Sets aside what a large head takes of a window that was granted with `head_bytes` more. A small budget has less than
-/// was asked for: what the request needs (`window_bytes`) goes first.
+/// Marks the memory of a large head as overhead in a window that was requested with `head_bytes` extra. A small budget
+/// may grant less than requested: the request's own `window_bytes` then have priority over the head.
 pub(super) fn set_head_aside(window: &Window, window_bytes: usize, head_bytes: usize) {
     window.add_overhead(window.size().saturating_sub(window_bytes).min(head_bytes));
 }
 
-/// Decides. `length` is the body's, where it is known.
+/// The grant for a request. `length` is the body's length in bytes, `None` if unknown.
 pub(super) fn grant(parts: &Parts, length: Option<u64>, limits: &Limits) -> Grant {
     let is_object =
         parts.uri.path().get(1..).is_some_and(|path| path.find('/').is_some_and(|at| at + 1 < path.len()));
     let (window, patience) = match parts.method {
         Method::GET if is_object => (read_window(parts), limits.transfer_time),
-        Method::GET => (LIST_WINDOW, limits.request_time),
+        Method::GET => (LIST_WINDOW_BYTES, limits.request_time),
         Method::PUT if is_object && parts.headers.contains_key("x-amz-copy-source") => {
-            (LARGE_WINDOW, limits.transfer_time)
+            (LARGE_WINDOW_BYTES, limits.transfer_time)
         }
-        // A small object needs its bytes twice (received, staged) and some room for XML bodies.
+        // A small object needs its bytes twice (received, staged). The minimum covers XML bodies.
         Method::PUT if is_object => {
-            let window = length
-                .map_or(WRITE_WINDOW, |length| length.saturating_mul(2).clamp(SMALL_WINDOW, WRITE_WINDOW));
+            let window = length.map_or(WRITE_WINDOW_BYTES, |length| {
+                length.saturating_mul(2).clamp(SMALL_WINDOW_BYTES, WRITE_WINDOW_BYTES)
+            });
             (window, limits.transfer_time)
         }
-        // Completions and multi-deletes: XML, read whole.
-        Method::POST => {
-            (length.map_or(LARGE_WINDOW, |n| n.clamp(SMALL_WINDOW, LARGE_WINDOW)), limits.request_time)
-        }
-        _ => (SMALL_WINDOW, limits.request_time),
+        // Completions and multi-deletes: the XML is read whole.
+        Method::POST => (
+            length.map_or(LARGE_WINDOW_BYTES, |n| n.clamp(SMALL_WINDOW_BYTES, LARGE_WINDOW_BYTES)),
+            limits.request_time,
+        ),
+        _ => (SMALL_WINDOW_BYTES, limits.request_time),
     };
     Grant { window_bytes: usize::try_from(window).unwrap_or(usize::MAX), patience }
 }
 
-/// A range says how much will be read at most.
+/// The window of a read. A range bounds the bytes that will be read.
 fn read_window(parts: &Parts) -> u64 {
     let range = parts.headers.get(header::RANGE).and_then(|value| ByteRange::parse(value.to_str().ok()?));
     match range {
         Some(ByteRange::Inclusive { first, last }) => {
-            (last - first).saturating_add(1).clamp(SMALL_WINDOW, READ_WINDOW)
+            (last - first).saturating_add(1).clamp(SMALL_WINDOW_BYTES, READ_WINDOW_BYTES)
         }
-        Some(ByteRange::Suffix(length)) => length.clamp(SMALL_WINDOW, READ_WINDOW),
-        _ => READ_WINDOW,
+        Some(ByteRange::Suffix(length)) => length.clamp(SMALL_WINDOW_BYTES, READ_WINDOW_BYTES),
+        _ => READ_WINDOW_BYTES,
     }
 }
 
@@ -77,37 +79,37 @@ mod tests {
     use tradewind_core::Budget;
 
     #[tokio::test]
-    async fn a_window_beside_a_large_head_can_be_reserved_whole() {
+    async fn a_window_next_to_a_large_head_can_be_reserved_whole() {
         let (window_bytes, head_bytes) = (64 << 10, 80 << 10);
         let budget = Budget::new(1 << 20);
         let window = budget.try_admit(window_bytes + head_bytes).unwrap();
         set_head_aside(&window, window_bytes, head_bytes);
-        // A small range of a small object: the store reads the object whole.
-        let read = window.reserve_own(128 << 10).now_or_never().expect("nobody else holds any of it");
+        // A small range of a small object: the store reads the whole object.
+        let read = window.reserve_own(128 << 10).now_or_never().expect("no other holder");
         assert_eq!(read.bytes(), window_bytes);
         drop(read);
         let small = Budget::new(96 << 10);
         let window = small.try_admit(window_bytes + head_bytes).unwrap();
         set_head_aside(&window, window_bytes, head_bytes);
-        assert_eq!((window.size(), window.held()), (window_bytes, 96 << 10), "the request goes first");
+        assert_eq!((window.size(), window.held()), (window_bytes, 96 << 10), "the request has priority");
     }
 
     #[test]
-    fn windows() {
+    fn windows_follow_method_target_range_and_length() {
         let limits = Limits::default();
         let window = |method: &str, uri: &str, range: &str, length| {
             let request = Request::builder().method(method).uri(uri).header("range", range).body(()).unwrap();
             grant(&request.into_parts().0, length, &limits).window_bytes as u64
         };
-        assert_eq!(window("GET", "/b/k", "", None), READ_WINDOW);
-        assert_eq!(window("GET", "/b/k", "bytes=0-4095", None), SMALL_WINDOW);
-        assert_eq!(window("GET", "/b/k", "bytes=0-999999999", None), READ_WINDOW);
-        assert_eq!(window("GET", "/b/", "", None), LIST_WINDOW);
-        assert_eq!(window("GET", "/b?list-type=2", "", None), LIST_WINDOW);
-        assert_eq!(window("HEAD", "/b", "", None), SMALL_WINDOW);
-        assert_eq!(window("PUT", "/b/k", "", Some(4096)), SMALL_WINDOW);
-        assert_eq!(window("PUT", "/b/k", "", Some(1 << 30)), WRITE_WINDOW);
-        assert_eq!(window("PUT", "/b/k", "", None), WRITE_WINDOW);
-        assert_eq!(window("HEAD", "/b/k", "", None), SMALL_WINDOW);
+        assert_eq!(window("GET", "/b/k", "", None), READ_WINDOW_BYTES);
+        assert_eq!(window("GET", "/b/k", "bytes=0-4095", None), SMALL_WINDOW_BYTES);
+        assert_eq!(window("GET", "/b/k", "bytes=0-999999999", None), READ_WINDOW_BYTES);
+        assert_eq!(window("GET", "/b/", "", None), LIST_WINDOW_BYTES);
+        assert_eq!(window("GET", "/b?list-type=2", "", None), LIST_WINDOW_BYTES);
+        assert_eq!(window("HEAD", "/b", "", None), SMALL_WINDOW_BYTES);
+        assert_eq!(window("PUT", "/b/k", "", Some(4096)), SMALL_WINDOW_BYTES);
+        assert_eq!(window("PUT", "/b/k", "", Some(1 << 30)), WRITE_WINDOW_BYTES);
+        assert_eq!(window("PUT", "/b/k", "", None), WRITE_WINDOW_BYTES);
+        assert_eq!(window("HEAD", "/b/k", "", None), SMALL_WINDOW_BYTES);
     }
 }

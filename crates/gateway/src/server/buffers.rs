@@ -1,13 +1,12 @@
-//! Memory of connections beside the request budget: the buffers that connections read into. Most of them are small.
-//! The large ones are counted here.
+//! Limits on the connections' read buffers, which are not part of the request budget. Most of them are small; the large
+//! ones are counted here.
 //!
-//! - A request head beyond [`HEAD_FREE_BYTES`] needs a *slot* until its request is admitted to the budget or over.
-//!   There are few. Who needs one waits for it without reading on, and a holder is turned away: the oldest of the peer
-//!   that holds most, unless the peer that waits would then hold as many; then it is the oldest of that peer itself. A
-//!   head that makes progress is whole long before it is the oldest, and a whole one is turned away last. A slot that
-//!   becomes free goes to the peer that holds fewest.
-//! - A connection whose buffer has grown may keep it for its next request only with a *permit*. Others get a new
-//!   buffer.
+//! - A request head larger than [`HEAD_FREE_BYTES`] needs a *slot* until its request is admitted to the budget or ends.
+//!   Slots are few. A connection that needs one waits without reading on, and one holder is turned away: the oldest of
+//!   the peer with most slots, or the oldest of the waiting peer if that peer would otherwise get as many. A head that
+//!   makes progress completes long before it is the oldest. Complete heads are turned away last. A freed slot goes to
+//!   the peer with fewest slots.
+//! - A connection may keep a grown buffer for its next request only with a *permit*. Otherwise it gets a new buffer.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -20,41 +19,41 @@ use super::peer::Peer;
 use super::watch::{Command, Phase, Watch};
 use crate::config::GatewayConfig;
 
-/// Bytes of a head that need no slot: one byte less than what the HTTP library reads at first, so that its buffer does
-/// not grow.
+/// The largest head that needs no slot, in bytes: one byte less than hyper's initial read, so that its buffer does not
+/// grow.
 pub(crate) const HEAD_FREE_BYTES: usize = (8 << 10) - 1;
 
-/// How far over its limit a request's head may be and still be read.
-pub(crate) const HEAD_OVERRUN_BYTES: usize = 4 << 10;
+/// Bytes by which a head may exceed its limit and still be read, so that it is answered with S3's error.
+pub(crate) const MAX_HEAD_OVERRUN_BYTES: usize = 4 << 10;
 
-/// Large heads may take this part of as much memory as requests have.
-const HEADS_PART: usize = 16;
+/// Large heads may take 1/16 of the size of the request budget.
+const HEADS_BUDGET_DIVISOR: usize = 16;
 
-/// Grown buffers may take this part of it between requests: enough for the connections of a busy client.
-const GROWN_PART: usize = 4;
+/// Grown buffers may take 1/4 of that size between requests: enough for the connections of a busy client.
+const GROWN_BUDGET_DIVISOR: usize = 4;
 
 const MIN_SLOTS: usize = 4;
 
-/// See the module's head.
+/// The slots and permits of all connections (see the module documentation).
 #[derive(Debug)]
 pub(crate) struct Buffers {
     max_head_bytes: usize,
     slots: usize,
     slot_bytes: usize,
-    heads: Mutex<Heads>,
+    heads: Mutex<HeadSlots>,
     permits: usize,
     grown: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Heads {
-    /// Those that hold slots or wait for them.
+struct HeadSlots {
+    /// Peers that hold slots or wait for them.
     peers: HashMap<Peer, PeerHeads>,
-    /// Slots that are held.
+    /// The number of slots that are held.
     held: usize,
-    /// Connections that wait for slots.
+    /// The number of connections that wait for slots.
     waiting: usize,
-    /// The tickets of holders that were turned away and are not gone.
+    /// Tickets of holders that were turned away and still hold their slots.
     leaving: HashSet<u64>,
     last_ticket: u64,
 }
@@ -62,20 +61,20 @@ struct Heads {
 /// The large heads of one peer.
 #[derive(Debug, Default)]
 struct PeerHeads {
-    /// Holders that were not turned away, by ticket, oldest first.
+    /// Holders that were not turned away, by ticket: oldest first.
     staying: BTreeMap<u64, Arc<Watch>>,
     /// Oldest first.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingHead>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingHead {
     /// Smaller numbers came earlier.
     order: u64,
     watch: Arc<Watch>,
 }
 
-/// What a connection has of the slots.
+/// A connection's claim on a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slot {
     None,
@@ -104,32 +103,32 @@ impl Slot {
 
 impl Buffers {
     pub(crate) fn new(config: &GatewayConfig) -> Arc<Self> {
-        // A buffer doubles when it is full. TLS keeps as much again.
+        // A buffer doubles when it is full. TLS buffers the same amount again.
         let copies = if config.tls.is_some() { 4 } else { 2 };
-        let max_head_bytes = config.limits.header_bytes + HEAD_OVERRUN_BYTES;
+        let max_head_bytes = config.limits.header_bytes + MAX_HEAD_OVERRUN_BYTES;
         let slot_bytes = copies * (max_head_bytes + HEAD_FREE_BYTES);
         Arc::new(Self {
             max_head_bytes,
-            slots: (config.memory_bytes / HEADS_PART / slot_bytes).max(MIN_SLOTS),
+            slots: (config.memory_bytes / HEADS_BUDGET_DIVISOR / slot_bytes).max(MIN_SLOTS),
             slot_bytes,
             heads: Mutex::default(),
-            permits: config.memory_bytes / GROWN_PART / BUFFER_BYTES,
+            permits: config.memory_bytes / GROWN_BUDGET_DIVISOR / BUFFER_BYTES,
             grown: AtomicUsize::new(0),
         })
     }
 
-    /// Bytes from which on a head is refused.
+    /// The size from which a head is rejected, in bytes.
     pub(crate) const fn max_head_bytes(&self) -> usize {
         self.max_head_bytes
     }
 
-    /// Bytes that a large head counts for.
+    /// The memory accounted for a large head, in bytes.
     pub(crate) const fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// Returns true if the connection has a slot. Otherwise it waits for one: its waker is called when it has one, or
-    /// when it is turned away.
+    /// Returns true if the connection has a slot. Otherwise queues it for one: its waker is called when it gets the
+    /// slot or is turned away.
     pub(crate) fn take_slot(&self, watch: &Arc<Watch>) -> bool {
         let mut heads = self.heads.lock();
         match watch.slot() {
@@ -138,15 +137,15 @@ impl Buffers {
             Slot::None => {}
         }
         if heads.held < self.slots {
-            heads.give(watch.clone());
+            heads.assign(watch.clone());
             return true;
         }
-        heads.wait(watch.clone());
-        heads.make_room_for(watch.peer);
+        heads.enqueue(watch.clone());
+        heads.evict_for(watch.peer);
         false
     }
 
-    /// Takes back a connection's slot, or its place in the queue.
+    /// Releases a connection's slot, or removes it from the queue.
     pub(crate) fn release_slot(&self, watch: &Watch) {
         if watch.slot() == Slot::None {
             return;
@@ -155,58 +154,58 @@ impl Buffers {
         match watch.slot() {
             Slot::None => return,
             Slot::Waiting => heads.leave_queue(watch),
-            Slot::Held(ticket) => heads.take_back(watch, ticket),
+            Slot::Held(ticket) => heads.reclaim(watch, ticket),
         }
         watch.set_slot(Slot::None);
         while heads.held < self.slots {
             let Some(next) = heads.pop_next() else { break };
-            heads.give(next.clone());
+            heads.assign(next.clone());
             next.waker.wake();
         }
     }
 
-    /// Takes a permit for a grown buffer, if there is one.
+    /// Takes a permit for a grown buffer. Returns false if there is none.
     pub(crate) fn take_permit(&self) -> bool {
-        let within = |grown: usize| (grown < self.permits).then_some(grown + 1);
-        self.grown.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
+        let one_more = |grown: usize| (grown < self.permits).then_some(grown + 1);
+        self.grown.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// Permits that are taken.
+    /// The number of permits that are taken.
     #[cfg(test)]
     pub(crate) fn grown(&self) -> usize {
         self.grown.load(Ordering::Relaxed)
     }
 
-    /// Takes back a permit.
+    /// Releases a permit.
     pub(crate) fn release_permit(&self) {
         self.grown.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Heads {
-    fn give(&mut self, watch: Arc<Watch>) {
+impl HeadSlots {
+    fn assign(&mut self, watch: Arc<Watch>) {
         self.last_ticket += 1;
         self.held += 1;
         watch.set_slot(Slot::Held(self.last_ticket));
         self.peers.entry(watch.peer).or_default().staying.insert(self.last_ticket, watch);
     }
 
-    fn take_back(&mut self, watch: &Watch, ticket: u64) {
+    fn reclaim(&mut self, watch: &Watch, ticket: u64) {
         self.held -= 1;
         if !self.leaving.remove(&ticket)
             && let Some(heads) = self.peers.get_mut(&watch.peer)
         {
             heads.staying.remove(&ticket);
         }
-        self.forget_if_unused(watch.peer);
+        self.remove_if_unused(watch.peer);
     }
 
-    fn wait(&mut self, watch: Arc<Watch>) {
+    fn enqueue(&mut self, watch: Arc<Watch>) {
         self.last_ticket += 1;
         self.waiting += 1;
         watch.set_slot(Slot::Waiting);
         let waiting = &mut self.peers.entry(watch.peer).or_default().waiting;
-        waiting.push_back(Waiting { order: self.last_ticket, watch });
+        waiting.push_back(WaitingHead { order: self.last_ticket, watch });
     }
 
     fn leave_queue(&mut self, watch: &Watch) {
@@ -214,36 +213,36 @@ impl Heads {
         if let Some(heads) = self.peers.get_mut(&watch.peer) {
             heads.waiting.retain(|waiting| !std::ptr::eq(&*waiting.watch, watch));
         }
-        self.forget_if_unused(watch.peer);
+        self.remove_if_unused(watch.peer);
     }
 
-    /// Takes the next connection out of the queue: the oldest of the peer that holds fewest.
+    /// Removes the next connection from the queue: the oldest of the peer that holds fewest slots.
     fn pop_next(&mut self) -> Option<Arc<Watch>> {
-        let place = |heads: &PeerHeads| Some((heads.staying.len(), heads.waiting.front()?.order));
+        let priority = |heads: &PeerHeads| Some((heads.staying.len(), heads.waiting.front()?.order));
         let next = self.peers.values_mut().filter(|heads| !heads.waiting.is_empty());
-        let next = next.min_by_key(|heads| place(heads))?.waiting.pop_front()?;
+        let next = next.min_by_key(|heads| priority(heads))?.waiting.pop_front()?;
         self.waiting -= 1;
         Some(next.watch)
     }
 
-    /// Turns away one holder, if there are not as many leaving as there are connections waiting. A peer's connection
-    /// has just begun to wait.
-    fn make_room_for(&mut self, peer: Peer) {
+    /// Turns away one holder for a connection of `peer` that was just queued, unless the holders that are already
+    /// leaving suffice for all waiting connections.
+    fn evict_for(&mut self, peer: Peer) {
         if self.leaving.len() >= self.waiting {
             return;
         }
         let max_staying = self.peers.values().map(|heads| heads.staying.len()).max().unwrap_or(0);
         let Some(own) = self.peers.get(&peer) else { return };
         let (own_staying, own_waiting) = (own.staying.len(), own.waiting.len());
-        // A peer that has nothing yet is let in even where every other has one slot: those may be stuck.
+        // A peer without slots is let in even if every other peer has only one: those may be stuck.
         let is_from_others =
             max_staying > own_staying + own_waiting || (own_staying == 0 && own_waiting == 1);
         let is_candidate = |(candidate, heads): &(&Peer, &PeerHeads)| {
             if is_from_others { heads.staying.len() == max_staying } else { **candidate == peer }
         };
         let candidates = self.peers.iter().filter(is_candidate).flat_map(|(_, heads)| &heads.staying);
-        let is_whole = |watch: &Watch| !matches!(watch.phase(), Phase::Idle | Phase::Head);
-        let Some((&ticket, watch)) = candidates.min_by_key(|(ticket, watch)| (is_whole(watch), **ticket))
+        let is_complete = |watch: &Watch| !matches!(watch.phase(), Phase::Idle | Phase::Head);
+        let Some((&ticket, watch)) = candidates.min_by_key(|(ticket, watch)| (is_complete(watch), **ticket))
         else {
             return;
         };
@@ -253,10 +252,10 @@ impl Heads {
             heads.staying.remove(&ticket);
         }
         watch.tell(Command::TurnAway);
-        self.forget_if_unused(watch.peer);
+        self.remove_if_unused(watch.peer);
     }
 
-    fn forget_if_unused(&mut self, peer: Peer) {
+    fn remove_if_unused(&mut self, peer: Peer) {
         if self.peers.get(&peer).is_some_and(|heads| heads.staying.is_empty() && heads.waiting.is_empty()) {
             self.peers.remove(&peer);
         }
@@ -272,17 +271,17 @@ mod tests {
     }
 
     fn watch(buffers: &Arc<Buffers>) -> Arc<Watch> {
-        watch_of(1, buffers)
+        watch_of_peer(1, buffers)
     }
 
-    /// A connection of a peer, told from others by a number.
-    fn watch_of(peer: u8, buffers: &Arc<Buffers>) -> Arc<Watch> {
+    /// A connection of the peer with the given number.
+    fn watch_of_peer(peer: u8, buffers: &Arc<Buffers>) -> Arc<Watch> {
         Arc::new(Watch::new(std::net::IpAddr::from([127, 0, 0, peer]).into(), buffers.clone()))
     }
 
     /// Connections of a peer that hold all slots.
     fn hold_all(peer: u8, buffers: &Arc<Buffers>) -> Vec<Arc<Watch>> {
-        let holders: Vec<_> = (0..buffers.slots).map(|_| watch_of(peer, buffers)).collect();
+        let holders: Vec<_> = (0..buffers.slots).map(|_| watch_of_peer(peer, buffers)).collect();
         assert!(holders.iter().all(|holder| buffers.take_slot(holder)));
         holders
     }
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_holder_makes_room_for_the_next() {
+    fn the_oldest_holder_is_turned_away_for_the_next() {
         let buffers = buffers();
         let holders = hold_all(1, &buffers);
         let (next, last) = (watch(&buffers), watch(&buffers));
@@ -305,7 +304,7 @@ mod tests {
         assert_eq!(holders[1].command(), Command::TurnAway);
         buffers.release_slot(&holders[0]);
         assert!(buffers.take_slot(&next) && !buffers.take_slot(&last));
-        // It goes on its own before it is needed.
+        // `last` leaves on its own before it gets a slot.
         buffers.release_slot(&last);
         buffers.release_slot(&holders[1]);
         assert!(buffers.take_slot(&watch(&buffers)), "its slot is free");
@@ -318,18 +317,18 @@ mod tests {
         let mut greedy = hold_all(1, &buffers);
         let mut open_more = |count| {
             for _ in 0..count {
-                greedy.push(watch_of(1, &buffers));
+                greedy.push(watch_of_peer(1, &buffers));
                 buffers.take_slot(&greedy[greedy.len() - 1]);
             }
             greedy.clone()
         };
         open_more(3);
-        let single = watch_of(2, &buffers);
+        let single = watch_of_peer(2, &buffers);
         assert!(!buffers.take_slot(&single), "all slots are held");
         let opened = open_more(3);
         let left = opened.iter().find(|holder| holder.command() == Command::TurnAway).unwrap();
         buffers.release_slot(left);
-        assert!(buffers.take_slot(&single), "it goes before older ones of a peer that holds many");
+        assert!(buffers.take_slot(&single), "it has priority over older waiters of a peer that holds many");
         for _ in 0..5 {
             let opened = open_more(buffers.slots);
             end_turned_away(&opened, &buffers);
@@ -342,35 +341,35 @@ mod tests {
     }
 
     #[test]
-    fn whole_heads_are_turned_away_last() {
+    fn complete_heads_are_turned_away_last() {
         let buffers = buffers();
         let holders = hold_all(1, &buffers);
         let (partial, whole) = (&holders[2], [&holders[0], &holders[1]]);
         holders.iter().for_each(|holder| holder.set_phase(Phase::Admission));
         partial.set_phase(Phase::Head);
-        assert!(!buffers.take_slot(&watch_of(2, &buffers)));
+        assert!(!buffers.take_slot(&watch_of_peer(2, &buffers)));
         assert_eq!((partial.command(), whole[0].command()), (Command::TurnAway, Command::Serve));
-        assert!(!buffers.take_slot(&watch_of(3, &buffers)));
+        assert!(!buffers.take_slot(&watch_of_peer(3, &buffers)));
         assert_eq!((whole[0].command(), whole[1].command()), (Command::TurnAway, Command::Serve));
     }
 
     #[test]
-    fn a_new_peer_is_let_in_where_each_holds_one_slot() {
+    fn a_new_peer_is_let_in_when_each_peer_holds_one_slot() {
         let buffers = buffers();
         let peers = 1..=u8::try_from(buffers.slots).unwrap();
-        let holders: Vec<_> = peers.map(|peer| watch_of(peer, &buffers)).collect();
+        let holders: Vec<_> = peers.map(|peer| watch_of_peer(peer, &buffers)).collect();
         assert!(holders.iter().all(|holder| buffers.take_slot(holder)));
-        let (next, more) = (watch_of(255, &buffers), watch_of(255, &buffers));
+        let (next, more) = (watch_of_peer(255, &buffers), watch_of_peer(255, &buffers));
         assert!(!buffers.take_slot(&next) && !buffers.take_slot(&more));
         let turned_away = holders.iter().filter(|holder| holder.command() == Command::TurnAway);
         assert_eq!((turned_away.count(), holders[0].command()), (1, Command::TurnAway));
     }
 
     #[test]
-    fn permits_are_counted() {
+    fn permits_are_limited_by_the_request_memory() {
         let buffers = buffers();
         let taken = (0..1000).filter(|_| buffers.take_permit()).count();
-        assert_eq!(taken, (128 << 20) / GROWN_PART / BUFFER_BYTES);
+        assert_eq!(taken, (128 << 20) / GROWN_BUDGET_DIVISOR / BUFFER_BYTES);
         buffers.release_permit();
         assert!(buffers.take_permit() && !buffers.take_permit());
     }

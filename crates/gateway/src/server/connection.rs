@@ -1,7 +1,6 @@
-//! One connection: TLS where asked for, then HTTP/1.1 by hyper until it is over or told to go.
+//! One connection: TLS if configured, then HTTP/1.1 by hyper until the connection ends or gets a command to close.
 //!
-//! A connection that has nothing to do is *parked*: it keeps its socket and gives up its buffers, until there is
-//! something worth reading.
+//! An idle connection is *parked*: it keeps its socket but drops its buffers until a request arrives.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,25 +18,25 @@ use super::watch::{Command, Phase, Wait, Watch, WhenIdle};
 use super::watched::{Awaited, Replayed, Watched};
 use super::{Registered, service};
 
-/// The most bytes read of a connection at a time, and the most that hyper keeps of one.
+/// The maximum size of hyper's read buffer for one connection, which also bounds a single read.
 pub(super) const BUFFER_BYTES: usize = 128 << 10;
 
-/// What a connection over the limit is told.
+/// The response to a connection over the limit.
 pub(super) const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Slow Down\r\ncontent-type: application/xml\r\n\
 content-length: 125\r\nconnection: close\r\n\r\n\
 <?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
 <Error><Code>SlowDown</Code><Message>There are too many connections.</Message></Error>";
 
-/// The end, or the suspension, of a connection's HTTP.
-enum Ended {
-    /// It ended by itself.
-    Over(hyper::Result<()>),
-    /// It was told to end by this command.
-    Told(Command),
-    /// It waits for a request, and gives up its buffers.
+/// The reason why serving HTTP on a connection ended or was suspended.
+enum HttpEnd {
+    /// hyper finished.
+    Finished(hyper::Result<()>),
+    /// The connection received this command.
+    Commanded(Command),
+    /// The connection is idle and drops its buffers.
     Parked,
-    /// It waits for a request, and makes room for another connection.
-    Left,
+    /// The connection is idle and is closed in favour of another one.
+    Evicted,
 }
 
 pub(super) async fn serve(registered: &Registered, socket: TcpStream, peer: SocketAddr) {
@@ -45,8 +44,8 @@ pub(super) async fn serve(registered: &Registered, socket: TcpStream, peer: Sock
     let socket = Watched::new(socket, watch.clone());
     match &shared.tls {
         None => serve_http(registered, socket, peer).await,
-        // Boxed: what TLS needs would be a part of every connection's task.
-        Some(tls) => match Box::pin(until_closed(watch, tls.accept(socket))).await {
+        // Boxed: otherwise the TLS state would enlarge every connection's task.
+        Some(tls) => match Box::pin(handshake_unless_closed(watch, tls.accept(socket))).await {
             Some(Ok(socket)) => {
                 watch.end_request();
                 Box::pin(serve_http(registered, socket, peer)).await;
@@ -57,8 +56,8 @@ pub(super) async fn serve(registered: &Registered, socket: TcpStream, peer: Sock
     }
 }
 
-/// Drives a handshake unless the connection is told to go.
-async fn until_closed<F: Future>(watch: &Watch, work: F) -> Option<F::Output> {
+/// Drives a TLS handshake. Returns `None` if the connection gets a command to close first.
+async fn handshake_unless_closed<F: Future>(watch: &Watch, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     std::future::poll_fn(|cx| {
         watch.waker.register(cx.waker());
@@ -96,13 +95,15 @@ where
         let ended = std::future::poll_fn(|cx| {
             watch.waker.register(cx.waker());
             if watch.command() == Command::TurnAway && watch.is_at_work() {
-                // It was told so while it waited, and does no more.
+                // The command came while the request waited, but the store works on it now.
                 watch.finish_instead();
                 shared.connections.withdraw(registered.id);
             }
             match watch.command() {
                 Command::Serve => {}
-                command @ (Command::TurnAway | Command::Close) => return Poll::Ready(Ended::Told(command)),
+                command @ (Command::TurnAway | Command::Close) => {
+                    return Poll::Ready(HttpEnd::Commanded(command));
+                }
                 Command::Finish | Command::FailBody if !finishing => {
                     finishing = true;
                     Pin::new(&mut connection).graceful_shutdown();
@@ -110,14 +111,14 @@ where
                 Command::Finish | Command::FailBody => {}
             }
             if let Poll::Ready(ended) = Pin::new(&mut connection).poll(cx) {
-                return Poll::Ready(Ended::Over(ended));
+                return Poll::Ready(HttpEnd::Finished(ended));
             }
             match watch.when_idle() {
                 WhenIdle::Park if finishing => {}
                 WhenIdle::Park if watch.is_idle() || T::AWAITS_HEADS && watch.is_in_small_head() => {
-                    return Poll::Ready(Ended::Parked);
+                    return Poll::Ready(HttpEnd::Parked);
                 }
-                WhenIdle::Leave if watch.is_idle() => return Poll::Ready(Ended::Left),
+                WhenIdle::Leave if watch.is_idle() => return Poll::Ready(HttpEnd::Evicted),
                 WhenIdle::Leave => shared.connections.withdraw(registered.id),
                 WhenIdle::Park | WhenIdle::Stay => {}
             }
@@ -125,25 +126,27 @@ where
         })
         .await;
         let rest = match ended {
-            Ended::Over(Ok(())) => return,
-            Ended::Over(Err(e)) => {
+            HttpEnd::Finished(Ok(())) => return,
+            HttpEnd::Finished(Err(e)) => {
                 tracing::debug!(%peer, error = %e, "the connection ended early");
                 return;
             }
-            Ended::Parked | Ended::Left | Ended::Told(Command::TurnAway) => connection.into_parts(),
-            Ended::Told(_) => {
+            HttpEnd::Parked | HttpEnd::Evicted | HttpEnd::Commanded(Command::TurnAway) => {
+                connection.into_parts()
+            }
+            HttpEnd::Commanded(_) => {
                 shared.metrics.drop_slow_client();
                 tracing::debug!(%peer, "the client was too slow; its connection is closed");
                 return;
             }
         };
         let (io, unread) = (rest.io.into_inner(), rest.read_buf);
-        // Without what else is in the library's buffer.
+        // Copied, so that hyper's buffer is freed.
         let first = [unread, io.first].concat().into();
         stream = Replayed { stream: io.stream, first };
         match ended {
-            Ended::Parked => watch.set_buffers_dropped(),
-            Ended::Left => {
+            HttpEnd::Parked => watch.set_buffers_dropped(),
+            HttpEnd::Evicted => {
                 shut_down(&mut stream).await;
                 return;
             }
@@ -156,7 +159,7 @@ where
     }
 }
 
-/// Waits until there is something worth reading. Returns false if the connection is told to go instead.
+/// Waits until a request can be read. Returns false if the connection gets a command to close instead.
 async fn until_request<T: Awaited>(registered: &Registered, stream: &mut Replayed<T>) -> bool {
     let watch = &registered.watch;
     std::future::poll_fn(|cx| {
@@ -177,11 +180,11 @@ async fn until_request<T: Awaited>(registered: &Registered, stream: &mut Replaye
     .await
 }
 
-/// Answers 503 if no answer has begun. A client that does not take it at once is not waited for.
+/// Responds with 503 if no response has begun, then shuts down. Does not wait for a client that cannot take it at once.
 async fn turn_away<T: AsyncWrite + Unpin>(watch: &Watch, stream: &mut T) {
-    let has_no_answer = matches!(watch.waits_for(), Wait::Head | Wait::Body)
+    let has_no_response = matches!(watch.waits_for(), Wait::Head | Wait::Body)
         || watch.waits_for() == Wait::Nothing && watch.phase() == Phase::Admission;
-    if has_no_answer {
+    if has_no_response {
         try_once(|cx| Pin::new(&mut *stream).poll_write(cx, TURNED_AWAY)).await;
         try_once(|cx| Pin::new(&mut *stream).poll_flush(cx)).await;
     }
@@ -192,7 +195,7 @@ async fn shut_down<T: AsyncWrite + Unpin>(stream: &mut T) {
     try_once(|cx| Pin::new(&mut *stream).poll_shutdown(cx)).await;
 }
 
-/// Polls once. What does not happen at once, or fails, is not worth waiting for: the socket is closed next.
+/// Polls once and ignores the result: the socket is closed next.
 async fn try_once<O>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<O>) {
     std::future::poll_fn(|cx| {
         let _done = poll(cx);
@@ -204,7 +207,7 @@ async fn try_once<O>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<O>) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_length_is_right() {
+    fn turned_away_response_has_the_right_content_length() {
         let text = std::str::from_utf8(super::TURNED_AWAY).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{}", body.len());

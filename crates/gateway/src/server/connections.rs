@@ -1,12 +1,12 @@
-//! The open connections, and the choice of the one that makes room for a new one at the limit.
+//! The open connections, and the choice of the one to evict for a new connection at the limit.
 //!
-//! The limit is the configured number, or the files that the process may still have open. At the limit a new connection
-//! takes the place of another one, of the peer that has most:
+//! The limit is the configured number of connections, or the number of files that the process may still open. At the
+//! limit, a new connection replaces one of the peer with most connections:
 //!
-//! - of one that waits for a request, unless the new one's peer has more connections: rather of one that never had
-//!   any, and of the one that has waited longest;
-//! - else of one that has sent no whole request, does not move, or waits for memory, if its peer has more than the new
-//!   one's. A request that the store works on is never given up.
+//! - an idle one, unless the new connection's peer has more connections. One that never had a request comes first, then
+//!   the one that has been idle longest;
+//! - otherwise one without a complete request, or that waits for its client or for memory, if its peer has more
+//!   connections than the new one's. A request that the store works on is never aborted.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -20,91 +20,91 @@ use tokio::sync::Notify;
 use super::peer::Peer;
 use super::watch::{Command, Phase, Wait, Watch, WhenIdle};
 
-/// Connections that were told to make room and are not gone. No more are told, and none are accepted, until there
-/// are less.
+/// The maximum number of connections that are being evicted. At this number no more are evicted and none are accepted.
 const MAX_LEAVING: usize = 8;
 
-/// Connections found in one search for those that could make room.
+/// The maximum number of eviction candidates kept from one search.
 const MAX_CANDIDATES: usize = 64;
 
-/// The minimum time between searches, per open connection: a search visits all of them, and new connections that cannot
-/// be accepted must not keep the server busy.
+/// The minimum time between searches, per open connection. A search visits all connections, and new connections that
+/// cannot be accepted must not keep the server busy.
 const SEARCH_TIME: Duration = Duration::from_micros(2);
 
 /// The open connections of a gateway.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
-    table: Mutex<Table>,
-    leaving: AtomicUsize,
-    /// Told when one less is leaving.
+    table: Mutex<ConnectionTable>,
+    evicting: AtomicUsize,
+    /// Notified when an eviction has completed or was withdrawn.
     left: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    all: HashMap<u64, Arc<Entry>>,
+struct ConnectionTable {
+    all: HashMap<u64, Arc<ConnectionEntry>>,
     by_peer: HashMap<Peer, usize>,
-    /// Those that could make room, best first, as of the last search.
-    candidates: VecDeque<Arc<Entry>>,
+    /// Eviction candidates as of the last search, best first.
+    candidates: VecDeque<Arc<ConnectionEntry>>,
     next_search: Duration,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ConnectionEntry {
     watch: Arc<Watch>,
-    stay: AtomicU8,
+    eviction: AtomicU8,
 }
 
-/// The state of a connection with regard to making room.
+/// The eviction state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum Stay {
-    Yes,
-    /// It was told to make room. Counted in `leaving`.
-    Leaving,
-    Gone,
+enum EvictionState {
+    /// Not being evicted.
+    None,
+    /// Told to close in favour of another connection. Counted in `evicting`.
+    Evicting,
+    Closed,
 }
 
-/// The cost of losing a connection, cheapest first.
+/// The cost of evicting a connection, lowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Cost {
-    /// It has never sent anything.
+enum EvictionCost {
+    /// It has never had a request.
     Unused,
-    /// It waits for the next request.
+    /// It waits for its next request.
     Idle,
-    /// There is no whole request, or no more than a courtesy.
+    /// It has no complete request, or lingers after its response.
     NoRequest,
-    /// Its client is waited for.
+    /// It waits for its client to send or to read.
     Waiting,
     /// It waits for memory.
     Admission,
 }
 
-/// A connection that is to make room, and what it was doing when it was chosen.
+/// A connection chosen for eviction, and its cost at that time.
 struct Candidate {
-    entry: Arc<Entry>,
-    cost: Cost,
+    entry: Arc<ConnectionEntry>,
+    cost: EvictionCost,
 }
 
-impl Entry {
-    fn cost(&self) -> Option<Cost> {
+impl ConnectionEntry {
+    fn cost(&self) -> Option<EvictionCost> {
         match (self.watch.waits_for(), self.watch.phase()) {
-            (Wait::Request, _) if self.watch.requests() == 0 => Some(Cost::Unused),
-            (Wait::Request, _) => Some(Cost::Idle),
-            (Wait::Head | Wait::End, _) => Some(Cost::NoRequest),
-            (Wait::Body | Wait::Write, _) => Some(Cost::Waiting),
-            (Wait::Nothing, Phase::Admission) => Some(Cost::Admission),
+            (Wait::Request, _) if self.watch.requests() == 0 => Some(EvictionCost::Unused),
+            (Wait::Request, _) => Some(EvictionCost::Idle),
+            (Wait::Head | Wait::End, _) => Some(EvictionCost::NoRequest),
+            (Wait::Body | Wait::Write, _) => Some(EvictionCost::Waiting),
+            (Wait::Nothing, Phase::Admission) => Some(EvictionCost::Admission),
             (Wait::Nothing, _) => None,
         }
     }
 
-    fn stays(&self) -> bool {
-        self.stay.load(Ordering::Acquire) == Stay::Yes as u8
+    fn is_evictable(&self) -> bool {
+        self.eviction.load(Ordering::Acquire) == EvictionState::None as u8
     }
 
-    /// Returns true if it was leaving.
-    fn set(&self, stay: Stay) -> bool {
-        self.stay.swap(stay as u8, Ordering::AcqRel) == Stay::Leaving as u8
+    /// Returns true if the connection was being evicted.
+    fn set_eviction(&self, state: EvictionState) -> bool {
+        self.eviction.swap(state as u8, Ordering::AcqRel) == EvictionState::Evicting as u8
     }
 }
 
@@ -112,7 +112,10 @@ impl Connections {
     pub(crate) fn insert(&self, id: u64, watch: Arc<Watch>) {
         let mut table = self.table.lock();
         *table.by_peer.entry(watch.peer).or_default() += 1;
-        table.all.insert(id, Arc::new(Entry { watch, stay: AtomicU8::new(Stay::Yes as u8) }));
+        table.all.insert(
+            id,
+            Arc::new(ConnectionEntry { watch, eviction: AtomicU8::new(EvictionState::None as u8) }),
+        );
     }
 
     pub(crate) fn remove(&self, id: u64) {
@@ -125,11 +128,11 @@ impl Connections {
                 table.by_peer.remove(&peer);
             }
         }
-        // Before anybody else finds it among the candidates, where it could be told to leave once more.
-        self.set(&entry, Stay::Gone);
+        // Under the lock: otherwise another task could find it among the candidates and evict it again.
+        self.set_eviction(&entry, EvictionState::Closed);
     }
 
-    /// All of them, with their numbers.
+    /// All open connections with their IDs.
     pub(crate) fn all(&self) -> Vec<(u64, Arc<Watch>)> {
         self.table.lock().all.iter().map(|(id, entry)| (*id, entry.watch.clone())).collect()
     }
@@ -139,86 +142,88 @@ impl Connections {
         self.table.lock().all.len()
     }
 
-    /// Connections that were told to make room and are not gone.
+    /// The number of connections that are being evicted and are still open.
     pub(crate) fn leaving(&self) -> usize {
-        self.leaving.load(Ordering::Acquire)
+        self.evicting.load(Ordering::Acquire)
     }
 
-    /// Returns true if as many make room as may at the same time.
+    /// Returns true if the maximum number of connections is being evicted.
     pub(crate) fn is_making_room(&self) -> bool {
         self.leaving() >= MAX_LEAVING
     }
 
-    /// Has another connection make room for one of this peer. Returns false if there is none.
+    /// Evicts a connection in favour of a new one of this peer. Returns false if there is no candidate.
     pub(crate) fn make_room(&self, newcomer: Peer, now: Duration) -> bool {
-        self.make_room_for(Some(newcomer), now)
+        self.evict_for(Some(newcomer), now)
     }
 
-    /// Has a connection make room for other files of the process, or for a connection that cannot be accepted.
+    /// Evicts a connection in favour of the process's other files, or of a connection that cannot be accepted.
     pub(crate) fn make_room_for_any(&self, now: Duration) -> bool {
-        self.make_room_for(None, now)
+        self.evict_for(None, now)
     }
 
-    fn make_room_for(&self, newcomer: Option<Peer>, now: Duration) -> bool {
+    fn evict_for(&self, newcomer: Option<Peer>, now: Duration) -> bool {
         let mut table = self.table.lock();
-        let mut found = table.take_candidate(newcomer);
+        let mut found = table.pop_candidate(newcomer);
         if found.is_none() && now >= table.next_search {
             table.search();
             table.next_search = now + SEARCH_TIME * u32::try_from(table.all.len()).unwrap_or(u32::MAX);
-            found = table.take_candidate(newcomer);
+            found = table.pop_candidate(newcomer);
         }
         let Some(Candidate { entry, cost }) = found else { return false };
-        // Counted before it can be taken back.
-        self.leaving.fetch_add(1, Ordering::AcqRel);
-        entry.set(Stay::Leaving);
+        // Counted before the connection can withdraw.
+        self.evicting.fetch_add(1, Ordering::AcqRel);
+        entry.set_eviction(EvictionState::Evicting);
         match cost {
-            Cost::Unused | Cost::Idle => entry.watch.ask(WhenIdle::Leave),
-            // Where the store has begun to work on it meanwhile, the connection takes it back.
-            Cost::NoRequest | Cost::Waiting | Cost::Admission => entry.watch.tell(Command::TurnAway),
+            EvictionCost::Unused | EvictionCost::Idle => entry.watch.ask(WhenIdle::Leave),
+            // The connection withdraws if the store has started to work on its request.
+            EvictionCost::NoRequest | EvictionCost::Waiting | EvictionCost::Admission => {
+                entry.watch.tell(Command::TurnAway)
+            }
         }
         true
     }
 
-    /// Completes when less connections are leaving than when this was called, or soon after.
+    /// Completes when an eviction has completed or was withdrawn. May also complete without one: check again.
     pub(crate) async fn room_made(&self) {
         self.left.notified().await;
     }
 
-    /// A connection that was to make room has got a request: it stays.
+    /// Withdraws the eviction of a connection that has received a request.
     pub(crate) fn withdraw(&self, id: u64) {
         let entry = self.table.lock().all.get(&id).cloned();
         if let Some(entry) = entry {
             entry.watch.stay();
-            self.set(&entry, Stay::Yes);
+            self.set_eviction(&entry, EvictionState::None);
         }
     }
 
-    fn set(&self, entry: &Entry, stay: Stay) {
-        if entry.set(stay) {
-            self.leaving.fetch_sub(1, Ordering::AcqRel);
+    fn set_eviction(&self, entry: &ConnectionEntry, state: EvictionState) {
+        if entry.set_eviction(state) {
+            self.evicting.fetch_sub(1, Ordering::AcqRel);
             self.left.notify_one();
         }
     }
 }
 
-impl Table {
+impl ConnectionTable {
     fn count(&self, peer: Peer) -> usize {
         self.by_peer.get(&peer).copied().unwrap_or(0)
     }
 
-    fn may_replace(&self, newcomer: Option<Peer>, entry: &Entry, cost: Cost) -> bool {
+    fn may_replace(&self, newcomer: Option<Peer>, entry: &ConnectionEntry, cost: EvictionCost) -> bool {
         let peer = entry.watch.peer;
-        // With the new one. One that is not known is taken for a peer without connections.
+        // `wants` includes the new connection. An unknown peer counts as one without connections.
         let (has, wants) = (self.count(peer), newcomer.map_or(0, |newcomer| self.count(newcomer)) + 1);
         match cost {
-            Cost::Unused | Cost::Idle => newcomer == Some(peer) || has >= wants,
-            Cost::NoRequest | Cost::Waiting | Cost::Admission => has > wants,
+            EvictionCost::Unused | EvictionCost::Idle => newcomer == Some(peer) || has >= wants,
+            EvictionCost::NoRequest | EvictionCost::Waiting | EvictionCost::Admission => has > wants,
         }
     }
 
-    fn take_candidate(&mut self, newcomer: Option<Peer>) -> Option<Candidate> {
-        let may = |(at, entry): (usize, &Arc<Entry>)| {
-            let cost = entry.cost().filter(|_| entry.stays())?;
+    fn pop_candidate(&mut self, newcomer: Option<Peer>) -> Option<Candidate> {
+        let may = |(at, entry): (usize, &Arc<ConnectionEntry>)| {
+            let cost = entry.cost().filter(|_| entry.is_evictable())?;
             self.may_replace(newcomer, entry, cost).then_some((at, cost))
         };
         let (at, cost) = self.candidates.iter().enumerate().find_map(may)?;
@@ -226,11 +231,11 @@ impl Table {
     }
 
     fn search(&mut self) {
-        let key = |entry: &Arc<Entry>| -> Option<(Reverse<usize>, Cost, Duration)> {
+        let key = |entry: &Arc<ConnectionEntry>| -> Option<(Reverse<usize>, EvictionCost, Duration)> {
             Some((Reverse(self.count(entry.watch.peer)), entry.cost()?, entry.watch.waits_since()))
         };
-        let staying = self.all.values().filter(|entry| entry.stays());
-        let mut found: Vec<_> = staying.filter_map(|entry| Some((key(entry)?, entry.clone()))).collect();
+        let evictable = self.all.values().filter(|entry| entry.is_evictable());
+        let mut found: Vec<_> = evictable.filter_map(|entry| Some((key(entry)?, entry.clone()))).collect();
         if found.len() > MAX_CANDIDATES {
             found.select_nth_unstable_by_key(MAX_CANDIDATES - 1, |(key, _)| *key);
             found.truncate(MAX_CANDIDATES);

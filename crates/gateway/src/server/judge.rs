@@ -1,8 +1,9 @@
-//! Looks at every connection from outside, once a tick, and tells those that wait too long for their clients.
+//! Watchdog of the connections: checks every connection once a tick and closes those that have waited too long for
+//! their clients.
 //!
-//! While requests wait for memory it looks more often. Then a client that holds memory and moves nothing costs others
-//! something: connections that are *stalled* lose their requests, as many as the waiting requests need and no more,
-//! those of the tenants that hold most first. No tenant loses any to one that holds more.
+//! It ticks faster while requests wait for memory, because then a client that holds memory without progress delays
+//! others. The requests of such *stalled* connections are aborted: only as many as the waiting requests need, and those
+//! of the tenants with most memory first. No tenant loses memory to one that holds more.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -15,63 +16,63 @@ use super::Shared;
 use super::watch::{Command, Wait, Watch, WhenIdle};
 use crate::config::Limits;
 
-/// The bytes that a client must move in the slow client's time while others wait for its memory: about as many as its
-/// request holds.
-const PRESSED_BYTES: u64 = 1 << 20;
+/// The bytes that a client must transfer within `slow_client_time` while others wait for its memory: about as many as
+/// its request holds.
+const MIN_PRESSURE_BYTES: u64 = 1 << 20;
 
-/// A connection that holds memory and did not move the slow client's bytes in this time is stalled.
+/// A connection that holds memory and has not transferred `slow_client_bytes` within this time is stalled.
 const MAX_STALL_TIME: Duration = Duration::from_secs(1);
 
-/// A request that has waited this long for memory is in need: stalled connections lose theirs.
+/// Once a request has waited this long for memory, requests of stalled connections are aborted for it.
 const MAX_WAIT_TIME: Duration = Duration::from_millis(500);
 
-/// The longest time between passes while requests wait for memory, or little is free.
-const MAX_PRESSED_TICK: Duration = Duration::from_millis(250);
+/// The longest time between passes while requests wait for memory or little of it is free.
+const MAX_PRESSURE_TICK: Duration = Duration::from_millis(250);
 
-/// A connection that has waited this long for its next request, or for the rest of a head, gives up its buffers.
+/// A connection that has waited this long for its next request, or for the rest of a head, is parked.
 const PARK_TIME: Duration = Duration::from_secs(2);
 
-/// The times that follow from the limits: shorter ones have shorter ticks.
+/// Intervals derived from the limits: shorter limits give shorter ticks.
 #[derive(Debug, Clone, Copy)]
-struct Times {
+struct Intervals {
     tick: Duration,
     pressed_tick: Duration,
     stall: Duration,
     wait: Duration,
 }
 
-impl Times {
+impl Intervals {
     fn new(limits: &Limits) -> Self {
         let shortest = limits.header_time.min(limits.idle_time).min(limits.slow_client_time);
         let tick = (shortest / 4).clamp(Duration::from_millis(20), Duration::from_secs(1));
         Self {
             tick,
-            pressed_tick: tick.min(MAX_PRESSED_TICK),
+            pressed_tick: tick.min(MAX_PRESSURE_TICK),
             stall: MAX_STALL_TIME.min(limits.slow_client_time),
             wait: MAX_WAIT_TIME.min(limits.slow_client_time),
         }
     }
 }
 
-/// Judges until it is dropped.
+/// Runs passes until it is dropped.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let times = Times::new(&shared.config.limits);
-    let mut judge = Judge { notes: HashMap::new(), next_pass: Duration::ZERO };
+    let times = Intervals::new(&shared.config.limits);
+    let mut watchdog = Watchdog { records: HashMap::new(), next_pass: Duration::ZERO };
     loop {
         let now = shared.clock.now();
-        judge.look(&shared, now, times);
+        watchdog.run_pass(&shared, now, times);
         shared.clock.sleep_until(now + times.pressed_tick).await;
     }
 }
 
 #[derive(Debug)]
-struct Judge {
-    notes: HashMap<u64, Notes>,
+struct Watchdog {
+    records: HashMap<u64, Notes>,
     next_pass: Duration,
 }
 
-impl Judge {
-    fn look(&mut self, shared: &Shared, now: Duration, times: Times) {
+impl Watchdog {
+    fn run_pass(&mut self, shared: &Shared, now: Duration, times: Intervals) {
         let budget = &shared.budget;
         let demands = budget.demands(now, Duration::ZERO);
         let is_scarce = budget.free() < budget.capacity() / 4;
@@ -79,31 +80,31 @@ impl Judge {
             return;
         }
         self.next_pass = now + times.tick;
-        keep_descriptors(shared, now);
+        enforce_descriptor_limit(shared, now);
         let mut seen = HashMap::new();
         let mut holders = Vec::new();
         for (id, watch) in shared.connections.all() {
-            let mut note = self.notes.remove(&id).unwrap_or(Notes::new(now));
+            let mut record = self.records.remove(&id).unwrap_or(Notes::new(now));
             let window = if demands.is_empty() { None } else { watch.window() };
             let is_wanted = window.as_ref().is_some_and(|window| is_wanted(window, &demands));
-            if let Some(command) = note.judge(&watch, now, &shared.config.limits, is_wanted) {
+            if let Some(command) = record.judge(&watch, now, &shared.config.limits, is_wanted) {
                 watch.tell(command);
             }
-            watch.set_waits_since(note.since);
-            if note.wait == Wait::Write {
+            watch.set_waits_since(record.since);
+            if record.wait == Wait::Write {
                 watch.refresh_untaken();
             }
-            let may_park = matches!(note.wait, Wait::Request | Wait::Head);
-            if may_park && !note.was_asked_to_park && note.waited(now) >= PARK_TIME {
-                note.was_asked_to_park = true;
+            let may_park = matches!(record.wait, Wait::Request | Wait::Head);
+            if may_park && !record.is_park_requested && record.waited(now) >= PARK_TIME {
+                record.is_park_requested = true;
                 watch.ask(WhenIdle::Park);
             }
             if let Some(window) = window {
-                holders.push(Holder { stalled: note.stalled(now), watch, window });
+                holders.push(Holder { stalled: record.stalled(now), watch, window });
             }
-            seen.insert(id, note);
+            seen.insert(id, record);
         }
-        self.notes = seen;
+        self.records = seen;
         let is_in_need = |demand: &Demand| demand.waited >= times.wait;
         let in_need: Vec<Demand> = demands.into_iter().filter(is_in_need).collect();
         for holder in choose(holders, &in_need, times.stall) {
@@ -114,9 +115,9 @@ impl Judge {
     }
 }
 
-/// Closes connections while files are open that are kept for the store: it has more than it had when the connections
-/// were accepted.
-fn keep_descriptors(shared: &Shared, now: Duration) {
+/// Evicts connections while they take descriptors that are reserved for the store. The store may have opened more files
+/// since the connections were accepted.
+fn enforce_descriptor_limit(shared: &Shared, now: Duration) {
     let connections = &shared.connections;
     let over = shared.descriptors.count_open(connections.count());
     while over > connections.leaving() && !connections.is_making_room() && connections.make_room_for_any(now)
@@ -124,7 +125,7 @@ fn keep_descriptors(shared: &Shared, now: Duration) {
     }
 }
 
-/// Returns true if a tenant that holds no more than this window's tenant waits for memory.
+/// Returns true if a tenant that holds no more memory than this window's tenant waits for memory.
 fn is_wanted(window: &Window, demands: &[Demand]) -> bool {
     let held = window.account().tenant_held();
     demands.iter().any(|demand| demand.tenant_held <= held)
@@ -134,22 +135,22 @@ fn is_wanted(window: &Window, demands: &[Demand]) -> bool {
 struct Holder {
     watch: Arc<Watch>,
     window: Arc<Window>,
-    /// The time without progress of the client; zero while the store is waited for.
+    /// Time without progress of the client; zero while the connection waits for the store.
     stalled: Duration,
 }
 
-/// Selects the stalled holders that lose their memory: as many as the requests in need require.
+/// Selects the stalled holders to abort: as many as the requests in `in_need` require.
 fn choose(holders: Vec<Holder>, in_need: &[Demand], stall: Duration) -> Vec<Holder> {
     if in_need.is_empty() {
         return Vec::new();
     }
-    let needed_of = |holder: &Holder| -> usize {
+    let needed_from = |holder: &Holder| -> usize {
         let held = holder.window.account().tenant_held();
         in_need.iter().filter(|demand| demand.tenant_held <= held).map(|demand| demand.bytes).sum()
     };
     let (going, mut stalled): (Vec<Holder>, Vec<Holder>) =
         holders.into_iter().partition(|holder| holder.watch.command() >= Command::FailBody);
-    // These were told before, and their memory is on its way back.
+    // These are already closing, so their memory will be free soon.
     let mut freed: usize = going.iter().map(|holder| holder.window.held()).sum();
     stalled.retain(|holder| holder.stalled >= stall);
     stalled.sort_by_cached_key(|holder| {
@@ -157,7 +158,7 @@ fn choose(holders: Vec<Holder>, in_need: &[Demand], stall: Duration) -> Vec<Hold
         Reverse((account.tenant_held(), account.held(), holder.stalled))
     });
     stalled.retain(|holder| {
-        let is_needed = freed < needed_of(holder);
+        let is_needed = freed < needed_from(holder);
         if is_needed {
             freed += holder.window.held();
         }
@@ -166,22 +167,22 @@ fn choose(holders: Vec<Holder>, in_need: &[Demand], stall: Duration) -> Vec<Hold
     stalled
 }
 
-/// The judge's notes on one connection.
+/// The watchdog's record of one connection.
 #[derive(Debug, Clone, Copy)]
 struct Notes {
     wait: Wait,
     requests: u32,
     moved: u64,
     since: Duration,
-    /// The end of the time in which the client must move more because others wait for its memory. A pause shorter than
-    /// half the slow client's time does not end it.
+    /// Until then the client must transfer more, because others wait for its memory. Gaps in the demand shorter than
+    /// half of `slow_client_time` do not end this period.
     pressed_until: Duration,
     progress: Progress,
-    /// It was told already, in this wait for a request.
-    was_asked_to_park: bool,
+    /// The connection was already asked to park during this wait.
+    is_park_requested: bool,
 }
 
-/// The last time that a client was seen to have moved the slow client's bytes.
+/// The byte count and time at which a client last had transferred `slow_client_bytes`.
 #[derive(Debug, Clone, Copy)]
 struct Progress {
     moved: u64,
@@ -197,7 +198,7 @@ impl Notes {
             since: now,
             pressed_until: Duration::ZERO,
             progress: Progress { moved: 0, at: now },
-            was_asked_to_park: false,
+            is_park_requested: false,
         }
     }
 
@@ -209,13 +210,13 @@ impl Notes {
         now.saturating_sub(self.progress.at)
     }
 
-    /// Updates the notes at a tick and returns the command that the connection must get. Only a client that was slow for
-    /// the whole of its time gets one: a moment's pressure is not enough.
+    /// Updates the record at a tick and returns the command for the connection, if any. A client must have been slow
+    /// for the whole `slow_client_time`; short memory pressure is not enough.
     fn judge(&mut self, watch: &Watch, now: Duration, limits: &Limits, is_wanted: bool) -> Option<Command> {
         let (wait, requests, moved) = (watch.waits_for(), watch.requests(), watch.moved());
         let is_on_client = matches!(wait, Wait::Body | Wait::Write);
         let is_new = requests != self.requests;
-        // What went to the kernel counts until the connection is blocked.
+        // Bytes in the kernel's send buffer count only until the connection blocks, so `moved` may have decreased.
         self.moved = self.moved.min(moved);
         self.progress.moved = self.progress.moved.min(moved);
         if is_new || !is_on_client || moved - self.progress.moved >= limits.slow_client_bytes {
@@ -224,28 +225,32 @@ impl Notes {
         if is_wanted {
             self.pressed_until = now + limits.slow_client_time / 2;
         }
-        let is_pressed = now < self.pressed_until;
-        let enough =
-            if is_pressed { limits.slow_client_bytes.max(PRESSED_BYTES) } else { limits.slow_client_bytes };
+        let is_under_pressure = now < self.pressed_until;
+        let enough = if is_under_pressure {
+            limits.slow_client_bytes.max(MIN_PRESSURE_BYTES)
+        } else {
+            limits.slow_client_bytes
+        };
         let has_progress = is_on_client && moved - self.moved >= enough;
         if wait != self.wait || is_new || has_progress || wait == Wait::Nothing {
-            *self = Self { wait, requests, moved, since: now, was_asked_to_park: false, ..*self };
+            *self = Self { wait, requests, moved, since: now, is_park_requested: false, ..*self };
             return None;
         }
-        let patience = match wait {
+        let timeout = match wait {
             Wait::Nothing => return None,
             Wait::Request => limits.idle_time,
             Wait::Head => limits.header_time,
             Wait::Body | Wait::Write => limits.slow_client_time,
-            // A courtesy, no more than that: whatever still comes does not prolong it.
+            // Further bytes do not extend the lingering close.
             Wait::End => limits.slow_client_time.min(Duration::from_secs(2)),
         };
-        if self.waited(now) < patience {
+        if self.waited(now) < timeout {
             return None;
         }
         Some(match wait {
             Wait::Request => Command::Finish,
-            // First the operation may answer; if that does not help, the connection goes.
+            // First the operation may respond with an error. If the client is still slow after that, the connection is
+            // closed.
             Wait::Body if watch.command() < Command::FailBody => {
                 self.since = now;
                 Command::FailBody

@@ -1,13 +1,13 @@
-//! Where a connection comes from, as far as limits tell clients apart before they are authenticated.
+//! The origin of a connection, by which limits distinguish clients before they are authenticated.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A network address that stands for one client: an IPv4 address, or an IPv6 network of 64 bits, which is what one
-/// client usually has.
+/// A network address that stands for one client: an IPv4 address, or an IPv6 /64 network, the usual allocation of one
+/// client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Peer(IpAddr);
 
-/// The bits of an IPv6 address that one client may choose.
+/// The bits of an IPv6 address that a client may choose.
 const IPV6_HOST_BITS: u32 = 64;
 
 impl From<IpAddr> for Peer {

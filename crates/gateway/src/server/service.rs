@@ -1,5 +1,5 @@
-//! One request, from its head to the last byte of its answer: authenticated, admitted, carried out by
-//! the fast path or by the operations, logged once and counted.
+//! One request, from its head to the last byte of its response: authentication, admission, execution by the fast path
+//! or by the operations, one log entry on failure, and metrics.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -37,27 +37,26 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const HOST_ID: HeaderName = HeaderName::from_static("x-amz-id-2");
 const SERVER: HeaderValue = HeaderValue::from_static("Tradewind");
 
-/// A body that nobody read and that is longer than this is not worth waiting for: the connection is
-/// closed behind the answer.
-const DRAIN_BYTES: u64 = 64 << 10;
+/// The longest unread body that is drained before the response, in bytes. After a longer one the connection is closed.
+const MAX_DRAIN_BYTES: u64 = 64 << 10;
 
-/// How long an answer is held back for such a body: it is under way already, or it does not come.
-const DRAIN_TIME: Duration = Duration::from_millis(200);
+/// The longest delay of a response for draining a body: the body is in flight already, or it does not come.
+const MAX_DRAIN_TIME: Duration = Duration::from_millis(200);
 
-/// Answers a request.
+/// Serves a request.
 pub(super) async fn serve(
     shared: Arc<Shared>,
     watch: Arc<Watch>,
     request: Request<Incoming>,
-) -> Response<AnswerBody> {
+) -> Response<CountedBody> {
     let started = shared.clock.now();
     let id = RequestId::next();
     let (parts, incoming) = request.into_parts();
-    let asked = Asked::of(&parts, &incoming);
-    watch.begin_request(asked.has_body);
+    let head = RequestHead::new(&parts, &incoming);
+    watch.begin_request(head.has_body);
     let (body, rest) = WireBody::new(incoming);
     let span = tracing::debug_span!("request", %id, operation = Empty, class = Empty, outcome = Empty);
-    let has_large_body = asked.has_large_body;
+    let has_large_body = head.has_large_body;
     let mut exchange = Exchange { shared, watch, id, has_large_body, memory: OnceLock::new() };
     let mut response = if span.is_disabled() {
         exchange.respond(parts, body).await
@@ -65,54 +64,54 @@ pub(super) async fn serve(
         exchange.respond(parts, body).instrument(span.clone()).await
     };
     if !response.status().is_success() {
-        // What is said in its place needs none of the memory, however long the client takes to send the
-        // rest of its body or to read.
+        // An error response needs none of the memory, however long the client takes to send the rest of its body or
+        // to read the response.
         exchange.memory.take();
     }
-    let is_left_unread = exchange.watch.is_body_unread() && !exchange.drain(&asked, rest).await;
-    if is_left_unread || asked.expects_in_vain {
+    let is_left_unread = exchange.watch.is_body_unread() && !exchange.drain(&head, rest).await;
+    if is_left_unread || head.expects_continue_without_body {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    exchange.finish(started, &asked, &span, response)
+    exchange.finish(started, &head, &span, response)
 }
 
-/// What is remembered of a request's head.
-struct Asked {
-    is_head: bool,
+/// The facts of a request's head that outlive the head.
+struct RequestHead {
+    is_head_method: bool,
     has_body: bool,
-    /// Worth being read in large pieces.
+    /// The body is worth reading in large chunks.
     has_large_body: bool,
     body_bytes: u64,
-    drains: bool,
-    /// A 100 was asked for and there is no body whose reading would send it. Some clients keep waiting for
-    /// it in front of their next request on the connection: it must not be used on.
-    expects_in_vain: bool,
+    is_drainable: bool,
+    /// The client expects a `100 Continue`, but there is no body whose reading would send it. Some clients keep waiting
+    /// for it before their next request, so the connection must not be reused.
+    expects_continue_without_body: bool,
 }
 
-impl Asked {
-    fn of(parts: &Parts, incoming: &Incoming) -> Self {
+impl RequestHead {
+    fn new(parts: &Parts, incoming: &Incoming) -> Self {
         let length = incoming.size_hint().exact();
         let expects = parts.headers.contains_key(header::EXPECT);
         let has_body = !incoming.is_end_stream();
         Self {
-            is_head: parts.method == Method::HEAD,
+            is_head_method: parts.method == Method::HEAD,
             has_body,
             has_large_body: has_body && length.is_none_or(|length| length > HEAD_FREE_BYTES as u64),
             body_bytes: length.unwrap_or(0),
-            // Whoever expects a 100 and did not get it may not send the body at all.
-            drains: !expects && length.is_some_and(|length| length <= DRAIN_BYTES),
-            expects_in_vain: expects && incoming.is_end_stream(),
+            // A client that expects a 100 and did not get it may not send the body at all.
+            is_drainable: !expects && length.is_some_and(|length| length <= MAX_DRAIN_BYTES),
+            expects_continue_without_body: expects && incoming.is_end_stream(),
         }
     }
 }
 
-/// A request being answered.
+/// A request in flight and its response.
 struct Exchange {
     shared: Arc<Shared>,
     watch: Arc<Watch>,
     id: RequestId,
     has_large_body: bool,
-    /// Kept until the answer is out, whatever the store does with it, but not behind a failure.
+    /// Held until the response is sent, even if the store has dropped its reference; released early on an error.
     memory: OnceLock<Arc<Window>>,
 }
 
@@ -120,24 +119,24 @@ impl Exchange {
     async fn respond(&self, mut parts: Parts, body: WireBody) -> Response<ResponseBody> {
         let verified = match self.verify(&mut parts) {
             Ok(verified) => verified,
-            Err(error) => return self.refuse(error, &parts),
+            Err(error) => return self.error_response(error, &parts),
         };
         let Some(read) = fast::plan(&parts, &verified) else {
-            return Box::pin(self.carry_out(parts, body, verified, None)).await;
+            return Box::pin(self.run_operation(parts, body, verified, None)).await;
         };
         let grant = admission::grant(&parts, Some(0), &self.shared.config.limits);
         let context = match self.admit(grant, &verified.identity).await {
             Ok(context) => context,
-            Err(error) => return self.refuse(error, &parts),
+            Err(error) => return self.error_response(error, &parts),
         };
         match fast::read(&*self.shared.store, &context, read).await {
             Some(response) => response,
-            // Whatever is not plain success is explained by the operations, in one place.
-            None => Box::pin(self.carry_out(parts, body, verified, Some(context))).await,
+            // Only the operations build error responses.
+            None => Box::pin(self.run_operation(parts, body, verified, Some(context))).await,
         }
     }
 
-    /// Who asks, and for which object: behind this, a request's path names its bucket.
+    /// Authenticates a request and resolves its address. After this, its path begins with its bucket.
     fn verify(&self, parts: &mut Parts) -> Result<Verified, WireError> {
         check_head(&self.shared, parts)?;
         let verified = self.shared.verifier.verify(parts)?;
@@ -147,8 +146,8 @@ impl Exchange {
         Ok(verified)
     }
 
-    /// The way of all requests but plain reads.
-    async fn carry_out(
+    /// Executes a request that is not a plain read.
+    async fn run_operation(
         &self,
         mut parts: Parts,
         body: WireBody,
@@ -159,15 +158,15 @@ impl Exchange {
         if identity.key_id().is_none()
             && !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS)
         {
-            return self.refuse(WireError::access_denied(), &parts);
+            return self.error_response(WireError::access_denied(), &parts);
         }
         let limits = &self.shared.config.limits;
         let prepared = payload::prepare(&mut parts, body, payload, self.watch.clone(), limits.body_bytes);
         let prepared = match prepared {
             Ok(prepared) => prepared,
-            Err(error) => return self.refuse(error, &parts),
+            Err(error) => return self.error_response(error, &parts),
         };
-        // Who may not, waits for no memory and holds none.
+        // A request without permission neither waits for memory nor holds any.
         if let Some(refusal) = Operations::refuse(&mut parts, &identity, self.id) {
             return refusal;
         }
@@ -177,7 +176,7 @@ impl Exchange {
         };
         match context {
             Ok(context) => parts.extensions.insert(context),
-            Err(error) => return self.refuse(error, &parts),
+            Err(error) => return self.error_response(error, &parts),
         };
         parts.extensions.insert(Authenticated {
             identity,
@@ -214,21 +213,20 @@ impl Exchange {
         Ok(Context::new(after(grant.patience), window.clone()).of_client(identity.client()))
     }
 
-    fn refuse(&self, error: WireError, parts: &Parts) -> Response<ResponseBody> {
+    fn error_response(&self, error: WireError, parts: &Parts) -> Response<ResponseBody> {
         let mut response = error.answer(self.id, parts.uri.path(), parts.method == Method::HEAD);
         outcome::note_failure(&mut response, error);
         response
     }
 
-    /// Reads what is left of a short body, so that the connection can be used on; `false` where it
-    /// cannot.
-    async fn drain(&self, asked: &Asked, rest: Rest) -> bool {
-        let Some(mut rest) = rest.take().filter(|_| asked.drains) else { return false };
+    /// Reads the rest of a short body, so that the connection can be reused. Returns false if it cannot.
+    async fn drain(&self, head: &RequestHead, rest: Rest) -> bool {
+        let Some(mut rest) = rest.take().filter(|_| head.is_drainable) else { return false };
         let clock = &self.shared.clock;
-        let mut late = clock.sleep_until(clock.now() + DRAIN_TIME);
+        let mut timeout = clock.sleep_until(clock.now() + MAX_DRAIN_TIME);
         let end = std::future::poll_fn(|cx| {
             loop {
-                if late.as_mut().poll(cx).is_ready() {
+                if timeout.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(false);
                 }
                 match std::task::ready!(Pin::new(&mut rest).poll_frame(cx)) {
@@ -245,14 +243,14 @@ impl Exchange {
         is_read
     }
 
-    /// Adds what every answer carries, logs a failure, and counts when the last byte is out.
+    /// Adds the headers common to all responses and logs a failure. The request is counted after the last byte is sent.
     fn finish(
         self,
         started: Duration,
-        asked: &Asked,
+        head: &RequestHead,
         span: &tracing::Span,
         mut response: Response<ResponseBody>,
-    ) -> Response<AnswerBody> {
+    ) -> Response<CountedBody> {
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, self.id.to_header());
         headers.insert(HOST_ID, host_id().clone());
@@ -269,22 +267,25 @@ impl Exchange {
             }
         }
         log(self.id, operation, status, failure.as_ref());
-        let counted = Counted {
+        let counted = CountOnDrop {
             metrics: self.shared.metrics.operation(operation),
             shared: self.shared,
             watch: self.watch,
             _memory: self.memory.into_inner(),
             started,
             status,
-            body_bytes: asked.body_bytes,
+            body_bytes: head.body_bytes,
             sent: 0,
         };
-        let is_head = asked.is_head;
-        response.map(|body| AnswerBody { body: if is_head { ResponseBody::empty() } else { body }, counted })
+        let is_head_method = head.is_head_method;
+        response.map(|body| CountedBody {
+            body: if is_head_method { ResponseBody::empty() } else { body },
+            counted,
+        })
     }
 }
 
-/// Limits that hyper does not keep.
+/// Checks the limits that hyper does not enforce.
 fn check_head(shared: &Shared, parts: &Parts) -> Result<(), WireError> {
     let headers: usize =
         parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
@@ -298,7 +299,7 @@ fn check_head(shared: &Shared, parts: &Parts) -> Result<(), WireError> {
     Ok(())
 }
 
-/// The one place where a failure is logged: the client was told S3's words, what the store said stands here.
+/// Logs a failure; the only place that does. The client received S3's message, the log has the store's.
 fn log(id: RequestId, operation: &'static str, status: StatusCode, failure: Option<&Failure>) {
     let Some(Failure(error)) = failure else { return };
     let status_code = status.as_u16();
@@ -307,28 +308,28 @@ fn log(id: RequestId, operation: &'static str, status: StatusCode, failure: Opti
     } else if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
         tracing::warn!(%id, operation, status = status_code, ?error, "request failed");
     } else if error.store_error().is_some_and(|inner| inner.kind() == ErrorKind::Denied) {
-        // It was this server that the store refused, not the client.
-        tracing::warn!(%id, operation, status = status_code, ?error, "the store refused a request");
+        // The store denied access to this server, not to the client.
+        tracing::warn!(%id, operation, status = status_code, ?error, "the store denied a request");
     } else if error.store_error().is_some_and(is_for_operator) {
-        tracing::info!(%id, operation, status = status_code, ?error, "request refused");
+        tracing::info!(%id, operation, status = status_code, ?error, "request rejected");
     } else {
-        tracing::debug!(%id, operation, status = status_code, ?error, "request refused");
+        tracing::debug!(%id, operation, status = status_code, ?error, "request rejected");
     }
 }
 
-/// Whether a client that asks why can be answered only with what the log says.
+/// Returns true if the response does not explain the rejection, so that the operator needs the log.
 fn is_for_operator(inner: &tradewind_core::Error) -> bool {
     let is_explained = inner.client_message().is_some() || inner.reason() == Reason::InvalidRange;
     inner.kind() == ErrorKind::Invalid && !is_explained
 }
 
-/// An answer's body, which knows when it is over.
-pub(super) struct AnswerBody {
+/// A response body that counts its bytes and records the request when it ends.
+pub(super) struct CountedBody {
     body: ResponseBody,
-    counted: Counted,
+    counted: CountOnDrop,
 }
 
-impl Body for AnswerBody {
+impl Body for CountedBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -342,9 +343,8 @@ impl Body for AnswerBody {
                 self.counted.sent += frame.data_ref().map_or(0, Bytes::len) as u64;
             }
             Poll::Ready(Some(Err(error))) => {
-                // The head is out: all that is left is to cut the connection, so that the client sees
-                // that bytes are missing.
-                tracing::warn!(error = %error, "an answer broke off");
+                // The head is sent already. Only closing the connection shows the client that bytes are missing.
+                tracing::warn!(error = %error, "a response was cut off");
             }
             Poll::Ready(None) | Poll::Pending => {}
         }
@@ -360,8 +360,8 @@ impl Body for AnswerBody {
     }
 }
 
-/// Counts a request when its answer is out or given up.
-struct Counted {
+/// Counts a request when its response is sent or aborted.
+struct CountOnDrop {
     metrics: Arc<OperationMetrics>,
     shared: Arc<Shared>,
     watch: Arc<Watch>,
@@ -372,7 +372,7 @@ struct Counted {
     sent: u64,
 }
 
-impl Drop for Counted {
+impl Drop for CountOnDrop {
     fn drop(&mut self) {
         let took = self.shared.clock.now().saturating_sub(self.started);
         self.metrics.count(self.status, took, self.body_bytes, self.sent);

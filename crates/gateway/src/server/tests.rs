@@ -1,4 +1,4 @@
-//! The whole front door over a memory store, spoken to by a plain socket.
+//! The whole gateway on a memory store, tested through plain sockets.
 
 mod buffers;
 mod client;
@@ -24,7 +24,7 @@ use crate::config::{GatewayConfig, Limits};
 use crate::keys::{AccessKey, Keys};
 use crate::sigv4::testing::{SIGNER, Signer};
 
-/// Real time, but for the date on the wall, which is that of the signer.
+/// A clock with real time, but with the signer's date as wall time.
 #[derive(Debug)]
 struct OldWall(SystemClock);
 
@@ -42,7 +42,7 @@ impl Clock for OldWall {
     }
 }
 
-/// A clock of a store that is far off.
+/// A clock with a wrong, constant wall time, for a store.
 #[derive(Debug)]
 struct WrongWall(SystemClock, Timestamp);
 
@@ -59,10 +59,11 @@ impl Clock for WrongWall {
         self.0.sleep_until(until)
     }
 }
+
 /// Another client.
 const OTHER: Signer = Signer { id: "AKIAOTHERIDENTITY", secret: "another-secret-of-tests", ..SIGNER };
 
-/// A gateway at work.
+/// A running gateway.
 struct House {
     address: std::net::SocketAddr,
     gateway: Gateway,

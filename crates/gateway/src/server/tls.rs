@@ -18,7 +18,7 @@ pub enum TlsError {
     /// The key is not PEM.
     #[error("the TLS private key cannot be read: {0}")]
     Key(String),
-    /// They do not go together, or rustls does not take them.
+    /// The certificate and key do not match, or rustls rejects them.
     #[error("the TLS certificate and key cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
 }
@@ -28,7 +28,7 @@ pub(super) fn acceptor(identity: &TlsIdentity) -> Result<TlsAcceptor, TlsError> 
         .collect::<Result<Vec<_>, _>>()
         .map_err(|e| TlsError::Certificates(e.to_string()))?;
     if certificates.is_empty() {
-        return Err(TlsError::Certificates("there is no certificate in it".to_owned()));
+        return Err(TlsError::Certificates("it contains no certificate".to_owned()));
     }
     let key = PrivateKeyDer::from_pem_slice(&identity.key_pem).map_err(|e| TlsError::Key(e.to_string()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());

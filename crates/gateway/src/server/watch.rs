@@ -1,8 +1,8 @@
-//! What a connection is doing, told by a few relaxed stores on the way of each request and judged
-//! from outside once a tick: no request sets a timer or reads a clock for its timeouts.
+//! The state of a connection, published by a few relaxed stores per request and evaluated by the watchdog once a tick:
+//! no request sets a timer or reads a clock for its timeouts.
 //!
-//! A connection that waits for its client (for a request, for a body's bytes, for room to write) and
-//! does not get them in time is closed; one that waits for the store never is.
+//! A connection that waits too long for its client (for a request, for a body's bytes, for space in the send buffer) is
+//! closed; one that waits for the store never is.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -17,53 +17,53 @@ use super::buffers::{Buffers, HEAD_FREE_BYTES, Slot};
 use super::peer::Peer;
 use crate::auth::Identity;
 
-/// What a connection is doing.
+/// The current activity of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
     /// Waiting for the next request.
     Idle,
-    /// A request's headers began to come. Also a TLS handshake.
+    /// Receiving a request's head, or in a TLS handshake.
     Head,
     /// The request waits for memory.
     Admission,
-    /// The request is being carried out.
+    /// The request is being executed.
     Working,
     /// The operation waits for bytes of the body.
     Body,
-    /// The answer to a request whose body was not read is out; what still comes is thrown away.
+    /// The response to a request with an unread body is sent; further bytes are discarded.
     Lingering,
 }
 
-/// What a connection is told.
+/// A command to a connection, in ascending severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Command {
-    /// Go on.
+    /// Continue.
     Serve,
     /// Finish the request in flight, then close.
     Finish,
-    /// The body's bytes did not come: fail the request, answer, close.
+    /// The body's bytes did not arrive: fail the request, send the response, close.
     FailBody,
-    /// Close now; answer 503 first where no answer has begun.
+    /// Close now; respond with 503 first if no response has begun.
     TurnAway,
     /// Close now.
     Close,
 }
 
-/// A request to a connection, granted once the connection is idle.
+/// An action that a connection takes once it is idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum WhenIdle {
-    /// Nothing.
+    /// None.
     Stay,
-    /// Give up the buffers.
+    /// Drop the buffers.
     Park,
     /// Close.
     Leave,
 }
 
-/// The action of its client that a connection waits for.
+/// The client action that a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     Nothing,
@@ -74,32 +74,32 @@ pub(super) enum Wait {
     End,
 }
 
-/// One connection as seen from outside.
+/// The published state of one connection, and the commands to it.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(super) peer: Peer,
     phase: AtomicU8,
     requests: AtomicU32,
-    moved: AtomicU64,
-    /// Of the bytes that went, those that lay in the kernel when the connection was last blocked.
-    untaken: AtomicU64,
+    moved_bytes: AtomicU64,
+    /// Written bytes that were unacknowledged in the kernel's send buffer when the connection last blocked.
+    unacked_bytes: AtomicU64,
     write_blocked: AtomicBool,
     body_unread: AtomicBool,
     command: AtomicU8,
-    when_idle: AtomicU8,
-    /// When the judge first saw it wait for what it waits for, in milliseconds.
+    pending_idle_action: AtomicU8,
+    /// The time at which the watchdog first observed the current wait, in milliseconds.
     waits_since: AtomicU64,
     account: LastAccount,
-    /// The memory of the latest request. Buffers on their way to the socket may hold it longer than the request.
+    /// The memory of the latest request. Buffers queued for the socket may hold it longer than the request.
     window: Mutex<Weak<Window>>,
     buffers: Arc<Buffers>,
-    /// Bytes read of the head that is not whole.
+    /// Bytes read of an incomplete head.
     head_bytes: AtomicUsize,
-    /// A [`Slot`], changed under the lock of the buffers.
+    /// A [`Slot`] as a number, changed only under the lock of [`Buffers`].
     slot: AtomicU64,
     /// The body in flight is admitted and large.
     reads_large_body: AtomicBool,
-    /// The buffer that the connection reads into may be large.
+    /// The connection's read buffer may be large.
     is_grown: AtomicBool,
     has_permit: AtomicBool,
     pub(crate) waker: AtomicWaker,
@@ -111,12 +111,12 @@ impl Watch {
             peer,
             phase: AtomicU8::new(Phase::Head as u8),
             requests: AtomicU32::new(0),
-            moved: AtomicU64::new(0),
-            untaken: AtomicU64::new(0),
+            moved_bytes: AtomicU64::new(0),
+            unacked_bytes: AtomicU64::new(0),
             write_blocked: AtomicBool::new(false),
             body_unread: AtomicBool::new(false),
             command: AtomicU8::new(Command::Serve as u8),
-            when_idle: AtomicU8::new(WhenIdle::Stay as u8),
+            pending_idle_action: AtomicU8::new(WhenIdle::Stay as u8),
             waits_since: AtomicU64::new(0),
             account: LastAccount::default(),
             window: Mutex::default(),
@@ -145,20 +145,20 @@ impl Watch {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// A request's headers are complete; a body follows or not.
+    /// Records that a request's head is complete.
     pub(crate) fn begin_request(&self, has_body: bool) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.body_unread.store(has_body, Ordering::Relaxed);
         self.set_phase(Phase::Working);
     }
 
-    /// The account that an identity's requests on this connection take memory on.
+    /// The memory account of an identity's requests on this connection.
     pub(crate) fn account(&self, accounts: &Accounts, identity: &Arc<Identity>) -> Account {
         self.account.find(accounts, identity, self.peer)
     }
 
-    /// The request has its memory, and its head no longer counts beside it. A body larger than what is read at first is
-    /// read in large pieces from now on.
+    /// Records that the request has its memory, which now includes its head. From now on a body larger than the first
+    /// read is read in large chunks.
     pub(crate) fn set_admitted(&self, window: &Arc<Window>, has_large_body: bool) {
         *self.window.lock() = Arc::downgrade(window);
         self.buffers.release_slot(self);
@@ -168,12 +168,12 @@ impl Watch {
         }
     }
 
-    /// The memory that the connection holds, its own or that of an answer on its way.
+    /// The memory that the connection holds, for its request or for a response that is being sent.
     pub(crate) fn window(&self) -> Option<Arc<Window>> {
         self.window.lock().upgrade()
     }
 
-    /// The request's answer is out, or given up; or a TLS handshake is over.
+    /// Records the end of a request (its response is sent or aborted) or of a TLS handshake.
     pub(crate) fn end_request(&self) {
         self.reads_large_body.store(false, Ordering::Relaxed);
         self.head_bytes.store(0, Ordering::Relaxed);
@@ -182,13 +182,13 @@ impl Watch {
             if self.buffers.take_permit() {
                 self.has_permit.store(true, Ordering::Relaxed);
             } else {
-                self.when_idle.fetch_max(WhenIdle::Park as u8, Ordering::Relaxed);
+                self.pending_idle_action.fetch_max(WhenIdle::Park as u8, Ordering::Relaxed);
             }
         }
         self.set_phase(Phase::Idle);
     }
 
-    /// The connection has given up its buffers.
+    /// Records that the connection has dropped its buffers.
     pub(crate) fn set_buffers_dropped(&self) {
         if self.slot() == Slot::None {
             self.is_grown.store(false, Ordering::Relaxed);
@@ -197,27 +197,28 @@ impl Watch {
             self.buffers.release_permit();
         }
         let (park, stay) = (WhenIdle::Park as u8, WhenIdle::Stay as u8);
-        let _more = self.when_idle.compare_exchange(park, stay, Ordering::Relaxed, Ordering::Relaxed);
+        let _more =
+            self.pending_idle_action.compare_exchange(park, stay, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The connection is over.
+    /// Records the end of the connection.
     pub(crate) fn end_connection(&self) {
         self.buffers.release_slot(self);
         self.set_buffers_dropped();
     }
 
-    /// The request's body was read to its end.
+    /// Records that the request's body was read to its end.
     pub(crate) fn set_body_read(&self) {
         self.body_unread.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the client may still be sending a body. If the connection is closed then, the client
-    /// must be let go on for a while, so that it sees the answer and not a reset connection.
+    /// Returns true if the client may still be sending a body. Closing must then linger, so that the client reads the
+    /// response instead of a connection reset.
     pub(crate) fn is_body_unread(&self) -> bool {
         self.body_unread.load(Ordering::Relaxed)
     }
 
-    /// The number of bytes that may be read now. `None`: none until the waker is called.
+    /// The number of bytes that may be read now; `None` if none may be until the waker is called.
     pub(crate) fn read_limit(self: &Arc<Self>) -> Option<usize> {
         match self.phase() {
             Phase::Idle | Phase::Head => {
@@ -228,25 +229,25 @@ impl Watch {
                 self.take_slot().then_some(HEAD_FREE_BYTES)
             }
             _ if self.reads_large_body.load(Ordering::Relaxed) => Some(usize::MAX),
-            // A small body, the beginning of one that is not admitted yet, or that of a next request.
+            // A small body, the beginning of one that is not admitted yet, or the next request.
             _ => Some(HEAD_FREE_BYTES),
         }
     }
 
-    /// Returns true if there is a slot for a large head; otherwise the waker is called when there is.
+    /// Returns true if the connection has a slot for a large head; otherwise the waker is called when it gets one.
     pub(crate) fn take_slot(self: &Arc<Self>) -> bool {
         self.is_grown.store(true, Ordering::Relaxed);
         self.buffers.take_slot(self)
     }
 
-    /// Bytes from which on a head is refused whatever follows.
+    /// The size from which a head is rejected even if it is incomplete, in bytes.
     pub(crate) fn max_head_bytes(&self) -> usize {
         self.buffers.max_head_bytes()
     }
 
-    /// Bytes came.
+    /// Records bytes read from the socket.
     pub(crate) fn note_read(&self, bytes: usize) {
-        self.moved.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.moved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         match self.phase() {
             Phase::Idle => self.set_phase(Phase::Head),
             Phase::Head => {}
@@ -255,21 +256,21 @@ impl Watch {
         self.head_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The connection is blocked in a write, and this many bytes lie in the kernel that the client has not taken.
+    /// Records the unacknowledged bytes in the kernel's send buffer of a connection that is blocked in a write.
     pub(super) fn note_untaken(&self, bytes: u64) {
-        self.untaken.store(bytes, Ordering::Relaxed);
+        self.unacked_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Has a connection that is blocked in a write look again at what its client has taken.
+    /// Makes a connection that is blocked in a write update its unacknowledged bytes.
     pub(super) fn refresh_untaken(&self) {
         self.waker.wake();
     }
 
-    /// Bytes went, or (`None`) could not.
+    /// Records bytes written to the socket; `None` if the write blocked.
     pub(crate) fn note_write(&self, bytes: Option<usize>) {
         match bytes {
             Some(bytes) => {
-                self.moved.fetch_add(bytes as u64, Ordering::Relaxed);
+                self.moved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
                 self.write_blocked.store(false, Ordering::Relaxed);
             }
             None => self.write_blocked.store(true, Ordering::Relaxed),
@@ -286,40 +287,40 @@ impl Watch {
         }
     }
 
-    /// Tells the connection, unless it was told something graver.
+    /// Gives the connection a command, unless it has a more severe one.
     pub(crate) fn tell(&self, command: Command) {
         self.command.fetch_max(command as u8, Ordering::AcqRel);
         self.waker.wake();
     }
 
-    /// Takes back [`Command::TurnAway`]: the connection finishes its request instead, and closes then.
+    /// Replaces [`Command::TurnAway`] with [`Command::Finish`]: the connection finishes its request, then closes.
     pub(crate) fn finish_instead(&self) {
-        let [told, instead] = [Command::TurnAway, Command::Finish].map(|command| command as u8);
-        // It may be told to close meanwhile, which stands.
-        let _ = self.command.compare_exchange(told, instead, Ordering::AcqRel, Ordering::Acquire);
+        let [current, new] = [Command::TurnAway, Command::Finish].map(|command| command as u8);
+        // A concurrent `Close` has priority.
+        let _ = self.command.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Returns true if the store works on a request: neither the client nor memory is waited for.
+    /// Returns true if the store works on a request, that is, the connection waits for neither the client nor memory.
     pub(crate) fn is_at_work(&self) -> bool {
         self.waits_for() == Wait::Nothing && self.phase() == Phase::Working
     }
 
-    /// Asks the connection, unless it was asked for more.
-    pub(crate) fn ask(&self, when_idle: WhenIdle) {
-        self.when_idle.fetch_max(when_idle as u8, Ordering::AcqRel);
+    /// Requests an action for when the connection is idle, unless a stronger one is pending.
+    pub(crate) fn ask(&self, action: WhenIdle) {
+        self.pending_idle_action.fetch_max(action as u8, Ordering::AcqRel);
         self.waker.wake();
     }
 
-    /// The pending request for when the connection is idle.
+    /// The pending action for when the connection is idle.
     pub(crate) fn when_idle(&self) -> WhenIdle {
-        match self.when_idle.load(Ordering::Acquire) {
+        match self.pending_idle_action.load(Ordering::Acquire) {
             0 => WhenIdle::Stay,
             1 => WhenIdle::Park,
             _ => WhenIdle::Leave,
         }
     }
 
-    /// Returns true if the connection waits for a request and has sent all answers.
+    /// Returns true if the connection waits for a request and has sent all responses.
     pub(crate) fn is_idle(&self) -> bool {
         self.waits_for() == Wait::Request
     }
@@ -329,24 +330,24 @@ impl Watch {
         self.waits_for() == Wait::Head && self.slot() == Slot::None
     }
 
-    /// Withdraws the pending request.
+    /// Withdraws the pending action.
     pub(crate) fn stay(&self) {
-        self.when_idle.store(WhenIdle::Stay as u8, Ordering::Release);
+        self.pending_idle_action.store(WhenIdle::Stay as u8, Ordering::Release);
     }
 
     pub(super) fn requests(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Bytes that came and went. While the connection is blocked in a write, those count that the client has taken: the
-    /// kernel lets a connection write again only after a large part of its buffer is empty, and a steady client would
-    /// seem to pause. So the number may fall when a connection becomes blocked.
+    /// Bytes received and sent. While the connection is blocked in a write, only bytes that the client has acknowledged
+    /// count: the kernel accepts more only after a large part of its send buffer is empty, so a steady client would
+    /// seem to pause. The number may therefore decrease when a connection blocks.
     pub(super) fn moved(&self) -> u64 {
-        let moved = self.moved.load(Ordering::Relaxed);
+        let moved = self.moved_bytes.load(Ordering::Relaxed);
         if !self.write_blocked.load(Ordering::Relaxed) {
             return moved;
         }
-        moved.saturating_sub(self.untaken.load(Ordering::Relaxed))
+        moved.saturating_sub(self.unacked_bytes.load(Ordering::Relaxed))
     }
 
     pub(super) fn waits_since(&self) -> Duration {

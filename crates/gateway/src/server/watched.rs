@@ -1,6 +1,7 @@
-//! A connection's bytes, noted in its [`Watch`], which also bounds how many are read at a time; and the lingering
-//! close: after an answer to a request whose body was not read, the client may go on sending for a while before the
-//! socket goes, so that it reads the answer instead of a reset.
+//! A socket that records its bytes in the connection's [`Watch`], which also bounds each read.
+//!
+//! It also implements the lingering close: after a response to a request whose body was not read, the client may go on
+//! sending for a while before the socket is closed, so that it reads the response instead of a connection reset.
 
 use std::ffi::c_int;
 use std::io;
@@ -21,56 +22,56 @@ use tokio_util::io::poll_read_buf;
 use super::buffers::HEAD_FREE_BYTES;
 use super::watch::{Phase, Watch};
 
-/// The most bytes thrown away while lingering.
-const LINGER_BYTES: u64 = 64 << 20;
+/// The maximum number of bytes discarded while lingering.
+const MAX_LINGER_BYTES: u64 = 64 << 20;
 
 /// A stream that can be waited for without reading from it.
 pub(crate) trait Awaited {
     /// True if the stream can wait for a complete head, and not only for its first byte.
     const AWAITS_HEADS: bool;
 
-    /// Ready once there is something worth reading: a whole head, of which `first` was read already; one so large that
-    /// it takes more than the first buffer; what is no head; the end of the stream, or an error.
+    /// Ready once the stream should be read: it has a complete head, of which `first` was read already, a head larger
+    /// than the initial buffer, bytes that are no head, its end, or an error.
     fn poll_request(&mut self, cx: &mut Context<'_>, first: &[u8]) -> Poll<()>;
 }
 
-/// Nothing is read: what the client has sent lies in the kernel until the head is whole.
+/// Peeks only: the client's bytes stay in the kernel until the head is complete.
 impl Awaited for Watched<TcpStream> {
     const AWAITS_HEADS: bool = true;
 
     fn poll_request(&mut self, cx: &mut Context<'_>, first: &[u8]) -> Poll<()> {
         let Self { socket, watch, .. } = self;
         let max_head = watch.max_head_bytes();
-        if Progress::of(first, &[], max_head) == Progress::Enough {
+        if HeadProgress::parse(first, &[], max_head) == HeadProgress::Ready {
             return Poll::Ready(());
         }
         loop {
             if ready!(socket.poll_read_ready(cx)).is_err() {
                 return Poll::Ready(());
             }
-            let mut found = Progress::Nothing;
-            // A failed look makes the runtime wait for more than there is now.
-            let looked = socket.try_io(Interest::READABLE, || {
+            let mut progress = HeadProgress::Empty;
+            // `WouldBlock` makes the runtime wait for bytes beyond those that were peeked.
+            let peeked = socket.try_io(Interest::READABLE, || {
                 let mut bytes = [0; HEAD_FREE_BYTES];
                 let (_, length) = recv(&*socket, &mut bytes, RecvFlags::PEEK)?;
-                found = if length == 0 {
-                    Progress::Enough
+                progress = if length == 0 {
+                    HeadProgress::Ready
                 } else {
-                    Progress::of(first, &bytes[..length], max_head)
+                    HeadProgress::parse(first, &bytes[..length], max_head)
                 };
-                if found == Progress::Some { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+                if progress == HeadProgress::Partial { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
             });
-            match found {
-                Progress::Nothing if looked.is_ok() => return Poll::Ready(()),
-                Progress::Nothing => {}
-                Progress::Some => watch.set_phase(Phase::Head),
-                Progress::Large => {
+            match progress {
+                HeadProgress::Empty if peeked.is_ok() => return Poll::Ready(()),
+                HeadProgress::Empty => {}
+                HeadProgress::Partial => watch.set_phase(Phase::Head),
+                HeadProgress::Large => {
                     watch.set_phase(Phase::Head);
                     return if watch.take_slot() { Poll::Ready(()) } else { Poll::Pending };
                 }
-                Progress::Enough => return Poll::Ready(()),
+                HeadProgress::Ready => return Poll::Ready(()),
             }
-            if looked.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) {
+            if peeked.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) {
                 return Poll::Ready(());
             }
         }
@@ -82,11 +83,11 @@ impl Awaited for TlsStream<Watched<TcpStream>> {
 
     fn poll_request(&mut self, cx: &mut Context<'_>, first: &[u8]) -> Poll<()> {
         let (Watched { socket, .. }, session) = self.get_mut();
-        // Not while there are bytes that were decrypted and not read.
+        // Does not wait while decrypted bytes are unread.
         if !first.is_empty() || !session.wants_read() {
             return Poll::Ready(());
         }
-        // The runtime may take a socket for readable that is not: it is asked.
+        // The runtime's readiness may be stale: peek at the socket itself.
         let mut byte = [0; 1];
         socket.poll_peek(cx, &mut ReadBuf::new(&mut byte)).map(|_| ())
     }
@@ -94,19 +95,19 @@ impl Awaited for TlsStream<Watched<TcpStream>> {
 
 /// The state of a request's head in the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// No byte.
-    Nothing,
-    /// The beginning.
-    Some,
-    /// A beginning that needs a slot.
+enum HeadProgress {
+    /// No byte has arrived.
+    Empty,
+    /// The head is incomplete.
+    Partial,
+    /// The head is incomplete and needs a slot.
     Large,
-    /// All of it; or what is no head, or too large for one, and is answered so.
-    Enough,
+    /// The head is complete, or the bytes are no head or too large for one; the HTTP library responds.
+    Ready,
 }
 
-impl Progress {
-    fn of(first: &[u8], then: &[u8], max_head: usize) -> Self {
+impl HeadProgress {
+    fn parse(first: &[u8], then: &[u8], max_head: usize) -> Self {
         let joined;
         let bytes = if first.is_empty() {
             then
@@ -115,20 +116,20 @@ impl Progress {
             &joined
         };
         let Some(begin) = bytes.iter().find(|byte| !matches!(byte, b'\r' | b'\n')) else {
-            return if bytes.len() < HEAD_FREE_BYTES { Self::Some } else { Self::Enough };
+            return if bytes.len() < HEAD_FREE_BYTES { Self::Partial } else { Self::Ready };
         };
-        let is_whole = memmem::find(bytes, b"\n\r\n").is_some() || memmem::find(bytes, b"\n\n").is_some();
-        if is_whole || !begin.is_ascii_alphabetic() || bytes.len() >= max_head {
-            Self::Enough
+        let is_complete = memmem::find(bytes, b"\n\r\n").is_some() || memmem::find(bytes, b"\n\n").is_some();
+        if is_complete || !begin.is_ascii_alphabetic() || bytes.len() >= max_head {
+            Self::Ready
         } else if bytes.len() >= HEAD_FREE_BYTES {
             Self::Large
         } else {
-            Self::Some
+            Self::Partial
         }
     }
 }
 
-/// A socket with its watch.
+/// A socket that records its activity in a [`Watch`].
 #[derive(Debug)]
 pub(crate) struct Watched<T> {
     socket: T,
@@ -156,13 +157,13 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
 }
 
 impl<T: AsFd> Watched<T> {
-    fn noted(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn record(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &result {
             Poll::Ready(Ok(bytes)) => self.watch.note_write(Some(*bytes)),
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
-                // A socket that cannot say it counts as empty: then what went to the kernel is what moved.
-                self.watch.note_untaken(untaken(&self.socket).unwrap_or(0));
+                // If the socket cannot report it, all bytes written to the kernel count as acknowledged.
+                self.watch.note_untaken(unacked_bytes(&self.socket).unwrap_or(0));
                 self.watch.note_write(None);
             }
         }
@@ -170,12 +171,12 @@ impl<T: AsFd> Watched<T> {
     }
 }
 
-/// The opcode of `SIOCOUTQ`, where Linux has its generic numbers.
+/// The opcode of `SIOCOUTQ` on architectures with Linux's generic ioctl numbers.
 const SIOCOUTQ: Opcode = 0x5411;
 
-/// Bytes written to a socket that the other side has not acknowledged.
-fn untaken(socket: impl AsFd) -> io::Result<u64> {
-    // SAFETY: `SIOCOUTQ` writes one `int`, and `Getter` gives it room for that.
+/// The number of bytes written to a socket that the other side has not acknowledged.
+fn unacked_bytes(socket: impl AsFd) -> io::Result<u64> {
+    // SAFETY: `SIOCOUTQ` writes one `int`, and `Getter` provides a buffer of that size.
     let bytes = unsafe { ioctl(socket, Getter::<SIOCOUTQ, c_int>::new()) }?;
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
@@ -183,7 +184,7 @@ fn untaken(socket: impl AsFd) -> io::Result<u64> {
 impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for Watched<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.socket).poll_write(cx, buf);
-        self.noted(result)
+        self.record(result)
     }
 
     fn poll_write_vectored(
@@ -192,7 +193,7 @@ impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for Watched<T> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
-        self.noted(result)
+        self.record(result)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -220,14 +221,14 @@ impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for Watched<T> {
             self.watch.note_read(bytes);
             let lingered = self.lingered.get_or_insert(0);
             *lingered += bytes as u64;
-            if read.is_err() || bytes == 0 || *lingered > LINGER_BYTES {
+            if read.is_err() || bytes == 0 || *lingered > MAX_LINGER_BYTES {
                 return Poll::Ready(Ok(()));
             }
         }
     }
 }
 
-/// A stream of which some bytes were read already: they come first.
+/// A stream preceded by bytes that were read from it already.
 #[derive(Debug)]
 pub(crate) struct Replayed<T> {
     pub(crate) stream: T,
@@ -280,24 +281,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_worth_reading() {
+    fn head_progress_follows_the_bytes_received() {
         let large = format!("GET / HTTP/1.1\r\nlong: {}", "v".repeat(HEAD_FREE_BYTES));
         for (first, then, progress) in [
-            ("", "G", Progress::Some),
-            ("", "\r\n", Progress::Some),
-            ("", "GET / HTTP/1.1\r\nhost: a\r\n", Progress::Some),
-            ("", "GET / HTTP/1.1\r\nhost: a\r\n\r\n", Progress::Enough),
-            ("", "\r\nGET / HTTP/1.1\nhost: a\n\n", Progress::Enough),
-            ("GET / HTTP/1.1\r\nhost: a\r", "\n\r\n", Progress::Enough),
-            ("GET / HTTP/1.1\r\nhost: a\r\n\r", "", Progress::Some),
-            ("GET / HTTP/1.1\r\n\r\n", "", Progress::Enough),
-            ("", "\x16\x03\x01", Progress::Enough),
-            ("", &large, Progress::Large),
-            (&large, "", Progress::Large),
+            ("", "G", HeadProgress::Partial),
+            ("", "\r\n", HeadProgress::Partial),
+            ("", "GET / HTTP/1.1\r\nhost: a\r\n", HeadProgress::Partial),
+            ("", "GET / HTTP/1.1\r\nhost: a\r\n\r\n", HeadProgress::Ready),
+            ("", "\r\nGET / HTTP/1.1\nhost: a\n\n", HeadProgress::Ready),
+            ("GET / HTTP/1.1\r\nhost: a\r", "\n\r\n", HeadProgress::Ready),
+            ("GET / HTTP/1.1\r\nhost: a\r\n\r", "", HeadProgress::Partial),
+            ("GET / HTTP/1.1\r\n\r\n", "", HeadProgress::Ready),
+            ("", "\x16\x03\x01", HeadProgress::Ready),
+            ("", &large, HeadProgress::Large),
+            (&large, "", HeadProgress::Large),
         ] {
-            let found = Progress::of(first.as_bytes(), then.as_bytes(), 32 << 10);
+            let found = HeadProgress::parse(first.as_bytes(), then.as_bytes(), 32 << 10);
             assert_eq!(found, progress, "{first:?} {then:?}");
         }
-        assert_eq!(Progress::of(b"GET /", b"long", 9), Progress::Enough);
+        assert_eq!(HeadProgress::parse(b"GET /", b"long", 9), HeadProgress::Ready);
     }
 }

@@ -1,13 +1,12 @@
-//! What a signature must cover, and in which form it says so.
+//! The headers that a signature must cover, and the canonical form of their list.
 
 use http::HeaderMap;
 
 use super::credential::does_not_match;
 use crate::error::{Code, WireError};
 
-/// Refuses names that are not in the one form that the signature's text has: in lower case, in ascending
-/// order, each once, no more than there are headers. Other names would make that text longer than the
-/// request by a factor of the client's choice.
+/// Rejects a list of names that is not canonical: in lower case, in ascending order, each once, and no more names than
+/// headers. Otherwise a client could make the canonical request longer than the request by any factor.
 pub(crate) fn check_names(headers: &HeaderMap, names: &str) -> Result<(), WireError> {
     let mut last = "";
     for (n, name) in names.split(';').enumerate() {
@@ -19,13 +18,14 @@ pub(crate) fn check_names(headers: &HeaderMap, names: &str) -> Result<(), WireEr
     Ok(())
 }
 
-/// Refuses a request with a header that matters and is not signed.
+/// Rejects a request with an unsigned header that must be signed.
 pub(crate) fn check_coverage(headers: &HeaderMap, names: &str) -> Result<(), WireError> {
-    let signed = |name: &str| names.split(';').any(|n| n == name);
-    let matters =
+    let is_signed = |name: &str| names.split(';').any(|n| n == name);
+    let is_required =
         |name: &str| name.starts_with("x-amz-") || name.starts_with("x-dss-") || name == "content-md5";
-    let uncovered = headers.keys().map(http::HeaderName::as_str).any(|name| matters(name) && !signed(name));
-    if uncovered || !signed("host") {
+    let is_uncovered =
+        headers.keys().map(http::HeaderName::as_str).any(|name| is_required(name) && !is_signed(name));
+    if is_uncovered || !is_signed("host") {
         return Err(WireError::new(
             Code::AccessDenied,
             "There were headers present in the request which were not signed",
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_one_form() {
+    fn only_canonical_names_are_accepted() {
         let headers: HeaderMap = ["host", "x-amz-date", "content-type"]
             .map(|name| (http::HeaderName::from_static(name), http::HeaderValue::from_static("v")))
             .into_iter()

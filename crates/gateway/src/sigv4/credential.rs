@@ -1,5 +1,4 @@
-//! What a client says about its signature: the `Authorization` header or the `X-Amz-*` parameters,
-//! parsed but not believed.
+//! A client's unverified claim about its signature: the parsed `Authorization` header or `X-Amz-*` parameters.
 
 use std::borrow::Cow;
 
@@ -11,20 +10,20 @@ use tradewind_wire::sigv4::{ALGORITHM, NotCanonical};
 use crate::error::{Code, WireError};
 
 /// Longest lifetime of a presigned URL, in seconds.
-const MAX_EXPIRES: u64 = 7 * 24 * 3600;
+const MAX_EXPIRES_SECONDS: u64 = 7 * 24 * 3600;
 
 /// `id/date/region/service/aws4_request`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Credential<'a> {
     pub(crate) id: &'a str,
-    /// All behind the id.
+    /// Everything after the ID.
     pub(crate) scope: &'a str,
     pub(crate) day: &'a str,
     pub(crate) region: &'a str,
 }
 
 impl<'a> Credential<'a> {
-    /// Takes the text apart; `None` where it has another form. An id may hold slashes.
+    /// Parses the text; `None` if it is malformed. An ID may contain slashes.
     fn parse(text: &'a str) -> Option<Self> {
         let mut fields = text.rsplitn(5, '/');
         let (terminal, service, region) = (fields.next()?, fields.next()?, fields.next()?);
@@ -49,12 +48,12 @@ pub(crate) struct Claim<'a> {
 }
 
 impl<'a> Claim<'a> {
-    /// Reads the header's value.
+    /// Parses the header's value.
     pub(crate) fn from_header(value: &'a str) -> Result<Self, WireError> {
         let malformed = |what: &'static str| WireError::new(Code::AuthorizationHeaderMalformed, what);
         let (scheme, rest) = value.split_once(' ').unwrap_or((value, ""));
         if scheme != ALGORITHM {
-            return Err(refuse_scheme(scheme));
+            return Err(scheme_error(scheme));
         }
         let (mut credential, mut signed_headers, mut signature) = (None, None, None);
         for field in rest.split(',') {
@@ -63,13 +62,13 @@ impl<'a> Claim<'a> {
                     "The authorization header is malformed; it must consist of name=value pairs.",
                 ));
             };
-            let place = match name {
+            let slot = match name {
                 "Credential" => &mut credential,
                 "SignedHeaders" => &mut signed_headers,
                 "Signature" => &mut signature,
                 _ => return Err(malformed("The authorization header is malformed; a field is not known.")),
             };
-            if place.replace(value).is_some() {
+            if slot.replace(value).is_some() {
                 return Err(malformed("The authorization header is malformed; a field is given twice."));
             }
         }
@@ -84,16 +83,16 @@ impl<'a> Claim<'a> {
             .ok_or_else(|| malformed("The authorization header is malformed; missing SignedHeaders."))?;
         let signature = signature
             .ok_or_else(|| malformed("The authorization header is malformed; missing Signature."))?;
-        Ok(Self { credential, signed_headers, signature: read_signature(signature)? })
+        Ok(Self { credential, signed_headers, signature: parse_signature(signature)? })
     }
 }
 
-/// A signature of another length or alphabet cannot be right; saying so reveals nothing.
-fn read_signature(text: &str) -> Result<[u8; 32], WireError> {
+/// Parses a signature. A malformed one is reported like a wrong one, which reveals nothing.
+fn parse_signature(text: &str) -> Result<[u8; 32], WireError> {
     from_hex(text.as_bytes()).ok_or_else(does_not_match)
 }
 
-/// The answer to a wrong signature.
+/// The error of a wrong signature.
 pub(crate) fn does_not_match() -> WireError {
     WireError::new(
         Code::SignatureDoesNotMatch,
@@ -108,20 +107,20 @@ impl From<NotCanonical> for WireError {
             NotCanonical::Escape => {
                 Self::with_source(Code::InvalidUri, "Couldn't parse the specified URI.", why)
             }
-            // A header that is signed but not there was taken away on the way.
+            // A header that is signed but missing was removed in transit.
             NotCanonical::MissingHeader | NotCanonical::Date | NotCanonical::Header => does_not_match(),
         }
     }
 }
 
-fn refuse_scheme(scheme: &str) -> WireError {
+fn scheme_error(scheme: &str) -> WireError {
     if scheme == "AWS" || scheme.starts_with("AWS4-") {
-        return not_supported();
+        return unsupported_mechanism();
     }
     WireError::new(Code::InvalidArgument, "Unsupported Authorization Type")
 }
 
-fn not_supported() -> WireError {
+fn unsupported_mechanism() -> WireError {
     WireError::new(
         Code::InvalidRequest,
         "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
@@ -142,13 +141,13 @@ pub(crate) struct Presigned<'a> {
 }
 
 impl<'a> Presigned<'a> {
-    /// Reads a query. `None` where it carries no signature at all.
+    /// Parses a query; `None` if it carries no signature.
     pub(crate) fn from_query(query: &'a str) -> Result<Option<Self>, WireError> {
         let mut found = Self::default();
         let (mut any, mut old) = (false, false);
         for pair in query.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let place = match name {
+            let slot = match name {
                 "X-Amz-Algorithm" => &mut found.algorithm,
                 "X-Amz-Credential" => &mut found.credential,
                 "X-Amz-Date" => &mut found.date,
@@ -164,24 +163,25 @@ impl<'a> Presigned<'a> {
                 _ => continue,
             };
             let value = percent_decode_str(value).decode_utf8();
-            let value = value.map_err(|_| wrong("A query parameter of the signature is not UTF-8."))?;
-            if place.replace(value).is_some() {
-                return Err(wrong("A query parameter of the signature is given twice."));
+            let value =
+                value.map_err(|_| invalid_parameter("A query parameter of the signature is not UTF-8."))?;
+            if slot.replace(value).is_some() {
+                return Err(invalid_parameter("A query parameter of the signature is given twice."));
             }
             any |= !matches!(name, "X-Amz-Content-Sha256" | "X-Amz-Date");
         }
         if !any && old {
-            return Err(not_supported());
+            return Err(unsupported_mechanism());
         }
         Ok(any.then_some(found))
     }
 
-    /// Whether a session token came along.
+    /// Returns true if the query has a session token.
     pub(crate) const fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// The claim, where all parameters are there and well formed.
+    /// The claim. Fails if a parameter is missing or malformed.
     pub(crate) fn claim(&self) -> Result<Claim<'_>, WireError> {
         const MISSING: &str = "Query-string authentication version 4 requires the X-Amz-Algorithm, \
                                X-Amz-Credential, X-Amz-Signature, X-Amz-Date, X-Amz-SignedHeaders, and \
@@ -194,21 +194,21 @@ impl<'a> Presigned<'a> {
             &self.date,
             &self.expires,
         ) else {
-            return Err(wrong(MISSING));
+            return Err(invalid_parameter(MISSING));
         };
         if algorithm != ALGORITHM {
-            return Err(wrong("X-Amz-Algorithm only supports \"AWS4-HMAC-SHA256\""));
+            return Err(invalid_parameter("X-Amz-Algorithm only supports \"AWS4-HMAC-SHA256\""));
         }
         let credential = Credential::parse(credential).ok_or_else(|| {
-            wrong(
+            invalid_parameter(
                 "Error parsing the X-Amz-Credential parameter; the Credential is mal-formed; expecting \
                  \"<YOUR-AKID>/YYYYMMDD/REGION/s3/aws4_request\".",
             )
         })?;
         if headers.is_empty() {
-            return Err(wrong("X-Amz-SignedHeaders must name at least the host header"));
+            return Err(invalid_parameter("X-Amz-SignedHeaders must name at least the host header"));
         }
-        Ok(Claim { credential, signed_headers: headers, signature: read_signature(signature)? })
+        Ok(Claim { credential, signed_headers: headers, signature: parse_signature(signature)? })
     }
 
     /// `X-Amz-Date`.
@@ -220,14 +220,14 @@ impl<'a> Presigned<'a> {
     pub(crate) fn expires(&self) -> Result<i64, WireError> {
         let text = self.expires.as_deref().unwrap_or_default();
         if text.starts_with('-') {
-            return Err(wrong("X-Amz-Expires must be non-negative"));
+            return Err(invalid_parameter("X-Amz-Expires must be non-negative"));
         }
         if text.is_empty() || !text.bytes().all(|c| c.is_ascii_digit()) {
-            return Err(wrong("X-Amz-Expires should be a number"));
+            return Err(invalid_parameter("X-Amz-Expires should be a number"));
         }
         let seconds = text.parse::<u64>().unwrap_or(u64::MAX);
-        if seconds > MAX_EXPIRES {
-            return Err(wrong(
+        if seconds > MAX_EXPIRES_SECONDS {
+            return Err(invalid_parameter(
                 "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than 604800 seconds",
             ));
         }
@@ -235,7 +235,7 @@ impl<'a> Presigned<'a> {
     }
 }
 
-fn wrong(message: &'static str) -> WireError {
+fn invalid_parameter(message: &'static str) -> WireError {
     WireError::new(Code::AuthorizationQueryParametersError, message)
 }
 
@@ -245,7 +245,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_header() {
+    fn an_authorization_header_is_parsed() {
         let signature = "a".repeat(64);
         let text = format!(
             "AWS4-HMAC-SHA256 Credential=team/key/20130524/us-east-1/s3/aws4_request, \
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn malformed_and_unsupported_claims_are_rejected() {
         let code = |text: &str| Claim::from_header(text).unwrap_err().code();
         assert_eq!(code("AWS id:signature"), Code::InvalidRequest);
         assert_eq!(code("Basic abc"), Code::InvalidArgument);
@@ -278,7 +278,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text(text in ".*", tail in "[A-Za-z=,/;0-9 ]*") {
+        fn parsing_any_text_does_not_panic(text in ".*", tail in "[A-Za-z=,/;0-9 ]*") {
             let _ = Claim::from_header(&text);
             let _ = Claim::from_header(&format!("{ALGORITHM} {tail}"));
             if let Ok(Some(presigned)) = Presigned::from_query(&text) {

@@ -1,5 +1,5 @@
-//! A client that signs requests, written apart from the verifier: plain text building over `sha2`'s
-//! view of nothing but the specification. For tests and examples' worth of checks only.
+//! A client that signs requests, for tests only. It is written from the specification and independently of the
+//! verifier.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use http::Request;
 
 use tradewind_wire::sigv4::{AmzDate, ChunkSigner, EMPTY_SHA256, SigningKey, sha256};
 
-/// Who signs, and when.
+/// The credentials and date of a signing client.
 pub(crate) struct Signer {
     pub(crate) id: &'static str,
     pub(crate) secret: &'static str,
@@ -38,13 +38,13 @@ impl Signer {
         SigningKey::derive(self.secret, &scope).sign(text.as_bytes())
     }
 
-    /// Adds date, payload hash and signature to a request whose path and query are canonical already.
-    /// Signs every header it has. Returns the signature.
+    /// Adds date, payload hash and signature to a request whose path and query are canonical. Signs all its headers.
+    /// Returns the signature.
     pub(crate) fn sign(&self, request: &mut Request<()>, payload: &str) -> [u8; 32] {
         self.sign_listing(request, payload, str::to_owned)
     }
 
-    /// The same, with the list of signed names changed before it is signed.
+    /// Like [`sign`](Self::sign), but changes the list of signed names before signing.
     pub(crate) fn sign_listing(
         &self,
         request: &mut Request<()>,
@@ -74,7 +74,7 @@ impl Signer {
         signature
     }
 
-    /// Adds the signature to the query. Signs every header the request has.
+    /// Adds the signature to the query. Signs all headers of the request.
     pub(crate) fn presign(&self, request: &mut Request<()>, expires: &str) {
         let (names, lines) = header_lines(request);
         let credential = format!("{}/{}", self.id, self.scope()).replace('/', "%2F");
@@ -112,13 +112,13 @@ fn sorted(query: &str) -> String {
     pairs.join("&")
 }
 
-/// What verifies a chain of chunk signatures.
+/// The verifier of a chain of chunk signatures.
 pub(crate) fn chunk_signer(secret: &str, date: &str, scope: &str, seed: &[u8; 32]) -> ChunkSigner {
     let date = AmzDate::parse(date.as_bytes()).unwrap();
     ChunkSigner::new(Arc::new(SigningKey::derive(secret, scope)), &date, scope, seed)
 }
 
-/// A client's side of such a chain.
+/// The client's side of a chain of chunk signatures.
 pub(crate) struct Chain {
     key: SigningKey,
     date: String,
@@ -137,7 +137,7 @@ impl Chain {
         }
     }
 
-    /// The signature of a `PAYLOAD` or a `TRAILER`, given its hash.
+    /// The signature of a `PAYLOAD` or a `TRAILER` with the given hash.
     pub(crate) fn sign(&mut self, what: &str, hash: &[u8; 32]) -> String {
         let Self { date, scope, previous, .. } = self;
         let empty = if what == "PAYLOAD" { format!("{EMPTY_SHA256}\n") } else { String::new() };

@@ -11,11 +11,11 @@ use crate::auth::{Buckets, Permissions};
 use crate::error::{Code, WireError};
 use crate::keys::{AccessKey, Keys};
 
-/// A clock that stands still at a wall time.
+/// A clock that is stopped at a wall time.
 #[derive(Debug)]
-struct Still(i64);
+struct StoppedClock(i64);
 
-impl Clock for Still {
+impl Clock for StoppedClock {
     fn now(&self) -> Duration {
         Duration::ZERO
     }
@@ -29,8 +29,8 @@ impl Clock for Still {
     }
 }
 
-/// 2013-05-24T00:00:00Z, when the examples of AWS were signed.
-const THEN: i64 = 1_369_353_600;
+/// 2013-05-24T00:00:00Z, the time at which AWS's examples were signed.
+const SIGNED_AT: i64 = 1_369_353_600;
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 fn verifier(at: i64, region: Option<&str>) -> Verifier {
@@ -40,7 +40,7 @@ fn verifier(at: i64, region: Option<&str>) -> Verifier {
         permissions: Permissions::ReadWrite,
         buckets: Buckets::All,
     };
-    Verifier::new(Keys::new([key], []), Arc::new(Still(at)), region.map(str::to_owned))
+    Verifier::new(Keys::new([key], []), Arc::new(StoppedClock(at)), region.map(str::to_owned))
 }
 
 fn verify_at(at: i64, request: Request<()>) -> Result<Verified, WireError> {
@@ -48,7 +48,7 @@ fn verify_at(at: i64, request: Request<()>) -> Result<Verified, WireError> {
 }
 
 fn code(request: Request<()>) -> Code {
-    verify_at(THEN, request).unwrap_err().code()
+    verify_at(SIGNED_AT, request).unwrap_err().code()
 }
 
 fn get(uri: &str) -> Request<()> {
@@ -60,9 +60,9 @@ fn with(mut request: Request<()>, name: &'static str, value: &str) -> Request<()
     request
 }
 
-/// The examples in AWS's description of header and query authentication.
+/// The examples in AWS's documentation of header and query authentication.
 #[test]
-fn published_examples() {
+fn the_published_examples_are_verified() {
     let scope = "AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request";
     let examples = [
         (
@@ -88,15 +88,15 @@ fn published_examples() {
         request = with(request, "x-amz-date", "20130524T000000Z");
         request = with(request, "x-amz-content-sha256", EMPTY);
         request = with(request, "range", "bytes=0-9");
-        let verified = verify_at(THEN, request).unwrap();
+        let verified = verify_at(SIGNED_AT, request).unwrap();
         assert_eq!(verified.identity.key_id(), Some(SIGNER.id), "{uri}");
         assert!(matches!(verified.payload, Payload::Sha256(_)));
     }
     let presigned = "/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404";
-    assert!(verify_at(THEN + 86_400, get(presigned)).unwrap().presigned);
-    let late = verify_at(THEN + 86_401, get(presigned)).unwrap_err();
+    assert!(verify_at(SIGNED_AT + 86_400, get(presigned)).unwrap().presigned);
+    let late = verify_at(SIGNED_AT + 86_401, get(presigned)).unwrap_err();
     assert_eq!((late.code(), late.message()), (Code::AccessDenied, "Request has expired"));
-    assert_eq!(verify_at(THEN - 901, get(presigned)).unwrap_err().code(), Code::AccessDenied);
+    assert_eq!(verify_at(SIGNED_AT - 901, get(presigned)).unwrap_err().code(), Code::AccessDenied);
 }
 
 fn signed(uri: &str) -> Request<()> {
@@ -106,12 +106,12 @@ fn signed(uri: &str) -> Request<()> {
 }
 
 #[test]
-fn a_signed_request_is_known_whatever_way_its_path_is_encoded() {
-    assert!(verify_at(THEN, signed("/b/a%20b%2Bc/%C3%A9?list-type=2&prefix=x%2Fy&delete")).is_ok());
+fn a_signature_is_valid_for_every_encoding_of_the_path() {
+    assert!(verify_at(SIGNED_AT, signed("/b/a%20b%2Bc/%C3%A9?list-type=2&prefix=x%2Fy&delete")).is_ok());
     // The same request, encoded as some proxies and clients do.
     let mut lazy = signed("/b/a%20b%2Bc/~k");
     *lazy.uri_mut() = "/b/a%20b+c/%7ek".parse().unwrap();
-    assert!(verify_at(THEN, lazy).is_ok());
+    assert!(verify_at(SIGNED_AT, lazy).is_ok());
 }
 
 #[test]
@@ -137,53 +137,53 @@ fn any_change_breaks_the_signature() {
 }
 
 #[test]
-fn what_matters_must_be_signed() {
+fn headers_that_change_a_request_must_be_signed() {
     for name in ["x-amz-meta-a", "x-amz-copy-source", "x-dss-object-class", "content-md5"] {
         assert_eq!(code(with(signed("/b/k"), name, "1")), Code::AccessDenied, "{name}");
         let mut covered = with(get("/b/k"), name, "1");
         SIGNER.sign(&mut covered, EMPTY);
-        assert!(verify_at(THEN, covered).is_ok());
+        assert!(verify_at(SIGNED_AT, covered).is_ok());
         let mut presigned = get("/b/k");
         SIGNER.presign(&mut presigned, "60");
         assert_eq!(code(with(presigned, name, "1")), Code::AccessDenied, "{name}");
     }
-    assert!(verify_at(THEN, with(signed("/b/k"), "user-agent", "any")).is_ok());
+    assert!(verify_at(SIGNED_AT, with(signed("/b/k"), "user-agent", "any")).is_ok());
     let mut no_host = Request::get("/b/k").body(()).unwrap();
     SIGNER.sign(&mut no_host, EMPTY);
     assert_eq!(code(no_host), Code::AccessDenied);
 }
 
 #[test]
-fn signed_names_are_sorted_and_each_is_there_once() {
-    // What is signed is right, but for its form.
-    let taken = |to: &str| {
+fn signed_names_must_be_sorted_and_unique() {
+    // The signature is correct, but the list of names is not canonical.
+    let verified_with = |to: &str| {
         let mut request = get("/b/k");
         SIGNER.sign_listing(&mut request, EMPTY, |names| names.replacen("host;", to, 1));
-        verify_at(THEN, request).map(|_| ()).map_err(|e| e.code())
+        verify_at(SIGNED_AT, request).map(|_| ()).map_err(|e| e.code())
     };
-    assert_eq!(taken("host;"), Ok(()));
+    assert_eq!(verified_with("host;"), Ok(()));
     for other in ["host;host;", "HOST;host;", "x-amz-date;host;"] {
-        assert_eq!(taken(other), Err(Code::SignatureDoesNotMatch), "{other}");
+        assert_eq!(verified_with(other), Err(Code::SignatureDoesNotMatch), "{other}");
     }
 }
 
 #[test]
-fn a_payload_hash_in_two_places_is_one() {
+fn payload_hashes_in_header_and_query_must_be_equal() {
     let presigned = |header: &str| {
         let mut request = get("/b/k?X-Amz-Content-Sha256=UNSIGNED-PAYLOAD");
         request = with(request, "x-amz-content-sha256", header);
         SIGNER.presign(&mut request, "60");
-        verify_at(THEN, request).map_err(|e| e.code())
+        verify_at(SIGNED_AT, request).map_err(|e| e.code())
     };
     assert!(matches!(presigned("UNSIGNED-PAYLOAD").unwrap().payload, Payload::Unsigned));
     assert_eq!(presigned(EMPTY).unwrap_err(), Code::InvalidRequest);
 }
 
 #[test]
-fn errors_by_name() {
-    assert_eq!(verify_at(THEN + 901, signed("/")).unwrap_err().code(), Code::RequestTimeTooSkewed);
-    assert_eq!(verify_at(THEN - 901, signed("/")).unwrap_err().code(), Code::RequestTimeTooSkewed);
-    assert!(verify_at(THEN + 899, signed("/")).is_ok());
+fn each_error_has_its_code() {
+    assert_eq!(verify_at(SIGNED_AT + 901, signed("/")).unwrap_err().code(), Code::RequestTimeTooSkewed);
+    assert_eq!(verify_at(SIGNED_AT - 901, signed("/")).unwrap_err().code(), Code::RequestTimeTooSkewed);
+    assert!(verify_at(SIGNED_AT + 899, signed("/")).is_ok());
     let unknown = Signer { id: "NOBODY", ..SIGNER };
     let mut request = get("/");
     unknown.sign(&mut request, EMPTY);
@@ -208,32 +208,32 @@ fn errors_by_name() {
     twice.headers_mut().append("authorization", value);
     assert_eq!(code(twice), Code::InvalidArgument);
     assert_eq!(code(with(signed("/"), "x-amz-security-token", "t")), Code::InvalidToken);
-    let elsewhere = verifier(THEN, Some("eu-west-1"));
+    let elsewhere = verifier(SIGNED_AT, Some("eu-west-1"));
     let refused = elsewhere.verify(&signed("/").into_parts().0).unwrap_err();
     assert_eq!(refused.message(), "the region 'us-east-1' is wrong; expecting 'eu-west-1'");
 }
 
 #[test]
-fn presigned_parameters() {
+fn presigned_urls_expire_within_a_week() {
     for (expires, expected) in [("604801", false), ("-1", false), ("", false), ("x", false), ("604800", true)]
     {
         let mut request = get("/b/k");
         SIGNER.presign(&mut request, expires);
-        match verify_at(THEN, request) {
+        match verify_at(SIGNED_AT, request) {
             Ok(_) => assert!(expected, "{expires}"),
             Err(e) => assert_eq!((e.code(), expected), (Code::AuthorizationQueryParametersError, false)),
         }
     }
     let mut request = get("/b/k?response-content-type=a%2Fb");
     SIGNER.presign(&mut request, "60");
-    assert!(verify_at(THEN + 60, request).is_ok());
+    assert!(verify_at(SIGNED_AT + 60, request).is_ok());
     let incomplete = "/b/k?X-Amz-Algorithm=AWS4-HMAC-SHA256";
     assert_eq!(code(get(incomplete)), Code::AuthorizationQueryParametersError);
 }
 
 #[test]
 fn anonymous_requests_have_no_key() {
-    let verified = verify_at(THEN, get("/b/k")).unwrap();
+    let verified = verify_at(SIGNED_AT, get("/b/k")).unwrap();
     assert_eq!(verified.identity.key_id(), None);
     let streaming = with(get("/b/k"), "x-amz-content-sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD");
     assert_eq!(code(streaming), Code::AccessDenied);

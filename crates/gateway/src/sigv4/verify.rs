@@ -1,4 +1,4 @@
-//! The verifier: from a request's head to who signed it and what its body must turn out to be.
+//! The verifier: from a request's head to the identity that signed it and the required properties of its body.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use crate::auth::Identity;
 use crate::error::{Code, WireError};
 use crate::keys::Keys;
 
-/// How far a client's clock may be off, in seconds.
-const MAX_SKEW: i64 = 15 * 60;
+/// The maximum difference between a client's clock and the server's, in seconds.
+const MAX_CLOCK_SKEW_SECONDS: i64 = 15 * 60;
 
-/// What the client said about the body.
+/// The client's declaration about the body.
 #[derive(Debug)]
 pub enum Payload {
     /// Nothing.
     Unsigned,
-    /// The SHA-256 of the whole.
+    /// The SHA-256 of the whole body.
     Sha256([u8; 32]),
-    /// aws-chunked, each chunk signed, and the trailers where there are any.
+    /// aws-chunked with a signature for each chunk and for the trailers, if any.
     SignedChunks {
-        /// What verifies them.
+        /// Verifies the signatures.
         signer: ChunkSigner,
-        /// Whether trailers follow.
+        /// True if trailers follow.
         trailer: bool,
     },
     /// aws-chunked without signatures, followed by trailers.
@@ -36,13 +36,13 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Whether the body is framed by aws-chunked.
+    /// Returns true if the body has aws-chunked framing.
     #[must_use]
     pub const fn is_chunked(&self) -> bool {
         matches!(self, Self::SignedChunks { .. } | Self::UnsignedChunks)
     }
 
-    /// Whether a request without a body is what was announced.
+    /// Returns true if an empty body conforms to the declaration.
     #[must_use]
     pub fn allows_nothing(&self) -> bool {
         match self {
@@ -53,14 +53,14 @@ impl Payload {
     }
 }
 
-/// A request whose signature is right, or that has none.
+/// A request with a valid signature, or without one.
 #[derive(Debug)]
 pub struct Verified {
-    /// Who asks.
+    /// The sender of the request.
     pub identity: Arc<Identity>,
-    /// What the body must be.
+    /// The declaration that the body must conform to.
     pub payload: Payload,
-    /// Whether the signature was in the query.
+    /// True if the signature was in the query.
     pub presigned: bool,
 }
 
@@ -73,13 +73,16 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// A verifier. `region` refuses signatures for another region; `None` takes any.
+    /// A verifier. Signatures for a region other than `region` are rejected; `None` accepts any.
     #[must_use]
     pub const fn new(keys: Keys, clock: Arc<dyn Clock>, region: Option<String>) -> Self {
         Self { keys, clock, region }
     }
 
-    /// Verifies a request by its head.
+    /// Verifies the signature of a request from its head.
+    ///
+    /// # Errors
+    /// The signature is malformed, expired or wrong, or the key does not exist.
     pub fn verify(&self, parts: &Parts) -> Result<Verified, WireError> {
         let mut authorizations = parts.headers.get_all(header::AUTHORIZATION).iter();
         let authorization = authorizations.next();
@@ -97,9 +100,9 @@ impl Verifier {
                         e,
                     )
                 })?;
-                self.by_header(parts, &Claim::from_header(value)?)
+                self.verify_header(parts, &Claim::from_header(value)?)
             }
-            (None, Some(presigned)) => self.by_query(parts, &presigned),
+            (None, Some(presigned)) => self.verify_query(parts, &presigned),
             _ => Err(WireError::new(
                 Code::InvalidArgument,
                 "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query \
@@ -111,21 +114,21 @@ impl Verifier {
     fn anonymous(&self, parts: &Parts) -> Result<Verified, WireError> {
         let payload = match parts.headers.get("x-amz-content-sha256") {
             None => Payload::Unsigned,
-            Some(value) => match Word::parse(value.as_bytes())? {
-                Word::Unsigned => Payload::Unsigned,
-                Word::Sha256(hash) => Payload::Sha256(hash),
-                Word::UnsignedChunks => Payload::UnsignedChunks,
-                Word::SignedChunks { .. } => return Err(WireError::access_denied()),
+            Some(value) => match PayloadHeader::parse(value.as_bytes())? {
+                PayloadHeader::Unsigned => Payload::Unsigned,
+                PayloadHeader::Sha256(hash) => Payload::Sha256(hash),
+                PayloadHeader::UnsignedChunks => Payload::UnsignedChunks,
+                PayloadHeader::SignedChunks { .. } => return Err(WireError::access_denied()),
             },
         };
         Ok(Verified { identity: self.keys.anonymous(), payload, presigned: false })
     }
 
-    fn by_header(&self, parts: &Parts, claim: &Claim<'_>) -> Result<Verified, WireError> {
-        refuse_token(parts.headers.contains_key("x-amz-security-token"))?;
+    fn verify_header(&self, parts: &Parts, claim: &Claim<'_>) -> Result<Verified, WireError> {
+        reject_token(parts.headers.contains_key("x-amz-security-token"))?;
         let date = header_date(&parts.headers)?;
         let now = self.clock.wall().seconds();
-        if (now - date.seconds()).abs() > MAX_SKEW {
+        if (now - date.seconds()).abs() > MAX_CLOCK_SKEW_SECONDS {
             return Err(WireError::new(
                 Code::RequestTimeTooSkewed,
                 "The difference between the request time and the current time is too large.",
@@ -140,8 +143,8 @@ impl Verifier {
         self.check(parts, claim, &date, payload.as_bytes(), Code::AuthorizationHeaderMalformed, false)
     }
 
-    fn by_query(&self, parts: &Parts, presigned: &Presigned<'_>) -> Result<Verified, WireError> {
-        refuse_token(presigned.has_token())?;
+    fn verify_query(&self, parts: &Parts, presigned: &Presigned<'_>) -> Result<Verified, WireError> {
+        reject_token(presigned.has_token())?;
         let claim = presigned.claim()?;
         let date = AmzDate::parse(presigned.date().as_bytes()).ok_or_else(|| {
             WireError::new(
@@ -151,7 +154,7 @@ impl Verifier {
         })?;
         let expires = presigned.expires()?;
         let now = self.clock.wall().seconds();
-        if now < date.seconds() - MAX_SKEW {
+        if now < date.seconds() - MAX_CLOCK_SKEW_SECONDS {
             return Err(WireError::new(Code::AccessDenied, "Request is not valid yet"));
         }
         if now > date.seconds() + expires {
@@ -193,7 +196,7 @@ impl Verifier {
                 "The AWS Access Key Id you provided does not exist in our records.",
             ));
         };
-        let word = Word::parse(payload)?;
+        let declared = PayloadHeader::parse(payload)?;
         check_names(&parts.headers, claim.signed_headers)?;
         check_coverage(&parts.headers, claim.signed_headers)?;
         let canonical = Signed {
@@ -205,19 +208,19 @@ impl Verifier {
             payload,
         }
         .text()?;
-        let (key, at_hand) = known.signing_key(credential.scope);
+        let (key, is_cached) = known.signing_key(credential.scope);
         let text = string_to_sign(date, credential.scope, &sha256(&canonical));
         if !key.verify(&text, &claim.signature) {
             return Err(does_not_match());
         }
-        if !at_hand {
+        if !is_cached {
             known.keep(credential.scope, &key);
         }
-        let payload = match word {
-            Word::Unsigned => Payload::Unsigned,
-            Word::Sha256(hash) => Payload::Sha256(hash),
-            Word::UnsignedChunks => Payload::UnsignedChunks,
-            Word::SignedChunks { trailer } => Payload::SignedChunks {
+        let payload = match declared {
+            PayloadHeader::Unsigned => Payload::Unsigned,
+            PayloadHeader::Sha256(hash) => Payload::Sha256(hash),
+            PayloadHeader::UnsignedChunks => Payload::UnsignedChunks,
+            PayloadHeader::SignedChunks { trailer } => Payload::SignedChunks {
                 signer: ChunkSigner::new(key, date, credential.scope, &claim.signature),
                 trailer,
             },
@@ -226,7 +229,7 @@ impl Verifier {
     }
 }
 
-fn refuse_token(present: bool) -> Result<(), WireError> {
+fn reject_token(present: bool) -> Result<(), WireError> {
     if present {
         return Err(WireError::new(
             Code::InvalidToken,
@@ -236,7 +239,7 @@ fn refuse_token(present: bool) -> Result<(), WireError> {
     Ok(())
 }
 
-/// `x-amz-date`, else `Date`.
+/// The value of `x-amz-date`, otherwise of `Date`.
 fn header_date(headers: &HeaderMap) -> Result<AmzDate, WireError> {
     let date = match (headers.get("x-amz-date"), headers.get(header::DATE)) {
         (Some(value), _) => AmzDate::parse(value.as_bytes()),
@@ -253,14 +256,14 @@ fn header_date(headers: &HeaderMap) -> Result<AmzDate, WireError> {
 }
 
 /// The value of `x-amz-content-sha256`.
-enum Word {
+enum PayloadHeader {
     Unsigned,
     Sha256([u8; 32]),
     SignedChunks { trailer: bool },
     UnsignedChunks,
 }
 
-impl Word {
+impl PayloadHeader {
     fn parse(text: &[u8]) -> Result<Self, WireError> {
         match text {
             b"UNSIGNED-PAYLOAD" => Ok(Self::Unsigned),

@@ -1,5 +1,5 @@
-//! One connection's part of the closed loop: builds each request, sends it, and compares the answer with what
-//! the key says it must be.
+//! One connection's part of the closed loop: builds each request, sends it, and compares the response with the content
+//! that follows from the key.
 
 use tradewind_pattern::ContentId;
 
@@ -8,9 +8,9 @@ use crate::drive::{Job, Method, md5};
 use crate::record::Failure;
 use crate::wire::{BUFFER_BYTES, Connection, Head};
 
-const ERROR_TEXT_BYTES: usize = 400;
+const MAX_ERROR_TEXT_BYTES: usize = 400;
 
-/// One connection's request under construction and its buffers.
+/// The buffers and the current request of one connection.
 pub(super) struct Worker<'a> {
     job: &'a Job,
     pub(super) path: String,
@@ -24,7 +24,7 @@ impl<'a> Worker<'a> {
         Self { job, path: String::new(), id: ContentId::of("", 0), etag: [0; 16], out: Vec::new() }
     }
 
-    /// Signs the request for the object `index` and finds out what its answer must be.
+    /// Signs the request for the object `index` and determines its expected response.
     pub(super) fn prepare(&mut self, index: u64) {
         let job = self.job;
         self.path.clear();
@@ -56,7 +56,7 @@ impl<'a> Worker<'a> {
         self.out.extend_from_slice(b"\r\n\r\n");
     }
 
-    /// Sends the prepared request on the connection in `slot`, or on a new one, and checks the answer.
+    /// Sends the prepared request on the connection in `slot`, or on a new one, and verifies the response.
     pub(super) async fn exchange(&mut self, slot: &mut Option<Connection>) -> Result<(), Failure> {
         if slot.as_ref().is_none_or(|connection| !connection.is_reusable()) {
             *slot = Some(Connection::open(self.job.target.endpoint).await?);
@@ -71,7 +71,8 @@ impl<'a> Worker<'a> {
             }
             Method::Put => {
                 if let Err(failure) = self.send_put(connection).await {
-                    // A server that refuses early answers before it closes: the answer tells more than the reset.
+                    // A server that rejects a request early responds before it closes: its response says more than
+                    // the connection reset.
                     return Err(self.check_put(connection).await.err().unwrap_or(failure));
                 }
                 self.check_put(connection).await
@@ -133,21 +134,21 @@ impl<'a> Worker<'a> {
         connection.receive_body(&head, |_| Ok(())).await?;
         let quoted = head.etag.unwrap_or_default();
         let found = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_default();
-        let right = match self.job.etag {
+        let is_correct = match self.job.etag {
             EtagRule::Md5 => found == hex::encode(self.etag),
             EtagRule::Any => !found.is_empty(),
         };
-        if right { Ok(()) } else { Err(Failure::new("etag", format!("ETag {quoted:?}"))) }
+        if is_correct { Ok(()) } else { Err(Failure::new("etag", format!("ETag {quoted:?}"))) }
     }
 }
 
-/// The failure that an answer other than 200 is.
+/// The failure for a response with a status other than 200. Reads the rest of the response.
 pub async fn refusal(connection: &mut Connection, head: &Head) -> Failure {
     let mut text = Vec::new();
     let read = connection
         .receive_body(head, |bytes| {
             text.extend_from_slice(
-                &bytes[..bytes.len().min(ERROR_TEXT_BYTES - text.len().min(ERROR_TEXT_BYTES))],
+                &bytes[..bytes.len().min(MAX_ERROR_TEXT_BYTES - text.len().min(MAX_ERROR_TEXT_BYTES))],
             );
             Ok(())
         })

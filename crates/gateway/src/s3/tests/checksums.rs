@@ -1,4 +1,4 @@
-//! Checksums of every algorithm, in headers, trailers and XML, and those that nobody knows.
+//! Checksums of every algorithm, in headers, trailers and XML, and of unknown algorithms.
 
 use tradewind_core::{Algorithm, Checksum, ChecksumScope};
 
@@ -26,7 +26,7 @@ fn completion(algorithm: Algorithm, parts: &[(String, String)]) -> String {
 }
 
 #[tokio::test]
-async fn every_algorithm_goes_through_an_upload() {
+async fn uploads_support_every_algorithm() {
     let server = Server::with_bucket().await;
     let bodies = [vec![1; PART], vec![2; 10]];
     for algorithm in Algorithm::ALL {
@@ -84,7 +84,7 @@ async fn every_algorithm_goes_through_an_upload() {
 }
 
 #[tokio::test]
-async fn every_algorithm_is_answered_by_copies() {
+async fn copies_support_every_algorithm() {
     let server = Server::with_bucket().await;
     server.put("/abc/s", b"hello").await.ok();
     for algorithm in Algorithm::ALL {
@@ -107,7 +107,7 @@ const TAGS: &str = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></Ta
 const DELETE: &str = "<Delete><Object><Key>other</Key></Object></Delete>";
 
 #[tokio::test]
-async fn documents_are_compared_with_every_algorithm() {
+async fn documents_are_verified_with_every_algorithm() {
     let server = Server::with_bucket().await;
     server.put("/abc/k", b"x").await.ok();
     for algorithm in Algorithm::ALL {
@@ -132,7 +132,7 @@ async fn documents_are_compared_with_every_algorithm() {
 }
 
 #[tokio::test]
-async fn a_completions_trailer_is_of_its_document() {
+async fn the_trailer_of_a_completion_covers_its_document() {
     let server = Server::with_bucket().await;
     let upload = server.ask("POST", "/abc/k?uploads").await.ok().element("UploadId").unwrap();
     let part = server.request("PUT", format!("/abc/k?partNumber=1&uploadId={upload}")).body(&b"x"[..]);
@@ -146,8 +146,8 @@ async fn a_completions_trailer_is_of_its_document() {
     complete(&sum(Algorithm::Sha512, xml.as_bytes())).send().await.ok();
 }
 
-/// Requests that carry a checksum, and the header that it stands in.
-fn asks<'a>(server: &'a Server, upload: &str) -> Vec<Ask<'a>> {
+/// Requests that may carry a checksum.
+fn requests<'a>(server: &'a Server, upload: &str) -> Vec<Ask<'a>> {
     let part = format!("/abc/k?partNumber=1&uploadId={upload}");
     vec![
         server.request("PUT", "/abc/k").body(&b"x"[..]),
@@ -160,7 +160,7 @@ fn asks<'a>(server: &'a Server, upload: &str) -> Vec<Ask<'a>> {
 }
 
 #[tokio::test]
-async fn unknown_checksums_are_refused_by_name() {
+async fn unknown_checksums_are_rejected_with_their_header() {
     let server = Server::with_bucket().await;
     let upload = server.ask("POST", "/abc/k?uploads").await.ok().element("UploadId").unwrap();
     let named = |answer: Answer, header: &str| {
@@ -168,16 +168,16 @@ async fn unknown_checksums_are_refused_by_name() {
         let message = answer.element("Message").unwrap();
         assert!(message.contains(header), "{message}");
     };
-    for ask in asks(&server, &upload) {
+    for ask in requests(&server, &upload) {
         named(ask.header(UNKNOWN, "AAAA").send().await, UNKNOWN);
     }
     for header in ["x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"] {
-        for ask in asks(&server, &upload) {
+        for ask in requests(&server, &upload) {
             named(ask.header(header, "BLAKE3").send().await, header);
         }
     }
-    // Nothing goes with the creation of an upload.
-    for ask in asks(&server, &upload).into_iter().take(5) {
+    // The creation of an upload has no body and therefore no trailer.
+    for ask in requests(&server, &upload).into_iter().take(5) {
         ask.trailer(UNKNOWN, "AAAA").send().await.is("InvalidRequest", 400);
     }
     assert_eq!(server.ask("HEAD", "/abc/k").await.status, 404);
@@ -186,7 +186,7 @@ async fn unknown_checksums_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn several_checksums_are_refused() {
+async fn several_checksums_are_rejected() {
     let server = Server::with_bucket().await;
     let put = || server.request("PUT", "/abc/k").body(&b"x"[..]);
     let (crc, md5) = (sum(Algorithm::Crc32, b"x"), sum(Algorithm::Md5, b"x"));

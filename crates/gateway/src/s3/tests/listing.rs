@@ -9,7 +9,7 @@ use super::Server;
 use crate::auth::{Buckets, Identity, Permissions};
 
 #[tokio::test]
-async fn buckets_live_and_die() {
+async fn buckets_are_created_located_and_deleted() {
     let server = Server::new();
     let created = server.ask("PUT", "/abc").await.ok();
     assert_eq!(created.head("location"), Some("/abc"));
@@ -27,7 +27,7 @@ async fn buckets_live_and_die() {
 }
 
 #[tokio::test]
-async fn locations() {
+async fn a_location_constraint_must_name_the_region() {
     let server = Server::with(Options { region: "eu-west-1".to_owned(), ..Options::default() });
     let create = |region: &str| {
         let xml = format!(
@@ -43,7 +43,7 @@ async fn locations() {
 }
 
 #[tokio::test]
-async fn listed_buckets_are_those_one_may_see() {
+async fn only_permitted_buckets_are_listed() {
     let server = Server::new();
     for name in ["aaa", "bbb", "ccc"] {
         server.ask("PUT", &format!("/{name}")).await.ok();
@@ -55,8 +55,8 @@ async fn listed_buckets_are_those_one_may_see() {
     let page = server.ask("GET", &format!("/?max-buckets=2&continuation-token={token}")).await.ok();
     assert_eq!((page.elements("Name"), page.element("ContinuationToken")), (vec!["ccc".to_owned()], None));
     let some = Identity::key("k".into(), Permissions::ReadOnly, Buckets::Names(["bbb".to_owned()].into()));
-    let seen = server.request("GET", "/").identity(some.clone()).send().await.ok();
-    assert_eq!(seen.elements("Name"), ["bbb"]);
+    let listed = server.request("GET", "/").identity(some.clone()).send().await.ok();
+    assert_eq!(listed.elements("Name"), ["bbb"]);
     let list = |uri: &str| server.request("GET", uri).identity(some.clone());
     list("/bbb").send().await.ok();
     list("/aaa").send().await.is("AccessDenied", 403);
@@ -71,7 +71,7 @@ async fn listed_buckets_are_those_one_may_see() {
 }
 
 #[tokio::test]
-async fn copies_need_both_permissions() {
+async fn a_copy_needs_permission_for_both_buckets() {
     let server = Server::new();
     for name in ["src", "dst"] {
         server.ask("PUT", &format!("/{name}")).await.ok();
@@ -89,7 +89,7 @@ async fn copies_need_both_permissions() {
 }
 
 #[tokio::test]
-async fn pages_of_both_versions() {
+async fn both_list_versions_return_correct_pages() {
     let server = Server::with_bucket().await;
     for key in ["a", "a/b", "a/b/c", "a/c", "b", "d%20%C3%BC"] {
         server.put(&format!("/abc/{key}"), b"x").await.ok();
@@ -113,8 +113,8 @@ async fn pages_of_both_versions() {
     let inside = server.ask("GET", "/abc?delimiter=/&marker=a/b&max-keys=1").await.ok();
     assert_eq!(inside.elements("Prefix").last().map(String::as_str), Some("a/"));
     assert_eq!(inside.element("NextMarker").as_deref(), Some("a/"));
-    let behind = server.ask("GET", "/abc?delimiter=/&marker=a/").await.ok();
-    assert!(!behind.elements("Prefix").contains(&"a/".to_owned()));
+    let after = server.ask("GET", "/abc?delimiter=/&marker=a/").await.ok();
+    assert!(!after.elements("Prefix").contains(&"a/".to_owned()));
     let none = server.ask("GET", "/abc?list-type=2&max-keys=0").await.ok();
     assert_eq!(none.element("IsTruncated").as_deref(), Some("false"));
     for bad in [
@@ -131,7 +131,7 @@ async fn pages_of_both_versions() {
 }
 
 #[tokio::test]
-async fn a_page_that_there_is_no_memory_for_is_not_answered() {
+async fn a_page_without_memory_for_it_is_rejected_as_slow_down() {
     let mut server = Server::with_bucket().await;
     for n in 0..300 {
         server.put(&format!("/abc/{n:0>200}"), b"x").await.ok();
@@ -144,7 +144,7 @@ async fn a_page_that_there_is_no_memory_for_is_not_answered() {
 }
 
 #[tokio::test]
-async fn a_page_comes_as_gzip_where_that_is_asked_for() {
+async fn a_page_is_compressed_if_the_client_accepts_gzip() {
     let server = Server::with_bucket().await;
     for number in 0..30 {
         server.put(&format!("/abc/{number:02}"), b"x").await.ok();
@@ -152,13 +152,21 @@ async fn a_page_comes_as_gzip_where_that_is_asked_for() {
     let plain = server.ask("GET", "/abc?list-type=2").await.ok();
     assert_eq!((plain.elements("Key").len(), plain.head("content-encoding")), (30, None));
     let list = || server.request("GET", "/abc?list-type=2").header("accept-encoding", "gzip");
-    let zipped = list().send().await.ok();
-    assert_eq!((zipped.head("content-encoding"), zipped.head("content-length")), (Some("gzip"), None));
-    assert!(zipped.body.len() < plain.body.len() / 4, "{} of {}", zipped.body.len(), plain.body.len());
-    let mut unzipped = String::new();
-    GzDecoder::new(&zipped.body[..]).read_to_string(&mut unzipped).unwrap();
-    assert_eq!(unzipped, plain.text());
-    // What is short, and what is no success, comes as it is.
+    let compressed = list().send().await.ok();
+    assert_eq!(
+        (compressed.head("content-encoding"), compressed.head("content-length")),
+        (Some("gzip"), None)
+    );
+    assert!(
+        compressed.body.len() < plain.body.len() / 4,
+        "{} of {}",
+        compressed.body.len(),
+        plain.body.len()
+    );
+    let mut decompressed = String::new();
+    GzDecoder::new(&compressed.body[..]).read_to_string(&mut decompressed).unwrap();
+    assert_eq!(decompressed, plain.text());
+    // Short responses and errors are not compressed.
     assert_eq!(
         server.request("GET", "/").header("accept-encoding", "gzip").send().await.ok().elements("Name"),
         ["abc"]
@@ -169,7 +177,7 @@ async fn a_page_comes_as_gzip_where_that_is_asked_for() {
         .send()
         .await
         .is("NoSuchBucket", 404);
-    // Objects are what was stored.
+    // Objects are returned as stored.
     let object = server.request("GET", "/abc/01").header("accept-encoding", "gzip").send().await.ok();
     assert_eq!((&*object.body, object.head("content-encoding")), (&b"x"[..], None));
 }

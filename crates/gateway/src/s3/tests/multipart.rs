@@ -1,4 +1,4 @@
-//! Multipart uploads through the operations.
+//! Multipart uploads.
 
 use tradewind_core::{Algorithm, Checksum};
 
@@ -27,7 +27,7 @@ fn completion(parts: &[(usize, &str)]) -> String {
 }
 
 #[tokio::test]
-async fn a_whole_upload() {
+async fn an_upload_is_created_listed_and_completed() {
     let server = Server::with_bucket().await;
     let headers = [
         ("content-type", "a/b"),
@@ -74,7 +74,7 @@ async fn a_whole_upload() {
 }
 
 #[tokio::test]
-async fn composite_and_full_checksums() {
+async fn completions_verify_composite_and_full_checksums() {
     let server = Server::with_bucket().await;
     let bodies = [vec![1; PART], vec![2; 10]];
     for (algorithm, kind) in [
@@ -119,7 +119,7 @@ async fn composite_and_full_checksums() {
 }
 
 #[tokio::test]
-async fn uploads_that_cannot_be() {
+async fn invalid_uploads_and_parts_are_rejected() {
     let server = Server::with_bucket().await;
     let ask = |algorithm: &str, kind: &str| {
         let mut request = server.request("POST", "/abc/k?uploads");
@@ -155,7 +155,7 @@ async fn uploads_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn one_of_many_completions_wins() {
+async fn exactly_one_of_many_conditional_completions_wins() {
     let server = Server::with_bucket().await;
     let mut orders = Vec::new();
     for _ in 0..100 {
@@ -174,7 +174,7 @@ async fn one_of_many_completions_wins() {
 }
 
 #[tokio::test]
-async fn copied_parts() {
+async fn parts_are_copied_from_ranges() {
     let server = Server::with_bucket().await;
     server.put("/abc/s", b"0123456789").await.ok();
     let upload = create(&server, &[]).await;

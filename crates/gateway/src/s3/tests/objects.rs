@@ -1,4 +1,4 @@
-//! Objects: what is put comes back; what was promised and is not true is not stored.
+//! Objects are returned as they were put. A body that does not match its declarations is not stored.
 
 use tradewind_core::store::ETagForm;
 use tradewind_core::{Algorithm, Checksum};
@@ -18,7 +18,7 @@ fn content_md5(data: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn everything_comes_back() {
+async fn body_and_metadata_are_returned_as_put() {
     let server = Server::with_bucket().await;
     let put = server
         .request("PUT", "/abc/a%20b//..")
@@ -59,7 +59,7 @@ async fn everything_comes_back() {
             assert_eq!(got.head(name), Some(value), "{method} {name}");
         }
         assert!(got.head("last-modified").unwrap().ends_with(" GMT"));
-        assert!(got.head("x-amz-checksum-crc64nvme").is_none(), "checksums are given when asked for");
+        assert!(got.head("x-amz-checksum-crc64nvme").is_none(), "checksums are returned only on request");
         assert_eq!(&got.body[..], if method == "GET" { &b"hello"[..] } else { b"" });
     }
     let tags = server.ask("GET", "/abc/a%20b//..?tagging").await.ok();
@@ -68,7 +68,7 @@ async fn everything_comes_back() {
 }
 
 #[tokio::test]
-async fn broken_promises_store_nothing() {
+async fn a_put_that_contradicts_its_headers_stores_nothing() {
     let server = Server::with_bucket().await;
     let put = || server.request("PUT", "/abc/k").body(&b"hello"[..]);
     put().broken(Code::IncompleteBody).send().await.is("IncompleteBody", 400);
@@ -107,7 +107,7 @@ async fn broken_promises_store_nothing() {
 }
 
 #[tokio::test]
-async fn kept_promises_are_answered() {
+async fn declared_checksums_are_verified_and_returned() {
     let server = Server::with_bucket().await;
     for algorithm in Algorithm::ALL {
         let value = sum(algorithm, b"hello");
@@ -128,13 +128,13 @@ async fn kept_promises_are_answered() {
                 .send()
                 .await
                 .ok();
-            assert_eq!(part.head(header), None, "a range has no checksum of the whole");
+            assert_eq!(part.head(header), None, "a range does not have the checksum of the whole object");
         }
     }
 }
 
 #[tokio::test]
-async fn ranges() {
+async fn ranges_and_parts_are_read() {
     let server = Server::with_bucket().await;
     server.put("/abc/k", b"0123456789").await.ok();
     for (range, status, content_range, body) in [
@@ -175,7 +175,7 @@ async fn ranges() {
 }
 
 #[tokio::test]
-async fn conditions_of_reads() {
+async fn conditional_reads_are_evaluated() {
     let server = Server::with_bucket().await;
     server.put("/abc/k", b"x").await.ok();
     let head = server.ask("HEAD", "/abc/k").await;
@@ -197,7 +197,7 @@ async fn conditions_of_reads() {
 }
 
 #[tokio::test]
-async fn conditions_of_writes() {
+async fn conditional_writes_and_deletes_are_evaluated() {
     let server = Server::with_bucket().await;
     let put = |name: &'static str, value: &str| {
         let request = server.request("PUT", "/abc/k").header(name, value).body(&b"x"[..]);
@@ -217,11 +217,15 @@ async fn conditions_of_writes() {
     assert_eq!(delete(&etag).await.status, 204);
     delete(&etag).await.is("NoSuchKey", 404);
     delete("*").await.is("NoSuchKey", 404);
-    assert_eq!(server.ask("DELETE", "/abc/k").await.status, 204, "unconditionally there is nothing to do");
+    assert_eq!(
+        server.ask("DELETE", "/abc/k").await.status,
+        204,
+        "an unconditional delete of an absent object succeeds"
+    );
 }
 
 #[tokio::test]
-async fn one_of_many_creators_wins() {
+async fn exactly_one_of_many_conditional_creations_wins() {
     let server = Server::with_bucket().await;
     let puts =
         (0..100).map(|_| server.request("PUT", "/abc/k").header("if-none-match", "*").body(&b"x"[..]).send());
@@ -231,7 +235,7 @@ async fn one_of_many_creators_wins() {
 }
 
 #[tokio::test]
-async fn overrides_of_the_answer() {
+async fn query_parameters_override_response_headers() {
     let server = Server::with_bucket().await;
     server.put("/abc/k", b"x").await.ok();
     let query = "response-content-type=a%2Fb&response-expires=never&response-content-disposition=attachment";
@@ -243,7 +247,7 @@ async fn overrides_of_the_answer() {
 }
 
 #[tokio::test]
-async fn copies() {
+async fn copies_retain_or_replace_metadata() {
     let server = Server::with_bucket().await;
     server
         .request("PUT", "/abc/s")
@@ -271,10 +275,14 @@ async fn copies() {
     copy("s").header("x-amz-metadata-directive", "REPLACE").header("x-amz-meta-n", "new").send().await.ok();
     let got = server.ask("GET", "/abc/s").await.ok();
     assert_eq!((got.head("x-amz-meta-m"), got.head("x-amz-meta-n")), (None, Some("new")));
-    assert_eq!(got.head("x-dss-object-class"), Some("25"), "classes are kept unless given");
+    assert_eq!(got.head("x-dss-object-class"), Some("25"), "classes are retained unless given");
     assert_eq!(got.text(), "body");
     copy("n").header("x-dss-object-class", "").send().await.ok();
-    assert_eq!(server.ask("HEAD", "/abc/n").await.head("x-dss-object-class"), None, "empty: none");
+    assert_eq!(
+        server.ask("HEAD", "/abc/n").await.head("x-dss-object-class"),
+        None,
+        "an empty header removes the class"
+    );
     copy("d").header("x-dss-object-class", "7").send().await.ok();
     let got = server.ask("HEAD", "/abc/d").await;
     assert_eq!((got.head("x-dss-object-class"), got.head("x-amz-meta-n")), (Some("7"), Some("new")));
@@ -296,7 +304,7 @@ async fn copies() {
 }
 
 #[tokio::test]
-async fn tagging() {
+async fn tags_are_set_read_and_deleted() {
     let server = Server::with_bucket().await;
     server.put("/abc/k", b"x").await.ok();
     let put = |tags: &str| {
@@ -317,7 +325,7 @@ async fn tagging() {
 }
 
 #[tokio::test]
-async fn multi_delete() {
+async fn a_multi_delete_reports_each_key() {
     let server = Server::with_bucket().await;
     for key in ["a", "b%26", "c"] {
         server.put(&format!("/abc/{key}"), b"x").await.ok();
@@ -351,7 +359,7 @@ async fn multi_delete() {
 }
 
 #[tokio::test]
-async fn the_cheap_entity_tag() {
+async fn unique_entity_tags_differ_for_each_write() {
     let server = Server::with(Options { etag: ETagForm::Unique, ..Options::default() });
     server.ask("PUT", "/abc").await.ok();
     let one = server.put("/abc/k", b"x").await.ok().head("etag").unwrap().to_owned();
@@ -362,7 +370,7 @@ async fn the_cheap_entity_tag() {
 }
 
 #[tokio::test]
-async fn attributes() {
+async fn requested_attributes_are_returned() {
     let server = Server::with_bucket().await;
     server.put("/abc/k", b"hello").await.ok();
     let ask =

@@ -1,4 +1,4 @@
-//! What is not here is refused, and changes nothing.
+//! Unsupported and malformed requests are rejected without any effect.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::Server;
 use crate::auth::Identity;
 
 #[tokio::test]
-async fn operations_that_are_not_here() {
+async fn unsupported_operations_are_rejected_without_effect() {
     let server = Server::with_bucket().await;
     server.put("/abc/k", b"x").await.ok();
     for (method, uri) in [
@@ -50,7 +50,7 @@ async fn operations_that_are_not_here() {
 }
 
 #[tokio::test]
-async fn requests_that_are_malformed() {
+async fn malformed_requests_are_rejected() {
     let server = Server::with_bucket().await;
     server.ask("PATCH", "/abc/k").await.is("MethodNotAllowed", 405);
     server.ask("POST", "/abc/k").await.is("MethodNotAllowed", 405);
@@ -62,12 +62,12 @@ async fn requests_that_are_malformed() {
 }
 
 #[tokio::test]
-async fn nobody_in_particular() {
+async fn anonymous_clients_may_only_read_public_objects() {
     let server = Server::with_bucket().await;
     server.ask("PUT", "/shut").await.ok();
     server.put("/abc/k", b"x").await.ok();
-    let nobody = || Identity::anonymous(Arc::new(["abc".to_owned()].into()));
-    let ask = |method: &'static str, uri: &str| server.request(method, uri).identity(nobody());
+    let anonymous = || Identity::anonymous(Arc::new(["abc".to_owned()].into()));
+    let ask = |method: &'static str, uri: &str| server.request(method, uri).identity(anonymous());
     assert_eq!(ask("GET", "/abc/k").send().await.text(), "x");
     ask("GET", "/abc/k?response-content-type=a").send().await.is("InvalidRequest", 400);
     ask("GET", "/abc").send().await.is("AccessDenied", 403);

@@ -4,7 +4,7 @@ use super::super::buffers::Buffers;
 use super::*;
 use crate::config::GatewayConfig;
 
-struct Open {
+struct OpenConnections {
     connections: Connections,
     buffers: Arc<Buffers>,
     next: u64,
@@ -15,7 +15,7 @@ fn peer(last: u8) -> Peer {
     IpAddr::from([192, 0, 2, last]).into()
 }
 
-impl Open {
+impl OpenConnections {
     fn new() -> Self {
         let buffers = Buffers::new(&GatewayConfig::default());
         Self { connections: Connections::default(), buffers, next: 0, now: Duration::from_secs(1) }
@@ -37,20 +37,20 @@ impl Open {
     }
 }
 
-fn is_told(watch: &Watch) -> bool {
+fn is_evicted(watch: &Watch) -> bool {
     watch.when_idle() == WhenIdle::Leave || watch.command() == Command::TurnAway
 }
 
 #[test]
-fn the_longest_idle_connection_makes_room() {
-    let mut open = Open::new();
+fn the_oldest_idle_connection_is_evicted() {
+    let mut open = OpenConnections::new();
     let busy = open.open(1, Phase::Working);
     let old = open.open(1, Phase::Idle);
     let young = open.open(1, Phase::Idle);
     assert!(open.make_room(1));
-    assert_eq!([&busy, &old, &young].map(|watch| is_told(watch)), [false, true, false]);
-    assert!(open.make_room(1) && is_told(&young));
-    assert!(!open.make_room(1), "one that works is not given up");
+    assert_eq!([&busy, &old, &young].map(|watch| is_evicted(watch)), [false, true, false]);
+    assert!(open.make_room(1) && is_evicted(&young));
+    assert!(!open.make_room(1), "a working connection is not evicted");
     assert_eq!(open.connections.leaving(), 2);
     open.connections.remove(2);
     open.connections.remove(3);
@@ -58,79 +58,79 @@ fn the_longest_idle_connection_makes_room() {
 }
 
 #[test]
-fn a_connection_without_any_request_goes_before_a_used_one() {
-    let mut open = Open::new();
+fn an_unused_connection_is_evicted_before_a_used_one() {
+    let mut open = OpenConnections::new();
     let used = open.open(1, Phase::Idle);
     used.begin_request(false);
     used.end_request();
     let unused = open.open(1, Phase::Idle);
-    assert!(open.make_room(1) && is_told(&unused) && !is_told(&used));
-    assert!(open.make_room(1) && is_told(&used));
+    assert!(open.make_room(1) && is_evicted(&unused) && !is_evicted(&used));
+    assert!(open.make_room(1) && is_evicted(&used));
 }
 
 #[test]
-fn the_peer_with_most_connections_makes_room() {
-    let mut open = Open::new();
+fn the_largest_peer_loses_its_connections_first() {
+    let mut open = OpenConnections::new();
     let good = open.open(1, Phase::Idle);
     let many: Vec<_> = (0..100).map(|_| open.open(2, Phase::Head)).collect();
     for _ in 0..90 {
         assert!(open.make_room(3));
     }
-    let told = many.iter().filter(|watch| is_told(watch)).count();
-    assert_eq!((told, is_told(&good)), (90, false));
-    assert!(is_told(&many[0]) && !is_told(&many[99]), "the oldest first");
+    let evicted = many.iter().filter(|watch| is_evicted(watch)).count();
+    assert_eq!((evicted, is_evicted(&good)), (90, false));
+    assert!(is_evicted(&many[0]) && !is_evicted(&many[99]), "the oldest go first");
 }
 
 #[test]
-fn a_peer_with_many_takes_no_place_of_others() {
-    let mut open = Open::new();
+fn a_peer_with_many_connections_evicts_only_its_own() {
+    let mut open = OpenConnections::new();
     let good = open.open(1, Phase::Idle);
     let _many: Vec<_> = (0..100).map(|_| open.open(2, Phase::Working)).collect();
-    assert!(!open.make_room(2) && !is_told(&good));
+    assert!(!open.make_room(2) && !is_evicted(&good));
     let idle = open.open(2, Phase::Idle);
-    assert!(open.make_room(2) && is_told(&idle) && !is_told(&good));
+    assert!(open.make_room(2) && is_evicted(&idle) && !is_evicted(&good));
 }
 
 #[test]
-fn requests_go_in_the_order_of_what_is_lost() {
-    let mut open = Open::new();
+fn evictions_follow_the_order_of_cost() {
+    let mut open = OpenConnections::new();
     let phases = [Phase::Working, Phase::Admission, Phase::Body, Phase::Head, Phase::Idle, Phase::Working];
     let all = phases.map(|phase| open.open(2, phase));
     for expected in [4, 3, 2, 1] {
         assert!(open.make_room(1));
-        assert!(is_told(&all[expected]), "{expected}");
-        assert_eq!(all.iter().filter(|watch| is_told(watch)).count(), 5 - expected);
+        assert!(is_evicted(&all[expected]), "{expected}");
+        assert_eq!(all.iter().filter(|watch| is_evicted(watch)).count(), 5 - expected);
     }
     assert!(!open.make_room(1));
 }
 
 #[test]
-fn a_connection_that_gets_a_request_stays() {
-    let mut open = Open::new();
+fn a_request_withdraws_an_eviction() {
+    let mut open = OpenConnections::new();
     let idle = open.open(1, Phase::Idle);
     assert!(open.make_room(1) && open.connections.leaving() == 1);
     idle.begin_request(false);
     open.connections.withdraw(1);
     assert_eq!((open.connections.leaving(), idle.when_idle()), (0, WhenIdle::Stay));
     idle.end_request();
-    assert!(open.make_room(1) && is_told(&idle));
+    assert!(open.make_room(1) && is_evicted(&idle));
 }
 
 #[test]
-fn a_connection_that_has_ended_makes_no_room() {
-    let mut open = Open::new();
+fn a_closed_connection_is_no_candidate() {
+    let mut open = OpenConnections::new();
     let _first = open.open(1, Phase::Idle);
     let second = open.open(1, Phase::Idle);
     let _third = open.open(1, Phase::Idle);
     assert!(open.make_room(1));
     open.connections.remove(2);
-    assert!(open.make_room(1) && !is_told(&second));
+    assert!(open.make_room(1) && !is_evicted(&second));
     assert!(!open.make_room(1));
 }
 
 #[test]
-fn searches_are_as_rare_as_there_are_many_connections() {
-    let mut open = Open::new();
+fn search_interval_grows_with_the_number_of_connections() {
+    let mut open = OpenConnections::new();
     for _ in 0..999 {
         open.open(1, Phase::Working);
     }
@@ -141,9 +141,9 @@ fn searches_are_as_rare_as_there_are_many_connections() {
     assert!(open.connections.make_room(peer(1), now + SEARCH_TIME * 1000));
 }
 
-/// A connection that ends at the moment when it is told to make room is counted once, and no more when it is gone.
+/// A connection that ends while it is being evicted is counted once, and no longer after it is closed.
 #[test]
-fn connections_that_end_while_they_are_told_are_not_counted_for_ever() {
+fn connections_that_end_while_being_evicted_do_not_stay_counted() {
     let buffers = Buffers::new(&GatewayConfig::default());
     let connections = Connections::default();
     let now = std::sync::atomic::AtomicU64::new(1);
@@ -171,8 +171,8 @@ fn connections_that_end_while_they_are_told_are_not_counted_for_ever() {
 }
 
 #[tokio::test]
-async fn who_waits_for_room_is_woken_when_a_connection_stays() {
-    let mut open = Open::new();
+async fn room_made_completes_when_an_eviction_is_withdrawn() {
+    let mut open = OpenConnections::new();
     for _ in 0..MAX_LEAVING {
         open.open(1, Phase::Idle);
         assert!(open.make_room(1));
@@ -185,8 +185,8 @@ async fn who_waits_for_room_is_woken_when_a_connection_stays() {
 }
 
 #[test]
-fn a_request_that_the_store_works_on_is_finished() {
-    let mut open = Open::new();
+fn a_request_that_the_store_works_on_is_not_turned_away() {
+    let mut open = OpenConnections::new();
     let watch = open.open(1, Phase::Admission);
     open.open(1, Phase::Working);
     assert!(open.make_room(2));

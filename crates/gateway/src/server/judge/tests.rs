@@ -24,13 +24,13 @@ fn watch() -> Watch {
     Watch::new(IpAddr::from([127, 0, 0, 1]).into(), Buffers::new(&GatewayConfig::default()))
 }
 
-/// The first command within a minute, and when.
-fn verdict(watch: &Watch, each_second: impl FnMut(&Watch)) -> Option<(u32, Command)> {
-    verdict_pressed(watch, |_| false, each_second)
+/// The first command within a minute, and its second.
+fn first_command(watch: &Watch, each_second: impl FnMut(&Watch)) -> Option<(u32, Command)> {
+    first_command_under_pressure(watch, |_| false, each_second)
 }
 
-/// Like [`verdict`], with other clients waiting for the connection's memory at the given seconds.
-fn verdict_pressed(
+/// Like [`first_command`], with other clients waiting for the connection's memory at the given seconds.
+fn first_command_under_pressure(
     watch: &Watch,
     is_wanted: impl Fn(u32) -> bool,
     mut each_second: impl FnMut(&Watch),
@@ -44,63 +44,78 @@ fn verdict_pressed(
 }
 
 #[test]
-fn waiting_for_the_store_is_no_fault_of_the_client() {
+fn waiting_for_the_store_never_times_out() {
     let watch = watch();
     watch.begin_request(false);
-    assert_eq!(verdict(&watch, |_| ()), None);
+    assert_eq!(first_command(&watch, |_| ()), None);
     watch.set_phase(Phase::Admission);
-    assert_eq!(verdict(&watch, |_| ()), None);
+    assert_eq!(first_command(&watch, |_| ()), None);
 }
 
 #[test]
-fn idle_headers_bodies_and_readers() {
+fn each_wait_has_its_own_timeout_and_command() {
     let watch = watch();
     watch.set_phase(Phase::Idle);
-    assert_eq!(verdict(&watch, |_| ()), Some((5, Command::Finish)));
+    assert_eq!(first_command(&watch, |_| ()), Some((5, Command::Finish)));
     watch.note_read(1);
-    assert_eq!(verdict(&watch, |w| w.note_read(1000)), Some((2, Command::Close)), "bytes do not help");
+    assert_eq!(
+        first_command(&watch, |w| w.note_read(1000)),
+        Some((2, Command::Close)),
+        "bytes do not extend the time for a head"
+    );
     watch.begin_request(false);
     watch.note_write(None);
-    assert_eq!(verdict(&watch, |_| ()), Some((3, Command::Close)));
+    assert_eq!(first_command(&watch, |_| ()), Some((3, Command::Close)));
     watch.note_write(Some(1));
     watch.set_phase(Phase::Body);
-    assert_eq!(verdict(&watch, |_| ()), Some((3, Command::FailBody)));
-    assert_eq!(verdict(&watch, |w| w.note_read(10)), Some((3, Command::FailBody)), "a drip is no progress");
-    assert_eq!(verdict(&watch, |w| w.note_read(100)), None);
+    assert_eq!(first_command(&watch, |_| ()), Some((3, Command::FailBody)));
+    assert_eq!(
+        first_command(&watch, |w| w.note_read(10)),
+        Some((3, Command::FailBody)),
+        "a trickle is no progress"
+    );
+    assert_eq!(first_command(&watch, |w| w.note_read(100)), None);
     watch.tell(Command::FailBody);
-    assert_eq!(verdict(&watch, |_| ()), Some((3, Command::Close)));
+    assert_eq!(first_command(&watch, |_| ()), Some((3, Command::Close)));
 }
 
 #[test]
-fn a_slow_client_moves_more_while_its_memory_is_wanted() {
+fn a_slow_client_must_transfer_more_while_its_memory_is_wanted() {
     let watch = watch();
     watch.begin_request(true);
     watch.set_phase(Phase::Body);
     let slow = |w: &Watch| w.note_read(1000);
-    assert_eq!(verdict_pressed(&watch, |_| true, slow), Some((3, Command::FailBody)));
-    assert_eq!(verdict_pressed(&watch, |_| true, |w| w.note_read(1 << 20)), None);
-    assert_eq!(verdict_pressed(&watch, |second| second >= 20, slow), Some((22, Command::FailBody)));
+    assert_eq!(first_command_under_pressure(&watch, |_| true, slow), Some((3, Command::FailBody)));
+    assert_eq!(first_command_under_pressure(&watch, |_| true, |w| w.note_read(1 << 20)), None);
     assert_eq!(
-        verdict_pressed(&watch, |second| second % 2 == 0, slow),
-        Some((3, Command::FailBody)),
-        "a short pause does not end it"
+        first_command_under_pressure(&watch, |second| second >= 20, slow),
+        Some((22, Command::FailBody))
     );
-    assert_eq!(verdict_pressed(&watch, |second| second % 4 == 0, slow), None, "a moment is not enough");
+    assert_eq!(
+        first_command_under_pressure(&watch, |second| second % 2 == 0, slow),
+        Some((3, Command::FailBody)),
+        "a short gap in the demand does not end the pressure"
+    );
+    assert_eq!(
+        first_command_under_pressure(&watch, |second| second % 4 == 0, slow),
+        None,
+        "short pressure is not enough"
+    );
 }
 
 #[test]
-fn lingering_ends_whatever_comes() {
+fn lingering_ends_even_if_bytes_arrive() {
     let watch = watch();
     watch.begin_request(true);
     watch.note_write(None);
     watch.set_phase(Phase::Lingering);
-    assert_eq!(verdict(&watch, |w| w.note_read(1 << 20)), Some((2, Command::Close)));
+    assert_eq!(first_command(&watch, |w| w.note_read(1 << 20)), Some((2, Command::Close)));
 }
 
 #[test]
 fn a_busy_connection_is_never_idle() {
     let watch = watch();
-    let answered = verdict(&watch, |w| {
+    let answered = first_command(&watch, |w| {
         w.begin_request(false);
         w.end_request();
     });
@@ -108,7 +123,7 @@ fn a_busy_connection_is_never_idle() {
 }
 
 #[test]
-fn graver_commands_stay() {
+fn a_milder_command_does_not_replace_a_severe_one() {
     let watch = watch();
     watch.tell(Command::Close);
     watch.tell(Command::Finish);
@@ -116,7 +131,7 @@ fn graver_commands_stay() {
 }
 
 #[test]
-fn a_stall_is_counted_while_the_client_is_waited_for() {
+fn stall_time_grows_only_while_waiting_for_the_client() {
     let watch = watch();
     let mut notes = Notes::new(Duration::ZERO);
     let mut at = |second: u32, change: &dyn Fn(&Watch)| {
@@ -125,17 +140,17 @@ fn a_stall_is_counted_while_the_client_is_waited_for() {
         notes.stalled(second * SECOND)
     };
     assert_eq!(at(1, &|w| w.begin_request(false)), Duration::ZERO);
-    assert_eq!(at(2, &|_| ()), Duration::ZERO, "the store is waited for");
-    assert_eq!(at(3, &|w| w.note_write(None)), SECOND, "since it was last seen");
+    assert_eq!(at(2, &|_| ()), Duration::ZERO, "the connection waits for the store");
+    assert_eq!(at(3, &|w| w.note_write(None)), SECOND, "since the previous tick");
     assert_eq!(at(4, &|w| w.note_write(Some(99))), Duration::ZERO, "it is not blocked");
     assert_eq!(at(5, &|w| w.note_write(None)), SECOND);
-    assert_eq!(at(6, &|w| w.note_read(99)), 2 * SECOND, "a drip is no progress");
+    assert_eq!(at(6, &|w| w.note_read(99)), 2 * SECOND, "a trickle is no progress");
     assert_eq!(at(7, &|w| w.note_read(100)), Duration::ZERO);
     assert_eq!(at(8, &|_| ()), SECOND);
 }
 
 #[test]
-fn what_a_blocked_client_takes_of_the_kernel_is_progress() {
+fn bytes_acknowledged_by_a_blocked_client_are_progress() {
     let watch = watch();
     watch.begin_request(false);
     let mut notes = Notes::new(Duration::ZERO);
@@ -146,18 +161,18 @@ fn what_a_blocked_client_takes_of_the_kernel_is_progress() {
         notes.stalled(second * SECOND)
     };
     watch.note_write(Some(2000));
-    assert_eq!(stalled_at(1, 1000), Duration::ZERO, "a thousand were taken at once");
+    assert_eq!(stalled_at(1, 1000), Duration::ZERO, "1,000 bytes were acknowledged at once");
     assert_eq!(stalled_at(2, 900), Duration::ZERO);
-    assert_eq!(stalled_at(3, 801), SECOND, "a drip is no progress");
+    assert_eq!(stalled_at(3, 801), SECOND, "a trickle is no progress");
     assert_eq!(stalled_at(4, 800), Duration::ZERO);
-    // Much goes to the kernel at once, and the client has taken none of it.
+    // The kernel accepts many bytes at once, and the client has acknowledged none of them.
     watch.note_write(Some(5000));
     assert_eq!(stalled_at(5, 5800), SECOND);
     assert_eq!(stalled_at(6, 5700), Duration::ZERO);
 }
 
 #[test]
-fn bytes_that_only_the_kernel_took_are_no_measure() {
+fn bytes_in_the_send_buffer_are_no_progress() {
     let watch = watch();
     watch.begin_request(false);
     watch.note_write(Some(5000));
@@ -169,14 +184,14 @@ fn bytes_that_only_the_kernel_took_are_no_measure() {
     assert_eq!(notes.stalled(2 * SECOND), SECOND);
     watch.note_untaken(3900);
     notes.judge(&watch, 3 * SECOND, &limits(), false);
-    assert_eq!(notes.stalled(3 * SECOND), Duration::ZERO, "from what it had taken on");
+    assert_eq!(notes.stalled(3 * SECOND), Duration::ZERO, "counted from the bytes acknowledged before");
 }
 
 fn account() -> Account {
     Account::new(&Tenant::default())
 }
 
-/// Connections of an account that each hold a window and have been stalled for so long.
+/// `count` connections of an account that each hold a window and have been stalled for the time `stalled`.
 fn holders(budget: &Budget, account: &Account, count: usize, stalled: Duration) -> Vec<Holder> {
     let holder = |_| {
         let window = budget.try_admit_for(account, WINDOW).unwrap();
@@ -189,23 +204,23 @@ fn demand(account: &Account, windows: usize) -> Demand {
     Demand { bytes: windows * WINDOW, tenant_held: account.tenant_held(), waited: SECOND }
 }
 
-/// The tenant_held of those that are chosen.
+/// The windows held by the tenant of each chosen holder.
 fn chosen(holders: Vec<Holder>, demands: &[Demand]) -> Vec<usize> {
-    // They hold it until they are told.
+    // The holders keep their windows until they receive their commands.
     let _windows: Vec<_> = holders.iter().map(|holder| holder.window.clone()).collect();
     let chosen = choose(holders, demands, SECOND);
     chosen.iter().map(|holder| holder.window.account().tenant_held() / WINDOW).collect()
 }
 
 #[test]
-fn as_many_stalled_lose_their_memory_as_is_needed() {
+fn only_as_many_stalled_holders_are_chosen_as_needed() {
     let (budget, much, little) = (Budget::new(256 * WINDOW), account(), account());
     let all = || {
         let mut all = holders(&budget, &little, 5, 9 * SECOND);
         all.extend(holders(&budget, &much, 20, 2 * SECOND));
         all
     };
-    assert_eq!(chosen(all(), &[demand(&account(), 3)]), [20; 3], "those of the largest holder");
+    assert_eq!(chosen(all(), &[demand(&account(), 3)]), [20; 3], "those of the largest tenant");
     assert_eq!(chosen(all(), &[demand(&account(), 22)]), [[20; 20].as_slice(), &[5; 2]].concat());
     assert_eq!(chosen(all(), &[]), [0; 0]);
 }
@@ -220,11 +235,11 @@ fn no_tenant_loses_memory_to_one_that_holds_more() {
     let mut all = holders(&budget, &little, 5, 9 * SECOND);
     all.extend(holders(&budget, &much, 20, SECOND));
     let demands = [demand(&much, 100), demand(&account(), 20)];
-    assert_eq!(chosen(all, &demands), [20; 20], "its own are given up for its own");
+    assert_eq!(chosen(all, &demands), [20; 20], "its own requests are aborted for its own");
 }
 
 #[test]
-fn connections_on_their_way_out_count_as_gone() {
+fn memory_of_closing_connections_counts_as_freed() {
     let (budget, much) = (Budget::new(256 * WINDOW), account());
     let all = holders(&budget, &much, 20, 2 * SECOND);
     for holder in &all[..4] {
@@ -234,7 +249,7 @@ fn connections_on_their_way_out_count_as_gone() {
 }
 
 #[test]
-fn moving_connections_keep_their_memory() {
+fn connections_with_progress_keep_their_memory() {
     let (budget, much) = (Budget::new(256 * WINDOW), account());
     let mut all = holders(&budget, &much, 20, SECOND / 2);
     all.extend(holders(&budget, &much, 1, SECOND));

@@ -1,4 +1,4 @@
-//! Memory that connections take beside the budget.
+//! Memory of connections that is not part of the request budget.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use super::client::{Client, UNSIGNED, connect_tls, signed, tls_identity};
 use super::{House, config, house};
 use crate::config::GatewayConfig;
 
-/// The beginning of a head of 35,000 bytes.
+/// The first part of an incomplete head, of about 35,000 bytes.
 fn unfinished() -> String {
     format!("GET /open/key HTTP/1.1\r\nhost: a\r\nlong: {}", "v".repeat(35_000))
 }
 
-/// Four slots for large heads.
+/// A budget that gives four slots for large heads.
 fn small_memory() -> GatewayConfig {
     GatewayConfig { memory_bytes: 4 << 20, ..config(|_| ()) }
 }
@@ -40,19 +40,19 @@ async fn with_unfinished(house: &House, count: usize) -> Vec<Client> {
 }
 
 #[tokio::test]
-async fn large_unfinished_heads_are_few() {
+async fn the_number_of_large_unfinished_heads_is_limited() {
     let house = house(small_memory()).await;
     let mut clients = with_unfinished(&house, 100).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(open(&mut clients).await, 4);
-    assert_eq!(open(&mut clients[96..]).await, 4, "the latest");
-    let begun = Instant::now();
+    assert_eq!(open(&mut clients[96..]).await, 4, "the latest stay open");
+    let started = Instant::now();
     assert_eq!(Client::new(&house).await.ask("GET", "/", &[], b"").await.status, 200);
-    assert!(begun.elapsed() < Duration::from_millis(500));
+    assert!(started.elapsed() < Duration::from_millis(500));
 }
 
 #[tokio::test]
-async fn an_unfinished_head_is_told_why_it_is_turned_away() {
+async fn an_unfinished_head_is_turned_away_with_slow_down() {
     let house = house(small_memory()).await;
     let mut first = with_unfinished(&house, 1).await.remove(0);
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -63,7 +63,7 @@ async fn an_unfinished_head_is_told_why_it_is_turned_away() {
 }
 
 #[tokio::test]
-async fn a_large_head_is_served_beside_unfinished_ones() {
+async fn a_large_head_is_served_despite_unfinished_ones() {
     let house = house(small_memory()).await;
     let _clients = with_unfinished(&house, 20).await;
     let mut client = Client::new(&house).await;
@@ -88,13 +88,13 @@ async fn small_unfinished_heads_need_no_slot() {
 }
 
 #[tokio::test]
-async fn a_head_in_many_pieces_is_served() {
+async fn a_head_in_many_fragments_is_served() {
     let house = house(config(|_| ())).await;
     let mut client = Client::new(&house).await;
     let long = "v".repeat(9000);
     for headers in [&[][..], &[("x-amz-meta-long", long.as_str())]] {
         let (head, _) = signed("GET", "/", headers, UNSIGNED);
-        // Slower than a connection is parked, at the beginning and at the end.
+        // At the beginning and at the end the pause is long enough for the connection to be parked.
         let (begin, rest) = head.split_at(10);
         let (middle, end) = rest.split_at(rest.len() - 10);
         client.send(begin).await;
@@ -110,17 +110,17 @@ async fn a_head_in_many_pieces_is_served() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_parked_serves_on() {
+async fn a_parked_connection_serves_further_requests() {
     let house = house(config(|_| ())).await;
     let mut client = Client::new(&house).await;
     client.ask("PUT", "/open", &[], b"").await;
     assert_eq!(client.ask("PUT", "/open/key", &[], &vec![1; 1 << 20]).await.status, 200);
-    assert_eq!(house.gateway.0.buffers.grown(), 1, "it keeps its buffer for a while");
+    assert_eq!(house.gateway.0.buffers.grown(), 1, "the connection retains its buffer for a while");
     tokio::time::sleep(Duration::from_millis(4500)).await;
     assert_eq!(house.gateway.0.buffers.grown(), 0);
     assert_eq!(client.ask("PUT", "/open/key", &[], &vec![2; 1 << 20]).await.status, 200);
     assert_eq!(client.ask("GET", "/open/key", &[], b"").await.body, vec![2; 1 << 20]);
-    // A head in two parts, and the beginning of a next request behind a whole one.
+    // A head in two fragments, the second with the beginning of the next request.
     let (head, _) = signed("GET", "/open", &[], UNSIGNED);
     client.send(&head[..20]).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -131,7 +131,7 @@ async fn a_connection_that_was_parked_serves_on() {
 }
 
 #[tokio::test]
-async fn more_grown_buffers_than_permits_are_given_up_at_once() {
+async fn grown_buffers_without_permits_are_dropped() {
     let mut config = config(|_| ());
     config.memory_bytes = 500 << 10;
     let house = house(config).await;
@@ -143,7 +143,7 @@ async fn more_grown_buffers_than_permits_are_given_up_at_once() {
         assert_eq!(client.ask("GET", "/open/key", &[], b"").await.body, body);
         assert_eq!(house.gateway.0.buffers.grown(), 0);
     }
-    // Requests that are sent without waiting for the answers before them are all answered.
+    // Pipelined requests all get a response.
     let (put, _) = signed("PUT", "/open/key", &[("content-length", "100000")], UNSIGNED);
     let (get, _) = signed("GET", "/open/key", &[], UNSIGNED);
     let mut all = put.into_bytes();
@@ -157,7 +157,7 @@ async fn more_grown_buffers_than_permits_are_given_up_at_once() {
 }
 
 #[tokio::test]
-async fn a_parked_connection_ends_at_shutdown() {
+async fn a_parked_connection_closes_at_shutdown() {
     let house = house(config(|_| ())).await;
     let mut client = Client::new(&house).await;
     assert_eq!(client.ask("GET", "/", &[], b"").await.status, 200);
@@ -168,7 +168,7 @@ async fn a_parked_connection_ends_at_shutdown() {
 }
 
 #[tokio::test]
-async fn a_parked_tls_connection_serves_on() {
+async fn a_parked_tls_connection_serves_further_requests() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     let mut config = config(|_| ());
@@ -183,7 +183,7 @@ async fn a_parked_tls_connection_serves_on() {
         let read = tokio::time::timeout(Duration::from_secs(5), socket.read(&mut answer)).await;
         let read = read.expect("an answer").unwrap();
         assert!(answer[..read].starts_with(format!("HTTP/1.1 {status}").as_bytes()));
-        // The rest of it, which may come apart from its head.
+        // The body may arrive separately from the head.
         tokio::time::sleep(Duration::from_millis(2200)).await;
         let _rest = tokio::time::timeout(Duration::from_millis(50), socket.read(&mut answer)).await;
         tokio::time::sleep(Duration::from_millis(2200)).await;

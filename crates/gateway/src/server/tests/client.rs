@@ -1,4 +1,4 @@
-//! A client that can misbehave: it writes what it is told and reads what comes.
+//! A client that can misbehave: it writes arbitrary bytes and reads responses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::sigv4::testing::{SIGNER, Signer};
 
 pub(super) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -40,7 +40,7 @@ impl Answer {
     }
 }
 
-/// A request's head, signed.
+/// The head of a signed request as text, and the signature.
 pub(super) fn signed(
     method: &str,
     target: &str,
@@ -50,7 +50,7 @@ pub(super) fn signed(
     signed_by(&SIGNER, method, target, headers, payload)
 }
 
-/// Like [`signed`], by another client.
+/// Like [`signed`], but by the given signer.
 pub(super) fn signed_by(
     signer: &Signer,
     method: &str,
@@ -83,7 +83,7 @@ impl Client {
         Self(TcpStream::connect(house.address).await.unwrap())
     }
 
-    /// One for which the kernel takes little, from another address of this machine.
+    /// A client with a small receive buffer in the kernel, at another address of this machine.
     pub(super) async fn small(house: &House, from: [u8; 4]) -> Self {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
@@ -95,7 +95,7 @@ impl Client {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// The next answer; `None` where the connection ends instead.
+    /// The next response; `None` if the connection ends instead.
     pub(super) async fn answer(&mut self, to_head: bool) -> Option<Answer> {
         tokio::time::timeout(Duration::from_secs(20), self.read(to_head)).await.expect("an answer in time")
     }
@@ -144,13 +144,13 @@ impl Client {
         }
     }
 
-    /// Whether the other side closes without another byte.
+    /// Returns true if the server closes the connection without another byte.
     pub(super) async fn is_closed(&mut self) -> bool {
         let read = tokio::time::timeout(Duration::from_secs(20), self.0.read_u8()).await;
         read.expect("the connection ends in time").is_err()
     }
 
-    /// Sends a signed request and reads its answer.
+    /// Sends a signed request and reads its response.
     pub(super) async fn ask(
         &mut self,
         method: &str,
@@ -170,7 +170,7 @@ impl Client {
     }
 }
 
-/// The server's identity in tests.
+/// The server's TLS identity in tests.
 pub(super) fn tls_identity() -> TlsIdentity {
     TlsIdentity {
         certificates_pem: include_bytes!("localhost.cert.pem").to_vec(),
@@ -178,7 +178,7 @@ pub(super) fn tls_identity() -> TlsIdentity {
     }
 }
 
-/// A connection over TLS that trusts it.
+/// A TLS connection that trusts [`tls_identity`].
 pub(super) async fn connect_tls(house: &House) -> TlsStream<TcpStream> {
     let certificate = CertificateDer::from_pem_slice(&tls_identity().certificates_pem).unwrap();
     let mut roots = rustls::RootCertStore::empty();

@@ -1,4 +1,4 @@
-//! Objects of times that HTTP cannot say: from a store whose clock is wrong, or that got them elsewhere.
+//! Objects with times that HTTP cannot represent, such as those from a store with a wrong clock.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::client::Client;
 use super::{OldWall, WrongWall, config, house_over};
 
 #[tokio::test]
-async fn objects_of_any_time_are_answered_with_the_nearest_date() {
+async fn times_outside_of_http_dates_are_clamped() {
     const FIRST: (&str, &str) = ("Thu, 01 Jan 1970 00:00:00 GMT", "1970-01-01T00:00:00.000Z");
     const LAST: (&str, &str) = ("Fri, 31 Dec 9999 23:59:59 GMT", "9999-12-31T23:59:59.000Z");
     let times = [
@@ -27,7 +27,7 @@ async fn objects_of_any_time_are_answered_with_the_nearest_date() {
         let mut client = Client::new(&house).await;
         assert_eq!(client.ask("PUT", "/bucket", &[], b"").await.status, 200);
         assert_eq!(client.ask("PUT", "/bucket/key", &[], b"0123").await.status, 200);
-        // With this header the operations answer, else the fast path.
+        // This header makes the operations serve the request instead of the fast path.
         let by_operations = [("if-match", "*")];
         for method in ["GET", "HEAD"] {
             for headers in [&[][..], &by_operations[..]] {

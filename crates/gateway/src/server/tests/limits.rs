@@ -21,7 +21,7 @@ async fn busy(house: &House) -> Client {
 }
 
 #[tokio::test]
-async fn connections_over_the_limit_are_turned_away() {
+async fn connections_over_the_limit_are_rejected_with_slow_down() {
     let house = house(config(|limits| limits.connections = 1)).await;
     let mut first = busy(&house).await;
     let mut second = Client::new(&house).await;
@@ -36,13 +36,13 @@ async fn connections_over_the_limit_are_turned_away() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_makes_room_for_a_new_one() {
+async fn an_idle_connection_is_evicted_for_a_new_one() {
     let house = house(config(|limits| limits.connections = 3)).await;
     let mut first = busy(&house).await;
     for _ in 0..20 {
         let mut client = Client::new(&house).await;
         assert_eq!(client.ask("GET", "/", &[], b"").await.status, 200);
-        // It stays open, as the client sees it.
+        // The client does not close the connection.
         std::mem::forget(client);
     }
     first.send("xt").await;
@@ -50,7 +50,7 @@ async fn an_idle_connection_makes_room_for_a_new_one() {
 }
 
 #[tokio::test]
-async fn a_tls_client_over_the_limit_is_not_spoken_to_in_plain_text() {
+async fn a_tls_client_over_the_limit_gets_no_plain_text() {
     let mut config = config(|limits| limits.connections = 1);
     config.tls = Some(tls_identity());
     let house = house(config).await;
@@ -60,7 +60,7 @@ async fn a_tls_client_over_the_limit_is_not_spoken_to_in_plain_text() {
 }
 
 #[tokio::test]
-async fn who_may_not_neither_waits_for_memory_nor_holds_any() {
+async fn a_denied_request_neither_waits_for_memory_nor_holds_any() {
     let house = house(config(|limits| limits.admission_time = SHORT)).await;
     let budget = house.gateway.budget();
     let none = Deadline::none(SystemClock::shared());
@@ -73,15 +73,15 @@ async fn who_may_not_neither_waits_for_memory_nor_holds_any() {
     }
     assert_eq!(budget.waited(), 0);
     let answer = Client::new(&house).await.ask("GET", "/", &[], b"").await;
-    assert_eq!((answer.status, answer.code()), (503, "SlowDown"), "who may, waits");
+    assert_eq!((answer.status, answer.code()), (503, "SlowDown"), "a permitted request waits");
 }
 
 #[tokio::test]
-async fn a_refusal_holds_no_memory_while_the_rest_of_the_body_comes() {
+async fn a_rejected_request_holds_no_memory_while_it_drains() {
     let mut config = config(|limits| limits.admission_time = SHORT / 4);
     config.memory_bytes = 64 << 10;
     let house = house(config).await;
-    // Neither sends the body that the server waits for before it answers.
+    // Neither client sends the body that the server drains before it responds.
     let (head, _) = signed("GET", "/missing/key", &[("content-length", "10")], UNSIGNED);
     let mut first = Client::new(&house).await;
     first.send(&head).await;
@@ -93,7 +93,7 @@ async fn a_refusal_holds_no_memory_while_the_rest_of_the_body_comes() {
 }
 
 #[tokio::test]
-async fn an_xml_body_that_comes_slowly_ends_at_the_deadline() {
+async fn a_slow_xml_body_ends_at_the_deadline() {
     let house = house(config(|limits| limits.request_time = SHORT)).await;
     let mut client = Client::new(&house).await;
     client.ask("PUT", "/bucket", &[], b"").await;
@@ -104,15 +104,15 @@ async fn an_xml_body_that_comes_slowly_ends_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn an_unfinished_head_is_held_up_to_its_limit() {
+async fn an_unfinished_head_is_rejected_at_its_limit() {
     let house = house(config(|limits| limits.header_bytes = 2000)).await;
     let mut client = Client::new(&house).await;
     client.send(format!("GET / HTTP/1.1\r\nlong: {}", "v".repeat(7000))).await;
-    assert_eq!(client.answer(false).await.expect("an answer before the end").status, 431);
+    assert_eq!(client.answer(false).await.expect("a response before the end of the head").status, 431);
 }
 
 #[tokio::test]
-async fn parameters_are_counted_before_they_are_compared() {
+async fn too_many_query_parameters_are_rejected() {
     let house = house(config(|_| ())).await;
     let many: Vec<String> = (0..101).map(|n| format!("{n}=")).collect();
     let mut client = Client::new(&house).await;
@@ -138,7 +138,7 @@ async fn slow_headers_and_idle_connections_are_closed() {
 }
 
 #[tokio::test]
-async fn a_body_that_stops_coming_is_answered_and_frees_its_memory() {
+async fn a_stalled_body_gets_a_timeout_and_frees_its_memory() {
     let house = house(config(|limits| limits.slow_client_time = SHORT)).await;
     let mut client = Client::new(&house).await;
     client.ask("PUT", "/bucket", &[], b"").await;
@@ -157,7 +157,7 @@ async fn a_slow_reader_loses_its_connection_and_its_memory() {
     let mut client = Client::new(&house).await;
     client.ask("PUT", "/bucket", &[], b"").await;
     assert_eq!(client.ask("PUT", "/bucket/key", &[], &vec![1; 32 << 20]).await.status, 200);
-    // The kernel takes little on behalf of the client.
+    // The client has a small receive buffer.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(64 << 10).unwrap();
     let mut client = Client(socket.connect(house.address).await.unwrap());
@@ -174,11 +174,11 @@ async fn a_slow_reader_loses_its_connection_and_its_memory() {
             return;
         }
     }
-    panic!("a reader that does not read still holds memory");
+    panic!("the stalled reader still holds memory");
 }
 
 #[tokio::test]
-async fn heads_over_the_limits_are_refused() {
+async fn heads_over_the_limits_are_rejected() {
     let house = house(config(|limits| {
         limits.header_bytes = 2000;
         limits.headers = 16;
@@ -198,7 +198,7 @@ async fn heads_over_the_limits_are_refused() {
 }
 
 #[tokio::test]
-async fn shutdown_finishes_what_is_in_flight() {
+async fn shutdown_finishes_requests_in_flight() {
     let house = house(config(|_| ())).await;
     let mut client = Client::new(&house).await;
     client.ask("PUT", "/bucket", &[], b"").await;
@@ -210,7 +210,7 @@ async fn shutdown_finishes_what_is_in_flight() {
     house.shutdown.cancel();
     tokio::time::sleep(SHORT).await;
     assert!(!house.served.is_finished(), "a request is in flight");
-    assert!(tokio::net::TcpStream::connect(house.address).await.is_err(), "nobody listens");
+    assert!(tokio::net::TcpStream::connect(house.address).await.is_err(), "the listener is closed");
     client.send("xt").await;
     assert_eq!(client.answer(false).await.unwrap().status, 200);
     assert!(client.is_closed().await);
@@ -219,7 +219,7 @@ async fn shutdown_finishes_what_is_in_flight() {
 }
 
 #[tokio::test]
-async fn shutdown_does_not_wait_beyond_its_grace() {
+async fn shutdown_does_not_exceed_the_grace_time() {
     let house = house(config(|limits| limits.grace_time = SHORT)).await;
     let mut client = Client::new(&house).await;
     client.ask("PUT", "/bucket", &[], b"").await;
@@ -233,7 +233,7 @@ async fn shutdown_does_not_wait_beyond_its_grace() {
 }
 
 #[tokio::test]
-async fn one_window_serves_many() {
+async fn a_budget_of_one_window_serves_many_clients() {
     let mut config = config(|_| ());
     config.memory_bytes = 512 << 10;
     let house = Arc::new(house(config).await);
@@ -254,7 +254,7 @@ async fn one_window_serves_many() {
 }
 
 #[tokio::test]
-async fn a_small_range_behind_a_large_head_is_answered() {
+async fn a_small_range_with_a_large_head_is_served() {
     let house = house(config(|_| ())).await;
     let mut client = Client::new(&house).await;
     assert_eq!(client.ask("PUT", "/bucket", &[], b"").await.status, 200);

@@ -4,11 +4,11 @@ use super::client::{Client, connect_tls, head, signed, tls_identity};
 use super::{config, house};
 use crate::sigv4::testing::SIGNER;
 
-/// A header that the fast path leaves to the operations, and that changes nothing here.
+/// A header that the fast path leaves to the operations, and that does not change the response.
 const BY_OPERATIONS: (&str, &str) = ("if-unmodified-since", "Fri, 31 Dec 2100 00:00:00 GMT");
 
 #[tokio::test]
-async fn both_ways_answer_alike() {
+async fn fast_path_and_operations_return_equal_responses() {
     let house = house(config(|_| ())).await;
     let mut client = Client::new(&house).await;
     assert_eq!(client.ask("PUT", "/bucket", &[], b"").await.status, 200);
@@ -64,14 +64,14 @@ async fn both_ways_answer_alike() {
             }
         }
     }
-    assert!(compared >= 16, "only {compared} answers were compared");
+    assert!(compared >= 16, "only {compared} responses were compared");
     let mut text = String::new();
     house.gateway.metrics().render(&mut text);
     assert!(text.contains("tradewind_s3_requests_total{operation=\"GetObject\",status=\"2xx\"}"), "{text}");
 }
 
 #[tokio::test]
-async fn every_answer_is_named_and_errors_are_xml() {
+async fn every_response_has_a_request_id_and_errors_are_xml() {
     let house = house(config(|_| ())).await;
     let mut client = Client::new(&house).await;
     let absent = client.ask("GET", "/absent/key", &[], b"").await;
@@ -85,7 +85,7 @@ async fn every_answer_is_named_and_errors_are_xml() {
 }
 
 #[tokio::test]
-async fn anonymous_and_presigned() {
+async fn anonymous_and_presigned_reads_are_checked() {
     let house = house(config(|_| ())).await;
     let mut client = Client::new(&house).await;
     for bucket in ["open", "closed"] {
@@ -107,20 +107,20 @@ async fn anonymous_and_presigned() {
         ("DELETE", "/open/key"),
         ("POST", "/open?delete"),
     ] {
-        let refused = plain(&mut client, method, target).await;
-        assert_eq!((refused.status, refused.code()), (403, "AccessDenied"), "{method} {target}");
+        let rejected = plain(&mut client, method, target).await;
+        assert_eq!((rejected.status, rejected.code()), (403, "AccessDenied"), "{method} {target}");
     }
     let mut request = Request::get("/closed/key").header("host", "localhost").body(()).unwrap();
     SIGNER.presign(&mut request, "60");
     client.send(head(&request)).await;
     assert_eq!(client.answer(false).await.unwrap().body, b"text");
-    let bent = head(&request).replace("/closed/key", "/closed/kez");
-    client.send(bent).await;
+    let altered = head(&request).replace("/closed/key", "/closed/kez");
+    client.send(altered).await;
     assert_eq!(client.answer(false).await.unwrap().code(), "SignatureDoesNotMatch");
 }
 
 #[tokio::test]
-async fn a_wrong_hash_of_nothing_is_refused() {
+async fn a_wrong_hash_of_an_empty_body_is_rejected() {
     let house = house(config(|_| ())).await;
     let mut client = Client::new(&house).await;
     client.ask("PUT", "/bucket", &[], b"").await;
@@ -131,7 +131,7 @@ async fn a_wrong_hash_of_nothing_is_refused() {
 }
 
 #[tokio::test]
-async fn tls() {
+async fn requests_over_tls_are_served() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     let mut config = config(|_| ());
@@ -146,7 +146,7 @@ async fn tls() {
         answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("ListAllMyBucketsResult"),
         "{answer}"
     );
-    // Plain HTTP on the TLS port is no answer and no crash.
+    // Plain HTTP on the TLS port gets no response and does no harm.
     let mut plain = Client::new(&house).await;
     plain.send("GET / HTTP/1.1\r\n\r\n").await;
     assert!(plain.answer(false).await.is_none_or(|answer| answer.status == 400));

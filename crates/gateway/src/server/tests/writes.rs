@@ -10,7 +10,7 @@ async fn with_bucket() -> (House, Client) {
     (house, client)
 }
 
-/// Sends a PUT with this payload word and raw body; the answer, and what the key holds then.
+/// Sends a PUT with the given `x-amz-content-sha256` and raw body. Returns its response, and that of a following GET.
 async fn put(
     house: &House,
     payload: &str,
@@ -48,7 +48,7 @@ async fn a_signed_hash_is_verified() {
 }
 
 #[tokio::test]
-async fn unsigned_chunks_with_a_checksum() {
+async fn unsigned_chunks_are_verified_by_their_checksum() {
     let (house, _client) = with_bucket().await;
     let word = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
     let headers = [
@@ -77,10 +77,10 @@ async fn unsigned_chunks_with_a_checksum() {
 }
 
 #[tokio::test]
-async fn signed_chunks() {
+async fn signed_chunks_are_verified() {
     let (house, mut client) = with_bucket().await;
     let data = vec![b'a'; 300_000];
-    for bend in [None, Some(100), Some(200_500), Some(299_999)] {
+    for flipped_at in [None, Some(100), Some(200_500), Some(299_999)] {
         client.ask("DELETE", "/bucket/key", &[], b"").await;
         let decoded = data.len().to_string();
         let chunks = [&data[..200_000], &data[200_000..], &[]];
@@ -98,8 +98,8 @@ async fn signed_chunks() {
             body.extend_from_slice(b"\r\n");
         }
         assert_eq!(body.len().to_string(), length);
-        if let Some(at) = bend {
-            // Behind the first chunk's header, or behind both.
+        if let Some(at) = flipped_at {
+            // After the first chunk's header, or after both.
             let at =
                 at + framing(&data[..200_000]) - 2 + if at < 200_000 { 0 } else { framing(&data[200_000..]) };
             assert_eq!(body[at], b'a');
@@ -110,7 +110,7 @@ async fn signed_chunks() {
         sender.send(&body).await;
         let answer = sender.answer(false).await.unwrap();
         let found = client.ask("GET", "/bucket/key", &[], b"").await;
-        match bend {
+        match flipped_at {
             None => assert_eq!((answer.status, found.body == data), (200, true), "{answer:?}"),
             Some(_) => assert_eq!((answer.code(), found.status), ("SignatureDoesNotMatch", 404)),
         }
@@ -118,7 +118,7 @@ async fn signed_chunks() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_leaves_nothing() {
+async fn an_aborted_upload_stores_nothing_and_frees_its_memory() {
     let (house, mut client) = with_bucket().await;
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "1000")], UNSIGNED);
     let mut gone = Client::new(&house).await;
@@ -131,19 +131,19 @@ async fn a_client_that_goes_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_read_although_a_large_body_is_under_way() {
+async fn an_error_is_received_while_a_large_body_is_in_flight() {
     let (house, _client) = with_bucket().await;
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "8000000")], UNSIGNED);
     let mut client = Client::new(&house).await;
     client.send(head.replace("Signature=", "Signature=0")).await;
     client.send(vec![0; 8_000_000]).await;
-    let answer = client.answer(false).await.expect("the answer, not a reset");
+    let answer = client.answer(false).await.expect("the response, not a connection reset");
     assert_eq!((answer.status, answer.header("connection")), (403, Some("close")));
     assert!(client.is_closed().await);
 }
 
 #[tokio::test]
-async fn a_small_refused_body_keeps_the_connection() {
+async fn a_small_rejected_body_keeps_the_connection_open() {
     let (_house, mut client) = with_bucket().await;
     for _ in 0..3 {
         let absent = client.ask("PUT", "/absent-bucket/key", &[], b"small").await;
@@ -152,7 +152,7 @@ async fn a_small_refused_body_keeps_the_connection() {
 }
 
 #[tokio::test]
-async fn expect_continue() {
+async fn expect_continue_is_answered_only_for_a_wanted_body() {
     let (house, _client) = with_bucket().await;
     let headers = [("content-length", "4"), ("expect", "100-continue")];
     let (head, _) = signed("PUT", "/bucket/key", &headers, UNSIGNED);
@@ -161,14 +161,14 @@ async fn expect_continue() {
     assert_eq!(client.answer(true).await.unwrap().status, 100);
     client.send("text").await;
     assert_eq!(client.answer(false).await.unwrap().status, 200);
-    // Nothing to ask for: the answer comes at once, and the connection ends behind it.
+    // Without a body the response is sent at once, and the connection closes after it.
     let headers = [("content-length", "0"), ("expect", "100-continue")];
     let (empty, _) = signed("PUT", "/bucket/empty", &headers, UNSIGNED);
     let mut client = Client::new(&house).await;
     client.send(empty).await;
     let answer = client.answer(false).await.unwrap();
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
-    // Refused before the body was asked for.
+    // Rejected before the body was requested.
     let mut client = Client::new(&house).await;
     client.send(head.replace("Signature=", "Signature=0")).await;
     let answer = client.answer(false).await.unwrap();
@@ -176,7 +176,7 @@ async fn expect_continue() {
 }
 
 #[tokio::test]
-async fn too_large_bodies_are_refused_before_they_are_read() {
+async fn too_large_bodies_are_rejected_before_they_are_read() {
     let house = house(config(|limits| limits.body_bytes = 1000)).await;
     let mut client = Client::new(&house).await;
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "1001")], UNSIGNED);
