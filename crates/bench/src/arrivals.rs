@@ -1,5 +1,5 @@
-//! When requests of an open loop are meant to start, whether or not those before them have been answered. A latency is
-//! counted from there: a request that had to wait because the store was slow was late for whoever wanted it.
+//! Arrival times of an open loop: requests start on schedule, whether or not earlier ones have completed. Latency
+//! counts from the scheduled start, because a user also waits while the request is queued behind a slow store.
 
 use std::time::Duration;
 
@@ -7,42 +7,42 @@ use serde::{Deserialize, Serialize};
 
 use crate::random::{mix, share};
 
-/// How starts lie apart.
+/// Distribution of the interarrival times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Spacing {
-    /// By chance, as many independent users bring about.
+    /// Exponential: a Poisson process, as many independent users generate it.
     Poisson,
-    /// All the same.
+    /// Constant.
     Fixed,
 }
 
-/// Tells what is drawn here from what others draw of one seed.
-const STREAM: u64 = 0x6172_7269_7661_6c73;
+/// Separates this random stream from others with the same seed.
+const SEED_SALT: u64 = 0x6172_7269_7661_6c73;
 
-/// The starts, in order, without an end.
+/// An endless iterator over the scheduled starts, in order.
 #[derive(Debug, Clone)]
 pub struct Arrivals {
     spacing: Spacing,
-    /// Seconds between two, in the mean.
+    /// Mean interarrival time, in seconds.
     gap: f64,
     seed: u64,
-    /// By so many gaps those that lie evenly are earlier.
+    /// Shift of evenly spaced starts to earlier times, as a fraction of the gap.
     phase: f64,
     number: u64,
-    /// Of the last one, in seconds.
+    /// The previous start, in seconds.
     at: f64,
 }
 
 impl Arrivals {
-    /// So many a second in the mean.
+    /// Creates arrivals with a mean rate in req/s.
     #[must_use]
     pub fn new(spacing: Spacing, per_second: f64, seed: u64) -> Self {
-        // What is asked for is drawn from the same seed: when must not depend on what.
-        Self { spacing, gap: 1.0 / per_second, seed: mix(seed ^ STREAM), phase: 0.0, number: 0, at: 0.0 }
+        // The kinds of requests are drawn from the same seed: arrival times must not correlate with them.
+        Self { spacing, gap: 1.0 / per_second, seed: mix(seed ^ SEED_SALT), phase: 0.0, number: 0, at: 0.0 }
     }
 
-    /// The same, each by such a part of the gap earlier where they lie evenly; see [`crate::load::Load::phase`].
+    /// Shifts evenly spaced starts to earlier times by a fraction of the gap; see [`crate::load::Load::phase`].
     #[must_use]
     pub fn earlier(self, phase: f64) -> Self {
         Self { phase: phase.clamp(0.0, 1.0), ..self }
@@ -55,7 +55,7 @@ impl Iterator for Arrivals {
     fn next(&mut self) -> Option<Duration> {
         self.number += 1;
         self.at = match self.spacing {
-            // Counted from the beginning: roundings do not add up.
+            // Computed from the origin, so that rounding errors do not accumulate.
             Spacing::Fixed => (self.number as f64 - self.phase) * self.gap,
             Spacing::Poisson => {
                 let drawn = share(mix(self.seed ^ mix(self.number)));
@@ -71,13 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fixed_starts_lie_evenly() {
+    fn fixed_spacing_gives_evenly_spaced_starts() {
         let starts: Vec<Duration> = Arrivals::new(Spacing::Fixed, 1000.0, 1).take(3).collect();
         assert_eq!(starts, [1, 2, 3].map(Duration::from_millis));
     }
 
     #[test]
-    fn gaps_of_independent_users_are_exponential() {
+    fn poisson_gaps_are_exponential_and_reproducible() {
         let starts: Vec<f64> =
             Arrivals::new(Spacing::Poisson, 500.0, 7).take(100_000).map(|at| at.as_secs_f64()).collect();
         let rate = starts.len() as f64 / starts[starts.len() - 1];

@@ -1,4 +1,4 @@
-//! What is asked of a store, in one line that people write and read: `get 4KiB x 16`, or
+//! The one-line text form of a load, as users write and read it: `get 4KiB x 16`, or
 //! `get=70,put=30 4KiB-1MiB x 64 at 500/s evenly`.
 
 use std::fmt;
@@ -10,26 +10,26 @@ use crate::load::Pace;
 use crate::operation::Mix;
 use crate::sizes::Sizes;
 
-/// Requests at a time, at the most.
+/// Maximum number of concurrent requests.
 pub const MOST_PARALLEL: usize = 4096;
-/// Requests a second that an open loop can start.
+/// Valid arrival rates of an open loop, in req/s.
 pub const RATES: RangeInclusive<f64> = 0.01..=1e6;
 
-/// Requests of some kinds for objects of some sizes, so many at a time.
+/// A request mix, object sizes, concurrency and arrival mode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asked {
-    /// What kinds of requests.
+    /// Kinds of requests and their shares.
     pub mix: Mix,
-    /// How large the objects are.
+    /// Object sizes.
     pub sizes: Sizes,
-    /// Requests at a time; of an open loop the most.
+    /// Concurrent requests; the maximum for an open loop.
     pub parallel: usize,
-    /// When each starts.
+    /// Arrival mode.
     pub pace: Pace,
 }
 
 impl Asked {
-    /// Each kind with each size and each parallelism: those of one size together.
+    /// Returns every combination of mix, sizes and concurrency, grouped by size.
     #[must_use]
     pub fn each(mixes: &[Mix], sizes: &[Sizes], parallel: &[usize], pace: Pace) -> Vec<Self> {
         let mut all = Vec::new();
@@ -65,28 +65,30 @@ impl FromStr for Asked {
         let words: Vec<&str> = text.split_whitespace().collect();
         let (mix, sizes, parallel, pace) = match *words {
             [mix, sizes, "x", parallel] => (mix, sizes, parallel, Pace::Closed),
-            [mix, sizes, "x", parallel, "at", rate] => (mix, sizes, parallel, open(rate, Spacing::Poisson)?),
+            [mix, sizes, "x", parallel, "at", rate] => {
+                (mix, sizes, parallel, open_loop(rate, Spacing::Poisson)?)
+            }
             [mix, sizes, "x", parallel, "at", rate, "evenly"] => {
-                (mix, sizes, parallel, open(rate, Spacing::Fixed)?)
+                (mix, sizes, parallel, open_loop(rate, Spacing::Fixed)?)
             }
             _ => {
                 return Err(format!(
-                    "{text:?} is not written like \"get 4KiB x 16\", or with \"at 500/s\" behind it"
+                    "{text:?} is not a load: write it like \"get 4KiB x 16\" or \"get 4KiB x 16 at 500/s\""
                 ));
             }
         };
         let parallel = parallel.parse().ok().filter(|parallel| (1..=MOST_PARALLEL).contains(parallel));
         let parallel = parallel
-            .ok_or_else(|| format!("{text:?}: behind x stands a number from 1 to {MOST_PARALLEL}"))?;
+            .ok_or_else(|| format!("{text:?}: the concurrency after x must be 1 to {MOST_PARALLEL}"))?;
         Ok(Self { mix: mix.parse()?, sizes: sizes.parse()?, parallel, pace })
     }
 }
 
-fn open(rate: &str, spacing: Spacing) -> Result<Pace, String> {
+fn open_loop(rate: &str, spacing: Spacing) -> Result<Pace, String> {
     let per_second = rate.strip_suffix("/s").and_then(|rate| rate.parse().ok());
     let per_second = per_second.filter(|rate: &f64| RATES.contains(rate));
     let per_second = per_second
-        .ok_or_else(|| format!("{rate:?} is no rate from 0.01/s to 1000000/s: write it as 500/s"))?;
+        .ok_or_else(|| format!("{rate:?} is not a rate between 0.01/s and 1000000/s: write it like 500/s"))?;
     Ok(Pace::Open { per_second, spacing })
 }
 
@@ -95,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn load_spec_round_trips_and_rejects_invalid_text() {
         for text in [
             "get 4KiB x 16",
             "get=70,put=30 4KiB-1MiB x 64 at 500/s",

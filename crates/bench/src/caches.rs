@@ -1,7 +1,7 @@
-//! Drops caches, so that what is read comes from where it lies. The kernel drops those of the whole machine for whoever may
-//! ask it to. Anybody may advise it of the pages of single files, which it need not heed; that is done only where it must
-//! be, since some file systems fetch a file when it is opened. What a process keeps for itself, and caches of other machines,
-//! are reached by neither.
+//! Drops page caches, so that reads come from the storage. With root permission, the kernel drops those of the whole
+//! machine. Otherwise it is advised that the pages of single files are not needed, which it may ignore. That is only
+//! the fallback, because some file systems fetch a file when it is opened. Neither reaches user-space caches or those
+//! of other machines.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -11,25 +11,25 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Advice, Mode, OFlags, fadvise, open};
 use serde::{Deserialize, Serialize};
 
-/// Pages, names and attributes.
-const ALL: &[u8] = b"3\n";
-const ASK: &str = "/proc/sys/vm/drop_caches";
+/// Drops the page cache, dentries and inodes.
+const DROP_ALL: &[u8] = b"3\n";
+const CONTROL_FILE: &str = "/proc/sys/vm/drop_caches";
 
 /// How caches were dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Caches {
-    /// The kernel gave up pages, names and attributes, of the whole machine.
+    /// The kernel dropped the page cache, dentries and inodes of the whole machine.
     Dropped,
-    /// It was told of each file that its pages are not needed; names and attributes are kept.
+    /// The kernel was advised per file that its pages are not needed. Dentries and inodes stay cached.
     Advised,
-    /// They were left alone.
+    /// Caches were not dropped.
     #[default]
     Kept,
 }
 
 impl Caches {
-    /// Whether they were left alone.
+    /// Returns true if caches were not dropped.
     #[must_use]
     pub fn are_kept(&self) -> bool {
         *self == Self::Kept
@@ -46,47 +46,46 @@ impl fmt::Display for Caches {
     }
 }
 
-/// The kernel, as it is asked to drop the caches of the whole machine.
+/// The kernel interface that drops the caches of the whole machine.
 #[derive(Debug, Clone)]
 pub struct Kernel {
-    /// The file that it is asked by.
-    ask: PathBuf,
+    control_file: PathBuf,
 }
 
 impl Default for Kernel {
     fn default() -> Self {
-        Self::asked_by(ASK)
+        Self::asked_by(CONTROL_FILE)
     }
 }
 
 impl Kernel {
-    /// Asked by writing to this file.
+    /// Uses the given control file.
     pub fn asked_by(file: impl Into<PathBuf>) -> Self {
-        Self { ask: file.into() }
+        Self { control_file: file.into() }
     }
 
-    /// Whether this process may ask it; nothing is dropped. If not, why, in words.
+    /// Checks without dropping anything that this process may drop caches. Otherwise returns the reason.
     pub fn may_be_asked(&self) -> Result<(), String> {
-        OpenOptions::new().write(true).open(&self.ask).map(drop).map_err(|e| self.refused(&e))
+        OpenOptions::new().write(true).open(&self.control_file).map(drop).map_err(|e| self.write_error(&e))
     }
 
-    /// Drops all of them that hold nothing that is still to be written. Blocks.
+    /// Drops all clean caches. Blocks.
     pub(crate) fn drop_all(&self) -> Result<(), String> {
-        fs::write(&self.ask, ALL).map_err(|e| self.refused(&e))
+        fs::write(&self.control_file, DROP_ALL).map_err(|e| self.write_error(&e))
     }
 
-    /// The same after everything has been written. Blocks, as long as that takes.
+    /// Writes back all dirty pages of the machine, then drops all caches. Blocks until both are done.
     pub(crate) fn write_and_drop_all(&self) -> Result<(), String> {
         rustix::fs::sync();
         self.drop_all()
     }
 
-    fn refused(&self, e: &io::Error) -> String {
-        format!("{} cannot be written: {e}; it takes root", self.ask.display())
+    fn write_error(&self, e: &io::Error) -> String {
+        format!("cannot write {}: {e}; this needs root", self.control_file.display())
     }
 }
 
-/// Drops what it may of files whose writes have been made durable. Where the kernel does not drop all, why.
+/// Drops the caches of files that have been synced. If the kernel does not drop all caches, returns the reason.
 pub(crate) fn drop_caches<'a>(
     files: impl Iterator<Item = impl AsRef<Path> + 'a>,
     asks_kernel: bool,
@@ -97,7 +96,7 @@ pub(crate) fn drop_caches<'a>(
             Err(why) => why,
         }
     } else {
-        "the machine's caches were to be left alone".to_owned()
+        "dropping the machine's caches was disabled".to_owned()
     };
     let mut is_advised = true;
     for path in files {
@@ -112,18 +111,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_not_ask_the_kernel_is_told_why() {
+    fn kernel_writes_the_control_file_or_reports_the_reason() {
         let directory = tempfile::tempdir().unwrap();
-        let nowhere = Kernel::asked_by(directory.path().join("none").join("drop_caches"));
-        let why = nowhere.may_be_asked().unwrap_err();
-        assert!(why.contains("drop_caches cannot be written: ") && why.contains("it takes root"), "{why}");
-        assert_eq!(nowhere.drop_all().unwrap_err(), why);
-        let file = directory.path().join("ask");
+        let missing = Kernel::asked_by(directory.path().join("none").join("drop_caches"));
+        let why = missing.may_be_asked().unwrap_err();
+        assert!(why.contains("cannot write ") && why.contains("drop_caches: "), "{why}");
+        assert!(why.contains("this needs root"), "{why}");
+        assert_eq!(missing.drop_all().unwrap_err(), why);
+        let file = directory.path().join("control");
         fs::write(&file, "").unwrap();
         let kernel = Kernel::asked_by(&file);
         kernel.may_be_asked().unwrap();
-        assert_eq!(fs::read(&file).unwrap(), b"", "nothing is dropped by asking whether it may be");
+        assert_eq!(fs::read(&file).unwrap(), b"", "the check drops nothing");
         kernel.drop_all().unwrap();
-        assert_eq!(fs::read(&file).unwrap(), ALL);
+        assert_eq!(fs::read(&file).unwrap(), DROP_ALL);
     }
 }

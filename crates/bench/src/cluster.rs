@@ -1,10 +1,11 @@
-//! Loads from several machines at once. A *coordinator* asks *agents*, each of which opens the store with its own
-//! credentials, makes its own objects and measures as one machine alone does; all begin at the same moment, and what they
-//! recorded is added up as histograms.
+//! Distributed loads. A *coordinator* controls *agents*. Each agent opens the store with its own credentials, creates
+//! its own objects and measures like a single machine. All start at the same time, and their results are merged as
+//! histograms.
 //!
-//! They speak over TCP in bounded `frame`s. Both show in a `handshake` that they have the same key; every frame behind it
-//! carries a code over its bytes and its number (`link`), so that nobody else can say, repeat, leave out or change
-//! anything. Nothing is hidden: who can listen reads what is measured, and neither the key nor credentials travel.
+//! They communicate over TCP in bounded `frame`s. In the `handshake`, both prove that they have the same key. Every
+//! later frame has a MAC over its bytes and sequence number (`link`), so that a third party cannot inject, replay, omit
+//! or alter messages. Messages are not encrypted: an eavesdropper can read the results, but neither the key nor
+//! credentials are sent.
 
 pub mod agent;
 mod clocks;

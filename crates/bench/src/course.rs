@@ -1,5 +1,5 @@
-//! Goes through measurements, one behind the other, and tells of them. Those of one stage run at the same time, each on
-//! objects of its own: what each of them loses by the others is interference (Hou 2017, section 4.4).
+//! Runs measurements in sequence and reports progress. Steps of one stage run concurrently, each on its own objects:
+//! the slowdown they cause each other is interference (Hou 2017, section 4.4).
 
 use std::fmt::Write as _;
 use std::io;
@@ -20,128 +20,135 @@ use crate::samples::Samples;
 use crate::site::Site;
 use crate::survey::Step;
 
-/// What is going on.
+/// A progress event.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// Objects are made or removed, caches are dropped, or loads are driven; what of it is done can be seen meanwhile.
+    /// A phase begins: objects are created or removed, caches are dropped, or loads run.
     Begins {
-        /// For people.
+        /// Description for users.
         what: String,
-        /// How long it takes at the most, where that is known.
+        /// Maximum duration, if known.
         time: Option<Duration>,
-        /// What has been done so far.
+        /// Live progress of the loads of this phase.
         gauges: Vec<Arc<Gauge>>,
     },
-    /// A measurement is done.
+    /// A measurement is complete.
     Measured(&'a Cell),
 }
 
-/// Measurements that run at the same time; most often one alone.
+/// Measurements that run concurrently; usually a single one.
 pub type Stage = Vec<Step>;
 
-/// See the module.
+/// The runner of a sequence of stages.
 #[derive(Debug)]
 pub struct Course {
-    /// One for each of those that run at the same time.
+    /// One for each concurrent step.
     sites: Vec<Site>,
-    /// Processors that the generator may use.
+    /// CPUs that the generator may use.
     cores: usize,
-    /// Objects stay when they were measured.
-    keeps: bool,
-    /// Whoever drops caches before each stage, if anybody does.
+    /// Objects are kept after their measurement.
+    keep_objects: bool,
+    /// Drops caches before each stage, if set.
     kernel: Option<Kernel>,
-    /// Where single requests are kept, if they are.
+    /// Destination of per-request samples, if they are recorded.
     samples: Option<Samples>,
 }
 
 impl Course {
-    /// For stages of so many steps at the most. Objects are made below `prefix`.
+    /// Creates a runner for stages of at most `concurrent_steps` steps. Objects are created below `prefix`.
     #[must_use]
-    pub fn new(bed: &Bed, prefix: &str, together: usize, (cores, keeps): (usize, bool)) -> Self {
-        let site = |n: usize| match together {
+    pub fn new(
+        bed: &Bed,
+        prefix: &str,
+        concurrent_steps: usize,
+        (cores, keep_objects): (usize, bool),
+    ) -> Self {
+        let site = |n: usize| match concurrent_steps {
             ..=1 => Site::new(bed.clone(), prefix.to_owned()),
             _ => Site::new(bed.clone(), format!("{prefix}{n}/")),
         };
-        let sites = (0..together.max(1)).map(site).collect();
-        Self { sites, cores, keeps, kernel: None, samples: None }
+        let sites = (0..concurrent_steps.max(1)).map(site).collect();
+        Self { sites, cores, keep_objects, kernel: None, samples: None }
     }
 
-    /// The same with the machine's caches dropped before each stage and each replay, by a kernel that may be asked to.
+    /// Drops the machine's caches before each stage and each replay, if `kernel` is set.
     #[must_use]
     pub fn dropping_caches(self, kernel: Option<Kernel>) -> Self {
         Self { kernel, ..self }
     }
 
-    /// The same with each request of a measurement kept by itself.
+    /// Records each request of a measurement individually, if `samples` is set.
     #[must_use]
     pub fn sampled(self, samples: Option<Samples>) -> Self {
         Self { samples, ..self }
     }
 
-    /// No more are kept. The first error of where they went, if there was any.
+    /// Ends the recording of samples. Returns the first error of writing them, if any.
     pub fn end_samples(&mut self) -> io::Result<()> {
         self.samples.take().map_or(Ok(()), Samples::end)
     }
 
-    /// Measures everything, and tells of it. Whether all was measured: not where it was stopped.
+    /// Runs all stages and reports their events. Returns true if everything was measured, false if stopped.
     pub async fn run(
         &mut self,
         stages: impl IntoIterator<Item = Stage>,
         stop: &Stop,
-        mut tell: impl FnMut(Event<'_>),
+        mut on_event: impl FnMut(Event<'_>),
     ) -> Result<bool> {
         for stage in stages {
-            if !self.prepare(&stage, stop, &mut tell).await? || !self.measure(&stage, stop, &mut tell).await?
+            if !self.prepare(&stage, stop, &mut on_event).await?
+                || !self.measure(&stage, stop, &mut on_event).await?
             {
                 return Ok(false);
             }
-            self.clean_after(&stage, &mut tell).await?;
+            self.clean_after(&stage, &mut on_event).await?;
         }
         Ok(true)
     }
 
-    /// Makes the objects of a stage, for one step behind the other: it would not be faster for one beside another. Then
-    /// drops caches, where they are to be. Whether all is ready: not where it was stopped.
+    /// Creates the objects of a stage, one step after another: concurrent preparation would not be faster. Then drops
+    /// caches if configured. Returns false if stopped.
     pub async fn prepare(
         &mut self,
         stage: &[Step],
         stop: &Stop,
-        tell: &mut impl FnMut(Event<'_>),
+        on_event: &mut impl FnMut(Event<'_>),
     ) -> Result<bool> {
         for (site, step) in self.sites.iter_mut().zip(stage) {
             let missing = site.missing(step);
             let gauge = Arc::new(Gauge::default());
             if missing > 0 {
-                let what = format!("making {missing} objects of {}", step.sizes);
-                tell(Event::Begins { what, time: None, gauges: vec![gauge.clone()] });
+                let what = format!("creating {missing} objects of {}", step.sizes);
+                on_event(Event::Begins { what, time: None, gauges: vec![gauge.clone()] });
             }
             if !site.prepare(step, stop, &gauge).await? {
                 return Ok(false);
             }
         }
-        self.drop_caches(stop, tell).await?;
+        self.drop_caches(stop, on_event).await?;
         Ok(!stop.is_asked())
     }
 
-    /// Asks the kernel for it, if anybody is to. It cannot be called back: what is stopped goes on without it.
-    async fn drop_caches(&self, stop: &Stop, tell: &mut impl FnMut(Event<'_>)) -> Result<()> {
+    /// Drops the machine's caches, if configured. The kernel cannot be interrupted: after a stop, this returns while it
+    /// continues.
+    async fn drop_caches(&self, stop: &Stop, on_event: &mut impl FnMut(Event<'_>)) -> Result<()> {
         let Some(kernel) = self.kernel.clone() else { return Ok(()) };
-        tell(Event::Begins { what: "dropping caches".to_owned(), time: None, gauges: Vec::new() });
-        let (told, dropped) = oneshot::channel();
-        // A thread that nobody waits for: the kernel first writes all that anybody has not had written yet.
-        let work = move || drop(told.send(kernel.write_and_drop_all()));
+        on_event(Event::Begins { what: "dropping caches".to_owned(), time: None, gauges: Vec::new() });
+        let (sender, dropped) = oneshot::channel();
+        // A detached thread: the kernel first writes back the dirty pages of the whole machine, which may take long.
+        let work = move || drop(sender.send(kernel.write_and_drop_all()));
         let started = std::thread::Builder::new().name("caches".to_owned()).spawn(work);
-        started.map_err(|e| Error::with_source(Reason::Io, format!("a thread cannot be started: {e}"), e))?;
+        started.map_err(|e| Error::with_source(Reason::Io, format!("cannot start a thread: {e}"), e))?;
         let dropped = tokio::select! {
             biased;
             dropped = dropped => dropped,
             () = stop.asked() => return Ok(()),
         };
         let dropped = dropped.map_err(|e| Error::with_source(Reason::Defect, "dropping caches failed", e))?;
-        dropped.map_err(|why| Error::new(Reason::Io, format!("caches cannot be dropped: {why}")))
+        dropped.map_err(|why| Error::new(Reason::Io, format!("cannot drop caches: {why}")))
     }
 
-    /// How they were.
+    /// The cache treatment of the measurements.
     const fn caches(&self) -> Caches {
         if self.kernel.is_some() { Caches::Dropped } else { Caches::Kept }
     }
@@ -151,23 +158,23 @@ impl Course {
         Arc::new(samples.map_or_else(Gauge::default, Gauge::with_samples))
     }
 
-    /// Measures a stage that was prepared, from this moment on, and tells of it. Whether it was not stopped.
+    /// Measures a prepared stage, starting now, and reports the measurements. Returns false if stopped.
     pub async fn measure(
         &mut self,
         stage: &[Step],
         stop: &Stop,
-        tell: &mut impl FnMut(Event<'_>),
+        on_event: &mut impl FnMut(Event<'_>),
     ) -> Result<bool> {
         let gauges: Vec<Arc<Gauge>> = stage.iter().map(|step| self.gauge(step.repeat)).collect();
-        let what = stage.iter().fold(String::new(), |mut said, step| {
-            let beside = if said.is_empty() { "" } else { " beside " };
-            // It is a string that is written to.
-            let _ = write!(said, "{beside}{step}");
-            said
+        let what = stage.iter().fold(String::new(), |mut text, step| {
+            let separator = if text.is_empty() { "" } else { " beside " };
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{separator}{step}");
+            text
         });
         let time = stage.iter().map(|step| step.load.warm_up + step.load.until.time).max();
-        tell(Event::Begins { what, time, gauges: gauges.clone() });
-        // Of one seed all would start their requests at the same moments.
+        on_event(Event::Begins { what, time, gauges: gauges.clone() });
+        // With equal seeds, all steps would start their requests at the same times.
         let mut drawn = stage.to_vec();
         drawn
             .iter_mut()
@@ -176,7 +183,7 @@ impl Course {
             .for_each(|(n, step)| step.load.seed = mix(step.load.seed ^ n as u64));
         let driven = (self.sites.iter_mut().zip(&drawn).zip(&gauges))
             .map(|((site, step), gauge)| site.measure(step, stop, gauge));
-        // Each of them is waited for, whatever became of the others.
+        // All steps are joined, even if one of them fails.
         let outcomes = join_all(driven).await;
         let mut cells = Vec::with_capacity(stage.len());
         for (n, (step, outcome)) in stage.iter().zip(outcomes).enumerate() {
@@ -187,45 +194,45 @@ impl Course {
         void_beside(&mut cells);
         let is_whole = cells.iter().all(|cell| cell.ending != Ending::Stopped);
         for (cell, gauge) in cells.into_iter().zip(&gauges) {
-            tell(Event::Measured(&cell.under(self.caches(), gauge.sampled().await)));
+            on_event(Event::Measured(&cell.under(self.caches(), gauge.sampled().await)));
         }
         Ok(is_whole)
     }
 
-    /// Replays a trace so often, and tells of it. Whether all of it was replayed.
+    /// Replays a trace `rounds` times and reports the measurements. Returns false if stopped.
     pub async fn replay(
         &mut self,
         replay: &Replay,
         rounds: u32,
         stop: &Stop,
-        mut tell: impl FnMut(Event<'_>),
+        mut on_event: impl FnMut(Event<'_>),
     ) -> Result<bool> {
         for round in 1..=rounds {
             let Some(site) = self.sites.first_mut() else { break };
-            if round > 1 && !self.keeps {
-                tell(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
+            if round > 1 && !self.keep_objects {
+                on_event(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
                 site.clean().await?;
             }
             let objects = site.replayed(replay);
             let gauge = Arc::new(Gauge::default());
             let (count, bytes) = replay.planned().needed();
             if count > 0 {
-                let what = format!("making {count} objects, {} MB", bytes.div_ceil(1_000_000));
-                tell(Event::Begins { what, time: None, gauges: vec![gauge.clone()] });
+                let what = format!("creating {count} objects, {} MB", bytes.div_ceil(1_000_000));
+                on_event(Event::Begins { what, time: None, gauges: vec![gauge.clone()] });
             }
             if !replay.prepare(site.bed(), &objects, stop, &gauge).await? {
                 return Ok(false);
             }
-            self.drop_caches(stop, &mut tell).await?;
+            self.drop_caches(stop, &mut on_event).await?;
             if stop.is_asked() {
                 return Ok(false);
             }
             let (what, gauge) = (replay.traced().name(replay.parallel()), self.gauge(round));
-            tell(Event::Begins { what, time: replay.time(), gauges: vec![gauge.clone()] });
+            on_event(Event::Begins { what, time: replay.time(), gauges: vec![gauge.clone()] });
             let Some(site) = self.sites.first() else { break };
             let (outcome, notes) = replay.drive(site.bed(), &objects, stop, &gauge).await?;
             let cell = Cell::of_replay(replay, round, (&outcome, notes), self.cores);
-            tell(Event::Measured(&cell.under(self.caches(), gauge.sampled().await)));
+            on_event(Event::Measured(&cell.under(self.caches(), gauge.sampled().await)));
             if outcome.ending == Ending::Stopped {
                 return Ok(false);
             }
@@ -233,17 +240,17 @@ impl Course {
         Ok(true)
     }
 
-    /// Removes what a stage wrote and no other needs.
-    pub async fn clean_after(&mut self, stage: &[Step], tell: &mut impl FnMut(Event<'_>)) -> Result<()> {
-        if !self.keeps && stage.iter().any(Step::writes_only) {
-            tell(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
+    /// Removes objects that a stage wrote and no other stage needs.
+    pub async fn clean_after(&mut self, stage: &[Step], on_event: &mut impl FnMut(Event<'_>)) -> Result<()> {
+        if !self.keep_objects && stage.iter().any(Step::writes_only) {
+            on_event(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
             let cleaning = self.sites.iter_mut().zip(stage).map(|(site, step)| site.clean_after(step));
             try_join_all(cleaning).await?;
         }
         Ok(())
     }
 
-    /// Removes everything that was made; how many objects there were.
+    /// Removes all objects that were created and returns their number.
     pub async fn clean(&mut self) -> Result<u64> {
         let removed = join_all(self.sites.iter_mut().map(Site::clean)).await;
         removed.into_iter().try_fold(0, |sum, removed| Ok(sum + removed?))

@@ -1,4 +1,4 @@
-//! Drives a load against a store, and records what came of it.
+//! Runs a load against a store and records latencies, throughput and failures.
 
 mod crew;
 mod due;
@@ -38,90 +38,90 @@ use crate::samples::{About, Handled, Subject};
 use crate::stock::Stock;
 use crate::usage::Usage;
 
-/// How often it is looked whether it is enough.
-const LOOK: Duration = Duration::from_millis(20);
-/// Throughput is looked at in stretches of this.
-const TENTH: Duration = Duration::from_millis(100);
-/// What is under way at the end is waited for so long.
-const DRAIN: Duration = Duration::from_secs(60);
-/// The same of one that was stopped.
+/// Interval at which the stop condition is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval of the throughput series.
+const SERIES_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum wait for requests in flight at the end.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Like [`DRAIN_TIMEOUT`], but for a load that was stopped.
 pub(crate) const DRAIN_STOPPED: Duration = Duration::from_secs(3);
 
-/// What became of a request that was meant to start, as its sample has it.
+/// Error kind that the sample of a scheduled but never started request records.
 const NEVER_STARTED: &str = "NeverStarted";
 
-/// A worker at its work.
+/// The future of a running worker.
 pub(crate) type Working<W> = BoxFuture<'static, (Record, W)>;
 
-/// Where a load runs.
+/// The environment of a load: store, bucket, clock, memory and worker threads.
 #[derive(Debug, Clone)]
 pub struct Bed {
-    /// What is asked.
+    /// The store under test.
     pub store: Arc<dyn ObjectStore>,
-    /// In which bucket.
+    /// The bucket that requests use.
     pub bucket: BucketName,
-    /// What objects hold.
+    /// Generator of object contents.
     pub content: Arc<Content>,
-    /// Time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
-    /// Memory that requests may hold.
+    /// Memory budget of the requests.
     pub budget: Budget,
-    /// What the store's connections carry.
+    /// Byte and connection counters of the store's connections.
     pub traffic: Arc<Traffic>,
-    /// Where uploads come from and downloads go to; memory, where there are none.
+    /// Source files of uploads and targets of downloads; `None` to use memory.
     pub files: Option<Arc<Files>>,
-    /// Who asks.
+    /// Threads that workers run on.
     pub crew: Crew,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Debug)]
 pub struct Outcome {
-    /// When the load began, before any warm-up: what arrivals are counted from.
+    /// Start of the load, before any warm-up. Arrival times are relative to it.
     pub began: Timestamp,
-    /// How long it counted.
+    /// Length of the measurement window.
     pub time: Duration,
-    /// What was seen.
+    /// Latencies, throughput and failures.
     pub record: Record,
-    /// What the generator took meanwhile.
+    /// CPU time used during the window.
     pub usage: Usage,
-    /// What the store's connections carried meanwhile.
+    /// Traffic of the store's connections during the window.
     pub carried: Carried,
-    /// How late requests of an open loop were released, in microseconds: that is the generator's own doing.
+    /// Delay between scheduled and actual release of open-loop requests, in microseconds. The generator causes it.
     pub lag: Histogram<u64>,
-    /// What was done in each tenth of a second.
+    /// Work done per 100 ms.
     pub tenths: Vec<Amount>,
     /// Reads of objects that had been read before.
     pub repeats: u64,
-    /// Requests that were meant to start and never did.
+    /// Scheduled requests that never started.
     pub abandoned: u64,
-    /// Those of them that did not even wait, since too many did. They are in no latency.
+    /// Those of `abandoned` that were dropped because the queue was full. They are in no latency histogram.
     pub refused: u64,
-    /// Requests of an open loop that waited for a worker when it ended.
+    /// Open-loop requests that were queued for a worker at the end.
     pub waiting: u64,
-    /// Why it ended.
+    /// Reason for the end.
     pub ending: Ending,
 }
 
-/// Why a load ended.
+/// The reason why a load ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ending {
-    /// Its time was over.
+    /// The measurement window elapsed.
     Time,
-    /// Its throughput was known well enough.
+    /// The confidence interval of throughput reached its target.
     Stable,
-    /// All requests were made that were to be, or no object was left to read or remove.
+    /// The request limit was reached, or no object was left to read or delete.
     Exhausted,
-    /// Somebody stopped it.
+    /// It was stopped from outside.
     Stopped,
-    /// So many requests of an open loop waited that no more could, its own or those of a load beside it: what was asked for
-    /// was not measured.
+    /// The queue of due open-loop requests overflowed, its own or that of a concurrent load. The requested rate was not
+    /// measured.
     Overrun,
 }
 
-/// Runs a load to its end, or until it is stopped. Objects that it makes and leaves are in `stock`. What was under way at
-/// the end is waited for; dropping the future breaks it off.
+/// Runs a load until its stop condition or until `stop`. Objects that it creates and does not delete stay in `stock`.
+/// Waits for the requests in flight at the end. Dropping the future cancels the load.
 pub async fn drive(
     bed: &Bed,
     stock: &Arc<Stock>,
@@ -132,7 +132,7 @@ pub async fn drive(
     let workers = (load.parallel, load.until.requests);
     let shared = Arc::new(Shared::new(bed.clock.clone(), workers, gauge.clone(), stock.clone()));
     let mut workers = Vec::new();
-    // Requests that only remove end with their objects: of a heap the last ones go as many at a time as the first.
+    // A delete-only load ends with its objects. A common pool keeps the concurrency constant up to the last object.
     let deal = if load.mix.has_only(Operation::Delete) { Stock::heap } else { Stock::deal };
     for (n, hand) in deal(stock, load.parallel, load.seed).into_iter().enumerate() {
         let share = (shared.clone(), load.pace != Pace::Closed);
@@ -159,14 +159,14 @@ pub async fn drive(
     Ok(outcome)
 }
 
-/// What requests of one worker run in: no deadline, and no memory of their own.
+/// Returns a context for the requests of one worker: no deadline, no reserved memory.
 pub(crate) async fn context(bed: &Bed) -> Result<Context> {
     let window = bed.budget.admit(0, &Deadline::none(bed.clock.clone())).await?;
     Ok(Context::new(Deadline::none(bed.clock.clone()), window))
 }
 
-/// Sets workers to their work, of an open loop with the moments at which requests are meant to start, and waits for the end.
-/// What was seen, and what each of them came to. `subject` says of a request that never started what it would have been.
+/// Starts the workers and, for an open loop, the pacer with the scheduled starts, then waits for the end. Returns the
+/// outcome and the result of each worker. `subject` describes a request that never started.
 pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     bed: &Bed,
     shared: &Arc<Shared<T>>,
@@ -175,30 +175,30 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     stop: &Stop,
     subject: impl Fn(u64, T) -> Subject,
 ) -> Result<(Outcome, Vec<W>)> {
-    // Without a warm-up the first request counts, whenever it is released.
-    let before = Seen::now(bed)?;
+    // Without a warm-up the window must open before the first request is released.
+    let before = CounterSnapshot::now(bed)?;
     let begun = load.warm_up.is_zero().then(|| shared.begin());
     let began = bed.clock.wall();
-    let pacer = starts.map(|starts| Pacer::start(shared.clone(), starts)).transpose().map_err(failed)?;
+    let pacer = starts.map(|starts| Pacer::start(shared.clone(), starts)).transpose().map_err(usage_error)?;
     let is_open = pacer.is_some();
     let mut workers = bed.crew.set(workers);
     let (begin, before) = match begun {
         Some(begin) => (begin, before),
         None => {
             wait_until(shared, stop, shared.now() + load.warm_up).await;
-            (shared.begin(), Seen::now(bed)?)
+            (shared.begin(), CounterSnapshot::now(bed)?)
         }
     };
     let ending = wait_for_end(shared, stop, load, begin).await;
     let mut ended = None;
     if ending != Ending::Exhausted {
-        ended = Some((shared.end(), Seen::now(bed)?));
+        ended = Some((shared.end(), CounterSnapshot::now(bed)?));
     }
-    // Where no object is left, what waits does not wait for the store.
+    // If no object is left, queued requests are not waiting for the store.
     let ran_out = ending == Ending::Exhausted && shared.is_deserted();
     let waiting = if ran_out { 0 } else { shared.left() };
     let lag = match pacer {
-        // It may look up only a moment later; loads beside this one go on meanwhile.
+        // Joining the pacer thread may block briefly; concurrent loads must not stall.
         Some(pacer) => {
             let stopping = move || pacer.stop(ending == Ending::Exhausted);
             let stopped = tokio::task::spawn_blocking(stopping).await;
@@ -211,7 +211,7 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     if is_overrun {
         shared.begin_no_more();
     } else {
-        // Those whose moment has come still start, late as they are.
+        // Requests that are already due still start, although late.
         shared.last();
     }
     let mut outcome = Outcome {
@@ -228,22 +228,22 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
         waiting,
         ending,
     };
-    // A load of so many requests ends with the last of them or with its time. Without one it takes however long that takes:
-    // the store's client knows when to give one up.
+    // A load with a request limit ends with the last request or with its time limit. Without a time limit, the timeouts
+    // of the store's client bound each request.
     let mut is_counting = ending == Ending::Exhausted;
     let time_left = begin.saturating_add(load.until.time).saturating_sub(shared.now());
-    let patience = tokio::time::sleep(if is_counting { time_left } else { DRAIN });
+    let timeout = tokio::time::sleep(if is_counting { time_left } else { DRAIN_TIMEOUT });
     let stopped = stop.patience(DRAIN_STOPPED);
-    tokio::pin!(patience, stopped);
+    tokio::pin!(timeout, stopped);
     let mut all = Vec::new();
     loop {
         let done = tokio::select! {
             done = workers.join_next() => done,
-            () = &mut patience, if !shared.over.is_cancelled() => {
+            () = &mut timeout, if !shared.over.is_cancelled() => {
                 if std::mem::take(&mut is_counting) {
-                    ended = Some((shared.end(), Seen::now(bed)?));
+                    ended = Some((shared.end(), CounterSnapshot::now(bed)?));
                     outcome.ending = Ending::Time;
-                    patience.as_mut().reset(tokio::time::Instant::now() + DRAIN);
+                    timeout.as_mut().reset(tokio::time::Instant::now() + DRAIN_TIMEOUT);
                 } else {
                     shared.give_up();
                 }
@@ -256,14 +256,14 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
             }
         };
         let Some(done) = done else { break };
-        let (record, came) = done.map_err(|e| Error::with_source(Reason::Defect, "a worker failed", e))?;
+        let (record, result) = done.map_err(|e| Error::with_source(Reason::Defect, "a worker failed", e))?;
         outcome.record.add(&record);
-        all.push(came);
+        all.push(result);
     }
     outcome.record.add(&shared.timeline.take());
     let (end, after) = match ended {
         Some(ended) => ended,
-        None => (shared.end_with_the_last().max(begin), Seen::now(bed)?),
+        None => (shared.end_with_the_last().max(begin), CounterSnapshot::now(bed)?),
     };
     outcome.time = end - begin;
     outcome.tenths = outcome.record.tenths(outcome.time);
@@ -271,7 +271,7 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     outcome.carried = after.carried.since(&before.carried);
     let (window, now) = (shared.window(), shared.now());
     let mut samples = shared.sampler(None);
-    // What nobody began in a closed loop was not meant to start at any moment.
+    // Requests of a closed loop have no scheduled start, so none of them can miss it.
     for ((intended, request), number) in shared.abandoned().filter(|_| is_open && !ran_out) {
         outcome.abandoned += 1;
         let subject = subject(number, request);
@@ -284,33 +284,33 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     Ok((outcome, all))
 }
 
-/// What can be seen at either end of the time that counts.
-struct Seen {
+/// CPU and traffic counters at one end of the measurement window.
+struct CounterSnapshot {
     usage: Usage,
     carried: Carried,
 }
 
-impl Seen {
+impl CounterSnapshot {
     fn now(bed: &Bed) -> Result<Self> {
-        Ok(Self { usage: Usage::now().map_err(failed)?, carried: bed.traffic.carried() })
+        Ok(Self { usage: Usage::now().map_err(usage_error)?, carried: bed.traffic.carried() })
     }
 }
 
-fn failed(e: io::Error) -> Error {
-    Error::with_source(Reason::Io, format!("the generator cannot be measured: {e}"), e)
+fn usage_error(e: io::Error) -> Error {
+    Error::with_source(Reason::Io, format!("cannot measure the generator's CPU time: {e}"), e)
 }
 
 async fn wait_until<T>(shared: &Shared<T>, stop: &Stop, until: Duration) {
     let is_over = || stop.is_asked() || shared.is_over() || shared.refused() > 0;
     while shared.now() < until && !is_over() {
-        tokio::time::sleep(LOOK.min(until.saturating_sub(shared.now()))).await;
+        tokio::time::sleep(POLL_INTERVAL.min(until.saturating_sub(shared.now()))).await;
     }
 }
 
 async fn wait_for_end<T>(shared: &Shared<T>, stop: &Stop, load: &Load, begin: Duration) -> Ending {
     let until = begin + load.until.time;
     let mut steady = load.until.stable.map(Steady::new);
-    let (mut counted, mut next) = (shared.gauge.read().0, begin + TENTH);
+    let (mut counted, mut next) = (shared.gauge.read().0, begin + SERIES_INTERVAL);
     loop {
         if stop.is_asked() {
             return Ending::Stopped;
@@ -325,7 +325,7 @@ async fn wait_for_end<T>(shared: &Shared<T>, stop: &Stop, load: &Load, begin: Du
         if now >= next {
             let (ended, ..) = shared.gauge.read();
             let amount = (ended - counted) as f64;
-            (counted, next) = (ended, next + TENTH);
+            (counted, next) = (ended, next + SERIES_INTERVAL);
             if steady.as_mut().is_some_and(|steady| steady.is_known_with(amount)) {
                 return Ending::Stable;
             }
@@ -333,7 +333,7 @@ async fn wait_for_end<T>(shared: &Shared<T>, stop: &Stop, load: &Load, begin: Du
         if now >= until {
             return Ending::Time;
         }
-        tokio::time::sleep(LOOK.min(until - now)).await;
+        tokio::time::sleep(POLL_INTERVAL.min(until - now)).await;
     }
 }
 

@@ -1,66 +1,66 @@
-//! Figures as they are kept, of objects and of files: latencies as whole histograms, so that results of several runs and
-//! machines can be added up and compared, and rates.
+//! Figures of result files, for objects and for files: rates, and latencies as complete histograms, so that results of
+//! several runs and machines can be merged and compared.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::record::{histogram, record};
 
-/// A rate, and how far from it the true one may be with 95 % confidence, where that is known.
+/// A rate with its 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
-    /// The mean over the time that counted.
+    /// Mean over the measurement window.
     pub mean: f64,
-    /// The true one is within so much of it.
+    /// Half-width of the 95 % confidence interval; `None` if unknown.
     pub within: Option<f64>,
 }
 
-/// Latencies, in microseconds.
+/// A latency distribution, in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// How many.
+    /// Number of samples.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub mean: f64,
-    /// So long half of them took at the most.
+    /// Median.
     pub p50: u64,
-    /// Nine of ten.
+    /// 90th percentile.
     pub p90: u64,
-    /// 99 of a hundred.
+    /// 99th percentile.
     pub p99: u64,
-    /// 999 of a thousand.
+    /// 99.9th percentile.
     pub p999: u64,
-    /// All of them.
+    /// Maximum.
     pub max: u64,
-    /// The histogram: latencies, to three digits, and how often each came.
+    /// The histogram: pairs of latency, to three significant digits, and count.
     pub counts: Vec<(u64, u64)>,
 }
 
 impl Latency {
-    /// What a histogram holds.
+    /// Summarizes a histogram.
     #[must_use]
     pub fn of(histogram: &Histogram<u64>) -> Self {
-        let at = |quantile| histogram.value_at_quantile(quantile);
+        let quantile = |fraction| histogram.value_at_quantile(fraction);
         let counts = histogram.iter_recorded();
         Self {
             count: histogram.len(),
             mean: histogram.mean(),
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p999: at(0.999),
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
             max: histogram.max(),
             counts: counts.map(|each| (each.value_iterated_to(), each.count_at_value())).collect(),
         }
     }
 
-    /// One of its figures; `None` where there is no latency, which is not one of 0.
+    /// Returns a figure of the distribution; `None` if there are no samples, where it would wrongly be 0.
     #[must_use]
     pub fn known<T>(&self, figure: impl FnOnce(&Self) -> T) -> Option<T> {
         (self.count > 0).then(|| figure(self))
     }
 
-    /// The histogram again.
+    /// Reconstructs the histogram.
     #[must_use]
     pub fn histogram(&self) -> Histogram<u64> {
         let mut all = histogram();
@@ -76,16 +76,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_histogram_comes_back_as_it_was() {
+    fn latency_round_trips_through_json_and_histogram() {
         let mut all = histogram();
         for value in [1, 7, 7, 1234, 99_999, 3_600_000_000] {
             record(&mut all, value, 1);
         }
-        let said = Latency::of(&all);
-        assert_eq!((said.count, said.p50), (6, 7));
-        assert!(said.max.abs_diff(3_600_000_000) < 3_600_000, "{}", said.max);
-        let text = serde_json::to_string(&said).unwrap();
+        let latency = Latency::of(&all);
+        assert_eq!((latency.count, latency.p50), (6, 7));
+        assert!(latency.max.abs_diff(3_600_000_000) < 3_600_000, "{}", latency.max);
+        let text = serde_json::to_string(&latency).unwrap();
         let read: Latency = serde_json::from_str(&text).unwrap();
-        assert_eq!(Latency::of(&read.histogram()), said);
+        assert_eq!(Latency::of(&read.histogram()), latency);
     }
 }

@@ -1,6 +1,6 @@
-//! Files of the client that uploads come from and downloads go to: the full path with the client's storage, as whoever syncs
-//! has it (Hou 2017, section 3.3). They lie in a directory of their own, which goes with them. What uploads come from is on
-//! the disk and not in the page cache when it is read for the first time.
+//! Local files that uploads read and downloads write: the complete data path including the client's storage, as in a
+//! sync (Hou 2017, section 3.3). They are in their own directory, which is removed with them. Source files are on disk
+//! and evicted from the page cache before they are read.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -14,22 +14,22 @@ use rustix::fs::{Advice, fadvise};
 use tokio::task::spawn_blocking;
 use tradewind_pattern::{Content, ContentId};
 
-/// Bytes that a file is made of at a time.
-const PIECE: usize = 1 << 20;
-/// What is written to find out how fast that is, at the most, in bytes and in time before it is waited for.
-const MOST_WRITTEN: usize = 32 << 20;
-const LONGEST_WRITE: Duration = Duration::from_secs(1);
+/// Buffer size for writing files, in bytes.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Limits of the write speed test: bytes, and time before the final sync.
+const MAX_SPEED_TEST_BYTES: usize = 32 << 20;
+const MAX_SPEED_TEST_TIME: Duration = Duration::from_secs(1);
 
-/// The directory. Dropping it removes it with everything in it.
+/// The directory of the files. Dropping it removes the directory and its contents.
 #[derive(Debug)]
 pub struct Files {
     directory: PathBuf,
 }
 
 impl Files {
-    /// Makes the directory, which must not be there yet.
+    /// Creates the directory. Fails if it exists.
     pub fn new(directory: PathBuf) -> io::Result<Self> {
-        fs::create_dir(&directory).map_err(|e| named("make", &directory, &e))?;
+        fs::create_dir(&directory).map_err(|e| with_path("create", &directory, &e))?;
         Ok(Self { directory })
     }
 
@@ -37,7 +37,7 @@ impl Files {
         self.directory.join(name.replace('/', "-"))
     }
 
-    /// Makes a file that holds some content, on the disk, if it is not there.
+    /// Creates a file with the given content, synced to disk and evicted from the page cache, unless it exists.
     pub(crate) async fn make(
         &self,
         name: &str,
@@ -50,25 +50,25 @@ impl Files {
             if path.exists() {
                 return Ok(());
             }
-            let made = (|| {
+            let created = (|| {
                 let mut file = File::create(&path)?;
-                let (mut at, mut piece) = (0, vec![0; PIECE]);
+                let (mut at, mut buffer) = (0, vec![0; BUFFER_BYTES]);
                 while at < size {
-                    let length = usize::try_from(size - at).unwrap_or(PIECE).min(PIECE);
-                    content.fill(id, at, &mut piece[..length]);
-                    file.write_all(&piece[..length])?;
+                    let length = usize::try_from(size - at).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
+                    content.fill(id, at, &mut buffer[..length]);
+                    file.write_all(&buffer[..length])?;
                     at += length as u64;
                 }
+                // Dirty pages cannot be evicted.
                 file.sync_all()?;
-                // What is dirty would stay.
                 fadvise(&file, 0, None, Advice::DontNeed).map_err(io::Error::from)
             })();
-            made.map_err(|e| named("make", &path, &e))
+            created.map_err(|e| with_path("create", &path, &e))
         })
         .await
     }
 
-    /// Opens one to be read: from the disk, also where it was read before.
+    /// Opens a file for reading and evicts it from the page cache, so that it is read from disk every time.
     pub(crate) async fn open(&self, name: &str) -> io::Result<Opened> {
         let path = self.path(name);
         let file = blocking(move || {
@@ -76,48 +76,48 @@ impl Files {
                 fadvise(&file, 0, None, Advice::DontNeed)?;
                 Ok(file)
             });
-            opened.map_err(|e| named("open", &path, &e))
+            opened.map_err(|e| with_path("open", &path, &e))
         })
         .await?;
         Ok(Opened { file: Arc::new(file), at: 0 })
     }
 
-    /// Makes an empty one to be written, or empties one that is there.
+    /// Creates a file for writing, or truncates an existing one.
     pub(crate) async fn create(&self, name: &str) -> io::Result<Opened> {
         let path = self.path(name);
-        let file = blocking(move || File::create(&path).map_err(|e| named("make", &path, &e))).await?;
+        let file = blocking(move || File::create(&path).map_err(|e| with_path("create", &path, &e))).await?;
         Ok(Opened { file: Arc::new(file), at: 0 })
     }
 }
 
 impl Files {
-    /// Bytes a second that the disk takes, measured with a file of its own until that is there. Blocks for as long.
+    /// Measures the disk's write speed including the sync, in bytes per second, with a temporary file. Blocks.
     pub fn write_speed(&self) -> io::Result<f64> {
         let path = self.path("write-speed");
-        let (piece, begun) = (vec![0x5a; PIECE], Instant::now());
+        let (buffer, begun) = (vec![0x5a; BUFFER_BYTES], Instant::now());
         let written = (|| {
             let mut file = File::create(&path)?;
             let mut bytes = 0;
-            while bytes < MOST_WRITTEN && begun.elapsed() < LONGEST_WRITE {
-                file.write_all(&piece)?;
-                bytes += PIECE;
+            while bytes < MAX_SPEED_TEST_BYTES && begun.elapsed() < MAX_SPEED_TEST_TIME {
+                file.write_all(&buffer)?;
+                bytes += BUFFER_BYTES;
             }
             file.sync_all()?;
             Ok(bytes as f64 / begun.elapsed().as_secs_f64())
         })();
         let removed = fs::remove_file(&path);
-        let rate = written.map_err(|e| named("write", &path, &e))?;
-        removed.map_err(|e| named("remove", &path, &e))?;
+        let rate = written.map_err(|e| with_path("write", &path, &e))?;
+        removed.map_err(|e| with_path("remove", &path, &e))?;
         Ok(rate)
     }
 
-    /// Removes all of them, before it is dropped.
+    /// Removes the directory and its contents.
     pub fn remove(&self) {
         match fs::remove_dir_all(&self.directory) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => {
-                tracing::warn!(directory = %self.directory.display(), error = %e, "files cannot be removed");
+                tracing::warn!(directory = %self.directory.display(), error = %e, "cannot remove the files");
             }
         }
     }
@@ -129,7 +129,7 @@ impl Drop for Files {
     }
 }
 
-/// A file that is read or written from its beginning to its end.
+/// A file that is read or written sequentially.
 #[derive(Debug)]
 pub(crate) struct Opened {
     file: Arc<File>,
@@ -137,19 +137,19 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// So many bytes of it.
+    /// Reads the next `length` bytes. Fails if the file ends before.
     pub async fn read(&mut self, length: usize) -> io::Result<Bytes> {
         let (file, at) = (self.file.clone(), self.at);
         self.at += length as u64;
         blocking(move || {
-            let mut piece = BytesMut::zeroed(length);
-            file.read_exact_at(&mut piece, at)?;
-            Ok(piece.freeze())
+            let mut buffer = BytesMut::zeroed(length);
+            file.read_exact_at(&mut buffer, at)?;
+            Ok(buffer.freeze())
         })
         .await
     }
 
-    /// Writes what follows.
+    /// Writes the next bytes.
     pub async fn write(&mut self, piece: Bytes) -> io::Result<()> {
         let (file, at) = (self.file.clone(), self.at);
         self.at += piece.len() as u64;
@@ -157,13 +157,13 @@ impl Opened {
     }
 }
 
-/// Files make whoever waits for them wait: not a thread that others need.
+/// Runs blocking file I/O on a separate thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-fn named(what: &str, path: &Path, e: &io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("cannot {what} {}: {e}", path.display()))
+fn with_path(action: &str, path: &Path, e: &io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("cannot {action} {}: {e}", path.display()))
 }
 
 #[cfg(test)]
@@ -171,10 +171,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_fast_the_disk_is_leaves_nothing() {
-        let above = tempfile::tempdir().unwrap();
-        let files = Files::new(above.path().join("own")).unwrap();
+    fn write_speed_leaves_no_file() {
+        let parent = tempfile::tempdir().unwrap();
+        let files = Files::new(parent.path().join("own")).unwrap();
         assert!(files.write_speed().unwrap() > 0.0);
-        assert_eq!(fs::read_dir(above.path().join("own")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(parent.path().join("own")).unwrap().count(), 0);
     }
 }

@@ -1,10 +1,10 @@
-//! The measuring instrument. A *load* says what is asked of a store, how much of it at a time and for how long; it is
-//! driven in a closed loop (so many workers, each asks when it has been answered) or an open one (requests start when they
-//! are meant to, whatever became of those before them) over any [`ObjectStore`](tradewind_core::ObjectStore). Whatever is
-//! read is compared with what was written; what a run recorded are histograms, which can be added up.
+//! Storage benchmarks. A *load* defines the request mix, object sizes, concurrency and duration. It runs against any
+//! [`ObjectStore`](tradewind_core::ObjectStore), either in a closed loop (each worker sends its next request after the
+//! previous response) or in an open loop (requests start on schedule, whether or not earlier ones have completed).
+//! Data that is read back is compared with what was written. Results are histograms, which can be merged.
 //!
-//! Its first duty is to be right: a latency counts from the moment a request was meant to start, throughput is what ended
-//! within the window that counts, and a run whose generator could not keep up says so (Hou 2017, section 3).
+//! Measurement rules (Hou 2017, section 3): latency counts from the scheduled start, throughput counts the work done
+//! within the measurement window, and a run whose generator could not keep up reports it.
 
 pub mod arrivals;
 pub mod asked;

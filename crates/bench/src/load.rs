@@ -1,4 +1,4 @@
-//! What is asked of a store, how much of it at a time, and until when.
+//! A load: request mix, concurrency, arrival mode and stop condition.
 
 use std::time::Duration;
 
@@ -7,49 +7,49 @@ use serde::{Deserialize, Serialize};
 use crate::arrivals::Spacing;
 use crate::operation::Mix;
 
-/// When a request starts.
+/// The arrival mode: closed or open loop.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pace {
-    /// When a worker has been answered its last one.
+    /// Closed loop: a worker starts its next request when the previous one has completed.
     Closed,
-    /// At moments of their own, so many a second in the mean.
+    /// Open loop: requests start on schedule, at a fixed mean rate.
     Open {
-        /// Requests a second.
+        /// Mean arrival rate, in req/s.
         per_second: f64,
-        /// How they lie apart.
+        /// Distribution of the interarrival times.
         spacing: Spacing,
     },
 }
 
-/// When it is enough. What comes first counts.
+/// The stop condition. The first limit that is reached ends the load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Until {
-    /// So many requests were begun.
+    /// Number of requests started.
     pub requests: Option<u64>,
-    /// So long it counted.
+    /// Length of the measurement window.
     pub time: Duration,
-    /// The throughput is known to within this part of it, with 95 % confidence.
+    /// Half-width of the 95 % confidence interval of throughput, as a fraction of the mean.
     pub stable: Option<f64>,
 }
 
 /// A load on a store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// What is asked.
+    /// Kinds of requests and their shares.
     pub mix: Mix,
-    /// Requests at a time; of an open loop the most.
+    /// Concurrent requests; the maximum for an open loop.
     pub parallel: usize,
-    /// When each starts.
+    /// Arrival mode.
     pub pace: Pace,
-    /// When it ends.
+    /// Stop condition.
     pub until: Until,
-    /// So long before anything counts.
+    /// Time before the measurement window opens.
     pub warm_up: Duration,
-    /// What is drawn by chance follows from it.
+    /// Random seed.
     pub seed: u64,
-    /// By so much of the time between two, from 0 to 1, evenly spaced requests are earlier: those of several that share a rate
-    /// lie evenly together.
+    /// Fraction of the interarrival time, 0 to 1, by which evenly spaced requests start earlier. Agents that share a
+    /// rate use different phases, so that their requests together are evenly spaced.
     #[serde(default)]
     pub phase: f64,
 }

@@ -1,4 +1,4 @@
-//! What is asked of a store, and in which shares.
+//! The kinds of requests of a load, and their shares.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,20 +12,20 @@ use crate::random::share;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
-    /// Writes a whole object that was not there before.
+    /// Writes a new object.
     Put,
     /// Reads a whole object.
     Get,
-    /// Asks what an object is.
+    /// Reads the metadata of an object.
     Head,
     /// Lists a page of keys.
     List,
-    /// Removes an object.
+    /// Deletes an object.
     Delete,
 }
 
 impl Operation {
-    /// All of them.
+    /// All kinds of requests.
     pub const ALL: [Self; 5] = [Self::Put, Self::Get, Self::Head, Self::List, Self::Delete];
 
     /// Its name.
@@ -40,7 +40,7 @@ impl Operation {
         }
     }
 
-    /// Whether it is about an object that is there.
+    /// Returns true if it needs an existing object.
     #[must_use]
     pub const fn needs_object(self) -> bool {
         matches!(self, Self::Get | Self::Head | Self::Delete)
@@ -58,23 +58,23 @@ impl FromStr for Operation {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|operation| operation.name() == text);
-        found.ok_or_else(|| format!("{text:?} is none of put, get, head, list and delete"))
+        found.ok_or_else(|| format!("{text:?} is not an operation: use put, get, head, list or delete"))
     }
 }
 
-/// Requests of several kinds. As text: `get`, or `get=70,put=20,delete=10` for shares, which need not add up to anything.
+/// A request mix. As text: `get`, or `get=70,put=20,delete=10` with relative shares, which need not sum to 100.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Mix(Vec<(Operation, f64)>);
 
 impl Mix {
-    /// Of one kind.
+    /// A mix of one kind.
     #[must_use]
     pub fn only(operation: Operation) -> Self {
         Self(vec![(operation, 1.0)])
     }
 
-    /// As they were counted.
+    /// A mix with shares proportional to the given counts.
     #[must_use]
     pub fn counted(counts: &BTreeMap<Operation, u64>) -> Self {
         match counts.iter().next() {
@@ -83,7 +83,7 @@ impl Mix {
         }
     }
 
-    /// One of them by chance, which `mixed` is.
+    /// Draws a kind according to the shares, using `mixed` as the random number.
     #[must_use]
     pub fn draw(&self, mixed: u64) -> Operation {
         let mut left = share(mixed) * self.0.iter().map(|(_, share)| share).sum::<f64>();
@@ -94,20 +94,20 @@ impl Mix {
         found.or(self.0.last()).map_or(Operation::Get, |(operation, _)| *operation)
     }
 
-    /// The share of a kind, of 1.
+    /// The share of a kind, 0 to 1.
     #[must_use]
     pub fn share(&self, operation: Operation) -> f64 {
         let all: f64 = self.0.iter().map(|(_, share)| share).sum();
         self.0.iter().filter(|(kind, _)| *kind == operation).map(|(_, share)| share / all).sum()
     }
 
-    /// Whether there are no others than those of a kind.
+    /// Returns true if the mix contains only the given kind.
     #[must_use]
     pub fn has_only(&self, operation: Operation) -> bool {
         self.operations().all(|kind| kind == operation)
     }
 
-    /// Which kinds.
+    /// The kinds in the mix.
     pub fn operations(&self) -> impl Iterator<Item = Operation> + '_ {
         self.0.iter().map(|(operation, _)| *operation)
     }
@@ -123,10 +123,10 @@ impl FromStr for Mix {
             let operation = operation.trim().parse()?;
             let share: f64 = share.trim().parse().map_err(|_| format!("{share:?} is not a number"))?;
             if !(share > 0.0 && share.is_finite()) {
-                return Err(format!("a share must be more than 0, not {share}"));
+                return Err(format!("a share must be greater than 0, not {share}"));
             }
             if shares.iter().any(|(earlier, _)| *earlier == operation) {
-                return Err(format!("{operation} is there twice"));
+                return Err(format!("{operation} is given twice"));
             }
             shares.push((operation, share));
         }
@@ -165,7 +165,7 @@ mod tests {
     use crate::random::mix;
 
     #[test]
-    fn shares_are_kept() {
+    fn mix_draws_by_share_and_rejects_invalid_text() {
         let mixed: Mix = "get=70, put=20,delete=10".parse().unwrap();
         assert_eq!(mixed.to_string(), "get=70,put=20,delete=10");
         assert_eq!("head".parse::<Mix>().unwrap().to_string(), "head");

@@ -1,20 +1,20 @@
-//! Packets of this network namespace, as far as the kernel counts them. Not by connection, so that those of others count too.
+//! TCP counters of this network namespace, as the kernel reports them. They include the connections of other processes.
 
 use std::fs;
 
-/// Counts since the machine began.
+/// TCP counters since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Packets {
-    /// TCP segments that were sent, without those that were sent again.
+    /// Segments sent, without retransmissions.
     pub sent: u64,
-    /// Those that were sent again, since they or what says that they came were lost.
+    /// Retransmitted segments: they or their acknowledgements were lost.
     pub again: u64,
-    /// Those that came before others which were missing.
+    /// Segments received out of order.
     pub early: u64,
 }
 
 impl Packets {
-    /// All up to now; nothing where this system does not say.
+    /// Reads the current counters. Unavailable counters are 0.
     #[must_use]
     pub fn up_to_now() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
@@ -26,13 +26,13 @@ impl Packets {
         }
     }
 
-    /// What says that packets were lost here or on their way here.
+    /// An indicator of packet loss in either direction: retransmitted and out-of-order segments.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.again + self.early
     }
 
-    /// Those since then.
+    /// The increments since `before`.
     #[must_use]
     pub const fn since(&self, before: &Self) -> Self {
         Self {
@@ -43,12 +43,12 @@ impl Packets {
     }
 }
 
-/// A table has a line of names above a line of numbers.
+/// Parses a counter of a table that has a line of names above a line of values.
 fn counter(text: &str, table: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with(table));
     let (names, numbers) = (lines.next()?, lines.next()?);
-    let place = names.split_whitespace().position(|each| each == name)?;
-    numbers.split_whitespace().nth(place)?.parse().ok()
+    let column = names.split_whitespace().position(|each| each == name)?;
+    numbers.split_whitespace().nth(column)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_stand_below_their_names() {
+    fn counter_is_read_from_the_column_of_its_name() {
         let text = "Ip: A B\nIp: 1 2\nTcp: A RetransSegs B\nTcp: 5 17 6\nUdp: RetransSegs\nUdp: 9\n";
         assert_eq!(counter(text, "Tcp:", "RetransSegs"), Some(17));
         assert_eq!(counter(text, "Tcp:", "Other"), None);

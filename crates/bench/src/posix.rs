@@ -1,10 +1,10 @@
-//! Measures a mounted file system, whatever is behind it, as an application sees it: threads of the system with blocking
-//! calls, in three forms of access (Ou 2015, sections III and IV). A file of 16 MiB is accessed in pieces of several sizes,
-//! single files of several sizes are on an idle link, batches of them come from one thread and from many, and Postmark's
-//! workload (Wang 2012, section 5.3) makes and removes small ones.
+//! Benchmark of a mounted file system, local or remote, as an application sees it: operating-system threads make
+//! blocking calls, in three access forms (Ou 2015, sections III and IV). There are four parts: one file of 16 MiB
+//! accessed in units of several sizes, single files on an otherwise idle link, batches of files from one thread and
+//! from many, and Postmark's workload of short-lived small files (Wang 2012, section 5.3).
 //!
-//! Between writing and reading caches are dropped where that may be; every byte that is read is compared with what was
-//! written. Where an interface of the network is named, it is said how many bytes it carried for each byte of the files.
+//! Caches are dropped between writing and reading if permitted. Every byte read is compared with what was written. If a
+//! network interface is named, the bytes on the wire per byte of the files are reported.
 
 mod access;
 pub mod amplification;
@@ -50,70 +50,71 @@ pub use self::section::{Part, Section};
 use crate::caches::drop_caches;
 use crate::drive::Gauge;
 
-/// The file whose access in pieces is measured.
+/// Size of the file that is accessed in units of several sizes, in bytes.
 pub const UNIT_FILE: u64 = 16 << 20;
-/// Access to one file is ended after so many times the time of a measurement, but never in the middle of a call.
-const FILE_TIMES: u32 = 5;
-/// A ratio below this is not of what the wire carried: caches answered, or the files are elsewhere.
-const CARRIED: f64 = 0.9;
-/// How long the link is watched before anything is measured.
-const IDLE_TIME: Duration = Duration::from_millis(500);
+/// Access to one file ends after this multiple of the measurement time, but never in the middle of a call.
+const FILE_TIME_FACTOR: u32 = 5;
+/// Lowest plausible amplification. Below it a cache responded, or the files are not behind this interface.
+const MIN_AMPLIFICATION: f64 = 0.9;
+/// How long the idle traffic of the link is sampled before the first measurement.
+const IDLE_SAMPLE_TIME: Duration = Duration::from_millis(500);
 
-/// What is to be measured.
+/// The measurements of a run, and their options.
 #[derive(Debug, Clone)]
 pub struct Survey {
-    /// In their order.
+    /// Measured in this order.
     pub sections: Vec<Section>,
-    /// Files are made durable before they are closed.
+    /// Files are synced before they are closed.
     pub fsync: bool,
-    /// The kernel is asked to drop the caches of the whole machine before reading.
+    /// Before reading, the kernel is asked to drop the caches of the whole machine.
     pub drops_caches: bool,
-    /// The interface of the network whose bytes are counted.
+    /// The network interface whose bytes are counted.
     pub interface: Option<String>,
-    /// How often all of it is done.
+    /// Number of rounds.
     pub repeats: u32,
-    /// What is drawn by chance follows from it.
+    /// Random seed.
     pub seed: u64,
-    /// Files stay when they were measured.
+    /// Measured files are not removed.
     pub keeps: bool,
-    /// Processors that the generator may use.
+    /// CPUs that the generator may use.
     pub cores: usize,
 }
 
-/// What is going on.
+/// Progress of a run.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// Something is measured; what of it is done can be seen meanwhile.
+    /// A measurement starts.
     Begins {
-        /// For people.
+        /// Human-readable description.
         what: String,
-        /// What has been done so far.
+        /// Live progress of the measurement.
         gauge: Arc<Gauge>,
     },
-    /// A measurement is done.
+    /// A measurement has finished.
     Measured(&'a Measured),
 }
 
 type Tell<'a> = &'a mut dyn FnMut(Event<'_>);
 
-/// A run that goes on.
-struct Going<'a> {
+/// State of a run.
+struct SurveyRun<'a> {
     survey: &'a Survey,
-    /// Those of a round.
+    /// The steps of one round.
     steps: Vec<Step>,
     bench: Bench<'a>,
+    /// The access forms that the file system supports.
     forms: Vec<Form>,
-    /// For the curves at the end.
+    /// Finished measurements, for the amplification curves at the end.
     accesses: Vec<Access>,
     tell: Tell<'a>,
 }
 
 impl Survey {
-    /// Refuses what cannot be measured, in words for whoever asked for it.
+    /// Validates the options. The error is a message for the user.
     pub fn check(&self) -> Result<(), String> {
         let steps = section::steps(&self.sections);
         if steps.is_empty() || self.repeats == 0 {
-            return Err("nothing is to be measured".to_owned());
+            return Err("there is nothing to measure".to_owned());
         }
         if let Some(Err(e)) = self.interface.as_deref().map(Counters::of) {
             return Err(e.to_string());
@@ -122,7 +123,7 @@ impl Survey {
         steps.iter().try_for_each(Step::check)
     }
 
-    /// How many measurements there are at the most.
+    /// The maximum number of measurements.
     #[must_use]
     pub fn cells(&self) -> usize {
         let steps = section::steps(&self.sections);
@@ -130,12 +131,12 @@ impl Survey {
         cells.sum::<usize>() * self.repeats as usize
     }
 
-    /// Measures everything, and tells of it. Blocks; files are made in the site's place and stay there only if they are to be
-    /// kept or could not be removed. Whether all was measured: not where it was stopped.
+    /// Runs all measurements and reports each to `tell`. Blocks. Files are created in the directory of `site` and
+    /// remain there only if `keeps` is set or removing them fails. Returns false if it was stopped early.
     pub fn run(&self, site: &Site, tell: Tell<'_>) -> Result<bool> {
         let counters = self.interface.as_deref().map(Counters::of).transpose();
         let counters = counters.map_err(|e| Error::with_source(Reason::InvalidArgument, e.to_string(), e))?;
-        let mut going = Going {
+        let mut run = SurveyRun {
             survey: self,
             steps: section::steps(&self.sections),
             bench: Bench { site, counters, idle: 0.0, cores: self.cores },
@@ -143,13 +144,13 @@ impl Survey {
             accesses: Vec::new(),
             tell,
         };
-        let whole = going.all();
-        going.curves();
-        whole
+        let is_complete = run.all();
+        run.curves();
+        is_complete
     }
 }
 
-impl Going<'_> {
+impl SurveyRun<'_> {
     fn is_stopped(&self) -> bool {
         self.bench.site.stop.is_asked()
     }
@@ -176,7 +177,7 @@ impl Going<'_> {
                 }
                 match &step {
                     Step::Postmark(workload) => self.postmark(workload, repeat)?,
-                    // A form that cannot be measured here was told of.
+                    // Unsupported forms were reported with the conditions.
                     _ if step.access().is_some_and(|(form, ..)| !self.forms.contains(&form)) => {}
                     Step::File { scope, form, size, unit, time } => {
                         self.file(*scope, *form, (*size, *unit), *time, repeat)?;
@@ -190,10 +191,10 @@ impl Going<'_> {
         Ok(!self.is_stopped())
     }
 
-    /// Finds out and says what can be measured how.
+    /// Determines and reports the conditions: supported access forms, how caches are dropped, idle traffic.
     fn conditions(&mut self) -> Result<()> {
         let (survey, site) = (self.survey, self.bench.site);
-        // What others wrote before and is lost is told to whoever asks first: it is none of what is measured here.
+        // A write-back error of earlier writers is reported to the first sync after it. It does not belong to this run.
         let _ = site.sync(&site.place.behind());
         let mut skipped = Vec::new();
         for form in section::forms(&self.steps) {
@@ -208,10 +209,10 @@ impl Going<'_> {
         let (caches, caches_why) = drop_caches(std::iter::empty::<&str>(), survey.drops_caches);
         let idle = self.bench.counters.as_ref().map(|counters| {
             let before = counters.read();
-            std::thread::sleep(IDLE_TIME);
-            let carried = counters.read().since(before);
-            let per_second = |bytes: u64| bytes as f64 / IDLE_TIME.as_secs_f64();
-            (per_second(carried.sent), per_second(carried.received), per_second(counters.total(carried)))
+            std::thread::sleep(IDLE_SAMPLE_TIME);
+            let traffic = counters.read().since(before);
+            let per_second = |bytes: u64| bytes as f64 / IDLE_SAMPLE_TIME.as_secs_f64();
+            (per_second(traffic.sent), per_second(traffic.received), per_second(counters.total(traffic)))
         });
         self.bench.idle = idle.map_or(0.0, |(.., both)| both);
         let counted = if survey.fsync { "open, writes, fsync, close" } else { "open, writes, close" };
@@ -231,14 +232,14 @@ impl Going<'_> {
     fn policies(&mut self) -> Result<()> {
         let mut known = Known::default();
         let mut forms = self.forms.clone();
-        // Forms that go through memory teach what the others are compared with.
+        // Buffered forms come first: the others are compared with their in-memory call times.
         forms.sort();
         let mut found = Vec::new();
         for form in forms.into_iter().rev() {
             if self.is_stopped() {
                 return Ok(());
             }
-            let _ = self.begins(format!("finding out the policy of {form} access"));
+            let _ = self.begins(format!("probing the caching policy of {form} access"));
             match known.probe(&self.bench, form, self.survey.drops_caches) {
                 Ok(policy) => found.push(policy),
                 Err(_) if self.is_stopped() => return self.empty(),
@@ -252,7 +253,7 @@ impl Going<'_> {
         self.empty()
     }
 
-    /// One file of a size, in pieces of a size.
+    /// Measures one file, accessed in units of the given size.
     fn file(
         &mut self,
         scope: Scope,
@@ -268,17 +269,17 @@ impl Going<'_> {
             phase: Phase::Write,
             form,
             unit: unit.min(batch::MOST_BUFFERS),
-            // Nothing is made or compared between two calls.
+            // Large enough that no contents are generated or compared between two calls.
             buffer: size.min(batch::MOST_BUFFERS),
             fsync: self.survey.fsync,
             time: Duration::MAX,
-            file_time: time.saturating_mul(FILE_TIMES),
+            file_time: time.saturating_mul(FILE_TIME_FACTOR),
         };
         let files = vec![vec![self.bench.site.place.file(size)?]];
         self.write_and_read(Cell { scope, task, size, repeat, caches: Caches::Kept }, files)
     }
 
-    /// Files of a size, so many threads, so long or so many.
+    /// Measures a batch of files of one size, limited by time or by count.
     fn batch(
         &mut self,
         form: Form,
@@ -306,7 +307,7 @@ impl Going<'_> {
         self.write_and_read(Cell { scope: Scope::Batch, task, size, repeat, caches: Caches::Kept }, files)
     }
 
-    /// Writes files, drops caches, and reads what was written.
+    /// Writes files, drops caches, and reads the files back.
     fn write_and_read(&mut self, mut cell: Cell, mut files: Vec<Vec<File>>) -> Result<()> {
         for phase in [Phase::Write, Phase::Read] {
             if self.is_stopped() {
@@ -323,11 +324,11 @@ impl Going<'_> {
             }
             let what = format!("{phase} {} {} x {}", cell.task.form, ByteSize(cell.size), files.len());
             let gauge = self.begins(what);
-            let (access, whole) = self.bench.measure(&cell, &files, &gauge)?;
+            let (access, accessed) = self.bench.measure(&cell, &files, &gauge)?;
             files = if phase == Phase::Write && !self.is_stopped() {
-                rest::complete(self.bench.site, whole, cell.size)
+                rest::complete(self.bench.site, accessed, cell.size)
             } else {
-                whole
+                accessed
             };
             self.accesses.push(access.clone());
             self.measured(&Measured::Access(Box::new(access)));
@@ -345,24 +346,25 @@ impl Going<'_> {
         self.empty()
     }
 
-    /// Makes room: what has been measured is not needed any more.
+    /// Removes the measured files unless they are kept.
     fn empty(&self) -> Result<()> {
         if self.survey.keeps { Ok(()) } else { self.bench.site.place.empty() }
     }
 
-    /// Curves through the ratios of single files, of batches of one thread, and of those of several.
+    /// Fits and reports amplification curves for single files, for batches of one thread, and for batches of all thread
+    /// counts.
     fn curves(&mut self) {
         for scope in [Scope::Single, Scope::Batch] {
             for phase in [Phase::Write, Phase::Read] {
                 for form in self.forms.clone() {
-                    let of = self.accesses.iter().filter(|access| {
+                    let matching = self.accesses.iter().filter(|access| {
                         (access.scope, access.phase, access.form) == (scope, phase, form) && !access.partial
                     });
                     let points = |is_wanted: &dyn Fn(&Access) -> bool| -> Vec<Point> {
-                        let wanted = of.clone().filter(|access| is_wanted(access));
+                        let wanted = matching.clone().filter(|access| is_wanted(access));
                         let point = |access: &Access| {
                             let kib = access.threads as f64 * access.size as f64 / 1024.0;
-                            let ratio = access.amplification().filter(|ratio| *ratio >= CARRIED)?;
+                            let ratio = access.amplification().filter(|ratio| *ratio >= MIN_AMPLIFICATION)?;
                             Some(Point { kib, ratio })
                         };
                         wanted.filter_map(point).collect()
@@ -382,8 +384,8 @@ impl Going<'_> {
                     for (curve, points, fit) in curves {
                         let Some(fit) = fit else { continue };
                         let (curve, points) = (curve.to_owned(), points.len());
-                        let told = Amplification { scope, phase, form, curve, fit, points };
-                        (self.tell)(Event::Measured(&Measured::Amplification(told)));
+                        let fitted = Amplification { scope, phase, form, curve, fit, points };
+                        (self.tell)(Event::Measured(&Measured::Amplification(fitted)));
                     }
                 }
             }

@@ -1,8 +1,8 @@
-//! Numbers that look random and are the same in every run.
+//! Deterministic pseudo-random numbers.
 
 pub use tradewind_pattern::mix;
 
-/// A number from 0 to below 1.
+/// Maps a mixed number to the interval from 0 to below 1.
 #[must_use]
 pub fn share(mixed: u64) -> f64 {
     (mixed >> 11) as f64 / (1_u64 << 53) as f64

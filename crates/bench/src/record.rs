@@ -1,6 +1,6 @@
-//! What requests were like: latencies as histograms, operations and bytes second by second, failures by kind. Records of
-//! several workers, processes and machines are added up as they are, never as averages of averages. How a load goes over time
-//! is kept once for all of its workers ([`timeline`]).
+//! Statistics of requests: latency histograms, operations and bytes per second, failures by kind. Records of several
+//! workers, processes and machines are merged from raw sums, never as averages of averages. The time series of a load
+//! is stored once for all of its workers ([`timeline`]).
 
 pub(crate) mod timeline;
 
@@ -13,68 +13,69 @@ use hdrhistogram::Histogram;
 use self::timeline::Present;
 use crate::operation::Operation;
 
-/// Milliseconds of a tenth of a second.
-const TENTH_MILLIS: u128 = 100;
-/// Failures that are told of in full.
+/// Interval of the throughput series, in milliseconds.
+const SERIES_INTERVAL_MS: u128 = 100;
+/// Maximum number of failures that are recorded with their message.
 pub(crate) const SAMPLES: usize = 5;
-/// Significant digits of latencies: within a thousandth.
-const DIGITS: u8 = 3;
+/// Significant digits of latencies: a relative error of at most 0.1 %.
+const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// A request that has ended. Times are since the origin of the run.
+/// The times of a completed request, since the origin of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// When it was meant to start: in a closed loop when it did.
+    /// Scheduled start; in a closed loop, the actual start.
     pub intended: Duration,
-    /// When it did start.
+    /// Actual start.
     pub begun: Duration,
-    /// When the first byte of what was asked for was there; the answer, where it has no bytes.
+    /// First byte of the response body; the response itself if it has no body.
     pub first: Duration,
-    /// When all of it was.
+    /// Last byte.
     pub ended: Duration,
 }
 
-/// The time that counts. A request is throughput with the part of it that lies in the window, so that one that is long
-/// counts neither whole nor not at all; what was meant to start in it is latency, whenever it ends: otherwise the slowest
-/// would be left out.
+/// The measurement window. Throughput counts each request in proportion to its time within the window, so that long
+/// requests count neither fully nor not at all. Latency covers all requests scheduled to start in it, whenever they
+/// complete: otherwise the slowest would be omitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Since the origin of the run.
+    /// Start, since the origin of the run.
     pub begin: Duration,
-    /// The first moment that does not count.
+    /// Exclusive end.
     pub end: Duration,
 }
 
 impl Window {
-    /// Whether anything from one moment to another lies in it.
+    /// Returns true if the interval `from..=to` overlaps the window.
     pub(crate) fn touches(&self, from: Duration, to: Duration) -> bool {
         from < self.end && to >= self.begin
     }
 
-    fn has(&self, at: Duration) -> bool {
-        self.begin <= at && at < self.end
+    fn contains(&self, time: Duration) -> bool {
+        self.begin <= time && time < self.end
     }
 
-    /// Which second of it a moment lies in.
-    fn second(&self, at: Duration) -> usize {
-        usize::try_from(at.saturating_sub(self.begin).as_secs()).unwrap_or(usize::MAX)
+    /// The index of the second of the window that contains `time`.
+    fn second(&self, time: Duration) -> usize {
+        usize::try_from(time.saturating_sub(self.begin).as_secs()).unwrap_or(usize::MAX)
     }
 
-    /// The parts of a request that lie in each tenth of a second of the window: the tenth, and how much of 1.
+    /// The fractions of a request by 100 ms interval of the window: the index of the interval, and the fraction, 0 to
+    /// 1.
     fn parts(&self, timing: &Timing) -> impl Iterator<Item = (usize, f64)> + use<> {
         let begun = timing.begun.min(timing.ended);
         let since = |at: Duration| at.saturating_sub(self.begin).as_secs_f64() * 10.0;
         let (from, to) = (since(begun.max(self.begin)), since(timing.ended.min(self.end)));
         let whole = (timing.ended - begun).as_secs_f64() * 10.0;
-        let is_seen = if whole > 0.0 { to > from } else { self.has(timing.ended) };
+        let is_inside = if whole > 0.0 { to > from } else { self.contains(timing.ended) };
         let (first, last) = (from as usize, to as usize);
-        (first..=last).take_while(move |_| is_seen).map(move |tenth| {
+        (first..=last).take_while(move |_| is_inside).map(move |tenth| {
             let inside = to.min(tenth as f64 + 1.0) - from.max(tenth as f64);
             (tenth, if whole > 0.0 { inside.max(0.0) / whole } else { 1.0 })
         })
     }
 }
 
-/// An amount of throughput: requests, and their bytes. Parts of requests count as parts.
+/// An amount of work: requests and their bytes. Requests may count in part.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Amount {
     /// Requests.
@@ -90,18 +91,18 @@ impl AddAssign for Amount {
     }
 }
 
-/// A second of a run.
+/// Statistics of one second of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Second {
-    /// Requests that ended in it with success.
+    /// Requests that completed successfully.
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Requests that failed.
     pub failures: u64,
-    /// The sum of their latencies, in microseconds.
+    /// Sum of the latencies of successful requests, in microseconds.
     pub latency_sum: u64,
-    /// The longest of them, in microseconds.
+    /// Maximum latency of successful requests, in microseconds.
     pub latency_most: u64,
 }
 
@@ -115,39 +116,38 @@ impl Second {
     }
 }
 
-/// Requests of one kind.
+/// Statistics of one kind of request.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    /// Those that ended with success while it counted.
+    /// Requests that completed successfully within the window.
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// What was done while it counted.
+    /// Work done within the window.
     pub throughput: Amount,
-    /// Those that were given up while they were under way or before they began: their latencies are at least what is
-    /// recorded.
+    /// Requests that were cancelled, in flight or before they started. Their recorded latencies are lower bounds.
     pub cut: u64,
-    /// In microseconds, of those that were meant to start while it counted.
+    /// Latencies of requests scheduled to start within the window, in microseconds.
     pub latency: Histogram<u64>,
-    /// The same up to the first byte.
+    /// Latencies to the first byte, in microseconds.
     pub first_byte: Histogram<u64>,
-    /// From the beginning of the window on.
+    /// Statistics per second, from the start of the window.
     pub seconds: Vec<Second>,
-    /// How often each kind of failure came.
+    /// Number of failures by kind.
     pub failures: BTreeMap<String, u64>,
-    /// Some of them in full.
+    /// Messages of some failures.
     pub samples: Vec<String>,
 }
 
-/// An empty one.
+/// Creates an empty, auto-resizing histogram.
 pub(crate) fn histogram() -> Histogram<u64> {
-    // It grows as it needs to. The digits are within what it takes.
-    Histogram::new(DIGITS).unwrap_or_else(|_| unreachable!("{DIGITS} digits are possible"))
+    Histogram::new(SIGNIFICANT_DIGITS)
+        .unwrap_or_else(|_| unreachable!("{SIGNIFICANT_DIGITS} digits are supported"))
 }
 
-/// Adds a value so often. The histogram grows for it: to saturate would cut off what is slowest.
+/// Adds a value `count` times. The histogram resizes: saturating would truncate the slowest requests.
 pub(crate) fn record(histogram: &mut Histogram<u64>, value: u64, count: u64) {
-    // Every time that a clock can say fits.
+    // Every `u64` fits into an auto-resizing histogram.
     let _ = histogram.record_n(value, count);
 }
 
@@ -171,7 +171,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
-/// One of many, of which there are as many as are needed for that.
+/// Returns the element at an index and extends the vector if necessary.
 fn nth<T: Clone + Default>(all: &mut Vec<T>, number: usize) -> &mut T {
     if all.len() <= number {
         all.resize(number + 1, T::default());
@@ -180,29 +180,29 @@ fn nth<T: Clone + Default>(all: &mut Vec<T>, number: usize) -> &mut T {
 }
 
 impl Tally {
-    /// What it adds to the second that it ended in, where that counts.
+    /// Counts a successful request. Returns its contribution to the second in which it completed, if within the window.
     fn success(&mut self, window: Window, timing: Timing, bytes: u64) -> Option<Second> {
         let latency = micros(timing.ended.saturating_sub(timing.intended));
-        if window.has(timing.intended) {
+        if window.contains(timing.intended) {
             record(&mut self.latency, latency, 1);
             record(&mut self.first_byte, micros(timing.first.saturating_sub(timing.intended)), 1);
         }
-        window.has(timing.ended).then(|| {
+        window.contains(timing.ended).then(|| {
             self.operations += 1;
             self.bytes += bytes;
             Second { operations: 1, bytes, failures: 0, latency_sum: latency, latency_most: latency }
         })
     }
 
-    /// One that was meant to start while it counted had waited so long when it was given up.
+    /// Counts a cancelled request with the time waited, if it was scheduled to start within the window.
     fn cut(&mut self, window: Window, intended: Duration, now: Duration) {
-        if window.has(intended) {
+        if window.contains(intended) {
             self.cut += 1;
             record(&mut self.latency, micros(now.saturating_sub(intended)), 1);
         }
     }
 
-    /// It counts whenever it was: nothing wrong is left out because it came too early or too late.
+    /// Counts a failure. Failures outside the window count too, so that none is hidden.
     fn failure(&mut self, kind: &str, what: &str) {
         *self.failures.entry(kind.to_owned()).or_default() += 1;
         if self.samples.len() < SAMPLES {
@@ -210,19 +210,19 @@ impl Tally {
         }
     }
 
-    /// Failures of all kinds.
+    /// The number of failures of all kinds.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.failures.values().sum()
     }
 
-    /// Adds what others recorded in the same window.
+    /// Adds the statistics of other workers in the same window.
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.bytes += other.bytes;
         self.throughput += other.throughput;
         self.cut += other.cut;
-        // They grow as they need to.
+        // Auto-resizing histograms cannot fail here.
         let _ = self.latency.add(&other.latency);
         let _ = self.first_byte.add(&other.first_byte);
         if self.seconds.len() < other.seconds.len() {
@@ -237,18 +237,18 @@ impl Tally {
     }
 }
 
-/// What was seen, by one worker or by several.
+/// Statistics of all requests of one or several workers.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
     tallies: BTreeMap<Operation, Tally>,
-    /// What was done in each tenth of a second of the window.
+    /// Work per 100 ms of the window.
     tenths: Vec<Amount>,
-    /// Of a worker of a load: its seconds and tenths are here, and those that are over are in the load's timeline.
+    /// The current second of a worker. Its earlier seconds are in the load's timeline.
     present: Option<Present>,
 }
 
 impl Record {
-    /// Counts a request that was answered rightly.
+    /// Counts a successful request.
     pub fn success(&mut self, window: Window, operation: Operation, timing: Timing, bytes: u64) {
         let mut done = Amount::default();
         for (tenth, part) in window.parts(&timing) {
@@ -263,15 +263,15 @@ impl Record {
         }
     }
 
-    /// Counts one that was given up at a moment.
+    /// Counts a request that was cancelled at `now`.
     pub fn cut(&mut self, window: Window, operation: Operation, intended: Duration, now: Duration) {
         self.tallies.entry(operation).or_default().cut(window, intended, now);
     }
 
-    /// Counts one that was not.
+    /// Counts a failed request.
     pub fn failure(&mut self, window: Window, operation: Operation, ended: Duration, kind: &str, what: &str) {
         self.tallies.entry(operation).or_default().failure(kind, what);
-        if window.has(ended) {
+        if window.contains(ended) {
             self.second(operation, window.second(ended)).failures += 1;
         }
     }
@@ -290,7 +290,8 @@ impl Record {
         }
     }
 
-    /// Adds what others saw. Of a worker of a load that is without the seconds that it has handed to the load's timeline.
+    /// Adds the statistics of other workers. The seconds that a worker has handed to the load's timeline are not
+    /// included.
     pub fn add(&mut self, other: &Self) {
         for (operation, tally) in &other.tallies {
             self.tallies.entry(*operation).or_default().add(tally);
@@ -304,17 +305,17 @@ impl Record {
         }
     }
 
-    /// By kind of request.
+    /// Statistics by kind of request.
     #[must_use]
     pub const fn tallies(&self) -> &BTreeMap<Operation, Tally> {
         &self.tallies
     }
 
-    /// What was done in each whole tenth of a second of a window that was so long.
+    /// Work per complete 100 ms interval of a window of length `time`.
     #[must_use]
     pub fn tenths(&self, time: Duration) -> Vec<Amount> {
         let mut tenths = self.tenths.clone();
-        tenths.resize(usize::try_from(time.as_millis() / TENTH_MILLIS).unwrap_or(0), Amount::default());
+        tenths.resize(usize::try_from(time.as_millis() / SERIES_INTERVAL_MS).unwrap_or(0), Amount::default());
         tenths
     }
 }
@@ -334,10 +335,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_counts_with_what_lies_in_the_window() {
+    fn request_counts_in_proportion_to_its_time_in_the_window() {
         let sum = |parts: Vec<(usize, f64)>| parts.iter().map(|(_, part)| part).sum::<f64>();
         assert!(parts(1110, 1120)[0].0 == 1 && (sum(parts(1110, 1120)) - 1.0).abs() < 1e-9);
-        assert_eq!(parts(1500, 1500), [(5, 1.0)], "one that took no time");
+        assert_eq!(parts(1500, 1500), [(5, 1.0)], "a request of zero duration");
         assert_eq!(parts(900, 999), []);
         assert_eq!(parts(2000, 2100), []);
         assert!((sum(parts(900, 1100)) - 0.5).abs() < 1e-9);
@@ -347,9 +348,9 @@ mod tests {
     }
 
     proptest! {
-        /// Requests one behind the other, whatever their lengths, are as many a second as they are.
+        /// Consecutive requests of any lengths fill exactly the window.
         #[test]
-        fn throughput_does_not_depend_on_where_the_window_lies(
+        fn throughput_is_independent_of_the_window_position(
             lengths in proptest::collection::vec(1_u32..900, 40..60),
             begin in 500_u32..2000,
         ) {
@@ -361,8 +362,8 @@ mod tests {
                 busy += window.parts(&timing).map(|(_, part)| part * f64::from(length)).sum::<f64>();
                 at += length;
             }
-            let within = f64::from((at.min(begin + 3000)).saturating_sub(begin));
-            prop_assert!((busy - within).abs() < 1e-3, "{busy} of {within}");
+            let expected = f64::from((at.min(begin + 3000)).saturating_sub(begin));
+            prop_assert!((busy - expected).abs() < 1e-3, "{busy} of {expected}");
         }
     }
 }

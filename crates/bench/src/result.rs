@@ -1,5 +1,5 @@
-//! Results as they are kept: lines of JSON, the first of which says what ran where, and one for each measurement. Latencies
-//! are whole histograms, so that results of several runs and machines can be added up and compared.
+//! The result file format: lines of JSON. The first describes the run; each measurement is one more line. Latencies are
+//! stored as complete histograms, so that results of several runs and machines can be merged and compared.
 
 mod merge;
 
@@ -23,184 +23,183 @@ use crate::sizes::Sizes;
 use crate::summary;
 use crate::survey::Step;
 
-/// The form of the lines. It changes where a reader of the one before would misread them.
+/// The schema of the lines. It changes when a reader of the previous schema would misread them.
 pub const SCHEMA: &str = "tradewind-bench/1";
 
-/// A line of a result.
+/// A line of a result file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "lowercase")]
 pub enum Line {
-    /// The first: what ran where.
+    /// The first line: the run and its environment.
     Run(Box<Run>),
     /// A measurement.
     Cell(Box<Cell>),
-    /// About a mounted file system.
+    /// A measurement of a mounted file system.
     Posix(Box<crate::posix::result::Measured>),
-    /// The last: whether all was measured that was to be.
+    /// The last line.
     End {
-        /// It was stopped before that.
+        /// True if the run was stopped before everything was measured.
         partial: bool,
-        /// Where the store answered: each address that there was a connection to.
+        /// Addresses of the store that connections were opened to.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         servers: Vec<String>,
     },
 }
 
-/// What ran where.
+/// A run and its environment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// [`SCHEMA`].
     pub schema: String,
-    /// Of the generator.
+    /// Version of the generator.
     pub version: String,
-    /// In milliseconds since 1970 UTC.
+    /// Start time, in milliseconds since the Unix epoch.
     pub started: i64,
-    /// The machine that asked; where several did, the one that told them to.
+    /// The machine that generated the load; with agents, the coordinator.
     pub client: Client,
-    /// The machines that asked, where they were several.
+    /// The agents, if several machines generated the load.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<Agent>,
-    /// What was asked: the place as it was given, and what kind of store it is.
+    /// Location under test, as it was given.
     pub place: String,
-    /// `s3`, `swift`, `local`.
+    /// Kind of store: `s3`, `swift` or `local`.
     pub store: String,
-    /// What the names of all objects that are made begin with.
+    /// Prefix of the names of all created objects.
     pub prefix: String,
-    /// Where chance began.
+    /// Random seed.
     pub seed: u64,
-    /// Each request had a connection of its own.
+    /// True if each request used a new connection.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fresh: bool,
-    /// The directory of the files that were uploaded and downloaded to; `None`: they were in memory.
+    /// Directory of the files that were uploaded and downloaded; `None` if they were in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<String>,
 }
 
-/// One of several machines that asked.
+/// One of several machines that generated the load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
-    /// Where it was reached.
+    /// Address of the agent.
     pub agent: String,
-    /// What it is.
+    /// Its machine.
     pub client: Client,
 }
 
-/// The machine that asked.
+/// A machine that generates load.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
-    /// Its name.
+    /// Host name.
     pub name: String,
-    /// What its processors call themselves.
+    /// CPU model.
     pub processor: String,
-    /// How many of them this process may use.
+    /// Number of CPUs that this process may use.
     pub cores: usize,
-    /// In bytes.
+    /// Memory, in bytes.
     pub memory: u64,
-    /// Which Linux.
+    /// Version of the Linux kernel.
     pub kernel: String,
 }
 
 /// A measurement: one load on one store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// What was asked at the same time by others, as this cell is named.
+    /// Names of the concurrent loads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
-    /// The trace that was replayed. Mix, sizes and rate are what that came to.
+    /// The trace that was replayed. Mix, sizes and rate then describe the trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Traced>,
-    /// What was asked.
+    /// Kinds of requests and their shares.
     pub mix: Mix,
-    /// How large the objects were.
+    /// Object sizes.
     pub sizes: Sizes,
-    /// Requests at a time; of an open loop the most.
+    /// Concurrent requests; the maximum for an open loop.
     pub parallel: usize,
-    /// Requests a second that were meant to start: an open loop.
+    /// Arrival rate of an open loop, in req/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// How those lay apart.
+    /// Distribution of the interarrival times of an open loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spacing: Option<Spacing>,
-    /// Which of several of the same, from 1 on.
+    /// Round number, counted from 1.
     pub repeat: u32,
-    /// How caches of the machine that asked were dropped before it began.
+    /// How the client's caches were dropped before it began.
     #[serde(default, skip_serializing_if = "Caches::are_kept")]
     pub caches: Caches,
-    /// When the load began, in milliseconds since 1970 UTC: before the warm-up.
+    /// Start of the load, before the warm-up, in milliseconds since the Unix epoch.
     pub began: i64,
-    /// For so long nothing counted.
+    /// Length of the warm-up, in seconds.
     pub warm_up: f64,
-    /// How long it counted.
+    /// Length of the measurement window, in seconds.
     pub seconds: f64,
-    /// All requests a second, and how sure that is.
+    /// Rate of all requests, in req/s.
     pub operations_per_second: Rate,
-    /// The same of bytes.
+    /// Throughput, in bytes per second.
     pub bytes_per_second: Rate,
-    /// By kind of request.
+    /// Figures by kind of request.
     pub operations: BTreeMap<Operation, Figures>,
-    /// Requests and bytes in each tenth of a second. A request counts in each with the part of it that lies there.
+    /// Requests and bytes per 100 ms. A request counts in each interval in proportion to the time it spends there.
     pub tenths: Vec<(f64, f64)>,
-    /// Processor time of the generator, in seconds.
+    /// CPU time of the generator, in seconds.
     pub cpu_seconds: f64,
-    /// The same by name of the threads.
+    /// CPU time by thread name, in seconds.
     pub cpu_threads: BTreeMap<String, f64>,
-    /// How much of the machine was busy, by whomever: 0 to 1.
+    /// CPU utilization of the whole machine, 0 to 1.
     pub machine_busy: f64,
-    /// What the store's connections carried, those of others beside it as well: bytes out, bytes in, and how many connections
-    /// were made. Nothing where it is no service.
+    /// Traffic of the store's connections, including that of concurrent loads: bytes sent, bytes received, and
+    /// connections opened. Zero for local stores.
     #[serde(default)]
     pub carried: (u64, u64, u64),
-    /// How late an open loop released its requests: the generator's own doing.
+    /// Delay between scheduled and actual release of open-loop requests. The generator causes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_us: Option<Latency>,
     /// Reads of objects that had been read before.
     pub repeated_reads: u64,
-    /// Requests that were meant to start and never did.
+    /// Scheduled requests that never started.
     pub abandoned: u64,
-    /// Why it ended.
+    /// Reason for the end.
     pub ending: Ending,
-    /// What is to be known of the figures.
+    /// Warnings about the figures.
     pub notes: Vec<String>,
-    /// What became of its raw samples, where they were kept.
+    /// State of the raw samples, if they were recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<Sampled>,
-    /// What each of several machines had of it, where several asked.
+    /// Shares of the agents, if several machines generated the load.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<Share>,
-    /// How far apart those may have begun, in seconds.
+    /// Maximum skew between the starts of the agents, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub apart: Option<f64>,
 }
 
-/// Requests of one kind.
+/// Figures of one kind of request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Those that ended with success while it counted.
+    /// Successful requests that completed within the measurement window.
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Requests a second. One that was under way at either end of the time that counted is throughput with its part.
+    /// Request rate, in req/s. A request that overlaps either end of the window counts in proportion.
     pub per_second: f64,
-    /// Bytes a second.
+    /// Throughput, in bytes per second. Requests that overlap either end count in proportion.
     pub bytes_per_second: f64,
-    /// Those that were given up. They are among the latencies with as long as they had waited: they took longer.
-    #[serde(default, skip_serializing_if = "is_none")]
+    /// Cancelled requests. They are in the latency histogram with the time waited, which is a lower bound.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub cut: u64,
-    /// Those that failed, by kind, whether or not it counted then.
+    /// Failed requests by kind, including those outside the window.
     pub failures: BTreeMap<String, u64>,
-    /// Some of those in full.
+    /// Messages of some failures.
     pub samples: Vec<String>,
-    /// Up to the last byte.
+    /// Latency to the last byte, in microseconds.
     pub latency_us: Latency,
-    /// Up to the first.
+    /// Latency to the first byte, in microseconds.
     pub first_byte_us: Latency,
-    /// Second by second: requests, bytes, failures, the mean and the longest latency in microseconds.
+    /// For each second: requests, bytes, failures, mean latency and maximum latency in microseconds.
     pub seconds: Vec<[u64; 5]>,
 }
 
-/// Whether there is none of something.
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
-const fn is_none(count: &u64) -> bool {
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes the field by reference")]
+const fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
@@ -226,16 +225,16 @@ impl Figures {
     }
 }
 
-/// A generator that used more than this part of the processors, or of one that one of its threads has, was the bottleneck.
-const BUSY: f64 = 0.9;
-/// Of requests that take longer than this part of the time that counts, too few end within it.
-const WAVES: f64 = 5.0;
-/// An open loop that released a request of a hundred so much later than it was meant to start was not the one that was
-/// asked for.
-const LATE: Duration = Duration::from_millis(5);
+/// CPU utilization, of all CPUs or of one thread, above which the generator was the bottleneck.
+const MAX_CPU_UTILIZATION: f64 = 0.9;
+/// Minimum length of the measurement window in units of the longest latency. With less, too few requests complete in
+/// it.
+const MIN_WINDOW_LATENCIES: f64 = 5.0;
+/// 99th percentile of the release delay above which an open loop did not produce the requested schedule.
+const MAX_SCHEDULE_LAG: Duration = Duration::from_millis(5);
 
 impl Cell {
-    /// What came of a step beside others, on a machine with so many cores.
+    /// Creates the measurement of a step that ran concurrently with `beside`, on a machine with `cores` CPUs.
     #[must_use]
     pub fn of(step: &Step, beside: Vec<String>, outcome: &Outcome, cores: usize) -> Self {
         let load = &step.load;
@@ -285,7 +284,7 @@ impl Cell {
         }
     }
 
-    /// What came of a replay, of which these things are to be known.
+    /// Creates the measurement of a replay. The outcome comes with additional notes.
     #[must_use]
     pub fn of_replay(
         replay: &Replay,
@@ -299,14 +298,14 @@ impl Cell {
         Self { trace: Some(replay.traced()), spacing: None, notes, ..cell }
     }
 
-    /// The same where caches were dropped before, and requests were kept one by one.
+    /// Sets the cache treatment and the state of the raw samples.
     #[must_use]
     pub fn under(mut self, caches: Caches, samples: Option<Sampled>) -> Self {
         self.notes.extend(samples.iter().flat_map(Sampled::notes));
         Self { caches, samples, ..self }
     }
 
-    /// What was asked; of a trace, what that came to.
+    /// The load in its text form; for a trace, the equivalent load.
     #[must_use]
     pub fn asked(&self) -> Asked {
         let pace = match (self.rate, self.spacing) {
@@ -316,7 +315,7 @@ impl Cell {
         Asked { mix: self.mix.clone(), sizes: self.sizes.clone(), parallel: self.parallel, pace }
     }
 
-    /// What tells it apart from others, in words.
+    /// The display name, unique among the measurements of a round.
     #[must_use]
     pub fn name(&self) -> String {
         let alone = match &self.trace {
@@ -326,34 +325,34 @@ impl Cell {
         self.beside.iter().fold(alone, |name, other| format!("{name} beside {other}"))
     }
 
-    /// Processor time of the generator for each request, in microseconds. That of requests beside others is not known.
+    /// CPU time of the generator per request, in microseconds. `None` with concurrent loads: they share the CPU time.
     #[must_use]
     pub fn cpu_us_per_operation(&self) -> Option<f64> {
         let operations = self.operations_per_second.mean * self.seconds;
         (operations > 0.0 && self.beside.is_empty()).then(|| self.cpu_seconds * 1e6 / operations)
     }
 
-    /// Whether it ended before it was to: somebody stopped it, or it is void.
+    /// Returns true if it ended early: it was stopped or is void.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.ending == Ending::Stopped || self.is_void()
     }
 
-    /// Whether what was asked for was not measured: the store was so far behind the rate, its own or that of a load beside it,
-    /// that some requests could not even wait.
+    /// Returns true if the requested rate was not measured: the store fell so far behind that the queue of due requests
+    /// overflowed, here or in a concurrent load.
     #[must_use]
     pub fn is_void(&self) -> bool {
         self.ending == Ending::Overrun
     }
 
-    /// Whether no request had any success while it counted.
+    /// Returns true if no request succeeded within the measurement window.
     #[must_use]
     pub fn has_nothing(&self) -> bool {
         self.operations_per_second.mean <= 0.0
     }
 
-    /// Bytes on the store's connections, both ways, over those of objects that were written and read. That of requests beside
-    /// others is not known.
+    /// Network amplification: bytes on the store's connections in both directions, divided by the bytes of objects
+    /// written and read. `None` with concurrent loads.
     #[must_use]
     pub fn amplification(&self) -> Option<f64> {
         let (sent, received, _) = self.carried;
@@ -362,28 +361,31 @@ impl Cell {
             .then(|| (sent + received) as f64 / payload)
     }
 
-    /// Whether the machine that asked had no processor time left, of so many processors; where several asked, one of them.
+    /// Returns true if the generator was CPU-bound on a machine with `cores` CPUs; with agents, if any of them was.
     #[must_use]
     pub fn was_busy(&self, cores: usize) -> bool {
-        let is_used_up = |cpu: f64, cores: usize, seconds: f64| cpu > BUSY * cores as f64 * seconds;
-        let is_one_busy = self.agents.iter().any(|one| is_used_up(one.cpu_seconds, one.cores, one.seconds));
-        let is_busy = self.agents.is_empty() && is_used_up(self.cpu_seconds, cores, self.seconds);
-        self.machine_busy > BUSY || is_one_busy || is_busy
+        let is_cpu_bound =
+            |cpu: f64, cores: usize, seconds: f64| cpu > MAX_CPU_UTILIZATION * cores as f64 * seconds;
+        let is_any_agent =
+            self.agents.iter().any(|agent| is_cpu_bound(agent.cpu_seconds, agent.cores, agent.seconds));
+        let is_this_client = self.agents.is_empty() && is_cpu_bound(self.cpu_seconds, cores, self.seconds);
+        self.machine_busy > MAX_CPU_UTILIZATION || is_any_agent || is_this_client
     }
 
-    /// Requests that failed.
+    /// The number of failed requests.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.operations.values().flat_map(|figures| figures.failures.values()).sum()
     }
 }
 
-/// Requests and bytes a second of all kinds together, and how sure that is from what was done in each tenth of a second.
+/// Total request rate and throughput with confidence intervals, which follow from the variation per 100 ms.
 fn rates(figures: &BTreeMap<Operation, Figures>, tenths: &[(f64, f64)], seconds: f64) -> (Rate, Rate) {
     let longest = figures.values().map(|figures| figures.latency_us.mean).fold(0.0, f64::max) / 1e6;
-    // Without a latency they took longer than all that counted, and each stretch is a part of the same ones.
-    let are_known = figures.values().all(|figures| figures.per_second <= 0.0 || figures.latency_us.count > 0);
-    let batches = if are_known { summary::stretches(seconds, longest) } else { 0 };
+    // Without a latency, requests took longer than the window: all batches are parts of the same requests.
+    let has_latencies =
+        figures.values().all(|figures| figures.per_second <= 0.0 || figures.latency_us.count > 0);
+    let batches = if has_latencies { summary::stretches(seconds, longest) } else { 0 };
     let rate = |mean: fn(&Figures) -> f64, of: fn(&(f64, f64)) -> f64| {
         let amounts: Vec<f64> = tenths.iter().map(of).collect();
         let within = summary::rate_of(&amounts, batches).map(|rate| rate.within * 10.0);
@@ -392,89 +394,89 @@ fn rates(figures: &BTreeMap<Operation, Figures>, tenths: &[(f64, f64)], seconds:
     (rate(|of| of.per_second, |tenth| tenth.0), rate(|of| of.bytes_per_second, |tenth| tenth.1))
 }
 
-/// To three digits behind the point.
+/// Rounds to three decimals.
 fn short(amount: f64) -> f64 {
     (amount * 1e3).round() / 1e3
 }
 
-/// What makes the figures say something else than they seem to.
+/// Returns warnings about conditions that make the figures misleading.
 fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
     let mut notes = Vec::new();
     let seconds = outcome.time.as_secs_f64().max(f64::MIN_POSITIVE);
     let used = outcome.usage.total().as_secs_f64() / seconds;
-    let most = outcome.usage.busiest();
+    let busiest = outcome.usage.busiest();
     if outcome.ending == Ending::Overrun {
         notes.push(format!(
-            "this is void: {} requests waited for one of {} at a time and {} more were given up, so it ended after {seconds:.1} s; \
-             the store is far behind the rate: ask for less",
+            "this is void: {} requests were queued for {} concurrent ones and {} more were dropped, so the load ended \
+             after {seconds:.1} s; the store is far slower than the rate: use a lower rate",
             outcome.waiting, load.parallel, outcome.refused
         ));
     }
-    if used > BUSY * cores as f64 {
+    if used > MAX_CPU_UTILIZATION * cores as f64 {
         notes.push(format!(
-            "the generator was the bottleneck: it used {used:.2} of {cores} processors; the store may be faster"
+            "the generator was the bottleneck: it used {used:.2} of {cores} CPUs; the store may be faster"
         ));
-    } else if outcome.usage.machine() > BUSY {
+    } else if outcome.usage.machine() > MAX_CPU_UTILIZATION {
         notes.push(format!(
-            "this machine was busy ({:.0} %): the store may be faster from a machine of its own",
+            "this machine was busy ({:.0} %): the store may be faster from a dedicated client machine",
             outcome.usage.machine() * 100.0
         ));
     } else if let Some((name, time)) =
-        most.filter(|(_, time)| time.as_secs_f64() > BUSY * seconds && cores > 1)
+        busiest.filter(|(_, time)| time.as_secs_f64() > MAX_CPU_UTILIZATION * seconds && cores > 1)
     {
         notes.push(format!("the thread {name:?} was busy for {:.2} s of {seconds:.2} s", time.as_secs_f64()));
     }
-    let late = Duration::from_micros(outcome.lag.value_at_quantile(0.99));
-    if late > LATE {
+    let lag = Duration::from_micros(outcome.lag.value_at_quantile(0.99));
+    if lag > MAX_SCHEDULE_LAG {
         notes.push(format!(
-            "the generator was late: it released one request of a hundred more than {:.1} ms behind its moment",
-            late.as_secs_f64() * 1e3
+            "the generator was late: it released 1 % of the requests more than {:.1} ms after their scheduled time",
+            lag.as_secs_f64() * 1e3
         ));
     }
     let tallies = outcome.record.tallies();
     let done: f64 = tallies.values().map(|tally| tally.throughput.operations).sum();
     let longest = tallies.values().map(|tally| tally.latency.max()).max().unwrap_or(0);
     let longest = Duration::from_micros(longest).as_secs_f64();
-    let unknown = tallies
+    let without_latency = tallies
         .iter()
         .filter(|(_, tally)| tally.throughput.operations > 0.0 && tally.latency.is_empty())
         .map(|(kind, _)| kind.to_string());
-    let unknown: Vec<String> = unknown.collect();
-    if !unknown.is_empty() {
+    let without_latency: Vec<String> = without_latency.collect();
+    if !without_latency.is_empty() {
         notes.push(format!(
-            "no {} began within the {seconds:.1} s that counted: they take longer, and how long is not known; measure longer",
-            unknown.join(" and no ")
+            "no {} started within the measured {seconds:.1} s: they take longer and have no latency; measure longer",
+            without_latency.join(" and no ")
         ));
     }
     if done <= 0.0 {
-        notes.push("nothing was measured: no request had success within the time that counted".to_owned());
-    } else if longest > seconds / WAVES {
+        notes.push("nothing was measured: no request succeeded within the measured time".to_owned());
+    } else if longest > seconds / MIN_WINDOW_LATENCIES {
         notes.push(format!(
-            "requests took up to {longest:.1} s of the {seconds:.1} s that counted: few of them lie in it, measure longer or more"
+            "requests took up to {longest:.1} s of the measured {seconds:.1} s, so few are in it: measure longer"
         ));
     }
     if outcome.ending != Ending::Overrun && outcome.waiting > load.parallel as u64 {
         notes.push(format!(
-            "{} requests waited for one of {} at a time when it ended: the store, or so many at a time, cannot keep up \
+            "{} requests were queued for {} concurrent ones at the end: the store, or this concurrency, cannot keep up \
              with the rate",
             outcome.waiting, load.parallel
         ));
     }
     if outcome.abandoned > 0 && outcome.ending != Ending::Overrun {
         notes.push(format!(
-            "{} requests were meant to start and never did: the store was slower than the rate",
+            "{} scheduled requests never started: the store was slower than the rate",
             outcome.abandoned
         ));
     }
     let cut: u64 = tallies.values().map(|tally| tally.cut).sum();
     if cut > 0 {
         notes.push(format!(
-            "{cut} requests were given up: they are among the latencies with as long as they had waited, and took longer"
+            "{cut} requests were cancelled: the latencies include them with the time waited, so they are too low"
         ));
     }
     if outcome.repeats > 0 {
         notes.push(format!(
-            "{} reads were of objects that had been read before: a cache may have helped",
+            "{} reads were of objects that had been read before: caches may have made them faster",
             outcome.repeats
         ));
     }
@@ -504,7 +506,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn of_requests_without_a_latency_it_is_not_known_how_sure_their_rate_is() {
+    fn rate_of_requests_without_latency_has_no_interval() {
         let mut operations = cell("get", 1, 1, 100.0).operations;
         let tenths = [(10.0, 1.0); 20];
         assert!(rates(&operations, &tenths, 2.0).0.within.is_some());

@@ -1,5 +1,5 @@
-//! Where objects of measurements lie: makes those that are read, drives loads on them, and removes all of them again, and
-//! nothing else.
+//! A workspace for measurements below one prefix: creates the objects to read, runs loads on them, and removes exactly
+//! the objects that were created.
 
 mod cleaning;
 mod sources;
@@ -21,22 +21,22 @@ use crate::replay::objects::Objects;
 use crate::stock::Stock;
 use crate::survey::Step;
 
-/// Requests at a time that prepare.
-const HANDS: usize = 32;
+/// Minimum concurrency when objects are created.
+const MIN_PREPARE_CONCURRENCY: usize = 32;
 
-/// What objects are for. What is read depends neither on how fast was written nor on what a mix has left.
+/// The purpose of an object set. Separate sets keep reads independent of how many objects writes or a mix left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
-    /// To be written, and nothing else.
+    /// Only written.
     Written,
-    /// To be read, or to be removed.
+    /// Only read or deleted.
     Read,
-    /// To be read while others are written.
+    /// Read and written by a mix.
     Changed,
 }
 
 impl Use {
-    fn of(step: &Step) -> Self {
+    fn for_step(step: &Step) -> Self {
         match step.load.mix.share(Operation::Put) {
             none if none <= 0.0 => Self::Read,
             _ if step.writes_only() => Self::Written,
@@ -53,44 +53,45 @@ impl Use {
     }
 }
 
-/// Objects below one prefix, by what they are for.
+/// The object sets below one prefix.
 #[derive(Debug)]
 pub struct Site {
     bed: Bed,
     prefix: String,
-    /// By what they are for and their sizes.
+    /// Object sets by purpose and sizes.
     stocks: BTreeMap<(Use, String), Arc<Stock>>,
-    /// Those of replays.
+    /// Objects of replays.
     replayed: Vec<Arc<Objects>>,
-    /// How many stocks and replays there have been: each has names of its own.
+    /// Number of object sets and replays so far. It makes their names unique.
     count: usize,
-    /// Requests failed or were given up: what they asked for may be done a moment later.
-    is_doubtful: bool,
+    /// Requests failed or were cancelled: the store may still carry them out later.
+    is_uncertain: bool,
 }
 
 impl Site {
-    /// Nothing is there yet. `prefix` is nobody else's.
+    /// Creates an empty workspace. No other user may write below `prefix`.
     #[must_use]
     pub const fn new(bed: Bed, prefix: String) -> Self {
-        Self { bed, prefix, stocks: BTreeMap::new(), replayed: Vec::new(), count: 0, is_doubtful: false }
+        Self { bed, prefix, stocks: BTreeMap::new(), replayed: Vec::new(), count: 0, is_uncertain: false }
     }
 
     fn stock(&mut self, step: &Step) -> Arc<Stock> {
-        let of = Use::of(step);
-        let made = || {
+        let purpose = Use::for_step(step);
+        let create = || {
             self.count += 1;
-            Arc::new(Stock::new(format!("{}{}{}/", self.prefix, of.name(), self.count), step.sizes.clone()))
+            let prefix = format!("{}{}{}/", self.prefix, purpose.name(), self.count);
+            Arc::new(Stock::new(prefix, step.sizes.clone()))
         };
-        self.stocks.entry((of, step.sizes.to_string())).or_insert_with(made).clone()
+        self.stocks.entry((purpose, step.sizes.to_string())).or_insert_with(create).clone()
     }
 
-    /// How many objects are to be made before a step can begin.
+    /// The number of objects that must be created before a step can begin.
     pub fn missing(&mut self, step: &Step) -> u64 {
         if step.writes_only() { 0 } else { step.objects.saturating_sub(self.stock(step).len() as u64) }
     }
 
-    /// Makes the objects that a step reads or removes, and the files that it uploads. Whether it was not stopped. What could not
-    /// be made is tried again, a few times.
+    /// Creates the objects that a step reads or deletes, and the files that it uploads. Failed creations are retried a
+    /// few times. Returns false if stopped.
     pub async fn prepare(&mut self, step: &Step, stop: &Stop, gauge: &Arc<Gauge>) -> Result<bool> {
         let stock = self.stock(step);
         if step.load.mix.share(Operation::Put) > 0.0 {
@@ -103,7 +104,7 @@ impl Site {
             }
             let load = Load {
                 mix: Mix::only(Operation::Put),
-                parallel: HANDS.max(step.load.parallel),
+                parallel: MIN_PREPARE_CONCURRENCY.max(step.load.parallel),
                 pace: Pace::Closed,
                 until: Until { requests: Some(missing), time: Duration::MAX / 4, stable: None },
                 warm_up: Duration::ZERO,
@@ -114,61 +115,61 @@ impl Site {
             let Some(tally) = outcome.record.tallies().values().find(|tally| tally.failed() > 0) else {
                 continue;
             };
-            self.is_doubtful = true;
+            self.is_uncertain = true;
             if tries == TRIES && !stop.is_asked() {
                 let why = tally.samples.first().cloned().unwrap_or_default();
-                let what = format!("{} of {missing} objects could not be made: {why}", tally.failed());
+                let what = format!("{} of {missing} objects could not be created: {why}", tally.failed());
                 return Err(Error::new(Reason::Io, what));
             }
         }
         Ok(!stop.is_asked())
     }
 
-    /// Drives the load of a step that was prepared.
+    /// Runs the load of a prepared step.
     pub async fn measure(&mut self, step: &Step, stop: &Stop, gauge: &Arc<Gauge>) -> Result<Outcome> {
         let stock = self.stock(step);
         let outcome = drive(&self.bed, &stock, &step.load, stop, gauge).await;
-        self.is_doubtful |= match &outcome {
+        self.is_uncertain |= match &outcome {
             Ok(outcome) => outcome.record.tallies().values().any(|tally| tally.failed() > 0),
             Err(_) => true,
         };
         outcome
     }
 
-    /// Removes what a step wrote and no other step needs: a fast store would be full of it at the end.
+    /// Removes objects that a step wrote and no other step needs, so that they do not fill the store.
     pub async fn clean_after(&mut self, step: &Step) -> Result<u64> {
-        let of = (Use::of(step), step.sizes.to_string());
-        let Some(stock) = self.stocks.get(&of).filter(|_| of.0 != Use::Read) else { return Ok(0) };
+        let key = (Use::for_step(step), step.sizes.to_string());
+        let Some(stock) = self.stocks.get(&key).filter(|_| key.0 != Use::Read) else { return Ok(0) };
         let made = [Made::Stock(stock.clone())];
-        let removed = clean(&self.bed, stock.prefix(), Some(&made), self.is_doubtful).await?;
-        self.stocks.remove(&of);
+        let removed = clean(&self.bed, stock.prefix(), Some(&made), self.is_uncertain).await?;
+        self.stocks.remove(&key);
         Ok(removed)
     }
 
-    /// Removes everything; how many objects there were. What cannot be removed is tried again, a few times, after everything
-    /// else.
+    /// Removes all objects and returns their number. Failed deletes are retried a few times, after all others.
     pub async fn clean(&mut self) -> Result<u64> {
-        // A replay may have given up requests that nobody counted here.
-        let is_doubtful = self.is_doubtful || !self.replayed.is_empty();
+        // A replay may have cancelled requests that are not counted here.
+        let is_uncertain = self.is_uncertain || !self.replayed.is_empty();
         let stocks = self.stocks.values().cloned().map(Made::Stock);
         let made: Vec<Made> = stocks.chain(self.replayed.iter().cloned().map(Made::Replayed)).collect();
-        let removed = clean(&self.bed, &self.prefix, Some(&made), is_doubtful).await?;
+        let removed = clean(&self.bed, &self.prefix, Some(&made), is_uncertain).await?;
         self.stocks.clear();
         self.replayed.clear();
         Ok(removed)
     }
 
-    /// Removes what somebody else made below a prefix of a bed, who is lost; how many objects there were.
+    /// Removes everything below the prefix of a lost agent and returns the number of objects.
     pub async fn clean_others(bed: &Bed, prefix: &str) -> Result<u64> {
         clean(bed, prefix, None, true).await
     }
 
-    /// Removes what was made below a prefix of a bed by these names, and by each of them for certain or not; how many objects there were.
+    /// Removes everything below a prefix and returns the number of objects. `names` lists the objects that may exist
+    /// there, each with a flag that is true if it was certainly written.
     pub(crate) async fn clean_named(bed: &Bed, prefix: &str, names: Vec<(String, bool)>) -> Result<u64> {
         clean(bed, prefix, Some(&[Made::Named(names)]), true).await
     }
 
-    /// Objects of a replay, as it needs them. None of them is there yet.
+    /// Registers the objects of a replay. None of them exists yet.
     pub fn replayed(&mut self, replay: &Replay) -> Arc<Objects> {
         self.count += 1;
         let prefix = format!("{}{}/", self.prefix, self.count);
@@ -177,7 +178,7 @@ impl Site {
         objects
     }
 
-    /// Where it is.
+    /// The environment of the workspace.
     #[must_use]
     pub const fn bed(&self) -> &Bed {
         &self.bed

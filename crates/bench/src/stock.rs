@@ -1,4 +1,4 @@
-//! The objects that a run made and may read, ask about and remove: numbers, from which names, sizes and contents follow.
+//! The objects that a run created. Each is a number, from which its name, size and content are derived.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -11,44 +11,44 @@ use crate::random::mix;
 use crate::samples::Names;
 use crate::sizes::Sizes;
 
-/// Objects of one distribution of sizes.
+/// A set of objects with one size distribution.
 #[derive(Debug)]
 pub struct Stock {
-    /// All of their names begin with this.
+    /// Prefix of all object names.
     prefix: String,
     sizes: Sizes,
-    next: AtomicU64,
-    /// Files that objects come from; none: from memory.
+    next_number: AtomicU64,
+    /// Number of source files; 0 if contents are generated in memory.
     files: AtomicU64,
-    live: Mutex<Vec<Held>>,
-    /// Those that were dealt last, in order.
+    live: Mutex<Vec<ObjectEntry>>,
+    /// Numbers of the objects that were distributed last, in order.
     dealt: Mutex<Arc<[u64]>>,
-    /// A request that would have changed something failed.
-    is_doubtful: AtomicBool,
+    /// A write or delete failed: it is unknown which objects exist.
+    is_uncertain: AtomicBool,
 }
 
 impl Stock {
-    /// None yet.
+    /// Creates an empty set.
     #[must_use]
     pub fn new(prefix: String, sizes: Sizes) -> Self {
         Self {
             prefix,
             sizes,
-            next: AtomicU64::new(0),
+            next_number: AtomicU64::new(0),
             files: AtomicU64::new(0),
             live: Mutex::default(),
             dealt: Mutex::default(),
-            is_doubtful: AtomicBool::new(false),
+            is_uncertain: AtomicBool::new(false),
         }
     }
 
-    /// The name of an object. Listings have them in the order of their numbers.
+    /// The name of an object. Names sort in the order of the numbers.
     #[must_use]
     pub fn key(&self, number: u64) -> String {
         format!("{}{number:010}", self.prefix)
     }
 
-    /// The number of the object that has a name.
+    /// The number of the object with the given name; `None` if the name is not of this set.
     #[must_use]
     pub fn number(&self, key: &str) -> Option<u64> {
         key.strip_prefix(&*self.prefix)?.parse().ok()
@@ -60,12 +60,12 @@ impl Stock {
         self.sizes.of(self.source(number))
     }
 
-    /// The number of the object whose content an object has: its own, unless it comes from one of so many files.
+    /// The number of the source of an object: its own number, or that of a source file.
     fn source(&self, number: u64) -> u64 {
         number.checked_rem(self.files.load(Ordering::Relaxed)).unwrap_or(number)
     }
 
-    /// The name of what an object holds: its own, or that of a file for objects of such sizes, whatever stock they are in.
+    /// The name of the source of an object: its own name, or that of a file, which all sets with the same sizes share.
     #[must_use]
     pub fn source_key(&self, number: u64) -> String {
         if self.has_files() {
@@ -76,106 +76,106 @@ impl Stock {
         self.key(number)
     }
 
-    /// What an object holds: it follows from a name that no object with another content has.
+    /// The content of an object, derived from the name of its source.
     #[must_use]
     pub fn content(&self, number: u64) -> ContentId {
         ContentId::of(&self.source_key(number), self.size(number))
     }
 
-    /// Whether objects come from files.
+    /// Returns true if objects are uploaded from files.
     #[must_use]
     pub fn has_files(&self) -> bool {
         self.files.load(Ordering::Relaxed) > 0
     }
 
-    /// From now on objects come from so many files.
+    /// Uses `count` source files from now on.
     pub fn take_from_files(&self, count: u64) {
         self.files.store(count, Ordering::Relaxed);
     }
 
-    /// A request to change something failed: what is there is not known any more.
+    /// Records that a write or delete failed, so that it is unknown which objects exist.
     pub fn doubt(&self) {
-        self.is_doubtful.store(true, Ordering::Relaxed);
+        self.is_uncertain.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is known what is there.
+    /// Returns true if it is known which objects exist.
     #[must_use]
     pub fn is_certain(&self) -> bool {
-        !self.is_doubtful.load(Ordering::Relaxed)
+        !self.is_uncertain.load(Ordering::Relaxed)
     }
 
-    /// What all names begin with.
+    /// The prefix of all object names.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// A number that no object had.
+    /// Allocates an unused object number.
     pub fn new_number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
+        self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// How many numbers were given out: no object has a higher one.
+    /// The number of allocated object numbers, an exclusive upper bound of all numbers.
     #[must_use]
     pub fn given_out(&self) -> u64 {
-        self.next.load(Ordering::Relaxed)
+        self.next_number.load(Ordering::Relaxed)
     }
 
-    /// How many are there, apart from those that are dealt.
+    /// The number of existing objects, without those that are distributed to workers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.live.lock().len()
     }
 
-    /// Those.
+    /// The numbers of existing objects, without those that are distributed to workers.
     #[must_use]
     pub fn numbers(&self) -> Vec<u64> {
-        self.live.lock().iter().map(|held| held.number).collect()
+        self.live.lock().iter().map(|entry| entry.number).collect()
     }
 
-    /// Whether none is there.
+    /// Returns true if no object exists, apart from those that are distributed to workers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Gives each of so many workers its own, in an order that nobody foresees; those that have not been read come first.
+    /// Distributes the objects among the workers in random order, unread ones first.
     pub fn deal(&self, workers: usize, seed: u64) -> Vec<Hand> {
         let mut live = std::mem::take(&mut *self.live.lock());
-        live.sort_unstable_by_key(|held| held.number);
-        *self.dealt.lock() = live.iter().map(|held| held.number).collect();
-        // Others draw from the same seed.
+        live.sort_unstable_by_key(|entry| entry.number);
+        *self.dealt.lock() = live.iter().map(|entry| entry.number).collect();
+        // A stream of its own: other draws use the same seed.
         let seed = mix(seed ^ 0x6465_616c);
         for last in (1..live.len()).rev() {
             let other = mix(seed ^ mix(last as u64)) % (last as u64 + 1);
             live.swap(last, usize::try_from(other).unwrap_or(0));
         }
-        live.sort_by_key(|held| held.was_read);
+        live.sort_by_key(|entry| entry.was_read);
         let mut hands = vec![Hand::default(); workers.max(1)];
         let count = hands.len();
-        for (n, held) in live.into_iter().enumerate() {
-            hands[n % count].held.push(held);
+        for (n, entry) in live.into_iter().enumerate() {
+            hands[n % count].own.push(entry);
         }
         hands
     }
 
-    /// Gives so many workers one heap to take from, so that none of them is done long before the others.
+    /// Puts all objects into one pool that the workers share, so that they all finish at about the same time.
     pub fn heap(&self, workers: usize, seed: u64) -> Vec<Hand> {
-        let all = self.deal(1, seed).into_iter().flat_map(|hand| hand.held).collect();
-        vec![Hand { heap: Arc::new(Mutex::new(all)), ..Hand::default() }; workers.max(1)]
+        let all = self.deal(1, seed).into_iter().flat_map(|hand| hand.own).collect();
+        vec![Hand { pool: Arc::new(Mutex::new(all)), ..Hand::default() }; workers.max(1)]
     }
 
-    /// What was dealt last, in the order of listings.
+    /// The numbers of the objects that were distributed last, in listing order.
     #[must_use]
     pub fn dealt(&self) -> Arc<[u64]> {
         self.dealt.lock().clone()
     }
 
-    /// Takes back what was dealt.
+    /// Takes back the objects of a worker.
     pub fn give_back(&self, hand: Hand) {
         let mut live = self.live.lock();
-        live.extend(hand.held);
-        live.append(&mut hand.heap.lock());
+        live.extend(hand.own);
+        live.append(&mut hand.pool.lock());
     }
 }
 
@@ -185,51 +185,52 @@ impl Names for Stock {
     }
 }
 
-/// An object that is there.
+/// An existing object.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct ObjectEntry {
     number: u64,
     was_read: bool,
 }
 
-/// The objects of one worker, of which nobody else takes any; or a heap that all of them take from.
+/// The objects of one worker: exclusive ones, or a pool shared by all workers.
 #[derive(Debug, Clone, Default)]
 pub struct Hand {
-    held: Vec<Held>,
-    at: usize,
-    /// Objects that were read a second time, and more.
+    own: Vec<ObjectEntry>,
+    /// Index of the next object to read.
+    next_read: usize,
+    /// Reads of objects that had been read before.
     pub repeats: u64,
-    heap: Arc<Mutex<Vec<Held>>>,
+    pool: Arc<Mutex<Vec<ObjectEntry>>>,
 }
 
 impl Hand {
-    /// The next to be read; each once before any is read again.
+    /// The next object to read. Every object is returned once before any is repeated.
     pub fn draw(&mut self) -> Option<u64> {
-        if self.at >= self.held.len() {
-            self.at = 0;
+        if self.next_read >= self.own.len() {
+            self.next_read = 0;
         }
-        let held = self.held.get_mut(self.at)?;
-        self.at += 1;
-        self.repeats += u64::from(held.was_read);
-        held.was_read = true;
-        Some(held.number)
+        let entry = self.own.get_mut(self.next_read)?;
+        self.next_read += 1;
+        self.repeats += u64::from(entry.was_read);
+        entry.was_read = true;
+        Some(entry.number)
     }
 
-    /// Whether none is left.
+    /// Returns true if no object is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.heap.lock().is_empty()
+        self.own.is_empty() && self.pool.lock().is_empty()
     }
 
-    /// One to be removed.
+    /// Removes an object from the set, to be deleted.
     pub fn take(&mut self) -> Option<u64> {
-        let held = self.held.pop().or_else(|| self.heap.lock().pop())?;
-        Some(held.number)
+        let entry = self.own.pop().or_else(|| self.pool.lock().pop())?;
+        Some(entry.number)
     }
 
-    /// One that is there now.
+    /// Adds an object that was written.
     pub fn put(&mut self, number: u64) {
-        self.held.push(Held { number, was_read: false });
+        self.own.push(ObjectEntry { number, was_read: false });
     }
 }
 
@@ -238,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everyone_gets_a_share_and_reads_all_of_it_before_any_again() {
+    fn each_worker_reads_its_whole_share_before_repeating() {
         let stock = Stock::new("p/".to_owned(), Sizes::Fixed(1));
         let mut all = Hand::default();
         (0..10).for_each(|_| all.put(stock.new_number()));
@@ -261,19 +262,19 @@ mod tests {
         assert_eq!((stock.len(), stock.given_out()), (9, 10));
         let mut later = stock.deal(1, 1).remove(0);
         assert!(later.draw().is_some());
-        assert_eq!(later.repeats, 0, "one is left that nobody has read");
+        assert_eq!(later.repeats, 0, "one object is still unread");
         assert!(later.draw().is_some());
-        assert_eq!(later.repeats, 1, "another measurement read it");
+        assert_eq!(later.repeats, 1, "an earlier measurement read it");
         later.put(stock.new_number());
         stock.give_back(later);
         let mut last = stock.deal(1, 2).remove(0);
         assert!(last.draw().is_some());
-        assert_eq!(last.repeats, 0, "what nobody has read comes first");
+        assert_eq!(last.repeats, 0, "unread objects come first");
         stock.give_back(last);
-        let mut heap = stock.heap(2, 1);
+        let mut pooled = stock.heap(2, 1);
         assert!(
-            (0..10).all(|_| heap[0].take().is_some()) && heap.iter().all(Hand::is_empty),
-            "one takes all"
+            (0..10).all(|_| pooled[0].take().is_some()) && pooled.iter().all(Hand::is_empty),
+            "one worker can take all objects of the pool"
         );
         assert_eq!(stock.key(7), "p/0000000007");
         assert_eq!((stock.number("p/0000000007"), stock.number("q/0000000007")), (Some(7), None));

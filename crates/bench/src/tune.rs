@@ -1,5 +1,6 @@
-//! Samples a store: probes of a size and a parallelism, one after the other, each where it says most (Hou 2017, section 5.1).
-//! What follows from them is decided in [`tradewind_model::tune`]; here they are made.
+//! Samples a store with probes of one size and concurrency each, one after another, always where a probe is most
+//! informative (Hou 2017, section 5.1). [`tradewind_model::tune`] chooses the probes and interprets them; this module
+//! executes them.
 
 pub mod ground;
 pub mod probe;
@@ -18,100 +19,100 @@ pub use self::ground::Ground;
 pub use self::probe::{Extent, Probed};
 use crate::drive::Stop;
 
-/// Round trips that are looked at before anything else.
-const TOUCHES: usize = 4;
-/// A probe that takes so many times as long, or as many bytes, as was expected is ended.
-const PATIENCE: f64 = 2.5;
-/// It has so long at the least.
-const LEAST_TIME: Duration = Duration::from_millis(1500);
-/// One that is not as sure as was expected by then goes on, but for no more than this part of the bytes that are left.
-const PART_OF_WHAT_IS_LEFT: f64 = 0.1;
+/// Round trips measured to find the minimum RTT.
+const RTT_SAMPLES: usize = 4;
+/// Maximum duration and bytes of a probe, relative to the expected ones.
+const MAX_COST_FACTOR: f64 = 2.5;
+/// Minimum time limit of a probe.
+const MIN_PROBE_TIME: Duration = Duration::from_millis(1500);
+/// Fraction of the remaining bytes that a probe may use if it is less precise than expected.
+const MAX_BUDGET_FRACTION: f64 = 0.1;
 
-/// What is sampled.
+/// Configuration of a sampling run.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// Cells that a plan may have; those that are sampled are among them.
+    /// Operating points that a plan may use. The sampled ones are among them.
     pub cells: Vec<Cell>,
-    /// What it may cost.
+    /// Budget of all probes.
     pub budget: Budget,
-    /// Processors that this process may use.
+    /// CPUs that this process may use.
     pub cores: usize,
 }
 
-/// What is known so far.
+/// A progress event.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A probe begins.
     Begins(Direction, Cell),
-    /// It has ended: what came of it, and what follows from all of that direction.
+    /// A probe is complete: its result, and the surface inferred from all probes of this direction.
     Probed(&'a Probed, &'a Surface),
 }
 
-/// What came of all probes of one direction.
+/// The result of all probes of one direction.
 #[derive(Debug, Clone)]
 pub struct Sampled {
-    /// In their order.
+    /// The probes, in order.
     pub probes: Vec<Probed>,
-    /// What follows from them.
+    /// The surface inferred from them.
     pub surface: Surface,
-    /// What is left of the budget.
+    /// The remaining budget.
     pub left: Budget,
 }
 
-/// The shortest of a few round trips; `None` where nobody may ask for so little.
+/// Measures the minimum RTT of a few requests; `None` if the request is denied.
 pub async fn round_trip(ground: &Ground) -> Result<Option<Duration>> {
-    let mut least = None;
-    for _ in 0..TOUCHES {
+    let mut min = None;
+    for _ in 0..RTT_SAMPLES {
         match ground.touch().await {
-            Ok(time) => least = Some(least.map_or(time, |least: Duration| least.min(time))),
+            Ok(time) => min = Some(min.map_or(time, |min: Duration| min.min(time))),
             Err(e) if e.kind() == ErrorKind::Denied => return Ok(None),
             Err(e) => return Err(e),
         }
     }
-    Ok(least)
+    Ok(min)
 }
 
-/// Samples one direction, until enough is known or nothing is left to spend. Where it is stopped, what was found by then.
+/// Samples one direction until enough is known or the budget is spent. If stopped, returns the results so far.
 pub async fn sample(
     ground: &Arc<Ground>,
     direction: Direction,
     (asked, belief): (&Asked, Belief),
     stop: &Stop,
-    mut tell: impl FnMut(Event<'_>),
+    mut on_event: impl FnMut(Event<'_>),
 ) -> Result<Sampled> {
     let mut cells = asked.cells.clone();
     if direction == Direction::Read {
-        let most = ground.most_bytes();
-        cells.retain(|cell| cell.bytes <= most);
+        let max_bytes = ground.most_bytes();
+        cells.retain(|cell| cell.bytes <= max_bytes);
     }
     let mut sampled =
         Sampled { probes: Vec::new(), surface: Surface::new(belief, Vec::new()), left: asked.budget };
     while !stop.is_asked() {
         let Some(cell) = sampling::next(&sampled.surface, &cells, &sampled.left) else { break };
-        tell(Event::Begins(direction, cell));
+        on_event(Event::Begins(direction, cell));
         let extent = extent(&sampled.surface.infer(cell), &sampled.left);
         let probed = probe::probe(ground, (direction, cell), extent, (asked.cores, stop)).await?;
         sampled.left =
             sampled.left.after(Cost { bytes: probed.bytes as f64, seconds: probed.time.as_secs_f64() });
-        // Where nothing was answered, nothing is that is at least as large and as much at a time.
+        // Without any response, points with at least this size and concurrency would not get one either.
         let mut samples = sampled.surface.samples().to_vec();
         match probed.sample {
             Some(sample) => samples.push(sample),
             None => cells.retain(|other| other.bytes < cell.bytes || other.parallel < cell.parallel),
         }
         sampled.surface = Surface::new(belief, samples);
-        tell(Event::Probed(&probed, &sampled.surface));
+        on_event(Event::Probed(&probed, &sampled.surface));
         sampled.probes.push(probed);
     }
     Ok(sampled)
 }
 
-/// How far a probe may go.
+/// The limits of a probe, from its expected cost and the remaining budget.
 fn extent(expected: &Inferred, left: &Budget) -> Extent {
     let (cost, full) = (sampling::cost(expected), sampling::full_cost(expected));
-    let most_time = Duration::from_secs_f64(left.seconds);
-    let time = Duration::from_secs_f64(full.seconds * PATIENCE).max(LEAST_TIME).min(most_time);
-    let longer = (full.bytes * PATIENCE).min(left.bytes * PART_OF_WHAT_IS_LEFT);
-    let bytes = (cost.bytes * PATIENCE).max(longer).min(left.bytes) as u64;
-    Extent { time, bytes, most: (most_time, left.bytes as u64) }
+    let max_time = Duration::from_secs_f64(left.seconds);
+    let time = Duration::from_secs_f64(full.seconds * MAX_COST_FACTOR).max(MIN_PROBE_TIME).min(max_time);
+    let longer = (full.bytes * MAX_COST_FACTOR).min(left.bytes * MAX_BUDGET_FRACTION);
+    let bytes = (cost.bytes * MAX_COST_FACTOR).max(longer).min(left.bytes) as u64;
+    Extent { time, bytes, most: (max_time, left.bytes as u64) }
 }

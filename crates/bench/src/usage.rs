@@ -1,30 +1,30 @@
-//! What the generator itself took: processor time by thread, and how busy the machine was. A generator that is the
-//! bottleneck measures itself.
+//! CPU usage of the generator: CPU time by thread, and utilization of the machine. It reveals a generator that is
+//! itself the bottleneck.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::time::Duration;
 
-/// Processor time that was used up to a moment.
+/// CPU time used so far, or between two snapshots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// By number and name of the threads that are there.
+    /// CPU time of the running threads, by id and name.
     threads: BTreeMap<(u32, String), Duration>,
-    /// Of all threads, those that have ended among them.
+    /// CPU time of the process, including threads that have exited.
     total: Duration,
-    /// Of the whole machine, busy and in all, in ticks of the kernel.
+    /// Busy and total time of the whole machine, in kernel ticks.
     machine: (u64, u64),
 }
 
 impl Usage {
-    /// Up to now.
+    /// Takes a snapshot.
     pub fn now() -> io::Result<Self> {
         let mut threads = BTreeMap::new();
         for task in fs::read_dir("/proc/self/task")? {
             let task = task?;
             let number = task.file_name().to_str().and_then(|number| number.parse().ok()).unwrap_or(0);
-            // One that has just ended is not there any more.
+            // The thread may have exited since the directory was read.
             let Ok(spent) = fs::read_to_string(task.path().join("schedstat")) else { continue };
             let Ok(name) = fs::read_to_string(task.path().join("comm")) else { continue };
             let nanos = spent.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0);
@@ -35,7 +35,7 @@ impl Usage {
         Ok(Self { threads, total, machine: machine(&fs::read_to_string("/proc/stat")?) })
     }
 
-    /// What was used since an earlier moment.
+    /// The usage since an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let spent = |(thread, spent): (&(u32, String), &Duration)| {
@@ -48,13 +48,13 @@ impl Usage {
         Self { threads: self.threads.iter().map(spent).collect(), total, machine }
     }
 
-    /// Of all threads.
+    /// CPU time of all threads.
     #[must_use]
     pub const fn total(&self) -> Duration {
         self.total
     }
 
-    /// By name of the threads; those of one name together.
+    /// CPU time by thread name. Threads with the same name are summed.
     #[must_use]
     pub fn by_name(&self) -> BTreeMap<&str, Duration> {
         let mut names: BTreeMap<&str, Duration> = BTreeMap::new();
@@ -64,14 +64,14 @@ impl Usage {
         names
     }
 
-    /// The one thread that took the most.
+    /// The thread that used the most CPU time.
     #[must_use]
     pub fn busiest(&self) -> Option<(&str, Duration)> {
-        let most = self.threads.iter().max_by_key(|(_, spent)| **spent);
-        most.map(|((_, name), spent)| (&**name, *spent))
+        let busiest = self.threads.iter().max_by_key(|(_, spent)| **spent);
+        busiest.map(|((_, name), spent)| (&**name, *spent))
     }
 
-    /// How much of the machine's processors was busy, by whomever: 0 to 1.
+    /// CPU utilization of the whole machine, by all processes: 0 to 1.
     #[must_use]
     pub fn machine(&self) -> f64 {
         let (busy, all) = self.machine;
@@ -79,14 +79,15 @@ impl Usage {
     }
 }
 
-/// Time of the machine's processors that nobody had up to now; `None` where that cannot be seen.
+/// Total idle time of the machine's CPUs since boot; `None` if unavailable.
 pub(crate) fn idle_so_far() -> Option<Duration> {
     let (busy, all) = machine(&fs::read_to_string("/proc/stat").ok()?);
     let seconds = (all - busy) as f64 / rustix::param::clock_ticks_per_second() as f64;
     (all > 0).then(|| Duration::from_secs_f64(seconds))
 }
 
-/// Busy ticks and all of them, from the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+/// Parses busy and total ticks from the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq,
+/// steal.
 fn machine(stat: &str) -> (u64, u64) {
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
     let ticks: Vec<u64> = fields.take(8).map(|field| field.parse().unwrap_or(0)).collect();
@@ -100,10 +101,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_thread_takes_is_seen() {
+    fn usage_includes_the_cpu_time_of_a_thread() {
         let before = Usage::now().unwrap();
-        let (spun, seen) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
-        let (tell, ended) = (spun.0, seen.1);
+        let (spun, measured) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+        let (sender, may_exit) = (spun.0, measured.1);
         let spinning = std::thread::Builder::new().name("spinning".to_owned()).spawn(move || {
             let own = || {
                 let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -112,13 +113,13 @@ mod tests {
             while own() < Duration::from_millis(50) {
                 std::hint::spin_loop();
             }
-            tell.send(()).unwrap();
-            // It is there when it is looked at.
-            let _ = ended.recv();
+            sender.send(()).unwrap();
+            // The thread must still exist when its usage is read.
+            let _ = may_exit.recv();
         });
         spun.1.recv().unwrap();
         let used = Usage::now().unwrap().since(&before);
-        drop(seen.0);
+        drop(measured.0);
         spinning.unwrap().join().unwrap();
         let spun = used.by_name()["spinning"];
         assert!(spun > Duration::from_millis(45) && used.total() >= spun, "{used:?}");
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_time() {
+    fn machine_ticks_are_parsed_from_proc_stat() {
         let stat = "cpu  100 5 50 800 40 3 2 0 0 0\ncpu0 1 2 3\n";
         assert_eq!(machine(stat), (160, 1000));
         assert_eq!(machine(""), (0, 0));

@@ -1,6 +1,6 @@
-//! The agent: waits for a coordinator that has the key, does what it asks, one at a time, and removes what it made, also
-//! where the coordinator died. The store is opened by whoever runs the agent, with their credentials; a coordinator names
-//! the place, and can have nothing removed that is not of its own run.
+//! The agent: serves one coordinator with the right key at a time, and removes the objects it created, even if the
+//! coordinator dies. The store is opened with the credentials of the agent's operator. A coordinator names the
+//! location, and can only have objects of its own run removed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,11 +20,12 @@ use super::session::Session;
 pub use super::session::{Ground, Opens, Tell};
 use crate::drive::{Gauge, Stop};
 
-/// Connections whose handshake goes on. More are ended at once.
-const STRANGERS: usize = 16;
-/// After a connection could not be taken, for want of something that others have.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Serves coordinators until it is asked to stop; then what is under way ends, what it made is removed, and it returns.
+/// Maximum number of concurrent handshakes. Further connections are closed at once.
+const MAX_HANDSHAKES: usize = 16;
+/// Pause after a failed accept, for example because file descriptors are exhausted.
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves coordinators until `halt`. Then the active session ends, its objects are removed, and the function returns.
 pub async fn serve(
     listener: TcpListener,
     key: &Key,
@@ -32,9 +33,9 @@ pub async fn serve(
     halt: &Stop,
     tell: &Tell,
 ) -> io::Result<()> {
-    let strangers = Arc::new(Semaphore::new(STRANGERS));
+    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     let slot = Arc::new(Semaphore::new(1));
-    // Those of the handshake, the one that works, and those whose coordinators are told the last.
+    // Connections in the handshake, the active session, and connections that send their last message.
     let mut all = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -49,15 +50,19 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, from)) => {
-                // Whoever is one too many sees the connection end.
-                let Ok(room) = strangers.clone().try_acquire_owned() else { continue };
-                let host =
-                    Host { key: key.clone(), opens: opens.clone(), halt: halt.clone(), tell: tell.clone() };
-                all.spawn(host.meet(stream, from, room, slot.clone()));
+                // Dropping the stream closes the surplus connection.
+                let Ok(permit) = handshakes.clone().try_acquire_owned() else { continue };
+                let connection = Connection {
+                    key: key.clone(),
+                    opens: opens.clone(),
+                    halt: halt.clone(),
+                    tell: tell.clone(),
+                };
+                all.spawn(connection.serve(stream, from, permit, slot.clone()));
             }
             Err(e) => {
-                tracing::warn!(error = %e, "a connection was not taken");
-                tokio::time::sleep(PAUSE).await;
+                tracing::warn!(error = %e, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
             }
         }
     }
@@ -66,22 +71,22 @@ pub async fn serve(
     Ok(())
 }
 
-struct Host {
+struct Connection {
     key: Key,
     opens: Arc<dyn Opens>,
     halt: Stop,
     tell: Tell,
 }
 
-impl Host {
-    async fn meet(
+impl Connection {
+    async fn serve(
         self,
         stream: TcpStream,
         from: SocketAddr,
-        room: OwnedSemaphorePermit,
+        handshake_permit: OwnedSemaphorePermit,
         slot: Arc<Semaphore>,
     ) {
-        // It is faster, not needed.
+        // Only an optimization: failure is harmless.
         let _ = stream.set_nodelay(true);
         let (reader, writer) = stream.into_split();
         let shaken = tokio::select! {
@@ -90,26 +95,26 @@ impl Host {
         };
         let shaken = match shaken {
             Ok(shaken) => shaken,
-            Err(stranger) => return (self.tell)(&format!("{from} was turned away: {stranger}")),
+            Err(stranger) => return (self.tell)(&format!("{from} was rejected: {stranger}")),
         };
-        let seen: Arc<Mutex<Vec<Arc<Gauge>>>> = Arc::default();
-        let shown = seen.clone();
-        let mut link = Link::new(shaken, MOST_ASKED, move || beat(&shown.lock()));
-        let Ok(working) = slot.try_acquire_owned() else {
-            (self.tell)(&format!("{from} was told that this agent is busy"));
+        let gauges: Arc<Mutex<Vec<Arc<Gauge>>>> = Arc::default();
+        let reported = gauges.clone();
+        let mut link = Link::new(shaken, MOST_ASKED, move || heartbeat(&reported.lock()));
+        let Ok(session_permit) = slot.try_acquire_owned() else {
+            (self.tell)(&format!("{from} was rejected: this agent is busy"));
             let _ = link.send(Answer::Busy).await;
             return link.close().await;
         };
-        drop(room);
-        let mut session = Session::new(link, seen, self.halt, self.tell.clone(), from);
-        let ended = session.run(&*self.opens).await;
-        drop(working);
-        (self.tell)(&ended);
+        drop(handshake_permit);
+        let mut session = Session::new(link, gauges, self.halt, self.tell.clone(), from);
+        let ending = session.run(&*self.opens).await;
+        drop(session_permit);
+        (self.tell)(&ending);
         session.link.close().await;
     }
 }
 
-fn beat(gauges: &[Arc<Gauge>]) -> Answer {
+fn heartbeat(gauges: &[Arc<Gauge>]) -> Answer {
     let sum = |sum: (u64, u64, u64), read: (u64, u64, u64)| (sum.0 + read.0, sum.1 + read.1, sum.2 + read.2);
     let (operations, bytes, failures) = gauges.iter().map(|gauge| gauge.read()).fold((0, 0, 0), sum);
     Answer::Beat { operations, bytes, failures }

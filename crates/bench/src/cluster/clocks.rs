@@ -1,10 +1,11 @@
-//! How the clocks of agents lie to the coordinator's, from questions and answers. The answer was given somewhere between the
-//! two ends of the exchange: taken for its middle, the clock is known to within half of what the exchange took, and of
-//! several exchanges the shortest says the most.
+//! Estimates the offsets of the agents' clocks from request-response exchanges, like NTP. The agent read its clock at
+//! some time within the exchange. Assuming the middle, the error is at most half the RTT, so the shortest exchange is
+//! used.
 
 use std::time::Duration;
 
-/// A question for the time, and its answer. All in nanoseconds, of the coordinator's clock and of the agent's.
+/// One time exchange: the coordinator's clock at the request and at the response, and the agent's clock, in
+/// nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
     pub asked: u64,
@@ -12,50 +13,50 @@ pub struct Exchange {
     pub answered: u64,
 }
 
-/// How an agent's clock lies to ours.
+/// The offset of an agent's clock from ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alignment {
-    /// Its clock is so far ahead, in nanoseconds.
-    ahead: i128,
-    /// To within so many nanoseconds.
-    within: u64,
+    /// Agent's clock minus ours, in nanoseconds.
+    offset: i128,
+    /// Maximum error of the offset, in nanoseconds.
+    max_error: u64,
 }
 
 impl Alignment {
-    /// From exchanges, one at the least.
+    /// Estimates the offset; `None` without exchanges.
     pub fn of(exchanges: &[Exchange]) -> Option<Self> {
         let took = |exchange: &Exchange| exchange.answered.saturating_sub(exchange.asked);
         let shortest = exchanges.iter().min_by_key(|exchange| took(exchange))?;
-        // Half a nanosecond that is lost counts as one more that is not known.
-        let within = took(shortest) / 2 + 1;
+        // One more nanosecond, because the division rounds down.
+        let max_error = took(shortest) / 2 + 1;
         let middle = i128::from(shortest.asked) + i128::from(took(shortest) / 2);
-        Some(Self { ahead: i128::from(shortest.said) - middle, within })
+        Some(Self { offset: i128::from(shortest.said) - middle, max_error })
     }
 
-    /// A moment of our clock, as the agent's says it.
+    /// Converts a time of our clock to the agent's.
     pub fn theirs(&self, ours: u64) -> u64 {
-        u64::try_from((i128::from(ours) + self.ahead).max(0)).unwrap_or(u64::MAX)
+        u64::try_from((i128::from(ours) + self.offset).max(0)).unwrap_or(u64::MAX)
     }
 
-    /// A moment of the agent's clock: the first and the last that it can be in ours.
+    /// Converts a time of the agent's clock to ours: the earliest and the latest possible time.
     fn ours(&self, theirs: u64) -> (i128, i128) {
-        let middle = i128::from(theirs) - self.ahead;
-        (middle - i128::from(self.within), middle + i128::from(self.within))
+        let middle = i128::from(theirs) - self.offset;
+        (middle - i128::from(self.max_error), middle + i128::from(self.max_error))
     }
 
-    /// How well it is known.
+    /// Maximum error of the offset.
     pub const fn within(&self) -> Duration {
-        Duration::from_nanos(self.within)
+        Duration::from_nanos(self.max_error)
     }
 }
 
-/// How far apart moments of several clocks may lie, at the most.
+/// The maximum possible difference between times of several clocks.
 pub fn apart(moments: impl IntoIterator<Item = (Alignment, u64)>) -> Duration {
     let ranges: Vec<(i128, i128)> = moments.into_iter().map(|(clock, at)| clock.ours(at)).collect();
     if ranges.len() < 2 {
         return Duration::ZERO;
     }
-    // The last that one of them can be, and the first that another can be.
+    // The latest possible time of one minus the earliest possible time of another.
     let farthest = ranges.iter().enumerate().flat_map(|(n, late)| {
         ranges.iter().enumerate().filter(move |(other, _)| *other != n).map(|(_, early)| late.1 - early.0)
     });
@@ -70,37 +71,37 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However long questions and answers travel, the clock is where it is said to be.
+        /// For any one-way delays, the true offset is within the error bound.
         #[test]
-        fn the_true_clock_lies_within(
-            ahead in -1_000_000_000_i64..1_000_000_000,
-            ways in proptest::collection::vec((1_u64..50_000_000, 1_u64..50_000_000), 1..10),
+        fn true_offset_is_within_the_error_bound(
+            offset in -1_000_000_000_i64..1_000_000_000,
+            delays in proptest::collection::vec((1_u64..50_000_000, 1_u64..50_000_000), 1..10),
         ) {
             let mut now = 2_000_000_000_u64;
-            let exchanges: Vec<Exchange> = ways.iter().map(|(there, back)| {
+            let exchanges: Vec<Exchange> = delays.iter().map(|(there, back)| {
                 let asked = now;
-                let said = (asked + there).checked_add_signed(ahead).unwrap();
+                let said = (asked + there).checked_add_signed(offset).unwrap();
                 now += there + back;
                 Exchange { asked, said, answered: now }
             }).collect();
             let clock = Alignment::of(&exchanges).unwrap();
-            let off = clock.theirs(now).abs_diff(now.checked_add_signed(ahead).unwrap());
-            prop_assert!(off <= clock.within, "{off} of {}", clock.within);
-            let least = ways.iter().map(|(there, back)| there + back).min().unwrap();
-            prop_assert_eq!(clock.within, least / 2 + 1);
-            let exact = Alignment { ahead: 0, within: 0 };
-            let true_moment = now.checked_add_signed(ahead).unwrap();
-            let apart = apart([(clock, true_moment), (exact, now + 7_000_000)]);
+            let error = clock.theirs(now).abs_diff(now.checked_add_signed(offset).unwrap());
+            prop_assert!(error <= clock.max_error, "{error} of {}", clock.max_error);
+            let min_rtt = delays.iter().map(|(there, back)| there + back).min().unwrap();
+            prop_assert_eq!(clock.max_error, min_rtt / 2 + 1);
+            let exact = Alignment { offset: 0, max_error: 0 };
+            let true_time = now.checked_add_signed(offset).unwrap();
+            let apart = apart([(clock, true_time), (exact, now + 7_000_000)]);
             prop_assert!(apart >= Duration::from_millis(7), "{:?}", apart);
             prop_assert!(apart <= Duration::from_millis(7) + 2 * clock.within());
         }
     }
 
     #[test]
-    fn nothing_is_known_of_a_clock_that_did_not_answer() {
+    fn offset_needs_an_exchange_and_saturates_at_zero() {
         assert_eq!(Alignment::of(&[]), None);
         let clock = Alignment::of(&[Exchange { asked: 10, said: 0, answered: 10 }]).unwrap();
-        assert_eq!(clock.theirs(3), 0, "a clock has no time before its origin");
+        assert_eq!(clock.theirs(3), 0, "a clock cannot be before its origin");
         assert_eq!(apart([(clock, 5)]), Duration::ZERO);
     }
 }

@@ -1,6 +1,5 @@
-//! Who does what: loads that run at the same time, and on which agents each of them does. Either every agent does all of
-//! them, or they are apart: each on agents of its own, so that what they lose by each other is the store's doing and not
-//! that of the machine that asks.
+//! Assigns concurrent loads to agents. Either every agent runs all loads, or the loads are isolated: each runs on its
+//! own agents, so that any slowdown is caused by the store and not by a shared client machine.
 
 use super::messages::{self, MOST_TOGETHER};
 use crate::asked::Asked;
@@ -9,63 +8,65 @@ use crate::load::Pace;
 use crate::random::mix;
 use crate::survey::Step;
 
-/// A load, and the agents that drive it.
+/// The assignment of a load to agents.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Duty {
-    /// What each of them is asked; its rate is that of all together.
+    /// The load. Its concurrency is per agent, its rate is the total of all agents.
     pub step: Step,
-    /// Their numbers, from 1 on.
+    /// Numbers of the agents, counted from 1.
     pub agents: Vec<u32>,
 }
 
-/// What runs at the same time.
+/// Loads that run concurrently, with their agents.
 pub type Act = Vec<Duty>;
 
 impl Duty {
-    /// What is asked of all of them together: so a measurement of them is named.
+    /// The total load of all agents, which names the measurement.
     #[must_use]
     pub fn asked(&self) -> Asked {
         let asked = self.step.asked();
         Asked { parallel: asked.parallel.saturating_mul(self.agents.len()), ..asked }
     }
 
-    /// What one of them does: requests at a time are each one's, a rate is divided so that evenly spaced requests are that all
-    /// together, and each draws by chance from a seed of its own.
+    /// The load of one agent: the full concurrency, a fraction of the rate with a phase that keeps evenly spaced
+    /// requests of all agents evenly spaced, and a separate seed.
     fn share(&self, agent: u32) -> Step {
         let mut share = self.step.clone();
         share.load.seed = mix(share.load.seed ^ mix(u64::from(agent)));
         if let Pace::Open { per_second, .. } = &mut share.load.pace {
             let agents = self.agents.len().max(1) as f64;
             *per_second /= agents;
-            // Otherwise all would ask at the same moments.
-            let place = self.agents.iter().position(|each| *each == agent).unwrap_or_default();
-            share.load.phase = place as f64 / agents;
+            // With equal phases, all agents would send at the same times.
+            let index = self.agents.iter().position(|each| *each == agent).unwrap_or_default();
+            share.load.phase = index as f64 / agents;
         }
         share
     }
 }
 
-/// All loads of each stage on each of so many agents.
+/// Assigns all loads of each stage to every agent.
 #[must_use]
 pub fn everywhere(stages: &[Stage], agents: u32) -> Vec<Act> {
     let duty = |step: &Step| Duty { step: step.clone(), agents: (1..=agents).collect() };
     stages.iter().map(|stage| stage.iter().map(duty).collect()).collect()
 }
 
-/// Each load on agents of its own: the first on the first of them, and so on, and again from the beginning. One that runs alone
-/// does so on just those that drive it beside others, as often as these are other ones. Why it cannot be, in words.
+/// Assigns the loads of each stage to separate agents, round-robin. A load that also runs alone does so on exactly the
+/// agents that run it in concurrent stages, once for each different group of them. Fails if the loads cannot be divided
+/// evenly.
 pub fn apart(stages: &[Stage], agents: u32) -> Result<Vec<Act>, String> {
     let most = stages.iter().map(Vec::len).max().unwrap_or(0);
     let together: Vec<&Stage> = stages.iter().filter(|stage| stage.len() > 1).collect();
     if together.iter().any(|stage| stage.len() != most) {
         return Err(
-            "loads that run apart have to be as many each time: name as many behind each --beside".to_owned()
+            "isolated loads need the same number of loads in every stage: name as many after each --beside"
+                .to_owned(),
         );
     }
     let groups = u32::try_from(most).unwrap_or(u32::MAX).max(1);
     if agents == 0 || !agents.is_multiple_of(groups) {
         return Err(format!(
-            "{agents} agents cannot be divided evenly among {groups} loads: use {groups} of them, or a multiple of that"
+            "{agents} agents cannot be divided evenly among {groups} loads: use a multiple of {groups}"
         ));
     }
     let group = |n: usize| (1..=agents).filter(|agent| ((agent - 1) % groups) as usize == n).collect();
@@ -81,13 +82,13 @@ pub fn apart(stages: &[Stage], agents: u32) -> Result<Vec<Act>, String> {
     Ok(acts.collect())
 }
 
-/// What an agent does of an act: which of its duties, and its share of each.
+/// The loads of one agent: the index of each assignment, and the agent's share of it.
 pub fn of_agent(act: &[Duty], agent: u32) -> Vec<(usize, Step)> {
     let duties = act.iter().enumerate().filter(|(_, duty)| duty.agents.contains(&agent));
     duties.map(|(n, duty)| (n, duty.share(agent))).collect()
 }
 
-/// Why one of so many agents would refuse what it has to do of these, in words: known before anything is measured.
+/// Validates all stages before anything is measured. Fails with the reason why an agent would reject its part.
 pub fn check(acts: &[Act], agents: u32) -> Result<(), String> {
     for act in acts {
         for agent in 1..=agents {
@@ -97,14 +98,14 @@ pub fn check(acts: &[Act], agents: u32) -> Result<(), String> {
             }
             messages::check(&stage, MOST_TOGETHER, u64::MAX).map_err(|why| {
                 let loads: Vec<String> = stage.iter().map(ToString::to_string).collect();
-                format!("no agent can do {}: {why}", loads.join(" beside "))
+                format!("an agent cannot run {}: {why}", loads.join(" beside "))
             })?;
         }
     }
     Ok(())
 }
 
-/// The most loads that one of so many agents has at the same time, and the most requests at a time.
+/// The maximum number of concurrent loads of one agent, and its maximum number of concurrent requests.
 #[must_use]
 pub fn most(acts: &[Act], agents: u32) -> (usize, usize) {
     let stages = || acts.iter().flat_map(|act| (1..=agents).map(|agent| of_agent(act, agent)));
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn everywhere_each_agent_has_its_part_of_each_load() {
+    fn everywhere_gives_each_agent_a_share_of_each_load() {
         let acts = everywhere(&stages(&[&["put 4KiB x 3"], &["put 4KiB x 3", "get 1MiB x 1 at 90/s"]]), 3);
         let names = [
             "put 4KiB x 9 on [1, 2, 3]",
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_evenly_is_even_over_all_agents() {
+    fn evenly_spaced_requests_are_even_over_all_agents() {
         let acts = everywhere(&stages(&[&["get 1MiB x 1 at 100/s evenly"]]), 4);
         let mut starts: Vec<Duration> = (1..=4)
             .flat_map(|agent| {
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn apart_each_load_has_agents_of_its_own_and_is_alone_on_the_same() {
+    fn apart_runs_each_load_alone_on_its_concurrent_agents() {
         let (put, get) = ("put 4KiB x 1", "get 4KiB x 1");
         let stages = stages(&[&[put], &[get], &[put, put], &[put, get], &[get, get]]);
         let acts = apart(&stages, 4).unwrap();
@@ -186,27 +187,28 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_would_refuse_is_known_before() {
+    fn check_finds_loads_that_an_agent_would_reject() {
         let half = "put 4KiB x 2048";
         let just = stages(&[&[half, half], &[half; 1]]);
         assert_eq!(check(&everywhere(&just, 2), 2), Ok(()));
         let more = stages(&[&[half], &[half, "get 4KiB x 2049"]]);
         let why = check(&everywhere(&more, 2), 2).unwrap_err();
-        let words = "no agent can do put 4KiB x 2048 beside get 4KiB x 2049: 4097 requests at a time are more than 4096";
-        assert_eq!(why, words);
-        assert_eq!(check(&apart(&more, 2).unwrap(), 2), Ok(()), "each has one of them");
+        let expected = "an agent cannot run put 4KiB x 2048 beside get 4KiB x 2049: \
+                        4097 concurrent requests exceed the limit of 4096";
+        assert_eq!(why, expected);
+        assert_eq!(check(&apart(&more, 2).unwrap(), 2), Ok(()), "each agent has one load");
         let mut long = stages(&[&["put 4KiB x 1"]]);
         long[0][0].load.until.time = Duration::from_secs(25 * 3600);
-        assert!(check(&everywhere(&long, 1), 1).unwrap_err().contains("longer than agents can tell of"));
+        assert!(check(&everywhere(&long, 1), 1).unwrap_err().contains("limited to one day"));
         let many = stages(&[&["put 4KiB x 1"; 17]]);
         let why = check(&everywhere(&many, 1), 1).unwrap_err();
-        assert!(why.contains("17 loads at the same time are not within 1 and 16"), "{why}");
+        assert!(why.contains("17 concurrent loads are not allowed: use 1 to 16"), "{why}");
     }
 
     #[test]
-    fn apart_is_refused_where_loads_are_not_as_many_each_time() {
+    fn apart_rejects_stages_of_different_sizes() {
         let (put, get) = ("put 4KiB x 1", "get 4KiB x 1");
         let stages = stages(&[&[put], &[put, get], &[put, get, get]]);
-        assert!(apart(&stages, 6).unwrap_err().contains("as many behind each --beside"));
+        assert!(apart(&stages, 6).unwrap_err().contains("as many after each --beside"));
     }
 }

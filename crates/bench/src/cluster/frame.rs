@@ -1,5 +1,5 @@
-//! Frames: a length, and so many bytes. A longer one than is waited for is refused by its length; memory grows with the bytes
-//! that came and never with a length that was only claimed. Whoever is silent too long is taken for dead.
+//! Length-prefixed frames. A frame beyond the maximum is rejected by its length. Memory grows with the bytes received,
+//! never with a length that was only claimed. A peer that is silent for too long is considered dead.
 
 use std::fmt;
 use std::io;
@@ -9,25 +9,25 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-/// Bytes of the length.
-const HEAD: usize = 4;
-/// Bytes that are read at once, at the least.
-const PIECE: usize = 16 << 10;
+/// Bytes of the length prefix.
+const LENGTH_BYTES: usize = 4;
+/// Minimum buffer space for a read, in bytes.
+const MIN_READ_BYTES: usize = 16 << 10;
 
-/// Why nothing more is heard from the other end.
+/// A connection error.
 #[derive(Debug)]
 pub enum Broken {
-    /// It ended the connection.
+    /// The peer closed the connection.
     Closed,
-    /// It said nothing, or took nothing, for so long.
+    /// The peer sent nothing, or accepted nothing, for this time.
     Silent(Duration),
-    /// It claims a frame of so many bytes, more than there may be.
+    /// A frame has this length, which exceeds the given maximum.
     TooLarge(usize, usize),
-    /// A frame does not come from whoever has the key, or is not the next one.
+    /// A frame has a wrong MAC or sequence number.
     Forged,
-    /// A frame cannot be read.
+    /// A message cannot be parsed.
     Unreadable(serde_json::Error),
-    /// It said something else than what was its turn.
+    /// The peer sent something else than the expected message.
     Unexpected(&'static str),
     /// The network failed.
     Network(io::Error),
@@ -36,14 +36,14 @@ pub enum Broken {
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Closed => write!(f, "it ended the connection"),
-            Self::Silent(time) => write!(f, "nothing was heard of it for {} s", time.as_secs_f64()),
-            Self::TooLarge(claimed, most) => {
-                write!(f, "it claims to send {claimed} bytes at once, of which {most} are the most")
+            Self::Closed => write!(f, "it closed the connection"),
+            Self::Silent(time) => write!(f, "it has not responded for {} s", time.as_secs_f64()),
+            Self::TooLarge(claimed, max) => {
+                write!(f, "it announced a message of {claimed} bytes, but the limit is {max}")
             }
-            Self::Forged => write!(f, "what came was changed, or comes from somebody else"),
-            Self::Unreadable(e) => write!(f, "what it says cannot be read: {e}"),
-            Self::Unexpected(turn) => write!(f, "it said something else where {turn} was its turn"),
+            Self::Forged => write!(f, "a message was altered or is from someone else"),
+            Self::Unreadable(e) => write!(f, "a message cannot be parsed: {e}"),
+            Self::Unexpected(expected) => write!(f, "it sent another message instead of {expected}"),
             Self::Network(e) => write!(f, "{e}"),
         }
     }
@@ -63,46 +63,45 @@ impl From<io::Error> for Broken {
     }
 }
 
-/// One end's ear.
+/// Reads frames.
 pub struct Reader<R> {
     from: R,
-    came: BytesMut,
+    received: BytesMut,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
     pub fn new(from: R) -> Self {
-        Self { from, came: BytesMut::new() }
+        Self { from, received: BytesMut::new() }
     }
 
-    /// The same, whatever it listens to.
+    /// Erases the type of the stream.
     pub fn boxed(self) -> Reader<Box<dyn AsyncRead + Send + Unpin>>
     where
         R: Send + 'static,
     {
-        Reader { from: Box::new(self.from), came: self.came }
+        Reader { from: Box::new(self.from), received: self.received }
     }
 
-    /// Whether some of a frame came that is not whole yet.
+    /// Returns true if part of a frame was received.
     pub fn has_begun(&self) -> bool {
-        !self.came.is_empty()
+        !self.received.is_empty()
     }
 
-    /// The next frame, of `most` bytes at the most, from an end that is never silent for so long. Dropping the future loses
-    /// nothing.
-    pub async fn next(&mut self, most: usize, silence: Duration) -> Result<BytesMut, Broken> {
+    /// Reads the next frame, of at most `max_bytes`. Fails if nothing arrives for the time `silence`. Cancel-safe.
+    pub async fn next(&mut self, max_bytes: usize, silence: Duration) -> Result<BytesMut, Broken> {
         loop {
-            if let Some(head) = self.came.first_chunk::<HEAD>() {
+            if let Some(head) = self.received.first_chunk::<LENGTH_BYTES>() {
                 let length = usize::try_from(u32::from_be_bytes(*head)).unwrap_or(usize::MAX);
-                if length > most {
-                    return Err(Broken::TooLarge(length, most));
+                if length > max_bytes {
+                    return Err(Broken::TooLarge(length, max_bytes));
                 }
-                if self.came.len() >= HEAD + length {
-                    let mut frame = self.came.split_to(HEAD + length);
-                    return Ok(frame.split_off(HEAD));
+                if self.received.len() >= LENGTH_BYTES + length {
+                    let mut frame = self.received.split_to(LENGTH_BYTES + length);
+                    return Ok(frame.split_off(LENGTH_BYTES));
                 }
             }
-            self.came.reserve(PIECE);
-            let read = timeout(silence, self.from.read_buf(&mut self.came)).await;
+            self.received.reserve(MIN_READ_BYTES);
+            let read = timeout(silence, self.from.read_buf(&mut self.received)).await;
             if read.map_err(|_| Broken::Silent(silence))?? == 0 {
                 return Err(Broken::Closed);
             }
@@ -110,10 +109,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 }
 
-/// Sends a frame to an end that always takes some of it within `silence`.
+/// Writes a frame. Fails if the peer accepts nothing for the time `silence`.
 pub async fn write<W: AsyncWrite + Unpin>(to: &mut W, frame: &[u8], silence: Duration) -> Result<(), Broken> {
-    let most = u32::MAX as usize;
-    let length = u32::try_from(frame.len()).map_err(|_| Broken::TooLarge(frame.len(), most))?;
+    let max_bytes = u32::MAX as usize;
+    let length = u32::try_from(frame.len()).map_err(|_| Broken::TooLarge(frame.len(), max_bytes))?;
     for mut bytes in [&length.to_be_bytes()[..], frame] {
         while !bytes.is_empty() {
             let written = timeout(silence, to.write(bytes)).await.map_err(|_| Broken::Silent(silence))??;

@@ -1,11 +1,11 @@
-//! What the fuzz target of the cluster's frames and handshake in `fuzz/` calls: it makes a case out of any bytes and panics
-//! where either end does not keep its word to a stranger: it takes no more than it needs, says nothing that shows the key, lets
-//! nobody in who does not have it, and is done in time. The property tests below call the same function, so that every
-//! build runs a little of what the fuzzer runs for long.
+//! Entry point of the fuzz target in `fuzz/` for frames and handshake. It derives a case from arbitrary bytes and
+//! panics if an end violates its guarantees towards an untrusted peer: bounded memory, no leak of the key, no access
+//! without it, and an end in bounded time. The property tests below call the same function, so that every build runs a
+//! few cases.
 //!
-//! Behind the feature `fuzzing`, which only `fuzz/` sets. No interface for anybody else.
+//! Behind the feature `fuzzing`, which only `fuzz/` enables. Not a public interface.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a target fails")]
+#![allow(clippy::unwrap_used, reason = "a fuzz target reports failures by panicking")]
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -20,25 +20,25 @@ use super::link::{Link, SILENCE, Seal};
 use super::messages::{Answer, MOST_ANSWERED, MOST_ASKED, Request, check};
 use crate::result::{Part, merge};
 
-/// More than either end takes of a stranger, and says to one.
-const MOST_TAKEN: usize = 64 << 10;
-const MOST_SAID: usize = 1 << 10;
-/// Between two pieces of somebody slow: not so long that it would be taken for dead.
+/// Upper bounds of the bytes that an end reads from, and sends to, an unauthenticated peer.
+const MAX_READ_BYTES: usize = 64 << 10;
+const MAX_SENT_BYTES: usize = 1 << 10;
+/// Pause of a slow peer between two chunks. Shorter than the time after which it is considered dead.
 const PAUSE: Duration = Duration::from_secs(3);
-/// Clocks and tasks of the runtime are not exact.
-const SLACK: Duration = Duration::from_millis(10);
+/// Tolerance for the inexact timers of the runtime.
+const TOLERANCE: Duration = Duration::from_millis(10);
 
-/// One byte that says who it is (a stranger who speaks with an agent, with a coordinator, one who changes a byte of what two
-/// honest ends say, or one who has the key), one for how what is said arrives, and the rest.
+/// Runs one case. The first byte selects the peer: unauthenticated towards an agent or a coordinator, altering a byte
+/// between two honest ends, or authenticated. The second byte selects how data arrives. The rest is the data.
 pub fn stranger(data: &[u8]) {
     let Some((head, rest)) = data.split_first_chunk::<2>() else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(async {
         match head[0] % 4 {
-            0 => speaks_with(Role::Agent, head[1], rest).await,
-            1 => speaks_with(Role::Coordinator, head[1], rest).await,
-            2 => changes_a_byte(head[1], rest).await,
-            _ => has_the_key(head[1], rest).await,
+            0 => check_unauthenticated(Role::Agent, head[1], rest).await,
+            1 => check_unauthenticated(Role::Coordinator, head[1], rest).await,
+            2 => check_altered_byte(head[1], rest).await,
+            _ => check_authenticated(head[1], rest).await,
         }
     });
 }
@@ -47,19 +47,19 @@ fn key() -> Key {
     Key::new(b"a key of sixteen and more").unwrap()
 }
 
-/// Bytes that come in pieces, and perhaps slowly; then the connection ends, or nothing more is heard. It notes what was taken, and
-/// how much would have been at once.
-struct Saying<'a> {
+/// A stream that delivers bytes in chunks, optionally slowly, and then closes or stays silent. It records the total
+/// bytes read and the largest buffer offered.
+struct ChunkedStream<'a> {
     bytes: &'a [u8],
-    piece: usize,
-    ends: bool,
-    /// Until the next piece.
+    chunk: usize,
+    closes: bool,
+    /// Pause before the next chunk.
     pause: Option<Pin<Box<Sleep>>>,
-    taken: &'a mut usize,
-    room: &'a mut usize,
+    read_bytes: &'a mut usize,
+    max_buffer: &'a mut usize,
 }
 
-impl AsyncRead for Saying<'_> {
+impl AsyncRead for ChunkedStream<'_> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -70,32 +70,42 @@ impl AsyncRead for Saying<'_> {
             ready!(pause.as_mut().poll(context));
             pause.as_mut().reset(Instant::now() + PAUSE);
         }
-        *this.room = (*this.room).max(into.remaining());
-        let length = this.piece.min(into.remaining()).min(this.bytes.len());
-        let (piece, rest) = this.bytes.split_at(length);
-        into.put_slice(piece);
+        *this.max_buffer = (*this.max_buffer).max(into.remaining());
+        let length = this.chunk.min(into.remaining()).min(this.bytes.len());
+        let (chunk, rest) = this.bytes.split_at(length);
+        into.put_slice(chunk);
         this.bytes = rest;
-        *this.taken += length;
-        // A timer wakes whoever waits for more.
-        if length > 0 || this.ends { Poll::Ready(Ok(())) } else { Poll::Pending }
+        *this.read_bytes += length;
+        // The deadline of the reader wakes its task.
+        if length > 0 || this.closes { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 }
 
-async fn speaks_with(role: Role, way: u8, bytes: &[u8]) {
-    let (mut taken, mut room, mut said) = (0, 0, Vec::new());
-    let (ends, is_slow, piece) = (way & 1 == 0, way & 2 != 0, 1 + usize::from(way >> 2) * 74);
+async fn check_unauthenticated(role: Role, mode: u8, bytes: &[u8]) {
+    let (mut read_bytes, mut max_buffer, mut sent) = (0, 0, Vec::new());
+    let (closes, is_slow, chunk) = (mode & 1 == 0, mode & 2 != 0, 1 + usize::from(mode >> 2) * 74);
     let pause = is_slow.then(|| Box::pin(sleep(PAUSE)));
     let begun = Instant::now();
-    let from = Saying { bytes, piece, ends, pause, taken: &mut taken, room: &mut room };
-    let met = shake(role, &key(), from, &mut said).await;
-    assert!(met.is_err(), "who does not have the key was let in");
-    assert!(begun.elapsed() <= TIME + SLACK, "{:?}", begun.elapsed());
-    assert!(taken <= MOST_TAKEN && room <= MOST_TAKEN, "{taken} bytes were taken, and {room} at once");
-    assert!(said.len() <= MOST_SAID, "{}", String::from_utf8_lossy(&said));
+    let from = ChunkedStream {
+        bytes,
+        chunk,
+        closes,
+        pause,
+        read_bytes: &mut read_bytes,
+        max_buffer: &mut max_buffer,
+    };
+    let met = shake(role, &key(), from, &mut sent).await;
+    assert!(met.is_err(), "a peer without the key was accepted");
+    assert!(begun.elapsed() <= TIME + TOLERANCE, "{:?}", begun.elapsed());
+    assert!(
+        read_bytes <= MAX_READ_BYTES && max_buffer <= MAX_READ_BYTES,
+        "{read_bytes} bytes were read, with a buffer of {max_buffer}"
+    );
+    assert!(sent.len() <= MAX_SENT_BYTES, "{}", String::from_utf8_lossy(&sent));
     let proof = b"\"proof\"";
-    let is_shown = said.windows(proof.len()).any(|words| words == proof);
-    // A coordinator shows first that it has the key; an agent shows strangers nothing.
-    assert!(role == Role::Coordinator || !is_shown, "{}", String::from_utf8_lossy(&said));
+    let has_proof = sent.windows(proof.len()).any(|window| window == proof);
+    // A coordinator proves the key first; an agent must not prove it to an unauthenticated peer.
+    assert!(role == Role::Coordinator || !has_proof, "{}", String::from_utf8_lossy(&sent));
 }
 
 type End = Shaken<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>>;
@@ -105,45 +115,46 @@ async fn meet(role: Role, stream: DuplexStream) -> Option<End> {
     shake(role, &key(), reader, writer).await.ok()
 }
 
-/// Two that have the key, one byte between whom is another: they do not both believe each other.
-async fn changes_a_byte(way: u8, bytes: &[u8]) {
-    let Some((place, _)) = bytes.split_first_chunk::<2>() else { return };
-    let place = usize::from(u16::from_be_bytes(*place)) % 600;
+/// Two ends have the key, and one byte between them is altered: they must not both accept each other.
+async fn check_altered_byte(mode: u8, bytes: &[u8]) {
+    let Some((position, _)) = bytes.split_first_chunk::<2>() else { return };
+    let position = usize::from(u16::from_be_bytes(*position)) % 600;
     let (coordinator, near) = duplex(4 << 10);
     let (far, agent) = duplex(4 << 10);
     let ((near_reader, near_writer), (far_reader, far_writer)) = (split(near), split(far));
-    let (there, back) = if way & 1 == 0 { (Some(place), None) } else { (None, Some(place)) };
-    let change = 1 << (way >> 1 & 7);
+    let (there, back) = if mode & 1 == 0 { (Some(position), None) } else { (None, Some(position)) };
+    let change = 1 << (mode >> 1 & 7);
     let begun = Instant::now();
     let ends = async { tokio::join!(meet(Role::Coordinator, coordinator), meet(Role::Agent, agent)) };
-    let carried = async {
+    let forwarded = async {
         tokio::join!(
-            carry(near_reader, far_writer, there, change),
-            carry(far_reader, near_writer, back, change)
+            forward(near_reader, far_writer, there, change),
+            forward(far_reader, near_writer, back, change)
         )
     };
-    let ((coordinator, agent), (there, back)) = tokio::join!(ends, carried);
-    assert!(begun.elapsed() <= 2 * TIME + SLACK, "{:?}", begun.elapsed());
-    assert!(coordinator.is_none() || agent.is_none() || !(there || back), "a changed byte was believed");
+    let ((coordinator, agent), (there, back)) = tokio::join!(ends, forwarded);
+    assert!(begun.elapsed() <= 2 * TIME + TOLERANCE, "{:?}", begun.elapsed());
+    assert!(coordinator.is_none() || agent.is_none() || !(there || back), "an altered byte was accepted");
 }
 
-/// Carries bytes until there are none, and changes one; whether it came so far.
-async fn carry(
+/// Forwards bytes until the end and alters the one at `position`. Returns true if it was reached.
+async fn forward(
     mut from: ReadHalf<DuplexStream>,
     mut to: WriteHalf<DuplexStream>,
-    place: Option<usize>,
+    position: Option<usize>,
     change: u8,
 ) -> bool {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let (mut buffer, mut at, mut has_changed) = ([0; 512], 0, false);
+    let (mut buffer, mut at, mut was_altered) = ([0; 512], 0, false);
     loop {
         let length = match tokio::time::timeout(TIME, from.read(&mut buffer)).await {
             Ok(Ok(length @ 1..)) => length,
             _ => break,
         };
-        if let Some(byte) = place.and_then(|place| buffer[..length].get_mut(place.checked_sub(at)?)) {
+        if let Some(byte) = position.and_then(|position| buffer[..length].get_mut(position.checked_sub(at)?))
+        {
             *byte ^= change;
-            has_changed = true;
+            was_altered = true;
         }
         at += length;
         if to.write_all(&buffer[..length]).await.is_err() {
@@ -151,29 +162,29 @@ async fn carry(
         }
     }
     let _ = to.shutdown().await;
-    has_changed
+    was_altered
 }
 
-/// What comes behind the handshake: from somebody who has the key, and from one who took over the connection and sends bytes, or
-/// seals them with what the other direction is sealed with.
-async fn has_the_key(way: u8, bytes: &[u8]) {
+/// Messages after the handshake: from a peer with the key, and from one who took over the connection and sends raw
+/// bytes, or bytes sealed with the key of the other direction.
+async fn check_authenticated(mode: u8, bytes: &[u8]) {
     let (one, other) = duplex(1 << 20);
     let (coordinator, agent) = tokio::join!(meet(Role::Coordinator, one), meet(Role::Agent, other));
     let (coordinator, agent) = (coordinator.unwrap(), agent.unwrap());
     let begun = Instant::now();
-    let is_sealed = way & 1 == 0;
-    let frame = |sends, hears| match way & 5 {
+    let is_sealed = mode & 1 == 0;
+    let frame = |sends, hears| match mode & 5 {
         1 => bytes.to_vec(),
         5 => Seal::new(hears).close(bytes),
         _ => Seal::new(sends).close(bytes),
     };
-    if way & 2 == 0 {
+    if mode & 2 == 0 {
         let End { sends, hears, mut writer, reader } = coordinator;
         frame::write(&mut writer, &frame(sends, hears), SILENCE).await.unwrap();
         let mut link = Link::new(agent, MOST_ASKED, || 0_u64);
         if let Ok(request) = link.next::<Request>().await {
-            assert!(is_sealed, "what was not sealed was heard");
-            judge(&request);
+            assert!(is_sealed, "an unsealed message was accepted");
+            check_request(&request);
         }
         drop((reader, writer));
     } else {
@@ -181,21 +192,21 @@ async fn has_the_key(way: u8, bytes: &[u8]) {
         frame::write(&mut writer, &frame(sends, hears), SILENCE).await.unwrap();
         let mut link = Link::new(coordinator, MOST_ANSWERED, || 0_u64);
         if let Ok(answer) = link.next::<Answer>().await {
-            assert!(is_sealed, "what was not sealed was heard");
-            add(answer);
+            assert!(is_sealed, "an unsealed message was accepted");
+            check_merge(answer);
         }
         drop((reader, writer));
     }
-    assert!(begun.elapsed() <= SILENCE + SLACK, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() <= SILENCE + TOLERANCE, "{:?}", begun.elapsed());
 }
 
-/// What a coordinator asks is refused, or can be done.
-fn judge(request: &Request) {
+/// A coordinator's request must be rejected or valid.
+fn check_request(request: &Request) {
     match request {
         Request::Prepare(stage) => {
-            let judged = check(stage, 2, 1 << 40);
-            assert!(judged.is_err() || (1..=2).contains(&stage.len()));
-            assert!(judged.is_err() || stage.iter().all(|step| step.sizes.most() <= 1 << 40));
+            let checked = check(stage, 2, 1 << 40);
+            assert!(checked.is_err() || (1..=2).contains(&stage.len()));
+            assert!(checked.is_err() || stage.iter().all(|step| step.sizes.most() <= 1 << 40));
         }
         Request::Open(job) => {
             let name = job.own();
@@ -205,8 +216,8 @@ fn judge(request: &Request) {
     }
 }
 
-/// What an agent measured can be added up, whatever it says.
-fn add(answer: Answer) {
+/// Measurements of an agent can be merged, whatever values they contain.
+fn check_merge(answer: Answer) {
     if let Answer::Cell(cell) = answer {
         let part = |agent: &str| Part { agent: agent.to_owned(), cores: 1, cell: (*cell).clone() };
         assert_eq!(merge(vec![part("one"), part("two")], Duration::ZERO).unwrap().agents.len(), 2);

@@ -1,12 +1,12 @@
-//! How both ends show each other that they have the same key, and agree on keys for what follows.
+//! Mutual authentication with a shared key, and derivation of session keys.
 //!
-//! Each says a number that nobody used before; then the coordinator, and after it the agent, sends HMAC-SHA256 under the key
-//! over its role, the version and both numbers. Who only heard others say it cannot answer new numbers, and who sends back
-//! what it was sent has the wrong role. The agent answers second, so that whoever knows no key learns nothing to try keys
-//! on. What is sent later is sealed with a key for each direction, made of the same numbers.
+//! Each end sends a nonce. Then the coordinator, and after it the agent, sends HMAC-SHA256 under the key over its role,
+//! the version and both nonces. Fresh nonces prevent replay; the role prevents reflection. The agent proves second, so
+//! that a client without the key gets nothing to test guessed keys against. Later frames use a separate MAC key for
+//! each direction, derived from the same nonces.
 //!
-//! Up to here the other end may be anybody: frames are short, there is one deadline for all of it, and what is said in
-//! refusal are words of our own, not those of the other end.
+//! During the handshake, the peer is untrusted: frames are short, one deadline covers everything, and error messages
+//! never repeat text from the peer.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,17 +19,17 @@ use tokio::time::timeout;
 
 use super::frame::{self, Broken, Reader};
 
-/// What they speak. It changes where one of before would misunderstand it.
+/// Version of the protocol. It changes when the previous version would misinterpret a message.
 pub const VERSION: u32 = 3;
 const PROTOCOL: &str = "tradewind-bench-cluster";
-/// A frame of the handshake has no more bytes.
-const MOST: usize = 1 << 10;
-/// All of it takes no longer.
+/// Maximum size of a handshake frame, in bytes.
+const MAX_FRAME_BYTES: usize = 1 << 10;
+/// Deadline of the whole handshake.
 pub const TIME: Duration = Duration::from_secs(5);
-/// A shorter key could be guessed.
-const LEAST_KEY: usize = 16;
+/// Minimum length of a key, in bytes. A shorter key could be guessed.
+const MIN_KEY_BYTES: usize = 16;
 
-/// What agents and their coordinator share. It is never shown.
+/// The key that agents and coordinator share. It is never printed.
 #[derive(Clone)]
 pub struct Key(hmac::Key);
 
@@ -40,40 +40,41 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// Of these bytes, 16 at the least; otherwise why not, in words.
+    /// Creates a key. Fails if the secret has less than 16 bytes.
     pub fn new(secret: &[u8]) -> Result<Self, String> {
-        if secret.len() < LEAST_KEY {
+        if secret.len() < MIN_KEY_BYTES {
             let length = secret.len();
             return Err(format!(
-                "the key has {length} bytes, and {LEAST_KEY} are the least: make one with `openssl rand -hex 32`"
+                "the key has {length} bytes, but at least {MIN_KEY_BYTES} are required: create one with \
+                 `openssl rand -hex 32`"
             ));
         }
         Ok(Self(hmac::Key::new(HMAC_SHA256, secret)))
     }
 
-    fn sign(&self, role: Role, what: &str, numbers: &Numbers) -> Tag {
+    fn sign(&self, role: Role, purpose: &str, nonces: &Nonces) -> Tag {
         let mut signing = hmac::Context::with_key(&self.0);
-        signing.update(format!("{PROTOCOL}/{VERSION} {} {what}\n", role.name()).as_bytes());
-        signing.update(&numbers.coordinator);
-        signing.update(&numbers.agent);
+        signing.update(format!("{PROTOCOL}/{VERSION} {} {purpose}\n", role.name()).as_bytes());
+        signing.update(&nonces.coordinator);
+        signing.update(&nonces.agent);
         signing.sign()
     }
 
-    fn verify(&self, role: Role, numbers: &Numbers, proof: &[u8]) -> bool {
-        let mut said = format!("{PROTOCOL}/{VERSION} {} {PROOF}\n", role.name()).into_bytes();
-        said.extend([numbers.coordinator, numbers.agent].concat());
-        // It takes as long wherever they differ.
-        hmac::verify(&self.0, &said, proof).is_ok()
+    fn verify(&self, role: Role, nonces: &Nonces, proof: &[u8]) -> bool {
+        let mut signed = format!("{PROTOCOL}/{VERSION} {} {PROOF}\n", role.name()).into_bytes();
+        signed.extend([nonces.coordinator, nonces.agent].concat());
+        // The comparison takes constant time.
+        hmac::verify(&self.0, &signed, proof).is_ok()
     }
 
-    fn seals(&self, role: Role, numbers: &Numbers) -> hmac::Key {
-        hmac::Key::new(HMAC_SHA256, self.sign(role, "frames", numbers).as_ref())
+    fn session_key(&self, role: Role, nonces: &Nonces) -> hmac::Key {
+        hmac::Key::new(HMAC_SHA256, self.sign(role, "frames", nonces).as_ref())
     }
 }
 
 const PROOF: &str = "proof";
 
-/// Which end.
+/// The role of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Coordinator,
@@ -96,13 +97,13 @@ impl Role {
     }
 }
 
-/// What each end said that nobody said before.
-struct Numbers {
+/// The random nonces of both ends.
+struct Nonces {
     coordinator: [u8; 32],
     agent: [u8; 32],
 }
 
-/// What is said in clear.
+/// A handshake message, sent without a MAC.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Greeting {
@@ -111,28 +112,28 @@ enum Greeting {
     Refused(Refusal),
 }
 
-/// Why an end does not speak with the other.
+/// The reason why an end rejects its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Refusal {
-    /// It speaks this version.
+    /// The versions differ. This is the version of the rejecting end.
     Version(u32),
-    /// The key is another.
+    /// The keys differ.
     Key,
 }
 
-/// Why no connection came about.
+/// A failed handshake.
 #[derive(Debug)]
 pub enum Stranger {
-    /// The other end said so.
+    /// The peer rejected this end.
     Refused(Refusal),
-    /// It speaks this version.
+    /// The peer uses this version.
     Version(u32),
-    /// It does not have the key.
+    /// The peer does not have the key.
     Key,
-    /// It speaks something else, or not at all.
+    /// The peer uses another protocol or does not respond.
     Broken(Broken),
-    /// This system gives no random numbers.
+    /// The system's random number generator failed.
     NoRandom,
 }
 
@@ -142,16 +143,16 @@ impl fmt::Display for Stranger {
             Self::Refused(Refusal::Version(version)) | Self::Version(version) => {
                 write!(
                     f,
-                    "it speaks version {version} of the protocol, and this is {VERSION}: use the same tradewind on all machines"
+                    "its protocol version is {version}, not {VERSION}: use the same tradewind version on all machines"
                 )
             }
-            Self::Refused(Refusal::Key) => write!(f, "it has another key"),
+            Self::Refused(Refusal::Key) => write!(f, "it has a different key"),
             Self::Key => write!(f, "it does not have the key"),
             Self::Broken(Broken::TooLarge(..) | Broken::Unreadable(_) | Broken::Unexpected(_)) => {
-                write!(f, "what answers there is not tradewind")
+                write!(f, "the peer is not a tradewind agent or coordinator")
             }
             Self::Broken(broken) => write!(f, "{broken}"),
-            Self::NoRandom => write!(f, "this system gives no random numbers"),
+            Self::NoRandom => write!(f, "the system's random number generator failed"),
         }
     }
 }
@@ -162,82 +163,82 @@ impl From<Broken> for Stranger {
     }
 }
 
-/// A connection whose other end has the key.
+/// An authenticated connection.
 pub struct Shaken<R, W> {
     pub reader: Reader<R>,
     pub writer: W,
-    /// Of what this end sends.
+    /// MAC key for sending.
     pub sends: hmac::Key,
-    /// Of what it hears.
+    /// MAC key for receiving.
     pub hears: hmac::Key,
 }
 
-/// Shows the other end that this one has the key, and finds out whether the other has it. Who is told why not is told
-/// nothing else.
+/// Performs the handshake: proves to the peer that this end has the key, and verifies the peer's proof. A rejected peer
+/// learns only the reason.
 pub async fn shake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     role: Role,
     key: &Key,
     from: R,
     to: W,
 ) -> Result<Shaken<R, W>, Stranger> {
-    let mut ends = Ends { reader: Reader::new(from), writer: to };
-    let numbers = timeout(TIME, ends.shake(role, key)).await;
-    let numbers = numbers.map_err(|_| Broken::Silent(TIME))??;
-    let (sends, hears) = (key.seals(role, &numbers), key.seals(role.other(), &numbers));
-    Ok(Shaken { reader: ends.reader, writer: ends.writer, sends, hears })
+    let mut stream = Stream { reader: Reader::new(from), writer: to };
+    let nonces = timeout(TIME, stream.shake(role, key)).await;
+    let nonces = nonces.map_err(|_| Broken::Silent(TIME))??;
+    let (sends, hears) = (key.session_key(role, &nonces), key.session_key(role.other(), &nonces));
+    Ok(Shaken { reader: stream.reader, writer: stream.writer, sends, hears })
 }
 
-struct Ends<R, W> {
+struct Stream<R, W> {
     reader: Reader<R>,
     writer: W,
 }
 
-impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Ends<R, W> {
-    async fn shake(&mut self, role: Role, key: &Key) -> Result<Numbers, Stranger> {
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Stream<R, W> {
+    async fn shake(&mut self, role: Role, key: &Key) -> Result<Nonces, Stranger> {
         let mut mine = [0; 32];
         SystemRandom::new().fill(&mut mine).map_err(|_| Stranger::NoRandom)?;
         let hello = Greeting::Hello { protocol: PROTOCOL.to_owned(), version: VERSION, number: mine };
         if role == Role::Coordinator {
-            self.say(&hello).await?;
-            let numbers = Numbers { coordinator: mine, agent: self.hello().await? };
-            self.prove(role, key, &numbers).await?;
-            self.check(role.other(), key, &numbers).await?;
-            return Ok(numbers);
+            self.send(&hello).await?;
+            let nonces = Nonces { coordinator: mine, agent: self.receive_hello().await? };
+            self.send_proof(role, key, &nonces).await?;
+            self.verify_proof(role.other(), key, &nonces).await?;
+            return Ok(nonces);
         }
-        let theirs = match self.hello().await {
+        let theirs = match self.receive_hello().await {
             Err(Stranger::Version(version)) => {
-                self.say(&Greeting::Refused(Refusal::Version(VERSION))).await?;
+                self.send(&Greeting::Refused(Refusal::Version(VERSION))).await?;
                 return Err(Stranger::Version(version));
             }
             theirs => theirs?,
         };
-        self.say(&hello).await?;
-        let numbers = Numbers { coordinator: theirs, agent: mine };
-        if let Err(stranger) = self.check(role.other(), key, &numbers).await {
+        self.send(&hello).await?;
+        let nonces = Nonces { coordinator: theirs, agent: mine };
+        if let Err(stranger) = self.verify_proof(role.other(), key, &nonces).await {
             if matches!(stranger, Stranger::Key) {
-                self.say(&Greeting::Refused(Refusal::Key)).await?;
+                self.send(&Greeting::Refused(Refusal::Key)).await?;
             }
             return Err(stranger);
         }
-        self.prove(role, key, &numbers).await?;
-        Ok(numbers)
+        self.send_proof(role, key, &nonces).await?;
+        Ok(nonces)
     }
 
-    async fn say(&mut self, greeting: &Greeting) -> Result<(), Broken> {
-        let said = serde_json::to_vec(greeting).map_err(Broken::Unreadable)?;
-        frame::write(&mut self.writer, &said, TIME).await
+    async fn send(&mut self, greeting: &Greeting) -> Result<(), Broken> {
+        let message = serde_json::to_vec(greeting).map_err(Broken::Unreadable)?;
+        frame::write(&mut self.writer, &message, TIME).await
     }
 
-    async fn hear(&mut self) -> Result<Greeting, Stranger> {
-        let heard = self.reader.next(MOST, TIME).await?;
-        match serde_json::from_slice(&heard).map_err(Broken::Unreadable)? {
+    async fn receive(&mut self) -> Result<Greeting, Stranger> {
+        let message = self.reader.next(MAX_FRAME_BYTES, TIME).await?;
+        match serde_json::from_slice(&message).map_err(Broken::Unreadable)? {
             Greeting::Refused(refusal) => Err(Stranger::Refused(refusal)),
             greeting => Ok(greeting),
         }
     }
 
-    async fn hello(&mut self) -> Result<[u8; 32], Stranger> {
-        match self.hear().await? {
+    async fn receive_hello(&mut self) -> Result<[u8; 32], Stranger> {
+        match self.receive().await? {
             Greeting::Hello { protocol, version, .. } if protocol == PROTOCOL && version != VERSION => {
                 Err(Stranger::Version(version))
             }
@@ -246,15 +247,15 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Ends<R, W> {
         }
     }
 
-    async fn prove(&mut self, role: Role, key: &Key, numbers: &Numbers) -> Result<(), Broken> {
+    async fn send_proof(&mut self, role: Role, key: &Key, nonces: &Nonces) -> Result<(), Broken> {
         let mut proof = [0; 32];
-        proof.copy_from_slice(key.sign(role, PROOF, numbers).as_ref());
-        self.say(&Greeting::Proof(proof)).await
+        proof.copy_from_slice(key.sign(role, PROOF, nonces).as_ref());
+        self.send(&Greeting::Proof(proof)).await
     }
 
-    async fn check(&mut self, role: Role, key: &Key, numbers: &Numbers) -> Result<(), Stranger> {
-        match self.hear().await? {
-            Greeting::Proof(proof) if key.verify(role, numbers, &proof) => Ok(()),
+    async fn verify_proof(&mut self, role: Role, key: &Key, nonces: &Nonces) -> Result<(), Stranger> {
+        match self.receive().await? {
+            Greeting::Proof(proof) if key.verify(role, nonces, &proof) => Ok(()),
             Greeting::Proof(_) => Err(Stranger::Key),
             _ => Err(Broken::Unexpected("a proof of the key").into()),
         }

@@ -1,6 +1,6 @@
-//! A connection behind its handshake: messages as JSON, each in a frame with its number and a code over both, under the key of
-//! its direction. One that was changed, repeated, left out or comes from the other direction breaks the connection before
-//! anything of it is read. Each end says something every second, so that a dead one is noticed.
+//! An authenticated connection. Each message is JSON in a frame with its sequence number and a MAC over both, under the
+//! key of its direction. A message that was altered, replayed, omitted or reflected breaks the connection before it is
+//! parsed. Each end sends a message at least every second, so that a dead peer is noticed.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use tokio::time::timeout;
 use super::frame::{self, Broken, Reader};
 use super::handshake::Shaken;
 
-/// How often an end says that it is there.
+/// Interval of the heartbeat.
 pub const BEAT: Duration = Duration::from_secs(1);
-/// An end of which nothing is heard for so long is taken for dead.
+/// Time after which a silent peer is considered dead.
 pub const SILENCE: Duration = Duration::from_secs(8);
-/// Messages that wait to be sent.
-const WAITING: usize = 8;
-/// Bytes of the number of a frame, and of its code.
-const NUMBER: usize = 8;
-const CODE: usize = 32;
+/// Capacity of the send queue, in messages.
+const SEND_QUEUE: usize = 8;
+/// Bytes of the sequence number of a frame, and of its MAC.
+const SEQUENCE_BYTES: usize = 8;
+const MAC_BYTES: usize = 32;
 
-/// Numbers frames and says their codes.
+/// Adds or verifies the sequence number and the MAC of the frames of one direction.
 pub struct Seal {
     key: hmac::Key,
     next: u64,
@@ -36,22 +36,22 @@ impl Seal {
         Self { key, next: 0 }
     }
 
-    /// A frame of a message.
+    /// Seals a message into the next frame.
     pub fn close(&mut self, message: &[u8]) -> Vec<u8> {
-        let mut frame = Vec::with_capacity(NUMBER + message.len() + CODE);
+        let mut frame = Vec::with_capacity(SEQUENCE_BYTES + message.len() + MAC_BYTES);
         frame.extend(self.next.to_be_bytes());
         frame.extend(message);
-        let code = hmac::sign(&self.key, &frame);
-        frame.extend(code.as_ref());
+        let mac = hmac::sign(&self.key, &frame);
+        frame.extend(mac.as_ref());
         self.next += 1;
         frame
     }
 
-    /// The message of a frame, which has to be the next.
+    /// Verifies a frame and returns its message. Fails unless it is the next frame of this direction.
     pub fn open<'a>(&mut self, frame: &'a [u8]) -> Result<&'a [u8], Broken> {
-        let (sealed, code) = frame.split_last_chunk::<CODE>().ok_or(Broken::Forged)?;
-        hmac::verify(&self.key, sealed, code).map_err(|_| Broken::Forged)?;
-        let (number, message) = sealed.split_first_chunk::<NUMBER>().ok_or(Broken::Forged)?;
+        let (sealed, mac) = frame.split_last_chunk::<MAC_BYTES>().ok_or(Broken::Forged)?;
+        hmac::verify(&self.key, sealed, mac).map_err(|_| Broken::Forged)?;
+        let (number, message) = sealed.split_first_chunk::<SEQUENCE_BYTES>().ok_or(Broken::Forged)?;
         if u64::from_be_bytes(*number) != self.next {
             return Err(Broken::Forged);
         }
@@ -60,74 +60,79 @@ impl Seal {
     }
 }
 
-/// See the module. Dropping it ends the connection.
+/// An authenticated connection that sends messages of type `Out`. Dropping it closes the connection.
 pub struct Link<Out> {
     reader: Reader<Box<dyn AsyncRead + Send + Unpin>>,
     hears: Seal,
-    /// A message that is heard has no more bytes.
-    most: usize,
+    /// Maximum size of a received message, in bytes.
+    max_message_bytes: usize,
     outbox: mpsc::Sender<Out>,
-    /// The one task that sends. It ends with the link.
+    /// The task that sends. It ends with the link.
     writer: JoinSet<()>,
 }
 
 impl<Out: Serialize + Send + 'static> Link<Out> {
-    /// Says `beat` every second.
-    pub fn new<R, W>(shaken: Shaken<R, W>, most: usize, beat: impl Fn() -> Out + Send + 'static) -> Self
+    /// Creates a link that receives messages of at most `max_message_bytes` and sends a heartbeat every second.
+    pub fn new<R, W>(
+        shaken: Shaken<R, W>,
+        max_message_bytes: usize,
+        heartbeat: impl Fn() -> Out + Send + 'static,
+    ) -> Self
     where
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
         let Shaken { reader, writer, sends, hears } = shaken;
-        let (outbox, waiting) = mpsc::channel(WAITING);
+        let (outbox, queue) = mpsc::channel(SEND_QUEUE);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
-            if let Err(broken) = speak(writer, Seal::new(sends), waiting, beat).await {
-                tracing::debug!(%broken, "the other end hears nothing more");
+            if let Err(broken) = send_all(writer, Seal::new(sends), queue, heartbeat).await {
+                tracing::debug!(%broken, "cannot send to the peer any more");
             }
         });
-        Self { reader: reader.boxed(), hears: Seal::new(hears), most, outbox, writer: tasks }
+        Self { reader: reader.boxed(), hears: Seal::new(hears), max_message_bytes, outbox, writer: tasks }
     }
 
-    /// The next message. Dropping the future loses nothing.
+    /// Receives the next message. Cancel-safe.
     pub async fn next<In: DeserializeOwned>(&mut self) -> Result<In, Broken> {
-        let frame = self.reader.next(NUMBER + self.most + CODE, SILENCE).await?;
+        let max_frame_bytes = SEQUENCE_BYTES + self.max_message_bytes + MAC_BYTES;
+        let frame = self.reader.next(max_frame_bytes, SILENCE).await?;
         let message = self.hears.open(&frame)?;
         serde_json::from_slice(message).map_err(Broken::Unreadable)
     }
 
-    /// Whether a message is on its way, some of which came.
+    /// Returns true if part of a message was received.
     pub fn is_hearing(&self) -> bool {
         self.reader.has_begun()
     }
 
-    /// Sends a message behind those that wait.
+    /// Queues a message. Waits while the queue is full.
     pub async fn send(&mut self, message: Out) -> Result<(), Broken> {
-        // The writer gives up an end that takes nothing, and with it whoever waits here.
+        // The sending task ends if the peer accepts nothing, which closes the channel and ends this wait.
         self.outbox.send(message).await.map_err(|_| Broken::Closed)
     }
 
-    /// Sends what waits, and ends the connection.
+    /// Sends the queued messages and closes the connection.
     pub async fn close(self) {
         let Self { outbox, mut writer, .. } = self;
         drop(outbox);
-        // One that takes nothing is given up.
+        // A peer that accepts nothing is not waited for.
         let _ = timeout(SILENCE, writer.join_next()).await;
         writer.shutdown().await;
     }
 }
 
-async fn speak<Out: Serialize>(
+async fn send_all<Out: Serialize>(
     mut to: impl AsyncWrite + Unpin,
     mut seal: Seal,
-    mut waiting: mpsc::Receiver<Out>,
-    beat: impl Fn() -> Out,
+    mut queue: mpsc::Receiver<Out>,
+    heartbeat: impl Fn() -> Out,
 ) -> Result<(), Broken> {
     loop {
-        let message = match timeout(BEAT, waiting.recv()).await {
+        let message = match timeout(BEAT, queue.recv()).await {
             Ok(Some(message)) => message,
             Ok(None) => return Ok(()),
-            Err(_) => beat(),
+            Err(_) => heartbeat(),
         };
         let message = serde_json::to_vec(&message).map_err(Broken::Unreadable)?;
         frame::write(&mut to, &seal.close(&message), SILENCE).await?;

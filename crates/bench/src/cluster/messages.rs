@@ -1,5 +1,5 @@
-//! What a coordinator and its agents say to each other behind the handshake. The coordinator asks, one thing at a time; an
-//! agent answers each, and says meanwhile how far it is.
+//! Messages between a coordinator and its agents. The coordinator sends one request at a time. The agent responds to
+//! each and reports its progress until then.
 
 use std::time::Duration;
 
@@ -10,161 +10,162 @@ use crate::load::Pace;
 use crate::result::{Cell, Client};
 use crate::survey::Step;
 
-/// What an agent is told has no more bytes: the longest is a stage.
+/// Maximum size of a request, in bytes. The longest is a stage.
 pub const MOST_ASKED: usize = 1 << 20;
-/// What it answers has no more: whole histograms of each kind of request, and what was done in each tenth of a second of a day.
+/// Maximum size of a response, in bytes: histograms of each kind of request, and a series per 100 ms of a day.
 pub const MOST_ANSWERED: usize = 64 << 20;
-/// Loads of an agent that run at the same time.
+/// Maximum number of concurrent loads of an agent.
 pub const MOST_TOGETHER: usize = 16;
-/// Requests of an agent at a time.
-const MOST_PARALLEL: usize = 4096;
-/// What was done in each tenth of a second of a longer load does not fit into an answer.
-const MOST_TIME: Duration = Duration::from_secs(24 * 3600);
+/// Maximum number of concurrent requests of an agent.
+const MAX_CONCURRENCY: usize = 4096;
+/// Maximum duration of a load. The series of a longer one would not fit into a response.
+const MAX_LOAD_TIME: Duration = Duration::from_secs(24 * 3600);
 
-/// Agents of a run, at the most.
+/// Maximum number of agents of a run.
 pub const MOST_AGENTS: u32 = 64;
 
-/// What all agents are told at first.
+/// The settings of a run that all agents receive first.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// Where it is measured, as agents' own commands would name it.
+    /// Location under test, as it would be given to the agents' own commands.
     pub place: String,
-    /// The number of the run, which the names of its objects have.
+    /// Number of the run, which is part of its object names.
     pub run: u32,
-    /// Loads of each agent that run at the same time, at the most.
+    /// Maximum number of concurrent loads of each agent.
     pub together: usize,
-    /// Requests of each agent at a time, at the most.
+    /// Maximum number of concurrent requests of each agent.
     pub connections: usize,
-    /// Each request has a connection of its own.
+    /// True if each request uses a new connection.
     pub fresh: bool,
-    /// Objects stay when they were measured.
+    /// True if objects are kept after their measurement.
     pub keeps: bool,
 }
 
-/// What is to be measured where. An agent makes its objects below a prefix of this run and of its own, which it builds of
-/// the numbers: a coordinator cannot have anything else removed.
+/// The job of one agent. The agent builds the prefix of its objects from the numbers of the run and the agent, so a
+/// coordinator cannot have other objects removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// As the agent's own commands name it.
+    /// Location under test, as it would be given to the agent's own commands.
     pub place: String,
-    /// The number of the run.
+    /// Number of the run.
     pub run: u32,
-    /// Which of its agents this is, from 1 on.
+    /// Number of the agent, counted from 1.
     pub agent: u32,
-    /// Loads that run at the same time, at the most.
+    /// Maximum number of concurrent loads.
     pub together: usize,
-    /// Requests at a time, at the most.
+    /// Maximum number of concurrent requests.
     pub connections: usize,
-    /// Each request has a connection of its own.
+    /// True if each request uses a new connection.
     pub fresh: bool,
-    /// Objects stay when they were measured.
+    /// True if objects are kept after their measurement.
     pub keeps: bool,
 }
 
 impl Job {
-    /// What the names of all objects of an agent begin with, below the place.
+    /// The prefix of the object names of an agent, below the location.
     pub(super) fn prefix_of(&self, agent: u32) -> String {
         format!("{}agent{agent}/", prefix(self.run))
     }
 
-    /// A name that no other agent of any run has.
+    /// A name that is unique among the agents of all runs.
     #[must_use]
     pub fn own(&self) -> String {
         self.prefix_of(self.agent).trim_end_matches('/').replace('/', "-")
     }
 }
 
-/// What the names of all objects of a run begin with, below the place.
+/// The prefix of the object names of a run, below the location.
 #[must_use]
 pub fn prefix(run: u32) -> String {
     format!("tradewind-bench-{run:08x}/")
 }
 
-/// What a coordinator says.
+/// A message of the coordinator.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// Open the store.
     Open(Job),
-    /// What time is it?
+    /// Read the clock.
     Time,
-    /// Make the objects of these, which run at the same time.
+    /// Create the objects of a stage.
     Prepare(Stage),
-    /// Drive their loads from this moment on, in nanoseconds of the agent's clock.
+    /// Run the loads of the prepared stage, starting at this time of the agent's clock, in nanoseconds.
     Measure { at: u64 },
-    /// Remove what it wrote.
+    /// Remove the objects that the last stage wrote.
     CleanAfter,
-    /// End what is under way.
+    /// Stop the current request.
     Stop,
-    /// Remove everything, also that of agents that were lost.
+    /// Remove all objects, including those of the given lost agents.
     End { lost: Vec<u32> },
-    /// I am there.
+    /// Heartbeat.
     Beat,
 }
 
-/// What an agent says.
+/// A message of an agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// It works for another coordinator.
+    /// Another coordinator is being served.
     Busy,
     /// The store is open.
     Opened { client: Client, store: String, most_object_bytes: u64 },
-    /// In nanoseconds of its clock.
+    /// Time of the agent's clock, in nanoseconds.
     Time(u64),
-    /// The objects are there; not where it was stopped.
+    /// The preparation has ended. `is_whole` is false if it was stopped.
     Prepared { is_whole: bool },
-    /// What came of the next load of the stage. There are none where it was stopped before.
+    /// The measurement of the next load of the stage. None is sent if the stage was stopped before it began.
     Cell(Box<Cell>),
-    /// That was all; and when it began, in nanoseconds of its clock.
+    /// The end of the measurements, with the start time of the stage in nanoseconds of the agent's clock.
     Measured { began: u64 },
-    /// What the last load wrote is removed.
+    /// The objects that the last stage wrote are removed.
     CleanedAfter,
-    /// So many objects were removed, also those of such agents that were lost; and where the store answered, up to now.
+    /// All objects are removed, including those of the given lost agents. `servers` are the store's addresses used so
+    /// far.
     Cleaned { removed: u64, lost: Vec<u32>, servers: Vec<String> },
-    /// It was told to end, does nothing more, and says next that it has removed what it made.
+    /// The agent is shutting down and accepts no further requests. [`Cleaned`](Self::Cleaned) follows.
     Ends,
-    /// It cannot.
+    /// The request failed.
     Failed(String),
-    /// It is there, and has done so much of what it was told: requests, bytes and failures.
+    /// Heartbeat with the progress of the current request: requests, bytes and failures.
     Beat { operations: u64, bytes: u64, failures: u64 },
 }
 
-/// Why an agent does not do such a stage, which has so many loads at the most.
-pub fn check(stage: &[Step], together: usize, most_object_bytes: u64) -> Result<(), String> {
-    if !(1..=together).contains(&stage.len()) {
-        return Err(format!("{} loads at the same time are not within 1 and {together}", stage.len()));
+/// Validates a stage of at most `max_loads` loads. Fails with the reason why an agent rejects it.
+pub fn check(stage: &[Step], max_loads: usize, most_object_bytes: u64) -> Result<(), String> {
+    if !(1..=max_loads).contains(&stage.len()) {
+        return Err(format!("{} concurrent loads are not allowed: use 1 to {max_loads}", stage.len()));
     }
-    let parallel = stage.iter().map(|step| step.load.parallel).fold(0, usize::saturating_add);
-    if parallel > MOST_PARALLEL {
-        return Err(format!("{parallel} requests at a time are more than {MOST_PARALLEL}"));
+    let concurrency = stage.iter().map(|step| step.load.parallel).fold(0, usize::saturating_add);
+    if concurrency > MAX_CONCURRENCY {
+        return Err(format!("{concurrency} concurrent requests exceed the limit of {MAX_CONCURRENCY}"));
     }
     stage.iter().try_for_each(|step| check_one(step, most_object_bytes))
 }
 
 fn check_one(step: &Step, most_object_bytes: u64) -> Result<(), String> {
     let load = &step.load;
-    if !(1..=MOST_PARALLEL).contains(&load.parallel) {
-        return Err(format!("{} requests at a time are not within 1 and {MOST_PARALLEL}", load.parallel));
+    if !(1..=MAX_CONCURRENCY).contains(&load.parallel) {
+        return Err(format!("the concurrency {} is not allowed: use 1 to {MAX_CONCURRENCY}", load.parallel));
     }
-    if load.warm_up.max(load.until.time) > MOST_TIME {
-        return Err("a load of more than a day is longer than agents can tell of".to_owned());
+    if load.warm_up.max(load.until.time) > MAX_LOAD_TIME {
+        return Err("a load on agents is limited to one day".to_owned());
     }
     if !(0.0..=1.0).contains(&load.phase) {
-        return Err(format!("requests cannot be {} of the time between two earlier", load.phase));
+        return Err(format!("the phase {} is not between 0 and 1", load.phase));
     }
     if step.sizes.most() > most_object_bytes {
-        return Err(format!("objects of {} are larger than the store takes", step.sizes));
+        return Err(format!("objects of {} are larger than the limit of the store", step.sizes));
     }
     match load.pace {
         Pace::Open { per_second, .. } if !(1e-6..=1e6).contains(&per_second) => {
-            Err(format!("{per_second} requests a second cannot be"))
+            Err(format!("the rate {per_second}/s is not between 0.000001/s and 1000000/s"))
         }
         _ => Ok(()),
     }
 }
 
-/// Moments of clocks are said in nanoseconds.
+/// Converts a clock time to nanoseconds.
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

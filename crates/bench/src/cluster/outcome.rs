@@ -1,5 +1,5 @@
-//! What agents measured of an act, as one measurement of each load. Loads of an act say something of each other: where what
-//! one of them did is missing, or it was overrun, nobody knows for how long the others ran beside it, and they are marked too.
+//! Merges the measurements of agents into one for each load of a stage. If results of one load are missing or it was
+//! overrun, it is unknown for how long the others ran concurrently with it, so they are marked as well.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::interference::void_beside;
 use crate::load::Pace;
 use crate::result::{Cell, Part, merge};
 
-/// Of the parts of each load of an act, whose agents may have begun so far apart; of loads of which there is none, nothing.
-/// `why` says why parts are missing, where some are.
+/// Merges the parts of each load. Loads without parts are omitted. `apart` is the maximum skew between the starts of
+/// the agents, and `why` the reason for missing parts.
 pub fn cells(act: &[Duty], parts: Vec<Vec<Part>>, apart: Duration, why: &str) -> Vec<Cell> {
     let missing = |(duty, parts): (&Duty, &Vec<Part>)| {
         let (missing, of) = (duty.agents.len().saturating_sub(parts.len()), duty.agents.len());
-        (missing > 0).then(|| format!("what {missing} of {of} agents did"))
+        (missing > 0).then(|| format!("results of {missing} of {of} agents"))
     };
     let missing: Vec<Option<String>> = act.iter().zip(&parts).map(missing).collect();
     let mut cells = Vec::new();
@@ -23,14 +23,14 @@ pub fn cells(act: &[Duty], parts: Vec<Vec<Part>>, apart: Duration, why: &str) ->
         let others = || act.iter().enumerate().filter(|(other, _)| *other != n);
         cell.beside = others().map(|(_, duty)| duty.asked().to_string()).collect();
         if let Some(what) = &missing[n] {
-            cell.notes.push(format!("{what} is missing: {why}"));
+            cell.notes.push(format!("{what} are missing: {why}"));
         } else if let Pace::Open { per_second, .. } = act[n].step.load.pace {
-            // Sums of shares may be off in the last digit, and another name.
+            // The sum of the shares may be off in the last digit, which would change the name.
             cell.rate = Some(per_second);
         }
         for (other, duty) in others() {
             if let Some(what) = &missing[other] {
-                cell.notes.push(format!("{what} of {} beside it is missing: {why}", duty.asked()));
+                cell.notes.push(format!("{what} for the concurrent {} are missing: {why}", duty.asked()));
             }
         }
         if missing.iter().any(Option::is_some) {
@@ -50,7 +50,7 @@ mod tests {
     use crate::result::tests::cell;
     use crate::survey::Survey;
 
-    /// A load on one agent, and another beside it on another one.
+    /// Two concurrent loads on different agents.
     fn act() -> Vec<Duty> {
         let until = Until { requests: None, time: Duration::from_secs(1), stable: None };
         let asked = ["put 4KiB x 4", "get 4KiB x 1"].map(|text| text.parse().unwrap()).to_vec();
@@ -64,17 +64,20 @@ mod tests {
     }
 
     #[test]
-    fn where_all_agents_of_a_load_are_lost_that_beside_it_is_not_whole() {
+    fn load_concurrent_with_a_lost_one_is_partial() {
         let (put, get) = (|| part("put", 4, Ending::Time), || part("get", 1, Ending::Time));
         let whole = cells(&act(), vec![vec![put()], vec![get()]], Duration::ZERO, "");
         assert!(whole.len() == 2 && whole.iter().all(|cell| !cell.is_partial() && cell.notes.is_empty()));
         let left = cells(&act(), vec![Vec::new(), vec![get()]], Duration::ZERO, "it ended");
         assert_eq!((left.len(), left[0].ending), (1, Ending::Stopped));
-        assert_eq!(left[0].notes, ["what 1 of 1 agents did of put 4KiB x 4 beside it is missing: it ended"]);
+        assert_eq!(
+            left[0].notes,
+            ["results of 1 of 1 agents for the concurrent put 4KiB x 4 are missing: it ended"]
+        );
     }
 
     #[test]
-    fn that_beside_one_that_was_overrun_is_void() {
+    fn load_concurrent_with_an_overrun_one_is_void() {
         let (put, get) = (part("put", 4, Ending::Time), part("get", 1, Ending::Overrun));
         let both = cells(&act(), vec![vec![put], vec![get]], Duration::ZERO, "");
         assert!(both.iter().all(Cell::is_void), "{both:?}");

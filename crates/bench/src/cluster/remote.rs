@@ -1,5 +1,5 @@
-//! An agent as its coordinator sees it: what it is asked, one thing at a time, and what it answers within which time. It is
-//! lost with its connection, and nothing more is asked of it then.
+//! The coordinator's view of an agent: sends one request at a time and waits for the response with a timeout. An agent
+//! is lost with its connection and gets no further requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,64 +19,64 @@ use crate::course::Stage;
 use crate::drive::{Gauge, Stop};
 use crate::result::{Cell, Client};
 
-/// How long an agent may take to be reached, and to open its store.
-const TIME_TO_CONNECT: Duration = Duration::from_secs(10);
-const TIME_TO_OPEN: Duration = Duration::from_secs(60);
-/// How long it may take to say what time it is, to make objects and to remove them.
-const TIME_TO_TELL: Duration = Duration::from_secs(5);
-const TIME_TO_PREPARE: Duration = Duration::from_secs(24 * 3600);
-const TIME_TO_CLEAN: Duration = Duration::from_secs(3600);
-/// How long it may take to begin to say the next thing, of several that it says to one question.
-const TIME_TO_SAY: Duration = Duration::from_secs(60);
-/// How much longer what it has begun to say may be under way: the longest at a million bits a second.
-const TIME_TO_HEAR: Duration = Duration::from_secs(600);
-/// How often it is looked whether that is still so.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long after it was stopped.
-const TIME_TO_STOP: Duration = Duration::from_secs(30);
-/// How often it is asked for the time.
-const EXCHANGES: usize = 8;
+/// Timeouts for connecting, and for opening the store.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeouts for reading the clock, creating objects and removing them.
+const CLOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+const CLEAN_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Timeout for the start of the next message, if a request has several responses.
+const NEXT_MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Extension for a message that is being received: enough for the longest one at 1 Mbit/s.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(600);
+/// Interval at which the extension is renewed.
+const EXTENSION_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout for the response after a stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// Number of time exchanges for the clock offset.
+const CLOCK_EXCHANGES: usize = 8;
 
-/// What an agent did not do, and why.
+/// A failed or lost agent.
 #[derive(Debug)]
 pub struct Trouble {
-    /// Which.
+    /// Address of the agent.
     pub agent: String,
-    /// Why, in words.
+    /// Reason.
     pub why: String,
 }
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the agent {}: {}", self.agent, self.why)
+        write!(f, "agent {}: {}", self.agent, self.why)
     }
 }
 
 impl std::error::Error for Trouble {}
 
-/// An agent, as the coordinator sees it.
+/// A connected agent.
 pub struct Remote {
     pub name: String,
     pub number: u32,
-    /// There is none any more where it is lost.
+    /// `None` after the agent is lost.
     pub link: Option<Link<Request>>,
     pub client: Client,
     pub store: String,
     pub most_object_bytes: u64,
     pub gauge: Arc<Gauge>,
-    /// It was told to stop.
+    /// A stop request was sent.
     is_stopped: bool,
-    /// Somebody else told it to end: it removes what it made, and does nothing more.
+    /// The agent is shutting down: it removes its objects and accepts no further requests.
     pub ends: bool,
 }
 
-/// What an agent removed at its end.
+/// The objects that an agent removed at the end.
 #[derive(Debug)]
 pub struct Cleaned {
     pub removed: u64,
-    /// The lost ones whose objects it removed too.
+    /// The lost agents whose objects it removed too.
     pub lost: Vec<u32>,
-    /// Where the store answered.
+    /// Addresses of the store that it connected to.
     pub servers: Vec<String>,
 }
 
@@ -96,13 +96,12 @@ impl Remote {
     ) -> Result<Self, Trouble> {
         let trouble = |why: String| Trouble { agent: name.to_owned(), why };
         let connected = tokio::select! {
-            connected = timeout(TIME_TO_CONNECT, TcpStream::connect(name)) => connected,
-            () = stop.asked() => return Err(trouble("it was not waited for".to_owned())),
+            connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(name)) => connected,
+            () = stop.asked() => return Err(trouble("stopped while connecting".to_owned())),
         };
-        let connected =
-            connected.map_err(|_| trouble("it cannot be reached: it does not answer".to_owned()))?;
-        let stream = connected.map_err(|e| trouble(format!("it cannot be reached: {e}")))?;
-        // It is faster, not needed.
+        let connected = connected.map_err(|_| trouble("cannot connect: timed out".to_owned()))?;
+        let stream = connected.map_err(|e| trouble(format!("cannot connect: {e}")))?;
+        // Only an optimization: failure is harmless.
         let _ = stream.set_nodelay(true);
         let (reader, writer) = stream.into_split();
         let shaken = shake(Role::Coordinator, key, reader, writer).await;
@@ -121,34 +120,35 @@ impl Remote {
         };
         let Wanted { place, run, together, connections, fresh, keeps } = wanted.clone();
         let job = Job { place, run, agent: number, together, connections, fresh, keeps };
-        match remote.ask(Request::Open(job), TIME_TO_OPEN, stop).await? {
+        match remote.ask(Request::Open(job), OPEN_TIMEOUT, stop).await? {
             Answer::Opened { client, store, most_object_bytes } => {
                 Ok(Self { client, store, most_object_bytes, ..remote })
             }
-            other => Err(remote.refuse(other)),
+            other => Err(remote.to_error(other)),
         }
     }
 
     pub async fn prepare(&mut self, stage: Stage, stop: &Stop) -> Result<bool, Trouble> {
-        match self.ask(Request::Prepare(stage), TIME_TO_PREPARE, stop).await? {
+        match self.ask(Request::Prepare(stage), PREPARE_TIMEOUT, stop).await? {
             Answer::Prepared { is_whole } => Ok(is_whole),
             other => Err(self.fail(other, stop)),
         }
     }
 
     pub async fn align(&mut self, clock: &dyn Clock, stop: &Stop) -> Result<Alignment, Trouble> {
-        let mut exchanges = Vec::with_capacity(EXCHANGES);
-        for _ in 0..EXCHANGES {
+        let mut exchanges = Vec::with_capacity(CLOCK_EXCHANGES);
+        for _ in 0..CLOCK_EXCHANGES {
             let asked = nanos(clock.now());
-            match self.ask(Request::Time, TIME_TO_TELL, stop).await? {
+            match self.ask(Request::Time, CLOCK_TIMEOUT, stop).await? {
                 Answer::Time(said) => exchanges.push(Exchange { asked, said, answered: nanos(clock.now()) }),
                 other => return Err(self.fail(other, stop)),
             }
         }
-        Alignment::of(&exchanges).ok_or_else(|| self.trouble("its clock is not known".to_owned()))
+        Alignment::of(&exchanges).ok_or_else(|| self.trouble("its clock offset is unknown".to_owned()))
     }
 
-    /// What came of so many loads that were prepared, in their order, and when they began; of none where it was stopped before.
+    /// Runs the prepared loads from `at` on. Returns the start time in the agent's clock and the measurements in order;
+    /// none if it was stopped before the start.
     pub async fn measure(
         &mut self,
         (at, loads): (u64, usize),
@@ -163,32 +163,33 @@ impl Remote {
                 Answer::Measured { began } => return Ok((began, cells)),
                 other => return Err(self.fail(other, stop)),
             }
-            answer = self.ask(None, TIME_TO_SAY, stop).await?;
+            answer = self.ask(None, NEXT_MESSAGE_TIMEOUT, stop).await?;
         }
     }
 
     pub async fn clean_after(&mut self, stop: &Stop) -> Result<(), Trouble> {
-        // It is done to its end, whoever is lost and whatever else is stopped.
-        match self.ask(Request::CleanAfter, TIME_TO_CLEAN, &Stop::default()).await? {
+        // Cleaning is never stopped, even if other agents are lost.
+        match self.ask(Request::CleanAfter, CLEAN_TIMEOUT, &Stop::default()).await? {
             Answer::CleanedAfter => Ok(()),
             other => Err(self.fail(other, stop)),
         }
     }
 
-    /// Who ends already removes what it made, and not what lost ones did.
+    /// Ends the session and has the agent remove all objects. An agent that is already shutting down removes only its
+    /// own and not those of lost agents.
     pub async fn end(&mut self, lost: Vec<u32>) -> Result<Cleaned, Trouble> {
-        // It is done to its end, also where all else was stopped.
-        let mut answer = self.ask(Request::End { lost }, TIME_TO_CLEAN, &Stop::default()).await?;
+        // Cleaning is never stopped.
+        let mut answer = self.ask(Request::End { lost }, CLEAN_TIMEOUT, &Stop::default()).await?;
         if matches!(answer, Answer::Ends) {
-            answer = self.ask(None, TIME_TO_CLEAN, &Stop::default()).await?;
+            answer = self.ask(None, CLEAN_TIMEOUT, &Stop::default()).await?;
         }
         match answer {
             Answer::Cleaned { removed, lost, servers } => Ok(Cleaned { removed, lost, servers }),
-            other => Err(self.refuse(other)),
+            other => Err(self.to_error(other)),
         }
     }
 
-    /// Listens to it while others are at their work, so that it is not taken for dead and its death is noticed; why it is lost.
+    /// Receives heartbeats while other agents work, until `done`. Fails if the agent is lost.
     pub async fn attend(&mut self, done: &CancellationToken, stop: &Stop) -> Result<(), Trouble> {
         while let Some(link) = self.link.as_mut() {
             let heard = tokio::select! {
@@ -204,8 +205,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Asks, or waits for what else it says to the last question, and waits for the answer for so long; tells the agent to stop
-    /// meanwhile where somebody asks for that. Where it is lost, everybody is to stop.
+    /// Sends a request, or none to wait for a further response to the last one, and waits for the response for the time
+    /// `within`. Forwards `stop` to the agent. If the agent is lost, triggers `stop` for all others.
     async fn ask(
         &mut self,
         request: impl Into<Option<Request>>,
@@ -230,17 +231,18 @@ impl Remote {
     ) -> Result<Answer, Broken> {
         let link = self.link.as_mut().ok_or(Broken::Closed)?;
         if let Some(request) = request {
-            // Who hears nothing any more may have said why: that is read, or that there is nothing.
+            // If sending fails, the peer may still have sent the reason: the loop below reads it, or the end of the
+            // connection.
             let _ = link.send(request).await;
         }
         let begun = Instant::now();
-        let mut deadline = begun.checked_add(within).unwrap_or(begun + TIME_TO_PREPARE);
-        let mut patience = TIME_TO_HEAR;
+        let mut deadline = begun.checked_add(within).unwrap_or(begun + PREPARE_TIMEOUT);
+        let mut extension = RECEIVE_TIMEOUT;
         loop {
             tokio::select! {
                 () = stop.asked(), if !self.is_stopped => {
                     self.is_stopped = true;
-                    deadline = deadline.min(Instant::now() + TIME_TO_STOP);
+                    deadline = deadline.min(Instant::now() + STOP_TIMEOUT);
                     let _ = link.send(Request::Stop).await;
                 }
                 answer = timeout_at(deadline, link.next()) => match answer {
@@ -250,10 +252,10 @@ impl Remote {
                         }
                         answer => return Ok(answer),
                     },
-                    // The way home is slow. Where it ends, the link says so.
-                    Err(_) if link.is_hearing() && !patience.is_zero() => {
-                        patience = patience.saturating_sub(LOOK);
-                        deadline += LOOK;
+                    // A message is arriving slowly. The link detects a dead peer.
+                    Err(_) if link.is_hearing() && !extension.is_zero() => {
+                        extension = extension.saturating_sub(EXTENSION_INTERVAL);
+                        deadline += EXTENSION_INTERVAL;
                     }
                     Err(_) => return Err(Broken::Silent(begun.elapsed())),
                 }
@@ -261,19 +263,19 @@ impl Remote {
         }
     }
 
-    /// What it answered is not what was asked for: everybody is to stop.
+    /// Triggers `stop` for all agents and converts an unexpected response into an error.
     fn fail(&mut self, answer: Answer, stop: &Stop) -> Trouble {
         stop.ask();
         self.ends |= matches!(answer, Answer::Ends);
-        self.refuse(answer)
+        self.to_error(answer)
     }
 
-    fn refuse(&self, answer: Answer) -> Trouble {
+    fn to_error(&self, answer: Answer) -> Trouble {
         let why = match answer {
             Answer::Busy => "it is busy with another coordinator".to_owned(),
             Answer::Failed(why) => why,
-            Answer::Ends => "it was told to end".to_owned(),
-            _ => Broken::Unexpected("the answer").to_string(),
+            Answer::Ends => "it is shutting down".to_owned(),
+            _ => Broken::Unexpected("the response").to_string(),
         };
         self.trouble(why)
     }
@@ -291,8 +293,8 @@ mod tests {
     use super::super::link::Seal;
     use super::*;
 
-    /// An agent, and its way home.
-    async fn far() -> (Remote, WriteHalf<DuplexStream>, Seal) {
+    /// A connected agent, and its sending end of the connection.
+    async fn connected_agent() -> (Remote, WriteHalf<DuplexStream>, Seal) {
         let (near, far) = duplex(1 << 20);
         let key = Key::new(b"a key of sixteen and more").unwrap();
         let ((near, near_writer), (far, far_writer)) = (split(near), split(far));
@@ -301,8 +303,8 @@ mod tests {
             shake(Role::Agent, &key, far, far_writer)
         );
         let Shaken { mut reader, writer, sends, .. } = others.ok().unwrap();
-        // What it is told is heard for as long as it is there.
-        tokio::spawn(async move { while reader.next(1 << 20, TIME_TO_CLEAN).await.is_ok() {} });
+        // The agent reads requests as long as the connection exists.
+        tokio::spawn(async move { while reader.next(1 << 20, CLEAN_TIMEOUT).await.is_ok() {} });
         let remote = Remote {
             name: "far".to_owned(),
             number: 1,
@@ -317,17 +319,17 @@ mod tests {
         (remote, writer, Seal::new(sends))
     }
 
-    /// What comes of an answer whose bytes come one every five seconds, after a length.
-    async fn answered_with(spaces: usize) -> (Result<u64, Trouble>, Duration) {
-        let (mut remote, mut home, mut seal) = far().await;
+    /// Measures with an agent that sends one byte of its response every five seconds. `spaces` pad the response.
+    async fn measure_with_slow_response(spaces: usize) -> (Result<u64, Trouble>, Duration) {
+        let (mut remote, mut writer, mut seal) = connected_agent().await;
         let answer = format!("{}{}", " ".repeat(spaces), r#"{"measured":{"began":7}}"#);
         let sealed = seal.close(answer.as_bytes());
         let frame = [&u32::try_from(sealed.len()).unwrap().to_be_bytes()[..], &sealed].concat();
         let begun = Instant::now();
         let slow = async {
             for byte in frame {
-                // It may have been given up.
-                let _ = home.write_all(&[byte]).await;
+                // The coordinator may have closed the connection.
+                let _ = writer.write_all(&[byte]).await;
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
             std::future::pending().await
@@ -335,26 +337,26 @@ mod tests {
         let stop = Stop::default();
         let measured = tokio::select! {
             measured = remote.measure((0, 1), Duration::from_secs(10), &stop) => measured,
-            () = slow => unreachable!("it is waited for without an end"),
+            () = slow => unreachable!("the sender never ends"),
         };
         assert_eq!(measured.is_err(), stop.is_asked());
         (measured.map(|(began, _)| began), begun.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_agent_that_cleans_is_waited_for_also_where_all_is_to_stop() {
-        let (mut remote, mut home, mut seal) = far().await;
-        let mut say = async |answer: &[u8]| {
+    async fn cleaning_agent_is_awaited_after_a_stop() {
+        let (mut remote, mut writer, mut seal) = connected_agent().await;
+        let mut send = async |answer: &[u8]| {
             let sealed = seal.close(answer);
             let length = u32::try_from(sealed.len()).unwrap().to_be_bytes();
-            home.write_all(&[&length[..], &sealed].concat()).await.unwrap();
+            writer.write_all(&[&length[..], &sealed].concat()).await.unwrap();
         };
         let cleaning = async {
             for _ in 0..60 {
                 tokio::time::sleep(Duration::from_secs(2)).await;
-                say(br#"{"beat":{"operations":0,"bytes":0,"failures":0}}"#).await;
+                send(br#"{"beat":{"operations":0,"bytes":0,"failures":0}}"#).await;
             }
-            say(br#""cleaned_after""#).await;
+            send(br#""cleaned_after""#).await;
         };
         let stop = Stop::default();
         stop.ask();
@@ -363,12 +365,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_on_its_way_is_waited_for_but_not_for_ever() {
-        let (began, took) = answered_with(0).await;
+    async fn slowly_arriving_response_is_awaited_up_to_a_limit() {
+        let (began, took) = measure_with_slow_response(0).await;
         assert!(took > Duration::from_secs(300), "{took:?}");
         assert_eq!(began.unwrap(), 7);
-        let (lost, took) = answered_with(1000).await;
-        assert!(lost.unwrap_err().why.contains("nothing was heard of it for 61"));
-        assert!(took < Duration::from_secs(10) + TIME_TO_HEAR + 2 * LOOK, "{took:?}");
+        let (lost, took) = measure_with_slow_response(1000).await;
+        assert!(lost.unwrap_err().why.contains("it has not responded for 61"));
+        assert!(took < Duration::from_secs(10) + RECEIVE_TIMEOUT + 2 * EXTENSION_INTERVAL, "{took:?}");
     }
 }

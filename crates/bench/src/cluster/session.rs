@@ -1,5 +1,5 @@
-//! What an agent does with one coordinator: it opens the store, does what it is asked, and listens meanwhile whether to stop and
-//! whether anybody is there. However that ends, it removes what it made.
+//! An agent's session with one coordinator: opens the store and executes requests. During each request it listens for a
+//! stop and for the loss of the coordinator. However the session ends, the agent removes the objects it created.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,114 +17,115 @@ use crate::drive::{Bed, Gauge, Stop};
 use crate::result::{Cell, Client};
 use crate::site::Site;
 
-/// A load begins no later than this after it was asked for.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Maximum time between a measure request and the requested start.
+const MAX_START_DELAY: Duration = Duration::from_secs(60);
 
-/// A store that was opened.
+/// An opened store.
 #[derive(Debug)]
 pub struct Ground {
-    /// What is asked.
+    /// The benchmark environment with the store.
     pub bed: Bed,
-    /// What the names of all objects in the place begin with: nothing, or what ends in a slash.
+    /// Prefix of all object names in the location: empty, or ending with a slash.
     pub below: String,
-    /// What kind of store it is.
+    /// Kind of store.
     pub store: String,
     /// This machine.
     pub client: Client,
 }
 
-/// Opens stores with the credentials of whoever runs the agent.
+/// Opens stores with the credentials of the agent's operator.
 pub trait Opens: Send + Sync + 'static {
-    /// The store that a job is about; why not, in words.
+    /// Opens the store of a job. Fails with a message for the coordinator.
     fn open<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Result<Ground, String>>;
 }
 
-/// Tells people what goes on.
+/// Prints a status message.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Why a session ended before its coordinator ended it.
-enum Cut {
+/// The reason why a session ended before the coordinator ended it.
+enum Interruption {
     /// The coordinator is lost.
     Lost(Broken),
-    /// This agent was told to end.
+    /// This agent is shutting down.
     Halted,
 }
 
-impl From<Broken> for Cut {
+impl From<Broken> for Interruption {
     fn from(broken: Broken) -> Self {
         Self::Lost(broken)
     }
 }
 
-/// What goes on with one coordinator.
+/// A session with one coordinator.
 pub struct Session {
     pub link: Link<Answer>,
-    /// What is under way, for those who watch.
-    seen: Arc<Mutex<Vec<Arc<Gauge>>>>,
-    /// The coordinator, or its loss, or the end of this agent ends what is under way.
+    /// Gauges of the current request, which the heartbeats report.
+    gauges: Arc<Mutex<Vec<Arc<Gauge>>>>,
+    /// Stops the current request: triggered by the coordinator, by its loss, or by the shutdown of this agent.
     stop: Stop,
     halt: Stop,
     tell: Tell,
     from: SocketAddr,
-    /// What was prepared; nothing otherwise.
+    /// The prepared stage; empty if there is none.
     stage: Stage,
 }
 
 impl Session {
-    /// With the coordinator at `from`, until `halt` is asked at the latest; `seen` is what the link's beats tell of.
+    /// Creates a session with the coordinator at `from`. It ends at the latest on `halt`. `gauges` are those that the
+    /// link's heartbeats report.
     pub fn new(
         link: Link<Answer>,
-        seen: Arc<Mutex<Vec<Arc<Gauge>>>>,
+        gauges: Arc<Mutex<Vec<Arc<Gauge>>>>,
         halt: Stop,
         tell: Tell,
         from: SocketAddr,
     ) -> Self {
-        Self { link, seen, stop: Stop::default(), halt, tell, from, stage: Stage::new() }
+        Self { link, gauges, stop: Stop::default(), halt, tell, from, stage: Stage::new() }
     }
 
-    /// How it ended, in words.
+    /// Runs the session to its end. Returns a message that describes how it ended.
     pub async fn run(&mut self, opens: &dyn Opens) -> String {
         let from = self.from;
         let (job, ground) = match self.open(opens).await {
             Ok(Ok(opened)) => opened,
-            Ok(Err(why)) => return format!("{from} asked for what cannot be opened: {why}"),
-            Err(Cut::Lost(broken)) => return format!("{from} is lost: {broken}"),
-            Err(Cut::Halted) => return format!("done with {from}"),
+            Ok(Err(why)) => return format!("{from} requested a location that cannot be opened: {why}"),
+            Err(Interruption::Lost(broken)) => return format!("{from} is lost: {broken}"),
+            Err(Interruption::Halted) => return format!("done with {from}"),
         };
         (self.tell)(&format!("measuring {} for {from}", job.place));
         let prefix = format!("{}{}", ground.below, job.prefix_of(job.agent));
         let mut course = Course::new(&ground.bed, &prefix, job.together, (ground.client.cores, job.keeps));
-        let ended = self.obey(&mut course, (&job, &ground)).await;
+        let ended = self.execute_requests(&mut course, (&job, &ground)).await;
         let lost = match &ended {
             Ok(lost) => lost.as_slice(),
-            Err(Cut::Lost(broken)) => {
+            Err(Interruption::Lost(broken)) => {
                 (self.tell)(&format!("{from} is lost: {broken}"));
                 &[]
             }
-            Err(Cut::Halted) => {
-                // That answers what was asked, or is asked next.
+            Err(Interruption::Halted) => {
+                // This is the response to the current or the next request.
                 let _ = self.link.send(Answer::Ends).await;
                 &[]
             }
         };
         let cleaned = if job.keeps { Ok(0) } else { self.clean(&mut course, (&job, &ground), lost).await };
-        let (answer, said) = match cleaned {
+        let (answer, message) = match cleaned {
             Ok(removed) => (
                 Answer::Cleaned { removed, lost: lost.to_vec(), servers: servers(&ground.bed) },
-                format!("done with {from}; {removed} objects were removed"),
+                format!("done with {from}; removed {removed} objects"),
             ),
             Err(why) => (
-                Answer::Failed(format!("objects cannot be removed: {why}")),
-                format!("done with {from}; objects are left below {prefix} and cannot be removed: {why}"),
+                Answer::Failed(format!("cannot remove objects: {why}")),
+                format!("done with {from}; cannot remove the objects below {prefix}: {why}"),
             ),
         };
-        // Who does not hear it any more has been waited for long enough.
+        // A lost coordinator cannot receive it.
         let _ = self.link.send(answer).await;
-        said
+        message
     }
 
-    /// What the coordinator says next, apart from that it is there.
-    async fn next(&mut self) -> Result<Request, Cut> {
+    /// Receives the next request. Heartbeats and stop requests are handled here.
+    async fn next(&mut self) -> Result<Request, Interruption> {
         loop {
             tokio::select! {
                 request = self.link.next() => match request? {
@@ -132,28 +133,29 @@ impl Session {
                     Request::Stop => self.stop.ask(),
                     request => return Ok(request),
                 },
-                () = self.halt.asked() => return Err(Cut::Halted),
+                () = self.halt.asked() => return Err(Interruption::Halted),
             }
         }
     }
 
-    /// Does something to its end, and listens meanwhile: whether to stop, and whether anybody is there.
-    async fn beside<T>(&mut self, work: impl Future<Output = T>) -> (T, Result<(), Cut>) {
+    /// Runs `work` to completion and concurrently listens for a stop and for the loss of the coordinator. Both trigger
+    /// the session's stop signal.
+    async fn while_listening<T>(&mut self, work: impl Future<Output = T>) -> (T, Result<(), Interruption>) {
         let mut heard = Ok(());
         tokio::pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => {
-                    // What is under way next counts from nothing.
-                    self.seen.lock().clear();
+                    // The next request reports its own progress.
+                    self.gauges.lock().clear();
                     let is_halted = heard.is_ok() && self.halt.is_asked();
-                    return (done, if is_halted { Err(Cut::Halted) } else { heard });
+                    return (done, if is_halted { Err(Interruption::Halted) } else { heard });
                 }
                 request = self.link.next(), if heard.is_ok() => match request {
                     Ok(Request::Beat) => {}
                     Ok(Request::Stop) => self.stop.ask(),
                     Ok(_) => {
-                        heard = Err(Broken::Unexpected("an answer").into());
+                        heard = Err(Broken::Unexpected("a heartbeat").into());
                         self.stop.ask();
                     }
                     Err(broken) => {
@@ -166,15 +168,16 @@ impl Session {
         }
     }
 
-    /// Why it cannot be opened, in words that the coordinator was told too.
-    async fn open(&mut self, opens: &dyn Opens) -> Result<Result<(Job, Ground), String>, Cut> {
+    /// Receives the job and opens its store. The inner error is the reason why it cannot be opened, which is also sent
+    /// to the coordinator.
+    async fn open(&mut self, opens: &dyn Opens) -> Result<Result<(Job, Ground), String>, Interruption> {
         let Request::Open(job) = self.next().await? else { return Err(Broken::Unexpected("a job").into()) };
         let opened = if !(1..=MOST_AGENTS).contains(&job.agent) {
-            Err(format!("there is no agent {} of {MOST_AGENTS}", job.agent))
+            Err(format!("the agent number {} is not between 1 and {MOST_AGENTS}", job.agent))
         } else if !(1..=MOST_TOGETHER).contains(&job.together) {
-            Err(format!("{} loads at the same time are not within 1 and {MOST_TOGETHER}", job.together))
+            Err(format!("{} concurrent loads are not allowed: use 1 to {MOST_TOGETHER}", job.together))
         } else {
-            let (opened, heard) = self.beside(opens.open(&job)).await;
+            let (opened, heard) = self.while_listening(opens.open(&job)).await;
             heard?;
             opened
         };
@@ -190,8 +193,13 @@ impl Session {
         Ok(opened.map(|ground| (job, ground)))
     }
 
-    /// Does what it is asked until that is all. Those whose objects are to be removed too.
-    async fn obey(&mut self, course: &mut Course, (job, ground): (&Job, &Ground)) -> Result<Vec<u32>, Cut> {
+    /// Executes requests until the coordinator ends the session. Returns the lost agents whose objects must be removed
+    /// too.
+    async fn execute_requests(
+        &mut self,
+        course: &mut Course,
+        (job, ground): (&Job, &Ground),
+    ) -> Result<Vec<u32>, Interruption> {
         loop {
             let answer = match self.next().await? {
                 Request::End { lost } => return Ok(lost),
@@ -200,7 +208,7 @@ impl Session {
                 Request::Measure { at } => self.measure(course, ground, Duration::from_nanos(at)).await?,
                 Request::CleanAfter => self.clean_after(course).await?,
                 Request::Open(_) | Request::Stop | Request::Beat => {
-                    return Err(Broken::Unexpected("what is to be done").into());
+                    return Err(Broken::Unexpected("a request").into());
                 }
             };
             self.link.send(answer).await?;
@@ -212,31 +220,37 @@ impl Session {
         course: &mut Course,
         (job, ground): (&Job, &Ground),
         stage: Stage,
-    ) -> Result<Answer, Cut> {
+    ) -> Result<Answer, Interruption> {
         if let Err(why) = check(&stage, job.together, ground.bed.store.capabilities().max_object_bytes) {
             return Ok(Answer::Failed(why));
         }
-        let (stop, seen) = (self.stop.clone(), self.seen.clone());
-        let mut tell = |event: Event<'_>| watch(&seen, &event);
-        let (prepared, heard) = self.beside(course.prepare(&stage, &stop, &mut tell)).await;
+        let (stop, gauges) = (self.stop.clone(), self.gauges.clone());
+        let mut on_event = |event: Event<'_>| update_gauges(&gauges, &event);
+        let (prepared, heard) = self.while_listening(course.prepare(&stage, &stop, &mut on_event)).await;
         heard?;
         self.stage = stage;
         Ok(prepared.map_or_else(failed, |is_whole| Answer::Prepared { is_whole }))
     }
 
-    async fn measure(&mut self, course: &mut Course, ground: &Ground, at: Duration) -> Result<Answer, Cut> {
+    async fn measure(
+        &mut self,
+        course: &mut Course,
+        ground: &Ground,
+        at: Duration,
+    ) -> Result<Answer, Interruption> {
         let stage = std::mem::take(&mut self.stage);
         if stage.is_empty() {
-            return Ok(Answer::Failed("nothing was prepared".to_owned()));
+            return Ok(Answer::Failed("no stage was prepared".to_owned()));
         }
         let clock = ground.bed.clock.clone();
-        if at > clock.now() + LONGEST_WAIT {
-            return Ok(Answer::Failed("it is to begin too late: the clocks do not agree".to_owned()));
+        if at > clock.now() + MAX_START_DELAY {
+            let why = "the start time is too far in the future: the clocks do not agree";
+            return Ok(Answer::Failed(why.to_owned()));
         }
-        let (stop, seen) = (self.stop.clone(), self.seen.clone());
+        let (stop, gauges) = (self.stop.clone(), self.gauges.clone());
         let mut cells: Vec<Box<Cell>> = Vec::new();
-        let mut tell = |event: Event<'_>| {
-            watch(&seen, &event);
+        let mut on_event = |event: Event<'_>| {
+            update_gauges(&gauges, &event);
             if let Event::Measured(measured) = event {
                 cells.push(Box::new(measured.clone()));
             }
@@ -246,9 +260,9 @@ impl Session {
                 () = clock.sleep_until(at) => {}
                 () = stop.asked() => return (clock.now(), Ok(false)),
             }
-            (clock.now(), course.measure(&stage, &stop, &mut tell).await)
+            (clock.now(), course.measure(&stage, &stop, &mut on_event).await)
         };
-        let ((began, measured), heard) = self.beside(work).await;
+        let ((began, measured), heard) = self.while_listening(work).await;
         heard?;
         self.stage = stage;
         if let Err(e) = measured {
@@ -260,15 +274,14 @@ impl Session {
         Ok(Answer::Measured { began: nanos(began) })
     }
 
-    async fn clean_after(&mut self, course: &mut Course) -> Result<Answer, Cut> {
+    async fn clean_after(&mut self, course: &mut Course) -> Result<Answer, Interruption> {
         let stage = std::mem::take(&mut self.stage);
-        let (cleaned, heard) = self.beside(course.clean_after(&stage, &mut |_| {})).await;
+        let (cleaned, heard) = self.while_listening(course.clean_after(&stage, &mut |_| {})).await;
         heard?;
         Ok(cleaned.map_or_else(failed, |()| Answer::CleanedAfter))
     }
 
-    /// Removes what it made, and what others of its run did who are lost. Whoever listens is answered after that, however
-    /// it goes on meanwhile.
+    /// Removes the objects of this agent and of lost agents of its run. Continues if the coordinator is lost.
     async fn clean(
         &mut self,
         course: &mut Course,
@@ -283,23 +296,23 @@ impl Session {
             }
             Ok(removed)
         };
-        let (removed, _) = self.beside(work).await;
+        let (removed, _) = self.while_listening(work).await;
         removed.map_err(|e: Error| e.to_string())
     }
 }
 
-/// Where the store answered.
+/// Addresses of the store that connections were opened to.
 fn servers(bed: &Bed) -> Vec<String> {
     bed.traffic.addresses().iter().map(ToString::to_string).collect()
 }
 
-fn watch(seen: &Mutex<Vec<Arc<Gauge>>>, event: &Event<'_>) {
+fn update_gauges(current: &Mutex<Vec<Arc<Gauge>>>, event: &Event<'_>) {
     if let Event::Begins { gauges, .. } = event {
-        seen.lock().clone_from(gauges);
+        current.lock().clone_from(gauges);
     }
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "it is what a result holds")]
+#[allow(clippy::needless_pass_by_value, reason = "it is passed to `map_or_else` as a function")]
 fn failed(e: Error) -> Answer {
     Answer::Failed(e.to_string())
 }

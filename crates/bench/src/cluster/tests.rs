@@ -1,5 +1,5 @@
-//! Agents and coordinators over loopback and in memory: what they do together, what becomes of the others where one dies,
-//! and what somebody without the key, or with bad manners, can do.
+//! Agents and coordinators over loopback and in memory: joint measurements, the loss of one of them, and untrusted or
+//! misbehaving peers.
 
 mod strangers;
 mod together;

@@ -23,7 +23,7 @@ fn survey(mixes: &[&str], sizes: &[&str]) -> Survey {
 }
 
 #[tokio::test]
-async fn everything_is_measured_and_nothing_is_left() {
+async fn run_measures_every_step_and_clean_removes_all_objects() {
     let bed = bed().await;
     let survey = survey(&["put", "get", "get=2,delete=1,put=1"], &["1KiB", "2KiB-9KiB"]);
     let stages = (1..=2).flat_map(|repeat| survey.steps(repeat)).map(|step| vec![step]);
@@ -41,12 +41,16 @@ async fn everything_is_measured_and_nothing_is_left() {
     assert!(cells.iter().all(|cell| cell.operations.values().map(|f| f.operations).sum::<u64>() == 30));
     assert_eq!((cells[0].repeat, cells[12].repeat), (1, 2));
     let removed = course.clean().await.unwrap();
-    assert!((20..200).contains(&removed), "those that were read: {removed}");
-    assert_eq!(Course::new(&bed, "", 1, (2, false)).clean().await.unwrap(), 0, "nothing was made elsewhere");
+    assert!((20..200).contains(&removed), "only the objects to read are left: {removed}");
+    assert_eq!(
+        Course::new(&bed, "", 1, (2, false)).clean().await.unwrap(),
+        0,
+        "no objects outside the prefix"
+    );
 }
 
 #[tokio::test]
-async fn those_of_a_stage_run_at_the_same_time_on_objects_of_their_own() {
+async fn steps_of_a_stage_run_concurrently_on_their_own_objects() {
     let bed = bed().await;
     let until = Until { requests: None, time: Duration::from_millis(300), stable: None };
     let asked = ["get 1KiB x 2", "put 1KiB x 2"].map(|asked| asked.parse().unwrap()).to_vec();
@@ -73,18 +77,18 @@ async fn those_of_a_stage_run_at_the_same_time_on_objects_of_their_own() {
         ]
     );
     assert!(cells.iter().all(|cell| cell.failed() == 0 && !cell.has_nothing()), "{cells:?}");
-    let apart = cells[0].began.abs_diff(cells[1].began);
-    assert!(apart < 200, "they began {apart} ms apart");
-    assert_eq!(course.clean().await.unwrap(), 40, "twenty that were read, twice");
+    let skew = cells[0].began.abs_diff(cells[1].began);
+    assert!(skew < 200, "they began {skew} ms apart");
+    assert_eq!(course.clean().await.unwrap(), 40, "twenty objects to read for each step");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_runs_beside_one_that_is_overrun_is_void() {
+async fn load_concurrent_with_an_overrun_load_is_void() {
     let bed = bed().await;
     let until = Until { requests: None, time: Duration::from_secs(3), stable: None };
     let asked = ["get 1KiB x 1", "head 1KiB x 1 at 1000000/s"].map(|asked| asked.parse().unwrap()).to_vec();
     let mut stage = Survey { until, asked, ..survey(&[], &[]) }.steps(1);
-    // More wait at once than may, and no more than are needed for that.
+    // Just enough requests to overflow the queue at once.
     stage[1].load.pace = Pace::Open { per_second: 1e9, spacing: Spacing::Fixed };
     stage[1].load.until.requests = Some((1 << 20) + 100_000);
     let mut course = Course::new(&bed, "there/", 2, (2, false));
@@ -95,7 +99,7 @@ async fn what_runs_beside_one_that_is_overrun_is_void() {
             cells.push(cell.clone());
         }
     });
-    assert!(all.await.unwrap(), "what comes behind it is measured");
+    assert!(all.await.unwrap(), "later stages are still measured");
     assert!(cells.len() == 2 && cells.iter().all(Cell::is_void), "{:?}", cells[0].ending);
     assert!(cells[0].operations_per_second.mean > 0.0, "it ran");
     assert!(
@@ -106,47 +110,47 @@ async fn what_runs_beside_one_that_is_overrun_is_void() {
 }
 
 #[tokio::test]
-async fn a_store_that_takes_nothing_is_told_of() {
+async fn run_fails_if_objects_cannot_be_created() {
     let mut bed = bed().await;
     bed.bucket = BucketName::new("not-there").unwrap();
     let stages = survey(&["get"], &["1KiB"]).steps(1).into_iter().map(|step| vec![step]);
     let mut course = Course::new(&bed, "x/", 1, (2, false));
     let failed = course.run(stages, &Stop::default(), |_| {}).await.unwrap_err();
-    assert!(failed.to_string().contains("objects could not be made"), "{failed}");
+    assert!(failed.to_string().contains("objects could not be created"), "{failed}");
 }
 
 #[tokio::test]
-async fn caches_are_dropped_when_objects_are_made_and_before_anything_is_measured() {
+async fn caches_are_dropped_after_preparation_before_each_stage() {
     let bed = bed().await;
     let directory = tempfile::tempdir().unwrap();
-    let ask = directory.path().join("ask");
-    std::fs::write(&ask, "").unwrap();
-    let kernel = Some(Kernel::asked_by(&ask));
+    let control = directory.path().join("drop_caches");
+    std::fs::write(&control, "").unwrap();
+    let kernel = Some(Kernel::asked_by(&control));
     let mut course = Course::new(&bed, "there/", 1, (2, false)).dropping_caches(kernel);
     let stages = (1..=2).flat_map(|repeat| survey(&["get"], &["1KiB"]).steps(repeat)).map(|step| vec![step]);
-    let (mut said, mut cells) = (Vec::new(), Vec::new());
+    let (mut phases, mut cells) = (Vec::new(), Vec::new());
     let stop = Stop::default();
     let all = course.run(stages, &stop, |event| {
-        let asked = std::fs::read_to_string(&ask).unwrap();
+        let written = std::fs::read_to_string(&control).unwrap();
         match event {
-            Event::Begins { what, .. } => said.push((what, asked)),
+            Event::Begins { what, .. } => phases.push((what, written)),
             Event::Measured(cell) => {
                 cells.push(cell.caches);
-                std::fs::write(&ask, "").unwrap();
+                std::fs::write(&control, "").unwrap();
             }
         }
     });
     assert!(all.await.unwrap());
-    let said: Vec<(&str, &str)> = said.iter().map(|(what, asked)| (&**what, &**asked)).collect();
-    let one = |what| [("dropping caches", ""), (what, "3\n")];
-    let round = [one("get 1KiB x 1"), one("get 1KiB x 4")].concat();
-    assert_eq!(said[0], ("making 20 objects of 1KiB", ""));
-    assert_eq!(said[1..], [round.clone(), round].concat());
+    let phases: Vec<(&str, &str)> = phases.iter().map(|(what, written)| (&**what, &**written)).collect();
+    let stage = |what| [("dropping caches", ""), (what, "3\n")];
+    let round = [stage("get 1KiB x 1"), stage("get 1KiB x 4")].concat();
+    assert_eq!(phases[0], ("creating 20 objects of 1KiB", ""));
+    assert_eq!(phases[1..], [round.clone(), round].concat());
     assert_eq!(cells, [Caches::Dropped; 4]);
     let stage = survey(&["get"], &["1KiB"]).steps(1);
     std::fs::remove_dir_all(directory.path()).unwrap();
     let failed = course.run([stage], &stop, |_| {}).await.unwrap_err();
-    assert!(failed.to_string().contains("caches cannot be dropped: "), "{failed}");
+    assert!(failed.to_string().contains("cannot drop caches: "), "{failed}");
     let mut plain = Course::new(&bed, "else/", 1, (2, false));
     let stages = survey(&["get"], &["1KiB"]).steps(1).into_iter().map(|step| vec![step]);
     let all = plain.run(stages, &stop, |event| match event {

@@ -1,6 +1,6 @@
-//! Threads that workers run on, each with an event loop of its own, as few of them as can do the work. A worker and its
-//! connections are on the same one. In a runtime whose threads share their tasks, each answer wakes another thread to look for
-//! work: that takes more of the processor than a small request does, and takes it from a server beside it.
+//! Worker threads, each with its own single-threaded runtime. As few of them as possible are used. A worker and its
+//! connections stay on one thread: in a work-stealing runtime, each response wakes another thread to look for work,
+//! which costs more CPU than a small request and takes it from a server on the same machine.
 
 mod foreman;
 mod seat;
@@ -16,50 +16,50 @@ use tokio::task::{JoinError, JoinSet};
 use self::seat::Seat;
 use self::threads::{Threads, Underway};
 
-/// The threads. They end behind the last clone, when what was dropped on them has cleaned up behind itself; connections that
-/// were made on them are of no use then.
+/// The worker threads. They exit after the last clone is dropped and the tasks dropped on them have cleaned up.
+/// Connections opened on them are unusable afterwards.
 #[derive(Debug, Clone, Default)]
 pub struct Crew(Option<Arc<Threads>>);
 
 impl Crew {
-    /// So many threads at the most, whose end the runtime that this is called in has as a task. Without any, workers run where
-    /// those do that wait for them.
+    /// Starts at most `threads` threads. The calling runtime gets a task that waits for their exit. The default value
+    /// has no threads: workers then run on the runtime of the caller.
     pub fn hire(threads: usize) -> io::Result<Self> {
         let (threads, ended) = Threads::start(threads)?;
         Handle::current().spawn(ended);
         Ok(Self(Some(Arc::new(threads))))
     }
 
-    /// Sets the workers of a load to their work. Dropping the set breaks it off.
+    /// Spawns the workers of a load. Dropping the returned set cancels them.
     pub(crate) fn set<T: Send + 'static>(&self, workers: Vec<BoxFuture<'static, T>>) -> AtWork<T> {
         let mut set = JoinSet::new();
         let Some(threads) = &self.0 else {
             workers.into_iter().for_each(|worker| drop(set.spawn(worker)));
-            return AtWork { set, _apart: None };
+            return AtWork { set, _on_threads: None };
         };
         let load = Underway::begin(threads);
         for (number, worker) in workers.into_iter().enumerate() {
             let seat = Seat::new(worker, (load.number(), number), threads);
-            let place = seat.place();
-            set.spawn_on(seat, threads.runtime(place));
+            let thread = seat.place();
+            set.spawn_on(seat, threads.runtime(thread));
         }
-        let mut foreman = JoinSet::new();
+        let mut autoscaler = JoinSet::new();
         let watched = threads.clone();
-        foreman.spawn(async move { foreman::watch(&watched).await });
-        AtWork { set, _apart: Some((load, foreman)) }
+        autoscaler.spawn(async move { foreman::watch(&watched).await });
+        AtWork { set, _on_threads: Some((load, autoscaler)) }
     }
 }
 
-/// Workers at their work.
+/// The running workers of a load.
 #[derive(Debug)]
 pub(crate) struct AtWork<T> {
     set: JoinSet<T>,
-    /// Where they have threads of their own.
-    _apart: Option<(Underway, JoinSet<()>)>,
+    /// The registered load and the autoscaler task, if workers run on separate threads.
+    _on_threads: Option<(Underway, JoinSet<()>)>,
 }
 
 impl<T: 'static> AtWork<T> {
-    /// What the next came to that is done; `None` where all are.
+    /// Waits for the next worker to finish and returns its result; `None` if all have finished.
     pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
         self.set.join_next().await
     }

@@ -1,53 +1,52 @@
-//! Requests of an open loop whose moment has come and that no worker has begun. There are no more than so many: a store that
-//! stands still, asked a million times a second, would fill the memory of the machine that asks. One more is given up, and
-//! so are all behind it: what was asked for is not what was measured then, and the load ends.
+//! The queue of open-loop requests that are due and that no worker has started. It is bounded, because a stalled store
+//! at a high arrival rate would exhaust the generator's memory. On overflow, that request and all later ones are
+//! dropped and the load ends: the requested rate was not measured.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// See the module. `T` is what is known of a request before its moment comes.
+/// A bounded FIFO of due requests. `T` is the part of a request that is known before it starts.
 #[derive(Debug)]
 pub(super) struct Due<T> {
-    waiting: VecDeque<(Duration, T)>,
-    most: usize,
-    refused: u64,
+    queue: VecDeque<(Duration, T)>,
+    capacity: usize,
+    dropped: u64,
 }
 
 impl<T> Due<T> {
-    /// For so many at the most.
-    pub const fn new(most: usize) -> Self {
-        Self { waiting: VecDeque::new(), most, refused: 0 }
+    pub const fn new(capacity: usize) -> Self {
+        Self { queue: VecDeque::new(), capacity, dropped: 0 }
     }
 
-    /// Another one, behind all others. Whether it waits now: it does not where there were too many, be it a while ago.
+    /// Appends a request and returns true if it was queued. After the first overflow, every request is dropped.
     pub fn push(&mut self, intended: Duration, request: T) -> bool {
-        let is_kept = self.refused == 0 && self.waiting.len() < self.most;
-        if is_kept {
-            self.waiting.push_back((intended, request));
+        let is_queued = self.dropped == 0 && self.queue.len() < self.capacity;
+        if is_queued {
+            self.queue.push_back((intended, request));
         } else {
-            self.refused += 1;
+            self.dropped += 1;
         }
-        is_kept
+        is_queued
     }
 
-    /// The one that waited longest.
+    /// Removes the oldest request.
     pub fn pop(&mut self) -> Option<(Duration, T)> {
-        self.waiting.pop_front()
+        self.queue.pop_front()
     }
 
-    /// All that wait.
+    /// Removes all queued requests.
     pub fn take(&mut self) -> VecDeque<(Duration, T)> {
-        std::mem::take(&mut self.waiting)
+        std::mem::take(&mut self.queue)
     }
 
-    /// How many wait.
+    /// The number of queued requests.
     pub fn len(&self) -> usize {
-        self.waiting.len()
+        self.queue.len()
     }
 
-    /// How many were given up.
+    /// The number of dropped requests.
     pub const fn refused(&self) -> u64 {
-        self.refused
+        self.dropped
     }
 }
 
@@ -58,30 +57,31 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However they come and go, those that wait are bounded and in their order, and each is waiting, begun or given up.
+        /// For any sequence of pushes and pops, the queue is bounded and FIFO, and each request is queued, started or
+        /// dropped.
         #[test]
-        fn no_more_wait_than_may_and_none_is_forgotten(
-            most in 0_usize..20,
-            comes in proptest::collection::vec(any::<bool>(), 0..200),
+        fn due_queue_is_bounded_and_accounts_for_every_request(
+            capacity in 0_usize..20,
+            pushes in proptest::collection::vec(any::<bool>(), 0..200),
         ) {
-            let mut due = Due::new(most);
-            let (mut released, mut begun, mut has_refused) = (0_u32, Vec::new(), false);
-            for comes in comes {
-                if comes {
-                    let is_kept = due.push(Duration::from_secs(released.into()), released);
-                    has_refused |= !is_kept;
-                    prop_assert_eq!(due.refused() > 0, has_refused, "it is the end of it");
+            let mut due = Due::new(capacity);
+            let (mut released, mut started, mut has_overflowed) = (0_u32, Vec::new(), false);
+            for is_push in pushes {
+                if is_push {
+                    let is_queued = due.push(Duration::from_secs(released.into()), released);
+                    has_overflowed |= !is_queued;
+                    prop_assert_eq!(due.refused() > 0, has_overflowed, "an overflow is permanent");
                     released += 1;
                 } else {
-                    begun.extend(due.pop().map(|(_, request)| request));
+                    started.extend(due.pop().map(|(_, request)| request));
                 }
-                prop_assert!(due.len() <= most);
-                let all = begun.len() + due.len() + usize::try_from(due.refused()).unwrap();
+                prop_assert!(due.len() <= capacity);
+                let all = started.len() + due.len() + usize::try_from(due.refused()).unwrap();
                 prop_assert_eq!(all, released as usize);
             }
-            begun.extend(due.take().into_iter().map(|(_, request)| request));
-            let first: Vec<u32> = (0..u32::try_from(begun.len()).unwrap()).collect();
-            prop_assert_eq!(begun, first, "those that were given up came last");
+            started.extend(due.take().into_iter().map(|(_, request)| request));
+            let first: Vec<u32> = (0..u32::try_from(started.len()).unwrap()).collect();
+            prop_assert_eq!(started, first, "only the last requests were dropped");
         }
     }
 }

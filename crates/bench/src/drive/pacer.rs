@@ -1,5 +1,5 @@
-//! Releases the requests of an open loop at their moments, from a thread that does nothing else: timers of an event loop
-//! are late by what the loop is busy with, and round to milliseconds.
+//! Releases open-loop requests at their scheduled times from a dedicated thread. Timers of an event loop are delayed by
+//! its other work and have millisecond resolution.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -13,40 +13,40 @@ use hdrhistogram::Histogram;
 use super::shared::{Shared, micros};
 use crate::record::record;
 
-/// It looks up at least so often.
-const NAP: Duration = Duration::from_millis(50);
-/// What the kernel may be late by, in nanoseconds: as little as there is. Usually it is 50,000.
-const SLACK: NonZeroU64 = NonZeroU64::MIN;
+/// Longest sleep before the stop flag is checked again.
+const MAX_SLEEP: Duration = Duration::from_millis(50);
+/// Timer slack of the thread, in nanoseconds: the minimum. The kernel's default is 50,000.
+const TIMER_SLACK: NonZeroU64 = NonZeroU64::MIN;
 
-/// The thread.
+/// The pacer thread. Dropping it stops the thread without waiting.
 pub(super) struct Pacer {
     stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<Histogram<u64>>>,
 }
 
 impl Pacer {
-    /// Requests come with the moment at which each is meant to start, from now on, in order. Where there are none left, there
-    /// are none to be waited for.
+    /// Starts the thread. `requests` are in order, each with its scheduled start relative to now. When they run out,
+    /// the load's request limit is set to their number.
     pub fn start<T: Send + 'static>(
         shared: Arc<Shared<T>>,
         requests: impl Iterator<Item = (Duration, T)> + Send + 'static,
     ) -> io::Result<Self> {
         let stopped = Arc::new(AtomicBool::new(false));
-        let seen = stopped.clone();
-        let pace = move || {
-            // It is late by a little more where that is refused.
-            let _ = rustix::thread::set_current_timer_slack(Some(SLACK));
+        let stop_flag = stopped.clone();
+        let release_all = move || {
+            // Optional: with the default slack, releases are slightly later.
+            let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
             let (origin, mut lag, mut released) = (shared.now(), micros(), 0);
             for (start, request) in requests {
                 let intended = origin + start;
                 loop {
                     let now = shared.now();
                     let has_ended = shared.has_ended();
-                    if seen.load(Ordering::Relaxed) || (has_ended && intended >= shared.window().end) {
+                    if stop_flag.load(Ordering::Relaxed) || (has_ended && intended >= shared.window().end) {
                         return lag;
                     }
                     if now < intended {
-                        std::thread::sleep((intended - now).min(NAP));
+                        std::thread::sleep((intended - now).min(MAX_SLEEP));
                     } else {
                         let late = u64::try_from((now - intended).as_micros()).unwrap_or(u64::MAX);
                         record(&mut lag, late.max(1), 1);
@@ -59,14 +59,15 @@ impl Pacer {
             shared.at_most(released);
             lag
         };
-        let thread = Some(std::thread::Builder::new().name("pacer".to_owned()).spawn(pace)?);
+        let thread = Some(std::thread::Builder::new().name("pacer".to_owned()).spawn(release_all)?);
         Ok(Self { stopped, thread })
     }
 
-    /// Waits until everything is released that was meant to start before the end, which has come; `at_once` releases no more.
-    /// How late requests were released, in microseconds.
-    pub fn stop(mut self, at_once: bool) -> Histogram<u64> {
-        if at_once {
+    /// Waits until every request scheduled before the end of the window, which has passed, is released. With
+    /// `immediately`, no further request is released. Returns the delays between scheduled and actual release, in
+    /// microseconds.
+    pub fn stop(mut self, immediately: bool) -> Histogram<u64> {
+        if immediately {
             self.stopped.store(true, Ordering::Relaxed);
         }
         let ended = self.thread.take().and_then(|thread| thread.join().ok());

@@ -1,4 +1,4 @@
-//! One request of any worker: waited for, timed and counted; and how an object is written.
+//! Executes, times and records one request of a worker, and writes objects.
 
 use std::future::Future;
 use std::io;
@@ -18,36 +18,37 @@ use crate::operation::Operation;
 use crate::record::{Record, Timing};
 use crate::samples::Handled;
 
-/// Bytes that are handed to a store at once.
-const PIECE_BYTES: u64 = 256 << 10;
-/// A worker of a closed loop whose requests fail one behind the other waits so long before the next: a store that refuses at
-/// once would otherwise be asked as fast as the generator can. That of an open loop is asked as often as it was said.
+/// Bytes per write to a staged object.
+const WRITE_BYTES: u64 = 256 << 10;
+/// Pause of a closed-loop worker after a failed request: a store that rejects at once would otherwise be called as fast
+/// as the generator can. An open loop keeps its rate and does not pause.
 pub(crate) const AFTER_FAILURE: Duration = Duration::from_millis(10);
-/// How often it is tried to make an object that is to be there before a load begins.
+/// Maximum attempts to create an object that must exist before a load begins.
 pub(crate) const TRIES: u32 = 3;
 
-/// What a request came to.
+/// A successful request.
 pub(crate) struct Answered {
-    /// When the first byte was there.
+    /// Time of the first byte.
     pub first: Duration,
-    /// When all of it was. To judge it behind that is no part of the store's time.
+    /// Time of the last byte. Checking the response afterwards is not counted as the store's time.
     pub whole: Duration,
+    /// Bytes of the object.
     pub bytes: u64,
 }
 
 impl Answered {
-    /// All of it at once, without any bytes that are asked for.
+    /// A response without a body, or an upload: first and last byte at the same time.
     pub const fn at(whole: Duration, bytes: u64) -> Self {
         Self { first: whole, whole, bytes }
     }
 }
 
-/// Why it counts as failed: a short name to count by, and what was seen.
+/// A failed request: a short kind for counting, and a message.
 #[derive(Debug)]
 pub(crate) struct Failed {
     kind: String,
     pub what: String,
-    /// What the store said, where it is that which failed.
+    /// The kind of the store's error, if the store failed.
     pub error: Option<ErrorKind>,
 }
 
@@ -58,7 +59,7 @@ impl From<Error> for Failed {
     }
 }
 
-/// Of a file that bytes come from or go to.
+/// A failure of a source or target file.
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Self {
         Self { kind: "File".to_owned(), what: error.to_string(), error: None }
@@ -66,14 +67,14 @@ impl From<io::Error> for Failed {
 }
 
 impl Failed {
-    /// What was answered is not what is there.
+    /// The response does not match what was written.
     pub fn wrong(what: String) -> Self {
         Self { kind: "WrongAnswer".to_owned(), what, error: None }
     }
 }
 
-/// Waits for a request that begins now and was meant to at a moment, and counts it. How it went. What was answered and is
-/// judged only then must not wait for anything once requests are given up: it would count as unanswered.
+/// Executes a request that was scheduled for `intended` and records its result. A response that has arrived must be
+/// checked without waiting: once requests are cancelled, a pending check would count as unanswered.
 pub(crate) async fn attend<T>(
     shared: &Shared<T>,
     record: &mut Record,
@@ -88,7 +89,7 @@ pub(crate) async fn attend<T>(
             record.cut(shared.window(), operation, intended, shared.now());
             Err(Failed {
                 kind: "Unanswered".to_owned(),
-                what: format!("{operation} was not answered by the end"),
+                what: format!("{operation} got no response before the end"),
                 error: None,
             })
         }
@@ -111,7 +112,7 @@ pub(crate) async fn attend<T>(
     Handled { intended, begun: Some(begun), ended, answer }
 }
 
-/// Writes an object of so many bytes, from memory or from a file that has them.
+/// Writes an object of `size` bytes, from generated content or from a file.
 pub(crate) async fn put(
     bed: &Bed,
     context: &Context,
@@ -123,20 +124,20 @@ pub(crate) async fn put(
     let mut staged = bed.store.stage(context, address, request).await?;
     let mut at = 0;
     while at < size {
-        let length = PIECE_BYTES.min(size - at);
-        let piece = match &mut file {
+        let length = WRITE_BYTES.min(size - at);
+        let buffer = match &mut file {
             Some(file) => file.read(usize::try_from(length).unwrap_or(usize::MAX)).await?,
-            None => piece(&bed.content, content, at, length),
+            None => generate(&bed.content, content, at, length),
         };
-        at += piece.len() as u64;
-        staged.write(piece).await?;
+        at += buffer.len() as u64;
+        staged.write(buffer).await?;
     }
     staged.commit(Expected { size: Some(size), ..Expected::default() }).await?;
     Ok(())
 }
 
-fn piece(pool: &Content, content: ContentId, at: u64, length: u64) -> Bytes {
-    let mut piece = BytesMut::zeroed(usize::try_from(length).unwrap_or(usize::MAX));
-    pool.fill(content, at, &mut piece);
-    piece.freeze()
+fn generate(generator: &Content, content: ContentId, offset: u64, length: u64) -> Bytes {
+    let mut buffer = BytesMut::zeroed(usize::try_from(length).unwrap_or(usize::MAX));
+    generator.fill(content, offset, &mut buffer);
+    buffer.freeze()
 }

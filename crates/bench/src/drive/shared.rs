@@ -1,4 +1,5 @@
-//! What the workers of one load share: the window that counts, the numbers of requests, and what is seen from outside.
+//! State shared by the workers of one load: the measurement window, request numbers, the queue of due requests, and the
+//! progress that observers read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,61 +16,62 @@ use crate::record::timeline::Timeline;
 use crate::record::{Record, Window};
 use crate::samples::{CellSamples, Names, Sampled, Sampler};
 
-/// Requests of an open loop that wait for a worker, at the most: seconds of a load that no store serves, in some 20 MB.
+/// Capacity of the queue of due open-loop requests: about 20 MB, and seconds of the highest rate that a store can
+/// serve.
 pub(crate) const MOST_WAITING: usize = 1 << 20;
 
-/// A wish to end early: what was measured by then is kept.
+/// A stop signal. What was measured before it is kept.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(CancellationToken);
 
 impl Stop {
-    /// Ends whatever looks at it.
+    /// Requests the stop.
     pub fn ask(&self) {
         self.0.cancel();
     }
 
-    /// Waits until somebody did.
+    /// Waits until a stop is requested.
     pub async fn asked(&self) {
         self.0.cancelled().await;
     }
 
-    /// Waits until so long after somebody did.
+    /// Waits until `time` after the stop was requested.
     pub async fn patience(&self, time: Duration) {
         self.0.cancelled().await;
         tokio::time::sleep(time).await;
     }
 
-    /// Whether somebody did.
+    /// Returns true if a stop was requested.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.0.is_cancelled()
     }
 }
 
-/// What a load has done so far, for whoever watches. Everything counts, the warm-up too.
+/// The progress of a load, for observers. Includes the warm-up.
 #[derive(Debug, Default)]
 pub struct Gauge {
     operations: AtomicU64,
     bytes: AtomicU64,
     failures: AtomicU64,
-    /// Where single requests are kept, where they are to be.
+    /// Destination of per-request samples, if they are recorded.
     samples: Option<Arc<CellSamples>>,
 }
 
 impl Gauge {
-    /// One whose requests are kept one by one too.
+    /// Creates a gauge for a load whose requests are also recorded individually.
     pub(crate) fn with_samples(samples: Arc<CellSamples>) -> Self {
         Self { samples: Some(samples), ..Self::default() }
     }
 
-    /// Requests that ended with success, their bytes, and those that failed.
+    /// Returns successful requests, their bytes, and failed requests.
     #[must_use]
     pub fn read(&self) -> (u64, u64, u64) {
-        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (read(&self.operations), read(&self.bytes), read(&self.failures))
     }
 
-    /// What became of the requests that are kept one by one, when all of them have ended; nothing where none are.
+    /// Finishes the per-request samples after the load has ended. Returns `None` if none are recorded.
     pub(crate) async fn sampled(&self) -> Option<Sampled> {
         match &self.samples {
             Some(samples) => Some(samples.conclude().await),
@@ -77,7 +79,7 @@ impl Gauge {
         }
     }
 
-    /// What another machine said that it had done so far.
+    /// Sets the counters to the progress that an agent reported.
     pub(crate) fn show(&self, operations: u64, bytes: u64, failures: u64) {
         self.operations.store(operations, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
@@ -94,32 +96,34 @@ impl Gauge {
     }
 }
 
-/// See the module. `T` is what is known of a request before its moment comes.
+/// The shared state of a load. `T` is the part of a request that is known before it starts.
 pub(crate) struct Shared<T> {
     clock: Arc<dyn Clock>,
-    /// In nanoseconds of the clock.
+    /// Bounds of the measurement window, in nanoseconds of the clock; `u64::MAX` until set.
     begin: AtomicU64,
     end: AtomicU64,
-    numbers: AtomicU64,
-    most: AtomicU64,
+    /// Number of the next request.
+    next_number: AtomicU64,
+    max_requests: AtomicU64,
     workers: usize,
-    /// Requests of an open loop whose moment has come, and a permit for each.
+    /// Due open-loop requests.
     due: Mutex<Due<T>>,
+    /// One permit for each due request.
     pub starts: Semaphore,
-    /// Requests that are under way are given up.
+    /// Cancels requests in flight.
     pub over: CancellationToken,
-    /// When the last request ended, in nanoseconds of the clock.
-    last: AtomicU64,
-    /// Workers that have not ended.
+    /// Completion time of the last request, in nanoseconds of the clock.
+    last_completion: AtomicU64,
+    /// Workers that have not finished.
     active: AtomicUsize,
     pub gauge: Arc<Gauge>,
-    /// How it goes over time.
+    /// Work per 100 ms and second.
     pub timeline: Timeline,
-    /// What objects are called.
+    /// Object names.
     names: Arc<dyn Names>,
 }
 
-/// Latencies in microseconds.
+/// Creates an empty histogram of latencies in microseconds.
 pub(crate) fn micros() -> Histogram<u64> {
     crate::record::histogram()
 }
@@ -129,10 +133,10 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl<T> Shared<T> {
-    /// Of so many workers, and so many requests at the most.
+    /// Creates the state for a number of workers and an optional request limit.
     pub fn new(
         clock: Arc<dyn Clock>,
-        (workers, most): (usize, Option<u64>),
+        (workers, max_requests): (usize, Option<u64>),
         gauge: Arc<Gauge>,
         names: Arc<dyn Names>,
     ) -> Self {
@@ -140,13 +144,13 @@ impl<T> Shared<T> {
             clock,
             begin: AtomicU64::new(u64::MAX),
             end: AtomicU64::new(u64::MAX),
-            numbers: AtomicU64::new(0),
-            most: AtomicU64::new(most.unwrap_or(u64::MAX)),
+            next_number: AtomicU64::new(0),
+            max_requests: AtomicU64::new(max_requests.unwrap_or(u64::MAX)),
             workers,
             due: Mutex::new(Due::new(MOST_WAITING)),
             starts: Semaphore::new(0),
             over: CancellationToken::new(),
-            last: AtomicU64::new(0),
+            last_completion: AtomicU64::new(0),
             active: AtomicUsize::new(workers),
             gauge,
             timeline: Timeline::default(),
@@ -154,20 +158,21 @@ impl<T> Shared<T> {
         }
     }
 
-    /// What a worker is to see, who has begun nothing yet.
+    /// Creates the empty record of a worker.
     pub fn record(&self) -> Record {
         self.timeline.record()
     }
 
-    /// What keeps the requests of a worker one by one, where they are to be kept; without a worker, of those that never start.
+    /// Returns the sampler of a worker, if requests are recorded individually; without a worker, the one for requests
+    /// that never start.
     pub fn sampler(&self, worker: Option<usize>) -> Option<Sampler> {
         Some(self.gauge.samples.as_ref()?.sampler(worker, self.names.clone()))
     }
 
-    /// The same, of whose requests so many may wait.
+    /// Replaces the queue of due requests by one of the given capacity.
     #[cfg(test)]
-    pub fn with_room(mut self, most_waiting: usize) -> Self {
-        self.due = Mutex::new(Due::new(most_waiting));
+    pub fn with_room(mut self, capacity: usize) -> Self {
+        self.due = Mutex::new(Due::new(capacity));
         self
     }
 
@@ -175,31 +180,31 @@ impl<T> Shared<T> {
         self.clock.now()
     }
 
-    /// It counts from now on.
+    /// Opens the measurement window now.
     pub fn begin(&self) -> Duration {
         let now = self.now();
         self.begin.store(nanos(now), Ordering::Relaxed);
         now
     }
 
-    /// It counts no longer, and nothing more is begun.
+    /// Closes the measurement window now. A closed loop starts no further requests.
     pub fn end(&self) -> Duration {
-        self.end_at(self.now())
+        self.close_window(self.now())
     }
 
-    /// It counted until the last request ended.
+    /// Closes the measurement window at the completion of the last request.
     pub fn end_with_the_last(&self) -> Duration {
-        self.end_at(Duration::from_nanos(self.last.load(Ordering::Relaxed)))
+        self.close_window(Duration::from_nanos(self.last_completion.load(Ordering::Relaxed)))
     }
 
-    fn end_at(&self, at: Duration) -> Duration {
-        self.end.store(nanos(at), Ordering::Relaxed);
-        at
+    fn close_window(&self, time: Duration) -> Duration {
+        self.end.store(nanos(time), Ordering::Relaxed);
+        time
     }
 
-    /// A request has ended.
+    /// Records the completion time of a request.
     pub fn ended(&self, at: Duration) {
-        self.last.fetch_max(nanos(at), Ordering::Relaxed);
+        self.last_completion.fetch_max(nanos(at), Ordering::Relaxed);
     }
 
     pub fn has_ended(&self) -> bool {
@@ -207,85 +212,84 @@ impl<T> Shared<T> {
     }
 
     pub fn window(&self) -> Window {
-        let read = |at: &AtomicU64| Duration::from_nanos(at.load(Ordering::Relaxed));
+        let read = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));
         Window { begin: read(&self.begin), end: read(&self.end) }
     }
 
-    /// The number of the next request; `None` where there is to be none.
+    /// Takes the number of the next request; `None` if the request limit is reached.
     pub fn next(&self) -> Option<u64> {
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        (number < self.most.load(Ordering::Relaxed)).then_some(number)
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        (number < self.max_requests.load(Ordering::Relaxed)).then_some(number)
     }
 
-    /// A worker has ended.
+    /// Records that a worker has finished.
     pub fn leave(&self) {
         self.active.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Nothing is left to be begun.
+    /// Returns true if no further request will start.
     pub fn is_over(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 0
-            || self.numbers.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed)
+            || self.next_number.load(Ordering::Relaxed) >= self.max_requests.load(Ordering::Relaxed)
     }
 
-    /// All workers ended before there were as many requests as there are to be: there is nothing that they could be about.
+    /// Returns true if all workers finished before the request limit, because no objects were left.
     pub fn is_deserted(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 0
-            && self.numbers.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
+            && self.next_number.load(Ordering::Relaxed) < self.max_requests.load(Ordering::Relaxed)
     }
 
-    /// So many requests there are to be at the most.
+    /// The request limit.
     pub fn most(&self) -> usize {
-        usize::try_from(self.most.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+        usize::try_from(self.max_requests.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
-    /// There are no more than so many.
-    pub fn at_most(&self, most: u64) {
-        self.most.fetch_min(most, Ordering::Relaxed);
+    /// Lowers the request limit to `limit`.
+    pub fn at_most(&self, limit: u64) {
+        self.max_requests.fetch_min(limit, Ordering::Relaxed);
     }
 
-    /// A request is to start: it was meant to at that moment. Where too many wait it is given up and counted, and the load is
-    /// overrun.
+    /// Queues a request that is due. If the queue is full, the request is dropped and counted, and the load is overrun.
     pub fn release(&self, intended: Duration, request: T) {
         if self.due.lock().push(intended, request) {
             self.starts.add_permits(1);
         }
     }
 
-    /// Requests that were given up at their moments, since too many waited: with the first of them the load is void.
+    /// The number of requests dropped because the queue was full. A load with any is void.
     pub fn refused(&self) -> u64 {
         self.due.lock().refused()
     }
 
-    /// When the request whose permit this worker has was meant to start.
+    /// Takes the oldest due request and its scheduled start. The caller must hold a permit of `starts`.
     pub fn intended(&self) -> Option<(Duration, T)> {
         self.due.lock().pop()
     }
 
-    /// No request is released any more: whoever waits for one ends when those that were are begun.
+    /// Ends the release of requests: workers finish once the queue is empty.
     pub fn last(&self) {
-        // One for each worker, which finds no request with it.
+        // One extra permit for each worker, which then finds the queue empty and ends.
         self.starts.add_permits(self.workers);
     }
 
-    /// Requests that are to start are given up.
+    /// Prevents queued requests from starting.
     pub fn begin_no_more(&self) {
         self.starts.close();
     }
 
-    /// Requests that are under way, and those that are to start, are given up.
+    /// Cancels requests in flight and prevents queued ones from starting.
     pub fn give_up(&self) {
         self.begin_no_more();
         self.over.cancel();
     }
 
-    /// When each request that waited was meant to start and never did, its number, and what is known of it.
+    /// Drains the queue. Yields the scheduled start, the data and the number of each request that never started.
     pub fn abandoned(&self) -> impl Iterator<Item = ((Duration, T), u64)> {
-        let first = self.numbers.load(Ordering::Relaxed);
+        let first = self.next_number.load(Ordering::Relaxed);
         self.due.lock().take().into_iter().zip(first..)
     }
 
-    /// Requests that are to start and did not yet.
+    /// The number of due requests that have not started.
     pub fn left(&self) -> u64 {
         self.due.lock().len() as u64
     }

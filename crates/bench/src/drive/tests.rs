@@ -49,7 +49,7 @@ async fn run(bed: &Bed, stock: &Arc<Stock>, load: &Load) -> Outcome {
 }
 
 #[tokio::test]
-async fn what_was_written_is_read_and_removed() {
+async fn load_writes_reads_and_deletes_its_objects() {
     let (bed, stock) = (bed().await, stock("0B-600KiB"));
     let put = run(&bed, &stock, &load("put", Some(40), LONG)).await;
     let tally = &put.record.tallies()[&Operation::Put];
@@ -60,18 +60,18 @@ async fn what_was_written_is_read_and_removed() {
     let ended: u64 = read.record.tallies().values().map(|tally| tally.operations).sum();
     assert_eq!((ended, read.record.tallies().len()), (90, 3));
     assert!(read.record.tallies().values().all(|tally| tally.failed() == 0), "{:?}", read.record);
-    assert!(read.repeats > 0, "40 objects and some 80 reads of them");
+    assert!(read.repeats > 0, "about 80 reads of 40 objects");
     let removed = run(&bed, &stock, &load("delete", Some(40), LONG)).await;
-    assert_eq!(removed.record.tallies()[&Operation::Delete].operations, 40, "no turn is lost");
+    assert_eq!(removed.record.tallies()[&Operation::Delete].operations, 40, "every request had an object");
     assert!(removed.time < Duration::from_secs(1), "{:?}", removed.time);
     assert_eq!((removed.ending, stock.len()), (Ending::Exhausted, 0));
 }
 
 #[tokio::test]
-async fn objects_with_other_bytes_are_found() {
+async fn get_of_wrong_content_counts_as_failure() {
     let (bed, stock) = (bed().await, stock("10KiB"));
     run(&bed, &stock, &load("put", Some(8), LONG)).await;
-    // One of the same size, where another is looked for.
+    // Object 5 gets the content of object 1, which has the same size.
     let address = |number| Address::parse("bench", &stock.key(number)).unwrap();
     let context = context(&bed).await;
     let found = bed.store.get(&context, &address(1), GetRequest::default()).await.unwrap();
@@ -81,11 +81,11 @@ async fn objects_with_other_bytes_are_found() {
     let read = run(&bed, &stock, &Load { parallel: 1, ..load("get", Some(8), LONG) }).await;
     let tally = &read.record.tallies()[&Operation::Get];
     assert_eq!((tally.operations, tally.failures["WrongAnswer"]), (7, 1));
-    assert!(tally.samples[0].contains("has another byte at"), "{}", tally.samples[0]);
+    assert!(tally.samples[0].contains("differs from what was written at byte"), "{}", tally.samples[0]);
 }
 
 #[tokio::test]
-async fn a_listing_that_leaves_something_out_is_found() {
+async fn listing_with_a_missing_object_counts_as_failure() {
     let (bed, stock) = (bed().await, stock("1KiB"));
     run(&bed, &stock, &load("put", Some(8), LONG)).await;
     let whole = run(&bed, &stock, &load("list", Some(50), LONG)).await;
@@ -100,7 +100,7 @@ async fn a_listing_that_leaves_something_out_is_found() {
 }
 
 #[tokio::test]
-async fn an_open_loop_starts_what_it_is_meant_to() {
+async fn open_loop_starts_requests_at_the_requested_rate() {
     let (bed, stock) = (bed().await, stock("1KiB"));
     let pace = Pace::Open { per_second: 500.0, spacing: Spacing::Poisson };
     let open = Load { pace, ..load("put", None, Duration::from_millis(600)) };
@@ -112,7 +112,7 @@ async fn an_open_loop_starts_what_it_is_meant_to() {
 }
 
 #[tokio::test]
-async fn a_stopped_load_keeps_what_was_measured() {
+async fn stopped_load_keeps_its_measurements() {
     let (bed, stock) = (bed().await, stock("1KiB"));
     let stop = Stop::default();
     let stopping = stop.clone();
@@ -126,10 +126,10 @@ async fn a_stopped_load_keeps_what_was_measured() {
 }
 
 #[tokio::test]
-async fn what_fails_before_it_counts_is_told_too() {
+async fn failures_during_warm_up_are_reported() {
     let (mut bed, stock) = (bed().await, stock("1KiB"));
     bed.bucket = BucketName::new("not-there").unwrap();
-    // It is stopped in its warm-up: nothing of it counts.
+    // It is stopped during the warm-up, so nothing is in the measurement window.
     let stop = Stop::default();
     let stopping = stop.clone();
     tokio::spawn(async move {
@@ -143,7 +143,7 @@ async fn what_fails_before_it_counts_is_told_too() {
 }
 
 #[tokio::test]
-async fn an_open_loop_releases_as_many_as_there_are_to_be() {
+async fn open_loop_releases_exactly_the_request_limit() {
     let (bed, stock) = (bed().await, stock("1KiB"));
     let pace = Pace::Open { per_second: 20_000.0, spacing: Spacing::Fixed };
     let outcome = run(&bed, &stock, &Load { pace, ..load("put", Some(100), LONG) }).await;
@@ -152,25 +152,25 @@ async fn an_open_loop_releases_as_many_as_there_are_to_be() {
 }
 
 #[tokio::test]
-async fn uploads_come_from_files_and_downloads_go_to_them() {
+async fn uploads_read_files_and_downloads_write_files() {
     let directory = tempfile::tempdir().unwrap();
     let inside = directory.path().join("own");
     let bed = Bed { files: Some(Arc::new(crate::files::Files::new(inside.clone()).unwrap())), ..bed().await };
     let stock = stock("1B-600KiB");
     make_files(&bed, &stock, 5, &Stop::default()).await.unwrap();
     let alone = |mix, requests| Load { parallel: 1, ..load(mix, Some(requests), LONG) };
-    // Of what is in a file each byte counts: another one is found.
-    let other = std::fs::read_dir(&inside).unwrap().map(|file| file.unwrap().path()).max().unwrap();
+    // Uploads must read the files: corrupted bytes have to be detected.
+    let corrupted = std::fs::read_dir(&inside).unwrap().map(|file| file.unwrap().path()).max().unwrap();
     let put = run(&bed, &stock, &alone("put", 12)).await;
     assert_eq!(put.record.tallies()[&Operation::Put].failed(), 0, "{:?}", put.record);
     let get = run(&bed, &stock, &alone("get", 12)).await;
     assert_eq!(get.record.tallies()[&Operation::Get].failed(), 0, "{:?}", get.record);
     assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 5 + 12);
-    std::fs::write(&other, vec![1; std::fs::metadata(&other).unwrap().len() as usize]).unwrap();
+    std::fs::write(&corrupted, vec![1; std::fs::metadata(&corrupted).unwrap().len() as usize]).unwrap();
     run(&bed, &stock, &alone("put", 5)).await;
     let get = run(&bed, &stock, &alone("get", 17)).await;
     assert_eq!(get.record.tallies()[&Operation::Get].failures["WrongAnswer"], 1, "{:?}", get.record);
-    std::fs::remove_file(&other).unwrap();
+    std::fs::remove_file(&corrupted).unwrap();
     let put = run(&bed, &stock, &alone("put", 5)).await;
     let tally = &put.record.tallies()[&Operation::Put];
     assert_eq!(tally.failures["File"], 1, "{tally:?}");
@@ -179,7 +179,7 @@ async fn uploads_come_from_files_and_downloads_go_to_them() {
     assert!(!inside.exists());
 }
 
-/// The same bed, whose store does something else to every commit.
+/// A benchmark environment whose store injects `fault` into every commit.
 async fn faulty_bed(fault: Fault) -> Bed {
     let bed = bed().await;
     let plan = FaultPlan::none().on(Call::Commit, When::Always, fault);
@@ -187,8 +187,8 @@ async fn faulty_bed(fault: Fault) -> Bed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_load_of_so_many_requests_waits_for_the_last_however_long_that_takes() {
-    let (bed, stock) = (faulty_bed(Fault::Delay(3 * DRAIN)).await, stock("1KiB"));
+async fn request_limit_without_time_limit_waits_for_slow_requests() {
+    let (bed, stock) = (faulty_bed(Fault::Delay(3 * DRAIN_TIMEOUT)).await, stock("1KiB"));
     let outcome = run(&bed, &stock, &load("put", Some(4), Duration::MAX / 4)).await;
     let tally = &outcome.record.tallies()[&Operation::Put];
     assert_eq!((tally.operations, tally.failed(), stock.len()), (4, 0, 4));
@@ -196,14 +196,14 @@ async fn a_load_of_so_many_requests_waits_for_the_last_however_long_that_takes()
 }
 
 #[tokio::test]
-async fn who_fails_in_an_open_loop_holds_up_nobody() {
+async fn open_loop_does_not_pause_after_failures() {
     let (bed, stock) = (faulty_bed(Fault::FailBefore(Reason::Io)).await, stock("1KiB"));
     let pace = Pace::Open { per_second: 1000.0, spacing: Spacing::Fixed };
     let failed = async |pace| {
         let load = Load { pace, parallel: 1, ..load("put", None, Duration::from_millis(300)) };
         run(&bed, &stock, &load).await.record.tallies()[&Operation::Put].failed()
     };
-    // A rest of 10 ms behind each leaves room for 30.
+    // A pause of 10 ms after each failure limits the closed loop to 30.
     let closed = failed(Pace::Closed).await;
     assert!((1..=30).contains(&closed), "{closed}");
     let open = failed(pace).await;
@@ -211,18 +211,18 @@ async fn who_fails_in_an_open_loop_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_load_of_so_many_requests_that_has_a_time_ends_with_that() {
-    let (bed, stock) = (faulty_bed(Fault::Delay(LONG + DRAIN / 2)).await, stock("1KiB"));
+async fn request_limit_with_time_limit_ends_at_the_time_limit() {
+    let (bed, stock) = (faulty_bed(Fault::Delay(LONG + DRAIN_TIMEOUT / 2)).await, stock("1KiB"));
     let late = run(&bed, &stock, &load("put", Some(4), LONG)).await;
     assert_eq!((late.record.tallies()[&Operation::Put].failed(), late.ending), (0, Ending::Time));
     let (bed, begun) = (faulty_bed(Fault::Hang).await, tokio::time::Instant::now());
     let lost = run(&bed, &stock, &load("put", Some(4), LONG)).await;
     assert_eq!(lost.record.tallies()[&Operation::Put].failures["Unanswered"], 4);
-    assert!(begun.elapsed() < LONG + 2 * DRAIN, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LONG + 2 * DRAIN_TIMEOUT, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_never_answered_is_given_up_and_told() {
+async fn unanswered_requests_are_cancelled_and_counted() {
     let (bed, stock) = (faulty_bed(Fault::Hang).await, stock("1KiB"));
     let outcome = run(&bed, &stock, &load("put", None, Duration::from_millis(50))).await;
     let tally = &outcome.record.tallies()[&Operation::Put];
@@ -230,7 +230,7 @@ async fn what_is_never_answered_is_given_up_and_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_stopped_does_not_wait_for_a_store_that_hangs() {
+async fn stop_does_not_wait_for_a_hanging_store() {
     let (bed, stock) = (faulty_bed(Fault::Hang).await, stock("1KiB"));
     let stop = Stop::default();
     let stopping = stop.clone();
@@ -246,7 +246,7 @@ async fn who_is_stopped_does_not_wait_for_a_store_that_hangs() {
 }
 
 #[tokio::test]
-async fn what_an_answer_is_judged_for_is_not_the_time_of_the_store() {
+async fn verification_time_is_not_part_of_the_latency() {
     let (bed, stock) = (bed().await, stock("1KiB"));
     let shared: Shared<()> = Shared::new(bed.clock.clone(), (1, None), Arc::default(), stock);
     let (begin, mut record) = (shared.begin(), shared.record());
@@ -263,7 +263,7 @@ async fn what_an_answer_is_judged_for_is_not_the_time_of_the_store() {
 }
 
 #[tokio::test]
-async fn every_second_of_a_load_is_in_its_outcome() {
+async fn outcome_covers_every_second_of_the_load() {
     let (bed, stock) = (faulty_bed(Fault::Delay(Duration::from_millis(5))).await, stock("1KiB"));
     let outcome = run(&bed, &stock, &load("put", None, Duration::from_millis(1400))).await;
     let tally = &outcome.record.tallies()[&Operation::Put];
@@ -271,12 +271,12 @@ async fn every_second_of_a_load_is_in_its_outcome() {
     assert_eq!(tally.seconds.iter().map(|second| second.operations).sum::<u64>(), tally.operations);
     let tenths: f64 = outcome.tenths[..10].iter().map(|tenth| tenth.operations).sum();
     let first = tally.seconds[0].operations as f64;
-    // Of what was under way at the end of it a part lies in it too.
+    // The series also has the parts of requests that were in flight at the end of the first second.
     assert!((first..=first + 4.0).contains(&(tenths + 1e-6)), "{tenths}, {first} ended");
 }
 
 #[tokio::test]
-async fn how_a_load_goes_over_time_is_kept_once_for_all_workers() {
+async fn workers_share_one_timeline() {
     let (bed, stock) = (faulty_bed(Fault::Delay(Duration::from_millis(5))).await, stock("1KiB"));
     let load = load("put", None, Duration::from_millis(1400));
     let shared =
@@ -302,15 +302,15 @@ async fn how_a_load_goes_over_time_is_kept_once_for_all_workers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rate_that_a_store_is_far_behind_ends_the_load_and_fills_no_memory() {
-    const MOST_WAITING: usize = 1000;
+async fn full_queue_ends_the_load_as_overrun() {
+    const QUEUE_CAPACITY: usize = 1000;
     let bed = faulty_bed(Fault::Hang).await;
     for warm_up in [Duration::ZERO, LONG] {
         let stock = stock("1KiB");
         let pace = Pace::Open { per_second: 1e5, spacing: Spacing::Poisson };
         let load = Load { pace, warm_up, ..load("put", None, LONG) };
         let shared = Shared::new(bed.clock.clone(), (load.parallel, None), Arc::default(), stock.clone());
-        let shared = Arc::new(shared.with_room(MOST_WAITING));
+        let shared = Arc::new(shared.with_room(QUEUE_CAPACITY));
         let hands = stock.deal(load.parallel, load.seed).into_iter();
         let mut workers = Vec::new();
         for hand in hands {
@@ -323,13 +323,13 @@ async fn a_rate_that_a_store_is_far_behind_ends_the_load_and_fills_no_memory() {
         let subject = |_, ()| Subject { operation: Operation::Put, about: About::Nothing, size: None };
         let driven = conduct(&bed, &shared, work, &load, &stop, subject);
         let (outcome, _) = driven.await.unwrap();
-        assert_eq!((outcome.ending, outcome.waiting), (Ending::Overrun, MOST_WAITING as u64));
+        assert_eq!((outcome.ending, outcome.waiting), (Ending::Overrun, QUEUE_CAPACITY as u64));
         assert!(outcome.refused > 0, "{outcome:?}");
-        assert_eq!(outcome.abandoned, outcome.refused + MOST_WAITING as u64);
+        assert_eq!(outcome.abandoned, outcome.refused + QUEUE_CAPACITY as u64);
         let tally = &outcome.record.tallies()[&Operation::Put];
-        // Those under way were waited for, and those that waited are not told as failures of the store.
+        // Requests in flight were awaited; queued ones are not reported as failures of the store.
         assert_eq!((tally.operations, tally.failures["Unanswered"]), (0, 4));
-        let counted = if warm_up.is_zero() { 4 + MOST_WAITING as u64 } else { 0 };
-        assert_eq!(tally.cut, counted, "who waited is in the latencies where it counted");
+        let expected = if warm_up.is_zero() { 4 + QUEUE_CAPACITY as u64 } else { 0 };
+        assert_eq!(tally.cut, expected, "queued requests of the window are in the latencies");
     }
 }

@@ -1,4 +1,4 @@
-//! One worker: begins a request when its time has come, and checks what comes back.
+//! A worker: starts requests when they are due and verifies the responses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::record::Record;
 use crate::samples::{About, Sampler, Subject};
 use crate::stock::{Hand, Stock};
 
-/// Keys of a listing, at the most.
-const PAGE: usize = 1000;
+/// Maximum number of keys per listing page.
+const MAX_PAGE_KEYS: usize = 1000;
 
-/// See the module.
+/// A worker and its share of the objects.
 pub(super) struct Worker {
     bed: Bed,
     stock: Arc<Stock>,
@@ -30,7 +30,7 @@ pub(super) struct Worker {
     shared: Arc<Shared<()>>,
     context: Context,
     is_open: bool,
-    /// What is there all the time, in order, where the load changes nothing.
+    /// Numbers of all existing objects in order, if the load changes none of them.
     unchanged: Option<Arc<[u64]>>,
 }
 
@@ -45,20 +45,20 @@ impl Worker {
         Self { bed, stock, hand, shared, context, is_open, unchanged: None }
     }
 
-    /// Until nothing more is to be begun.
+    /// Runs requests until none is left to start.
     pub async fn run(mut self, shares: Mix, seed: u64, mut samples: Option<Sampler>) -> (Record, Hand) {
         let changes = |operation| matches!(operation, Operation::Put | Operation::Delete);
         let (shared, mut record) = (self.shared.clone(), self.shared.record());
         let is_unchanged = self.stock.is_certain() && !shares.operations().any(changes);
         self.unchanged = is_unchanged.then(|| self.stock.dealt());
         loop {
-            // A store that always answers at once would never let anybody else have a turn.
+            // A store that always completes immediately would otherwise starve the other tasks.
             tokio::task::coop::consume_budget().await;
-            // Whoever can do nothing takes nothing from those who can.
+            // A worker without objects must not take a due request from one that has some.
             if self.has_nothing_to_do(&shares) {
                 break;
             }
-            let Some(intended) = self.turn().await else { break };
+            let Some(intended) = self.wait_for_start().await else { break };
             let Some(number) = self.shared.next() else { break };
             let operation = self.possible(shares.draw(mix(seed ^ mix(number))), &shares);
             let Some(object) = self.object(operation, number) else { break };
@@ -73,15 +73,15 @@ impl Worker {
             }
         }
         if self.hand.is_empty() && shares.has_only(Operation::Delete) {
-            // Nothing is left for anybody, and nobody waits for a moment at which there would be.
+            // No object is left for any worker, and none will be added.
             self.shared.begin_no_more();
         }
         self.shared.leave();
         (record, self.hand)
     }
 
-    /// Waits for the moment of the next request; when it was meant to start.
-    async fn turn(&self) -> Option<Duration> {
+    /// Waits for the start of the next request and returns its scheduled time.
+    async fn wait_for_start(&self) -> Option<Duration> {
         if !self.is_open {
             return (!self.shared.has_ended()).then(|| self.shared.now());
         }
@@ -93,7 +93,7 @@ impl Worker {
         self.hand.is_empty() && shares.operations().all(Operation::needs_object)
     }
 
-    /// What is asked for where something else cannot be: a mix that writes too makes an object where none is left.
+    /// Replaces a request that needs an object by a write if none is left and the mix contains writes.
     fn possible(&self, operation: Operation, shares: &Mix) -> Operation {
         if operation.needs_object() && self.hand.is_empty() && shares.share(Operation::Put) > 0.0 {
             return Operation::Put;
@@ -101,8 +101,8 @@ impl Worker {
         operation
     }
 
-    /// The object that the request of a number is about; of a listing, the one behind which it begins. `None` where there is
-    /// none that it could be about.
+    /// Chooses the object of a request; for a listing, the key after which it starts. `None` if there is no suitable
+    /// object.
     fn object(&mut self, operation: Operation, number: u64) -> Option<u64> {
         match operation {
             Operation::Put => Some(self.stock.new_number()),
@@ -112,7 +112,7 @@ impl Worker {
         }
     }
 
-    /// The same as a sample has it.
+    /// Describes the request for its sample.
     fn subject(&self, operation: Operation, object: u64) -> Subject {
         let about = match operation {
             Operation::List => About::Prefix(self.stock.prefix().into()),
@@ -123,7 +123,7 @@ impl Worker {
         Subject { operation, about, size: Some(size) }
     }
 
-    /// One request.
+    /// Executes one request.
     async fn ask(&mut self, operation: Operation, object: u64) -> Result<Answered, Failed> {
         match operation {
             Operation::Put => self.put(object).await,
@@ -145,9 +145,9 @@ impl Worker {
             Some(files) => Some(files.open(&self.stock.source_key(number)).await?),
             None => None,
         };
-        let doubt = Doubt(Some(&self.stock));
+        let guard = UncertaintyGuard(Some(&self.stock));
         put(&self.bed, &self.context, &address, (content, size), file).await?;
-        doubt.lift();
+        guard.disarm();
         self.hand.put(number);
         Ok(Answered::at(self.shared.now(), size))
     }
@@ -161,21 +161,21 @@ impl Worker {
         };
         let mut found = self.bed.store.get(&self.context, &address, GetRequest::default()).await?;
         let (mut first, mut at) = (None, 0);
-        while let Some(piece) = found.body.next().await {
-            let piece = piece?;
+        while let Some(chunk) = found.body.next().await {
+            let chunk = chunk?;
             first.get_or_insert_with(|| self.shared.now());
-            if let Some(wrong) = self.bed.content.first_difference(content, at, &piece) {
+            if let Some(offset) = self.bed.content.first_difference(content, at, &chunk) {
                 let key = address.key.as_str();
-                return Err(Failed::wrong(format!("{key} has another byte at {wrong} than was written")));
+                return Err(Failed::wrong(format!("{key} differs from what was written at byte {offset}")));
             }
-            at += piece.len() as u64;
+            at += chunk.len() as u64;
             if let Some(file) = &mut file {
-                file.write(piece).await?;
+                file.write(chunk).await?;
             }
         }
         if at != size {
             let key = address.key.as_str();
-            return Err(Failed::wrong(format!("{key} has {at} bytes, {size} were written")));
+            return Err(Failed::wrong(format!("{key} has {at} bytes, but {size} were written")));
         }
         let whole = self.shared.now();
         Ok(Answered { first: first.unwrap_or(whole), whole, bytes: size })
@@ -186,38 +186,41 @@ impl Worker {
         let found = self.bed.store.head(&self.context, &address, GetRequest::default()).await?;
         if found.info.size != size {
             let (key, found) = (address.key.as_str(), found.info.size);
-            return Err(Failed::wrong(format!("{key} is said to have {found} bytes, {size} were written")));
+            return Err(Failed::wrong(format!(
+                "{key} is reported with {found} bytes, but {size} were written"
+            )));
         }
         Ok(Answered::at(self.shared.now(), 0))
     }
 
-    /// A page from behind an object on, in order and with the right sizes; where nothing changes meanwhile, with every
-    /// object that is there.
+    /// Lists a page after an object and verifies order and sizes. If the load changes no objects, every existing object
+    /// must be listed.
     async fn list(&self, from: u64) -> Result<Answered, Failed> {
         let prefix = self.stock.prefix().to_owned();
-        let request = ListRequest { prefix, delimiter: None, after: Some(self.stock.key(from)), limit: PAGE };
+        let request =
+            ListRequest { prefix, delimiter: None, after: Some(self.stock.key(from)), limit: MAX_PAGE_KEYS };
         let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
         let answered = Answered::at(self.shared.now(), 0);
         let mut listed: Vec<u64> = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {
-                return Err(Failed::wrong(format!("{} is listed, which is no key", entry.name())));
+                return Err(Failed::wrong(format!("{} is listed, but is not a key", entry.name())));
             };
             let number = self.stock.number(key).filter(|number| *number > *listed.last().unwrap_or(&from));
             match number {
                 Some(number) if self.stock.size(number) == summary.size => listed.push(number),
                 _ => {
-                    let said = format!("{key} is listed with {} bytes behind {from}", summary.size);
-                    return Err(Failed::wrong(said));
+                    let what = format!("{key} is wrongly listed with {} bytes after {from}", summary.size);
+                    return Err(Failed::wrong(what));
                 }
             }
         }
-        if let Some(there) = &self.unchanged {
-            let rest = &there[there.partition_point(|number| *number <= from)..];
+        if let Some(existing) = &self.unchanged {
+            let rest = &existing[existing.partition_point(|number| *number <= from)..];
             let is_short = page.next.is_none() && listed.len() < rest.len();
             if is_short || !rest.starts_with(&listed) {
                 return Err(Failed::wrong(format!(
-                    "{} objects are listed behind {from}, where there are {}: some are missing",
+                    "{} objects are listed after {from}, but {} exist: some are missing",
                     listed.len(),
                     rest.len()
                 )));
@@ -227,24 +230,25 @@ impl Worker {
     }
 
     async fn delete(&self, number: u64) -> Result<Answered, Failed> {
-        let doubt = Doubt(Some(&self.stock));
+        let guard = UncertaintyGuard(Some(&self.stock));
         self.bed.store.delete(&self.context, &self.address(number)?, Precondition::None).await?;
-        doubt.lift();
+        guard.disarm();
         Ok(Answered::at(self.shared.now(), 0))
     }
 }
 
-/// What is there is not known where a request that changes something fails or is given up.
-struct Doubt<'a>(Option<&'a Stock>);
+/// Marks the object set as uncertain when dropped: after a write or delete that failed or was cancelled, it is unknown
+/// which objects exist.
+struct UncertaintyGuard<'a>(Option<&'a Stock>);
 
-impl Doubt<'_> {
-    /// It did what it was to do.
-    fn lift(mut self) {
+impl UncertaintyGuard<'_> {
+    /// Disarms the guard: the request succeeded.
+    fn disarm(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Doubt<'_> {
+impl Drop for UncertaintyGuard<'_> {
     fn drop(&mut self) {
         if let Some(stock) = self.0 {
             stock.doubt();

@@ -1,5 +1,5 @@
-//! Writes or reads one file with blocking calls, and times each of them. Contents are made before a call and compared after
-//! it: what is timed is what an application would wait for.
+//! Writes or reads one file with blocking calls and times each call. Contents are generated before a call and compared
+//! after it, so that only what an application would wait for is timed.
 
 use std::io;
 use std::os::fd::{IntoRawFd as _, OwnedFd};
@@ -15,7 +15,7 @@ use super::place::{File, Place};
 use super::tally::{Failed, Took};
 use crate::drive::Stop;
 
-/// How files are accessed.
+/// How files are accessed: where, with which contents, flags and limits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Manner<'a> {
     pub place: &'a Place,
@@ -23,25 +23,25 @@ pub(super) struct Manner<'a> {
     pub clock: &'a dyn Clock,
     pub stop: &'a Stop,
     pub form: Form,
-    /// Bytes of a call, at the most.
+    /// Maximum bytes per call.
     pub unit: u64,
-    /// Whether a file is made durable before it is closed.
+    /// A written file is synced before it is closed.
     pub fsync: bool,
-    /// No access is begun after this moment, but the first.
+    /// No call but the first starts after this time of the clock.
     pub until: Duration,
 }
 
-/// One that was accessed: how long that took, and how many bytes there were.
+/// The outcome of accessing one file: the call times and the number of bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Accessed {
     pub took: Took,
     pub bytes: u64,
-    /// It ended early, since it was stopped or its time was over.
+    /// The access ended early: it was stopped, or the time limit had passed.
     pub is_cut: bool,
 }
 
-/// Told of each access: how long it took.
-type Each<'a> = &'a mut dyn FnMut(Duration);
+/// Called with the duration of each read or write call.
+type OnCall<'a> = &'a mut dyn FnMut(Duration);
 
 impl Manner<'_> {
     fn timed<T>(&self, took: &mut Duration, call: impl FnOnce() -> T) -> T {
@@ -55,24 +55,24 @@ impl Manner<'_> {
         self.stop.is_asked() || (at > 0 && self.clock.now() >= self.until)
     }
 
-    /// Makes a file. One that fails is removed, so that it takes no room.
-    pub fn write(&self, file: File, buffer: &mut Buffer, each: Each<'_>) -> Result<Accessed, Failed> {
+    /// Creates a file and writes its contents. A file that fails is removed, so that it takes no disk space.
+    pub fn write(&self, file: File, buffer: &mut Buffer, each: OnCall<'_>) -> Result<Accessed, Failed> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | self.form.flags();
         let done = self.write_from(file, flags, 0, buffer, each);
         if done.is_err() {
-            // It may never have been made.
+            // The file may not exist.
             let _ = std::fs::remove_file(self.place.path(file));
         }
         done
     }
 
-    /// Adds to a file that has `from` bytes until it has those it is to have.
+    /// Extends a file of `from` bytes to `file.size` bytes.
     pub fn append(
         &self,
         file: File,
         from: u64,
         buffer: &mut Buffer,
-        each: Each<'_>,
+        each: OnCall<'_>,
     ) -> Result<Accessed, Failed> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | self.form.flags();
         self.write_from(file, flags, from, buffer, each)
@@ -84,7 +84,7 @@ impl Manner<'_> {
         flags: OFlags,
         from: u64,
         buffer: &mut Buffer,
-        each: Each<'_>,
+        each: OnCall<'_>,
     ) -> Result<Accessed, Failed> {
         let path = self.place.path(file);
         let failed = |what: &str, e: io::Error| self.place.failed(file, what, &e);
@@ -128,18 +128,18 @@ impl Manner<'_> {
         Ok(Accessed { took, bytes: at - from, is_cut })
     }
 
-    /// Reads a file from its beginning to its end, and compares it with what was written.
-    pub fn read(&self, file: File, buffer: &mut Buffer, each: Each<'_>) -> Result<Accessed, Failed> {
+    /// Reads a whole file and compares it with what was written.
+    pub fn read(&self, file: File, buffer: &mut Buffer, each: OnCall<'_>) -> Result<Accessed, Failed> {
         self.read_part(file, file.size, buffer, each)
     }
 
-    /// The same of no more than so many bytes.
+    /// Like [`read`](Self::read), but reads at most `max_bytes` from the beginning.
     pub fn read_part(
         &self,
         file: File,
-        most: u64,
+        max_bytes: u64,
         buffer: &mut Buffer,
-        each: Each<'_>,
+        each: OnCall<'_>,
     ) -> Result<Accessed, Failed> {
         let path = self.place.path(file);
         let failed = |what: &str, e: io::Error| self.place.failed(file, what, &e);
@@ -152,7 +152,7 @@ impl Manner<'_> {
         let opened = self.timed(&mut took.open, || rustix::fs::open(&path, flags, Mode::empty()));
         let opened = opened.map_err(|e| failed("cannot open", e.into()))?;
         took.first = took.open;
-        let end = most.min(file.size);
+        let end = max_bytes.min(file.size);
         while at < end && !is_cut {
             let (piece, from) = (self.piece(buffer, end - at), at);
             for call in buffer.first(piece).chunks_mut(self.call_bytes()) {
@@ -170,18 +170,18 @@ impl Manner<'_> {
                 }
                 at += found;
                 if found < length {
-                    return Err(wrong(format!("has {at} bytes, {} were written", file.size)));
+                    return Err(wrong(format!("ends after {at} bytes, {} were written", file.size)));
                 }
             }
             let read = usize::try_from(at - from).unwrap_or(usize::MAX);
-            if let Some(place) = self.content.first_difference(content, from, buffer.first(read)) {
-                return Err(wrong(format!("has another byte at {place} than was written")));
+            if let Some(offset) = self.content.first_difference(content, from, buffer.first(read)) {
+                return Err(wrong(format!("differs from what was written at byte {offset}")));
             }
         }
         let length =
-            rustix::fs::fstat(&opened).map_err(|e| failed("cannot look at", e.into()))?.st_size as u64;
+            rustix::fs::fstat(&opened).map_err(|e| failed("cannot stat", e.into()))?.st_size as u64;
         if length != file.size {
-            return Err(wrong(format!("is said to have {length} bytes, {} were written", file.size)));
+            return Err(wrong(format!("has a size of {length} bytes, {} were written", file.size)));
         }
         self.timed(&mut took.close, || close(opened)).map_err(|e| failed("cannot close", e))?;
         Ok(Accessed { took, bytes: at, is_cut })
@@ -195,7 +195,7 @@ impl Manner<'_> {
         Ok(Accessed { took, bytes: 0, is_cut: false })
     }
 
-    /// Bytes that are made or compared at once: whole calls, as many as the buffer takes.
+    /// Bytes that are generated or compared at once: as many whole calls as fit into the buffer.
     fn piece(&self, buffer: &Buffer, left: u64) -> usize {
         let calls = (buffer.len() / self.call_bytes()).max(1);
         usize::try_from(left).unwrap_or(usize::MAX).min(calls * self.call_bytes()).min(buffer.len())
@@ -221,7 +221,7 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// How many bytes there were, fewer than were asked for only at the end of the file.
+/// Returns the number of bytes read; fewer than requested only at the end of the file.
 fn read_all(file: &OwnedFd, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     let mut count = 0;
     while count < bytes.len() {
@@ -235,8 +235,8 @@ fn read_all(file: &OwnedFd, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     Ok(count)
 }
 
-/// Closes it, with the error that closing tells: of some file systems it is the first that says that writing failed.
+/// Closes the descriptor and returns the error of `close`, by which some file systems first report a failed write.
 fn close(file: OwnedFd) -> io::Result<()> {
-    // SAFETY: the descriptor was owned, and nobody has it any more.
+    // SAFETY: the descriptor was owned by `file` and `into_raw_fd` gave up that ownership, so nothing else closes it.
     unsafe { rustix::io::try_close(file.into_raw_fd()) }.map_err(io::Error::from)
 }

@@ -1,8 +1,8 @@
-//! Memory that direct access takes: it begins where a page does.
+//! Page-aligned memory, as direct access requires.
 
 use super::form::ALIGNMENT;
 
-/// So many bytes, aligned.
+/// An aligned buffer of fixed length.
 #[derive(Debug)]
 pub(super) struct Buffer {
     bytes: Vec<u8>,
@@ -13,7 +13,7 @@ pub(super) struct Buffer {
 impl Buffer {
     pub fn new(length: usize) -> Self {
         let alignment = ALIGNMENT as usize;
-        // Written to, so that its pages are there before anything is timed.
+        // Filled with ones, so that its pages are mapped before anything is timed.
         let bytes = vec![1; length + alignment];
         let start = bytes.as_ptr().align_offset(alignment);
         Self { bytes, start, length }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_aligned_and_as_long_as_it_was_asked_to_be() {
+    fn buffer_is_aligned_and_has_the_requested_length() {
         for length in [1, 512, 4096, 70_000] {
             let mut buffer = Buffer::new(length);
             assert_eq!((buffer.len(), buffer.first(usize::MAX).len()), (length, length));

@@ -1,5 +1,5 @@
-//! One measurement: files are written or read, and what that took becomes a line of the result. What an application calls
-//! done is what counts; what comes after it until all is durable is timed apart.
+//! One measurement: writes or reads files and turns the times into a result line. The measured time ends when the
+//! application's last call returns; the time until all data is durable is measured separately.
 
 use std::time::Duration;
 
@@ -13,33 +13,33 @@ use super::steady::Steady;
 use crate::drive::Gauge;
 use crate::result::Rate;
 
-/// The wire is waited for so long at the most.
-const SETTLES: Duration = Duration::from_secs(2);
-/// More of the threads' time in making and comparing contents than this makes the file system seem slower than it is.
-const OWN: f64 = 0.1;
-/// The same of processors that were busy.
-const BUSY: f64 = 0.9;
-/// Of a link that carries so much without being asked, ratios say little.
-const IDLE: f64 = 0.05;
+/// Longest wait for the link to become quiet.
+const MAX_QUIET_WAIT: Duration = Duration::from_secs(2);
+/// Share of the threads' time spent on generating and comparing contents above which the generator limits the result.
+const MAX_GENERATOR_SHARE: f64 = 0.1;
+/// CPU utilization above which the generator or the machine limits the result.
+const BUSY_UTILIZATION: f64 = 0.9;
+/// Idle traffic, as a fraction of the measured traffic, above which amplification is unreliable.
+const MAX_IDLE_FRACTION: f64 = 0.05;
 
-/// What all measurements of a run share.
+/// State shared by all measurements of a run.
 #[derive(Debug)]
 pub(super) struct Bench<'a> {
     pub site: &'a Site,
     pub counters: Option<Counters>,
-    /// Bytes a second that the wire carries when nothing is measured, both ways.
+    /// Idle traffic of the link in both directions, in bytes per second.
     pub idle: f64,
     pub cores: usize,
 }
 
-/// What is measured.
+/// Parameters of one measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cell {
     pub scope: Scope,
     pub task: Task,
     pub size: u64,
     pub repeat: u32,
-    /// Before reading.
+    /// How caches were dropped before reading.
     pub caches: Caches,
 }
 
@@ -48,15 +48,15 @@ impl Bench<'_> {
         self.counters.as_ref().map(Counters::read).unwrap_or_default()
     }
 
-    /// Waits until nothing of what was before is still under way; not where it was stopped.
+    /// Waits until the link is quiet, so that earlier traffic does not count. Returns at once if the run was stopped.
     pub fn settle(&self) -> Carried {
         if self.site.stop.is_asked() {
             return self.read();
         }
-        self.counters.as_ref().map(|counters| counters.settled(SETTLES, self.idle)).unwrap_or_default()
+        self.counters.as_ref().map(|counters| counters.settled(MAX_QUIET_WAIT, self.idle)).unwrap_or_default()
     }
 
-    /// Measures; the files that are whole afterwards, by thread.
+    /// Runs one measurement. Returns its result and the files that were accessed successfully, by thread.
     pub fn measure(
         &self,
         cell: &Cell,
@@ -64,7 +64,8 @@ impl Bench<'_> {
         gauge: &Gauge,
     ) -> Result<(Access, Vec<Vec<File>>)> {
         let behind = self.site.place.behind();
-        // What is left of the measurement before this one is not this one's. What is lost of it nobody else is told.
+        // Data left by the previous measurement must not count here. A loss of it is reported here, as by no other
+        // call.
         let left = self.site.sync(&behind);
         let before = self.settle();
         let mut outcome = run(self.site, &cell.task, files, gauge)?;
@@ -90,7 +91,7 @@ impl Bench<'_> {
         let tally = &outcome.tally;
         let steady = match cell.scope {
             Scope::Batch => Steady::of(outcome.begin, &outcome.spans),
-            Scope::Unit | Scope::Single => alone(tally.calls, tally.bytes, tally.files),
+            Scope::Unit | Scope::Single => single_file_rate(tally.calls, tally.bytes, tally.files),
         };
         let mut access = Access {
             scope: cell.scope,
@@ -122,31 +123,31 @@ impl Bench<'_> {
         access
     }
 
-    /// What makes the figures say something else than they seem to.
+    /// Caveats that a reader of the figures must know.
     fn notes(&self, cell: &Cell, access: &Access, outcome: &Outcome) -> Vec<String> {
         let mut notes = Vec::new();
         let time = outcome.time.as_secs_f64().max(f64::MIN_POSITIVE);
         let used = access.cpu_seconds / time;
-        if access.scope == Scope::Batch && access.own_share > OWN {
+        if access.scope == Scope::Batch && access.own_share > MAX_GENERATOR_SHARE {
             notes.push(format!(
-                "the generator was the bottleneck: {:.0} % of its threads' time went into making and comparing contents; the \
-                 file system may be faster",
+                "the generator was the bottleneck: its threads spent {:.0} % of their time generating and comparing \
+                 contents; the file system may be faster",
                 access.own_share * 100.0
             ));
-        } else if access.scope == Scope::Batch && used > BUSY * self.cores as f64 {
+        } else if access.scope == Scope::Batch && used > BUSY_UTILIZATION * self.cores as f64 {
             notes.push(format!(
-                "this process used {used:.2} of {} processors: they were the bottleneck",
+                "the CPU of this machine was the bottleneck: this process used {used:.2} of {} CPUs",
                 self.cores
             ));
-        } else if access.machine_busy > BUSY && time > 0.1 {
+        } else if access.machine_busy > BUSY_UTILIZATION && time > 0.1 {
             notes.push(format!("this machine was busy ({:.0} %)", access.machine_busy * 100.0));
         }
         if access.files == 0 && !access.partial {
-            notes.push("nothing was measured: no file was accessed without a failure".to_owned());
+            notes.push("nothing was measured: no file was accessed successfully".to_owned());
         }
         if outcome.is_cut && !access.partial {
             notes.push(format!(
-                "it was ended after {time:.1} s, with {} of {} bytes of the file",
+                "stopped at the time limit of {time:.1} s, after {} of {} bytes of the file",
                 access.bytes, cell.size
             ));
         }
@@ -154,33 +155,33 @@ impl Bench<'_> {
             access.phase == Phase::Read && access.scope != Scope::Batch && access.bytes < cell.size;
         if is_short && !outcome.is_cut && access.files > 0 {
             notes.push(format!(
-                "only {} of {} bytes were there: writing was ended before, and this is the speed of a smaller file",
+                "only {} of {} bytes were read: writing had been stopped early, so this is the throughput of a smaller file",
                 access.bytes, cell.size
             ));
         }
         if access.scope == Scope::Batch && access.seconds < 0.5 * time && access.seconds > 0.0 {
             notes.push(format!(
-                "the first thread was done after {:.2} s of {time:.2} s: what came later does not count",
+                "the first thread finished after {:.2} s of {time:.2} s: only the time until then counts",
                 access.seconds
             ));
         }
         if access.sync_seconds.is_some_and(|sync| sync > access.seconds.max(0.01)) {
             let sync = access.sync_seconds.unwrap_or_default();
-            notes.push(format!("written behind: it took {sync:.2} s more until all was durable"));
+            notes.push(format!("write-back: it took {sync:.2} s more until all data was durable"));
         }
         if access.phase == Phase::Read && cell.caches == Caches::Kept {
-            notes.push("caches could not be dropped: what is read may come from them".to_owned());
+            notes.push("caches could not be dropped: reads may have been served from them".to_owned());
         }
         let idle = self.idle * time;
-        if access.wire.is_some_and(|wire| idle > IDLE * wire.settled as f64) {
-            notes.push("the link was not idle before: some of what it carried is of others".to_owned());
+        if access.wire.is_some_and(|wire| idle > MAX_IDLE_FRACTION * wire.settled as f64) {
+            notes.push("the link was not idle before: some of the counted bytes are other traffic".to_owned());
         }
         notes
     }
 }
 
-/// Of one file, the time that its calls took.
-fn alone(calls: Duration, bytes: u64, files: u64) -> Steady {
+/// The rates of a single file, over the time of its calls.
+fn single_file_rate(calls: Duration, bytes: u64, files: u64) -> Steady {
     let seconds = calls.as_secs_f64();
     let rate =
         |amount: u64| Rate { mean: if seconds > 0.0 { amount as f64 / seconds } else { 0.0 }, within: None };

@@ -1,15 +1,14 @@
-//! What is compared of two results about mounted file systems: how fast, and how long a file took, of each measurement that
-//! both have.
+//! Compares two results about mounted file systems: throughput and time per file of each measurement that both contain.
 
 use std::collections::BTreeSet;
 
 use super::result::{Access, Measured, Phase, Postmark};
 use crate::compare::{Compared, Measure, Sample, as_one, judge};
 
-/// What is compared of what has it.
+/// The compared measures, where a measurement has them.
 const MEASURES: [Measure; 4] = [Measure::Bandwidth, Measure::Median, Measure::P99, Measure::Transactions];
 
-/// Compares all measurements that both results have, in the order of the first.
+/// Compares all measurements that both results contain, in the order of the first.
 #[must_use]
 pub fn compare(before: &[Measured], after: &[Measured]) -> Vec<Compared> {
     let mut names: Vec<String> = Vec::new();
@@ -23,12 +22,12 @@ pub fn compare(before: &[Measured], after: &[Measured]) -> Vec<Compared> {
     for what in names {
         for measure in MEASURES {
             let values = |measured: &[Measured]| -> Vec<f64> {
-                let those = measured.iter().filter(|each| name(each).as_deref() == Some(&what));
-                those.filter_map(|each| value(each, measure)).map(f64::ln).collect()
+                let matching = measured.iter().filter(|each| name(each).as_deref() == Some(&what));
+                matching.filter_map(|each| value(each, measure)).map(f64::ln).collect()
             };
             let (mut a, mut b) = (values(before), values(after));
             if lost.contains(&what) {
-                // What is left beside rounds that came to nothing says nothing of those.
+                // Some rounds failed, so the remaining ones are not a fair sample: no significance test.
                 (a, b) = (as_one(&a), as_one(&b));
             }
             if !a.is_empty() && !b.is_empty() {
@@ -39,7 +38,8 @@ pub fn compare(before: &[Measured], after: &[Measured]) -> Vec<Compared> {
     judge(samples)
 }
 
-/// What of a round came to nothing, by name, unless somebody ended it. What could not be written was not read either.
+/// Names of the measurements that failed in a round, except those that were stopped. A file that could not be written
+/// could not be read either.
 fn lost(measured: &Measured) -> Vec<String> {
     match measured {
         Measured::Access(access) if measured.has_nothing() => {
@@ -55,7 +55,7 @@ fn lost(measured: &Measured) -> Vec<String> {
     }
 }
 
-/// What tells measurements apart; `None` of what cannot be compared.
+/// The identifying name of a measurement; `None` for results that cannot be compared.
 #[must_use]
 pub fn name(measured: &Measured) -> Option<String> {
     match measured {
@@ -67,15 +67,15 @@ pub fn name(measured: &Measured) -> Option<String> {
 
 fn value(measured: &Measured, measure: Measure) -> Option<f64> {
     let value = match measured {
-        Measured::Access(access) => of_access(access, measure),
-        Measured::Postmark(postmark) => of_postmark(postmark, measure),
+        Measured::Access(access) => access_value(access, measure),
+        Measured::Postmark(postmark) => postmark_value(postmark, measure),
         Measured::Conditions(_) | Measured::Policy(_) | Measured::Amplification(_) => None,
     };
     value.filter(|value| *value > 0.0)
 }
 
-fn of_access(access: &Access, measure: Measure) -> Option<f64> {
-    // Of a single file its throughput says all.
+fn access_value(access: &Access, measure: Measure) -> Option<f64> {
+    // For a single file, the time per file follows from the throughput.
     let is_batch = access.scope == super::result::Scope::Batch;
     match measure {
         Measure::Bandwidth => Some(access.bytes_per_second.mean),
@@ -85,6 +85,6 @@ fn of_access(access: &Access, measure: Measure) -> Option<f64> {
     }
 }
 
-fn of_postmark(postmark: &Postmark, measure: Measure) -> Option<f64> {
+fn postmark_value(postmark: &Postmark, measure: Measure) -> Option<f64> {
     (measure == Measure::Transactions).then_some(postmark.transactions_per_second)
 }

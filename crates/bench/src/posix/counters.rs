@@ -1,14 +1,14 @@
-//! Bytes that an interface of the network carried, in both directions, as the kernel counts them: with the heads of their
-//! packets, whoever sent them.
+//! Byte counters of a network interface, in both directions, as the kernel keeps them: including packet headers, and
+//! the traffic of all processes.
 
 use std::fs;
 use std::io;
 use std::time::Duration;
 
-/// The interfaces that this process sees.
-const TABLE: &str = "/proc/self/net/dev";
+/// The kernel's table of the network interfaces visible to this process.
+const INTERFACE_TABLE: &str = "/proc/self/net/dev";
 
-/// Bytes since the interface was there, or between two moments.
+/// Bytes since the interface was created, or between two readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Carried {
     pub sent: u64,
@@ -24,19 +24,19 @@ impl Carried {
     }
 }
 
-/// Something that counts.
+/// The byte counters of one interface.
 #[derive(Debug, Clone)]
 pub(super) struct Counters {
     name: String,
 }
 
 impl Counters {
-    /// The counters of an interface; the error says which there are.
+    /// The counters of the interface `name`. If there is none of that name, the error lists the existing ones.
     pub fn of(name: &str) -> io::Result<Self> {
-        let table = fs::read_to_string(TABLE)?;
+        let table = fs::read_to_string(INTERFACE_TABLE)?;
         if find(&table, name).is_none() {
             let names: Vec<&str> = rows(&table).map(|(name, _)| name).collect();
-            let why = format!("there is no interface {name}; there are {}", names.join(", "));
+            let why = format!("there is no interface {name}; available: {}", names.join(", "));
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
         Ok(Self { name: name.to_owned() })
@@ -46,28 +46,28 @@ impl Counters {
         &self.name
     }
 
-    /// What it says now. An interface that is gone counts nothing more.
+    /// The current counters; zero if the interface no longer exists.
     pub fn read(&self) -> Carried {
-        let table = fs::read_to_string(TABLE).unwrap_or_default();
+        let table = fs::read_to_string(INTERFACE_TABLE).unwrap_or_default();
         find(&table, &self.name).unwrap_or_default()
     }
 
-    /// Both directions. The loopback interface receives what it sends: each byte is counted once.
+    /// Bytes of both directions. The loopback interface receives what it sends, so each byte counts once.
     pub fn total(&self, carried: Carried) -> u64 {
         if self.name == "lo" { carried.sent } else { carried.sent + carried.received }
     }
 
-    /// Waits until for a while no more is carried than when nothing is measured (`idle` bytes a second), so long at the most:
-    /// acknowledgements and what was written behind come after the last call.
-    pub fn settled(&self, most: Duration, idle: f64) -> Carried {
-        const LOOK: Duration = Duration::from_millis(50);
+    /// Waits until traffic has dropped to the idle rate (`idle` bytes per second), for at most `max_wait`, and
+    /// returns the counters. Acknowledgements and write-back follow the last call.
+    pub fn settled(&self, max_wait: Duration, idle: f64) -> Carried {
+        const POLL_INTERVAL: Duration = Duration::from_millis(50);
         const QUIET_BYTES: f64 = 256.0;
-        let quiet_bytes = QUIET_BYTES + 2.0 * idle * LOOK.as_secs_f64();
+        let quiet_bytes = QUIET_BYTES + 2.0 * idle * POLL_INTERVAL.as_secs_f64();
         let (mut last, mut quiet) = (self.read(), 0);
         let mut waited = Duration::ZERO;
-        while waited < most && quiet < 3 {
-            std::thread::sleep(LOOK);
-            waited += LOOK;
+        while waited < max_wait && quiet < 3 {
+            std::thread::sleep(POLL_INTERVAL);
+            waited += POLL_INTERVAL;
             let now = self.read();
             let more = now.since(last);
             quiet = if self.total(more) as f64 <= quiet_bytes { quiet + 1 } else { 0 };
@@ -81,7 +81,7 @@ fn rows(table: &str) -> impl Iterator<Item = (&str, &str)> {
     table.lines().skip(2).filter_map(|line| line.split_once(':')).map(|(name, rest)| (name.trim(), rest))
 }
 
-/// Of a table as `/proc/net/dev` has it: received bytes stand first, sent ones in the ninth column.
+/// The counters of interface `name` in a table like `/proc/net/dev`: column 1 is bytes received, column 9 bytes sent.
 fn find(table: &str, name: &str) -> Option<Carried> {
     let (_, fields) = rows(table).find(|(found, _)| *found == name)?;
     let numbers: Vec<u64> = fields.split_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_read() {
+    fn find_returns_the_counters_of_the_named_interface() {
         let table = "Inter-|   Receive                                                |  Transmit\n \
              face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop\n    \
              lo:   100      2    0    0    0     0          0         0      100       2    0    0\n  \
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_over_loopback_is_counted_once() {
+    fn total_counts_loopback_bytes_once() {
         use std::io::{Read as _, Write as _};
         let counters = Counters::of("lo").unwrap();
         let before = counters.read();
@@ -116,9 +116,9 @@ mod tests {
         back.read_to_end(&mut all).unwrap();
         sending.join().unwrap();
         let carried = counters.total(counters.read().since(before));
-        // Others use it too.
+        // Other processes use the interface too.
         assert!(carried >= 4 << 20, "{carried}");
         let error = Counters::of("no-such-interface").unwrap_err();
-        assert!(error.to_string().contains("there are ") && error.to_string().contains("lo"), "{error}");
+        assert!(error.to_string().contains("available: ") && error.to_string().contains("lo"), "{error}");
     }
 }

@@ -1,5 +1,5 @@
-//! Forms of access: what an application tells the kernel when it opens a file (Ou 2015, section IV-A). They differ in which
-//! caches lie between a call and the storage.
+//! Access forms: the flags with which an application opens a file (Ou 2015, section IV-A). They differ in the caches
+//! between a call and the storage.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,26 +7,26 @@ use std::str::FromStr;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-/// What a direct access must be a multiple of, in memory, in the file and in length. It is that of every disk that is usual.
+/// Alignment of direct access, in bytes: of the buffer address, the file offset and the length. Suits all common disks.
 pub const ALIGNMENT: u64 = 4096;
 
-/// How a file is opened.
+/// The access form with which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// `O_DIRECT`: past the page cache.
+    /// `O_DIRECT`: bypasses the page cache.
     Direct,
-    /// `O_SYNC`: a write returns when it is durable. Reads are as by default.
+    /// `O_SYNC`: a write returns when it is durable. Reads behave like `Default`.
     Sync,
-    /// Neither: through the page cache.
+    /// Neither flag: through the page cache.
     Default,
 }
 
 impl Form {
-    /// All of them, in the order in which they are measured.
+    /// All forms, in the order in which they are measured.
     pub const ALL: [Self; 3] = [Self::Direct, Self::Sync, Self::Default];
 
-    /// What is added to the flags of opening.
+    /// The additional flags of `open`.
     #[must_use]
     pub const fn flags(self) -> OFlags {
         match self {
@@ -36,7 +36,7 @@ impl Form {
         }
     }
 
-    /// Its name.
+    /// The name on the command line and in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ impl Form {
         }
     }
 
-    /// Whether files of a size can be accessed so, in pieces of a size.
+    /// Returns true if files of `size` bytes can be accessed in units of `unit` bytes.
     #[must_use]
     pub const fn takes(self, size: u64, unit: u64) -> bool {
         !matches!(self, Self::Direct)
@@ -65,7 +65,7 @@ impl FromStr for Form {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|form| form.name() == text);
-        found.ok_or_else(|| format!("{text:?} is none of direct, sync and default"))
+        found.ok_or_else(|| format!("{text:?} must be direct, sync or default"))
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms_read_back_and_know_what_they_take() {
+    fn forms_round_trip_and_direct_requires_alignment() {
         for form in Form::ALL {
             assert_eq!(form.to_string().parse(), Ok(form));
         }

@@ -1,4 +1,4 @@
-//! What a directory lies on: its file system, as the kernel's table of mounts has it.
+//! The file system that a directory is on, according to the kernel's mount table.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 /// A mounted file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// `ext4`, `nfs4`, `fuse.rclone`.
+    /// File system type: `ext4`, `nfs4`, `fuse.rclone`.
     pub kind: String,
-    /// The device, or the server and what it exports.
+    /// The device, or the server and its export.
     pub source: String,
-    /// Where it is mounted.
+    /// The mount point.
     pub point: String,
-    /// How, the options of the file system among it.
+    /// Mount options, followed by those of the file system.
     pub options: String,
 }
 
 impl Mount {
-    /// That of a directory; empty words where it cannot be found.
+    /// The mount that contains `directory`; all fields are empty if it cannot be determined.
     #[must_use]
     pub fn of(directory: &Path) -> Self {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -27,7 +27,7 @@ impl Mount {
     }
 }
 
-/// The last of the deepest mounts that a path lies below: it covers the others.
+/// The deepest mount that contains `path`. Of several at the same depth, the last one covers the others.
 fn find(table: &str, path: &Path) -> Option<Mount> {
     let mounts = table.lines().filter_map(|line| {
         let (head, tail) = line.split_once(" - ")?;
@@ -43,7 +43,7 @@ fn find(table: &str, path: &Path) -> Option<Mount> {
     mounts.max_by_key(|(depth, _)| *depth).map(|(_, mount)| mount)
 }
 
-/// Spaces, tabs, line ends and backslashes stand as three octal digits.
+/// Decodes the octal escapes of spaces, tabs, line feeds and backslashes.
 fn unescaped(field: &str) -> String {
     let mut text = field.to_owned();
     for (code, letter) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deepest_and_last_mount_is_found() {
+    fn find_returns_the_deepest_and_last_mount() {
         let table = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n\
              30 22 0:5 / /mnt/a\\040b rw - tmpfs tmpfs rw,size=10k\n\
              31 30 0:6 / /mnt/a\\040b rw,sync master:3 - nfs4 server:/x rw,vers=4.2\n\
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_root() {
+    fn mount_of_proc_has_a_file_system_type() {
         assert!(!Mount::of(Path::new("/proc")).kind.is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! A phase: threads of the system, each with files of its own, write or read them with blocking calls. All begin at once, and
-//! all are still there when it is looked at what they took.
+//! A phase: operating-system threads, each with files of its own, write or read them with blocking calls. All threads
+//! start together, and none exits before the CPU time of every thread has been read.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,28 +22,28 @@ use super::tally::{Failed, Tally};
 use crate::drive::{Gauge, Stop};
 use crate::usage::Usage;
 
-/// Where files are, and what everything is measured with.
+/// The environment of the measurements: directory, contents, clock and stop signal.
 #[derive(Debug, Clone)]
 pub struct Site {
-    /// The directory.
+    /// The directory in which files are created.
     pub place: Arc<Place>,
-    /// What files hold.
+    /// Generator of file contents.
     pub content: Arc<Content>,
-    /// Time.
+    /// Source of time.
     pub clock: Arc<dyn Clock>,
-    /// A wish to end early.
+    /// Request to end early.
     pub stop: Stop,
 }
 
 impl Site {
-    /// A way of accessing the files here: not made durable, and without an end.
+    /// File access in the given form and unit, without fsync and without a deadline.
     pub(super) fn manner(&self, form: Form, unit: u64) -> Manner<'_> {
         let Self { place, content, clock, stop } = self;
         Manner { place, content, clock: &**clock, stop, form, unit, fsync: false, until: Duration::MAX }
     }
 
-    /// Makes everything durable, and says how long that took; `None` where it was stopped: whoever does that wants to go, and
-    /// what was made is removed.
+    /// Makes all data durable and returns how long that took; `None` if the run was stopped, because the files are then
+    /// about to be removed.
     pub(super) fn sync(&self, behind: &Behind) -> std::result::Result<Option<Duration>, Failed> {
         if self.stop.is_asked() {
             return Ok(None);
@@ -54,42 +54,43 @@ impl Site {
     }
 }
 
-/// What is done with the files.
+/// What the threads do with the files.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Task {
     pub phase: Phase,
     pub form: Form,
     pub unit: u64,
-    /// Bytes that a thread makes or compares at once.
+    /// Bytes that a thread generates or compares at once.
     pub buffer: u64,
     pub fsync: bool,
-    /// No file is begun after so long, but the first of each thread.
+    /// No file but the first of each thread starts after this time.
     pub time: Duration,
-    /// No access of one file is begun after so long.
+    /// No call on one file but its first starts after this time.
     pub file_time: Duration,
 }
 
-/// What came of it.
+/// The outcome of a phase.
 #[derive(Debug)]
 pub(super) struct Outcome {
+    /// Start in milliseconds since 1970 UTC.
     pub began: i64,
-    /// When all began, since the clock's origin.
+    /// The common start, since the clock's origin.
     pub begin: Duration,
-    /// Until the last thread was done.
+    /// Time until the last thread had finished.
     pub time: Duration,
     pub tally: Tally,
-    /// What each thread did.
+    /// The accessed files of each thread.
     pub spans: Vec<Vec<Span>>,
-    /// Files that are whole, by thread, as long as they are.
+    /// The files accessed successfully, by thread, with their actual sizes.
     pub files: Vec<Vec<File>>,
     pub usage: Usage,
-    /// A file ended early because its time was over.
+    /// An access ended early because its time limit had passed.
     pub is_cut: bool,
     pub is_stopped: bool,
 }
 
 impl Outcome {
-    /// The part of the threads' time that was not in calls.
+    /// The share of the threads' time outside of calls, 0 to 1.
     pub fn own_share(&self) -> f64 {
         let spent: f64 = self.spans.iter().flatten().map(|span| (span.end - span.begin).as_secs_f64()).sum();
         if spent > 0.0 { (1.0 - self.tally.calls.as_secs_f64() / spent).clamp(0.0, 1.0) } else { 0.0 }
@@ -101,18 +102,18 @@ impl Outcome {
     }
 }
 
-/// What one thread saw.
+/// The outcome of one thread.
 #[derive(Debug, Default)]
-struct Seen {
+struct ThreadOutcome {
     tally: Tally,
     spans: Vec<Span>,
     files: Vec<File>,
     is_cut: bool,
 }
 
-/// Runs a task over the files of each thread.
+/// Runs a task on the files of each thread, one thread per element of `files`.
 pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Gauge) -> Result<Outcome> {
-    let failed = |e: io::Error| Error::with_source(Reason::Io, format!("threads cannot be started: {e}"), e);
+    let failed = |e: io::Error| Error::with_source(Reason::Io, format!("cannot start threads: {e}"), e);
     let (start, leave) = (RwLock::new(()), RwLock::new(()));
     let give_up = Stop::default();
     std::thread::scope(|scope| {
@@ -126,11 +127,11 @@ pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Gauge) 
                 let mut buffer = Buffer::new(usize::try_from(task.buffer).unwrap_or(usize::MAX));
                 drop(ready);
                 drop(start.read());
-                let seen = each(site, task, files, &mut buffer, (gauge, give_up));
+                let outcome = run_thread(site, task, files, &mut buffer, (gauge, give_up));
                 drop::<Sender<()>>(done);
-                // Its processor time can be seen as long as it is there.
+                // The CPU time of a thread can be read only while the thread exists.
                 drop(leave.read());
-                seen
+                outcome
             };
             std::thread::Builder::new().name("posix".to_owned()).spawn_scoped(scope, work)
         });
@@ -139,7 +140,7 @@ pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Gauge) 
             failed(e)
         })?;
         drop((ready, done));
-        // Each gives its end of the channel up when it is ready, and again when it is done.
+        // Each thread drops its `ready` sender when it is ready and its `done` sender when it has finished.
         let _ = readied.recv();
         let before = Usage::now().map_err(failed)?;
         let (begin, began) = (site.clock.now(), site.clock.wall().millis());
@@ -160,25 +161,25 @@ pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Gauge) 
             is_stopped: site.stop.is_asked(),
         };
         for thread in threads {
-            let seen = thread.join().map_err(|_| Error::new(Reason::Defect, "a thread failed"))?;
-            outcome.tally.add(&seen.tally);
-            outcome.spans.push(seen.spans);
-            outcome.files.push(seen.files);
-            outcome.is_cut |= seen.is_cut;
+            let of_thread = thread.join().map_err(|_| Error::new(Reason::Defect, "a thread panicked"))?;
+            outcome.tally.add(&of_thread.tally);
+            outcome.spans.push(of_thread.spans);
+            outcome.files.push(of_thread.files);
+            outcome.is_cut |= of_thread.is_cut;
         }
         Ok(outcome)
     })
 }
 
-/// One thread's part.
-fn each(
+/// Accesses the files of one thread.
+fn run_thread(
     site: &Site,
     task: &Task,
     files: &[File],
     buffer: &mut Buffer,
     (gauge, give_up): (&Gauge, &Stop),
-) -> Seen {
-    let mut seen = Seen::default();
+) -> ThreadOutcome {
+    let mut outcome = ThreadOutcome::default();
     let begun = site.clock.now();
     for (n, file) in files.iter().enumerate() {
         let begin = site.clock.now();
@@ -188,18 +189,18 @@ fn each(
         }
         let until = begin.saturating_add(task.file_time);
         let manner = Manner { fsync: task.fsync, until, ..site.manner(task.form, task.unit) };
-        let mut access = |took| seen.tally.access(took);
+        let mut access = |took| outcome.tally.access(took);
         let done = match task.phase {
             Phase::Write => manner.write(*file, buffer, &mut access),
             Phase::Read => manner.read(*file, buffer, &mut access),
         };
-        seen.take(*file, begin, site.clock.now(), done, (gauge, give_up));
+        outcome.record(*file, begin, site.clock.now(), done, (gauge, give_up));
     }
-    seen
+    outcome
 }
 
-impl Seen {
-    fn take(
+impl ThreadOutcome {
+    fn record(
         &mut self,
         file: File,
         begin: Duration,

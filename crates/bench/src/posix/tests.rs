@@ -67,10 +67,10 @@ fn every_kind_of_damage_is_found() {
     assert_eq!(read.tally.failures["WrongBytes"], 4, "{:?}", read.tally.samples);
     assert_eq!(read.tally.files, 1, "the one that nobody touched");
     for (sample, why) in read.tally.samples.iter().zip([
-        "has another byte at 19999 than was written",
-        "has 15000 bytes, 20000 were written",
-        "is said to have 20001 bytes, 20000 were written",
-        "has another byte at",
+        "differs from what was written at byte 19999",
+        "ends after 15000 bytes, 20000 were written",
+        "has a size of 20001 bytes, 20000 were written",
+        "differs from what was written at byte",
     ]) {
         assert!(sample.contains(why), "{sample}: {why}");
     }
@@ -253,9 +253,9 @@ fn what_cannot_be_measured_is_refused() {
     let good = of(unit(&[4096]));
     good.check().unwrap();
     for (bad, why) in [
-        (survey(vec![]), "nothing"),
-        (of(batch(&[], 4096)), "nothing"),
-        (Survey { repeats: 0, ..good.clone() }, "nothing"),
+        (survey(vec![]), "nothing to measure"),
+        (of(batch(&[], 4096)), "nothing to measure"),
+        (Survey { repeats: 0, ..good.clone() }, "nothing to measure"),
         (of(unit(&[0])), "a unit of 0 is none"),
         (of(unit(&[4096, UNIT_FILE + 1])), "the size of the file"),
         (of(single(&[0])), "hold nothing"),

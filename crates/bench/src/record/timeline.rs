@@ -1,6 +1,6 @@
-//! How a load goes from second to second, kept once for all of its workers: a replay may take a day, and hundreds of workers
-//! that kept all of it each would hold gigabytes. A worker has the second that it is in, which it hands over when it comes to
-//! another one: that is a lock for each worker and second. What it has at its end comes with its record.
+//! The time series of a load, stored once for all workers: a replay may take a day, and a copy for each of hundreds of
+//! workers would need gigabytes. A worker accumulates its current second and flushes it when it comes to another one,
+//! which takes the lock once per worker and second. The last second stays in the worker's record.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use parking_lot::Mutex;
 use super::{Amount, Record, Second};
 use crate::operation::Operation;
 
-/// Tenths of a second.
-const TENTHS: usize = 10;
+/// 100 ms intervals per second.
+const INTERVALS_PER_SECOND: usize = 10;
 
-/// The seconds and tenths that workers have handed over.
+/// The seconds and 100 ms intervals that workers have flushed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Timeline(Arc<Mutex<Record>>);
 
 impl Timeline {
-    /// That of one more worker, who has seen nothing yet.
+    /// Creates the empty record of a worker.
     pub fn record(&self) -> Record {
         let present = Present {
             second: 0,
@@ -28,57 +28,58 @@ impl Timeline {
         Record { present: Some(present), ..Record::default() }
     }
 
-    /// What was handed over, and not taken yet.
+    /// Takes everything that was flushed since the last call.
     pub fn take(&self) -> Record {
         std::mem::take(&mut self.0.lock())
     }
 }
 
-/// The second that a worker is in.
+/// The current second of a worker.
 #[derive(Debug, Clone)]
 pub(super) struct Present {
     second: usize,
-    /// Of each kind of request.
+    /// Statistics by kind of request.
     seconds: [Second; Operation::ALL.len()],
-    tenths: [Amount; TENTHS],
+    tenths: [Amount; INTERVALS_PER_SECOND],
     timeline: Timeline,
 }
 
 impl Present {
-    /// A second of the window.
+    /// The statistics of a second of the window.
     pub fn second(&mut self, operation: Operation, number: usize) -> &mut Second {
-        self.turn_to(number);
+        self.switch_to(number);
         &mut self.seconds[operation as usize]
     }
 
-    /// A tenth of a second of the window.
+    /// The work of a 100 ms interval of the window.
     pub fn tenth(&mut self, number: usize) -> &mut Amount {
-        self.turn_to(number / TENTHS);
-        &mut self.tenths[number % TENTHS]
+        self.switch_to(number / INTERVALS_PER_SECOND);
+        &mut self.tenths[number % INTERVALS_PER_SECOND]
     }
 
-    /// It may be an earlier one: a request counts in each that it was under way in.
-    fn turn_to(&mut self, second: usize) {
+    /// Flushes the current second and switches to another, possibly an earlier one: a request counts in every second in
+    /// which it was in flight.
+    fn switch_to(&mut self, second: usize) {
         if second != self.second {
-            self.hand_over();
+            self.flush();
             self.second = second;
         }
     }
 
     #[cold]
-    fn hand_over(&mut self) {
+    fn flush(&mut self) {
         self.add_to(&mut self.timeline.0.lock());
         (self.seconds, self.tenths) = (Default::default(), Default::default());
     }
 
-    /// Adds what was seen in this second.
+    /// Adds the current second to a record.
     pub fn add_to(&self, record: &mut Record) {
         for (operation, second) in Operation::ALL.into_iter().zip(&self.seconds) {
             if *second != Second::default() {
                 record.second(operation, self.second).add(second);
             }
         }
-        for (number, tenth) in (self.second * TENTHS..).zip(&self.tenths) {
+        for (number, tenth) in (self.second * INTERVALS_PER_SECOND..).zip(&self.tenths) {
             if *tenth != Amount::default() {
                 *record.tenth(number) += *tenth;
             }
@@ -97,18 +98,18 @@ mod tests {
 
     const WINDOW: Window = Window { begin: Duration::from_secs(2), end: Duration::from_secs(9) };
 
-    /// A request: kind, how long it came after the one before, how long it took in milliseconds, and whether it failed.
-    type Asked = (bool, u64, u64, bool);
+    /// A request: true for a put, pause since the previous request and duration in milliseconds, and true if it failed.
+    type Request = (bool, u64, u64, bool);
 
-    /// What a worker sees that asks one behind the other.
-    fn asked(record: &mut Record, requests: &[Asked]) {
+    /// Records the consecutive requests of one worker.
+    fn record_all(record: &mut Record, requests: &[Request]) {
         let mut at = Duration::ZERO;
         for (is_put, pause, took, fails) in requests {
             let operation = if *is_put { Operation::Put } else { Operation::Get };
             let begun = at + Duration::from_millis(*pause);
             at = begun + Duration::from_millis(*took);
             if *fails {
-                record.failure(WINDOW, operation, at, "busy", "said so");
+                record.failure(WINDOW, operation, at, "busy", "is busy");
             } else {
                 let timing = Timing { intended: begun, begun, first: at, ended: at };
                 record.success(WINDOW, operation, timing, 1000);
@@ -121,9 +122,9 @@ mod tests {
     }
 
     proptest! {
-        /// However long requests are and whichever second they end in, all is there that one record of them would have.
+        /// For requests of any length, flushed and unflushed seconds together equal those of a single record.
         #[test]
-        fn what_was_handed_over_and_what_was_left_is_all(
+        fn flushed_and_current_seconds_make_up_the_whole_record(
             workers in proptest::collection::vec(
                 proptest::collection::vec(
                     (any::<bool>(), 0_u64..700, prop_oneof![0_u64..50, 0_u64..4000], proptest::bool::weighted(0.1)),
@@ -135,10 +136,10 @@ mod tests {
             let (timeline, mut apart, mut together) = (Timeline::default(), Record::default(), Record::default());
             for requests in &workers {
                 let mut mine = timeline.record();
-                asked(&mut mine, requests);
+                record_all(&mut mine, requests);
                 apart.add(&mine);
                 let mut whole = Record::default();
-                asked(&mut whole, requests);
+                record_all(&mut whole, requests);
                 together.add(&whole);
             }
             apart.add(&timeline.take());
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_holds_a_second_however_long_it_works() {
+    fn worker_record_holds_only_the_current_second() {
         let (timeline, day) = (Timeline::default(), 24 * 60 * 60);
         let window = Window { begin: Duration::ZERO, end: Duration::MAX };
         let mut records = [timeline.record(), timeline.record()];

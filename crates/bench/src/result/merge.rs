@@ -1,5 +1,5 @@
-//! Measurements that several machines made at the same time, as one. What can be added is added, histograms as histograms;
-//! whatever follows from them is computed again from the sums. A percentile of percentiles means nothing.
+//! Merges the measurements that several machines made concurrently. Counters and histograms are summed, and derived
+//! figures are recomputed from the sums: percentiles cannot be combined from percentiles.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,39 +11,39 @@ use crate::drive::Ending;
 use crate::operation::Operation;
 use crate::record::SAMPLES;
 
-/// Those who began further apart than this part of the time that counted did not run together.
-const APART: f64 = 0.05;
+/// Maximum start skew of agents, as a fraction of the measurement window. Beyond it they did not run concurrently.
+const MAX_SKEW_FRACTION: f64 = 0.05;
 
-/// What one of several machines had of a measurement.
+/// The share of one agent in a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Share {
-    /// Which: where it was reached.
+    /// Address of the agent.
     pub agent: String,
-    /// Processors that it may use.
+    /// CPUs that it may use.
     pub cores: usize,
-    /// Requests a second.
+    /// Request rate, in req/s.
     pub operations_per_second: f64,
-    /// Bytes a second.
+    /// Throughput, in bytes per second.
     pub bytes_per_second: f64,
-    /// How long it counted there.
+    /// Length of its measurement window, in seconds.
     pub seconds: f64,
-    /// Processor time that it took, in seconds.
+    /// CPU time that it used, in seconds.
     pub cpu_seconds: f64,
 }
 
-/// What a machine measured.
+/// The measurement of one agent.
 #[derive(Debug, Clone)]
 pub struct Part {
-    /// Which: where it was reached.
+    /// Address of the agent.
     pub agent: String,
-    /// Processors that it may use.
+    /// CPUs that it may use.
     pub cores: usize,
-    /// What it measured.
+    /// Its measurement.
     pub cell: Cell,
 }
 
-/// All of it as one measurement, of machines that may have begun so far apart; `None` where there is none. They were asked
-/// the same: what tells cells apart is that of the first, and requests at a time and rates are those of all.
+/// Merges the measurements of agents whose starts differ by at most `apart`; `None` if there are none. All parts have
+/// the same load, so its description is taken from the first. Concurrency and rates are summed.
 #[must_use]
 pub fn merge(parts: Vec<Part>, apart: Duration) -> Option<Cell> {
     let longest = parts.iter().map(|part| part.cell.seconds).fold(0.0, f64::max);
@@ -57,13 +57,13 @@ pub fn merge(parts: Vec<Part>, apart: Duration) -> Option<Cell> {
     Some(all)
 }
 
-/// The part of a rate that counts. Loads of so many requests end each in its own time: together they took as long as the
-/// longest. What ended with the time ran as long as all others, and as fast as it says.
+/// The weight of a part's rate. Loads with a request limit end at different times: their common duration is the
+/// longest, so the rates of shorter ones are scaled down. Loads with a time limit all ran for the same time.
 fn weight(cell: &Cell, longest: f64) -> f64 {
     if cell.ending == Ending::Exhausted && longest > 0.0 { cell.seconds / longest } else { 1.0 }
 }
 
-/// One part alone, with its name on what is its own.
+/// Converts one part into a measurement with weighted rates, its own share, and the agent's name on texts and threads.
 fn blank(part: Part, longest: f64) -> Cell {
     let Part { agent, cores, mut cell } = part;
     let weight = weight(&cell, longest);
@@ -121,15 +121,15 @@ impl Cell {
         self.agents.extend(other.agents);
     }
 
-    /// What follows from the sums.
+    /// Recomputes the derived figures from the sums.
     fn conclude(&mut self, apart: Duration) {
         (self.operations_per_second, self.bytes_per_second) =
             rates(&self.operations, &self.tenths, self.seconds);
         let apart = apart.as_secs_f64();
         self.apart = Some(apart);
-        if apart > APART * self.seconds {
+        if apart > MAX_SKEW_FRACTION * self.seconds {
             self.notes.push(format!(
-                "the agents may have begun {:.1} ms apart, which is much of {:.1} s: measure longer",
+                "the agents may have started {:.1} ms apart, too much for {:.1} s: measure longer",
                 apart * 1e3,
                 self.seconds
             ));
@@ -137,7 +137,7 @@ impl Cell {
     }
 }
 
-/// What is to be said of all where one ended so and another so.
+/// The common ending of two parts: the more severe one.
 const fn worse(one: Ending, other: Ending) -> Ending {
     match (one, other) {
         (Ending::Stopped, _) | (_, Ending::Stopped) => Ending::Stopped,
@@ -162,7 +162,7 @@ fn add_figures(all: &mut BTreeMap<Operation, Figures>, operation: Operation, oth
         let sum = mine.failures.entry(kind).or_default();
         *sum = sum.saturating_add(count);
     }
-    // Some of each, so that the first does not hide those of the others.
+    // Take samples from every part, so that those of the first do not displace the others.
     mine.samples.truncate(SAMPLES.div_ceil(2).max(SAMPLES.saturating_sub(other.samples.len())));
     let room = SAMPLES.saturating_sub(mine.samples.len());
     mine.samples.extend(other.samples.into_iter().take(room));
@@ -174,11 +174,11 @@ fn add_figures(all: &mut BTreeMap<Operation, Figures>, operation: Operation, oth
     mine.seconds.iter_mut().zip(&other.seconds).for_each(|(mine, others)| *mine = second(*mine, *others));
 }
 
-/// Requests, bytes, failures, the mean and the longest latency of two machines in one second.
+/// Merges one second of two machines: requests, bytes, failures, mean latency and maximum latency.
 fn second(one: [u64; 5], other: [u64; 5]) -> [u64; 5] {
     let [operations, bytes, failures] = [0, 1, 2].map(|n: usize| one[n].saturating_add(other[n]));
     let latencies = |of: [u64; 5]| u128::from(of[0]) * u128::from(of[3]);
-    // Another machine may say whatever it likes.
+    // The numbers come from another machine and may be arbitrary.
     let sum = latencies(one).saturating_add(latencies(other));
     let mean = u64::try_from(sum / u128::from(operations.max(1))).unwrap_or(u64::MAX);
     [operations, bytes, failures, mean, one[4].max(other[4])]
@@ -186,7 +186,7 @@ fn second(one: [u64; 5], other: [u64; 5]) -> [u64; 5] {
 
 fn added(one: &Latency, other: &Latency) -> Latency {
     let mut all = one.histogram();
-    // It grows as it needs to.
+    // An auto-resizing histogram cannot fail here.
     let _ = all.add(other.histogram());
     Latency::of(&all)
 }

@@ -1,4 +1,4 @@
-//! Removes objects that were made, and tells of those that cannot be.
+//! Removes the objects of a workspace and reports those that cannot be removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use crate::drive::Bed;
 use crate::replay::objects::Objects;
 use crate::stock::Stock;
 
-/// Requests at a time.
-const HANDS: usize = 64;
-/// How often it is tried to remove what cannot be removed, and how long is waited between two times.
-const TRIES: u32 = 4;
-const BETWEEN_TRIES: Duration = Duration::from_millis(500);
-/// A store that shows for ever what was removed is not looked at for ever.
-const MOST_LOOKS: u32 = 50;
-/// Keys that are removed before the next are listed.
-const PAGE: usize = 1000;
+/// Concurrent delete requests.
+const DELETE_CONCURRENCY: usize = 64;
+/// Maximum attempts to remove objects, and the pause between two attempts.
+const MAX_ATTEMPTS: u32 = 4;
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// Maximum passes over the listing, for stores that keep listing removed objects.
+const MAX_PASSES: u32 = 50;
+/// Keys per listing page, which are removed before the next page.
+const PAGE_KEYS: usize = 1000;
 
-/// Objects whose names are known.
+/// Objects with known names.
 #[derive(Debug, Clone)]
 pub(super) enum Made {
     Stock(Arc<Stock>),
     Replayed(Arc<Objects>),
-    /// Names, and whether something was written by each for certain.
+    /// Names, and true for those that were certainly written.
     Named(Vec<(String, bool)>),
 }
 
@@ -42,23 +42,23 @@ impl Made {
         }
     }
 
-    /// The numbers of those that are there for certain: they were written, and not removed since.
-    fn there(&self) -> Vec<u64> {
+    /// The numbers of the objects that certainly exist: written, and not removed since.
+    fn existing(&self) -> Vec<u64> {
         match self {
             Self::Stock(stock) => stock.numbers(),
             Self::Replayed(_) => Vec::new(),
             Self::Named(names) => {
-                (0..).zip(names).filter(|(_, (_, is_there))| *is_there).map(|(number, _)| number).collect()
+                (0..).zip(names).filter(|(_, (_, exists))| *exists).map(|(number, _)| number).collect()
             }
         }
     }
 
-    /// How many those are.
-    fn count_there(&self) -> usize {
+    /// The number of objects that certainly exist.
+    fn count_existing(&self) -> usize {
         match self {
             Self::Stock(stock) => stock.len(),
             Self::Replayed(_) => 0,
-            Self::Named(names) => names.iter().filter(|(_, is_there)| *is_there).count(),
+            Self::Named(names) => names.iter().filter(|(_, exists)| *exists).count(),
         }
     }
 
@@ -71,101 +71,106 @@ impl Made {
     }
 }
 
-/// What one look came to.
-enum Looked {
-    /// Nothing was there.
-    Nothing,
-    /// Objects were there, and are removed.
-    Something,
-    /// Who asks may not list.
-    NotAllowed,
+/// The result of one pass over the listing.
+enum PassResult {
+    /// No objects were listed.
+    Empty,
+    /// Objects were listed and removed.
+    Removed,
+    /// Listing is not permitted.
+    ListingDenied,
 }
 
-/// Removes everything below a prefix; how many objects there were. Where listing is denied, what has one of the names, and
-/// where nobody knows those it fails. It is looked until nothing is there; `is_doubtful`: requests were given up, which may be
-/// carried out a moment later. Where a listing has shown fewer than are there, they are removed by their names.
-pub(super) async fn clean(bed: &Bed, prefix: &str, made: Option<&[Made]>, is_doubtful: bool) -> Result<u64> {
+/// Removes everything below a prefix and returns the number of objects. Passes are repeated until the listing is empty.
+/// If listing is denied, the objects in `made` are removed by name; without `made`, that is an error. If the listing
+/// showed fewer objects than certainly exist, the latter are removed by name as well. `is_uncertain` means that
+/// requests were cancelled and the store may still carry them out, so a second empty listing is required.
+pub(super) async fn clean(bed: &Bed, prefix: &str, made: Option<&[Made]>, is_uncertain: bool) -> Result<u64> {
     let deadline = Deadline::none(bed.clock.clone());
     let window = bed.budget.admit(0, &deadline).await?;
     let context = Context::new(deadline, window);
-    let (mut removed, mut tries, mut doubt) = (0, 1, is_doubtful);
-    for looks in 1.. {
-        match look(bed, &context, prefix, &mut removed).await {
-            Ok(Looked::Nothing) if doubt => {
-                doubt = false;
-                tokio::time::sleep(BETWEEN_TRIES).await;
+    let (mut removed, mut attempt, mut needs_recheck) = (0, 1, is_uncertain);
+    for pass in 1.. {
+        match remove_listed(bed, &context, prefix, &mut removed).await {
+            Ok(PassResult::Empty) if needs_recheck => {
+                needs_recheck = false;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
-            Ok(Looked::Nothing) => break,
-            Ok(Looked::Something) if looks >= MOST_LOOKS => {
+            Ok(PassResult::Empty) => break,
+            Ok(PassResult::Removed) if pass >= MAX_PASSES => {
                 let what = format!(
-                    "objects lie below {prefix} however often they are removed: somebody writes there, or the store shows \
-                     what is not there any more"
+                    "objects below {prefix} are still listed after they were removed {MAX_PASSES} times: another \
+                     client writes there, or the store lists removed objects"
                 );
                 return Err(Error::new(Reason::Io, what));
             }
-            Ok(Looked::Something) => {}
-            Ok(Looked::NotAllowed) => {
+            Ok(PassResult::Removed) => {}
+            Ok(PassResult::ListingDenied) => {
                 let unknown = || {
-                    let what =
-                        format!("what lies below {prefix} may not be listed, and is not known by name");
+                    let what = format!(
+                        "cannot remove objects below {prefix}: listing is denied and names are unknown"
+                    );
                     Error::new(Reason::AccessDenied, what)
                 };
-                tracing::debug!("objects cannot be listed: they are removed by their names");
+                tracing::debug!("listing is denied: objects are removed by name");
                 for made in made.ok_or_else(unknown)? {
                     let names = (0..made.count()).map(|number| made.name(number));
                     removed += remove_by_name(bed, &context, names).await?;
                 }
                 return Ok(removed);
             }
-            // Who may not remove an object will not be allowed to a moment later.
-            Err(e) if tries == TRIES || e.kind() == ErrorKind::Denied => return Err(e),
+            // A denied delete will not be permitted on a retry.
+            Err(e) if attempt == MAX_ATTEMPTS || e.kind() == ErrorKind::Denied => return Err(e),
             Err(e) => {
-                tracing::debug!(error = %e, tries, "objects could not be removed");
-                tries += 1;
-                tokio::time::sleep(BETWEEN_TRIES).await;
+                tracing::debug!(error = %e, tries = attempt, "objects could not be removed");
+                attempt += 1;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
         }
     }
-    let there: usize = made.into_iter().flatten().map(Made::count_there).sum();
-    if removed < there as u64 {
+    let existing: usize = made.into_iter().flatten().map(Made::count_existing).sum();
+    if removed < existing as u64 {
         for made in made.into_iter().flatten() {
-            let names = made.there().into_iter().map(|number| made.name(number));
+            let names = made.existing().into_iter().map(|number| made.name(number));
             remove_by_name(bed, &context, names).await?;
         }
     }
-    Ok(removed.max(there as u64))
+    Ok(removed.max(existing as u64))
 }
 
-/// Goes through all objects once, past those that cannot be removed; the error says why one could not. `removed` counts the others.
-async fn look(bed: &Bed, context: &Context, prefix: &str, removed: &mut u64) -> Result<Looked> {
-    let (mut after, mut failed, mut looked) = (None, None, Looked::Nothing);
+/// Makes one pass over the listing and removes every object. Continues past failed deletes and returns one of their
+/// errors. `removed` counts the successful ones.
+async fn remove_listed(bed: &Bed, context: &Context, prefix: &str, removed: &mut u64) -> Result<PassResult> {
+    let (mut after, mut failed, mut result) = (None, None, PassResult::Empty);
     loop {
-        let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after, limit: PAGE };
+        let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after, limit: PAGE_KEYS };
         let page = match bed.store.list(context, &bed.bucket, &request).await {
-            Err(e) if e.kind() == ErrorKind::Denied => return Ok(Looked::NotAllowed),
+            Err(e) if e.kind() == ErrorKind::Denied => return Ok(PassResult::ListingDenied),
             page => page?,
         };
         let names: Vec<String> = page.entries.iter().map(|entry| entry.name().to_owned()).collect();
         if let Some(other) = names.iter().find(|name| !name.starts_with(prefix)) {
-            // Whatever such a store has is not ours to remove.
-            let what = format!("asked for names that begin with {prefix}, the store lists {other}");
+            // Such a store ignores the prefix: deleting what it lists would destroy objects of other users.
+            let what = format!(
+                "the store listed {other} although only names with the prefix {prefix} were requested"
+            );
             return Err(Error::new(Reason::Io, what));
         }
         if !names.is_empty() {
-            looked = Looked::Something;
+            result = PassResult::Removed;
         }
         let (more, why) = remove(bed, context, names).await;
         *removed += more;
         failed = why.or(failed);
         after = page.next;
         if after.is_none() {
-            return failed.map_or(Ok(looked), Err);
+            return failed.map_or(Ok(result), Err);
         }
     }
 }
 
-/// Removes what has one of the names, some of which nothing may have; how many names they were. It goes past what cannot be removed
-/// however often it is tried.
+/// Removes objects by name and returns the number of names. Objects may be missing. Continues past objects that cannot
+/// be removed after all attempts and returns one of their errors.
 async fn remove_by_name(
     bed: &Bed,
     context: &Context,
@@ -173,32 +178,34 @@ async fn remove_by_name(
 ) -> Result<u64> {
     let (mut removed, mut failed) = (0, None);
     loop {
-        let page: Vec<String> = names.by_ref().take(PAGE).collect();
+        let page: Vec<String> = names.by_ref().take(PAGE_KEYS).collect();
         if page.is_empty() {
             return failed.map_or(Ok(removed), Err);
         }
-        let mut tries = 1;
+        let mut attempt = 1;
         loop {
             match remove(bed, context, page.clone()).await {
                 (more, None) => break removed += more,
-                (_, Some(e)) if tries == TRIES || e.kind() == ErrorKind::Denied => break failed = Some(e),
+                (_, Some(e)) if attempt == MAX_ATTEMPTS || e.kind() == ErrorKind::Denied => {
+                    break failed = Some(e);
+                }
                 _ => {
-                    tries += 1;
-                    tokio::time::sleep(BETWEEN_TRIES).await;
+                    attempt += 1;
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
             }
         }
     }
 }
 
-/// Removes what has one of the names; how many of them, and why one of the others could not be removed.
+/// Removes objects by name. Returns the number of successful deletes and the error of a failed one, if any.
 async fn remove(bed: &Bed, context: &Context, names: Vec<String>) -> (u64, Option<Error>) {
     let (mut removed, mut failed) = (0, None);
     let removing = names.into_iter().map(|name| async move {
         let address = Address::parse(bed.bucket.as_str(), &name)?;
         bed.store.delete(context, &address, Precondition::None).await
     });
-    let mut removing = futures::stream::iter(removing).buffer_unordered(HANDS);
+    let mut removing = futures::stream::iter(removing).buffer_unordered(DELETE_CONCURRENCY);
     while let Some(done) = removing.next().await {
         match done {
             Ok(_) => removed += 1,

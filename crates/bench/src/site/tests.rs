@@ -23,7 +23,7 @@ fn step(mix: &str) -> Step {
 }
 
 #[tokio::test]
-async fn where_listing_is_denied_objects_are_removed_by_their_names() {
+async fn clean_removes_by_name_if_listing_is_denied() {
     let open = bed().await;
     let denied = FaultPlan::none().on(Call::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
     let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
@@ -37,7 +37,7 @@ async fn where_listing_is_denied_objects_are_removed_by_their_names() {
 }
 
 #[tokio::test]
-async fn what_others_made_and_nobody_may_list_is_told() {
+async fn clean_of_unknown_names_fails_if_listing_is_denied() {
     let open = bed().await;
     let denied = FaultPlan::none().on(Call::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
     let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
@@ -46,7 +46,7 @@ async fn what_others_made_and_nobody_may_list_is_told() {
 }
 
 #[tokio::test]
-async fn nothing_is_removed_that_has_another_name_than_was_asked_for() {
+async fn clean_never_removes_objects_outside_the_prefix() {
     let open = bed().await;
     let mut theirs = Site::new(open.clone(), "theirs/".to_owned());
     let (stop, gauge) = (Stop::default(), Arc::default());
@@ -56,15 +56,16 @@ async fn nothing_is_removed_that_has_another_name_than_was_asked_for() {
     let mut ours = Site::new(bed, "ours/".to_owned());
     assert!(ours.prepare(&step("get"), &stop, &gauge).await.unwrap());
     let refused = ours.clean().await.unwrap_err().to_string();
-    assert!(refused.contains("asked for names that begin with ours/, the store lists theirs/"), "{refused}");
-    assert_eq!(theirs.clean().await.unwrap(), 20, "they are all there");
+    assert!(refused.contains("names with the prefix ours/ were requested"), "{refused}");
+    assert!(refused.contains("the store listed theirs/"), "{refused}");
+    assert_eq!(theirs.clean().await.unwrap(), 20, "all of them still exist");
 }
 
 #[tokio::test]
-async fn what_was_removed_at_once_is_not_removed_again() {
+async fn clean_retries_only_failed_deletes() {
     let open = bed().await;
     let passing = FaultPlan::none().on(Call::Delete, When::Nth(7), Fault::FailBefore(Reason::Overloaded));
-    // All but one are gone with the first look: to remove them again would fail.
+    // All but one are removed in the first pass. Removing them again would fail.
     let later = passing.on(Call::Delete, When::From(22), Fault::FailBefore(Reason::Overloaded));
     let bed = Bed { store: Faulty::new(open.store.clone(), later), ..open };
     let mut site = Site::new(bed, "there/".to_owned());
@@ -74,7 +75,7 @@ async fn what_was_removed_at_once_is_not_removed_again() {
 }
 
 #[tokio::test]
-async fn what_a_listing_does_not_show_yet_is_removed_by_its_name() {
+async fn clean_removes_unlisted_objects_by_name() {
     let open = bed().await;
     let blind = FaultPlan::none().on(Call::List, When::Always, Fault::ShowNothing);
     let bed = Bed { store: Faulty::new(open.store.clone(), blind), ..open.clone() };
@@ -87,7 +88,7 @@ async fn what_a_listing_does_not_show_yet_is_removed_by_its_name() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_removed_however_often_is_told() {
+async fn clean_fails_if_objects_stay_listed() {
     let open = bed().await;
     let feigns = FaultPlan::none().on(Call::Delete, When::Always, Fault::Feign);
     let bed = Bed { store: Faulty::new(open.store.clone(), feigns), ..open };
@@ -95,27 +96,28 @@ async fn what_cannot_be_removed_however_often_is_told() {
     let (stop, gauge) = (Stop::default(), Arc::default());
     assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
     let why = site.clean().await.unwrap_err().to_string();
-    assert!(why.contains("however often they are removed"), "{why}");
+    assert!(why.contains("are still listed after they were removed 50 times"), "{why}");
 }
 
 #[tokio::test]
-async fn objects_that_are_there_are_not_made_again() {
+async fn prepare_reuses_existing_objects() {
     let mut site = Site::new(bed().await, "there/".to_owned());
     let (stop, gauge) = (Stop::default(), Arc::default());
     assert_eq!((site.missing(&step("get")), site.missing(&step("put"))), (20, 0));
     site.prepare(&step("get"), &stop, &gauge).await.unwrap();
     assert_eq!(site.missing(&step("head")), 0);
-    assert_eq!(site.missing(&step("get=1,put=1")), 20, "what changes is apart from what is read");
+    assert_eq!(site.missing(&step("get=1,put=1")), 20, "mixes use a separate object set");
     site.measure(&step("delete"), &stop, &gauge).await.unwrap();
     assert_eq!(site.missing(&step("get")), 20);
 }
 
 #[tokio::test]
-async fn requests_that_only_remove_go_on_together_until_nothing_is_left() {
+async fn delete_only_load_ends_with_the_last_object() {
     let mut site = Site::new(bed().await, "there/".to_owned());
     let (stop, gauge) = (Stop::default(), Arc::default());
     let mut step = step("delete");
-    // More than there are objects, at moments of their own, and far more hands: those must not wait for a moment each.
+    // More requests than objects, and far more workers than either: idle workers must not each wait for a scheduled
+    // start.
     step.load.pace = Pace::Open { per_second: 40.0, spacing: Spacing::Fixed };
     step.load.parallel = 1000;
     step.load.until = Until { requests: None, time: Duration::from_secs(10), stable: None };
@@ -127,7 +129,7 @@ async fn requests_that_only_remove_go_on_together_until_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn requests_that_take_longer_than_all_that_counts_have_no_latency_and_are_told() {
+async fn requests_longer_than_the_window_have_no_latency() {
     let open = bed().await;
     let slow = FaultPlan::none().on(Call::Commit, When::Always, Fault::Delay(Duration::from_secs(2)));
     let bed = Bed { store: Faulty::new(open.store.clone(), slow), ..open };
@@ -140,7 +142,7 @@ async fn requests_that_take_longer_than_all_that_counts_have_no_latency_and_are_
     assert_eq!(cell.operations[&Operation::Put].latency_us.known(|latency| latency.p50), None);
     assert!(cell.operations_per_second.mean > 0.0 && cell.operations_per_second.within.is_none(), "{cell:?}");
     assert!(
-        cell.notes.iter().any(|note| note.starts_with("no put began within the 0.2 s")),
+        cell.notes.iter().any(|note| note.starts_with("no put started within the measured 0.2 s")),
         "{:?}",
         cell.notes
     );

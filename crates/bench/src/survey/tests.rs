@@ -15,7 +15,7 @@ fn survey(mixes: &[&str], sizes: &[&str]) -> Survey {
 }
 
 #[test]
-fn every_kind_meets_every_size_and_parallelism() {
+fn steps_combine_every_mix_size_and_concurrency() {
     let survey = survey(&["put", "get", "delete"], &["4KiB", "100MiB"]);
     let steps = survey.steps(2);
     let names: Vec<String> = steps.iter().map(ToString::to_string).collect();
@@ -25,19 +25,19 @@ fn every_kind_meets_every_size_and_parallelism() {
     assert_eq!(
         (steps[2].objects, steps[8].objects),
         (10_000, 4),
-        "no more than 512 MB, one for each request at a time"
+        "at most 512 MB, but at least one for each concurrent request"
     );
     assert_eq!((steps[2].load.warm_up, steps[4].load.warm_up), (Duration::from_secs(1), Duration::ZERO));
     assert_ne!(steps[0].load.seed, survey.steps(1)[0].load.seed);
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
-    let refused = |mixes: &[&str], sizes: &[&str]| survey(mixes, sizes).check(1 << 20).unwrap_err();
-    assert!(refused(&["delete=2,put=1"], &["1KiB"]).contains("run out of objects"));
-    assert!(refused(&["put"], &["2MiB"]).contains("the most that this store takes"));
-    assert!(refused(&[], &["1KiB"]).contains("nothing is to be measured"));
-    assert!(survey(&["delete"], &["1MiB"]).check(1 << 20).is_ok(), "until nothing is left");
+fn check_rejects_invalid_plans() {
+    let error = |mixes: &[&str], sizes: &[&str]| survey(mixes, sizes).check(1 << 20).unwrap_err();
+    assert!(error(&["delete=2,put=1"], &["1KiB"]).contains("run out of objects"));
+    assert!(error(&["put"], &["2MiB"]).contains("the limit of this store"));
+    assert!(error(&[], &["1KiB"]).contains("there is nothing to measure"));
+    assert!(survey(&["delete"], &["1MiB"]).check(1 << 20).is_ok(), "it runs until no object is left");
     let few = Survey { objects: Some(3), ..survey(&["get"], &["1KiB"]) };
-    assert!(few.check(1 << 20).unwrap_err().contains("3 objects are too few for 4 requests at a time"));
+    assert!(few.check(1 << 20).unwrap_err().contains("3 objects are too few for 4 concurrent requests"));
 }

@@ -1,5 +1,6 @@
-//! What probes ask for: objects that they write, and ranges of objects that are there. Downloads read what uploads have left, so
-//! that nothing is written for them alone; where nothing may be written they read what is there already.
+//! The target of probes: objects that they write, and ranges of existing objects that they read. Download probes read
+//! what upload probes wrote, so that nothing is written for them alone. Without write permission, they read existing
+//! objects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,15 +24,16 @@ use crate::files::Opened;
 use crate::random::mix;
 use crate::site::Site;
 
-/// Objects that a listing finds, at the most.
-const PAGE: usize = 1000;
-/// Objects that are remembered for reading: the largest.
-const MOST_KEPT: usize = 256;
+/// Keys per listing page.
+const PAGE_KEYS: usize = 1000;
+/// Maximum number of candidate objects for reading. The largest are kept.
+const MAX_CANDIDATES: usize = 256;
 
-/// The sizes of the objects below a prefix of a bed's bucket: of so many, and perhaps of the rest of a page; and whether there are more.
+/// Lists the sizes of objects below a prefix until at least `most` are known, in whole pages. The flag is true if there
+/// are more objects.
 pub async fn sizes_below(bed: &Bed, prefix: &str, most: usize) -> Result<(Vec<u64>, bool)> {
     let context = crate::drive::context(bed).await?;
-    let mut request = ListRequest { prefix: prefix.to_owned(), limit: PAGE, ..ListRequest::default() };
+    let mut request = ListRequest { prefix: prefix.to_owned(), limit: PAGE_KEYS, ..ListRequest::default() };
     let mut sizes = Vec::new();
     loop {
         let page = bed.store.list(&context, &bed.bucket, &request).await?;
@@ -46,35 +48,35 @@ pub async fn sizes_below(bed: &Bed, prefix: &str, most: usize) -> Result<(Vec<u6
     }
 }
 
-/// An object that can be read.
+/// An object that probes can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct There {
+struct Candidate {
     key: String,
     bytes: u64,
-    /// How much of it was read.
+    /// Bytes read so far, from the start of the object.
     read: u64,
 }
 
-/// Behind such a round trip a window that lost packets is whole again before a probe notices: what is lost there slows nobody.
-const AT_HAND: Duration = Duration::from_micros(200);
+/// RTT below which packet loss is ignored: congestion windows recover before a probe notices.
+const MAX_LOCAL_RTT: Duration = Duration::from_micros(200);
 
-/// So many lost packets are no chance.
-const FEWEST_LOST: u64 = 3;
+/// Minimum number of lost packets that is not considered chance.
+const MIN_LOST_PACKETS: u64 = 3;
 
-/// Opens the store anew, with connections of its own.
+/// Opens the store again, with its own connections.
 pub type Open = Box<dyn Fn() -> Result<Arc<dyn ObjectStore>> + Send + Sync>;
 
-/// See the module.
+/// The target of probes: a store, a prefix to write below, and the objects to read.
 pub struct Ground {
     bed: Bed,
     open: Open,
-    /// What the names of objects that are written begin with.
+    /// Prefix of the names of written objects.
     prefix: String,
-    there: Mutex<Vec<There>>,
-    /// Names of objects that were to be written, and whether one was.
+    candidates: Mutex<Vec<Candidate>>,
+    /// Names of objects that probes tried to write, and true for those that were written.
     written: Mutex<BTreeMap<String, bool>>,
-    loses: AtomicBool,
-    is_at_hand: AtomicBool,
+    has_losses: AtomicBool,
+    is_local: AtomicBool,
 }
 
 impl fmt::Debug for Ground {
@@ -84,99 +86,102 @@ impl fmt::Debug for Ground {
 }
 
 impl Ground {
-    /// Nothing is there yet that could be read. `prefix` is nobody else's.
+    /// Creates a target without objects to read. No other user may write below `prefix`.
     #[must_use]
     pub const fn new(bed: Bed, open: Open, prefix: String) -> Self {
         Self {
             bed,
             open,
             prefix,
-            there: Mutex::new(Vec::new()),
+            candidates: Mutex::new(Vec::new()),
             written: Mutex::new(BTreeMap::new()),
-            loses: AtomicBool::new(false),
-            is_at_hand: AtomicBool::new(false),
+            has_losses: AtomicBool::new(false),
+            is_local: AtomicBool::new(false),
         }
     }
 
-    /// Removes what probes wrote, and whatever else lies below its prefix; how many objects there were. Where nobody may list them, they
-    /// are removed by their names.
+    /// Removes everything below the prefix and returns the number of objects. If listing is denied, the written objects
+    /// are removed by name.
     pub async fn clean(&self) -> Result<u64> {
         let names = self.written.lock().clone().into_iter().collect();
         Site::clean_named(&self.bed, &self.prefix, names).await
     }
 
-    /// A bed whose connections have no past: what many shared is slow for a while for the few that come behind them.
+    /// An environment with new connections: after a probe with many connections, the congestion windows of reused ones
+    /// are too small for a while.
     pub(super) fn fresh(&self) -> Result<Bed> {
         Ok(Bed { store: (self.open)()?, ..self.bed.clone() })
     }
 
-    /// Packets were lost on the way here: they will be again.
+    /// Records that the path loses packets. Later probes assume that it will lose more.
     pub(super) fn found_losses(&self) {
-        self.loses.store(true, Ordering::Relaxed);
+        self.has_losses.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn loses(&self) -> bool {
-        self.loses.load(Ordering::Relaxed)
+        self.has_losses.load(Ordering::Relaxed)
     }
 
-    /// Whether so many lost packets say that windows will stay smaller: not where no line is between here and there, or a very short one.
+    /// Returns true if `lost` packets indicate lasting smaller congestion windows. Never true for a local path with a
+    /// very short RTT.
     pub(super) fn is_slowed_by(&self, lost: u64) -> bool {
-        lost >= FEWEST_LOST && !self.is_at_hand.load(Ordering::Relaxed)
+        lost >= MIN_LOST_PACKETS && !self.is_local.load(Ordering::Relaxed)
     }
 
-    /// Where it is.
+    /// The environment.
     #[must_use]
     pub const fn bed(&self) -> &Bed {
         &self.bed
     }
 
-    /// Looks for objects below a prefix: their sizes, those of a page at the most.
+    /// Adds existing objects below a prefix, at most one listing page, to those that probes may read. Returns their
+    /// sizes.
     pub async fn look(&self, prefix: &str) -> Result<Vec<u64>> {
         let context = crate::drive::context(&self.bed).await?;
-        let request = ListRequest { prefix: prefix.to_owned(), limit: PAGE, ..ListRequest::default() };
+        let request = ListRequest { prefix: prefix.to_owned(), limit: PAGE_KEYS, ..ListRequest::default() };
         let page = self.bed.store.list(&context, &self.bed.bucket, &request).await?;
-        let found: Vec<There> = (page.entries.into_iter())
+        let found: Vec<Candidate> = (page.entries.into_iter())
             .filter_map(|entry| match entry {
-                ListEntry::Key(key, summary) => Some(There { key, bytes: summary.size, read: 0 }),
+                ListEntry::Key(key, summary) => Some(Candidate { key, bytes: summary.size, read: 0 }),
                 ListEntry::CommonPrefix(_) => None,
             })
             .collect();
         let sizes = found.iter().map(|object| object.bytes).collect();
-        found.into_iter().for_each(|object| self.keep(object));
+        found.into_iter().for_each(|object| self.add_candidate(object));
         Ok(sizes)
     }
 
-    /// The largest request that a download can be sampled with.
+    /// The maximum request size of a download probe, in bytes.
     #[must_use]
     pub fn most_bytes(&self) -> u64 {
-        self.there.lock().iter().map(|object| object.bytes).max().unwrap_or(0)
+        self.candidates.lock().iter().map(|object| object.bytes).max().unwrap_or(0)
     }
 
-    fn keep(&self, object: There) {
-        let mut there = self.there.lock();
+    fn add_candidate(&self, object: Candidate) {
+        let mut candidates = self.candidates.lock();
         if object.bytes == 0
-            || there.iter().any(|other| other.key == object.key && other.bytes == object.bytes)
+            || candidates.iter().any(|other| other.key == object.key && other.bytes == object.bytes)
         {
             return;
         }
-        there.push(object);
-        if there.len() > MOST_KEPT {
-            there.sort_by_key(|object| std::cmp::Reverse(object.bytes));
-            there.truncate(MOST_KEPT);
+        candidates.push(object);
+        if candidates.len() > MAX_CANDIDATES {
+            candidates.sort_by_key(|object| std::cmp::Reverse(object.bytes));
+            candidates.truncate(MAX_CANDIDATES);
         }
     }
 
-    /// One round trip, and what the store needs to say that a bucket is there.
+    /// Measures one `HEAD` of the bucket: an RTT plus the store's processing time.
     pub async fn touch(&self) -> Result<Duration> {
         let context = crate::drive::context(&self.bed).await?;
         let begun = self.bed.clock.now();
         self.bed.store.head_bucket(&context, &self.bed.bucket).await?;
         let time = self.bed.clock.now().saturating_sub(begun);
-        self.is_at_hand.fetch_or(time < AT_HAND, Ordering::Relaxed);
+        self.is_local.fetch_or(time < MAX_LOCAL_RTT, Ordering::Relaxed);
         Ok(time)
     }
 
-    /// What one of those that ask works with.
+    /// Creates a worker of a probe.
     pub(super) async fn hand(
         self: &Arc<Self>,
         bed: &Bed,
@@ -185,44 +190,46 @@ impl Ground {
     ) -> Result<Hand> {
         let context = crate::drive::context(bed).await?;
         let (ground, bed) = (self.clone(), bed.clone());
-        Ok(Hand { ground, bed, direction, bytes, number, turn: 0, context })
+        Ok(Hand { ground, bed, direction, bytes, number, requests: 0, context })
     }
 
-    /// An object that has so many bytes, and a place in it: one that was not read before, as long as there is one. What a cache has
-    /// kept since would flatter whichever probe comes second.
-    fn choose(&self, bytes: u64, chance: u64) -> Option<(There, u64)> {
-        let mut there = self.there.lock();
-        let at = |count: usize| usize::try_from(mix(chance) % count.max(1) as u64).unwrap_or(0);
-        let mut unread: Vec<&mut There> =
-            there.iter_mut().filter(|object| object.bytes - object.read >= bytes).collect();
+    /// Chooses an object and an offset for a read of `bytes`. Unread ranges are preferred: cached ones would favor
+    /// later probes.
+    fn choose(&self, bytes: u64, random: u64) -> Option<(Candidate, u64)> {
+        let mut candidates = self.candidates.lock();
+        let index = |count: usize| usize::try_from(mix(random) % count.max(1) as u64).unwrap_or(0);
+        let mut unread: Vec<&mut Candidate> =
+            candidates.iter_mut().filter(|object| object.bytes - object.read >= bytes).collect();
         let count = unread.len();
-        if let Some(object) = unread.get_mut(at(count)) {
-            let place = object.read;
+        if let Some(object) = unread.get_mut(index(count)) {
+            let offset = object.read;
             object.read += bytes;
-            return Some((object.clone(), place));
+            return Some((object.clone(), offset));
         }
-        let fits: Vec<&There> = there.iter().filter(|object| object.bytes >= bytes).collect();
-        let object = *fits.get(at(fits.len()))?;
-        let places = object.bytes / bytes.max(1);
-        Some((object.clone(), mix(!chance) % places.max(1) * bytes))
+        let large_enough: Vec<&Candidate> =
+            candidates.iter().filter(|object| object.bytes >= bytes).collect();
+        let object = *large_enough.get(index(large_enough.len()))?;
+        let ranges = object.bytes / bytes.max(1);
+        Some((object.clone(), mix(!random) % ranges.max(1) * bytes))
     }
 }
 
-/// One that asks, again and again.
+/// A worker of a probe. It sends one request after another.
 pub(super) struct Hand {
     ground: Arc<Ground>,
     bed: Bed,
     direction: Direction,
     bytes: u64,
     number: usize,
-    turn: u64,
+    /// Requests so far.
+    requests: u64,
     context: Context,
 }
 
 impl Hand {
-    /// One request.
+    /// Executes one request.
     pub async fn ask(&mut self) -> Result<(), Failed> {
-        self.turn += 1;
+        self.requests += 1;
         match self.direction {
             Direction::Write => self.write().await,
             Direction::Read => self.read().await,
@@ -230,7 +237,7 @@ impl Hand {
     }
 
     fn name(&self) -> String {
-        // Of one name each time: the store has no more to keep than requests at a time.
+        // The name is reused, so that the store never holds more objects than there are workers.
         format!("{}{}-{}", self.ground.prefix, self.bytes, self.number)
     }
 
@@ -248,14 +255,14 @@ impl Hand {
         ground.written.lock().entry(key.clone()).or_insert(false);
         put(bed, &self.context, &address, (id, self.bytes), file).await?;
         ground.written.lock().insert(key.clone(), true);
-        ground.keep(There { key, bytes: self.bytes, read: 0 });
+        ground.add_candidate(Candidate { key, bytes: self.bytes, read: 0 });
         Ok(())
     }
 
     async fn read(&self) -> Result<(), Failed> {
         let bed = &self.bed;
-        let chance = mix(self.turn ^ mix(self.number as u64));
-        let Some((object, offset)) = self.ground.choose(self.bytes, chance) else {
+        let random = mix(self.requests ^ mix(self.number as u64));
+        let Some((object, offset)) = self.ground.choose(self.bytes, random) else {
             return Err(Failed::wrong(format!("no object has {} bytes", self.bytes)));
         };
         let mut file: Option<Opened> = match &bed.files {
@@ -267,16 +274,19 @@ impl Hand {
         let select = if object.bytes == self.bytes { Select::Whole } else { Select::Range(range) };
         let request = GetRequest { select, ..GetRequest::default() };
         let mut found = bed.store.get(&self.context, &address, request).await?;
-        let mut came = 0;
-        while let Some(piece) = found.body.next().await {
-            let piece = piece?;
-            came += piece.len() as u64;
+        let mut received = 0;
+        while let Some(chunk) = found.body.next().await {
+            let chunk = chunk?;
+            received += chunk.len() as u64;
             if let Some(file) = &mut file {
-                file.write(piece).await?;
+                file.write(chunk).await?;
             }
         }
-        if came != self.bytes {
-            return Err(Failed::wrong(format!("{came} bytes came, {} were asked for", self.bytes)));
+        if received != self.bytes {
+            return Err(Failed::wrong(format!(
+                "{received} bytes were received, but {} requested",
+                self.bytes
+            )));
         }
         Ok(())
     }
@@ -290,21 +300,21 @@ mod tests {
     use crate::drive::tests::bed;
 
     #[tokio::test]
-    async fn what_was_read_is_not_read_again_while_something_else_is_there() {
+    async fn choose_prefers_unread_ranges() {
         let bed = bed().await;
         let store = bed.store.clone();
         let ground =
             Ground::new(bed, Box::new(move || Ok(store.clone() as Arc<dyn ObjectStore>)), String::new());
         for (key, bytes) in [("a", 1000), ("b", 350), ("small", 10)] {
-            ground.keep(There { key: key.to_owned(), bytes, read: 0 });
+            ground.add_candidate(Candidate { key: key.to_owned(), bytes, read: 0 });
         }
-        let mut places = BTreeSet::new();
-        for turn in 0..13 {
-            let (object, place) = ground.choose(100, turn).unwrap();
-            assert!(place + 100 <= object.bytes && places.insert((object.key, place)));
+        let mut ranges = BTreeSet::new();
+        for random in 0..13 {
+            let (object, offset) = ground.choose(100, random).unwrap();
+            assert!(offset + 100 <= object.bytes && ranges.insert((object.key, offset)));
         }
-        let (object, place) = ground.choose(100, 14).unwrap();
-        assert!(places.contains(&(object.key, place)), "all of it was read by now");
+        let (object, offset) = ground.choose(100, 14).unwrap();
+        assert!(ranges.contains(&(object.key, offset)), "every range has been read");
         assert!(ground.choose(2000, 1).is_none());
     }
 }

@@ -1,7 +1,7 @@
-//! One probe: so many requests of a size at a time, for as short as says enough.
+//! One probe: requests of one size at one concurrency, for as short a time as gives a precise result.
 //!
-//! Nothing counts until each of those that ask was answered: connections are made and windows open meanwhile. What counts then is
-//! how much they did, by the time that they had; a request that fails takes time and does nothing.
+//! Nothing counts until every worker has completed a request: until then, connections are opened and congestion windows
+//! grow. From then on, the result is the work done per time. A failed request takes time and does no work.
 
 mod seats;
 
@@ -22,89 +22,89 @@ use crate::drive::Stop;
 use crate::packets::Packets;
 use crate::usage::Usage;
 
-/// How often it is looked whether it is enough.
-const LOOK: Duration = Duration::from_millis(10);
-/// Who counts what was done rests so many times as long as that took: those who are measured need the processor.
-const REST: u32 = 30;
-/// It counts for so long at the least and so many rounds, where those do not last long for many of them.
-const LEAST: Duration = Duration::from_millis((LEAST_SECONDS * 1e3) as u64);
-const LEAST_ROUNDS: f64 = 2.0;
-/// Where packets are lost, windows that have met no loss yet carry more than they will: what comes in the first time does not count,
-/// nor what comes before as much is carried as later; and what counts goes on for longer.
-const BEFORE_LOSSES: Duration = Duration::from_millis(700);
-const LEAST_WITH_LOSSES: Duration = Duration::from_millis(800);
-const LONGEST_WITH_LOSSES: Duration = Duration::from_millis(2300);
-/// Fewer connections than these do not tell by themselves what they carry in the mean: each has to have met so many losses, in so long
-/// and within so many bytes at the most. Of downloads only the other end knows how many there were: those have all of it.
-const FEW: usize = 16;
-const LOSSES_OF_EACH: u64 = 6;
-const LONGEST_OF_FEW: Duration = Duration::from_millis(4500);
-const MOST_BYTES_OF_FEW: u64 = 20 << 20;
-/// More connections do, in the time that they have; they carry more in it, but no more than a part of what is left.
-const MOST_BYTES_OF_MANY: u64 = 192 << 20;
-const OF_WHAT_IS_LEFT: u64 = 4;
-/// What fits into a new window (RFC 6928) is carried by any.
-const NEW_WINDOW: u64 = 10 * 1460;
-/// Enough is known when the mean is, to this part.
-const SURE: f64 = 0.04;
-/// What is under way at the end is waited for, so long: to break off costs a connection.
-const DRAIN: Duration = Duration::from_millis(500);
-/// A request that failed is followed by the next so much later, and each further one by twice that.
-const AFTER_FAILURE: Duration = Duration::from_millis(20);
-const LONGEST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// Interval at which the end conditions are checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Pause after evaluating the log, as a multiple of the time it took: the measured workers need the CPU.
+const EVALUATION_PAUSE: u32 = 30;
+/// Minimum measured time, unless there are many short rounds; and the minimum number of rounds.
+const MIN_TIME: Duration = Duration::from_millis((LEAST_SECONDS * 1e3) as u64);
+const MIN_ROUNDS: f64 = 2.0;
+/// With packet loss, congestion windows are too large before their first loss. The time before is skipped, as is
+/// everything until throughput is steady, and the measurement takes longer.
+const LOSS_WARM_UP: Duration = Duration::from_millis(700);
+const MIN_TIME_WITH_LOSSES: Duration = Duration::from_millis(800);
+const MAX_TIME_WITH_LOSSES: Duration = Duration::from_millis(2300);
+/// Fewer connections than this do not average out over losses. Each must have met a minimum number of them, within a
+/// maximum time and number of bytes. Download losses are only known to the sender, so downloads use the full limits.
+const FEW_CONNECTIONS: usize = 16;
+const MIN_LOSSES_PER_CONNECTION: u64 = 6;
+const MAX_TIME_OF_FEW: Duration = Duration::from_millis(4500);
+const MAX_BYTES_OF_FEW: u64 = 20 << 20;
+/// More connections average out in the normal time, but transfer more bytes: at most this, and this part of the budget.
+const MAX_BYTES_OF_MANY: u64 = 192 << 20;
+const MAX_BUDGET_DIVISOR: u64 = 4;
+/// Bytes of an initial congestion window (RFC 6928). Requests up to this size are not limited by the window.
+const INITIAL_WINDOW_BYTES: u64 = 10 * 1460;
+/// Relative standard error of the mean at which a probe is precise enough.
+const MAX_ERROR: f64 = 0.04;
+/// Maximum wait for requests in flight at the end. Cancelling them would cost their connections.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+/// Pause of a worker after a failed request. It doubles with each consecutive failure, up to a maximum.
+const FAILURE_BACKOFF: Duration = Duration::from_millis(20);
+const MAX_FAILURE_BACKOFF: Duration = Duration::from_secs(1);
 
-/// How far a probe may go.
+/// The limits of a probe.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Extent {
-    /// Seconds, all in all.
+    /// Maximum total time.
     pub time: Duration,
-    /// Bytes of bodies.
+    /// Maximum bytes of object data.
     pub bytes: u64,
-    /// Both where packets turn out to be lost, which takes longer to know.
+    /// Both maxima if packets are lost, which needs a longer measurement.
     pub most: (Duration, u64),
 }
 
-/// What came of it.
+/// The result of a probe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Probed {
     /// Uploads or downloads.
     pub direction: Direction,
-    /// Of which cell.
+    /// The probed operating point.
     pub cell: Cell,
-    /// What is known of it; `None` where not one request counted.
+    /// The measured sample; `None` if no request completed in the measured time.
     pub sample: Option<Sample>,
-    /// Requests that counted.
+    /// Requests in the measured time.
     pub requests: u64,
-    /// Those that failed.
+    /// Failed requests.
     pub failures: u64,
-    /// One of them in full.
+    /// Message of one failure.
     pub failure: Option<String>,
-    /// The latency that 95 and 99 of a hundred of them had at the most, in seconds.
+    /// 95th and 99th percentile of the latency, in seconds.
     pub tail: [f64; 2],
-    /// Processor time of this process for each request, in seconds.
+    /// CPU time of this process per request, in seconds.
     pub cpu: f64,
-    /// How much of the processors that it may use this process had: 0 to 1.
+    /// CPU utilization of this process relative to the CPUs that it may use, 0 to 1.
     pub busy: f64,
-    /// Bytes of bodies, those that did not count as well.
+    /// Bytes of object data, including those outside the measured time.
     pub bytes: u64,
-    /// How long all of it took.
+    /// Total duration.
     pub time: Duration,
 }
 
-/// What those that ask have in common.
+/// State shared by the workers of a probe.
 #[derive(Debug)]
 struct Shared {
     seats: Seats,
     failure: Mutex<Option<String>>,
-    /// What nobody may do.
+    /// Message of a denied request, if requests are not permitted at all.
     denied: Mutex<Option<String>>,
-    /// Requests that may still be begun.
+    /// Requests that may still start.
     left: AtomicU64,
     is_over: AtomicBool,
 }
 
-/// Makes a probe. Dropping the future breaks it off; what it wrote is left. Fails where it may not be done at all; requests that
-/// fail otherwise are a part of what is measured.
+/// Executes a probe. Dropping the future cancels it; objects it wrote remain. Fails only if requests are not permitted
+/// at all. Other failed requests are part of the measurement.
 pub async fn probe(
     ground: &Arc<Ground>,
     (direction, cell): (Direction, Cell),
@@ -112,15 +112,15 @@ pub async fn probe(
     (cores, stop): (usize, &Stop),
 ) -> Result<Probed> {
     let clock = ground.bed().clock.clone();
-    let is_few = cell.parallel < FEW && cell.bytes > NEW_WINDOW;
+    let is_few = cell.parallel < FEW_CONNECTIONS && cell.bytes > INITIAL_WINDOW_BYTES;
     let requests = |bytes: u64| (bytes / cell.bytes.max(1)).max(1);
-    // More of them where it takes longer to know.
-    let most_bytes = if is_few {
-        MOST_BYTES_OF_FEW.min(extent.most.1)
+    // With losses, the measurement takes longer and may use more requests.
+    let max_bytes = if is_few {
+        MAX_BYTES_OF_FEW.min(extent.most.1)
     } else {
-        MOST_BYTES_OF_MANY.min(extent.most.1 / OF_WHAT_IS_LEFT)
+        MAX_BYTES_OF_MANY.min(extent.most.1 / MAX_BUDGET_DIVISOR)
     };
-    let more = requests(most_bytes).saturating_sub(requests(extent.bytes));
+    let more = requests(max_bytes).saturating_sub(requests(extent.bytes));
     let shared = Arc::new(Shared {
         seats: Seats::new(cell.parallel),
         failure: Mutex::default(),
@@ -136,53 +136,56 @@ pub async fn probe(
         asking.spawn(ask(hand, number, shared.clone(), ground.clone()));
     }
     let mut warm: Option<(Duration, Usage)> = None;
-    // What it began with, for want of a better beginning.
+    // The start of measurement before losses were found, in case there is no better one.
     let mut early = None;
     let packets_before = Packets::up_to_now();
     let packets = || Packets::up_to_now().since(&packets_before);
-    let again = || if direction == Direction::Write { packets().again } else { 0 };
-    let (mut loses, mut least, mut most_time) = (false, LEAST, extent.time);
-    let mut next_count = start;
+    let retransmits = || if direction == Direction::Write { packets().again } else { 0 };
+    let (mut loses, mut min_time, mut max_time) = (false, MIN_TIME, extent.time);
+    let mut next_evaluation = start;
     let end = loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let now = clock.now();
-        let is_open = !loses || now - start >= BEFORE_LOSSES;
-        if warm.is_none() && is_open && shared.seats.is_warm() {
+        let is_past_warm_up = !loses || now - start >= LOSS_WARM_UP;
+        if warm.is_none() && is_past_warm_up && shared.seats.is_warm() {
             warm = Some((now, usage()?));
         }
-        let is_spent = now - start >= most_time || shared.left.load(Ordering::Relaxed) == 0;
-        let may_be_enough = |from: Duration| now >= next_count && (!loses || now - from >= least);
+        let is_spent = now - start >= max_time || shared.left.load(Ordering::Relaxed) == 0;
+        let may_be_enough = |from: Duration| now >= next_evaluation && (!loses || now - from >= min_time);
         let is_enough = warm.as_ref().filter(|(from, _)| may_be_enough(*from)).is_some_and(|(from, _)| {
             let began = clock.now();
-            let (from, is_settled) = if loses { shared.seats.settled((*from, now)) } else { (*from, true) };
+            let (from, is_steady) = if loses { shared.seats.settled((*from, now)) } else { (*from, true) };
             let counted = shared.seats.count((from, now));
-            let has_met = !loses || !is_few || again() >= LOSSES_OF_EACH * cell.parallel as u64;
-            let is_long = now - from >= least && has_met || counted.rounds >= ROUNDS_OF_SHORT && !loses;
-            let is_sure = counted.rounds >= LEAST_ROUNDS && counted.error <= SURE;
-            let is_enough = is_long && is_settled && is_sure && !shared.seats.grows((from, now));
+            let has_losses =
+                !loses || !is_few || retransmits() >= MIN_LOSSES_PER_CONNECTION * cell.parallel as u64;
+            let is_long = now - from >= min_time && has_losses || counted.rounds >= ROUNDS_OF_SHORT && !loses;
+            let is_precise = counted.rounds >= MIN_ROUNDS && counted.error <= MAX_ERROR;
+            let is_enough = is_long && is_steady && is_precise && !shared.seats.grows((from, now));
             let ended = clock.now();
-            next_count = ended + (ended - began) * REST;
+            next_evaluation = ended + (ended - began) * EVALUATION_PAUSE;
             is_enough
         });
         if let Some(denied) = shared.denied.lock().take() {
             return Err(Error::new(Reason::AccessDenied, denied));
         }
-        let longest = if is_few { LONGEST_OF_FEW } else { LONGEST_WITH_LOSSES };
-        let is_new = (is_enough || is_spent) && !loses && now - start < longest;
-        if is_new && (ground.loses() || ground.is_slowed_by(packets().lost())) {
+        let longest = if is_few { MAX_TIME_OF_FEW } else { MAX_TIME_WITH_LOSSES };
+        let may_extend = (is_enough || is_spent) && !loses && now - start < longest;
+        if may_extend && (ground.loses() || ground.is_slowed_by(packets().lost())) {
             ground.found_losses();
-            (loses, least, most_time) = (true, LEAST_WITH_LOSSES, most_time.max(longest.min(extent.most.0)));
+            (loses, min_time, max_time) =
+                (true, MIN_TIME_WITH_LOSSES, max_time.max(longest.min(extent.most.0)));
             shared.left.fetch_add(more, Ordering::Relaxed);
-            early = warm.take_if(|(from, _)| *from - start < BEFORE_LOSSES);
+            early = warm.take_if(|(from, _)| *from - start < LOSS_WARM_UP);
         } else if is_spent || is_enough || stop.is_asked() {
             break now;
         }
     };
-    // Where not each of them was answered, all that was seen has to do.
+    // If some worker never completed a request, everything since the start is used.
     let (from, before) = beginning(warm, early, end).unwrap_or((start, at_start));
     let used = usage()?.since(&before);
     shared.is_over.store(true, Ordering::Relaxed);
-    let drained = tokio::time::timeout(DRAIN, async { while asking.join_next().await.is_some() {} }).await;
+    let drained =
+        tokio::time::timeout(DRAIN_TIMEOUT, async { while asking.join_next().await.is_some() {} }).await;
     if drained.is_err() {
         asking.shutdown().await;
     }
@@ -191,10 +194,10 @@ pub async fn probe(
     let (settled, _) = if loses { shared.seats.settled((from, end)) } else { (from, true) };
     let mut counted = shared.seats.count((settled, end));
     if counted.done == 0 {
-        // All were answered at the very end: that is what there is.
+        // Every request completed after the end: fall back to the whole time.
         counted = shared.seats.count((start, end));
     }
-    let of_machine =
+    let utilization =
         if seconds > 0.0 { used.total().as_secs_f64() / seconds / cores.max(1) as f64 } else { 0.0 };
     Ok(Probed {
         direction,
@@ -205,59 +208,59 @@ pub async fn probe(
         failure: shared.failure.lock().clone(),
         tail: counted.tail,
         cpu: used.total().as_secs_f64() / all.max(1.0),
-        busy: of_machine,
+        busy: utilization,
         bytes: shared.seats.begun().saturating_mul(cell.bytes),
         time: clock.now() - start,
     })
 }
 
-/// What counts begins when it was warm, or earlier where next to nothing is left of it since losses were found.
+/// The start of the measured time: after the warm-up, or earlier if too little time is left since losses were found.
 fn beginning<T>(
     warm: Option<(Duration, T)>,
     early: Option<(Duration, T)>,
     end: Duration,
 ) -> Option<(Duration, T)> {
-    let is_much = warm.as_ref().is_some_and(|(from, _)| end.saturating_sub(*from) >= LEAST);
-    if is_much { warm } else { early.or(warm) }
+    let is_long = warm.as_ref().is_some_and(|(from, _)| end.saturating_sub(*from) >= MIN_TIME);
+    if is_long { warm } else { early.or(warm) }
 }
 
 fn usage() -> Result<Usage> {
-    Usage::now().map_err(|e| Error::with_source(Reason::Io, "this process cannot be measured", e))
+    Usage::now().map_err(|e| Error::with_source(Reason::Io, "cannot measure the CPU time of this process", e))
 }
 
 async fn ask(mut hand: Hand, number: usize, shared: Arc<Shared>, ground: Arc<Ground>) {
     let clock = &ground.bed().clock;
-    let mut pause = AFTER_FAILURE;
+    let mut pause = FAILURE_BACKOFF;
     while !shared.is_over.load(Ordering::Relaxed) {
         if !shared.may_begin() {
-            // There may be more.
-            tokio::time::sleep(LOOK).await;
+            // The limit may still be raised.
+            tokio::time::sleep(POLL_INTERVAL).await;
             continue;
         }
-        // A store that always answers at once would never let anybody else have a turn.
+        // A store that always completes immediately would otherwise starve the other tasks.
         tokio::task::coop::consume_budget().await;
         shared.seats.begin(number, clock.now());
         let answered = hand.ask().await;
         let failed = answered.is_err();
         shared.seats.end(number, clock.now(), !failed);
         match answered {
-            Ok(()) => pause = AFTER_FAILURE,
+            Ok(()) => pause = FAILURE_BACKOFF,
             Err(failed) => {
-                // What was done before is allowed: then one that is refused has failed and no more.
+                // After a success, requests are permitted in principle, and a denied one is an ordinary failure.
                 if failed.error == Some(ErrorKind::Denied) && !shared.seats.has_done() {
                     shared.denied.lock().get_or_insert(failed.what);
                     return;
                 }
                 shared.failure.lock().get_or_insert(failed.what);
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_AFTER_FAILURE);
+                pause = (pause * 2).min(MAX_FAILURE_BACKOFF);
             }
         }
     }
 }
 
 impl Shared {
-    /// Takes one of the requests that may be begun.
+    /// Takes one of the remaining requests. Returns false if there is none.
     fn may_begin(&self) -> bool {
         let take = |left: u64| left.checked_sub(1);
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
@@ -269,12 +272,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn next_to_nothing_is_not_all_that_counts() {
+    fn measured_time_starts_early_if_too_little_is_left() {
         let at = |milliseconds| Some((Duration::from_millis(milliseconds), ()));
         let end = Duration::from_millis(1000);
-        assert_eq!(beginning(at(950), at(100), end), at(100), "50 ms are next to nothing");
+        assert_eq!(beginning(at(950), at(100), end), at(100), "50 ms are too short");
         assert_eq!(beginning(at(700), at(100), end), at(700));
-        assert_eq!(beginning(at(950), None, end), at(950), "all there is");
+        assert_eq!(beginning(at(950), None, end), at(950), "there is no earlier start");
         assert_eq!(beginning(None, at(100), end), at(100));
         assert_eq!(beginning::<()>(None, None, end), None);
     }

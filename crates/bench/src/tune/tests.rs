@@ -30,19 +30,19 @@ const EXTENT: Extent =
     Extent { time: Duration::from_secs(2), bytes: 16 << 20, most: (Duration::from_secs(9), 16 << 20) };
 
 #[tokio::test]
-async fn a_store_is_sampled_and_left_as_it_was() {
+async fn sample_stays_in_budget_and_clean_removes_all_objects() {
     let bed = bed().await;
     let (ground, stop) = (ground(&bed), Stop::default());
     assert!(round_trip(&ground).await.unwrap().is_some());
     for direction in [Direction::Write, Direction::Read] {
-        let mut told = 0;
-        let tell = |event: Event<'_>| told += u32::from(matches!(event, Event::Probed(..)));
-        let sampled = sample(&ground, direction, (&asked(4), Belief::default()), &stop, tell).await.unwrap();
+        let mut reported = 0;
+        let count = |event: Event<'_>| reported += u32::from(matches!(event, Event::Probed(..)));
+        let sampled = sample(&ground, direction, (&asked(4), Belief::default()), &stop, count).await.unwrap();
         assert!((1..=4).contains(&sampled.probes.len()), "{:?}", sampled.probes);
-        assert_eq!(told as usize, sampled.probes.len());
+        assert_eq!(reported as usize, sampled.probes.len());
         assert!(sampled.probes.iter().all(|probed| probed.failures == 0), "{:?}", sampled.probes);
-        let carried: u64 = sampled.probes.iter().map(|probed| probed.bytes).sum();
-        assert!(carried > 0 && (carried as f64 - (64e6 - sampled.left.bytes)).abs() < 1.0, "{carried}");
+        let bytes: u64 = sampled.probes.iter().map(|probed| probed.bytes).sum();
+        assert!(bytes > 0 && (bytes as f64 - (64e6 - sampled.left.bytes)).abs() < 1.0, "{bytes}");
         assert!(goal::choose(&sampled.surface, &asked(1).cells, Goal::Bandwidth).is_some());
     }
     assert!(ground.clean().await.unwrap() > 0);
@@ -50,19 +50,19 @@ async fn a_store_is_sampled_and_left_as_it_was() {
 }
 
 #[test]
-fn who_is_not_sure_soon_gets_a_part_of_what_is_left() {
-    // Some 0.6 MB where it is sure after 32 rounds, 7.7 where it counts for as long as any.
+fn extent_is_bounded_by_a_part_of_the_remaining_budget() {
+    // About 0.6 MB if it is precise after 32 rounds, 7.7 MB if it runs for the full time.
     let quick = Inferred { cell: Cell { bytes: 1 << 10, parallel: 1 }, latency: 1e-4, deviation: 0.5 };
     let bytes = |left| extent(&quick, &Budget { bytes: left, seconds: 1.0, probes: 8 }).bytes as f64 / 1e6;
     for (left, expected) in [(1e9, 7.7), (20e6, 2.0), (2e6, 0.6), (0.3e6, 0.3)] {
         assert!((bytes(left) - expected).abs() < 0.1, "{} of {left}", bytes(left));
     }
     let time = extent(&quick, &Budget { bytes: 1e9, seconds: 1.0, probes: 8 }).time;
-    assert_eq!(time, Duration::from_secs(1), "no longer than there is time");
+    assert_eq!(time, Duration::from_secs(1), "at most the remaining time");
 }
 
 #[tokio::test]
-async fn what_nobody_may_list_is_removed_by_its_name() {
+async fn clean_removes_by_name_if_listing_is_denied() {
     let open = bed().await;
     let denied = FaultPlan::none().on(Call::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
     let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
@@ -74,7 +74,7 @@ async fn what_nobody_may_list_is_removed_by_its_name() {
 }
 
 #[tokio::test]
-async fn probes_go_on_where_packets_are_lost() {
+async fn packet_loss_extends_probes() {
     let bed = bed().await;
     let (ground, stop) = (ground(&bed), Stop::default());
     let most = (Duration::from_secs(9), 8 << 20);
@@ -91,34 +91,34 @@ async fn probes_go_on_where_packets_are_lost() {
     assert_eq!(
         bytes(Direction::Read, 1).await,
         8 << 20,
-        "the other end knows how many were lost: all that may be"
+        "download losses are unknown here, so the full limit is used"
     );
     assert_eq!(
         bytes(Direction::Read, 16).await,
         2 << 20,
-        "so many have a quarter of what is left at the most"
+        "many connections may use a quarter of the remaining budget"
     );
     assert!(ground.clean().await.unwrap() > 0);
 }
 
 #[tokio::test]
-async fn losses_count_where_a_line_is_between() {
+async fn packet_loss_is_ignored_on_local_paths() {
     let open = bed().await;
-    let at_hand = ground(&open);
-    // One of them is not disturbed.
+    let local = ground(&open);
+    // At least one of the round trips is not delayed by other work.
     for _ in 0..50 {
-        at_hand.touch().await.unwrap();
+        local.touch().await.unwrap();
     }
     let slow = Fault::Delay(Duration::from_millis(2));
     let slow = Faulty::new(open.store.clone(), FaultPlan::none().on(Call::HeadBucket, When::Always, slow));
     let far = ground(&Bed { store: slow, ..open.clone() });
     far.touch().await.unwrap();
     assert_eq!([2, 3, 9].map(|lost| far.is_slowed_by(lost)), [false, true, true]);
-    assert!(!at_hand.is_slowed_by(1 << 20));
+    assert!(!local.is_slowed_by(1 << 20));
 }
 
 #[tokio::test]
-async fn what_is_there_is_read_where_nothing_may_be_written() {
+async fn read_probes_use_existing_objects_if_writes_are_denied() {
     let open = bed().await;
     let mut site = Site::new(open.clone(), "theirs/".to_owned());
     let step = crate::survey::Step {
@@ -140,34 +140,34 @@ async fn what_is_there_is_read_where_nothing_may_be_written() {
     let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open };
     let (ground, stop) = (ground(&bed), Stop::default());
     let cell = Cell { bytes: 1 << 10, parallel: 4 };
-    let refused = probe::probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Denied);
+    let error = probe::probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
     assert_eq!(ground.most_bytes(), 0);
     assert_eq!(ground.look("theirs/").await.unwrap(), [100 << 10; 5]);
     let sampled =
         sample(&ground, Direction::Read, (&asked(3), Belief::default()), &stop, |_| ()).await.unwrap();
-    // Ranges of what is there; nothing is as large as the largest cells.
+    // Probes read ranges of existing objects, which are smaller than the largest sizes to sample.
     assert!(sampled.probes.iter().all(|probed| probed.failures == 0 && probed.cell.bytes <= 100 << 10));
     assert!(!sampled.probes.is_empty());
 }
 
 #[tokio::test]
-async fn requests_that_fail_make_a_store_slow_and_not_fast() {
+async fn failed_requests_raise_the_measured_latency() {
     let open = bed().await;
     let every_other =
         FaultPlan::none().on(Call::Stage, When::Probability(0.5), Fault::FailBefore(Reason::Overloaded));
     let bed = Bed { store: Faulty::new(open.store.clone(), every_other), ..open.clone() };
     let (cell, stop) = (Cell { bytes: 1 << 10, parallel: 2 }, Stop::default());
     let write = (Direction::Write, cell);
-    let well = probe::probe(&ground(&open), write, EXTENT, (2, &stop)).await.unwrap();
-    let ill = probe::probe(&ground(&bed), write, EXTENT, (2, &stop)).await.unwrap();
-    assert!(ill.failures > 0 && ill.failure.is_some(), "{ill:?}");
+    let healthy = probe::probe(&ground(&open), write, EXTENT, (2, &stop)).await.unwrap();
+    let failing = probe::probe(&ground(&bed), write, EXTENT, (2, &stop)).await.unwrap();
+    assert!(failing.failures > 0 && failing.failure.is_some(), "{failing:?}");
     let latency = |probed: &Probed| probed.sample.unwrap().latency;
-    assert!(latency(&ill) > 2.0 * latency(&well), "{ill:?} {well:?}");
+    assert!(latency(&failing) > 2.0 * latency(&healthy), "{failing:?} {healthy:?}");
 }
 
 #[tokio::test]
-async fn a_store_that_answers_nothing_says_nothing() {
+async fn probe_without_any_success_yields_no_sample() {
     let open = bed().await;
     let never = FaultPlan::none().on(Call::Stage, When::Always, Fault::FailBefore(Reason::Overloaded));
     let bed = Bed { store: Faulty::new(open.store.clone(), never), ..open };
@@ -178,7 +178,7 @@ async fn a_store_that_answers_nothing_says_nothing() {
 }
 
 #[tokio::test]
-async fn who_stops_it_does_not_wait() {
+async fn stopped_sampling_makes_no_probes() {
     let bed = bed().await;
     let stop = Stop::default();
     stop.ask();

@@ -12,7 +12,7 @@ fn framed(value: &Json) -> Vec<u8> {
     [&u32::try_from(text.len()).unwrap().to_be_bytes(), text.as_bytes()].concat()
 }
 
-/// What an honest end would begin with, or something near it.
+/// A valid first message, or a similar one.
 fn greeting() -> impl Strategy<Value = Vec<u8>> {
     let hello = (prop::sample::select(vec![0, 1, VERSION, VERSION + 1]), any::<[u8; 32]>()).prop_map(
         |(version, number)| {
@@ -24,8 +24,8 @@ fn greeting() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![hello, proof, refused.prop_map(|refused| framed(&refused))]
 }
 
-/// Some of those one behind the other, of which bytes are changed, or any bytes.
-fn said() -> impl Strategy<Value = Vec<u8>> {
+/// Several greetings with altered bytes, or arbitrary bytes.
+fn unauthenticated_bytes() -> impl Strategy<Value = Vec<u8>> {
     let greetings = prop::collection::vec(greeting(), 1..4).prop_map(|all| all.concat());
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
     let near = (greetings, changes).prop_map(|(mut bytes, changes)| {
@@ -35,13 +35,13 @@ fn said() -> impl Strategy<Value = Vec<u8>> {
         }
         bytes
     });
-    // Frames that claim to be long, and much of them.
+    // Frames that claim to be long, with much data.
     let long = (any::<[u8; 4]>(), 0_usize..200_000)
         .prop_map(|(head, length)| [&head[..], &vec![7; length]].concat());
     prop_oneof![3 => near, 1 => long, 1 => prop::collection::vec(any::<u8>(), 0..2000)]
 }
 
-/// What is said behind the handshake, one byte of which may be another.
+/// A message after the handshake, with up to two altered bytes.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let job = Job {
         place: "s3://bucket".to_owned(),
@@ -87,24 +87,28 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn case(who: u8, way: u8, rest: &[u8]) -> Vec<u8> {
-    [&[who, way][..], rest].concat()
+fn case(who: u8, mode: u8, rest: &[u8]) -> Vec<u8> {
+    [&[who, mode][..], rest].concat()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn strangers(who in 0_u8..2, way in any::<u8>(), bytes in said()) {
-        stranger(&case(who, way, &bytes));
+    fn unauthenticated_peers_are_rejected(
+        who in 0_u8..2,
+        mode in any::<u8>(),
+        bytes in unauthenticated_bytes(),
+    ) {
+        stranger(&case(who, mode, &bytes));
     }
 
     #[test]
-    fn whoever_has_the_key(way in 0_u8..8, bytes in prop_oneof![
+    fn authenticated_peers_cannot_violate_limits(mode in 0_u8..8, bytes in prop_oneof![
         4 => message(),
         1 => prop::collection::vec(any::<u8>(), 0..300),
     ]) {
-        stranger(&case(3, way, &bytes));
+        stranger(&case(3, mode, &bytes));
     }
 }
 
@@ -112,23 +116,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn whoever_changes_a_byte_on_the_way(way in any::<u8>(), place in any::<[u8; 2]>()) {
-        stranger(&case(2, way, &place));
+    fn altered_byte_breaks_the_handshake(mode in any::<u8>(), position in any::<[u8; 2]>()) {
+        stranger(&case(2, mode, &position));
     }
 }
 
-/// The honest messages are such: otherwise nothing near them would be tried.
+/// Without valid base messages, the cases above would test nothing similar to them.
 #[test]
-fn what_is_tried_is_near_what_is_said() {
+fn generated_messages_are_often_valid() {
     let step = json!({"mix": "put"});
     assert!(serde_json::from_value::<Request>(json!({"prepare": [step]})).is_err());
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let (mut asked, mut answered) = (0, 0);
+    let (mut requests, mut responses) = (0, 0);
     for _ in 0..200 {
         let bytes = message().new_tree(&mut runner).unwrap().current();
-        asked +=
+        requests +=
             u32::from(matches!(serde_json::from_slice(&bytes), Ok(Request::Prepare(_) | Request::Open(_))));
-        answered += u32::from(matches!(serde_json::from_slice(&bytes), Ok(Answer::Cell(_))));
+        responses += u32::from(matches!(serde_json::from_slice(&bytes), Ok(Answer::Cell(_))));
     }
-    assert!(asked > 10 && answered > 10, "{asked} and {answered}");
+    assert!(requests > 10 && responses > 10, "{requests} and {responses}");
 }

@@ -23,18 +23,17 @@ async fn meet(role: Role, key: &Key, stream: DuplexStream) -> Result<End, Strang
     shake(role, key, reader, writer).await
 }
 
-/// What an agent says to bytes, and what it is told of them itself.
-async fn said_to(bytes: &[u8]) -> (Vec<u8>, Stranger) {
+/// Sends bytes to an agent. Returns its response and its handshake error.
+async fn respond_to(bytes: &[u8]) -> (Vec<u8>, Stranger) {
     let (mut other, agent) = duplex(1 << 20);
     let key = key("a key of sixteen and more");
-    let answered = async {
+    let exchange = async {
         other.write_all(bytes).await.unwrap();
-        let mut said = Vec::new();
-        other.read_to_end(&mut said).await.unwrap();
-        said
+        let mut response = Vec::new();
+        other.read_to_end(&mut response).await.unwrap();
+        response
     };
-    let (said, met) = tokio::join!(answered, async { meet(Role::Agent, &key, agent).await.err().unwrap() });
-    (said, met)
+    tokio::join!(exchange, async { meet(Role::Agent, &key, agent).await.err().unwrap() })
 }
 
 fn framed(text: &str) -> Vec<u8> {
@@ -42,13 +41,13 @@ fn framed(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_short_key_is_refused_and_no_key_is_shown() {
-    assert!(Key::new(b"fifteen bytes..").unwrap_err().contains("16 are the least"));
+fn key_rejects_short_secrets_and_is_never_printed() {
+    assert!(Key::new(b"fifteen bytes..").unwrap_err().contains("at least 16 are required"));
     assert!(!format!("{:?}", key("a key of sixteen and more")).contains("sixteen"));
 }
 
 #[tokio::test]
-async fn who_has_the_key_is_heard() {
+async fn links_with_the_same_key_exchange_messages() {
     let (one, other) = duplex(64);
     let key = key("a key of sixteen and more");
     let (coordinator, agent) =
@@ -63,12 +62,12 @@ async fn who_has_the_key_is_heard() {
     }
     agent.send(7).await.unwrap();
     agent.close().await;
-    assert_eq!(coordinator.next::<u64>().await.unwrap(), 7, "what waited was sent");
+    assert_eq!(coordinator.next::<u64>().await.unwrap(), 7, "queued messages are sent");
     assert!(matches!(coordinator.next::<u64>().await, Err(Broken::Closed)));
 }
 
 #[tokio::test]
-async fn another_key_is_refused_on_both_sides() {
+async fn different_keys_fail_on_both_ends() {
     let (one, other) = duplex(1 << 20);
     let (mine, others) = (key("a key of sixteen and more"), key("a key of sixteen and moré"));
     let (coordinator, agent) =
@@ -78,26 +77,25 @@ async fn another_key_is_refused_on_both_sides() {
 }
 
 #[tokio::test]
-async fn another_version_is_told_in_words() {
+async fn different_versions_are_reported_on_both_ends() {
     for version in [VERSION - 1, VERSION + 1] {
         let other = json!({
             "hello": {"protocol": "tradewind-bench-cluster", "version": version, "number": vec![1; 32], "new": 1}
         });
-        let (said, met) = said_to(&framed(&other.to_string())).await;
-        assert_eq!(said, framed(&json!({"refused": {"version": VERSION}}).to_string()));
-        let words =
-            format!("it speaks version {version} of the protocol, and this is {VERSION}: use the same");
-        assert!(met.to_string().contains(&words), "{met}");
-        // And what the coordinator says of an agent that refuses it.
+        let (response, met) = respond_to(&framed(&other.to_string())).await;
+        assert_eq!(response, framed(&json!({"refused": {"version": VERSION}}).to_string()));
+        let expected = format!("its protocol version is {version}, not {VERSION}: use the same");
+        assert!(met.to_string().contains(&expected), "{met}");
+        // The coordinator reports the same of an agent that rejects it.
         let (one, mut agent) = duplex(1 << 20);
         agent.write_all(&framed(&json!({"refused": {"version": version}}).to_string())).await.unwrap();
         let met = meet(Role::Coordinator, &key("a key of sixteen and more"), one).await.err().unwrap();
-        assert!(met.to_string().contains(&words), "{met}");
+        assert!(met.to_string().contains(&expected), "{met}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_ends_the_handshake_and_nothing_is_said_to_it() {
+async fn garbage_ends_the_handshake_without_a_response() {
     let hello = json!({"hello": {"protocol": "another", "version": VERSION, "number": vec![1; 32]}});
     let garbage: [&[u8]; 8] = [
         b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
@@ -110,26 +108,26 @@ async fn garbage_ends_the_handshake_and_nothing_is_said_to_it() {
         &framed(""),
     ];
     for bytes in garbage {
-        let (said, met) = said_to(bytes).await;
-        assert!(said.is_empty(), "{bytes:?}: {said:?}");
-        assert_eq!(met.to_string(), "what answers there is not tradewind", "{bytes:?}");
+        let (response, met) = respond_to(bytes).await;
+        assert!(response.is_empty(), "{bytes:?}: {response:?}");
+        assert_eq!(met.to_string(), "the peer is not a tradewind agent or coordinator", "{bytes:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_frame_is_not_waited_for_for_ever() {
+async fn partial_frame_times_out() {
     for bytes in [&b""[..], b"\0", b"\0\0\0\x20half"] {
         let begun = Instant::now();
-        let (said, met) = said_to(bytes).await;
-        assert!(said.is_empty());
+        let (response, met) = respond_to(bytes).await;
+        assert!(response.is_empty());
         assert!(matches!(met, Stranger::Broken(Broken::Silent(_))), "{met}");
         assert!(begun.elapsed() <= TIME + Duration::from_millis(10), "{:?}", begun.elapsed());
     }
 }
 
-/// A byte now and then does not make the handshake longer.
+/// Single bytes now and then do not extend the deadline.
 #[tokio::test(start_paused = true)]
-async fn a_handshake_has_one_deadline() {
+async fn handshake_deadline_covers_slow_peers() {
     let (mut other, agent) = duplex(1 << 20);
     let begun = Instant::now();
     let key = key("a key of sixteen and more");
@@ -149,9 +147,9 @@ async fn a_handshake_has_one_deadline() {
     assert!(begun.elapsed() <= TIME + Duration::from_millis(10), "{:?}", begun.elapsed());
 }
 
-/// Who sends back what it is sent does not have the key.
+/// A peer that reflects all data must not be accepted.
 #[tokio::test]
-async fn a_mirror_is_no_agent() {
+async fn reflected_handshake_is_rejected() {
     let (coordinator, mirror) = duplex(1 << 20);
     let (mut from, mut to) = split(mirror);
     let reflecting = tokio::spawn(async move { tokio::io::copy(&mut from, &mut to).await });
@@ -168,28 +166,28 @@ fn seals() -> (Seal, Seal, Seal) {
 
 proptest! {
     #[test]
-    fn what_is_sealed_opens_once_in_its_turn_and_unchanged(
+    fn sealed_frame_opens_once_in_order_and_unaltered(
         messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 2..5),
-        place in any::<proptest::sample::Index>(),
+        position in any::<proptest::sample::Index>(),
         bit in 0_u32..8,
     ) {
-        let (mut closes, mut opens, mut other) = seals();
-        let frames: Vec<Vec<u8>> = messages.iter().map(|message| closes.close(message)).collect();
-        prop_assert!(opens.open(&frames[1]).is_err(), "the first was left out");
-        prop_assert!(other.open(&frames[0]).is_err(), "it goes the other way");
-        let mut changed = frames[0].clone();
-        changed[place.index(frames[0].len())] ^= 1 << bit;
-        prop_assert!(opens.open(&changed).is_err(), "a bit was changed");
-        prop_assert!(opens.open(&frames[0][..frames[0].len() - 1]).is_err(), "a byte is missing");
+        let (mut sender, mut receiver, mut other) = seals();
+        let frames: Vec<Vec<u8>> = messages.iter().map(|message| sender.close(message)).collect();
+        prop_assert!(receiver.open(&frames[1]).is_err(), "the first frame was omitted");
+        prop_assert!(other.open(&frames[0]).is_err(), "the frame is of the other direction");
+        let mut altered = frames[0].clone();
+        altered[position.index(frames[0].len())] ^= 1 << bit;
+        prop_assert!(receiver.open(&altered).is_err(), "a bit was altered");
+        prop_assert!(receiver.open(&frames[0][..frames[0].len() - 1]).is_err(), "a byte is missing");
         for (frame, message) in frames.iter().zip(&messages) {
-            prop_assert_eq!(opens.open(frame).unwrap(), &message[..]);
-            prop_assert!(opens.open(frame).is_err(), "it was opened before");
+            prop_assert_eq!(receiver.open(frame).unwrap(), &message[..]);
+            prop_assert!(receiver.open(frame).is_err(), "the frame was replayed");
         }
     }
 
-    /// Bytes that are no frame, however they come, take no more memory than they are.
+    /// Arbitrary bytes are read as a frame or rejected.
     #[test]
-    fn whatever_bytes_come_are_a_frame_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn reader_returns_a_frame_or_an_error_for_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let read = runtime.block_on(async { Reader::new(&bytes[..]).next(100, LONG).await });
         match read {
@@ -204,7 +202,7 @@ fn framed_bytes(bytes: &[u8]) -> Vec<u8> {
     [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
 }
 
-/// Two ends that have shaken hands, one of which is a link.
+/// A link and its authenticated peer.
 async fn linked() -> (Link<u64>, End) {
     let (one, other) = duplex(64 << 10);
     let key = key("a key of sixteen and more");
@@ -213,15 +211,15 @@ async fn linked() -> (Link<u64>, End) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_silent_is_taken_for_dead_within_seconds() {
+async fn silent_peer_times_out() {
     let (mut link, mut other) = linked().await;
-    // It takes what it is sent, and says nothing.
-    let hearing = tokio::spawn(async move {
+    // The peer reads everything and sends nothing.
+    let reading = tokio::spawn(async move {
         let mut beats = 0;
         while other.reader.next(1 << 10, LONG).await.is_ok() {
             beats += 1;
         }
-        // Until then it is there.
+        // This keeps the writer alive until here.
         let _ = other.writer.shutdown().await;
         beats
     });
@@ -229,13 +227,13 @@ async fn who_is_silent_is_taken_for_dead_within_seconds() {
     assert!(matches!(link.next::<u64>().await, Err(Broken::Silent(SILENCE))));
     assert!(begun.elapsed() <= SILENCE + Duration::from_millis(10));
     drop(link);
-    // This end said every second that it is there.
-    let beats = tokio::time::timeout(LONG, hearing).await.unwrap().unwrap();
+    // This end sent a heartbeat every second.
+    let beats = tokio::time::timeout(LONG, reading).await.unwrap().unwrap();
     assert!((6..=9).contains(&beats), "{beats}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_sealed_or_too_long_breaks_the_link() {
+async fn unsealed_or_oversized_frames_break_the_link() {
     let (mut link, mut other) = linked().await;
     frame::write(&mut other.writer, &[7; 60], LONG).await.unwrap();
     assert!(matches!(link.next::<u64>().await, Err(Broken::Forged)));

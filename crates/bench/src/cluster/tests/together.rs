@@ -45,29 +45,30 @@ struct Agent {
     address: String,
     stop: Stop,
     serving: JoinHandle<std::io::Result<()>>,
-    said: Arc<Mutex<Vec<String>>>,
+    messages: Arc<Mutex<Vec<String>>>,
 }
 
 impl Agent {
     async fn start(bed: &Bed) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (stop, said): (Stop, Arc<Mutex<Vec<String>>>) = Default::default();
-        let (halt, kept, opens) =
-            (stop.clone(), said.clone(), Arc::new(Memory(bed.clone())) as Arc<dyn Opens>);
-        let tell: Tell = Arc::new(move |line| kept.lock().push(line.to_owned()));
+        let (stop, messages): (Stop, Arc<Mutex<Vec<String>>>) = Default::default();
+        let (halt, log, opens) =
+            (stop.clone(), messages.clone(), Arc::new(Memory(bed.clone())) as Arc<dyn Opens>);
+        let tell: Tell = Arc::new(move |line| log.lock().push(line.to_owned()));
         let serving = tokio::spawn(async move { serve(listener, &key(), &opens, &halt, &tell).await });
-        Self { address, stop, serving, said }
+        Self { address, stop, serving, messages }
     }
 
-    async fn says(&self, what: &str) {
-        let said = async {
-            while !self.said.lock().iter().any(|line| line.contains(what)) {
+    /// Waits until the agent has printed a message that contains `text`.
+    async fn wait_for_message(&self, text: &str) {
+        let found = async {
+            while !self.messages.lock().iter().any(|line| line.contains(text)) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let waited = tokio::time::timeout(Duration::from_secs(20), said).await;
-        assert!(waited.is_ok(), "{what:?} is not in {:?}", self.said.lock());
+        let waited = tokio::time::timeout(Duration::from_secs(20), found).await;
+        assert!(waited.is_ok(), "{text:?} is not in {:?}", self.messages.lock());
     }
 
     async fn end(self) {
@@ -123,21 +124,21 @@ async fn names_below(bed: &Bed, prefix: &str) -> Vec<String> {
     page.entries.iter().map(|entry| entry.name().to_owned()).collect()
 }
 
-/// Until an agent has made some.
-async fn has_objects(bed: &Bed, agent: u32) {
+/// Waits until an agent has created an object.
+async fn wait_for_objects(bed: &Bed, agent: u32) {
     let prefix = format!("there/tradewind-bench-00000007/agent{agent}/");
-    let made = async {
+    let created = async {
         while names_below(bed, &prefix).await.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), made).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), created).await.unwrap();
 }
 
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_measure_as_one() {
+async fn two_agents_measure_as_one() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
@@ -148,8 +149,8 @@ async fn two_measure_as_one() {
     assert!(ended.unwrap());
     let counted: Vec<u64> =
         cells.iter().map(|cell| cell.operations.values().map(|f| f.operations).sum()).collect();
-    assert_eq!(counted[..2], [80, 80], "forty of each agent");
-    assert!((100..300).contains(&counted[2]), "a rate is that of all together: {counted:?}");
+    assert_eq!(counted[..2], [80, 80], "forty by each agent");
+    assert!((100..300).contains(&counted[2]), "the rate is the total of all agents: {counted:?}");
     assert_eq!((cells[2].rate, cells[2].parallel, cells[0].parallel), (Some(400.0), 8, 4));
     for cell in &cells {
         assert_eq!(cell.failed(), 0, "{cell:?}");
@@ -162,46 +163,46 @@ async fn two_measure_as_one() {
     let latencies = |cell: &Cell| cell.operations.values().map(|f| f.latency_us.count).sum::<u64>();
     assert_eq!(latencies(&cells[0]), 80);
     let left = names(&bed).await;
-    let of = |agent: u32| {
+    let count = |agent: u32| {
         left.iter()
             .filter(|name| name.starts_with(&format!("there/tradewind-bench-00000007/agent{agent}/")))
             .count()
     };
-    assert!(of(1) > 0 && of(2) > 0 && of(1) + of(2) == left.len(), "{left:?}");
+    assert!(count(1) > 0 && count(2) > 0 && count(1) + count(2) == left.len(), "{left:?}");
     assert_eq!(cluster.clean().await.unwrap(), left.len() as u64);
     assert_eq!(names(&bed).await, [""; 0]);
     drop(cluster);
     for agent in agents {
-        agent.says("done with").await;
+        agent.wait_for_message("done with").await;
         agent.end().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_second_is_told_that_it_is_busy() {
+async fn busy_agent_rejects_a_second_coordinator() {
     let bed = bed().await;
     let agent = Agent::start(&bed).await;
     let first = open(&[&agent], "here").await.unwrap();
     let why = open(&[&agent], "here").await.unwrap_err();
     assert!(why.to_string().ends_with("it is busy with another coordinator"), "{why}");
     drop(first);
-    agent.says("is lost: it ended the connection").await;
-    agent.says("done with").await;
+    agent.wait_for_message("is lost: it closed the connection").await;
+    agent.wait_for_message("done with").await;
     let why = open(&[&agent], "nowhere").await.unwrap_err();
-    assert_eq!(why.to_string(), format!("the agent {}: there is no such place", agent.address));
-    agent.says("cannot be opened").await;
+    assert_eq!(why.to_string(), format!("agent {}: there is no such place", agent.address));
+    agent.wait_for_message("cannot be opened").await;
     open(&[&agent], "here").await.unwrap();
     agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_one_dies_the_others_stop_and_remove_what_it_made() {
+async fn lost_agent_stops_the_run_and_others_remove_its_objects() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
     let stop = Stop::default();
     let dies = async {
-        has_objects(&bed, 2).await;
+        wait_for_objects(&bed, 2).await;
         agents[1].serving.abort();
     };
     let begun = std::time::Instant::now();
@@ -213,22 +214,22 @@ async fn where_one_dies_the_others_stop_and_remove_what_it_made() {
     assert_eq!(cells.len(), 1, "nothing more is measured");
     assert!(cells[0].ending == Ending::Stopped && cells[0].agents.len() == 1, "{:?}", cells[0]);
     assert!(cells[0].operations[&Operation::Put].operations > 0);
-    assert!(cells[0].notes.iter().any(|note| note.contains("what 1 of 2 agents did is missing")));
+    assert!(cells[0].notes.iter().any(|note| note.contains("results of 1 of 2 agents are missing")));
     assert!(cluster.clean().await.unwrap() > 0);
-    assert_eq!(names(&bed).await, [""; 0], "those of the lost agent too");
+    assert_eq!(names(&bed).await, [""; 0], "including those of the lost agent");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_whose_coordinator_dies_cleans_up_and_serves_the_next() {
+async fn agent_cleans_up_after_a_lost_coordinator() {
     let bed = bed().await;
     let agent = Agent::start(&bed).await;
     let mut cluster = open(&[&agent], "here").await.unwrap();
     let running = tokio::spawn(async move {
         measure(&mut cluster, steps(&["put 1KiB x 2"], None, LONG), &Stop::default()).await.0.len()
     });
-    has_objects(&bed, 1).await;
+    wait_for_objects(&bed, 1).await;
     running.abort();
-    agent.says("done with").await;
+    agent.wait_for_message("done with").await;
     assert_eq!(names(&bed).await, [""; 0]);
     let mut next = open(&[&agent], "here").await.unwrap();
     let (cells, ended) = measure(&mut next, steps(&["put 1KiB x 2"], Some(9), LONG), &Stop::default()).await;
@@ -238,13 +239,13 @@ async fn an_agent_whose_coordinator_dies_cleans_up_and_serves_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_stopped_keeps_what_was_measured() {
+async fn stopped_run_keeps_partial_measurements() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
     let stop = Stop::default();
     let stops = async {
-        has_objects(&bed, 1).await;
+        wait_for_objects(&bed, 1).await;
         stop.ask();
     };
     let measured = measure(&mut cluster, steps(&["put 1KiB x 2"], None, LONG), &stop);
@@ -256,26 +257,26 @@ async fn who_is_stopped_keeps_what_was_measured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_is_told_to_end_cleans_up_and_says_so() {
+async fn agent_shutdown_cleans_up_and_ends_the_run() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
     let halts = async {
-        has_objects(&bed, 1).await;
+        wait_for_objects(&bed, 1).await;
         agents[0].stop.ask();
     };
     let (steps, stop) = (steps(&["put 1KiB x 2"], None, LONG), Stop::default());
     let measured = measure(&mut cluster, steps, &stop);
     let ((cells, ended), ()) = tokio::join!(measured, halts);
     let why = ended.unwrap_err();
-    assert!(why.agent == agents[0].address && why.why == "it was told to end", "{why}");
+    assert!(why.agent == agents[0].address && why.why == "it is shutting down", "{why}");
     assert!(cells[0].is_partial() && cells[0].agents.len() == 1, "{cells:?}");
     assert!(cluster.clean().await.unwrap() > 0);
     assert_eq!(names(&bed).await, [""; 0]);
 }
 
-/// The first is told to end and the last is lost; what comes of cleaning, and how many objects are left.
-async fn where_one_ends_and_one_dies(agents: usize) -> (Result<u64, Trouble>, usize) {
+/// Shuts down the first agent and loses the last. Returns the result of cleaning, and the number of objects left.
+async fn clean_after_shutdown_and_loss(agents: usize) -> (Result<u64, Trouble>, usize) {
     let bed = bed().await;
     let mut working = Vec::new();
     for _ in 0..agents {
@@ -284,8 +285,8 @@ async fn where_one_ends_and_one_dies(agents: usize) -> (Result<u64, Trouble>, us
     let mut cluster = open(&working.iter().collect::<Vec<_>>(), "here").await.unwrap();
     let (stop, last) = (Stop::default(), u32::try_from(agents).unwrap());
     let trouble = async {
-        has_objects(&bed, 1).await;
-        has_objects(&bed, last).await;
+        wait_for_objects(&bed, 1).await;
+        wait_for_objects(&bed, last).await;
         working[0].stop.ask();
         working[agents - 1].serving.abort();
     };
@@ -297,23 +298,23 @@ async fn where_one_ends_and_one_dies(agents: usize) -> (Result<u64, Trouble>, us
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_told_to_end_is_not_relied_on_for_the_lost() {
-    let (cleaned, left) = where_one_ends_and_one_dies(3).await;
-    assert!(cleaned.is_ok_and(|removed| removed > 0) && left == 0, "the second removes what is left: {left}");
-    let (cleaned, left) = where_one_ends_and_one_dies(2).await;
+async fn agent_shutting_down_does_not_clean_for_lost_ones() {
+    let (cleaned, left) = clean_after_shutdown_and_loss(3).await;
+    assert!(cleaned.is_ok_and(|removed| removed > 0) && left == 0, "the second removes the rest: {left}");
+    let (cleaned, left) = clean_after_shutdown_and_loss(2).await;
     let why = cleaned.unwrap_err().why;
-    assert!(why == "it was lost, and no other agent has removed what it made" && left > 0, "{why}, {left}");
+    assert!(why == "it was lost, and no other agent has removed its objects" && left > 0, "{why}, {left}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_do_not_disturb_an_agent_that_works() {
+async fn unauthenticated_connections_do_not_disturb_a_session() {
     let bed = bed().await;
     let agent = Agent::start(&bed).await;
     let mut cluster = open(&[&agent], "here").await.unwrap();
     let mut held = Vec::new();
     for _ in 0..40 {
         let mut stream = TcpStream::connect(&agent.address).await.unwrap();
-        // Some have gone away by then.
+        // Surplus connections may have been closed already.
         let _ = stream.write_all(b"\0\0\0").await;
         held.push(stream);
     }
@@ -328,20 +329,20 @@ async fn strangers_do_not_disturb_an_agent_that_works() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_store_takes_is_refused_and_the_others_stop() {
+async fn agent_rejects_excessive_concurrency() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
     let mut steps = steps(&["put 1KiB x 2"], Some(9), LONG);
     steps[0].load.parallel = 5000;
     let (cells, ended) = measure(&mut cluster, steps, &Stop::default()).await;
-    assert!(ended.unwrap_err().why.contains("5000 requests at a time"), "{cells:?}");
+    assert!(ended.unwrap_err().why.contains("5000 concurrent requests"), "{cells:?}");
     assert!(cells.is_empty());
     cluster.clean().await.unwrap();
 }
 
-/// Loads of a name, in the order in which they were measured.
-fn named(cells: &[Cell]) -> Vec<String> {
+/// The names of the measurements, in order.
+fn cell_names(cells: &[Cell]) -> Vec<String> {
     cells.iter().map(Cell::name).collect()
 }
 
@@ -352,7 +353,7 @@ fn mixed() -> Vec<Stage> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn loads_run_beside_each_other_on_every_agent() {
+async fn concurrent_loads_run_on_every_agent() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1], &agents[2]], "here").await.unwrap();
@@ -360,24 +361,24 @@ async fn loads_run_beside_each_other_on_every_agent() {
     assert!(ended.unwrap());
     let (put, get) = ("put 1KiB x 6", "get 2KiB x 3 at 90/s");
     let beside = [format!("{put} beside {get}"), format!("{get} beside {put}")];
-    assert_eq!(named(&cells), [put, get, &beside[0], &beside[1]]);
+    assert_eq!(cell_names(&cells), [put, get, &beside[0], &beside[1]]);
     for cell in &cells {
         assert_eq!((cell.failed(), cell.agents.len(), cell.is_partial()), (0, 3, false), "{cell:?}");
     }
     let reads = cells[3].operations[&Operation::Get].latency_us.count;
-    assert!((12..60).contains(&reads), "a rate is that of all together: {reads}");
+    assert!((12..60).contains(&reads), "the rate is the total of all agents: {reads}");
     let losses = crate::interference::losses(&cells);
-    assert_eq!(losses.len(), 2, "each is held against itself alone");
+    assert_eq!(losses.len(), 2, "each load is compared with itself running alone");
     assert!(
         names(&bed).await.iter().any(|name| name.contains("/agent3/1/")),
-        "each load has objects of its own"
+        "each load has its own objects"
     );
     cluster.clean().await.unwrap();
     assert_eq!(names(&bed).await, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn loads_that_run_apart_have_agents_of_their_own() {
+async fn isolated_loads_run_on_separate_agents() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
@@ -386,7 +387,7 @@ async fn loads_that_run_apart_have_agents_of_their_own() {
     let who = |cell: &Cell| cell.agents.iter().map(|one| one.agent.clone()).collect::<Vec<_>>();
     let (put, get) = ("put 1KiB x 2", "get 2KiB x 1 at 90/s");
     let beside = [format!("{put} beside {get}"), format!("{get} beside {put}")];
-    assert_eq!(named(&cells), [put, get, &beside[0], &beside[1]]);
+    assert_eq!(cell_names(&cells), [put, get, &beside[0], &beside[1]]);
     let [first, second] = [&agents[0], &agents[1]].map(|agent| vec![agent.address.clone()]);
     let asked: Vec<_> = cells.iter().map(who).collect();
     assert_eq!(asked, [&first, &second, &first, &second].map(Clone::clone));
@@ -395,18 +396,18 @@ async fn loads_that_run_apart_have_agents_of_their_own() {
     assert_eq!(names(&bed).await, [""; 0]);
 }
 
-/// One that has nothing to do is missed at once, and not when its turn comes.
+/// The loss of an idle agent is noticed at once, and not only when it is needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_dies_while_another_works_is_noticed() {
+async fn loss_of_an_idle_agent_is_noticed_at_once() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
     let both = steps(&["put 1KiB x 2", "put 4KiB x 2"], None, LONG);
     let stages = vec![both[..1].to_vec(), both];
     let acts = duty::apart(&stages, 2).unwrap();
-    assert_eq!(acts[0][0].agents, [1], "the other waits");
+    assert_eq!(acts[0][0].agents, [1], "the other agent is idle");
     let dies = async {
-        has_objects(&bed, 1).await;
+        wait_for_objects(&bed, 1).await;
         agents[1].serving.abort();
     };
     let stop = Stop::default();
@@ -420,12 +421,12 @@ async fn an_agent_that_dies_while_another_works_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_loads_at_a_time_than_were_agreed_on_are_refused() {
+async fn agent_rejects_more_loads_than_agreed() {
     let bed = bed().await;
     let agent = Agent::start(&bed).await;
     let mut cluster = open(&[&agent], "here").await.unwrap();
     let stage = steps(&["put 1KiB x 1", "put 2KiB x 1", "put 3KiB x 1"], Some(9), LONG);
     let (_, ended) = run(&mut cluster, duty::everywhere(&[stage], 1), &Stop::default()).await;
-    assert!(ended.unwrap_err().why.contains("3 loads at the same time are not within 1 and 2"));
+    assert!(ended.unwrap_err().why.contains("3 concurrent loads are not allowed: use 1 to 2"));
     cluster.clean().await.unwrap();
 }

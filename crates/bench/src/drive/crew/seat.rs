@@ -1,5 +1,5 @@
-//! A worker on its thread. Where there are more threads in use than when it sat down, it goes over to the one that is its own
-//! now, between two steps of whatever it does.
+//! A worker future bound to a thread. When the number of threads in use grows, it migrates to its new thread between
+//! two polls.
 
 use std::future::Future;
 use std::panic::resume_unwind;
@@ -14,21 +14,21 @@ use super::Threads;
 
 pub(super) struct Seat<T> {
     work: Work<T>,
-    /// Of its load, and among those of that.
+    /// Load number, and the worker's number within the load.
     number: (usize, usize),
-    place: usize,
+    thread: usize,
     threads: Arc<Threads>,
 }
 
 enum Work<T> {
-    Here(BoxFuture<'static, T>),
-    There(Away<T>),
+    Local(BoxFuture<'static, T>),
+    Migrated(AbortOnDrop<T>),
 }
 
-/// A worker that went over. Dropping it breaks its work off.
-struct Away<T>(JoinHandle<T>);
+/// A migrated worker. Dropping the handle cancels it.
+struct AbortOnDrop<T>(JoinHandle<T>);
 
-impl<T> Drop for Away<T> {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -36,12 +36,12 @@ impl<T> Drop for Away<T> {
 
 impl<T: Send + 'static> Seat<T> {
     pub fn new(work: BoxFuture<'static, T>, number: (usize, usize), threads: &Arc<Threads>) -> Self {
-        Self { work: Work::Here(work), number, place: threads.place(number), threads: threads.clone() }
+        Self { work: Work::Local(work), number, thread: threads.place(number), threads: threads.clone() }
     }
 
-    /// The thread that it is to be on.
+    /// The index of the thread that it must run on.
     pub const fn place(&self) -> usize {
-        self.place
+        self.thread
     }
 }
 
@@ -49,20 +49,20 @@ impl<T: Send + 'static> Future for Seat<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        if self.threads.place(self.number) != self.place
-            && let Work::Here(work) = &mut self.work
+        if self.threads.place(self.number) != self.thread
+            && let Work::Local(work) = &mut self.work
         {
             let work = std::mem::replace(work, Box::pin(pending()));
             let seat = Self::new(work, self.number, &self.threads);
-            let place = seat.place();
-            self.work = Work::There(Away(self.threads.runtime(place).spawn(seat)));
+            let thread = seat.place();
+            self.work = Work::Migrated(AbortOnDrop(self.threads.runtime(thread).spawn(seat)));
         }
         match &mut self.work {
-            Work::Here(work) => work.as_mut().poll(cx),
-            Work::There(away) => match ready!(Pin::new(&mut away.0).poll(cx)) {
-                Ok(came) => Poll::Ready(came),
+            Work::Local(work) => work.as_mut().poll(cx),
+            Work::Migrated(handle) => match ready!(Pin::new(&mut handle.0).poll(cx)) {
+                Ok(output) => Poll::Ready(output),
                 Err(e) if e.is_panic() => resume_unwind(e.into_panic()),
-                // Nobody breaks it off but who drops this.
+                // Only dropping this future cancels it.
                 Err(_) => Poll::Pending,
             },
         }

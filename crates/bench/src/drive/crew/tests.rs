@@ -6,8 +6,8 @@ use tokio::sync::{Notify, oneshot};
 
 use super::*;
 
-/// Threads that each of several workers was on, in its order.
-async fn walked(mut working: AtWork<Vec<thread::ThreadId>>) -> Vec<Vec<thread::ThreadId>> {
+/// Returns, for each worker, the threads that it ran on, in order.
+async fn visited_threads(mut working: AtWork<Vec<thread::ThreadId>>) -> Vec<Vec<thread::ThreadId>> {
     let mut all = Vec::new();
     while let Some(seen) = working.join_next().await {
         all.push(seen.unwrap());
@@ -15,8 +15,8 @@ async fn walked(mut working: AtWork<Vec<thread::ThreadId>>) -> Vec<Vec<thread::T
     all
 }
 
-fn walkers(count: usize) -> Vec<BoxFuture<'static, Vec<thread::ThreadId>>> {
-    let walker = |_| -> BoxFuture<'static, _> {
+fn thread_recorders(count: usize) -> Vec<BoxFuture<'static, Vec<thread::ThreadId>>> {
+    let recorder = |_| -> BoxFuture<'static, _> {
         Box::pin(async move {
             let (mut seen, begun) = (Vec::new(), Instant::now());
             while begun.elapsed() < Duration::from_millis(300) {
@@ -27,35 +27,35 @@ fn walkers(count: usize) -> Vec<BoxFuture<'static, Vec<thread::ThreadId>>> {
             seen
         })
     };
-    (0..count).map(walker).collect()
+    (0..count).map(recorder).collect()
 }
 
 #[tokio::test]
 async fn workers_share_one_thread_and_stay_there() {
     let crew = Crew::hire(2).unwrap();
-    let all = walked(crew.set(walkers(4))).await;
+    let all = visited_threads(crew.set(thread_recorders(4))).await;
     assert!(all.len() == 4 && all.iter().all(|seen| *seen == all[0] && seen.len() == 1), "{all:?}");
     assert!(!all[0].contains(&thread::current().id()));
-    let here = walked(Crew::default().set(walkers(1))).await;
+    let here = visited_threads(Crew::default().set(thread_recorders(1))).await;
     assert_eq!(here, [[thread::current().id()]]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn where_more_threads_are_used_workers_go_over_to_them() {
+async fn workers_migrate_when_more_threads_are_used() {
     let crew = Crew::hire(2).unwrap();
-    let working = crew.set(walkers(4));
+    let working = crew.set(thread_recorders(4));
     crew.0.clone().unwrap().use_more(1);
-    let all = walked(working).await;
+    let all = visited_threads(working).await;
     let last: BTreeSet<String> =
         all.iter().filter_map(|seen| seen.last()).map(|id| format!("{id:?}")).collect();
     assert_eq!((all.len(), last.len()), (4, 2), "{all:?}");
-    // The next load begins with one again.
-    let next = walked(crew.set(walkers(2))).await;
+    // The next load starts with one thread again.
+    let next = visited_threads(crew.set(thread_recorders(2))).await;
     assert!(next.iter().all(|seen| *seen == next[0]), "{next:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn whoever_went_over_ends_and_fails_as_if_it_had_not() {
+async fn migrated_workers_finish_panic_and_cancel_normally() {
     let crew = Crew::hire(2).unwrap();
     let (alive, threads) = (Arc::new(()), crew.0.clone().unwrap());
     let worker = || -> BoxFuture<'static, ()> {
@@ -73,40 +73,40 @@ async fn whoever_went_over_ends_and_fails_as_if_it_had_not() {
     assert_eq!(Arc::strong_count(&alive), 3);
     drop(working);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(Arc::strong_count(&alive), 1, "dropping the set breaks off what went over");
+    assert_eq!(Arc::strong_count(&alive), 1, "dropping the set cancels migrated workers");
     let mut working = crew.set(vec![
         Box::pin(async {}),
         Box::pin(async {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            panic!("as it is to");
+            panic!("an expected panic");
         }),
     ]);
     threads.use_more(1);
     let mut ended = Vec::new();
-    while let Some(came) = working.join_next().await {
-        ended.push(came.is_ok());
+    while let Some(result) = working.join_next().await {
+        ended.push(result.is_ok());
     }
     assert_eq!(ended, [true, false]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn loads_have_threads_of_their_own_as_long_as_those_suffice() {
+async fn loads_use_separate_threads_until_all_are_shared() {
     let crew = Crew::hire(2).unwrap();
     let threads = crew.0.clone().unwrap();
-    let (one, other) = (crew.set(walkers(3)), crew.set(walkers(3)));
+    let (one, other) = (crew.set(thread_recorders(3)), crew.set(thread_recorders(3)));
     let last = |all: Vec<Vec<thread::ThreadId>>| -> BTreeSet<String> {
         all.iter().filter_map(|seen| seen.last()).map(|id| format!("{id:?}")).collect()
     };
-    let (one, other) = (last(walked(one).await), last(walked(other).await));
+    let (one, other) = (last(visited_threads(one).await), last(visited_threads(other).await));
     assert!(one.len() == 1 && other.len() == 1 && one != other, "{one:?} {other:?}");
-    let (one, other) = (crew.set(walkers(3)), crew.set(walkers(3)));
+    let (one, other) = (crew.set(thread_recorders(3)), crew.set(thread_recorders(3)));
     threads.use_more(2);
-    let (one, other) = (last(walked(one).await), last(walked(other).await));
+    let (one, other) = (last(visited_threads(one).await), last(visited_threads(other).await));
     assert!(one.len() == 2 && one == other, "{one:?} {other:?}");
 }
 
 #[test]
-fn where_a_worker_is() {
+fn workers_are_spread_over_the_threads_in_use() {
     let (threads, _ended) = Threads::start(4).unwrap();
     let threads = Arc::new(threads);
     let places = |load| -> Vec<usize> { (0..4).map(|worker| threads.place((load, worker))).collect() };
@@ -118,7 +118,7 @@ fn where_a_worker_is() {
     assert_eq!((one.number(), other.number()), (0, 1));
     assert_eq!([places(0), places(1)], [[0, 0, 0, 0], [1, 1, 1, 1]]);
     threads.use_more(1);
-    assert_eq!(threads.used(), 2, "somebody else saw to it");
+    assert_eq!(threads.used(), 2, "another caller has already added threads");
     threads.use_more(2);
     assert_eq!([places(0), places(1)], [[0, 2, 0, 2], [1, 3, 1, 3]]);
     assert!(!threads.are_all_used());
@@ -131,7 +131,7 @@ fn where_a_worker_is() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_thread_that_the_kernel_makes_wait_is_busy() {
+async fn thread_blocked_in_the_kernel_counts_as_busy() {
     let crew = Crew::hire(1).unwrap();
     let waiting: BoxFuture<'static, ()> = Box::pin(async { thread::sleep(Duration::from_millis(50)) });
     crew.set(vec![waiting]).join_next().await.unwrap().unwrap();
@@ -140,30 +140,30 @@ async fn a_thread_that_the_kernel_makes_wait_is_busy() {
     assert!(busy[0] >= Duration::from_millis(50) && busy.len() == 1, "{busy:?}");
 }
 
-/// Says so a while after it is dropped.
-struct CleansUp(Option<oneshot::Sender<()>>);
+/// Sends a message 100 ms after it was dropped.
+struct DelayedCleanup(Option<oneshot::Sender<()>>);
 
-impl Drop for CleansUp {
+impl Drop for DelayedCleanup {
     fn drop(&mut self) {
-        let said = self.0.take().unwrap();
+        let cleaned = self.0.take().unwrap();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let _ = said.send(());
+            let _ = cleaned.send(());
         });
     }
 }
 
 #[tokio::test]
-async fn what_was_broken_off_cleans_up_behind_itself() {
+async fn cancelled_workers_clean_up_before_the_thread_exits() {
     let crew = Crew::hire(1).unwrap();
     let alive = || Handle::current().metrics().num_alive_tasks();
     let before = alive();
-    let (say, said) = oneshot::channel();
+    let (sender, cleaned) = oneshot::channel();
     let begun = Arc::new(Notify::new());
     let worker: BoxFuture<'static, ()> = Box::pin({
         let begun = begun.clone();
         async move {
-            let _cleans_up = CleansUp(Some(say));
+            let _cleanup = DelayedCleanup(Some(sender));
             begun.notify_one();
             std::future::pending().await
         }
@@ -171,7 +171,7 @@ async fn what_was_broken_off_cleans_up_behind_itself() {
     let working = crew.set(vec![worker]);
     begun.notified().await;
     drop((working, crew));
-    tokio::time::timeout(Duration::from_secs(10), said).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), cleaned).await.unwrap().unwrap();
     tokio::time::timeout(Duration::from_secs(10), async {
         while alive() == before {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -179,5 +179,5 @@ async fn what_was_broken_off_cleans_up_behind_itself() {
     })
     .await
     .unwrap();
-    assert_eq!(before, 1, "whoever ends the process waits for that");
+    assert_eq!(before, 1, "the runtime has a task that waits for the threads to exit");
 }

@@ -1,4 +1,4 @@
-//! The threads of a crew, how many of them are used, and by which loads.
+//! The worker threads, how many of them are in use, and how loads are assigned to them.
 
 use std::future::Future;
 use std::io;
@@ -11,48 +11,48 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// What was dropped on a thread has so long to clean up behind itself: an upload is given up at the store.
-const LAST_WORDS: Duration = Duration::from_secs(30);
+/// Time for cancelled tasks to clean up, for example to abort a multipart upload, before a thread exits.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Threads {
     all: Vec<Thread>,
-    /// The first so many have work. One more than there are: loads share them.
+    /// Number of threads in use, counted from the first. One more than there are means that loads share them.
     used: AtomicUsize,
-    /// Loads that began since there was none.
-    begun: AtomicUsize,
-    /// Of which so many are under way.
-    under_way: Mutex<usize>,
+    /// Loads that started since no load was active.
+    started_loads: AtomicUsize,
+    /// Number of active loads.
+    active_loads: Mutex<usize>,
 }
 
 #[derive(Debug)]
 struct Thread {
     runtime: Handle,
-    /// It ends when this is dropped.
-    _ends: oneshot::Sender<()>,
+    /// Dropping it ends the thread.
+    _shutdown: oneshot::Sender<()>,
 }
 
 impl Thread {
-    /// The thread, and what ends behind it.
+    /// Starts a thread. The receiver completes when it has exited.
     fn start() -> io::Result<(Self, oneshot::Receiver<()>)> {
         let runtime = Builder::new_current_thread().enable_all().thread_name("files").build()?;
         let handle = runtime.handle().clone();
-        let ((ends, ending), (alive, gone)) = (oneshot::channel::<()>(), oneshot::channel());
+        let ((shutdown, shutting_down), (alive, exited)) = (oneshot::channel::<()>(), oneshot::channel());
         thread::Builder::new().name("workers".to_owned()).spawn(move || {
             let _alive = alive;
             runtime.block_on(async {
-                // Nobody says it but who goes away.
-                let _ = ending.await;
-                // What takes longer is broken off.
-                let _ = tokio::time::timeout(LAST_WORDS, none_alive()).await;
+                // Nothing is sent: it completes when the sender is dropped.
+                let _ = shutting_down.await;
+                // Tasks that take longer are cancelled.
+                let _ = tokio::time::timeout(CLEANUP_TIMEOUT, all_tasks_done()).await;
             });
         })?;
-        Ok((Self { runtime: handle, _ends: ends }, gone))
+        Ok((Self { runtime: handle, _shutdown: shutdown }, exited))
     }
 }
 
-/// Until nothing is left to be done on this thread.
-async fn none_alive() {
+/// Waits until no task is left on this thread.
+async fn all_tasks_done() {
     let runtime = Handle::current();
     while runtime.metrics().num_alive_tasks() > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -60,55 +60,55 @@ async fn none_alive() {
 }
 
 impl Threads {
-    /// So many, and what is done when all have ended.
+    /// Starts `count` threads. The returned future completes when all have exited.
     pub fn start(count: usize) -> io::Result<(Self, impl Future<Output = ()> + Send + 'static)> {
         let started: io::Result<Vec<_>> = (0..count.max(1)).map(|_| Thread::start()).collect();
-        let (all, gone): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
-        let ended = async {
-            for each in gone {
-                // Nothing is sent.
-                let _ = each.await;
+        let (all, exits): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
+        let all_exited = async {
+            for exited in exits {
+                // Nothing is sent: it completes when the sender is dropped.
+                let _ = exited.await;
             }
         };
-        let (used, begun, under_way) = (AtomicUsize::new(1), AtomicUsize::new(0), Mutex::new(0));
-        Ok((Self { all, used, begun, under_way }, ended))
+        let (used, started_loads, active_loads) = (AtomicUsize::new(1), AtomicUsize::new(0), Mutex::new(0));
+        Ok((Self { all, used, started_loads, active_loads }, all_exited))
     }
 
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether there are no more to be used.
+    /// Returns true if all threads are in use and shared.
     pub fn are_all_used(&self) -> bool {
         self.used() > self.all.len()
     }
 
-    /// Twice as many as that, as far as there are, unless somebody else has just seen to it.
+    /// Doubles the number of threads in use, up to all of them, if it is still `than`.
     pub fn use_more(&self, than: usize) {
         let more = if than < self.all.len() { (2 * than).min(self.all.len()) } else { self.all.len() + 1 };
-        // Whether they were so many makes no difference to whoever says it.
+        // On failure, another caller has already changed the number.
         let _ = self.used.compare_exchange(than, more, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Where the worker of a load is to be. Loads have threads of their own as long as those can do the work: what one asks
-    /// would wait for the other here, and not in the store.
+    /// The index of the thread for a worker of a load. Loads use separate threads as long as these suffice: otherwise
+    /// their requests would wait for each other in the generator and not in the store.
     pub fn place(&self, (load, worker): (usize, usize)) -> usize {
         let (used, all) = (self.used(), self.all.len());
-        let stride = if used > all { 1 } else { self.begun.load(Ordering::Relaxed).max(1) };
+        let stride = if used > all { 1 } else { self.started_loads.load(Ordering::Relaxed).max(1) };
         (load + stride * worker) % used.min(all)
     }
 
-    pub fn runtime(&self, place: usize) -> &Handle {
-        &self.all[place].runtime
+    pub fn runtime(&self, thread: usize) -> &Handle {
+        &self.all[thread].runtime
     }
 
-    /// How long each has been busy up to now, by the clock: also with what the kernel makes it wait for.
+    /// Wall-clock time that each thread has been busy so far, including time blocked in the kernel.
     pub fn busy(&self) -> Vec<Duration> {
         self.all.iter().map(|thread| thread.runtime.metrics().worker_total_busy_duration(0)).collect()
     }
 }
 
-/// A load that is under way.
+/// A registered active load. Dropping it unregisters the load.
 #[derive(Debug)]
 pub(super) struct Underway {
     threads: Arc<Threads>,
@@ -116,17 +116,17 @@ pub(super) struct Underway {
 }
 
 impl Underway {
-    /// The first begins on one thread, the next on another where there is one.
+    /// Registers a load. The first starts on one thread; each further one adds a thread, if there is one left.
     pub fn begin(threads: &Arc<Threads>) -> Self {
-        let mut under_way = threads.under_way.lock();
-        if *under_way == 0 {
+        let mut active_loads = threads.active_loads.lock();
+        if *active_loads == 0 {
             threads.used.store(1, Ordering::Relaxed);
-            threads.begun.store(0, Ordering::Relaxed);
+            threads.started_loads.store(0, Ordering::Relaxed);
         }
-        *under_way += 1;
-        let number = threads.begun.fetch_add(1, Ordering::Relaxed);
+        *active_loads += 1;
+        let number = threads.started_loads.fetch_add(1, Ordering::Relaxed);
         threads.used.fetch_max((number + 1).min(threads.all.len()), Ordering::Relaxed);
-        drop(under_way);
+        drop(active_loads);
         Self { threads: threads.clone(), number }
     }
 
@@ -137,6 +137,6 @@ impl Underway {
 
 impl Drop for Underway {
     fn drop(&mut self) {
-        *self.threads.under_way.lock() -= 1;
+        *self.threads.active_loads.lock() -= 1;
     }
 }

@@ -86,7 +86,7 @@ fn broken_lines_are_named_with_what_is_wrong() {
         (b"1e3,get,a,,".to_vec(), "time \"1e3\""),
         (b".,get,a,,".to_vec(), "time \".\""),
         (b"1000000000000,get,a,,".to_vec(), "time"),
-        (b"1,take,a,,".to_vec(), "op \"take\" is none of put, get, head, list and delete"),
+        (b"1,take,a,,".to_vec(), "op \"take\" is not an operation: use put, get, head, list or delete"),
         (b"1,get,,,".to_vec(), "a get needs a key"),
         (format!("1,get,{long},,").into_bytes(), "the key has 101 bytes"),
         (b"1,put,a,,".to_vec(), "a put needs a length"),

@@ -48,10 +48,10 @@ fn part(agent: &str, record: Record) -> Part {
     Part { agent: agent.to_owned(), cores: 2, cell: Cell::of(&step(), Vec::new(), &outcome, 2) }
 }
 
-/// A request: kind, when it began and how long it took in milliseconds, and whether it failed.
-type Asked = (bool, u64, u64, bool);
+/// A request: true for a put, start in milliseconds, duration in microseconds, and true if it failed.
+type Request = (bool, u64, u64, bool);
 
-fn recorded<'a>(requests: impl Iterator<Item = &'a Asked>) -> Record {
+fn recorded<'a>(requests: impl Iterator<Item = &'a Request>) -> Record {
     let mut all = Record::default();
     let window = Window { begin: Duration::from_secs(1), end: Duration::from_secs(1) + TIME };
     for (is_put, begun, took, fails) in requests {
@@ -59,7 +59,7 @@ fn recorded<'a>(requests: impl Iterator<Item = &'a Asked>) -> Record {
         let (begun, took) = (Duration::from_millis(*begun), Duration::from_micros(*took));
         let ended = begun + took;
         if *fails {
-            all.failure(window, operation, ended, "busy", "said so");
+            all.failure(window, operation, ended, "busy", "is busy");
         } else {
             let timing = Timing { intended: begun, begun, first: begun + took / 2, ended };
             all.success(window, operation, timing, 1000);
@@ -73,15 +73,15 @@ fn is_near(one: f64, other: f64) -> bool {
 }
 
 proptest! {
-    /// What several machines recorded is, put together, what one would have recorded of all requests.
+    /// The merged records of several machines equal the record of one machine with all requests.
     #[test]
-    fn what_was_split_is_whole_again(
+    fn merged_parts_equal_the_undivided_measurement(
         requests in proptest::collection::vec((any::<bool>(), 0_u64..5000, 1_u64..3_000_000, proptest::bool::weighted(0.1)), 0..150),
         machines in 1_usize..5,
     ) {
         let whole = part("all", recorded(requests.iter())).cell;
-        let of = |machine: usize| recorded(requests.iter().skip(machine).step_by(machines));
-        let parts = (0..machines).map(|machine| part(&machine.to_string(), of(machine))).collect();
+        let record_of = |machine: usize| recorded(requests.iter().skip(machine).step_by(machines));
+        let parts = (0..machines).map(|machine| part(&machine.to_string(), record_of(machine))).collect();
         let merged = merge(parts, Duration::ZERO).unwrap();
         prop_assert_eq!(merged.parallel, 4 * machines);
         prop_assert_eq!(merged.agents.len(), machines);
@@ -104,7 +104,7 @@ proptest! {
             prop_assert_eq!(all.seconds.len(), one.seconds.len());
             for (mine, others) in all.seconds.iter().zip(&one.seconds) {
                 prop_assert_eq!((&mine[..3], mine[4]), (&others[..3], others[4]));
-                // Means were rounded down on each machine.
+                // Means are rounded down on each machine.
                 prop_assert!(mine[3] <= others[3] && others[3] - mine[3] <= 2, "{:?} {:?}", mine, others);
             }
         }
@@ -112,7 +112,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_one_machines_own_has_its_name() {
+fn merge_labels_texts_and_threads_with_their_agent() {
     let mut parts = ["a:1", "b:2"].map(|name| part(name, recorded([(false, 1500, 9, true)].iter())));
     for (n, part) in parts.iter_mut().enumerate() {
         part.cell.notes = vec!["slow".to_owned()];
@@ -128,12 +128,12 @@ fn what_is_one_machines_own_has_its_name() {
     parts[1].cell.ending = Ending::Stopped;
     let merged = merge(parts.into(), Duration::from_millis(200)).unwrap();
     assert_eq!(merged.notes[..2], ["a:1: slow", "b:2: slow"]);
-    assert!(merged.notes[2].contains("begun 200.0 ms apart"), "{:?}", merged.notes);
+    assert!(merged.notes[2].contains("started 200.0 ms apart"), "{:?}", merged.notes);
     let threads: Vec<&str> = merged.cpu_threads.keys().map(String::as_str).collect();
     assert_eq!(threads, ["a:1:tradewind", "b:2:tradewind"]);
     assert_eq!((merged.machine_busy, merged.rate, merged.apart), (0.9, Some(100.0), Some(0.2)));
     assert_eq!(merged.carried, (6, 10, 2));
-    assert_eq!(merged.operations[&Operation::Get].samples, ["a:1: said so", "b:2: said so"]);
+    assert_eq!(merged.operations[&Operation::Get].samples, ["a:1: is busy", "b:2: is busy"]);
     assert!(merged.is_partial(), "one of them was stopped");
     let lag = merged.lag_us.unwrap();
     assert_eq!((lag.count, lag.p50, lag.max), (2, 10, 1000));
@@ -141,10 +141,10 @@ fn what_is_one_machines_own_has_its_name() {
 }
 
 #[test]
-fn who_was_done_earlier_is_no_faster_for_it() {
-    let requests: Vec<Asked> = (0..30).map(|n| (false, 1000 + 100 * n, 1000, false)).collect();
+fn rate_of_an_agent_that_ended_early_is_scaled_down() {
+    let requests: Vec<Request> = (0..30).map(|n| (false, 1000 + 100 * n, 1000, false)).collect();
     let [mut fast, slow] = ["fast", "slow"].map(|name| part(name, recorded(requests.iter())));
-    // Thirty in one second, and thirty in three.
+    // One agent made 30 requests in one second, the other in three.
     fast.cell.seconds = 1.0;
     fast.cell.operations_per_second.mean *= 3.0;
     fast.cell.operations.values_mut().for_each(|figures| figures.per_second *= 3.0);

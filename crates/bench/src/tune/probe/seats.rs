@@ -1,58 +1,61 @@
-//! What those that ask have done, and what of it counts.
+//! The request log of a probe's workers, and its evaluation.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tradewind_model::tune::{Cell, Sample};
 
-/// How unsure one round is, whatever it says: windows of connections and queues still change.
-const OF_ONE_ROUND: f64 = 0.08;
-/// Whoever does so much more in the second half has not settled.
-const GROWTH: f64 = 0.15;
-/// And who did so much more in the first.
-const FALL: f64 = 0.1;
-/// What is not settled is looked at without so many tenths of it, at the most.
-const MOST_LEFT_OUT: u32 = 5;
-/// A request that takes longer than all that have ended takes so many times as long as it has by now.
-const UNKNOWN_REST: f64 = 1.5;
-/// Fewer requests say nothing of the slowest.
-const FEWEST_FOR_TAIL: u64 = 20;
-/// Stretches that are compared, at the most.
-const MOST_STRETCHES: u32 = 10;
+/// Minimum relative error of one round, whatever the variation: congestion windows and queues still change.
+const MIN_ERROR_PER_ROUND: f64 = 0.08;
+/// Relative growth in the second half above which throughput is still rising.
+const MAX_GROWTH: f64 = 0.15;
+/// Relative excess of the first half above which throughput is still falling.
+const MAX_FALL: f64 = 0.1;
+/// Maximum part of the window that is skipped until throughput is steady, in tenths.
+const MAX_SKIPPED_TENTHS: u32 = 5;
+/// Assumed duration of a pending request that is slower than all completed ones, relative to its age.
+const PENDING_FACTOR: f64 = 1.5;
+/// Minimum number of requests for tail percentiles.
+const MIN_TAIL_REQUESTS: u64 = 20;
+/// Maximum number of batches for the error estimate.
+const MAX_BATCHES: u32 = 10;
 
-/// A request that has ended.
+/// A completed request.
 #[derive(Debug, Clone, Copy)]
-struct Ended {
+struct RequestRecord {
     begun: Duration,
     ended: Duration,
-    is_done: bool,
+    is_success: bool,
 }
 
-type Seat = Mutex<(Vec<Ended>, Option<Duration>)>;
+/// The completed requests of a worker, and the start of the one in flight.
+type LogEntry = Mutex<(Vec<RequestRecord>, Option<Duration>)>;
 
-/// By each of those that ask: its requests, and when the one under way began.
+/// The request logs of all workers.
 #[derive(Debug)]
-pub(super) struct Seats(Vec<Seat>);
+pub(super) struct Seats(Vec<LogEntry>);
 
-/// What was done in a window.
+/// Statistics of a time window.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
-    /// Requests that ended in it.
+    /// Successful requests that completed in it.
     pub done: u64,
-    /// Requests, those that lie in it with a part of them by that part.
+    /// Requests, each counted by the fraction of its time that is in the window.
     pub amount: f64,
-    /// The same for each of those that ask.
+    /// `amount` per worker.
     pub rounds: f64,
-    /// How long one took in the mean, in seconds, and the standard error as a part of it.
+    /// Mean duration of a request, in seconds.
     pub latency: f64,
+    /// Relative standard error of `latency`.
     pub error: f64,
+    /// 95th and 99th percentile of the latency, in seconds.
     pub tail: [f64; 2],
 }
 
 impl Counted {
-    /// What is known by it.
+    /// Converts the statistics into a sample; `None` if no request completed.
     pub fn sample(&self, cell: Cell) -> Option<Sample> {
-        let tail = (self.done >= FEWEST_FOR_TAIL).then_some(self.tail);
+        let tail = (self.done >= MIN_TAIL_REQUESTS).then_some(self.tail);
         (self.done > 0).then_some(Sample {
             cell,
             latency: self.latency,
@@ -64,106 +67,107 @@ impl Counted {
 }
 
 impl Seats {
-    /// For so many.
+    /// Creates empty logs for `count` workers.
     pub fn new(count: usize) -> Self {
         Self((0..count).map(|_| Mutex::default()).collect())
     }
 
-    /// One of them asks.
+    /// Records that a worker starts a request.
     pub fn begin(&self, number: usize, now: Duration) {
         self.0[number].lock().1 = Some(now);
     }
 
-    /// It was answered.
-    pub fn end(&self, number: usize, now: Duration, is_done: bool) {
-        let mut seat = self.0[number].lock();
-        if let Some(begun) = seat.1.take() {
-            seat.0.push(Ended { begun, ended: now, is_done });
+    /// Records that a worker's request has completed.
+    pub fn end(&self, number: usize, now: Duration, is_success: bool) {
+        let mut log = self.0[number].lock();
+        if let Some(begun) = log.1.take() {
+            log.0.push(RequestRecord { begun, ended: now, is_success });
         }
     }
 
-    /// Whether each was answered once.
+    /// Returns true if every worker has completed a request.
     pub fn is_warm(&self) -> bool {
-        self.0.iter().all(|seat| !seat.lock().0.is_empty())
+        self.0.iter().all(|log| !log.lock().0.is_empty())
     }
 
-    /// Whether anything was done.
+    /// Returns true if any request was successful.
     pub fn has_done(&self) -> bool {
-        self.0.iter().any(|seat| seat.lock().0.iter().any(|ended| ended.is_done))
+        self.0.iter().any(|log| log.lock().0.iter().any(|request| request.is_success))
     }
 
-    /// Requests that were begun.
+    /// The number of requests that were started.
     pub fn begun(&self) -> u64 {
-        let begun = |seat: &Seat| {
-            let seat = seat.lock();
-            (seat.0.len() + usize::from(seat.1.is_some())) as u64
+        let begun = |log: &LogEntry| {
+            let log = log.lock();
+            (log.0.len() + usize::from(log.1.is_some())) as u64
         };
         self.0.iter().map(begun).sum()
     }
 
-    /// Those that failed.
+    /// The number of failed requests.
     pub fn failed(&self) -> u64 {
-        let failed = |seat: &Seat| seat.lock().0.iter().filter(|ended| !ended.is_done).count() as u64;
+        let failed =
+            |log: &LogEntry| log.lock().0.iter().filter(|request| !request.is_success).count() as u64;
         self.0.iter().map(failed).sum()
     }
 
-    /// From when on as much was done as later, and whether there is such a moment in the first half.
+    /// The earliest start in the first half of the window from which throughput does not fall. The flag is false if
+    /// there is none; the start is then the middle of the window.
     pub fn settled(&self, (from, to): (Duration, Duration)) -> (Duration, bool) {
-        let mut starts = (0..=MOST_LEFT_OUT).map(|tenths| from + (to - from) * tenths / 10);
-        let is_settled = |start: &Duration| {
+        let mut starts = (0..=MAX_SKIPPED_TENTHS).map(|tenths| from + (to - from) * tenths / 10);
+        let is_steady = |start: &Duration| {
             let middle = (*start + to) / 2;
             let [before, after] = [(*start, middle), (middle, to)].map(|half| self.amount(half).amount);
-            before <= after * (1.0 + FALL)
+            before <= after * (1.0 + MAX_FALL)
         };
-        match starts.clone().find(is_settled) {
+        match starts.clone().find(is_steady) {
             Some(start) => (start, true),
             None => (starts.next_back().unwrap_or(from), false),
         }
     }
 
-    /// Whether more is done at the end than at the beginning: windows still open.
+    /// Returns true if throughput is still rising: congestion windows are still growing.
     pub fn grows(&self, (from, to): (Duration, Duration)) -> bool {
         let middle = (from + to) / 2;
         let (before, after) = (self.amount((from, middle)), self.amount((middle, to)));
-        after.amount > before.amount * (1.0 + GROWTH)
+        after.amount > before.amount * (1.0 + MAX_GROWTH)
     }
 
-    /// What was done from one moment to another, and how sure that is by how it went: as far as stretches of a round differ
-    /// (batch means, Law and Carson 1979).
+    /// The statistics of a window with their standard error, estimated from the variation between batches of about one
+    /// round (batch means, Law and Carson 1979).
     pub fn count(&self, (from, to): (Duration, Duration)) -> Counted {
         let mut counted = self.amount((from, to));
         if counted.done == 0 {
             return counted;
         }
-        let stretches = (counted.rounds as u32).clamp(2, MOST_STRETCHES);
-        let stretch = (to - from) / stretches;
-        let amounts =
-            (0..stretches).map(|n| self.amount((from + stretch * n, from + stretch * (n + 1))).amount);
-        let mean = counted.amount / f64::from(stretches);
+        let batches = (counted.rounds as u32).clamp(2, MAX_BATCHES);
+        let batch = (to - from) / batches;
+        let amounts = (0..batches).map(|n| self.amount((from + batch * n, from + batch * (n + 1))).amount);
+        let mean = counted.amount / f64::from(batches);
         let squares: f64 = amounts.map(|amount| (amount / mean - 1.0).powi(2)).sum();
-        let error = (squares / f64::from(stretches - 1) / f64::from(stretches)).sqrt();
-        counted.error = error.max(OF_ONE_ROUND / counted.rounds);
+        let error = (squares / f64::from(batches - 1) / f64::from(batches)).sqrt();
+        counted.error = error.max(MIN_ERROR_PER_ROUND / counted.rounds);
         counted
     }
 
-    /// What was done from one moment to another. A request counts with the part of its time that lies there; one that has not
-    /// ended would take as long as those that took longer than it has by now.
+    /// The statistics of a window, without an error estimate. A request counts in proportion to its time in the window.
+    /// A pending one is assumed to take as long as the completed ones that took longer than its current age.
     pub fn amount(&self, (from, to): (Duration, Duration)) -> Counted {
         let (mut latencies, mut amount, mut pending) = (Vec::new(), 0.0, Vec::new());
-        for seat in &self.0 {
-            let seat = seat.lock();
-            // They lie one behind the other.
-            let first = seat.0.partition_point(|ended| ended.ended <= from);
-            let last = seat.0.partition_point(|ended| ended.begun < to);
-            for ended in seat.0[first..last.max(first)].iter().filter(|ended| ended.is_done) {
-                let whole = (ended.ended - ended.begun).as_secs_f64();
-                let inside = (ended.ended.min(to) - ended.begun.max(from)).as_secs_f64();
+        for log in &self.0 {
+            let log = log.lock();
+            // The requests of a worker are consecutive, hence sorted.
+            let first = log.0.partition_point(|request| request.ended <= from);
+            let last = log.0.partition_point(|request| request.begun < to);
+            for request in log.0[first..last.max(first)].iter().filter(|request| request.is_success) {
+                let whole = (request.ended - request.begun).as_secs_f64();
+                let inside = (request.ended.min(to) - request.begun.max(from)).as_secs_f64();
                 amount += if whole > 0.0 { inside / whole } else { 1.0 };
-                if ended.ended <= to {
+                if request.ended <= to {
                     latencies.push(whole);
                 }
             }
-            pending.extend(seat.1.filter(|begun| *begun < to));
+            pending.extend(log.1.filter(|begun| *begun < to));
         }
         let done = latencies.len();
         latencies.sort_by(f64::total_cmp);
@@ -171,14 +175,14 @@ impl Seats {
             let elapsed = (to - begun).as_secs_f64();
             let longer = &latencies[latencies.partition_point(|latency| *latency <= elapsed)..];
             let mean = longer.iter().sum::<f64>() / longer.len() as f64;
-            let whole = if longer.is_empty() { elapsed * UNKNOWN_REST } else { mean };
+            let whole = if longer.is_empty() { elapsed * PENDING_FACTOR } else { mean };
             amount += (to - begun.max(from)).as_secs_f64() / whole;
         }
         let count = done as f64;
         let rounds = amount / self.0.len() as f64;
-        let at = |part: f64| {
-            let place = ((count * part) as usize).min(done.saturating_sub(1));
-            latencies.get(place).copied().unwrap_or_default()
+        let quantile = |fraction: f64| {
+            let index = ((count * fraction) as usize).min(done.saturating_sub(1));
+            latencies.get(index).copied().unwrap_or_default()
         };
         Counted {
             done: done as u64,
@@ -186,7 +190,7 @@ impl Seats {
             rounds,
             latency: if rounds > 0.0 { (to - from).as_secs_f64() / rounds } else { 0.0 },
             error: f64::INFINITY,
-            tail: [at(0.95), at(0.99)],
+            tail: [quantile(0.95), quantile(0.99)],
         }
     }
 }
@@ -199,7 +203,7 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    /// One that asks again and again, each request for so many milliseconds.
+    /// The log of one worker with consecutive requests of the given durations in milliseconds, and its end.
     fn seats(times: impl IntoIterator<Item = u64>) -> (Seats, Duration) {
         let (seats, mut now) = (Seats::new(1), 0);
         for time in times {
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_slower_counts_from_when_on_it_is_so() {
+    fn settled_skips_the_fast_start_of_a_slowdown() {
         let (seats, end) = seats([10; 30].into_iter().chain([40; 60]));
         let (from, is_settled) = seats.settled((at(0), end));
         assert!(is_settled && from > at(0) && from <= at(810), "{from:?} of {end:?}");
@@ -220,31 +224,31 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_to_become_slower_is_not_settled() {
+    fn steady_slowdown_never_settles() {
         let (seats, end) = seats((0..60).map(|n| 10 + n * n / 10));
         assert_eq!(seats.settled((at(0), end)), (end / 2, false));
     }
 
     #[test]
-    fn stretches_make_up_the_whole() {
+    fn amounts_of_adjacent_windows_sum_to_the_whole() {
         let (seats, end) = seats((0..200).map(|n| 5 + n * 7 % 31));
-        // Failures lie between, and one is under way.
+        // A failure follows, and one request is in flight.
         seats.begin(0, end);
         seats.end(0, end + at(40), false);
         seats.begin(0, end + at(40));
         let to = end + at(45);
         for parts in [1, 7, 500] {
-            let border = |n: u32| to * n / parts;
-            let amounts = (0..parts).map(|n| seats.amount((border(n), border(n + 1))));
+            let boundary = |n: u32| to * n / parts;
+            let amounts = (0..parts).map(|n| seats.amount((boundary(n), boundary(n + 1))));
             let ended: f64 = amounts.map(|counted| counted.amount).sum();
-            // What is under way counts in each by what is known there.
+            // The pending request counts in each window by the latencies known there.
             assert!((199.99..201.5).contains(&ended), "{ended} in {parts}");
         }
         assert_eq!(seats.amount((end + at(1), end + at(2))).done, 0);
     }
 
     #[test]
-    fn what_goes_on_as_it_began_counts_from_the_beginning() {
+    fn constant_rate_is_settled_from_the_start() {
         let (seats, end) = seats([20; 50]);
         assert_eq!(seats.settled((at(0), end)), (at(0), true));
         assert!(!seats.grows((at(0), end)));

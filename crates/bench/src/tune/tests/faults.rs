@@ -1,4 +1,4 @@
-//! Stores that go away, never answer, or limit how many requests they take.
+//! Probes of stores that fail, stop responding, or limit their request rate.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -19,8 +19,8 @@ async fn sampled(bed: &Bed, asked: &Asked) -> Sampled {
     sample(&ground, Direction::Write, (asked, Belief::default()), &stop, |_| ()).await.unwrap()
 }
 
-/// What befalls requests from some moment in the middle of probes on.
-async fn from_the_middle(fault: Fault) -> (Sampled, Duration) {
+/// Samples a store that injects `fault` from the middle of a probe on.
+async fn sample_with_late_fault(fault: Fault) -> (Sampled, Duration) {
     let open = bed().await;
     let plan = FaultPlan::none().on(Call::Stage, When::From(40), fault);
     let bed = Bed { store: Faulty::new(open.store.clone(), plan), ..open };
@@ -29,32 +29,32 @@ async fn from_the_middle(fault: Fault) -> (Sampled, Duration) {
 }
 
 #[tokio::test]
-async fn one_that_goes_away_in_mid_probe_ends_it_within_the_budget() {
-    let (found, took) = from_the_middle(Fault::FailBefore(Reason::Io)).await;
+async fn store_failing_during_a_probe_ends_sampling_in_budget() {
+    let (found, took) = sample_with_late_fault(Fault::FailBefore(Reason::Io)).await;
     assert!(took < BUDGET + Duration::from_secs(2), "{took:?}");
     assert!(found.probes.iter().any(|probed| probed.sample.is_some()), "{:?}", found.probes);
     assert!(found.probes.iter().any(|probed| probed.failure.is_some()), "{:?}", found.probes);
-    // What never answered says nothing, and nothing false.
+    // A probe without any response yields no sample rather than a wrong one.
     assert!(found.surface.samples().len() < found.probes.len(), "{:?}", found.probes);
 }
 
 #[tokio::test]
-async fn one_that_stops_answering_is_not_waited_for() {
-    let (found, took) = from_the_middle(Fault::Hang).await;
+async fn hanging_store_ends_sampling_in_budget() {
+    let (found, took) = sample_with_late_fault(Fault::Hang).await;
     assert!(took < BUDGET + Duration::from_secs(2), "{took:?}");
     let silent = found.probes.iter().filter(|probed| probed.sample.is_none());
     assert!(silent.count() > 0 && !found.surface.samples().is_empty(), "{:?}", found.probes);
 }
 
 #[tokio::test]
-async fn one_that_limits_requests_is_asked_for_no_more_at_a_time_than_that_takes() {
-    const A_TICK: u64 = 20;
+async fn rate_limited_store_gets_a_limited_concurrency() {
+    const REQUESTS_PER_TICK: u64 = 20;
     const TICK: Duration = Duration::from_millis(100);
     let open = bed().await;
     let limited = |done: u64| {
-        // Each that is taken takes as long as one behind a line does.
+        // Accepted requests take as long as over a network link.
         FaultPlan::none()
-            .on(Call::Stage, When::From(done + A_TICK + 1), Fault::FailBefore(Reason::Overloaded))
+            .on(Call::Stage, When::From(done + REQUESTS_PER_TICK + 1), Fault::FailBefore(Reason::Overloaded))
             .on(Call::Stage, When::Always, Fault::Delay(Duration::from_millis(10)))
     };
     let store = Faulty::new(open.store.clone(), limited(0));
@@ -73,8 +73,8 @@ async fn one_that_limits_requests_is_asked_for_no_more_at_a_time_than_that_takes
     is_over.store(true, Ordering::Relaxed);
     limiter.await.unwrap();
     let failed: u64 = found.probes.iter().map(|probed| probed.failures).sum();
-    assert!(failed > 0, "the limit was met: {:?}", found.probes);
-    let limit = A_TICK as f64 / TICK.as_secs_f64();
+    assert!(failed > 0, "the limit was not reached: {:?}", found.probes);
+    let limit = REQUESTS_PER_TICK as f64 / TICK.as_secs_f64();
     let rate = |parallel| found.surface.infer(Cell { bytes: 1 << 10, parallel }).rate();
     assert!((0.5..1.3).contains(&(rate(64) / limit)), "{} of {limit}: {:?}", rate(64), found.probes);
     let at_a_time = AtATime::of(std::slice::from_ref(&found.surface)).unwrap();
