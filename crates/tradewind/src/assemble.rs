@@ -1,5 +1,5 @@
-//! From settings to parts: the store that is served, the gateway's plain data and the access keys. The
-//! one place that knows how a setting is called on either side.
+//! Builds the components of `tradewind serve` from the settings: the served store, the gateway's configuration and the
+//! access keys. Only this module maps the names of settings to those of the components.
 
 use std::fs;
 use std::path::Path;
@@ -26,17 +26,17 @@ use crate::remote::Overrides;
 use crate::settings::{ETag, Permissions, Settings, Span, StoreKind};
 use crate::stores;
 
-/// The store that is served.
+/// The served store.
 #[derive(Debug, Clone)]
 pub enum Served {
-    /// An embedded one.
+    /// An embedded store.
     Local(Arc<LocalStore>),
-    /// A service, and the plan that it is read under.
+    /// A remote service, and the plan for reading from it.
     Remote(Arc<dyn ObjectStore>, Arc<ServedPlan>),
 }
 
 impl Served {
-    /// As everything else knows it.
+    /// The store behind the port.
     #[must_use]
     pub fn store(&self) -> Arc<dyn ObjectStore> {
         match self {
@@ -45,7 +45,7 @@ impl Served {
         }
     }
 
-    /// The plan that it is read under, where it is a service.
+    /// The plan for reading; `None` for a local store.
     #[must_use]
     pub fn plan(&self) -> Option<Arc<ServedPlan>> {
         match self {
@@ -55,14 +55,14 @@ impl Served {
     }
 }
 
-/// Opens the store that the settings name, replaying its log where it was not closed. A local store that proves that it
-/// lost acknowledged changes is an error unless `accept_loss`.
+/// Opens the store in the settings; replays the log of a local store that was not closed. Fails if a local store has
+/// provably lost acknowledged changes, unless `accept_loss`.
 pub fn open_store(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
     if accept_loss
         && let Some(store) = settings.served()
         && !matches!(store.kind, StoreKind::Local { .. })
     {
-        bail!("--accept-loss is about a local store; the settings serve {:?}", store.name.value);
+        bail!("--accept-loss applies only to a local store; the settings serve {:?}", store.name.value);
     }
     let options = match settings.served().map(|store| &store.kind) {
         Some(StoreKind::S3(set)) => {
@@ -79,7 +79,7 @@ pub fn open_store(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>)
                 |connections| SwiftStore::new(SwiftOptions { connections, ..options.clone() }, clock.clone());
             let served = planned(settings, open, (connections, set.connections.is_some()), retries)?;
             let Served::Remote(store, plan) = served else { return Ok(served) };
-            // Those of objects that are put together have another form.
+            // Large objects have ETags of another form, so an ETag that is an MD5 is always the MD5 of the bytes.
             return Ok(Served::Remote(store, Arc::new(ServedPlan::clone(&plan).with_md5_tags())));
         }
         Some(StoreKind::Local { options, .. }) => stores::local_options(options),
@@ -91,8 +91,8 @@ pub fn open_store(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>)
     store.map(Served::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
 }
 
-/// A service with the plan that follows from what is known of it, and with as many connections as that has requests, unless the
-/// settings say how many.
+/// Opens a remote service with the plan from its profile. Without a number of connections in the settings, the plan's
+/// concurrency determines it.
 fn planned<S: ObjectStore>(
     settings: &Settings,
     open: impl Fn(usize) -> tradewind_core::Result<Arc<S>>,
@@ -100,19 +100,19 @@ fn planned<S: ObjectStore>(
     retries: RetryOptions,
 ) -> anyhow::Result<Served> {
     let mut store = open(connections)?;
-    // By its name, which it has before anything was asked of it.
+    // The profile is found by the store's debug name, which needs no request.
     let memory = settings.scalars.memory.budget.value.as_usize();
     let mut plan = ServedPlan::of(&format!("{store:?}"), memory, retries);
     plan.connections = connections;
     if !are_set {
-        // One client alone gets seven eighths of what there is (`core/budget`): that is to be all that it had.
+        // A single client may use at most 7/8 of the connections (`core/budget`), which must suffice for the plan.
         plan.connections = plan.plan.requests.max(connections).div_ceil(7).saturating_mul(8);
         store = open(plan.connections)?;
     }
     Ok(Served::Remote(store, Arc::new(plan)))
 }
 
-/// The store with its lanes, where the settings say that it has some.
+/// Adds the lanes layer to the store, if the settings enable it.
 pub fn with_lanes(
     settings: &Settings,
     store: Arc<dyn ObjectStore>,
@@ -127,7 +127,7 @@ pub fn with_lanes(
     Scheduled::new(store, options, Priorities::new(set.first.value.0.clone(), clients), clock)
 }
 
-/// The gateway's plain data. Reads the TLS files.
+/// The gateway's configuration. Reads the TLS files.
 pub fn gateway_config(settings: &Settings) -> anyhow::Result<GatewayConfig> {
     let (server, limits) = (&settings.scalars.server, &settings.scalars.limits);
     let tls = match (&server.tls_cert.value, &server.tls_key.value) {
@@ -175,7 +175,7 @@ fn read(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {what} in {}", path.display()))
 }
 
-/// The set of keys: root, those of the settings, and which buckets need none.
+/// The access keys: the root key and those of the settings, and the buckets that are readable without a key.
 #[must_use]
 pub fn keys(settings: &Settings, root_id: &str, root_secret: &str) -> keys::Keys {
     let root = keys::AccessKey {

@@ -1,10 +1,9 @@
-//! Where and how S3 is reached, found out as the AWS CLI (version 2) finds it out: from the `AWS_*` variables and the
-//! files `~/.aws/config` and `~/.aws/credentials`. Nothing of `tradewind serve`'s own settings is read here.
+//! Endpoint, region and credentials of S3, resolved like AWS CLI version 2: from the `AWS_*` variables and the files
+//! `~/.aws/config` and `~/.aws/credentials`. The settings of `tradewind serve` are not read here.
 //!
-//! [`Access::find`] is a pure function of its inputs and of the files that it is given; it runs no program and speaks
-//! with nobody. [`Access::credentials`] does, where the profile says so. Everything found knows where it came from,
-//! and no message holds a secret. Where AWS's own tools disagree, `docs/decisions/0012-as-the-aws-cli-does.md` says what
-//! was chosen.
+//! [`Access::find`] is a pure function of its inputs and of the given files: it runs no program and uses no network.
+//! [`Access::credentials`] runs a program if the profile names one. Every value records its origin, and no message
+//! contains a secret. Where AWS's own tools disagree, `docs/decisions/0012-as-the-aws-cli-does.md` has the choice.
 
 mod endpoint;
 mod ini;
@@ -32,15 +31,15 @@ pub use trust::client_tls;
 
 use profile::Files;
 
-/// Reads a whole file. `std::fs::read` is the real one.
+/// A function that reads a whole file, such as `std::fs::read`.
 pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 
-/// What decides, apart from the files.
+/// The inputs of the resolution, apart from the files.
 #[derive(Clone, Default)]
 pub struct Inputs {
-    /// Environment variables: `AWS_*`, `HOME` and `SSL_CERT_FILE`; others are not looked at.
+    /// Environment variables: `AWS_*`, `HOME` and `SSL_CERT_FILE`; others are ignored.
     pub environment: BTreeMap<String, String>,
-    /// What the flag `--profile` names. It covers `AWS_PROFILE`, and keys in the environment as well.
+    /// The value of `--profile`. It overrides `AWS_PROFILE`, and keys in the environment as well.
     pub profile: Option<String>,
 }
 
@@ -51,7 +50,7 @@ impl Inputs {
         for (name, value) in std::env::vars_os() {
             let Some(name) = name.into_string().ok().filter(|name| is_read(name)) else { continue };
             let Ok(value) = value.into_string() else {
-                let message = format!("the variable {name} is not UTF-8; set it anew or unset it");
+                let message = format!("the variable {name} is not UTF-8; correct or unset it");
                 return Err(Problem::new(Origin::Variable("environment"), message));
             };
             environment.insert(name, value);
@@ -59,13 +58,13 @@ impl Inputs {
         Ok(Self { environment, profile: profile.map(str::to_owned) })
     }
 
-    /// A variable's value. An empty one counts as none.
+    /// A variable's value; `None` if it is unset or empty.
     fn variable(&self, name: &'static str) -> Option<Traced<&str>> {
         let value = self.environment.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())?;
         Some(Traced::new(value, Origin::Variable(name)))
     }
 
-    /// The path, where `~/` is the home directory.
+    /// Expands `~/` to the home directory.
     fn expand(&self, path: &str) -> PathBuf {
         match (path.strip_prefix("~/"), self.variable("HOME")) {
             (Some(rest), Some(home)) => Path::new(home.value).join(rest),
@@ -78,25 +77,25 @@ fn is_read(name: &str) -> bool {
     name.starts_with("AWS_") || matches!(name, "HOME" | "SSL_CERT_FILE")
 }
 
-/// How S3 is reached.
+/// The resolved access to S3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
-    /// The profile that was looked at.
+    /// The profile that was used.
     pub profile: String,
-    /// Where requests go, and where the bucket stands in them.
+    /// The endpoint, with its addressing style.
     pub endpoint: Traced<Endpoint>,
-    /// The region that signatures name.
+    /// The region for signatures.
     pub region: Traced<String>,
-    /// Who asks.
+    /// The source of credentials.
     pub login: Login,
     /// The certificates to trust instead of the system's.
     pub ca_bundle: Option<Traced<PathBuf>>,
-    /// How often a request is sent at most, the first time included.
+    /// Maximum number of attempts per request, including the first.
     pub max_attempts: Option<Traced<u32>>,
 }
 
 impl Access {
-    /// Finds out. The files are read anew each time, so that calling it again finds keys that were changed there.
+    /// Resolves the access. Reads the files each time, so that a second call finds keys that were changed there.
     pub fn find(inputs: &Inputs, read: ReadFile<'_>) -> Result<Self, Problem> {
         let files = Files::read(inputs, read)?;
         let profile = files.profile(inputs)?;
@@ -109,9 +108,8 @@ impl Access {
         Ok(Self { profile: profile.name, endpoint, region, login, ca_bundle, max_attempts })
     }
 
-    /// The credentials; `None` asks without a signature. Where a program issues them it is run, each time anew and for
-    /// up to 30 seconds, on the calling thread: call this on one that may wait, and again before
-    /// [`Issued::expires`].
+    /// The credentials; `None` for unsigned requests. If a program issues them, each call runs it on the calling
+    /// thread and may block for up to 30 seconds. Call it again before [`Issued::expires`].
     pub fn credentials(&self) -> Result<Option<Issued>, Problem> {
         self.login.issue()
     }
@@ -120,6 +118,6 @@ impl Access {
 fn read_attempts(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(attempts) if attempts > 0 => Ok(attempts),
-        _ => Err(format!("{text:?} is no number of attempts; write a whole number from 1")),
+        _ => Err(format!("{text:?} is not a number of attempts; write a whole number of at least 1")),
     }
 }

@@ -1,5 +1,5 @@
-//! What `serve` prints when it is ready: where it is, whose key, and a line to paste that works. The
-//! secret is printed only in the moment it is made.
+//! The text that `serve` prints when it is ready: addresses, access key, and a command line to try. The secret key is
+//! printed only when it is created.
 
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,23 +8,23 @@ use crate::plans::ServedPlan;
 use crate::root_key::{self, KeptKey};
 use crate::settings::Settings;
 
-/// Everything that is said.
+/// The values to print.
 #[derive(Debug)]
 pub struct Banner<'a> {
-    /// The settings in force.
+    /// The settings in effect.
     pub settings: &'a Settings,
     /// The root key.
     pub root: &'a KeptKey,
-    /// Where S3 is served.
+    /// The address of the S3 listener.
     pub endpoint: SocketAddr,
-    /// Where health and metrics are served.
+    /// The address of the admin listener.
     pub admin: SocketAddr,
-    /// The plan that a service is read under.
+    /// The read plan of a remote service, if one is served.
     pub plan: Option<&'a ServedPlan>,
 }
 
 impl Banner<'_> {
-    /// Prints it to stdout, and warns of secrets that lie open.
+    /// Prints the banner to stdout, and warns about secret files that other users can read.
     pub fn print(&self) -> io::Result<()> {
         for (file, mode) in self.settings.exposed_files() {
             tracing::warn!(
@@ -51,7 +51,7 @@ impl Banner<'_> {
         let file = quoted(&file.display().to_string());
         if self.root.is_new {
             let secret = self.root.secret.reveal();
-            text += &format!("  secret key  {secret}  (printed this once; kept in {file})\n");
+            text += &format!("  secret key  {secret}  (printed only once; saved in {file})\n");
         }
         if let Some(plan) = self.plan {
             text += &format!("  plan        {plan}\n");
@@ -85,7 +85,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// For a shell, in quotes where it needs them.
+/// Quotes text for a shell if necessary.
 fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
     if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_to_paste_fits_where_the_key_is_from() {
+    fn example_matches_the_source_of_the_key() {
         let mut inputs = Inputs::default();
         inputs.environment.insert("TRADEWIND_ACCESS_KEY".into(), "root".into());
         inputs.environment.insert("TRADEWIND_SECRET_KEY".into(), "hush-hush".into());

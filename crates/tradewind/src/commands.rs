@@ -1,5 +1,5 @@
-//! The command line: flags as plain data, one module a command, and the only place that turns an error
-//! into an exit status: 0 done, 1 failed, 2 usage (flags or settings are wrong), 130 or 143 stopped by a signal.
+//! The command line: flags as plain data, one module per command, and the only place that translates an error
+//! into an exit status: 0 done, 1 failed, 2 usage (wrong flags or settings), 130 or 143 stopped by a signal.
 
 mod advice;
 mod bench;
@@ -43,7 +43,7 @@ use crate::stores::Unknown;
 #[command(
     name = "tradewind",
     version,
-    about = "An S3 server; cp, sync, ls, grep and more for any S3 store, Swift and directories; and what measures them",
+    about = "S3 server, transfer tools for S3, OpenStack Swift and local files, and storage benchmarks",
     after_help = "Examples:\n  \
         tradewind serve --data ./data\n  \
         tradewind cp -r ./photos s3://photos/2026/\n  \
@@ -86,7 +86,7 @@ enum Command {
     Lab(lab::Command),
 }
 
-/// Flags of every command that reads settings.
+/// Flags of commands that read settings.
 #[derive(Debug, clap::Args)]
 struct SettingsFlags {
     /// Directory of the root key and, unless settings name a store, of the embedded store [default: data]
@@ -109,14 +109,14 @@ struct SettingsFlags {
     tls_key: Option<PathBuf>,
 }
 
-/// How a command ended where it did not fail.
+/// The outcome of a command that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// All is well.
+    /// Success.
     Done,
-    /// It ran to its end and found something wrong, which it has said.
+    /// The command completed, and has printed the failures or faults that it found.
     FoundFaults,
-    /// It ended as another command of its name does.
+    /// An exit status that the command defines itself.
     Status(u8),
 }
 
@@ -126,7 +126,7 @@ pub fn main() -> ExitCode {
     let command_line = match CommandLine::try_parse() {
         Ok(command_line) => command_line,
         Err(error) => {
-            // Help and version are no errors for clap's exit code. A closed pipe is nobody's concern.
+            // Help and version are not errors for clap's exit status. A closed pipe is ignored.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
@@ -158,7 +158,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What a command was told cannot be, for a reason that its flags alone do not show.
+/// A usage error that clap cannot detect from the flags alone.
 #[derive(Debug)]
 struct Misused(String);
 
@@ -170,7 +170,7 @@ impl fmt::Display for Misused {
 
 impl std::error::Error for Misused {}
 
-/// A signal ended a command before it was done.
+/// The error of a command that a signal stopped.
 #[derive(Debug)]
 struct Stopped(Caught);
 
@@ -187,28 +187,28 @@ fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(1);
     }
     let mut stderr = io::stderr().lock();
-    // Nothing is left to tell it to if stderr is gone.
+    // If stderr is closed, the error cannot be reported anywhere.
     if let Some(problems) = error.downcast_ref::<Problems>() {
         let _ = writeln!(stderr, "tradewind: the settings are wrong:");
         for problem in &problems.0 {
-            // Where a file cannot be read, its parser shows the line.
+            // For a file that cannot be parsed, the parser shows the line.
             for line in problem.to_string().lines() {
                 let _ = writeln!(stderr, "  {}", printable(line));
             }
         }
         return ExitCode::from(2);
     }
-    // What is misused may be a list, a line for each. Elsewhere a line break is one of somebody's name.
-    let text = told(error);
+    // A usage error may be a list with one line per item. Elsewhere a line break belongs to a name and is escaped.
+    let text = error_text(error);
     let lines: Vec<&str> = if error.is::<Misused>() { text.lines().collect() } else { vec![&text] };
     let lines: Vec<_> = lines.into_iter().map(printable).collect();
     let _ = writeln!(stderr, "tradewind: {}", lines.join("\n"));
-    let otherwise = if error.is::<Unknown>() || error.is::<Misused>() { 2 } else { 1 };
-    ExitCode::from(error.downcast_ref::<Stopped>().map_or(otherwise, |Stopped(caught)| caught.exit_status()))
+    let status = if error.is::<Unknown>() || error.is::<Misused>() { 2 } else { 1 };
+    ExitCode::from(error.downcast_ref::<Stopped>().map_or(status, |Stopped(caught)| caught.exit_status()))
 }
 
-/// An error and what caused it, in one line. A cause that is told already is not told again.
-fn told(error: &anyhow::Error) -> String {
+/// An error and its causes in one line. A cause whose text is already included is not repeated.
+fn error_text(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
@@ -225,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// Words as a shell makes them of a line: what stands in quotes is one.
+    /// Splits a line into words as a shell does, with quotes.
     fn words(line: &str) -> Vec<String> {
         let (mut words, mut quote) = (vec![String::new()], None);
         for letter in line.chars() {
@@ -240,14 +240,15 @@ mod tests {
     }
 
     #[test]
-    fn every_command_shows_examples_that_it_understands() {
+    fn every_command_has_examples_that_parse() {
         let mut commands = vec![CommandLine::command()];
         while let Some(command) = commands.pop() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             let lines = help.lines().flat_map(|line| line.split(" | ")).flat_map(|line| line.split(" && "));
             let examples: Vec<&str> =
                 lines.map(str::trim).filter(|line| line.starts_with("tradewind ")).collect();
-            assert!(command.has_subcommands() || !examples.is_empty(), "{} has none", command.get_name());
+            let has_examples = !examples.is_empty();
+            assert!(command.has_subcommands() || has_examples, "{} has no examples", command.get_name());
             for example in examples {
                 let parsed = CommandLine::try_parse_from(words(example));
                 assert!(parsed.is_ok(), "{example}: {}", parsed.unwrap_err());

@@ -1,5 +1,5 @@
-//! Stale-upload expiry: multipart uploads that nobody finished are aborted when they are old enough, so
-//! that their parts do not fill the store forever. Works over the port, thus on any store.
+//! Expiry of stale multipart uploads: unfinished uploads are aborted after a configured age, so that their parts do not
+//! occupy space forever. It uses only the port, so it works on any store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tradewind_core::{
     Address, BucketName, Budget, Clock, Context, ErrorKind, ObjectKey, ObjectStore, Result, Timestamp,
 };
 
-/// Uploads looked at in one call.
-const PAGE: usize = 1000;
-/// How long one round may take.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Uploads per listing request.
+const PAGE_UPLOADS: usize = 1000;
+/// Maximum time of one round.
+const MAX_ROUND_TIME: Duration = Duration::from_secs(600);
 /// The window of a round, which moves no payload.
 const WINDOW_BYTES: usize = 64 << 10;
 
@@ -25,16 +25,16 @@ const WINDOW_BYTES: usize = 64 << 10;
 pub struct Expiry {
     /// The store.
     pub store: Arc<dyn ObjectStore>,
-    /// Where the rounds' windows come from.
+    /// The memory budget that rounds reserve their windows from.
     pub budget: Budget,
-    /// The clock of ages and rounds.
+    /// The clock for ages and intervals.
     pub clock: Arc<dyn Clock>,
-    /// Uploads older than this go. Not zero.
+    /// Uploads older than this are aborted. Not zero.
     pub after: Duration,
 }
 
 impl Expiry {
-    /// Runs a round now and then one every hour, or oftener where uploads expire sooner, until `stop`.
+    /// Runs a round at once, then every hour, or more often if uploads expire sooner, until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let interval = (self.after / 4).clamp(Duration::from_secs(1), Duration::from_secs(3600));
         loop {
@@ -42,7 +42,7 @@ impl Expiry {
                 Ok(0) => {}
                 Ok(uploads) => info!(uploads, "aborted uploads that were not finished in time"),
                 Err(_) if stop.is_cancelled() => return,
-                Err(error) => warn!(%error, "could not expire unfinished uploads; will try again"),
+                Err(error) => warn!(%error, "cannot expire unfinished uploads; retrying later"),
             }
             let next = self.clock.sleep_until(self.clock.now() + interval);
             tokio::select! {
@@ -52,9 +52,9 @@ impl Expiry {
         }
     }
 
-    /// One round over all buckets; the number of uploads aborted.
+    /// Runs one round over all buckets. Returns the number of aborted uploads.
     pub async fn round(&self, stop: &CancellationToken) -> Result<usize> {
-        let deadline = Deadline::after(self.clock.clone(), PATIENCE).with_cancellation(stop.clone());
+        let deadline = Deadline::after(self.clock.clone(), MAX_ROUND_TIME).with_cancellation(stop.clone());
         let window = self.budget.admit(WINDOW_BYTES, &deadline).await?;
         let context = Context::new(deadline, window);
         let age = i64::try_from(self.after.as_millis()).unwrap_or(i64::MAX);
@@ -63,7 +63,7 @@ impl Expiry {
         for bucket in self.store.list_buckets(&context).await? {
             match self.expire_bucket(&context, &bucket.name, oldest_kept).await {
                 Ok(uploads) => aborted += uploads,
-                // The bucket went away in between.
+                // The bucket was deleted concurrently.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -78,7 +78,7 @@ impl Expiry {
         oldest_kept: Timestamp,
     ) -> Result<usize> {
         let mut aborted = 0;
-        let mut request = ListUploads { limit: PAGE, ..ListUploads::default() };
+        let mut request = ListUploads { limit: PAGE_UPLOADS, ..ListUploads::default() };
         loop {
             let before = aborted;
             let page = self.store.list_uploads(context, bucket, &request).await?;
@@ -90,14 +90,15 @@ impl Expiry {
                 let address = Address::new(bucket.clone(), ObjectKey::new(&key)?);
                 match self.store.abort_upload(context, &address, &upload.id).await {
                     Ok(()) => aborted += 1,
-                    // It was completed or aborted in between.
+                    // The upload was completed or aborted concurrently.
                     Err(error) if error.kind() == ErrorKind::NotFound => {}
                     Err(error) => return Err(error),
                 }
             }
             let Some((key, upload)) = page.next else { return Ok(aborted) };
             if aborted > before {
-                // The page's last upload may be gone, and with it the mark to go on behind.
+                // The page's last upload may be aborted, so it cannot serve as a marker: list again from the same
+                // place.
                 continue;
             }
             request.after_key = Some(key);
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn old_uploads_go_and_young_ones_stay() {
+    async fn round_aborts_only_expired_uploads() {
         let clock = SimulatedClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
         let store = MemoryStore::new(clock.clone());
         let expiry = Expiry {
@@ -143,8 +144,8 @@ mod tests {
                 store.create_upload(&context, &address, CreateUpload::default()).await.unwrap();
             }
         };
-        // More than a page of old ones, many of them of one key.
-        for number in 0..PAGE + 50 {
+        // More than a page of old uploads, many of them with the same key.
+        for number in 0..PAGE_UPLOADS + 50 {
             begin(format!("old-{}", number / 300)).await;
         }
         clock.advance(2 * HOUR);
@@ -153,11 +154,11 @@ mod tests {
         let stop = CancellationToken::new();
         assert_eq!(expiry.round(&stop).await.unwrap(), 0);
         clock.advance(23 * HOUR);
-        assert_eq!(expiry.round(&stop).await.unwrap(), PAGE + 50);
+        assert_eq!(expiry.round(&stop).await.unwrap(), PAGE_UPLOADS + 50);
         assert_eq!(uploads(&expiry).await, ["old-1", "young"]);
 
         stop.cancel();
-        assert!(expiry.round(&stop).await.is_err(), "a round ends when it is told to");
+        assert!(expiry.round(&stop).await.is_err(), "a round stops when cancelled");
         expiry.run(stop).await;
     }
 }

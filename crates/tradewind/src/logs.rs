@@ -1,4 +1,4 @@
-//! Logs: to stderr, text where that is a terminal and JSON elsewhere, unless the settings say which.
+//! Logging to stderr: text on a terminal and JSON elsewhere, unless the settings select a format.
 
 use std::env;
 use std::fmt::Debug;
@@ -14,12 +14,12 @@ use tradewind_core::printable;
 
 use crate::settings::{Log, LogFilter, LogFormat, Value as _};
 
-/// Begins to log. Once a process.
+/// Initializes logging. Must be called once per process.
 pub fn begin(settings: &Log) -> anyhow::Result<()> {
     let directives = settings.level.value.directives();
     let mut filter = EnvFilter::try_new(directives).context("log.level")?;
     if !directives.contains("s3s") {
-        // It would log once more, with the answer's body, what the gateway logs already.
+        // s3s would repeat, with the response body, what the gateway already logs.
         filter = filter.add_directive("s3s=off".parse()?);
     }
     let is_text = match settings.format.value {
@@ -31,15 +31,16 @@ pub fn begin(settings: &Log) -> anyhow::Result<()> {
         .with_env_filter(filter)
         .with_span_events(FmtSpan::NONE)
         .with_writer(io::stderr);
-    let begun = if is_text {
+    let initialized = if is_text {
         builder.with_ansi(io::stderr().is_terminal()).fmt_fields(printable_fields()).try_init()
     } else {
         builder.json().flatten_event(true).try_init()
     };
-    begun.map_err(|error| anyhow!("cannot begin to log: {error}"))
+    initialized.map_err(|error| anyhow!("cannot initialize logging: {error}"))
 }
 
-/// Fields as text, with control characters escaped: keys and messages of stores are among them. (JSON escapes by itself.)
+/// Formats fields as text with control characters escaped, because keys and messages of stores are among them. (JSON
+/// escapes them itself.)
 fn printable_fields() -> impl for<'writer> FormatFields<'writer> + 'static {
     let format = |writer: &mut Writer<'_>, field: &Field, value: &dyn Debug| {
         let text = format!("{value:?}");
@@ -54,10 +55,11 @@ fn printable_fields() -> impl for<'writer> FormatFields<'writer> + 'static {
     debug_fn(format).delimited(" ")
 }
 
-/// The variable that has commands log more; for `serve` it is the setting of that name.
+/// The variable that sets the log level of commands; for `serve` it is the setting of that name.
 const LEVEL_VARIABLE: &str = "TRADEWIND_LOG_LEVEL";
 
-/// Begins the log of a command that serves nothing: what it warns of, one line each, or what the variable says, with the time.
+/// Initializes logging of commands other than `serve`: warnings without a timestamp, or the level of the variable with
+/// one.
 pub fn begin_quietly() {
     let wanted = env::var(LEVEL_VARIABLE).ok().map(|text| LogFilter::parse(&text));
     let known = wanted.as_ref().and_then(|wanted| wanted.as_ref().ok());
@@ -65,13 +67,13 @@ pub fn begin_quietly() {
     let filter = EnvFilter::new(format!("{directives},s3s=off"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
     let log = log.fmt_fields(printable_fields());
-    // Where there is one already, that one is told.
+    // An existing subscriber stays.
     let _ = match known {
         Some(_) => log.try_init(),
         None => log.without_time().with_target(false).try_init(),
     };
     if let Some(Err(wrong)) = wanted {
-        tracing::warn!("{LEVEL_VARIABLE}: {wrong}; what is logged is as without it");
+        tracing::warn!("{LEVEL_VARIABLE}: {wrong}; the variable is ignored");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Places as commands name them: `s3://bucket/key` and the same with the name of another store, a path, or `-` for
-//! standard input and output. Which stores there are is not known here.
+//! Parses locations on the command line: `s3://bucket/key` or the same with another store's name, a path, or `-` for
+//! standard input or output. Whether the store exists is checked elsewhere.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use std::str::FromStr;
 use anyhow::bail;
 use tradewind_core::BucketName;
 
-/// Where something is or goes.
+/// A source or destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// Objects whose keys begin with this, or the one that has it.
+    /// The object with this key, or all objects with this prefix.
     Objects(ObjectsPlace),
     /// A file or a directory.
     Path(PathBuf),
@@ -19,7 +19,7 @@ pub enum Place {
     Standard,
 }
 
-/// A bucket and the beginning of keys in it.
+/// A bucket, and a key or prefix in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectsPlace {
     /// The name of the store.
@@ -30,17 +30,17 @@ pub struct ObjectsPlace {
     pub key: String,
 }
 
-/// A store as a whole, or something in it.
+/// A whole store, or a location in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StorePlace {
-    /// All buckets of the store that has this name.
+    /// All buckets of the store with this name.
     Buckets(String),
-    /// What is in a bucket.
+    /// Objects in a bucket.
     Objects(ObjectsPlace),
 }
 
 impl Place {
-    /// The name of the store, where the place is in one.
+    /// The name of the store; `None` for a path or standard input or output.
     #[must_use]
     pub fn scheme(&self) -> Option<&str> {
         match self {
@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-/// What stands before and behind the `://` of a place in a store. What holds a slash before it is a path.
+/// Splits a location at `://` into store and rest; `None` for a path, such as one with a slash before `://`.
 fn split(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once("://")?;
     let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -67,7 +67,7 @@ impl FromStr for Place {
         }
         match split(text) {
             Some((scheme, rest)) => Ok(Self::Objects(parse_objects(scheme, rest)?)),
-            None if text.is_empty() => bail!("a place is empty; write s3://BUCKET/KEY, a path, or -"),
+            None if text.is_empty() => bail!("the location is empty; write s3://BUCKET/KEY, a path, or -"),
             None => Ok(Self::Path(PathBuf::from(text))),
         }
     }
@@ -98,7 +98,7 @@ impl FromStr for StorePlace {
 fn parse_objects(scheme: &str, rest: &str) -> anyhow::Result<ObjectsPlace> {
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
     if bucket.is_empty() {
-        bail!("{scheme}://{rest} names no bucket; write {scheme}://BUCKET/KEY");
+        bail!("{scheme}://{rest} has no bucket; write {scheme}://BUCKET/KEY");
     }
     let bucket = BucketName::new(bucket).map_err(|e| anyhow::anyhow!("{scheme}://{rest}: {e}"))?;
     Ok(ObjectsPlace { scheme: scheme.to_owned(), bucket, key: key.to_owned() })
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places() {
+    fn locations_parse_or_fail() {
         let place = |text: &str| text.parse::<Place>();
         assert_eq!(place("-").unwrap(), Place::Standard);
         assert_eq!(place("a/b").unwrap(), Place::Path("a/b".into()));

@@ -1,5 +1,5 @@
-//! Profiles: what `tradewind tune` found out about stores, one file each, which a person can read, edit, copy and remove. Whatever
-//! follows from them is worked out when they are read.
+//! Profiles: the measurements of stores by `tradewind tune`, one TOML file per store, which users may read, edit, copy
+//! and remove. Plans and models are computed when a profile is read, and are not stored.
 
 mod carried;
 pub mod here;
@@ -18,39 +18,39 @@ use tradewind_model::tune::{Belief, Sample, Surface};
 
 pub use carried::Known;
 
-/// What is known of one store.
+/// The measurements of one store.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Profile {
-    /// Which store, as it calls itself.
+    /// The debug name of the store.
     pub store: String,
-    /// When it was made, RFC 3339.
+    /// When it was measured, RFC 3339.
     pub made: String,
-    /// The machine that it was made on.
+    /// Description of the client machine.
     pub client: String,
-    /// Processors of that machine.
+    /// CPUs of the client.
     pub cores: usize,
-    /// Its memory, in bytes.
+    /// Memory of the client, in bytes.
     pub memory: Option<u64>,
-    /// Bytes a second that its storage took, where objects were files there.
+    /// Write throughput of the client's storage in bytes per second, if objects were written to files.
     pub storage: Option<f64>,
-    /// Bytes a second of its link towards the store, as the system has it: what lies behind may be narrower.
+    /// Nominal speed of the client's network interface in bytes per second; the path beyond may be slower.
     pub link: Option<f64>,
-    /// A round trip, in seconds.
+    /// RTT to the store, in seconds.
     pub round_trip: Option<f64>,
-    /// Samples of uploads: those of probes, then those that transfers saw, the newest last.
+    /// Samples of uploads: those of probes, then those observed by transfers, oldest first.
     pub upload: Vec<Sample>,
-    /// The same of downloads.
+    /// Samples of downloads, in the same order.
     pub download: Vec<Sample>,
 }
 
 impl Profile {
-    /// What is believed before any sample.
+    /// The prior, before any sample.
     #[must_use]
     pub fn belief(&self) -> Belief {
         self.round_trip.map_or_else(Belief::default, |seconds| Belief::default().with_round_trip(seconds))
     }
 
-    /// What was measured of a direction.
+    /// The samples of a direction.
     #[must_use]
     pub fn samples(&self, direction: Direction) -> &[Sample] {
         match direction {
@@ -59,7 +59,7 @@ impl Profile {
         }
     }
 
-    /// The client that it was made on, and its way to the store.
+    /// The client and the network path on which it was measured.
     #[must_use]
     pub fn made_on(&self) -> Client {
         Client {
@@ -70,14 +70,14 @@ impl Profile {
         }
     }
 
-    /// What follows from a direction's samples, if there are any.
+    /// The surface fitted to a direction's samples; `None` without samples.
     #[must_use]
     pub fn surface(&self, direction: Direction) -> Option<Surface> {
         let samples = self.samples(direction);
         (!samples.is_empty()).then(|| Surface::corrected(self.belief(), samples))
     }
 
-    /// What follows from it, of uploads and of downloads, as far as it has samples of them.
+    /// The surfaces of uploads and downloads, as far as there are samples.
     #[must_use]
     pub fn surfaces(&self) -> Vec<Surface> {
         [Direction::Write, Direction::Read]
@@ -87,7 +87,7 @@ impl Profile {
     }
 }
 
-/// The host in what a store calls itself, without scheme and port.
+/// The host in the debug name of a store, without scheme and port.
 #[must_use]
 pub fn host(store: &str) -> &str {
     let inner = store.split_once('(').map_or(store, |(_, inner)| inner.trim_end_matches(')'));
@@ -99,19 +99,19 @@ pub fn host(store: &str) -> &str {
     address.split_once(':').map_or(address, |(host, _)| host)
 }
 
-/// A profile and the file that it is kept in.
+/// A profile and its file.
 #[derive(Debug, Clone)]
 pub struct Kept {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What it says.
+    /// The profile.
     pub profile: Profile,
-    /// What it says that means nothing, by line.
+    /// Messages about the parts of the file that were ignored, with line numbers.
     pub wrong: Vec<String>,
 }
 
 impl Kept {
-    /// Tells on standard error what is wrong with it.
+    /// Prints the messages to stderr.
     pub fn warn(&self) {
         self.wrong.iter().for_each(|why| warn(&self.path, why));
     }
@@ -124,7 +124,7 @@ pub struct Profiles {
 }
 
 impl Profiles {
-    /// Where data of users belong on this system; `None` where that cannot be said.
+    /// Finds the user's data directory; `None` if neither `XDG_DATA_HOME` nor `HOME` is an absolute path.
     #[must_use]
     pub fn find() -> Option<Self> {
         let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -132,13 +132,13 @@ impl Profiles {
         Some(Self { directory: data.join("tradewind/profiles") })
     }
 
-    /// Whether there is one at all.
+    /// Returns true if there is any profile.
     #[must_use]
     pub fn has_any(&self) -> bool {
         fs::read_dir(&self.directory).is_ok_and(|mut entries| entries.next().is_some())
     }
 
-    /// The file of a store.
+    /// The path of a store's profile.
     #[must_use]
     pub fn path(&self, store: &str) -> PathBuf {
         let safe = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
@@ -146,7 +146,7 @@ impl Profiles {
         self.directory.join(format!("{}.toml", name.trim_matches('_')))
     }
 
-    /// Keeps one: whole, or as it was before.
+    /// Saves a profile atomically. Returns its path.
     pub fn keep(&self, profile: &Profile) -> io::Result<PathBuf> {
         let path = self.path(&profile.store);
         fs::create_dir_all(&self.directory)?;
@@ -154,7 +154,8 @@ impl Profiles {
         self.replace(profile).map(|()| path)
     }
 
-    /// Nobody else changes any until this is dropped. Where the file system has no locks, whoever comes last counts.
+    /// Locks the directory against other writers until the result is dropped. On a file system without locks, the last
+    /// writer wins.
     fn alone(&self) -> io::Result<fs::File> {
         let directory = fs::File::open(&self.directory)?;
         let _ = directory.lock();
@@ -173,7 +174,7 @@ impl Profiles {
         kept
     }
 
-    /// All of them, by the names of their files. What is no profile is left out where it names no store.
+    /// All profiles, sorted by file name.
     #[must_use]
     pub fn all(&self) -> Vec<Kept> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
@@ -183,22 +184,22 @@ impl Profiles {
         paths.into_iter().filter_map(read).collect()
     }
 
-    /// What was found of a store. What cannot be read is told on standard error and left out.
+    /// The profile of a store, if any. Parts that cannot be parsed are reported on stderr and ignored.
     #[must_use]
     pub fn of(&self, store: &str) -> Option<Profile> {
         let kept = read(self.path(store))?;
         kept.warn();
-        // Two names may make one file.
+        // Two names may map to the same file name.
         (kept.profile.store == store).then_some(kept.profile)
     }
 
-    /// Forgets one.
+    /// Deletes a profile.
     pub fn forget(kept: &Kept) -> io::Result<()> {
         fs::remove_file(&kept.path)
     }
 }
 
-/// What a file holds; `None` where there is none.
+/// Reads a profile; `None` if the file does not exist.
 fn read(path: PathBuf) -> Option<Kept> {
     let (profile, wrong) = match fs::read_to_string(&path) {
         Ok(text) => Profile::of_text(&text),
@@ -209,7 +210,7 @@ fn read(path: PathBuf) -> Option<Kept> {
 }
 
 fn tempfile_beside(path: &Path) -> io::Result<(PathBuf, fs::File)> {
-    // Processes of two machines may have one number and one home.
+    // A random suffix, because processes on two machines may have the same id and share a home directory.
     let chance = getrandom::u32().map_err(|e| io::Error::other(e.to_string()))?;
     let beside = path.with_extension(format!("toml.{}-{chance:08x}", std::process::id()));
     let file = fs::File::create_new(&beside)?;
@@ -217,8 +218,8 @@ fn tempfile_beside(path: &Path) -> io::Result<(PathBuf, fs::File)> {
 }
 
 fn warn(path: &Path, why: &str) {
-    // Where nobody reads it, nothing else is lost.
-    let line = format!("tradewind: {}: {why}; it is left out", path.display());
+    // A failure to print the warning is ignored.
+    let line = format!("tradewind: {}: {why}; it is ignored", path.display());
     let _ = writeln!(io::stderr(), "{}", printable(&line));
 }
 
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_follows() {
+    fn plan_follows_from_the_surfaces() {
         use tradewind_model::plan::Plan;
         let plan = Plan::default().tuned(&profile().surfaces());
         assert!(plan.parallel(4096) > 32 && plan.parallel(8 << 20) < 32, "{plan:?}");
@@ -260,19 +261,19 @@ mod tests {
     }
 
     #[test]
-    fn files_are_kept_by_store() {
+    fn keep_saves_one_file_per_store() {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().join("some/where") };
         assert_eq!(profiles.of("S3Store(http://here:9000)"), None);
         let path = profiles.keep(&profile()).unwrap();
         assert_eq!(profiles.of("S3Store(http://here:9000)"), Some(profile()));
         assert_eq!(path.file_name().unwrap(), "S3Store_http___here_9000.toml");
-        // Another store whose name makes the same file is another store.
+        // A store with the same file name but another name is not found.
         assert_eq!(profiles.of("S3Store_http___here:9000_"), None);
     }
 
     #[test]
-    fn hosts_are_found_in_names() {
+    fn host_is_parsed_from_debug_names() {
         for (store, named) in [
             ("S3Store(10.77.0.1:9000)", "10.77.0.1"),
             ("S3Store(s3.eu-west-1.example.com)", "s3.eu-west-1.example.com"),

@@ -1,4 +1,4 @@
-//! An S3 store that commands without a server speak with, as the AWS CLI would find it.
+//! Options of the S3 store for commands without a server, resolved like the AWS CLI.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use crate::aws::{self, Access, Inputs, Problem};
 
-/// What the command line says about the store, before everything that is found elsewhere.
+/// Command-line flags about the store. They override every other source.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
     /// `--profile`.
@@ -22,10 +22,10 @@ pub struct Overrides {
     pub is_anonymous: bool,
 }
 
-/// What is to be known of the S3 store that flags, environment and `~/.aws` name. Runs a `credential_process` where there is one.
+/// Resolves the S3 store's options from flags, environment and `~/.aws`. Runs a `credential_process` if configured.
 pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
     let mut inputs = Inputs::gather(overrides.profile.as_deref())?;
-    // As if they were set for this command alone: the variables that come before all others.
+    // Flags act like the variables with the highest precedence.
     for (variable, value) in
         [("AWS_ENDPOINT_URL_S3", &overrides.endpoint_url), ("AWS_REGION", &overrides.region)]
     {
@@ -56,14 +56,13 @@ pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
     Ok(options)
 }
 
-/// Finds credentials as they were found before: a program is run again, and files are read that somebody may have
-/// written anew.
+/// Renews credentials by resolving them again: runs the program, and reads the files, which may have changed.
 struct Again {
     inputs: Inputs,
 }
 
 impl fmt::Debug for Again {
-    /// Without the variables, some of which are secrets.
+    /// Omits the variables, some of which are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Again")
     }
@@ -81,7 +80,7 @@ impl Issuer for Again {
             let what = format!("the credentials cannot be renewed: {problem}");
             Error::with_source(Reason::AccessDenied, what, problem)
         };
-        let none = || Error::new(Reason::AccessDenied, "there are no credentials any more");
+        let none = || Error::new(Reason::AccessDenied, "the credentials are no longer configured");
         found.map_err(refused)?.ok_or_else(none)
     }
 }

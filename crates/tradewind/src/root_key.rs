@@ -1,8 +1,8 @@
-//! The root key that is made at the first start: kept in the data directory with mode 0600, in the two
-//! variables that S3 clients read, so that `export $(cat DIR/root-key)` is all a shell needs.
+//! The root key, created at the first start. It is stored in the data directory with mode 0600, as the two variables
+//! that S3 clients read, so that a shell only needs `export $(cat DIR/root-key)`.
 //!
-//! The file appears whole or not at all: it is written beside its place, synced, renamed, and the
-//! directory is synced. The caller holds the store's lock, so that two starts cannot race.
+//! The file is created atomically: it is written under another name, synced and renamed, then the directory is synced.
+//! The caller holds the store's lock, so that two starts cannot race.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -21,25 +21,25 @@ const SECRET: &str = "AWS_SECRET_ACCESS_KEY";
 /// Letters that need no quoting anywhere a key is pasted.
 const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
-/// A root key and whether it was made just now.
+/// A root key.
 #[derive(Debug)]
 pub struct KeptKey {
     /// The public half.
     pub id: String,
     /// The secret half.
     pub secret: Secret,
-    /// Made by this call: the moment to print it.
+    /// It was created by this call, so it must be printed now.
     pub is_new: bool,
 }
 
-/// Reads the key kept in `directory`, or makes one.
+/// Reads the key in `directory`, or creates one. Fails if other users can read the file.
 pub fn load_or_create(directory: &Path) -> anyhow::Result<KeptKey> {
     let path = directory.join(FILE_NAME);
     match fs::read_to_string(&path) {
         Ok(text) => {
             let (id, secret) = parse(&text).with_context(|| {
                 format!(
-                    "{} does not hold a key; restore it, or delete it to have a new key made",
+                    "{} contains no valid key; restore it, or delete it to create a new key",
                     path.display()
                 )
             })?;
@@ -59,7 +59,7 @@ pub fn load_or_create(directory: &Path) -> anyhow::Result<KeptKey> {
             let secret = random_text(40)?;
             let text = format!("{ID}={id}\n{SECRET}={secret}\n");
             write_whole(directory, &path, &text)
-                .with_context(|| format!("cannot keep the root key in {}", path.display()))?;
+                .with_context(|| format!("cannot store the root key in {}", path.display()))?;
             Ok(KeptKey { id, secret: Secret::new(secret), is_new: true })
         }
         Err(error) => Err(error).with_context(|| format!("cannot read the root key in {}", path.display())),
@@ -78,7 +78,7 @@ fn parse(text: &str) -> anyhow::Result<(String, Secret)> {
 
 fn write_whole(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
     let draft = directory.join(format!("{FILE_NAME}.new"));
-    // A draft of a start that was cut off may lie there.
+    // A draft of an interrupted start may exist.
     match fs::remove_file(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -95,7 +95,7 @@ fn write_whole(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
 fn random_text(length: usize) -> anyhow::Result<String> {
     let mut bytes = vec![0; length];
     getrandom::fill(&mut bytes)
-        .map_err(|error| anyhow!("the system gave no randomness for a key: {error}"))?;
+        .map_err(|error| anyhow!("the system's random number generator failed: {error}"))?;
     Ok(bytes.into_iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect())
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn made_once_and_private() {
+    fn key_is_created_once_with_mode_0600() {
         let directory = tempfile::tempdir().unwrap();
         let made = load_or_create(directory.path()).unwrap();
         assert!(made.is_new && made.id.len() == 20 && made.secret.reveal().len() == 40);
@@ -116,11 +116,11 @@ mod tests {
     }
 
     #[test]
-    fn a_spoilt_or_open_file_is_refused() {
+    fn invalid_or_readable_key_file_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE_NAME);
         fs::write(&path, "nothing\n").unwrap();
-        assert!(load_or_create(directory.path()).unwrap_err().to_string().contains("does not hold a key"));
+        assert!(load_or_create(directory.path()).unwrap_err().to_string().contains("contains no valid key"));
         fs::remove_file(&path).unwrap();
         load_or_create(directory.path()).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();

@@ -1,9 +1,8 @@
-//! The settings: plain data out of the TOML file, the environment and the flags, each value with the
-//! place it came from. This module is the only one that reads any of the three; what clients of S3 are set
-//! up with elsewhere is read in `aws`.
+//! The settings: plain data from the TOML file, the environment and the flags, each value with its source.
+//! Only this module reads these three. The configuration files of other S3 clients are read in `aws`.
 //!
-//! A flag covers a variable, a variable covers the file, the file covers the default. Unknown keys are
-//! refused with the nearest known one named. Secrets are never shown.
+//! A flag overrides an environment variable, a variable the file, and the file the default. Unknown keys are rejected;
+//! the message suggests the nearest known one. Secrets are never printed.
 
 mod access;
 mod document;
@@ -41,33 +40,33 @@ pub use value::{
 
 use document::Table;
 
-/// The variable that names the settings file where no flag does.
+/// The environment variable with the path of the settings file, unless a flag gives it.
 const CONFIG_VARIABLE: &str = "TRADEWIND_CONFIG";
 
-/// A flag that covers a setting.
+/// A flag on the command line that overrides a setting.
 #[derive(Debug, Clone)]
 pub struct Given {
-    /// The setting's name, `server.listen`.
+    /// The name of the setting, such as `server.listen`.
     pub setting: &'static str,
-    /// The flag, `--listen`.
+    /// The flag, such as `--listen`.
     pub flag: &'static str,
-    /// What was written behind it.
+    /// The argument of the flag.
     pub value: String,
 }
 
-/// Everything that settings are read from.
+/// The inputs from which settings are read.
 #[derive(Debug, Clone, Default)]
 pub struct Inputs {
-    /// The settings file, with its text.
+    /// The path and text of the settings file.
     pub file: Option<(PathBuf, String)>,
-    /// The variables that begin with `TRADEWIND_`.
+    /// The environment variables that start with `TRADEWIND_`.
     pub environment: BTreeMap<String, String>,
     /// The flags.
     pub flags: Vec<Given>,
 }
 
 impl Inputs {
-    /// Reads the process's environment and the file that `config` or the environment names.
+    /// Reads the environment of the process, and the settings file given by `config` or the environment.
     pub fn gather(config: Option<PathBuf>, flags: Vec<Given>) -> Result<Self, Problems> {
         let mut problems = Problems::default();
         let mut environment = BTreeMap::new();
@@ -104,7 +103,7 @@ impl Inputs {
         self.environment.get(name).map(String::as_str)
     }
 
-    /// The directory that relative paths of the file start in.
+    /// The directory that relative paths in the file refer to.
     fn file_directory(&self) -> Option<&Path> {
         self.file.as_ref()?.0.parent()
     }
@@ -113,16 +112,16 @@ impl Inputs {
 /// All settings, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The single-valued ones.
+    /// The single-valued settings.
     pub scalars: Scalars,
     /// Stores, volumes, buckets, access keys.
     pub named: Named,
-    /// The root key, where it is set.
+    /// The root key, if it is set.
     pub root_key: Option<RootKey>,
 }
 
 impl Settings {
-    /// Reads and validates; all problems at once.
+    /// Reads and validates all settings. Returns all problems at once.
     pub fn read(inputs: &Inputs) -> Result<Self, Problems> {
         let mut problems = Problems::default();
         let mut root = match &inputs.file {
@@ -140,8 +139,8 @@ impl Settings {
         problems.or(settings)
     }
 
-    /// The store that is served: the one that is named, or the only one. `None`: an embedded one in `data`, unless there
-    /// are several, which [`check_served`](Self::check_served) refuses.
+    /// The store to serve: the one named by `server.store`, or the only one. `None` stands for an embedded store in
+    /// `data`, or for several stores without a choice, which [`check_served`](Self::check_served) rejects.
     #[must_use]
     pub fn served(&self) -> Option<&Store> {
         match (&self.scalars.server.store.value, self.named.stores.as_slice()) {
@@ -151,12 +150,12 @@ impl Settings {
         }
     }
 
-    /// Refuses to choose one of several stores to serve.
+    /// Fails if several stores are configured and none is chosen.
     pub fn check_served(&self) -> Result<(), Problems> {
         let mut problems = Problems::default();
         if let (None, [first, second, ..]) = (self.served(), self.named.stores.as_slice()) {
             let message = format!(
-                "there are several stores, of which one can be served so far; say which: server.store = {:?}",
+                "several stores are configured; choose the one to serve: server.store = {:?}",
                 first.name.value
             );
             problems.add(&second.name.source, message);
@@ -164,7 +163,7 @@ impl Settings {
         problems.or(())
     }
 
-    /// The directory of the store that is served, where it has one.
+    /// The directory of the served store, if it is a local one.
     #[must_use]
     pub fn store_directory(&self) -> Option<&Path> {
         match self.served().map(|store| &store.kind) {
@@ -174,8 +173,7 @@ impl Settings {
         }
     }
 
-    /// The directory where a generated root key is kept: `data`, but beside the configured store's
-    /// bytes where only that was set.
+    /// The directory of a generated root key: `data`, or the directory of the configured store if only that is set.
     #[must_use]
     pub fn data_directory(&self) -> &Path {
         match self.served().map(|store| &store.kind) {
@@ -217,7 +215,7 @@ impl Settings {
             let source = &lanes.first_clients.source;
             problems.add(source, "lanes.first_clients needs lanes: set lanes.enabled = true");
         }
-        self.check_first_clients(problems);
+        self.check_priority_clients(problems);
         let limits = &self.scalars.limits;
         for (name, span) in [
             ("header_time", &limits.header_time),
@@ -231,27 +229,27 @@ impl Settings {
                 problems.add(&span.source, format!("limits.{name} must be longer than 0"));
             }
         }
-        const LEAST_HEADER: ByteSize = ByteSize(8 << 10);
-        if limits.header_size.value < LEAST_HEADER {
+        const MIN_HEADER_SIZE: ByteSize = ByteSize(8 << 10);
+        if limits.header_size.value < MIN_HEADER_SIZE {
             problems.add(
                 &limits.header_size.source,
-                format!("limits.header_size must be at least {LEAST_HEADER}"),
+                format!("limits.header_size must be at least {MIN_HEADER_SIZE}"),
             );
         }
-        const LEAST_BUDGET: ByteSize = ByteSize(16 << 20);
+        const MIN_BUDGET: ByteSize = ByteSize(16 << 20);
         let budget = &self.scalars.memory.budget;
-        if budget.value < LEAST_BUDGET {
-            problems.add(&budget.source, format!("memory.budget must be at least {LEAST_BUDGET}"));
+        if budget.value < MIN_BUDGET {
+            problems.add(&budget.source, format!("memory.budget must be at least {MIN_BUDGET}"));
         }
         if let Some(root) = &self.root_key
             && let Some(key) = self.named.access_keys.iter().find(|key| key.id.value == root.id.value)
         {
-            problems.add(&key.id.source, format!("{:?} is the root key's id already", key.id.value));
+            problems.add(&key.id.source, format!("{:?} is already the id of the root key", key.id.value));
         }
     }
 
-    /// Who goes first must be somebody.
-    fn check_first_clients(&self, problems: &mut Problems) {
+    /// Checks that the clients of high priority have access keys.
+    fn check_priority_clients(&self, problems: &mut Problems) {
         let named = self.named.access_keys.iter().map(|key| &key.id);
         let known: Vec<&str> =
             self.root_key.iter().map(|root| &root.id).chain(named).map(|id| id.value.as_str()).collect();

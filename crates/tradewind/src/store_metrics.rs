@@ -1,7 +1,7 @@
-//! What is known of stores, declared here with unit and labels, and written as Prometheus text.
+//! The metrics of stores, declared with unit and labels, and rendered as Prometheus text.
 //!
-//! Labels are the store's name in the settings, the kind of request, how it ended, which way bytes go and the class of
-//! sizes: at most some 800 series of a store, of which only those come that there were requests for.
+//! Labels are the store's name in the settings, the operation, the outcome, the direction of bytes, and the size class.
+//! That is at most about 800 series per store; only those with requests are rendered.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -16,52 +16,52 @@ use crate::plans::Source;
 const REQUESTS: Metric = Metric {
     name: "tradewind_store_requests_total",
     kind: "counter",
-    help: "Requests to the store that ended, by kind and by how: done, refused (as it has to be), given_up by \
-           whoever asked, or failed: busy, unavailable, late, corrupt, internal.",
+    help: "Completed requests to the store, by operation and outcome: done, refused (a correct error response, such as \
+           not found), given_up (cancelled by the caller), or a failure: busy, unavailable, late (timed out), corrupt, \
+           internal.",
 };
 const IN_FLIGHT: Metric = Metric {
     name: "tradewind_store_requests_in_flight",
     kind: "gauge",
-    help: "Requests to the store under way, by kind.",
+    help: "Requests to the store in flight, by operation.",
 };
-const SECONDS: Metric = Metric {
+const REQUEST_SECONDS: Metric = Metric {
     name: "tradewind_store_request_seconds",
     kind: "summary",
-    help: "How long requests that were done were waited for, in seconds, by kind and largest size; quantiles are \
-           those of the last minute.",
+    help: "Latency of successful requests to the store in seconds, without time spent waiting for a slow client, by \
+           operation and maximum size; quantiles are over the last minute.",
 };
 const FIRST_BYTE: Metric = Metric {
     name: "tradewind_store_first_byte_seconds",
     kind: "summary",
-    help: "How long the first byte of a read, or the answer behind the last byte of a write, was waited for, in \
-           seconds, by kind and largest size; quantiles are those of the last minute.",
+    help: "Seconds until the first byte of a read, or from the last byte of a write to the response, by operation and \
+           maximum size; quantiles are over the last minute.",
 };
 const BYTES: Metric = Metric {
     name: "tradewind_store_bytes_total",
     kind: "counter",
-    help: "Bytes of objects read from the store and written to it.",
+    help: "Object bytes read from the store and written to it, by direction.",
 };
 const RATE: Metric = Metric {
     name: "tradewind_store_bytes_per_second",
     kind: "gauge",
-    help: "Bytes of objects a second over the last five seconds, read and written.",
+    help: "Object bytes per second over the last five seconds, by direction.",
 };
-const AGE: Metric = Metric {
+const SAMPLE_AGE: Metric = Metric {
     name: "tradewind_store_sample_age_seconds",
     kind: "gauge",
-    help: "Seconds since a request last told how long it takes, by kind.",
+    help: "Seconds since the last completed request, by operation.",
 };
 
-const AT_A_TIME: Metric = Metric {
+const PLAN_REQUESTS: Metric = Metric {
     name: "tradewind_plan_requests",
     kind: "gauge",
-    help: "Requests that carry objects at a time, at the most, by largest size and by what that follows from: a \
-           profile of the store, one that is scaled, or the default where nothing is known.",
+    help: "Maximum concurrent data requests by maximum size. Label from: profile, scaled (a scaled profile), or default.",
 };
-const AHEAD: Metric = Metric {
+const PLAN_AHEAD_BYTES: Metric = Metric {
     name: "tradewind_plan_ahead_bytes",
     kind: "gauge",
-    help: "Bytes of large objects that are held now, fetched ahead of whoever reads them.",
+    help: "Bytes of large objects in memory that were read ahead of the client.",
 };
 
 const QUANTILES: [(&str, f64); 3] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99)];
@@ -83,9 +83,9 @@ impl Metric {
     }
 }
 
-/// Appends what the model knows at `now` of the store of this name.
+/// Appends the metrics of the store with this name at the time `now`.
 pub fn render(name: &str, model: &StoreModel, now: Duration, out: &mut String) {
-    let store = format!("store=\"{}\"", escaped(name));
+    let store = format!("store=\"{}\"", escape_label(name));
     let used: Vec<Operation> = Operation::ALL.into_iter().filter(|kind| is_used(model, *kind)).collect();
     let of = |operation: Operation| format!("{store},operation=\"{}\"", operation.name());
 
@@ -104,11 +104,11 @@ pub fn render(name: &str, model: &StoreModel, now: Duration, out: &mut String) {
     }
     let times: Vec<(String, Times)> = used
         .iter()
-        .map(|operation| (sized(*operation, of(*operation)), model.times(now, *operation)))
+        .map(|operation| (size_labels(*operation, of(*operation)), model.times(now, *operation)))
         .collect();
-    SECONDS.head(out);
+    REQUEST_SECONDS.head(out);
     for (labels, alike) in each(&times) {
-        summary(&SECONDS, out, labels, alike, &alike.service, alike.done);
+        summary(&REQUEST_SECONDS, out, labels, alike, &alike.service, alike.done);
     }
     FIRST_BYTE.head(out);
     for (labels, alike) in each(&times).filter(|(_, alike)| alike.answered.count > 0) {
@@ -124,28 +124,28 @@ pub fn render(name: &str, model: &StoreModel, now: Duration, out: &mut String) {
             }
         }
     }
-    AGE.head(out);
+    SAMPLE_AGE.head(out);
     for operation in &used {
         if let Some(age) = model.age(now, *operation) {
-            AGE.line(out, "", &of(*operation), age.as_secs_f64());
+            SAMPLE_AGE.line(out, "", &of(*operation), age.as_secs_f64());
         }
     }
 }
 
-/// Appends the plan that the store of this name is read under.
+/// Appends the metrics of the plan by which the store with this name is read.
 pub fn render_plan(name: &str, planned: &Planned, source: &Source, out: &mut String) {
-    let store = format!("store=\"{}\"", escaped(name));
-    AT_A_TIME.head(out);
+    let store = format!("store=\"{}\"", escape_label(name));
+    PLAN_REQUESTS.head(out);
     for sizes in SizeClass::all() {
-        let (size, bytes) = (of_class(sizes), sizes.most_bytes().unwrap_or(u64::MAX));
+        let (size, bytes) = (size_label(sizes), sizes.most_bytes().unwrap_or(u64::MAX));
         let labels = format!("{store},from=\"{}\",up_to_bytes=\"{size}\"", source.word());
-        AT_A_TIME.line(out, "", &labels, planned.plan().parallel(bytes));
+        PLAN_REQUESTS.line(out, "", &labels, planned.plan().parallel(bytes));
     }
-    AHEAD.head(out);
-    AHEAD.line(out, "", &store, planned.held_ahead());
+    PLAN_AHEAD_BYTES.head(out);
+    PLAN_AHEAD_BYTES.line(out, "", &store, planned.held_ahead());
 }
 
-fn of_class(sizes: SizeClass) -> String {
+fn size_label(sizes: SizeClass) -> String {
     sizes.most_bytes().map_or("+Inf".to_owned(), |most| most.to_string())
 }
 
@@ -153,8 +153,8 @@ fn is_used(model: &StoreModel, operation: Operation) -> bool {
     model.all_outcomes(operation) != Default::default() || model.in_flight(operation) > 0
 }
 
-/// The beginning of labels, where a size follows or not.
-fn sized(operation: Operation, labels: String) -> String {
+/// Labels of an operation, ending in `up_to_bytes=` if the operation has a size.
+fn size_labels(operation: Operation, labels: String) -> String {
     if operation.has_size() { format!("{labels},up_to_bytes=") } else { labels }
 }
 
@@ -162,10 +162,10 @@ fn each(times: &[(String, Times)]) -> impl Iterator<Item = (&str, &Alike)> {
     times.iter().flat_map(|(labels, times)| times.classes().iter().map(move |alike| (labels.as_str(), alike)))
 }
 
-/// A quantile that nothing is known of is not a number, as Prometheus has it.
+/// Writes a summary. An unknown quantile is NaN, as Prometheus requires.
 fn summary(metric: &Metric, out: &mut String, labels: &str, alike: &Alike, times: &Spread, total: Total) {
     let labels = if labels.ends_with('=') {
-        format!("{labels}\"{}\"", of_class(alike.sizes))
+        format!("{labels}\"{}\"", size_label(alike.sizes))
     } else {
         labels.to_owned()
     };
@@ -177,8 +177,8 @@ fn summary(metric: &Metric, out: &mut String, labels: &str, alike: &Alike, times
     metric.line(out, "_count", &labels, total.count);
 }
 
-/// A label's value.
-fn escaped(text: &str) -> String {
+/// Escapes the value of a label.
+fn escape_label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn text_form() {
+    fn render_writes_prometheus_text() {
         let (model, second) = (StoreModel::new(), Duration::from_secs(1));
         for bytes in [10, 4096, 1 << 30] {
             let request = model.begin(Operation::Get);
@@ -239,7 +239,7 @@ mod tests {
         assert!((quantile(&text, get) - 0.004).abs() < 0.004 / 16.0);
         assert!(!text.contains("first_byte_seconds{store=\"a \\\"b\\\"\",operation=\"head\""));
         let later = render(Duration::from_secs(100));
-        assert!(quantile(&later, get).is_nan(), "a minute later nobody knows");
+        assert!(quantile(&later, get).is_nan(), "after a minute without requests it is unknown");
         assert!(later.contains("_count{store=\"a \\\"b\\\"\",operation=\"get\",up_to_bytes=\"4096\"} 2"));
         model.end(second, underway, End::Refused);
     }

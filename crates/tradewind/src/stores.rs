@@ -1,8 +1,8 @@
-//! The stores that commands without a server speak with, by what stands before `://` in a place: `s3` and `swift` as
-//! the users of those have them set up, and each `[store.NAME]` of a settings file by its name.
+//! The stores of commands without a server, by the part of a location before `://`: `s3` and `swift`, configured like
+//! their usual clients, and each `[store.NAME]` of a settings file.
 //!
-//! A name always means the store of the settings where there is one: `[store.s3]` says what `s3://` is, as long as it
-//! is of that type. Flags about S3 are about `s3://` alone.
+//! A store in the settings overrides the built-in one: `[store.s3]` defines `s3://`, but must be of type `s3`. Flags
+//! about S3 apply only to `s3://`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,21 +23,21 @@ use crate::settings::{
     ByteSize, Inputs, LocalOptions, Problems, S3Settings, Settings, Sourced, Store, StoreKind, SwiftSettings,
 };
 
-/// The names that there is always a store for.
+/// A name that always has a store.
 pub const S3: &str = "s3";
 /// See [`S3`].
 pub const SWIFT: &str = "swift";
 
-/// What to do where the directory of a local store is not there.
+/// How to handle a missing directory of a local store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {
-    /// It is refused: a place that is mistyped is no empty store.
+    /// Fail: a mistyped path must not be treated as an empty store.
     Refuse,
-    /// It is made.
+    /// Create it.
     Make,
 }
 
-/// A place that no store goes with.
+/// The error for a location without a store.
 #[derive(Debug)]
 pub struct Unknown(String);
 
@@ -49,7 +49,7 @@ impl fmt::Display for Unknown {
 
 impl std::error::Error for Unknown {}
 
-/// All stores that places can name.
+/// All stores that locations can refer to.
 #[derive(Debug)]
 pub struct Stores {
     named: Vec<Store>,
@@ -58,39 +58,40 @@ pub struct Stores {
     lines: Lines,
 }
 
-/// What goes between here and each store.
+/// Connection settings of all stores.
 #[derive(Debug, Clone)]
 pub struct Lines {
-    /// The most connections, unless settings say otherwise.
+    /// Maximum number of connections, unless the settings have one.
     pub connections: usize,
-    /// What one of them reads at once at the most, in bytes.
+    /// Maximum read buffer of a connection, in bytes.
     pub most_read_bytes: usize,
-    /// Somebody measures.
+    /// Set for benchmarks.
     pub measuring: Option<Measuring>,
 }
 
-/// A store that is measured has as many connections as are asked for, whatever settings say, and sends each request once.
+/// Settings of benchmarks. A measured store uses the requested number of connections, whatever the settings say, and
+/// does not retry.
 #[derive(Debug, Clone)]
 pub struct Measuring {
-    /// Each request has a connection of its own.
+    /// Each request uses a new connection.
     pub is_fresh: bool,
-    /// What is carried is counted here.
+    /// Counts the bytes of all connections.
     pub traffic: Arc<Traffic>,
 }
 
-/// A store that is open.
+/// An open store.
 #[derive(Debug, Clone)]
 pub struct Opened {
     /// The store.
     pub store: Arc<dyn ObjectStore>,
-    /// How patient whoever works with it is to be, where that was found out.
+    /// Retry policy for callers, if configured for this store.
     pub retries: Option<RetryOptions>,
     /// The directory of a local store.
     pub directory: Option<PathBuf>,
 }
 
 impl Stores {
-    /// Those of the settings file that `config` or `TRADEWIND_CONFIG` names, if any does, and those that are always there.
+    /// Reads the stores in the settings file given by `config` or `TRADEWIND_CONFIG`, if any; adds the built-in ones.
     pub fn find(
         config: Option<PathBuf>,
         overrides: Overrides,
@@ -98,7 +99,7 @@ impl Stores {
         lines: Lines,
     ) -> Result<Self, Problems> {
         let inputs = Inputs::gather(config, Vec::new())?;
-        // Without a file there is nothing that commands would read.
+        // Without a file, commands need no settings.
         let named = match &inputs.file {
             Some(_) => Settings::read(&inputs)?.named.stores,
             None => Vec::new(),
@@ -106,13 +107,14 @@ impl Stores {
         Ok(Self { named, overrides, clock, lines })
     }
 
-    /// The same stores over other lines.
+    /// The same stores with other connection settings.
     #[must_use]
     pub fn over(self, lines: Lines) -> Self {
         Self { lines, ..self }
     }
 
-    /// What a service calls itself, without asking it; `None` where `scheme` names none, or one that cannot be opened.
+    /// The debug name of a remote store, which needs no request. `None` if `scheme` is not a remote store or cannot be
+    /// opened.
     #[must_use]
     pub fn service(&self, scheme: &str) -> Option<String> {
         let is_local = |store: &Store| matches!(store.kind, StoreKind::Local { .. });
@@ -122,7 +124,7 @@ impl Stores {
         Some(format!("{:?}", self.open(scheme, Absent::Refuse).ok()?.store))
     }
 
-    /// Opens what `scheme` names. May block: the log of a local store is replayed.
+    /// Opens the store named `scheme`. May block: the log of a local store is replayed.
     pub fn open(&self, scheme: &str, absent: Absent) -> anyhow::Result<Opened> {
         let store = self.named.iter().find(|store| store.name.value == scheme);
         let kind = match store {
@@ -136,7 +138,7 @@ impl Stores {
             && store.type_name() != scheme
         {
             bail!(
-                "{}: {scheme}:// would be the store {scheme:?} here, which is of type {:?}; give it another name",
+                "{}: {scheme}:// is reserved for stores of type {scheme:?}, but this store is of type {:?}; rename it",
                 store.name.source,
                 store.type_name()
             );
@@ -146,7 +148,7 @@ impl Stores {
                 let directory = &path.value;
                 if absent == Absent::Refuse && !directory.is_dir() {
                     let shown = directory.display();
-                    bail!("there is no store in {shown}; make one with tradewind mb {scheme}://BUCKET");
+                    bail!("there is no store in {shown}; create one with tradewind mb {scheme}://BUCKET");
                 }
                 let options = local_options_of_commands(options);
                 let store = LocalStore::open(directory, options, self.clock.clone());
@@ -164,7 +166,8 @@ impl Stores {
                 if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
                     options.retries.attempts = 1;
                     (options.is_fresh, options.traffic) = (*is_fresh, Some(traffic.clone()));
-                    // Where parts are gathered first, that so many are written at a time is no failure of the store.
+                    // Buffered parts must not fail for lack of memory at the requested concurrency: that would look
+                    // like a failure of the store.
                     let all = options.connections.saturating_mul(options.part_bytes);
                     options.gathered_bytes = options.gathered_bytes.max(all);
                 }
@@ -180,7 +183,7 @@ impl Stores {
                 if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
                     options.retries.attempts = 1;
                     (options.is_fresh, options.traffic) = (*is_fresh, Some(traffic.clone()));
-                    // What is removed may still be read, but only by what is measured beside it.
+                    // Deleted objects are read only by concurrent measurements, so a short grace period suffices.
                     options.grace = Duration::from_secs(60);
                 }
                 let store = SwiftStore::new(options, self.clock.clone())?;
@@ -198,12 +201,12 @@ impl Stores {
         let last = names.pop().unwrap_or_default();
         let names = names.join(", ");
         Unknown(format!(
-            "there is no store {scheme:?}; places begin with {names} or {last}, or are paths, and a [store.{scheme}] in \
-             the settings file (--config) would be one"
+            "there is no store {scheme:?}; locations begin with {names} or {last}, or are paths; to add this store, \
+             define [store.{scheme}] in the settings file (--config)"
         ))
     }
 
-    /// Refuses names without a store, and flags that none of these is concerned by.
+    /// Rejects names without a store, and flags that apply to none of these stores.
     pub fn check(&self, schemes: &[&str]) -> Result<(), Unknown> {
         let is_known = |scheme: &str| {
             [S3, SWIFT].contains(&scheme) || self.named.iter().any(|store| store.name.value == scheme)
@@ -223,7 +226,7 @@ impl Stores {
         if schemes.contains(&S3) {
             return Ok(());
         }
-        let why = format!("{flag} is about s3://, and nothing here is there; {first}:// is set up elsewhere");
+        let why = format!("{flag} applies only to s3://, but the location is in {first}://; remove the flag");
         Err(Unknown(why))
     }
 }
@@ -232,8 +235,8 @@ fn text(set: &Option<Sourced<String>>) -> Option<String> {
     set.as_ref().map(|set| set.value.clone())
 }
 
-/// The options of a local store that a command works with itself. What it gathers counts towards the window of its
-/// writer, who waits for room in it: more than that is never gathered.
+/// The options of a local store that a command opens itself. Buffered bytes count towards the writer's window, and the
+/// writer waits for that, so no further buffer is needed.
 fn local_options_of_commands(set: &LocalOptions) -> local::LocalOptions {
     local::LocalOptions { gather_bytes: 0, ..local_options(set) }
 }
@@ -264,7 +267,7 @@ pub fn local_options(set: &LocalOptions) -> local::LocalOptions {
     }
 }
 
-/// What is to be known of an S3 service: flags cover the settings, which cover what S3 users have.
+/// The options of an S3 service. Flags override the settings, which override environment and `~/.aws`.
 pub fn s3_options(set: &S3Settings, flags: Overrides) -> anyhow::Result<tradewind_backend::s3::S3Options> {
     let overrides = Overrides {
         profile: flags.profile.or_else(|| text(&set.profile)),
@@ -282,7 +285,7 @@ pub fn s3_options(set: &S3Settings, flags: Overrides) -> anyhow::Result<tradewin
     Ok(options)
 }
 
-/// What is to be known of a Swift service: settings cover what Swift's users have.
+/// The options of a Swift service. The settings override the environment.
 pub fn swift_options(set: &SwiftSettings) -> anyhow::Result<SwiftOptions> {
     let mut inputs = openstack::Inputs::gather();
     if let Some(Sourced { value: path, source }) = &set.openrc {
@@ -308,7 +311,7 @@ pub fn swift_options(set: &SwiftSettings) -> anyhow::Result<SwiftOptions> {
     let tls = match swift_tls(ca_bundle) {
         Ok(tls) => Some(tls),
         Err(problem) if needs_tls => return Err(problem.into()),
-        // It is missed where the account turns out to need it.
+        // If the account's URL turns out to be https, opening the session fails.
         Err(_) => None,
     };
     let mut options = SwiftOptions { account_url, tls, ..SwiftOptions::new(auth) };

@@ -1,5 +1,4 @@
-//! The measuring commands, run as processes: what they keep and print, what they leave behind, and what becomes of them
-//! where the store answers wrongly, is stopped in the middle, or cannot do what is asked.
+//! The benchmark commands as processes: results, cleanup, wrong responses of the store, signals, and rejected requests.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -15,12 +14,12 @@ use support::disk::Disk;
 use support::scene::Scene;
 use support::scripted::{Answer, Reply, Scripted};
 
-/// `tradewind bench object` with flags as they stand in a line.
+/// The arguments of `tradewind bench object` with the flags in `line`.
 fn flags(line: &str) -> Vec<&str> {
     ["bench", "object"].into_iter().chain(line.split_whitespace()).collect()
 }
 
-/// The lines of a result that are of a kind.
+/// The lines of a result with the given kind.
 fn lines(text: &str, kind: &str) -> Vec<Json> {
     let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
     lines.filter(|line| line["line"] == kind).collect()
@@ -35,7 +34,7 @@ fn failures(cell: &Json) -> u64 {
 }
 
 #[test]
-fn a_store_is_measured_and_left_as_it_was() {
+fn measuring_a_store_leaves_it_unchanged() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("mine", b"not to be touched");
@@ -44,10 +43,10 @@ fn a_store_is_measured_and_left_as_it_was() {
         "s3://bucket/there --mix put --mix get --mix get=2,head=1,list=1,delete=1,put=1 --size \
          1KiB,1KiB-100KiB --parallel 1,4 --count 40 --repeat 2 -o result.jsonl",
     ));
-    // A row for each kind of request: twice put, get and five of the mix, of two sizes with two parallelisms.
+    // One row per operation: two rounds of put, get and the mix of five, with two sizes and two levels of concurrency.
     let rows = table.lines().filter(|row| row.contains("KiB")).count();
     assert_eq!(rows, 2 * 2 * 2 * (1 + 1 + 5), "{table}");
-    // How sure a throughput is is known of all kinds together.
+    // Only the total of a mix has a confidence interval.
     assert_eq!(table.lines().filter(|row| row.contains("all of these")).count(), 2 * 2 * 2, "{table}");
     assert!(!table.lines().any(|row| row.contains(" of get=2,") && row.contains("+-")), "{table}");
     assert_eq!(caller.keys("s3://bucket"), ["there/tradewind-bench/mine"]);
@@ -72,26 +71,26 @@ fn a_store_is_measured_and_left_as_it_was() {
 }
 
 #[test]
-fn an_open_loop_asks_as_often_as_it_is_told_to() {
+fn an_open_loop_sends_requests_at_the_given_rate() {
     let scene = Scene::new();
-    let said = scene.caller.done(&flags(
+    let output = scene.caller.done(&flags(
         "s3://bucket --mix get --size 1KiB --objects 50 --rate 200 --parallel 32 --time 2s \
          --json --no-out",
     ));
-    let cell = &lines(&said, "cell")[0];
-    let asked = cell["operations"]["get"]["latency_us"]["count"].as_u64().unwrap();
-    assert!((300..500).contains(&asked), "{asked}");
+    let cell = &lines(&output, "cell")[0];
+    let request_count = cell["operations"]["get"]["latency_us"]["count"].as_u64().unwrap();
+    assert!((300..500).contains(&request_count), "{request_count}");
     assert_eq!((cell["rate"].as_f64(), cell["spacing"].as_str()), (Some(200.0), Some("poisson")));
 }
 
 #[test]
-fn a_rate_that_no_store_serves_is_void() {
+fn an_unreachable_rate_makes_the_measurement_void() {
     let scene = Scene::new();
     let line =
         "s3://bucket --mix put --size 1B --rate 1000000 --parallel 4 --time 30s --warm-up 0s -o result.jsonl";
     let ran = scene.caller.run(&flags(line));
-    let said = String::from_utf8(ran.out).unwrap();
-    assert!(ran.status.code() == Some(1) && said.contains("note: this is void: "), "{said}");
+    let output = String::from_utf8(ran.out).unwrap();
+    assert!(ran.status.code() == Some(1) && output.contains("note: this is void: "), "{output}");
     let kept = std::fs::read_to_string(scene.caller.path("result.jsonl")).unwrap();
     let cell = &lines(&kept, "cell")[0];
     assert!(cell["ending"] == "overrun" && cell["seconds"].as_f64() < Some(25.0), "{kept}");
@@ -102,7 +101,7 @@ fn a_rate_that_no_store_serves_is_void() {
 }
 
 #[test]
-fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
+fn an_interrupted_run_saves_results_and_removes_objects() {
     for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let scene = Scene::new();
         let running = scene.caller.begin(&flags(
@@ -113,7 +112,7 @@ fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
         std::thread::sleep(Duration::from_millis(100));
         running.signal(signal);
         if signal == Signal::HUP {
-            // A terminal that is closed says so twice.
+            // A closed terminal sends SIGHUP twice.
             std::thread::sleep(Duration::from_millis(50));
             running.signal(signal);
         }
@@ -133,7 +132,7 @@ fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
 }
 
 #[test]
-fn loads_are_measured_alone_and_beside_each_other() {
+fn loads_are_measured_alone_and_concurrently() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let line =
@@ -141,10 +140,10 @@ fn loads_are_measured_alone_and_beside_each_other() {
     caller.done(&line.split_whitespace().collect::<Vec<_>>());
     let kept = std::fs::read_to_string(caller.path("mix.jsonl")).unwrap();
     let cells = lines(&kept, "cell");
-    // Two alone; each beside itself, and both beside each other: two cells each.
+    // Two loads alone; each concurrently with itself, and both with each other: two cells each.
     assert_eq!(cells.len(), 2 + 3 * 2, "{kept}");
-    let beside = |cell: &Json| cell["beside"].as_array().map_or(0, Vec::len);
-    assert_eq!(cells.iter().map(beside).collect::<Vec<_>>(), [0, 0, 1, 1, 1, 1, 1, 1]);
+    let concurrent_loads = |cell: &Json| cell["beside"].as_array().map_or(0, Vec::len);
+    assert_eq!(cells.iter().map(concurrent_loads).collect::<Vec<_>>(), [0, 0, 1, 1, 1, 1, 1, 1]);
     assert!(cells.iter().all(|cell| failures(cell) == 0), "{kept}");
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
     let page = caller.done(&["report", "mix.jsonl", "-o", "-"]);
@@ -154,7 +153,7 @@ fn loads_are_measured_alone_and_beside_each_other() {
 }
 
 #[test]
-fn a_workload_is_measured_from_files_over_connections_of_their_own() {
+fn a_workload_is_read_from_files_with_fresh_connections() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let text = "about = \"x\"\n[[load]]\nmix = [\"put\", \"get\"]\nsize = \"3KiB\"\nparallel = 2\ncount = 30\nobjects = 20\n";
@@ -165,9 +164,9 @@ fn a_workload_is_measured_from_files_over_connections_of_their_own() {
     let cells = lines(&kept, "cell");
     assert_eq!(cells.len(), 2);
     for cell in &cells {
-        let carried = |n: usize| cell["carried"][n].as_u64().unwrap();
-        assert_eq!((failures(cell), carried(2)), (0, 30), "each request has a connection: {cell}");
-        assert!(carried(0) + carried(1) > 30 * 3072, "{cell}");
+        let wire_bytes = |n: usize| cell["carried"][n].as_u64().unwrap();
+        assert_eq!((failures(cell), wire_bytes(2)), (0, 30), "each request has a connection: {cell}");
+        assert!(wire_bytes(0) + wire_bytes(1) > 30 * 3072, "{cell}");
     }
     assert!(lines(&kept, "end")[0]["servers"][0].as_str().unwrap().starts_with("127.0.0.1:"), "{kept}");
     assert_eq!(std::fs::read_dir(caller.path("files")).unwrap().count(), 0, "files are removed");
@@ -179,7 +178,7 @@ fn a_workload_is_measured_from_files_over_connections_of_their_own() {
     assert!(caller.done(&["bench", "workloads"]).contains("Table III"));
 }
 
-/// Lines of raw samples, none of which has a comma in a field.
+/// The fields of raw samples, none of which contains a comma.
 fn samples(caller: &Caller, name: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(caller.path(name)).unwrap();
     let (head, lines) = text.split_once('\n').unwrap();
@@ -189,7 +188,7 @@ fn samples(caller: &Caller, name: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn each_request_is_kept_for_whoever_asks() {
+fn samples_contain_every_request() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let measured =
@@ -210,20 +209,20 @@ fn each_request_is_kept_for_whoever_asks() {
         };
         assert_eq!(of_cell.filter(|line| is_right(line)).count(), 100, "{cell}");
     }
-    // What is there stays as it is, and nothing is begun.
+    // Existing files are not overwritten, and no measurement starts.
     let before = std::fs::read(caller.path("each.csv")).unwrap();
     let refused = |line: &str, why: &str| {
         let ran = caller.run(&flags(line));
         assert!(ran.status.code() == Some(1) && ran.err.contains(why), "{line}: {}", ran.err);
     };
-    refused(&format!("{measured} --samples each.csv -o other.jsonl"), "cannot make each.csv: File exists");
+    refused(&format!("{measured} --samples each.csv -o other.jsonl"), "cannot create each.csv: File exists");
     refused(
         &format!("{measured} --samples not/there.csv -o other.jsonl"),
-        "cannot make not/there.csv: No such",
+        "cannot create not/there.csv: No such",
     );
     refused(
         &format!("{measured} --samples other.csv -o result.jsonl"),
-        "cannot make result.jsonl: File exists",
+        "cannot create result.jsonl: File exists",
     );
     assert_eq!(std::fs::read(caller.path("each.csv")).unwrap(), before);
     assert!(!caller.path("other.jsonl").exists() && !caller.path("other.csv").exists());
@@ -231,7 +230,7 @@ fn each_request_is_kept_for_whoever_asks() {
 }
 
 #[test]
-fn samples_that_a_disk_has_no_room_for_are_missing_and_nothing_else_is() {
+fn a_full_disk_loses_only_samples() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let Some(_disk) = Disk::tmpfs(caller, 1) else { return };
@@ -242,7 +241,7 @@ fn samples_that_a_disk_has_no_room_for_are_missing_and_nothing_else_is() {
         "s3://bucket --mix put --size 1KiB --parallel 4 --count 1500 --samples disk/each.csv -o result.jsonl",
     ));
     assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
-    let complaint = "disk/each.csv cannot be written and is not whole: samples are missing: No space left";
+    let complaint = "cannot write disk/each.csv: samples are missing: No space left";
     assert!(ran.err.contains(complaint), "{}", ran.err);
     let kept = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
     let cell = &lines(&kept, "cell")[0];
@@ -253,26 +252,26 @@ fn samples_that_a_disk_has_no_room_for_are_missing_and_nothing_else_is() {
     assert!(String::from_utf8(ran.out).unwrap().contains(&note), "it is on the terminal too");
     assert_eq!(lines(&kept, "end")[0]["partial"], false);
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
-    // Where not even the first line fits, nothing is measured.
+    // If not even the first line fits, nothing is measured.
     std::fs::remove_file(caller.path("disk/each.csv")).unwrap();
     caller.write("disk/more", "");
     let mut more = std::fs::File::options().append(true).open(caller.path("disk/more")).unwrap();
     while std::io::Write::write(&mut more, &[1; 1 << 10]).is_ok() {}
     let ran = caller.run(&flags("s3://bucket --samples disk/each.csv -o second.jsonl"));
-    let complaint = "samples cannot be written to disk/each.csv: No space left";
+    let complaint = "cannot write samples to disk/each.csv: No space left";
     assert!(ran.status.code() == Some(1) && ran.err.contains(complaint), "{}", ran.err);
     assert!(!caller.path("disk/each.csv").exists() && !caller.path("second.jsonl").exists());
 }
 
 #[test]
-fn caches_are_dropped_or_it_is_said_that_they_cannot_be() {
+fn caches_are_dropped_or_an_error_is_reported() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let line = "s3://bucket --mix get --size 1KiB --parallel 1 --count 20 --repeat 2";
     let ran = caller.run(&flags(&format!("{line} --drop-caches -o dropped.jsonl")));
     let may_be = std::fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").is_ok();
     if !may_be {
-        let why = "--drop-caches cannot be done: /proc/sys/vm/drop_caches cannot be written: ";
+        let why = "--drop-caches is not possible: cannot write /proc/sys/vm/drop_caches: ";
         assert!(ran.status.code() == Some(1) && ran.err.contains(why), "{}", ran.err);
         assert!(!caller.path("dropped.jsonl").exists());
         return;
@@ -290,7 +289,7 @@ fn caches_are_dropped_or_it_is_said_that_they_cannot_be() {
 }
 
 #[test]
-fn a_store_that_damages_bytes_is_found_out() {
+fn damaged_bytes_are_detected_and_not_retried() {
     let server = Scripted::start(|request, answer: Answer| {
         let is_every_third = request.operation == "GetObject" && request.number % 3 == 0;
         Reply::Answer(if is_every_third { answer.damaged(500) } else { answer })
@@ -298,35 +297,31 @@ fn a_store_that_damages_bytes_is_found_out() {
     let caller = Caller::new(server.address);
     let ran = caller.run(&flags("s3://bucket --mix get --size 1KiB --parallel 2 --count 30 --json --no-out"));
     assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
-    let said = String::from_utf8(ran.out).unwrap();
-    assert_eq!(
-        failures(&lines(&said, "cell")[0]),
-        10,
-        "each one counts, and none is asked for again: {said}"
-    );
+    let output = String::from_utf8(ran.out).unwrap();
+    assert_eq!(failures(&lines(&output, "cell")[0]), 10, "each failure counts and is not retried: {output}");
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_in_words() {
+fn impossible_measurements_are_rejected_with_a_reason() {
     let scene = Scene::new();
     let refused = |arguments: &[&str], status: i32, why: &str| {
         let ran = scene.caller.run(&[&["bench", "object"], arguments, &["--no-out"]].concat());
         assert_eq!(ran.status.code(), Some(status), "{arguments:?}: {}", ran.err);
         assert!(ran.err.contains(why), "{arguments:?}: {}", ran.err);
     };
-    refused(&["s3://bucket", "--mix", "delete=2,put=1"], 2, "removes more than it writes");
-    refused(&["s3://bucket", "--size", "6TiB"], 2, "the most that this store takes");
-    refused(&["s3://bucket", "--mix", "take"], 2, "none of put, get, head, list and delete");
+    refused(&["s3://bucket", "--mix", "delete=2,put=1"], 2, "deletes more than it writes");
+    refused(&["s3://bucket", "--size", "6TiB"], 2, "the limit of this store");
+    refused(&["s3://bucket", "--mix", "take"], 2, "use put, get, head, list or delete");
     refused(&["s3://bucket", "--parallel", "0"], 2, "a number from 1 to 4096");
-    refused(&["s3://bucket", "--rate", "0"], 2, "requests a second");
+    refused(&["s3://bucket", "--rate", "0"], 2, "requests per second");
     refused(&["s3://bucket", "--mix", "get", "--objects", "3"], 2, "3 objects are too few");
-    refused(&["s3://bucket", "--count", "9", "--warm-up", "1s"], 2, "every request counts");
-    refused(&["s3://bucket", "--workload", "nothing"], 1, "nor a workload that is ready: class, hou");
-    refused(&["s3://bucket", "--files", "/nonexistent/here"], 1, "cannot make /nonexistent/here");
+    refused(&["s3://bucket", "--count", "9", "--warm-up", "1s"], 2, "counts every request");
+    refused(&["s3://bucket", "--workload", "nothing"], 1, "nor a built-in workload: class, hou");
+    refused(&["s3://bucket", "--files", "/nonexistent/here"], 1, "cannot create /nonexistent/here");
     refused(&["nowhere://bucket"], 2, "there is no store");
-    refused(&["s3://not-there", "--mix", "get", "--count", "1"], 1, "could not be made");
+    refused(&["s3://not-there", "--mix", "get", "--count", "1"], 1, "could not be created");
     scene.caller.write("torn.jsonl", b"{\"line\":\"cell\"}\n");
     let ran = scene.caller.run(&["report", "torn.jsonl"]);
     assert_eq!(ran.status.code(), Some(1));
-    assert!(ran.err.contains("torn.jsonl cannot be read as a result: line 1"), "{}", ran.err);
+    assert!(ran.err.contains("torn.jsonl is not a valid result: line 1"), "{}", ran.err);
 }

@@ -1,5 +1,5 @@
-//! Several machines that measure together, as processes on loopback: what they keep, what a wrong key is told, and what is
-//! left where an agent or the coordinator is killed in the middle.
+//! `tradewind bench cluster` with agents as processes on loopback: results, rejected keys, and cleanup after an agent
+//! or the coordinator is killed.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -16,13 +16,13 @@ use support::caller::{Caller, Running};
 use support::eventually;
 use support::scene::Scene;
 
-const KEY: &str = "a key that nobody guesses";
+const KEY: &str = "a key that cannot be guessed";
 
 /// `tradewind bench agent` on a free port.
 struct Agent {
     running: Running,
     address: String,
-    said: Arc<Mutex<Vec<String>>>,
+    output_lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Agent {
@@ -35,26 +35,26 @@ impl Agent {
         out.read_line(&mut first).unwrap();
         let address = first.trim().rsplit(' ').next().unwrap().to_owned();
         assert!(first.starts_with("waiting for a coordinator on 127.0.0.1:"), "{first}");
-        let said: Arc<Mutex<Vec<String>>> = Arc::default();
-        let kept = said.clone();
-        // It ends with the process.
+        let output_lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let kept = output_lines.clone();
+        // The thread ends with the process.
         std::thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
                 kept.lock().unwrap().push(line);
             }
         });
-        Self { running, address, said }
+        Self { running, address, output_lines }
     }
 
-    fn says(&self, what: &str) {
-        eventually(what, || self.said.lock().unwrap().iter().any(|line| line.contains(what)));
+    fn wait_for_output(&self, what: &str) {
+        eventually(what, || self.output_lines.lock().unwrap().iter().any(|line| line.contains(what)));
     }
 }
 
-/// `tradewind bench cluster` with flags as they stand in a line.
+/// The arguments of `tradewind bench cluster` with the flags in `line`.
 fn cluster<'a>(agents: &'a str, line: &'a str) -> Vec<&'a str> {
     let first = ["bench", "cluster", "s3://bucket", "--agents", agents, "--key-file", "key"];
-    // Words that belong together are joined by a no-break space, which the command takes for a space too.
+    // A no-break space joins words of one argument; the command treats it as a space.
     first.into_iter().chain(line.split_ascii_whitespace()).collect()
 }
 
@@ -62,7 +62,7 @@ fn names(agents: &[&Agent]) -> String {
     agents.iter().map(|agent| &*agent.address).collect::<Vec<_>>().join(",")
 }
 
-/// The lines of a result that are of a kind.
+/// The lines of a result with the given kind.
 fn lines(text: &str, kind: &str) -> Vec<Json> {
     let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
     lines.filter(|line| line["line"] == kind).collect()
@@ -73,7 +73,7 @@ fn kept(caller: &Caller) -> String {
 }
 
 #[test]
-fn two_agents_measure_as_one() {
+fn results_of_two_agents_are_merged() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let agents = [Agent::start(caller, &[]), Agent::start(caller, &["--only", "s3://bucket/"])];
@@ -100,22 +100,22 @@ fn two_agents_measure_as_one() {
     let page = caller.done(&["report", "result.jsonl", "-o", "-"]);
     assert!(page.contains("2 machines asked"), "{page}");
     for agent in agents {
-        agent.says("done with");
+        agent.wait_for_output("done with");
         agent.running.signal(Signal::TERM);
         let ended = agent.running.end();
         assert_eq!((ended.status.code(), &*ended.err), (Some(143), "tradewind: stopped by SIGTERM\n"));
     }
 }
 
-/// A measurement in words: what was asked, and what beside it.
+/// The description of a measurement: its load, and the concurrent loads.
 fn named(cell: &Json) -> String {
-    let text = |of: &Json| of.as_str().unwrap().to_owned();
+    let text = |value: &Json| value.as_str().unwrap().to_owned();
     let alone = format!("{} {} x {}", text(&cell["mix"]), text(&cell["sizes"]), cell["parallel"]);
-    let beside = cell["beside"].as_array().into_iter().flatten();
-    beside.fold(alone, |name, other| format!("{name} beside {}", text(other)))
+    let others = cell["beside"].as_array().into_iter().flatten();
+    others.fold(alone, |name, other| format!("{name} beside {}", text(other)))
 }
 
-fn who(cell: &Json) -> Vec<&str> {
+fn agent_names(cell: &Json) -> Vec<&str> {
     cell["agents"].as_array().unwrap().iter().map(|one| one["agent"].as_str().unwrap()).collect()
 }
 
@@ -136,15 +136,19 @@ fn a_workload_is_measured_from_two_machines() {
         let kinds = cell["operations"].as_object().unwrap().values();
         kinds.map(|figures| figures["operations"].as_u64().unwrap()).sum()
     };
-    assert_eq!(cells.iter().map(operations).collect::<Vec<_>>(), [40, 40, 80], "as many of each agent");
+    assert_eq!(
+        cells.iter().map(operations).collect::<Vec<_>>(),
+        [40, 40, 80],
+        "the same number from each agent"
+    );
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
     caller.write("stable.toml", "about = \"x\"\n[[load]]\nsize = \"1KiB\"\nstable = \"5%\"\n");
     let ran = caller.run(&cluster(&both, "--workload stable.toml --no-out"));
-    assert!(ran.status.code() == Some(2) && ran.err.contains("there is no --stable"), "{}", ran.err);
+    assert!(ran.status.code() == Some(2) && ran.err.contains("--until-ci is not supported"), "{}", ran.err);
 }
 
 #[test]
-fn loads_run_beside_each_other_on_all_agents_or_each_on_its_own() {
+fn mixed_loads_run_on_all_agents_or_apart_on_one_each() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
@@ -164,31 +168,32 @@ fn loads_run_beside_each_other_on_all_agents_or_each_on_its_own() {
     let cells = measured("");
     let what: Vec<String> = cells.iter().map(named).collect();
     let (put, get) = ("put 1KiB x 4", "get 1KiB x 4");
-    let beside = |one, other| format!("{one} beside {other}");
+    let concurrently = |one, other| format!("{one} beside {other}");
     assert_eq!(what[..2], [put, get]);
     assert_eq!(
         what[2..],
-        [(put, put), (put, put), (put, get), (get, put), (get, get), (get, get)].map(|(a, b)| beside(a, b))
+        [(put, put), (put, put), (put, get), (get, put), (get, get), (get, get)]
+            .map(|(a, b)| concurrently(a, b))
     );
-    assert!(cells.iter().all(|cell| who(cell).len() == 2));
+    assert!(cells.iter().all(|cell| agent_names(cell).len() == 2));
     let cells = measured("--apart --mix put --beside get\u{a0}1KiB\u{a0}x\u{a0}2");
     let what: Vec<String> = cells.iter().map(named).collect();
     let (put, get) = ("put 1KiB x 2", "get 1KiB x 2");
-    assert_eq!(what, [put, get, &beside(put, get), &beside(get, put)]);
+    assert_eq!(what, [put, get, &concurrently(put, get), &concurrently(get, put)]);
     let [first, second] = [&agents[0], &agents[1]].map(|agent| &*agent.address);
-    assert_eq!(cells.iter().map(who).collect::<Vec<_>>(), [[first], [second], [first], [second]]);
+    assert_eq!(cells.iter().map(agent_names).collect::<Vec<_>>(), [[first], [second], [first], [second]]);
     let refused = |line: &str, why: &str| {
         let ran = caller.run(&cluster(&agents[0].address, line));
         assert!(ran.status.code() == Some(2) && ran.err.contains(why), "{}", ran.err);
     };
     refused("--mixed --apart --no-out", "1 agents cannot be divided evenly among 2 loads");
     refused("--mixed --count 5 --no-out", "end together");
-    refused("--mixed --parallel 3000 --no-out", "6000 requests at a time are more than 4096");
+    refused("--mixed --parallel 3000 --no-out", "6000 concurrent requests exceed the limit of 4096");
     refused("--apart --no-out", "--mixed");
 }
 
 #[test]
-fn who_does_not_have_the_key_is_refused_in_words() {
+fn a_wrong_key_is_rejected_with_a_reason() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let agent = Agent::start(caller, &["--only", "s3://bucket/there"]);
@@ -198,23 +203,23 @@ fn who_does_not_have_the_key_is_refused_in_words() {
         assert_eq!(ran.status.code(), Some(status), "{}", ran.err);
         assert!(ran.err.contains(why), "{}", ran.err);
     };
-    refused("--no-out", 1, "it has another key");
-    agent.says("was turned away: it does not have the key");
+    refused("--no-out", 1, "it has a different key");
+    agent.wait_for_output("was rejected: it does not have the key");
     caller.write("key", "short");
-    refused("--no-out", 2, "the key has 5 bytes, and 16 are the least");
+    refused("--no-out", 2, "the key has 5 bytes, but at least 16 are required");
     caller.write("key", KEY);
-    refused("--no-out", 1, "the agent may not measure there: it was started with --only");
-    refused("--no-out --stable 5%", 2, "there is no --stable");
+    refused("--no-out", 1, "the agent is restricted to other places by --only");
+    refused("--no-out --stable 5%", 2, "--until-ci is not supported");
     let ran = caller.run(&["bench", "cluster", "s3://bucket", "--agents", &agent.address]);
     assert!(ran.status.code() == Some(2) && ran.err.contains("TRADEWIND_BENCH_KEY"), "{}", ran.err);
-    // It is the store's server, and no agent.
+    // The address is that of the store, not of an agent.
     let ran = caller.run(&cluster(&caller.endpoint().to_string(), "--no-out"));
-    assert!(ran.status.code() == Some(1) && ran.err.contains("the agent HOST: "), "{}", ran.err);
+    assert!(ran.status.code() == Some(1) && ran.err.contains("agent HOST: "), "{}", ran.err);
 }
 
 #[test]
-fn an_agent_that_is_killed_is_noticed_and_its_objects_are_removed() {
-    // One ends at once, and one is still there and does nothing more.
+fn a_killed_agent_is_detected_and_its_objects_are_removed() {
+    // A killed agent closes its connection at once; a stopped one keeps it open without progress.
     for signal in [Signal::KILL, Signal::STOP] {
         let scene = Scene::new();
         let caller = &scene.caller;
@@ -227,13 +232,13 @@ fn an_agent_that_is_killed_is_noticed_and_its_objects_are_removed() {
             ["/agent1/", "/agent2/"].iter().all(|agent| keys.iter().any(|key| key.contains(agent)))
         });
         std::thread::sleep(Duration::from_millis(200));
-        let begun = Instant::now();
+        let started = Instant::now();
         agents[1].running.signal(signal);
         let ran = running.end();
-        let took = begun.elapsed();
+        let took = started.elapsed();
         assert!(took < Duration::from_secs(20), "{took:?}");
         assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
-        assert!(ran.err.contains(&format!("the agent {}: ", agents[1].address)), "{}", ran.err);
+        assert!(ran.err.contains(&format!("agent {}: ", agents[1].address)), "{}", ran.err);
         let kept = kept(caller);
         let cell = &lines(&kept, "cell")[0];
         assert!(
@@ -242,12 +247,12 @@ fn an_agent_that_is_killed_is_noticed_and_its_objects_are_removed() {
         );
         assert_eq!(cell["agents"].as_array().unwrap().len(), 1);
         assert_eq!(lines(&kept, "end")[0]["partial"], true);
-        assert_eq!(caller.keys("s3://bucket"), [""; 0], "the other has removed them");
+        assert_eq!(caller.keys("s3://bucket"), [""; 0], "the other agent has removed them");
     }
 }
 
 #[test]
-fn an_agent_whose_coordinator_is_killed_cleans_up_and_serves_the_next() {
+fn an_agent_cleans_up_after_its_coordinator_is_killed() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let agent = Agent::start(caller, &[]);
@@ -258,15 +263,15 @@ fn an_agent_whose_coordinator_is_killed_cleans_up_and_serves_the_next() {
     assert!(busy.err.contains("it is busy with another coordinator"), "{}", busy.err);
     running.signal(Signal::KILL);
     running.end();
-    agent.says("is lost: it ended the connection");
-    agent.says("done with");
+    agent.wait_for_output("is lost: it closed the connection");
+    agent.wait_for_output("done with");
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
     caller.done(&cluster(&agent.address, "--mix put --size 1KiB --parallel 2 --count 9 --no-out"));
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
 }
 
 #[test]
-fn a_coordinator_that_is_stopped_keeps_what_was_measured() {
+fn an_interrupted_coordinator_saves_its_measurements() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];

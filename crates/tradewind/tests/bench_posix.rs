@@ -1,5 +1,5 @@
-//! `tradewind bench posix`, run as a process: what it keeps and prints, what it leaves behind, and what becomes of it on a
-//! file system that is full, is read-only, refuses direct access, or where somebody stops it.
+//! `tradewind bench posix` as a process: results, cleanup, signals, and file systems that are full, read-only or
+//! without direct I/O.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -15,17 +15,18 @@ use serde_json::Value as Json;
 use support::caller::{Caller, Ran};
 use support::disk::Disk;
 
-/// Somebody who measures directories and needs no server.
+/// A runner of commands that need no server.
 fn caller() -> Caller {
     Caller::new("127.0.0.1:9".parse().unwrap())
 }
 
-/// `tradewind bench posix` with flags as they stand in a line. The machine's caches are others' too.
+/// The arguments of `tradewind bench posix` with the flags in `line`. Caches are not dropped, because the whole machine
+/// uses them.
 fn flags(line: &str) -> Vec<&str> {
     ["bench", "posix", "--leave-caches"].into_iter().chain(line.split_whitespace()).collect()
 }
 
-/// The lines of a result about a file system that are of a kind.
+/// The lines of a file system's result with the given kind.
 fn lines(text: &str, what: &str) -> Vec<Json> {
     let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
     lines.filter(|line| line["line"] == "posix" && line["what"] == what).collect()
@@ -45,7 +46,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_directory_is_measured_and_left_as_it_was() {
+fn measuring_a_directory_leaves_it_unchanged() {
     let caller = caller();
     caller.write("place/mine", b"not to be touched");
     caller.write("place/tradewind-bench-00000000/mine", b"nor this");
@@ -53,7 +54,8 @@ fn a_directory_is_measured_and_left_as_it_was() {
                 --transactions 30 --range 512B-100KiB --repeat 2 -o result.jsonl";
     let table = caller.done(&flags(line));
     let kept = kept(&caller, "result.jsonl");
-    // Twice, written and read, by two forms: two units, two sizes alone, two sizes by one thread and by three.
+    // Two rounds of writes and reads in two forms: two units, two single sizes, two sizes with one thread and with
+    // three.
     let accesses = lines(&kept, "access");
     assert_eq!(accesses.len(), 2 * 2 * 2 * (2 + 2 + 2 * 2), "{table}");
     let whole = |access: &Json| {
@@ -80,25 +82,25 @@ fn a_directory_is_measured_and_left_as_it_was() {
 }
 
 #[test]
-fn what_an_interface_carries_is_counted() {
+fn bytes_on_the_interface_are_counted() {
     let caller = caller();
     caller.write("place/mine", b"");
-    let said =
+    let output =
         caller.done(&flags("place --only single --form default --size 64KiB --interface lo --json --no-out"));
-    let conditions = &lines(&said, "conditions")[0];
+    let conditions = &lines(&output, "conditions")[0];
     assert!(conditions["interface"] == "lo" && conditions["idle"].is_array(), "{conditions}");
-    let accesses = lines(&said, "access");
+    let accesses = lines(&output, "access");
     assert_eq!(accesses.len(), 2);
     for access in accesses {
         let wire = |what: &str| access["wire"][what].as_u64().unwrap();
-        // Of loopback each byte is counted once; others use it too.
+        // On loopback, sent and received bytes are equal. Other processes use it, too.
         assert!(wire("sent") == wire("received") && wire("total") == wire("sent"), "{access}");
         assert!(wire("settled") >= wire("total"), "{access}");
     }
 }
 
 #[test]
-fn files_are_kept_for_whoever_asks() {
+fn files_are_kept_with_keep() {
     let caller = caller();
     caller.write("place/mine", b"");
     let ran = caller
@@ -107,24 +109,24 @@ fn files_are_kept_for_whoever_asks() {
     let own = names(&caller.path("place")).pop().unwrap();
     let own = caller.path("place").join(own);
     assert_eq!(names(&own), ["00", "01"]);
-    // Two of the batch for each thread; the first has that of the policy too.
+    // Two files of the batch per thread, and the file of the policy in the first directory.
     assert_eq!((names(&own.join("00")).len(), names(&own.join("01")).len()), (3, 2));
 }
 
 #[test]
-fn an_ext4_of_its_own_is_told_from_memory() {
+fn an_ext4_is_recognised_and_measured_in_all_forms() {
     let caller = caller();
     let Some(_disk) = Disk::ext4(&caller, 160) else { return };
-    // This one drops the caches of the machine, as it does by default.
-    let said =
+    // Drops the caches of the machine, which is the default.
+    let output =
         caller.done(&["bench", "posix", "disk", "--only", "unit", "--unit", "64KiB", "--json", "--no-out"]);
-    let conditions = &lines(&said, "conditions")[0];
+    let conditions = &lines(&output, "conditions")[0];
     assert_eq!(
         (&conditions["mount"]["kind"], &conditions["skipped"]),
         (&"ext4".into(), &serde_json::json!([]))
     );
-    assert_eq!(lines(&said, "access").len(), 6);
-    let policies = lines(&said, "policy");
+    assert_eq!(lines(&output, "access").len(), 6);
+    let policies = lines(&output, "policy");
     assert_eq!(
         policies.iter().map(|each| each["form"].as_str().unwrap()).collect::<Vec<_>>(),
         ["direct", "sync", "default"]
@@ -133,20 +135,20 @@ fn an_ext4_of_its_own_is_told_from_memory() {
 }
 
 #[test]
-fn what_does_not_support_direct_access_is_measured_without() {
+fn a_file_system_without_direct_access_is_measured_without_it() {
     let caller = caller();
     let Some(_disk) = Disk::mount(&caller, &["-t", "ramfs", "ramfs"]) else { return };
     let line = "disk --only unit --form direct,default --unit 1MiB --json --no-out";
-    let said = caller.done(&flags(line));
-    let skipped = &lines(&said, "conditions")[0]["skipped"];
-    assert_eq!(skipped[0][0], "direct", "{said}");
+    let output = caller.done(&flags(line));
+    let skipped = &lines(&output, "conditions")[0]["skipped"];
+    assert_eq!(skipped[0][0], "direct", "{output}");
     assert!(skipped[0][1].as_str().unwrap().contains("does not support direct access"), "{skipped}");
-    let forms: Vec<Json> = lines(&said, "access").iter().map(|access| access["form"].clone()).collect();
+    let forms: Vec<Json> = lines(&output, "access").iter().map(|access| access["form"].clone()).collect();
     assert_eq!(forms, ["default", "default"]);
 }
 
 #[test]
-fn a_disk_that_gets_full_is_told_of_and_emptied() {
+fn a_full_disk_is_reported_and_emptied() {
     let caller = caller();
     let Some(_disk) = Disk::mount(&caller, &["-t", "tmpfs", "-o", "size=24m", "tmpfs"]) else { return };
     let line = "disk --only batch --form default --size 1MiB,4KiB --threads 2 --files 40 -o result.jsonl";
@@ -159,10 +161,10 @@ fn a_disk_that_gets_full_is_told_of_and_emptied() {
     assert!((1..=2).contains(&failed) && full["files"].as_u64().unwrap() > 15, "{full}");
     let sample = full["samples"][0].as_str().unwrap();
     assert!(
-        sample.contains("No space left on device") && sample.contains("of the 24MiB of its file system"),
+        sample.contains("No space left on device") && sample.contains("of 24MiB of the file system"),
         "{sample}"
     );
-    // What fits afterwards is measured: room was made.
+    // Later measurements that fit succeed, because the files were removed.
     assert!(
         rest.len() == 3 && rest.iter().all(|access| access["failures"] == serde_json::json!({})),
         "{kept}"
@@ -171,7 +173,7 @@ fn a_disk_that_gets_full_is_told_of_and_emptied() {
     assert_eq!(names(&caller.path("disk")), [""; 0]);
 }
 
-/// A file system of 64 MiB on a device that holds 8, which is found out when what was written leaves memory.
+/// A file system of 64 MiB on a device of 8 MiB, where writing back from the page cache fails.
 fn disk_that_loses_what_is_written(caller: &Caller, below: &Caller) -> Option<(Disk, Disk)> {
     let memory = Disk::tmpfs(below, 8)?;
     let image = below.path("disk/image");
@@ -186,7 +188,7 @@ fn disk_that_loses_what_is_written(caller: &Caller, below: &Caller) -> Option<(D
 }
 
 #[test]
-fn what_is_lost_after_it_was_closed_is_a_failure() {
+fn data_lost_after_close_is_a_failure() {
     let (caller, below) = (caller(), caller());
     let Some(_disks) = disk_that_loses_what_is_written(&caller, &below) else { return };
     let ran = caller.run(&flags("disk --only single --form default --size 24MiB -o result.jsonl"));
@@ -201,10 +203,10 @@ fn what_is_lost_after_it_was_closed_is_a_failure() {
 }
 
 #[test]
-fn postmark_makes_its_files_durable_where_that_is_asked_for() {
+fn postmark_syncs_its_files_with_fsync() {
     let (caller, below) = (caller(), caller());
     let Some(_disks) = disk_that_loses_what_is_written(&caller, &below) else { return };
-    // What is removed before it leaves memory is missed by nobody.
+    // Without --fsync, files removed before they are written back cause no failure.
     let line = "disk --only postmark --range 2MiB --pool 8 --transactions 1 --json --no-out";
     let ran = caller.run(&flags(&format!("{line} --fsync")));
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
@@ -214,35 +216,35 @@ fn postmark_makes_its_files_durable_where_that_is_asked_for() {
 }
 
 #[test]
-fn what_measures_nothing_has_failed() {
+fn a_run_without_any_measurement_fails() {
     let caller = caller();
     caller.write("place/mine", b"");
-    // Wherever that is, direct access takes no such size.
+    // No file system supports direct access with this size.
     let line = "place --only batch --form direct --size 1000B --threads 1 --files 2";
     let ran = caller.run(&flags(&format!("{line} -o result.jsonl")));
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
     let kept = kept(&caller, "result.jsonl");
-    assert!(String::from_utf8(ran.out).unwrap().contains("direct access is left out: "));
+    assert!(String::from_utf8(ran.out).unwrap().contains("direct access skipped: "));
     assert!(lines(&kept, "access").is_empty() && kept.ends_with("\"partial\":false}\n"), "{kept}");
-    // Of several something is enough.
+    // One successful form is enough.
     caller.done(&flags(&format!("{line} --form default --json --no-out")));
 }
 
 #[test]
-fn a_postmark_that_fills_the_disk_ends_early_and_says_so() {
+fn a_postmark_that_fills_the_disk_reports_its_early_end() {
     let caller = caller();
     let Some(_disk) = Disk::tmpfs(&caller, 4) else { return };
     let line = "disk --only postmark --range 1MiB --pool 8 --transactions 8 -o result.jsonl";
     let ran = caller.run(&flags(line));
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
     let table = String::from_utf8(ran.out).unwrap();
-    assert!(table.contains("  note: it ended early"), "{table}");
+    assert!(table.contains("  note: ended early"), "{table}");
     let words = caller.done(&["report", "result.jsonl", "-o", "page.html"]);
     assert!(words.contains("Postmark with files of 1MiB-1MiB ended early"), "{words}");
 }
 
 #[test]
-fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
+fn an_interrupted_run_saves_results_and_removes_files() {
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let caller = caller();
         caller.write("place/mine", b"");
@@ -268,7 +270,7 @@ fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
 }
 
 #[test]
-fn a_workload_is_measured_and_flags_count_before_it() {
+fn flags_override_the_settings_of_a_workload() {
     let caller = caller();
     caller.write("place/mine", b"");
     let text = "about = \"x\"\n\
@@ -276,7 +278,7 @@ fn a_workload_is_measured_and_flags_count_before_it() {
                 [[load]]\npart = \"batch\"\nform = \"sync\"\nsize = \"4KiB\"\nthreads = [1, 2]\nfiles = 5\n\
                 [[load]]\npart = \"postmark\"\nrange = \"1KiB-2KiB\"\npool = 7\ntransactions = 9\n";
     caller.write("mine.toml", text.as_bytes());
-    // Otherwise one of the two would be left out, and nobody could tell which.
+    // Two loads with the same name but different settings are ambiguous.
     caller.write("other.toml", text.replacen("files = 5", "files = 8", 1).as_bytes());
     let refused = caller.run(&flags("place --workload other.toml --json --no-out"));
     assert!(
@@ -285,25 +287,25 @@ fn a_workload_is_measured_and_flags_count_before_it() {
         refused.err
     );
     let measured = |line: &str| {
-        let said = caller.done(&flags(&format!("place --workload mine.toml {line} --json --no-out")));
-        let accesses = lines(&said, "access").into_iter().map(|access| {
+        let output = caller.done(&flags(&format!("place --workload mine.toml {line} --json --no-out")));
+        let accesses = lines(&output, "access").into_iter().map(|access| {
             let text = |key: &str| access[key].as_str().unwrap().to_owned();
             let number = |key: &str| access[key].as_u64().unwrap();
             (text("phase"), text("form"), number("threads"), number("files"))
         });
-        (accesses.collect::<Vec<_>>(), lines(&said, "postmark"))
+        (accesses.collect::<Vec<_>>(), lines(&output, "postmark"))
     };
     let (accesses, postmarks) = measured("");
-    let told: Vec<(&str, &str, u64, u64)> =
+    let measured_cells: Vec<(&str, &str, u64, u64)> =
         accesses.iter().map(|(phase, form, threads, files)| (&**phase, &**form, *threads, *files)).collect();
     assert_eq!(
-        told,
+        measured_cells,
         [
             ("write", "sync", 1, 5),
             ("read", "sync", 1, 5),
             ("write", "default", 1, 5),
             ("read", "default", 1, 5),
-            // What the first load had already is not measured again. Threads have as many files each.
+            // The measurement of the first load is not repeated. All threads have the same number of files.
             ("write", "sync", 2, 6),
             ("read", "sync", 2, 6),
         ]
@@ -314,26 +316,28 @@ fn a_workload_is_measured_and_flags_count_before_it() {
     let (accesses, postmarks) = measured("--only batch --files 2 --threads 2");
     assert!(accesses.len() == 4 && accesses.iter().all(|access| access.3 == 2), "{accesses:?}");
     assert_eq!(postmarks.len(), 0);
-    // A ready one, as short as it can be.
-    let said = caller.done(&flags(
+    // A predefined workload with the shortest possible time.
+    let output = caller.done(&flags(
         "place --workload ou --time 1ms --unit 16MiB --size 4KiB --threads 1,2 --form sync --json --no-out",
     ));
-    assert_eq!(lines(&said, "access").len(), 2 * (1 + 1 + 2), "{said}");
+    assert_eq!(lines(&output, "access").len(), 2 * (1 + 1 + 2), "{output}");
     let table = caller.done(&["bench", "workloads"]);
     assert!(table.contains("ou-large   bench posix   Files of 16 MiB"), "{table}");
 }
 
 #[test]
-fn results_under_different_conditions_are_told_apart() {
+fn a_comparison_reports_different_conditions() {
     let caller = caller();
     caller.write("place/mine", b"");
     let line = "place --only batch --form default --size 4KiB --threads 1 --files 3";
     caller.done(&flags(&format!("{line} -o before.jsonl")));
     caller.done(&flags(&format!("{line} --fsync -o after.jsonl")));
-    let said = caller.done(&["report", "before.jsonl", "after.jsonl", "-o", "page.html"]);
+    let output = caller.done(&["report", "before.jsonl", "after.jsonl", "-o", "page.html"]);
     assert!(
-        said.contains("the time of a file that is written: open, writes, close before, open, writes, fsync, close after."),
-        "{said}"
+        output.contains(
+            "time of a written file: open, writes, close before, open, writes, fsync, close after."
+        ),
+        "{output}"
     );
     let same = caller.done(&["report", "before.jsonl", "before.jsonl", "-o", "page.html"]);
     assert!(!same.contains("not measured under the same conditions"), "{same}");
@@ -343,7 +347,7 @@ fn results_under_different_conditions_are_told_apart() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_in_words() {
+fn impossible_measurements_are_rejected_with_a_reason() {
     let caller = caller();
     caller.write("file", b"");
     let refused = |line: &str, status: i32, why: &str| {
@@ -351,18 +355,18 @@ fn what_cannot_be_measured_is_refused_in_words() {
         assert_eq!(ran.status.code(), Some(status), "{line}: {}", ran.err);
         assert!(ran.err.contains(why), "{line}: {}", ran.err);
     };
-    refused("nowhere", 1, "nowhere cannot be measured: there is no such directory");
-    refused("file", 1, "file cannot be measured: it is no directory");
-    refused(". --interface no-such", 2, "there is no interface no-such; there are lo");
+    refused("nowhere", 1, "cannot measure nowhere: there is no such directory");
+    refused("file", 1, "cannot measure file: it is not a directory");
+    refused(". --interface no-such", 2, "there is no interface no-such; available: lo");
     refused(". --unit 32MiB", 2, "the size of the file");
     refused(". --size 0B", 2, "hold nothing");
     refused(". --form odirect", 2, "none of direct, sync and default");
     refused(". --only reading", 2, "unit, single, batch or postmark");
-    refused(". --workload nothing", 1, "nor a workload that is ready: ou, ou-unit");
+    refused(". --workload nothing", 1, "nor a built-in workload: ou, ou-unit");
     refused(". --workload hou", 2, "hou is a workload of tradewind bench object");
-    refused(". --workload postmark --only unit", 2, "nothing of what --only names");
+    refused(". --workload postmark --only unit", 2, "none of the parts given by --only");
     caller.write("bad.toml", b"about = \"x\"\n\n[[load]]\npart = \"batch\"\nunit = \"4KiB\"\n");
-    refused(". --workload bad.toml", 2, "bad.toml: line 5: unit is of no use in batch");
+    refused(". --workload bad.toml", 2, "bad.toml: line 5: unit does not apply to batch");
     assert_eq!(names(caller.root()), ["bad.toml", "file"]);
     let Some(_disk) = Disk::mount(&caller, &["-t", "tmpfs", "-o", "ro", "tmpfs"]) else { return };
     refused("disk", 1, "nothing can be made in it: Read-only file system");

@@ -1,5 +1,4 @@
-//! `tradewind bench replay`, run as a process: what it keeps and prints of a trace, what it refuses, what it leaves behind,
-//! and what becomes of it where the store answers wrongly or a signal ends it.
+//! `tradewind bench replay` as a process: results, rejected traces, cleanup, wrong responses of the store, and signals.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -24,26 +23,26 @@ const TRACE: &str = "time,op,key,offset,length\n\
     10.4,put,photos/a.jpg,,0\n\
     10.5,get,photos/a.jpg,,\n";
 
-/// `tradewind bench replay trace.csv` with flags as they stand in a line.
+/// The arguments of `tradewind bench replay trace.csv` with the flags in `line`.
 fn flags(line: &str) -> Vec<&str> {
     ["bench", "replay", "trace.csv"].into_iter().chain(line.split_whitespace()).collect()
 }
 
-/// The lines of a result that are of a kind.
+/// The lines of a result with the given kind.
 fn lines(text: &str, kind: &str) -> Vec<Json> {
     let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
     lines.filter(|line| line["line"] == kind).collect()
 }
 
 #[test]
-fn a_trace_is_replayed_and_nothing_is_left() {
+fn a_replayed_trace_leaves_no_objects() {
     let scene = Scene::new();
     let caller = &scene.caller;
     scene.store("there/photos/a.jpg", b"not to be touched");
     caller.write("trace.csv", TRACE);
-    let begun = Instant::now();
+    let started = Instant::now();
     let table = caller.done(&flags("s3://bucket/there --repeat 2 --samples each.csv -o own.jsonl"));
-    assert!(begun.elapsed() >= Duration::from_secs(1), "each takes half a second: {:?}", begun.elapsed());
+    assert!(started.elapsed() >= Duration::from_secs(1), "each round takes 500 ms: {:?}", started.elapsed());
     assert_eq!(table.lines().filter(|row| row.contains("put of trace.csv")).count(), 2, "{table}");
     assert!(table.contains("1 requests rightly found nothing"), "{table}");
     let kept = std::fs::read_to_string(caller.path("own.jsonl")).unwrap();
@@ -68,32 +67,32 @@ fn a_trace_is_replayed_and_nothing_is_left() {
     let page = caller.done(&["report", "own.jsonl", "own.jsonl", "-o", "-"]);
     assert!(page.contains("get in trace.csv x 512 at its own pace"), "{page}");
     assert!(page.contains("No difference: chance explains all that is seen."), "{page}");
-    let said = caller.done(&flags("s3://bucket --pace fast --parallel 4 --json --no-out"));
-    let cell = &lines(&said, "cell")[0];
+    let output = caller.done(&flags("s3://bucket --pace fast --parallel 4 --json --no-out"));
+    let cell = &lines(&output, "cell")[0];
     assert!(cell["trace"]["speed"].is_null() && cell["rate"].is_null(), "{cell}");
     assert_eq!(count(cell, "get"), 3);
     assert_eq!(scene.names(), ["there/photos/a.jpg"]);
 }
 
 #[test]
-fn broken_lines_are_named_or_passed_over() {
+fn broken_lines_are_reported_or_skipped() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let broken = "0.3,put,a,,\nx\n".repeat(8);
     caller.write("trace.csv", format!("time,op,key,offset,length\n0,get,a,,\n{broken}0.1,get,a,,\n"));
     let ran = caller.run(&flags("s3://bucket --no-out"));
     assert_eq!(ran.status.code(), Some(2), "{}", ran.err);
-    let said: Vec<&str> = ran.err.lines().collect();
+    let output: Vec<&str> = ran.err.lines().collect();
     assert!(
-        said[0].ends_with("trace.csv has 16 broken lines, which --skip-broken passes over:"),
+        output[0].ends_with("trace.csv has 16 broken lines (use --skip-broken to skip them):"),
         "{}",
         ran.err
     );
     assert_eq!(
-        (said[1], said[2]),
+        (output[1], output[2]),
         ("  line 3: a put needs a length", "  line 4: it has 1 fields, the header 5")
     );
-    assert_eq!((said.len(), said[11]), (12, "  and 6 more"));
+    assert_eq!((output.len(), output[11]), (12, "  and 6 more"));
     let table = caller.done(&flags("s3://bucket --no-out --skip-broken"));
     assert!(table.contains("note: 16 broken lines of the trace were passed over"), "{table}");
     for (text, status, why) in [
@@ -112,7 +111,7 @@ fn broken_lines_are_named_or_passed_over() {
         assert!(ran.err.contains(why), "{text:?}: {}", ran.err);
     }
     for (arguments, status, why) in [
-        ("s3://bucket --pace fast --speed 2", 2, "with --pace fast there are none"),
+        ("s3://bucket --pace fast --speed 2", 2, "which --pace fast ignores"),
         ("s3://bucket --speed 0", 2, "from 0.001 to 1000"),
     ] {
         let ran = caller.run(&flags(arguments));
@@ -126,10 +125,10 @@ fn broken_lines_are_named_or_passed_over() {
 }
 
 #[test]
-fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
+fn an_interrupted_run_saves_results_and_removes_objects() {
     for pace in ["", "--pace fast --parallel 2"] {
         let scene = Scene::new();
-        // As fast as possible it takes long enough too.
+        // Enough requests that the replay also lasts at full speed.
         let puts: String =
             (0..30_000).map(|n| format!("{},put,k{n},,1000\n", f64::from(n) / 200.0)).collect();
         scene.caller.write("trace.csv", format!("time,op,key,offset,length\n{puts}"));
@@ -150,22 +149,22 @@ fn who_is_stopped_keeps_what_was_measured_and_removes_what_was_made() {
 }
 
 #[test]
-fn a_store_that_damages_bytes_is_found_out() {
+fn damaged_bytes_are_detected() {
     let server = Scripted::start(|request, answer: Answer| {
         let is_third = request.operation == "GetObject" && request.number % 3 == 0;
         Reply::Answer(if is_third { answer.damaged(500) } else { answer })
     });
     let caller = Caller::new(server.address);
-    // Of a part of an object nobody else knows whether it is right.
+    // Parts of an object can be verified only by their content.
     let gets: String = (0..30).map(|n| format!("{n},get,k{n},100,1000\n")).collect();
     caller.write("trace.csv", format!("time,op,key,offset,length\n{gets}"));
     let ran = caller.run(&flags("s3://bucket --pace fast --parallel 2 --json --no-out"));
     assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
-    let said = String::from_utf8(ran.out).unwrap();
-    let get = &lines(&said, "cell")[0]["operations"]["get"];
+    let output = String::from_utf8(ran.out).unwrap();
+    let get = &lines(&output, "cell")[0]["operations"]["get"];
     assert_eq!(
         (get["operations"].as_u64(), get["failures"]["WrongAnswer"].as_u64()),
         (Some(20), Some(10)),
-        "{said}"
+        "{output}"
     );
 }

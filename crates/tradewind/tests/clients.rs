@@ -1,5 +1,5 @@
-//! Outside clients against the real binary: the suite in `tests/clients` (boto3, aws-cli, rclone and bare
-//! sockets), on a fresh store and free ports.
+//! Third-party clients against the real binary: the suite in `tests/clients` (boto3, aws-cli, rclone and plain
+//! sockets), on a new store and free ports.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
@@ -30,7 +30,7 @@ permissions = "read-write"
 buckets = ["e2e-writer"]
 "#;
 
-/// Why the suite cannot run here, if it cannot.
+/// The reason why the suite cannot run; `None` if it can.
 fn missing() -> Option<String> {
     let runs = |module: &str| {
         Command::new("python3")
@@ -48,7 +48,7 @@ fn missing() -> Option<String> {
     (!missing.is_empty()).then(|| format!("python3 has no {}", missing.join(" and no ")))
 }
 
-/// Starts the server under test, with the suite's settings and more.
+/// Starts the server under test with the suite's settings and those in `more`.
 fn start(directory: &Path, more: &str, environment: &[(&str, &str)]) -> Server {
     std::fs::create_dir_all(directory).unwrap();
     let settings = directory.join("settings.toml");
@@ -60,7 +60,7 @@ fn start(directory: &Path, more: &str, environment: &[(&str, &str)]) -> Server {
     start.start().unwrap()
 }
 
-/// Runs the suite, and ends the server.
+/// Runs the suite and terminates the server.
 fn run_suite(server: &mut Server, is_over_service: bool) {
     let root = support::server::root_key();
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients");
@@ -98,7 +98,7 @@ fn run_suite(server: &mut Server, is_over_service: bool) {
 }
 
 #[test]
-fn outside_clients_are_served() {
+fn third_party_clients_are_served() {
     if let Some(reason) = missing() {
         return support::skip("clients", &reason);
     }
@@ -106,9 +106,9 @@ fn outside_clients_are_served() {
     run_suite(&mut start(directory.path(), "", &[]), false);
 }
 
-/// The same with another server's objects: what is asked for here is asked for there.
+/// The suite against a server whose store is another server.
 #[test]
-fn outside_clients_are_served_from_a_service() {
+fn third_party_clients_are_served_from_a_service() {
     if let Some(reason) = missing() {
         return support::skip("clients over a service", &reason);
     }

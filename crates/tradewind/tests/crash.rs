@@ -1,7 +1,7 @@
-//! SIGKILL at random moments under concurrent PUT, DELETE, multipart and compaction: every acknowledged
-//! write is there byte for byte, every acknowledged delete stays, nothing is half visible.
+//! SIGKILL at random moments during concurrent PUT, DELETE, multipart and compaction: every acknowledged write is
+//! present byte for byte, every acknowledged delete persists, and nothing is partially visible.
 //!
-//! `TRADEWIND_CRASH_ROUNDS` sets how often, `TRADEWIND_CRASH_SEED` repeats a run.
+//! `TRADEWIND_CRASH_ROUNDS` sets the number of rounds, `TRADEWIND_CRASH_SEED` repeats a run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
@@ -24,7 +24,7 @@ fn nothing_acknowledged_is_lost_to_sigkill() {
         },
         |_, _| {},
     );
-    // What is live is a few MiB; without compaction everything ever written would lie there.
+    // Only a few MiB are live; without compaction, all bytes ever written would be on disk.
     let is_compacted = written.on_disk < written.bytes / 2;
-    assert!(written.bytes < 64 << 20 || is_compacted, "compaction must have been at work: {written:?}");
+    assert!(written.bytes < 64 << 20 || is_compacted, "compaction must have run: {written:?}");
 }

@@ -1,4 +1,4 @@
-//! Who has priority, from the signature of its requests to the lane that they take.
+//! Priority of clients, from the signature of a request to its lane.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -20,7 +20,7 @@ use tradewind_model::lanes::LanesOptions;
 use tradewind_volume::Scheduled;
 use tradewind_volume::scheduled::Priorities;
 
-const LARGE: usize = 8 << 20;
+const LARGE_BYTES: usize = 8 << 20;
 
 fn client(address: SocketAddr, id: &str) -> S3 {
     S3::new(address, Credentials { id: id.to_owned(), secret: "a secret".to_owned() })
@@ -32,9 +32,9 @@ fn put(client: &mut S3, path: &str, size: usize) -> Instant {
     Instant::now()
 }
 
-/// A client with priority and one without ask for the same, the one without first.
+/// Two clients write objects of the same size, the one without priority first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_client_with_priority_is_done_first() {
+async fn a_client_with_priority_finishes_first() {
     let clock = SystemClock::shared();
     let slow = FaultPlan::none().on(Operation::Commit, When::Always, Fault::Delay(Duration::from_millis(20)));
     let store = Faulty::new(MemoryStore::new(clock.clone()), slow);
@@ -55,22 +55,22 @@ async fn a_client_with_priority_is_done_first() {
         async move { gateway.serve(listener, stop).await }
     });
 
-    let asked = tokio::task::spawn_blocking(move || {
+    let clients = tokio::task::spawn_blocking(move || {
         let (mut shop, mut batch) = (client(address, "shop"), client(address, "batch"));
         assert_eq!(shop.put("bucket", b"").unwrap().status, 200);
-        // Lanes learn that it is a few MB a second that go through.
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(2) {
+        // The lanes learn the throughput of a few MB/s.
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(2) {
             put(&mut batch, "bucket/a", 128 << 10);
             put(&mut shop, "bucket/b", 4 << 10);
         }
-        let other = std::thread::spawn(move || put(&mut batch, "bucket/large", LARGE));
-        support::eventually("the one without waits", || lanes.waiting() > 0);
-        let shop = put(&mut shop, "bucket/as large", LARGE);
+        let other = std::thread::spawn(move || put(&mut batch, "bucket/large", LARGE_BYTES));
+        support::eventually("the client without priority waits", || lanes.waiting() > 0);
+        let shop = put(&mut shop, "bucket/as large", LARGE_BYTES);
         (shop, other.join().unwrap())
     });
-    let (shop, batch) = asked.await.unwrap();
-    assert!(shop < batch, "the one with priority came {:?} later", shop - batch);
+    let (shop, batch) = clients.await.unwrap();
+    assert!(shop < batch, "the client with priority finished {:?} later", shop - batch);
     stop.cancel();
     serving.await.unwrap();
 }

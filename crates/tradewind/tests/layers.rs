@@ -1,4 +1,4 @@
-//! Layers keep what the port promises, over the leaves that they stand on when they serve.
+//! Conformance of layers to the port, on the leaves that they serve in production.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -21,12 +21,12 @@ fn local(directory: &Path) -> Arc<dyn ObjectStore> {
     LocalStore::open(&path, LocalOptions::default(), SystemClock::shared()).unwrap()
 }
 
-/// The same, watched.
+/// A new local store with instrumentation.
 fn observed_local(directory: &Path) -> Arc<dyn ObjectStore> {
     Observed::new(local(directory), SystemClock::shared())
 }
 
-/// The same, watched over lanes, as it is served where the settings say so.
+/// A new local store with instrumentation and lanes, as served if the settings enable lanes.
 fn scheduled_local(directory: &Path) -> Arc<dyn ObjectStore> {
     let clock = SystemClock::shared();
     let (options, none) = (LanesOptions::default(), Priorities::default());
@@ -34,7 +34,7 @@ fn scheduled_local(directory: &Path) -> Arc<dyn ObjectStore> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_local_store_that_is_watched_conforms() {
+async fn an_instrumented_local_store_conforms() {
     let directory = Arc::new(tempfile::tempdir().unwrap());
     let make = move || {
         let directory = directory.clone();

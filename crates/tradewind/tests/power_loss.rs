@@ -1,7 +1,7 @@
-//! The unmodified binary on a file system that loses power: what was synced is there, what was not may be
-//! lost, torn or reordered, and still every acknowledged write holds.
+//! The unmodified binary on a file system that loses power: synced data persists, other data may be lost, torn or
+//! reordered, and every acknowledged write must still be present.
 //!
-//! `TRADEWIND_POWER_ROUNDS` sets how often, `TRADEWIND_POWER_SEED` repeats a run.
+//! `TRADEWIND_POWER_ROUNDS` sets the number of rounds, `TRADEWIND_POWER_SEED` repeats a run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
@@ -32,7 +32,7 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
     let disk = PowerLossFs::mount(&mountpoint, None).unwrap();
     let rounds = Rounds::from_environment("TRADEWIND_POWER", 6);
     let start = support::start_with_small_segments(directory.path(), &mountpoint.join("data"));
-    // A sync that takes a while leaves more work unsynced at the moment of the cut.
+    // Slow syncs leave more data unsynced when the power is cut.
     disk.set_sync_delay(Duration::from_millis(2));
     rounds.run(
         &start,
@@ -49,7 +49,7 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
                 return;
             }
             disk.revive();
-            // Another cut, while the store recovers from the last one or its index is made anew.
+            // Another cut, while the store recovers from the last one or rebuilds its index.
             let data = start.data.to_str().unwrap();
             match random.below(4) {
                 0 => cut_during(&disk, random, &["serve"], &start),
@@ -87,12 +87,12 @@ fn a_root_key_survives_a_power_cut() {
         let mut server =
             start.start().unwrap_or_else(|error| panic!("round {round} of seed {seed}: {error}"));
         let credentials = Credentials { id, secret };
-        let made = S3::new(server.endpoint, credentials).put("first", &[]).unwrap();
+        let created = S3::new(server.endpoint, credentials).put("first", &[]).unwrap();
         assert_eq!(
-            made.status,
+            created.status,
             200,
-            "round {round} of seed {seed}: the key that was printed holds: {}",
-            made.text()
+            "round {round} of seed {seed}: the printed key must be valid: {}",
+            created.text()
         );
         assert!(server.terminate().unwrap().success());
         disk.unmount().unwrap();
@@ -106,7 +106,7 @@ fn cut(disk: &Handle, random: &mut Random) {
     println!("cut with {mode:?}: {report}");
 }
 
-/// Runs the binary and cuts the power before it is done.
+/// Runs the binary and cuts the power before it finishes.
 fn cut_during(disk: &Handle, random: &mut Random, arguments: &[&str], start: &Start) {
     let log = File::options().create(true).append(true).open(&start.log).unwrap();
     let mut command = tradewind();
@@ -123,7 +123,7 @@ fn cut_during(disk: &Handle, random: &mut Random, arguments: &[&str], start: &St
     disk.revive();
 }
 
-/// Leaves almost no room for a moment: writes may fail, reads go on, and nothing acknowledged is lost.
+/// Leaves almost no free space for a moment: writes may fail, reads succeed, and nothing acknowledged is lost.
 fn fill_for_a_while(disk: &Handle, random: &mut Random, workload: &Workload<'_>) {
     workload.was_full.store(true, Ordering::SeqCst);
     disk.limit_bytes(Some(used_bytes(disk.path()) + random.below(64 << 10)));
@@ -134,7 +134,7 @@ fn fill_for_a_while(disk: &Handle, random: &mut Random, workload: &Workload<'_>)
 
 fn used_bytes(directory: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
-    // The server makes and removes files meanwhile.
+    // The server creates and removes files concurrently.
     let size = |entry: DirEntry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => used_bytes(&entry.path()),
         Ok(metadata) => metadata.len(),

@@ -1,5 +1,5 @@
-//! The `s3` leaf against this project's own front door and against radosgw: the promises of the port survive the way
-//! through S3. Where Ceph is not installed the test says so and passes.
+//! Conformance of the `s3` leaf, over this project's gateway and over radosgw. If Ceph is not installed, the test
+//! prints that and passes.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -48,7 +48,7 @@ use tradewind_wire::sigv4::Credentials;
 const ID: &str = "leaf";
 const SECRET: &str = "a secret of the tests";
 
-/// A store over a service that a test has made up, with patience for a few attempts.
+/// A store over a scripted service. `change` adjusts its options.
 fn leaf_over(address: SocketAddr, change: impl FnOnce(&mut S3Options)) -> Arc<S3Store> {
     let endpoint = Endpoint::parse(&format!("http://{address}"), Style::Path).unwrap();
     let credentials = Credentials { id: ID.to_owned(), secret: SECRET.to_owned(), token: None };
@@ -57,7 +57,7 @@ fn leaf_over(address: SocketAddr, change: impl FnOnce(&mut S3Options)) -> Arc<S3
     S3Store::new(options, SystemClock::shared()).unwrap()
 }
 
-/// A store whose service is a gateway of its own over a memory store.
+/// A store over a gateway that serves an in-memory store.
 async fn leaf() -> Arc<dyn ObjectStore> {
     let clock = SystemClock::shared();
     let key = AccessKey {
@@ -86,7 +86,7 @@ async fn conforms() {
     conformance::run(make).await;
 }
 
-/// As it stands when it is served.
+/// With the same layers as in `tradewind serve`.
 #[tokio::test(flavor = "multi_thread")]
 async fn conforms_under_a_plan() {
     let make = || async {
@@ -117,7 +117,7 @@ async fn conforms_over_radosgw() {
     .await;
 }
 
-/// Removes what a case before has left.
+/// Removes everything that an earlier case has left.
 async fn empty(store: &dyn ObjectStore) {
     let context = context();
     for bucket in store.list_buckets(&context).await.unwrap() {
@@ -126,7 +126,7 @@ async fn empty(store: &dyn ObjectStore) {
         for upload in store.list_uploads(&context, &bucket.name, &request).await.unwrap().entries {
             let ListEntry::Key(key, upload) = upload else { panic!("{upload:?} without a delimiter") };
             match store.abort_upload(&context, &at(&key), &upload.id).await {
-                // It was about to end.
+                // It was being completed or aborted.
                 Err(e) if e.reason() == Reason::NoSuchUpload => {}
                 aborted => aborted.unwrap(),
             }

@@ -1,5 +1,4 @@
-//! The life of the server as a process: start, health, keys, the lock, shutdown, and words for what goes
-//! wrong.
+//! The server as a process: start, health, keys, the lock, shutdown, and error messages.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
@@ -21,11 +20,11 @@ use support::server::{Server, Start, root_key, run, tradewind};
 use support::sign::Credentials;
 use support::{eventually, start_with_small_segments};
 
-struct Place {
+struct TestDir {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap() }
     }
@@ -41,9 +40,9 @@ fn admin(server: &Server, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn starts_serves_and_stops() {
-    let place = Place::new();
-    let mut server = place.start().start().unwrap();
+fn the_server_starts_serves_and_stops() {
+    let dir = TestDir::new();
+    let mut server = dir.start().start().unwrap();
     assert_eq!(admin(&server, "health/live").0, 200);
     assert_eq!(admin(&server, "health/ready").0, 200);
     let mut client = S3::new(server.endpoint, root_key());
@@ -67,21 +66,21 @@ fn starts_serves_and_stops() {
     }
     assert!(server.terminate().unwrap().success(), "{}", server.logged());
 
-    let mut server = place.start().start().unwrap();
+    let mut server = dir.start().start().unwrap();
     let mut client = S3::new(server.endpoint, root_key());
-    assert_eq!(client.get("first/one").unwrap().body, body, "a restart keeps everything");
+    assert_eq!(client.get("first/one").unwrap().body, body, "objects must survive a restart");
     server.signal(Signal::INT);
     assert!(server.wait().unwrap().success(), "{}", server.logged());
     for line in server.logged().lines() {
         let parsed: serde_json::Value = serde_json::from_str(line).unwrap();
-        assert!(parsed["level"].is_string(), "away from a terminal every line of the log is JSON: {line}");
+        assert!(parsed["level"].is_string(), "without a terminal, every line of the log is JSON: {line}");
     }
 }
 
 #[test]
-fn a_root_key_is_made_once_and_kept_private() {
-    let place = Place::new();
-    let start = place.start().without_environment();
+fn a_root_key_is_created_once_and_kept_private() {
+    let dir = TestDir::new();
+    let start = dir.start().without_environment();
     let mut server = start.start().unwrap();
     let printed = server.printed().join("\n");
     let file = start.data.join("root-key");
@@ -102,32 +101,32 @@ fn a_root_key_is_made_once_and_kept_private() {
     assert!(again.contains(&credentials.id) && !again.contains(&credentials.secret), "{again}");
     assert_eq!(S3::new(server.endpoint, credentials.clone()).get("first").unwrap().status, 200);
     assert!(server.terminate().unwrap().success());
-    assert!(!server.logged().contains(&credentials.secret), "secrets are not logged");
+    assert!(!server.logged().contains(&credentials.secret), "secrets must not be logged");
 }
 
 #[test]
-fn one_process_a_directory() {
-    let place = Place::new();
-    let start = place.start();
+fn only_one_process_may_open_a_data_directory() {
+    let dir = TestDir::new();
+    let start = dir.start();
     let mut server = start.start().unwrap();
-    let second = Start { log: place.directory.path().join("second"), ..start.clone() };
+    let second = Start { log: dir.directory.path().join("second"), ..start.clone() };
     let refused = second.start().unwrap_err().to_string();
     assert!(refused.contains("exit status: 1") && refused.contains("in use"), "{refused}");
     let checked = run(&["store", "check", start.data.to_str().unwrap()]);
     assert_eq!(checked.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&checked.stderr).contains("in use"), "{checked:?}");
     server.kill();
-    start.start().expect("the lock goes with the process");
+    start.start().expect("the lock is released with the process");
 }
 
 #[test]
-fn an_address_in_use_is_said_in_words() {
-    let place = Place::new();
+fn an_address_in_use_is_reported_with_the_flag() {
+    let dir = TestDir::new();
     let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = holder.local_addr().unwrap().to_string();
     let output = tradewind()
         .args(["serve", "--listen", &address, "--admin", "127.0.0.1:0", "--data"])
-        .arg(place.directory.path().join("data"))
+        .arg(dir.directory.path().join("data"))
         .output()
         .unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -137,19 +136,19 @@ fn an_address_in_use_is_said_in_words() {
 
 #[test]
 fn requests_in_flight_are_finished_at_shutdown() {
-    let place = Place::new();
-    let mut server = place.start().start().unwrap();
+    let dir = TestDir::new();
+    let mut server = dir.start().start().unwrap();
     let mut client = S3::new(server.endpoint, root_key());
     assert_eq!(client.put("first", &[]).unwrap().status, 200);
     let body = Content { id: 2, size: 8 << 20 }.bytes();
     assert_eq!(client.put("first/large", &body).unwrap().status, 200);
 
-    // A reader that has begun and takes its time.
+    // A slow reader in the middle of a response.
     let settings = "[bucket.first]\nanonymous_read = true\n";
     assert!(server.terminate().unwrap().success());
-    let file = place.directory.path().join("settings.toml");
+    let file = dir.directory.path().join("settings.toml");
     fs::write(&file, settings).unwrap();
-    let mut server = place.start().flag("--config", file.as_os_str()).start().unwrap();
+    let mut server = dir.start().flag("--config", file.as_os_str()).start().unwrap();
     let mut slow = TcpStream::connect(server.endpoint).unwrap();
     write!(slow, "GET /first/large HTTP/1.1\r\nhost: {}\r\n\r\n", server.endpoint).unwrap();
     let mut answer = vec![0; 1000];
@@ -157,17 +156,17 @@ fn requests_in_flight_are_finished_at_shutdown() {
     server.signal(Signal::TERM);
     eventually("the listener closes at once", || TcpStream::connect(server.endpoint).is_err());
     slow.read_to_end(&mut answer).unwrap();
-    assert!(answer.ends_with(&body), "{} bytes came", answer.len());
+    assert!(answer.ends_with(&body), "{} bytes were received", answer.len());
     assert!(server.wait().unwrap().success(), "{}", server.logged());
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
-    let place = Place::new();
-    let mut server = place.start().start().unwrap();
+fn a_second_signal_stops_the_server_immediately() {
+    let dir = TestDir::new();
+    let mut server = dir.start().start().unwrap();
     let mut client = S3::new(server.endpoint, root_key());
     assert_eq!(client.put("first", &[]).unwrap().status, 200);
-    // An upload that never ends holds the shutdown up.
+    // An unfinished upload delays the shutdown.
     let mut stuck = TcpStream::connect(server.endpoint).unwrap();
     let head = format!("PUT /first/stuck HTTP/1.1\r\nhost: {}\r\n", server.endpoint);
     write!(stuck, "{head}content-length: 1000000\r\n\r\n").unwrap();
@@ -175,20 +174,20 @@ fn a_second_signal_ends_it_at_once() {
     half_open.write_all(b"GET /first/x HTTP/1.1\r\nhos").unwrap();
     server.signal(Signal::TERM);
     eventually("the listener closes", || TcpStream::connect(server.endpoint).is_err());
-    let asked = Instant::now();
+    let started = Instant::now();
     server.signal(Signal::TERM);
     let _ended = server.wait().unwrap();
-    assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
-    let mut server = place.start().start().unwrap();
+    assert!(started.elapsed() < Duration::from_secs(5), "it took {:?}", started.elapsed());
+    let mut server = dir.start().start().unwrap();
     let mut client = S3::new(server.endpoint, root_key());
-    assert_eq!(client.get("first/stuck").unwrap().status, 404, "what was cut off is not there");
+    assert_eq!(client.get("first/stuck").unwrap().status, 404, "an interrupted upload must not exist");
     assert!(server.terminate().unwrap().success());
 }
 
 #[test]
 fn unfinished_uploads_expire() {
-    let place = Place::new();
-    let mut start = place.start();
+    let dir = TestDir::new();
+    let mut start = dir.start();
     start.environment.push(("TRADEWIND_UPLOADS_EXPIRE_AFTER".to_owned(), "1s".to_owned()));
     let mut server = start.start().unwrap();
     let mut client = S3::new(server.endpoint, root_key());
@@ -196,7 +195,7 @@ fn unfinished_uploads_expire() {
     let uploads = vec![("uploads", String::new())];
     let begin = Request { method: "POST", path: "first/x", query: uploads.clone(), ..Request::default() };
     assert_eq!(client.send(begin).unwrap().status, 200);
-    eventually("an upload that nobody finishes goes", || {
+    eventually("an unfinished upload expires", || {
         let list = Request { method: "GET", path: "first", query: uploads.clone(), ..Request::default() };
         let listed = client.send(list).unwrap();
         assert_eq!(listed.status, 200, "{}", listed.text());
@@ -206,9 +205,9 @@ fn unfinished_uploads_expire() {
 }
 
 #[test]
-fn usage_and_settings_errors_end_with_two() {
-    let place = Place::new();
-    let file = place.directory.path().join("settings.toml");
+fn usage_and_settings_errors_have_exit_status_two() {
+    let dir = TestDir::new();
+    let file = dir.directory.path().join("settings.toml");
     fs::write(&file, "[server]\nlisen = \"127.0.0.1:1\"\n").unwrap();
     let settings = run(&["serve", "--config", file.to_str().unwrap()]);
     assert_eq!(settings.status.code(), Some(2));
@@ -217,9 +216,9 @@ fn usage_and_settings_errors_end_with_two() {
     assert_eq!(run(&["serve", "--listen", "nowhere"]).status.code(), Some(2));
     assert_eq!(run(&["bench"]).status.code(), Some(2));
     assert_eq!(run(&["--help"]).status.code(), Some(0));
-    let nothing = run(&["store", "check", place.directory.path().join("nothing").to_str().unwrap()]);
+    let nothing = run(&["store", "check", dir.directory.path().join("nothing").to_str().unwrap()]);
     assert_eq!(nothing.status.code(), Some(1));
-    assert!(!place.directory.path().join("nothing").exists(), "checking makes nothing");
+    assert!(!dir.directory.path().join("nothing").exists(), "a check must not create anything");
 }
 
 #[test]
@@ -242,16 +241,16 @@ fn settings_show_names_sources_and_hides_secrets() {
     assert_eq!(find("root_key.id")["value"], "somebody");
 }
 
-/// Opens `count` connections that are not used.
+/// Opens `count` unused connections.
 fn unused(server: &Server, count: usize) -> Vec<TcpStream> {
     (0..count).map(|_| TcpStream::connect(server.endpoint).unwrap()).collect()
 }
 
 #[test]
-fn unused_connections_leave_the_store_its_files() {
-    let place = Place::new();
-    let data = place.directory.path().join("data");
-    let mut start = start_with_small_segments(place.directory.path(), &data);
+fn unused_connections_leave_open_files_to_the_store() {
+    let dir = TestDir::new();
+    let data = dir.directory.path().join("data");
+    let mut start = start_with_small_segments(dir.directory.path(), &data);
     start.open_files = Some(64);
     let mut server = start.start().unwrap();
     let logged = server.logged();
@@ -259,13 +258,13 @@ fn unused_connections_leave_the_store_its_files() {
     let mut client = S3::new(server.endpoint, root_key());
     assert_eq!(client.put("first", &[]).unwrap().status, 200);
     let mut held = unused(&server, 100);
-    // The first connection was the one that was unused for longest.
+    // The first connection was evicted, since it had been idle longest.
     client = S3::new(server.endpoint, root_key());
-    // Each MiB is half a segment: more segments than files are kept for, and the others come from connections.
+    // Each MiB is half a segment. The store needs more files than are reserved for it and gets them from connections.
     let body = Content { id: 3, size: 1 << 20 }.bytes();
     for n in 0..48 {
         if n > 40 {
-            // A client that asks again finds room.
+            // A client that reconnects is admitted.
             held.extend(unused(&server, 20));
             client = S3::new(server.endpoint, root_key());
         }
@@ -282,9 +281,9 @@ fn unused_connections_leave_the_store_its_files() {
 }
 
 #[test]
-fn too_few_open_files_are_said_at_the_start() {
-    let place = Place::new();
-    let start = Start { open_files: Some(40), ..place.start() };
+fn too_few_open_files_are_reported_at_the_start() {
+    let dir = TestDir::new();
+    let start = Start { open_files: Some(40), ..dir.start() };
     let refused = start.start().unwrap_err().to_string();
     assert!(refused.contains("exit status: 1"), "{refused}");
     assert!(refused.contains("may open 40 files") && refused.contains("ulimit -n"), "{refused}");
@@ -292,8 +291,8 @@ fn too_few_open_files_are_said_at_the_start() {
 
 #[test]
 fn unfinished_heads_take_little_memory() {
-    let place = Place::new();
-    let mut server = place.start().start().unwrap();
+    let dir = TestDir::new();
+    let mut server = dir.start().start().unwrap();
     let mut client = S3::new(server.endpoint, root_key());
     assert_eq!(client.put("first", &[]).unwrap().status, 200);
     let before = server.resident();
@@ -301,15 +300,15 @@ fn unfinished_heads_take_little_memory() {
     let mut held = Vec::new();
     for _ in 0..600 {
         let mut socket = TcpStream::connect(server.endpoint).unwrap();
-        // It may be turned away before it has sent all.
+        // The connection may be rejected before everything is sent.
         let _sent = socket.write_all(head.as_bytes());
         held.push(socket);
     }
-    let asked = Instant::now();
+    let started = Instant::now();
     let mut client = S3::new(server.endpoint, root_key());
     assert_eq!(client.get("first/x").unwrap().status, 404);
-    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
-    // Each of them would take 125 KiB if it could.
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    // Without a limit, each connection would take 125 KiB.
     let more = server.peak_resident().saturating_sub(before);
     assert!(more < 32 << 20, "{} KiB more", more >> 10);
     assert!(server.terminate().unwrap().success(), "{}", server.logged());

@@ -1,5 +1,5 @@
-//! A server in front of another one, as it is in front of any service: what is large is read in several requests, what clients see is
-//! what they would see behind it, and a store that was tuned is read by its profile from the next start on.
+//! A server with another server as its store, as with any service: large objects are read in several requests, clients
+//! get the same responses as from the service, and the profile of a tuned store is used from the next start on.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -17,13 +17,13 @@ use support::s3::{Request, Response, S3};
 use support::scripted::{Answer, Reply, Scripted};
 use support::server::{Server, Start, root_key, tradewind};
 
-/// What the default plan has in one range.
-const RANGE: usize = 1 << 20;
+/// The size of a range in the default plan.
+const RANGE_BYTES: usize = 1 << 20;
 
 struct Scene {
     directory: tempfile::TempDir,
-    behind: Server,
-    /// Whoever asks the one behind.
+    service: Server,
+    /// A client of the service itself.
     direct: S3,
 }
 
@@ -32,15 +32,15 @@ impl Scene {
         Self::with("")
     }
 
-    /// With more lines for the store in the settings.
+    /// A scene with additional settings of the store.
     fn with(more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
-        let behind = Start::new(&at("data"), &at("log")).start().unwrap();
-        write_settings(directory.path(), behind.endpoint, more);
-        let mut direct = S3::new(behind.endpoint, root_key());
+        let service = Start::new(&at("data"), &at("log")).start().unwrap();
+        write_settings(directory.path(), service.endpoint, more);
+        let mut direct = S3::new(service.endpoint, root_key());
         assert_eq!(direct.put("bucket", &[]).unwrap().status, 200);
-        Self { directory, behind, direct }
+        Self { directory, service, direct }
     }
 
     fn environment(&self) -> [(String, String); 4] {
@@ -57,20 +57,20 @@ impl Scene {
         bytes
     }
 
-    /// How many reads the store behind was asked for.
+    /// The number of reads that the service has served.
     fn reads(&self) -> u64 {
-        let metrics = S3::anonymous(self.behind.admin).get("metrics").unwrap().text();
+        let metrics = S3::anonymous(self.service.admin).get("metrics").unwrap().text();
         let line = "tradewind_s3_requests_total{operation=\"GetObject\",status=\"2xx\"} ";
         metrics.lines().find_map(|l| l.strip_prefix(line)).map_or(0, |count| count.parse().unwrap())
     }
 
-    /// Waits for them: one that was broken off is counted when that was noticed.
+    /// Waits until the number of reads is `count`: an aborted read is counted with a delay.
     fn reads_become(&self, count: u64) {
         eventually(&format!("{} reads and not {count}", self.reads()), || self.reads() == count);
     }
 }
 
-/// Settings of a server in front of this service, with more lines for the store.
+/// Writes the settings of a server whose store is this service, with additional settings of the store.
 fn write_settings(directory: &Path, service: SocketAddr, more: &str) {
     let text = format!(
         "[server]\nstore = \"far\"\n[store.far]\ntype = \"s3\"\nendpoint = \"http://{service}\"\nregion = \"us-east-1\"\n{more}"
@@ -78,7 +78,7 @@ fn write_settings(directory: &Path, service: SocketAddr, more: &str) {
     std::fs::write(directory.join("settings.toml"), text).unwrap();
 }
 
-/// What reaches the store, and where profiles are.
+/// Variables with the store's credentials and the directory of profiles.
 fn environment(directory: &Path) -> [(String, String); 4] {
     let root = root_key();
     let data = directory.join("share").display().to_string();
@@ -91,7 +91,7 @@ fn environment(directory: &Path) -> [(String, String); 4] {
     .map(|(name, value)| (name.to_owned(), value))
 }
 
-/// The server in front, by the settings that lie there.
+/// Starts a server with the settings in the directory.
 fn front(directory: &Path) -> Server {
     let at = |name: &str| directory.join(name);
     let mut start = Start::new(&at("front"), &at("front-log")).flag("--config", at("settings.toml"));
@@ -120,9 +120,9 @@ fn stalled_readers_leave_connections_to_the_service() {
     }
     let mut client = S3::new(front.endpoint, root_key());
     for _ in 0..20 {
-        let asked = Instant::now();
+        let started = Instant::now();
         assert_eq!(get(&mut client, "small", &[]).body, small);
-        assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
         std::thread::sleep(Duration::from_millis(100));
     }
     drop(stalled);
@@ -130,9 +130,9 @@ fn stalled_readers_leave_connections_to_the_service() {
 }
 
 #[test]
-fn what_is_large_is_read_in_ranges_and_is_what_it_was() {
+fn large_objects_are_read_in_ranges_without_a_difference() {
     let mut scene = Scene::new();
-    let (size, small) = (20 * RANGE + 77, 100_000);
+    let (size, small) = (20 * RANGE_BYTES + 77, 100_000);
     let (large, little) = (scene.store("large", size), scene.store("little", small));
     let mut front = scene.front();
     let mut client = S3::new(front.endpoint, root_key());
@@ -160,7 +160,10 @@ fn what_is_large_is_read_in_ranges_and_is_what_it_was() {
     scene.reads_become(41);
 
     let printed = front.printed().join("\n");
-    assert!(printed.contains("plan        this store was never tuned: 32 requests at a time"), "{printed}");
+    assert!(
+        printed.contains("plan        default (the store was never tuned): 32 concurrent requests"),
+        "{printed}"
+    );
     let metrics = S3::anonymous(front.admin).get("metrics").unwrap().text();
     for line in [
         "tradewind_plan_requests{store=\"far\",from=\"default\",up_to_bytes=\"4096\"} 32",
@@ -173,9 +176,9 @@ fn what_is_large_is_read_in_ranges_and_is_what_it_was() {
 }
 
 #[test]
-fn a_profile_counts_from_the_next_start_on() {
+fn a_profile_is_used_from_the_next_start_on() {
     let mut scene = Scene::new();
-    let large = scene.store("large", 10 * RANGE);
+    let large = scene.store("large", 10 * RANGE_BYTES);
     let settings = scene.directory.path().join("settings.toml");
     let tuned = tradewind()
         .args(["tune", "far://bucket", "--budget", "16MiB,3s", "--config"])
@@ -188,18 +191,18 @@ fn a_profile_counts_from_the_next_start_on() {
     let mut client = S3::new(front.endpoint, root_key());
     assert!(get(&mut client, "large", &[]).body == large);
     let printed = front.printed().join("\n");
-    assert!(printed.contains("plan        by the profile of 20"), "{printed}");
+    assert!(printed.contains("plan        profile of 20"), "{printed}");
     let metrics = S3::anonymous(front.admin).get("metrics").unwrap().text();
     assert!(metrics.contains("tradewind_plan_requests{store=\"far\",from=\"profile\""), "{metrics}");
     assert!(front.terminate().unwrap().success(), "{}", front.logged());
 }
 
-/// Those who have turns wait for connections: nobody who has a connection may wait for a turn.
+/// Requests with permits wait for connections, so a request with a connection must not wait for a permit.
 #[test]
-fn many_clients_pass_through_few_connections() {
+fn many_clients_are_served_over_few_connections() {
     const CLIENTS: usize = 40;
     let mut scene = Scene::with("connections = 8\n");
-    let large = scene.store("large", 12 * RANGE);
+    let large = scene.store("large", 12 * RANGE_BYTES);
     let mut front = scene.front();
     let (sender, ended) = std::sync::mpsc::channel();
     for _ in 0..CLIENTS {
@@ -216,7 +219,7 @@ fn many_clients_pass_through_few_connections() {
     assert!(front.terminate().unwrap().success(), "{}", front.logged());
 }
 
-/// A server in front of a service whose answers go wrong.
+/// A server whose store is a scripted service with faults.
 fn front_of(service: &Scripted) -> (tempfile::TempDir, Server) {
     let directory = tempfile::tempdir().unwrap();
     write_settings(directory.path(), service.address, "");
@@ -225,7 +228,7 @@ fn front_of(service: &Scripted) -> (tempfile::TempDir, Server) {
 }
 
 #[test]
-fn a_body_that_got_lost_is_not_served_as_an_empty_object() {
+fn a_response_without_its_body_is_not_served_as_an_empty_object() {
     let service = Scripted::start(|request, answer| {
         let answer = match (request.operation, request.key.as_str()) {
             ("GetObject", "summed") => Answer { body: Vec::new(), ..answer },
@@ -247,7 +250,7 @@ fn a_body_that_got_lost_is_not_served_as_an_empty_object() {
     assert!(front.terminate().unwrap().success(), "{}", front.logged());
 }
 
-/// A refusal whose every word is a secret.
+/// An error response in which everything is secret.
 fn secret_refusal(status: u16) -> Answer {
     let code = match status {
         301 => "PermanentRedirect",
@@ -273,7 +276,7 @@ fn secret_refusal(status: u16) -> Answer {
 }
 
 #[test]
-fn clients_see_nothing_of_the_service_in_any_refusal() {
+fn error_responses_reveal_nothing_about_the_service() {
     let service = Scripted::start(|request, answer| {
         let status = request.key.strip_prefix("status-").and_then(|status| status.parse().ok());
         Reply::Answer(status.map_or(answer, secret_refusal))
@@ -289,7 +292,7 @@ fn clients_see_nothing_of_the_service_in_any_refusal() {
     };
     for status in [301, 307, 400, 403, 404, 409, 412, 416, 429, 500, 501, 503, 507] {
         let path = format!("bucket/status-{status}");
-        // What passes is asked for again, with pauses.
+        // Transient errors are retried with backoff, which would take long for all methods.
         let methods: &[&str] =
             if matches!(status, 429 | 500 | 503) { &["GET"] } else { &["GET", "HEAD", "PUT", "DELETE"] };
         for &method in methods {
@@ -318,7 +321,7 @@ fn clients_see_nothing_of_the_service_in_any_refusal() {
     }
     let missing = client.get("bucket/status-404").unwrap();
     assert!(missing.text().contains("<Message>The specified key does not exist.</Message>"));
-    // Its operator is told.
+    // The operator finds it in the log.
     let logged = front.logged();
     for said in ["secret-host.internal says no", "check the secret key"] {
         assert!(logged.contains(said), "{said} is not in\n{logged}");

@@ -1,6 +1,6 @@
-//! The commands that move data, against other people's servers: each that is installed is started on a free port, given
-//! the same work, and stopped. `bench/peers` builds MinIO and versitygw where Go is; radosgw comes with a Ceph cluster of
-//! its own.
+//! The transfer commands against third-party servers: each installed server is started on a free port, gets the same
+//! requests, and is stopped. `bench/peers` builds MinIO and versitygw if Go is installed; radosgw runs with its own
+//! Ceph cluster.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -18,10 +18,10 @@ use support::content::content;
 use support::server::{Server, Start, root_key};
 use support::sign::Credentials;
 
-/// A server that takes longer to answer does not start.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for the start of a server.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A server of somebody else. Dropping it kills it.
+/// A third-party server; dropping it kills it.
 struct Service {
     child: Child,
     address: SocketAddr,
@@ -36,7 +36,7 @@ impl Drop for Service {
     }
 }
 
-/// Where a program is: built for the benchmarks, or on the path.
+/// The path of a program: built for the benchmarks, or from `PATH`. `None` if it is not installed.
 fn find(program: &str) -> Option<PathBuf> {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/.cache/bin").join(program);
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -49,7 +49,7 @@ fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Starts a program, which `configure` tells its address and its directory.
+/// Starts a program; `configure` sets its address and directory. `None` if it is not installed.
 fn start(program: &str, configure: impl FnOnce(&mut Command, SocketAddr, &Path)) -> Option<Service> {
     let Some(path) = find(program) else {
         support::skip("services", &format!("{program} is not installed"));
@@ -66,17 +66,17 @@ fn start(program: &str, configure: impl FnOnce(&mut Command, SocketAddr, &Path))
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     let child = command.spawn().unwrap();
     let service = Service { child, address, _directory: directory };
-    let begun = Instant::now();
+    let started = Instant::now();
     while TcpStream::connect(address).is_err() {
         let log = || fs::read_to_string(service._directory.path().join("log")).unwrap_or_default();
-        assert!(begun.elapsed() < PATIENCE, "{program} does not answer: {}", log());
+        assert!(started.elapsed() < TIMEOUT, "{program} does not accept connections: {}", log());
         std::thread::sleep(Duration::from_millis(50));
     }
     Some(service)
 }
 
-/// A server of ours, and the same caller, who has it in the settings as `ours`.
-fn beside_ours(caller: Caller) -> (Server, Caller) {
+/// Starts a Tradewind server and adds it to the caller's settings as `ours`.
+fn with_tradewind_server(caller: Caller) -> (Server, Caller) {
     let root = root_key();
     let ours = Start::new(&caller.path("ours"), &caller.path("ours.log")).start().unwrap();
     let keys = format!("[ours]\naws_access_key_id = {}\naws_secret_access_key = {}\n", root.id, root.secret);
@@ -86,9 +86,9 @@ fn beside_ours(caller: Caller) -> (Server, Caller) {
     (ours, caller)
 }
 
-/// To a server of ours and back: everything in the bucket, in parts where it is large. What keeps no checksums cannot be
-/// compared by them.
-fn all_is_copied_between(caller: &Caller, keeps_checksums: bool) {
+/// Copies everything in the bucket to a Tradewind server and back, large objects in parts. `keeps_checksums` is false
+/// for servers that store no checksums to compare.
+fn check_copies_between_servers(caller: &Caller, keeps_checksums: bool) {
     let done = |command: &[&str]| caller.done(&[command, &["--chunk-size", "5MiB"]].concat());
     done(&["mb", "ours://bucket"]);
     done(&["mb", "s3://back"]);
@@ -112,13 +112,13 @@ fn all_is_copied_between(caller: &Caller, keeps_checksums: bool) {
     done(&["rb", "s3://back"]);
 }
 
-/// Everything that the commands are for.
-fn all_is_done_by(caller: Caller, keeps_checksums: bool) {
-    let (_ours, caller) = beside_ours(caller);
-    // A server that listens may still be getting ready.
-    let begun = Instant::now();
+/// Checks all transfer commands on a server.
+fn check_all_commands(caller: Caller, keeps_checksums: bool) {
+    let (_ours, caller) = with_tradewind_server(caller);
+    // A server that accepts connections may not be ready yet.
+    let started = Instant::now();
     while !caller.run(&["mb", "s3://bucket"]).status.success() {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", caller.run(&["mb", "s3://bucket"]));
+        assert!(started.elapsed() < TIMEOUT, "{:?}", caller.run(&["mb", "s3://bucket"]));
         std::thread::sleep(Duration::from_millis(100));
     }
     let sizes = [
@@ -145,7 +145,7 @@ fn all_is_done_by(caller: Caller, keeps_checksums: bool) {
     assert_eq!(caller.done(&["cat", "s3://bucket/tree/a.txt"]), "longer than before");
     assert!(!caller.run(&["stat", "s3://bucket/tree/a/b"]).status.success());
 
-    // In parts, up from a file and from a pipe, down to a file and to a pipe, and within the store.
+    // In parts: uploads from a file and a pipe, downloads to a file and a pipe, and copies within the store.
     let large = content(9, (16 << 20) + 3);
     caller.write("large", &large);
     let parts = ["--chunk-size", "5MiB"];
@@ -165,14 +165,14 @@ fn all_is_done_by(caller: Caller, keeps_checksums: bool) {
         caller.done(&["grep", "--sort", "needle", "s3://bucket/logs/"]),
         "s3://bucket/logs/one:2:second needle\n"
     );
-    all_is_copied_between(&caller, keeps_checksums);
+    check_copies_between_servers(&caller, keeps_checksums);
     assert!(!caller.run(&["rb", "s3://bucket"]).status.success(), "it is not empty");
     caller.done(&["rm", "-r", "s3://bucket"]);
     caller.done(&["rb", "s3://bucket"]);
     assert_eq!(caller.run(&["cat", "s3://bucket/large"]).status.code(), Some(1));
 }
 
-/// The same service, asked with the bucket in the host's name. Nobody need resolve that: connections go to the endpoint.
+/// Switches a caller to virtual-hosted addressing. The names need not resolve: connections go to the endpoint.
 fn with_buckets_as_hosts(caller: Caller) -> Caller {
     let port = caller.endpoint().port();
     caller.write("home/.aws/config", "[default]\ns3 =\n  addressing_style = virtual\n");
@@ -180,49 +180,49 @@ fn with_buckets_as_hosts(caller: Caller) -> Caller {
 }
 
 #[test]
-fn tradewind_does() {
+fn commands_work_with_tradewind() {
     let directory = tempfile::tempdir().unwrap();
     let settings = directory.path().join("settings.toml");
     fs::write(&settings, format!("[server]\ndomain = {DOMAIN:?}\n")).unwrap();
     let start = Start::new(&directory.path().join("data"), &directory.path().join("log"));
     let server = start.flag("--config", settings).start().unwrap();
-    all_is_done_by(Caller::new(server.endpoint), true);
-    all_is_done_by(with_buckets_as_hosts(Caller::new(server.endpoint)), true);
+    check_all_commands(Caller::new(server.endpoint), true);
+    check_all_commands(with_buckets_as_hosts(Caller::new(server.endpoint)), true);
 }
 
 #[test]
-fn minio_does() {
+fn commands_work_with_minio() {
     let root = root_key();
     let service = start("minio", |command, address, data| {
         command.args(["server", "--quiet", "--address", &address.to_string()]).arg(data);
         command.env("MINIO_ROOT_USER", root.id).env("MINIO_ROOT_PASSWORD", root.secret);
     });
     if let Some(service) = service {
-        all_is_done_by(Caller::new(service.address), true);
+        check_all_commands(Caller::new(service.address), true);
     }
 }
 
 #[test]
-fn versitygw_does() {
+fn commands_work_with_versitygw() {
     let root = root_key();
     let service = start("versitygw", |command, address, data| {
         command.args(["--port", &address.to_string(), "posix"]).arg(data);
         command.env("ROOT_ACCESS_KEY", root.id).env("ROOT_SECRET_KEY", root.secret);
     });
     if let Some(service) = service {
-        all_is_done_by(Caller::new(service.address), true);
+        check_all_commands(Caller::new(service.address), true);
     }
 }
 
 #[test]
-fn radosgw_does() {
+fn commands_work_with_radosgw() {
     if let Some(ceph) = Ceph::start("services") {
         let Credentials { id, secret } = &ceph.key;
         let caller = || {
             let caller = Caller::new(ceph.address).with("AWS_ACCESS_KEY_ID", id);
             caller.with("AWS_SECRET_ACCESS_KEY", secret)
         };
-        all_is_done_by(caller(), false);
-        all_is_done_by(with_buckets_as_hosts(caller()), false);
+        check_all_commands(caller(), false);
+        check_all_commands(with_buckets_as_hosts(caller()), false);
     }
 }

@@ -1,5 +1,5 @@
-//! The commands that move data, with every store that a place can name and between two of them: other servers and
-//! directories by their names in a settings file, and Swift.
+//! The transfer commands with every kind of store, and between two stores: other servers and directories from a
+//! settings file, and Swift.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -24,7 +24,7 @@ use support::caller::Caller;
 use support::content::content;
 use support::server::{Server, Start};
 
-/// Two servers, and somebody who calls the one `s3` and the other `other`, and has made a bucket in each.
+/// Two servers, configured as `s3` and `other`, with a bucket in each.
 struct Scene {
     one: Server,
     other: Server,
@@ -47,12 +47,12 @@ impl Scene {
     }
 }
 
-/// The same caller, who has the store at an address in the settings as `other`.
+/// Adds the store at an address to the caller's settings as `other`.
 fn with_other(caller: Caller, other: SocketAddr) -> Caller {
     caller.configured(&format!("[store.other]\ntype = \"s3\"\nendpoint = \"http://{other}\"\n"))
 }
 
-/// Everything that the commands are for, with the store that has this name; it begins and ends without a bucket.
+/// Runs all commands with the store of this name. It has no bucket before and after.
 fn all_is_done_with(caller: &Caller, name: &str) {
     let at = |rest: &str| format!("{name}://{rest}");
     caller.done(&["mb", &at("bucket")]);
@@ -83,7 +83,7 @@ fn all_is_done_with(caller: &Caller, name: &str) {
     let found = format!("{}:1:longer, with a needle\n", at("bucket/tree/a.txt"));
     assert_eq!(caller.done(&["grep", "--sort", "needle", &at("bucket/tree"), "--exclude", "z/*"]), found);
 
-    // In parts, from a file and from a pipe, and within the store.
+    // In parts: from a file, from a pipe, and within the store.
     let large = content(9, (16 << 20) + 3);
     caller.write("large", &large);
     let parts = ["--chunk-size", "5MiB"];
@@ -97,7 +97,7 @@ fn all_is_done_with(caller: &Caller, name: &str) {
     caller.done(&["cp", &at("bucket/large"), &at("bucket/copied/")]);
     assert!(caller.read(&at("bucket/copied/large")) == large);
 
-    // Many as one, and one of them alone.
+    // A bundle, and a member of it.
     let (bundle, unpacked) = (at("bucket/all.tar"), format!("{name}.unpacked"));
     caller.done(&[&["cp", "--bundle", &tree, &bundle], &parts[..]].concat());
     caller.done(&["cp", "--bundle", &bundle, &unpacked]);
@@ -122,7 +122,7 @@ fn all_is_done_with(caller: &Caller, name: &str) {
     assert_eq!(caller.done(&["ls", &at("")]), "");
 }
 
-/// Copies between two stores, there and back, with all that objects carry; both have a bucket.
+/// Copies between two stores with all metadata. Both have a bucket.
 fn all_is_carried_between(caller: &Caller, from: &str, to: &str) {
     let (here, there) =
         (|key: &str| format!("{from}://bucket/{key}"), |key: &str| format!("{to}://bucket/{key}"));
@@ -154,7 +154,7 @@ fn all_is_carried_between(caller: &Caller, from: &str, to: &str) {
             assert_eq!(one[field], other[field], "{field} of {copy}");
         }
     }
-    // Nothing is left to do, by time and by checksum; what differs by a byte is.
+    // Nothing is left to do, by time and by checksum; an object that differs by one byte is copied.
     let sync =
         |more: &[&str]| caller.done(&[&["sync", "--delete", &here("x"), &there("y")], more, &parts].concat());
     let would = |more: &[&str]| {
@@ -167,10 +167,10 @@ fn all_is_carried_between(caller: &Caller, from: &str, to: &str) {
     assert_eq!(would(&[]), format!("remove  {}\n", there("y/zzz")));
     let before = caller.known(&there("y/large.html"));
     sync(&["--checksum"]);
-    assert_eq!(caller.read(&there("y/one.html")), content(1, 1), "its size and a newer time hide what it is");
-    assert_eq!(caller.known(&there("y/large.html")), before, "what is the same is not carried again");
+    assert_eq!(caller.read(&there("y/one.html")), content(1, 1), "size and time hide the difference");
+    assert_eq!(caller.known(&there("y/large.html")), before, "an equal object is not copied again");
     assert_eq!(caller.keys(&there("y/")).len(), sizes.len());
-    // One object, under another name; and into the middle of the other's tree.
+    // One object, to another key, and to a prefix.
     caller.done(&["cp", &here("x/small.html"), &there("z/other")]);
     caller.done(&["cp", &here("x/small.html"), &there("z/")]);
     assert_eq!(caller.keys(&there("z/")), ["z/other", "z/small.html"]);

@@ -1,7 +1,7 @@
-//! What the tests of the whole binary share: starting and stopping it, a small S3 client, and a workload
-//! whose model knows what must be there after a crash.
+//! Support for tests of the whole binary: starting and stopping it, a small S3 client, and a workload with a model of
+//! the objects that must exist after a crash.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, reason = "each test uses only a part of this module")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
 pub mod caller;
@@ -25,18 +25,18 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Says that a test did not run, in the form that `.ci/run` repeats at its end.
+/// Reports that a test was skipped, in the format that `.ci/run` repeats at its end.
 pub fn skip(test: &str, reason: &str) {
     say(&format!("skipped: {test}: {reason}"));
 }
 
-/// Writes a line past the capture of the test harness, so that it is seen where the test passes.
+/// Writes a line to stderr, bypassing the capture of the test harness, so that it is visible if the test passes.
 pub fn say(line: &str) {
-    // Nobody is left to be told if stderr is gone.
+    // If stderr is closed, there is no place to report that.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Waits until something holds; `what` says what it is.
+/// Waits until a condition holds. `what` describes it; panics with it after 20 s.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !holds() {
@@ -45,8 +45,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A start on a store in `data` whose segments are so small that compaction is always at work. Its
-/// settings and its log go into `directory`.
+/// A server on a store in `data` with small segments, so that compaction runs all the time. Its settings and its log
+/// are in `directory`.
 pub fn start_with_small_segments(directory: &Path, data: &Path) -> server::Start {
     let settings = directory.join("settings.toml");
     let text = format!(

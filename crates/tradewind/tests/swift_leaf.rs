@@ -1,5 +1,5 @@
-//! The `swift` leaf against a real OpenStack Swift on loopback: the promises of the port survive the way through it.
-//! Where Swift is not installed the tests say so and pass.
+//! Conformance of the `swift` leaf, over a real OpenStack Swift on loopback. If Swift is not installed, the tests print
+//! that and pass.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -27,20 +27,20 @@ use tradewind_core::{
     SystemClock,
 };
 
-/// A Swift, and accounts in it.
+/// A Swift service, with an account per store.
 struct Laboratory {
     swift: support::swift::Laboratory,
     accounts: AtomicUsize,
 }
 
 impl Laboratory {
-    /// `None` where Swift is not installed.
+    /// Starts Swift; `None` if it is not installed.
     fn open(test: &str) -> Option<Self> {
         let swift = support::swift::Laboratory::open(test)?;
         Some(Self { swift, accounts: AtomicUsize::new(0) })
     }
 
-    /// What a store over an account needs.
+    /// The options of a store over an account.
     fn options(&self, account: &str) -> SwiftOptions {
         let said = |name: &str| self.swift.said(name);
         let auth = Auth::V1 { url: said("AUTH_URL"), user: said("USER"), key: said("KEY") };
@@ -48,7 +48,7 @@ impl Laboratory {
         SwiftOptions { account_url, ..SwiftOptions::new(auth) }
     }
 
-    /// A store over an account of its own. Its segments are small, so that large objects have many.
+    /// A store over a new account, with small segments, so that large objects have many.
     fn store(&self) -> Arc<SwiftStore> {
         let account = self.accounts.fetch_add(1, Ordering::Relaxed);
         let options = SwiftOptions { segment_bytes: 1 << 20, ..self.options(&format!("case{account}")) };
@@ -91,7 +91,7 @@ async fn read(store: &SwiftStore, key: &str, select: Select) -> Bytes {
     store.get(&context(), &at(key), request).await.unwrap().body.collect().await.unwrap()
 }
 
-/// What a client of Swift that is not ours is answered: the head and the body.
+/// Sends a raw request, like another client of Swift. Returns head and body of the response.
 async fn raw(laboratory: &Laboratory, account: &str, request: &str, headers: &str) -> String {
     let said = |name: &str| laboratory.swift.said(name);
     let login = format!("X-Auth-User: {}\r\nX-Auth-Key: {}\r\n", said("USER"), said("KEY"));
@@ -112,7 +112,7 @@ async fn exchange(laboratory: &Laboratory, request: &str, headers: &str) -> Stri
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// The names in the companion.
+/// The names of objects in the companion.
 async fn held(laboratory: &Laboratory, account: &str) -> Vec<String> {
     let answer = raw(laboratory, account, "GET bucket%2Bsegments", "").await;
     let body = answer.split_once("\r\n\r\n").unwrap().1;
@@ -124,8 +124,8 @@ fn pattern(size: usize, seed: u8) -> Bytes {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn segments_go_with_what_they_belong_to() {
-    let Some(laboratory) = Laboratory::open("segments_go_with_what_they_belong_to") else { return };
+async fn segments_are_freed_with_their_object() {
+    let Some(laboratory) = Laboratory::open("segments_are_freed_with_their_object") else { return };
     let options = |grace| SwiftOptions { segment_bytes: 1 << 20, grace, ..laboratory.options("segments") };
     let open = |grace| SwiftStore::new(options(grace), SystemClock::shared()).unwrap();
     let store = open(Duration::ZERO);
@@ -138,7 +138,7 @@ async fn segments_go_with_what_they_belong_to() {
     assert!(read(&store, "k", Select::Whole).await == large[1]);
     let second = held(&laboratory, "segments").await;
     assert!(second.len() == 3 && second.iter().all(|name| !first.contains(name)), "{second:?}");
-    // By a small object, by a copy, by a delete, and by a write that is given up.
+    // After a small object, a delete, and an abandoned write.
     put(&store, "k", &"small".into()).await;
     assert!(held(&laboratory, "segments").await.is_empty());
     put(&store, "k", &large[0]).await;
@@ -157,7 +157,7 @@ async fn segments_go_with_what_they_belong_to() {
     }
     assert!(held(&laboratory, "segments").await.is_empty());
 
-    // With a time of grace they stay for those who read them, and are to go.
+    // With a grace period they remain for readers, and expire.
     let patient = open(Duration::from_secs(600));
     put(&patient, "k", &large[0]).await;
     let left = held(&laboratory, "segments").await;
@@ -169,8 +169,8 @@ async fn segments_go_with_what_they_belong_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_outlives_the_client_that_began_it() {
-    let Some(laboratory) = Laboratory::open("an_upload_outlives_the_client_that_began_it") else { return };
+async fn upload_continues_in_another_client() {
+    let Some(laboratory) = Laboratory::open("upload_continues_in_another_client") else { return };
     let open = || SwiftStore::new(laboratory.options("uploads"), SystemClock::shared()).unwrap();
     let (one, context) = (open(), context());
     one.create_bucket(&context, &bucket()).await.unwrap();
@@ -205,13 +205,13 @@ async fn an_upload_outlives_the_client_that_began_it() {
     assert_eq!((committed.size, committed.scope), ((5 << 20) + 1000, ChecksumScope::Composite));
     assert!(read(&open(), "k", Select::Whole).await == parts.concat());
     assert!(read(&open(), "k", Select::Part(number(7))).await == parts[1]);
-    // Nothing is left but the bytes.
+    // Only the segments remain.
     assert!(held(&laboratory, "uploads").await.iter().all(|name| name.starts_with("d/")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_segments_than_a_manifest_holds_are_one_object() {
-    let Some(laboratory) = Laboratory::open("more_segments_than_a_manifest_holds_are_one_object") else {
+async fn object_may_need_several_manifests() {
+    let Some(laboratory) = Laboratory::open("object_may_need_several_manifests") else {
         return;
     };
     let options = SwiftOptions { segment_bytes: 300, grace: Duration::ZERO, ..laboratory.options("many") };
@@ -219,22 +219,22 @@ async fn more_segments_than_a_manifest_holds_are_one_object() {
     store.create_bucket(&context(), &bucket()).await.unwrap();
     let bytes = pattern(300 * 1010 + 7, 3);
     put(&store, "k", &bytes).await;
-    // Swift gives one small segment a second where there are many: some of them must do, from both manifests.
+    // Swift limits reads of many small segments to one per second, so only some are read, from both manifests.
     let range = ByteRange::Inclusive { first: 299_500, last: 300_700 };
     assert!(read(&store, "k", Select::Range(range)).await == bytes[299_500..=300_700]);
     let last = read(&store, "k", Select::Range(ByteRange::Suffix(10))).await;
     assert!(last == bytes[bytes.len() - 10..]);
     let listed =
         store.list(&context(), &bucket(), &ListRequest { limit: 10, ..ListRequest::default() }).await;
-    let ListEntry::Key(_, summary) = &listed.unwrap().entries[0] else { panic!("it is a key") };
+    let ListEntry::Key(_, summary) = &listed.unwrap().entries[0] else { panic!("the entry is not a key") };
     assert_eq!(summary.size, bytes.len() as u64);
     store.delete(&context(), &at("k"), Precondition::None).await.unwrap();
     assert!(held(&laboratory, "many").await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_see_objects_and_theirs_are_seen() {
-    let Some(laboratory) = Laboratory::open("others_see_objects_and_theirs_are_seen") else { return };
+async fn metadata_is_shared_with_other_clients() {
+    let Some(laboratory) = Laboratory::open("metadata_is_shared_with_other_clients") else { return };
     let store = SwiftStore::new(laboratory.options("others"), SystemClock::shared()).unwrap();
     store.create_bucket(&context(), &bucket()).await.unwrap();
     let mut metadata =
@@ -261,8 +261,8 @@ async fn others_see_objects_and_theirs_are_seen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_is_replaced_is_never_missing() {
-    let Some(laboratory) = Laboratory::open("a_key_that_is_replaced_is_never_missing") else { return };
+async fn key_is_never_missing_during_overwrites() {
+    let Some(laboratory) = Laboratory::open("key_is_never_missing_during_overwrites") else { return };
     let store = laboratory.store();
     store.create_bucket(&context(), &bucket()).await.unwrap();
     put(&store, "k", &pattern(1000, 0)).await;

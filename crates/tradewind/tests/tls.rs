@@ -1,5 +1,5 @@
-//! TLS through the whole binary: objects go in and out over it, nothing else is spoken on its port, a
-//! client refuses what it does not trust, and a server that cannot have TLS says why and does not start.
+//! TLS with the whole binary: objects are written and read, plain HTTP is rejected, a client rejects an untrusted
+//! server, and a server with invalid certificate files reports the reason and does not start.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -21,7 +21,7 @@ use support::content::Content;
 use support::s3::{Request, S3};
 use support::server::{Server, Start, root_key};
 
-/// Who signs certificates.
+/// A certificate authority.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -32,7 +32,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// A certificate for `name` and its key, as PEM.
+    /// A certificate for `name` and its key, in PEM.
     fn identity(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         change(&mut params);
@@ -40,7 +40,7 @@ impl Authority {
         (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
     }
 
-    /// What a client needs to trust this authority and no other.
+    /// A client configuration that trusts only this authority.
     fn trust(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from(self.0.der().to_vec())).unwrap();
@@ -50,11 +50,11 @@ impl Authority {
     }
 }
 
-struct Place {
+struct TestDir {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap() }
     }
@@ -77,7 +77,7 @@ impl Place {
         self.start().flag("--tls-cert", certificate).flag("--tls-key", key).start().unwrap()
     }
 
-    /// What a server says that must not start with these files.
+    /// The error of a server that must not start with these files.
     fn refused(&self, certificate: Option<&Path>, key: Option<&Path>) -> String {
         let mut start = Start { log: self.path("refused"), ..self.start() };
         let _ = fs::remove_file(&start.log);
@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-/// Stands among the metrics once a bucket was made.
+/// Appears in the metrics after a bucket was created.
 const CREATED: &str = "operation=\"CreateBucket\"";
 
 fn metrics(server: &Server) -> String {
@@ -98,15 +98,15 @@ fn metrics(server: &Server) -> String {
 }
 
 #[test]
-fn objects_go_in_and_out() {
-    let (place, authority) = (Place::new(), Authority::new("ours"));
-    let mut server = place.serve(&authority.identity("127.0.0.1", |_| {}));
+fn objects_are_written_and_read_over_tls() {
+    let (dir, authority) = (TestDir::new(), Authority::new("ours"));
+    let mut server = dir.serve(&authority.identity("127.0.0.1", |_| {}));
     let connect = |version| S3::new(server.endpoint, root_key()).over_tls(authority.trust(&[version]));
     assert_eq!(connect(&TLS13).put("first", &[]).unwrap().status, 200);
     let mut bodies = Vec::new();
     for (id, version) in [(1, &TLS12), (2, &TLS13)] {
         let mut client = connect(version);
-        // Less than a TLS record, and much more than a socket holds.
+        // Smaller than a TLS record, and much larger than a socket's buffer.
         for size in [5_000, 6_000_001] {
             let (path, body) = (format!("first/{id}-{size}"), Content { id, size }.bytes());
             let put = client.put(&path, &body).unwrap();
@@ -115,26 +115,26 @@ fn objects_go_in_and_out() {
             let head = client.send(head).unwrap();
             assert_eq!((head.status, head.header("content-length")), (200, Some(&*size.to_string())));
             assert_eq!((head.header("etag"), head.body.len()), (put.header("etag"), 0));
-            assert!(connect(version).get(&path).unwrap().body == body, "{path} came back as something else");
+            assert!(connect(version).get(&path).unwrap().body == body, "{path} differs");
             bodies.push((path, body));
         }
     }
     assert!(metrics(&server).contains(CREATED), "{}", metrics(&server));
     assert!(server.terminate().unwrap().success(), "{}", server.logged());
 
-    let mut server = place.start().start().unwrap();
+    let mut server = dir.start().start().unwrap();
     let mut client = S3::new(server.endpoint, root_key());
     for (path, body) in bodies {
-        assert!(client.get(&path).unwrap().body == body, "{path} is the same without TLS");
+        assert!(client.get(&path).unwrap().body == body, "{path} differs without TLS");
     }
     assert!(server.terminate().unwrap().success());
 }
 
-/// Where an answer says where an object is, it is where the client came to.
+/// The location in a response has the scheme of the client's connection.
 #[test]
-fn what_an_upload_became_is_at_an_https_url() {
-    let (place, authority) = (Place::new(), Authority::new("ours"));
-    let mut server = place.serve(&authority.identity("127.0.0.1", |_| {}));
+fn the_location_of_a_completed_upload_is_an_https_url() {
+    let (dir, authority) = (TestDir::new(), Authority::new("ours"));
+    let mut server = dir.serve(&authority.identity("127.0.0.1", |_| {}));
     let mut client = S3::new(server.endpoint, root_key()).over_tls(authority.trust(&[&TLS13]));
     client.put("first", &[]).unwrap();
     let begin = Request {
@@ -143,8 +143,8 @@ fn what_an_upload_became_is_at_an_https_url() {
         query: vec![("uploads", String::new())],
         ..Request::default()
     };
-    let begun = client.send(begin).unwrap().text();
-    let id = begun.split("<UploadId>").nth(1).and_then(|rest| rest.split('<').next()).unwrap().to_owned();
+    let created = client.send(begin).unwrap().text();
+    let id = created.split("<UploadId>").nth(1).and_then(|rest| rest.split('<').next()).unwrap().to_owned();
     let query = vec![("partNumber", "1".to_owned()), ("uploadId", id.clone())];
     let part = client
         .send(Request { method: "PUT", path: "first/k", query, body: b"part", ..Request::default() })
@@ -162,16 +162,16 @@ fn what_an_upload_became_is_at_an_https_url() {
 }
 
 #[test]
-fn plain_http_is_refused() {
-    let (place, authority) = (Place::new(), Authority::new("ours"));
-    let mut server = place.serve(&authority.identity("127.0.0.1", |_| {}));
+fn plain_http_on_the_tls_port_is_rejected() {
+    let (dir, authority) = (TestDir::new(), Authority::new("ours"));
+    let mut server = dir.serve(&authority.identity("127.0.0.1", |_| {}));
     let mut plain = TcpStream::connect(server.endpoint).unwrap();
     plain.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // In one piece: the server may hang up after the first.
+    // A single write: the server may close the connection after the first.
     let request = format!("GET / HTTP/1.1\r\nhost: {}\r\n\r\n", server.endpoint);
     plain.write_all(request.as_bytes()).unwrap();
     let mut answer = Vec::new();
-    // A closed and a reset connection are both an end; only waiting for more is none.
+    // The connection may be closed or reset, but must not stay open.
     match plain.read_to_end(&mut answer) {
         Ok(_) => {}
         Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset),
@@ -179,12 +179,12 @@ fn plain_http_is_refused() {
     assert!(!answer.starts_with(b"HTTP/"), "{}", String::from_utf8_lossy(&answer));
     assert!(S3::new(server.endpoint, root_key()).put("first", &[]).is_err());
     let mut client = S3::new(server.endpoint, root_key()).over_tls(authority.trust(&[&TLS13]));
-    assert_eq!(client.put("first", &[]).unwrap().status, 200, "others are served on");
+    assert_eq!(client.put("first", &[]).unwrap().status, 200, "other clients are still served");
     assert!(server.terminate().unwrap().success(), "{}", server.logged());
 }
 
 #[test]
-fn a_client_refuses_what_it_does_not_trust() {
+fn a_client_rejects_an_untrusted_server() {
     let (trusted, other) = (Authority::new("ours"), Authority::new("another"));
     let expire = |params: &mut CertificateParams| params.not_after = date_time_ymd(2020, 1, 1);
     for (identity, error) in [
@@ -192,24 +192,24 @@ fn a_client_refuses_what_it_does_not_trust() {
         (other.identity("127.0.0.1", |_| {}), "UnknownIssuer"),
         (trusted.identity("elsewhere.example", |_| {}), "NotValidForName"),
     ] {
-        let place = Place::new();
-        let mut server = place.serve(&identity);
+        let dir = TestDir::new();
+        let mut server = dir.serve(&identity);
         let mut client = S3::new(server.endpoint, root_key()).over_tls(trusted.trust(&[&TLS13]));
         let refused = format!("{:?}", client.put("first", &[]).unwrap_err());
         assert!(refused.contains(error), "{error} was expected: {refused}");
-        assert!(!metrics(&server).contains(CREATED), "a request came through: {}", metrics(&server));
+        assert!(!metrics(&server).contains(CREATED), "a request was served: {}", metrics(&server));
         assert!(server.terminate().unwrap().success(), "{}", server.logged());
     }
 }
 
 #[test]
-fn what_is_wrong_with_the_files_is_said_in_words() {
-    let (place, authority) = (Place::new(), Authority::new("ours"));
+fn invalid_certificate_files_are_reported_with_the_reason() {
+    let (dir, authority) = (TestDir::new(), Authority::new("ours"));
     let (certificate, key) = authority.identity("127.0.0.1", |_| {});
     let (_, others_key) = authority.identity("127.0.0.1", |_| {});
-    let (certificate, key) = (place.file("chain.pem", &certificate), place.file("key.pem", &key));
-    let (others_key, empty) = (place.file("other.pem", &others_key), place.file("empty.pem", ""));
-    let nothing = place.path("nothing.pem");
+    let (certificate, key) = (dir.file("chain.pem", &certificate), dir.file("key.pem", &key));
+    let (others_key, empty) = (dir.file("other.pem", &others_key), dir.file("empty.pem", ""));
+    let nothing = dir.path("nothing.pem");
     for (files, status, words) in [
         ((Some(&certificate), None), 2, vec!["--tls-cert", "private key", "--tls-key"]),
         ((None, Some(&key)), 2, vec!["--tls-key", "certificate", "--tls-cert"]),
@@ -220,11 +220,11 @@ fn what_is_wrong_with_the_files_is_said_in_words() {
         ((Some(&certificate), Some(&empty)), 1, vec!["TLS private key cannot be read"]),
         ((Some(&key), Some(&certificate)), 1, vec!["TLS certificate", "no certificate"]),
     ] {
-        let said = place.refused(files.0.map(PathBuf::as_path), files.1.map(PathBuf::as_path));
-        assert!(said.contains(&format!("exit status: {status}")), "{files:?}: {said}");
+        let error = dir.refused(files.0.map(PathBuf::as_path), files.1.map(PathBuf::as_path));
+        assert!(error.contains(&format!("exit status: {status}")), "{files:?}: {error}");
         for word in words {
-            assert!(said.contains(word), "{word:?} was expected for {files:?}: {said}");
+            assert!(error.contains(word), "{word:?} was expected for {files:?}: {error}");
         }
-        assert!(!said.contains("panicked") && !said.contains("BEGIN"), "{said}");
+        assert!(!error.contains("panicked") && !error.contains("BEGIN"), "{error}");
     }
 }

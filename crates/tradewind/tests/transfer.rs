@@ -1,6 +1,5 @@
-//! The commands that move data, run as processes against a server of their own: trees and single objects up, down and
-//! within the store, what a sync does and leaves alone, what is said where something cannot be done, and that nobody
-//! ever sees half a file.
+//! End-to-end tests of the transfer commands, run as processes against a server of their own: trees and single objects
+//! in every direction, sync, watch, bundles, error messages, and atomic creation of files.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -44,15 +43,15 @@ use std::path::Path;
 use support::content::content;
 use support::scene::Scene;
 
-/// Every file below a directory, by its path there.
+/// The contents of every file below a directory, by relative path.
 fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
-    let mut waiting = vec![root.to_owned()];
-    while let Some(directory) = waiting.pop() {
+    let mut pending = vec![root.to_owned()];
+    while let Some(directory) = pending.pop() {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                waiting.push(path);
+                pending.push(path);
             } else {
                 let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
                 found.insert(name, fs::read(path).unwrap());
@@ -62,7 +61,7 @@ fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// The names in a tree.
+/// The relative paths of the files in a tree.
 fn names(root: &Path) -> Vec<String> {
     tree(root).into_keys().collect()
 }

@@ -1,5 +1,5 @@
-//! The commands that move data, run as processes against a server that answers wrongly, late or not at all: what may
-//! be repeated is, a few times; what may not is not; nothing damaged is ever kept; and what is said tells what to do.
+//! End-to-end tests of the transfer commands against a server that responds wrongly, late or not at all. Safe requests
+//! are retried a few times and unsafe ones never, damaged data is never stored, and messages say what to do.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -28,14 +28,14 @@ use support::caller::Caller;
 use support::content::content;
 use support::scripted::{Answer, Reply, Request, Scripted};
 
-/// A server with a script, and somebody who calls it.
+/// A scripted server, and a caller for it.
 fn scene(script: impl Fn(&Request, Answer) -> Reply + Send + Sync + 'static) -> (Scripted, Caller) {
     let server = Scripted::start(script);
     let caller = Caller::new(server.address);
     (server, caller)
 }
 
-/// A server whose first answers to an operation are these, and whose others are right.
+/// A server that replies with `fault` to the first `times` requests of an operation, and correctly to all others.
 fn scene_with(
     operation: &'static str,
     times: usize,
@@ -54,21 +54,21 @@ fn refusal(status: u16, code: &str, message: &str) -> Reply {
     Reply::Answer(Answer::refusal(status, code, message))
 }
 
-/// Everything in the caller's directory, by its path there.
+/// The relative paths of all files in the caller's directory, except unfinished files and their journals.
 fn files(caller: &Caller) -> Vec<String> {
     let mut found = Vec::new();
-    let mut waiting = vec![caller.root().to_owned()];
-    while let Some(directory) = waiting.pop() {
+    let mut pending = vec![caller.root().to_owned()];
+    while let Some(directory) = pending.pop() {
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                waiting.push(path);
+                pending.push(path);
             } else {
                 found.push(path.strip_prefix(caller.root()).unwrap().to_str().unwrap().to_owned());
             }
         }
     }
-    // What may go on another time is under a name that nobody takes for a file, and remembered.
+    // Every unfinished file must have a journal from which it resumes.
     let (unfinished, journals) = (".tradewind-part", ".journal");
     let count = |end: &str| found.iter().filter(|name| name.ends_with(end)).count();
     assert_eq!(count(unfinished), count(journals), "{found:?}");

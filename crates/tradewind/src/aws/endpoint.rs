@@ -1,4 +1,4 @@
-//! Where requests go: a configured endpoint, or Amazon's for the region. The facts are those of the AWS SDKs and Tools
+//! Resolves the endpoint: the configured one, otherwise Amazon's for the region. Follows the AWS SDKs and Tools
 //! Reference Guide, "Service-specific endpoints" and "AWS Region".
 
 use std::net::IpAddr;
@@ -9,10 +9,10 @@ use super::Inputs;
 use super::origin::{Origin, Problem, Traced};
 use super::profile::{Files, Profile};
 
-/// What signatures say where nobody said anything: most stores that are not Amazon's take it, and so does the CLI.
+/// Default region for signatures: most S3-compatible stores accept it, and the CLI uses it too.
 const DEFAULT_REGION: &str = "us-east-1";
 
-/// The domains of Amazon's partitions, by how their regions begin; the first that fits counts.
+/// The domains of Amazon's partitions by region prefix; the first match counts.
 const PARTITIONS: [(&str, &str); 7] = [
     ("cn-", "amazonaws.com.cn"),
     ("eusc-", "amazonaws.eu"),
@@ -31,19 +31,19 @@ pub(super) fn find(
 ) -> Result<(Traced<Endpoint>, Traced<String>), Problem> {
     let region = inputs.variable("AWS_REGION").or_else(|| inputs.variable("AWS_DEFAULT_REGION"));
     let region = region.or_else(|| profile.get("region"));
-    let region = region.map(|given| given.read(read_region)).transpose()?;
-    let style = profile.nested("s3", "addressing_style").map(|given| given.read(read_style)).transpose()?;
+    let region = region.map(|given| given.read(parse_region)).transpose()?;
+    let style = profile.nested("s3", "addressing_style").map(|given| given.read(parse_style)).transpose()?;
     let style = style.and_then(|style| style.value);
     let default_region = || Traced::new(DEFAULT_REGION.to_owned(), Origin::Default);
     match configured(inputs, files, profile)? {
         Some(url) => {
-            let mut endpoint = url.read(read_url)?;
+            let mut endpoint = url.read(parse_url)?;
             let host = &endpoint.value.peer.host;
             let is_address = host.parse::<IpAddr>().is_ok();
             let default_style = if is_amazon(host) { Style::VirtualHost } else { Style::Path };
             let region =
                 region.or_else(|| Some(Traced::new(region_of(host)?.to_owned(), Origin::Host(host.clone()))));
-            // A bucket's name cannot be written before an address.
+            // A bucket name cannot be prepended to an IP address.
             endpoint.value.style = if is_address { Style::Path } else { style.unwrap_or(default_style) };
             Ok((endpoint, region.unwrap_or_else(default_region)))
         }
@@ -58,7 +58,7 @@ pub(super) fn find(
     }
 }
 
-/// The URL that somebody configured: for S3 before that for all services, the environment before the profile.
+/// The configured URL, if any: that of S3 before that of all services, the environment before the profile.
 fn configured<'a>(
     inputs: &'a Inputs,
     files: &'a Files,
@@ -81,26 +81,26 @@ fn configured<'a>(
     Ok(of_service.or_else(|| profile.get("endpoint_url")))
 }
 
-fn read_url(url: &str) -> Result<Endpoint, String> {
+fn parse_url(url: &str) -> Result<Endpoint, String> {
     if url.contains('@') {
-        // It may be a password: it is not repeated.
+        // The URL may contain a password, so it is not quoted.
         return Err(
-            "the endpoint's URL holds a user; write it as https://HOST or http://HOST:PORT".to_owned()
+            "the endpoint's URL contains a user; write it as https://HOST or http://HOST:PORT".to_owned()
         );
     }
     Endpoint::parse(url, Style::Path).map_err(|error| error.to_string())
 }
 
-/// A region becomes a part of a host's name and of every signature.
-fn read_region(text: &str) -> Result<String, String> {
+/// Validates a region: it becomes part of a host name and of every signature.
+fn parse_region(text: &str) -> Result<String, String> {
     let is_legal = |c: char| c.is_ascii_alphanumeric() || c == '-';
     if text.len() > 63 || text.starts_with('-') || text.ends_with('-') || !text.chars().all(is_legal) {
-        return Err(format!("{text:?} is no region; write one as us-east-1"));
+        return Err(format!("{text:?} is not a region; write it like us-east-1"));
     }
     Ok(text.to_owned())
 }
 
-fn read_style(text: &str) -> Result<Option<Style>, String> {
+fn parse_style(text: &str) -> Result<Option<Style>, String> {
     match text {
         "path" => Ok(Some(Style::Path)),
         "virtual" => Ok(Some(Style::VirtualHost)),
@@ -109,7 +109,7 @@ fn read_style(text: &str) -> Result<Option<Style>, String> {
     }
 }
 
-/// What stands before the domain of an Amazon host.
+/// The labels before the domain of an Amazon host; `None` for other hosts.
 fn before_domain(host: &str) -> Option<&str> {
     PARTITIONS.iter().find_map(|(_, domain)| host.strip_suffix(domain)?.strip_suffix('.'))
 }
@@ -118,7 +118,8 @@ fn is_amazon(host: &str) -> bool {
     before_domain(host).is_some()
 }
 
-/// The region in an Amazon host: `s3.REGION.amazonaws.com`, `s3-REGION.`, `s3.dualstack.REGION.`, `NAME.s3.REGION.vpce.`.
+/// The region in an Amazon host: `s3.REGION.amazonaws.com`, `s3-REGION.`, `s3.dualstack.REGION.`,
+/// `NAME.s3.REGION.vpce.`.
 fn region_of(host: &str) -> Option<&str> {
     let before = before_domain(host)?;
     let label = before.strip_suffix(".vpce").unwrap_or(before).rsplit('.').next()?;
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regions_in_hosts() {
+    fn region_of_parses_amazon_hosts() {
         for (host, expected) in [
             ("s3.eu-west-1.amazonaws.com", Some("eu-west-1")),
             ("s3-us-west-2.amazonaws.com", Some("us-west-2")),

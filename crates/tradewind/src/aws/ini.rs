@@ -1,15 +1,15 @@
-//! The form of `~/.aws/config` and `~/.aws/credentials`, read as the AWS CLI reads it: `[section]`, `key = value`
-//! (or `key: value`), whole lines of comment after `#` or `;`. A line that stands further in than the key above it
-//! belongs to that key: a setting of its own where the key has no value, more of the value where it has one.
+//! Parses `~/.aws/config` and `~/.aws/credentials` like the AWS CLI: `[section]`, `key = value` (or `key: value`), and
+//! comment lines that begin with `#` or `;`. A line indented more than the key above it belongs to that key: it is a
+//! nested setting if the key has no value, otherwise a continuation of the value.
 //!
-//! Sections of the same name are one, and of equal keys the last counts: the CLI refuses both, the SDKs take them.
-//! No message repeats what a line says, since it may be a secret.
+//! Sections of the same name are merged, and the last of equal keys counts: the CLI rejects both, the SDKs accept them.
+//! No message quotes a line, since it may be a secret.
 
 use std::path::Path;
 
 use super::origin::{Origin, Problem};
 
-/// A whole file. Neither it nor its parts can be printed: they hold secrets.
+/// A parsed file. It has no `Debug`, because it contains secrets.
 #[derive(Clone, Default)]
 pub(super) struct Document {
     pub sections: Vec<Section>,
@@ -17,17 +17,17 @@ pub(super) struct Document {
 
 #[derive(Clone)]
 pub(super) struct Section {
-    /// What stands between the brackets, without white space around it.
+    /// The text between the brackets, trimmed.
     pub name: String,
     entries: Vec<Entry>,
 }
 
 #[derive(Clone)]
 pub(super) struct Entry {
-    /// In lower case.
+    /// Lower-case key.
     key: String,
     pub value: String,
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
     nested: Vec<Entry>,
 }
@@ -46,12 +46,12 @@ impl Document {
 }
 
 impl Section {
-    /// The entry, where it has a value: an empty one counts as none.
+    /// The entry of a key; `None` if it is missing or has an empty value.
     pub fn get(&self, key: &str) -> Option<&Entry> {
         last(&self.entries, key)
     }
 
-    /// The entry below another, `s3 =` and further in `addressing_style = path`.
+    /// A nested entry, such as `addressing_style = path` below `s3 =`.
     pub fn nested(&self, key: &str, below: &str) -> Option<&Entry> {
         self.entries
             .iter()
@@ -67,9 +67,9 @@ fn last<'a>(entries: &'a [Entry], key: &str) -> Option<&'a Entry> {
 
 struct Reader {
     document: Document,
-    /// The section that lines belong to.
+    /// Index of the current section.
     section: Option<usize>,
-    /// How far in the key stands that lines further in belong to.
+    /// Indentation of the current key; lines indented more belong to it.
     indent: Option<usize>,
 }
 
@@ -80,14 +80,14 @@ impl Reader {
             return Ok(());
         }
         let indent = line.chars().take_while(|c| c.is_whitespace()).count();
-        if self.indent.is_some_and(|of_key| indent > of_key) {
-            return self.further_in(text, number);
+        if self.indent.is_some_and(|key_indent| indent > key_indent) {
+            return self.indented_line(text, number);
         }
         if let Some(header) = text.strip_prefix('[') {
             return self.header(header);
         }
         let Some(section) = self.section.and_then(|at| self.document.sections.get_mut(at)) else {
-            return Err("this stands before any section; begin with [default] or another section".to_owned());
+            return Err("this is before any section; begin with [default] or another section".to_owned());
         };
         section.entries.push(entry(text, &['=', ':'], number)?);
         self.indent = Some(indent);
@@ -96,14 +96,14 @@ impl Reader {
 
     fn header(&mut self, header: &str) -> Result<(), String> {
         let Some((name, rest)) = header.split_once(']') else {
-            return Err("a section's name ends with ]; write it as [profile NAME]".to_owned());
+            return Err("the ] after the section's name is missing; write it as [profile NAME]".to_owned());
         };
         let (name, rest) = (name.trim(), rest.trim());
         if name.is_empty() {
             return Err("a section needs a name; write [default] or [profile NAME]".to_owned());
         }
         if !rest.is_empty() && !is_comment(rest) {
-            return Err("nothing may follow the ] of a section's name; give it a line of its own".to_owned());
+            return Err("text after the ] of a section is not allowed; move it to the next line".to_owned());
         }
         let sections = &mut self.document.sections;
         let at = sections.iter().position(|section| section.name == name).unwrap_or_else(|| {
@@ -114,18 +114,15 @@ impl Reader {
         Ok(())
     }
 
-    fn further_in(&mut self, text: &str, number: usize) -> Result<(), String> {
+    fn indented_line(&mut self, text: &str, number: usize) -> Result<(), String> {
         let section = self.section.and_then(|at| self.document.sections.get_mut(at));
-        // There is a key's indentation only where there is a key.
+        // `indent` is set only after a key, so there always is an entry.
         let Some(above) = section.and_then(|section| section.entries.last_mut()) else { return Ok(()) };
         if above.value.is_empty() {
             above.nested.push(entry(text, &['='], number)?);
         } else if is_setting(text) {
-            // The CLI would take it for more of the value above; nobody means that, and it may be a secret.
-            return Err(format!(
-                "this stands further in than {:?} above it; begin both in the same column",
-                above.key
-            ));
+            // The CLI would append it to the value above. That is certainly a mistake, and the line may be a secret.
+            return Err(format!("this is indented more than {:?} above it; indent both alike", above.key));
         } else {
             above.value.push('\n');
             above.value.push_str(text);
@@ -134,7 +131,7 @@ impl Reader {
     }
 }
 
-/// Whether a line looks like a setting of its own.
+/// Returns true if a line looks like `key = value`.
 fn is_setting(text: &str) -> bool {
     let is_plain = |key: &str| !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     text.split_once('=').is_some_and(|(key, _)| is_plain(key.trim()))
@@ -153,8 +150,7 @@ fn entry(text: &str, between: &[char], line: usize) -> Result<Entry, String> {
             nested: Vec::new(),
         }),
         _ => {
-            Err("this is neither [section] nor key = value; write it as one, or after # as a comment"
-                .to_owned())
+            Err("this is neither [section] nor key = value; correct it, or begin the line with #".to_owned())
         }
     }
 }
@@ -164,7 +160,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A key, its value, and what stands below it.
+    /// A key, its value, and its nested entries.
     type Written = (String, String, Vec<(String, String)>);
 
     fn parse(text: &str) -> Result<Document, String> {
@@ -182,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cli_reads() {
+    fn parse_accepts_what_the_cli_accepts() {
         let text = "\u{feff}# first\r\n[ default ] ; why\r\nRegion : eu-west-1\r\n\r\ns3 =\r\n  Addressing_Style=path\r\n\
                     \t# inside\r\n\r\n    max = 3 # kept\r\noutput=json\r\n  [profile far in]\r\nempty =\r\n[other]\r\n\
                     [default]\r\n   a = 1\r\n   b = 2 = 3\r\n   region = eu-west-2";
@@ -219,33 +215,36 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_read() {
+    fn parse_rejects_malformed_lines() {
         for (text, expected) in [
             (
                 "\nregion = x",
-                "etc/config:2: this stands before any section; begin with [default] or another section",
+                "etc/config:2: this is before any section; begin with [default] or another section",
             ),
-            ("[default", "etc/config:1: a section's name ends with ]; write it as [profile NAME]"),
+            (
+                "[default",
+                "etc/config:1: the ] after the section's name is missing; write it as [profile NAME]",
+            ),
             ("# c\n[ ]", "etc/config:2: a section needs a name; write [default] or [profile NAME]"),
             (
                 "[a] region = x",
-                "etc/config:1: nothing may follow the ] of a section's name; give it a line of its own",
+                "etc/config:1: text after the ] of a section is not allowed; move it to the next line",
             ),
             (
                 "[a]\r\n\r\nhush",
-                "etc/config:3: this is neither [section] nor key = value; write it as one, or after # as a comment",
+                "etc/config:3: this is neither [section] nor key = value; correct it, or begin the line with #",
             ),
             (
                 "[a]\n= hush",
-                "etc/config:2: this is neither [section] nor key = value; write it as one, or after # as a comment",
+                "etc/config:2: this is neither [section] nor key = value; correct it, or begin the line with #",
             ),
             (
                 "[a]\ns3 =\n  key: value",
-                "etc/config:3: this is neither [section] nor key = value; write it as one, or after # as a comment",
+                "etc/config:3: this is neither [section] nor key = value; correct it, or begin the line with #",
             ),
             (
                 "[a]\nregion = x\n  aws_secret_access_key = hush",
-                "etc/config:3: this stands further in than \"region\" above it; begin both in the same column",
+                "etc/config:3: this is indented more than \"region\" above it; indent both alike",
             ),
         ] {
             assert_eq!(parse(text).err().as_deref(), Some(expected), "{text:?}");
@@ -267,7 +266,7 @@ mod tests {
         })
     }
 
-    /// Writes sections in one of many ways that all mean the same.
+    /// Writes sections in one of many equivalent forms.
     fn write(sections: &[(String, Vec<Written>)], noise: &[u8]) -> String {
         let mut noise = noise.iter().copied().cycle();
         let mut text = String::new();
@@ -294,17 +293,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text(text in any::<String>()) {
+        fn parse_never_panics(text in any::<String>()) {
             let _ = parse(&text);
         }
 
         #[test]
-        fn any_text_of_such_characters(text in r"[\[\]=:#; \t\r\na-c]{0,80}") {
+        fn parse_never_panics_on_ini_characters(text in r"[\[\]=:#; \t\r\na-c]{0,80}") {
             let _ = parse(&text);
         }
 
         #[test]
-        fn written_and_read_back(
+        fn parse_round_trips(
             sections in prop::collection::btree_map("[a-z]([a-z ]{0,8}[a-z])?", prop::collection::vec(written(), 0..5), 0..4),
             noise in prop::collection::vec(any::<u8>(), 1..20),
         ) {

@@ -1,13 +1,13 @@
-//! When credentials end: RFC 3339, as programs and `aws configure export-credentials` write it.
+//! Expiration times of credentials: RFC 3339, as written by programs and `aws configure export-credentials`.
 
 use tradewind_core::Timestamp;
 use tradewind_wire::sigv4::AmzDate;
 
-/// How it is to be written, for messages.
+/// An example of the format, for messages.
 pub(super) const EXAMPLE: &str = "2026-01-02T03:04:05Z";
 
-/// Reads `2026-01-02T03:04:05Z`, with a fraction or an offset as `+01:00` too. A fraction is cut off: rather a moment too
-/// early.
+/// Parses `2026-01-02T03:04:05Z`, also with a fraction or an offset such as `+01:00`. A fraction is truncated, so that
+/// the time is never too late.
 pub(super) fn parse(text: &str) -> Option<Timestamp> {
     let (local, offset_minutes) = match text.strip_suffix(['Z', 'z']) {
         Some(local) => (local, 0),
@@ -26,7 +26,7 @@ pub(super) fn parse(text: &str) -> Option<Timestamp> {
     Some(Timestamp::from_millis(seconds * 1000))
 }
 
-/// The minutes of the `+hh:mm` at the end, and what stands before it.
+/// Splits off the `+hh:mm` at the end, in minutes.
 fn offset(text: &str) -> Option<(&str, i64)> {
     let (local, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
     let sign = match offset.as_bytes().first()? {
@@ -48,7 +48,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn moments() {
+    fn parse_accepts_fractions_and_offsets() {
         let millis = |text| parse(text).map(Timestamp::millis);
         assert_eq!(millis("1970-01-01T00:00:01Z"), Some(1000));
         assert_eq!(millis("1970-01-01T00:00:01.987Z"), Some(1000));
@@ -73,12 +73,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text(text in any::<String>()) {
+        fn parse_never_panics(text in any::<String>()) {
             let _ = parse(&text);
         }
 
         #[test]
-        fn any_text_of_such_characters(text in "[0-9TZ:.+é-]{0,30}") {
+        fn parse_never_panics_on_time_characters(text in "[0-9TZ:.+é-]{0,30}") {
             let _ = parse(&text);
         }
     }

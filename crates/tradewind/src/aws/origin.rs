@@ -1,15 +1,15 @@
-//! Where a value came from and what is wrong with one. Values are traced because people who wonder why a request goes
-//! where it goes ask first which of five places said so. What a value says is never part of this: it may be a secret.
+//! Origins of values, and problems with them. Origins are recorded because a value may come from five sources, and
+//! users need to know which one applied. The values themselves are omitted from messages: they may be secrets.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody set it.
+    /// It is not set.
     Default,
-    /// A flag of the command line.
+    /// A command-line flag.
     Flag(&'static str),
     /// An environment variable.
     Variable(&'static str),
@@ -31,12 +31,12 @@ pub enum Origin {
         /// The line, from 1.
         line: usize,
     },
-    /// The name of the endpoint's host.
+    /// The host name of the endpoint.
     Host(String),
 }
 
 impl Origin {
-    /// Where to look: a variable, a flag, or `file:line`.
+    /// The location to correct: a variable, a flag, or `file:line`.
     #[must_use]
     pub fn place(&self) -> String {
         match self {
@@ -49,7 +49,7 @@ impl Origin {
 }
 
 impl fmt::Display for Origin {
-    /// What follows the word "from".
+    /// Writes text that follows the word "from".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("the default"),
@@ -62,12 +62,12 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value and where it came from.
+/// A value and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Traced<T> {
     /// The value.
     pub value: T,
-    /// Where it came from.
+    /// Its origin.
     pub origin: Origin,
 }
 
@@ -76,7 +76,7 @@ impl<T> Traced<T> {
         Self { value, origin }
     }
 
-    /// The same with what `change` makes of the value; where it refuses, the problem stands where the value does.
+    /// Maps the value. An error becomes a problem with the value's origin.
     pub(super) fn read<U>(self, change: impl FnOnce(T) -> Result<U, String>) -> Result<Traced<U>, Problem> {
         match change(self.value) {
             Ok(value) => Ok(Traced { value, origin: self.origin }),
@@ -85,10 +85,10 @@ impl<T> Traced<T> {
     }
 }
 
-/// What is wrong, where, and what to do, in one line. Holds no secret.
+/// What is wrong, where, and what to do, in one line. Contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it stands.
+    /// The origin of the value.
     pub origin: Origin,
     /// What is wrong and what to do.
     pub message: String,

@@ -1,5 +1,5 @@
-//! The two shared files and the one profile in them that counts. What the credentials file says of a profile goes
-//! before what the config file says; other profiles, `[default]` among them, say nothing about it.
+//! The two shared files, and the selected profile in them. Values in the credentials file override those in the config
+//! file. Other profiles, including `[default]`, are ignored.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,35 +9,35 @@ use super::origin::{Origin, Problem, Traced};
 use super::{Inputs, ReadFile, words};
 use crate::settings::nearest;
 
-/// A file that is there.
+/// An existing file.
 struct Shared {
     path: PathBuf,
     document: Document,
 }
 
-/// Both files, as far as they are there.
+/// Both files, if they exist.
 pub(super) struct Files {
     credentials: Option<Shared>,
     config: Option<Shared>,
-    /// Where they are looked for.
+    /// The paths that were tried.
     places: Vec<PathBuf>,
 }
 
 impl Files {
-    /// Reads both. One that is not there is as good as empty.
+    /// Reads both files. A missing file is treated as empty.
     pub fn read(inputs: &Inputs, read: ReadFile<'_>) -> Result<Self, Problem> {
         let mut places = Vec::new();
         let mut load = |variable, usual| -> Result<Option<Shared>, Problem> {
-            let Some(place) = place(inputs, variable, usual) else { return Ok(None) };
-            places.push(place.value.clone());
-            load(place, read)
+            let Some(file_path) = file_path(inputs, variable, usual) else { return Ok(None) };
+            places.push(file_path.value.clone());
+            load(file_path, read)
         };
         let credentials = load("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")?;
         let config = load("AWS_CONFIG_FILE", "~/.aws/config")?;
         Ok(Self { credentials, config, places })
     }
 
-    /// The profile that the inputs name, which must exist, or else `default`, which need not.
+    /// The profile named by the inputs, which must exist; otherwise `default`, which may be missing.
     pub fn profile(&self, inputs: &Inputs) -> Result<Profile<'_>, Problem> {
         let given = match &inputs.profile {
             Some(name) => Some(Traced::new(name.as_str(), Origin::Flag("--profile"))),
@@ -47,12 +47,12 @@ impl Files {
         let mut parts = Vec::new();
         for (kind, file) in [(Kind::Credentials, &self.credentials), (Kind::Config, &self.config)] {
             let Some(file) = file else { continue };
-            // Where a config file has both, `[profile default]` goes before `[default]`.
+            // If a config file has both, `[profile default]` overrides `[default]`.
             let mut sections: Vec<&Section> = file.document.sections.iter().collect();
             sections.sort_by_key(|section| section.name == "default");
             let sections =
                 sections.into_iter().filter(|section| kind.profile(&section.name).as_deref() == Some(name));
-            parts.extend(sections.map(|section| Part { kind, path: &file.path, section }));
+            parts.extend(sections.map(|section| ProfilePart { kind, path: &file.path, section }));
         }
         match given {
             Some(given) if parts.is_empty() => Err(self.missing(&given)),
@@ -60,7 +60,7 @@ impl Files {
         }
     }
 
-    /// What `[services NAME]` says of S3's endpoint.
+    /// The endpoint of S3 in `[services NAME]`, if set.
     pub fn service_endpoint(&self, services: &Traced<&str>) -> Result<Option<Traced<&str>>, Problem> {
         let is_named =
             |section: &&Section| name_after("services", &section.name).as_deref() == Some(services.value);
@@ -73,7 +73,7 @@ impl Files {
             return Err(Problem::new(services.origin.clone(), message));
         };
         Ok(section.nested("s3", "endpoint_url").map(|entry| {
-            Traced::new(bare(&entry.value), Origin::Line { path: path.clone(), line: entry.line })
+            Traced::new(strip_comment(&entry.value), Origin::Line { path: path.clone(), line: entry.line })
         }))
     }
 
@@ -82,15 +82,15 @@ impl Files {
             let sections = file.iter().flat_map(|file| &file.document.sections);
             sections.filter_map(|section| kind.profile(&section.name)).collect()
         };
-        let mut known = of(Kind::Credentials, &self.credentials);
-        known.extend(of(Kind::Config, &self.config));
-        known.sort();
-        known.dedup();
+        let mut names = of(Kind::Credentials, &self.credentials);
+        names.extend(of(Kind::Config, &self.config));
+        names.sort();
+        names.dedup();
         let places: Vec<String> = self.places.iter().map(|path| path.display().to_string()).collect();
-        let help = match nearest(given.value, known.iter().map(String::as_str)) {
+        let help = match nearest(given.value, names.iter().map(String::as_str)) {
             Some(name) => format!("did you mean {name:?}?"),
-            None if known.is_empty() => format!("add [profile {}] to one of them", given.value),
-            None => format!("they have {}", known.join(", ")),
+            None if names.is_empty() => format!("add [profile {}] to one of them", given.value),
+            None => format!("they have {}", names.join(", ")),
         };
         let places = if places.is_empty() { "the home directory".to_owned() } else { places.join(" and ") };
         Problem::new(
@@ -100,7 +100,7 @@ impl Files {
     }
 }
 
-/// Which of the two files.
+/// One of the two files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Credentials,
@@ -108,7 +108,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The profile that a section describes, if any: the credentials file has nothing else.
+    /// The profile that a section describes, if any. Every section of the credentials file is a profile.
     fn profile(self, section: &str) -> Option<String> {
         match self {
             Self::Credentials => Some(section.to_owned()),
@@ -118,57 +118,57 @@ impl Kind {
     }
 }
 
-/// One section of a file that describes the profile.
-struct Part<'a> {
+/// A section that describes the profile.
+struct ProfilePart<'a> {
     kind: Kind,
     path: &'a Path,
     section: &'a Section,
 }
 
-/// The profile that counts.
+/// The selected profile.
 pub(super) struct Profile<'a> {
     pub name: String,
-    parts: Vec<Part<'a>>,
+    parts: Vec<ProfilePart<'a>>,
 }
 
 impl<'a> Profile<'a> {
-    /// A value that has no white space in it: what follows that and `#` or `;` is a comment.
+    /// A value without a trailing comment (white space, then `#` or `;`).
     pub fn get(&self, key: &str) -> Option<Traced<&'a str>> {
-        self.whole(key).map(bare_traced)
+        self.whole(key).map(strip_comment_traced)
     }
 
-    /// A value to the end of its line.
+    /// A value including everything up to the end of its line.
     pub fn whole(&self, key: &str) -> Option<Traced<&'a str>> {
         self.parts.iter().find_map(|part| Some(self.traced(part, part.section.get(key)?)))
     }
 
-    /// As [`Self::get`], out of one of the files.
+    /// Like [`Self::get`], from one of the files.
     pub fn of(&self, kind: Kind, key: &str) -> Option<Traced<&'a str>> {
         let mut parts = self.parts.iter().filter(|part| part.kind == kind);
-        parts.find_map(|part| Some(self.traced(part, part.section.get(key)?))).map(bare_traced)
+        parts.find_map(|part| Some(self.traced(part, part.section.get(key)?))).map(strip_comment_traced)
     }
 
-    /// The value of `key` below `above =`.
+    /// The value of `key` nested under `above =`.
     pub fn nested(&self, above: &str, key: &str) -> Option<Traced<&'a str>> {
         self.parts
             .iter()
             .find_map(|part| Some(self.traced(part, part.section.nested(above, key)?)))
-            .map(bare_traced)
+            .map(strip_comment_traced)
     }
 
-    fn traced(&self, part: &Part<'a>, entry: &'a Entry) -> Traced<&'a str> {
+    fn traced(&self, part: &ProfilePart<'a>, entry: &'a Entry) -> Traced<&'a str> {
         let (name, path) = (self.name.clone(), part.path.to_owned());
         Traced::new(entry.value.as_str(), Origin::Profile { name, path, line: entry.line })
     }
 }
 
-fn bare_traced(found: Traced<&str>) -> Traced<&str> {
-    Traced { value: bare(found.value), origin: found.origin }
+fn strip_comment_traced(found: Traced<&str>) -> Traced<&str> {
+    Traced { value: strip_comment(found.value), origin: found.origin }
 }
 
-/// The CLI takes a comment behind a value for a part of it, the SDKs do not. Nothing that is read so can hold white
-/// space, so that theirs is the only reading that can be meant. Further lines are no part of it either.
-fn bare(value: &str) -> &str {
+/// Strips a comment after a value, like the SDKs; the CLI treats it as part of the value. The values read this way
+/// contain no white space, so the comment cannot be intended as part of them. Continuation lines are dropped too.
+fn strip_comment(value: &str) -> &str {
     let value = value.lines().next().unwrap_or_default();
     let begins_comment = |at: &usize| {
         let (before, from) = value.split_at(*at);
@@ -178,7 +178,7 @@ fn bare(value: &str) -> &str {
     value[..end].trim_end()
 }
 
-/// The NAME of `[word NAME]`, which may stand in quotes.
+/// The NAME of `[word NAME]`; it may be quoted.
 fn name_after(word: &str, section: &str) -> Option<String> {
     match <[String; 2]>::try_from(words::split(section).ok()?) {
         Ok([first, name]) if first == word => Some(name),
@@ -186,10 +186,10 @@ fn name_after(word: &str, section: &str) -> Option<String> {
     }
 }
 
-fn load(place: Traced<PathBuf>, read: ReadFile<'_>) -> Result<Option<Shared>, Problem> {
-    let Traced { value: path, origin } = place;
+fn load(file_path: Traced<PathBuf>, read: ReadFile<'_>) -> Result<Option<Shared>, Problem> {
+    let Traced { value: path, origin } = file_path;
     let unreadable = |why: &dyn std::fmt::Display| {
-        let help = "correct it, or name another with AWS_CONFIG_FILE or AWS_SHARED_CREDENTIALS_FILE";
+        let help = "correct it, or set another with AWS_CONFIG_FILE or AWS_SHARED_CREDENTIALS_FILE";
         Problem::new(origin.clone(), format!("cannot read {}: {why}; {help}", path.display()))
     };
     let bytes = match read(&path) {
@@ -204,11 +204,11 @@ fn load(place: Traced<PathBuf>, read: ReadFile<'_>) -> Result<Option<Shared>, Pr
     Ok(Some(Shared { path, document }))
 }
 
-/// Where one of the files is, by its variable or else in the home directory.
-fn place(inputs: &Inputs, variable: &'static str, usual: &str) -> Option<Traced<PathBuf>> {
+/// The path of one of the files: from its variable, otherwise in the home directory.
+fn file_path(inputs: &Inputs, variable: &'static str, usual: &str) -> Option<Traced<PathBuf>> {
     match inputs.variable(variable) {
         Some(given) => Some(Traced::new(inputs.expand(given.value), given.origin)),
-        // Without a home there is no usual place.
+        // Without a home directory there is no default path.
         None => {
             inputs.variable("HOME")?;
             let path = inputs.expand(usual);

@@ -9,7 +9,7 @@ const CREDENTIALS: &str = "h/.aws/credentials";
 const ID: (&str, &str) = ("AWS_ACCESS_KEY_ID", "env-id");
 const SECRET: (&str, &str) = ("AWS_SECRET_ACCESS_KEY", "env-hush");
 
-/// Variables beside `HOME`, the flag, and the texts of both files.
+/// Variables in addition to `HOME`, the flag, and the texts of both files.
 #[derive(Clone, Copy, Default)]
 struct Setup<'a> {
     variables: &'a [(&'a str, &'a str)],
@@ -37,7 +37,7 @@ fn find(setup: Setup<'_>) -> Result<Access, String> {
     };
     let found = Access::find(&inputs(setup), &read);
     let shown = format!("{found:?} {}", found.as_ref().err().map(ToString::to_string).unwrap_or_default());
-    assert!(!shown.contains("hush"), "a secret is shown: {shown}");
+    assert!(!shown.contains("hush"), "a secret is printed: {shown}");
     found.map_err(|problem| problem.to_string())
 }
 
@@ -55,7 +55,7 @@ fn variables<'a>(variables: &'a [(&'a str, &'a str)]) -> Setup<'a> {
 }
 
 #[test]
-fn nothing_set_is_amazon_without_a_signature() {
+fn default_access_is_amazon_without_a_signature() {
     let access = find(Setup::default()).unwrap();
     assert_eq!(access.endpoint.value.to_string(), "s3.us-east-1.amazonaws.com");
     assert_eq!(access.endpoint.value.style, Style::VirtualHost);
@@ -63,11 +63,11 @@ fn nothing_set_is_amazon_without_a_signature() {
     assert_eq!((access.login.clone(), access.credentials()), (Login::Anonymous, Ok(None)));
     assert_eq!((access.ca_bundle, access.max_attempts, access.profile.as_str()), (None, None, "default"));
     let homeless = Access::find(&Inputs::default(), &|_| Err(io::ErrorKind::PermissionDenied.into()));
-    assert!(homeless.is_ok(), "no file is looked for");
+    assert!(homeless.is_ok(), "without HOME no file is read");
 }
 
 #[test]
-fn profiles() {
+fn profile_is_chosen_by_flag_then_variables() {
     let both = "[default]\nregion = aa-b-1\n[profile default]\nregion = aa-b-2\n[profile 'my own']\nregion = aa-b-3\n\
                 [profile web]\nregion = aa-b-4\n[web]\nregion = aa-b-5\n";
     for (flag, set, expected) in [
@@ -94,7 +94,7 @@ fn profiles() {
 }
 
 #[test]
-fn profiles_that_are_not_there() {
+fn missing_profile_fails_with_a_suggestion() {
     let config = "[profile production]\nregion = aa-b-1\n[profile web]\n[services local]\n[default]\n";
     let missing = |variables, flag, config| problem(Setup { variables, flag, config, credentials: "[mine]" });
     assert_eq!(
@@ -115,7 +115,7 @@ fn profiles_that_are_not_there() {
 }
 
 #[test]
-fn regions() {
+fn region_is_resolved_in_order_of_precedence() {
     let file = "[default]\nregion = aa-b-3 # near\n";
     let url = ("AWS_ENDPOINT_URL", "http://localhost:9000");
     for (set, file, expected) in [
@@ -135,16 +135,16 @@ fn regions() {
     }
     assert_eq!(
         problem(config("[default]\n\nregion = eu_west\n")),
-        "h/.aws/config:3: \"eu_west\" is no region; write one as us-east-1"
+        "h/.aws/config:3: \"eu_west\" is not a region; write it like us-east-1"
     );
     assert_eq!(
         problem(variables(&[("AWS_REGION", "a/b")])),
-        "AWS_REGION: \"a/b\" is no region; write one as us-east-1"
+        "AWS_REGION: \"a/b\" is not a region; write it like us-east-1"
     );
 }
 
 #[test]
-fn endpoints() {
+fn endpoint_is_resolved_in_order_of_precedence() {
     let file = "[default]\nendpoint_url = http://c:1\nservices = ours\n[services ours]\ns3 =\n  endpoint_url = http://d:1\n\
                 dynamodb =\n  endpoint_url = http://e:1\n";
     let general = "[default]\nendpoint_url = http://c:1\n";
@@ -183,11 +183,11 @@ fn endpoints() {
         ),
         (
             variables(&[("AWS_ENDPOINT_URL", "http://me:hush@host")]),
-            "AWS_ENDPOINT_URL: the endpoint's URL holds a user; write it as https://HOST or http://HOST:PORT",
+            "AWS_ENDPOINT_URL: the endpoint's URL contains a user; write it as https://HOST or http://HOST:PORT",
         ),
         (
             config("[default]\nendpoint_url = http://host/bucket\n"),
-            "h/.aws/config:2: endpoint \"http://host/bucket\" has a path; the bucket is not part of it; write it as \
+            "h/.aws/config:2: endpoint \"http://host/bucket\" has a path; write it without the bucket, as \
              https://HOST or http://HOST:PORT",
         ),
         (
@@ -200,7 +200,7 @@ fn endpoints() {
 }
 
 #[test]
-fn styles() {
+fn addressing_style_depends_on_host_and_setting() {
     for (url, style, expected) in [
         ("", "", Style::VirtualHost),
         ("", "auto", Style::VirtualHost),
@@ -225,16 +225,16 @@ fn styles() {
     );
 }
 
-fn who(setup: Setup<'_>) -> String {
+fn login(setup: Setup<'_>) -> String {
     match find(setup).unwrap().login {
-        Login::Anonymous => "nobody".to_owned(),
+        Login::Anonymous => "anonymous".to_owned(),
         Login::Keys(Traced { value, origin }) => format!("{} from {origin}", value.credentials.id),
         Login::Process(Traced { value, origin }) => format!("{value:?} from {origin}"),
     }
 }
 
 #[test]
-fn who_asks() {
+fn credentials_are_resolved_in_order_of_precedence() {
     let credentials = "[default]\naws_access_key_id = c\naws_secret_access_key = hush\n[other]\n";
     let keys = "[default]\naws_access_key_id = k\naws_secret_access_key = hush\nsso_session = s\n";
     let process = "[default]\naws_access_key_id = k\naws_secret_access_key = hush\ncredential_process = get --now hush\n";
@@ -263,17 +263,17 @@ fn who_asks() {
             "CredentialProcess(\"get\", <redacted>) from profile default in h/.aws/config:4",
         ),
         (&[], None, "", keys, "k from profile default in h/.aws/config:2"),
-        (&[], Some("other"), credentials, keys, "nobody"),
-        (&[ID, SECRET], Some("other"), credentials, keys, "nobody"),
-        (&[], None, "", "[sso-session s]\nsso_region = x\n", "nobody"),
-        (&[], None, "", "[default]\nsource_profile = other\n", "nobody"),
+        (&[], Some("other"), credentials, keys, "anonymous"),
+        (&[ID, SECRET], Some("other"), credentials, keys, "anonymous"),
+        (&[], None, "", "[sso-session s]\nsso_region = x\n", "anonymous"),
+        (&[], None, "", "[default]\nsource_profile = other\n", "anonymous"),
     ] {
-        assert_eq!(who(Setup { variables: set, flag, config, credentials }), expected);
+        assert_eq!(login(Setup { variables: set, flag, config, credentials }), expected);
     }
 }
 
 #[test]
-fn tokens_and_their_end() {
+fn session_tokens_and_expiry_are_read() {
     let token = ("AWS_SESSION_TOKEN", "t");
     let ends = ("AWS_CREDENTIAL_EXPIRATION", "1970-01-01T01:00:01+01:00");
     let issued = find(variables(&[ID, SECRET, token, ends])).unwrap().credentials().unwrap().unwrap();
@@ -291,12 +291,12 @@ fn tokens_and_their_end() {
     assert_eq!(issued.expires, None);
     assert_eq!(
         problem(variables(&[ID, SECRET, ("AWS_CREDENTIAL_EXPIRATION", "soon")])),
-        "AWS_CREDENTIAL_EXPIRATION: \"soon\" is no time; write it as 2026-01-02T03:04:05Z"
+        "AWS_CREDENTIAL_EXPIRATION: \"soon\" is not a time; write it as 2026-01-02T03:04:05Z"
     );
 }
 
 #[test]
-fn logins_that_cannot_be() {
+fn incomplete_and_unsupported_logins_fail() {
     let on_profile = "is not supported; set the variables that \"aws configure export-credentials --profile default \
                       --format env\" prints";
     let on_variable =
@@ -313,7 +313,7 @@ fn logins_that_cannot_be() {
         ),
         (
             config("[default]\n\naws_access_key_id = c\n"),
-            "h/.aws/config:3: profile default has no aws_secret_access_key in this file; add it beside this line"
+            "h/.aws/config:3: profile default has no aws_secret_access_key in this file; add it next to this line"
                 .to_owned(),
         ),
         (
@@ -321,7 +321,7 @@ fn logins_that_cannot_be() {
                 credentials: "[default]\naws_secret_access_key = hush\n",
                 ..config("[default]\naws_access_key_id = c\n")
             },
-            "h/.aws/credentials:2: profile default has no aws_access_key_id in this file; add it beside this line"
+            "h/.aws/credentials:2: profile default has no aws_access_key_id in this file; add it next to this line"
                 .to_owned(),
         ),
         (config(role), format!("h/.aws/config:4: a role {on_profile}")),
@@ -336,7 +336,7 @@ fn logins_that_cannot_be() {
         ),
         (
             config("[default]\ncredential_process = get 'hush\n"),
-            "h/.aws/config:2: credential_process: a ' has no other that closes it".to_owned(),
+            "h/.aws/config:2: credential_process: a ' is not closed".to_owned(),
         ),
     ] {
         assert_eq!(problem(setup), expected);
@@ -344,7 +344,7 @@ fn logins_that_cannot_be() {
 }
 
 #[test]
-fn a_program_is_run_each_time() {
+fn credential_process_runs_on_each_call() {
     let directory = tempfile::tempdir().unwrap();
     let (script, count) = (directory.path().join("issue.sh"), directory.path().join("count"));
     let text = "echo x >>\"$1\"\nprintf '{\"Version\": 1, \"AccessKeyId\": \"id%s\",' $(wc -l <\"$1\")\n\
@@ -352,7 +352,7 @@ fn a_program_is_run_each_time() {
     std::fs::write(&script, text).unwrap();
     let text = format!("[default]\ncredential_process = sh \"{}\" '{}'\n", script.display(), count.display());
     let access = find(config(&text)).unwrap();
-    assert!(!count.exists(), "nothing is run before it is asked for");
+    assert!(!count.exists(), "nothing is run before credentials are requested");
     for expected in ["id1", "id2"] {
         let issued = access.credentials().unwrap().unwrap();
         assert_eq!(issued.credentials.id, expected);
@@ -361,12 +361,12 @@ fn a_program_is_run_each_time() {
     let access = find(config("[default]\n\ncredential_process = sh -c 'exit 3' hush\n")).unwrap();
     assert_eq!(
         access.credentials().unwrap_err().to_string(),
-        "h/.aws/config:3: \"sh\" failed (exit status: 3) and said nothing"
+        "h/.aws/config:3: \"sh\" failed (exit status: 3) and printed no error"
     );
 }
 
 #[test]
-fn bundles_and_attempts() {
+fn ca_bundle_and_max_attempts_are_read() {
     let file = "[default]\nca_bundle = ~/our roots.pem\nmax_attempts = 5\n";
     let access = find(config(file)).unwrap();
     let bundle = access.ca_bundle.unwrap();
@@ -382,24 +382,24 @@ fn bundles_and_attempts() {
     assert_eq!(access.max_attempts, Some(Traced::new(7, Origin::Variable("AWS_MAX_ATTEMPTS"))));
     assert_eq!(
         problem(variables(&[("AWS_MAX_ATTEMPTS", "0")])),
-        "AWS_MAX_ATTEMPTS: \"0\" is no number of attempts; write a whole number from 1"
+        "AWS_MAX_ATTEMPTS: \"0\" is not a number of attempts; write a whole number of at least 1"
     );
 }
 
 #[test]
-fn files_that_cannot_be_read() {
+fn unreadable_files_fail() {
     assert_eq!(
         problem(variables(&[("AWS_CONFIG_FILE", "locked")])),
-        "AWS_CONFIG_FILE: cannot read locked: permission denied; correct it, or name another with AWS_CONFIG_FILE or \
+        "AWS_CONFIG_FILE: cannot read locked: permission denied; correct it, or set another with AWS_CONFIG_FILE or \
          AWS_SHARED_CREDENTIALS_FILE"
     );
     assert_eq!(
         problem(variables(&[("AWS_SHARED_CREDENTIALS_FILE", "binary")])),
-        "AWS_SHARED_CREDENTIALS_FILE: cannot read binary: it is not UTF-8; correct it, or name another with \
+        "AWS_SHARED_CREDENTIALS_FILE: cannot read binary: it is not UTF-8; correct it, or set another with \
          AWS_CONFIG_FILE or AWS_SHARED_CREDENTIALS_FILE"
     );
     assert_eq!(
         problem(Setup { credentials: "[default]\nhush\n", ..Setup::default() }),
-        "h/.aws/credentials:2: this is neither [section] nor key = value; write it as one, or after # as a comment"
+        "h/.aws/credentials:2: this is neither [section] nor key = value; correct it, or begin the line with #"
     );
 }

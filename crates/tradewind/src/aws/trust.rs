@@ -1,4 +1,4 @@
-//! Whom TLS trusts: the certificates of a configured bundle, or else those of the system.
+//! The certificates that TLS trusts: those of a configured bundle, otherwise those of the system.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 use super::origin::{Origin, Problem, Traced};
 use super::{Inputs, ReadFile};
 
-/// Where systems keep the certificates they trust; the first that is there counts.
+/// Paths of the system's trusted certificates; the first usable file counts.
 const SYSTEM_FILES: [&str; 6] = [
     "/etc/ssl/certs/ca-certificates.crt", // Debian, Ubuntu, Arch, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",   // Fedora, RHEL, Amazon Linux
@@ -20,9 +20,9 @@ const SYSTEM_FILES: [&str; 6] = [
     "/etc/ssl/cert.pem",                  // Alpine, BSD
 ];
 
-/// What a client needs to know of TLS: it trusts the certificates of `bundle` and no others, or else those of
-/// `SSL_CERT_FILE`, or else the system's. A certificate that rustls cannot use is left out, as long as there are others:
-/// systems carry some that are older than its rules.
+/// Builds the TLS configuration of a client. It trusts only the certificates of `bundle`, otherwise those of
+/// `SSL_CERT_FILE`, otherwise the system's. Certificates that rustls does not support are skipped if there are others:
+/// systems contain some that predate its rules.
 pub fn client_tls(
     bundle: Option<&Traced<PathBuf>>,
     inputs: &Inputs,
@@ -43,27 +43,27 @@ pub fn client_tls(
     Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
-/// The certificates of a file that somebody named.
+/// The certificates of a configured file.
 fn given_roots(path: &Path, read: ReadFile<'_>) -> Result<RootCertStore, String> {
     let shown = path.display();
     let pem = read(path)
-        .map_err(|error| format!("cannot read the certificates {shown}: {error}; name a PEM file"))?;
-    let roots = parse(&pem).map_err(|why| format!("{shown} {why}; name a PEM file of certificates"))?;
+        .map_err(|error| format!("cannot read the certificates {shown}: {error}; specify a PEM file"))?;
+    let roots = parse(&pem).map_err(|why| format!("{shown} {why}; specify a PEM file of certificates"))?;
     if roots.is_empty() {
-        return Err(format!("{shown} holds no certificate that can be trusted; name a PEM file of some"));
+        return Err(format!("{shown} contains no usable certificate; specify a PEM file of certificates"));
     }
     Ok(roots)
 }
 
-/// The certificates of the first of the system's files that has any.
+/// The certificates of the first system file that contains any.
 fn system_roots(read: ReadFile<'_>) -> Result<RootCertStore, Problem> {
     let found = SYSTEM_FILES.iter().find_map(|path| {
         let roots = parse(&read(Path::new(path)).ok()?).ok()?;
         (!roots.is_empty()).then_some(roots)
     });
     found.ok_or_else(|| {
-        let message = "it is not set, and this system has no certificates where others keep them; install them (the \
-                       package is mostly called ca-certificates) or set it to a PEM file";
+        let message = "it is not set, and this system has no certificates in the usual places; install them (the \
+                       package is usually called ca-certificates) or set it to a PEM file";
         Problem::new(Origin::Variable("AWS_CA_BUNDLE"), message)
     })
 }
@@ -71,7 +71,7 @@ fn system_roots(read: ReadFile<'_>) -> Result<RootCertStore, Problem> {
 fn parse(pem: &[u8]) -> Result<RootCertStore, &'static str> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let certificates = certificates.map_err(|error| match error {
-        Error::MissingSectionEnd { .. } => "breaks off within a certificate",
+        Error::MissingSectionEnd { .. } => "ends inside a certificate",
         _ => "is not PEM",
     })?;
     let mut roots = RootCertStore::empty();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_is_named_counts() {
+    fn client_tls_uses_the_first_configured_bundle() {
         let pem = authority();
         let system = (SYSTEM_FILES[1], pem.as_str());
         assert_eq!(trust(None, None, &[(SYSTEM_FILES[0], "# none"), system]), Ok(()));
@@ -118,45 +118,45 @@ mod tests {
         assert_eq!(
             trust(Some("a.pem"), None, &[("a.pem", &broken)]),
             Ok(()),
-            "one that can be used is enough"
+            "one usable certificate is enough"
         );
         for (bundle, variable, files, expected) in [
             (
                 Some("a.pem"),
                 Some("b.pem"),
                 &[system, ("b.pem", &pem)][..],
-                "AWS_CA_BUNDLE: cannot read the certificates a.pem: entity not found; name a PEM file",
+                "AWS_CA_BUNDLE: cannot read the certificates a.pem: entity not found; specify a PEM file",
             ),
             (
                 None,
                 Some("b.pem"),
                 &[system],
-                "SSL_CERT_FILE: cannot read the certificates b.pem: entity not found; name a PEM file",
+                "SSL_CERT_FILE: cannot read the certificates b.pem: entity not found; specify a PEM file",
             ),
             (
                 Some("a.pem"),
                 None,
                 &[system, ("a.pem", "hello")],
-                "AWS_CA_BUNDLE: a.pem holds no certificate that can be trusted; name a PEM file of some",
+                "AWS_CA_BUNDLE: a.pem contains no usable certificate; specify a PEM file of certificates",
             ),
             (
                 Some("a.pem"),
                 None,
                 &[system, ("a.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n")],
-                "AWS_CA_BUNDLE: a.pem breaks off within a certificate; name a PEM file of certificates",
+                "AWS_CA_BUNDLE: a.pem ends inside a certificate; specify a PEM file of certificates",
             ),
             (
                 Some("a.pem"),
                 None,
                 &[("a.pem", "-----BEGIN CERTIFICATE-----\n*\n-----END CERTIFICATE-----\n")],
-                "AWS_CA_BUNDLE: a.pem is not PEM; name a PEM file of certificates",
+                "AWS_CA_BUNDLE: a.pem is not PEM; specify a PEM file of certificates",
             ),
             (
                 None,
                 None,
                 &[("a.pem", &pem)],
-                "AWS_CA_BUNDLE: it is not set, and this system has no certificates where others keep them; install \
-                 them (the package is mostly called ca-certificates) or set it to a PEM file",
+                "AWS_CA_BUNDLE: it is not set, and this system has no certificates in the usual places; install \
+                 them (the package is usually called ca-certificates) or set it to a PEM file",
             ),
         ] {
             assert_eq!(trust(bundle, variable, files), Err(expected.to_owned()));

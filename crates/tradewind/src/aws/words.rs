@@ -1,10 +1,10 @@
-//! A line cut into words as a POSIX shell cuts it, without anything else that a shell does: no variable, no `~`, no
-//! pattern, no command in a command. What stands in a file can therefore name a program and its arguments and no more.
+//! Splits a line into words like a POSIX shell, but without expansion of variables, `~`, patterns and commands. A line
+//! in a file can therefore specify a program and its arguments, and nothing else.
 //!
-//! White space parts words. In single quotes everything is itself. In double quotes a backslash protects `"` and `\`
-//! only. Elsewhere a backslash protects any character. Quotes may begin inside a word, and `""` is an empty word.
+//! White space separates words. Single quotes preserve everything. In double quotes a backslash escapes only `"` and
+//! `\`; elsewhere it escapes any character. Quotes may begin inside a word, and `""` is an empty word.
 
-/// The words, or what is wrong. The error never repeats the line, which may hold a secret.
+/// Splits a line. The error never quotes the line, which may contain a secret.
 pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -15,7 +15,7 @@ pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
             '\'' | '"' => quoted(c, &mut rest, word.get_or_insert_default())?,
             '\\' => match rest.next() {
                 Some(c) => word.get_or_insert_default().push(c),
-                None => return Err("nothing follows the last backslash; remove it".to_owned()),
+                None => return Err("the last backslash escapes nothing; remove it".to_owned()),
             },
             c => word.get_or_insert_default().push(c),
         }
@@ -24,11 +24,11 @@ pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// Adds what stands before the closing `quote`.
+/// Appends the text up to the closing `quote`.
 fn quoted(quote: char, rest: &mut std::str::Chars<'_>, word: &mut String) -> Result<(), String> {
     loop {
         match rest.next() {
-            None => return Err(format!("a {quote} has no other that closes it")),
+            None => return Err(format!("a {quote} is not closed")),
             Some(c) if c == quote => return Ok(()),
             Some('\\') if quote == '"' => match rest.next() {
                 Some(c @ ('"' | '\\')) => word.push(c),
@@ -46,7 +46,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn as_a_shell_does() {
+    fn split_follows_the_rules_of_a_shell() {
         for (line, expected) in [
             ("", &[][..]),
             ("  \t ", &[]),
@@ -65,21 +65,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_closed() {
-        assert_eq!(split("a \"b").unwrap_err(), "a \" has no other that closes it");
-        assert_eq!(split("it's").unwrap_err(), "a ' has no other that closes it");
-        assert_eq!(split("a \"b\\").unwrap_err(), "a \" has no other that closes it");
-        assert_eq!(split("a\\").unwrap_err(), "nothing follows the last backslash; remove it");
+    fn split_rejects_unterminated_quotes() {
+        assert_eq!(split("a \"b").unwrap_err(), "a \" is not closed");
+        assert_eq!(split("it's").unwrap_err(), "a ' is not closed");
+        assert_eq!(split("a \"b\\").unwrap_err(), "a \" is not closed");
+        assert_eq!(split("a\\").unwrap_err(), "the last backslash escapes nothing; remove it");
     }
 
     proptest! {
         #[test]
-        fn any_line(line in any::<String>()) {
+        fn split_never_panics(line in any::<String>()) {
             let _ = split(&line);
         }
 
         #[test]
-        fn quoted_words_come_back(words in prop::collection::vec(any::<String>(), 0..5)) {
+        fn split_restores_quoted_words(words in prop::collection::vec(any::<String>(), 0..5)) {
             let quoted: Vec<String> = words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
             prop_assert_eq!(split(&quoted.join(" ")).unwrap(), words);
         }

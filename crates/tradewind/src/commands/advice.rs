@@ -1,4 +1,4 @@
-//! What was found, in words for somebody who wants to move data.
+//! Text and JSON output of tuned plans and of the latency model behind them.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
@@ -13,41 +13,42 @@ use crate::profiles::Profile;
 use crate::settings::ByteSize;
 use tradewind_model::store_model::Direction;
 
-/// Sizes that are looked at, in bytes.
+/// Request sizes that are considered, in bytes.
 pub(super) const SIZES: [u64; 8] =
     [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
-/// Requests at a time that are looked at.
+/// Concurrencies that are considered.
 pub(super) const PARALLEL: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
-/// Those that a plan under a cap may have: between two that double a cap is often kept by one and broken by the other.
-const UNDER_CAPS: [usize; 29] = [
+/// Concurrencies that are considered for a latency target: of two that differ by a factor of two, often one meets the
+/// target by far and the other misses it.
+const TARGET_CONCURRENCIES: [usize; 29] = [
     1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 21, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192,
     224, 256,
 ];
-/// What is meant by small files: how many at a time is what counts.
-const SMALL: u64 = 16 << 10;
-/// Bundles of them are worth it where they carry so many times as many.
-const WORTH_BUNDLES: f64 = 2.0;
-/// In a bundle each has a header, and begins at a multiple of that.
-const FRAME: u64 = 512;
-/// Sizes of single objects that are told as examples.
-const ALONE: [u64; 3] = [256 << 10, 4 << 20, 256 << 20];
-/// Of larger ones bytes a second are told, not requests.
-const SMALL_AT_MOST: u64 = 256 << 10;
-/// What somebody who waits for each request may want, in seconds, where nobody says.
-const CAPS: [f64; 3] = [0.1, 0.3, 1.0];
-/// What is told of the law as sure is no less sure than this: the standard deviation of its logarithm.
-const TOLD: f64 = 1.0;
-/// What is told of it otherwise.
-const UNKNOWN: &str = " (assumed: no probe tells)";
+/// The example of a small file, for which the rate of files matters.
+const SMALL_FILE_BYTES: u64 = 16 << 10;
+/// Bundles are recommended if they raise the rate of small files by at least this factor.
+const MIN_BUNDLE_SPEEDUP: f64 = 2.0;
+/// The size of a member's header in a bundle, and the alignment of members.
+const TAR_BLOCK_BYTES: u64 = 512;
+/// Sizes of single objects that serve as examples.
+const EXAMPLE_OBJECT_BYTES: [u64; 3] = [256 << 10, 4 << 20, 256 << 20];
+/// Up to this size of a workload's requests, the rate of requests is printed.
+const MAX_SMALL_BYTES: u64 = 256 << 10;
+/// The default mean latency targets of interactive use, in seconds.
+const DEFAULT_TARGET_SECONDS: [f64; 3] = [0.1, 0.3, 1.0];
+/// Parameters of the model with a larger standard deviation of their logarithm are printed as assumed.
+const MAX_MEASURED_STD_DEV: f64 = 1.0;
+/// The mark of such parameters.
+const ASSUMED: &str = " (assumed: not measured)";
 
-/// What is inferred and no surer than this is said to be unsure: the standard deviation of its logarithm.
-const SURE: f64 = 0.15;
-/// Sizes of requests that are told as examples.
+/// Above this standard deviation of its logarithm, an inferred value is printed with its interval.
+const MAX_CONFIDENT_STD_DEV: f64 = 0.15;
+/// Sizes of requests that serve as examples.
 pub(super) const USED: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 
-/// What to do in one direction: a line for each thing that somebody may want. Of each of `caps` the plan that keeps to it; of the
-/// usual ones, where there are none, the first that one does. Where it is known what will be moved, each of its sizes and how long
-/// all of it takes in place of small files.
+/// The recommended plans of one direction, one line per goal. For each of `caps` the plan that meets it; without any,
+/// the lowest default target that a plan meets. With a workload, its sizes and its total time replace the example of
+/// small files.
 pub(super) fn of(
     direction: Direction,
     surface: &Surface,
@@ -60,70 +61,71 @@ pub(super) fn of(
         text += &format!("{}: {}\n", name(direction), plan(&best, surface));
     }
     let of_size = |size: u64, called: &str| {
-        let of_it: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == size).collect();
-        let best = choose(&of_it, Goal::Bandwidth)?;
+        let of_size: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == size).collect();
+        let best = choose(&of_size, Goal::Bandwidth)?;
         let (parallel, rate) = (best.cell.parallel, best.rate());
-        Some(format!("  {called}: {parallel} at a time, {rate:.0} of {} a second\n", ByteSize(size)))
+        Some(format!("  {called} of {}: {parallel} concurrent, {rate:.0}/s\n", ByteSize(size)))
     };
     match workload {
         None => {
-            text += &of_size(SMALL, "small files").unwrap_or_default();
+            text += &of_size(SMALL_FILE_BYTES, "small files").unwrap_or_default();
             text += &bundles(surface, cells).unwrap_or_default();
             text += &format!(
-                "  one object alone: {}\n",
-                ALONE.map(|size| alone(direction, surface, size)).join("; ")
+                "  single object: {}\n",
+                EXAMPLE_OBJECT_BYTES.map(|size| single_object(direction, surface, size)).join("; ")
             );
         }
         Some(workload) => {
-            let sizes = workload.shares().into_iter().filter(|share| share.size <= SMALL_AT_MOST);
-            text += &sizes.filter_map(|share| of_size(share.size, "small ones")).collect::<String>();
+            let sizes = workload.shares().into_iter().filter(|share| share.size <= MAX_SMALL_BYTES);
+            text += &sizes.filter_map(|share| of_size(share.size, "small requests")).collect::<String>();
             let plan = Plan::default().tuned(std::slice::from_ref(surface));
             let whole = workload.seconds(surface, |bytes| plan.parallel(bytes));
-            text += &format!("  all of the workload takes about {}\n", duration(whole));
+            text += &format!("  whole workload: about {}\n", duration(whole));
         }
     }
-    let under_caps = under_caps(cells);
+    let candidates = target_cells(cells);
     let capped = |cap: Cap| {
-        let told = match choose(&under_caps, Goal::Latency(cap)) {
+        let best = match choose(&candidates, Goal::Latency(cap)) {
             Some(best) => plan(&best, surface),
-            None => "no size and number of requests keeps to that".to_owned(),
+            None => "not met by any size and concurrency".to_owned(),
         };
-        format!("  where {}: {told}\n", words(cap))
+        format!("  {}: {best}\n", target_text(cap))
     };
     if caps.is_empty() {
-        // The shortest that any plan worth the name keeps to.
-        let first =
-            CAPS.into_iter().map(Cap::mean).find(|cap| choose(&under_caps, Goal::Latency(*cap)).is_some());
+        // The lowest default target that a plan meets.
+        let mut targets = DEFAULT_TARGET_SECONDS.into_iter().map(Cap::mean);
+        let first = targets.find(|cap| choose(&candidates, Goal::Latency(*cap)).is_some());
         text += &first.map(capped).unwrap_or_default();
     }
     text + &caps.iter().map(|cap| capped(*cap)).collect::<String>()
 }
 
-/// What becomes of small files that are carried as bundles, where that is worth it: their bytes are those of a large object.
+/// The rate of small files in bundles, if it is much higher than without: a bundle is transferred like a large object.
 fn bundles(surface: &Surface, cells: &[Cell]) -> Option<String> {
-    let small: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == SMALL).collect();
+    let small: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == SMALL_FILE_BYTES).collect();
     let single = goal::choose(surface, &small, Goal::Bandwidth)?.rate();
-    let bundled = goal::choose(surface, cells, Goal::Bandwidth)?.bandwidth() / (SMALL + FRAME) as f64;
-    let told = format!("  packed with cp --bundle: about {bundled:.0} a second\n");
-    (bundled >= single * WORTH_BUNDLES).then_some(told)
+    let member_bytes = (SMALL_FILE_BYTES + TAR_BLOCK_BYTES) as f64;
+    let bundled = goal::choose(surface, cells, Goal::Bandwidth)?.bandwidth() / member_bytes;
+    let line = format!("  packed with cp --bundle: about {bundled:.0}/s\n");
+    (bundled >= single * MIN_BUNDLE_SPEEDUP).then_some(line)
 }
 
-/// How one object of so many bytes is best carried: `4MiB as 16 x 256KiB in 0.4 s`.
-fn alone(direction: Direction, surface: &Surface, size: u64) -> String {
+/// The best split of one object of `size` bytes: `4MiB as 16 x 256KiB in 0.4 s`.
+fn single_object(direction: Direction, surface: &Surface, size: u64) -> String {
     let Split { bytes, requests, parallel, seconds: time } = surface.split(direction, size);
     let size = ByteSize(size);
     match requests {
-        1 => format!("{size} whole in {}", seconds(time)),
+        1 => format!("{size} in one request in {}", seconds(time)),
         _ if parallel == requests => {
             format!("{size} as {requests} x {} in {}", ByteSize(bytes), seconds(time))
         }
         _ => {
-            format!("{size} as {requests} x {}, {parallel} at a time, in {}", ByteSize(bytes), seconds(time))
+            format!("{size} as {requests} x {}, {parallel} concurrent, in {}", ByteSize(bytes), seconds(time))
         }
     }
 }
 
-/// The same for programs.
+/// The best splits of the example objects, as JSON.
 pub(super) fn splits(direction: Direction, surface: &Surface) -> Vec<Json> {
     let line = |size| {
         let Split { bytes, requests, parallel, seconds } = surface.split(direction, size);
@@ -137,26 +139,26 @@ pub(super) fn splits(direction: Direction, surface: &Surface) -> Vec<Json> {
             "seconds": seconds,
         })
     };
-    ALONE.map(line).to_vec()
+    EXAMPLE_OBJECT_BYTES.map(line).to_vec()
 }
 
-fn words(cap: Cap) -> String {
-    let which = match cap.of {
-        Statistic::Mean => "the mean request is",
-        Statistic::P95 => "95 of 100 requests are",
-        Statistic::P99 => "99 of 100 requests are",
+fn target_text(cap: Cap) -> String {
+    let statistic = match cap.of {
+        Statistic::Mean => "mean",
+        Statistic::P95 => "p95",
+        Statistic::P99 => "p99",
     };
-    format!("{which} to take {} at the most", seconds(cap.seconds))
+    format!("{statistic} latency at most {}", seconds(cap.seconds))
 }
 
-/// The plans of one direction for programs: for each goal, and for each of `caps`.
+/// The plans of one direction as JSON: one for each goal and for each of `caps`.
 pub(super) fn plans(direction: Direction, surface: &Surface, cells: &[Cell], caps: &[Cap]) -> Vec<Json> {
     let goals = [("bandwidth", Goal::Bandwidth), ("efficiency", Goal::Efficiency)];
     let capped = caps.iter().map(|cap| ("latency", Goal::Latency(*cap)));
-    let under_caps = under_caps(cells);
+    let candidates = target_cells(cells);
     let plan = |(called, goal): (&str, Goal)| {
         let cap = if let Goal::Latency(cap) = goal { Some(cap) } else { None };
-        let best = goal::choose(surface, if cap.is_some() { &under_caps } else { cells }, goal)?;
+        let best = goal::choose(surface, if cap.is_some() { &candidates } else { cells }, goal)?;
         Some(json!({
             "line": "plan",
             "direction": name(direction),
@@ -173,60 +175,60 @@ pub(super) fn plans(direction: Direction, surface: &Surface, cells: &[Cell], cap
     goals.into_iter().chain(capped).filter_map(plan).collect()
 }
 
-/// Why: what requests take of what there is, as far as samples tell.
+/// The parameters of the latency model, with the uncertainty that the samples leave.
 pub(super) fn why(surface: &Surface) -> String {
-    let learnt = surface.learnt();
-    let law = &learnt.mean;
-    let sure = |i: usize| match learnt.deviation[i] {
-        deviation if deviation > TOLD => UNKNOWN.to_owned(),
-        deviation => format!(", give or take {:.0} %", deviation.exp_m1() * 100.0),
+    let posterior = surface.learnt();
+    let model = &posterior.mean;
+    let uncertainty = |i: usize| match posterior.deviation[i] {
+        std_dev if std_dev > MAX_MEASURED_STD_DEV => ASSUMED.to_owned(),
+        std_dev => format!(" ± {:.0} %", std_dev.exp_m1() * 100.0),
     };
-    let together = if law.hidden() < 0.5 {
-        "one bottleneck serves requests and bytes: what they take of it adds up"
+    let bottleneck = if model.hidden() < 0.5 {
+        "requests and bytes share one bottleneck: their costs add up"
     } else {
-        "requests and bytes have a bottleneck each: the fuller one decides"
+        "requests and bytes have separate bottlenecks: the busier one decides"
     };
-    let told = if learnt.deviation[6] > TOLD { UNKNOWN } else { "" };
+    let mark = if posterior.deviation[6] > MAX_MEASURED_STD_DEV { ASSUMED } else { "" };
+    let connection = megabytes(1.0 / model.per_byte());
+    let shared = megabytes(1.0 / model.shared_per_byte());
     let lines = [
-        format!("a request takes {} even if it is tiny{}", seconds(law.fixed()), sure(0)),
-        format!("one connection carries {} MB/s{}", megabytes(1.0 / law.per_byte()), sure(1)),
-        format!("all together do {:.0} requests a second at the most{}", 1.0 / law.shared_fixed(), sure(2)),
-        format!("all together carry {} MB/s at the most{}", megabytes(1.0 / law.shared_per_byte()), sure(3)),
-        format!("{together}{told}"),
+        format!("fixed time per request: {}{}", seconds(model.fixed()), uncertainty(0)),
+        format!("per-connection bandwidth: {connection} MB/s{}", uncertainty(1)),
+        format!("request limit: {:.0} req/s{}", 1.0 / model.shared_fixed(), uncertainty(2)),
+        format!("bandwidth limit: {shared} MB/s{}", uncertainty(3)),
+        format!("{bottleneck}{mark}"),
         format!(
-            "twice as many requests as are of use cost {:.1} % of that{}",
-            law.loss() * 2.0_f64.ln() * 100.0,
-            sure(5)
+            "each doubling of the concurrency beyond the knee costs {:.1} %{}",
+            model.loss() * 2.0_f64.ln() * 100.0,
+            uncertainty(5)
         ),
     ];
     lines.map(|line| format!("  {line}\n")).concat()
 }
 
-/// What commands ask for from now on.
+/// Prints what commands use from now on, and where the profile is saved.
 pub(super) fn print_use(surfaces: &[Surface], path: &Path) -> io::Result<()> {
     let mut out = io::stdout();
-    writeln!(out, "cp, sync and the others now ask for {}", at_a_time(surfaces))?;
-    writeln!(out, "it is kept in {}", path.display())
+    writeln!(out, "cp and sync will use (size x concurrency): {}", at_a_time(surfaces))?;
+    writeln!(out, "profile saved: {}", path.display())
 }
 
-/// What commands ask for where these are known, by size.
+/// The concurrency that commands use with these surfaces, for the example sizes: `4KiB x 384, 64KiB x 384`.
 pub(super) fn at_a_time(surfaces: &[Surface]) -> String {
     let plan = Plan::default().tuned(surfaces);
-    let mut parts = USED.iter().map(|bytes| format!("{} x {}", ByteSize(*bytes), plan.parallel(*bytes)));
-    let last = parts.next_back().unwrap_or_default();
-    let first: Vec<String> = parts.collect();
-    format!("{} and {last} at a time", first.join(", "))
+    let parts = USED.map(|bytes| format!("{} x {}", ByteSize(bytes), plan.parallel(bytes)));
+    parts.join(", ")
 }
 
-/// The client that a profile was made on, in words: `2 cores and 50 ms`.
+/// The client that a profile was created on, as text: `2 cores and 50 ms`.
 pub(super) fn scaled_from(profile: &Profile) -> String {
     let mut parts: Vec<String> =
         [cores(profile), link(profile), profile.round_trip.map(seconds)].into_iter().flatten().collect();
-    let last = parts.pop().unwrap_or_else(|| "a client of which it says nothing".to_owned());
+    let last = parts.pop().unwrap_or_else(|| "an unknown client".to_owned());
     if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) }
 }
 
-/// Its processors, where it says how many.
+/// The number of CPU cores of the profile's client, if known.
 pub(super) fn cores(profile: &Profile) -> Option<String> {
     match profile.cores {
         0 => None,
@@ -235,31 +237,34 @@ pub(super) fn cores(profile: &Profile) -> Option<String> {
     }
 }
 
-/// Its link, where it says so.
+/// The link rate of the profile's client, if known.
 pub(super) fn link(profile: &Profile) -> Option<String> {
     profile.link.map(|rate| format!("{:.0} Mbit/s", rate * 8.0 / 1e6))
 }
 
 fn plan(found: &Inferred, surface: &Surface) -> String {
     let Cell { bytes, parallel } = found.cell;
-    let told = format!("{} x {parallel} carries {} MB/s", ByteSize(bytes), megabytes(found.bandwidth()));
-    if found.deviation <= SURE {
-        return told;
+    let bandwidth = found.bandwidth();
+    let text = format!("{} x {parallel} concurrent, {} MB/s", ByteSize(bytes), megabytes(bandwidth));
+    if found.deviation <= MAX_CONFIDENT_STD_DEV {
+        return text;
     }
-    let tells = if surface.samples().is_empty() { "tradewind tune" } else { "a larger --budget" };
-    // Twice the deviation: nineteen of twenty lie within.
-    format!("{told}, or up to {:.1} times as much or as little: {tells} tells", (2.0 * found.deviation).exp())
+    let advice = if surface.samples().is_empty() { "run tradewind tune" } else { "use a larger --budget" };
+    // Two standard deviations contain 95 %.
+    let factor = (2.0 * found.deviation).exp();
+    let (low, high) = (megabytes(bandwidth / factor), megabytes(bandwidth * factor));
+    format!("{text} (95 %: {low} to {high} MB/s; {advice} to narrow it)")
 }
 
-/// Cells that plans may have.
+/// The operating points that are considered.
 pub(super) fn cells() -> Vec<Cell> {
     Cell::grid(&SIZES, &PARALLEL)
 }
 
-/// The cells of the same sizes that a plan under a cap may have.
-fn under_caps(cells: &[Cell]) -> Vec<Cell> {
+/// The operating points of the same sizes that are considered for a latency target.
+fn target_cells(cells: &[Cell]) -> Vec<Cell> {
     let sizes: BTreeSet<u64> = cells.iter().map(|cell| cell.bytes).collect();
-    Cell::grid(&Vec::from_iter(sizes), &UNDER_CAPS)
+    Cell::grid(&Vec::from_iter(sizes), &TARGET_CONCURRENCIES)
 }
 
 pub(super) const fn name(direction: Direction) -> &'static str {
@@ -269,7 +274,7 @@ pub(super) const fn name(direction: Direction) -> &'static str {
     }
 }
 
-/// So many MB, with three digits that count.
+/// A number of bytes in MB, with three significant digits.
 pub(super) fn megabytes(bytes: f64) -> String {
     let mb = bytes / 1e6;
     match mb {
@@ -280,7 +285,7 @@ pub(super) fn megabytes(bytes: f64) -> String {
     }
 }
 
-/// So many seconds, as people write them.
+/// A time in seconds, with a suitable unit.
 pub(super) fn seconds(seconds: f64) -> String {
     match seconds {
         ..0.01 => format!("{:.2} ms", seconds * 1e3),
@@ -289,7 +294,7 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// So long, where it may be hours.
+/// A time in seconds that may be hours, with a suitable unit.
 fn duration(time: f64) -> String {
     match time {
         ..120.0 => seconds(time),

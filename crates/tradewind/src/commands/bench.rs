@@ -1,4 +1,4 @@
-//! `tradewind bench`: how fast a store is from here.
+//! `tradewind bench`: benchmarks of stores and file systems.
 
 mod agent;
 mod asked;
@@ -22,7 +22,7 @@ use clap::{Args, Subcommand};
 
 use super::Ended;
 
-/// Measure how fast a store is from here
+/// Benchmark a store or a file system from this machine
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Object(object::Arguments),
@@ -34,16 +34,16 @@ pub(super) enum Command {
     Workloads(WorkloadsArguments),
 }
 
-/// Show the workloads that are ready, or the text of one
+/// List the built-in workloads, or print one of them
 ///
-/// A workload is a file of tables, one for each load, whose keys are flags of the command that takes it: `tradewind bench
+/// A workload is a file of tables, one per load, whose keys are flags of the command that runs it: `tradewind bench
 /// object` or `tradewind bench posix`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench workloads\n  \
     tradewind bench workloads ou")]
 pub(super) struct WorkloadsArguments {
-    /// Which one
+    /// Name of a workload
     name: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Bundles on the command line: `cp --bundle` packs and unpacks them, `--member` takes one file out, `ls --bundle` lists
-//! what is in them.
+//! Bundles on the command line: `cp --bundle` packs and unpacks them, `--member` extracts one file, `ls --bundle` lists
+//! their contents.
 
 use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
@@ -29,13 +29,13 @@ use super::transfer::Session;
 use crate::places::{ObjectsPlace, Place};
 use crate::settings::ByteSize;
 
-/// Flags of `cp` about bundles.
+/// Flags of `cp` for bundles.
 #[derive(Debug, Clone, Args)]
 pub(super) struct BundleFlags {
     /// Pack everything below a directory into one object, a tar archive with an index, or unpack one
     #[arg(long, help_heading = "Bundles", conflicts_with_all = ["member", "preserve"])]
     pub bundle: bool,
-    /// Bytes of a bundle; what is more goes into another: photos.tar, photos-00002.tar [default: 1GiB]
+    /// Maximum size of a bundle; more data goes into further ones: photos.tar, photos-00002.tar [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = bundle_size, help_heading = "Bundles", requires = "bundle")]
     bundle_size: Option<ByteSize>,
     /// Copy only this file out of a bundle
@@ -49,7 +49,7 @@ fn bundle_size(text: &str) -> Result<ByteSize, String> {
     if is_within { Ok(size) } else { Err("it must be 64KiB to 64GiB".to_owned()) }
 }
 
-/// How `cp` was asked to treat a tree.
+/// Options of `cp` for a tree.
 pub(super) struct TreeOptions {
     pub filter: Filter,
     pub links: Links,
@@ -71,7 +71,7 @@ impl BundleFlags {
             (Place::Objects(from), Place::Path(to)) => unpack(session, from, to, tree).await,
             _ => bail!(
                 "--bundle packs a directory into an object or unpacks one: write cp --bundle DIR s3://BUCKET/NAME.tar, \
-                 or the other way round"
+                 or vice versa"
             ),
         }
     }
@@ -137,7 +137,7 @@ impl BundleFlags {
     ) -> anyhow::Result<Ended> {
         let Place::Objects(from) = from else {
             bail!(
-                "--member takes a file out of a bundle in a store; write cp s3://BUCKET/NAME.tar --member NAME TO"
+                "--member extracts a file from a bundle in a store; write cp s3://BUCKET/NAME.tar --member NAME TO"
             )
         };
         let own = name.rsplit('/').next().unwrap_or(name);
@@ -157,7 +157,7 @@ impl BundleFlags {
         let report = report.begin(session);
         let (decided, actions) = mpsc::channel(1);
         let item = Item { name: member.name.clone(), size: member.size, modified: member.modified };
-        // It has room for one.
+        // The channel has capacity for one item.
         let _ = decided.try_send(Ok(Action::Copy(item)));
         drop(decided);
         let outcome = moves::run(1, actions, &session.progress, move |_| {
@@ -203,7 +203,7 @@ fn unpacker(session: &Session, to: Directory) -> Unpacker {
     Unpacker::new(to, session.carrier.clone(), session.progress.clone())
 }
 
-/// Says what would be packed.
+/// Prints what would be packed.
 async fn rehearse(mut decided: Decided, describe: impl Fn(&Item) -> String) -> anyhow::Result<Ended> {
     let (mut ended, names) = (Ended::Done, Names::of_standard_output());
     while let Some(next) = decided.recv().await {
@@ -233,7 +233,7 @@ pub(super) async fn member_to_standard(
     written(all, from)
 }
 
-/// Lists the members of a bundle, and of those that follow it.
+/// Lists the members of a bundle and of its continuations.
 pub(super) async fn list(session: &Session, place: &ObjectsPlace, is_json: bool) -> anyhow::Result<Ended> {
     let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::of_standard_output());
     let mut next = Some(open(session, place).await?);
@@ -273,7 +273,7 @@ async fn open(session: &Session, place: &ObjectsPlace) -> anyhow::Result<Bundle>
     }
 }
 
-/// All of the bucket that a place is in: names are keys.
+/// The whole bucket of a place: names are keys.
 fn objects(session: &Session, place: &ObjectsPlace) -> anyhow::Result<Objects> {
     Ok(Objects { prefix: String::new(), ..session.objects(place)? })
 }

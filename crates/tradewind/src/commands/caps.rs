@@ -1,4 +1,4 @@
-//! How long requests may take, as it stands in flags and in what programs read.
+//! Latency targets in flags and in JSON output.
 
 use tradewind_model::tune::{Cap, Statistic};
 
@@ -7,23 +7,27 @@ use crate::settings::Span;
 const NAMES: [(&str, Statistic); 3] =
     [("mean", Statistic::Mean), ("p95", Statistic::P95), ("p99", Statistic::P99)];
 
-/// Reads `100ms`, the mean, or `p99=100ms`, what 99 of a hundred keep to.
+/// Parses a latency target: `100ms` for the mean, `p99=100ms` for the 99th percentile.
 pub(super) fn parse(text: &str) -> Result<Cap, String> {
     let (of, time) = match text.split_once('=') {
         None => (Statistic::Mean, text),
         Some((name, time)) => {
-            let known = NAMES.iter().find(|(known, _)| *known == name);
-            let (_, of) = known.ok_or("write it as 100ms, p95=100ms or p99=100ms")?;
+            let found = NAMES.iter().find(|(known, _)| *known == name);
+            let (_, of) = found.ok_or("write it as 100ms, p95=100ms or p99=100ms")?;
             (*of, time)
         }
     };
     let seconds = Span::parse(time)?.0.as_secs_f64();
-    if seconds > 0.0 { Ok(Cap { of, seconds }) } else { Err("nothing takes no time".to_owned()) }
+    if seconds > 0.0 {
+        Ok(Cap { of, seconds })
+    } else {
+        Err("the latency limit must be greater than 0".to_owned())
+    }
 }
 
-/// For programs.
-pub(super) fn name(of: Statistic) -> &'static str {
-    NAMES.iter().find(|(_, known)| *known == of).map_or("mean", |(name, _)| name)
+/// The name of a statistic in JSON output.
+pub(super) fn name(statistic: Statistic) -> &'static str {
+    NAMES.iter().find(|(_, known)| *known == statistic).map_or("mean", |(name, _)| name)
 }
 
 #[cfg(test)]
@@ -31,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caps_are_read() {
+    fn latency_targets_are_parsed() {
         assert_eq!(parse("100ms"), Ok(Cap::mean(0.1)));
         assert_eq!(parse("p99=2s"), Ok(Cap { of: Statistic::P99, seconds: 2.0 }));
         assert_eq!(name(parse("p95=100ms").unwrap().of), "p95");

@@ -1,4 +1,4 @@
-//! What is decided, carried out or only told.
+//! Execution or dry run of the actions that `cp` and `sync` decided on.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -16,27 +16,28 @@ use super::terminal::Names;
 use super::transfer::Session;
 use crate::places::Place;
 
-/// The end that a single source goes to, and its name there.
+/// The endpoint that a single source is copied to, and its name there.
 pub(super) fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(End, String)> {
     match to {
         Place::Path(path) => {
             if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
                 return Ok((Session::directory(path, Links::Skip)?, name.to_owned()));
             }
-            let own = path.file_name().and_then(|name| name.to_str());
-            let own = own.with_context(|| format!("{} has no name in UTF-8", path.display()))?;
-            Ok((Session::directory(path.parent().unwrap_or(Path::new("")), Links::Skip)?, own.to_owned()))
+            let own_name = path.file_name().and_then(|name| name.to_str());
+            let own_name = own_name.with_context(|| format!("{} has no name in UTF-8", path.display()))?;
+            let directory = Session::directory(path.parent().unwrap_or(Path::new("")), Links::Skip)?;
+            Ok((directory, own_name.to_owned()))
         }
         Place::Objects(place) => {
             let is_below = place.key.is_empty() || place.key.ends_with('/');
             let key = if is_below { format!("{}{name}", place.key) } else { place.key.clone() };
             Ok((session.bucket(place)?, key))
         }
-        Place::Standard => bail!("- is no file"),
+        Place::Standard => bail!("- is not a file"),
     }
 }
 
-/// Does what is decided.
+/// Executes the decided actions.
 pub(super) async fn carry_out(
     session: &Session,
     copier: Arc<Copier>,
@@ -52,7 +53,7 @@ pub(super) async fn carry_out(
     Ok(report.conclude(&outcome.await?)?)
 }
 
-/// Says what would be done, and does nothing.
+/// Prints the decided actions without executing them.
 pub(super) async fn rehearse(copier: &Copier, mut decided: Decided) -> anyhow::Result<Ended> {
     let mut out = io::stdout().lock();
     let mut ended = Ended::Done;

@@ -1,4 +1,4 @@
-//! `tradewind cp`: files and objects from one place to another.
+//! `tradewind cp`: copies files and objects.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -22,8 +22,8 @@ use crate::places::Place;
 
 /// Copy files and objects
 ///
-/// A directory, or a prefix, is copied with -r: what is below it goes below the destination. A destination that ends
-/// with a slash, or is a directory, is one to copy into.
+/// With -r, everything below a directory or prefix is copied below the destination. If the destination ends with a
+/// slash or is a directory, the source is copied into it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind cp photo.jpg s3://photos/2026/\n  \
@@ -38,20 +38,20 @@ use crate::places::Place;
     tradewind cp --bundle s3://backup/photos.tar ./photos --exclude '*.raw'\n  \
     tradewind cp s3://backup/photos.tar --member 2026/photo.jpg .")]
 pub(super) struct Arguments {
-    /// s3://BUCKET/KEY (or swift://, or NAME:// of the settings), a path, or - for standard input
+    /// s3://BUCKET/KEY (or swift://, or NAME:// from the settings), a path, or - for standard input
     source: Place,
-    /// s3://BUCKET/KEY (or swift://, or NAME:// of the settings), a path, or - for standard output
+    /// s3://BUCKET/KEY (or swift://, or NAME:// from the settings), a path, or - for standard output
     destination: Place,
     /// Copy everything below the source
     #[arg(short, long)]
     recursive: bool,
-    /// Copy what symbolic links to files lead to (they are passed over otherwise)
+    /// Copy the targets of symbolic links to files [default: skip links]
     #[arg(long)]
     follow_symlinks: bool,
-    /// Keep times, modes and owners of files, as metadata of objects
+    /// Preserve times, modes and owners of files, as metadata of objects
     #[arg(long)]
     preserve: bool,
-    /// Say what would be copied, and copy nothing
+    /// Print what would be copied, but copy nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         }
         match (from, to) {
             (Place::Standard, _) | (_, Place::Standard) if arguments.preserve => {
-                bail!("--preserve keeps what a file has; standard input and output have nothing to keep")
+                bail!("--preserve applies to files; standard input and output have no attributes to preserve")
             }
             (from, to) if arguments.dry_run && !arguments.recursive => {
                 let line = format!("copy    {from} to {to}");
@@ -92,7 +92,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
             (Place::Standard, Place::Objects(to)) => from_standard(&session, to).await,
             (Place::Objects(from), Place::Standard) => to_standard(&session, from).await,
             (Place::Standard, _) | (_, Place::Standard) => {
-                bail!("- is standard input or output, and the other place must be s3://BUCKET/KEY")
+                bail!("with - (standard input or output), the other argument must be s3://BUCKET/KEY")
             }
             (from, to) if arguments.recursive => trees(&session, &arguments, from, to).await,
             (from, to) => one(&session, &arguments, from, to).await,
@@ -108,7 +108,7 @@ fn end(session: &Session, place: &Place, links: Links) -> anyhow::Result<End> {
     match place {
         Place::Path(path) => Session::directory(path, links),
         Place::Objects(place) => session.below(place),
-        Place::Standard => bail!("- is no directory"),
+        Place::Standard => bail!("- is not a directory"),
     }
 }
 
@@ -133,12 +133,12 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Plac
     carry_out(session, copier, decided, arguments.report).await
 }
 
-/// The end that a single source is at, its name there, and its name for people.
+/// The endpoint of a single source, its name there, and the name to display.
 fn source(session: &Session, from: &Place) -> anyhow::Result<(End, String, String)> {
     match from {
         Place::Path(path) => {
             if path.is_dir() {
-                bail!("{} is a directory; copy what is below it with -r", path.display());
+                bail!("{} is a directory; use -r to copy everything below it", path.display());
             }
             let name = path.file_name().and_then(|name| name.to_str());
             let name = name.with_context(|| format!("{} has no name in UTF-8", path.display()))?.to_owned();
@@ -152,7 +152,7 @@ fn source(session: &Session, from: &Place) -> anyhow::Result<(End, String, Strin
             }
             Ok((session.bucket(place)?, place.key.clone(), name))
         }
-        Place::Standard => bail!("- is no file"),
+        Place::Standard => bail!("- is not a file"),
     }
 }
 
@@ -163,7 +163,7 @@ async fn one(session: &Session, arguments: &Arguments, from: &Place, to: &Place)
     let (decided, actions) = mpsc::channel(1);
     let item = Item { name: name.clone(), size: 0, modified: Default::default() };
     let report = arguments.report.begin(session);
-    // It has room for one.
+    // The channel has capacity for one item.
     let _ = decided.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));
     drop(decided);
     let outcome: Outcome = moves::run(1, actions, &session.progress, move |_| {

@@ -1,28 +1,28 @@
-//! `--include` and `--exclude`, in the order in which they stand on the command line.
+//! `--include` and `--exclude`, evaluated in their order on the command line.
 
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
 use tradewind_transfer::filter::Filter;
 
-/// The flags. Of the patterns that match a name, the last one decides, which clap's derive cannot tell: it keeps no order
-/// between two flags.
+/// The patterns in order. The last pattern that matches a name decides. clap's derive does not preserve the order of
+/// two flags, so the flags are parsed by hand.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FilterFlags {
     rules: Vec<(bool, String)>,
 }
 
-/// The flags as clap shows them.
+/// The flags as declared to clap.
 #[derive(Debug, Args)]
-struct Shown {
-    /// Take names that match after all; * and ? match slashes too, and the last pattern that matches decides
+struct DeclaredFlags {
+    /// Include names that match, despite an earlier --exclude; * and ? also match slashes, and the last match decides
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String>,
-    /// Pass over names that match
+    /// Skip names that match
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
 }
 
 impl FilterFlags {
-    /// The filter; an error names the pattern that is none.
+    /// The filter. An error names the invalid pattern.
     pub fn read(&self) -> anyhow::Result<Filter> {
         let mut filter = Filter::everything();
         for (includes, pattern) in &self.rules {
@@ -36,11 +36,11 @@ impl FromArgMatches for FilterFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         let mut rules = Vec::new();
         for (flag, includes) in [("include", true), ("exclude", false)] {
-            let places = matches.indices_of(flag).into_iter().flatten();
+            let indices = matches.indices_of(flag).into_iter().flatten();
             let patterns = matches.get_many::<String>(flag).into_iter().flatten();
-            rules.extend(places.zip(patterns).map(|(place, pattern)| (place, (includes, pattern.clone()))));
+            rules.extend(indices.zip(patterns).map(|(index, pattern)| (index, (includes, pattern.clone()))));
         }
-        rules.sort_by_key(|(place, _)| *place);
+        rules.sort_by_key(|(index, _)| *index);
         Ok(Self { rules: rules.into_iter().map(|(_, rule)| rule).collect() })
     }
 
@@ -52,11 +52,11 @@ impl FromArgMatches for FilterFlags {
 
 impl Args for FilterFlags {
     fn augment_args(command: Command) -> Command {
-        Shown::augment_args(command)
+        DeclaredFlags::augment_args(command)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        Shown::augment_args_for_update(command)
+        DeclaredFlags::augment_args_for_update(command)
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_flags_counts() {
+    fn last_matching_flag_decides() {
         let takes = |line: &str, name: &str| {
             let line = Line::try_parse_from(std::iter::once("x").chain(line.split(' '))).unwrap();
             line.filter.read().unwrap().takes(name)

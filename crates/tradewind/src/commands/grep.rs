@@ -1,4 +1,4 @@
-//! `tradewind grep`: lines in objects that match a pattern.
+//! `tradewind grep`: searches objects for lines that match a pattern.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
@@ -15,48 +15,48 @@ use crate::places::ObjectsPlace;
 
 /// Search objects for a pattern
 ///
-/// Prints lines as `grep -rn` does. Objects are listed first and fetched many at a time, each searched while the next
-/// ones arrive. Exit status, as grep has it: 0 something matched, 1 nothing did, 2 something could not be searched.
+/// Prints lines like `grep -rn`. Objects are listed first, then fetched concurrently, and each is searched while the
+/// next ones arrive. Exit status like grep: 0 a line matched, 1 no line matched, 2 an object could not be searched.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind grep 'timed? out' s3://logs/2026/11/\n  \
     tradewind grep -il -F 'order 4711' s3://mails/\n  \
     tradewind grep --sort -c TODO s3://src/ --include '*.rs' --exclude '*test*'")]
 pub(super) struct Arguments {
-    /// A regular expression, as ripgrep's
+    /// Regular expression, in the syntax of ripgrep
     pattern: String,
     /// s3://BUCKET/PREFIX
     place: ObjectsPlace,
-    /// Capitals match small letters
+    /// Case-insensitive match
     #[arg(short, long)]
     ignore_case: bool,
-    /// The pattern is text
+    /// Treat the pattern as literal text
     #[arg(short = 'F', long)]
     fixed_strings: bool,
-    /// Only whole words match
+    /// Match whole words only
     #[arg(short, long)]
     word_regexp: bool,
-    /// Lines that do not match
+    /// Print lines that do not match
     #[arg(short = 'v', long)]
     invert_match: bool,
-    /// As grep has them: lines are always numbered, and everything below the prefix is searched
+    /// Accepted for compatibility with grep: lines are always numbered, and everything below the prefix is searched
     #[arg(short = 'n', long = "line-number", hide = true)]
     _numbers: bool,
     #[arg(short = 'r', long = "recursive", hide = true)]
     _recursive: bool,
-    /// Only the names of objects that match
+    /// Print only the names of objects that match
     #[arg(short = 'l', long, conflicts_with = "count")]
     files_with_matches: bool,
-    /// Only the number of lines that match, of each object
+    /// Print only the number of matching lines of each object
     #[arg(short, long)]
     count: bool,
-    /// Search objects that hold a zero byte too
+    /// Also search objects that contain a zero byte
     #[arg(short = 'a', long)]
     text: bool,
-    /// In the order of the listing, not as objects arrive
+    /// Print in the order of the listing, not in order of arrival
     #[arg(long)]
     sort: bool,
-    /// Objects at a time [default: by their mean size]
+    /// Concurrent objects [default: from their mean size]
     #[arg(long, value_name = "N", help_heading = "Tuning")]
     readers: Option<usize>,
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub(super) struct Arguments {
     store: StoreFlags,
 }
 
-/// Searches. What cannot be searched at all is told as grep has it: 1 would mean that nothing matched.
+/// Runs the search. An error exits with 2 like grep, because 1 means that nothing matched.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     match search(arguments) {
         Err(error) if !error.is::<super::Stopped>() => {

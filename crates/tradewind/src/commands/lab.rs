@@ -1,4 +1,4 @@
-//! `tradewind lab`: emulated worlds.
+//! `tradewind lab`: emulated networks, clients and disks.
 
 mod client;
 mod disk;
@@ -10,7 +10,7 @@ use clap::Subcommand;
 
 use super::Ended;
 
-/// Emulated worlds to try things in
+/// Emulate slow networks, clients and disks
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Wan(wan::Arguments),

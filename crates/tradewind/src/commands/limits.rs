@@ -1,26 +1,26 @@
-//! Limits of the process: files that it may open. Every connection is one, and so is whatever the store has open.
-//! Connections leave the files that the store and the admin listener need, or a client that opens many of them could
-//! keep the store from writing.
+//! The limit of open files of the process. Connections count as well as files of the store.
+//! A reserve for the store and the admin listener is kept free of connections: otherwise a client that opens many of
+//! them could keep the store from writing.
 
 use anyhow::{Context as _, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tradewind_gateway::config::Limits;
 use tradewind_gateway::descriptors::{DescriptorLimit, open_files};
 
-/// The part of the limit that is kept for the store and the admin listener: segments, files of the index.
-const RESERVE_PART: usize = 8;
+/// The limit divided by this is reserved for the store (segments, files of the index) and the admin listener.
+const RESERVE_DIVISOR: usize = 8;
 const MIN_RESERVE: usize = 24;
 const MAX_RESERVE: usize = 1024;
 
-/// The part of the reserve that admin connections may take.
-const ADMIN_PART: usize = 4;
+/// The reserve divided by this is the limit of admin connections.
+const ADMIN_DIVISOR: usize = 4;
 const MAX_ADMIN_CONNECTIONS: usize = 64;
 
-/// With room for fewer connections it makes no sense to serve.
+/// The minimum number of connections to serve clients.
 const MIN_CONNECTIONS: usize = 8;
 
-/// Lets there be as many open files as may be: every connection, and whatever it fills or empties, is one. The soft limit is made for
-/// programs of another age.
+/// Raises the soft limit of open files to the hard limit: every connection, and the file it reads or writes, counts.
+/// The default soft limit is low for historical reasons.
 pub(super) fn raise_file_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
@@ -28,45 +28,46 @@ pub(super) fn raise_file_limit() {
     }
 }
 
-/// The files that the process may have open, and those that it has or needs beside connections of clients.
+/// The limit of open files, and those that the process has or needs in addition to client connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OpenFiles {
     /// The process's limit; `None` if there is none.
     limit: Option<usize>,
-    /// Open now.
+    /// Files open now.
     open: usize,
-    /// Connections to the service that is served.
+    /// Connections to the upstream service.
     upstream: usize,
 }
 
 impl OpenFiles {
-    /// As it is now, once the store and the listeners are open.
+    /// The current state. Called once the store and the listeners are open.
     pub(super) fn now(upstream: usize) -> anyhow::Result<Self> {
-        let open = open_files().context("cannot count the files that are open")?;
+        let open = open_files().context("cannot count open files")?;
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(Self { limit, open, upstream })
     }
 
     fn reserve(&self, limit: usize) -> usize {
-        (limit / RESERVE_PART).clamp(MIN_RESERVE, MAX_RESERVE).saturating_add(self.upstream)
+        (limit / RESERVE_DIVISOR).clamp(MIN_RESERVE, MAX_RESERVE).saturating_add(self.upstream)
     }
 
-    /// Connections that the admin listener may have.
+    /// The limit of connections of the admin listener.
     pub(super) fn admin_connections(&self) -> usize {
         let reserve = self.limit.map_or(usize::MAX, |limit| self.reserve(limit) - self.upstream);
-        (reserve / ADMIN_PART).min(MAX_ADMIN_CONNECTIONS)
+        (reserve / ADMIN_DIVISOR).min(MAX_ADMIN_CONNECTIONS)
     }
 
-    /// Lowers the limits of connections to what there are files for, with a warning. Fails if hardly any is left.
+    /// Lowers the limit of connections to the number of available files, with a warning. Fails if that is below
+    /// [`MIN_CONNECTIONS`].
     pub(super) fn bound(&self, limits: &mut Limits) -> anyhow::Result<()> {
         let Some(limit) = self.limit else { return Ok(()) };
         let (open, reserve) = (self.open, self.reserve(limit));
         let room = limit.saturating_sub(open).saturating_sub(reserve);
         if room < MIN_CONNECTIONS {
             bail!(
-                "the process may open {limit} files; {open} are open and {reserve} are kept for the store and the \
-                 admin listener, which leaves {room} for connections, and at least {MIN_CONNECTIONS} are needed; \
+                "the process may open {limit} files; {open} are open and {reserve} are reserved for the store and the \
+                 admin listener; {room} are left for connections, but at least {MIN_CONNECTIONS} are needed; \
                  raise the limit to {} or more (`ulimit -n`, or LimitNOFILE= of a systemd unit)",
                 self.needed(limits.connections)
             );
@@ -87,11 +88,11 @@ impl OpenFiles {
         Ok(())
     }
 
-    /// A limit that leaves room for `connections` connections.
+    /// A limit of open files that suffices for `connections` connections.
     fn needed(&self, connections: usize) -> usize {
         let files = connections.saturating_add(self.open);
         // The reserve grows with the limit.
-        let limit = files.saturating_add(files / (RESERVE_PART - 1)).saturating_add(RESERVE_PART);
+        let limit = files.saturating_add(files / (RESERVE_DIVISOR - 1)).saturating_add(RESERVE_DIVISOR);
         files.saturating_add(self.reserve(limit))
     }
 }
@@ -104,7 +105,7 @@ mod tests {
         OpenFiles { limit: Some(limit), open, upstream: 0 }
     }
 
-    /// The connections, and the files kept from them.
+    /// The connections, and the reserve of files.
     fn bounded(files: OpenFiles, connections: usize) -> anyhow::Result<(usize, Option<usize>)> {
         let mut limits = Limits { connections, ..Limits::default() };
         files.bound(&mut limits)?;
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_that_is_asked_for_is_enough() {
+    fn needed_limit_suffices_for_the_connections() {
         for connections in [8, 100, 1000, 10_000, 1_000_000] {
             for open in [10, 500, 20_000] {
                 let needed = files(0, open).needed(connections);
@@ -136,9 +137,9 @@ mod tests {
     }
 
     #[test]
-    fn too_few_files_are_said_in_words() {
+    fn too_low_limit_fails_with_advice() {
         let error = bounded(files(40, 17), 10_000).unwrap_err().to_string();
-        for part in ["may open 40 files", "17 are open", "24 are kept", "ulimit -n", "11041"] {
+        for part in ["may open 40 files", "17 are open", "24 are reserved", "ulimit -n", "11041"] {
             assert!(error.contains(part), "{part} is not in {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! The small commands on buckets and objects: `ls`, `rm`, `cat`, `stat`, `mb`, `rb`.
+//! Commands on single buckets and objects: `ls`, `rm`, `cat`, `stat`, `mb`, `rb`.
 
 use std::io::{self, BufWriter, Write as _};
 
@@ -22,7 +22,7 @@ use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
 use crate::places::{ObjectsPlace, StorePlace};
 use crate::stores::{Absent, S3};
 
-/// List buckets, or objects
+/// List buckets or objects
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind ls\n  \
@@ -31,15 +31,15 @@ use crate::stores::{Absent, S3};
     tradewind ls -r --json s3://photos/\n  \
     tradewind ls --bundle s3://backup/photos.tar")]
 pub(super) struct Ls {
-    /// s3://BUCKET/PREFIX; without it, the buckets of s3://, and with NAME:// those of another store
+    /// s3://BUCKET/PREFIX; NAME:// lists the buckets of a store [default: s3://]
     place: Option<StorePlace>,
-    /// Everything below the prefix
+    /// List everything below the prefix
     #[arg(short, long)]
     recursive: bool,
-    /// What is in the bundle at the place, which cp --bundle made
+    /// List the contents of a bundle that cp --bundle created
     #[arg(long, requires = "place", conflicts_with = "recursive")]
     bundle: bool,
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -54,10 +54,10 @@ pub(super) struct Ls {
 pub(super) struct Rm {
     /// s3://BUCKET/KEY
     place: ObjectsPlace,
-    /// Everything below the prefix
+    /// Remove everything below the prefix
     #[arg(short, long)]
     recursive: bool,
-    /// Say what would be removed, and remove nothing
+    /// Print what would be removed, but remove nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -78,7 +78,7 @@ pub(super) struct Cat {
     /// s3://BUCKET/KEY
     #[arg(required = true)]
     places: Vec<ObjectsPlace>,
-    /// Only this file out of each, which are bundles that cp --bundle made
+    /// Write only this file out of each bundle that cp --bundle created
     #[arg(long, value_name = "NAME")]
     member: Option<String>,
     #[command(flatten)]
@@ -87,20 +87,20 @@ pub(super) struct Cat {
     store: StoreFlags,
 }
 
-/// Say what a store knows of an object
+/// Show an object's metadata
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tradewind stat s3://photos/2026/photo.jpg")]
 pub(super) struct Stat {
     /// s3://BUCKET/KEY
     place: ObjectsPlace,
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     store: StoreFlags,
 }
 
-/// Make a bucket
+/// Create a bucket
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind mb s3://photos\n  \
@@ -135,7 +135,7 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
         let session = arguments.store.open([Some(scheme)])?;
         if arguments.bundle {
             let Ok(place) = place else {
-                bail!("{scheme}:// is no bundle; write {scheme}://BUCKET/NAME.tar")
+                bail!("{scheme}:// is not a bundle; write {scheme}://BUCKET/NAME.tar")
             };
             return bundle::list(&session, place, arguments.json).await;
         }
@@ -312,7 +312,7 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<Ended> {
     })
 }
 
-/// The bucket that a place is, and nothing more.
+/// The bucket of a place. Fails if the place is not a whole bucket.
 fn whole_bucket(place: &ObjectsPlace) -> anyhow::Result<&BucketName> {
     if !place.key.is_empty() {
         bail!("{place} is more than a bucket; write {}://{}", place.scheme, place.bucket);

@@ -1,4 +1,4 @@
-//! `tradewind profiles list | show | forget | export | import`: what was found out about stores, looked at and carried about.
+//! `tradewind profiles list | show | forget | export | import`: management of tuning profiles.
 
 mod exchange;
 mod show;
@@ -14,22 +14,24 @@ use super::{Ended, Misused};
 use crate::profiles::{Kept, Profile, Profiles};
 use crate::stores::Lines;
 
-/// Standard input or output.
+/// The name of standard input or output.
 const STANDARD: &str = "-";
+/// The message for an environment without a directory for profiles.
+const NO_PROFILE_DIRECTORY: &str = "there is no directory for profiles: set HOME or XDG_DATA_HOME";
 
-/// Look at, share and forget what was found out about stores
+/// Manage tuning profiles
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Print a line for each store that has been tuned
+    /// List all stores that have been tuned
     #[command(after_help = "Examples:\n  tradewind profiles list\n  tradewind profiles list --json")]
     List {
-        /// One JSON object a line
+        /// Print one JSON object per line
         #[arg(long)]
         json: bool,
     },
-    /// Print what was measured of a store, and what commands ask for because of it
+    /// Print the measurements of a store, and the plan that commands derive from them
     ///
-    /// Of a store that was never tuned it says which other's profile commands go by, if there is one.
+    /// For a store that was never tuned, prints which other store's profile commands use, if any.
     #[command(after_help = "Examples:\n  \
         tradewind profiles show s3://\n  \
         tradewind profiles show eu-west-1 --json")]
@@ -48,38 +50,39 @@ pub(super) enum Command {
         #[command(flatten)]
         of: StoreArgument,
     },
-    /// Write the profile of a store, for another machine
+    /// Export the profile of a store, for another machine
     #[command(after_help = "Examples:\n  \
         tradewind profiles export s3://\n  \
         tradewind profiles export s3:// store.toml")]
     Export {
         #[command(flatten)]
         of: StoreArgument,
-        /// Where to; it is replaced [default: standard output]
+        /// Output file, which is overwritten [default: standard output]
         #[arg(value_name = "FILE", default_value = STANDARD, hide_default_value = true)]
         file: PathBuf,
     },
-    /// Keep a profile that was exported
+    /// Import an exported profile
     ///
-    /// One that was made on another client is scaled when it is used. What means nothing in it is named by its line and left out.
+    /// A profile from another client is scaled when it is used. Invalid entries are reported with their line and
+    /// ignored.
     #[command(after_help = "Examples:\n  \
         tradewind profiles import store.toml\n  \
         tradewind profiles export s3:// | tradewind profiles import - --replace\n\n\
-        Exit status: 0 done, 1 it is no profile, or what is kept is newer, or some of it was left out, 2 usage.")]
+        Exit status: 0 done, 1 not a profile, or older than the existing one, or partly invalid, 2 usage.")]
     Import {
-        /// The file, or - for standard input
+        /// Profile file, or - for standard input
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Also in the place of a newer one
+        /// Replace the existing profile even if it is newer
         #[arg(long)]
         replace: bool,
     },
 }
 
-/// Which store is meant.
+/// The store whose profile is meant.
 #[derive(Debug, Args)]
 pub(super) struct StoreArgument {
-    /// s3:// or another store's NAME://, or its host, or a part of its name as `profiles list` prints it
+    /// s3:// or another store's NAME://, its host, or a part of its name as printed by `profiles list`
     #[arg(value_name = "STORE")]
     store: String,
     #[command(flatten)]
@@ -87,7 +90,7 @@ pub(super) struct StoreArgument {
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
-    let profiles = Profiles::find().context("neither HOME nor XDG_DATA_HOME says where profiles are kept")?;
+    let profiles = Profiles::find().context(NO_PROFILE_DIRECTORY)?;
     match command {
         Command::List { json } => show::list(&profiles.all(), json)?,
         Command::Show { of, json } => show::show(&profiles, &of.name(&profiles)?, json)?,
@@ -101,15 +104,15 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
     Ok(Ended::Done)
 }
 
-/// Prints the evidence behind what commands ask a store for.
+/// Prints the plan that commands use for a store, and the measurements behind it.
 pub(super) fn explain(scheme: &str, access: AccessFlags, is_json: bool) -> anyhow::Result<()> {
-    let profiles = Profiles::find().context("neither HOME nor XDG_DATA_HOME says where profiles are kept")?;
+    let profiles = Profiles::find().context(NO_PROFILE_DIRECTORY)?;
     let of = StoreArgument { store: format!("{scheme}://"), access };
     show::show(&profiles, &of.name(&profiles)?, is_json)
 }
 
 impl StoreArgument {
-    /// What the store that is meant calls itself.
+    /// The name of the store in profiles.
     fn name(&self, profiles: &Profiles) -> anyhow::Result<String> {
         match self.store.split_once("://") {
             Some((scheme, _)) => self.service(scheme),
@@ -117,12 +120,12 @@ impl StoreArgument {
         }
     }
 
-    /// The profile of the store that is meant.
+    /// The profile of the store.
     fn find(&self, profiles: &Profiles) -> anyhow::Result<Kept> {
         let Some((scheme, _)) = self.store.split_once("://") else { return self.part_of(profiles) };
         let name = self.service(scheme)?;
         let path = profiles.path(&name);
-        // One that cannot be read names no store, and is that of its file's.
+        // A profile that cannot be read has no store name, and belongs to the store of its file name.
         let is_its =
             |kept: &Kept| kept.profile.store == name || (kept.profile.store.is_empty() && kept.path == path);
         profiles.all().into_iter().find(is_its).with_context(|| none_of(&name))
@@ -132,11 +135,11 @@ impl StoreArgument {
         let lines = Lines { connections: 1, most_read_bytes: 64 << 10, measuring: None };
         let stores = self.access.stores(SystemClock::shared(), lines)?;
         stores.check(&[scheme])?;
-        let why = || format!("{scheme}:// is a directory here, or is not set up: it has no profile");
+        let why = || format!("{scheme}:// is a local directory or not configured: it has no profile");
         stores.service(scheme).with_context(why)
     }
 
-    /// The one that has this in its name; of several the one whose address it is.
+    /// The profile of the store whose name contains the text; of several, the one whose address it is.
     fn part_of(&self, profiles: &Profiles) -> anyhow::Result<Kept> {
         let wanted = self.store.to_ascii_lowercase();
         let mut found = profiles.all();
@@ -155,12 +158,12 @@ impl StoreArgument {
     }
 }
 
-/// What a store's name has between its brackets.
+/// The address in a store's name: the part between its parentheses.
 fn address(profile: &Profile) -> &str {
     let store = profile.store.as_str();
     store.split_once('(').map_or(store, |(_, inner)| inner.trim_end_matches(')'))
 }
 
 fn none_of(store: &str) -> String {
-    format!("there is no profile of {store}: tradewind profiles list says of which stores there are")
+    format!("there is no profile of {store}: tradewind profiles list prints the existing ones")
 }

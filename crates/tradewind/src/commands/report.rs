@@ -1,5 +1,5 @@
-//! How a transfer tells of itself: a bar on a terminal, now and then a line elsewhere, and what failed. A short one that
-//! nobody watches says nothing where all went well.
+//! Progress and summary of a transfer: a bar on a terminal, a periodic line elsewhere, and the failures. Without a
+//! terminal, a short successful transfer prints nothing.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Arc, OnceLock};
@@ -22,31 +22,31 @@ use super::transfer::Session;
 use crate::profiles::Profiles;
 use crate::profiles::seen::{Tally, WARM};
 
-/// How often the bar is drawn.
-const FRAME: Duration = Duration::from_millis(200);
-/// How often a line is written where there is no terminal.
-const LINE: Duration = Duration::from_secs(10);
+/// The interval at which the bar is drawn.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
+/// The interval of progress lines without a terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Flags about what a transfer says.
+/// Flags for the output of a transfer.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct ReportFlags {
-    /// Say nothing but what failed
+    /// Only print errors
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
-    /// The end as one JSON object on standard output
+    /// Print a summary as one JSON object on standard output
     #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
-/// A transfer that is being told of. Dropping it takes the bar away.
+/// The progress display of a transfer. Dropping it removes the bar.
 pub(super) struct Report {
     flags: ReportFlags,
-    begun: Instant,
+    started: Instant,
     shown: tokio::task::JoinHandle<()>,
     bar: ProgressBar,
     stores: Vec<(Arc<str>, Arc<Observed>)>,
     carrier: Arc<Carrier>,
-    /// What each store had done when connections were open.
+    /// The tally of each store at the end of the warm-up.
     warm: Arc<OnceLock<Vec<Tally>>>,
 }
 
@@ -58,17 +58,17 @@ impl Drop for Report {
 }
 
 impl ReportFlags {
-    /// Whether only failures are told.
+    /// Returns true if only errors are printed.
     pub const fn is_quiet(self) -> bool {
         self.quiet
     }
 
-    /// Whether the end is told as JSON.
+    /// Returns true if the summary is printed as JSON.
     pub const fn is_json(self) -> bool {
         self.json
     }
 
-    /// Begins to tell of a transfer.
+    /// Starts the progress display of a transfer.
     pub fn begin(self, session: &Session) -> Report {
         let is_terminal = io::stderr().is_terminal();
         let target = if is_terminal && !self.quiet {
@@ -77,30 +77,30 @@ impl ReportFlags {
             ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(None, target);
-        let (progress, begun) = (session.progress.clone(), Instant::now());
+        let (progress, started) = (session.progress.clone(), Instant::now());
         let (warm, watched) = (Arc::<OnceLock<_>>::default(), session.stores.clone());
         let shown = {
             let (bar, warm) = (bar.clone(), warm.clone());
             tokio::spawn(async move {
-                let mut last = begun;
+                let mut last = started;
                 loop {
-                    tokio::time::sleep(FRAME).await;
-                    if begun.elapsed() >= WARM {
+                    tokio::time::sleep(REDRAW_INTERVAL).await;
+                    if started.elapsed() >= WARM {
                         warm.get_or_init(|| watched.iter().map(|(_, store)| tally(store)).collect());
                     }
                     let now = progress.snapshot();
                     if is_terminal {
                         draw(&bar, &now);
-                    } else if !self.quiet && last.elapsed() >= LINE {
+                    } else if !self.quiet && last.elapsed() >= LINE_INTERVAL {
                         last = Instant::now();
-                        // Nobody reads it any more where this fails.
-                        let _ = writeln!(io::stderr(), "{}", line(&now, begun.elapsed()));
+                        // If stderr is closed, the line is dropped.
+                        let _ = writeln!(io::stderr(), "{}", line(&now, started.elapsed()));
                     }
                 }
             })
         };
         let (stores, carrier) = (session.stores.clone(), session.carrier.clone());
-        Report { flags: self, begun, shown, bar, stores, carrier, warm }
+        Report { flags: self, started, shown, bar, stores, carrier, warm }
     }
 }
 
@@ -110,7 +110,7 @@ fn draw(bar: &ProgressBar, now: &Snapshot) {
     } else {
         "{msg}  {spinner} {binary_bytes} of {binary_total_bytes} found so far  {binary_bytes_per_sec}"
     };
-    // Both are legal templates, which a test reads.
+    // Both templates are valid: a test parses them.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
@@ -133,9 +133,8 @@ fn rate(bytes: u64, took: Duration) -> HumanBytes {
     HumanBytes(bytes.saturating_mul(1000) / millis)
 }
 
-/// What was seen of a store: all requests to it, and the median of how long the first byte of a read was waited for
-/// within the last minute.
-fn known(name: &str, store: &Observed) -> Json {
+/// The statistics of a store: all requests to it, and the median time to first byte of reads within the last minute.
+fn store_summary(name: &str, store: &Observed) -> Json {
     let outcomes = Operation::ALL.map(|operation| store.model().all_outcomes(operation));
     let first_byte = store.model().times(store.now(), Operation::Get).first_byte().median();
     json!({
@@ -152,31 +151,31 @@ fn tally(store: &Observed) -> Tally {
 }
 
 impl Report {
-    /// What was seen of the stores corrects what was known of them, where nothing else held requests back.
-    fn learn(&self) {
+    /// Updates the profiles of the stores with the measurements of this transfer, unless it was rate-limited.
+    fn update_profiles(&self) {
         let Some(warm) = self.warm.get().filter(|_| !self.carrier.is_limited()) else { return };
         let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return };
         for ((name, store), tally) in self.stores.iter().zip(warm) {
-            let learnt = profiles.learn(&format!("{store:?}"), (tally, store.model()), store.now());
-            match learnt {
-                // Whoever may not write there wants no profiles of their own.
+            let updated = profiles.learn(&format!("{store:?}"), (tally, store.model()), store.now());
+            match updated {
+                // A profile directory without write permission is not an error: the user's profiles are read-only.
                 Err(e)
                     if matches!(
                         e.kind(),
                         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
                     ) => {}
-                Err(e) => tracing::warn!(store = &**name, "what was seen of the store cannot be kept: {e}"),
+                Err(e) => tracing::warn!(store = &**name, "cannot update the profile of the store: {e}"),
                 Ok(_) => {}
             }
         }
     }
 
-    /// Tells how it ended.
+    /// Prints the failures and the summary.
     pub fn conclude(self, outcome: &Outcome) -> io::Result<Ended> {
-        let (took, flags) = (self.begun.elapsed(), self.flags);
-        let stores: Vec<Json> = self.stores.iter().map(|(name, store)| known(name, store)).collect();
+        let (took, flags) = (self.started.elapsed(), self.flags);
+        let stores: Vec<Json> = self.stores.iter().map(|(name, store)| store_summary(name, store)).collect();
         let hedged = self.carrier.hedged();
-        self.learn();
+        self.update_profiles();
         drop(self);
         for (name, error) in &outcome.failures {
             complain(name, error)?;
@@ -186,7 +185,7 @@ impl Report {
             writeln!(io::stderr(), "tradewind: and {unnamed} more failed")?;
         }
         if outcome.gave_up {
-            writeln!(io::stderr(), "tradewind: what is left would fail the same way and was not tried")?;
+            writeln!(io::stderr(), "tradewind: stopping: every remaining item would fail the same way")?;
         }
         if flags.json {
             let seconds = took.as_secs_f64();
@@ -195,7 +194,7 @@ impl Report {
                 "failed": outcome.failed, "seconds": seconds, "hedged": hedged, "stores": stores,
             });
             writeln!(io::stdout(), "{end}")?;
-        } else if !flags.quiet && (io::stderr().is_terminal() || took >= LINE) {
+        } else if !flags.quiet && (io::stderr().is_terminal() || took >= LINE_INTERVAL) {
             let (copied, bytes) = (HumanCount(outcome.copied), HumanBytes(outcome.bytes));
             let removed = match outcome.removed {
                 0 => String::new(),
@@ -215,31 +214,32 @@ impl Report {
     }
 }
 
-/// Says why something failed. The name stands before it unless the message has it already.
+/// Prints why an item failed, prefixed with its name unless the message contains it.
 pub(super) fn complain(name: &str, error: &tradewind_core::Error) -> io::Result<()> {
     let message = error.to_string();
     let place = if is_named(&message, name) { String::new() } else { format!("{name}: ") };
     say_line(format_args!("tradewind: {place}{message}"))
 }
 
-/// Whether a message tells a name: as the end of a path or a URL, in quotes, or by itself. The letters of a short name
-/// stand in every message.
+/// Returns true if a message mentions a name: as the end of a path or a URL, in quotes, or as a word at the end. A
+/// plain substring search is not enough, because the letters of a short name occur in every message.
 pub(super) fn is_named(message: &str, name: &str) -> bool {
-    let stands = |at: usize| {
-        let (before, behind) = (&message[..at], &message[at + name.len()..]);
-        let is_end = behind.is_empty() || behind.starts_with([':', '"']);
+    let is_mention = |at: usize| {
+        let (before, after) = (&message[..at], &message[at + name.len()..]);
+        let is_end = after.is_empty() || after.starts_with([':', '"']);
         match before.chars().next_back() {
-            Some('/' | '"') => is_end || behind.starts_with(' '),
-            // A path; a single word may be one of the sentence.
-            None if name.contains('/') => is_end || behind.starts_with(' '),
+            Some('/' | '"') => is_end || after.starts_with(' '),
+            // At the start only a path is a mention: a single word may belong to the sentence.
+            None if name.contains('/') => is_end || after.starts_with(' '),
             None | Some(' ') => is_end,
             Some(_) => false,
         }
     };
-    message.contains(&format!("{name:?}")) || message.match_indices(name).any(|(at, _)| stands(at))
+    message.contains(&format!("{name:?}")) || message.match_indices(name).any(|(at, _)| is_mention(at))
 }
 
-/// To the second, in UTC. A year of other than four digits becomes the nearest time that HTTP can say.
+/// A time in RFC 3339 format, in whole seconds and UTC. A year without four digits becomes the nearest time that HTTP
+/// dates can express.
 pub(super) fn rfc3339(time: Timestamp) -> String {
     let date = AmzDate::from_timestamp(time).or_else(|| AmzDate::from_timestamp(time.within_calendar()));
     let Some(text) = date.and_then(|date| String::from_utf8(date.text().to_vec()).ok()) else {
@@ -283,20 +283,20 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_not_told_by_letters_that_it_shares() {
+    fn name_is_found_only_where_it_is_mentioned() {
         for (message, name) in [
             ("cannot open here/a: no", "a"),
             ("GET s3://bucket/a on HOST: no", "a"),
             ("\"../x\" cannot be a file's name", "../x"),
             ("\"line\\nbreak\" cannot be a file's name", "line\nbreak"),
             ("cannot list here: no", "here"),
-            ("here/a is left out", "here/a"),
+            ("here/a is skipped", "here/a"),
         ] {
             assert!(is_named(message, name), "{message}");
         }
         for (message, name) in [
             ("a checksum is not a part of it", "a"),
-            ("the store broke off", "e"),
+            ("the store disconnected", "e"),
             ("GET s3://bucket/ab on HOST", "a"),
             ("GET s3://bucket/ab on HOST", "b"),
         ] {

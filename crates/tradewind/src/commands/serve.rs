@@ -32,10 +32,10 @@ use crate::{assemble, logs, store_metrics};
 
 /// Serve S3
 ///
-/// With no settings at all this serves one store in the directory ./data on 127.0.0.1:9000. A root key
-/// is made at the first start, kept in DIR/root-key and printed once; TRADEWIND_ACCESS_KEY and
-/// TRADEWIND_SECRET_KEY set another one. SIGTERM, SIGINT or SIGHUP finishes requests in flight, a
-/// second one of the first two ends at once.
+/// Without any settings, serves one store in the directory ./data on 127.0.0.1:9000. A root key
+/// is created at the first start, saved in DIR/root-key and printed once; TRADEWIND_ACCESS_KEY and
+/// TRADEWIND_SECRET_KEY set another one. On SIGTERM, SIGINT or SIGHUP, requests in flight are finished; a
+/// second SIGTERM or SIGINT ends the process at once.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind serve --data ./data\n  \
@@ -44,10 +44,10 @@ use crate::{assemble, logs, store_metrics};
 pub(super) struct Arguments {
     #[command(flatten)]
     settings: SettingsFlags,
-    /// Start although the store proves that it lost acknowledged changes, and go on without them
+    /// Start although the store has provably lost acknowledged changes, and continue without them
     ///
-    /// For one start, after `tradewind store check`: what is lost is logged, and the index is made anew from what is
-    /// left of the log. Without this flag such a store is not opened and not changed.
+    /// For one start, after `tradewind store check`: the loss is logged, and the index is rebuilt from the remaining
+    /// log. Without this flag, such a store is neither opened nor changed.
     #[arg(long)]
     accept_loss: bool,
 }
@@ -58,7 +58,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     logs::begin(&settings.scalars.log)?;
     raise_file_limit();
     let clock = SystemClock::shared();
-    // Before the runtime: it blocks while the log is replayed.
+    // Before the runtime starts, because replaying the log blocks.
     let store = open(&settings, arguments.accept_loss, clock.clone())?;
     let root = root(&settings)?;
     runtime(&settings)?.block_on(serve(settings, store, root, clock))?;
@@ -66,17 +66,17 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
 }
 
 fn open(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
-    let begun = clock.now();
+    let started = clock.now();
     let served = assemble::open_store(settings, accept_loss, clock.clone())?;
     let store = match &served {
         Served::Local(store) => store,
         Served::Remote(store, plan) => {
-            info!(?store, %plan, "serving a service's objects");
+            info!(?store, %plan, "serving the objects of a remote service");
             return Ok(served);
         }
     };
     let recovery = store.recovery();
-    let took = clock.now().saturating_sub(begun);
+    let took = clock.now().saturating_sub(started);
     info!(
         directory = %settings.store_directory().unwrap_or(settings.data_directory()).display(),
         took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
@@ -88,23 +88,23 @@ fn open(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow
     if recovery.damaged_bytes > 0 {
         warn!(
             bytes = recovery.damaged_bytes,
-            "the log holds damaged bytes; stop the server and run `tradewind store check` to see what they cost"
+            "the log has damaged bytes; stop the server and run `tradewind store check` to see what is affected"
         );
     }
     Ok(served)
 }
 
-/// The root key of the settings, else the one kept in the data directory. The store's lock is held.
+/// The root key of the settings, else the one saved in the data directory. The caller holds the store's lock.
 fn root(settings: &Settings) -> anyhow::Result<KeptKey> {
     if let Some(RootKey { id, secret }) = &settings.root_key {
         return Ok(KeptKey { id: id.value.clone(), secret: secret.value.clone(), is_new: false });
     }
     let directory = settings.data_directory();
-    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let root = root_key::load_or_create(directory)?;
     if settings.named.access_keys.iter().any(|key| key.id.value == root.id) {
         bail!(
-            "the settings hold an access key {:?}, which is the root key's id; give it another id",
+            "the settings define an access key {:?}, which is also the root key's id; use another id",
             root.id
         );
     }
@@ -117,7 +117,7 @@ fn runtime(settings: &Settings) -> anyhow::Result<Runtime> {
     if let Some(workers) = settings.scalars.server.workers.value {
         builder.worker_threads(workers.get());
     }
-    builder.build().context("cannot start the threads that serve")
+    builder.build().context("cannot start the worker threads")
 }
 
 async fn listen(address: SocketAddr, flag: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
@@ -142,7 +142,7 @@ async fn serve(
     let observed = Observed::new(laned, clock.clone());
     let mut store: Arc<dyn ObjectStore> = observed.clone();
     let name = settings.served().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
-    let mut known = vec![known_of(name.clone(), observed.clone())];
+    let mut metrics = vec![model_metrics(name.clone(), observed.clone())];
     let (plan, mut learning) = (served.plan(), None);
     let stop = CancellationToken::new();
     if let Some(plan) = &plan {
@@ -150,27 +150,27 @@ async fn serve(
             .map(|profiles| Learning { store: observed.clone(), profiles })
             .map(|learning| tokio::spawn(learning.run(stop.clone())));
         let planned = plan.over(observed.clone(), clock.clone());
-        known.push(plan_of(name, planned.clone(), plan.clone()));
+        metrics.push(plan_metrics(name, planned.clone(), plan.clone()));
         store = planned;
     }
     let keys = assemble::keys(&settings, &root.id, root.secret.reveal());
     let mut config = assemble::gateway_config(&settings)?;
     if let Some(plan) = &plan {
-        // So that a share of the memory is a share of the connections as well.
+        // Makes a share of the memory also a share of the connections.
         config.min_window_bytes = config.memory_bytes / plan.connections.max(1);
     }
     let files = OpenFiles::now(plan.as_ref().map_or(0, |plan| plan.connections))?;
     files.bound(&mut config.limits)?;
     let gateway = Gateway::new(config, store.clone(), keys, clock.clone())?;
 
-    // Admin outlives S3, so that a shutdown can be watched.
+    // The admin listener outlives S3, so that a shutdown can be monitored.
     let stop_admin = CancellationToken::new();
     let mut serving = tokio::spawn({
         let (gateway, stop) = (gateway.clone(), stop.clone());
         async move { gateway.serve(s3, stop).await }
     });
-    let watch = observation(&gateway, served, known, &stop);
-    let watching = tokio::spawn(admin::serve(admin, watch, files.admin_connections(), stop_admin.clone()));
+    let health = admin_service(&gateway, served, metrics, &stop);
+    let admin_task = tokio::spawn(admin::serve(admin, health, files.admin_connections(), stop_admin.clone()));
     let expire_after = settings.scalars.uploads.expire_after.value.0;
     let expiring = (!expire_after.is_zero()).then(|| {
         let expiry =
@@ -183,13 +183,13 @@ async fn serve(
     info!(%endpoint, admin = %admin_address, "serving");
     let outcome = tokio::select! {
         caught = signals.next() => {
-            info!(signal = caught.name(), "finishing requests in flight; signal again to end at once");
+            info!(signal = caught.name(), "finishing requests in flight; a second signal ends at once");
             stop.cancel();
             tokio::select! {
                 ended = &mut serving => ended,
                 caught = signals.again() => {
                     warn!(signal = caught.name(), "ending at once");
-                    // What was acknowledged is durable; everything else may be cut off.
+                    // Acknowledged writes are durable; all other work may be aborted.
                     std::process::exit(1);
                 }
             }
@@ -201,19 +201,24 @@ async fn serve(
         expiring.await.context("the task that expires uploads failed")?;
     }
     if let Some(learning) = learning {
-        learning.await.context("the task that corrects the store's profile failed")?;
+        learning.await.context("the task that updates the store's profile failed")?;
     }
     store.close().await.context("cannot close the store")?;
     stop_admin.cancel();
-    watching.await.context("the admin listener failed")?;
+    admin_task.await.context("the admin listener failed")?;
     outcome.context("the S3 listener failed")?;
     info!("stopped");
     io::stdout().flush()?;
     Ok(())
 }
 
-/// What the admin listener answers: ready while writes are taken and nobody has asked for the end.
-fn observation(gateway: &Gateway, served: Served, known: Vec<Render>, stop: &CancellationToken) -> Admin {
+/// The service of the admin listener. It is ready while the store accepts writes and no shutdown was requested.
+fn admin_service(
+    gateway: &Gateway,
+    served: Served,
+    store_metrics: Vec<Render>,
+    stop: &CancellationToken,
+) -> Admin {
     let ready = {
         let (served, stop) = (served.clone(), stop.clone());
         move || {
@@ -223,7 +228,7 @@ fn observation(gateway: &Gateway, served: Served, known: Vec<Render>, stop: &Can
             if let Served::Local(store) = &served
                 && store.is_read_only()
             {
-                return Err("a sync failed and the store takes no writes; restart the server".to_owned());
+                return Err("a sync failed and the store accepts no writes; restart the server".to_owned());
             }
             Ok(())
         }
@@ -237,17 +242,17 @@ fn observation(gateway: &Gateway, served: Served, known: Vec<Render>, stop: &Can
             }
         }),
     ];
-    metrics.extend(known);
+    metrics.extend(store_metrics);
     Admin { ready: Arc::new(ready), metrics }
 }
 
-/// What is known of a store.
-fn known_of(name: String, store: Arc<Observed>) -> Render {
+/// The metrics of a store's model.
+fn model_metrics(name: String, store: Arc<Observed>) -> Render {
     Arc::new(move |text| store_metrics::render(&name, store.model(), store.now(), text))
 }
 
-/// How it is read.
-fn plan_of(name: String, planned: Arc<Planned>, plan: Arc<ServedPlan>) -> Render {
+/// The metrics of a store's read plan.
+fn plan_metrics(name: String, planned: Arc<Planned>, plan: Arc<ServedPlan>) -> Render {
     Arc::new(move |text| store_metrics::render_plan(&name, &planned, &plan.source, text))
 }
 
@@ -257,10 +262,10 @@ fn render_store(store: &LocalStore, text: &mut String) {
     };
     gauge(
         "tradewind_store_read_only",
-        "1 once a failed sync has made the store refuse writes.",
+        "1 if a failed sync has made the store read-only.",
         u64::from(store.is_read_only()),
     );
-    // Left out where the device does not say: a figure that is not known must not be 0.
+    // Omitted if the device does not report it: an unknown value must not be 0.
     if let Ok(free) = store.free_bytes() {
         gauge("tradewind_store_free_bytes", "Bytes free on the store's device.", free);
     }

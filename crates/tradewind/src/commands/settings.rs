@@ -8,13 +8,13 @@ use clap::Subcommand;
 use super::{Ended, SettingsFlags};
 use crate::settings::{Given, Inputs, Problems, Settings};
 
-/// Settings: the file, the environment and the flags together
+/// Show the settings from file, environment and flags
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Print the settings and where each came from; secrets are hidden
+    /// Print the settings and the origin of each; secrets are hidden
     ///
-    /// Flags cover variables (TRADEWIND_SERVER_LISTEN is server.listen), variables cover the file, the
-    /// file covers the defaults. Options of stores are printed where they are set.
+    /// Flags override environment variables (TRADEWIND_SERVER_LISTEN is server.listen), variables override the file,
+    /// and the file overrides the defaults. Options of stores are printed only if they are set.
     #[command(after_help = "Examples:\n  \
         tradewind settings show\n  \
         tradewind settings show --config tradewind.toml --json\n  \
@@ -41,7 +41,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
 }
 
 impl SettingsFlags {
-    /// The settings that hold under these flags.
+    /// The settings in effect with these flags.
     pub(super) fn read(self) -> Result<Settings, Problems> {
         let path = |path: Option<PathBuf>| path.map(|path| path.into_os_string().into_string());
         let given = [

@@ -1,9 +1,9 @@
-//! The signals that ask a command to end: the keys of a terminal, whoever asks politely, and a terminal that goes away.
+//! The signals that ask a command to stop: SIGINT, SIGTERM and SIGHUP.
 
 use anyhow::Context as _;
 use tokio::signal::unix::{self, SignalKind, signal};
 
-/// A signal that came.
+/// A signal received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caught {
     Interrupt,
@@ -12,7 +12,7 @@ pub(super) enum Caught {
 }
 
 impl Caught {
-    /// Its name.
+    /// The signal's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Interrupt => "SIGINT",
@@ -21,7 +21,7 @@ impl Caught {
         }
     }
 
-    /// The exit status of a command that it ended, as shells tell it: 128 and the signal's number.
+    /// The exit status of a command stopped by the signal, as shells report it: 128 plus the signal's number.
     pub const fn exit_status(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -31,16 +31,16 @@ impl Caught {
     }
 }
 
-/// Listens for them. From then on they no longer end the process by themselves.
+/// Listeners for the signals. Once created, the signals no longer terminate the process.
 pub(super) struct Signals {
     terminate: unix::Signal,
     interrupt: unix::Signal,
-    /// There is none where whoever started this had it ignored, as `nohup` does: it goes on without its terminal then.
+    /// `None` if the parent process ignored SIGHUP, as `nohup` does: the command then outlives its terminal.
     hangup: Option<unix::Signal>,
 }
 
 impl Signals {
-    /// Must be called within a runtime.
+    /// Starts to listen. Must be called within a runtime.
     pub fn new() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -52,7 +52,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) -> Caught {
         let hangup = async {
             match &mut self.hangup {
@@ -67,8 +67,8 @@ impl Signals {
         }
     }
 
-    /// Waits until somebody asks once more. A terminal that goes away says so twice, by its shell and by the kernel: that is
-    /// nobody's impatience.
+    /// Waits for another signal, except SIGHUP: a terminal that closes causes two of them, from its shell and from the
+    /// kernel, which is not a second request to stop.
     pub async fn again(&mut self) -> Caught {
         loop {
             match self.next().await {
@@ -79,7 +79,7 @@ impl Signals {
     }
 }
 
-/// Whether a process has a signal ignored, by what the kernel says of it.
+/// Returns true if a process ignores a signal, according to its `/proc/PID/status`.
 fn ignores(status: &str, kind: SignalKind) -> bool {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
@@ -91,12 +91,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_ignored_is() {
+    fn ignored_signals_are_read_from_proc_status() {
         let status =
             "Name:\ttradewind\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\tffff\n";
         assert!(ignores(status, SignalKind::hangup()));
         assert!(!ignores(status, SignalKind::interrupt()) && !ignores(status, SignalKind::terminate()));
-        assert!(!ignores("SigIgn:\t0000000000001000\n", SignalKind::hangup()), "broken pipes are");
+        assert!(!ignores("SigIgn:\t0000000000001000\n", SignalKind::hangup()), "SIGPIPE is ignored");
         assert!(!ignores("", SignalKind::hangup()));
     }
 }

@@ -1,4 +1,4 @@
-//! Standard input and output as places.
+//! Standard input and output as source and destination.
 
 use std::io::{self, Read as _};
 
@@ -16,16 +16,16 @@ use super::report::is_named;
 use super::transfer::Session;
 use crate::places::ObjectsPlace;
 
-/// Bytes that are read from standard input at once.
+/// The size of one read from standard input.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Stores what comes from standard input.
+/// Stores standard input as an object.
 pub(super) async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyhow::Result<Ended> {
     if to.key.is_empty() || to.key.ends_with('/') {
-        bail!("{to} is not one object; what comes from standard input needs a whole key");
+        bail!("{to} is not one object; to store standard input, give a complete key");
     }
     let (pieces, mut received) = mpsc::channel(2);
-    // A read that nobody waits for any more ends with the process.
+    // A read whose result is no longer needed ends with the process.
     std::thread::spawn(move || {
         let mut input = io::stdin().lock();
         loop {
@@ -66,10 +66,10 @@ pub(super) async fn to_standard(session: &Session, from: &ObjectsPlace) -> anyho
     written(all, from)
 }
 
-/// How a command ends that has written what is at a place to standard output.
+/// The outcome of a command that wrote objects to standard output.
 pub(super) fn written(all: tradewind_core::Result<()>, from: &ObjectsPlace) -> anyhow::Result<Ended> {
     match all {
-        // Whoever reads has had enough: nothing to complain of.
+        // The reader closed the pipe, which is not an error.
         Err(e) if e.reason() == Reason::Cancelled => {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
         }

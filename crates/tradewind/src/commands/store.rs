@@ -1,5 +1,5 @@
-//! `tradewind store check | stats | reindex`: a local store looked over from outside, while no server
-//! has it open.
+//! `tradewind store check | stats | reindex`: inspection and repair of a local store that no server
+//! has open.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -14,37 +14,37 @@ use tradewind_core::printable;
 use super::Ended;
 use crate::settings::ByteSize;
 
-/// Names of a kind that `store check` prints; `--json` prints more.
+/// The limit of names per category that `store check` prints; `--json` prints more.
 const MAX_PRINTED_NAMES: usize = 10;
 
-/// Look over a local store that no server has open
+/// Inspect an offline local store
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Read and verify everything; name what is bad and what is lost
+    /// Read and verify everything; list damage and losses
     ///
-    /// Changes nothing: the store may be a snapshot, or lie on a file system that takes no writes. If the end of the
-    /// log, or data, is gone that the index knows of, the index proves it, and what is lost is named.
+    /// Changes nothing: the store may be a snapshot or on a read-only file system. If the end of the log or data is
+    /// missing that the index refers to, the index proves the loss, and the losses are listed.
     ///
-    /// Exit status: 0 all is sound, 1 something is bad or lost, or the store cannot be opened.
+    /// Exit status: 0 sound, 1 damaged, incomplete, or the store cannot be opened.
     #[command(
         after_help = "Examples:\n  tradewind store check ./data\n  tradewind store check ./data --json\n  \
                       tradewind store check /mnt/snapshot/data --temp-dir /scratch"
     )]
-    Check(Inspecting),
-    /// Count what the store holds
+    Check(InspectArguments),
+    /// Print counts and sizes of the store
     ///
     /// Changes nothing. Exit status: 0 done, 1 acknowledged changes are lost, or the store cannot be opened.
     #[command(
         after_help = "Examples:\n  tradewind store stats ./data\n  tradewind store stats ./data --json"
     )]
-    Stats(Inspecting),
-    /// Make the index anew from the log
+    Stats(InspectArguments),
+    /// Rebuild the index from the log
     ///
-    /// The log is the truth and the index is derived: where the log is sound nothing can be lost by this, it only
-    /// takes time. If the index knows of acknowledged changes that are lost, or too damaged to be found without it, it
-    /// is kept: made anew, older versions of objects would come back. `store check` names them.
+    /// The log is authoritative and the index is derived: if the log is sound, rebuilding loses nothing and only takes
+    /// time. If the index refers to acknowledged changes that are lost, or too damaged to be found without it, it
+    /// is kept: a rebuild would restore older versions of objects. `store check` lists them.
     #[command(after_help = "Examples:\n  tradewind store reindex ./data")]
-    Reindex(Reindexing),
+    Reindex(ReindexArguments),
 }
 
 #[derive(Debug, Args)]
@@ -58,20 +58,20 @@ pub(super) struct Arguments {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Inspecting {
+pub(super) struct InspectArguments {
     #[command(flatten)]
     arguments: Arguments,
-    /// Directory for temporary files, rarely more than 100 MiB; if the index is missing, as much as it would have
+    /// Directory for temporary files: rarely more than 100 MiB, or the size of the index if it is missing
     /// [default: $TMPDIR, else /var/tmp]
     #[arg(long, value_name = "DIR")]
     temp_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Reindexing {
+pub(super) struct ReindexArguments {
     #[command(flatten)]
     arguments: Arguments,
-    /// Give up what the index knows to be lost
+    /// Accept the losses that the index proves
     #[arg(long)]
     accept_loss: bool,
 }
@@ -84,9 +84,10 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
     }
 }
 
-impl Inspecting {
-    /// Not `/tmp`, which is memory on many systems: an index of many objects is large.
-    fn temporary(&self) -> PathBuf {
+impl InspectArguments {
+    /// The directory for temporary files. Not `/tmp`, which is in memory on many systems: an index of many objects is
+    /// large.
+    fn temp_directory(&self) -> PathBuf {
         const PERSISTENT: &str = "/var/tmp";
         if let Some(directory) = &self.temp_dir {
             return directory.clone();
@@ -108,9 +109,9 @@ impl Arguments {
     }
 }
 
-fn check(inspecting: &Inspecting) -> anyhow::Result<Ended> {
+fn check(inspecting: &InspectArguments) -> anyhow::Result<Ended> {
     let arguments = &inspecting.arguments;
-    let report = local::check(&arguments.directory, &inspecting.temporary())
+    let report = local::check(&arguments.directory, &inspecting.temp_directory())
         .with_context(|| arguments.failed("check"))?;
     let is_sound = report.is_sound();
     let CheckReport { objects, parts, bytes, damage, loss, doubt, index } = report;
@@ -130,7 +131,7 @@ fn check(inspecting: &Inspecting) -> anyhow::Result<Ended> {
     if let Some(doubt) = &doubt {
         text += &format!(
             "doubt: either the index is an older copy, as from a backup, and this went since; or this is lost: \
-             {}; put missing segments back if there are any; a start makes the index anew and keeps this one \
+             {}; restore missing segments if there are any; a start rebuilds the index and keeps this one \
              as index.doubtful\n",
             printable(&doubt.to_string())
         );
@@ -155,7 +156,7 @@ fn check(inspecting: &Inspecting) -> anyhow::Result<Ended> {
     Ok(if is_sound { Ended::Done } else { Ended::FoundFaults })
 }
 
-/// Why the index proves nothing, if it does not.
+/// The reason for which the index proves nothing, if there is one.
 fn index_note(index: &IndexState) -> Option<String> {
     match index {
         IndexState::Good => None,
@@ -207,7 +208,7 @@ fn loss_as_text(loss: &Loss) -> String {
             text += &format!("lost: {one} {}\n", printable(name));
         }
         if names.count > MAX_PRINTED_NAMES as u64 {
-            text += &format!("lost: and others, {} {all} in all (--json lists more)\n", names.count);
+            text += &format!("lost: and others, {} {all} in total (--json lists more)\n", names.count);
         }
     };
     list(&loss.objects, "the newest version of", "objects");
@@ -218,17 +219,17 @@ fn loss_as_text(loss: &Loss) -> String {
         text += &format!("lost: {} other records\n", loss.other_records);
     }
     if loss.objects_with_older_records + loss.deletions.count > 0 {
-        text += "lost: if the store goes on without this, older versions of these objects may come back\n";
+        text += "lost: if the store continues without this, older versions of these objects may reappear\n";
     }
     if loss.proof == LossProof::Log {
-        text += "lost: which objects these are is not known without an index\n";
+        text += "lost: without an index, the objects concerned are unknown\n";
     }
     text
 }
 
-fn stats(inspecting: &Inspecting) -> anyhow::Result<Ended> {
+fn stats(inspecting: &InspectArguments) -> anyhow::Result<Ended> {
     let arguments = &inspecting.arguments;
-    let stats = local::stats(&arguments.directory, &inspecting.temporary())
+    let stats = local::stats(&arguments.directory, &inspecting.temp_directory())
         .with_context(|| arguments.failed("read"))?;
     let StoreStats { buckets, objects, uploads, tombstones, segments, .. } = stats;
     let counts = [
@@ -249,15 +250,15 @@ fn stats(inspecting: &Inspecting) -> anyhow::Result<Ended> {
     let lost = ("lost".to_owned(), json!(stats.loss.as_ref().map(loss_as_json)));
     let mut text: String = counts.iter().map(|(name, count)| format!("{name:14} {count}\n")).collect();
     for (name, bytes) in sizes {
-        text += &format!("{name:14} {bytes} ({})\n", about(bytes));
+        text += &format!("{name:14} {bytes} ({})\n", rounded_size(bytes));
     }
     text += &stats.loss.as_ref().map(loss_as_text).unwrap_or_default();
     arguments.print(&Json::Object(all.chain([lost]).collect()), &text)?;
     Ok(if stats.loss.is_none() { Ended::Done } else { Ended::FoundFaults })
 }
 
-/// A size to one digit, for reading; the exact number stands beside it.
-fn about(bytes: u64) -> String {
+/// A size with one decimal, for people; the exact number is printed next to it.
+fn rounded_size(bytes: u64) -> String {
     let unit = [40_u32, 30, 20, 10].into_iter().find(|shift| bytes >> shift > 0);
     let Some(shift) = unit else { return ByteSize(bytes).to_string() };
     let tenths = (u128::from(bytes) * 10) >> shift;
@@ -265,7 +266,7 @@ fn about(bytes: u64) -> String {
     format!("{}.{} {}", tenths / 10, tenths % 10, unit.trim_start_matches('1'))
 }
 
-fn reindex(Reindexing { arguments, accept_loss }: &Reindexing) -> anyhow::Result<Ended> {
+fn reindex(ReindexArguments { arguments, accept_loss }: &ReindexArguments) -> anyhow::Result<Ended> {
     let recovery =
         local::reindex(&arguments.directory, *accept_loss).with_context(|| arguments.failed("reindex"))?;
     let (records, damaged) = (recovery.replayed, recovery.damaged_bytes);
@@ -278,15 +279,16 @@ fn reindex(Reindexing { arguments, accept_loss }: &Reindexing) -> anyhow::Result
         "lost": recovery.loss.as_ref().map(loss_as_json),
     });
     let mut text = recovery.loss.as_ref().map(loss_as_text).unwrap_or_default();
-    text += &format!("made the index anew from {records} records\n");
+    text += &format!("rebuilt the index from {records} records\n");
     if damaged > 0 {
-        text +=
-            &format!("{damaged} bytes of the log are damaged; `tradewind store check` says what it cost\n");
+        text += &format!(
+            "{damaged} bytes of the log are damaged; `tradewind store check` lists what is affected\n"
+        );
     }
     if unreadable > 0 {
         text += &format!(
-            "{unreadable} objects cannot be read, since their data is damaged or gone; `tradewind store check` names \
-             them\n"
+            "{unreadable} objects cannot be read, because their data is damaged or missing; `tradewind store check` \
+             lists them\n"
         );
     }
     arguments.print(&json, &text)?;
@@ -302,7 +304,7 @@ mod tests {
         for (bytes, text) in
             [(0, "0"), (999, "999B"), (1536, "1.5 KiB"), (1 << 30, "1.0 GiB"), (u64::MAX, "16777215.9 TiB")]
         {
-            assert_eq!(about(bytes), text);
+            assert_eq!(rounded_size(bytes), text);
         }
     }
 

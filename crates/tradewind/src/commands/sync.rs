@@ -1,4 +1,4 @@
-//! `tradewind sync`: makes one tree like the other.
+//! `tradewind sync`: makes a destination tree match a source tree.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use super::transfer::{LimitFlags, Session, StoreFlags, block_on, block_until_sig
 use super::watch::{self, WatchFlags};
 use crate::places::Place;
 
-/// Make a tree like another
+/// Make a destination tree match a source tree
 ///
-/// Copies what is missing at the destination, has another size there, or is newer at the source. Both trees are walked
-/// side by side while files are carried.
+/// Copies what is missing at the destination, has another size there, or is newer at the source. Both trees are
+/// compared while files are transferred.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind sync ./photos s3://photos/2026/\n  \
@@ -34,29 +34,29 @@ use crate::places::Place;
     tradewind sync s3://photos/ s3://photos-copy/ --checksum\n  \
     tradewind sync west://photos/ disk://photos/ --config stores.toml")]
 pub(super) struct Arguments {
-    /// s3://BUCKET/PREFIX (or swift://, or NAME:// of the settings), or a directory
+    /// s3://BUCKET/PREFIX (or swift://, or NAME:// from the settings), or a directory
     source: Place,
-    /// s3://BUCKET/PREFIX (or swift://, or NAME:// of the settings), or a directory
+    /// s3://BUCKET/PREFIX (or swift://, or NAME:// from the settings), or a directory
     destination: Place,
-    /// Remove what is at the destination only
+    /// Delete what exists only at the destination
     #[arg(long)]
     delete: bool,
-    /// Go on where the source holds nothing at all: with --delete, everything at the destination is removed
+    /// Proceed if the source is empty; with --delete, everything at the destination is then deleted
     #[arg(long)]
     allow_empty_source: bool,
-    /// Compare by checksums of the whole where sizes are equal, not by time
+    /// Compare full checksums instead of times where sizes are equal
     #[arg(long, conflicts_with = "size_only")]
     checksum: bool,
-    /// Compare by size alone
+    /// Compare sizes only
     #[arg(long)]
     size_only: bool,
-    /// Copy what symbolic links to files lead to (they are passed over otherwise)
+    /// Copy the targets of symbolic links to files [default: skip links]
     #[arg(long)]
     follow_symlinks: bool,
-    /// Keep times, modes and owners of files, as metadata of objects, and compare by the times that were kept
+    /// Preserve times, modes and owners of files, as metadata of objects, and compare by the preserved times
     #[arg(long)]
     preserve: bool,
-    /// Say what would be done, and do nothing
+    /// Print what would be done, but change nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -80,7 +80,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         let is_there = is_there(&arguments.destination);
         let (copier, comparison) = copier(&session, &arguments)?;
         let here = copier.from.find(&session.carrier);
-        // Below a directory that is still to be made, nothing is found.
+        // A destination directory that does not exist yet is empty.
         let there = if is_there { copier.to.find(&session.carrier) } else { Found::empty() };
         let mut merge = Merge::new(here, there, comparison);
         if !arguments.allow_empty_source
@@ -102,7 +102,7 @@ fn open(arguments: &Arguments) -> anyhow::Result<Session> {
     store.open([arguments.source.scheme(), arguments.destination.scheme()])
 }
 
-/// Makes the destination like the source, and keeps it so.
+/// Makes the destination match the source, and then follows changes.
 async fn follow(arguments: Arguments, stopped: oneshot::Receiver<Caught>) -> anyhow::Result<Ended> {
     let session = open(&arguments)?;
     let (copier, comparison) = copier(&session, &arguments)?;
@@ -114,7 +114,7 @@ async fn follow(arguments: Arguments, stopped: oneshot::Receiver<Caught>) -> any
     watch::run(watching, arguments.report, stopped).await
 }
 
-/// What carries between the two places, and how they are compared.
+/// The copier between the two places, and the comparison to use.
 fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copier>, Comparison)> {
     let links = if arguments.follow_symlinks { Links::Follow } else { Links::Skip };
     let mut from = end(session, &arguments.source, links, true)?;
@@ -135,7 +135,7 @@ fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copie
     Ok((copier, comparison))
 }
 
-/// What is reported of a source that holds nothing; `None` where that may well be.
+/// The failure to report if the source is empty; `None` if an empty source is acceptable.
 fn nothing(copier: &Copier, removes: bool) -> Option<FoundFailure> {
     if !removes {
         return copier.from.nothing("check its spelling");
@@ -147,7 +147,7 @@ fn nothing(copier: &Copier, removes: bool) -> Option<FoundFailure> {
     Some((from, Error::new(Reason::NoSuchKey, why)))
 }
 
-/// Files carry their times themselves, and so do objects that become of objects.
+/// The comparison for `--preserve`. Times between files, or between objects, are comparable as they are.
 const fn preserved(from: &End, to: &End) -> Comparison {
     match (from, to) {
         (End::Files(..), End::Objects(_)) | (End::Objects(_), End::Files(..)) => Comparison::PreservedTime,
@@ -155,7 +155,7 @@ const fn preserved(from: &End, to: &End) -> Comparison {
     }
 }
 
-/// Whether there is something to look into: a directory is made when the first file comes into it.
+/// Returns true if the place can be listed. A missing directory is created with its first file.
 fn is_there(place: &Place) -> bool {
     !matches!(place, Place::Path(path) if !path.exists())
 }
@@ -167,6 +167,6 @@ fn end(session: &Session, place: &Place, links: Links, must_exist: bool) -> anyh
         }
         Place::Path(path) => Session::directory(path, links),
         Place::Objects(place) => session.below(place),
-        Place::Standard => bail!("- is no directory"),
+        Place::Standard => bail!("- is not a directory"),
     }
 }

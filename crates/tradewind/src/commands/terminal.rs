@@ -1,4 +1,4 @@
-//! What is printed for people: names and messages come from stores and file systems, and may hold anything.
+//! Safe printing of names and messages, which come from stores and file systems and may contain control characters.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use tradewind_core::printable;
 
-/// Names on standard output: exact for another program, with control characters escaped on a terminal.
+/// The display of names on standard output: unchanged for programs, with control characters escaped on a terminal.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
     is_terminal: bool,
@@ -18,22 +18,22 @@ impl Names {
         Self { is_terminal: io::stdout().is_terminal() }
     }
 
-    /// A name as it is printed.
+    /// The printed form of a name.
     pub fn show(self, name: &str) -> Cow<'_, str> {
         if self.is_terminal { printable(name) } else { Cow::Borrowed(name) }
     }
 }
 
-/// Writes one line to standard error, with control characters escaped wherever that goes.
+/// Writes one line to standard error, always with control characters escaped.
 pub(super) fn say_line(line: impl Display) -> io::Result<()> {
     writeln!(io::stderr(), "{}", printable(&line.to_string()))
 }
 
-/// JSON with the control characters escaped that JSON itself allows in strings. It means the same.
+/// Escapes the control characters that JSON allows unescaped in strings. The value is unchanged.
 pub(super) fn printable_json(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
-        // What JSON escapes by itself, and the line breaks between its tokens.
+        // ASCII control characters are escaped by JSON itself, or are line breaks between its tokens.
         if c.is_ascii() && c != '\x7f' || matches!(printable(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_)) {
             text.push(c);
         } else {

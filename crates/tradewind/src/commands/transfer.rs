@@ -1,5 +1,4 @@
-//! What the commands that move data share: their flags, the stores they speak with, the runtime they run in, and how they
-//! end.
+//! Common parts of the commands that transfer data: flags, the session with its stores, the runtime, and shutdown.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -36,58 +35,58 @@ use crate::remote;
 use crate::settings::{ByteSize, Problems};
 use crate::stores::{Absent, Lines, Stores};
 
-/// What is held in memory unless flags say otherwise.
-const MEMORY: usize = 48 << 20;
-/// What a command takes to stop, at the most.
-const TIME_TO_STOP: Duration = Duration::from_secs(3);
+/// The default of `--max-memory`.
+const DEFAULT_MEMORY_BYTES: usize = 48 << 20;
+/// The limit of the time that a command takes to stop after a signal.
+const MAX_STOP_TIME: Duration = Duration::from_secs(3);
 
-/// Flags about where stores are, and who asks.
+/// Flags for the location of stores and for credentials.
 #[derive(Debug, Clone, Args)]
 pub(super) struct AccessFlags {
-    /// Profile of s3:// in ~/.aws [default: AWS_PROFILE, or default]
+    /// Profile in ~/.aws for s3:// [default: AWS_PROFILE, or default]
     #[arg(long, value_name = "NAME", help_heading = "Store")]
     profile: Option<String>,
-    /// Where s3:// answers, as http://HOST:PORT [default: as the AWS CLI finds it]
+    /// Endpoint of s3://, as http://HOST:PORT [default: as for the AWS CLI]
     #[arg(long, value_name = "URL", help_heading = "Store")]
     endpoint_url: Option<String>,
-    /// The region of s3:// [default: as the AWS CLI finds it]
+    /// Region of s3:// [default: as for the AWS CLI]
     #[arg(long, value_name = "NAME", help_heading = "Store")]
     region: Option<String>,
-    /// Ask without a signature, for what everybody may read
+    /// Do not sign requests, for public objects
     #[arg(long, help_heading = "Store")]
     no_sign_request: bool,
-    /// Settings file whose [store.NAME] are places NAME://BUCKET/KEY [default: TRADEWIND_CONFIG]
+    /// Settings file whose [store.NAME] tables define NAME://BUCKET/KEY [default: TRADEWIND_CONFIG]
     #[arg(long, value_name = "FILE", help_heading = "Store")]
     config: Option<PathBuf>,
 }
 
-/// Flags of every command that works with a store.
+/// Flags of commands that access a store.
 #[derive(Debug, Clone, Args)]
 pub(super) struct StoreFlags {
     #[command(flatten)]
     access: AccessFlags,
-    /// Requests at a time
+    /// Concurrent requests [default: automatic]
     #[arg(long, value_name = "N", value_parser = jobs, help_heading = "Tuning")]
     jobs: Option<usize>,
-    /// Bytes of one request of a large object, as 8MiB or 8M
+    /// Size of one request of a large object, e.g. 8MiB or 8M
     #[arg(long, value_name = "SIZE", value_parser = chunk_size, help_heading = "Tuning")]
     chunk_size: Option<ByteSize>,
-    /// Bytes that may be held in memory, as 64MiB or 64M
+    /// Memory limit, e.g. 64MiB or 64M [default: 48MiB]
     #[arg(long, value_name = "SIZE", value_parser = max_memory, help_heading = "Tuning")]
     max_memory: Option<ByteSize>,
-    /// Requests at a time where neither a flag nor a profile says.
+    /// Concurrency if neither a flag nor a profile sets it.
     #[arg(skip)]
-    usual_jobs: Option<usize>,
+    default_concurrency: Option<usize>,
     #[arg(skip)]
     max_bandwidth: Option<ByteSize>,
     #[arg(skip)]
     streams: bool,
 }
 
-/// The flag of those that carry the bytes of objects.
+/// The rate limit, for commands that transfer the bytes of objects.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct LimitFlags {
-    /// Bytes per second at the most, both directions together, as 50MiB or 50M
+    /// Limit of bytes per second, both directions together, e.g. 50MiB or 50M
     #[arg(long, value_name = "RATE", value_parser = max_bandwidth, help_heading = "Tuning")]
     max_bandwidth: Option<ByteSize>,
 }
@@ -97,41 +96,41 @@ fn jobs(text: &str) -> Result<usize, String> {
     jobs.ok_or_else(|| "write a number from 1 to 4096".to_owned())
 }
 
-fn within(text: &str, least: u64, most: u64) -> Result<ByteSize, String> {
+fn size_in_range(text: &str, min: u64, max: u64) -> Result<ByteSize, String> {
     let size = ByteSize::parse(text)?;
-    let is_within = (least..=most).contains(&size.0);
-    let why = || format!("it must be {} to {}", ByteSize(least), ByteSize(most));
-    if is_within { Ok(size) } else { Err(why()) }
+    let is_in_range = (min..=max).contains(&size.0);
+    let why = || format!("it must be {} to {}", ByteSize(min), ByteSize(max));
+    if is_in_range { Ok(size) } else { Err(why()) }
 }
 
 fn chunk_size(text: &str) -> Result<ByteSize, String> {
-    within(text, 64 << 10, 5 << 30)
+    size_in_range(text, 64 << 10, 5 << 30)
 }
 
-/// Less would not hold the pieces of a few requests.
+/// The minimum suffices for the buffers of a few requests.
 fn max_memory(text: &str) -> Result<ByteSize, String> {
-    within(text, 4 << 20, 1 << 40)
+    size_in_range(text, 4 << 20, 1 << 40)
 }
 
-/// Less would be a request of which a store hears nothing for too long.
+/// Below the minimum, a request would be idle for so long that the store may time out.
 fn max_bandwidth(text: &str) -> Result<ByteSize, String> {
-    within(text.strip_suffix("/s").unwrap_or(text), 16 << 10, 1 << 40)
+    size_in_range(text.strip_suffix("/s").unwrap_or(text), 16 << 10, 1 << 40)
 }
 
-/// What a command works with.
+/// The stores and the state of one command.
 pub(super) struct Session {
-    /// Those that the command's places are in, by name, with what is known of them.
+    /// The stores of the command's places, by name, with their measurements.
     pub stores: Vec<(Arc<str>, Arc<Observed>)>,
     pub carrier: Arc<Carrier>,
     pub progress: Arc<Progress>,
     /// Directories of local stores, by the names of the stores.
     directories: HashMap<Arc<str>, Arc<Path>>,
-    /// Where transfers under way are remembered.
+    /// The directory of the journals of unfinished transfers.
     journals: Option<PathBuf>,
 }
 
 impl AccessFlags {
-    /// All stores that places can name.
+    /// All stores that a place can name.
     pub fn stores(&self, clock: Arc<dyn Clock>, lines: Lines) -> Result<Stores, Problems> {
         let overrides = remote::Overrides {
             profile: self.profile.clone(),
@@ -144,10 +143,10 @@ impl AccessFlags {
 }
 
 impl StoreFlags {
-    /// As many requests at a time as another flag says; the usual number where that, what is known of the store and --jobs say
-    /// nothing.
-    pub fn with_jobs(&self, asked: Option<usize>, usual: usize) -> Self {
-        Self { jobs: self.jobs.or(asked), usual_jobs: Some(usual), ..self.clone() }
+    /// Sets the concurrency from another flag, which `--jobs` overrides, and a default that applies if the store has no
+    /// profile either.
+    pub fn with_jobs(&self, requested: Option<usize>, default: usize) -> Self {
+        Self { jobs: self.jobs.or(requested), default_concurrency: Some(default), ..self.clone() }
     }
 
     /// Bodies pass no faster than the limit.
@@ -155,30 +154,30 @@ impl StoreFlags {
         Self { max_bandwidth: limit.max_bandwidth, ..self.clone() }
     }
 
-    /// Whether what is carried says how many requests are under way: where nobody else does.
-    const fn is_steered(&self) -> bool {
+    /// Returns true if the concurrency adapts to the throughput: no flag sets it or limits the rate.
+    const fn is_adaptive(&self) -> bool {
         self.jobs.is_none() && self.max_bandwidth.is_none()
     }
 
-    /// Bytes wait in memory for their turn, and not for a file: less of them is read at once.
+    /// Prepares for output in order: bytes wait in memory instead of going to a file, so connections read less at once.
     pub fn streaming(&self) -> Self {
         Self { streams: true, ..self.clone() }
     }
 
-    /// What a connection reads at once at the most, where there is so much memory for each: a quarter of that. Under a limit
-    /// what came at once is waited for behind it, so that it must be little.
-    fn most_read_bytes(&self, memory: usize) -> usize {
+    /// The maximum size of one read of a connection, given the memory per request: a quarter of it. Under a rate limit
+    /// a read delays later ones, so it must be small.
+    fn max_read_bytes(&self, memory: usize) -> usize {
         let limited = self.max_bandwidth.map(|limit| Carrier::piece_under(limit.0));
         let streaming = self.streams.then_some(BUFFER_BYTES);
         [limited, streaming].into_iter().flatten().fold(memory / 4, usize::min)
     }
 
-    /// Opens the stores that places are in.
+    /// Opens the stores with these schemes.
     pub fn open<'a>(&self, schemes: impl IntoIterator<Item = Option<&'a str>>) -> anyhow::Result<Session> {
         self.open_or_make(schemes, Absent::Refuse)
     }
 
-    /// The same; a local store that is not there may be made.
+    /// Like [`open`](Self::open), but `absent` tells whether a missing local store is created.
     pub fn open_or_make<'a>(
         &self,
         schemes: impl IntoIterator<Item = Option<&'a str>>,
@@ -186,14 +185,18 @@ impl StoreFlags {
     ) -> anyhow::Result<Session> {
         logs::begin_quietly();
         let mut plan = Plan::default();
-        plan.requests = self.jobs.or(self.usual_jobs).unwrap_or(plan.requests);
+        plan.requests = self.jobs.or(self.default_concurrency).unwrap_or(plan.requests);
         let exactly = |plan: Plan| self.chunk_size.map_or(plan, |size| plan.with_chunks(size.0));
         plan = exactly(plan);
         let clock: Arc<dyn Clock> = SystemClock::shared();
-        let memory = self.max_memory.map_or(MEMORY, ByteSize::as_usize);
+        let memory = self.max_memory.map_or(DEFAULT_MEMORY_BYTES, ByteSize::as_usize);
         let lines = |plan: &Plan| Lines {
-            connections: if self.is_steered() { Carrier::most_steered(plan.requests) } else { plan.requests },
-            most_read_bytes: self.most_read_bytes(of_one(plan, memory)),
+            connections: if self.is_adaptive() {
+                Carrier::most_steered(plan.requests)
+            } else {
+                plan.requests
+            },
+            most_read_bytes: self.max_read_bytes(memory_per_request(plan, memory)),
             measuring: None,
         };
         let mut known = self.access.stores(clock.clone(), lines(&plan))?;
@@ -205,12 +208,12 @@ impl StoreFlags {
             plan = exactly(tuned(plan, &known, &schemes));
             known = known.over(lines(&plan));
         }
-        // Of what is held, requests take half, and what waits for its turn the other.
+        // Half of the memory is for requests in flight, the other half for data that waits for its turn.
         let memory = memory / 2;
         plan.memory_bytes = plan.memory_bytes.min(memory as u64);
         let (mut stores, mut retries, mut directories) = (Vec::new(), None, HashMap::new());
         for scheme in schemes {
-            // It may replay a log.
+            // A local store may replay its log.
             let opened = tokio::task::block_in_place(|| known.open(scheme, absent))?;
             retries = retries.or(opened.retries);
             let scheme: Arc<str> = scheme.into();
@@ -222,7 +225,7 @@ impl StoreFlags {
         let mut carrier = Carrier::new(plan, Budget::new(memory), clock, retries.unwrap_or_default());
         if let Some(limit) = self.max_bandwidth {
             carrier = carrier.limited(limit.0);
-        } else if self.is_steered() {
+        } else if self.is_adaptive() {
             carrier = carrier.steered(packets);
         }
         let journals = journal_directory();
@@ -231,20 +234,20 @@ impl StoreFlags {
     }
 }
 
-/// Packets that this client has sent, and those of them that it sent again.
+/// The packets that this client has sent, and how many of them were retransmissions.
 fn packets() -> (u64, u64) {
     let Packets { sent, again, .. } = Packets::up_to_now();
     (sent, again)
 }
 
 impl Session {
-    /// The store that has a name, and its name.
+    /// The store with this name, and its name.
     fn find(&self, scheme: &str) -> anyhow::Result<&(Arc<str>, Arc<Observed>)> {
         let found = self.stores.iter().find(|(name, _)| **name == *scheme);
         found.with_context(|| format!("{scheme}:// was not opened"))
     }
 
-    /// The store that has a name.
+    /// The store with this name.
     pub fn store(&self, scheme: &str) -> anyhow::Result<Arc<dyn ObjectStore>> {
         Ok(self.find(scheme)?.1.clone())
     }
@@ -256,7 +259,7 @@ impl Session {
         Ok(Objects { store, scheme, bucket: place.bucket.clone(), prefix, directory })
     }
 
-    /// Objects below a place, as in a directory.
+    /// Objects below a place, as in a directory: the prefix ends with a slash.
     pub fn below(&self, place: &ObjectsPlace) -> anyhow::Result<End> {
         let mut objects = self.objects(place)?;
         if !objects.prefix.is_empty() && !objects.prefix.ends_with('/') {
@@ -276,13 +279,13 @@ impl Session {
         Ok(End::Files(Directory::new(path)?, links))
     }
 
-    /// Where transfers with a store, or between two, are remembered.
+    /// The journal of transfers with a store or between two stores.
     pub fn journal_of(&self, stores: &[&Arc<dyn ObjectStore>]) -> Option<Journal> {
         let names: Vec<String> = stores.iter().map(|store| format!("{store:?}")).collect();
         Some(Journal::new(self.journals.clone()?, names.join("\n")))
     }
 
-    /// What carries between two ends; whether it keeps what files have besides their bytes.
+    /// A copier between two endpoints. With `preserves` it keeps the attributes of files.
     pub fn copier(&self, from: End, to: End, preserves: bool) -> Arc<Copier> {
         let (carrier, progress) = (self.carrier.clone(), self.progress.clone());
         let journal = match (&from, &to) {
@@ -296,8 +299,8 @@ impl Session {
     }
 }
 
-/// The memory that each request may have: as much as requests of any size under way can have together.
-fn of_one(plan: &Plan, memory: usize) -> usize {
+/// The memory per request, such that the concurrent requests of every size class fit into `memory`.
+fn memory_per_request(plan: &Plan, memory: usize) -> usize {
     let sizes = || SizeClass::all().map(|sizes| sizes.most_bytes().unwrap_or(u64::MAX));
     let together = |each: u64| sizes().map(|bytes| plan.parallel(bytes) as u64 * bytes.min(each)).max();
     let mut each = memory / plan.parallel(u64::MAX);
@@ -307,7 +310,7 @@ fn of_one(plan: &Plan, memory: usize) -> usize {
     each
 }
 
-/// The plan that follows from what is known of the stores. Of several each has its say: the larger number counts.
+/// The plan adapted to the profiles of the stores. With several stores the larger concurrency counts.
 fn tuned(plan: Plan, known: &Stores, schemes: &[&str]) -> Plan {
     let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return plan };
     let mut surfaces: Vec<Surface> = Vec::new();
@@ -318,80 +321,81 @@ fn tuned(plan: Plan, known: &Stores, schemes: &[&str]) -> Plan {
         if found.is_carried {
             let Profile { store, .. } = &found.profile;
             let from = scaled_from(&found.profile);
-            tracing::debug!(scheme, store, from, "what is known of another store or client is used, scaled");
+            tracing::debug!(scheme, store, from, "using the profile of another store or client, scaled");
         }
         surfaces.extend(found.surfaces.into_iter().map(|(_, surface)| surface));
     }
     plan.tuned(&surfaces)
 }
 
-/// Where transfers under way are remembered: where caches belong on this system.
+/// The directory of the journals of unfinished transfers, in the cache directory of the user.
 fn journal_directory() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
     Some(cache.join("tradewind"))
 }
 
-/// Runs a command to its end, or until a signal stops it: then what is unfinished and not remembered is removed here and
-/// given up in the store.
+/// Runs a command to its end, or until a signal stops it. Then unfinished files are removed and unfinished uploads
+/// aborted, unless a journal records them.
 pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let (runtime, stopped) = start(TIME_TO_STOP)?;
+    let (runtime, stopped) = start(MAX_STOP_TIME)?;
     runtime.block_on(async {
         let caught = tokio::select! {
             ended = work => return ended,
             Ok(caught) = stopped => caught,
         };
-        settle().await;
+        wait_for_cleanup().await;
         Err(Stopped(caught).into())
     })
 }
 
-/// Runs a command that goes on until a signal comes and then ends by itself, for which it has `grace`.
+/// Runs a command that continues until a signal and then ends by itself within `grace`.
 pub(super) fn block_until_signal<T, F: Future<Output = anyhow::Result<T>>>(
     grace: Duration,
     work: impl FnOnce(oneshot::Receiver<Caught>) -> F,
 ) -> anyhow::Result<T> {
-    let (runtime, stopped) = start(grace + TIME_TO_STOP)?;
+    let (runtime, stopped) = start(grace + MAX_STOP_TIME)?;
     runtime.block_on(async {
         let ended = work(stopped).await;
-        // What does not clean up in time is ended with the process.
-        let _ = tokio::time::timeout(TIME_TO_STOP, settle()).await;
+        // Tasks that do not clean up in time end with the process.
+        let _ = tokio::time::timeout(MAX_STOP_TIME, wait_for_cleanup()).await;
         ended
     })
 }
 
-/// The threads that carry data, and where the first signal is told; the process ends so long after it at the latest.
-fn start(time_to_stop: Duration) -> anyhow::Result<(Runtime, oneshot::Receiver<Caught>)> {
-    // Buffers are small and change hands: huge pages would double what is held, and be cleared for a part of it only.
+/// Starts the runtime and returns it with a receiver of the first signal. The process ends at most `max_stop_time`
+/// after that signal.
+fn start(max_stop_time: Duration) -> anyhow::Result<(Runtime, oneshot::Receiver<Caught>)> {
+    // Buffers are small and move between threads: huge pages would double the memory held, and zero more than is used.
     if let Err(e) = disable_transparent_huge_pages(true) {
-        tracing::debug!(error = %e, "huge pages stay");
+        tracing::debug!(error = %e, "cannot disable transparent huge pages");
     }
     raise_file_limit();
     let runtime = Builder::new_multi_thread().enable_all().thread_name("tradewind").build();
-    let runtime = runtime.context("cannot start the threads that carry data")?;
+    let runtime = runtime.context("cannot start the worker threads")?;
     let (stop, stopped) = oneshot::channel();
     let signals = runtime.block_on(async { Signals::new() })?;
-    runtime.spawn(watch(signals, stop, time_to_stop));
+    runtime.spawn(watch(signals, stop, max_stop_time));
     Ok((runtime, stopped))
 }
 
-/// Tells of the first signal, and ends the process where that is not heard: who writes to a pipe that nobody reads does
-/// not look up.
-async fn watch(mut signals: Signals, stop: oneshot::Sender<Caught>, time_to_stop: Duration) {
+/// Reports the first signal, and ends the process if the command does not stop in time: a write to a pipe without a
+/// reader may block forever.
+async fn watch(mut signals: Signals, stop: oneshot::Sender<Caught>, max_stop_time: Duration) {
     let caught = signals.next().await;
-    // Nobody listens any more where the command is at its end.
+    // The receiver is gone if the command has just ended.
     let _ = stop.send(caught);
     tokio::select! {
-        () = tokio::time::sleep(time_to_stop) => {}
+        () = tokio::time::sleep(max_stop_time) => {}
         _ = signals.again() => {}
     }
     std::process::exit(caught.exit_status().into());
 }
 
-/// Waits until what was dropped has cleaned up behind itself.
-async fn settle() {
+/// Waits until all cleanup tasks of dropped transfers have ended.
+async fn wait_for_cleanup() {
     let runtime = Handle::current();
-    // The one that is left watches for signals, and ends this when it takes too long.
+    // The last task is the signal watcher, which ends the process if this takes too long.
     while runtime.metrics().num_alive_tasks() > 1 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -409,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_requests_of_any_size_hold_together_is_bounded() {
+    fn memory_of_concurrent_requests_is_bounded_for_every_size() {
         use tradewind_model::tune::{Belief, Cell, Sample};
         let sample = |bytes, parallel, latency| Sample {
             cell: Cell { bytes, parallel },
@@ -425,25 +429,25 @@ mod tests {
             sample(8 << 20, 16, 1.4),
         ];
         let plan = Plan::default().tuned(&[Surface::new(Belief::default(), samples)]);
-        let each = of_one(&plan, MEMORY);
+        let each = memory_per_request(&plan, DEFAULT_MEMORY_BYTES);
         for sizes in SizeClass::all() {
             let bytes = sizes.most_bytes().unwrap_or(u64::MAX);
             let together = plan.parallel(bytes) as u64 * bytes.min(each as u64);
-            assert!(together <= MEMORY as u64, "{bytes}: {together}, {plan:?}");
+            assert!(together <= DEFAULT_MEMORY_BYTES as u64, "{bytes}: {together}, {plan:?}");
         }
-        assert!(each >= MEMORY / plan.requests);
-        assert_eq!(of_one(&Plan::default(), MEMORY), MEMORY / 32);
+        assert!(each >= DEFAULT_MEMORY_BYTES / plan.requests);
+        assert_eq!(memory_per_request(&Plan::default(), DEFAULT_MEMORY_BYTES), DEFAULT_MEMORY_BYTES / 32);
     }
 
     #[test]
-    fn connections_read_little_at_once_where_little_may_be_held() {
+    fn reads_are_small_with_little_memory_or_a_rate_limit() {
         let flags = Line::parse_from(["any"]).store;
         let limited = |rate| flags.limited(LimitFlags { max_bandwidth: Some(ByteSize(rate)) });
-        assert_eq!(flags.most_read_bytes(4 << 20), 1 << 20);
-        assert_eq!(flags.streaming().most_read_bytes(4 << 20), BUFFER_BYTES);
-        assert_eq!(flags.streaming().most_read_bytes(64 << 10), 16 << 10);
-        // A tenth of a second's.
-        assert_eq!(limited(1 << 20).most_read_bytes(4 << 20), (1 << 20) / 10);
-        assert_eq!(limited(1 << 20).streaming().most_read_bytes(64 << 10), 16 << 10);
+        assert_eq!(flags.max_read_bytes(4 << 20), 1 << 20);
+        assert_eq!(flags.streaming().max_read_bytes(4 << 20), BUFFER_BYTES);
+        assert_eq!(flags.streaming().max_read_bytes(64 << 10), 16 << 10);
+        // The bytes of 100 ms.
+        assert_eq!(limited(1 << 20).max_read_bytes(4 << 20), (1 << 20) / 10);
+        assert_eq!(limited(1 << 20).streaming().max_read_bytes(64 << 10), 16 << 10);
     }
 }

@@ -1,4 +1,4 @@
-//! `tradewind tune`: how large requests to a store are to be, and how many at a time.
+//! `tradewind tune`: finds request sizes and concurrency for a store.
 
 mod find;
 mod heat;
@@ -34,11 +34,11 @@ use crate::profiles::here::cores;
 use crate::profiles::{Profile, Profiles};
 use crate::settings::{ByteSize, Span};
 
-/// Find how large requests to a store should be, and how many at a time
+/// Find request sizes and concurrency for a store
 ///
-/// A few short probes write objects below a prefix of their own and read them back; what was never tried is inferred from them.
-/// Objects are removed at the end. What was found is kept, and commands that move data to and from this store use it from then
-/// on. Where nothing may be written, downloads of objects that are there are tried alone.
+/// A few short probes write objects below a temporary prefix and read them back; a model infers the rest. Objects are
+/// removed at the end. The result is saved as a profile, which commands that transfer data to and from this store use
+/// from then on. Without write permission, only downloads of existing objects are measured.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind tune s3://bucket\n  \
@@ -46,25 +46,24 @@ use crate::settings::{ByteSize, Span};
     tradewind tune s3://bucket --latency 100ms --latency p99=300ms\n  \
     tradewind tune s3://bucket --workload ~/photos\n  \
     tradewind tune s3://bucket --explain\n\n\
-    Exit status: 0 done, 1 nothing could be found out or objects are left, 2 usage, 130 stopped by Ctrl-C: nothing is kept.")]
+    Exit status: 0 done, 1 no result or objects remain, 2 usage, 130 stopped by Ctrl-C: nothing is saved.")]
 pub(super) struct Arguments {
     /// s3://BUCKET or s3://BUCKET/PREFIX
     place: ObjectsPlace,
-    /// No probe goes on behind so many bytes, up and down together, or so much time; objects are removed after that
+    /// Limits of the probes: bytes transferred in both directions together, and time without the final cleanup
     #[arg(long, value_name = "SIZE,TIME", default_value = "1GiB,60s", value_parser = budget)]
     budget: (ByteSize, Duration),
-    /// Also say which plan has requests that take so long at the most, in the mean, or 95 or 99 of a hundred of them (p99=100ms);
-    /// may be given several times
+    /// Also print the best plan that meets this latency target: of the mean, or of a percentile (p99=100ms); repeatable
     #[arg(long, value_name = "[p95=|p99=]TIME", value_parser = caps::parse)]
     latency: Vec<Cap>,
-    /// Look only at sizes of requests that moving this would have: a directory, s3://BUCKET/PREFIX, or a trace as bench replay reads it;
-    /// what was known of other sizes is forgotten
+    /// Measure only the request sizes of this workload: a directory, s3://BUCKET/PREFIX, or a trace as for bench
+    /// replay; earlier results for other sizes are discarded
     #[arg(long, value_name = "DIR|PREFIX|TRACE", conflicts_with = "explain")]
     workload: Option<Place>,
-    /// Try nothing: say what commands ask this store for, and the evidence for it
+    /// Measure nothing: print the plan that commands use for this store, and the measurements behind it
     #[arg(long)]
     explain: bool,
-    /// What was found as JSON lines on standard output
+    /// Print the results as JSON lines on standard output
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -76,7 +75,7 @@ fn budget(text: &str) -> Result<(ByteSize, Duration), String> {
     Ok((ByteSize::parse(size)?, Span::parse(time)?.0))
 }
 
-/// Tunes.
+/// Runs `tradewind tune`.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     if arguments.explain {
         super::profiles::explain(&arguments.place.scheme, arguments.asking.access.clone(), arguments.json)?;
@@ -87,22 +86,22 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
 
 async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     let own = format!("tradewind-tune-{:08x}/", number()?);
-    let most = PARALLEL.into_iter().max().unwrap_or(1);
+    let max_concurrency = PARALLEL.into_iter().max().unwrap_or(1);
     let place = &arguments.place;
     let bed = tokio::task::block_in_place(|| {
-        arguments.asking.open(place, (most, false), own.trim_end_matches('/'))
+        arguments.asking.open(place, (max_concurrency, false), own.trim_end_matches('/'))
     })?;
     let prefix = format!("{}{own}", below(&place.key));
-    let open = arguments.asking.opener(place, most, &bed)?;
+    let open = arguments.asking.opener(place, max_concurrency, &bed)?;
     let ground = Arc::new(Ground::new(bed.clone(), open, prefix.clone()));
     let store = format!("{:?}", bed.store);
-    // Commands have no profile of a store that is a directory here.
+    // There are no profiles of local stores.
     let service = (bed.store.capabilities().kind != "local").then_some(store.as_str());
     let profiles = Profiles::find();
     if service.is_some() && profiles.is_none() {
-        anyhow::bail!("neither HOME nor XDG_DATA_HOME says where profiles are kept: set one of them");
+        anyhow::bail!("there is no directory for profiles: set HOME or XDG_DATA_HOME");
     }
-    // A place that is not there is told before anything is written, or removed.
+    // A missing place is reported before anything is written or removed.
     let look = async {
         let round_trip = tune::round_trip(&ground).await?;
         let workloads = match &arguments.workload {
@@ -132,12 +131,12 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     if let Err(e) = &cleaned {
         let (scheme, bucket) = (&place.scheme, &place.bucket);
         say_line(format_args!(
-            "tradewind: objects are left below {scheme}://{bucket}/{prefix} and cannot be removed: {e}"
+            "tradewind: objects remain below {scheme}://{bucket}/{prefix} and cannot be removed: {e}"
         ))?;
     }
     let found = found?;
     if stop.is_asked() {
-        // What is half known does not take the place of what was known before.
+        // A partial result does not replace an existing profile.
         return Ok(Ended::Done);
     }
     let is_known = found.iter().any(Found::is_known);
@@ -155,7 +154,7 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     Ok(if cleaned.is_err() || !is_known { Ended::FoundFaults } else { Ended::Done })
 }
 
-/// Keeps what was found of a store. A direction that was not looked at is left as it was known.
+/// Saves the profile of a store. A direction that was not measured keeps its samples.
 fn keep(
     (profiles, store): (&Profiles, &str),
     found: &[Found],
@@ -163,7 +162,7 @@ fn keep(
     now: Timestamp,
 ) -> anyhow::Result<(Profile, PathBuf)> {
     let client = client(cores());
-    // What was found on another client is none of this one's.
+    // Samples of another client are not merged.
     let known = profiles.of(store).filter(|profile| profile.is_made_on(here)).unwrap_or_default();
     let mut profile = Profile {
         store: store.to_owned(),
@@ -184,8 +183,7 @@ fn keep(
         }
     }
     let path = profiles.path(store);
-    let path = profiles
-        .keep(&profile)
-        .with_context(|| format!("what was found cannot be kept in {}", path.display()))?;
+    let path =
+        profiles.keep(&profile).with_context(|| format!("cannot save the profile in {}", path.display()))?;
     Ok((profile, path))
 }

@@ -1,4 +1,4 @@
-//! `tradewind sync --watch`: what is told while a directory is watched, and how that ends.
+//! `tradewind sync --watch`: flags, output and shutdown while a directory is watched.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
@@ -18,31 +18,31 @@ use super::signals::Caught;
 use super::terminal::say_line;
 use crate::settings::Span;
 
-/// What is under way when a signal comes may take so long.
+/// The time that transfers in flight have to finish after a signal.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
 /// Flags of watching.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct WatchFlags {
-    /// Go on until a signal: what changes in the directory goes up when it has settled
+    /// Keep running until a signal, and upload files when they have stopped changing
     #[arg(long, conflicts_with = "dry_run", help_heading = "Watching")]
     pub watch: bool,
-    /// A file is sent when it has not changed for so long [default: 2s]
+    /// Upload a file once it has not changed for this long [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = span, requires = "watch", help_heading = "Watching")]
     settle: Option<Span>,
-    /// Compare everything so often, for what no event told [default: 10m]
+    /// Interval of full comparisons, which find changes that caused no event [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = span, requires = "watch", help_heading = "Watching")]
     compare_every: Option<Span>,
 }
 
 fn span(text: &str) -> Result<Span, String> {
     let span = Span::parse(text)?;
-    let is_within = (Duration::from_millis(10)..=Duration::from_secs(5 * 86_400)).contains(&span.0);
-    if is_within { Ok(span) } else { Err("it must be 10ms to 5d".to_owned()) }
+    let is_in_range = (Duration::from_millis(10)..=Duration::from_secs(5 * 86_400)).contains(&span.0);
+    if is_in_range { Ok(span) } else { Err("it must be 10ms to 5d".to_owned()) }
 }
 
 impl WatchFlags {
-    /// How long things wait.
+    /// The options for debouncing and for full comparisons.
     pub fn options(self) -> SettleOptions {
         let defaults = SettleOptions::default();
         SettleOptions {
@@ -53,22 +53,20 @@ impl WatchFlags {
     }
 }
 
-/// Refuses ends that cannot be watched.
+/// Rejects endpoints that cannot be watched.
 pub(super) fn check(from: &End, to: &End) -> anyhow::Result<()> {
     match (from, to) {
         (End::Files(..), End::Objects(_)) => Ok(()),
         (End::Objects(_), _) => {
-            bail!(
-                "--watch watches a directory, and the source is a bucket; run sync from time to time instead"
-            )
+            bail!("--watch needs a directory as the source, not a bucket; run sync periodically instead")
         }
         (End::Files(..), End::Files(..)) => {
-            bail!("--watch sends what changes in a directory to a bucket, and the destination is a directory")
+            bail!("--watch needs a bucket as the destination, not a directory")
         }
     }
 }
 
-/// Watches until a signal comes.
+/// Watches until a signal.
 pub(super) async fn run(
     watching: Watch,
     report: ReportFlags,
@@ -76,24 +74,24 @@ pub(super) async fn run(
 ) -> anyhow::Result<Ended> {
     let End::Files(directory, _) = &watching.copier.from else { bail!("only a directory can be watched") };
     let (root, keeps_attributes) = (directory.root().to_owned(), watching.copier.preserves);
-    // It looks into every directory.
-    let begun = tokio::task::spawn_blocking(move || watch(&root, keeps_attributes));
+    // Setting up the watch visits every directory, which blocks.
+    let watching_events = tokio::task::spawn_blocking(move || watch(&root, keeps_attributes));
     let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
-    let events = begun.await.map_err(lost)??;
+    let events = watching_events.await.map_err(lost)??;
     let stop = async {
-        // Signals are listened for as long as the process runs.
+        // The sender lives as long as the process.
         let _ = stopped.await;
     };
     let began = Instant::now();
-    let totals = watching.run(events, stop, |news| tell(report, news)).await?;
+    let totals = watching.run(events, stop, |news| print_news(report, news)).await?;
     if report.is_json() {
         writeln!(io::stdout(), "{}", end(&totals, began.elapsed()))?;
     }
     if totals.failing > 0 {
-        writeln!(io::stderr(), "tradewind: {} failed and were not made good", totals.failing)?;
+        writeln!(io::stderr(), "tradewind: {} failed, and no retry succeeded", totals.failing)?;
     }
     if !totals.compared {
-        let why = "it was stopped before everything was compared once; run it again, or sync without --watch";
+        let why = "stopped before the first full comparison; run it again, or sync without --watch";
         writeln!(io::stderr(), "tradewind: {why}")?;
     }
     let is_good = totals.compared && totals.failing == 0;
@@ -107,14 +105,14 @@ fn end(totals: &Totals, took: Duration) -> serde_json::Value {
     })
 }
 
-fn tell(report: ReportFlags, news: &News<'_>) {
-    let told = match news {
+fn print_news(report: ReportFlags, news: &News<'_>) {
+    let printed = match news {
         News::Failed(name, error) => complain(name, error),
         _ if report.is_quiet() => return,
-        News::InStep => writeln!(io::stderr(), "everything is there; waiting for changes"),
+        News::InStep => writeln!(io::stderr(), "in sync; waiting for changes"),
         News::Copied(name, _) => say_line(format_args!("copied {name}")),
         News::Removed(name) => say_line(format_args!("removed {name}")),
     };
-    // What is carried is carried, whether or not somebody reads of it.
-    drop(told);
+    // The transfer continues even if stderr is closed.
+    drop(printed);
 }

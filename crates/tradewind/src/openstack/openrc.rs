@@ -1,17 +1,17 @@
-//! A file that sets variables, as OpenStack's dashboard gives it out: `export OS_USERNAME="demo"`. It is made for a
-//! shell, and this is none: lines that set a variable to plain text count, all others are passed over. What such a file
-//! asks for when it runs (the password, mostly) is taken from the environment.
+//! Parses an openrc file, as exported by OpenStack's dashboard: `export OS_USERNAME="demo"`. Such a file is a shell
+//! script, but no shell runs here: lines that set a variable to plain text are read, all others are ignored. Values
+//! that the script would prompt for, usually the password, come from the environment.
 
 use std::collections::BTreeMap;
 
-/// What a file sets.
+/// The variables that a file sets.
 #[derive(Clone, Default)]
 pub struct Openrc {
     pub(super) variables: BTreeMap<String, String>,
 }
 
 impl Openrc {
-    /// Reads a file's text.
+    /// Parses the text of a file.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         Self { variables: text.lines().filter_map(line).collect() }
@@ -29,7 +29,7 @@ fn line(line: &str) -> Option<(String, String)> {
     Some((name.to_owned(), plain(value)?))
 }
 
-/// The text that a shell would make of this; `None` where it is more than text.
+/// The text that a shell would produce; `None` if the value needs expansion or another command.
 fn plain(value: &str) -> Option<String> {
     let mut text = String::new();
     let mut rest = value.chars();
@@ -45,7 +45,7 @@ fn plain(value: &str) -> Option<String> {
                 c @ ('"' | '\\' | '$' | '`') => text.push(c),
                 c => text.extend(['\\', c]),
             },
-            // What follows is a comment, or another command.
+            // A comment or another command follows.
             (None, c) if c.is_whitespace() => return Some(text),
             (None, ';' | '&' | '|' | '<' | '>' | '(' | ')') => return None,
             (_, c) => text.push(c),

@@ -5,7 +5,7 @@ fn inputs(set: &[(&str, &str)]) -> Inputs {
     Inputs { variables: set.iter().map(pair).collect() }
 }
 
-/// Who asks and where, or what is missing.
+/// The resolved credentials and URL, or the error.
 fn found(set: &[(&str, &str)]) -> Result<String, String> {
     Access::find(&inputs(set)).map(|access| access.auth.to_string())
 }
@@ -23,11 +23,11 @@ fn with<'a>(set: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(&'a
 }
 
 #[test]
-fn as_swiftclient_reads_them() {
+fn variables_are_resolved_like_swiftclient() {
     let keystone = "default/u for default/p at https://k:5000/v3, public in any region";
     assert_eq!(found(&ST).unwrap(), "a:u at http://s/auth/v1.0");
     assert_eq!(found(&OS).unwrap(), keystone);
-    // All of Swift's own come first, unless the version says otherwise.
+    // A complete set of v1 variables takes precedence, unless a version is set.
     assert_eq!(found(&with(&ST, &OS)).unwrap(), "a:u at http://s/auth/v1.0");
     assert_eq!(found(&with(&with(&ST, &OS), &[("OS_IDENTITY_API_VERSION", "3")])).unwrap(), keystone);
     assert_eq!(
@@ -35,13 +35,13 @@ fn as_swiftclient_reads_them() {
         "a:u at http://s/auth/v1.0"
     );
     assert_eq!(found(&with(&OS, &[("ST_KEY", "x")])).unwrap(), keystone);
-    let said = [
+    let options = [
         ("OS_USER_DOMAIN_NAME", "du"),
         ("OS_PROJECT_DOMAIN_ID", "dp"),
         ("OS_REGION_NAME", "one"),
         ("OS_ENDPOINT_TYPE", "internalURL"),
     ];
-    assert_eq!(found(&with(&OS, &said)).unwrap(), "du/u for dp/p at https://k:5000/v3, internal in one");
+    assert_eq!(found(&with(&OS, &options)).unwrap(), "du/u for dp/p at https://k:5000/v3, internal in one");
     let ids = [("OS_USER_ID", "17"), ("OS_PROJECT_ID", "4"), ("OS_AUTH_URL", "http://k/identity/")];
     assert_eq!(found(&with(&OS, &ids)).unwrap(), "17 for 4 at http://k/identity/v3, public in any region");
     let tenant = [OS[0], OS[1], OS[2], ("OS_TENANT_NAME", "t")];
@@ -56,10 +56,10 @@ fn as_swiftclient_reads_them() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_and_invalid_variables_are_named() {
     for (set, expected) in [
-        (&[][..], NOTHING),
-        (&[("ST_AUTH", " "), ("PATH", "x")], NOTHING),
+        (&[][..], NOT_CONFIGURED),
+        (&[("ST_AUTH", " "), ("PATH", "x")], NOT_CONFIGURED),
         (&ST[..2], "ST_KEY is not set, and Swift's own authentication needs it"),
         (&OS[..1], "OS_USERNAME, OS_PASSWORD and OS_PROJECT_NAME are not set, and Keystone needs them"),
         (&OS[..3], "OS_PROJECT_NAME is not set, and Keystone needs it"),
@@ -77,18 +77,18 @@ fn what_is_missing_is_named() {
         ),
         (
             &[OS[0], ("OS_AUTH_TOKEN", "hush")],
-            "OS_AUTH_TOKEN is set, but a token that runs out cannot be renewed; set OS_USERNAME and OS_PASSWORD",
+            "OS_AUTH_TOKEN is set, but an expired token cannot be renewed; set OS_USERNAME and OS_PASSWORD",
         ),
         (
             &[OS[1], OS[2], OS[3], ("OS_AUTH_URL", "http://k/v2.0")],
-            "OS_AUTH_URL ends with /v2.0, a version that is not spoken; write the URL that ends with /v3",
+            "OS_AUTH_URL ends with /v2.0, which is not supported; write the URL that ends with /v3",
         ),
         (
             &[OS[0], ("OS_AUTH_VERSION", "2")],
-            "Keystone's second version is not spoken; set OS_IDENTITY_API_VERSION to 3, and OS_AUTH_URL to the URL \
+            "Keystone v2 is not supported; set OS_IDENTITY_API_VERSION to 3, and OS_AUTH_URL to the URL \
              that ends with /v3",
         ),
-        (&[("OS_AUTH_VERSION", "4")], "there is no version \"4\" of authentication; write 1 or 3"),
+        (&[("OS_AUTH_VERSION", "4")], "unknown authentication version \"4\"; write 1 or 3"),
         (
             &[OS[0], OS[1], OS[2], OS[3], ("OS_ENDPOINT_TYPE", "private")],
             "OS_ENDPOINT_TYPE is \"private\"; write public, internal or admin",
@@ -99,7 +99,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn a_file_sets_what_a_shell_would_take_for_text() {
+fn openrc_sets_plain_text_variables_only() {
     let file = Openrc::parse(
         "#!/usr/bin/env bash\nexport OS_AUTH_URL=https://k:5000/v3 # why\nunset OS_TENANT_ID\n\
          \texport OS_USERNAME=\"a \\\"b\\\" \\c\"\nOS_PROJECT_NAME='it''s $5'\nexport OS_REGION_NAME=\"\"\n\
@@ -117,7 +117,7 @@ fn a_file_sets_what_a_shell_would_take_for_text() {
             ("OS_USERNAME", "a \"b\" \\c"),
         ]
     );
-    // The password comes from the environment, and nothing else does.
+    // Only the password comes from the environment.
     let covered = inputs(&with(&ST, &OS)).covered_by(file);
     let auth = Access::find(&covered).unwrap().auth;
     assert_eq!(

@@ -1,10 +1,10 @@
-//! What is known of a store by way of another profile: one that was made on another client, or of another store. The closest
-//! counts, scaled by what the two differ in ([`tradewind_model::tune::carry`]).
+//! Extrapolates the profile of another client or another store to this one. The closest profile is used, scaled by the
+//! differences ([`tradewind_model::tune::carry`]).
 //!
-//! How far away a store is decides most, and nobody knows it before the first request. `tradewind tune` asks, and may begin with any
-//! profile. The commands that move data ask nothing more than they did before, so that they use what is as far away by its name:
-//! the store's own profile, whoever made it, or one of the same host or region. What else there is would be a guess, and a wrong
-//! one takes longer than none.
+//! The RTT matters most, and is unknown before the first request. `tradewind tune` measures it, and may start from any
+//! profile. Transfer commands send no extra requests, so they only use profiles that have a similar RTT by name: the
+//! store's own profile from any client, or one of the same host or region. Any other would be a guess, and a wrong one
+//! is slower than the default.
 
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::carry::{self, Client, Origin};
@@ -12,25 +12,25 @@ use tradewind_model::tune::{Belief, Surface};
 
 use super::{Kept, Profile, Profiles, here, host};
 
-/// Clients that differ by no more than this, as a ratio, are alike.
-const ALIKE: f64 = 1.1;
-/// What sampling begins with is of the same site or no further away than this, as a logarithm of ratios: what lies further misled it
-/// more than it helped.
-const NEAR: f64 = 1.6;
+/// Clients are considered equal if their properties differ by at most this ratio.
+const MAX_EQUAL_RATIO: f64 = 1.1;
+/// Maximum distance of a profile that sampling starts from, as a logarithm of ratios, unless it is of the same site. A
+/// profile further away misleads more than it helps.
+const MAX_DISTANCE: f64 = 1.6;
 
-/// What plans for a store follow from.
+/// The profile that plans for a store are derived from.
 #[derive(Debug)]
 pub struct Known {
-    /// Whose samples they are.
+    /// The profile with the samples.
     pub profile: Profile,
-    /// What follows from them, by direction.
+    /// The surfaces derived from it, by direction.
     pub surfaces: Vec<(Direction, Surface)>,
-    /// Whether it was made on another client, or of another store, and is scaled.
+    /// It was measured on another client or for another store, and is scaled.
     pub is_carried: bool,
 }
 
 impl Profiles {
-    /// What commands know of a store, on this machine with so many processors.
+    /// The profile that applies to a store on this machine with `cores` CPUs, scaled if necessary.
     #[must_use]
     pub fn known(&self, store: &str, cores: usize) -> Option<Known> {
         let here = here::client(host(store), cores);
@@ -39,42 +39,42 @@ impl Profiles {
         let is_near = |profile: &Profile| carry::is_same_site(host(&profile.store), host(store));
         let profile = own.or_else(|| self.closest(store, &here, f64::MAX, is_near))?;
         let there = profile.made_on();
-        // As far away as it was, and with the same storage.
+        // The RTT and the storage are assumed to be those of the profile.
         let to = Client { round_trip: there.round_trip, storage: there.storage, ..here };
         let scaled = |surface: Surface| Surface::new(carry::carry(&surface, &there, &to), Vec::new());
-        let known = [Direction::Write, Direction::Read].into_iter().filter_map(|direction| {
+        let surfaces = [Direction::Write, Direction::Read].into_iter().filter_map(|direction| {
             let surface = profile.surface(direction)?;
             Some((direction, if is_carried { scaled(surface) } else { surface }))
         });
-        let surfaces = known.collect();
+        let surfaces = surfaces.collect();
         Some(Known { profile, surfaces, is_carried })
     }
 
-    /// What is closest to a store as a client sees it, and close: of another store, or made on another client.
+    /// The closest profile of another store or another client, unless it is too far away to help.
     #[must_use]
     pub fn nearest(&self, store: &str, to: &Client) -> Option<Profile> {
-        self.closest(store, to, NEAR, |profile| profile.store != store || !profile.is_made_on(to))
+        self.closest(store, to, MAX_DISTANCE, |profile| profile.store != store || !profile.is_made_on(to))
     }
 
     fn closest(
         &self,
         store: &str,
         to: &Client,
-        most_apart: f64,
+        max_distance: f64,
         counts: impl Fn(&Profile) -> bool,
     ) -> Option<Profile> {
         let here = Origin { host: host(store), client: *to };
         let all = self.all();
-        let says_something = |profile: &Profile| {
+        let has_samples = |profile: &Profile| {
             !(profile.store.is_empty() || profile.upload.is_empty() && profile.download.is_empty())
         };
-        let known = all.iter().filter(|kept| says_something(&kept.profile) && counts(&kept.profile));
-        let origins = known.map(|kept| {
+        let candidates = all.iter().filter(|kept| has_samples(&kept.profile) && counts(&kept.profile));
+        let origins = candidates.map(|kept| {
             let Profile { store, .. } = &kept.profile;
             (Origin { host: host(store), client: kept.profile.made_on() }, kept)
         });
         let near = origins.filter(|(origin, _)| {
-            carry::is_same_site(origin.host, here.host) || here.distance(origin) <= most_apart
+            carry::is_same_site(origin.host, here.host) || here.distance(origin) <= max_distance
         });
         let found: &Kept = carry::closest(&here, near)?;
         found.warn();
@@ -83,16 +83,17 @@ impl Profiles {
 }
 
 impl Profile {
-    /// Whether a client is like the one that it was made on, as far as both are known.
+    /// Returns true if no known property of the client differs from the one on which it was measured.
     #[must_use]
     pub fn is_made_on(&self, client: &Client) -> bool {
         let made_on = self.made_on();
-        let differ =
-            |a: Option<f64>, b: Option<f64>| a.zip(b).is_some_and(|(a, b)| (a / b).max(b / a) > ALIKE);
+        let differ = |a: Option<f64>, b: Option<f64>| {
+            a.zip(b).is_some_and(|(a, b)| (a / b).max(b / a) > MAX_EQUAL_RATIO)
+        };
         !differ(made_on.processors, client.processors) && !differ(made_on.link, client.link)
     }
 
-    /// What sampling of a direction may begin with at another client, if there is anything.
+    /// The prior for sampling a direction on another client; `None` without samples.
     #[must_use]
     pub fn begin(&self, direction: Direction, to: &Client) -> Option<Belief> {
         Some(carry::begin(&self.surface(direction)?, &self.made_on(), to))
@@ -105,7 +106,7 @@ mod tests {
     use crate::profiles::tests::profile;
     use tradewind_model::plan::Plan;
 
-    /// Profiles in a directory, of which the first is that of a store here, made on two processors.
+    /// Saves profiles, measured on two CPUs, in a temporary directory.
     fn kept(profiles: &[Profile]) -> (tempfile::TempDir, Profiles) {
         let directory = tempfile::tempdir().unwrap();
         let all = Profiles { directory: directory.path().to_owned() };
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_here_counts_as_it_is_and_the_rest_scaled() {
+    fn known_scales_all_but_the_own_profile() {
         let (_directory, all) = kept(&[of("S3Store(store.example.com)")]);
         let own = all.known("S3Store(store.example.com)", 2).unwrap();
         assert!(!own.is_carried);
@@ -131,11 +132,11 @@ mod tests {
         let next_door = all.known("S3Store(store.example.com:9000)", 2).unwrap();
         assert!(next_door.is_carried);
         assert_eq!(next_door.profile.store, "S3Store(store.example.com)");
-        assert!(all.known("S3Store(other.example.com)", 2).is_none(), "nobody knows how far away that is");
+        assert!(all.known("S3Store(other.example.com)", 2).is_none(), "its RTT is unknown");
     }
 
     #[test]
-    fn plans_follow_also_from_what_was_carried_over() {
+    fn plan_follows_from_a_scaled_profile() {
         let (_directory, all) = kept(&[of("S3Store(store.example.com)")]);
         let plan = |cores| {
             let known = all.known("S3Store(store.example.com)", cores).unwrap().surfaces;
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn sampling_begins_with_the_closest() {
+    fn nearest_finds_the_closest_profile() {
         let far = Profile { round_trip: Some(0.2), ..of("S3Store(far.example.com)") };
         let empty = Profile { upload: Vec::new(), download: Vec::new(), ..of("S3Store(empty.example.com)") };
         let (_directory, all) = kept(&[of("S3Store(store.example.com)"), far, empty]);
@@ -156,11 +157,11 @@ mod tests {
         let found = |store, round_trip| all.nearest(store, &here(round_trip)).map(|profile| profile.store);
         assert_eq!(found("S3Store(new.example.com)", 0.06).unwrap(), "S3Store(store.example.com)");
         assert_eq!(found("S3Store(new.example.com)", 0.15).unwrap(), "S3Store(far.example.com)");
-        // What was found here is looked at afresh.
+        // The own profile from this client is not used: it is measured again.
         assert_eq!(found("S3Store(store.example.com)", 0.15).unwrap(), "S3Store(far.example.com)");
-        assert_eq!(found("S3Store(new.example.com)", 0.001), None, "what is so far away misleads");
-        let begun = all.nearest("S3Store(new.example.com)", &here(0.15)).unwrap();
-        let belief = begun.begin(Direction::Write, &here(0.15)).unwrap();
+        assert_eq!(found("S3Store(new.example.com)", 0.001), None, "a profile that far away misleads");
+        let closest = all.nearest("S3Store(new.example.com)", &here(0.15)).unwrap();
+        let belief = closest.begin(Direction::Write, &here(0.15)).unwrap();
         assert!((belief.mean.fixed() / 0.15 - 1.0).abs() < 0.1, "{belief:?}");
         assert!(Profile::default().begin(Direction::Read, &here(0.1)).is_none());
     }

@@ -1,24 +1,25 @@
-//! This machine, as far as it decides how fast data moves: its processors, and the link that leads to a store.
+//! Properties of this machine that limit throughput: its CPUs, and the network interface towards a store.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
 use tradewind_model::tune::carry::Client;
 
-/// Processors that this process may use.
+/// Number of CPUs available to this process.
 #[must_use]
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// This machine with so many processors, and what is known of its way to a host without asking anybody.
+/// This machine as a client with `cores` CPUs, and its link towards a host. Sends nothing.
 #[must_use]
 pub fn client(host: &str, cores: usize) -> Client {
     Client { processors: Some(cores as f64), link: link(host), ..Client::default() }
 }
 
-/// Bytes a second of the interface that packets to a host leave by. A name is looked up by nobody: it is taken to be where most
-/// hosts are. `None` where the system does not say, as for most virtual machines.
+/// Speed in bytes per second of the interface for packets to a host. A host name is not resolved; it is assumed to be
+/// behind the default route. `None` for loopback, or if the system does not report the speed, as on most virtual
+/// machines.
 #[must_use]
 pub fn link(host: &str) -> Option<f64> {
     let address = host.parse::<IpAddr>().ok();
@@ -36,13 +37,13 @@ pub fn link(host: &str) -> Option<f64> {
     (megabits > 0.0).then_some(megabits * 1e6 / 8.0)
 }
 
-/// The interface of the route that is the narrowest of those that an address lies in, and of these the one of the least metric; of
-/// the default route for any address.
+/// The interface of the most specific route to an address, and of these the one with the lowest metric. Without an
+/// address, that of the default route.
 fn interface(routes: &str, to: Option<Ipv4Addr>) -> Option<&str> {
     let route = |line: &'_ str| -> Option<(u32, std::cmp::Reverse<u32>)> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, destination, _, _, _, _, metric, mask, ..] = fields[..] else { return None };
-        // Bytes of an address stand in the order of this machine, which is the other.
+        // Addresses are printed in host byte order, which is little-endian.
         let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::swap_bytes);
         let (destination, mask) = (number(destination)?, number(mask)?);
         let is_in = to.map_or(mask == 0, |to| u32::from(to) & mask == destination);
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_narrowest_route_counts() {
+    fn interface_is_of_the_most_specific_route() {
         let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
             slow\t00000000\t010200C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n\
             fast\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\

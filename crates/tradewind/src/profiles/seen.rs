@@ -1,4 +1,4 @@
-//! What transfers see of a store that was tuned: it goes into its profile, so that the next begins with the store as it is.
+//! Adds samples from transfers to the profile of a tuned store, so that the next transfer uses current measurements.
 
 use std::time::Duration;
 
@@ -7,79 +7,83 @@ use tradewind_model::tune::{Cell, Sample, seen};
 
 use super::{Profile, Profiles, here, host, read};
 
-/// Until then connections are new and windows open.
+/// Warm-up: until then, connections are new and congestion windows are still opening.
 pub const WARM: Duration = Duration::from_secs(4);
-/// Less time behind that, and fewer rounds of requests, say too little.
-const LEAST: Duration = Duration::from_secs(6);
-const LEAST_ROUNDS: f64 = 10.0;
-/// Requests of one kind and one class of sizes have so much of the time of all, or it is a mixture that says nothing of either.
-const NEARLY_ALL: f64 = 0.9;
-/// How unsure it is: others may have had the line, and files were opened between.
-const ERROR: f64 = 0.1;
-/// Fewer say nothing of the slowest.
-const FEWEST_FOR_TAIL: u64 = 100;
+/// Minimum duration of a sample.
+const MIN_SAMPLE_TIME: Duration = Duration::from_secs(6);
+/// Minimum number of requests of a sample, per concurrent request.
+const MIN_ROUNDS: f64 = 10.0;
+/// Minimum share of one operation and size class in the total request time. Below that, the traffic is a mixture that
+/// characterizes neither.
+const MIN_DOMINANT_SHARE: f64 = 0.9;
+/// Relative error of a sample: other traffic may have shared the link, and files were opened in between.
+const RELATIVE_ERROR: f64 = 0.1;
+/// Minimum number of requests for tail latencies.
+const MIN_TAIL_REQUESTS: u64 = 100;
 
-/// How many requests a store has done, and how long they took, at one moment.
+/// A snapshot of a store's request counters and times.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    at: Duration,
-    of: Vec<(Operation, SizeClass, Total)>,
+    taken_at: Duration,
+    totals: Vec<(Operation, SizeClass, Total)>,
     /// Requests that failed, by kind.
     failed: Vec<u64>,
 }
 
 impl Tally {
-    /// As it is now.
+    /// Takes a snapshot at the time `now`.
     #[must_use]
     pub fn of(model: &StoreModel, now: Duration) -> Self {
-        let carrying = Operation::ALL.into_iter().filter(|operation| operation.direction().is_some());
-        let of = carrying.flat_map(|operation| {
+        let data_operations = Operation::ALL.into_iter().filter(|operation| operation.direction().is_some());
+        let totals = data_operations.flat_map(|operation| {
             let times = model.times(now, operation);
             times.classes().iter().map(|alike| (operation, alike.sizes, alike.done)).collect::<Vec<_>>()
         });
         let failed = Operation::ALL.into_iter().map(|operation| model.all_outcomes(operation).failures());
-        Self { at: now, of: of.collect(), failed: failed.collect() }
+        Self { taken_at: now, totals: totals.collect(), failed: failed.collect() }
     }
 
-    /// When that was.
+    /// The time of the snapshot.
     #[must_use]
     pub const fn at(&self) -> Duration {
-        self.at
+        self.taken_at
     }
 
-    /// How many requests of a kind had failed.
+    /// Number of failed requests of an operation.
     fn failed(&self, operation: Operation) -> u64 {
-        let place = Operation::ALL.into_iter().position(|kind| kind == operation);
-        place.and_then(|place| self.failed.get(place).copied()).unwrap_or_default()
+        let index = Operation::ALL.into_iter().position(|kind| kind == operation);
+        index.and_then(|index| self.failed.get(index).copied()).unwrap_or_default()
     }
 
+    /// The total of an operation and size class.
     fn before(&self, operation: Operation, sizes: SizeClass) -> Total {
-        let found = self.of.iter().find(|known| (known.0, known.1) == (operation, sizes));
+        let found = self.totals.iter().find(|known| (known.0, known.1) == (operation, sizes));
         found.map(|known| known.2).unwrap_or_default()
     }
 }
 
-/// What was done since a tally: a sample, where nearly all of it was of one kind and of sizes that are alike, and nothing failed. So
-/// many were under way in the mean as the times of all make together, by the time that it took (Little 1961).
+/// Computes a sample of the requests since a snapshot. `None` if the time or the number of requests is too small, if
+/// the traffic is a mixture of operations or size classes, or if a request failed. The mean concurrency is the sum of
+/// the request times divided by the elapsed time (Little 1961).
 #[must_use]
 pub fn since(tally: &Tally, model: &StoreModel, now: Duration) -> Option<(Direction, Sample)> {
-    let took = now.checked_sub(tally.at).filter(|took| *took >= LEAST)?.as_secs_f64();
-    let (mut all, mut most) = (0.0, None::<(f64, Operation, SizeClass, u64)>);
-    for (operation, sizes, total) in Tally::of(model, now).of {
+    let took = now.checked_sub(tally.taken_at).filter(|took| *took >= MIN_SAMPLE_TIME)?.as_secs_f64();
+    let (mut all, mut dominant) = (0.0, None::<(f64, Operation, SizeClass, u64)>);
+    for (operation, sizes, total) in Tally::of(model, now).totals {
         let before = tally.before(operation, sizes);
         let time = total.time.saturating_sub(before.time).as_secs_f64();
         all += time;
-        if most.is_none_or(|most| time > most.0) {
-            most = Some((time, operation, sizes, total.count.saturating_sub(before.count)));
+        if dominant.is_none_or(|dominant| time > dominant.0) {
+            dominant = Some((time, operation, sizes, total.count.saturating_sub(before.count)));
         }
     }
-    let (time, operation, sizes, count) = most?;
-    // What failed before, in a server that has run for days, says nothing of now.
-    if model.all_outcomes(operation).failures() > tally.failed(operation) || time < all * NEARLY_ALL {
+    let (time, operation, sizes, count) = dominant?;
+    // Only failures since the snapshot count: a server may have run for days.
+    if model.all_outcomes(operation).failures() > tally.failed(operation) || time < all * MIN_DOMINANT_SHARE {
         return None;
     }
     let parallel = (time / took).round().max(1.0);
-    if (count as f64) < LEAST_ROUNDS * parallel {
+    if (count as f64) < MIN_ROUNDS * parallel {
         return None;
     }
     let times = model.times(now, operation);
@@ -88,17 +92,17 @@ pub fn since(tally: &Tally, model: &StoreModel, now: Duration) -> Option<(Direct
     let sample = Sample {
         cell: Cell { bytes: alike.mean_bytes.max(1), parallel: parallel as usize },
         latency: time / count as f64,
-        error: ERROR,
-        tail: tail[0].zip(tail[1]).filter(|_| count >= FEWEST_FOR_TAIL).map(|(most, all)| [most, all]),
+        error: RELATIVE_ERROR,
+        tail: tail[0].zip(tail[1]).filter(|_| count >= MIN_TAIL_REQUESTS).map(|(p95, p99)| [p95, p99]),
         is_seen: true,
     };
     Some((operation.direction()?, sample))
 }
 
 impl Profiles {
-    /// Corrects what is known of a store by what was done since a tally. A store that was never tuned on a client like this stays
-    /// unknown: one sample would say too little of all other sizes. A file that says something wrong is left as it is. Whether there
-    /// was anything to correct.
+    /// Adds a sample of the requests since a snapshot to the store's profile. Returns true if the profile was changed.
+    /// A store that was never tuned on this client gets no profile: one sample says too little about other sizes. A
+    /// file with ignored parts is not changed.
     pub fn learn(
         &self,
         store: &str,
@@ -111,7 +115,7 @@ impl Profiles {
             return Ok(false);
         }
         let _alone = self.alone()?;
-        // What somebody has written wrongly would be lost with the lines that were left out.
+        // Rewriting a file with ignored parts would delete them.
         let known = read(self.path(store)).filter(|kept| kept.wrong.is_empty()).map(|kept| kept.profile);
         let is_ours = |profile: &Profile| profile.store == store && profile.is_made_on(&here);
         let Some(mut profile) = known.filter(is_ours) else { return Ok(false) };
@@ -135,7 +139,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_millis(50);
 
-    /// Requests one behind the other, so many beside each other, until a moment.
+    /// Records back-to-back requests with the given concurrency in a range of seconds.
     fn done(model: &StoreModel, operation: Operation, (bytes, parallel): (u64, u64), (from, to): (u64, u64)) {
         for n in from * 20..to * 20 {
             for _ in 0..parallel {
@@ -149,7 +153,7 @@ mod tests {
     const AT: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(14)];
 
     #[test]
-    fn what_was_done_is_a_sample() {
+    fn since_computes_size_concurrency_and_latency() {
         let model = StoreModel::new();
         done(&model, Operation::Get, (64 << 10, 1), (0, 4));
         let tally = Tally::of(&model, AT[0]);
@@ -157,11 +161,11 @@ mod tests {
         let (direction, sample) = since(&tally, &model, AT[1]).unwrap();
         assert_eq!((direction, sample.cell), (Direction::Read, Cell { bytes: 64 << 10, parallel: 12 }));
         assert!((sample.latency - 0.05).abs() < 1e-6 && sample.tail.is_some(), "{sample:?}");
-        assert!(since(&tally, &model, Duration::from_secs(5)).is_none(), "that was too short");
+        assert!(since(&tally, &model, Duration::from_secs(5)).is_none(), "the sample is too short");
     }
 
     #[test]
-    fn a_profile_is_corrected_and_one_that_is_wrong_left_alone() {
+    fn learn_updates_a_valid_profile_only() {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().to_owned() };
         let (cell, tail) = (Cell { bytes: 64 << 10, parallel: 4 }, None);
@@ -185,15 +189,15 @@ mod tests {
         std::fs::write(&path, &broken).unwrap();
         assert!(!learn(&profile.store));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), broken);
-        // Nothing is left of what cannot be kept.
+        // A failed save leaves no temporary file.
         let file = Profiles { directory: path };
         assert!(file.keep(&profile).is_err());
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
-    /// Commands that end together read and write one profile.
+    /// Commands that end at the same time update one profile.
     #[test]
-    fn what_several_saw_is_all_kept() {
+    fn concurrent_learn_calls_keep_all_samples() {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().to_owned() };
         let cell = Cell { bytes: 64 << 10, parallel: 4 };
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_and_what_fails_say_nothing() {
+    fn since_is_none_for_a_mixture_or_failures() {
         let both = StoreModel::new();
         let tally = Tally::of(&both, AT[0]);
         done(&both, Operation::Get, (64 << 10, 4), (4, 14));

@@ -1,8 +1,8 @@
-//! What a server sees of the store that it serves: it goes into the store's profile as what transfers see does, so that the next start
-//! begins with the store as it is.
+//! Updates the profile of a served store with samples from live traffic, like transfers do, so that the next start uses
+//! current measurements.
 //!
-//! A server is idle for most of its life, and a mean over that says nothing. So only stretches count in which something was under way
-//! at each look, one a second.
+//! A server is mostly idle, and means over idle time are useless. Therefore only busy periods count: those in which
+//! every poll, one per second, found requests in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,35 +14,35 @@ use tradewind_volume::Observed;
 use super::Profiles;
 use super::seen::{Tally, WARM};
 
-/// It is looked so often whether anything is under way.
-const LOOK: Duration = Duration::from_secs(1);
-/// A stretch that goes on is looked at after so long.
-const LONG: Duration = Duration::from_secs(60);
-/// The file is not written more often.
-const SELDOM: Duration = Duration::from_secs(300);
+/// Poll interval.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// A longer busy period is split into samples of this length.
+const MAX_SAMPLE_TIME: Duration = Duration::from_secs(60);
+/// Minimum interval between two writes of the file.
+const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Corrects the profile of a store as long as it is served.
+/// Updates the profile of a store while it is served.
 #[derive(Debug)]
 pub struct Learning {
-    /// The store, which has the profile's name.
+    /// The store, whose debug name is that of the profile.
     pub store: Arc<Observed>,
-    /// Where profiles are kept.
+    /// All profiles of this user.
     pub profiles: Profiles,
 }
 
-/// Time in which something was under way at each look.
+/// A period in which every poll found requests in flight.
 #[derive(Debug, Default)]
-struct Stretch {
+struct BusyPeriod {
     began: Option<Duration>,
-    /// Where what counts begins.
+    /// The counters at the end of the warm-up.
     tally: Option<Tally>,
 }
 
-impl Stretch {
-    /// Looks at the store. What was done since the tally is to be counted now.
+impl BusyPeriod {
+    /// Polls the store. Returns the start counters of a sample that ends now, if any.
     fn look(&mut self, model: &StoreModel, now: Duration) -> Option<Tally> {
-        let carrying = Operation::ALL.into_iter().filter(|operation| operation.direction().is_some());
-        if carrying.map(|operation| model.in_flight(operation)).sum::<u64>() == 0 {
+        let data_operations = Operation::ALL.into_iter().filter(|operation| operation.direction().is_some());
+        if data_operations.map(|operation| model.in_flight(operation)).sum::<u64>() == 0 {
             self.began = None;
             return self.tally.take();
         }
@@ -52,7 +52,7 @@ impl Stretch {
                 self.tally = Some(Tally::of(model, now));
                 None
             }
-            Some(tally) if now.saturating_sub(tally.at()) >= LONG => {
+            Some(tally) if now.saturating_sub(tally.at()) >= MAX_SAMPLE_TIME => {
                 self.tally.replace(Tally::of(model, now))
             }
             _ => None,
@@ -61,11 +61,11 @@ impl Stretch {
 }
 
 impl Learning {
-    /// Looks until `stop`, and once more then.
+    /// Polls until `stop`, then records the sample of the current period.
     pub async fn run(self, stop: CancellationToken) {
-        let (mut stretch, mut kept) = (Stretch::default(), None);
+        let (mut stretch, mut saved_at) = (BusyPeriod::default(), None);
         let store = &self.store;
-        let mut look = tokio::time::interval(LOOK);
+        let mut look = tokio::time::interval(POLL_INTERVAL);
         loop {
             tokio::select! {
                 _ = look.tick() => {}
@@ -74,10 +74,10 @@ impl Learning {
             let now = store.now();
             let due = stretch.look(store.model(), now);
             if let Some(tally) = due
-                && kept.is_none_or(|kept: Duration| now.saturating_sub(kept) >= SELDOM)
+                && saved_at.is_none_or(|saved: Duration| now.saturating_sub(saved) >= MIN_WRITE_INTERVAL)
                 && self.learn(&tally)
             {
-                kept = Some(now);
+                saved_at = Some(now);
             }
         }
         if let Some(tally) = stretch.tally {
@@ -85,15 +85,15 @@ impl Learning {
         }
     }
 
-    /// Whether there was anything to keep.
+    /// Adds a sample to the profile. Returns true if the file was written.
     fn learn(&self, tally: &Tally) -> bool {
         let store = &self.store;
-        // It writes a file.
+        // Writing the file blocks.
         let learnt = tokio::task::block_in_place(|| {
             self.profiles.learn(&format!("{store:?}"), (tally, store.model()), store.now())
         });
         learnt.unwrap_or_else(|error| {
-            tracing::debug!(%error, "what was seen of the store cannot be kept");
+            tracing::debug!(%error, "cannot save a sample of the store");
             false
         })
     }
@@ -107,7 +107,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Requests that take a tenth of a second, four at a time, within a second.
+    /// One second of requests of 100 ms each, with a concurrency of 4.
     fn carry(model: &StoreModel, second: u32) {
         for n in 0..40 {
             let request = model.begin(Operation::Get);
@@ -117,11 +117,11 @@ mod tests {
     }
 
     #[test]
-    fn only_stretches_without_a_pause_count() {
-        let (model, mut stretch) = (StoreModel::new(), Stretch::default());
+    fn look_samples_only_uninterrupted_busy_periods() {
+        let (model, mut stretch) = (StoreModel::new(), BusyPeriod::default());
         let mut found = Vec::new();
         for second in 0..60 {
-            // Between 20 and 30 it is idle, and between 40 and 60 now and then.
+            // Idle from 20 to 30, and now and then from 40 to 60.
             let is_busy = match second {
                 20..30 => false,
                 40..60 => second % 3 > 0,
@@ -145,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_stretch_is_looked_at_as_it_goes_on() {
-        let (model, mut stretch) = (StoreModel::new(), Stretch::default());
+    fn look_splits_a_long_busy_period() {
+        let (model, mut stretch) = (StoreModel::new(), BusyPeriod::default());
         let _always = model.begin(Operation::Put);
         let due = (0..200).filter(|second| stretch.look(&model, SECOND * *second).is_some());
         assert_eq!(due.collect::<Vec<u32>>(), [64, 124, 184]);

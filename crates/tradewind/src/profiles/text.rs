@@ -1,4 +1,5 @@
-//! A profile as text: TOML that a person can read and edit. What means nothing is named by its line and left out.
+//! Profiles as TOML, which users can read and edit. Unknown keys and invalid values are reported with their line and
+//! ignored.
 
 use std::fmt::Write as _;
 
@@ -9,26 +10,26 @@ use tradewind_model::tune::{Cell, Sample};
 
 use super::Profile;
 
-const HEAD: &str = "\
-# How requests to a store behave from a client, as `tradewind tune` found it. Commands that move data to and from the store ask
-# for as much at a time as follows from this, scaled where the client is another. It may be edited, copied or removed.
+const FILE_HEADER: &str = "\
+# Measurements of a store from one client by `tradewind tune`. Transfer commands choose request sizes and concurrency by it,
+# scaled on another client. This file may be edited, copied or removed.
 ";
 const UPLOAD: &str = "upload";
 const DOWNLOAD: &str = "download";
-/// What a sample says, without its tail.
-const SAMPLE: [&str; 5] = ["size", "parallel", "latency_ms", "error_percent", "seen"];
-/// What 95 and what 99 of a hundred requests took at the most.
-const TAIL: [&str; 2] = ["p95_ms", "p99_ms"];
-/// Parallelisms that make sense.
-const MOST_PARALLEL: f64 = 4096.0;
+/// The keys of a sample, except its tail latencies.
+const SAMPLE_KEYS: [&str; 5] = ["size", "parallel", "latency_ms", "error_percent", "seen"];
+/// The keys of the tail latencies: 95th and 99th percentile.
+const TAIL_KEYS: [&str; 2] = ["p95_ms", "p99_ms"];
+/// Maximum accepted concurrency.
+const MAX_CONCURRENCY: f64 = 4096.0;
 
 impl Profile {
-    /// As it is kept.
+    /// The text of the profile's file.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let mut text = HEAD.to_owned();
+        let mut text = FILE_HEADER.to_owned();
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "\nstore = {}\nmade = {}", quoted(&self.store), quoted(&self.made));
         let _ = writeln!(text, "client = {}", quoted(&self.client));
         if self.cores > 0 {
@@ -52,7 +53,7 @@ impl Profile {
                 let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nparallel = {}", cell.parallel);
                 let _ =
                     writeln!(text, "latency_ms = {:.3}\nerror_percent = {:.1}", latency * 1e3, error * 100.0);
-                for (name, seconds) in TAIL.iter().zip(tail.unwrap_or_default()) {
+                for (name, seconds) in TAIL_KEYS.iter().zip(tail.unwrap_or_default()) {
                     if tail.is_some() {
                         let _ = writeln!(text, "{name} = {:.3}", seconds * 1e3);
                     }
@@ -65,7 +66,7 @@ impl Profile {
         text
     }
 
-    /// Reads one; what it says that means nothing is left out, and told by its line.
+    /// Parses a profile. Also returns messages about the parts that were ignored, with line numbers.
     #[must_use]
     pub fn of_text(text: &str) -> (Self, Vec<String>) {
         let mut wrong = Vec::new();
@@ -105,8 +106,7 @@ impl Profile {
                     for item in items {
                         for name in unknown(item.get_ref()) {
                             let at = line(name.span().start);
-                            wrong
-                                .push(format!("line {at}: {:?} does not mean anything here", name.get_ref()));
+                            wrong.push(format!("line {at}: {:?} is not a known key here", name.get_ref()));
                         }
                         match sample(item.get_ref()) {
                             Ok(sample) => samples.push(sample),
@@ -120,53 +120,53 @@ impl Profile {
                 _ => false,
             };
             if !is_known {
-                wrong.push(format!("line {at}: {:?} does not mean anything here", key.get_ref()));
+                wrong.push(format!("line {at}: {:?} is not a known key here", key.get_ref()));
             }
         }
         (profile, wrong)
     }
 }
 
-/// Whether there was something to set it to.
+/// Sets a field if there is a value. Returns true if there is.
 fn set<T>(field: &mut T, to: Option<T>) -> bool {
     to.map(|to| *field = to).is_some()
 }
 
-fn number(value: &DeValue<'_>, least: f64, most: f64) -> Option<f64> {
+fn number(value: &DeValue<'_>, min: f64, max: f64) -> Option<f64> {
     let number: f64 = match value {
         DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix()).ok()? as f64,
         DeValue::Float(float) => float.as_str().parse().ok()?,
         _ => return None,
     };
-    (least..=most).contains(&number).then_some(number)
+    (min..=max).contains(&number).then_some(number)
 }
 
-/// What a sample says that means nothing: the rest of it counts.
+/// The unknown keys of a sample. They are ignored.
 fn unknown<'a, 'b>(value: &'a DeValue<'b>) -> impl Iterator<Item = &'a Spanned<DeString<'b>>> {
-    let is_known = |name: &str| SAMPLE.contains(&name) || TAIL.contains(&name);
+    let is_known = |name: &str| SAMPLE_KEYS.contains(&name) || TAIL_KEYS.contains(&name);
     let names = value.as_table().into_iter().flat_map(DeTable::keys);
     names.filter(move |name| !is_known(name.get_ref()))
 }
 
 fn sample(value: &DeValue<'_>) -> Result<Sample, String> {
-    let DeValue::Table(table) = value else { return Err("it is no table".to_owned()) };
-    let take = |key: &str, least: f64, most: f64| {
+    let DeValue::Table(table) = value else { return Err("it is not a table".to_owned()) };
+    let take = |key: &str, min: f64, max: f64| {
         let found = table.iter().find(|(name, _)| name.get_ref() == key);
-        let found = found.and_then(|(_, value)| number(value.get_ref(), least, most));
-        found.ok_or_else(|| format!("{key} is to be a number from {least} to {most}"))
+        let found = found.and_then(|(_, value)| number(value.get_ref(), min, max));
+        found.ok_or_else(|| format!("{key} must be a number from {min} to {max}"))
     };
     let size = table.iter().find(|(name, _)| name.get_ref() == "size").map(|(_, value)| value.get_ref());
     let size = match size {
         Some(DeValue::String(text)) => ByteSize::parse(text).map_err(|why| format!("size: {why}"))?,
-        _ => return Err("size is to be text as \"256KiB\"".to_owned()),
+        _ => return Err("size must be a string like \"256KiB\"".to_owned()),
     };
-    let parallel = take("parallel", 1.0, MOST_PARALLEL)? as usize;
+    let parallel = take("parallel", 1.0, MAX_CONCURRENCY)? as usize;
     let latency = take("latency_ms", 1e-3, 1e8)? / 1e3;
     let error = take("error_percent", 0.0, 1e4)? / 100.0;
-    let is_told = TAIL.iter().any(|name| table.iter().any(|(key, _)| key.get_ref() == name));
-    let tail = if is_told {
-        let [most, nearly_all] = TAIL.map(|name| take(name, 1e-3, 1e8).map(|time| time / 1e3));
-        Some([most?, nearly_all?])
+    let has_tail = TAIL_KEYS.iter().any(|name| table.iter().any(|(key, _)| key.get_ref() == name));
+    let tail = if has_tail {
+        let [p95, p99] = TAIL_KEYS.map(|name| take(name, 1e-3, 1e8).map(|time| time / 1e3));
+        Some([p95?, p99?])
     } else {
         None
     };
@@ -174,7 +174,7 @@ fn sample(value: &DeValue<'_>) -> Result<Sample, String> {
     let is_seen = match seen {
         None => false,
         Some(DeValue::Boolean(is_seen)) => *is_seen,
-        Some(_) => return Err("seen is to be true or false".to_owned()),
+        Some(_) => return Err("seen must be true or false".to_owned()),
     };
     Ok(Sample { cell: Cell { bytes: size.0.max(1), parallel }, latency, error, tail, is_seen })
 }
@@ -185,27 +185,27 @@ mod tests {
     use crate::profiles::tests::profile;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn text_round_trips() {
         let (read, wrong) = Profile::of_text(&profile().to_text());
         assert_eq!((read, wrong), (profile(), Vec::new()));
-        // A client of which little is known, on a slow disk behind a slow line.
+        // A client with few known properties, a slow disk and a slow link.
         let slow = Profile { cores: 0, storage: Some(20e3), link: Some(7e3), ..profile() };
         assert_eq!(Profile::of_text(&slow.to_text()), (slow, Vec::new()));
     }
 
     #[test]
-    fn what_means_nothing_is_left_out_and_named() {
+    fn unknown_and_invalid_values_are_ignored_and_reported() {
         let text =
             profile().to_text().replace("parallel = 4\n", "parallel = \"four\"\n") + "\ncolour = \"red\"\n";
         let (read, wrong) = Profile::of_text(&text);
         assert_eq!((read.upload.len(), read.download.len()), (1, 2));
-        assert!(wrong.iter().any(|why| why.contains("upload: parallel is to be a number")), "{wrong:?}");
-        let last = format!("line {}: \"colour\" does not mean anything here", text.lines().count());
+        assert!(wrong.iter().any(|why| why.contains("upload: parallel must be a number")), "{wrong:?}");
+        let last = format!("line {}: \"colour\" is not a known key here", text.lines().count());
         assert!(wrong.contains(&last), "{wrong:?}");
         let odd = profile().to_text().replace("parallel = 4\n", "parallel = 0x4\npriority = 1\n");
         let (read, wrong) = Profile::of_text(&odd);
         assert_eq!((read, wrong.len()), (profile(), 1), "{wrong:?}");
-        assert!(wrong[0].contains("\"priority\" does not mean anything here"), "{wrong:?}");
+        assert!(wrong[0].contains("\"priority\" is not a known key here"), "{wrong:?}");
         let (read, wrong) = Profile::of_text(&odd.replace("priority = 1\n", ""));
         assert_eq!((read, wrong), (profile(), Vec::new()));
         let (read, wrong) = Profile::of_text("store = \"x\"\nupload = 3\ncores = -1\n= 4");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_older_ones_do_not_say_is_not_known() {
+    fn missing_values_of_older_profiles_are_none() {
         let new = ["memory", "storage", "link"];
         let text = profile().to_text();
         let older = text.lines().filter(|line| !new.iter().any(|name| line.starts_with(name)));

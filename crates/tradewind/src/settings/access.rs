@@ -1,4 +1,4 @@
-//! Who may come in: the root key and the `[[access_key]]` list.
+//! Access keys: the root key and the `[[access_key]]` list.
 
 use tradewind_core::BucketName;
 
@@ -12,7 +12,7 @@ use super::value::{Permissions, Secret, Value};
 const ROOT_ID_VARIABLE: &str = "TRADEWIND_ACCESS_KEY";
 const ROOT_SECRET_VARIABLE: &str = "TRADEWIND_SECRET_KEY";
 
-/// The root key, where the environment or `[root_key]` sets it: it may do everything.
+/// The root key, as set by the environment or `[root_key]`. It has all permissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootKey {
     /// The public half.
@@ -22,7 +22,7 @@ pub struct RootKey {
 }
 
 impl RootKey {
-    /// The environment covers the file.
+    /// Reads the root key. The environment overrides the file.
     pub(super) fn read(root: &mut Table, inputs: &Inputs, problems: &mut Problems) -> Option<Self> {
         let from_file = root.take("root_key").and_then(|item| match item.value {
             TomlValue::Table(table) => read_root_table(Fields::new("root_key".to_owned(), table), problems),
@@ -40,17 +40,17 @@ impl RootKey {
             (None, None) => from_file,
             (Some(id), Some(secret)) => checked(id, secret, problems),
             (Some(Sourced { source, .. }), None) => {
-                problems.add(&source, format!("{ROOT_SECRET_VARIABLE} must be set with it"));
+                problems.add(&source, format!("{ROOT_SECRET_VARIABLE} must be set, too"));
                 None
             }
             (None, Some(Sourced { source, .. })) => {
-                problems.add(&source, format!("{ROOT_ID_VARIABLE} must be set with it"));
+                problems.add(&source, format!("{ROOT_ID_VARIABLE} must be set, too"));
                 None
             }
         }
     }
 
-    /// Every setting's name, value as text, and source, without the secret.
+    /// Name, value as text, and source of every setting. The secret is hidden.
     pub(super) fn lines(&self) -> Vec<(String, String, Source)> {
         vec![
             ("root_key.id".to_owned(), self.id.value.clone(), self.id.source.clone()),
@@ -89,14 +89,14 @@ pub struct AccessKey {
     pub id: Sourced<String>,
     /// The secret half.
     pub secret: Sourced<Secret>,
-    /// What it may do.
+    /// The permissions of the key.
     pub permissions: Sourced<Permissions>,
-    /// Where; `None` is every bucket.
+    /// The buckets it may access; `None` is all buckets.
     pub buckets: Sourced<Option<Vec<BucketName>>>,
 }
 
 impl AccessKey {
-    /// Every setting's name, value as text, and source, without the secret.
+    /// Name, value as text, and source of every setting. The secret is hidden.
     pub(super) fn lines(&self) -> Vec<(String, String, Source)> {
         let name = |field: &str| format!("access_key.{}.{field}", self.id.value);
         let buckets = match &self.buckets.value {
@@ -111,7 +111,7 @@ impl AccessKey {
     }
 }
 
-/// Reads the list.
+/// Reads the `[[access_key]]` list.
 pub(super) fn access_keys(root: &mut Table, problems: &mut Problems) -> Vec<AccessKey> {
     let Some(Item { source, value }) = root.take("access_key") else { return Vec::new() };
     let TomlValue::List(items) = value else {
@@ -158,7 +158,8 @@ fn read_buckets(item: Option<Item>, problems: &mut Problems) -> Option<Sourced<O
     let Some(Item { source, value }) = item else {
         return Some(Sourced { value: None, source: Source::Default });
     };
-    let help = "access_key.buckets is a list of names: buckets = [\"photos\"]; [\"*\"] is every bucket";
+    let help =
+        "access_key.buckets must be a list of names, for example [\"photos\"], or [\"*\"] for all buckets";
     let TomlValue::List(items) = value else {
         problems.add(&source, help);
         return None;
@@ -179,7 +180,7 @@ fn read_buckets(item: Option<Item>, problems: &mut Problems) -> Option<Sourced<O
     Some(Sourced { value: Some(names), source })
 }
 
-/// Whether a key can be sent in a request at all.
+/// Checks that a key can be sent in a request.
 fn check_key(id: &str, secret: &str) -> Result<(), String> {
     let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | ',' | '=');
     if id.len() < 3 || id.len() > 128 || !id.chars().all(is_plain) {

@@ -1,5 +1,5 @@
-//! The settings file as a tree in which everything knows its line. Only what settings use of TOML is
-//! let in: text, whole numbers, booleans, lists and tables.
+//! The settings file as a tree whose values have line numbers. Only the TOML types that settings use are accepted:
+//! text, whole numbers, booleans, lists and tables.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 use super::problem::{Problems, nearest};
 use super::source::Source;
 
-/// A value and where it stands.
+/// A value and its source.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Item {
     pub source: Source,
@@ -36,11 +36,11 @@ impl Value {
     }
 }
 
-/// A table whose keys are taken out one by one; what is left over at the end is unknown.
+/// A table whose keys are taken out one by one. The remaining keys are unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Table {
     pub source: Source,
-    /// Keys with the place where each stands; for a table, that of its header.
+    /// Keys and values. The source of a table is the line of its header.
     pub entries: Vec<(String, Item)>,
 }
 
@@ -50,25 +50,24 @@ impl Table {
         Some(self.entries.remove(at).1)
     }
 
-    /// Notes every key that was not taken. `inside` is the table's name; `planned` are keys that later
-    /// versions will know.
+    /// Reports every key that was not taken. `inside` is the name of the table, `planned` are keys of later versions.
     pub fn refuse_rest(self, inside: &str, known: &[&str], planned: &[&str], problems: &mut Problems) {
         for (key, item) in self.entries {
-            let whole = if inside.is_empty() { key.clone() } else { format!("{inside}.{key}") };
+            let full_key = if inside.is_empty() { key.clone() } else { format!("{inside}.{key}") };
             if planned.contains(&key.as_str()) {
-                problems.add(&item.source, format!("{whole:?} is planned but not built yet; remove it"));
+                problems.add(&item.source, format!("{full_key:?} is planned but not built yet; remove it"));
                 continue;
             }
             let help = match nearest(&key, known.iter().copied()) {
                 Some(name) => format!("did you mean {name:?}?"),
-                None => format!("known here: {}", known.join(", ")),
+                None => format!("known keys: {}", known.join(", ")),
             };
-            problems.add(&item.source, format!("unknown key {whole:?}; {help}"));
+            problems.add(&item.source, format!("unknown key {full_key:?}; {help}"));
         }
     }
 }
 
-/// Reads a whole file's text.
+/// Parses the text of a settings file.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Table, Problems> {
     let lines = Lines { path, text };
     let mut problems = Problems::default();
@@ -99,7 +98,7 @@ impl Lines<'_> {
 }
 
 fn convert_table(table: &DeTable<'_>, source: Source, lines: &Lines<'_>, problems: &mut Problems) -> Table {
-    // The parser orders keys by name; the file's order is what people expect to be answered in.
+    // The parser orders keys by name; users expect messages in the order of the file.
     let mut keys: Vec<_> = table.iter().collect();
     keys.sort_by_key(|(key, _)| key.span().start);
     let entries = keys
@@ -141,7 +140,7 @@ fn convert(
         ),
         DeValue::Table(table) => Value::Table(convert_table(table, source.clone(), lines, problems)),
         DeValue::Float(_) | DeValue::Datetime(_) => {
-            problems.add(source, "no setting takes a fraction or a date; write it as text or a whole number");
+            problems.add(source, "fractions and dates are not supported; write text or a whole number");
             return None;
         }
     })

@@ -1,5 +1,5 @@
-//! Secrets that lie open: the settings file where it holds any, and the TLS key. The server starts all
-//! the same, because who may read a file can be ruled by more than its mode, but it says so.
+//! Detects exposed secrets: a settings file with secrets, or a TLS key, that other users can access. The server only
+//! warns, because access to a file may be restricted by more than its mode.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::{Settings, Source};
 
 impl Settings {
-    /// The files with a secret in them that others than their owner can get at, with their modes.
+    /// Files that contain a secret and are accessible to users other than the owner, with their modes.
     #[must_use]
     pub fn exposed_files(&self) -> Vec<(PathBuf, u32)> {
         let others_mode = |path: &Path| {

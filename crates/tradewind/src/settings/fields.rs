@@ -1,11 +1,11 @@
-//! Reading one table of the file field by field, with messages that name the whole path.
+//! Reads a table of the settings file field by field. Messages name the full path of a field.
 
 use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
 use super::source::Sourced;
 use super::value::Value;
 
-/// The fields of one table, taken one by one, with messages that name the whole path.
+/// The fields of one table, taken one by one.
 pub(super) struct Fields {
     path: String,
     table: Table,
@@ -38,7 +38,7 @@ impl Fields {
         let Item { source, value } = self.take(key)?;
         let read = match value.as_text() {
             Ok(text) => T::parse(&text),
-            Err(kind) => Err(format!("{kind} cannot stand here; one value is needed")),
+            Err(kind) => Err(format!("must be a single value, not {kind}")),
         };
         match read {
             Ok(value) => Some(Sourced { value, source }),
@@ -77,7 +77,7 @@ fn describe(value: &TomlValue) -> &'static str {
     }
 }
 
-/// The tables `[kind.NAME]`.
+/// Takes the tables `[kind.NAME]`.
 pub(super) fn tables(
     root: &mut Table,
     kind: &str,

@@ -1,5 +1,5 @@
-//! What can be set about a store of type `local`. Each is declared once here; what is not set keeps the
-//! store's own default.
+//! The options of a store of type `local`. Each option is declared once here. An option that is not set has the default
+//! of the store.
 
 use std::num::NonZeroUsize;
 
@@ -11,7 +11,7 @@ use tradewind_core::quantity::{ByteSize, Span};
 
 macro_rules! options {
     ($($(#[$doc:meta])* $key:ident: $value:ty,)*) => {
-        /// Options of a local store; none where its default holds.
+        /// Options of a local store; `None` for the default.
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
         pub struct LocalOptions { $($(#[$doc])* pub $key: Option<Sourced<$value>>,)* }
 
@@ -20,7 +20,7 @@ macro_rules! options {
                 Self { $($key: fields.single::<$value>(stringify!($key), problems),)* }
             }
 
-            /// What is set: name, value as text, and source.
+            /// Name, value as text, and source of every option that is set.
             pub(super) fn lines(&self) -> Vec<(&'static str, String, Source)> {
                 let mut lines = Vec::new();
                 $(lines.extend(self.$key.as_ref().map(|set| {
@@ -33,28 +33,28 @@ macro_rules! options {
 }
 
 options! {
-    /// A segment takes no further records from this size on.
+    /// Size at which a segment is closed to further records.
     segment_size: ByteSize,
-    /// Objects up to this size lie in the log itself.
+    /// Maximum size of an object stored inline in the log.
     inline_size: ByteSize,
-    /// The index is made durable after this much log.
+    /// Log size after which the index is checkpointed.
     checkpoint_size: ByteSize,
-    /// Free space below which writes are refused.
+    /// Free space below which writes are rejected.
     reserve: ByteSize,
-    /// Threads for file work.
+    /// Threads for file I/O.
     io_threads: NonZeroUsize,
     /// Threads for MD5.
     hash_threads: NonZeroUsize,
-    /// A segment with a smaller live share is compacted; the share grows where space is short.
+    /// Fraction of live data below which a segment is compacted. It rises when space is short.
     compact_below: Percent,
-    /// Bytes a second that compaction writes at the most, unless writes are about to be refused.
+    /// Maximum bytes per second written by compaction, unless writes are about to be rejected.
     compact_rate: ByteSize,
-    /// How often compaction is considered.
+    /// Interval between checks for compaction.
     compact_interval: Span,
 }
 
 impl LocalOptions {
-    /// Refuses what the store could not work with.
+    /// Rejects values that the store cannot use.
     pub(super) fn check(&self, store: &str, problems: &mut Problems) {
         let sizes = [
             ("segment_size", &self.segment_size, 64 << 10, 2 << 30),
@@ -62,12 +62,12 @@ impl LocalOptions {
             ("checkpoint_size", &self.checkpoint_size, 64 << 10, 1 << 40),
             ("compact_rate", &self.compact_rate, 64 << 10, 1 << 40),
         ];
-        for (name, size, least, most) in sizes {
+        for (name, size, min, max) in sizes {
             if let Some(Sourced { value: ByteSize(bytes), source }) = size
-                && !(least..=most).contains(bytes)
+                && !(min..=max).contains(bytes)
             {
-                let (least, most) = (ByteSize(least), ByteSize(most));
-                problems.add(source, format!("store.{store}.{name} must be within {least} and {most}"));
+                let (min, max) = (ByteSize(min), ByteSize(max));
+                problems.add(source, format!("store.{store}.{name} must be between {min} and {max}"));
             }
         }
         for (name, count) in [("io_threads", &self.io_threads), ("hash_threads", &self.hash_threads)] {

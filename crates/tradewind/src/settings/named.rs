@@ -1,5 +1,5 @@
-//! The settings that come by name or in a list: stores, volumes, buckets and access keys. What later
-//! versions are to have but this one cannot do yet is refused by its own message.
+//! The settings that have a name or form a list: stores, volumes, buckets and access keys. Keys of planned features are
+//! rejected by a message of their own.
 
 use std::path::PathBuf;
 
@@ -16,17 +16,17 @@ use super::source::{Source, Sourced};
 use super::swift::SwiftSettings;
 use super::value::Value;
 
-/// A `[store.NAME]`: a leaf that holds bytes, or speaks with a service that does.
+/// A `[store.NAME]`: a leaf that stores bytes locally or in a remote service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
-    /// Its name.
+    /// Name.
     pub name: Sourced<String>,
-    /// What it is.
+    /// Type of the store, with its settings.
     pub kind: StoreKind,
 }
 
 impl Store {
-    /// Its type, as settings have it.
+    /// The type as written in the settings.
     #[must_use]
     pub const fn type_name(&self) -> &'static str {
         match self.kind {
@@ -37,26 +37,26 @@ impl Store {
     }
 }
 
-/// What a store is.
+/// The type of a store, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreKind {
     /// `local`: a directory.
     Local {
         /// The directory.
         path: Sourced<PathBuf>,
-        /// What else is set about it.
+        /// Further options.
         options: LocalOptions,
     },
-    /// `s3`: a service.
+    /// `s3`: a remote S3 service.
     S3(S3Settings),
-    /// `swift`: a service.
+    /// `swift`: a remote Swift service.
     Swift(SwiftSettings),
 }
 
-/// A `[volume.NAME]`: a stack of stores. Today that is one store.
+/// A `[volume.NAME]`: a stack of layers over stores. Currently it is a single store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
-    /// Its name.
+    /// Name.
     pub name: Sourced<String>,
     /// The store at the bottom of the stack.
     pub store: Sourced<String>,
@@ -65,15 +65,15 @@ pub struct Volume {
 /// A `[bucket.NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
-    /// Its name.
+    /// Name.
     pub name: Sourced<BucketName>,
-    /// Whether requests without a key may read it.
+    /// True if requests without a key may read it.
     pub anonymous_read: Option<Sourced<bool>>,
-    /// The volume it lives on.
+    /// The volume that stores it.
     pub volume: Option<Sourced<String>>,
 }
 
-/// All of them, in the order of the file.
+/// All named settings, in the order of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Named {
     /// Stores.
@@ -86,9 +86,9 @@ pub struct Named {
     pub access_keys: Vec<AccessKey>,
 }
 
-/// Their names at the top level.
+/// Their top-level keys.
 pub(super) const TOP_NAMES: [&str; 5] = ["store", "volume", "bucket", "access_key", "root_key"];
-/// Top-level names that are on the map and not built yet.
+/// Top-level keys of features that are planned but not built yet.
 pub(super) const PLANNED_TOP_NAMES: [&str; 6] = ["class", "policy", "cache", "mount", "tune", "balance"];
 
 const LAYERS: [&str; 6] = ["cached", "routed", "striped", "transformed", "observed", "scheduled"];
@@ -114,7 +114,7 @@ impl Named {
         }
     }
 
-    /// What does not fit together.
+    /// Checks references between settings, and that ids are unique.
     pub(super) fn check(&self, problems: &mut Problems) {
         let stores: Vec<&str> = self.stores.iter().map(|store| store.name.value.as_str()).collect();
         for volume in &self.volumes {
@@ -126,13 +126,13 @@ impl Named {
         }
         for (index, key) in self.access_keys.iter().enumerate() {
             if self.access_keys[..index].iter().any(|other| other.id.value == key.id.value) {
-                let message = format!("access key id {:?} is there twice; ids are unique", key.id.value);
+                let message = format!("access key id {:?} is used twice; ids must be unique", key.id.value);
                 problems.add(&key.id.source, message);
             }
         }
     }
 
-    /// Every setting's name, value as text, and source. Secrets are left out.
+    /// Name, value as text, and source of every setting. Secrets are hidden.
     pub(super) fn lines(&self) -> Vec<(String, String, Source)> {
         let mut lines = Vec::new();
         let mut add =
@@ -204,7 +204,7 @@ fn read_store(
         Some(kind) => {
             problems.add(
                 &kind.source,
-                format!("unknown type of store {:?}; use \"local\", \"s3\" or \"swift\"", kind.value),
+                format!("unknown store type {:?}; use \"local\", \"s3\" or \"swift\"", kind.value),
             );
             return None;
         }
@@ -231,7 +231,10 @@ fn read_volume(name: Sourced<String>, mut fields: Fields, problems: &mut Problem
     };
     fields.finish(&[], problems);
     let TomlValue::List(items) = stack.value else {
-        problems.add(&stack.source, "a stack is a list of layers that ends with a store: stack = [\"disk\"]");
+        problems.add(
+            &stack.source,
+            "a stack must be a list of layers that ends with a store: stack = [\"disk\"]",
+        );
         return None;
     };
     let mut stores = Vec::new();
@@ -243,14 +246,17 @@ fn read_volume(name: Sourced<String>, mut fields: Fields, problems: &mut Problem
                     let message = if LAYERS.contains(&layer.as_str()) {
                         format!("the layer {layer:?} is planned but not built yet; remove it")
                     } else {
-                        format!("unknown layer {layer:?}; a stack is one store so far: stack = [\"disk\"]")
+                        format!(
+                            "unknown layer {layer:?}; currently a stack must be a single store: stack = [\"disk\"]"
+                        )
                     };
                     problems.add(&item.source, message);
                 }
                 return None;
             }
             other => {
-                problems.add(&item.source, format!("a stack holds names of stores, not {}", other.kind()));
+                problems
+                    .add(&item.source, format!("a stack must contain names of stores, not {}", other.kind()));
                 return None;
             }
         }
@@ -258,7 +264,7 @@ fn read_volume(name: Sourced<String>, mut fields: Fields, problems: &mut Problem
     match <[Sourced<String>; 1]>::try_from(stores) {
         Ok([store]) => Some(Volume { name, store }),
         Err(_) => {
-            problems.add(&stack.source, "a stack is one store so far: stack = [\"disk\"]");
+            problems.add(&stack.source, "currently a stack must be a single store: stack = [\"disk\"]");
             None
         }
     }

@@ -1,16 +1,16 @@
-//! What is wrong with the settings, in words that name the place and the way out. All problems of one
-//! reading are collected, so that a file is corrected in one go.
+//! Problems found in the settings. Each message names the location and the remedy. All problems are collected, so that
+//! a file can be corrected in one pass.
 
 use std::fmt;
 
 use super::source::Source;
 
-/// One thing that is wrong.
+/// A problem with a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it stands.
+    /// Source of the setting.
     pub source: Source,
-    /// What is wrong and what to do.
+    /// Description and remedy.
     pub message: String,
 }
 
@@ -20,17 +20,17 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong; never empty where it is an error.
+/// All problems found. Not empty if returned as an error.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
-    /// Notes one more.
+    /// Adds a problem.
     pub fn add(&mut self, source: &Source, message: impl Into<String>) {
         self.0.push(Problem { source: source.clone(), message: message.into() });
     }
 
-    /// `value` if nothing is wrong.
+    /// Returns `value` if there are no problems.
     pub fn or<T>(self, value: T) -> Result<T, Self> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
@@ -50,7 +50,7 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The known name nearest to what was written, where one is near enough to be meant.
+/// The known name most similar to `written`, if one is similar enough to be meant.
 #[must_use]
 pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = written.to_ascii_lowercase().replace('-', "_");
@@ -66,7 +66,7 @@ pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> O
         .map(|(_, name)| name)
 }
 
-/// The number of letters to insert, delete, replace or swap with their neighbour.
+/// The edit distance: insertions, deletions, replacements and swaps of adjacent letters (Damerau-Levenshtein).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
@@ -74,11 +74,11 @@ fn distance(a: &str, b: &str) -> usize {
         let mut row = vec![i];
         for j in 1..=b.len() {
             let change = usize::from(a[i - 1] != b[j - 1]);
-            let mut least = (rows[i - 1][j] + 1).min(row[j - 1] + 1).min(rows[i - 1][j - 1] + change);
+            let mut cost = (rows[i - 1][j] + 1).min(row[j - 1] + 1).min(rows[i - 1][j - 1] + change);
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(rows[i - 2][j - 2] + 1);
+                cost = cost.min(rows[i - 2][j - 2] + 1);
             }
-            row.push(least);
+            row.push(cost);
         }
         rows.push(row);
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearest_names() {
+    fn nearest_finds_similar_names_only() {
         let known = ["listen", "admin", "max_connections", "tls_cert", "tls_key"];
         for (written, expected) in [
             ("lisen", Some("listen")),

@@ -1,5 +1,5 @@
-//! What is set about a store that speaks S3 with a service. What is not set is found where S3 users have it: keys are
-//! never in this file.
+//! The settings of a store of type `s3`. Credentials, and other values not set here, come from the usual configuration
+//! of S3 clients; the settings file never contains them.
 
 use super::fields::Fields;
 use super::problem::Problems;
@@ -11,15 +11,15 @@ use tradewind_core::quantity::ByteSize;
 /// A `[store.NAME]` of type `s3`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct S3Settings {
-    /// Where it answers.
+    /// URL of the service.
     pub endpoint: Option<Sourced<String>>,
-    /// Its region.
+    /// Region.
     pub region: Option<Sourced<String>>,
-    /// The profile in `~/.aws` that has its keys.
+    /// Profile in `~/.aws` with its credentials.
     pub profile: Option<Sourced<String>>,
-    /// The most connections.
+    /// Maximum number of connections.
     pub connections: Option<Sourced<NonZeroUsize>>,
-    /// The size of the parts that writes of unknown size are sent in.
+    /// Part size of writes of unknown length.
     pub part_size: Option<Sourced<ByteSize>>,
 }
 
@@ -34,17 +34,17 @@ impl S3Settings {
         }
     }
 
-    /// Parts within S3's limits.
+    /// Checks the part size against the limits of S3.
     pub(super) fn check(&self, name: &str, problems: &mut Problems) {
         if let Some(size) = &self.part_size
             && !(5 << 20..=5 << 30).contains(&size.value.0)
         {
-            let message = format!("store.{name}.part_size must be 5MiB to 5GiB: S3 takes no other parts");
+            let message = format!("store.{name}.part_size must be 5MiB to 5GiB, the part sizes of S3");
             problems.add(&size.source, message);
         }
     }
 
-    /// What is set, as text.
+    /// Name, value as text, and source of every setting that is set.
     pub(super) fn lines(&self) -> Vec<(&'static str, String, Source)> {
         let texts = [("endpoint", &self.endpoint), ("region", &self.region), ("profile", &self.profile)];
         let texts = texts

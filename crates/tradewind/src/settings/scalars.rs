@@ -1,5 +1,5 @@
-//! The single-valued settings: each is declared once here, and the declaration feeds the struct, the
-//! reader of the file, the environment variables, the check for unknown keys and `settings show`.
+//! The single-valued settings. Each is declared once here. The declaration generates the struct, the file reader, the
+//! environment variables, the check for unknown keys and `settings show`.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -22,12 +22,12 @@ macro_rules! scalars {
             pub struct $type { $($(#[$doc])* pub $key: Sourced<$value>,)* }
         )*
 
-        /// All single-valued settings, a field for each section of the file.
+        /// All single-valued settings, with a field for each section of the file.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Scalars { $($(#[$section_doc])* pub $section: $type,)* }
 
         impl Scalars {
-            /// Takes every known key out of `root`. Top-level keys are the section "top".
+            /// Takes all known keys out of `root`. Top-level keys form the section "top".
             pub(super) fn read(root: &mut Table, inputs: &Inputs, problems: &mut Problems) -> Self {
                 Self { $($section: {
                     let section_name = stringify!($section);
@@ -38,7 +38,7 @@ macro_rules! scalars {
                             None if section_name == TOP => root.take(stringify!($key)),
                             None => None,
                         };
-                        let name = whole_name(section_name, stringify!($key));
+                        let name = full_key(section_name, stringify!($key));
                         read_one::<$value>(&name, item, $default, inputs, problems)
                     },)* };
                     if let Some(table) = table {
@@ -48,16 +48,16 @@ macro_rules! scalars {
                 },)* }
             }
 
-            /// Every setting's name, value as text, and source.
+            /// Name, value as text, and source of every setting.
             pub(super) fn lines(&self) -> Vec<(String, String, Source)> {
                 vec![$($((
-                    whole_name(stringify!($section), stringify!($key)),
+                    full_key(stringify!($section), stringify!($key)),
                     self.$section.$key.value.show(),
                     self.$section.$key.source.clone(),
                 ),)*)*]
             }
 
-            /// The names that may stand at the top level.
+            /// The keys that are allowed at the top level.
             pub(super) fn top_names() -> Vec<&'static str> {
                 let mut names = Vec::new();
                 $(
@@ -73,7 +73,7 @@ macro_rules! scalars {
     };
 }
 
-/// The section whose keys stand at the top level of the file.
+/// The section whose keys are at the top level of the file.
 const TOP: &str = "top";
 
 scalars! {
@@ -81,94 +81,94 @@ scalars! {
     top: Top {
         /// The directory of the embedded store and of the generated root key.
         data: PathBuf = "data",
-        /// Which entity tag a write gets.
+        /// The kind of ETag assigned to a write.
         etag: ETag = "md5",
     }
     /// The listeners.
     server: Server {
-        /// Where S3 is served.
+        /// Listen address of the S3 API.
         listen: SocketAddr = "127.0.0.1:9000",
-        /// Where health and metrics are served.
+        /// Listen address of health checks and metrics.
         admin: SocketAddr = "127.0.0.1:9001",
-        /// Which of several `[store.NAME]` is served.
+        /// The `[store.NAME]` to serve, if there are several.
         store: Option<String> = "",
-        /// The region; signatures for another one are refused. Not set, any region is taken and answers
+        /// The region. Signatures for another region are rejected. If not set, any region is accepted and responses
         /// name us-east-1.
         region: Option<String> = "",
-        /// A host name, `s3.example.com`: a request to `BUCKET.s3.example.com` is one to that bucket. Not set,
-        /// buckets are named by the path alone.
+        /// Host name for virtual-hosted-style requests: with `s3.example.com`, the host `BUCKET.s3.example.com` names
+        /// the bucket. If not set, only the path names it.
         domain: Option<HostName> = "",
-        /// The certificate chain in PEM; with `tls_key`, S3 is served over TLS.
+        /// The certificate chain in PEM. With `tls_key`, S3 is served over TLS.
         tls_cert: Option<PathBuf> = "",
         /// The certificate's private key in PEM.
         tls_key: Option<PathBuf> = "",
-        /// Threads that run requests; by default one a processor.
+        /// Threads that run requests; by default one per CPU.
         workers: Option<NonZeroUsize> = "",
-        /// Connections at once. A new one takes the place of an idle one, or is answered 503.
+        /// Maximum number of connections. Beyond it, a new connection replaces an idle one, or gets a 503.
         max_connections: NonZeroUsize = "10000",
-        /// How long requests in flight may take to finish at shutdown.
+        /// Time that requests in flight get to finish at shutdown.
         shutdown_grace: Span = "30s",
     }
-    /// What one client may take of the server.
+    /// Limits for a single client.
     limits: Limits {
-        /// A request's line and headers together.
+        /// Size of the request line and all headers.
         header_size: ByteSize = "32KiB",
-        /// Headers of a request.
+        /// Number of headers in a request.
         headers: NonZeroUsize = "100",
-        /// A request's body.
+        /// Size of a request body.
         body_size: ByteSize = "5GiB",
-        /// From a request's first byte to the last of its headers.
+        /// Time from the first byte of a request to the last of its headers.
         header_time: Span = "15s",
-        /// A connection without a request.
+        /// Time that a connection may be idle.
         idle_time: Span = "2m",
-        /// A client that is waited for must move `slow_client_size` in this time; 1 MiB, where that is
-        /// more, if all the while other clients wait for its memory. Then it must move `slow_client_size` each second
-        /// if they need it.
+        /// Time in which a client that the server waits for must transfer `slow_client_size`. If other requests wait
+        /// for its memory throughout, it must transfer at least 1 MiB in this time, and `slow_client_size` in each
+        /// second.
         slow_client_time: Span = "30s",
         /// See `slow_client_time`.
         slow_client_size: ByteSize = "4KiB",
-        /// How long a request waits for memory before it is answered 503 SlowDown.
+        /// Time that a request waits for memory before it gets a 503 SlowDown.
         admission_time: Span = "20s",
-        /// The deadline of requests that carry no object's bytes.
+        /// Deadline of requests that transfer no object data.
         request_time: Span = "5m",
-        /// The deadline of requests that do.
+        /// Deadline of requests that transfer object data.
         transfer_time: Span = "12h",
     }
     /// Memory.
     memory: Memory {
-        /// All request buffers together.
+        /// Memory for all request buffers together.
         budget: ByteSize = "128MiB",
     }
-    /// Requests that wait so that others need not.
+    /// Scheduling of requests in lanes.
     lanes: LanesSettings {
-        /// Requests take turns: small ones and those of high priority go first.
+        /// Enables lanes: small and high-priority requests have priority over large ones.
         enabled: bool = "false",
-        /// Keys of high priority: `orders, photos/thumbnails/` is a bucket and what begins so in another.
+        /// Buckets and key prefixes of high priority, for example `orders, photos/thumbnails/`.
         first: Beginnings = "",
-        /// Clients of high priority, by the ids of their access keys: `TWSHOP, TWTILL`.
+        /// Access key ids of high priority, for example `TWSHOP, TWTILL`.
         first_clients: KeyIds = "",
-        /// Requests that wait in a lane; more are answered 503 SlowDown.
+        /// Maximum number of queued requests per lane. Further ones get a 503 SlowDown.
         most_waiting: NonZeroUsize = "1024",
     }
     /// Logs.
     log: Log {
-        /// What is logged.
+        /// Log level, or directives per module.
         level: LogFilter = "info",
-        /// How a line looks.
+        /// Format of log lines.
         format: LogFormat = "auto",
     }
     /// Multipart uploads.
     uploads: Uploads {
-        /// Unfinished uploads older than this are aborted; 0 keeps them.
+        /// Age at which unfinished uploads are aborted; 0 disables that.
         expire_after: Span = "7d",
     }
 }
 
-fn whole_name(section: &str, key: &str) -> String {
+fn full_key(section: &str, key: &str) -> String {
     if section == TOP { key.to_owned() } else { format!("{section}.{key}") }
 }
 
-/// The variable that sets a setting: `server.listen` is `TRADEWIND_SERVER_LISTEN`.
+/// The environment variable of a setting: `TRADEWIND_SERVER_LISTEN` for `server.listen`.
 #[must_use]
 pub fn variable(name: &str) -> String {
     format!("TRADEWIND_{}", name.replace('.', "_").to_ascii_uppercase())
@@ -187,7 +187,7 @@ fn take_section(root: &mut Table, name: &str, problems: &mut Problems) -> Option
     }
 }
 
-/// The highest source wins: flag, environment, file, default.
+/// Reads one setting from the source of highest priority: flag, environment, file, default.
 fn read_one<T: Value>(
     name: &str,
     item: Option<Item>,
@@ -195,11 +195,11 @@ fn read_one<T: Value>(
     inputs: &Inputs,
     problems: &mut Problems,
 ) -> Sourced<T> {
-    // Every source is read, so that a wrong line of the file is found although a flag covers it.
+    // All sources are parsed, so that an invalid line in the file is reported even if a flag overrides it.
     let mut read = |source: Source, text: Result<&str, &str>, directory: Option<&Path>| {
         let value = match text {
             Ok(text) => T::parse(text),
-            Err(kind) => Err(format!("{kind} cannot stand here; one value is needed")),
+            Err(kind) => Err(format!("must be a single value, not {kind}")),
         };
         match value {
             Ok(value) => Some(Sourced { value: directory.into_iter().fold(value, T::within), source }),
@@ -230,7 +230,7 @@ fn read_one<T: Value>(
 }
 
 impl TomlValue {
-    /// The value as text, where it is a single one.
+    /// The value as text. Fails with its kind if it is a list or a table.
     pub(super) fn as_text(&self) -> Result<String, &'static str> {
         match self {
             Self::Text(text) => Ok(text.clone()),

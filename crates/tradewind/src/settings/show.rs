@@ -1,4 +1,4 @@
-//! `settings show`: every value and where it came from, for people and for machines.
+//! `settings show`: every value and its source, as text and as JSON.
 
 use std::fmt;
 
@@ -21,15 +21,15 @@ impl Settings {
         lines
     }
 
-    /// A list of settings, each with key, value and source.
+    /// All settings as a JSON list, each with key, value and source.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let lines = self.lines().into_iter().map(|(key, value, source)| {
-            let place = match &source {
+            let location = match &source {
                 Source::Default => Json::Null,
                 other => Json::String(other.to_string()),
             };
-            json!({ "key": key, "value": value, "source": source.kind(), "place": place })
+            json!({ "key": key, "value": value, "source": source.kind(), "place": location })
         });
         Json::Array(lines.collect())
     }

@@ -1,17 +1,16 @@
-//! Where a value came from. Every value of the settings carries it, so that `settings show` and every
-//! message about a value can say it.
+//! The source of a setting. Every value has one, so that `settings show` and messages can name it.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody set it.
+    /// Not set; the default applies.
     Default,
     /// A line of the settings file.
     File {
-        /// The file as it was named.
+        /// The path of the file, as given.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -23,7 +22,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The kind, for machines.
+    /// The kind of source, as used in JSON.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -46,11 +45,11 @@ impl fmt::Display for Source {
     }
 }
 
-/// A value and where it came from.
+/// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sourced<T> {
     /// The value.
     pub value: T,
-    /// Where it came from.
+    /// The source.
     pub source: Source,
 }

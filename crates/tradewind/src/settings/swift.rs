@@ -1,5 +1,5 @@
-//! What is set about a store that speaks Swift's own API with a service. Who asks is found where Swift's users have it:
-//! keys are never in this file.
+//! The settings of a store of type `swift`. Credentials come from the usual configuration of Swift clients; the
+//! settings file never contains them.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -14,15 +14,15 @@ use tradewind_core::quantity::ByteSize;
 /// A `[store.NAME]` of type `swift`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SwiftSettings {
-    /// A file that sets `ST_*` or `OS_*` variables, instead of those of the process.
+    /// A file that sets `ST_*` or `OS_*` variables, used instead of those of the process.
     pub openrc: Option<Sourced<PathBuf>>,
-    /// The region of Keystone's catalog.
+    /// Region in the catalog of Keystone.
     pub region: Option<Sourced<String>>,
-    /// The account's URL, instead of the one that comes with a token.
+    /// URL of the account, used instead of the one issued with the token.
     pub storage_url: Option<Sourced<String>>,
-    /// The most connections.
+    /// Maximum number of connections.
     pub connections: Option<Sourced<NonZeroUsize>>,
-    /// Larger objects are cut into segments of this size.
+    /// Segment size of large objects; larger objects are split.
     pub segment_size: Option<Sourced<ByteSize>>,
 }
 
@@ -41,18 +41,18 @@ impl SwiftSettings {
         }
     }
 
-    /// Segments within Swift's limits.
+    /// Checks the segment size against the limits of Swift.
     pub(super) fn check(&self, name: &str, problems: &mut Problems) {
         if let Some(size) = &self.segment_size
             && !(1 << 20..=5 << 30).contains(&size.value.0)
         {
             let message =
-                format!("store.{name}.segment_size must be 1MiB to 5GiB: Swift takes no larger objects");
+                format!("store.{name}.segment_size must be 1MiB to 5GiB, the object size limit of Swift");
             problems.add(&size.source, message);
         }
     }
 
-    /// What is set, as text.
+    /// Name, value as text, and source of every setting that is set.
     pub(super) fn lines(&self) -> Vec<(&'static str, String, Source)> {
         fn line<T: Value>(
             name: &'static str,

@@ -13,7 +13,7 @@ fn problem(text: &str) -> String {
 }
 
 #[test]
-fn defaults_are_valid_and_say_so() {
+fn defaults_are_valid_and_have_source_default() {
     let settings = Settings::read(&Inputs::default()).unwrap();
     assert_eq!(settings.scalars.server.listen.value.to_string(), "127.0.0.1:9000");
     assert_eq!(settings.scalars.uploads.expire_after.value, Span::parse("7d").unwrap());
@@ -23,7 +23,7 @@ fn defaults_are_valid_and_say_so() {
 }
 
 #[test]
-fn flag_covers_environment_covers_file() {
+fn flag_overrides_environment_overrides_file() {
     let mut inputs = inputs("data = \"d\"\n[server]\nlisten = \"127.0.0.1:1\"\nadmin = \"127.0.0.1:2\"\n");
     inputs.environment.insert("TRADEWIND_SERVER_ADMIN".into(), "127.0.0.1:3".into());
     inputs.environment.insert("TRADEWIND_SERVER_LISTEN".into(), "127.0.0.1:4".into());
@@ -33,11 +33,15 @@ fn flag_covers_environment_covers_file() {
     assert_eq!((listen.value.port(), listen.source), (5, Source::Flag("--listen")));
     assert_eq!((admin.value.port(), admin.source.to_string()), (3, "TRADEWIND_SERVER_ADMIN".to_owned()));
     assert_eq!(scalars.top.data.source, Source::File { path: "etc/tw.toml".into(), line: 1 });
-    assert_eq!(scalars.top.data.value, Path::new("etc/d"), "the file's paths start beside it");
+    assert_eq!(
+        scalars.top.data.value,
+        Path::new("etc/d"),
+        "relative paths resolve against the directory of the file"
+    );
 }
 
 #[test]
-fn a_covered_line_of_the_file_is_checked_all_the_same() {
+fn overridden_line_of_the_file_is_still_checked() {
     let mut inputs = inputs("[server]\nlisten = \"nonsense\"\n");
     inputs.flags.push(Given { setting: "server.listen", flag: "--listen", value: "127.0.0.1:5".into() });
     let problems = Settings::read(&inputs).unwrap_err().to_string();
@@ -48,7 +52,7 @@ fn a_covered_line_of_the_file_is_checked_all_the_same() {
 }
 
 #[test]
-fn unknown_keys_name_the_nearest() {
+fn unknown_key_message_names_the_nearest_known_key() {
     assert_eq!(
         problem("[server]\n\nlisen = \"127.0.0.1:1\"\n"),
         "etc/tw.toml:3: unknown key \"server.lisen\"; did you mean \"listen\"?"
@@ -59,7 +63,7 @@ fn unknown_keys_name_the_nearest() {
     );
     assert_eq!(
         problem("[memory]\nzebra = 1"),
-        "etc/tw.toml:2: unknown key \"memory.zebra\"; known here: budget"
+        "etc/tw.toml:2: unknown key \"memory.zebra\"; known keys: budget"
     );
     assert_eq!(
         problem("[[access_key]]\nid = \"abc\"\nsecret = \"12345678\"\nbucket = [\"abc\"]"),
@@ -68,7 +72,7 @@ fn unknown_keys_name_the_nearest() {
 }
 
 #[test]
-fn what_is_planned_is_refused_clearly() {
+fn planned_keys_are_rejected_with_their_own_message() {
     for (text, expected) in [
         ("[class.25]\nname = \"mail\"", "\"class\" is planned but not built yet"),
         ("[store.west]\ntype = \"s3\"\nbucket = \"x\"", "\"store.west.bucket\" is planned but not built yet"),
@@ -84,7 +88,7 @@ fn what_is_planned_is_refused_clearly() {
 }
 
 #[test]
-fn a_store_a_volume_and_buckets() {
+fn store_volume_and_buckets_are_read() {
     let settings = read(
         "[store.disk]\ntype = \"local\"\npath = \"/srv/tw\"\n[volume.main]\nstack = [\"disk\"]\n\
          [bucket.photos]\nvolume = \"main\"\nanonymous_read = true\n",
@@ -97,7 +101,7 @@ fn a_store_a_volume_and_buckets() {
 }
 
 #[test]
-fn stores_of_each_type() {
+fn stores_of_each_type_are_read_and_shown() {
     let settings = read(
         "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.west]\ntype = \"s3\"\nregion = \"west\"\n\
          [store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\nregion = \"one\"\nsegment_size = \"64MiB\"\n\
@@ -121,14 +125,14 @@ fn stores_of_each_type() {
 }
 
 #[test]
-fn one_of_several_stores_is_served() {
+fn several_stores_need_a_choice_of_the_served_one() {
     let two = "[store.a]\ntype=\"local\"\npath=\"p\"\n[store.b]\ntype=\"local\"\npath=\"q\"\n";
     let settings = read(two);
     assert_eq!(settings.served(), None);
     let problems = settings.check_served().unwrap_err().to_string();
     assert_eq!(
         problems,
-        "etc/tw.toml:4: there are several stores, of which one can be served so far; say which: server.store = \"a\""
+        "etc/tw.toml:4: several stores are configured; choose the one to serve: server.store = \"a\""
     );
     let settings = read(&format!("{two}[server]\nstore = \"b\"\n"));
     assert!(settings.check_served().is_ok());
@@ -141,15 +145,15 @@ fn one_of_several_stores_is_served() {
 }
 
 #[test]
-fn wrong_values_say_what_to_write() {
+fn messages_for_invalid_values_state_the_remedy() {
     for (text, expected) in [
-        ("etag = \"sha\"", "etag: \"sha\" is none of \"md5\", \"unique\""),
+        ("etag = \"sha\"", "etag: \"sha\" is not one of \"md5\", \"unique\""),
         ("[memory]\nbudget = 128", "\"128\" has no unit"),
-        ("[memory]\nbudget = [1]", "memory.budget: a list cannot stand here"),
+        ("[memory]\nbudget = [1]", "memory.budget: must be a single value, not a list"),
         ("[memory]\nbudget = \"1MiB\"", "at least 16MiB"),
         ("[server]\nworkers = 0", "\"0\" is not a whole number above 0"),
-        ("[server]\ndomain = \"s3.example.com:9000\"", "is not a host's name"),
-        ("[server]\ndomain = \"127.0.0.1\"", "is not a host's name"),
+        ("[server]\ndomain = \"s3.example.com:9000\"", "is not a host name"),
+        ("[server]\ndomain = \"127.0.0.1\"", "is not a host name"),
         ("[lanes]\nfirst = \"orders\"", "set lanes.enabled = true"),
         ("[lanes]\nenabled = true\nfirst = \"Orders/\"", "write for example \"orders, photos/thumbnails/\""),
         ("[lanes]\nfirst_clients = \"shop\"", "lanes.first_clients needs lanes: set lanes.enabled = true"),
@@ -165,16 +169,16 @@ fn wrong_values_say_what_to_write() {
         ("[server]\ntls_cert = \"c.pem\"", "TLS needs the private key too"),
         ("[server]\nadmin = \"127.0.0.1:9000\"", "give each its own port"),
         ("[limits]\nidle_time = \"0s\"", "limits.idle_time must be longer than 0"),
-        ("[log]\nlevel = \"loud\"", "\"loud\" is no log level"),
+        ("[log]\nlevel = \"loud\"", "\"loud\" is not a log level"),
         ("server = 1", "\"server\" must be a table"),
         ("[bucket.AB]\nanonymous_read = true", "bucket name \"AB\" is not valid"),
         ("[bucket.abc]\nanonymous_read = \"yes\"", "must be true or false, not text"),
-        ("a = 1.5", "no setting takes a fraction"),
+        ("a = 1.5", "fractions and dates are not supported"),
         ("[store.a]\ntype=\"local\"\npath=\"p\"\ncompact_below = 60", "write for example \"60%\""),
-        ("[store.a]\ntype=\"local\"\npath=\"p\"\nsegment_size = \"3GiB\"", "must be within 64KiB and 2GiB"),
+        ("[store.a]\ntype=\"local\"\npath=\"p\"\nsegment_size = \"3GiB\"", "must be between 64KiB and 2GiB"),
         ("[store.a]\ntype=\"swift\"\nsegment_size = \"6GiB\"", "must be 1MiB to 5GiB"),
         ("[store.a]\ntype=\"swift\"\nendpoint = \"x\"", "unknown key \"store.a.endpoint\""),
-        ("[store.a]\ntype=\"nfs\"", "unknown type of store \"nfs\"; use \"local\", \"s3\" or \"swift\""),
+        ("[store.a]\ntype=\"nfs\"", "unknown store type \"nfs\"; use \"local\", \"s3\" or \"swift\""),
         ("a = [", "this is not TOML"),
     ] {
         let problems = problem(text);
@@ -183,13 +187,13 @@ fn wrong_values_say_what_to_write() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_collected() {
     let text = "[server]\nlisten = \"x\"\nworkers = 0\n[log]\nlevl = \"info\"\n";
     assert_eq!(problem(text).lines().count(), 3);
 }
 
 #[test]
-fn access_keys_and_secrets() {
+fn access_keys_are_read_and_secrets_hidden() {
     let mut inputs = inputs(
         "[[access_key]]\nid = \"reader\"\nsecret = \"open sesame\"\npermissions = \"read\"\n\
          buckets = [\"photos\"]\n[[access_key]]\nid = \"all\"\nsecret = \"open sesame\"\nbuckets = [\"*\"]\n",
@@ -208,21 +212,21 @@ fn access_keys_and_secrets() {
 
     inputs.environment.remove("TRADEWIND_SECRET_KEY");
     let problems = Settings::read(&inputs).unwrap_err().to_string();
-    assert_eq!(problems, "TRADEWIND_ACCESS_KEY: TRADEWIND_SECRET_KEY must be set with it");
+    assert_eq!(problems, "TRADEWIND_ACCESS_KEY: TRADEWIND_SECRET_KEY must be set, too");
 }
 
 #[test]
-fn keys_must_be_usable_and_unique() {
+fn access_keys_must_be_valid_and_unique() {
     let key = |id: &str, secret: &str| format!("[[access_key]]\nid = {id:?}\nsecret = {secret:?}\n");
     assert!(problem(&key("a/b", "12345678")).contains("without '/'"));
     assert!(problem(&key("abc", "short")).contains("8 to 256"));
-    assert!(problem(&(key("abc", "12345678") + &key("abc", "87654321"))).contains("is there twice"));
+    assert!(problem(&(key("abc", "12345678") + &key("abc", "87654321"))).contains("is used twice"));
     assert!(problem("[[access_key]]\nid = \"abc\"").contains("access_key needs secret"));
     assert!(!problem("[[access_key]]\nid = \"abc\"\nsecret = [\"hush hush\"]").contains("hush"));
 }
 
 #[test]
-fn what_is_shown_can_be_read_back() {
+fn shown_values_parse_to_the_same_settings() {
     let settings = read("[memory]\nbudget = \"96MiB\"\n[limits]\nidle_time = \"1500ms\"\n");
     let mut again = Inputs::default();
     for (name, value, _) in settings.scalars.lines() {
@@ -233,12 +237,12 @@ fn what_is_shown_can_be_read_back() {
 }
 
 #[test]
-fn files_with_secrets_that_others_can_read() {
+fn exposed_files_lists_accessible_files_with_secrets() {
     use std::fs::{self, Permissions as Mode};
     use std::os::unix::fs::PermissionsExt as _;
-    let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("tw.toml");
-    let key = place.path().join("key.pem");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tw.toml");
+    let key = directory.path().join("key.pem");
     let exposed = |text: &str, mode| {
         for path in [&file, &key] {
             fs::write(path, text).unwrap();
@@ -250,7 +254,7 @@ fn files_with_secrets_that_others_can_read() {
     let with_secret = "[[access_key]]\nid = \"abc\"\nsecret = \"12345678\"\n";
     assert_eq!(exposed(with_secret, 0o600), []);
     assert_eq!(exposed(with_secret, 0o640), [(file.clone(), 0o640)]);
-    assert_eq!(exposed("etag = \"md5\"\n", 0o644), [], "nothing to hide");
+    assert_eq!(exposed("etag = \"md5\"\n", 0o644), [], "the file contains no secret");
     let with_tls = "[server]\ntls_cert = \"chain.pem\"\ntls_key = \"key.pem\"\n";
     assert_eq!(exposed(with_tls, 0o604), [(key.clone(), 0o604)]);
 }

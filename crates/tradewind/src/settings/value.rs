@@ -1,5 +1,5 @@
-//! What a single setting can be. Each type reads itself from text (a flag, a variable or the file's
-//! value written as text) and shows itself so that it is read back as the same.
+//! The types of single-valued settings. Each parses text (of a flag, a variable or the file) and prints text that
+//! parses to the same value.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -11,15 +11,15 @@ use tracing_subscriber::EnvFilter;
 use tradewind_core::BucketName;
 use tradewind_core::quantity::{ByteSize, Span};
 
-/// A value of one setting.
+/// The type of a single-valued setting.
 pub trait Value: Sized {
-    /// Reads it; the error says what is wrong and what to write.
+    /// Parses a value. The error states the problem and a valid example.
     fn parse(text: &str) -> Result<Self, String>;
 
-    /// The text that it is read from.
+    /// The text that parses to this value.
     fn show(&self) -> String;
 
-    /// The value as seen from a file in `directory`: relative paths start there.
+    /// The value as read from a file in `directory`: resolves a relative path against it.
     #[must_use]
     fn within(self, directory: &Path) -> Self {
         let _ = directory;
@@ -45,7 +45,7 @@ impl Value for SocketAddr {
 
 impl Value for PathBuf {
     fn parse(text: &str) -> Result<Self, String> {
-        if text.is_empty() { Err("a path is needed here".to_owned()) } else { Ok(Self::from(text)) }
+        if text.is_empty() { Err("a path is required".to_owned()) } else { Ok(Self::from(text)) }
     }
 
     fn show(&self) -> String {
@@ -121,7 +121,7 @@ impl Value for bool {
     }
 }
 
-/// Keys by how they begin, each as `BUCKET` or `BUCKET/BEGINNING`; none where it is empty.
+/// A list of buckets and key prefixes, each `BUCKET` or `BUCKET/PREFIX`. May be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beginnings(pub Vec<String>);
 
@@ -142,7 +142,7 @@ impl Value for Beginnings {
     }
 }
 
-/// Ids of access keys; none where it is empty.
+/// A list of access key ids. May be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyIds(pub Vec<String>);
 
@@ -157,7 +157,7 @@ impl Value for KeyIds {
     }
 }
 
-/// A share of a hundred, 0 to 100.
+/// A percentage from 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Percent(pub u8);
 
@@ -166,7 +166,7 @@ impl Value for Percent {
         let number = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
         match number {
             Some(number) if number <= 100 => Ok(Self(number)),
-            _ => Err(format!("{text:?} is no share; write for example \"60%\"")),
+            _ => Err(format!("{text:?} is not a percentage; write for example \"60%\"")),
         }
     }
 
@@ -175,7 +175,7 @@ impl Value for Percent {
     }
 }
 
-/// The name of a host, without a port.
+/// A host name without a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostName(pub String);
 
@@ -189,7 +189,7 @@ impl Value for HostName {
         let is_address = text.parse::<IpAddr>().is_ok();
         if is_address || text.len() > 253 || !text.split('.').all(is_label) {
             return Err(format!(
-                "{text:?} is not a host's name; write for example \"s3.example.com\", no port"
+                "{text:?} is not a host name; write for example \"s3.example.com\", without a port"
             ));
         }
         Ok(Self(text.to_owned()))
@@ -210,7 +210,7 @@ macro_rules! choices {
             fn parse(text: &str) -> Result<Self, String> {
                 match text {
                     $($text => Ok(Self::$variant),)*
-                    _ => Err(format!("{text:?} is none of {}", [$(concat!("\"", $text, "\"")),*].join(", "))),
+                    _ => Err(format!("{text:?} is not one of {}", [$(concat!("\"", $text, "\"")),*].join(", "))),
                 }
             }
 
@@ -222,23 +222,23 @@ macro_rules! choices {
 }
 
 choices! {
-    /// How log lines look.
+    /// Format of log lines.
     LogFormat {
-        /// Text where they go to a terminal, JSON elsewhere.
+        /// Text on a terminal, JSON otherwise.
         Auto = "auto",
-        /// For people.
+        /// Human-readable text.
         Text = "text",
-        /// One JSON object a line.
+        /// One JSON object per line.
         Json = "json",
     }
-    /// Which entity tag a write gets.
+    /// The kind of ETag assigned to a write.
     ETag {
-        /// The MD5 of the bytes, as AWS answers it.
+        /// The MD5 of the bytes, like AWS.
         Md5 = "md5",
-        /// Unique to each write, holds a dash, costs no MD5.
+        /// Unique to each write and with a dash; needs no MD5.
         Unique = "unique",
     }
-    /// What an access key may do.
+    /// The permissions of an access key.
     Permissions {
         /// Get, head and list.
         Read = "read",
@@ -247,12 +247,12 @@ choices! {
     }
 }
 
-/// What is logged: a level ("info") or directives a module ("info,tradewind_gateway=debug").
+/// A log level ("info"), or directives per module ("info,tradewind_gateway=debug").
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(String);
 
 impl LogFilter {
-    /// As the log machinery wants it.
+    /// The directives in the syntax of [`EnvFilter`].
     #[must_use]
     pub fn directives(&self) -> &str {
         &self.0
@@ -264,10 +264,10 @@ impl Value for LogFilter {
         const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
         let is_level = |word: &str| LEVELS.contains(&word.to_ascii_lowercase().as_str());
         let is_plain_word = |part: &str| part.chars().all(|c| c.is_ascii_alphabetic());
-        // The log machinery takes any word for a module's name; a mistyped level must not pass for one.
+        // `EnvFilter` accepts any word as a module name; a mistyped level must not pass as one.
         let mistyped = text.split(',').map(str::trim).find(|part| is_plain_word(part) && !is_level(part));
         if text.is_empty() || mistyped.is_some() || EnvFilter::try_new(text).is_err() {
-            return Err(format!("{text:?} is no log level; write one of {}", LEVELS.join(", ")));
+            return Err(format!("{text:?} is not a log level; write one of {}", LEVELS.join(", ")));
         }
         Ok(Self(text.to_owned()))
     }
@@ -282,13 +282,13 @@ impl Value for LogFilter {
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps `text` secret from here on.
+    /// Wraps `text`, which can then only be read by [`reveal`](Self::reveal).
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text itself, for the one place that needs it.
+    /// The text itself. Not to be logged or printed.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

@@ -1,4 +1,4 @@
-//! What protects bodies while a store is found to differ.
+//! Protection of bodies while the store's capabilities are being discovered.
 
 use bytes::Bytes;
 use tradewind_core::error::{Reason, Result};
@@ -9,7 +9,7 @@ use tradewind_core::{Address, ObjectStore};
 
 use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
 
-/// More than is gathered before a request begins.
+/// One byte more than is buffered, so that the write is streamed.
 const BYTES: usize = (256 << 10) + 1;
 
 async fn staged(store: &dyn ObjectStore, key: &str) -> Box<dyn Staged> {
@@ -26,7 +26,7 @@ async fn written(mut staged: Box<dyn Staged>) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_staged_before_chunks_were_refused_does_not_go_unsigned() {
+async fn staged_write_is_never_unsigned_if_chunks_are_rejected() {
     let server = Scripted::start(|request, answer| {
         let is_chunked = request.header("x-amz-content-sha256").starts_with("STREAMING");
         Reply::Answer(if is_chunked { Answer::refusal(501, "NotImplemented", "No chunks.") } else { answer })
@@ -35,7 +35,7 @@ async fn what_was_staged_before_chunks_were_refused_does_not_go_unsigned() {
     let (before, refused) = (staged(&*store, "x").await, staged(&*store, "x").await);
     for staged in [refused, before] {
         let e = written(staged).await.unwrap_err();
-        assert_eq!(e.reason(), Reason::Io, "to be staged again: {e}");
+        assert_eq!(e.reason(), Reason::Io, "it must be staged again: {e}");
     }
     written(staged(&*store, "x").await).await.unwrap();
     assert_eq!(server.object("x").unwrap().len(), BYTES);

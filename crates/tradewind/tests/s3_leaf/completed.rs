@@ -1,4 +1,4 @@
-//! What a service says of an object that it made of parts is compared with what the parts make.
+//! The checksums of a completed upload are compared with those of its parts.
 
 use bytes::Bytes;
 use tradewind_core::error::{Reason, Result};
@@ -12,7 +12,7 @@ use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
 
 const PARTS: [&[u8]; 2] = [b"the first part", b"the second"];
 
-/// Uploads two parts with this checksum and completes them; the service answers these elements.
+/// Uploads two parts with this checksum and completes them. The response contains the given elements.
 async fn completed(checksum: Option<(Algorithm, ChecksumScope)>, answered: String) -> Result<Committed> {
     let server = Scripted::start(move |request, answer| {
         let is_completion = request.operation == "CompleteMultipartUpload";
@@ -43,7 +43,7 @@ fn element(checksum: &Checksum, suffix: &str, scope: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_completion_that_made_something_else_fails() {
+async fn completion_fails_if_the_checksum_differs() {
     const COMPOSITE: &str = "<ChecksumType>COMPOSITE</ChecksumType>";
     const FULL: &str = "<ChecksumType>FULL_OBJECT</ChecksumType>";
     for algorithm in Algorithm::ALL {
@@ -71,17 +71,17 @@ async fn a_completion_that_made_something_else_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_checksum_that_nobody_asked_for_is_compared_too() {
+async fn unrequested_checksum_is_compared_too() {
     let crc = |bytes: &[u8]| element(&Checksum::of(Algorithm::Crc64Nvme, bytes), "", "");
     completed(None, crc(&PARTS.concat())).await.unwrap();
     let failed = completed(None, crc(b"something else")).await.unwrap_err();
     assert_eq!(failed.reason(), Reason::CorruptData, "{failed}");
-    // Of another algorithm nothing is known here.
+    // A checksum of another algorithm cannot be compared.
     completed(None, element(&Checksum::of(Algorithm::Crc32, b"x"), "", "")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parts_that_are_not_known_are_compared_with_nothing() {
+async fn unknown_parts_are_not_compared() {
     let server = Scripted::start(|request, answer| {
         let document = "<CompleteMultipartUploadResult><ETag>x</ETag><ChecksumCRC32>y/Q5Jg==</ChecksumCRC32>\
                         </CompleteMultipartUploadResult>";
@@ -100,7 +100,7 @@ async fn parts_that_are_not_known_are_compared_with_nothing() {
         ..CompleteUpload::default()
     };
     store.complete_upload(&context, &address, &id, order(part(None), None)).await.unwrap();
-    // But what the client promises of the whole is.
+    // The checksum that the client expects is compared.
     let promised = Some(Checksum::of(Algorithm::Crc32, b"x"));
     let failed = store.complete_upload(&context, &address, &id, order(part(promised), promised)).await;
     assert_eq!(failed.unwrap_err().reason(), Reason::CorruptData);

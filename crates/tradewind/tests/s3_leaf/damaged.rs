@@ -1,4 +1,4 @@
-//! Answers that end well and are not what was asked for: without bytes, of another range, or of something else.
+//! Well-formed responses with the wrong content: empty ones, those of another range, or other documents.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ fn key() -> Address {
     Address::parse(BUCKET, "k").unwrap()
 }
 
-/// A service with one object of these bytes, whose answers to GET become what `change` makes of them.
+/// A service with one object of these bytes. `change` modifies its responses to GET.
 fn service(bytes: &[u8], change: impl Fn(Answer) -> Answer + Send + Sync + 'static) -> Scripted {
     let server = Scripted::start(move |request, answer| {
         Reply::Answer(if request.operation == "GetObject" { change(answer) } else { answer })
@@ -32,7 +32,7 @@ fn service(bytes: &[u8], change: impl Fn(Answer) -> Answer + Send + Sync + 'stat
     server
 }
 
-/// What a reader gets who never asks for the end of a body without bytes.
+/// Reads the object, but does not poll an empty body.
 async fn read(server: &Scripted, select: Select) -> Result<Bytes> {
     let store = crate::leaf_over(server.address, |_| {});
     let request = GetRequest { select, ..GetRequest::default() };
@@ -51,7 +51,7 @@ fn without_checksum(answer: Answer) -> Answer {
 const RANGE: Select = Select::Range(ByteRange::Inclusive { first: 2, last: 5 });
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_body_is_compared_with_the_checksum() {
+async fn empty_body_is_compared_with_the_checksum() {
     let server = service(BYTES, emptied);
     let failed = read(&server, Select::Whole).await.unwrap_err();
     assert_eq!(failed.reason(), Reason::CorruptData, "{failed}");
@@ -59,7 +59,7 @@ async fn an_empty_body_is_compared_with_the_checksum() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_body_without_a_checksum_needs_the_heads_word() {
+async fn empty_body_without_a_checksum_is_confirmed_by_head() {
     let server = service(BYTES, |answer| without_checksum(emptied(answer)));
     let failed = read(&server, Select::Whole).await.unwrap_err();
     assert_eq!(failed.reason(), Reason::Io, "{failed}");
@@ -69,11 +69,11 @@ async fn an_empty_body_without_a_checksum_needs_the_heads_word() {
     let of_nothing = "\"d41d8cd98f00b204e9800998ecf8427e\"";
     let tagged = service(b"", |answer| without_checksum(answer).with("ETag", of_nothing));
     assert!(read(&tagged, Select::Whole).await.unwrap().is_empty());
-    assert_eq!(tagged.counts(), [("GetObject", 1)], "the tag is proof enough");
+    assert_eq!(tagged.counts(), [("GetObject", 1)], "the ETag is sufficient");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_is_compared_with_a_checksum_of_any_algorithm() {
+async fn body_is_compared_with_a_checksum_of_any_algorithm() {
     for algorithm in Algorithm::ALL {
         let checksum = Checksum::of(algorithm, BYTES).to_base64();
         let of = |body: &[u8]| {
@@ -92,7 +92,7 @@ async fn a_body_is_compared_with_a_checksum_of_any_algorithm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_of_another_range_are_refused() {
+async fn bytes_of_another_range_are_rejected() {
     type Change = fn(Answer) -> Answer;
     let changes: [(&str, Change); 6] = [
         ("shorter", |answer| Answer { body: b"23".to_vec(), ..answer }.with("Content-Range", "bytes 2-3/10")),
@@ -116,14 +116,14 @@ async fn bytes_of_another_range_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_range_of_an_empty_object_is_invalid() {
+async fn range_of_an_empty_object_is_invalid() {
     let server = service(b"", |_| {
         Answer::document("").with("ETag", "x").with("Last-Modified", "Fri, 02 Jan 2026 03:04:05 GMT")
     });
     assert_eq!(read(&server, RANGE).await.unwrap_err().reason(), Reason::InvalidRange);
 }
 
-/// A service without checksums that once loses the end of the object.
+/// A service without checksums that truncates the first response.
 fn cut_once() -> Scripted {
     let count = AtomicUsize::new(0);
     service(BYTES, move |answer| match count.fetch_add(1, Ordering::Relaxed) {
@@ -137,7 +137,7 @@ fn carrier() -> Arc<Carrier> {
     Arc::new(Carrier::new(Plan::default(), memory, SystemClock::shared(), RetryOptions::default()))
 }
 
-/// Copies the object, of which a listing said that it has ten bytes, to another store.
+/// Copies the object, listed with ten bytes, to another store.
 async fn copied(server: &Scripted) -> Bytes {
     let from: Arc<dyn ObjectStore> = crate::leaf_over(server.address, |_| {});
     let to: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
@@ -146,7 +146,7 @@ async fn copied(server: &Scripted) -> Bytes {
     to.get(&context(), &key(), GetRequest::default()).await.unwrap().body.collect().await.unwrap()
 }
 
-/// Fetches the object, of which a listing said that it has ten bytes.
+/// Fetches the object, listed with ten bytes.
 async fn fetched(server: &Scripted) -> Vec<u8> {
     let store: Arc<dyn ObjectStore> = crate::leaf_over(server.address, |_| {});
     let (carrier, mut all) = (carrier(), Vec::new());
@@ -160,7 +160,7 @@ async fn fetched(server: &Scripted) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_shorter_than_listed_is_looked_at_again() {
+async fn object_shorter_than_listed_is_checked_again() {
     let cut = cut_once();
     assert_eq!(fetched(&cut).await, BYTES);
     assert_eq!(cut.counts(), [("GetObject", 2), ("HeadObject", 1)]);
@@ -170,11 +170,11 @@ async fn an_object_shorter_than_listed_is_looked_at_again() {
     assert_eq!(copied(&replaced).await, &b"new"[..]);
     let compared = service(b"new", |answer| answer);
     assert_eq!(fetched(&compared).await, b"new");
-    assert_eq!(compared.counts(), [("GetObject", 1)], "a checksum says more than a listing");
+    assert_eq!(compared.counts(), [("GetObject", 1)], "a matching checksum is sufficient");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_part_is_compared_with_its_own_checksum() {
+async fn part_is_compared_with_its_own_checksum() {
     let checksum = Checksum::of(Algorithm::Crc32, BYTES).to_base64();
     let part = |body: &[u8]| {
         let (body, checksum) = (body.to_vec(), checksum.clone());
@@ -190,7 +190,7 @@ async fn a_part_is_compared_with_its_own_checksum() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn documents_of_something_else_are_no_empty_answers() {
+async fn other_documents_are_not_treated_as_empty_responses() {
     for document in ["", "<html></html>", "<Error><Code>InternalError</Code></Error>"] {
         let server = Scripted::start(move |request, answer| {
             let is_read = matches!(request.operation, "ListParts" | "CompleteMultipartUpload" | "Other");
@@ -218,7 +218,7 @@ async fn documents_of_something_else_are_no_empty_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tags_that_cannot_be_read_fail_the_read() {
+async fn read_fails_if_the_tags_are_unreadable() {
     let server = Scripted::start(|request, answer| {
         Reply::Answer(match request.query.contains_key("tagging") {
             true => Answer::document(""),

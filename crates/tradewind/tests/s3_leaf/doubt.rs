@@ -1,4 +1,4 @@
-//! Conditional writes whose answers are lost.
+//! Conditional writes whose responses are lost.
 
 use bytes::Bytes;
 use tradewind_core::error::{Reason, Result};
@@ -9,7 +9,7 @@ use tradewind_core::{Address, ObjectStore, Precondition};
 
 use crate::support::scripted::{BUCKET, Reply, Request, Scripted};
 
-/// One whose body is at hand, one of a size that nobody said, and one whose request is under way while it is written.
+/// Size, and whether it is declared: a buffered write, one of unknown size, and a streamed one.
 const WAYS: [(usize, bool); 3] = [(1000, true), (1000, false), (300_000, true)];
 
 async fn write(
@@ -28,7 +28,7 @@ async fn write(
     }
     let committed = staged.commit(Expected::default()).await?.0;
     let found = store.head(&context, &address, GetRequest::default()).await?.info;
-    assert!(found.metadata.user.is_empty(), "nobody sees the name of the write: {:?}", found.metadata);
+    assert!(found.metadata.user.is_empty(), "the write id must be hidden: {:?}", found.metadata);
     assert_eq!((&found.etag, found.size), (&committed.etag, bytes.len() as u64));
     Ok(committed)
 }
@@ -38,7 +38,7 @@ fn is_first_put(request: &Request) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_that_was_carried_out_is_known_again() {
+async fn successful_write_is_recognized_after_a_lost_response() {
     for (size, is_sized) in WAYS {
         for condition in ["absent", "matches"] {
             let server = Scripted::start(|request, answer| {
@@ -57,9 +57,9 @@ async fn a_write_that_was_carried_out_is_known_again() {
     }
 }
 
-/// The first attempt never came to the store, and the key is somebody else's: with other bytes, or with the same.
+/// The first attempt never reached the store, and another client has written the key: other bytes, or the same ones.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_of_somebody_else_is_not_taken_for_ours() {
+async fn write_of_another_client_is_not_taken_for_ours() {
     for (size, is_sized) in WAYS {
         for theirs in [b"theirs".to_vec(), vec![7; size]] {
             let server =
@@ -70,7 +70,7 @@ async fn a_write_of_somebody_else_is_not_taken_for_ours() {
                 );
             server.lay("x", theirs.clone());
             let failed = write(&server, &vec![7; size], is_sized, Precondition::Absent).await.unwrap_err();
-            // What was streamed is gone: whoever wrote it writes it again, and is told.
+            // A streamed body cannot be sent again: the caller must retry, and then sees the conflict.
             let reason = if size > 256 << 10 { Reason::Io } else { Reason::PreconditionFailed };
             assert_eq!(failed.reason(), reason, "{failed:?}");
             assert!(server.object("x").unwrap() == theirs);
@@ -79,13 +79,13 @@ async fn a_write_of_somebody_else_is_not_taken_for_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_without_doubt_is_the_answer() {
+async fn definite_precondition_failure_needs_no_query() {
     for (size, is_sized) in WAYS {
         let server = Scripted::start(|_, answer| Reply::Answer(answer));
         server.lay("x", b"theirs".to_vec());
         let failed = write(&server, &vec![7; size], is_sized, Precondition::Absent).await.unwrap_err();
         assert_eq!(failed.reason(), Reason::PreconditionFailed);
         let puts = server.of("PutObject").len();
-        assert_eq!((puts, server.of("HeadObject").len()), (1, 0), "nothing is asked: {:?}", server.counts());
+        assert_eq!((puts, server.of("HeadObject").len()), (1, 0), "no query is sent: {:?}", server.counts());
     }
 }

@@ -1,4 +1,4 @@
-//! Credentials that end while they are used.
+//! Credentials that expire while they are in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,15 +15,15 @@ use tradewind_wire::sigv4::Credentials;
 use crate::support::caller::Caller;
 use crate::support::scripted::{Answer, BUCKET, Reply, Request, Scripted};
 
-/// Issues `token-1`, `token-2` and so on.
+/// Issues `token-2`, `token-3` and so on.
 #[derive(Debug, Default)]
 struct Counting {
     times: AtomicU64,
-    /// Each is good for so long.
+    /// Lifetime of each token.
     life: Option<Duration>,
-    /// From this one on there are no others.
+    /// The last token that is issued; later calls return it again.
     last: Option<u64>,
-    /// It fails instead.
+    /// Each call fails.
     is_broken: bool,
 }
 
@@ -37,7 +37,7 @@ fn issued(n: u64, life: Option<Duration>) -> Issued {
 impl Issuer for Counting {
     async fn issue(&self) -> Result<Issued> {
         let n = self.times.fetch_add(1, Ordering::Relaxed) + 2;
-        // Others come meanwhile.
+        // Time for concurrent requests to arrive.
         tokio::time::sleep(Duration::from_millis(50)).await;
         if self.is_broken {
             return Err(Error::new(Reason::AccessDenied, "the program fails"));
@@ -62,7 +62,7 @@ fn expired() -> Reply {
     Reply::Answer(Answer::refusal(400, "ExpiredToken", "The provided token has expired."))
 }
 
-/// Many at a time; the first failure, if any.
+/// Sends 20 concurrent reads. Returns the first failure, if any.
 async fn read_together(store: &Arc<S3Store>) -> Result<()> {
     let reads = (0..20).map(|_| {
         let store = store.clone();
@@ -78,7 +78,7 @@ async fn read_together(store: &Arc<S3Store>) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn they_are_renewed_once_where_they_are_refused() {
+async fn rejected_credentials_are_renewed_once() {
     let server = Scripted::start(
         |request, answer| {
             if token(request) == "token-1" { expired() } else { Reply::Answer(answer) }
@@ -90,17 +90,17 @@ async fn they_are_renewed_once_where_they_are_refused() {
     read_together(&store).await.unwrap();
     assert_eq!(issuer.times.load(Ordering::Relaxed), 1);
     read_together(&store).await.unwrap();
-    assert_eq!(issuer.times.load(Ordering::Relaxed), 1, "the new ones are good");
+    assert_eq!(issuer.times.load(Ordering::Relaxed), 1, "the new ones are valid");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn they_are_renewed_once_before_they_end() {
+async fn expiring_credentials_are_renewed_once() {
     let server = Scripted::start(|_, answer| Reply::Answer(answer));
     server.lay("x", b"bytes".to_vec());
     let issuer = Arc::new(Counting { life: Some(Duration::from_secs(3600)), ..Counting::default() });
     let store = leaf(&server, issued(1, Some(Duration::from_millis(1000))), &issuer);
     read_together(&store).await.unwrap();
-    assert_eq!(issuer.times.load(Ordering::Relaxed), 0, "they are good still");
+    assert_eq!(issuer.times.load(Ordering::Relaxed), 0, "they are still valid");
     tokio::time::sleep(Duration::from_millis(950)).await;
     let before = server.seen().len();
     read_together(&store).await.unwrap();
@@ -109,7 +109,7 @@ async fn they_are_renewed_once_before_they_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_there_are_no_others_the_refusal_stands() {
+async fn rejection_is_final_without_other_credentials() {
     let server = Scripted::start(|_, _| expired());
     let issuer = Arc::new(Counting { last: Some(1), ..Counting::default() });
     let store = leaf(&server, issued(1, None), &issuer);
@@ -121,7 +121,7 @@ async fn where_there_are_no_others_the_refusal_stands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_ones_that_are_refused_too_are_not_renewed_again() {
+async fn rejected_new_credentials_are_not_renewed_again() {
     let server = Scripted::start(|_, _| expired());
     let issuer = Arc::new(Counting::default());
     let store = leaf(&server, issued(1, None), &issuer);
@@ -131,19 +131,19 @@ async fn new_ones_that_are_refused_too_are_not_renewed_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_that_fails_is_no_failure_before_the_end() {
+async fn failed_renewal_is_tolerated_before_expiry() {
     let server = Scripted::start(|_, answer| Reply::Answer(answer));
     server.lay("x", b"bytes".to_vec());
     let issuer = Arc::new(Counting { is_broken: true, ..Counting::default() });
     let store = leaf(&server, issued(1, Some(Duration::from_millis(1500))), &issuer);
     tokio::time::sleep(Duration::from_millis(1400)).await;
     read_together(&store).await.unwrap();
-    assert_eq!(issuer.times.load(Ordering::Relaxed), 1, "and is not tried again at once");
+    assert_eq!(issuer.times.load(Ordering::Relaxed), 1, "it is not retried at once");
 }
 
-/// The whole way: a program that the profile names, and a command with many requests at a time.
+/// End to end: a program in the profile, and a command with many concurrent requests.
 #[test]
-fn a_program_is_run_again() {
+fn credential_process_runs_again_after_expiry() {
     let server = Scripted::start(|request, answer| {
         if token(request) == "token-1" && request.number > 2 { expired() } else { Reply::Answer(answer) }
     });

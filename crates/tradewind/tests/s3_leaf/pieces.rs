@@ -1,4 +1,4 @@
-//! Bodies that are read in pieces worth being woken for: none waits for bytes that nobody sends.
+//! Bodies that are read with batched wake-ups (`SO_RCVLOWAT`): no read waits for bytes that are never sent.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use tradewind_core::{Address, ObjectStore as _};
 
 use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
 
-/// No store is silent for longer.
+/// The leaf's stall timeout.
 const STALL_TIME: Duration = Duration::from_millis(600);
-/// Less than is worth being woken for.
+/// Fewer bytes than the wake-up threshold.
 const FEW: usize = 500;
 
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|n| (n % 251) as u8).collect()
 }
 
-/// A store with an object of so many bytes, whose answers become this.
+/// A store with an object of `count` bytes. `change` modifies its responses to GET.
 fn store(count: usize, change: impl Fn(Answer) -> Reply + Send + Sync + 'static) -> (Scripted, Arc<S3Store>) {
     let server = Scripted::start(move |request, answer| match request.operation {
         "GetObject" => change(answer),
@@ -33,7 +33,7 @@ fn store(count: usize, change: impl Fn(Answer) -> Reply + Send + Sync + 'static)
     (server, store)
 }
 
-/// The pieces that came, and the error that ended them.
+/// The chunks received, and the error that ended them, if any.
 async fn read(store: &S3Store, key: &str) -> (Vec<Vec<u8>>, Result<()>) {
     let address = Address::parse(BUCKET, key).unwrap();
     let found = store.get(&context(), &address, GetRequest::default()).await.unwrap();
@@ -47,14 +47,14 @@ async fn read(store: &S3Store, key: &str) -> (Vec<Vec<u8>>, Result<()>) {
     (pieces, Ok(()))
 }
 
-/// A piece each time.
+/// Sends pieces of the given sizes, with a pause before each.
 fn paced(answer: Answer, pause_millis: u64, pieces: impl IntoIterator<Item = usize>) -> Reply {
     let pause = Duration::from_millis(pause_millis);
     Reply::Paced(answer, pieces.into_iter().map(|bytes| (pause, bytes)).collect())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_comes_by_and_by_comes_in_large_pieces() {
+async fn slowly_arriving_body_is_read_in_large_chunks() {
     let (_server, store) = store(480_000, |answer| paced(answer, 20, [8000; 60]));
     let (pieces, ended) = read(&store, "object").await;
     ended.unwrap();
@@ -62,10 +62,10 @@ async fn a_body_that_comes_by_and_by_comes_in_large_pieces() {
     assert!(pieces.len() < 40, "{:?}", pieces.iter().map(Vec::len).collect::<Vec<_>>());
 }
 
-/// It sends something within the time that a store may be silent, but never enough to be woken for: also over a
-/// connection that a task of its own has carried an upload on.
+/// The store sends bytes within the stall timeout, but fewer than the wake-up threshold. Also over a connection that a
+/// separate task has driven for an upload.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_slow_is_not_silent() {
+async fn slow_store_is_not_treated_as_stalled() {
     let slowly = |answer| paced(answer, 100, [180_000].into_iter().chain([FEW; 40]));
     let (server, store) = store(200_000, slowly);
     for has_uploaded in [false, true] {
@@ -80,12 +80,12 @@ async fn a_store_that_is_slow_is_not_silent() {
         let (pieces, ended) = read(&store, "object").await;
         ended.unwrap();
         assert!(pieces.concat() == bytes(200_000));
-        assert!(pieces.len() > 20, "they wait for {FEW} bytes: {}", pieces.len());
+        assert!(pieces.len() > 20, "each chunk waits for {FEW} bytes: {}", pieces.len());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_that_came_is_handed_on_before_a_store_falls_silent() {
+async fn received_bytes_are_yielded_before_the_stall_error() {
     let (_server, store) = store(300_000, |answer| paced(answer, 100, [100_000, FEW]));
     let begun = Instant::now();
     let (pieces, ended) = read(&store, "object").await;
@@ -96,9 +96,9 @@ async fn all_that_came_is_handed_on_before_a_store_falls_silent() {
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
-/// Small ones behind large ones, on the same connection.
+/// Small bodies after large ones, on the same connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_of_all_sizes_come_whole() {
+async fn bodies_of_all_sizes_are_complete() {
     let (server, store) = store(1, Reply::Answer);
     for (n, count) in [0, 1, 32_768, 65_536, 5, 131_073, 1_000_003, 2].into_iter().enumerate() {
         server.lay("other", bytes(count));

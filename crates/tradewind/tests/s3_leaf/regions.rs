@@ -1,4 +1,4 @@
-//! Buckets that are in another region than was thought.
+//! Buckets in another region than the configured one.
 
 use std::sync::{Arc, Barrier};
 
@@ -14,7 +14,7 @@ use crate::support::scripted::{Answer, BUCKET, Reply, Request, Scripted};
 
 const THERE: &str = "eu-central-1";
 
-/// What S3 answers to a request that is signed for another region.
+/// S3's error response to a request that is signed for another region.
 fn refusal(how: &str) -> Answer {
     match how {
         "malformed" => {
@@ -34,7 +34,7 @@ fn is_signed_for(request: &Request, region: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_request_is_signed_again_and_the_region_remembered() {
+async fn request_is_signed_again_and_the_region_cached() {
     for how in ["malformed", "moved", "new", "silent"] {
         let server = Scripted::start(move |request, answer| {
             Reply::Answer(if is_signed_for(request, THERE) { answer } else { refusal(how) })
@@ -42,7 +42,7 @@ async fn the_request_is_signed_again_and_the_region_remembered() {
         server.lay("x", b"bytes".to_vec());
         let (store, context) = (crate::leaf_over(server.address, |_| {}), context());
         let address = Address::parse(BUCKET, "x").unwrap();
-        // An answer to HEAD has no body to say it in.
+        // A response to HEAD has no body with the region.
         let found = if how == "silent" {
             store.head(&context, &address, GetRequest::default()).await.unwrap().info
         } else {
@@ -54,13 +54,13 @@ async fn the_request_is_signed_again_and_the_region_remembered() {
         let mut staged = store.stage(&context, &address, StageRequest::default()).await.unwrap();
         staged.write(Bytes::from_static(b"new")).await.unwrap();
         staged.commit(Expected::default()).await.unwrap();
-        assert_eq!(server.seen().len(), 4, "it is remembered: {:?}", server.counts());
+        assert_eq!(server.seen().len(), 4, "the region is cached: {:?}", server.counts());
         assert_eq!(server.object("x").unwrap(), b"new");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_are_refused_together_go_there_together() {
+async fn concurrently_redirected_requests_all_succeed() {
     for how in ["malformed", "moved"] {
         let together = Arc::new(Barrier::new(2));
         let server = Scripted::start(move |request, answer| {
@@ -81,9 +81,9 @@ async fn requests_that_are_refused_together_go_there_together() {
     }
 }
 
-/// Its bytes are gone: it fails as what may pass does, and goes through when it is sent again.
+/// A streamed body cannot be sent again: the write fails with a retryable error, and a retry succeeds.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_is_under_way_goes_there_the_next_time() {
+async fn redirected_streamed_write_succeeds_on_retry() {
     let server = Scripted::start(|request, answer| {
         Reply::Answer(if is_signed_for(request, THERE) { answer } else { refusal("malformed") })
     });
@@ -102,7 +102,7 @@ async fn a_body_that_is_under_way_goes_there_the_next_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_sent_from_one_region_to_the_next() {
+async fn repeated_redirects_are_not_followed() {
     let server = Scripted::start(|request, _| {
         let next = if is_signed_for(request, THERE) { "ap-south-1" } else { THERE };
         Reply::Answer(refusal("moved").with("x-amz-bucket-region", next))
@@ -117,9 +117,9 @@ async fn nobody_is_sent_from_one_region_to_the_next() {
     }
 }
 
-/// A store that says where a bucket is while it refuses for another reason, or names the region that was asked.
+/// Errors that name a region but are no redirects, or redirect to the same region.
 #[tokio::test(flavor = "multi_thread")]
-async fn other_refusals_are_refusals() {
+async fn other_errors_are_not_redirects() {
     for answer in [
         Answer::refusal(403, "AccessDenied", "No.").with("x-amz-bucket-region", THERE),
         refusal("moved").with("x-amz-bucket-region", "us-east-1"),

@@ -1,4 +1,4 @@
-//! Listings that come as gzip, and what is said to be gzip.
+//! Listings encoded as gzip, and responses that falsely claim to be.
 
 use std::io::Write as _;
 
@@ -11,13 +11,13 @@ use tradewind_core::{BucketName, ObjectStore};
 
 use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
 
-fn zipped(answer: &Answer) -> Vec<u8> {
+fn gzip(answer: &Answer) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(&answer.body).unwrap();
     encoder.finish().unwrap()
 }
 
-/// How many keys a listing has whose answer becomes this, and how often it was asked for.
+/// The number of keys in a listing whose response is modified by `change`, and the number of requests.
 async fn listed(change: impl Fn(Answer) -> Answer + Send + Sync + 'static) -> (Result<usize>, usize) {
     let server = Scripted::start(move |request, answer| {
         assert!(!request.query.contains_key("list-type") || request.header("accept-encoding") == "gzip");
@@ -33,46 +33,46 @@ async fn listed(change: impl Fn(Answer) -> Answer + Send + Sync + 'static) -> (R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_listing_comes_as_the_store_has_it() {
+async fn listing_is_decoded_from_gzip() {
     let (plain, _) = listed(|answer| answer).await;
     assert_eq!(plain.unwrap(), 3);
     for name in ["gzip", "GZIP"] {
         let (found, asked) =
-            listed(move |answer| Answer { body: zipped(&answer), ..answer }.with("content-encoding", name))
+            listed(move |answer| Answer { body: gzip(&answer), ..answer }.with("content-encoding", name))
                 .await;
         assert_eq!((found.unwrap(), asked), (3, 1));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_gzip_is_no_listing() {
+async fn invalid_gzip_is_rejected() {
     let (plain, _) = listed(|answer| answer.with("content-encoding", "gzip")).await;
     let (torn, _) = listed(|answer| {
-        let mut body = zipped(&answer);
+        let mut body = gzip(&answer);
         body.truncate(body.len() / 2);
         Answer { body, ..answer }.with("content-encoding", "gzip")
     })
     .await;
     let (damaged, _) = listed(|answer| {
-        let body = zipped(&answer);
+        let body = gzip(&answer);
         let at = body.len() - 6;
         Answer { body, ..answer }.with("content-encoding", "gzip").damaged(at)
     })
     .await;
-    let (without, _) = listed(|answer| Answer { body: zipped(&answer), ..answer }).await;
+    let (without, _) = listed(|answer| Answer { body: gzip(&answer), ..answer }).await;
     for (what, found) in [("plain", plain), ("torn", torn), ("damaged", damaged)] {
         let e = found.unwrap_err();
         assert_eq!(e.reason(), Reason::Io, "{what}: {e}");
         assert!(e.to_string().contains("gzip"), "{what}: {e}");
     }
-    assert!(without.is_err(), "not said to be gzip");
+    assert!(without.is_err(), "gzip without Content-Encoding must fail");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_may_come_as_gzip_too() {
+async fn error_response_is_decoded_from_gzip() {
     let (refused, _) = listed(|_| {
         let answer = Answer::refusal(403, "AccessDenied", "Not yours.");
-        Answer { body: zipped(&answer), ..answer }.with("content-encoding", "x-gzip")
+        Answer { body: gzip(&answer), ..answer }.with("content-encoding", "x-gzip")
     })
     .await;
     let e = refused.unwrap_err();

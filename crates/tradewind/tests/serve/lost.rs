@@ -1,16 +1,16 @@
-//! The end of the log is gone, and the index of a clean stop knows it.
+//! A lost end of the log, which the index of a clean shutdown proves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::Place;
+use super::TestDir;
 use super::support::s3::S3;
 use super::support::server::{Start, root_key, run};
 
-/// A store that served twice. The second time replaced `k`, made `new` and deleted `gone`.
-fn served_twice(place: &Place) -> Start {
-    let start = place.start();
+/// A store after two runs of the server. The second one replaced `k`, created `new` and deleted `gone`.
+fn served_twice(dir: &TestDir) -> Start {
+    let start = dir.start();
     for round in ["v1", "v2"] {
         let mut server = start.start().unwrap();
         let mut s3 = S3::new(server.endpoint, root_key());
@@ -36,7 +36,7 @@ fn last_log(data: &Path) -> PathBuf {
         .unwrap()
 }
 
-/// Path, length and time of the last change of everything below a directory.
+/// Path, length and modification time of everything below a directory.
 fn state(directory: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     let mut found = Vec::new();
     let mut waiting = vec![directory.to_owned()];
@@ -52,9 +52,9 @@ fn state(directory: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
 }
 
 #[test]
-fn lost_end_of_log_is_named_and_serve_waits_for_accept_loss() {
-    let place = Place::new();
-    let start = served_twice(&place);
+fn a_lost_log_end_is_reported_and_serve_requires_accept_loss() {
+    let dir = TestDir::new();
+    let start = served_twice(&dir);
     let data = start.data.to_str().unwrap();
     assert_eq!(run(&["store", "check", data]).status.code(), Some(0));
     let lost_file = last_log(&start.data);
@@ -63,9 +63,9 @@ fn lost_end_of_log_is_named_and_serve_waits_for_accept_loss() {
 
     for command in ["check", "stats"] {
         let before = state(&start.data);
-        let told = run(&["store", command, data]);
-        assert_eq!(told.status.code(), Some(1), "{told:?}");
-        let text = String::from_utf8_lossy(&told.stdout).into_owned();
+        let reported = run(&["store", command, data]);
+        assert_eq!(reported.status.code(), Some(1), "{reported:?}");
+        let text = String::from_utf8_lossy(&reported.stdout).into_owned();
         let segment = format!("segment {lost_number} is gone");
         let names = [
             &segment,
@@ -82,7 +82,7 @@ fn lost_end_of_log_is_named_and_serve_waits_for_accept_loss() {
         if command == "check" {
             assert_eq!((&json["sound"], &json["index"]["state"]), (&false.into(), &"good".into()), "{json}");
         }
-        assert_eq!(state(&start.data), before, "{command} changes nothing");
+        assert_eq!(state(&start.data), before, "{command} must not change anything");
     }
 
     for _ in 0..2 {
@@ -93,7 +93,7 @@ fn lost_end_of_log_is_named_and_serve_waits_for_accept_loss() {
     let kept = run(&["store", "reindex", data]);
     assert_eq!(kept.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&kept.stderr).contains("--accept-loss"), "{kept:?}");
-    assert_eq!(run(&["store", "check", data]).status.code(), Some(1), "the proof is still there");
+    assert_eq!(run(&["store", "check", data]).status.code(), Some(1), "the proof of the loss must persist");
 
     let mut accepting = start.clone();
     accepting.flags.push("--accept-loss".into());
@@ -108,18 +108,18 @@ fn lost_end_of_log_is_named_and_serve_waits_for_accept_loss() {
     assert!(warning.is_some_and(|line| line.contains("bucket/new")), "{logged}");
     assert!(server.terminate().unwrap().success());
 
-    let mut server = start.start().expect("what was accepted once is settled");
+    let mut server = start.start().expect("an accepted loss is not reported again");
     assert!(server.terminate().unwrap().success());
     assert_eq!(run(&["store", "check", data]).status.code(), Some(0));
 }
 
 #[test]
-fn check_without_an_index_says_what_it_cannot_exclude() {
-    let place = Place::new();
-    let start = served_twice(&place);
+fn check_without_an_index_reports_that_a_loss_is_possible() {
+    let dir = TestDir::new();
+    let start = served_twice(&dir);
     let data = start.data.to_str().unwrap();
     fs::remove_dir_all(start.data.join("index")).unwrap();
-    let temporary = place.directory.path().join("temporary");
+    let temporary = dir.directory.path().join("temporary");
     fs::create_dir(&temporary).unwrap();
     let checked = run(&["store", "check", data, "--temp-dir", temporary.to_str().unwrap()]);
     let text = String::from_utf8_lossy(&checked.stdout).into_owned();

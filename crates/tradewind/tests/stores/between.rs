@@ -1,19 +1,19 @@
-//! Copies between two servers: bytes and all that objects carry, trees, and what a sync does.
+//! Copies between two servers: bytes, metadata, trees, and sync.
 
 use super::support::s3::{Request, S3};
 use super::support::server::root_key;
 use super::{Scene, all_is_carried_between, all_is_done_with, content};
 
 #[test]
-fn a_named_service_does_everything() {
+fn named_service_supports_all_commands() {
     let scene = Scene::new();
     scene.caller.done(&["rb", "other://bucket"]);
     all_is_done_with(&scene.caller, "other");
-    assert!(scene.caller.done(&["ls"]).ends_with("  s3://bucket\n"), "the other one is left alone");
+    assert!(scene.caller.done(&["ls"]).ends_with("  s3://bucket\n"), "the other store is untouched");
 }
 
 #[test]
-fn trees_go_there_and_back() {
+fn trees_are_copied_in_both_directions() {
     let scene = Scene::new();
     all_is_carried_between(&scene.caller, "s3", "other");
     scene.caller.done(&["rm", "-r", "s3://bucket"]);
@@ -21,9 +21,9 @@ fn trees_go_there_and_back() {
     all_is_carried_between(&scene.caller, "other", "s3");
 }
 
-/// Whole, and in parts.
+/// In one request, and in parts.
 #[test]
-fn what_an_object_carries_goes_with_it() {
+fn copy_preserves_metadata() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let headers = [
@@ -65,7 +65,7 @@ fn what_an_object_carries_goes_with_it() {
     }
 }
 
-/// A checksum that somebody chose stays the one that both have.
+/// The copy keeps the checksum algorithm of the source.
 #[test]
 fn checksums_of_other_algorithms_are_compared() {
     let scene = Scene::new();
@@ -87,7 +87,7 @@ fn checksums_of_other_algorithms_are_compared() {
         caller.done(&["sync", "--checksum", "s3://bucket/d", "other://bucket/d"]);
         let copied = caller.known("other://bucket/d/k");
         assert_eq!(copied["checksums"][algorithm], value, "{copied}");
-        // A second later it would be written anew.
+        // Written again, it would have a later time.
         std::thread::sleep(std::time::Duration::from_millis(1100));
         caller.done(&["sync", "--checksum", "s3://bucket/d", "other://bucket/d"]);
         assert_eq!(caller.known("other://bucket/d/k"), copied);
@@ -95,7 +95,7 @@ fn checksums_of_other_algorithms_are_compared() {
 }
 
 #[test]
-fn little_memory_and_one_request_at_a_time_are_enough() {
+fn copy_works_with_little_memory_and_one_request() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let bytes = content(1, 16 << 20);
@@ -106,9 +106,9 @@ fn little_memory_and_one_request_at_a_time_are_enough() {
     assert!(caller.read("other://bucket/x") == bytes);
 }
 
-/// The same service by two names: what is copied would be found again.
+/// The same service with two names: copied objects would be listed as sources again.
 #[test]
-fn into_itself_nothing_is_copied() {
+fn copy_into_itself_is_rejected() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("a", "a");
@@ -117,7 +117,7 @@ fn into_itself_nothing_is_copied() {
     let flags = ["--endpoint-url", &endpoint];
     let twice = format!("[store.again]\ntype = \"s3\"\nendpoint = \"{endpoint}\"\n");
     caller.write("settings.toml", twice);
-    let why = "the destination and the source are within each other; choose prefixes apart";
+    let why = "the source and destination prefixes overlap; choose disjoint prefixes";
     caller.fails(&["cp", "-r", "s3://bucket", "again://bucket/d"], &[why]);
     caller.fails(&[&["sync", "again://bucket/d", "s3://bucket"], &flags[..]].concat(), &[why]);
     assert_eq!(caller.keys("again://bucket"), ["d/a"]);
@@ -126,7 +126,7 @@ fn into_itself_nothing_is_copied() {
 }
 
 #[test]
-fn what_is_said_before_anything_is_done() {
+fn dry_run_prints_what_would_be_done() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("a", "a");

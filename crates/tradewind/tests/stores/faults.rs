@@ -1,5 +1,5 @@
-//! Copies between two servers of which one answers wrongly, late or not at all: what may pass is tried again and costs
-//! its part; otherwise nothing is at the destination, no upload is left there, and one line says why.
+//! Copies between two servers, one of which fails. Transient errors are retried per part. After other errors, the
+//! destination has neither object nor upload, and one line says why.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use super::support::eventually;
 use super::support::scripted::{Answer, Reply, Request, Scripted};
 use super::{content, with_other};
 
-/// In four parts.
+/// A size of four parts.
 const LARGE: usize = (15 << 20) + 1000;
 const COPY: [&str; 5] = ["cp", "--chunk-size", "5MiB", "s3://bucket/x", "other://bucket/x"];
 
@@ -31,7 +31,7 @@ fn scene(
     (source, destination, caller)
 }
 
-/// A fault of the first so many requests of an operation.
+/// Applies a fault to the first `times` requests of an operation.
 fn first(
     operation: &'static str,
     times: usize,
@@ -50,14 +50,14 @@ fn slow_down(_: Answer) -> Reply {
     Reply::Answer(Answer::refusal(503, "SlowDown", "Please reduce your request rate."))
 }
 
-/// Nothing is at the destination, and nobody will find half of an upload there.
+/// The destination has no object, and every upload was aborted.
 fn is_untouched(destination: &Scripted) {
     assert_eq!(destination.object("x"), None);
     let (begun, aborted) = (destination.of("CreateMultipartUpload"), destination.of("AbortMultipartUpload"));
     assert_eq!(begun.len(), aborted.len(), "{:?}", destination.counts());
 }
 
-/// Nothing is at the destination but an upload that may go on, or nothing where none was begun.
+/// The destination has no object, and an upload that was started can be resumed.
 fn is_remembered(destination: &Scripted, caller: &Caller) {
     assert_eq!(destination.object("x"), None);
     assert_eq!(destination.of("AbortMultipartUpload").len(), 0, "{:?}", destination.counts());
@@ -66,7 +66,7 @@ fn is_remembered(destination: &Scripted, caller: &Caller) {
     assert!(uploads <= journals && journals <= destination.of("CreateMultipartUpload").len());
 }
 
-/// The copy fails with this one line, in which the destination is called `THERE`.
+/// The copy fails with this single line. `THERE` stands for the destination's address.
 fn tells(destination: &Scripted, caller: &Caller, said: &str) {
     let Ran { status, err, .. } = caller.run(&COPY);
     let err = err.replace(&destination.address.to_string(), "THERE");
@@ -79,7 +79,7 @@ fn fails(destination: &Scripted, caller: &Caller, said: &str) {
 }
 
 #[test]
-fn a_source_that_breaks_off_is_read_again() {
+fn interrupted_source_is_read_again() {
     for (size, gets, puts) in [(1000, 2, ("PutObject", 1)), (LARGE, 5, ("UploadPart", 4))] {
         let torn = |answer: Answer| Reply::Torn(answer, 600);
         let (source, destination, caller) = scene(size, first("GetObject", 1, torn), right);
@@ -91,12 +91,12 @@ fn a_source_that_breaks_off_is_read_again() {
 }
 
 #[test]
-fn a_source_that_always_breaks_off_is_given_up() {
+fn copy_fails_if_the_source_always_breaks_off() {
     for size in [1000, LARGE] {
         let (source, destination, caller) =
             scene(size, first("GetObject", 100, |a| Reply::Torn(a, 600)), right);
         let caller = caller.with("AWS_MAX_ATTEMPTS", "2");
-        let said = "x: reading the source failed: the store broke off in the middle of an answer";
+        let said = "x: reading the source failed: the connection closed in the middle of a response";
         tells(&destination, &caller, said);
         is_remembered(&destination, &caller);
         assert!(source.of("GetObject").len() <= 8, "{:?}", source.counts());
@@ -104,7 +104,7 @@ fn a_source_that_always_breaks_off_is_given_up() {
 }
 
 #[test]
-fn a_source_that_changes_meanwhile() {
+fn copy_fails_if_the_source_changes() {
     let changed = |request: &Request, answer: Answer| {
         if request.operation == "GetObject" && !request.header("range").starts_with("bytes=0-") {
             return Reply::Answer(Answer::refusal(412, "PreconditionFailed", "It did not hold."));
@@ -115,26 +115,26 @@ fn a_source_that_changes_meanwhile() {
     fails(&destination, &caller, "\"x\" changed while it was read");
     let gets = source.of("GetObject");
     assert!(gets.iter().all(|request| !request.header("if-match").is_empty()));
-    assert!(gets.len() <= 4, "it is not asked for again: {:?}", source.counts());
+    assert!(gets.len() <= 4, "it is not retried: {:?}", source.counts());
 }
 
 #[test]
-fn damage_on_the_way_is_found() {
+fn damage_in_transit_is_detected() {
     let (_source, destination, caller) =
         scene(1000, first("GetObject", 1, |a| Reply::Answer(a.damaged(500))), right);
     caller.done(&COPY);
     assert_eq!(destination.object("x").unwrap(), content(1, 1000), "it is read again");
-    // Which part it is in nobody knows.
+    // The checksum of the whole does not tell which part is damaged.
     let (_source, destination, caller) =
         scene(LARGE, first("GetObject", 1, |a| Reply::Answer(a.damaged(500))), right);
     let Ran { status, err, .. } = caller.run(&COPY);
-    assert!(err.starts_with("tradewind: x: what arrived has the checksum CRC64NVME:"), "{err}");
+    assert!(err.starts_with("tradewind: x: checksum mismatch: received CRC64NVME:"), "{err}");
     assert_eq!((status.code(), err.lines().count()), (Some(1), 1));
     is_untouched(&destination);
 }
 
 #[test]
-fn a_destination_that_is_busy_is_asked_again() {
+fn busy_destination_is_retried() {
     for (size, operation, all) in
         [(1000, "PutObject", 3), (1 << 20, "PutObject", 3), (LARGE, "UploadPart", 6)]
     {
@@ -155,7 +155,7 @@ fn is_complete(destination: &Scripted) {
 }
 
 #[test]
-fn a_destination_that_denies_is_told_of_and_not_asked_again() {
+fn access_denied_is_reported_and_not_retried() {
     for (size, operation, method) in [
         (1000, "PutObject", "PUT"),
         (1 << 20, "PutObject", "PUT"),
@@ -169,7 +169,7 @@ fn a_destination_that_denies_is_told_of_and_not_asked_again() {
             &caller,
             &format!("{method} s3://bucket/x on THERE: Access Denied (AccessDenied)"),
         );
-        // Keys may be good another time.
+        // Other credentials may succeed later, so the upload can be resumed.
         is_remembered(&destination, &caller);
         let asked = destination.of(operation).len();
         assert!(asked == 1 || operation == "UploadPart" && asked <= 4, "{:?}", destination.counts());
@@ -177,7 +177,7 @@ fn a_destination_that_denies_is_told_of_and_not_asked_again() {
 }
 
 #[test]
-fn what_is_not_there() {
+fn missing_source_fails_without_touching_the_destination() {
     let (source, destination, caller) = scene(1000, right, right);
     let ran = caller.run(&["cp", "s3://bucket/none", "other://bucket/x"]);
     let said = "tradewind: HEAD s3://bucket/none on HOST: there is no such object (404 Not Found)\n";
@@ -186,9 +186,9 @@ fn what_is_not_there() {
     assert_eq!(destination.seen().len(), 0);
 }
 
-/// One of many that fails does not keep the others back.
+/// A failure of one object does not affect the others.
 #[test]
-fn one_of_many() {
+fn failure_of_one_object_does_not_stop_the_others() {
     let denied = |request: &Request, answer: Answer| {
         if request.key == "b" && request.operation == "PutObject" {
             return Reply::Answer(Answer::refusal(403, "AccessDenied", "Access Denied"));
@@ -206,13 +206,13 @@ fn one_of_many() {
     }
 }
 
-/// Stopped or killed: what is at the destination is not copied again.
+/// After SIGTERM or SIGKILL, parts at the destination are not copied again.
 #[test]
-fn what_is_cut_off_goes_on_another_time() {
+fn interrupted_copy_resumes() {
     for signal in [Signal::TERM, Signal::KILL] {
         let is_held = Arc::new(AtomicBool::new(true));
         let holds = is_held.clone();
-        // The second part breaks off; the others come.
+        // The second part stalls; the others arrive.
         let held = move |request: &Request, answer: Answer| {
             if holds.load(Ordering::Relaxed) && request.header("range").starts_with("bytes=5242880-") {
                 return Reply::Held(answer, 1 << 20);
@@ -227,8 +227,8 @@ fn what_is_cut_off_goes_on_another_time() {
             let journal = std::fs::read_dir(&journals).ok()?.next()?.unwrap().path();
             Some(std::fs::read_to_string(journal).unwrap().lines().count())
         };
-        // Whose it is, what was begun, and three parts.
-        eventually("the other parts are remembered", || lines() == Some(5));
+        // A line each for the owner and the upload, and three parts.
+        eventually("the other parts are recorded", || lines() == Some(5));
         running.signal(signal);
         let ended = running.end();
         assert!(!ended.status.success(), "{}", ended.err);
@@ -239,16 +239,16 @@ fn what_is_cut_off_goes_on_another_time() {
         assert!(destination.object("x").unwrap() == content(1, LARGE));
         assert_eq!(destination.of("UploadPart").len(), 4, "{:?}", destination.counts());
         assert_eq!(destination.of("CreateMultipartUpload").len(), 1);
-        assert_eq!(std::fs::read_dir(&journals).unwrap().count(), 0, "nothing is remembered");
+        assert_eq!(std::fs::read_dir(&journals).unwrap().count(), 0, "the journal is removed");
     }
 }
 
-/// Within one store nothing comes through here.
+/// A copy within one store is server-side.
 #[test]
-fn within_a_store_the_store_copies() {
+fn copy_within_a_store_is_server_side() {
     let (source, destination, caller) = scene(1000, right, right);
     let ran = caller.run(&["cp", "s3://bucket/x", "s3://bucket/y"]);
-    // This server knows of no copies.
+    // The scripted server does not implement copies.
     assert!(ran.err.contains("(NotImplemented)"), "{}", ran.err);
     assert_eq!(source.of("CopyObject").len(), 1);
     assert!(source.of("GetObject").is_empty() && destination.seen().is_empty());

@@ -1,12 +1,12 @@
-//! Swift as a store of the commands where a real Keystone says who may do what, set up as python-swiftclient's users
-//! set it up. Where one of the two is not installed the test says so and passes.
+//! Swift with a real Keystone as a store of the commands, configured as for python-swiftclient. If one of the two is
+//! not installed, the test prints that and passes.
 
 use super::all_is_done_with;
 use super::support::caller::Caller;
 use super::support::swift::Laboratory;
 use super::swift::nobody;
 
-/// A caller with the variables of porter, and the URL that they name.
+/// A caller with the variables of the user porter.
 fn porter(laboratory: &Laboratory) -> Caller {
     let variables = [
         ("OS_USERNAME", "porter"),
@@ -21,15 +21,15 @@ fn porter(laboratory: &Laboratory) -> Caller {
 }
 
 #[test]
-fn who_keystone_lets_and_who_it_does_not() {
-    let name = "who_keystone_lets_and_who_it_does_not";
+fn keystone_credentials_are_accepted_or_rejected() {
+    let name = "keystone_credentials_are_accepted_or_rejected";
     let Some(laboratory) = Laboratory::with_keystone(name, &[]) else { return };
     all_is_done_with(&porter(&laboratory), "swift");
-    others_that_are_let(&laboratory);
-    others_that_are_not(&laboratory);
+    check_accepted_credentials(&laboratory);
+    check_rejected_credentials(&laboratory);
 }
 
-fn others_that_are_let(laboratory: &Laboratory) {
+fn check_accepted_credentials(laboratory: &Laboratory) {
     let user = porter(laboratory);
     user.write("a", "a");
     user.done(&["mb", "swift://bucket"]);
@@ -41,20 +41,20 @@ fn others_that_are_let(laboratory: &Laboratory) {
         .with("OS_APPLICATION_CREDENTIAL_SECRET", &said("CREDENTIAL_SECRET"))
         .with("OS_REGION_NAME", "harbour");
     assert_eq!(credential.read("swift://bucket/a"), b"a");
-    // The region may be the settings'.
+    // The region may come from the settings.
     let cloud = "[store.cloud]\ntype = \"swift\"\nregion = \"harbour\"\n";
     let settled = porter(laboratory).with("OS_REGION_NAME", "").configured(cloud);
     assert_eq!(settled.read("cloud://bucket/a"), b"a");
 }
 
-fn others_that_are_not(laboratory: &Laboratory) {
+fn check_rejected_credentials(laboratory: &Laboratory) {
     let url = laboratory.said("OS_AUTH_URL");
     let swift = laboratory.said("ACCOUNT_URL").split('/').nth(2).unwrap().to_owned();
-    // It tells nobody which of these it was.
+    // Keystone does not say which of these was wrong.
     let refused = |user: &str, project: &str| {
         let check = "check the user, the password, the project and their domains, and that the user has a role in \
                      the project";
-        format!("Keystone at {url} refuses {user} for {project} (401 Unauthorized); {check}")
+        format!("Keystone at {url} rejects {user} for {project} (401 Unauthorized); {check}")
     };
     let role = "neither the user's roles nor an access list of the container allows it";
     let cases = [
@@ -62,7 +62,7 @@ fn others_that_are_not(laboratory: &Laboratory) {
         ("OS_USERNAME", "nobody", refused("yard/nobody", "yard/cargo")),
         ("OS_PROJECT_NAME", "nowhere", refused("yard/porter", "yard/nowhere")),
         ("OS_USER_DOMAIN_NAME", "nowhere", refused("nowhere/porter", "yard/cargo")),
-        // Without a role in the project, and with one that counts for nothing with Swift.
+        // Without a role in the project, and with one that Swift ignores.
         ("OS_USERNAME", "stranger", refused("yard/stranger", "yard/cargo")),
         (
             "OS_USERNAME",
@@ -72,7 +72,8 @@ fn others_that_are_not(laboratory: &Laboratory) {
         (
             "OS_REGION_NAME",
             "sea",
-            "Keystone knows no public object store in region \"sea\", only in elsewhere, harbour".to_owned(),
+            "Keystone's catalog has no public object store in region \"sea\", only in elsewhere, harbour"
+                .to_owned(),
         ),
     ];
     for (name, value, expected) in cases {

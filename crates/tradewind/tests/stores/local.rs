@@ -1,4 +1,4 @@
-//! A directory that no server has open, as a store of the commands.
+//! A local directory, not opened by a server, as a store of the commands.
 
 use super::support::caller::Caller;
 use super::support::server::Start;
@@ -7,34 +7,34 @@ use super::{all_is_carried_between, all_is_done_with, content};
 const TWO: &str =
     "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.spare]\ntype = \"local\"\npath = \"spare\"\n";
 
-/// Nobody answers S3.
+/// A caller with two local stores and no S3 server.
 fn caller() -> Caller {
     Caller::new("127.0.0.1:1".parse().unwrap()).configured(TWO)
 }
 
 #[test]
-fn a_directory_does_everything() {
+fn directory_supports_all_commands() {
     let caller = caller();
     all_is_done_with(&caller, "disk");
     let checked = caller.done(&["store", "check", "disk"]);
     assert!(checked.ends_with("all sound\n"), "{checked}");
 }
 
-/// Both hold on to what is between them.
+/// Both stores keep references to the bytes in transit.
 #[test]
-fn between_two_directories() {
+fn copies_between_two_directories() {
     let caller = caller();
     caller.done(&["mb", "disk://bucket"]);
     caller.done(&["mb", "spare://bucket"]);
     all_is_carried_between(&caller, "disk", "spare");
-    // Sizes around those of pieces and extents, whole and many at a time.
+    // Sizes around those of buffers and extents, concurrently.
     for size in [127, 128, 129, 255, 256, 257, 640, 1023, 1024, 1025, 1400, 2048, 2500, 5000, 9000] {
         caller.write(format!("sizes/{size}"), content(size, usize::try_from(size).unwrap() * 1024 + 13));
     }
     caller.done(&["cp", "-r", "sizes", "disk://bucket/sizes"]);
     caller.done(&["cp", "-r", "disk://bucket/sizes", "spare://bucket/sizes", "--max-memory", "4MiB"]);
     caller.done(&["cp", "-r", "spare://bucket/sizes", "back"]);
-    // Parts that begin in the middle of pieces: what one holds is of two pieces of the other.
+    // Parts that begin in the middle of a buffer, so that a buffer of one store spans two of the other.
     let large = content(1, 17_000_000);
     caller.write("large", &large);
     caller.done(&["cp", "large", "disk://bucket/large", "--chunk-size", "5300003B"]);
@@ -47,7 +47,7 @@ fn between_two_directories() {
 }
 
 #[test]
-fn to_a_server_and_from_one() {
+fn copies_between_a_directory_and_a_server() {
     let data = tempfile::tempdir().unwrap();
     let server = Start::new(&data.path().join("data"), &data.path().join("log")).start().unwrap();
     let caller = Caller::new(server.endpoint).configured(TWO);
@@ -60,11 +60,11 @@ fn to_a_server_and_from_one() {
 }
 
 #[test]
-fn one_that_is_not_there_or_is_in_use() {
+fn missing_or_locked_directory_fails() {
     let data = tempfile::tempdir().unwrap();
     let caller = caller();
     let missing = format!(
-        "there is no store in {}; make one with tradewind mb disk://BUCKET",
+        "there is no store in {}; create one with tradewind mb disk://BUCKET",
         caller.path("disk").display()
     );
     for command in
@@ -86,7 +86,7 @@ fn one_that_is_not_there_or_is_in_use() {
     assert_eq!(caller.read("disk://bucket/settings.toml"), TWO.as_bytes());
 }
 
-/// No command goes on without what its index proves to be lost.
+/// No command opens a store whose index proves a loss.
 #[test]
 fn commands_refuse_a_store_that_lost_the_end_of_its_log() {
     let caller = caller();

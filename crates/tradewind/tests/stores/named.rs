@@ -1,11 +1,11 @@
-//! What names mean, and what is said where one means nothing.
+//! Store names, and the errors for names and settings that are invalid.
 
 use super::Scene;
 use super::support::caller::Caller;
 use super::support::server::run;
 
 #[test]
-fn a_store_of_the_settings_may_be_what_s3_is() {
+fn settings_may_redefine_s3() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("a", "a");
@@ -13,19 +13,19 @@ fn a_store_of_the_settings_may_be_what_s3_is() {
     caller.done(&["cp", "a", "other://bucket/other"]);
     let other = format!("http://{}", scene.other.endpoint);
     caller.write("settings.toml", format!("[store.s3]\ntype = \"s3\"\nendpoint = \"{other}\"\n"));
-    assert_eq!(caller.keys("s3://bucket"), ["other"], "the settings go before AWS_ENDPOINT_URL_S3");
+    assert_eq!(caller.keys("s3://bucket"), ["other"], "the settings override AWS_ENDPOINT_URL_S3");
     let one = format!("http://{}", scene.one.endpoint);
     let listed = caller.done(&["ls", "s3://bucket", "--endpoint-url", &one]);
-    assert!(listed.ends_with("one\n"), "a flag goes before the settings: {listed}");
+    assert!(listed.ends_with("one\n"), "a flag overrides the settings: {listed}");
     let path = caller.path("settings.toml");
     let caller = Caller::new(scene.one.endpoint);
-    assert_eq!(caller.keys("s3://bucket"), ["one"], "without settings it is what it always was");
+    assert_eq!(caller.keys("s3://bucket"), ["one"], "without settings the environment counts");
     let listed = caller.done(&["ls", "s3://bucket", "--config", path.to_str().unwrap()]);
     assert!(listed.ends_with("other\n"), "{listed}");
 }
 
 #[test]
-fn each_store_has_its_own_keys() {
+fn each_store_uses_its_own_credentials() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("a", "a");
@@ -47,7 +47,7 @@ fn each_store_has_its_own_keys() {
     assert!(ran.err.contains("(InvalidAccessKeyId)") && ran.err.lines().count() == 1, "{}", ran.err);
 }
 
-/// How a command line ends that cannot be meant: with 2, and one line.
+/// An invalid command line fails with status 2 and one line.
 fn refused(caller: &Caller, arguments: &[&str], said: &str) {
     let ran = caller.run(arguments);
     assert_eq!(ran.err, format!("tradewind: {said}\n"), "{arguments:?}");
@@ -55,14 +55,14 @@ fn refused(caller: &Caller, arguments: &[&str], said: &str) {
 }
 
 #[test]
-fn names_that_mean_nothing() {
+fn unknown_names_and_unused_flags_are_rejected() {
     let nobody = || Caller::new("127.0.0.1:1".parse().unwrap());
     let plain = nobody();
     plain.write("x", "x");
     let said = |name: &str, others: &str| {
         format!(
-            "there is no store {name:?}; places begin with {others}, or are paths, and a [store.{name}] in the settings \
-             file (--config) would be one"
+            "there is no store {name:?}; locations begin with {others}, or are paths; to add this store, define \
+             [store.{name}] in the settings file (--config)"
         )
     };
     refused(&plain, &["ls", "gs://bucket"], &said("gs", "s3:// or swift://"));
@@ -83,24 +83,25 @@ fn names_that_mean_nothing() {
     assert!(!caller.path("disk").exists() && !caller.path("there").exists());
     for (flag, value) in [("--endpoint-url", Some("http://127.0.0.1:1")), ("--no-sign-request", None)] {
         let command: Vec<&str> = ["ls", "disk://bucket", flag].into_iter().chain(value).collect();
-        let said = format!("{flag} is about s3://, and nothing here is there; disk:// is set up elsewhere");
+        let said = format!("{flag} applies only to s3://, but the location is in disk://; remove the flag");
         refused(&caller, &command, &said);
     }
 }
 
 #[test]
-fn settings_that_cannot_be_meant() {
+fn invalid_settings_are_rejected() {
     let nobody = || Caller::new("127.0.0.1:1".parse().unwrap());
     let caller = nobody().configured("[store.swift]\ntype = \"local\"\npath = \"p\"\n");
     let at = caller.path("settings.toml");
     let at = at.display();
-    let said = "swift:// would be the store \"swift\" here, which is of type \"local\"; give it another name";
+    let said =
+        "swift:// is reserved for stores of type \"swift\", but this store is of type \"local\"; rename it";
     caller.fails(&["ls", "swift://"], &[&format!("{at}:1: {said}")]);
 
     caller.write("settings.toml", "[store.west]\ntype = \"nfs\"\n");
     let ran = caller.run(&["ls", "west://"]);
     let wrong = format!(
-        "tradewind: the settings are wrong:\n  {at}:2: unknown type of store \"nfs\"; use \"local\", \"s3\" or \"swift\"\n"
+        "tradewind: the settings are wrong:\n  {at}:2: unknown store type \"nfs\"; use \"local\", \"s3\" or \"swift\"\n"
     );
     assert_eq!((ran.err, ran.status.code()), (wrong, Some(2)));
     let ran = caller.run(&["ls", "west://", "--config", "absent.toml"]);
@@ -109,7 +110,7 @@ fn settings_that_cannot_be_meant() {
 }
 
 #[test]
-fn a_server_is_told_which_of_several_it_serves() {
+fn serve_needs_a_choice_among_several_stores() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("settings.toml");
     let two = "[store.a]\ntype = \"local\"\npath = \"a\"\n[store.b]\ntype = \"local\"\npath = \"b\"\n";
@@ -117,7 +118,7 @@ fn a_server_is_told_which_of_several_it_serves() {
     let ended = run(&["serve", "--config", path.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
     let said = String::from_utf8(ended.stderr).unwrap();
     assert_eq!(ended.status.code(), Some(2));
-    assert!(said.contains(":4: there are several stores, of which one can be served so far"), "{said}");
+    assert!(said.contains(":4: several stores are configured; choose the one to serve"), "{said}");
     std::fs::write(&path, format!("{two}[server]\nstore = \"b\"\n")).unwrap();
     let start = super::Start::new(&directory.path().join("data"), &directory.path().join("log"));
     let server = start.flag("--config", path.as_os_str()).start().unwrap();

@@ -1,4 +1,4 @@
-//! Swift as a store of the commands and behind the server. Where it is not installed the tests say so and pass.
+//! Swift as a store of the commands and behind the server. If it is not installed, the tests print that and pass.
 
 use super::support::caller::Caller;
 use super::support::s3::{Request, S3};
@@ -10,21 +10,21 @@ pub fn nobody() -> Caller {
     Caller::new("127.0.0.1:1".parse().unwrap())
 }
 
-/// Who has set up Swift as its users do.
+/// Adds the variables for Swift's v1 authentication to a caller.
 fn user_of(laboratory: &Laboratory, caller: Caller) -> Caller {
     let said = |name: &str| laboratory.said(name);
     caller.with("ST_AUTH", &said("AUTH_URL")).with("ST_USER", &said("USER")).with("ST_KEY", &said("KEY"))
 }
 
 #[test]
-fn a_cloud_does_everything() {
-    let Some(laboratory) = Laboratory::open("a_cloud_does_everything") else { return };
+fn swift_supports_all_commands() {
+    let Some(laboratory) = Laboratory::open("swift_supports_all_commands") else { return };
     all_is_done_with(&user_of(&laboratory, nobody()), "swift");
 }
 
 #[test]
-fn between_a_server_and_a_cloud() {
-    let Some(laboratory) = Laboratory::open("between_a_server_and_a_cloud") else { return };
+fn copies_between_a_server_and_swift() {
+    let Some(laboratory) = Laboratory::open("copies_between_a_server_and_swift") else { return };
     let data = tempfile::tempdir().unwrap();
     let server = Start::new(&data.path().join("data"), &data.path().join("log")).start().unwrap();
     let caller = user_of(&laboratory, Caller::new(server.endpoint));
@@ -35,7 +35,7 @@ fn between_a_server_and_a_cloud() {
     caller.done(&["rm", "-r", "swift://bucket"]);
     all_is_carried_between(&caller, "swift", "s3");
 
-    // More than Swift has headers for: it lies apart, and is asked for while the object's answer is held.
+    // More metadata than fits into Swift's headers: it is a separate object, read while the object's response is held.
     let long = "x".repeat(1500);
     let headers = vec![
         ("x-amz-meta-long", long.clone()),
@@ -62,11 +62,11 @@ fn between_a_server_and_a_cloud() {
 }
 
 #[test]
-fn a_server_in_front_of_a_cloud() {
-    let Some(laboratory) = Laboratory::open("a_server_in_front_of_a_cloud") else { return };
+fn server_in_front_of_swift_supports_all_commands() {
+    let Some(laboratory) = Laboratory::open("server_in_front_of_swift_supports_all_commands") else { return };
     let data = tempfile::tempdir().unwrap();
     let settings = data.path().join("settings.toml");
-    // A password in the environment, and all the rest in a file.
+    // The key in the environment, everything else in a file.
     let openrc =
         format!("export ST_AUTH={}\nST_USER='{}'\n", laboratory.said("AUTH_URL"), laboratory.said("USER"));
     std::fs::write(data.path().join("cloud.rc"), openrc).unwrap();
@@ -76,20 +76,20 @@ fn a_server_in_front_of_a_cloud() {
     let mut server = start.flag("--config", settings.as_os_str()).start().unwrap();
     let caller = user_of(&laboratory, Caller::new(server.endpoint));
     all_is_done_with(&caller, "s3");
-    // What one writes the other reads.
+    // Objects written through the server are visible directly, and vice versa.
     caller.done(&["mb", "s3://bucket"]);
     caller.write("a", "through the server");
     caller.done(&["cp", "a", "s3://bucket/a"]);
     assert_eq!(caller.read("swift://bucket/a"), b"through the server");
-    // One service, by two names and in two ways: neither knows of the other, and both are right.
+    // A copy between two names of the same service.
     caller.done(&["cp", "-r", "swift://bucket", "s3://bucket/copy"]);
     assert_eq!(caller.read("swift://bucket/copy/a"), b"through the server");
     assert!(server.terminate().unwrap().success());
 }
 
 #[test]
-fn what_is_missing_is_named() {
-    let nothing = "nothing says where Swift is; set ST_AUTH, ST_USER and ST_KEY, or for Keystone OS_AUTH_URL, \
+fn missing_variables_are_named() {
+    let nothing = "Swift is not configured; set ST_AUTH, ST_USER and ST_KEY, or for Keystone OS_AUTH_URL, \
                    OS_USERNAME, OS_PASSWORD and OS_PROJECT_NAME";
     nobody().fails(&["ls", "swift://"], &[&format!("swift://: {nothing}")]);
     nobody().fails(&["cp", "x", "swift://bucket/x"], &[&format!("swift://: {nothing}")]);
@@ -119,8 +119,8 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn who_may_not() {
-    let Some(laboratory) = Laboratory::open("who_may_not") else { return };
+fn rejected_credentials_and_missing_buckets_fail() {
+    let Some(laboratory) = Laboratory::open("rejected_credentials_and_missing_buckets_fail") else { return };
     let wrong = user_of(&laboratory, nobody()).with("ST_KEY", "guessed");
     let ran = wrong.run(&["ls", "swift://"]);
     let host = laboratory.said("AUTH_URL").split('/').nth(2).unwrap().to_owned();

@@ -1,5 +1,5 @@
-//! Somebody who calls the commands that speak with a store: in a directory of their own, with keys in their
-//! environment and nothing else that could set something.
+//! A runner of commands that access a store: in a temporary directory, with keys in the environment and no other
+//! configuration.
 
 use std::io::{Read, Write as _};
 use std::net::SocketAddr;
@@ -13,31 +13,31 @@ use serde_json::Value as Json;
 
 use super::server::{root_key, tradewind};
 
-/// A command that takes longer is stopped: the test has failed.
-const PATIENCE: Duration = Duration::from_secs(40);
-/// More than any command of the tests prints. What prints more is cut off, and notices.
-const MOST_PRINTED: u64 = 96 << 20;
+/// Timeout of a command.
+const TIMEOUT: Duration = Duration::from_secs(40);
+/// The maximum output of a command; its pipe is closed after that.
+const MAX_OUTPUT_BYTES: u64 = 96 << 20;
 
-/// Who calls.
+/// A runner of commands.
 #[derive(Debug)]
 pub struct Caller {
     directory: tempfile::TempDir,
     endpoint: SocketAddr,
-    /// Variables of their commands.
+    /// Environment variables of the commands.
     pub environment: Vec<(String, String)>,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub status: ExitStatus,
     pub out: Vec<u8>,
-    /// What it complained of, where the store's address is written as `HOST`.
+    /// Its standard error, with the store's address replaced by `HOST`.
     pub err: String,
 }
 
 impl Caller {
-    /// Calls the store at an address with the tests' root key.
+    /// A runner for the store at an address, with the tests' root key.
     pub fn new(endpoint: SocketAddr) -> Self {
         let root = root_key();
         let environment = [
@@ -50,21 +50,21 @@ impl Caller {
         Self { directory: tempfile::tempdir().unwrap(), endpoint, environment }
     }
 
-    /// The same with a variable set.
+    /// Sets an environment variable.
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.environment.retain(|(known, _)| known != name);
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The same with settings.
+    /// Sets the settings file.
     pub fn configured(self, settings: &str) -> Self {
         self.write("settings.toml", settings);
         let path = self.path("settings.toml");
         self.with("TRADEWIND_CONFIG", path.to_str().unwrap())
     }
 
-    /// Where the store is that they call.
+    /// The address of the store.
     pub const fn endpoint(&self) -> SocketAddr {
         self.endpoint
     }
@@ -78,7 +78,7 @@ impl Caller {
         self.root().join(name)
     }
 
-    /// Writes a file, with the directories above it.
+    /// Writes a file and creates its parent directories.
     pub fn write(&self, name: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -90,46 +90,46 @@ impl Caller {
         self.begin(arguments).end()
     }
 
-    /// Runs a command that must succeed and complain of nothing; answers what it printed.
+    /// Runs a command that must succeed without output on standard error. Returns its standard output.
     pub fn done(&self, arguments: &[&str]) -> String {
         let ran = self.run(arguments);
         assert!(ran.status.success() && ran.err.is_empty(), "{arguments:?}: {ran:?}");
         String::from_utf8(ran.out).unwrap()
     }
 
-    /// Runs a command that must fail, and complain of just this.
+    /// Runs a command that must fail with exactly these errors.
     pub fn fails(&self, arguments: &[&str], complaints: &[&str]) {
         let ran = self.run(arguments);
-        let said: Vec<&str> = ran.err.lines().collect();
+        let errors: Vec<&str> = ran.err.lines().collect();
         let complaints: Vec<String> = complaints.iter().map(|line| format!("tradewind: {line}")).collect();
-        assert_eq!(said, complaints, "{arguments:?}");
+        assert_eq!(errors, complaints, "{arguments:?}");
         assert_eq!(ran.status.code(), Some(1), "{arguments:?}");
     }
 
-    /// What a store knows of an object.
-    pub fn known(&self, place: &str) -> Json {
-        serde_json::from_str(&self.done(&["stat", "--json", place])).unwrap()
+    /// The metadata of an object, from `stat`.
+    pub fn known(&self, location: &str) -> Json {
+        serde_json::from_str(&self.done(&["stat", "--json", location])).unwrap()
     }
 
-    /// What an object holds.
-    pub fn read(&self, place: &str) -> Vec<u8> {
-        let ran = self.run(&["cat", place]);
-        assert!(ran.status.success() && ran.err.is_empty(), "{place}: {}", ran.err);
+    /// The bytes of an object.
+    pub fn read(&self, location: &str) -> Vec<u8> {
+        let ran = self.run(&["cat", location]);
+        assert!(ran.status.success() && ran.err.is_empty(), "{location}: {}", ran.err);
         ran.out
     }
 
-    /// The keys below a place, in the order in which they are listed.
-    pub fn keys(&self, place: &str) -> Vec<String> {
-        self.sizes(place).into_iter().map(|(key, _)| key).collect()
+    /// The keys below a location, in listing order.
+    pub fn keys(&self, location: &str) -> Vec<String> {
+        self.sizes(location).into_iter().map(|(key, _)| key).collect()
     }
 
-    /// The same with the sizes of their objects.
-    pub fn sizes(&self, place: &str) -> Vec<(String, u64)> {
+    /// The keys and sizes of the objects below a location, in listing order.
+    pub fn sizes(&self, location: &str) -> Vec<(String, u64)> {
         let read = |line: &str| {
             let line: Json = serde_json::from_str(line).unwrap();
             (line["key"].as_str().unwrap().to_owned(), line["size"].as_u64().unwrap())
         };
-        self.done(&["ls", "-r", "--json", place]).lines().map(read).collect()
+        self.done(&["ls", "-r", "--json", location]).lines().map(read).collect()
     }
 
     /// Starts a command.
@@ -139,24 +139,24 @@ impl Caller {
         running
     }
 
-    /// Starts a command whose output nobody reads.
+    /// Starts a command without reading its output.
     pub fn begin_unread(&self, arguments: &[&str]) -> Running {
         let mut command = tradewind();
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            let is_set_up = ["AWS_", "OS_", "ST_"].iter().any(|prefix| text.starts_with(prefix));
-            if is_set_up || text == "SSL_CERT_FILE" {
+            let is_configuration = ["AWS_", "OS_", "ST_"].iter().any(|prefix| text.starts_with(prefix));
+            if is_configuration || text == "SSL_CERT_FILE" {
                 command.env_remove(name);
             }
         }
-        // There is no such directory, and so no ~/.aws.
+        // The directory does not exist, so there is no ~/.aws.
         command.env("HOME", self.path("home")).envs(self.environment.iter().cloned());
         command.args(arguments).current_dir(self.root());
         Running::new(command, self.endpoint)
     }
 }
 
-/// A command under way; dropping it kills it.
+/// A running command; dropping it kills it.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -173,16 +173,16 @@ impl Running {
         let mut child = command.spawn().unwrap();
         let err = Some(collect(child.stderr.take().unwrap()));
         let stdin = child.stdin.take();
-        Self { child, stdin, out: None, err, endpoint, deadline: Instant::now() + PATIENCE }
+        Self { child, stdin, out: None, err, endpoint, deadline: Instant::now() + TIMEOUT }
     }
 
-    /// Gives it something to read, and the end of it.
+    /// Writes to its standard input and closes it.
     pub fn feed(mut self, bytes: &[u8]) -> Self {
         self.stdin.take().unwrap().write_all(bytes).unwrap();
         self
     }
 
-    /// Its output, of one that nobody reads.
+    /// Takes its standard output, if it was started by [`Caller::begin_unread`].
     pub fn take_out(&mut self) -> std::process::ChildStdout {
         self.child.stdout.take().unwrap()
     }
@@ -191,7 +191,7 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits until it ends and returns its result.
     pub fn end(mut self) -> Ran {
         drop(self.stdin.take());
         let status = self.wait();
@@ -214,7 +214,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended, or the test has failed and says more than this could.
+        // Ignored: it has ended, or the test has failed already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -223,7 +223,7 @@ impl Drop for Running {
 fn collect(from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut all = Vec::new();
-        from.take(MOST_PRINTED).read_to_end(&mut all).unwrap();
+        from.take(MAX_OUTPUT_BYTES).read_to_end(&mut all).unwrap();
         all
     })
 }

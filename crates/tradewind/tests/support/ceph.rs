@@ -1,4 +1,4 @@
-//! A Ceph cluster with radosgw on loopback, as `tests/labs/ceph.sh` brings it up, for the time of a test.
+//! A Ceph cluster with radosgw on loopback, started by `tests/labs/ceph.sh` for one test.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use std::process::{Command, Output};
 use super::sign::Credentials;
 use super::skip;
 
-/// The domain below which buckets answer as hosts.
+/// The domain for virtual-hosted buckets.
 pub const DOMAIN: &str = "localhost";
 
-/// The cluster. Dropping it ends it.
+/// A running cluster; dropping it stops it.
 #[derive(Debug)]
 pub struct Ceph {
     directory: tempfile::TempDir,
@@ -20,7 +20,7 @@ pub struct Ceph {
 }
 
 impl Ceph {
-    /// `None`, with a word why, where Ceph is not installed.
+    /// Starts a cluster; `None`, with the reason reported, if Ceph is not installed.
     pub fn start(test: &str) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let output = script("up", directory.path());
@@ -30,9 +30,10 @@ impl Ceph {
         }
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).unwrap();
-        let said: HashMap<&str, &str> = text.lines().filter_map(|line| line.split_once('=')).collect();
-        let address = said["ENDPOINT"].strip_prefix("http://").unwrap().parse().unwrap();
-        let key = Credentials { id: said["ACCESS_KEY"].to_owned(), secret: said["SECRET_KEY"].to_owned() };
+        let settings: HashMap<&str, &str> = text.lines().filter_map(|line| line.split_once('=')).collect();
+        let address = settings["ENDPOINT"].strip_prefix("http://").unwrap().parse().unwrap();
+        let key =
+            Credentials { id: settings["ACCESS_KEY"].to_owned(), secret: settings["SECRET_KEY"].to_owned() };
         Some(Self { directory, address, key })
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes that are known by a number: what is read back is compared with what the number makes.
+//! Content that is generated from a number, so that bytes read back can be compared.
 
 use super::random::Random;
 
@@ -9,7 +9,7 @@ pub struct Content {
     pub size: usize,
 }
 
-/// So many bytes that are this number's.
+/// The first `size` bytes of the content with this number.
 pub fn content(id: u64, size: usize) -> Vec<u8> {
     Content { id, size }.bytes()
 }

@@ -1,4 +1,4 @@
-//! Small file systems, for what becomes of those who fill them.
+//! Small file systems, for tests of full disks.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,40 +7,40 @@ use std::process::Command;
 use super::caller::Caller;
 use super::skip;
 
-/// A small file system in the caller's directory, gone when dropped.
+/// A small file system in the caller's directory, unmounted when dropped.
 pub struct Disk(PathBuf);
 
 impl Disk {
-    /// In memory.
+    /// A file system in memory.
     pub fn tmpfs(caller: &Caller, mebibytes: u32) -> Option<Self> {
         Self::mount(caller, &["-t", "tmpfs", "-o", &format!("size={mebibytes}m"), "tmpfs"])
     }
 
-    /// In a file.
+    /// An ext4 in a file.
     pub fn ext4(caller: &Caller, mebibytes: u64) -> Option<Self> {
         let image = caller.path("image");
         fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
         match Command::new("mkfs.ext4").arg("-q").arg(&image).output() {
-            Ok(made) if made.status.success() => {
+            Ok(output) if output.status.success() => {
                 Self::mount(caller, &["-o", "loop", image.to_str().unwrap()])
             }
-            made => {
-                skip("disk", &format!("no ext4 can be made: {made:?}"));
+            failed => {
+                skip("disk", &format!("cannot create an ext4: {failed:?}"));
                 None
             }
         }
     }
 
-    /// `None`, with a line that says why, where nothing can be mounted.
+    /// Mounts a file system; `None`, with the reason reported, if it cannot be mounted.
     pub fn mount(caller: &Caller, what: &[&str]) -> Option<Self> {
-        let place = caller.path("disk");
-        fs::create_dir(&place).unwrap();
-        let why = match Command::new("mount").args(what).arg(&place).output() {
-            Ok(output) if output.status.success() => return Some(Self(place)),
+        let path = caller.path("disk");
+        fs::create_dir(&path).unwrap();
+        let why = match Command::new("mount").args(what).arg(&path).output() {
+            Ok(output) if output.status.success() => return Some(Self(path)),
             Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
             Err(e) => e.to_string(),
         };
-        skip("disk", &format!("{what:?} cannot be mounted: {why}"));
+        skip("disk", &format!("cannot mount {what:?}: {why}"));
         None
     }
 }

@@ -1,23 +1,24 @@
-//! What must be there: for every key the writes that were sent and which of them were acknowledged.
+//! A model of the state that the server must have: for every key, the writes that were sent and whether they were
+//! acknowledged.
 //!
-//! Each write has the tick at which it was sent and, once its answer has come, the tick of that. A value
-//! may be seen unless some acknowledged write lies wholly behind it: began after the write that made the
-//! value was acknowledged, and was acknowledged before the look began. A write without an answer may have
-//! happened or not, but after a restart it is settled by what is seen.
+//! Each write has the tick at which it was sent and, if any, the tick of its response. A read may return a value unless
+//! an acknowledged write supersedes it: one that was sent after the value's write was acknowledged, and acknowledged
+//! before the read began. A write without a response may have happened or not; after a restart, the observed value
+//! decides.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::content::Content;
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value {
     Absent,
     Present(Content),
 }
 
-/// Names a write within a key's history.
+/// Identifies a write in a key's history.
 #[derive(Debug, Clone)]
 pub struct Ticket {
     key: String,
@@ -31,7 +32,7 @@ struct Write {
     acknowledged: Option<u64>,
 }
 
-/// A part that was acknowledged.
+/// An acknowledged part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     pub number: u32,
@@ -39,22 +40,22 @@ pub struct Part {
     pub etag: String,
 }
 
-/// A multipart upload that was begun and not finished.
+/// An unfinished multipart upload.
 #[derive(Debug, Clone)]
 pub struct Upload {
     pub key: String,
     pub id: String,
     pub content: Content,
     pub parts: Vec<Part>,
-    /// Its completion was sent, and nobody knows what became of it.
+    /// Its completion was sent, and the outcome is unknown.
     pub is_completing: bool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ModelState {
     tick: u64,
     keys: BTreeMap<String, Vec<Write>>,
-    /// Waiting for a worker to go on with them.
+    /// Uploads waiting for a worker to resume them.
     uploads: Vec<Upload>,
     acknowledged: u64,
     acknowledged_bytes: u64,
@@ -63,9 +64,9 @@ struct State {
 
 /// Shared by all workers.
 #[derive(Debug, Default)]
-pub struct Model(Mutex<State>);
+pub struct Model(Mutex<ModelState>);
 
-impl State {
+impl ModelState {
     fn next_tick(&mut self) -> u64 {
         self.tick += 1;
         self.tick
@@ -79,29 +80,29 @@ impl State {
 }
 
 impl Write {
-    /// Whether it is certain at tick `at` that `other` came after this one and has hidden it.
-    fn is_hidden_by(&self, other: &Self, at: u64) -> bool {
-        let behind = self.acknowledged.is_some_and(|end| end < other.sent);
-        behind && other.acknowledged.is_some_and(|end| end < at)
+    /// Returns true if it is certain at `tick` that `other` has superseded this write.
+    fn is_hidden_by(&self, other: &Self, tick: u64) -> bool {
+        let is_later = self.acknowledged.is_some_and(|end| end < other.sent);
+        is_later && other.acknowledged.is_some_and(|end| end < tick)
     }
 }
 
 impl Model {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, ModelState> {
         self.0.lock().unwrap()
     }
 
-    /// A new number for a content, never used before.
+    /// A unique number for a content.
     pub fn next_id(&self) -> u64 {
         self.state().next_tick()
     }
 
-    /// The tick at which a look begins.
-    pub fn look(&self) -> u64 {
+    /// The tick at which a read begins.
+    pub fn begin_read(&self) -> u64 {
         self.state().next_tick()
     }
 
-    /// A write is about to be sent.
+    /// Records a write before it is sent.
     pub fn send(&self, key: &str, value: Value) -> Ticket {
         let mut state = self.state();
         let sent = state.next_tick();
@@ -110,7 +111,7 @@ impl Model {
         Ticket { key: key.to_owned(), sent }
     }
 
-    /// Its success was answered.
+    /// Records a successful response to a write.
     pub fn acknowledge(&self, ticket: &Ticket) {
         let mut state = self.state();
         let now = state.next_tick();
@@ -124,39 +125,39 @@ impl Model {
         }
     }
 
-    /// It was refused: it has not happened and never will.
+    /// Records that a write was rejected: it has not happened and never will.
     pub fn refuse(&self, ticket: &Ticket) {
         let mut state = self.state();
         state.in_doubt -= 1;
         state.history(&ticket.key).retain(|write| write.sent != ticket.sent);
     }
 
-    /// Whether `seen` may be what `key` held at some moment since the look began.
-    pub fn check(&self, key: &str, seen: Value, look: u64) -> Result<(), String> {
+    /// Checks that `observed` is a possible value of `key` for a read that began at tick `read_start`.
+    pub fn check(&self, key: &str, observed: Value, read_start: u64) -> Result<(), String> {
         let mut state = self.state();
         let history = state.history(key);
-        let may_be = |write: &&Write| {
-            write.value == seen && !history.iter().any(|other| write.is_hidden_by(other, look))
+        let is_possible = |write: &&Write| {
+            write.value == observed && !history.iter().any(|other| write.is_hidden_by(other, read_start))
         };
-        if history.iter().find(may_be).is_some() {
+        if history.iter().find(is_possible).is_some() {
             return Ok(());
         }
-        Err(format!("{key:?} holds {seen:?}, which cannot be after {history:?} (look at {look})"))
+        Err(format!("{key:?} is {observed:?}, which is impossible after {history:?} (read at {read_start})"))
     }
 
-    /// After a restart, with nothing in flight: `seen` is what holds from now on.
-    pub fn settle(&self, key: &str, seen: Value) {
+    /// Sets the value of a key as observed after a restart with nothing in flight.
+    pub fn settle(&self, key: &str, observed: Value) {
         let mut state = self.state();
         let now = state.next_tick();
-        *state.history(key) = vec![Write { value: seen, sent: now, acknowledged: Some(now) }];
+        *state.history(key) = vec![Write { value: observed, sent: now, acknowledged: Some(now) }];
     }
 
-    /// A key that holds nothing is not looked at any more.
+    /// Removes an absent key, which is then no longer verified.
     pub fn forget(&self, key: &str) {
         self.state().keys.remove(key);
     }
 
-    /// Every key that was ever written, for a look with nothing in flight.
+    /// All keys that were ever written, for a verification with nothing in flight.
     pub fn keys(&self) -> Vec<String> {
         self.state().keys.keys().cloned().collect()
     }
@@ -169,12 +170,12 @@ impl Model {
         self.state().uploads.pop()
     }
 
-    /// Takes all uploads, for a look with nothing in flight.
+    /// Takes all uploads, for a verification with nothing in flight.
     pub fn take_uploads(&self) -> Vec<Upload> {
         std::mem::take(&mut self.state().uploads)
     }
 
-    /// Writes acknowledged so far, their bytes, and writes whose answer never came.
+    /// The numbers of acknowledged writes, of their bytes, and of writes without a response.
     pub fn counts(&self) -> (u64, u64, u64) {
         let state = self.state();
         (state.acknowledged, state.acknowledged_bytes, state.in_doubt)
@@ -190,24 +191,27 @@ mod tests {
     }
 
     #[test]
-    fn the_last_acknowledged_write_holds() {
+    fn only_the_last_acknowledged_write_is_possible() {
         let model = Model::default();
-        assert!(model.check("k", Value::Absent, model.look()).is_ok());
+        assert!(model.check("k", Value::Absent, model.begin_read()).is_ok());
         let first = model.send("k", content(1));
-        let early = model.look();
+        let early = model.begin_read();
         assert!(
             model.check("k", content(1), early).is_ok() && model.check("k", Value::Absent, early).is_ok()
         );
         model.acknowledge(&first);
         let second = model.send("k", content(2));
         model.acknowledge(&second);
-        let look = model.look();
-        assert!(model.check("k", content(2), look).is_ok());
-        assert!(model.check("k", content(1), look).is_err(), "an overwritten value must not come back");
-        assert!(model.check("k", Value::Absent, look).is_err(), "an acknowledged write must not be lost");
+        let read_start = model.begin_read();
+        assert!(model.check("k", content(2), read_start).is_ok());
+        assert!(model.check("k", content(1), read_start).is_err(), "an overwritten value must not return");
+        assert!(
+            model.check("k", Value::Absent, read_start).is_err(),
+            "an acknowledged write must not be lost"
+        );
         let delete = model.send("k", Value::Absent);
         model.acknowledge(&delete);
-        assert!(model.check("k", content(2), model.look()).is_err(), "a delete must stay");
+        assert!(model.check("k", content(2), model.begin_read()).is_err(), "a delete must persist");
     }
 
     #[test]
@@ -216,26 +220,32 @@ mod tests {
         let (one, two) = (model.send("k", content(1)), model.send("k", content(2)));
         model.acknowledge(&two);
         model.acknowledge(&one);
-        let look = model.look();
-        assert!(model.check("k", content(1), look).is_ok() && model.check("k", content(2), look).is_ok());
-        assert!(model.check("k", Value::Absent, look).is_err());
+        let read_start = model.begin_read();
+        assert!(
+            model.check("k", content(1), read_start).is_ok()
+                && model.check("k", content(2), read_start).is_ok()
+        );
+        assert!(model.check("k", Value::Absent, read_start).is_err());
     }
 
     #[test]
-    fn doubt_is_settled_by_what_is_seen() {
+    fn the_observed_value_resolves_an_unknown_outcome() {
         let model = Model::default();
         let acknowledged = model.send("k", content(1));
         model.acknowledge(&acknowledged);
         model.send("k", content(2));
         let refused = model.send("k", content(3));
         model.refuse(&refused);
-        let look = model.look();
-        assert!(model.check("k", content(1), look).is_ok() && model.check("k", content(2), look).is_ok());
-        assert!(model.check("k", content(3), look).is_err());
+        let read_start = model.begin_read();
+        assert!(
+            model.check("k", content(1), read_start).is_ok()
+                && model.check("k", content(2), read_start).is_ok()
+        );
+        assert!(model.check("k", content(3), read_start).is_err());
         model.settle("k", content(1));
         assert!(
-            model.check("k", content(2), model.look()).is_err(),
-            "what was not there must not appear later"
+            model.check("k", content(2), model.begin_read()).is_err(),
+            "a write that had not happened must not appear later"
         );
     }
 }

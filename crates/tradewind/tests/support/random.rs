@@ -1,6 +1,6 @@
-//! SplitMix64: enough randomness to vary a workload, the same for the same seed everywhere.
+//! SplitMix64: a simple random number generator that gives equal sequences for equal seeds on every machine.
 
-/// A seeded source.
+/// A seeded generator.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -17,12 +17,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number under `bound`.
+    /// A number less than `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
-    /// True `percent` times of a hundred.
+    /// Returns true with a probability of `percent` %.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -1,5 +1,5 @@
-//! A blocking S3 client on a bare socket, or on TLS: one connection, one request at a time, no retries. It tells an
-//! answer from no answer, which is all that a test of durability needs to know.
+//! A blocking S3 client on a plain socket or on TLS: one connection, one request in flight, no retries. An error means
+//! that there was no response, which tests of durability must distinguish from an error response.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -10,10 +10,10 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use super::sign::{self, Credentials};
 
-/// Longer than any request of the tests should take.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Bodies above this are not signed: the tests compare bytes themselves.
-const MAX_SIGNED_BODY: usize = 64 << 10;
+/// Timeout of a request.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Larger bodies are not signed: the tests compare the bytes themselves.
+const MAX_SIGNED_BODY_BYTES: usize = 64 << 10;
 
 /// One client, with its connection.
 #[derive(Debug)]
@@ -24,25 +24,25 @@ pub struct S3 {
     connection: Option<Connection>,
 }
 
-/// Bytes both ways.
+/// A bidirectional byte stream.
 trait Wire: io::Read + io::Write + std::fmt::Debug + Send {}
 
 impl<T: io::Read + io::Write + std::fmt::Debug + Send> Wire for T {}
 
 type Connection = BufReader<Box<dyn Wire>>;
 
-/// A request; `query` is not encoded yet.
+/// A request. `query` is not encoded.
 #[derive(Debug, Default, Clone)]
 pub struct Request<'a> {
     pub method: &'a str,
-    /// `bucket/key`, `bucket` or nothing; not encoded.
+    /// `bucket/key`, `bucket` or empty; not encoded.
     pub path: &'a str,
     pub query: Vec<(&'a str, String)>,
     pub headers: Vec<(&'a str, String)>,
     pub body: &'a [u8],
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -74,7 +74,7 @@ impl S3 {
         Self { address, credentials: None, tls: None, connection: None }
     }
 
-    /// The same over TLS; the server's certificate must be for its address.
+    /// Connects with TLS. The server's certificate must be for its address.
     pub fn over_tls(self, config: Arc<ClientConfig>) -> Self {
         Self { tls: Some(config), ..self }
     }
@@ -91,7 +91,7 @@ impl S3 {
         self.send(Request { method: "DELETE", path, ..Request::default() })
     }
 
-    /// Sends a request and reads the whole answer. After an error the connection is a new one.
+    /// Sends a request and reads the whole response. After an error, the next request uses a new connection.
     pub fn send(&mut self, request: Request<'_>) -> io::Result<Response> {
         let head = self.head(&request);
         let mut connection = match self.connection.take() {
@@ -109,10 +109,10 @@ impl S3 {
     }
 
     fn connect(&self) -> io::Result<Connection> {
-        let stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
+        let stream = TcpStream::connect_timeout(&self.address, TIMEOUT)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(BufReader::new(match &self.tls {
             None => Box::new(stream),
             Some(config) => {
@@ -137,7 +137,7 @@ impl S3 {
         headers.push(("host".to_owned(), self.address.to_string()));
         if let Some(credentials) = &self.credentials {
             let timestamp = sign::timestamp();
-            let payload_hash = if request.body.len() > MAX_SIGNED_BODY {
+            let payload_hash = if request.body.len() > MAX_SIGNED_BODY_BYTES {
                 sign::UNSIGNED.to_owned()
             } else {
                 sign::sha256_hex(request.body)
@@ -198,7 +198,7 @@ fn read_response(connection: &mut Connection, method: &str) -> io::Result<Respon
             }
         }
     }
-    let length = response.header("content-length").ok_or_else(|| broken("an answer without a length"))?;
+    let length = response.header("content-length").ok_or_else(|| broken("a response without a length"))?;
     let length: usize = length.parse().map_err(|_| broken("a length that is no number"))?;
     response.body.resize(length, 0);
     connection.read_exact(&mut response.body)?;

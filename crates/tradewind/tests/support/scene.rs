@@ -1,10 +1,10 @@
-//! A server with one bucket, and somebody who calls it.
+//! A server with one bucket, and a runner of commands on it.
 
 use super::caller::Caller;
 use super::s3::S3;
 use super::server::{Server, Start, root_key};
 
-/// A server, and somebody who calls it and has made `s3://bucket`.
+/// A server with `s3://bucket`, and a runner of commands on it.
 pub struct Scene {
     _server: Server,
     pub caller: Caller,
@@ -21,7 +21,7 @@ impl Scene {
         Self { _server: server, caller, _data: data }
     }
 
-    /// The keys of everything in the bucket, in the order in which they are listed, with their sizes.
+    /// The keys and sizes of all objects in the bucket, in listing order.
     pub fn keys(&self) -> Vec<(String, u64)> {
         self.caller.sizes("s3://bucket")
     }
@@ -30,20 +30,20 @@ impl Scene {
         self.caller.keys("s3://bucket")
     }
 
-    /// Stores bytes under a key, past the commands.
+    /// Stores an object directly, without the commands.
     pub fn store(&self, key: &str, bytes: &[u8]) {
         let stored =
             S3::new(self.caller.endpoint(), root_key()).put(&format!("bucket/{key}"), bytes).unwrap();
         assert_eq!(stored.status, 200, "{}", stored.text());
     }
 
-    /// Whether a key holds these bytes by now. Who reads it while it changes is told so.
+    /// Returns true if a key has these bytes. A read during a change fails and returns false.
     pub fn holds(&self, key: &str, bytes: &[u8]) -> bool {
         let ran = self.caller.run(&["cat", &format!("s3://bucket/{key}")]);
         ran.status.success() && ran.out == bytes
     }
 
-    /// What a key holds.
+    /// The bytes of a key.
     pub fn read(&self, key: &str) -> Vec<u8> {
         self.caller.read(&format!("s3://bucket/{key}"))
     }

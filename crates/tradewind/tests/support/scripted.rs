@@ -1,5 +1,5 @@
-//! A small S3 server whose answers go wrong on demand: it keeps objects of one bucket in memory, answers as S3 does,
-//! and lets a script change each answer. It remembers every request, so that a test can count them.
+//! A small S3 server with scripted faults: it stores the objects of one bucket in memory, responds as S3 does, and lets
+//! a script change each response. It records every request, so that a test can count them.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -14,21 +14,21 @@ use tradewind_core::{Algorithm, Checksum};
 
 use super::{sign, xml};
 
-/// The bucket that it has.
+/// The server's only bucket.
 pub const BUCKET: &str = "bucket";
-/// Requests that are answered; a client that sends more is out of control.
-const MOST_REQUESTS: usize = 2000;
-/// Bytes of a request's body that are read.
-const MOST_BODY: usize = 64 << 20;
-/// When every object was written, in both of S3's ways.
+/// The maximum number of requests that are served: more indicate a runaway client.
+const MAX_REQUESTS: usize = 2000;
+/// The maximum size of a request's body.
+const MAX_BODY_BYTES: usize = 64 << 20;
+/// The last-modified time of every object, in both of S3's formats.
 const MODIFIED: [&str; 2] = ["Fri, 02 Jan 2026 03:04:05 GMT", "2026-01-02T03:04:05.000Z"];
 
-/// A request, as it came.
+/// A request as received.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// S3's name for it.
+    /// The name of the S3 operation.
     pub operation: &'static str,
-    /// How many of this operation there were, this one among them.
+    /// The ordinal among the requests of this operation, from 1.
     pub number: usize,
     pub key: String,
     pub query: BTreeMap<String, String>,
@@ -46,7 +46,7 @@ impl Request {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug, Clone, Default)]
 pub struct Answer {
     pub status: u16,
@@ -59,12 +59,12 @@ impl Answer {
         Self { status, headers: Vec::new(), body: body.into() }
     }
 
-    /// A refusal, as S3 writes it.
+    /// An error response in S3's format.
     pub fn refusal(status: u16, code: &str, message: &str) -> Self {
         Self::refusal_with(status, code, message, "")
     }
 
-    /// A refusal that says more.
+    /// An error response with additional elements.
     pub fn refusal_with(status: u16, code: &str, message: &str, more: &str) -> Self {
         let error = format!("<Error><Code>{code}</Code><Message>{message}</Message>{more}</Error>");
         Self::new(status, format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{error}"))
@@ -74,7 +74,7 @@ impl Answer {
         Self::new(200, body)
     }
 
-    /// The same with a header set.
+    /// Sets a header.
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.headers.retain(|(known, _)| known != name);
         self.headers.push((name.to_owned(), value.to_owned()));
@@ -86,43 +86,44 @@ impl Answer {
         self
     }
 
-    /// The same with one bit of its body turned.
+    /// Flips one bit of the body.
     pub fn damaged(mut self, at: usize) -> Self {
         self.body[at] ^= 1;
         self
     }
 }
 
-/// What is done about a request.
+/// The treatment of a request.
 #[derive(Debug)]
 pub enum Reply {
-    /// It is answered.
+    /// The response is sent.
     Answer(Answer),
-    /// The connection is reset without an answer.
+    /// The connection is reset without a response.
     Reset,
-    /// It is carried out, and the connection reset without an answer.
+    /// The request is executed, and the connection is reset without a response.
     Lost(Answer),
-    /// It is not answered, and the connection stays open.
+    /// No response is sent, and the connection stays open.
     Silence,
-    /// The whole length is announced, so many bytes of the body are sent, and the connection is closed.
+    /// The full length is announced, the given number of bytes of the body is sent, and the connection is closed.
     Torn(Answer, usize),
-    /// The same, but the connection stays open and nothing more comes.
+    /// Like [`Torn`](Self::Torn), but the connection stays open.
     Held(Answer, usize),
-    /// The whole length is announced, and the body is sent in pieces of so many bytes, one in 100 ms.
+    /// The full length is announced, and the body is sent in pieces of the given size, one per 100 ms.
     Crawling(Answer, usize),
-    /// The whole length is announced, and behind each pause so many bytes of the body are sent; what is left never comes.
+    /// The full length is announced, and after each pause the given number of bytes of the body is sent. The rest is
+    /// never sent.
     Paced(Answer, Vec<(Duration, usize)>),
 }
 
-/// Decides what becomes of a request, given the answer that it should have.
+/// Decides the treatment of a request, given its correct response.
 type Script = Box<dyn Fn(&Request, Answer) -> Reply + Send + Sync>;
 
-/// An object, with what its bytes are known by.
+/// An object with its checksum.
 #[derive(Debug, Clone)]
 struct Object {
     bytes: Vec<u8>,
     checksum: String,
-    /// Metadata of its user.
+    /// User metadata, as headers.
     metadata: Vec<(String, String)>,
 }
 
@@ -131,27 +132,27 @@ impl Object {
         Self { checksum: checksum(&bytes), bytes, metadata: Vec::new() }
     }
 
-    /// Any text that differs where bytes do.
+    /// An entity tag that depends only on the bytes.
     fn etag(&self) -> String {
         format!("\"{}\"", self.checksum)
     }
 }
 
-struct State {
+struct ServerState {
     script: Script,
     objects: Mutex<BTreeMap<String, Object>>,
-    /// Of the upload that each key has at most, by key and number.
+    /// Parts by key and number. A key has at most one upload.
     parts: Mutex<BTreeMap<(String, u32), Vec<u8>>>,
     seen: Mutex<Vec<Request>>,
-    /// Bodies that are held, so that a test can wait for one.
+    /// The number of responses that are or were held, so that a test can wait for one.
     held: Mutex<usize>,
     is_over: AtomicBool,
 }
 
-/// The server.
+/// A running server.
 pub struct Scripted {
     pub address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<ServerState>,
     accepting: Option<JoinHandle<()>>,
 }
 
@@ -159,7 +160,7 @@ impl Scripted {
     pub fn start(script: impl Fn(&Request, Answer) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State {
+        let state = Arc::new(ServerState {
             script: Box::new(script),
             objects: Mutex::default(),
             parts: Mutex::default(),
@@ -174,7 +175,7 @@ impl Scripted {
                     return;
                 }
                 let (stream, state) = (stream.unwrap(), shared.clone());
-                // It ends with its connection, which ends with the client.
+                // The thread ends with the client's connection.
                 std::thread::spawn(move || {
                     let _ = state.serve(stream);
                 });
@@ -183,12 +184,12 @@ impl Scripted {
         Self { address, state, accepting: Some(accepting) }
     }
 
-    /// Lays an object down.
+    /// Stores an object directly.
     pub fn lay(&self, key: &str, bytes: Vec<u8>) {
         self.state.objects.lock().unwrap().insert(key.to_owned(), Object::new(bytes));
     }
 
-    /// What an object holds.
+    /// The bytes of an object; `None` if it does not exist.
     pub fn object(&self, key: &str) -> Option<Vec<u8>> {
         self.state.objects.lock().unwrap().get(key).map(|object| object.bytes.clone())
     }
@@ -198,7 +199,7 @@ impl Scripted {
         self.state.objects.lock().unwrap()[key].etag()
     }
 
-    /// The requests so far.
+    /// All requests so far.
     pub fn seen(&self) -> Vec<Request> {
         self.state.seen.lock().unwrap().clone()
     }
@@ -208,23 +209,27 @@ impl Scripted {
         self.seen().into_iter().filter(|request| request.operation == operation).collect()
     }
 
-    /// How often each operation was asked for, in the order of their names.
+    /// The number of requests of each operation, sorted by name.
     pub fn counts(&self) -> Vec<(&'static str, usize)> {
         let mut counts = BTreeMap::new();
         self.seen().iter().for_each(|request| *counts.entry(request.operation).or_insert(0) += 1);
         counts.into_iter().collect()
     }
 
-    /// How many bodies are held, or were.
+    /// The number of responses that are or were held.
     pub fn held(&self) -> usize {
         *self.state.held.lock().unwrap()
     }
 
-    /// Waits until so many bodies are held.
+    /// Waits until the given number of responses was held.
     pub fn wait_until_held(&self, number: usize) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.held() < number {
-            assert!(Instant::now() < deadline, "nobody reads what is held");
+            assert!(
+                Instant::now() < deadline,
+                "timeout: only {} of {number} responses are held",
+                self.held()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -240,7 +245,7 @@ impl Drop for Scripted {
     }
 }
 
-impl State {
+impl ServerState {
     fn serve(&self, stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut reader = BufReader::new(stream);
@@ -253,7 +258,7 @@ impl State {
             | Reply::Lost(answer)
             | Reply::Crawling(answer, _) = &reply
                 && answer.status < 300
-                // S3 may begin with success and still refuse.
+                // S3 may respond with status 200 and then report an error in the body.
                 && !answer.body.windows(7).any(|text| text == b"<Error>")
             {
                 self.carry_out(&request);
@@ -270,7 +275,7 @@ impl State {
                 }
                 Reply::Silence => {
                     *self.held.lock().unwrap() += 1;
-                    // Until the client goes.
+                    // Waits until the client disconnects.
                     return stream.read_exact(&mut [0]);
                 }
                 Reply::Crawling(answer, piece) => {
@@ -296,7 +301,7 @@ impl State {
                 Reply::Held(answer, length) => {
                     write(stream, &method, &answer, length)?;
                     *self.held.lock().unwrap() += 1;
-                    // Until the client goes.
+                    // Waits until the client disconnects.
                     return stream.read_exact(&mut [0]);
                 }
             }
@@ -319,12 +324,16 @@ impl State {
             headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
         }
         let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
-        assert!(length <= MOST_BODY, "a body of {length} bytes");
+        assert!(length <= MAX_BODY_BYTES, "a body of {length} bytes");
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         if let Some(length) = headers.get("x-amz-decoded-content-length") {
             body = unframed(&body);
-            assert_eq!(body.len(), length.parse::<usize>().unwrap(), "the frame holds what was said");
+            assert_eq!(
+                body.len(),
+                length.parse::<usize>().unwrap(),
+                "the framed length must match the header"
+            );
         }
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let path = xml::decode_url(path);
@@ -336,27 +345,27 @@ impl State {
         let query: BTreeMap<_, _> = query.split('&').filter(|text| !text.is_empty()).map(pair).collect();
         let operation = operation(&method, &key, &query, &headers);
         let mut seen = self.seen.lock().unwrap();
-        if seen.len() == MOST_REQUESTS {
+        if seen.len() == MAX_REQUESTS {
             return Ok(None);
         }
         let number = 1 + seen.iter().filter(|request| request.operation == operation).count();
         let request = Request { operation, number, key, query, headers, body };
-        // Bodies are large, and nobody asks for those that were seen.
+        // Bodies are large and are not needed later.
         seen.push(Request { body: Vec::new(), ..request.clone() });
         Ok(Some((method, request)))
     }
 
-    /// What S3 would answer.
+    /// S3's response to a request.
     fn answer(&self, request: &Request) -> Answer {
         let objects = self.objects.lock().unwrap();
         match request.operation {
             "ListObjectsV2" => page(objects.iter().map(|(key, object)| (key, &object.bytes)), request, 1000),
             "HeadBucket" => Answer::new(200, ""),
             "GetObject" | "HeadObject" => match objects.get(&request.key) {
-                Some(object) => found(object, request),
+                Some(object) => object_response(object, request),
                 None => Answer::refusal(404, "NoSuchKey", "The specified key does not exist."),
             },
-            "PutObject" if !holds(request, objects.get(&request.key)) => {
+            "PutObject" if !condition_holds(request, objects.get(&request.key)) => {
                 Answer::refusal(412, "PreconditionFailed", "At least one precondition did not hold.")
             }
             "PutObject" | "UploadPart" => Answer::new(200, "").with("ETag", &etag(&request.body)),
@@ -374,7 +383,7 @@ impl State {
                 Answer::document(&format!("<ListPartsResult>{lines}</ListPartsResult>"))
             }
             "CompleteMultipartUpload" => {
-                let tag = xml::escape(&etag(&self.whole(request)));
+                let tag = xml::escape(&etag(&self.joined_parts(request)));
                 Answer::document(&format!(
                     "<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>"
                 ))
@@ -384,9 +393,9 @@ impl State {
     }
 }
 
-impl State {
-    /// The parts that a completion names.
-    fn whole(&self, request: &Request) -> Vec<u8> {
+impl ServerState {
+    /// The joined bytes of the parts that a completion names.
+    fn joined_parts(&self, request: &Request) -> Vec<u8> {
         let text = String::from_utf8_lossy(&request.body);
         let named =
             text.split("<PartNumber>").skip(1).map(|rest| rest.split('<').next().unwrap().parse().unwrap());
@@ -395,7 +404,7 @@ impl State {
         named.flat_map(part).collect()
     }
 
-    /// Does what was answered with success.
+    /// Executes a request with a successful response.
     fn carry_out(&self, request: &Request) {
         let (key, body) = (request.key.clone(), request.body.clone());
         match request.operation {
@@ -412,9 +421,9 @@ impl State {
                 self.parts.lock().unwrap().insert((key, number), body);
             }
             "CompleteMultipartUpload" => {
-                let whole = self.whole(request);
+                let joined_parts = self.joined_parts(request);
                 self.parts.lock().unwrap().retain(|(of, _), _| *of != key);
-                self.objects.lock().unwrap().insert(key, Object::new(whole));
+                self.objects.lock().unwrap().insert(key, Object::new(joined_parts));
             }
             "AbortMultipartUpload" => self.parts.lock().unwrap().retain(|(of, _), _| *of != key),
             _ => {}
@@ -422,7 +431,7 @@ impl State {
     }
 }
 
-/// The bytes within the frame of `aws-chunked`. Its signatures are for real servers to verify.
+/// The data of an `aws-chunked` body. Only real servers verify its signatures.
 fn unframed(mut body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     loop {
@@ -462,27 +471,27 @@ fn operation(
     }
 }
 
-/// Whether a write's condition holds of what is there.
-fn holds(request: &Request, there: Option<&Object>) -> bool {
+/// Returns true if a write's condition holds for the existing object.
+fn condition_holds(request: &Request, existing: Option<&Object>) -> bool {
     let is_tag = match request.header("if-match") {
         "" => true,
-        "*" => there.is_some(),
-        tag => there.is_some_and(|object| object.etag() == tag),
+        "*" => existing.is_some(),
+        tag => existing.is_some_and(|object| object.etag() == tag),
     };
-    is_tag && (request.header("if-none-match") != "*" || there.is_none())
+    is_tag && (request.header("if-none-match") != "*" || existing.is_none())
 }
 
 fn etag(bytes: &[u8]) -> String {
     format!("\"{}\"", checksum(bytes))
 }
 
-/// An object's checksum of the whole, as its header has it.
+/// The checksum of a whole object, in the format of its header.
 pub fn checksum(bytes: &[u8]) -> String {
     Checksum::of(Algorithm::Crc64Nvme, bytes).to_base64()
 }
 
-/// The answer to a GET or HEAD of an object.
-fn found(object: &Object, request: &Request) -> Answer {
+/// The response to a GET or HEAD of an object.
+fn object_response(object: &Object, request: &Request) -> Answer {
     let (bytes, tag) = (object.bytes.as_slice(), object.etag());
     if !matches!(request.header("if-match"), "" | "*") && request.header("if-match") != tag {
         return Answer::refusal(412, "PreconditionFailed", "At least one precondition did not hold.");
@@ -496,7 +505,7 @@ fn found(object: &Object, request: &Request) -> Answer {
         return describe(Answer::new(200, bytes));
     };
     let (first, last): (usize, usize) = match first {
-        // The last so many.
+        // A suffix range.
         "" => (bytes.len().saturating_sub(last.parse().unwrap()), usize::MAX),
         first => (first.parse().unwrap(), last.parse().unwrap()),
     };
@@ -508,34 +517,34 @@ fn found(object: &Object, request: &Request) -> Answer {
     describe(Answer::new(206, &bytes[first..=last])).with("Content-Range", &range)
 }
 
-/// A page of a listing, of `most` keys at the most.
+/// A page of a listing with at most `max_keys` keys.
 pub fn page<'a>(
     objects: impl IntoIterator<Item = (&'a String, &'a Vec<u8>)>,
     request: &Request,
-    most: usize,
+    max_keys: usize,
 ) -> Answer {
     let after = request.parameter("start-after").max(request.parameter("continuation-token"));
-    let is_meant = |key: &str| key.starts_with(request.parameter("prefix")) && key > after;
-    let mut matching = objects.into_iter().filter(|(key, _)| is_meant(key)).peekable();
-    let lines: Vec<String> = matching.by_ref().take(most).map(|(key, bytes)| line(key, bytes)).collect();
+    let is_selected = |key: &str| key.starts_with(request.parameter("prefix")) && key > after;
+    let mut matching = objects.into_iter().filter(|(key, _)| is_selected(key)).peekable();
+    let lines: Vec<String> = matching.by_ref().take(max_keys).map(|(key, bytes)| line(key, bytes)).collect();
     listing(&lines, matching.peek().is_some())
 }
 
-/// A line of a listing.
+/// The entry of an object in a listing.
 pub fn line(key: &str, bytes: &[u8]) -> String {
     let (key, size, tag) = (sign::encode(key, false), bytes.len(), xml::escape(&etag(bytes)));
     let rest = format!("<LastModified>{}</LastModified><ETag>{tag}</ETag><Size>{size}</Size>", MODIFIED[1]);
     format!("<Contents><Key>{key}</Key>{rest}</Contents>")
 }
 
-/// A part, as a listing of an upload has it.
+/// The entry of a part in the listing of an upload.
 fn part_line(number: u32, bytes: &[u8]) -> String {
     let (size, tag, sum) = (bytes.len(), xml::escape(&etag(bytes)), checksum(bytes));
     let sum = format!("<ChecksumCRC64NVME>{sum}</ChecksumCRC64NVME>");
     format!("<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag><Size>{size}</Size>{sum}</Part>")
 }
 
-/// A listing of these lines.
+/// A listing of these entries.
 pub fn listing(lines: &[String], is_truncated: bool) -> Answer {
     let token = if is_truncated { "<NextContinuationToken>next</NextContinuationToken>" } else { "" };
     Answer::document(&format!(

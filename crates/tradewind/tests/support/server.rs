@@ -1,5 +1,4 @@
-//! The binary as a child process: started on free ports, watched until it is ready, and ended by a
-//! signal.
+//! The binary as a child process: started on free ports, awaited until it is ready, and terminated by a signal.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,31 +14,31 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::sign::Credentials;
 
-/// A start or an end that takes longer is a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout for a start or an end of the server.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The root key that tests give to the server.
+/// The server's root key in tests.
 pub fn root_key() -> Credentials {
     Credentials { id: "crash-root".to_owned(), secret: "root-secret-of-tests".to_owned() }
 }
 
-/// How to start it.
+/// The flags and environment of a server.
 #[derive(Debug, Clone)]
 pub struct Start {
-    /// `--data`.
+    /// The value of `--data`.
     pub data: PathBuf,
     /// Further flags.
     pub flags: Vec<OsString>,
-    /// Its variables, besides those of the process.
+    /// Variables in addition to those of the test process.
     pub environment: Vec<(String, String)>,
-    /// Where its log goes.
+    /// The file of its log.
     pub log: PathBuf,
-    /// Files that it may open, if fewer than this process.
+    /// The limit of open files, if lower than that of the test process.
     pub open_files: Option<u32>,
 }
 
 impl Start {
-    /// On free ports with the tests' root key, logging to `log`.
+    /// A server on free ports with the tests' root key, logging to `log`.
     pub fn new(data: &Path, log: &Path) -> Self {
         let root = root_key();
         Self {
@@ -64,7 +63,7 @@ impl Start {
         self
     }
 
-    /// The binary, with its limit of open files.
+    /// The command, with its limit of open files.
     fn command(&self) -> Command {
         let binary = tradewind();
         let Some(open_files) = self.open_files else { return binary };
@@ -79,7 +78,7 @@ impl Start {
         shell
     }
 
-    /// Starts it and waits until it serves.
+    /// Starts the server and waits until it is ready.
     pub fn start(&self) -> io::Result<Server> {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let mut child = self
@@ -92,13 +91,13 @@ impl Start {
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()?;
-        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let kept = lines.clone();
-        // Reads to the end, so that the server can never block on a full pipe.
+        let sink = lines.clone();
+        // Reads to the end, so that the server cannot block on a full pipe.
         let reader = std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                kept.lock().unwrap().push(line);
+                sink.lock().unwrap().push(line);
             }
         });
         let mut server = Server {
@@ -114,7 +113,7 @@ impl Start {
     }
 }
 
-/// The binary under test, without variables that would set something.
+/// A command for the binary under test, without variables that would configure it.
 pub fn tradewind() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tradewind"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TRADEWIND_"))
@@ -124,7 +123,7 @@ pub fn tradewind() -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs the binary to its end.
 pub fn run(arguments: &[&str]) -> Output {
     tradewind().args(arguments).stdin(Stdio::null()).output().expect("the binary starts")
 }
@@ -141,7 +140,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// What it has printed.
+    /// The lines printed so far.
     pub fn printed(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }
@@ -159,12 +158,13 @@ impl Server {
     fn status(&self, name: &str) -> u64 {
         let process = self.child.as_ref().expect("it runs").id();
         let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux says so");
+        let line =
+            status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of /proc/PID/status");
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().expect("a number");
         kib << 10
     }
 
-    /// What it has logged, this start and earlier ones into the same file.
+    /// The log, including that of earlier servers with the same file.
     pub fn logged(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -178,7 +178,7 @@ impl Server {
     }
 
     fn wait_until_ready(&mut self) -> io::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let address = |lines: &[String], name: &str| {
             let line = lines.iter().find(|line| line.trim_start().starts_with(name))?;
             line.split("://").nth(1)?.trim().parse::<SocketAddr>().ok()
@@ -203,9 +203,9 @@ impl Server {
         kill_process(Pid::from_child(child), signal).expect("it can be signalled");
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let child = self.child.as_mut().expect("it runs");
         loop {
             if let Some(status) = child.try_wait()? {
@@ -222,13 +222,13 @@ impl Server {
         }
     }
 
-    /// SIGKILL.
+    /// Kills it by SIGKILL.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.wait().expect("a killed process ends");
     }
 
-    /// SIGTERM, and its exit status.
+    /// Sends SIGTERM and returns the exit status.
     pub fn terminate(&mut self) -> io::Result<ExitStatus> {
         self.signal(Signal::TERM);
         self.wait()
@@ -238,7 +238,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // A test that failed already has more to say than this.
+            // Ignored: the test has failed already.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,4 +1,4 @@
-//! Signature version 4 by header, written down from the specification for the tests' own client.
+//! Signature Version 4 in the header, written from the specification for the tests' own client.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,17 +6,17 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 
 pub const REGION: &str = "us-east-1";
-/// Stands for the body's hash where the body is not signed.
+/// The payload hash of an unsigned body.
 pub const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
-/// Who signs.
+/// The credentials that sign requests.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     pub id: String,
     pub secret: String,
 }
 
-/// Everything but unreserved characters as `%XX`; `/` stays where `keep_slash`.
+/// Encodes everything except unreserved characters as `%XX`, and `/` unless `keep_slash`.
 pub fn encode(text: &str, keep_slash: bool) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -29,11 +29,11 @@ pub fn encode(text: &str, keep_slash: bool) -> String {
     encoded
 }
 
-/// `YYYYMMDDTHHMMSSZ` of now.
+/// The current time as `YYYYMMDDTHHMMSSZ`.
 pub fn timestamp() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let (days, second) = (i64::try_from(seconds / 86_400).unwrap(), seconds % 86_400);
-    // Days to a date, counting years from March so that the leap day is the last of its year.
+    // Days are converted to a date by years that begin in March, so that the leap day is the last day of its year.
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;
@@ -58,7 +58,7 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 }
 
 impl Credentials {
-    /// The `authorization` header. `query` is encoded and sorted, `headers` lower-case and sorted.
+    /// The value of the `authorization` header. `query` must be encoded and sorted, `headers` in lower case and sorted.
     pub fn authorization(
         &self,
         method: &str,

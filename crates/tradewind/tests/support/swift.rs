@@ -1,33 +1,34 @@
-//! A Swift of its own for a test, alone or with a Keystone that it asks, where they are installed.
+//! A Swift server for one test, alone or with a Keystone for authentication, if they are installed.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// A Swift that ends with the test.
+/// A running Swift server; dropping it stops it.
 #[derive(Debug)]
 pub struct Laboratory {
-    /// What began it, and ends it.
+    /// The script that starts and stops it.
     script: &'static str,
     directory: tempfile::TempDir,
-    said: HashMap<String, String>,
+    /// Settings printed by the script at the start.
+    settings: HashMap<String, String>,
 }
 
 impl Laboratory {
-    /// `None` where Swift is not installed.
+    /// Starts a server; `None` if Swift is not installed.
     pub fn open(test: &str) -> Option<Self> {
-        Self::begun_by("swift.sh", test, &[])
+        Self::start_with_script("swift.sh", test, &[])
     }
 
-    /// One that asks a Keystone, with `EXPIRATION` and `TOKEN_CACHE` as the script knows them; `None` where one of the
+    /// Starts a server with Keystone, with the script's variables `EXPIRATION` and `TOKEN_CACHE`; `None` if one of the
     /// two is not installed.
     pub fn with_keystone(test: &str, settings: &[(&str, &str)]) -> Option<Self> {
-        Self::begun_by("keystone.sh", test, settings)
+        Self::start_with_script("keystone.sh", test, settings)
     }
 
-    fn begun_by(script: &'static str, test: &str, settings: &[(&str, &str)]) -> Option<Self> {
+    fn start_with_script(script: &'static str, test: &str, settings: &[(&str, &str)]) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
-        let mut laboratory = Self { script, directory, said: HashMap::new() };
+        let mut laboratory = Self { script, directory, settings: HashMap::new() };
         let output = laboratory.run("up", &[], settings);
         if output.status.code() == Some(77) {
             super::skip(test, String::from_utf8_lossy(&output.stderr).trim());
@@ -35,18 +36,18 @@ impl Laboratory {
         }
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).unwrap();
-        let said = text.lines().filter_map(|line| line.split_once('='));
-        laboratory.said = said.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let pairs = text.lines().filter_map(|line| line.split_once('='));
+        laboratory.settings = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         Some(laboratory)
     }
 
-    /// What it said when it began: `AUTH_URL`, `ACCOUNT_URL`, `USER`, `KEY`; of one with a Keystone `OS_AUTH_URL` and
+    /// A setting of the server: `AUTH_URL`, `ACCOUNT_URL`, `USER` or `KEY`; with Keystone, `OS_AUTH_URL` or
     /// `ACCOUNT_URL`.
     pub fn said(&self, name: &str) -> String {
-        self.said[name].clone()
+        self.settings[name].clone()
     }
 
-    /// Makes Keystone revoke every token that a user has got.
+    /// Makes Keystone revoke all tokens of a user.
     pub fn revoke(&self, user: &str) {
         let output = self.run("revoke", &[user], &[]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

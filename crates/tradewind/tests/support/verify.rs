@@ -1,5 +1,5 @@
-//! The look at a restarted server with nothing in flight: every key by GET, every bucket by LIST, every
-//! unfinished upload by its parts; each must agree with the model and with the others.
+//! Verification of a restarted server with nothing in flight: every key by GET, every bucket by LIST, every unfinished
+//! upload by its parts. All must agree with the model and with each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,56 +12,56 @@ use super::sign::Credentials;
 use super::workload::{BUCKETS, is_of_upload, observe};
 use super::xml;
 
-/// An object as GET and LIST must both show it.
+/// The properties of an object that GET and LIST must both return.
 #[derive(Debug, PartialEq, Eq)]
-struct Shown {
+struct ObjectFacts {
     size: usize,
     etag: String,
 }
 
-/// Compares everything and settles what was in doubt. What is wrong.
+/// Compares the server with the model and resolves unknown outcomes in the model. Returns the errors.
 pub fn verify(address: SocketAddr, credentials: &Credentials, model: &Model, seed: u64) -> Vec<String> {
-    let mut look = Look {
+    let mut verifier = Verifier {
         client: S3::new(address, credentials.clone()),
         random: Random::new(seed),
         model,
         wrong: Vec::new(),
     };
-    let mut there: BTreeMap<String, Shown> = BTreeMap::new();
+    let mut there: BTreeMap<String, ObjectFacts> = BTreeMap::new();
     for key in model.keys() {
-        if let Some(shown) = look.key(&key) {
+        if let Some(shown) = verifier.key(&key) {
             there.insert(key, shown);
         }
     }
     for bucket in BUCKETS {
         let prefix = format!("{bucket}/");
-        let expected: BTreeMap<String, &Shown> = there
+        let expected: BTreeMap<String, &ObjectFacts> = there
             .iter()
             .filter_map(|(key, shown)| Some((key.strip_prefix(&prefix)?.to_owned(), shown)))
             .collect();
-        look.listing(bucket, &expected);
-        look.prefixes(bucket, expected.keys());
+        verifier.listing(bucket, &expected);
+        verifier.prefixes(bucket, expected.keys());
     }
-    look.uploads();
-    look.remove_completed(&there);
-    look.wrong
+    verifier.uploads();
+    verifier.remove_completed(&there);
+    verifier.wrong
 }
 
-struct Look<'a> {
+struct Verifier<'a> {
     client: S3,
     random: Random,
     model: &'a Model,
     wrong: Vec<String>,
 }
 
-impl Look<'_> {
-    /// Looks at one key, or bucket, and settles it.
-    fn key(&mut self, key: &str) -> Option<Shown> {
-        let look = self.model.look();
+impl Verifier<'_> {
+    /// Verifies one key or bucket, and updates the model.
+    fn key(&mut self, key: &str) -> Option<ObjectFacts> {
+        let read_start = self.model.begin_read();
         if !key.contains('/') {
             let request = Request { method: "HEAD", path: key, ..Request::default() };
             let status = self.client.send(request).map(|response| response.status);
-            let seen = match status {
+            let observed = match status {
                 Ok(200) => Value::Present(Content { id: 0, size: 0 }),
                 Ok(404) => Value::Absent,
                 other => {
@@ -69,8 +69,8 @@ impl Look<'_> {
                     return None;
                 }
             };
-            self.wrong.extend(self.model.check(key, seen, look).err());
-            self.model.settle(key, seen);
+            self.wrong.extend(self.model.check(key, observed, read_start).err());
+            self.model.settle(key, observed);
             return None;
         }
         let response = match self.client.get(key) {
@@ -80,20 +80,20 @@ impl Look<'_> {
                 return None;
             }
         };
-        let seen = match observe(&response) {
-            Ok(seen) => seen,
+        let observed = match observe(&response) {
+            Ok(observed) => observed,
             Err(why) => {
                 self.wrong.push(format!("{key:?}: {why}"));
                 return None;
             }
         };
-        self.wrong.extend(self.model.check(key, seen, look).err());
-        self.model.settle(key, seen);
-        let Value::Present(content) = seen else { return None };
+        self.wrong.extend(self.model.check(key, observed, read_start).err());
+        self.model.settle(key, observed);
+        let Value::Present(content) = observed else { return None };
         if content.size > 0 && self.random.chance(30) {
             self.range(key, &response.body);
         }
-        Some(Shown { size: content.size, etag: response.header("etag").unwrap_or_default().to_owned() })
+        Some(ObjectFacts { size: content.size, etag: response.header("etag").unwrap_or_default().to_owned() })
     }
 
     fn range(&mut self, key: &str, whole: &[u8]) {
@@ -103,7 +103,7 @@ impl Look<'_> {
         match self.client.send(Request { method: "GET", path: key, headers, ..Request::default() }) {
             Ok(response) if response.status == 206 && response.body == whole[first..=last] => {}
             Ok(response) => self.wrong.push(format!(
-                "bytes {first}-{last} of {key:?} are answered {} with {} bytes that are not those",
+                "bytes {first}-{last} of {key:?}: status {} with {} wrong bytes",
                 response.status,
                 response.body.len()
             )),
@@ -111,7 +111,7 @@ impl Look<'_> {
         }
     }
 
-    /// All pages of a listing with these parameters.
+    /// All pages of a listing with the given parameters.
     fn pages(&mut self, bucket: &str, parameters: &[(&'static str, &str)]) -> Vec<String> {
         let mut pages = Vec::new();
         let mut token = None;
@@ -137,27 +137,27 @@ impl Look<'_> {
         }
     }
 
-    fn listing(&mut self, bucket: &str, expected: &BTreeMap<String, &Shown>) {
+    fn listing(&mut self, bucket: &str, expected: &BTreeMap<String, &ObjectFacts>) {
         let mut listed = Vec::new();
         for page in self.pages(bucket, &[("max-keys", "7")]) {
             for entry in xml::elements(&page, "Contents") {
                 let key = xml::decode_url(&xml::text(entry, "Key").unwrap_or_default());
                 let size = xml::text(entry, "Size").and_then(|size| size.parse().ok()).unwrap_or(usize::MAX);
-                listed.push((key, Shown { size, etag: xml::text(entry, "ETag").unwrap_or_default() }));
+                listed.push((key, ObjectFacts { size, etag: xml::text(entry, "ETag").unwrap_or_default() }));
             }
         }
         if !listed.is_sorted_by(|a, b| a.0 < b.0) {
-            self.wrong.push(format!("LIST of {bucket} is not in order"));
+            self.wrong.push(format!("LIST of {bucket} is not sorted"));
         }
-        let listed: BTreeMap<String, &Shown> =
+        let listed: BTreeMap<String, &ObjectFacts> =
             listed.iter().map(|(key, shown)| (key.clone(), shown)).collect();
         for (key, shown) in expected {
             if listed.get(key) != Some(shown) {
-                self.wrong.push(format!("{bucket}/{key}: GET shows {shown:?}, LIST {:?}", listed.get(key)));
+                self.wrong.push(format!("{bucket}/{key}: GET returns {shown:?}, LIST {:?}", listed.get(key)));
             }
         }
         for key in listed.keys().filter(|key| !expected.contains_key(*key)) {
-            self.wrong.push(format!("{bucket}/{key} is listed and cannot be read"));
+            self.wrong.push(format!("{bucket}/{key} is listed but cannot be read"));
         }
     }
 
@@ -176,8 +176,8 @@ impl Look<'_> {
         }
     }
 
-    /// Every upload that was begun is there with all its acknowledged parts, but those whose completion
-    /// was in doubt: they are there, or their object is, and not both. Nobody else writes their keys.
+    /// Verifies that every upload exists with all its acknowledged parts. If the outcome of its completion is unknown,
+    /// either the upload or its object must exist, not both; no other request writes its key.
     fn uploads(&mut self) {
         for upload in self.model.take_uploads() {
             let request = Request {
@@ -193,21 +193,22 @@ impl Look<'_> {
                     continue;
                 }
             };
-            let is_there = response.status == 200;
+            let exists = response.status == 200;
             if upload.is_completing {
-                let look = self.model.look();
-                let is_done = self.model.check(&upload.key, Value::Present(upload.content), look).is_ok();
-                if is_there && is_done {
-                    self.wrong.push(format!("the upload to {:?} is there and so is its object", upload.key));
+                let read_start = self.model.begin_read();
+                let is_done =
+                    self.model.check(&upload.key, Value::Present(upload.content), read_start).is_ok();
+                if exists && is_done {
+                    self.wrong.push(format!("both the upload to {:?} and its object exist", upload.key));
                 }
-                if !is_there && !is_done {
+                if !exists && !is_done {
                     let code = response.code();
                     self.wrong.push(format!(
-                        "neither the upload to {:?} is there nor its object: {code}",
+                        "neither the upload to {:?} nor its object exists: {code}",
                         upload.key
                     ));
                 }
-                if is_there {
+                if exists {
                     self.abort(&upload.key, &upload.id);
                 }
                 continue;
@@ -224,21 +225,21 @@ impl Look<'_> {
                     self.wrong.push(format!("upload to {:?} has lost {part:?}: {text}", upload.key));
                 }
             }
-            if !is_there {
-                self.wrong.push(format!("the upload to {:?} is gone: {}", upload.key, response.code()));
+            if !exists {
+                self.wrong.push(format!("the upload to {:?} is lost: {}", upload.key, response.code()));
                 continue;
             }
             self.model.put_aside(upload);
         }
     }
 
-    /// Objects that uploads made are written once each: they go, so that there are not more and more.
-    fn remove_completed(&mut self, there: &BTreeMap<String, Shown>) {
+    /// Deletes the objects of completed uploads: each is written only once, so their number would grow.
+    fn remove_completed(&mut self, there: &BTreeMap<String, ObjectFacts>) {
         for key in self.model.keys().iter().filter(|key| is_of_upload(key)) {
             if there.contains_key(key) {
                 match self.client.delete(key) {
                     Ok(response) if response.status == 204 => {}
-                    other => self.wrong.push(format!("removing {key:?}: {other:?}")),
+                    other => self.wrong.push(format!("deleting {key:?}: {other:?}")),
                 }
             }
             self.model.forget(key);

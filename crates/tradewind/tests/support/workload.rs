@@ -1,7 +1,7 @@
-//! Workers that write, delete, read and upload in parts, all over the same keys, until the server is
-//! gone. They tell the model what they send and what is answered.
+//! Workers that write, delete, read and upload in parts, all on the same keys, until the server is crashed. They report
+//! their requests and the responses to the model.
 //!
-//! A seed fixes what each worker does, not how the workers interleave.
+//! A seed determines the actions of each worker, not their interleaving.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,41 +15,41 @@ use super::sign::Credentials;
 use super::xml;
 
 pub const BUCKETS: [&str; 2] = ["crash-one", "crash-two"];
-/// The header that names a write.
+/// The header with the number of a write.
 pub const WRITE_HEADER: &str = "x-amz-meta-write";
-/// The least size of a part that is not the last.
+/// The minimum size of a part that is not the last.
 const PART_BYTES: usize = 5 << 20;
 
-/// What one run of workers shares.
+/// The state shared by the workers of a run.
 #[derive(Debug)]
 pub struct Workload<'a> {
     pub address: SocketAddr,
     pub credentials: Credentials,
     pub model: &'a Model,
-    /// Set just before the server is struck: from then on, errors are what is expected.
+    /// Set immediately before the server is crashed: errors are expected from then on.
     pub is_struck: AtomicBool,
-    /// Set before the device is made full: from then on, writes may fail.
+    /// Set before the device is filled: writes may fail from then on.
     pub was_full: AtomicBool,
 }
 
-/// Why a worker ended.
+/// The reason why a worker ended.
 #[derive(Debug)]
-enum Ended {
-    /// The connection is gone.
+enum WorkerEnd {
+    /// The connection was lost.
     Disconnected(io::Error),
-    /// The server did what it must not do.
+    /// The server violated a guarantee.
     Wrong(String),
 }
 
-impl From<io::Error> for Ended {
+impl From<io::Error> for WorkerEnd {
     fn from(error: io::Error) -> Self {
         Self::Disconnected(error)
     }
 }
 
-type Step = Result<(), Ended>;
+type Step = Result<(), WorkerEnd>;
 
-/// The keys: few enough that they are overwritten all the time, odd enough to be worth storing.
+/// A key. There are few, so that they are overwritten often, and some contain unusual characters.
 pub fn key(number: u64) -> String {
     let bucket = BUCKETS[usize::try_from(number % 2).unwrap()];
     match number % 7 {
@@ -65,36 +65,36 @@ pub fn key(number: u64) -> String {
 
 const KEYS: u64 = 96;
 
-/// A key that one upload alone writes: after a restart the upload is there or its object is.
+/// A key that only one upload writes: after a restart, either the upload or its object exists.
 fn upload_key(key: &str, write: u64) -> String {
     format!("{key}{UPLOAD_MARK}{write}")
 }
 
-/// In the keys of uploads, and in no other.
+/// Contained in the keys of uploads and in no others.
 const UPLOAD_MARK: &str = "-upload-";
 
 pub fn is_of_upload(key: &str) -> bool {
     key.contains(UPLOAD_MARK)
 }
 
-/// What an answer to a GET of a key shows.
+/// The value of a key in the response to a GET.
 pub fn observe(response: &Response) -> Result<Value, String> {
     match response.status {
         404 if response.code() == "NoSuchKey" => Ok(Value::Absent),
         200 => {
             let id = response.header(WRITE_HEADER).and_then(|id| id.parse().ok());
-            let id = id.ok_or("an object without the metadata it was written with")?;
+            let id = id.ok_or("the object lacks the metadata with which it was written")?;
             let content = Content { id, size: response.body.len() };
             if content.bytes() != response.body {
-                return Err(format!("{} bytes that are not those of write {id}", content.size));
+                return Err(format!("the {} bytes differ from those of write {id}", content.size));
             }
             Ok(Value::Present(content))
         }
-        _ => Err(format!("unexpected answer {}: {}", response.status, response.code())),
+        _ => Err(format!("unexpected response {}: {}", response.status, response.code())),
     }
 }
 
-/// Runs `workers` workers while `strike` lets the server live and then takes it away. What went wrong.
+/// Runs `workers` workers until `strike` has crashed the server. Returns the errors.
 pub fn run(workload: &Workload<'_>, workers: u64, seed: u64, strike: impl FnOnce()) -> Vec<String> {
     std::thread::scope(|scope| {
         let handles: Vec<_> = (0..workers)
@@ -119,11 +119,11 @@ fn worker(workload: &Workload<'_>, seed: u64, number: u64) -> Option<String> {
         };
         let was_struck = workload.is_struck.load(Ordering::SeqCst);
         match ended {
-            Ended::Disconnected(_) if was_struck => return None,
-            Ended::Disconnected(error) => {
-                return Some(format!("a connection was lost for no reason: {error}"));
+            WorkerEnd::Disconnected(_) if was_struck => return None,
+            WorkerEnd::Disconnected(error) => {
+                return Some(format!("a connection was lost before the crash: {error}"));
             }
-            Ended::Wrong(why) => return Some(why),
+            WorkerEnd::Wrong(why) => return Some(why),
         }
     }
 }
@@ -145,10 +145,10 @@ impl Worker<'_> {
             62..82 => self.read(&key),
             82..88 => self.begin_upload(&key),
             88..94 => match self.shared.model.take_upload() {
-                Some(upload) => self.go_on(upload),
+                Some(upload) => self.resume_upload(upload),
                 None => self.put(&key),
             },
-            94..97 => self.make_and_remove_bucket(),
+            94..97 => self.create_and_delete_bucket(),
             _ => self.list(&key),
         }
     }
@@ -167,23 +167,23 @@ impl Worker<'_> {
         Content { id: self.shared.model.next_id(), size: self.size() }
     }
 
-    /// An answer to a write that is no success. What was written is in doubt then; that there was no
-    /// room, or that the server was struck, explains it.
+    /// Handles an unsuccessful response to a write. It is accepted after a crash or on a full device; the outcome of
+    /// the write is then unknown.
     fn failed_write(&self, what: &str, response: &Response) -> Step {
-        let says_failed = response.status >= 500 || response.text().contains("<Error>");
+        let has_failed = response.status >= 500 || response.text().contains("<Error>");
         let flags = [&self.shared.is_struck, &self.shared.was_full];
-        if says_failed && flags.iter().any(|flag| flag.load(Ordering::SeqCst)) {
+        if has_failed && flags.iter().any(|flag| flag.load(Ordering::SeqCst)) {
             return Ok(());
         }
-        Err(Ended::Wrong(format!("{what} was answered {}: {}", response.status, response.text())))
+        Err(WorkerEnd::Wrong(format!("{what}: status {}: {}", response.status, response.text())))
     }
 
-    /// The same of a read, which goes on where there is no room.
+    /// Handles an unsuccessful response to a read, which must work on a full device.
     fn failed_read(&self, what: &str, response: &Response) -> Step {
         if self.shared.is_struck.load(Ordering::SeqCst) && response.status >= 500 {
             return Ok(());
         }
-        Err(Ended::Wrong(format!("{what} was answered {}: {}", response.status, response.text())))
+        Err(WorkerEnd::Wrong(format!("{what}: status {}: {}", response.status, response.text())))
     }
 
     fn put(&mut self, key: &str) -> Step {
@@ -231,11 +231,11 @@ impl Worker<'_> {
             query: vec![("delete", String::new())],
             headers: vec![(
                 "x-amz-checksum-sha256",
-                base64(&hex::decode(super::sign::sha256_hex(body.as_bytes())).expect("it is hex")),
+                base64(&hex::decode(super::sign::sha256_hex(body.as_bytes())).expect("hexadecimal")),
             )],
             body: body.as_bytes(),
         })?;
-        // Each key is answered for itself.
+        // Each key has its own result.
         let text = response.text();
         let entries = xml::elements(&text, "Deleted");
         let deleted: Vec<String> = entries.iter().filter_map(|entry| xml::text(entry, "Key")).collect();
@@ -251,13 +251,13 @@ impl Worker<'_> {
     }
 
     fn read(&mut self, key: &str) -> Step {
-        let look = self.shared.model.look();
+        let read_start = self.shared.model.begin_read();
         let response = self.client.get(key)?;
         if !matches!(response.status, 200 | 404) {
             return self.failed_read("a GET", &response);
         }
-        let seen = observe(&response).map_err(|why| Ended::Wrong(format!("{key:?}: {why}")))?;
-        self.shared.model.check(key, seen, look).map_err(Ended::Wrong)
+        let seen = observe(&response).map_err(|why| WorkerEnd::Wrong(format!("{key:?}: {why}")))?;
+        self.shared.model.check(key, seen, read_start).map_err(WorkerEnd::Wrong)
     }
 
     fn list(&mut self, key: &str) -> Step {
@@ -271,21 +271,21 @@ impl Worker<'_> {
         if response.status == 200 { Ok(()) } else { self.failed_read("a LIST", &response) }
     }
 
-    /// A bucket of this worker's own: there and away again, each acknowledged on its own.
-    fn make_and_remove_bucket(&mut self) -> Step {
+    /// Creates, and perhaps deletes, a bucket of this worker's own.
+    fn create_and_delete_bucket(&mut self) -> Step {
         let bucket = format!("crash-own-{}", self.number);
         let present = Value::Present(Content { id: 0, size: 0 });
         let ticket = self.shared.model.send(&bucket, present);
         let response = self.client.put(&bucket, &[])?;
         if !matches!(response.status, 200 | 409) {
-            return self.failed_write("making a bucket", &response);
+            return self.failed_write("creating a bucket", &response);
         }
         self.shared.model.acknowledge(&ticket);
         if self.random.chance(50) {
             let ticket = self.shared.model.send(&bucket, Value::Absent);
             let response = self.client.delete(&bucket)?;
             if response.status != 204 {
-                return self.failed_write("removing a bucket", &response);
+                return self.failed_write("deleting a bucket", &response);
             }
             self.shared.model.acknowledge(&ticket);
         }
@@ -307,19 +307,19 @@ impl Worker<'_> {
         })?;
         let id = xml::text(&response.text(), "UploadId");
         let (200, Some(id)) = (response.status, id) else {
-            return self.failed_write("beginning an upload", &response);
+            return self.failed_write("creating an upload", &response);
         };
         let upload = Upload { key, id, content, parts: Vec::new(), is_completing: false };
         if self.random.chance(30) {
             self.shared.model.put_aside(upload);
             return Ok(());
         }
-        self.go_on(upload)
+        self.resume_upload(upload)
     }
 
-    /// Uploads what is missing and completes; whatever happens, the model gets the upload back as far as
-    /// it was acknowledged.
-    fn go_on(&mut self, mut upload: Upload) -> Step {
+    /// Uploads the missing parts and completes. If it does not complete, the model gets the upload back with its
+    /// acknowledged parts.
+    fn resume_upload(&mut self, mut upload: Upload) -> Step {
         let result = self.finish(&mut upload);
         if !matches!(result, Ok(true)) {
             self.shared.model.put_aside(upload);
@@ -327,8 +327,8 @@ impl Worker<'_> {
         result.map(|_| ())
     }
 
-    /// Whether it is completed.
-    fn finish(&mut self, upload: &mut Upload) -> Result<bool, Ended> {
+    /// Uploads the missing parts. Returns true if the upload was completed.
+    fn finish(&mut self, upload: &mut Upload) -> Result<bool, WorkerEnd> {
         let bytes = upload.content.bytes();
         let first = if bytes.len() > PART_BYTES { PART_BYTES } else { bytes.len() };
         let slices =
@@ -337,7 +337,7 @@ impl Worker<'_> {
             if upload.parts.iter().any(|part| part.number == number) {
                 continue;
             }
-            // A part may be replaced; only its last upload counts.
+            // A part may be replaced; only the last version counts.
             if self.random.chance(10) && self.put_part(upload, number, b"not this").map(drop_part)? {
                 return Ok(false);
             }
@@ -352,8 +352,8 @@ impl Worker<'_> {
         self.complete(upload)
     }
 
-    /// None where the server was struck meanwhile.
-    fn put_part(&mut self, upload: &Upload, number: u32, body: &[u8]) -> Result<Option<Part>, Ended> {
+    /// Uploads a part; `None` if it failed because the server was crashed or the device is full.
+    fn put_part(&mut self, upload: &Upload, number: u32, body: &[u8]) -> Result<Option<Part>, WorkerEnd> {
         let response = self.client.send(Request {
             method: "PUT",
             path: &upload.key,
@@ -367,7 +367,7 @@ impl Worker<'_> {
         }
     }
 
-    fn complete(&mut self, upload: &mut Upload) -> Result<bool, Ended> {
+    fn complete(&mut self, upload: &mut Upload) -> Result<bool, WorkerEnd> {
         let parts: String = upload
             .parts
             .iter()

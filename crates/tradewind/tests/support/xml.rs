@@ -1,6 +1,6 @@
-//! As much XML as S3's answers need: the text of elements by name.
+//! The subset of XML that S3's responses need: the text of elements by name.
 
-/// The raw inside of every `<name>` element, in order. Elements of the same name do not nest in S3.
+/// The raw contents of every `<name>` element, in order. Elements of the same name do not nest in S3.
 pub fn elements<'a>(xml: &'a str, name: &str) -> Vec<&'a str> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut found = Vec::new();
@@ -33,24 +33,24 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Undoes `encoding-type=url`.
+/// Decodes `encoding-type=url`.
 pub fn decode_url(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
-    while let Some((&first, behind)) = rest.split_first() {
-        let hex = behind.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+    while let Some((&first, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
         match (first, hex) {
             (b'%', Some(byte)) => {
                 bytes.push(byte);
-                rest = &behind[2..];
+                rest = &after[2..];
             }
             (b'+', _) => {
                 bytes.push(b' ');
-                rest = behind;
+                rest = after;
             }
             _ => {
                 bytes.push(first);
-                rest = behind;
+                rest = after;
             }
         }
     }

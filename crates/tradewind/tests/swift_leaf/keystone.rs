@@ -1,4 +1,4 @@
-//! The same leaf where a real Keystone gives out the tokens: they are Keystone's to end, in the middle of anything.
+//! The `swift` leaf with tokens from a real Keystone, which may revoke them at any time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tradewind_core::{Clock, ObjectStore as _, SystemClock, Timestamp};
 use super::support::swift::Laboratory;
 use super::{at, bucket, pattern, put, read};
 
-/// What porter's store needs. Its segments have 1 MiB.
+/// The options of porter's store, with segments of 1 MiB.
 fn options(laboratory: &Laboratory) -> SwiftOptions {
     let party = |name: &str| Party::Named(name.to_owned(), Domain::Name("yard".to_owned()));
     let (user, project, password) = (party("porter"), party("cargo"), "secret".to_owned());
@@ -27,7 +27,7 @@ fn options(laboratory: &Laboratory) -> SwiftOptions {
     SwiftOptions { segment_bytes: 1 << 20, ..SwiftOptions::new(auth) }
 }
 
-/// A clock whose date is wrong by an hour: a token seems to be good for longer than it is.
+/// A clock that is an hour slow, so that tokens seem to be valid for longer than they are.
 #[derive(Debug)]
 struct Slow(Arc<dyn Clock>);
 
@@ -45,7 +45,7 @@ impl Clock for Slow {
     }
 }
 
-/// Writes the first half of an object, lets something happen, writes the second half and reads all of it.
+/// Writes the first half of an object, runs `between`, writes the second half and reads the whole object.
 async fn write_over(store: &SwiftStore, key: &str, bytes: &Bytes, between: impl AsyncFnOnce()) {
     let mut staged = store.stage(&context(), &at(key), StageRequest::default()).await.unwrap();
     let (first, second) = (bytes.slice(..bytes.len() / 2), bytes.slice(bytes.len() / 2..));
@@ -59,16 +59,16 @@ async fn write_over(store: &SwiftStore, key: &str, bytes: &Bytes, between: impl 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_revoked_in_the_middle() {
-    // Swift believes nothing that it heard before.
-    let asks_each_time = [("TOKEN_CACHE", "-1")];
-    let name = "a_token_that_is_revoked_in_the_middle";
-    let Some(laboratory) = Laboratory::with_keystone(name, &asks_each_time) else { return };
+async fn revoked_token_is_renewed_in_the_middle_of_a_write() {
+    // Swift validates the token of every request.
+    let no_cache = [("TOKEN_CACHE", "-1")];
+    let name = "revoked_token_is_renewed_in_the_middle_of_a_write";
+    let Some(laboratory) = Laboratory::with_keystone(name, &no_cache) else { return };
     let store = SwiftStore::new(options(&laboratory), SystemClock::shared()).unwrap();
     store.create_bucket(&context(), &bucket()).await.unwrap();
     let bytes = pattern(5_000_000, 1);
     write_over(&store, "first", &bytes, async || laboratory.revoke("porter")).await;
-    // In front of the first byte of a large object, of a small one, and of reads.
+    // Before the first byte of a large object, of a small one, and of reads.
     laboratory.revoke("porter");
     put(&store, "large", &bytes).await;
     laboratory.revoke("porter");
@@ -80,12 +80,12 @@ async fn a_token_that_is_revoked_in_the_middle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_of_a_few_seconds() {
-    let name = "tokens_of_a_few_seconds";
+async fn short_lived_tokens_are_renewed() {
+    let name = "short_lived_tokens_are_renewed";
     let Some(laboratory) = Laboratory::with_keystone(name, &[("EXPIRATION", "5")]) else { return };
     let system: Arc<dyn Clock> = SystemClock::shared();
     let bytes = pattern(5_000_000, 1);
-    // The one renews its tokens in time, the other when they are not accepted.
+    // The first store renews its tokens in time, the second when they are rejected.
     for (clock, key) in [(system.clone(), "right"), (Arc::new(Slow(system)), "slow")] {
         let store = SwiftStore::new(options(&laboratory), clock).unwrap();
         if key == "right" {

@@ -1,4 +1,4 @@
-//! Bundles: anybody's `tar` reads them, what went in comes out, one file comes alone, and what is wrong with one is told.
+//! Bundles: readable by `tar`, round trips, single members, sets of several bundles, and errors of damaged ones.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -14,7 +14,7 @@ use crate::support::caller::Caller;
 
 const LARGE: usize = (2 << 20) + 700;
 
-/// Files of every kind of size and name below `here`.
+/// Writes files with a variety of sizes and names below `here`.
 fn write_tree(caller: &Caller) {
     let long = "d".repeat(120);
     let sizes = [0, 1, 511, 512, 513, 100_000, 1 << 20, (1 << 20) + 1, LARGE];
@@ -37,7 +37,7 @@ fn write_tree(caller: &Caller) {
     dated.set_modified(SystemTime::UNIX_EPOCH + Duration::from_millis(1_234_567_890_123)).unwrap();
 }
 
-/// What real `tar` says to an archive, unpacking it into a directory.
+/// Unpacks an archive with the system's `tar`, which must not complain.
 fn untar(archive: &Path, into: &Path) {
     fs::create_dir_all(into).unwrap();
     let ran = Command::new("tar").arg("xf").arg(archive).arg("-C").arg(into).output().unwrap();
@@ -49,7 +49,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_bundle_is_an_archive_and_comes_back() {
+fn bundle_is_a_tar_archive_and_round_trips() {
     let scene = Scene::new();
     let caller = &scene.caller;
     write_tree(caller);
@@ -60,11 +60,11 @@ fn a_bundle_is_an_archive_and_comes_back() {
     caller.write("all.tar", scene.read("all.tar"));
     untar(&caller.path("all.tar"), &caller.path("untarred"));
     caller.done(&["cp", "-r", "--bundle", "s3://bucket/all.tar", "there"]);
-    for place in ["untarred", "there"] {
-        assert!(tree(&caller.path(place)) == here, "{place}");
-        assert_eq!(mode(&caller.path(place).join("a")), 0o700);
-        assert_eq!(mode(&caller.path(place).join("a b/c")), 0o600);
-        assert_eq!(fs::metadata(caller.path(place).join("a")).unwrap().mtime(), 1_234_567_890);
+    for directory in ["untarred", "there"] {
+        assert!(tree(&caller.path(directory)) == here, "{directory}");
+        assert_eq!(mode(&caller.path(directory).join("a")), 0o700);
+        assert_eq!(mode(&caller.path(directory).join("a b/c")), 0o600);
+        assert_eq!(fs::metadata(caller.path(directory).join("a")).unwrap().mtime(), 1_234_567_890);
     }
     assert_eq!(fs::metadata(caller.path("there/a")).unwrap().mtime_nsec(), 123_000_000);
 
@@ -85,7 +85,7 @@ fn a_bundle_is_an_archive_and_comes_back() {
 }
 
 #[test]
-fn one_member_comes_alone() {
+fn single_member_is_copied_and_printed() {
     let scene = Scene::new();
     let caller = &scene.caller;
     write_tree(caller);
@@ -112,13 +112,13 @@ fn one_member_comes_alone() {
 }
 
 #[test]
-fn a_bundle_ends_where_it_is_full() {
+fn bundle_size_splits_files_into_a_set() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for n in 0..40 {
         caller.write(format!("here/{n:02}"), content(n, 9000));
     }
-    // Larger than a bundle: it has its own.
+    // Larger than the bundle size, so it gets a bundle of its own.
     caller.write("here/20", content(20, LARGE));
     let ran = caller.run(&["cp", "--bundle", "here", "s3://bucket/all.tar", "--bundle-size", "100KiB"]);
     assert!(ran.status.success(), "{ran:?}");
@@ -139,25 +139,24 @@ fn a_bundle_ends_where_it_is_full() {
     let ran = caller.run(&["cat", "s3://bucket/all.tar", "--member", "39"]);
     assert!(ran.out == content(39, 9000), "{}", ran.err);
 
-    // One that is gone is told, and the others are unpacked.
+    // A missing bundle is reported, and those before it are unpacked.
     let third = scene.read("all-00003.tar");
     caller.done(&["rm", "s3://bucket/all-00003.tar"]);
-    let gone = "s3://bucket/all-00003.tar: it follows the bundle before it, and is not there: not all was packed, or it \
-                was removed";
+    let gone = "s3://bucket/all-00003.tar: this bundle of the set is missing: packing did not finish, or it was removed";
     caller.fails(&["cp", "--bundle", "s3://bucket/all.tar", "some"], &[gone]);
     assert!(names(&caller.path("some")).len() > 15);
     caller.fails(&["ls", "--bundle", "s3://bucket/all.tar", "--json"], &[gone]);
     caller.fails(&["cat", "s3://bucket/all.tar", "--member", "39"], &[gone]);
 
-    // So is one of another packing.
+    // A bundle of another set is reported, too.
     caller.run(&["cp", "--bundle", "here", "s3://bucket/all.tar", "--bundle-size", "100KiB"]);
     scene.store("all-00003.tar", &third);
-    let other = "s3://bucket/all-00003.tar: it was not packed together with the bundle before it; pack all of it again";
+    let other = "s3://bucket/all-00003.tar: it belongs to another set than the bundle before it; pack the files again";
     caller.fails(&["cp", "--bundle", "s3://bucket/all.tar", "some"], &[other]);
 }
 
 #[test]
-fn patterns_choose_what_goes_in_and_what_comes_out() {
+fn filters_apply_to_packing_and_unpacking() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for name in ["a.jpg", "b.tmp", "c/d.jpg", "c/e.txt"] {
@@ -175,24 +174,24 @@ fn patterns_choose_what_goes_in_and_what_comes_out() {
 }
 
 #[test]
-fn what_cannot_be_packed_is_told_and_the_rest_is_packed() {
+fn files_that_cannot_be_packed_are_reported_and_skipped() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("here/file", "x");
     symlink("file", caller.path("here/link")).unwrap();
     let _socket = UnixListener::bind(caller.path("here/socket")).unwrap();
-    let why = "here/socket is neither a file nor a directory: it is left out";
+    let why = "here/socket is neither a file nor a directory: skipped";
     caller.fails(&["cp", "--bundle", "here", "s3://bucket/x.tar"], &[why]);
     assert!(caller.done(&["ls", "--bundle", "s3://bucket/x.tar"]).ends_with(" file\n"));
     caller.fails(&["cp", "--bundle", "--follow-symlinks", "here", "s3://bucket/x.tar"], &[why]);
     assert_eq!(caller.done(&["ls", "--bundle", "s3://bucket/x.tar"]).lines().count(), 2);
 
-    // What is there is not replaced where nothing could be packed.
+    // An existing bundle is not replaced if no file could be packed.
     fs::remove_file(caller.path("here/file")).unwrap();
     caller.fails(&["cp", "--bundle", "here", "s3://bucket/x.tar"], &[why]);
     assert_eq!(caller.done(&["ls", "--bundle", "s3://bucket/x.tar"]).lines().count(), 2);
 
-    // Nothing at all is an archive of nothing.
+    // An empty directory becomes an empty archive.
     fs::create_dir(caller.path("empty")).unwrap();
     caller.done(&["cp", "--bundle", "empty", "s3://bucket/empty.tar"]);
     caller.write("empty.tar", scene.read("empty.tar"));
@@ -202,7 +201,7 @@ fn what_cannot_be_packed_is_told_and_the_rest_is_packed() {
 }
 
 #[test]
-fn what_is_asked_wrongly_is_told() {
+fn invalid_bundle_arguments_are_reported() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("here/file", "x");
@@ -240,7 +239,7 @@ fn what_is_asked_wrongly_is_told() {
     }
     for key in ["plain", "nothing"] {
         let why = format!(
-            "s3://bucket/{key}: it is no bundle, or is cut short: at its end there is no index as cp --bundle writes it"
+            "s3://bucket/{key}: not a bundle, or truncated: it does not end with an index as `cp --bundle` writes it"
         );
         caller.fails(&["ls", "--bundle", &format!("s3://bucket/{key}")], &[&why]);
         caller.fails(&["cp", "--bundle", &format!("s3://bucket/{key}"), "there"], &[&why]);
@@ -258,10 +257,10 @@ fn what_is_asked_wrongly_is_told() {
 }
 
 #[test]
-fn what_is_damaged_is_told_and_the_rest_comes_out() {
+fn damaged_members_are_reported_and_the_rest_unpacked() {
     let scene = Scene::new();
     let caller = &scene.caller;
-    // Neighbours that come with one request, and one that has its own.
+    // Adjacent members fetched with one request, and one that has its own.
     for (name, size) in [("a", 1000), ("b", 1000), ("c", 1000), ("large", LARGE)] {
         caller.write(format!("here/{name}"), content(size as u64, size));
     }
@@ -274,9 +273,7 @@ fn what_is_damaged_is_told_and_the_rest_comes_out() {
     };
     store(&|bytes| bytes[512 + 1024 + 512 + 10] ^= 1);
     let why = |name: &str| {
-        format!(
-            "\"{name}\" is damaged in s3://bucket/bad.tar: its bytes have another checksum than was packed"
-        )
+        format!("\"{name}\" is damaged in s3://bucket/bad.tar: its checksum does not match the index")
     };
     caller.fails(&["cp", "--bundle", "s3://bucket/bad.tar", "there"], &[&why("b")]);
     assert_eq!(names(&caller.path("there")), ["a", "c", "large"]);
@@ -296,17 +293,17 @@ fn what_is_damaged_is_told_and_the_rest_comes_out() {
         assert!(!caller.path("none").exists());
     };
     store(&|bytes| bytes.truncate(bytes.len() - 1));
-    fails("it is no bundle, or is cut short: at its end there is no index as cp --bundle writes it");
+    fails("not a bundle, or truncated: it does not end with an index as `cp --bundle` writes it");
     store(&|bytes| *bytes.last_mut().unwrap() ^= 1);
-    fails("the bundle is damaged: the checksum of its last bytes is another");
+    fails("the bundle is damaged: the checksum of its footer does not match");
     let index = whole.len() - 70;
     store(&|bytes| bytes[index] ^= 1);
-    fails("the bundle is damaged: the checksum of its index is another");
+    fails("the bundle is damaged: the checksum of its index does not match");
     store(&|bytes| drop(bytes.drain(..whole.len() - 200)));
-    fails("the bundle is damaged: its index is longer than it can be");
+    fails("the bundle is damaged: its index is longer than possible");
 }
 
-/// A bundle made by hand, as `docs/bundles.md` has it: the bytes of all members stand in one place after another.
+/// A bundle built by hand according to `docs/bundles.md`, with arbitrary member names.
 fn forged(members: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut object, mut index) = (Vec::new(), Vec::new());
     for (name, bytes) in members {
@@ -336,7 +333,7 @@ fn forged(members: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn member_names_that_leave_the_directory_are_rejected() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let members: [(&str, &[u8]); 6] =
@@ -347,17 +344,17 @@ fn names_that_lead_elsewhere_are_refused() {
     symlink("../../elsewhere", caller.path("deep/there/link")).unwrap();
     let ran = caller.run(&["cp", "--bundle", "s3://bucket/forged", "deep/there"]);
     assert_eq!(ran.status.code(), Some(1));
-    let said: Vec<&str> = ran.err.lines().collect();
-    assert_eq!(said.len(), 5, "{}", ran.err);
+    let lines: Vec<&str> = ran.err.lines().collect();
+    assert_eq!(lines.len(), 5, "{}", ran.err);
     assert_eq!(fs::read(caller.path("deep/there/a")).unwrap(), b"3");
-    // Neither who else may write it nor as whom it runs is taken from a bundle.
-    let usual = fs::File::create(caller.path("usual")).unwrap().metadata().unwrap().mode() & 0o777;
-    let may = usual | (usual & 0o444) >> 2;
-    assert_eq!(fs::metadata(caller.path("deep/there/a")).unwrap().mode() & 0o7777, may);
+    // Permissions beyond the umask and set-id bits are not taken from a bundle.
+    let default_mode = fs::File::create(caller.path("usual")).unwrap().metadata().unwrap().mode() & 0o777;
+    let allowed = default_mode | (default_mode & 0o444) >> 2;
+    assert_eq!(fs::metadata(caller.path("deep/there/a")).unwrap().mode() & 0o7777, allowed);
     assert!(fs::read_dir(caller.path("elsewhere")).unwrap().next().is_none());
     assert_eq!(fs::read_dir(caller.path("deep")).unwrap().count(), 1);
     assert_eq!(fs::read_dir(caller.path("deep/there")).unwrap().count(), 2);
-    // Under a name that is chosen here, it may be read.
+    // The member can still be read under a name given by the user.
     let ran = caller.run(&["cat", "s3://bucket/forged", "--member", "../up"]);
     assert_eq!(ran.out, b"1");
 }

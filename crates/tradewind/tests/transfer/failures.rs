@@ -1,5 +1,5 @@
-//! What is said where something cannot be done: one line that names what and why, and exit status 1; 2 where the
-//! command line itself is wrong.
+//! Error messages and exit status: one line with the subject and the reason and status 1, or 2 for an invalid command
+//! line.
 
 use std::fs;
 use std::net::TcpListener;
@@ -8,12 +8,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use super::{Scene, names};
 use crate::support::caller::Caller;
 
-/// What a listing of a bucket says that is not there.
+/// The error of listing a missing bucket.
 pub const NO_BUCKET_LISTED: &str =
     "s3://nowhere/: GET s3://nowhere on HOST: The specified bucket does not exist (NoSuchBucket)";
 
 #[test]
-fn what_is_not_there() {
+fn missing_objects_buckets_and_files_are_reported() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("file", "x");
@@ -43,27 +43,27 @@ fn what_is_not_there() {
 }
 
 #[test]
-fn what_is_logged_is_what_the_variable_says() {
-    // Nobody is there: it is asked again.
-    let (nobody, again) = (([127, 0, 0, 1], 1).into(), "a request is sent again");
-    let said = |level| {
-        let ran = Caller::new(nobody).with("TRADEWIND_LOG_LEVEL", level).run(&["ls", "s3://bucket"]);
+fn log_level_follows_the_environment_variable() {
+    // Connections to this port are refused, so the request is retried.
+    let (closed_port, retry) = (([127, 0, 0, 1], 1).into(), "retrying a request");
+    let log = |level| {
+        let ran = Caller::new(closed_port).with("TRADEWIND_LOG_LEVEL", level).run(&["ls", "s3://bucket"]);
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
         ran.err
     };
-    assert!(said("debug").contains(again));
-    assert!(!said("warn").contains(again));
-    let wrong = said("loud");
-    assert!(wrong.contains("TRADEWIND_LOG_LEVEL: ") && !wrong.contains(again), "{wrong}");
+    assert!(log("debug").contains(retry));
+    assert!(!log("warn").contains(retry));
+    let wrong = log("loud");
+    assert!(wrong.contains("TRADEWIND_LOG_LEVEL: ") && !wrong.contains(retry), "{wrong}");
 }
 
 #[test]
-fn what_is_not_meant() {
+fn wrong_kind_of_argument_is_reported() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("dir/a", "x");
     scene.store("dir/a", b"x");
-    caller.fails(&["cp", "dir", "s3://bucket"], &["dir is a directory; copy what is below it with -r"]);
+    caller.fails(&["cp", "dir", "s3://bucket"], &["dir is a directory; use -r to copy everything below it"]);
     caller
         .fails(&["cp", "-r", "dir/a", "s3://bucket"], &["dir/a is not a directory; copy a file without -r"]);
     let prefix = "s3://bucket/dir/ is not one object";
@@ -71,12 +71,12 @@ fn what_is_not_meant() {
     caller.fails(&["rm", "s3://bucket/dir/"], &[&format!("{prefix}; remove everything below it with -r")]);
     caller.fails(
         &["cp", "-", "s3://bucket/dir/"],
-        &[&format!("{prefix}; what comes from standard input needs a whole key")],
+        &[&format!("{prefix}; to store standard input, give a complete key")],
     );
-    let standard = "- is standard input or output, and the other place must be s3://BUCKET/KEY";
+    let standard = "with - (standard input or output), the other argument must be s3://BUCKET/KEY";
     caller.fails(&["cp", "-", "dir/b"], &[standard]);
     caller.fails(&["mb", "s3://bucket/x"], &["s3://bucket/x is more than a bucket; write s3://bucket"]);
-    caller.fails(&["mb", "s3://bucket"], &["bucket \"bucket\" exists already"]);
+    caller.fails(&["mb", "s3://bucket"], &["bucket \"bucket\" already exists"]);
     caller.fails(
         &["rb", "s3://bucket"],
         &["DELETE s3://bucket on HOST: The bucket you tried to delete is not empty (BucketNotEmpty)"],
@@ -85,16 +85,16 @@ fn what_is_not_meant() {
 }
 
 #[test]
-fn a_wrong_command_line_ends_with_two() {
+fn invalid_command_line_exits_with_status_2() {
     let caller = Caller::new("127.0.0.1:1".parse().unwrap());
     for (arguments, words) in [
         (
             &["cp", "x", "gs://bucket/x"][..],
-            "tradewind: there is no store \"gs\"; places begin with s3:// or swift://, or are paths, and a [store.gs] in \
-             the settings file (--config) would be one\n",
+            "tradewind: there is no store \"gs\"; locations begin with s3:// or swift://, or are paths; to add this \
+             store, define [store.gs] in the settings file (--config)\n",
         ),
         (&["ls", "bucket"], "\"bucket\" is not in a store; write s3://BUCKET/KEY"),
-        (&["ls", "s3:///x"], "s3:///x names no bucket; write s3://BUCKET/KEY"),
+        (&["ls", "s3:///x"], "s3:///x has no bucket; write s3://BUCKET/KEY"),
         (&["cp", "x"], "<DESTINATION>"),
         (&["cp", "x", "s3://bucket", "--chunk-size", "big"], "--chunk-size"),
         (&["sync", "x", "y", "--size-only", "--checksum"], "--checksum"),
@@ -106,7 +106,7 @@ fn a_wrong_command_line_ends_with_two() {
 }
 
 #[test]
-fn who_may_not() {
+fn rejected_credentials_are_reported() {
     let scene = Scene::new();
     scene.store("x", b"x");
     let caller = &scene.caller;
@@ -132,7 +132,7 @@ fn who_may_not() {
 }
 
 #[test]
-fn nobody_answers() {
+fn refused_connection_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -147,11 +147,11 @@ fn nobody_answers() {
 }
 
 #[test]
-fn what_this_machine_does_not_let_be_done() {
+fn local_permission_errors_are_reported() {
     let scene = Scene::new();
     let caller = &scene.caller;
     if rustix::process::geteuid().is_root() {
-        return crate::support::skip("what_this_machine_does_not_let_be_done", "root may do everything");
+        return crate::support::skip("local_permission_errors_are_reported", "root may do everything");
     }
     caller.write("here/a", "a");
     caller.write("here/closed/b", "b");
@@ -169,7 +169,7 @@ fn what_this_machine_does_not_let_be_done() {
     allow(0o500);
     let ran = caller.run(&["cp", "-r", "s3://bucket", "here"]);
     assert!(
-        ran.err.starts_with("tradewind: closed/b: cannot make here/closed/.b.") && ran.err.contains(denied)
+        ran.err.starts_with("tradewind: closed/b: cannot create here/closed/b: ") && ran.err.contains(denied)
     );
     assert_eq!(ran.status.code(), Some(1));
     allow(0o700);

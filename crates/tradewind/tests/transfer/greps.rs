@@ -1,10 +1,10 @@
-//! What `grep` finds, in which order, how it ends, and that it ends.
+//! `grep`: matches, their order, flags, exit status, and termination when the output is closed.
 
 use std::io::Read as _;
 
 use super::{Scene, content};
 
-/// A scene with objects of every kind: small, of many lines, larger than what is searched in one piece, binary, empty.
+/// A scene with objects of every kind: small, without a final newline, larger than the in-memory limit, binary, empty.
 fn scene() -> Scene {
     let scene = Scene::new();
     let lines: String = (1..=60_000).map(|n| format!("line {n} of the large one\n")).collect();
@@ -24,7 +24,7 @@ fn grep(scene: &Scene, arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn lines_come_in_the_order_of_the_listing() {
+fn sorted_output_is_in_listing_order() {
     let scene = scene();
     let expected = "s3://bucket/a.txt:1:one needle\ns3://bucket/a/b:1:needle without an end\n\
         Binary file s3://bucket/binary matches\ns3://bucket/large:60001:the needle\n";
@@ -44,7 +44,7 @@ fn lines_come_in_the_order_of_the_listing() {
 }
 
 #[test]
-fn flags_mean_what_they_mean_to_grep() {
+fn flags_behave_like_those_of_grep() {
     let scene = scene();
     let found = |arguments: &[&str]| {
         grep(&scene, &[&["--sort", "--include", "a*", "--exclude", "[!a]*"], arguments].concat())
@@ -53,13 +53,13 @@ fn flags_mean_what_they_mean_to_grep() {
     assert_eq!(found(&["-c", "needle"]).1, "s3://bucket/a.txt:1\ns3://bucket/a/b:1\n");
     assert_eq!(found(&["-l", "-i", "needles?"]).1, "s3://bucket/a.txt\ns3://bucket/a/b\n");
     assert_eq!(found(&["-v", "n"]).1, "s3://bucket/a.txt:3:Two Needles\n");
-    assert_eq!(found(&["-w", "Needle"]).0, Some(1), "no whole word");
-    assert_eq!(found(&["-F", "n.*e"]).0, Some(1), "text, not a pattern");
+    assert_eq!(found(&["-w", "Needle"]).0, Some(1), "-w matches only whole words");
+    assert_eq!(found(&["-F", "n.*e"]).0, Some(1), "-F matches fixed strings");
     assert_eq!(found(&["-rn", "n.*e w"]).1, "s3://bucket/a/b:1:needle without an end\n");
 }
 
 #[test]
-fn the_status_is_that_of_grep() {
+fn exit_status_is_that_of_grep() {
     let scene = scene();
     assert_eq!(grep(&scene, &["is not there"]), (Some(1), String::new()));
     for arguments in [["grep", "a[", "s3://bucket"], ["grep", "a", "s3://nowhere"]] {
@@ -68,9 +68,9 @@ fn the_status_is_that_of_grep() {
     }
 }
 
-/// Whoever reads has had enough, while most of it is still on its way.
+/// The reader closes the output while most of it is still to come.
 #[test]
-fn a_pipe_that_is_closed_ends_it() {
+fn closed_output_ends_the_search() {
     let scene = scene();
     for n in 0..4 {
         let lines: String = (1..=400_000).map(|line| format!("{n} {line} needle\n")).collect();
@@ -81,7 +81,7 @@ fn a_pipe_that_is_closed_ends_it() {
         let mut out = running.take_out();
         out.read_exact(&mut [0; 100]).unwrap();
         drop(out);
-        // It ends, or the test's patience does.
+        // Fails by timeout if the command does not end.
         running.end();
     }
 }

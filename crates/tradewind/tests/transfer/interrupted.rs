@@ -1,5 +1,4 @@
-//! Nobody ever sees half a file: not while it comes, not where it cannot come, and not after the command was stopped
-//! in the middle.
+//! Interrupted transfers: no partial file is ever visible under its final name, and large transfers resume.
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -15,8 +14,8 @@ use crate::support::scripted::{Answer, BUCKET, Reply, Request, Scripted};
 
 const SIZE: usize = 3 << 20;
 
-/// A server that stops in the middle of some objects' bytes.
-fn halting(halts: impl Fn(&Request) -> bool + Send + Sync + 'static) -> (Scripted, Caller) {
+/// A server that stalls in the middle of the body for requests that `halts` selects.
+fn stalling_server(halts: impl Fn(&Request) -> bool + Send + Sync + 'static) -> (Scripted, Caller) {
     let server =
         Scripted::start(
             move |request: &Request, answer: Answer| {
@@ -27,29 +26,29 @@ fn halting(halts: impl Fn(&Request) -> bool + Send + Sync + 'static) -> (Scripte
     (server, caller)
 }
 
-/// What the name of an unfinished file ends with, that has one.
+/// The suffix of the names of unfinished files.
 const UNFINISHED: &str = ".tradewind-part";
 
-/// The names below the directory, without those of unfinished files, which some file systems cannot do without.
+/// The names below the directory, except unfinished files, which have a name on some file systems.
 fn finished(caller: &Caller) -> Vec<String> {
     names(caller.root()).into_iter().filter(|name| !name.ends_with(UNFINISHED)).collect()
 }
 
-/// The files that remember transfers.
+/// The journal files.
 fn journals(caller: &Caller) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(caller.path("home/.cache/tradewind")) else { return Vec::new() };
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
-/// Copies down what has one object that halts, and stops it there.
-fn stopped(signal: Signal) -> (Caller, Ran) {
-    let (server, caller) = halting(|request| request.key == "b" && request.operation == "GetObject");
+/// Interrupts a download of two objects while one of them stalls.
+fn interrupt_download(signal: Signal) -> (Caller, Ran) {
+    let (server, caller) = stalling_server(|request| request.key == "b" && request.operation == "GetObject");
     server.lay("a", b"whole".to_vec());
     server.lay("b", content(1, SIZE));
     caller.write("there/b", "as it was");
     let running = caller.begin(&["cp", "-r", &format!("s3://{BUCKET}"), "there"]);
     server.wait_until_held(1);
-    eventually("the other one is whole", || caller.path("there/a").exists());
+    eventually("the other object is complete", || caller.path("there/a").exists());
     let asked = Instant::now();
     running.signal(signal);
     let ran = running.end();
@@ -59,9 +58,9 @@ fn stopped(signal: Signal) -> (Caller, Ran) {
 }
 
 #[test]
-fn a_download_that_is_stopped_leaves_nothing_behind() {
+fn interrupted_download_leaves_nothing_behind() {
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let (caller, ran) = stopped(signal);
+        let (caller, ran) = interrupt_download(signal);
         assert_eq!(ran.status.code(), Some(status), "{ran:?}");
         assert_eq!(names(caller.root()), ["there/a", "there/b"]);
         assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
@@ -69,44 +68,45 @@ fn a_download_that_is_stopped_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_download_that_is_killed_leaves_nothing_under_its_name() {
-    let (caller, _) = stopped(Signal::KILL);
+fn killed_download_leaves_nothing_under_its_final_name() {
+    let (caller, _) = interrupt_download(Signal::KILL);
     assert_eq!(finished(&caller), ["there/a", "there/b"]);
 }
 
-/// Where the chunks of a large object begin, and its size.
+/// The offsets of the chunks of a large object, and its size.
 const CHUNKS: [u64; 3] = [0, 8 << 20, 16 << 20];
 const LARGE: usize = 20 << 20;
 const DOWN: [&str; 5] = ["cp", "--chunk-size", "8MiB", "s3://bucket/x", "there/x"];
 
-/// A download of a large object that was stopped when all but its last chunk was there.
-fn stopped_before_the_last_chunk(signal: Signal) -> (Scripted, Caller, PathBuf) {
+/// Interrupts a download of a large object when all but its last chunk is stored.
+fn interrupt_before_last_chunk(signal: Signal) -> (Scripted, Caller, PathBuf) {
     let last = format!("bytes={}-", CHUNKS[2]);
-    let (server, caller) =
-        halting(move |request| request.number <= CHUNKS.len() && request.header("range").starts_with(&last));
+    let (server, caller) = stalling_server(move |request| {
+        request.number <= CHUNKS.len() && request.header("range").starts_with(&last)
+    });
     server.lay("x", content(1, LARGE));
     let running = caller.begin(&DOWN);
     server.wait_until_held(1);
-    let remembered = || fs::read_to_string(journals(&caller).pop()?).ok();
+    let journal_text = || fs::read_to_string(journals(&caller).pop()?).ok();
     eventually("two chunks are there", || {
-        remembered().is_some_and(|text| text.matches("{\"Chunk\":").count() == 2)
+        journal_text().is_some_and(|text| text.matches("{\"Chunk\":").count() == 2)
     });
     running.signal(signal);
     running.end();
     let left = names(&caller.path("there"));
     let [unfinished] = left.as_slice() else { panic!("after {signal:?}: {left:?}") };
-    assert!(unfinished.ends_with(UNFINISHED), "nothing has the object's name: {unfinished}");
+    assert!(unfinished.ends_with(UNFINISHED), "no file has the final name: {unfinished}");
     let unfinished = caller.path("there").join(unfinished);
     (server, caller, unfinished)
 }
 
-/// Ends it; answers where the chunks began that it asked for.
-fn gone_on_with(server: &Scripted, caller: &Caller) -> Vec<u64> {
+/// Completes the download; returns the sorted offsets of the chunks it requested.
+fn resume(server: &Scripted, caller: &Caller) -> Vec<u64> {
     let before = server.of("GetObject").len();
     caller.done(&DOWN);
     assert_eq!(names(&caller.path("there")), ["x"]);
     assert!(fs::read(caller.path("there/x")).unwrap() == server.object("x").unwrap());
-    assert_eq!(journals(caller), [] as [PathBuf; 0], "nothing is to be remembered");
+    assert_eq!(journals(caller), [] as [PathBuf; 0], "no journal is left");
     let first_byte = |request: &Request| {
         let range = request.header("range").trim_start_matches("bytes=");
         range.split_once('-').unwrap().0.parse().unwrap()
@@ -117,31 +117,35 @@ fn gone_on_with(server: &Scripted, caller: &Caller) -> Vec<u64> {
 }
 
 #[test]
-fn a_large_download_that_is_stopped_goes_on_another_time() {
+fn interrupted_large_download_resumes() {
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
-        let (server, caller, unfinished) = stopped_before_the_last_chunk(signal);
+        let (server, caller, unfinished) = interrupt_before_last_chunk(signal);
         let unfinished = fs::metadata(unfinished).unwrap().ino();
-        // Of which version it is, the first chunk's answer tells.
-        assert_eq!(gone_on_with(&server, &caller), [CHUNKS[0], CHUNKS[2]], "after {signal:?}");
-        assert_eq!(fs::metadata(caller.path("there/x")).unwrap().ino(), unfinished, "it is the same file");
+        // The response to the first chunk states the version, so it is always requested.
+        assert_eq!(resume(&server, &caller), [CHUNKS[0], CHUNKS[2]], "after {signal:?}");
+        assert_eq!(
+            fs::metadata(caller.path("there/x")).unwrap().ino(),
+            unfinished,
+            "the unfinished file is resumed"
+        );
     }
 }
 
-/// Ranges follow from the size alone: those of an earlier transfer are known by them.
+/// Ranges are a function of the size alone, so a resumed transfer finds those of the earlier one.
 #[test]
-fn ranges_that_differ_in_size_are_gone_on_with() {
+fn download_with_ranges_of_different_sizes_resumes() {
     const DOWN: [&str; 3] = ["cp", "s3://bucket/x", "there/x"];
-    // 4 MiB, and what is left in pieces of 2.
+    // Ranges of 4 MiB, and of 2 MiB towards the end.
     let (size, last) = (40 << 20, 38 << 20);
-    let (server, caller) = halting(move |request| {
+    let (server, caller) = stalling_server(move |request| {
         request.number <= 19 && request.header("range").starts_with(&format!("bytes={last}-"))
     });
     server.lay("x", content(1, size));
     let running = caller.begin(&DOWN);
     server.wait_until_held(1);
-    let remembered = || fs::read_to_string(journals(&caller).pop()?).ok();
+    let journal_text = || fs::read_to_string(journals(&caller).pop()?).ok();
     eventually("all but the last are there", || {
-        remembered().is_some_and(|text| text.matches("{\"Chunk\":").count() == 18)
+        journal_text().is_some_and(|text| text.matches("{\"Chunk\":").count() == 18)
     });
     running.signal(Signal::KILL);
     running.end();
@@ -154,27 +158,27 @@ fn ranges_that_differ_in_size_are_gone_on_with() {
     assert_eq!(asked, ["bytes=0-4194303", "bytes=39845888-41943039"]);
 }
 
-/// What is remembered is compared with what is there.
+/// Recorded chunks are verified against the file.
 #[test]
-fn a_chunk_that_is_not_what_it_was_is_fetched_again() {
-    let (server, caller, unfinished) = stopped_before_the_last_chunk(Signal::KILL);
+fn damaged_recorded_chunk_is_fetched_again() {
+    let (server, caller, unfinished) = interrupt_before_last_chunk(Signal::KILL);
     fs::File::options().write(true).open(unfinished).unwrap().write_all_at(b"?", CHUNKS[1] + 1).unwrap();
-    assert_eq!(gone_on_with(&server, &caller), CHUNKS);
+    assert_eq!(resume(&server, &caller), CHUNKS);
 }
 
 #[test]
-fn what_is_there_of_another_version_is_given_up() {
-    let (server, caller, unfinished) = stopped_before_the_last_chunk(Signal::INT);
+fn unfinished_file_of_another_version_is_discarded() {
+    let (server, caller, unfinished) = interrupt_before_last_chunk(Signal::INT);
     server.lay("x", content(2, LARGE));
-    assert_eq!(gone_on_with(&server, &caller), CHUNKS);
+    assert_eq!(resume(&server, &caller), CHUNKS);
     assert!(!unfinished.exists());
 }
 
 #[test]
-fn an_upload_that_is_stopped_goes_on_another_time() {
+fn interrupted_upload_keeps_its_parts_and_journal() {
     for signal in [Signal::INT, Signal::TERM] {
         let server = Scripted::start(|request: &Request, answer: Answer| match request.operation {
-            // A part that is never answered.
+            // The second part never gets a response.
             "UploadPart" if request.number == 2 => Reply::Silence,
             _ => Reply::Answer(answer),
         });
@@ -188,13 +192,13 @@ fn an_upload_that_is_stopped_goes_on_another_time() {
         assert!(server.object("x").is_none());
         assert!(server.of("CompleteMultipartUpload").is_empty());
         assert!(server.of("AbortMultipartUpload").is_empty(), "{:?}", server.counts());
-        assert_eq!(journals(&caller).len(), 1, "it is remembered");
+        assert_eq!(journals(&caller).len(), 1, "the upload is recorded");
     }
 }
 
-/// Keys that ran out say nothing of the upload: it is not given up.
+/// Expired credentials say nothing about the upload, so it is not aborted.
 #[test]
-fn an_upload_outlives_keys_that_ran_out() {
+fn upload_survives_expired_credentials() {
     let server =
         Scripted::start(|request: &Request, answer: Answer| match (request.operation, request.number) {
             ("UploadPart", 2) => Reply::Silence,
@@ -214,18 +218,18 @@ fn an_upload_outlives_keys_that_ran_out() {
     assert_eq!(caller.run(&up).status.code(), Some(1));
     assert!(server.of("AbortMultipartUpload").is_empty());
     caller.done(&up);
-    assert_eq!(server.of("UploadPart").len(), 4, "the others were there");
+    assert_eq!(server.of("UploadPart").len(), 4, "the other parts are reused");
     assert!(server.object("x").unwrap() == content(1, 15 << 20));
 }
 
-/// Whoever writes to a pipe that nobody reads can be stopped too.
+/// A command that blocks on a full pipe can be interrupted.
 #[test]
-fn a_full_pipe_can_be_interrupted() {
+fn command_blocked_on_a_full_pipe_can_be_interrupted() {
     let server = Scripted::start(|_, answer| Reply::Answer(answer));
     server.lay("x", content(1, 16 << 20));
     let caller = Caller::new(server.address);
     let running = caller.begin_unread(&["cat", &format!("s3://{BUCKET}/x")]);
-    eventually("it has begun", || server.of("GetObject").len() > 1);
+    eventually("the download has started", || server.of("GetObject").len() > 1);
     std::thread::sleep(Duration::from_millis(100));
     let asked = Instant::now();
     running.signal(Signal::INT);
@@ -235,8 +239,8 @@ fn a_full_pipe_can_be_interrupted() {
 }
 
 #[test]
-fn a_file_has_its_name_only_when_it_is_whole() {
-    let (server, caller) = halting(|request| request.operation == "GetObject" && request.number == 1);
+fn file_gets_its_name_only_when_complete() {
+    let (server, caller) = stalling_server(|request| request.operation == "GetObject" && request.number == 1);
     let bytes = content(1, SIZE);
     server.lay("x", bytes.clone());
     let running = caller.begin(&["cp", &format!("s3://{BUCKET}/x"), "x"]);

@@ -1,5 +1,4 @@
-//! `--max-bandwidth`: bytes take the time that they are to take, and a limit that is far lower than what a store waits
-//! for does not break requests off.
+//! `--max-bandwidth`: transfers take the time that the limit implies, and a low limit does not make a store time out.
 
 use std::time::{Duration, Instant};
 
@@ -7,21 +6,21 @@ use super::{Scene, content};
 use crate::support::caller::Caller;
 use crate::support::server::Start;
 
-/// How long a command took that must succeed.
+/// The duration in seconds of a command that must succeed.
 fn time(caller: &Caller, arguments: &[&str]) -> f64 {
-    let begun = Instant::now();
+    let started = Instant::now();
     let ran = caller.run(arguments);
     assert!(ran.status.success() && ran.err.is_empty(), "{arguments:?}: {}", ran.err);
-    begun.elapsed().as_secs_f64()
+    started.elapsed().as_secs_f64()
 }
 
 #[test]
-fn bytes_take_their_time_both_ways() {
+fn bandwidth_limit_applies_in_both_directions() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("file", content(1, 3 << 20));
     let limited = |from: &str, to: &str| time(caller, &["cp", "--max-bandwidth", "1MiB/s", from, to]);
-    // The first tenth of a second and the last piece are free; starting and ending is not.
+    // The first 100 ms and the last piece are not throttled; process start and end count.
     for took in [limited("file", "s3://bucket/file"), limited("s3://bucket/file", "back")] {
         assert!((2.7..4.0).contains(&took), "{took} s");
     }
@@ -30,7 +29,7 @@ fn bytes_take_their_time_both_ways() {
     assert!((1.3..2.5).contains(&took), "{took} s");
     let took = time(caller, &["grep", "-a", "-c", "--max-bandwidth", "2MiB", "", "s3://bucket/"]);
     assert!((1.3..2.5).contains(&took), "{took} s");
-    assert!(limited("file", "here") < 1.0, "a copy that no store sees is not slowed");
+    assert!(limited("file", "here") < 1.0, "a copy between local files is not throttled");
 
     for bad in ["0", "1KiB", "5", "fast", "MiB/s"] {
         let ran = caller.run(&["cp", "--max-bandwidth", bad, "file", "s3://bucket/x"]);
@@ -39,7 +38,7 @@ fn bytes_take_their_time_both_ways() {
 }
 
 #[test]
-fn bundles_take_their_time_both_ways() {
+fn bandwidth_limit_applies_to_bundles_in_both_directions() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for n in 0..48 {
@@ -59,9 +58,9 @@ fn bundles_take_their_time_both_ways() {
     }
 }
 
-/// Eight at a time at 256 KiB/s: whole buffers of 128 KiB would leave each without a byte for 4 seconds.
+/// Eight concurrent uploads at 256 KiB/s: if each sent buffers of 128 KiB at once, each would be silent for 4 s.
 #[test]
-fn a_store_that_waits_a_second_still_gets_everything() {
+fn low_limit_does_not_hit_a_store_timeout_of_one_second() {
     let data = tempfile::tempdir().unwrap();
     let settings = data.path().join("settings.toml");
     std::fs::write(&settings, "[limits]\nslow_client_time = \"1s\"\n").unwrap();
@@ -69,16 +68,16 @@ fn a_store_that_waits_a_second_still_gets_everything() {
     let server = start.flag("--config", settings.as_os_str()).start().unwrap();
     let caller = Caller::new(server.endpoint);
     caller.done(&["mb", "s3://bucket"]);
-    // The first one teaches the client whether checksums may follow.
+    // The first upload tells the client whether the store accepts trailing checksums.
     caller.write("first", "x");
     caller.done(&["cp", "first", "s3://bucket/first"]);
     for n in 0..8 {
         caller.write(format!("tree/{n}"), content(n, 300 << 10));
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     let ran = caller.run(&["sync", "--json", "--max-bandwidth", "256KiB", "tree", "s3://bucket/tree"]);
     assert!(ran.status.success() && ran.err.is_empty(), "{ran:?}");
     // Nothing was sent twice.
-    let took = begun.elapsed();
+    let took = started.elapsed();
     assert!((Duration::from_secs(9)..Duration::from_secs(12)).contains(&took), "{took:?}");
 }

@@ -1,5 +1,5 @@
-//! `sync --watch --delete` where file systems come and go below the directory, or with it: what they take out of sight
-//! stays in the bucket.
+//! `sync --watch --delete` while file systems are mounted and unmounted at or below the directory: files that they hide
+//! stay in the bucket.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use super::watched;
 use crate::support::caller::Running;
 use crate::support::{self, eventually};
 
-/// File systems in memory; all that are left are unmounted in the end.
+/// Mount point of in-memory file systems. Dropping it unmounts all that remain.
 struct Mounted(PathBuf);
 
 impl Mounted {
-    /// `None`, with a line that says why, where nothing can be mounted.
+    /// Mounts a file system. Returns `None` and reports the test as skipped if that is not possible.
     fn at(path: PathBuf, test: &str) -> Option<Self> {
         fs::create_dir_all(&path).unwrap();
         let mounted = Self(path);
@@ -34,10 +34,10 @@ impl Mounted {
     }
 
     fn unmount(&self) {
-        eventually("nobody looks into it", || unmount(&self.0, UnmountFlags::empty()).is_ok());
+        eventually("the mount point is not in use", || unmount(&self.0, UnmountFlags::empty()).is_ok());
     }
 
-    /// It is there for as long as something is open, and told of by no event.
+    /// Detaches the file system, which lives until the returned file is closed. No event reports that.
     fn unmount_lazily(&self) -> File {
         let open = File::open(self.0.join("x")).unwrap();
         unmount(&self.0, UnmountFlags::DETACH).unwrap();
@@ -51,14 +51,14 @@ impl Drop for Mounted {
     }
 }
 
-/// Watches `here`, and compares everything all the time.
+/// Watches `here` with frequent full comparisons.
 fn watch(scene: &Scene) -> Running {
     let flags = ["--settle", "100ms", "--compare-every", "300ms", "-q"];
     scene.caller.begin(&[&["sync", "--watch", "--delete", "here", "s3://bucket"], &flags[..]].concat())
 }
 
-/// Comes back when everything was compared, from now on.
-fn compared(scene: &Scene) {
+/// Waits for a full comparison that starts after the call.
+fn wait_for_comparison(scene: &Scene) {
     for _ in 0..2 {
         scene.store("z-stray", b"is nowhere here");
         eventually("a comparison", || !scene.names().contains(&"z-stray".to_owned()));
@@ -70,8 +70,8 @@ fn names_below(root: &Path) -> [PathBuf; 2] {
 }
 
 #[test]
-fn what_a_file_system_took_along_stays() {
-    let test = "what_a_file_system_took_along_stays";
+fn files_hidden_by_a_mount_or_unmount_are_not_removed() {
+    let test = "files_hidden_by_a_mount_or_unmount_are_not_removed";
     let unmounted: fn(&Mounted) -> Option<File> = |disk| {
         disk.unmount();
         None
@@ -86,7 +86,7 @@ fn what_a_file_system_took_along_stays() {
         for name in ["first", "goes", "disk.txt"] {
             scene.caller.write(format!("here/{name}"), name);
         }
-        // In octal where the system tells of it.
+        // The mount table escapes the space in octal.
         let Some(disk) = Mounted::at(scene.caller.path("here/a disk"), test) else { return };
         for path in names_below(Path::new("here/a disk")) {
             scene.caller.write(path, "of the disk");
@@ -96,21 +96,21 @@ fn what_a_file_system_took_along_stays() {
         eventually(what, || scene.names() == all);
         let open = go(&disk);
         assert!(!disk.0.join("x").exists(), "{what}");
-        // All else goes on.
+        // Everything else is still synced.
         fs::remove_file(scene.caller.path("here/goes")).unwrap();
-        eventually("what is removed goes", || !scene.names().contains(&"goes".to_owned()));
+        eventually("removal of the object", || !scene.names().contains(&"goes".to_owned()));
         scene.caller.write("here/a disk/new", "below it");
-        eventually("what is there now is sent", || scene.names().contains(&"a disk/new".to_owned()));
-        compared(&scene);
+        eventually("upload of the new file", || scene.names().contains(&"a disk/new".to_owned()));
+        wait_for_comparison(&scene);
         assert_eq!(scene.names(), ["a disk/dir/y", "a disk/new", "a disk/x", "disk.txt", "first"], "{what}");
         running.signal(Signal::TERM);
         let ran = running.end();
-        let said = "tradewind: something was mounted or unmounted at here/a disk: what is missing there is not removed; \
-                    start the command again if it is to be\n\
-                    tradewind: 1 failed and were not made good\n";
-        assert_eq!((ran.status.code(), ran.err.as_str()), (Some(1), said), "{what}");
+        let expected = "tradewind: something was mounted or unmounted at here/a disk: files missing there are not removed \
+                    from the destination; restart the command to remove them\n\
+                    tradewind: 1 failed, and no retry succeeded\n";
+        assert_eq!((ran.status.code(), ran.err.as_str()), (Some(1), expected), "{what}");
         drop(open);
-        // Whoever means it gets it.
+        // A restarted command removes them.
         let again = watch(&scene);
         eventually(what, || scene.names() == ["a disk/new", "disk.txt", "first"]);
         again.signal(Signal::TERM);
@@ -119,21 +119,21 @@ fn what_a_file_system_took_along_stays() {
 }
 
 #[test]
-fn what_came_and_went_while_it_was_watched_stays() {
+fn files_of_a_temporary_mount_are_not_removed() {
     let scene = Scene::new();
     scene.caller.write("here/first", "1");
     let running = watch(&scene);
     eventually("the first comparison", || scene.names() == ["first"]);
     let Some(disk) =
-        Mounted::at(scene.caller.path("here/disk"), "what_came_and_went_while_it_was_watched_stays")
+        Mounted::at(scene.caller.path("here/disk"), "files_of_a_temporary_mount_are_not_removed")
     else {
         return;
     };
     names_below(Path::new("here/disk")).iter().for_each(|path| scene.caller.write(path, "of the disk"));
     let all = ["disk/dir/y", "disk/x", "first"];
-    eventually("all of it", || scene.names() == all);
+    eventually("upload of all files", || scene.names() == all);
     let _open = disk.unmount_lazily();
-    compared(&scene);
+    wait_for_comparison(&scene);
     assert_eq!(scene.names(), all);
     running.signal(Signal::TERM);
     let ran = running.end();
@@ -145,59 +145,59 @@ fn what_came_and_went_while_it_was_watched_stays() {
     );
 }
 
-/// Events alone lead to all of it.
+/// Only events trigger the actions of this test.
 #[test]
-fn what_a_file_system_hid_is_watched_when_it_is_unmounted() {
+fn files_revealed_by_an_unmount_are_watched() {
     let scene = Scene::new();
     scene.caller.write("here/first", "1");
     scene.caller.write("here/disk/dir/hidden", "below the disk");
-    let test = "what_a_file_system_hid_is_watched_when_it_is_unmounted";
+    let test = "files_revealed_by_an_unmount_are_watched";
     let Some(disk) = Mounted::at(scene.caller.path("here/disk"), test) else { return };
     scene.caller.write("here/disk/x", "of the disk");
     let running = watched::watch(&scene, &["--delete", "-q"]);
-    eventually("all of it", || scene.names() == ["disk/x", "first"]);
+    eventually("upload of all files", || scene.names() == ["disk/x", "first"]);
     scene.store("z-stray", b"is nowhere here");
     disk.unmount();
-    eventually("a comparison", || scene.names() == ["disk/dir/hidden", "disk/x", "first"]);
+    eventually("a full comparison", || scene.names() == ["disk/dir/hidden", "disk/x", "first"]);
     scene.caller.write("here/disk/dir/new", "below it");
-    eventually("what is there now is sent", || scene.names().contains(&"disk/dir/new".to_owned()));
+    eventually("upload of the new file", || scene.names().contains(&"disk/dir/new".to_owned()));
     running.signal(Signal::TERM);
     let ran = running.end();
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
 }
 
-/// Removals within a file system that stays are no different from others.
+/// Removals on a file system that stays mounted are mirrored as usual.
 #[test]
-fn what_is_removed_on_a_file_system_that_stays_goes() {
+fn removals_on_a_mounted_file_system_are_mirrored() {
     let scene = Scene::new();
-    let test = "what_is_removed_on_a_file_system_that_stays_goes";
+    let test = "removals_on_a_mounted_file_system_are_mirrored";
     let Some(disk) = Mounted::at(scene.caller.path("here/disk"), test) else { return };
     names_below(Path::new("here/disk")).iter().for_each(|path| scene.caller.write(path, "of the disk"));
     let running = watch(&scene);
-    eventually("all of it", || scene.names() == ["disk/dir/y", "disk/x"]);
+    eventually("upload of all files", || scene.names() == ["disk/dir/y", "disk/x"]);
     fs::remove_file(disk.0.join("x")).unwrap();
-    eventually("one is gone", || scene.names() == ["disk/dir/y"]);
+    eventually("removal of one object", || scene.names() == ["disk/dir/y"]);
     running.signal(Signal::TERM);
     let ran = running.end();
     assert_eq!((ran.status.code(), ran.err.as_str()), (Some(0), ""));
 }
 
 #[test]
-fn where_the_directory_itself_is_unmounted_nothing_is_removed() {
-    let test = "where_the_directory_itself_is_unmounted_nothing_is_removed";
+fn unmount_of_the_watched_directory_removes_nothing() {
+    let test = "unmount_of_the_watched_directory_removes_nothing";
     for is_lazy in [false, true] {
         let scene = Scene::new();
         let Some(root) = Mounted::at(scene.caller.path("here"), test) else { return };
         names_below(Path::new("here")).iter().for_each(|path| scene.caller.write(path, "of the disk"));
         let running = watch(&scene);
-        eventually("all of it", || scene.names() == ["dir/y", "x"]);
+        eventually("upload of all files", || scene.names() == ["dir/y", "x"]);
         let open = is_lazy.then(|| root.unmount_lazily());
         if open.is_none() {
             root.unmount();
         }
         let ran = running.end();
         drop(open);
-        let why = "tradewind: here is no longer the directory that it was; nothing more is carried or removed for it\n";
+        let why = "tradewind: here is no longer the directory that was watched; nothing more is copied or removed\n";
         assert_eq!((ran.status.code(), ran.err.as_str()), (Some(1), why), "lazily: {is_lazy}");
         assert_eq!(scene.names(), ["dir/y", "x"], "lazily: {is_lazy}");
     }

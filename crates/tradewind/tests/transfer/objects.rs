@@ -1,4 +1,4 @@
-//! One object at a time, and the small commands: where a copy goes, and what is listed, shown and removed.
+//! Copies of single objects, and the commands `ls`, `stat` and `rm`.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::support::s3::S3;
 use crate::support::server::root_key;
 
 #[test]
-fn where_a_copy_goes() {
+fn copy_destination_follows_the_form_of_the_target() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("photo.jpg", "photo");
@@ -37,7 +37,7 @@ fn where_a_copy_goes() {
 }
 
 #[test]
-fn the_end_of_a_copy_says_what_was_seen_of_the_store() {
+fn json_summary_of_a_copy_includes_store_statistics() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("photo.jpg", "photo");
@@ -53,14 +53,14 @@ fn the_end_of_a_copy_says_what_was_seen_of_the_store() {
 }
 
 #[test]
-fn a_copy_keeps_what_an_object_carries_and_its_time() {
+fn copy_preserves_object_metadata_and_time() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("page.html", "<html>");
     caller.done(&["cp", "page.html", "s3://bucket/a.html"]);
     caller.done(&["cp", "s3://bucket/a.html", "s3://bucket/b"]);
-    let known = |key: &str| caller.known(&format!("s3://bucket/{key}"));
-    let (one, other) = (known("a.html"), known("b"));
+    let metadata = |key: &str| caller.known(&format!("s3://bucket/{key}"));
+    let (one, other) = (metadata("a.html"), metadata("b"));
     assert_eq!(one["content_type"], "text/html");
     for field in ["size", "etag", "content_type", "checksums", "checksum_type"] {
         assert_eq!(one[field], other[field], "{field}");
@@ -73,12 +73,12 @@ fn a_copy_keeps_what_an_object_carries_and_its_time() {
     let modified = fs::metadata(caller.path("came")).unwrap().modified().unwrap();
     let seconds = modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-    assert!(now - seconds < 60, "the object's time is the file's");
+    assert!(now - seconds < 60, "the file gets the object's time");
     assert!(shown.contains("modified"), "{shown}");
 }
 
 #[test]
-fn what_is_listed_and_removed() {
+fn ls_and_rm_respect_prefixes_and_filters() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for key in ["2025-old/x", "2025/a.jpg", "2025/b.raw", "2025/c/d.jpg", "2026", "e"] {
@@ -98,21 +98,21 @@ fn what_is_listed_and_removed() {
     let prefix = r#"{"prefix":"2025/c/"}"#;
     assert!(caller.done(&["ls", "--json", "s3://bucket/2025/"]).lines().any(|line| line == prefix));
 
-    let rehearsed = caller.done(&["rm", "-r", "--dry-run", "s3://bucket/2025", "--exclude", "*.raw"]);
-    assert_eq!(rehearsed, "remove  s3://bucket/2025/a.jpg\nremove  s3://bucket/2025/c/d.jpg\n");
+    let dry_run = caller.done(&["rm", "-r", "--dry-run", "s3://bucket/2025", "--exclude", "*.raw"]);
+    assert_eq!(dry_run, "remove  s3://bucket/2025/a.jpg\nremove  s3://bucket/2025/c/d.jpg\n");
     assert_eq!(caller.done(&["rm", "--dry-run", "s3://bucket/e"]), "remove  s3://bucket/e\n");
-    assert_eq!(scene.names().len(), 6, "a rehearsal removes nothing");
+    assert_eq!(scene.names().len(), 6, "a dry run removes nothing");
     caller.done(&["rm", "-r", "s3://bucket/2025", "--exclude", "*.raw"]);
     let left = ["2025-old/x", "2025/b.raw", "2026", "e"];
-    assert_eq!(scene.names(), left, "what is below 2025, and nothing that only begins with it");
+    assert_eq!(scene.names(), left, "only objects below 2025/ are removed");
     caller.done(&["rm", "s3://bucket/e"]);
     caller.done(&["rm", "s3://bucket/e"]);
     assert_eq!(scene.names(), ["2025-old/x", "2025/b.raw", "2026"]);
 }
 
-/// The tags of an object are asked for while its answer is held: with one connection that must not wait for another.
+/// The tags of an object are requested while its response is open. With one connection, that must not deadlock.
 #[test]
-fn objects_with_tags_come_down() {
+fn tagged_objects_download_with_one_connection() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for n in 0..40 {

@@ -1,4 +1,4 @@
-//! Ends that contain each other, and sources that hold nothing: rejected before anything is copied or removed.
+//! Overlapping endpoints and empty sources: rejected before anything is copied or removed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,23 +16,23 @@ fn nested() -> Caller {
     caller
 }
 
-/// Runs a command that must be rejected, as it is and as a rehearsal, and must change nothing.
-fn is_rejected(caller: &Caller, arguments: &[&str], because: &str) {
+/// Runs a command, also as a dry run, that must be rejected and change nothing.
+fn is_rejected(caller: &Caller, arguments: &[&str], message: &str) {
     let before = tree(&caller.path("d"));
     for arguments in [arguments.to_vec(), [arguments, &["--dry-run"]].concat()] {
         let ran = caller.run(&arguments);
         assert_eq!(ran.status.code(), Some(1), "{arguments:?}: {ran:?}");
-        assert!(ran.err.contains(because) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
+        assert!(ran.err.contains(message) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
         assert!(tree(&caller.path("d")) == before, "{arguments:?} changed something");
     }
 }
 
 #[test]
-fn directories_within_each_other_are_rejected() {
+fn nested_directories_are_rejected() {
     let caller = nested();
     symlink("d/x", caller.path("link")).unwrap();
     symlink(caller.path("d"), caller.path("up")).unwrap();
-    for (from, to, because) in [
+    for (from, to, message) in [
         ("d/x", "d", "d/x lies within d"),
         ("d", "d/x", "d/x lies within d"),
         ("d", "d", "d and d are the same directory"),
@@ -45,9 +45,9 @@ fn directories_within_each_other_are_rejected() {
         ("d", "up", "are the same directory"),
         ("d/x", "up", "d/x lies within up"),
     ] {
-        is_rejected(&caller, &["cp", "-r", from, to], because);
-        is_rejected(&caller, &["sync", from, to], because);
-        is_rejected(&caller, &["sync", "--delete", from, to], because);
+        is_rejected(&caller, &["cp", "-r", from, to], message);
+        is_rejected(&caller, &["sync", from, to], message);
+        is_rejected(&caller, &["sync", "--delete", from, to], message);
     }
     let inside = caller.path("d/x");
     let absolute = inside.to_str().unwrap();
@@ -55,7 +55,7 @@ fn directories_within_each_other_are_rejected() {
 }
 
 #[test]
-fn directories_beside_each_other_are_not_rejected() {
+fn sibling_directories_are_accepted() {
     let caller = nested();
     caller.done(&["sync", "--delete", "d/x", "d/xy"]);
     assert_eq!(names(&caller.path("d/xy")), ["2", "y/4"]);
@@ -75,33 +75,33 @@ fn with_local_store() -> Caller {
     caller
 }
 
-/// Names of everything, but of what the store itself does while it is open.
+/// All names except those in the store's own directory.
 fn outside_store(caller: &Caller) -> Vec<String> {
     names(caller.root()).into_iter().filter(|name| !name.starts_with("data/store/")).collect()
 }
 
 #[test]
-fn a_local_store_and_a_directory_around_it_are_rejected() {
+fn local_store_and_overlapping_directory_are_rejected() {
     let caller = with_local_store();
     let before = outside_store(&caller);
     symlink("data/store", caller.path("alias")).unwrap();
-    for place in [".", "data", "data/store", "data/store/segments", "alias", "alias/new"] {
+    for directory in [".", "data", "data/store", "data/store/segments", "alias", "alias/new"] {
         for arguments in [
-            &["cp", "-r", "disk://bucket", place][..],
-            &["sync", "disk://bucket", place],
-            &["sync", "--delete", "disk://bucket", place],
-            &["cp", "--bundle", "disk://bucket/a", place],
-            &["cp", "-r", place, "disk://bucket/copy/"],
-            &["sync", place, "disk://bucket/copy/"],
-            &["sync", "--delete", place, "disk://bucket/copy/"],
-            &["sync", "--watch", place, "disk://bucket/copy/"],
-            &["cp", "--bundle", place, "disk://bucket/copy.tar"],
+            &["cp", "-r", "disk://bucket", directory][..],
+            &["sync", "disk://bucket", directory],
+            &["sync", "--delete", "disk://bucket", directory],
+            &["cp", "--bundle", "disk://bucket/a", directory],
+            &["cp", "-r", directory, "disk://bucket/copy/"],
+            &["sync", directory, "disk://bucket/copy/"],
+            &["sync", "--delete", directory, "disk://bucket/copy/"],
+            &["sync", "--watch", directory, "disk://bucket/copy/"],
+            &["cp", "--bundle", directory, "disk://bucket/copy.tar"],
         ] {
-            let from_absent = place == "alias/new" && arguments[arguments.len() - 2] == place;
+            let from_absent = directory == "alias/new" && arguments[arguments.len() - 2] == directory;
             let ran = caller.run(arguments);
             assert_eq!(ran.status.code(), Some(1), "{arguments:?}: {ran:?}");
-            let because = if from_absent { "not a directory" } else { "where the store disk:// is" };
-            assert!(ran.err.contains(because), "{arguments:?}: {ran:?}");
+            let message = if from_absent { "not a directory" } else { "(directory of the store disk://)" };
+            assert!(ran.err.contains(message), "{arguments:?}: {ran:?}");
         }
     }
     fs::remove_file(caller.path("alias")).unwrap();
@@ -112,15 +112,15 @@ fn a_local_store_and_a_directory_around_it_are_rejected() {
 }
 
 #[test]
-fn a_prefix_that_holds_nothing_is_no_source() {
+fn empty_prefix_is_rejected_as_a_source() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("keep/one", "1");
     scene.store("key", b"object");
     scene.store("copy/one", b"1");
-    let copy = |place: &str| format!("nothing at {place}: to copy a single object, leave out -r");
-    let check = |place: &str| format!("nothing at {place}: check its spelling");
-    for (arguments, because) in [
+    let copy = |directory: &str| format!("nothing at {directory}: to copy a single object, leave out -r");
+    let check = |directory: &str| format!("nothing at {directory}: check its spelling");
+    for (arguments, message) in [
         (&["cp", "-r", "s3://bucket/typo/", "keep"][..], copy("s3://bucket/typo/")),
         (&["cp", "-r", "s3://bucket/typo", "keep"], copy("s3://bucket/typo/")),
         (&["cp", "-r", "s3://bucket/key", "keep"], copy("s3://bucket/key/")),
@@ -129,7 +129,7 @@ fn a_prefix_that_holds_nothing_is_no_source() {
         (&["sync", "s3://bucket/typo/", "keep"], check("s3://bucket/typo/")),
         (&["sync", "s3://bucket/key", "keep"], check("s3://bucket/key/")),
     ] {
-        caller.fails(arguments, &[&because]);
+        caller.fails(arguments, &[&message]);
     }
     assert_eq!(
         (names(&caller.path("keep")), scene.names()),
@@ -153,15 +153,15 @@ fn delete_from_an_empty_source_needs_a_flag() {
         ("nothing", "nothing/", "keep", "keep/"),
         ("nothing", "nothing/", "s3://bucket/copy", "s3://bucket/copy/"),
     ] {
-        let because =
+        let message =
             format!("nothing at {from_shown}: --delete would remove everything at {to_shown}; {advice}");
-        caller.fails(&["sync", "--delete", from, to], &[&because]);
-        caller.fails(&["sync", "--delete", "--dry-run", from, to], &[&because]);
+        caller.fails(&["sync", "--delete", from, to], &[&message]);
+        caller.fails(&["sync", "--delete", "--dry-run", from, to], &[&message]);
     }
-    let because =
+    let message =
         format!("nothing at nothing/: --delete would remove everything at s3://bucket/copy/; {advice}");
-    caller.fails(&["sync", "--watch", "--delete", "nothing", "s3://bucket/copy"], &[&because]);
-    // What cannot even be listed is no empty source, with or without the flag.
+    caller.fails(&["sync", "--watch", "--delete", "nothing", "s3://bucket/copy"], &[&message]);
+    // A bucket that cannot be listed is not an empty source, with or without the flag.
     let ran = caller.run(&["sync", "--delete", "--allow-empty-source", "s3://not-there/x/", "keep"]);
     assert!(ran.status.code() == Some(1) && ran.err.contains("does not exist (NoSuchBucket)"), "{ran:?}");
     assert_eq!(
@@ -172,15 +172,15 @@ fn delete_from_an_empty_source_needs_a_flag() {
     caller.done(&["sync", "--delete", "--allow-empty-source", "s3://bucket/typo/", "keep"]);
     caller.done(&["sync", "--delete", "--allow-empty-source", "nothing", "s3://bucket/copy"]);
     assert_eq!((names(&caller.path("keep")).len(), scene.names().len()), (0, 0));
-    // An empty bucket and an empty directory are sources where nothing is removed.
+    // Without --delete, an empty bucket or directory is a valid source.
     caller.done(&["cp", "-r", "s3://empty", "keep"]);
     caller.done(&["sync", "s3://empty", "keep"]);
     caller.done(&["sync", "nothing", "s3://bucket"]);
 }
 
-/// A filter that takes nothing does not make the source empty: what it leaves out is not removed either.
+/// A filter that excludes everything does not make the source empty: excluded objects are not removed either.
 #[test]
-fn a_filter_that_takes_nothing_is_no_empty_source() {
+fn filter_that_excludes_everything_removes_nothing() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("here/a.jpg", "1");
@@ -190,7 +190,7 @@ fn a_filter_that_takes_nothing_is_no_empty_source() {
 }
 
 #[test]
-fn a_destination_that_leads_to_a_descriptor_is_rejected() {
+fn destination_link_to_a_descriptor_is_rejected() {
     let scene = Scene::new();
     let caller = &scene.caller;
     scene.store("key", b"object");
@@ -215,9 +215,9 @@ fn a_destination_that_leads_to_a_descriptor_is_rejected() {
     }
 }
 
-/// Consoles leave an object of no bytes for each folder: a source of nothing else removes nothing.
+/// Web consoles create an empty object per folder. A source of only such markers removes nothing.
 #[test]
-fn markers_of_folders_are_no_content() {
+fn source_of_only_folder_markers_removes_nothing() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for marker in ["dir/", "dir/a/", "dir/m/n/"] {
@@ -226,8 +226,8 @@ fn markers_of_folders_are_no_content() {
     scene.store("copy/one", b"1");
     caller.write("keep/b", "1");
     for to in ["keep", "s3://bucket/copy"] {
-        for rehearsal in [&["--dry-run"][..], &[]] {
-            let ran = caller.run(&[&["sync", "--delete", "s3://bucket/dir/", to], rehearsal].concat());
+        for dry_run in [&["--dry-run"][..], &[]] {
+            let ran = caller.run(&[&["sync", "--delete", "s3://bucket/dir/", to], dry_run].concat());
             assert!(
                 ran.status.code() == Some(1) && ran.err.contains("nothing at s3://bucket/dir/"),
                 "{ran:?}"

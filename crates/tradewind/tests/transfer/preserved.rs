@@ -1,5 +1,5 @@
-//! `--preserve`: what a file has besides its bytes goes with it and comes back, others can read it, and a tree that was
-//! carried is not carried again, in either direction.
+//! `--preserve`: attributes of files round trip, other programs can read them, and an unchanged tree is not copied
+//! again in either direction.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -16,7 +16,7 @@ const THEN: Duration = Duration::new(1_700_000_000, 123_456_789);
 
 fn write(scene: &Scene, name: &str, bytes: impl AsRef<[u8]>, mode: u32, time: SystemTime) {
     let path = scene.caller.path(name);
-    // One that may not be written to is made anew.
+    // A read-only file is replaced.
     let _ = fs::remove_file(&path);
     scene.caller.write(name, bytes);
     File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
@@ -24,15 +24,15 @@ fn write(scene: &Scene, name: &str, bytes: impl AsRef<[u8]>, mode: u32, time: Sy
 }
 
 /// Mode and time of a file.
-fn seen(scene: &Scene, name: &str) -> (u32, SystemTime) {
+fn mode_and_time(scene: &Scene, name: &str) -> (u32, SystemTime) {
     let metadata = fs::metadata(scene.caller.path(name)).unwrap();
     (metadata.mode() & 0o7777, metadata.modified().unwrap())
 }
 
-/// How many names a sync copied.
+/// The number of items that a sync copied.
 fn copied(scene: &Scene, arguments: &[&str]) -> u64 {
-    let said = scene.caller.done(&[&["sync", "--json"], arguments].concat());
-    serde_json::from_str::<Json>(&said).unwrap()["copied"].as_u64().unwrap()
+    let output = scene.caller.done(&[&["sync", "--json"], arguments].concat());
+    serde_json::from_str::<Json>(&output).unwrap()["copied"].as_u64().unwrap()
 }
 
 fn is_root() -> bool {
@@ -54,35 +54,35 @@ fn tree() -> Scene {
 }
 
 #[test]
-fn a_tree_comes_back_as_it_was_and_is_carried_once() {
+fn preserved_tree_round_trips_and_is_copied_once() {
     let scene = tree();
     assert_eq!(copied(&scene, &UP), 4);
     assert_eq!(copied(&scene, &UP), 0, "up again");
     assert_eq!(copied(&scene, &DOWN), 4);
     for name in names(&scene.caller.path("here")) {
         let (here, there) = (format!("here/{name}"), format!("there/{name}"));
-        assert_eq!(seen(&scene, &here), seen(&scene, &there), "{name}");
+        assert_eq!(mode_and_time(&scene, &here), mode_and_time(&scene, &there), "{name}");
         assert!(fs::read(scene.caller.path(here)).unwrap() == fs::read(scene.caller.path(there)).unwrap());
     }
     assert_eq!(copied(&scene, &DOWN), 0, "down again");
-    assert_eq!(copied(&scene, &AGAIN), 0, "up from where it came down");
+    assert_eq!(copied(&scene, &AGAIN), 0, "up from the downloaded tree");
     assert_eq!(copied(&scene, &["s3://bucket/tree", "there"]), 4, "without the flag uploads are newer");
 }
 
 #[test]
-fn what_is_another_at_the_source_is_carried() {
+fn changed_files_are_copied_by_preserved_time() {
     let scene = tree();
     copied(&scene, &UP);
     copied(&scene, &DOWN);
-    // Newer than its object, which a clock that is ahead makes of any file.
+    // Newer than its object, like any file written under a clock that is ahead.
     let ahead = SystemTime::now() + Duration::from_secs(1000);
     write(&scene, "there/small", "y", 0o600, ahead);
     assert_eq!(copied(&scene, &AGAIN), 1);
-    assert_eq!(copied(&scene, &AGAIN), 0, "it has the time that its object carries");
+    assert_eq!(copied(&scene, &AGAIN), 0, "its time equals the one stored with its object");
     assert_eq!(scene.read("tree/small"), b"y");
     assert_eq!(copied(&scene, &["--preserve", "s3://bucket/tree", "here"]), 1);
-    assert_eq!(seen(&scene, "here/small"), seen(&scene, "there/small"));
-    // As large, uploaded later, of an earlier time than what is here.
+    assert_eq!(mode_and_time(&scene, "here/small"), mode_and_time(&scene, "there/small"));
+    // Of equal size, uploaded later, with an earlier time than the local file.
     write(&scene, "old/small", "z", 0o600, UNIX_EPOCH + THEN - Duration::from_secs(1));
     scene.caller.done(&["cp", "--preserve", "old/small", "s3://bucket/tree/small"]);
     write(&scene, "there/small", "y", 0o600, UNIX_EPOCH + THEN);
@@ -92,7 +92,7 @@ fn what_is_another_at_the_source_is_carried() {
 }
 
 #[test]
-fn others_can_read_it_and_nobody_else_writes_it() {
+fn attributes_are_stored_only_on_request_in_rclone_format() {
     let scene = tree();
     scene.caller.done(&["cp", "here/small", "s3://bucket/plain"]);
     scene.caller.done(&["cp", "--preserve", "here/small", "s3://bucket/kept"]);
@@ -104,15 +104,19 @@ fn others_can_read_it_and_nobody_else_writes_it() {
         "uid": owner.uid().to_string(), "gid": owner.gid().to_string(),
     });
     assert_eq!(metadata("kept"), expected);
-    // A copy within the store takes it along.
+    // A copy within the store preserves the attributes.
     scene.caller.done(&["cp", "--preserve", "s3://bucket/kept", "s3://bucket/copy"]);
     assert_eq!(metadata("copy"), expected);
     scene.caller.done(&["cp", "s3://bucket/kept", "down"]);
-    assert_ne!(seen(&scene, "down").1, UNIX_EPOCH + THEN, "nobody asked for it");
+    assert_ne!(
+        mode_and_time(&scene, "down").1,
+        UNIX_EPOCH + THEN,
+        "attributes are not restored without the flag"
+    );
 }
 
 #[test]
-fn what_others_wrote_is_taken_as_far_as_it_is_harmless() {
+fn foreign_attributes_are_restored_without_set_id_bits() {
     let scene = Scene::new();
     let put = |key: &str, pairs: &[(&str, &str)]| {
         let headers: Vec<(String, String)> =
@@ -127,32 +131,36 @@ fn what_others_wrote_is_taken_as_far_as_it_is_harmless() {
     put("evil", &[("mode", "104777"), ("mtime", "-99999999999999999999")]);
     put("odd", &[("mode", "rw"), ("mtime", "yesterday"), ("uid", "root"), ("gid", "-1")]);
     assert_eq!(copied(&scene, &["--preserve", "s3://bucket", "there"]), 3);
-    assert_eq!(seen(&scene, "there/s3fs"), (0o660, UNIX_EPOCH + Duration::from_secs(1_700_000_000)));
-    let (mode, time) = seen(&scene, "there/evil");
-    assert_eq!(mode, 0o777, "no program runs as somebody else for what a bucket says");
-    assert!(time > UNIX_EPOCH + THEN, "the object's own time");
-    assert!(seen(&scene, "there/odd").1 > UNIX_EPOCH + THEN);
+    assert_eq!(mode_and_time(&scene, "there/s3fs"), (0o660, UNIX_EPOCH + Duration::from_secs(1_700_000_000)));
+    let (mode, time) = mode_and_time(&scene, "there/evil");
+    assert_eq!(mode, 0o777, "set-id bits are not restored");
+    assert!(time > UNIX_EPOCH + THEN, "an invalid time falls back to the object's");
+    assert!(mode_and_time(&scene, "there/odd").1 > UNIX_EPOCH + THEN);
     assert_eq!(copied(&scene, &["--preserve", "s3://bucket", "there"]), 0);
 }
 
 #[test]
-fn between_directories_too() {
+fn attributes_are_preserved_between_directories() {
     let scene = tree();
     scene.caller.done(&["cp", "-r", "--preserve", "here", "there"]);
     for name in names(&scene.caller.path("here")) {
-        assert_eq!(seen(&scene, &format!("here/{name}")), seen(&scene, &format!("there/{name}")), "{name}");
+        assert_eq!(
+            mode_and_time(&scene, &format!("here/{name}")),
+            mode_and_time(&scene, &format!("there/{name}")),
+            "{name}"
+        );
     }
     assert_eq!(copied(&scene, &["--preserve", "here", "there"]), 0);
     scene.caller.fails(
         &["cp", "--preserve", "-", "s3://bucket/x"],
-        &["--preserve keeps what a file has; standard input and output have nothing to keep"],
+        &["--preserve applies to files; standard input and output have no attributes to preserve"],
     );
 }
 
 #[test]
-fn root_gives_files_to_their_owners() {
+fn root_restores_the_owners_of_files() {
     if !is_root() {
-        crate::support::skip("root_gives_files_to_their_owners", "only root may");
+        crate::support::skip("root_restores_the_owners_of_files", "only root may");
         return;
     }
     let scene = tree();

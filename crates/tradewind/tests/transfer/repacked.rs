@@ -1,5 +1,5 @@
-//! A packing that is killed goes on another time: behind the bundles that are stored, and with the parts of the one that it
-//! was at. Files that changed meanwhile are packed as they are then.
+//! Resuming a killed packing: stored bundles are skipped, and the stored parts of an unfinished bundle are reused.
+//! Files that changed since are packed again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,18 +15,18 @@ use crate::support::scripted::{Answer, BUCKET, Reply, Request, Scripted};
 
 const PACK: [&str; 7] =
     ["cp", "--bundle", "--bundle-size=6MiB", "--chunk-size=5MiB", "--quiet", "here", "s3://bucket/x.tar"];
-/// They fill four bundles, of two parts each.
+/// Number of files; they fill four bundles of two parts each.
 const FILES: u64 = 79;
 
-/// So many fill the first one.
+/// Number of files in the first bundle.
 const IN_FIRST: u64 = 20;
 
-/// What the server does about an operation on a key, but for the first part.
+/// An operation on a key and the reply to it. The first part of an upload is exempt.
 type Script = Option<(&'static str, String, fn(Answer) -> Reply)>;
 
-const SILENCE: fn(Answer) -> Reply = |_| Reply::Silence;
-/// It is carried out, and nobody hears of it.
-const LOST: fn(Answer) -> Reply = |answer| Reply::Held(answer, 0);
+const NO_RESPONSE: fn(Answer) -> Reply = |_| Reply::Silence;
+/// The operation is executed, but its response is never delivered.
+const RESPONSE_LOST: fn(Answer) -> Reply = |answer| Reply::Held(answer, 0);
 const DENIED: fn(Answer) -> Reply = |_| Reply::Answer(Answer::refusal(403, "AccessDenied", "Access Denied"));
 
 /// A packing that was killed.
@@ -34,7 +34,7 @@ struct Killed {
     server: Scripted,
     caller: Caller,
     script: Arc<Mutex<Script>>,
-    /// Requests before.
+    /// Number of requests before the kill.
     before: usize,
 }
 
@@ -47,7 +47,7 @@ fn file(number: u64) -> String {
 }
 
 impl Killed {
-    /// When the first part of a bundle was stored, and no other.
+    /// Kills a packing when exactly the first part of bundle `number` is stored.
     fn at(number: u32) -> Self {
         let script = Arc::new(Mutex::new(Script::None));
         let server = Scripted::start({
@@ -66,21 +66,21 @@ impl Killed {
         });
         let caller = Caller::new(server.address);
         for n in 0..FILES {
-            // Some are read ahead, and some are not.
+            // Files above 512 KiB are not read ahead.
             caller.write(file(n), content(n, if n % 11 == 0 { 600_000 } else { 280_000 }));
         }
         let mut killed = Self { server, caller, script, before: 0 };
-        killed.again("UploadPart", number, SILENCE, || {
-            let said =
+        killed.pack_and_kill("UploadPart", number, NO_RESPONSE, || {
+            let records =
                 journals(&killed.caller).into_iter().map(fs::read_to_string).map(Result::unwrap_or_default);
-            said.collect::<String>().matches("{\"Part\":").count() == 1
+            records.collect::<String>().matches("{\"Part\":").count() == 1
         });
         killed.before = killed.server.seen().len();
         killed
     }
 
-    /// Packs, and is killed where the server is silent and everything else is as it is expected then.
-    fn again(
+    /// Runs the packing and kills it when the server withholds a response and `is_as_expected` holds.
+    fn pack_and_kill(
         &self,
         operation: &'static str,
         number: u32,
@@ -91,13 +91,13 @@ impl Killed {
         let held = self.server.held();
         let running = self.caller.begin(&PACK);
         self.server.wait_until_held(held + 1);
-        eventually("it has come so far", is_as_expected);
+        eventually("the expected state", is_as_expected);
         running.signal(Signal::KILL);
         running.end();
         *self.script.lock().unwrap() = None;
     }
 
-    /// Packs, which fails where the server answers so.
+    /// Runs the packing, which fails because of the given reply.
     fn fails(&self, operation: &'static str, number: u32, reply: fn(Answer) -> Reply) {
         *self.script.lock().unwrap() = Some((operation, bundle(number), reply));
         let ran = self.caller.run(&PACK);
@@ -105,8 +105,8 @@ impl Killed {
         *self.script.lock().unwrap() = None;
     }
 
-    /// Other bytes for a file whose size and time stay what they were.
-    fn changes(&self, number: u64) {
+    /// Changes the contents of a file, but not its size and modification time.
+    fn change_contents(&self, number: u64) {
         let path = self.caller.path(file(number));
         let was = fs::metadata(&path).unwrap();
         fs::write(&path, content(1000, usize::try_from(was.len()).unwrap())).unwrap();
@@ -114,109 +114,108 @@ impl Killed {
         file.set_modified(was.modified().unwrap()).unwrap();
     }
 
-    /// Packs again, and finds every file as it is now in the bundles, and nothing left. Answers what was asked for by key; how
-    /// often parts are listed does not matter.
-    fn goes_on(&self) -> BTreeMap<String, Vec<&'static str>> {
+    /// Packs again to the end, and checks that the bundles contain every file as it is now and that no journal is left.
+    /// Returns the operations by key; repeated part listings count once.
+    fn resume(&self) -> BTreeMap<String, Vec<&'static str>> {
         self.caller.done(&PACK);
-        let mut asked: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
+        let mut operations: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
         for request in &self.server.seen()[self.before..] {
-            let of_key = asked.entry(request.key.clone()).or_default();
-            if request.operation != "ListParts" || !of_key.contains(&"ListParts") {
-                of_key.push(request.operation);
+            let key_operations = operations.entry(request.key.clone()).or_default();
+            if request.operation != "ListParts" || !key_operations.contains(&"ListParts") {
+                key_operations.push(request.operation);
             }
         }
-        assert_eq!(journals(&self.caller), [] as [PathBuf; 0], "nothing is to be remembered");
+        assert_eq!(journals(&self.caller), [] as [PathBuf; 0], "no journal is left");
         self.caller.done(&["cp", "--bundle", &format!("s3://{BUCKET}/x.tar"), "there"]);
         assert!(tree(&self.caller.path("there")) == tree(&self.caller.path("here")));
-        asked
+        operations
     }
 }
 
-/// The files that remember transfers.
+/// The journal files.
 fn journals(caller: &Caller) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(caller.path("home/.cache/tradewind")) else { return Vec::new() };
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
-const LOOKED_AT: &[&str] = &["GetObject"];
-const GONE_ON_WITH: &[&str] = &["ListParts", "UploadPart", "CompleteMultipartUpload"];
-const ANEW: &[&str] = &["CreateMultipartUpload", "UploadPart", "UploadPart", "CompleteMultipartUpload"];
+const INSPECTED: &[&str] = &["GetObject"];
+const RESUMED: &[&str] = &["ListParts", "UploadPart", "CompleteMultipartUpload"];
+const RESTARTED: &[&str] = &["CreateMultipartUpload", "UploadPart", "UploadPart", "CompleteMultipartUpload"];
 
 #[test]
-fn what_is_stored_is_not_sent_again() {
+fn stored_bundles_and_parts_are_not_uploaded_again() {
     let killed = Killed::at(3);
-    let asked = killed.goes_on();
-    assert_eq!(asked["x.tar"], LOOKED_AT);
-    assert_eq!(asked["x-00002.tar"], LOOKED_AT);
-    assert_eq!(asked["x-00003.tar"], [LOOKED_AT, GONE_ON_WITH].concat());
-    assert_eq!(asked["x-00004.tar"], [LOOKED_AT, ANEW].concat());
+    let operations = killed.resume();
+    assert_eq!(operations["x.tar"], INSPECTED);
+    assert_eq!(operations["x-00002.tar"], INSPECTED);
+    assert_eq!(operations["x-00003.tar"], [INSPECTED, RESUMED].concat());
+    assert_eq!(operations["x-00004.tar"], [INSPECTED, RESTARTED].concat());
     let packed = killed.caller.done(&["ls", "--bundle", "--json", &format!("s3://{BUCKET}/x.tar")]);
     assert_eq!(packed.matches("/x.tar\"").count() as u64, IN_FIRST);
 }
 
 #[test]
-fn the_first_bundle_goes_on_too() {
-    let asked = Killed::at(1).goes_on();
-    assert_eq!(asked["x.tar"], [LOOKED_AT, GONE_ON_WITH].concat());
+fn first_bundle_is_resumed() {
+    let operations = Killed::at(1).resume();
+    assert_eq!(operations["x.tar"], [INSPECTED, RESUMED].concat());
 }
 
 #[test]
-fn what_changed_is_packed_again_and_all_behind_it() {
+fn changed_file_repacks_its_bundle_and_all_later_ones() {
     let killed = Killed::at(4);
-    killed.changes(25);
-    let asked = killed.goes_on();
-    assert_eq!(asked["x.tar"], LOOKED_AT);
-    assert_eq!(asked["x-00002.tar"], [LOOKED_AT, ANEW].concat());
-    // It would seem to follow the second one as it is now.
-    assert_eq!(asked["x-00003.tar"][..2], ["GetObject", "DeleteObject"]);
-    assert_eq!(asked["x-00003.tar"][2..], *ANEW);
+    killed.change_contents(25);
+    let operations = killed.resume();
+    assert_eq!(operations["x.tar"], INSPECTED);
+    assert_eq!(operations["x-00002.tar"], [INSPECTED, RESTARTED].concat());
+    // The old third bundle would be mistaken for the successor of the new second one.
+    assert_eq!(operations["x-00003.tar"][..2], ["GetObject", "DeleteObject"]);
+    assert_eq!(operations["x-00003.tar"][2..], *RESTARTED);
 }
 
-/// Of a bundle that is about to be stored it is remembered what it holds; what has its name may still be what was there
-/// before.
+/// The journal records a bundle before it is stored, so an older bundle may still be at its key.
 #[test]
-fn an_older_bundle_is_not_taken_for_the_newer_one() {
+fn older_bundle_at_the_key_is_not_mistaken_for_the_new_one() {
     let killed = Killed::at(3);
-    killed.changes(25);
-    killed.again("CompleteMultipartUpload", 2, SILENCE, || true);
-    assert_eq!(killed.goes_on()["x-00002.tar"].last(), Some(&"CompleteMultipartUpload"));
+    killed.change_contents(25);
+    killed.pack_and_kill("CompleteMultipartUpload", 2, NO_RESPONSE, || true);
+    assert_eq!(killed.resume()["x-00002.tar"].last(), Some(&"CompleteMultipartUpload"));
 }
 
 #[test]
-fn where_the_first_file_changed_all_is_packed_anew() {
+fn changed_first_file_repacks_everything() {
     let killed = Killed::at(3);
     killed.caller.write(file(0), "y");
-    let asked = killed.goes_on();
-    assert_eq!(asked["x.tar"], [LOOKED_AT, ANEW].concat());
-    assert_eq!(asked["x-00002.tar"], ANEW);
+    let operations = killed.resume();
+    assert_eq!(operations["x.tar"], [INSPECTED, RESTARTED].concat());
+    assert_eq!(operations["x-00002.tar"], RESTARTED);
 }
 
 #[test]
-fn files_that_came_or_went_change_their_bundle() {
+fn added_and_removed_files_repack_their_bundle() {
     let killed = Killed::at(3);
     killed.caller.write("here/024-", "came");
-    assert_eq!(killed.goes_on()["x-00002.tar"], [LOOKED_AT, ANEW].concat());
+    assert_eq!(killed.resume()["x-00002.tar"], [INSPECTED, RESTARTED].concat());
     let killed = Killed::at(3);
     fs::remove_file(killed.caller.path(file(24))).unwrap();
-    assert_eq!(killed.goes_on()["x-00002.tar"], [LOOKED_AT, ANEW].concat());
+    assert_eq!(killed.resume()["x-00002.tar"], [INSPECTED, RESTARTED].concat());
 }
 
-/// The last bundle must not say that another one follows; what was begun of that one is freed.
+/// The last bundle must not declare a successor; the upload of the former successor is aborted.
 #[test]
-fn where_nothing_is_left_the_last_bundle_is_packed_again() {
+fn last_bundle_is_repacked_if_no_files_follow() {
     let killed = Killed::at(3);
     for n in IN_FIRST..FILES {
         fs::remove_file(killed.caller.path(file(n))).unwrap();
     }
-    let asked = killed.goes_on();
-    assert_eq!(asked["x.tar"], [LOOKED_AT, ANEW].concat());
-    assert_eq!(asked["x-00003.tar"], ["AbortMultipartUpload"]);
+    let operations = killed.resume();
+    assert_eq!(operations["x.tar"], [INSPECTED, RESTARTED].concat());
+    assert_eq!(operations["x-00003.tar"], ["AbortMultipartUpload"]);
     let packed = killed.caller.done(&["ls", "--bundle", &format!("s3://{BUCKET}/x.tar")]);
     assert_eq!(packed.lines().count() as u64, IN_FIRST);
 }
 
 #[test]
-fn bundles_of_another_size_are_another_set() {
+fn other_bundle_size_starts_a_new_set() {
     let killed = Killed::at(3);
     let mut pack = PACK;
     pack[2] = "--bundle-size=12MiB";
@@ -230,19 +229,19 @@ fn bundles_of_another_size_are_another_set() {
 }
 
 #[test]
-fn a_bundle_whose_completion_nobody_heard_of_is_found() {
+fn bundle_with_lost_completion_response_is_found() {
     let killed = Killed::at(2);
-    killed.again("CompleteMultipartUpload", 2, LOST, || true);
+    killed.pack_and_kill("CompleteMultipartUpload", 2, RESPONSE_LOST, || true);
     let before = killed.server.of("UploadPart").len();
-    let asked = killed.goes_on();
-    // What is left to free is asked to be freed.
-    assert!(asked["x-00002.tar"].ends_with(&["GetObject", "AbortMultipartUpload"]), "{asked:?}");
+    let operations = killed.resume();
+    // The journal still names the upload, so it is aborted to be safe.
+    assert!(operations["x-00002.tar"].ends_with(&["GetObject", "AbortMultipartUpload"]), "{operations:?}");
     assert_eq!(killed.server.of("UploadPart").len() - before, 4, "two bundles of two parts");
 }
 
-/// Keys that ran out are no reason to forget anything.
+/// Expired credentials do not discard the journal.
 #[test]
-fn what_is_remembered_outlives_keys_that_ran_out() {
+fn journal_survives_expired_credentials() {
     let expired: fn(Answer) -> Reply = |_| {
         let message = "The provided token has expired.";
         Reply::Answer(Answer::refusal(400, "ExpiredToken", message))
@@ -250,30 +249,30 @@ fn what_is_remembered_outlives_keys_that_ran_out() {
     for (operation, number) in [("GetObject", 1), ("GetObject", 3), ("ListParts", 3)] {
         let killed = Killed::at(3);
         killed.fails(operation, number, expired);
-        let asked = killed.goes_on();
-        assert_eq!(asked["x.tar"].last(), Some(&"GetObject"), "{operation} {number}: {asked:?}");
-        let sent = asked["x-00003.tar"].iter().filter(|operation| **operation == "UploadPart").count();
-        assert_eq!(sent, 1, "{operation} {number}: {asked:?}");
+        let operations = killed.resume();
+        assert_eq!(operations["x.tar"].last(), Some(&"GetObject"), "{operation} {number}: {operations:?}");
+        let sent = operations["x-00003.tar"].iter().filter(|operation| **operation == "UploadPart").count();
+        assert_eq!(sent, 1, "{operation} {number}: {operations:?}");
     }
 }
 
 #[test]
-fn only_what_is_of_this_set_is_removed() {
+fn only_bundles_of_the_same_set_are_removed() {
     let killed = Killed::at(4);
     killed.caller.write("others/a", "b");
     killed.caller.done(&["cp", "--bundle", "others", &format!("s3://{BUCKET}/x-00003.tar")]);
-    killed.changes(25);
-    assert!(!killed.goes_on()["x-00003.tar"].contains(&"DeleteObject"));
+    killed.change_contents(25);
+    assert!(!killed.resume()["x-00003.tar"].contains(&"DeleteObject"));
 }
 
-/// Who may not remove bundles packs all of them anew, the time after that.
+/// Without permission to remove bundles, the next packing starts over with a new set.
 #[test]
-fn who_may_not_remove_bundles_is_told_once() {
+fn denied_removal_fails_once_and_then_starts_a_new_set() {
     let killed = Killed::at(4);
-    killed.changes(25);
+    killed.change_contents(25);
     killed.fails("DeleteObject", 3, DENIED);
     let before = killed.server.seen().len();
-    killed.goes_on();
+    killed.resume();
     let sent = |request: &&Request| request.operation == "UploadPart";
     let sent = killed.server.seen()[before..].iter().filter(sent).count();
     assert_eq!(sent, 7, "four bundles of two parts, of which the last one had one");
@@ -281,7 +280,7 @@ fn who_may_not_remove_bundles_is_told_once() {
 }
 
 #[test]
-fn nothing_is_remembered_of_what_never_began() {
+fn no_journal_is_left_if_no_upload_started() {
     let server = Scripted::start(|_, _| DENIED(Answer::default()));
     let caller = Caller::new(server.address);
     caller.write("here/a", "b");
@@ -289,12 +288,12 @@ fn nothing_is_remembered_of_what_never_began() {
     assert_eq!(journals(&caller), [] as [PathBuf; 0]);
 }
 
-/// What somebody else stored under the name is not taken for ours.
+/// An object that another packing stored at the key is not mistaken for a bundle of this set.
 #[test]
-fn a_bundle_that_another_packing_replaced_is_packed_again() {
+fn bundle_replaced_by_another_packing_is_repacked() {
     let killed = Killed::at(3);
     killed.caller.write("others/a", "b");
     killed.caller.done(&["cp", "--bundle", "others", &format!("s3://{BUCKET}/x-00002.tar")]);
-    let asked = killed.goes_on();
-    assert_eq!(asked["x-00002.tar"], [&["PutObject"], LOOKED_AT, ANEW].concat());
+    let operations = killed.resume();
+    assert_eq!(operations["x-00002.tar"], [&["PutObject"], INSPECTED, RESTARTED].concat());
 }

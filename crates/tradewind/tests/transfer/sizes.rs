@@ -1,4 +1,4 @@
-//! Every size comes back as it went: none, at the borders of parts and chunks, and beyond memory's share of one object.
+//! Round trips of objects of every size: empty, at the boundaries of parts and chunks, and beyond the memory limit.
 
 use std::fs;
 
@@ -6,11 +6,11 @@ use super::{Scene, content};
 use crate::support::scripted::checksum;
 
 const CHUNK: usize = 5 << 20;
-/// Of requests that send and fetch in pieces of 5 MiB.
+/// Flags for parts and chunks of 5 MiB.
 const TUNED: [&str; 2] = ["--chunk-size", "5MiB"];
 
 #[test]
-fn at_the_borders_of_chunks() {
+fn sizes_at_chunk_boundaries_round_trip() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let sizes =
@@ -21,24 +21,27 @@ fn at_the_borders_of_chunks() {
     }
     caller.done(&[&["cp", "-r", "here", "s3://bucket"], &TUNED[..]].concat());
     for (name, bytes) in &objects {
-        let known = caller.known(&format!("s3://bucket/{name}"));
+        let metadata = caller.known(&format!("s3://bucket/{name}"));
         let parts = (bytes.len() >= 3 * CHUNK).then(|| bytes.len().div_ceil(CHUNK) as u64);
-        assert_eq!((known["size"].as_u64(), known["parts"].as_u64()), (Some(bytes.len() as u64), parts));
-        assert_eq!(known["checksum_type"], "FULL_OBJECT", "{name}");
-        assert_eq!(known["checksums"]["CRC64NVME"], checksum(bytes), "{name}");
+        assert_eq!(
+            (metadata["size"].as_u64(), metadata["parts"].as_u64()),
+            (Some(bytes.len() as u64), parts)
+        );
+        assert_eq!(metadata["checksum_type"], "FULL_OBJECT", "{name}");
+        assert_eq!(metadata["checksums"]["CRC64NVME"], checksum(bytes), "{name}");
     }
     caller.done(&[&["cp", "-r", "s3://bucket", "there"], &TUNED[..]].concat());
-    // In chunks of another size, several of them of each object at a time.
+    // With another chunk size, and several concurrent chunks per object.
     caller.done(&["cp", "-r", "s3://bucket", "small", "--chunk-size", "1MB", "--jobs", "4"]);
     for (name, bytes) in &objects {
-        for place in ["there", "small"] {
-            assert!(fs::read(caller.path(place).join(name)).unwrap() == *bytes, "{name} in {place}");
+        for directory in ["there", "small"] {
+            assert!(fs::read(caller.path(directory).join(name)).unwrap() == *bytes, "{name} in {directory}");
         }
     }
 }
 
 #[test]
-fn through_standard_input_and_output() {
+fn sizes_round_trip_through_standard_input_and_output() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for size in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1, 16 << 20] {
@@ -55,7 +58,7 @@ fn through_standard_input_and_output() {
 }
 
 #[test]
-fn within_little_memory_and_one_request_at_a_time() {
+fn large_object_round_trips_with_4_mib_and_one_request() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let bytes = content(1, 16 << 20);

@@ -1,27 +1,26 @@
-//! What a sync copies, removes and leaves alone: by size and time, by size, by checksum, within a filter, and only in
-//! words.
+//! `sync`: which items it copies, removes and leaves unchanged, by each criterion, with filters, and in a dry run.
 
 use std::fs::{self, File};
 use std::time::{Duration, SystemTime};
 
 use super::{Scene, names};
 
-/// Dates a file so many seconds from now.
-fn date(scene: &Scene, name: &str, seconds: i64) {
+/// Sets the modification time of a file to `seconds` from now.
+fn set_modified(scene: &Scene, name: &str, seconds: i64) {
     let (now, span) = (SystemTime::now(), Duration::from_secs(seconds.unsigned_abs()));
     let when = if seconds < 0 { now - span } else { now + span };
     File::options().write(true).open(scene.caller.path(name)).unwrap().set_modified(when).unwrap();
 }
 
-/// What a sync says that it would do, without the places that it names.
-fn would(scene: &Scene, arguments: &[&str]) -> Vec<String> {
-    let said = scene.caller.done(&[&["sync", "--dry-run"], arguments].concat());
+/// The actions of a dry run of sync: verb and first name of each line.
+fn dry_run(scene: &Scene, arguments: &[&str]) -> Vec<String> {
+    let output = scene.caller.done(&[&["sync", "--dry-run"], arguments].concat());
     let words = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
-    said.lines().map(words).collect()
+    output.lines().map(words).collect()
 }
 
 #[test]
-fn by_size_and_time() {
+fn sync_copies_by_size_and_time() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for name in ["same", "longer", "touched", "old"] {
@@ -29,33 +28,36 @@ fn by_size_and_time() {
     }
     let up = ["here", "s3://bucket"];
     let all = ["longer", "old", "same", "touched"].map(|name| format!("copy here/{name}"));
-    assert_eq!(would(&scene, &up), all);
-    assert_eq!(scene.names(), [""; 0], "a rehearsal copies nothing");
+    assert_eq!(dry_run(&scene, &up), all);
+    assert_eq!(scene.names(), [""; 0], "a dry run copies nothing");
     caller.done(&[&["sync"], &up[..]].concat());
-    assert_eq!(would(&scene, &up), [""; 0], "nothing is left to do");
+    assert_eq!(dry_run(&scene, &up), [""; 0], "nothing is left to do");
 
     caller.write("here/longer", "123456");
     caller.write("here/touched", "54321");
     caller.write("here/old", "54321");
     caller.write("here/new", "new");
-    date(&scene, "here/longer", -1000);
-    date(&scene, "here/touched", 1000);
-    date(&scene, "here/old", -1000);
-    assert_eq!(would(&scene, &up), ["copy here/longer", "copy here/new", "copy here/touched"]);
-    assert_eq!(would(&scene, &["here", "s3://bucket", "--size-only"]), ["copy here/longer", "copy here/new"]);
+    set_modified(&scene, "here/longer", -1000);
+    set_modified(&scene, "here/touched", 1000);
+    set_modified(&scene, "here/old", -1000);
+    assert_eq!(dry_run(&scene, &up), ["copy here/longer", "copy here/new", "copy here/touched"]);
+    assert_eq!(
+        dry_run(&scene, &["here", "s3://bucket", "--size-only"]),
+        ["copy here/longer", "copy here/new"]
+    );
     let compared = ["copy here/longer", "copy here/new", "compare here/old", "compare here/same"];
     let compared = [&compared[..], &["compare here/touched"]].concat();
-    assert_eq!(would(&scene, &["here", "s3://bucket", "--checksum"]), compared);
+    assert_eq!(dry_run(&scene, &["here", "s3://bucket", "--checksum"]), compared);
     caller.done(&[&["sync", "--size-only"], &up[..]].concat());
     assert_eq!((scene.read("touched"), scene.read("longer")), (b"12345".to_vec(), b"123456".to_vec()));
     caller.done(&[&["sync"], &up[..]].concat());
     assert_eq!((scene.read("touched"), scene.read("old")), (b"54321".to_vec(), b"12345".to_vec()));
     caller.done(&[&["sync", "--checksum"], &up[..]].concat());
-    assert_eq!(scene.read("old"), b"54321", "only its bytes tell that it is another one");
+    assert_eq!(scene.read("old"), b"54321", "only the checksum detects the change");
 }
 
 #[test]
-fn by_checksum_only_what_differs_is_carried() {
+fn sync_by_checksum_copies_only_differing_contents() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for name in ["a", "b"] {
@@ -64,7 +66,7 @@ fn by_checksum_only_what_differs_is_carried() {
     caller.done(&["sync", "here", "s3://bucket"]);
     let written = |key: &str| caller.done(&["stat", "--json", &format!("s3://bucket/{key}")]);
     let before = (written("a"), written("b"));
-    // To the second, as the store tells it.
+    // The store reports times in seconds.
     std::thread::sleep(Duration::from_millis(1100));
     caller.write("here/a", "12345");
     caller.write("here/b", "54321");
@@ -74,9 +76,9 @@ fn by_checksum_only_what_differs_is_carried() {
 
     caller.done(&["sync", "--checksum", "s3://bucket", "there"]);
     caller.write("there/a", "xxxxx");
-    date(&scene, "there/a", 1000);
+    set_modified(&scene, "there/a", 1000);
     caller.done(&["sync", "s3://bucket", "there"]);
-    assert_eq!(fs::read(caller.path("there/a")).unwrap(), b"xxxxx", "the newer one stays");
+    assert_eq!(fs::read(caller.path("there/a")).unwrap(), b"xxxxx", "the newer destination is kept");
     caller.done(&["sync", "--checksum", "s3://bucket", "there"]);
     assert_eq!(fs::read(caller.path("there/a")).unwrap(), b"12345");
 
@@ -88,13 +90,13 @@ fn by_checksum_only_what_differs_is_carried() {
     assert_eq!(caller.done(&["cat", "s3://other/copy/a"]), "12345");
 }
 
-/// What is copied would be found again, and copied again.
+/// A copy into its own source would list and copy its own output.
 #[test]
-fn into_itself_nothing_is_copied() {
+fn overlapping_prefixes_are_rejected() {
     let scene = Scene::new();
     scene.caller.write("here/a", "a");
     scene.caller.done(&["cp", "-r", "here", "s3://bucket/d"]);
-    let why = "the destination and the source are within each other; choose prefixes apart";
+    let why = "the source and destination prefixes overlap; choose disjoint prefixes";
     for (from, to) in [("s3://bucket", "s3://bucket/d"), ("s3://bucket/d", "s3://bucket")] {
         scene.caller.fails(&["cp", "-r", from, to], &[why]);
         scene.caller.fails(&["sync", "--delete", from, to], &[why]);
@@ -103,7 +105,7 @@ fn into_itself_nothing_is_copied() {
 }
 
 #[test]
-fn what_is_only_there_goes_where_it_is_told_to() {
+fn delete_removes_only_items_missing_in_the_source() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for name in ["keep", "gone", "d/gone", "d/e/gone", "f/keep", "f/gone"] {
@@ -116,28 +118,28 @@ fn what_is_only_there_goes_where_it_is_told_to() {
     }
     fs::remove_dir_all(caller.path("here/d")).unwrap();
 
-    assert_eq!(would(&scene, &["here", "s3://bucket"]), [""; 0]);
+    assert_eq!(dry_run(&scene, &["here", "s3://bucket"]), [""; 0]);
     caller.done(&["sync", "here", "s3://bucket"]);
-    assert_eq!(scene.names().len(), 6, "nothing is removed unasked");
+    assert_eq!(scene.names().len(), 6, "nothing is removed without --delete");
     let removed = ["d/e/gone", "d/gone", "f/gone", "gone"].map(|name| format!("remove s3://bucket/{name}"));
-    assert_eq!(would(&scene, &["here", "s3://bucket", "--delete"]), removed);
+    assert_eq!(dry_run(&scene, &["here", "s3://bucket", "--delete"]), removed);
     caller.done(&["sync", "here", "s3://bucket", "--delete"]);
     assert_eq!(scene.names(), ["f/keep", "keep"]);
     caller.done(&["sync", "s3://bucket", "there", "--delete"]);
     assert_eq!(names(&caller.path("there")), ["f/keep", "keep"]);
-    assert!(!caller.path("there/d").exists(), "nor are empty directories left");
+    assert!(!caller.path("there/d").exists(), "empty directories are removed");
 }
 
 #[test]
-fn a_filter_hides_from_both_sides() {
+fn filter_applies_to_source_and_destination() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for name in ["a.jpg", "a.raw", "d/b.jpg", "d/b.raw", "d/c.txt"] {
         caller.write(format!("here/{name}"), name);
     }
     let copied = |rules: &[&str]| -> Vec<String> {
-        let said = would(&scene, &[&["here", "s3://bucket"], rules].concat());
-        said.iter().map(|line| line.trim_start_matches("copy here/").to_owned()).collect()
+        let output = dry_run(&scene, &[&["here", "s3://bucket"], rules].concat());
+        output.iter().map(|line| line.trim_start_matches("copy here/").to_owned()).collect()
     };
     assert_eq!(copied(&["--exclude", "*", "--include", "*.jpg"]), ["a.jpg", "d/b.jpg"]);
     assert_eq!(copied(&["--include", "*.jpg", "--exclude", "*"]), [""; 0]);
@@ -151,23 +153,23 @@ fn a_filter_hides_from_both_sides() {
     caller.done(&["sync", "here", "s3://bucket"]);
     fs::remove_dir_all(caller.path("here/d")).unwrap();
     caller.done(&["sync", "here", "s3://bucket", "--delete", "--exclude", "*.raw"]);
-    assert_eq!(scene.names(), ["a.jpg", "a.raw", "d/b.raw"], "what is hidden is not removed");
+    assert_eq!(scene.names(), ["a.jpg", "a.raw", "d/b.raw"], "excluded objects are not removed");
     caller.fails(
         &["sync", "here", "s3://bucket", "--exclude", "a["],
-        &["\"a[\" is no pattern: error parsing glob 'a[': unclosed character class; missing ']'"],
+        &["invalid pattern \"a[\": error parsing glob 'a[': unclosed character class; missing ']'"],
     );
 }
 
 #[test]
-fn a_rehearsal_does_nothing() {
+fn dry_run_of_sync_changes_nothing() {
     let scene = Scene::new();
     let caller = &scene.caller;
     scene.store("a", b"a");
     caller.write("there/b", "b");
-    assert_eq!(would(&scene, &["s3://bucket", "absent"]), ["copy s3://bucket/a"]);
-    assert!(!caller.path("absent").exists(), "not even the directory is made");
+    assert_eq!(dry_run(&scene, &["s3://bucket", "absent"]), ["copy s3://bucket/a"]);
+    assert!(!caller.path("absent").exists(), "the directory is not created either");
     let done = ["copy s3://bucket/a", "remove there/b"];
-    assert_eq!(would(&scene, &["s3://bucket", "there", "--delete"]), done);
+    assert_eq!(dry_run(&scene, &["s3://bucket", "there", "--delete"]), done);
     assert_eq!(names(&caller.path("there")), ["b"]);
     assert_eq!(
         caller.done(&["cp", "-r", "--dry-run", "s3://bucket", "absent"]),
@@ -178,7 +180,7 @@ fn a_rehearsal_does_nothing() {
 }
 
 #[test]
-fn a_tree_that_is_not_there() {
+fn missing_source_or_destination_is_reported() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("file", "x");
@@ -188,7 +190,7 @@ fn a_tree_that_is_not_there() {
     }
     scene.store("a", b"a");
     caller.write("there/b", "b");
-    // A bucket that cannot be listed is not an empty one.
+    // A bucket that cannot be listed does not count as empty.
     caller.fails(&["sync", "s3://nowhere", "there", "--delete"], &[super::failures::NO_BUCKET_LISTED]);
     assert_eq!(names(&caller.path("there")), ["b"]);
     let nothing = "nothing at s3://bucket/none/: check its spelling";

@@ -1,4 +1,4 @@
-//! Names and messages that hold control characters: exact for another program, escaped on a terminal and in every message.
+//! Control characters in names and messages: exact in pipes, escaped on a terminal and in every message.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,10 +11,10 @@ use crate::support::server::tradewind;
 
 /// A key that would clear a terminal and set its title.
 const KEY: &str = "d/\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31mkey\u{202e}\nforged line";
-/// The same as it is shown.
+/// `KEY` in its escaped form.
 const SHOWN: &str = "d/\\u{1b}[2J\\u{1b}]0;owned\\u{7}\\u{9b}31mkey\\u{202e}\\nforged line";
 
-/// What a command prints, to both outputs, where those are a terminal.
+/// The combined output of a command whose stdout and stderr are a terminal.
 fn on_terminal(scene: &Scene, arguments: &[&str]) -> String {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&controller).unwrap();
@@ -30,11 +30,11 @@ fn on_terminal(scene: &Scene, arguments: &[&str]) -> String {
         .envs(scene.caller.environment.clone());
     let mut child = command.stdin(Stdio::null()).stdout(output()).stderr(output()).spawn().unwrap();
     drop((command, terminal));
-    let (mut printed, mut piece) = (Vec::new(), [0; 4096]);
+    let (mut printed, mut buffer) = (Vec::new(), [0; 4096]);
     let mut controller = File::from(controller);
-    // Reading fails when the last one with the terminal open is gone.
-    while let Ok(read @ 1..) = controller.read(&mut piece) {
-        printed.extend_from_slice(&piece[..read]);
+    // Reading fails once no process has the terminal open.
+    while let Ok(read @ 1..) = controller.read(&mut buffer) {
+        printed.extend_from_slice(&buffer[..read]);
     }
     child.wait().unwrap();
     String::from_utf8(printed).unwrap()
@@ -66,7 +66,7 @@ fn names_are_exact_in_pipes_and_escaped_on_terminals() {
 }
 
 #[test]
-fn messages_are_escaped_wherever_they_go() {
+fn messages_are_escaped_in_pipes_too() {
     let scene = Scene::new();
     let bad = format!("../{KEY}");
     scene.store(&format!("p/{bad}"), b"x");

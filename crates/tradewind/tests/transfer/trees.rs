@@ -1,11 +1,11 @@
-//! Trees go up, down and to other places of the store, and are the same there.
+//! Copies of trees: uploads, downloads and copies within the store preserve all names and contents.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::{Scene, content, names, tree};
 
-/// Names that break what is written without care.
+/// Names that careless code mishandles.
 fn odd_names() -> Vec<String> {
     let mut names = [
         "plain",
@@ -42,7 +42,7 @@ fn odd_names() -> Vec<String> {
     .to_vec();
     names.push("x".repeat(255));
     names.push("\u{65e5}".repeat(85));
-    // Keys have 1024 bytes at the most.
+    // The longest keys have 1024 bytes.
     names.push(vec!["y".repeat(200); 5].join("/"));
     names
 }
@@ -55,14 +55,14 @@ fn fill(scene: &Scene, root: &str) {
 }
 
 #[test]
-fn odd_names_go_up_and_down() {
+fn trees_of_odd_names_round_trip() {
     let scene = Scene::new();
     let caller = &scene.caller;
     fill(&scene, "here");
     caller.done(&["cp", "-r", "here", "s3://bucket"]);
     let mut expected = odd_names();
     expected.sort_unstable();
-    assert_eq!(scene.names(), expected, "keys are the names, in the order of their bytes");
+    assert_eq!(scene.names(), expected, "keys are the names, in byte order");
 
     caller.done(&["cp", "-r", "s3://bucket", "there"]);
     assert!(tree(&caller.path("there")) == tree(&caller.path("here")));
@@ -71,7 +71,7 @@ fn odd_names_go_up_and_down() {
     {
         assert_eq!(listed, "");
     }
-    assert_eq!(caller.done(&["sync", "--dry-run", "here", "s3://bucket"]), "", "it is the same tree");
+    assert_eq!(caller.done(&["sync", "--dry-run", "here", "s3://bucket"]), "", "the trees are equal");
 
     caller.done(&["cp", "-r", "s3://bucket/d", "s3://bucket/copy/"]);
     caller.done(&["cp", "-r", "s3://bucket/copy", "below"]);
@@ -81,7 +81,7 @@ fn odd_names_go_up_and_down() {
 }
 
 #[test]
-fn odd_names_one_by_one() {
+fn single_objects_of_odd_names_round_trip() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for (id, name) in odd_names().into_iter().enumerate().filter(|(_, name)| !name.contains('/')) {
@@ -92,18 +92,18 @@ fn odd_names_one_by_one() {
         caller.done(&["cp", &url, "there/"]);
         assert_eq!(fs::read(caller.path("there").join(&name)).unwrap(), bytes, "{name:?}");
         assert_eq!(scene.read(&name), bytes, "{name:?}");
-        let known = caller.known(&url);
-        assert_eq!((known["key"].as_str(), known["size"].as_u64()), (Some(&*name), Some(1000)));
+        let metadata = caller.known(&url);
+        assert_eq!((metadata["key"].as_str(), metadata["size"].as_u64()), (Some(&*name), Some(1000)));
         caller.done(&["rm", &url]);
     }
     assert_eq!(scene.names(), [""; 0]);
 }
 
 #[test]
-fn many_pages_of_small_files() {
+fn trees_of_several_listing_pages_round_trip() {
     let scene = Scene::new();
     let caller = &scene.caller;
-    // More than a page, and than wait between two tasks.
+    // More than one page, and more than the queue between two tasks holds.
     for n in 0..1050 {
         caller.write(format!("here/{}/{n}", n % 7), n.to_string());
     }
@@ -118,7 +118,7 @@ fn many_pages_of_small_files() {
 }
 
 #[test]
-fn what_cannot_be_a_key_is_named_and_the_rest_goes_up() {
+fn files_that_cannot_be_keys_are_reported_and_skipped() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("here/good", "good");
@@ -130,25 +130,25 @@ fn what_cannot_be_a_key_is_named_and_the_rest_goes_up() {
     std::os::unix::fs::symlink(".", caller.path("here/circle")).unwrap();
     let long = vec!["y".repeat(250); 5].join("/");
     caller.write(format!("here/{long}"), "too long");
-    let bad_utf8 = "here/caf\u{fffd}: its name is not UTF-8, which keys must be; rename it";
-    let socket = "here/socket is neither a file nor a directory: it is left out";
+    let bad_utf8 = "here/caf\u{fffd}: its name is not UTF-8, as keys must be; rename it";
+    let socket = "here/socket is neither a file nor a directory: skipped";
     let key = format!("{long}: the key has 1254 bytes; at most 1024 are allowed");
     caller.fails(&["cp", "-r", "here", "s3://bucket"], &[bad_utf8, socket, &key]);
     assert_eq!(scene.names(), ["good", "z/good"]);
 
-    let circle = "here/circle is a link to a directory: it is left out";
+    let circle = "here/circle is a link to a directory: skipped";
     let complaints = [bad_utf8, circle, socket, &key];
     caller.fails(&["cp", "-r", "--follow-symlinks", "here", "s3://bucket"], &complaints);
     assert_eq!(scene.names(), ["good", "link", "z/good"]);
     assert_eq!(scene.read("link"), b"good");
-    // The same names, and nothing else is done about them.
+    // The same names fail, and nothing is removed for them.
     let unfit = [bad_utf8, socket, &key];
     caller.fails(&["sync", "here", "s3://bucket", "--delete"], &unfit);
-    assert_eq!(scene.names(), ["good", "link", "z/good"], "what could not be looked at removes nothing");
+    assert_eq!(scene.names(), ["good", "link", "z/good"], "an incomplete listing removes nothing");
 }
 
 #[test]
-fn keys_that_are_no_paths_are_named_and_the_rest_comes_down() {
+fn keys_that_cannot_be_paths_are_reported_and_skipped() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let long = "x".repeat(256);
@@ -172,7 +172,11 @@ fn keys_that_are_no_paths_are_named_and_the_rest_comes_down() {
     for command in [["cp", "-r"].as_slice(), &["sync"], &["sync", "--delete"]] {
         let arguments = [command, &["s3://bucket", "in/there"]].concat();
         caller.fails(&arguments, &complaints);
-        assert_eq!(names(caller.root()), ["in/there/good", "in/there/z/good"], "nothing anywhere else");
+        assert_eq!(
+            names(caller.root()),
+            ["in/there/good", "in/there/z/good"],
+            "nothing is written elsewhere"
+        );
     }
     let (dots, slash) = (
         format!("up/..: {}", because("..", dots)),
@@ -181,32 +185,32 @@ fn keys_that_are_no_paths_are_named_and_the_rest_comes_down() {
     scene.store("up/..", b"bytes");
     caller.fails(&["cp", "s3://bucket/up/..", "in/"], &[&dots]);
     caller.fails(&["cp", "s3://bucket/dir/", "in/"], &[slash]);
-    // A key may have any name where it is told which one to take here.
+    // A key of any name can be copied to a name given by the user.
     caller.done(&["cp", "s3://bucket/../x", "in/x"]);
     assert_eq!(fs::read(caller.path("in/x")).unwrap(), b"bytes");
 }
 
 #[test]
-fn a_key_that_is_a_file_and_a_directory() {
+fn key_that_is_also_a_prefix_conflicts_as_a_file() {
     let scene = Scene::new();
     let caller = &scene.caller;
     for key in ["a", "a/b", "b", "c/d", "c/d/e", "f"] {
         scene.store(key, key.as_bytes());
     }
-    // One at a time, so that it is known which comes first.
+    // With concurrency 1 the order is deterministic.
     let complaints = [
-        "a/b: cannot make the directory there/a: Not a directory (os error 20)",
-        "c/d/e: cannot make the directory there/c/d: Not a directory (os error 20)",
+        "a/b: cannot create the directory there/a: Not a directory (os error 20)",
+        "c/d/e: cannot create the directory there/c/d: Not a directory (os error 20)",
     ];
     caller.fails(&["cp", "-r", "--jobs", "1", "s3://bucket", "there"], &complaints);
-    assert_eq!(names(&caller.path("there")), ["a", "b", "c/d", "f"], "all else is done");
+    assert_eq!(names(&caller.path("there")), ["a", "b", "c/d", "f"], "all other items are copied");
 
     fs::create_dir_all(caller.path("other/a")).unwrap();
     fs::create_dir_all(caller.path("other/f/g")).unwrap();
     let complaints = [
-        "other/a is there and is not a file",
-        "c/d/e: cannot make the directory other/c/d: Not a directory (os error 20)",
-        "other/f is there and is not a file",
+        "other/a exists and is not a file",
+        "c/d/e: cannot create the directory other/c/d: Not a directory (os error 20)",
+        "other/f exists and is not a file",
     ];
     caller.fails(&["cp", "-r", "--jobs", "1", "s3://bucket", "other"], &complaints);
     assert_eq!(names(&caller.path("other")), ["a/b", "b", "c/d"]);
@@ -218,9 +222,9 @@ fn a_key_that_is_a_file_and_a_directory() {
     assert!(came.iter().all(|(name, bytes)| name.as_bytes() == bytes), "{came:?}");
 }
 
-/// What lies behind a link is not below the destination, and what is no file is not replaced by one.
+/// Links below the destination are not followed, and anything but a file is not replaced.
 #[test]
-fn nothing_is_written_elsewhere() {
+fn destination_links_and_sockets_are_not_written_through() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("here/d/a", "a");
@@ -233,7 +237,7 @@ fn nothing_is_written_elsewhere() {
     let ran = caller.run(&["cp", "-r", "s3://bucket", "there"]);
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
     assert!(ran.err.contains("there/d is a symbolic link"), "{}", ran.err);
-    assert!(ran.err.contains("there/e is there and is not a file"), "{}", ran.err);
+    assert!(ran.err.contains("there/e exists and is not a file"), "{}", ran.err);
     fs::remove_file(caller.path("there/e")).unwrap();
     let ran = caller.run(&["sync", "s3://bucket", "there"]);
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
@@ -243,7 +247,7 @@ fn nothing_is_written_elsewhere() {
 }
 
 #[test]
-fn a_rehearsal_copies_nothing() {
+fn dry_run_of_cp_copies_nothing() {
     let scene = Scene::new();
     let caller = &scene.caller;
     caller.write("here", "new");

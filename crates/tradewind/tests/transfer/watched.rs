@@ -1,5 +1,5 @@
-//! `sync --watch`: what changes in a directory goes up when it has settled, what goes there goes in the bucket where that
-//! is asked for, and where the directory itself is gone nothing is removed.
+//! `sync --watch`: changes of a directory are uploaded after a quiet period, removals are mirrored with `--delete`, and
+//! nothing is removed if the directory itself is gone.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use super::{Scene, content};
 use crate::support::caller::{Ran, Running};
 use crate::support::eventually;
 
-/// Watches `here`, which goes to the whole bucket. Nothing but events leads to anything.
+/// Watches `here` as the source of the whole bucket. After the first comparison only events trigger actions.
 pub fn watch(scene: &Scene, flags: &[&str]) -> Running {
     watch_settling(scene, "300ms", flags)
 }
@@ -19,7 +19,7 @@ pub fn watch(scene: &Scene, flags: &[&str]) -> Running {
 fn watch_settling(scene: &Scene, settle: &str, flags: &[&str]) -> Running {
     let fixed = ["sync", "--watch", "--settle", settle, "--compare-every", "1h", "here", "s3://bucket"];
     let running = scene.caller.begin(&[&fixed[..], flags].concat());
-    // Watches are there before the first comparison.
+    // Inotify watches exist before the first comparison.
     eventually("the first comparison", || scene.names().contains(&"first".to_owned()));
     running
 }
@@ -34,7 +34,7 @@ fn are(scene: &Scene, what: &str, names: &[&str]) {
     eventually(what, || scene.names() == names);
 }
 
-/// Stops it; it must end well.
+/// Stops the command, which must succeed.
 fn stop(running: Running, signal: Signal) -> Ran {
     running.signal(signal);
     let ran = running.end();
@@ -43,20 +43,20 @@ fn stop(running: Running, signal: Signal) -> Ran {
 }
 
 #[test]
-fn what_comes_and_changes_goes_up() {
+fn created_and_changed_files_are_uploaded() {
     let scene = scene();
     let running = watch(&scene, &["--json", "--exclude", "*.tmp"]);
     scene.caller.write("here/new", "2");
     scene.caller.write("here/no.tmp", "2");
     are(&scene, "a new file", &["first", "new"]);
     scene.caller.write("here/new", "changed");
-    eventually("a changed one", || scene.holds("new", b"changed"));
+    eventually("the changed file is uploaded", || scene.holds("new", b"changed"));
     scene.caller.write("here/large", content(3, 30 << 20));
-    eventually("a large one", || scene.names().contains(&"large".to_owned()));
+    eventually("the large file is uploaded", || scene.names().contains(&"large".to_owned()));
     assert!(scene.read("large") == content(3, 30 << 20));
     fs::remove_file(scene.caller.path("here/new")).unwrap();
     fs::rename(scene.caller.path("here/large"), scene.caller.path("here/renamed")).unwrap();
-    are(&scene, "without --delete nothing goes", &["first", "large", "new", "renamed"]);
+    are(&scene, "nothing is removed without --delete", &["first", "large", "new", "renamed"]);
     let ran = stop(running, Signal::INT);
     let end: serde_json::Value = serde_json::from_slice(&ran.out).unwrap();
     assert_eq!(
@@ -64,54 +64,46 @@ fn what_comes_and_changes_goes_up() {
         (&5.into(), &0.into(), &0.into()),
         "{ran:?}"
     );
-    let said: Vec<&str> = ran.err.lines().collect();
-    assert_eq!(said[..2], ["copied first", "everything is there; waiting for changes"]);
+    let lines: Vec<&str> = ran.err.lines().collect();
+    assert_eq!(lines[..2], ["copied first", "in sync; waiting for changes"]);
 }
 
 #[test]
-fn what_goes_goes_there_too_where_that_is_asked_for() {
+fn removals_and_renames_are_mirrored_with_delete() {
     let scene = scene();
     for name in ["a", "b", "dir/x", "dir/deep/y", "dirt"] {
         scene.caller.write(format!("here/{name}"), name);
     }
     scene.store("stray", b"was never here");
     let running = watch(&scene, &["--delete", "-q"]);
-    are(&scene, "all of it", &["a", "b", "dir/deep/y", "dir/x", "dirt", "first"]);
-    // What somebody else puts there is left alone until everything is compared.
+    are(&scene, "upload of all files", &["a", "b", "dir/deep/y", "dir/x", "dirt", "first"]);
+    // An object of another client is removed only by a full comparison.
     scene.store("dir/other", b"of somebody else");
     let here = |name: &str| scene.caller.path("here").join(name);
     fs::remove_file(here("a")).unwrap();
     fs::rename(here("b"), here("c")).unwrap();
-    are(
-        &scene,
-        "a file that is gone, and one that has another name",
-        &["c", "dir/deep/y", "dir/other", "dir/x", "dirt", "first"],
-    );
+    are(&scene, "removal and renaming of files", &["c", "dir/deep/y", "dir/other", "dir/x", "dirt", "first"]);
     fs::remove_file(here("dir/x")).unwrap();
     scene.caller.write("here/dir/x", "again");
-    eventually("one that came again", || scene.holds("dir/x", b"again"));
+    eventually("the recreated file is uploaded", || scene.holds("dir/x", b"again"));
     fs::rename(here("dir/deep"), here("moved")).unwrap();
-    are(
-        &scene,
-        "a directory that has another name",
-        &["c", "dir/other", "dir/x", "dirt", "first", "moved/y"],
-    );
+    are(&scene, "renaming of a directory", &["c", "dir/other", "dir/x", "dirt", "first", "moved/y"]);
     fs::remove_dir_all(here("moved")).unwrap();
     fs::rename(here("dirt"), scene.caller.path("away")).unwrap();
-    are(&scene, "a directory that is gone", &["c", "dir/other", "dir/x", "first"]);
+    are(&scene, "removal of directories", &["c", "dir/other", "dir/x", "first"]);
     let ran = stop(running, Signal::TERM);
     assert_eq!(ran.err, "");
 }
 
 #[test]
-fn a_file_that_grows_is_sent_when_it_has_settled() {
+fn growing_file_is_uploaded_once_after_the_quiet_period() {
     let scene = scene();
     let running = watch_settling(&scene, "1s", &[]);
     let mut file = File::create(scene.caller.path("here/growing")).unwrap();
-    // Whoever looks may be slow, and must not hold up whoever writes.
+    // A slow check must not delay the writer, so it has a thread of its own.
     let writing = std::thread::spawn(move || {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(4) {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(4) {
             file.write_all(b"more").unwrap();
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -119,16 +111,16 @@ fn a_file_that_grows_is_sent_when_it_has_settled() {
     });
     std::thread::sleep(Duration::from_secs(3));
     let names = scene.names();
-    assert!(writing.is_finished() || names == ["first"], "it is still being written: {names:?}");
+    assert!(writing.is_finished() || names == ["first"], "the file is still being written: {names:?}");
     let length = writing.join().unwrap();
-    eventually("it is sent", || scene.keys().contains(&("growing".to_owned(), length)));
+    eventually("the file is uploaded", || scene.keys().contains(&("growing".to_owned(), length)));
     let ran = stop(running, Signal::INT);
     assert_eq!(ran.err.matches("copied growing").count(), 1, "{}", ran.err);
 }
 
-/// Files that are put into a directory before anybody can have watched it.
+/// Files created in a new directory before it can be watched.
 #[test]
-fn new_directories_are_watched_and_nothing_in_them_is_missed() {
+fn new_directories_are_watched_without_missing_files() {
     let scene = scene();
     let running = watch(&scene, &["-q"]);
     let mut expected = vec!["first".to_owned()];
@@ -142,20 +134,20 @@ fn new_directories_are_watched_and_nothing_in_them_is_missed() {
     fs::rename(scene.caller.path("outside"), scene.caller.path("here/inside")).unwrap();
     expected.extend(["inside/one/file", "inside/file"].map(str::to_owned));
     expected.sort();
-    eventually("all of them", || scene.names() == expected);
+    eventually("all files are uploaded", || scene.names() == expected);
     scene.caller.write("here/tree/7/7/7/later", "x");
     scene.caller.write("here/inside/one/later", "x");
-    eventually("what comes later", || scene.names().len() == expected.len() + 2);
-    // One that went somewhere else is followed there.
+    eventually("later files are uploaded", || scene.names().len() == expected.len() + 2);
+    // A moved directory is watched under its new path.
     fs::rename(scene.caller.path("here/inside/one"), scene.caller.path("here/tree/two")).unwrap();
-    eventually("under its new name", || scene.names().contains(&"tree/two/later".to_owned()));
+    eventually("upload under the new name", || scene.names().contains(&"tree/two/later".to_owned()));
     scene.caller.write("here/tree/two/latest", "x");
-    eventually("what comes there", || scene.names().contains(&"tree/two/latest".to_owned()));
+    eventually("later file in the moved directory", || scene.names().contains(&"tree/two/latest".to_owned()));
     stop(running, Signal::INT);
 }
 
 #[test]
-fn where_the_directory_is_gone_nothing_is_removed() {
+fn missing_watched_directory_ends_without_removals() {
     let away: fn(&Scene) = |scene| fs::rename(scene.caller.path("here"), scene.caller.path("away")).unwrap();
     let removed: fn(&Scene) = |scene| fs::remove_dir_all(scene.caller.path("here")).unwrap();
     let replaced: fn(&Scene) = |scene| {
@@ -166,34 +158,34 @@ fn where_the_directory_is_gone_nothing_is_removed() {
         let scene = scene();
         scene.caller.write("here/dir/a", "a");
         let running = watch(&scene, &["--delete", "-q"]);
-        are(&scene, "all of it", &["dir/a", "first"]);
+        are(&scene, "upload of all files", &["dir/a", "first"]);
         go(&scene);
         let ran = running.end();
-        let why = "tradewind: here is no longer the directory that it was; nothing more is carried or removed for it\n";
+        let why = "tradewind: here is no longer the directory that was watched; nothing more is copied or removed\n";
         assert_eq!((ran.status.code(), ran.err.as_str()), (Some(1), why), "{what}");
         assert_eq!(scene.names(), ["dir/a", "first"], "{what}");
     }
 }
 
-/// What is not there must not end as if it were.
+/// Files that were not uploaded must make the command fail.
 #[test]
-fn what_could_not_be_looked_at_is_said_at_the_end() {
+fn unlisted_files_make_the_watch_fail_at_the_end() {
     use std::os::unix::ffi::OsStrExt as _;
     let scene = scene();
     let strange = scene.caller.path("here").join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
     fs::write(strange, "x").unwrap();
     let running = watch(&scene, &[]);
     scene.caller.write("here/new", "2");
-    are(&scene, "everything else", &["first", "new"]);
+    are(&scene, "upload of the other files", &["first", "new"]);
     running.signal(Signal::TERM);
     let ran = running.end();
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
-    assert!(ran.err.ends_with("tradewind: 1 failed and were not made good\n"), "{}", ran.err);
-    assert!(!ran.err.contains("everything is there"), "{}", ran.err);
+    assert!(ran.err.ends_with("tradewind: 1 failed, and no retry succeeded\n"), "{}", ran.err);
+    assert!(!ran.err.contains("in sync"), "{}", ran.err);
 }
 
 #[test]
-fn attributes_are_followed_where_they_are_kept() {
+fn attribute_changes_are_uploaded_with_preserve() {
     use std::os::unix::fs::PermissionsExt as _;
     let scene = scene();
     let running = watch(&scene, &["--preserve", "-q"]);
@@ -204,15 +196,15 @@ fn attributes_are_followed_where_they_are_kept() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_refused() {
+fn invalid_watch_arguments_are_rejected() {
     let scene = scene();
     scene.caller.fails(
         &["sync", "--watch", "s3://bucket", "here"],
-        &["--watch watches a directory, and the source is a bucket; run sync from time to time instead"],
+        &["--watch needs a directory as the source, not a bucket; run sync periodically instead"],
     );
     scene.caller.fails(
         &["sync", "--watch", "here", "there"],
-        &["--watch sends what changes in a directory to a bucket, and the destination is a directory"],
+        &["--watch needs a bucket as the destination, not a directory"],
     );
     scene.caller.fails(&["sync", "--watch", "absent", "s3://bucket"], &["absent is not a directory"]);
     let ran = scene.caller.run(&["sync", "--watch", "here", "s3://no-such-bucket"]);

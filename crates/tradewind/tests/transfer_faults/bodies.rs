@@ -1,4 +1,4 @@
-//! How bodies go over plain HTTP: what a store does not compare with a checksum is signed.
+//! Signing of bodies over plain HTTP: a body is signed unless the store verifies its checksum.
 
 use sha2::{Digest as _, Sha256};
 
@@ -7,13 +7,14 @@ use crate::support::scripted::{Answer, Reply, Request, Scripted, checksum};
 
 const SIGNED_CHUNKS: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
 const TRAILER: &str = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
-/// The smallest object whose request is under way before all of it is there, and one of two parts.
+/// The smallest object that is streamed.
 const STREAMED: usize = (256 << 10) + 1;
+/// An object of two parts.
 const PARTS: usize = (5 << 20) + 1000;
 const UPLOAD: [&str; 5] = ["cp", "--chunk-size", "1MiB", "here", "s3://bucket/x"];
 
-/// What the signatures of an operation's requests say of their bodies.
-fn words(server: &Scripted, operation: &str) -> Vec<String> {
+/// The `x-amz-content-sha256` headers of an operation's requests.
+fn payload_hashes(server: &Scripted, operation: &str) -> Vec<String> {
     server.of(operation).iter().map(|request| request.header("x-amz-content-sha256").to_owned()).collect()
 }
 
@@ -22,14 +23,14 @@ fn sha256(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_store_that_compares_nothing_gets_signed_bytes() {
+fn bodies_are_signed_without_checksum_verification() {
     let (server, caller) = scene(|_, answer| Reply::Answer(answer));
     for size in [1, 1000, STREAMED - 1] {
         let bytes = content(1, size);
         caller.write("here", &bytes);
         caller.done(&["cp", "here", "s3://bucket/x"]);
         assert!(server.object("x").unwrap() == bytes);
-        assert_eq!(words(&server, "PutObject").last(), Some(&sha256(&bytes)), "{size} bytes");
+        assert_eq!(payload_hashes(&server, "PutObject").last(), Some(&sha256(&bytes)), "{size} bytes");
     }
     for size in [STREAMED, 1 << 20, (1 << 20) + 1] {
         let bytes = content(1, size);
@@ -37,7 +38,7 @@ fn a_store_that_compares_nothing_gets_signed_bytes() {
         caller.done(&["cp", "here", "s3://bucket/x"]);
         assert!(server.object("x").unwrap() == bytes);
         assert_eq!(
-            words(&server, "PutObject").last().map(String::as_str),
+            payload_hashes(&server, "PutObject").last().map(String::as_str),
             Some(SIGNED_CHUNKS),
             "{size} bytes"
         );
@@ -46,17 +47,17 @@ fn a_store_that_compares_nothing_gets_signed_bytes() {
     caller.write("here", &bytes);
     caller.done(&UPLOAD);
     assert!(server.object("x").unwrap() == bytes);
-    // The second is small enough to be gathered.
-    let mut parts = words(&server, "UploadPart");
+    // The second part is small enough to be buffered.
+    let mut parts = payload_hashes(&server, "UploadPart");
     parts.sort();
     assert_eq!(parts, [sha256(&bytes[5 << 20..]), SIGNED_CHUNKS.to_owned()]);
     let seen = server.seen();
     let is_bare = |request: &&Request| request.header("x-amz-content-sha256") == "UNSIGNED-PAYLOAD";
-    assert!(!seen.iter().any(|request| is_bare(&request)), "nothing goes unsigned");
+    assert!(!seen.iter().any(|request| is_bare(&request)), "every body is signed");
 }
 
 #[test]
-fn a_store_that_compares_checksums_gets_them_behind_the_bytes() {
+fn verifying_store_gets_unsigned_bodies_with_trailers() {
     let (server, caller) = scene(|request, answer| {
         Reply::Answer(match request.operation {
             "CreateMultipartUpload" => answer.with("x-amz-checksum-algorithm", "CRC64NVME"),
@@ -68,11 +69,11 @@ fn a_store_that_compares_checksums_gets_them_behind_the_bytes() {
     caller.write("here", &bytes);
     caller.done(&UPLOAD);
     assert!(server.object("x").unwrap() == bytes);
-    assert_eq!(words(&server, "UploadPart"), [TRAILER; 2]);
+    assert_eq!(payload_hashes(&server, "UploadPart"), [TRAILER; 2]);
 }
 
 #[test]
-fn a_store_without_signed_chunks_gets_whole_bodies() {
+fn store_without_signed_chunks_gets_buffered_bodies() {
     for size in [STREAMED, PARTS + STREAMED] {
         let (server, caller) = scene(|request, answer| {
             Reply::Answer(if request.header("x-amz-content-sha256").starts_with("STREAMING") {
@@ -90,15 +91,22 @@ fn a_store_without_signed_chunks_gets_whole_bodies() {
         caller.done(&UPLOAD);
         assert!(server.object("x").unwrap() == bytes, "{size} bytes");
         let operation = if size == STREAMED { "PutObject" } else { "UploadPart" };
-        let words = words(&server, operation);
+        let payload_hashes = payload_hashes(&server, operation);
         let is_hash = |word: &&String| word.len() == 64 && word.chars().all(|c| c.is_ascii_hexdigit());
-        assert_eq!(words.iter().filter(is_hash).count(), if size == STREAMED { 1 } else { 2 }, "{words:?}");
-        assert!(words.iter().all(|word| is_hash(&word) || word == SIGNED_CHUNKS), "{words:?}");
+        assert_eq!(
+            payload_hashes.iter().filter(is_hash).count(),
+            if size == STREAMED { 1 } else { 2 },
+            "{payload_hashes:?}"
+        );
+        assert!(
+            payload_hashes.iter().all(|word| is_hash(&word) || word == SIGNED_CHUNKS),
+            "{payload_hashes:?}"
+        );
     }
 }
 
 #[test]
-fn a_store_that_refuses_checksums_behind_bodies_gets_none_any_more() {
+fn rejected_checksum_trailers_are_not_sent_again() {
     let (server, caller) = scene(|request, answer| {
         Reply::Answer(match request.operation {
             "CreateMultipartUpload" => answer.with("x-amz-checksum-algorithm", "CRC64NVME"),
@@ -112,12 +120,12 @@ fn a_store_that_refuses_checksums_behind_bodies_gets_none_any_more() {
     caller.write("here", &bytes);
     caller.done(&UPLOAD);
     assert!(server.object("x").unwrap() == bytes);
-    let words = words(&server, "UploadPart");
-    assert_eq!(words.iter().filter(|word| *word == SIGNED_CHUNKS).count(), 2, "{words:?}");
+    let payload_hashes = payload_hashes(&server, "UploadPart");
+    assert_eq!(payload_hashes.iter().filter(|word| *word == SIGNED_CHUNKS).count(), 2, "{payload_hashes:?}");
 }
 
 #[test]
-fn a_store_that_answers_the_checksum_of_other_bytes_has_not_stored_these() {
+fn wrong_checksum_in_the_response_repeats_the_upload() {
     for size in [1000, STREAMED] {
         let (server, caller) = scene(|request, answer| {
             Reply::Answer(match (request.operation, request.number) {
@@ -130,6 +138,6 @@ fn a_store_that_answers_the_checksum_of_other_bytes_has_not_stored_these() {
         caller.write("here", &bytes);
         caller.done(&["cp", "here", "s3://bucket/x"]);
         assert!(server.object("x").unwrap() == bytes);
-        assert_eq!(words(&server, "PutObject").len(), 2, "{size} bytes are sent again");
+        assert_eq!(payload_hashes(&server, "PutObject").len(), 2, "{size} bytes are sent again");
     }
 }

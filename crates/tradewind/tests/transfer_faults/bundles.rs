@@ -1,5 +1,5 @@
-//! Bundles over a store that fails: what is sent and asked again is a part or a range, and what was written to while it was
-//! packed is in no bundle.
+//! Bundles over a faulty store: single parts and ranges are retried, and files that change while they are packed are
+//! excluded.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use super::{content, files, refusal, scene, scene_with};
 use crate::support::caller::Caller;
 use crate::support::scripted::{Answer, Reply, Request, Scripted};
 
-/// Parts as small as S3 takes them. How far it is would be told where it takes long.
+/// Packs with the smallest parts that S3 allows, and without progress messages.
 const PACK: [&str; 7] = ["cp", "--bundle", "--quiet", "--chunk-size", "5MiB", "here", "s3://bucket/x.tar"];
 const UNPACK: [&str; 5] = ["cp", "--bundle", "--quiet", "s3://bucket/x.tar", "there"];
 
@@ -26,7 +26,7 @@ fn is_same(caller: &Caller, there: &str) -> bool {
     let mut names: Vec<_> =
         fs::read_dir(caller.path("here")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    let read = |place: &str, name| fs::read(caller.path(place).join(name)).unwrap();
+    let read = |directory: &str, name| fs::read(caller.path(directory).join(name)).unwrap();
     fs::read_dir(caller.path(there)).unwrap().count() == names.len()
         && names.iter().all(|name| read("here", name) == read(there, name))
 }
@@ -37,7 +37,7 @@ fn bundle_of(server: &Scripted, caller: &Caller) -> Vec<u8> {
 }
 
 #[test]
-fn a_part_that_fails_is_sent_again_and_no_other() {
+fn only_the_failed_part_of_a_bundle_is_sent_again() {
     let faults: [fn(Answer) -> Reply; 3] = [
         |_| refusal(503, "SlowDown", "Please reduce your request rate."),
         |_| refusal(500, "InternalError", "We encountered an internal error. Please try again."),
@@ -46,7 +46,7 @@ fn a_part_that_fails_is_sent_again_and_no_other() {
     for fault in faults {
         let (server, caller) = scene(move |request, answer| {
             let is_second = request.query.get("partNumber").is_some_and(|number| number == "2");
-            // The first two attempts, whatever else is under way.
+            // Parts are sent concurrently, so this covers at least its first attempt.
             if is_second && request.number <= 3 { fault(answer) } else { Reply::Answer(answer) }
         });
         write_tree(&caller);
@@ -54,8 +54,8 @@ fn a_part_that_fails_is_sent_again_and_no_other() {
         let mut sent: Vec<String> =
             server.of("UploadPart").iter().map(|part| part.query["partNumber"].clone()).collect();
         sent.sort();
-        let (again, others): (Vec<_>, Vec<_>) = sent.into_iter().partition(|number| number == "2");
-        assert!(again.len() > 1 && others == ["1", "3"], "{again:?} {others:?}");
+        let (retried, others): (Vec<_>, Vec<_>) = sent.into_iter().partition(|number| number == "2");
+        assert!(retried.len() > 1 && others == ["1", "3"], "{retried:?} {others:?}");
         assert_eq!(server.of("CompleteMultipartUpload").len(), 1);
         caller.done(&UNPACK);
         assert!(is_same(&caller, "there"));
@@ -63,9 +63,9 @@ fn a_part_that_fails_is_sent_again_and_no_other() {
 }
 
 #[test]
-fn a_bundle_that_cannot_be_stored_is_told() {
-    // What other keys may do goes on another time; anything else is given up.
-    for (status, code, message, given_up) in
+fn bundle_that_cannot_be_stored_is_reported() {
+    // An upload that other credentials could resume is kept; after other errors it is aborted.
+    for (status, code, message, aborts) in
         [(403, "AccessDenied", "Access Denied", 0), (400, "InvalidRequest", "Not so", 1)]
     {
         let (server, caller) = scene_with("UploadPart", usize::MAX, move |_| refusal(status, code, message));
@@ -73,11 +73,11 @@ fn a_bundle_that_cannot_be_stored_is_told() {
         let ran = caller.run(&PACK);
         assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), 1), "{}", ran.err);
         assert!(ran.err.contains("s3://bucket/x.tar") && ran.err.contains(message), "{}", ran.err);
-        assert_eq!(server.of("AbortMultipartUpload").len(), given_up, "{code}");
+        assert_eq!(server.of("AbortMultipartUpload").len(), aborts, "{code}");
         assert!(server.object("x.tar").is_none());
     }
 
-    // A small one goes in one request, which is as good twice.
+    // A small bundle is stored with one request, which is safe to retry.
     let (server, caller) = scene_with("PutObject", 2, |_| Reply::Reset);
     caller.write("here/small", "x");
     caller.done(&PACK);
@@ -85,8 +85,8 @@ fn a_bundle_that_cannot_be_stored_is_told() {
 }
 
 #[test]
-fn a_file_that_is_written_to_while_it_is_packed_is_left_out() {
-    // Larger than what is held in memory, so that parts of it have left before it is read to its end.
+fn file_that_changes_while_packed_is_excluded() {
+    // Too large to buffer, so that parts of it are sent before its end is read.
     const SIZE: usize = 40 << 20;
     type Change = fn(&mut fs::File);
     let changes: [Change; 2] = [|file| file.write_all(b"more").unwrap(), |file| file.set_len(1000).unwrap()];
@@ -103,11 +103,11 @@ fn a_file_that_is_written_to_while_it_is_packed_is_left_out() {
         write_tree(&caller);
         caller.write("here/24-large", content(99, SIZE));
         *path.lock().unwrap() = Some(caller.path("here/24-large"));
-        let why = "here/24-large was written to while it was read";
+        let why = "here/24-large changed while it was read";
         caller.fails(&PACK, &[why]);
         fs::remove_file(caller.path("here/24-large")).unwrap();
 
-        // Its parts are not in the object, and what follows it is.
+        // Its bytes are not in the object, and the members after it are.
         caller.done(&UNPACK);
         assert!(is_same(&caller, "there"));
         caller.write("x.tar", server.object("x.tar").unwrap());
@@ -121,7 +121,7 @@ fn a_file_that_is_written_to_while_it_is_packed_is_left_out() {
 }
 
 #[test]
-fn what_breaks_off_or_comes_damaged_is_asked_for_again() {
+fn interrupted_and_damaged_members_are_fetched_again() {
     let (server, caller) = scene(|_, answer| Reply::Answer(answer));
     write_tree(&caller);
     caller.write("here/large", content(77, 3 << 20));
@@ -136,7 +136,7 @@ fn what_breaks_off_or_comes_damaged_is_asked_for_again() {
     for (name, fault) in faults {
         for member in [None, Some(("07", 7, 256 << 10)), Some(("large", 77, 3 << 20))] {
             let (server, other) = scene(move |request: &Request, answer| {
-                // The first is the index, which has a checksum of its own.
+                // The first request reads the index, which has a checksum of its own.
                 if matches!(request.number, 2 | 4) { fault(answer) } else { Reply::Answer(answer) }
             });
             server.lay("x.tar", bundle.clone());
@@ -158,21 +158,21 @@ fn what_breaks_off_or_comes_damaged_is_asked_for_again() {
 }
 
 #[test]
-fn what_would_fail_for_everything_else_is_told_once() {
+fn bucket_wide_failure_of_a_bundle_is_reported_once() {
     let no_key = || refusal(403, "InvalidAccessKeyId", "The key does not exist.");
-    let gave_up = "tradewind: what is left would fail the same way and was not tried";
+    let stopped_early = "tradewind: stopping: every remaining item would fail the same way";
     let once = |caller: &Caller, command: &[&str], is_left: bool| {
         let ran = caller.run(command);
         let lines = 1 + usize::from(is_left);
         assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), lines), "{}", ran.err);
         assert!(ran.err.contains("(InvalidAccessKeyId)"), "{}", ran.err);
-        assert_eq!(ran.err.contains(gave_up), is_left, "{}", ran.err);
+        assert_eq!(ran.err.contains(stopped_early), is_left, "{}", ran.err);
     };
     let (server, caller) = scene(|_, answer| Reply::Answer(answer));
     write_tree(&caller);
     let bundle = bundle_of(&server, &caller);
     let (server, caller) = scene(move |request, answer| {
-        // Only the index comes.
+        // Only the request for the index succeeds.
         if request.operation == "GetObject" && request.number == 1 { Reply::Answer(answer) } else { no_key() }
     });
     server.lay("x.tar", bundle);
@@ -183,21 +183,21 @@ fn what_would_fail_for_everything_else_is_told_once() {
 }
 
 #[test]
-fn one_member_is_two_requests() {
+fn single_member_takes_two_requests() {
     let (server, caller) = scene(|_, answer| Reply::Answer(answer));
     write_tree(&caller);
     bundle_of(&server, &caller);
     let ran = caller.run(&["cat", "s3://bucket/x.tar", "--member", "31"]);
     assert!(ran.out == content(31, 256 << 10), "{}", ran.err);
-    let asked = server.of("GetObject");
-    assert_eq!(asked.len(), 2, "{:?}", server.counts());
-    assert_eq!(asked[0].header("range"), "bytes=-65536");
-    // Of the version that the index is of.
-    assert!(!asked[1].header("if-match").is_empty());
+    let requests = server.of("GetObject");
+    assert_eq!(requests.len(), 2, "{:?}", server.counts());
+    assert_eq!(requests[0].header("range"), "bytes=-65536");
+    // Pinned to the version of the index.
+    assert!(!requests[1].header("if-match").is_empty());
 }
 
 #[test]
-fn a_bundle_that_is_replaced_meanwhile_is_not_mixed_with_the_new_one() {
+fn replaced_bundle_is_not_mixed_with_the_new_one() {
     let (server, caller) = scene(|request, answer| {
         if request.operation == "GetObject" && request.number > 1 {
             return refusal(412, "PreconditionFailed", "At least one precondition did not hold.");
@@ -211,7 +211,7 @@ fn a_bundle_that_is_replaced_meanwhile_is_not_mixed_with_the_new_one() {
 }
 
 #[test]
-fn packing_and_unpacking_that_are_stopped_leave_nothing_half_done() {
+fn interrupted_packing_and_unpacking_leave_no_partial_file() {
     let (server, caller) = scene(|request, answer| {
         if request.operation == "UploadPart" && request.number == 2 {
             return Reply::Silence;
@@ -225,7 +225,7 @@ fn packing_and_unpacking_that_are_stopped_leave_nothing_half_done() {
     let ran = running.end();
     assert_eq!((ran.status.code(), ran.err.as_str()), (Some(130), "tradewind: stopped by SIGINT\n"));
     assert_eq!(server.object("x.tar"), None);
-    assert!(server.of("AbortMultipartUpload").is_empty(), "it goes on another time");
+    assert!(server.of("AbortMultipartUpload").is_empty(), "the upload is kept for the next run");
 
     let bundle = {
         let (server, caller) = scene(|_, answer| Reply::Answer(answer));
@@ -243,7 +243,7 @@ fn packing_and_unpacking_that_are_stopped_leave_nothing_half_done() {
     server.wait_until_held(1);
     running.signal(Signal::TERM);
     assert_eq!(running.end().status.code(), Some(143));
-    // What is there is whole.
+    // Every file that exists is complete.
     for name in files(&caller) {
         let id = name.strip_prefix("there/").unwrap().parse().unwrap();
         assert!(fs::read(caller.path(&name)).unwrap() == content(id, 256 << 10), "{name}");

@@ -1,26 +1,26 @@
-//! Bytes that are not what the store has of an object never become a file.
+//! Damaged and mismatched responses never become a file.
 
 use super::{content, files, refusal, scene};
 use crate::support::caller::Caller;
 use crate::support::scripted::{Answer, Reply, Request, Scripted};
 
-/// Bytes of one request.
+/// Chunk size of the requests.
 const CHUNK: usize = 1 << 20;
-/// More than two chunks.
+/// The size of an object of more than two chunks.
 const SEVERAL: usize = 2 * CHUNK + 1;
 
-/// Copies an object down whose answers are changed: as a file, as one of a tree, and to standard output, where what
-/// was written cannot be taken back. All must fail, and no file be left. Answers the servers and what was said.
-fn refused(
+/// Downloads an object whose responses are modified by `change`: as a file, as part of a tree, and to standard output.
+/// All must fail and leave no file. Returns the servers and the error messages.
+fn assert_fails(
     size: usize,
     change: impl Fn(&Request, Answer) -> Reply + Send + Sync + Clone + 'static,
 ) -> Vec<(Scripted, String)> {
     let commands: [&[&str]; 3] =
         [&["cp", "s3://bucket/x", "x"], &["cp", "-r", "s3://bucket", "there"], &["cat", "s3://bucket/x"]];
-    refused_by(&["--chunk-size", "1MiB"], &commands, size, change)
+    assert_commands_fail(&["--chunk-size", "1MiB"], &commands, size, change)
 }
 
-fn refused_by(
+fn assert_commands_fail(
     flags: &[&str],
     commands: &[&[&str]],
     size: usize,
@@ -46,34 +46,31 @@ fn is_at(request: &Request, offset: usize) -> bool {
 }
 
 #[test]
-fn a_bit_that_is_flipped_every_time() {
+fn permanently_damaged_object_fails() {
     for size in [1000, CHUNK] {
-        for (server, said) in refused(size, move |_, answer| Reply::Answer(answer.damaged(size / 2))) {
-            assert!(said.contains("the object's bytes came with another checksum (CRC64NVME:"), "{said}");
+        for (server, message) in assert_fails(size, move |_, answer| Reply::Answer(answer.damaged(size / 2)))
+        {
+            assert!(message.contains("checksum mismatch: received CRC64NVME:"), "{message}");
             assert!(server.of("GetObject").len() <= 3, "{:?}", server.counts());
         }
     }
 }
 
-/// Its name is told, though its letter stands in what is said of it.
+/// The message names the object, although its one-letter key occurs in the text anyway.
 #[test]
-fn a_damaged_object_of_many_is_named() {
+fn damaged_object_of_a_tree_is_named() {
     let (server, caller) =
         scene(|request, answer| Reply::Answer(if request.key == "e" { answer.damaged(0) } else { answer }));
     let caller = caller.with("AWS_MAX_ATTEMPTS", "1");
     ["a", "e", "f"].iter().for_each(|key| server.lay(key, key.as_bytes().to_vec()));
     let ran = caller.run(&["cp", "-r", "s3://bucket", "there"]);
-    assert!(
-        ran.err.starts_with("tradewind: e: the object's bytes came with another checksum ("),
-        "{}",
-        ran.err
-    );
+    assert!(ran.err.starts_with("tradewind: e: checksum mismatch: received "), "{}", ran.err);
     assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), 1));
     assert_eq!(files(&caller), ["there/a", "there/f"]);
 }
 
 #[test]
-fn a_bit_that_was_flipped_on_the_way_is_fetched_again() {
+fn object_damaged_once_is_fetched_again() {
     for size in [1000, 3_000_000] {
         let (server, caller) = scene(move |request, answer| {
             Reply::Answer(if request.number == 1 { answer.damaged(size - 1) } else { answer })
@@ -86,26 +83,26 @@ fn a_bit_that_was_flipped_on_the_way_is_fetched_again() {
 }
 
 #[test]
-fn a_damaged_chunk_of_many() {
+fn damaged_chunk_fails_with_few_requests() {
     let damage = |offset| {
         move |request: &Request, answer: Answer| {
             Reply::Answer(if is_at(request, offset) { answer.damaged(0) } else { answer })
         }
     };
-    let several = [0, CHUNK].into_iter().flat_map(|offset| refused(SEVERAL, damage(offset)));
-    let usual = refused_by(&[], &[&["cp", "s3://bucket/x", "x"]], (16 << 20) + 1, damage(8 << 20));
-    // Three chunks, or 4 MiB and what is left in pieces of 2.
-    for ((server, said), most) in
-        several.map(|refused| (refused, 3)).chain(usual.into_iter().map(|refused| (refused, 8)))
+    let several = [0, CHUNK].into_iter().flat_map(|offset| assert_fails(SEVERAL, damage(offset)));
+    let usual = assert_commands_fail(&[], &[&["cp", "s3://bucket/x", "x"]], (16 << 20) + 1, damage(8 << 20));
+    // Three chunks of 1 MiB; or ranges of 4 MiB, and of 2 MiB towards the end.
+    for ((server, message), max_requests) in
+        several.map(|ran| (ran, 3)).chain(usual.into_iter().map(|ran| (ran, 8)))
     {
-        assert!(said.contains("what arrived has the checksum CRC64NVME:"), "{said}");
-        assert!(server.of("GetObject").len() <= most, "{:?}", server.counts());
+        assert!(message.contains("checksum mismatch: received CRC64NVME:"), "{message}");
+        assert!(server.of("GetObject").len() <= max_requests, "{:?}", server.counts());
     }
 }
 
-/// Most services say nothing of the whole beside a range, even if the range is all of it.
+/// Most services omit the full-object checksum in range responses, even for the whole range. A `HEAD` then provides it.
 #[test]
-fn what_a_range_does_not_say_is_asked_for() {
+fn missing_checksum_of_a_range_is_requested() {
     for size in [1, 1 << 20, 4 << 20, (4 << 20) + 1, 12 << 20] {
         for is_damaged in [false, true] {
             let (server, caller) = scene(move |request, answer| {
@@ -121,7 +118,7 @@ fn what_a_range_does_not_say_is_asked_for() {
             assert_eq!(server.of("HeadObject").len(), 1, "{size} bytes: {:?}", server.counts());
             if is_damaged {
                 assert_eq!(ran.status.code(), Some(1), "{size} bytes");
-                assert!(ran.err.contains("what arrived has the checksum CRC64NVME:"), "{}", ran.err);
+                assert!(ran.err.contains("checksum mismatch: received CRC64NVME:"), "{}", ran.err);
                 assert!(!caller.path("x").exists(), "{size} bytes");
             } else {
                 assert_eq!(ran.status.code(), Some(0), "{}", ran.err);
@@ -132,34 +129,34 @@ fn what_a_range_does_not_say_is_asked_for() {
 }
 
 #[test]
-fn an_answer_of_another_length() {
-    // Fewer bytes than the range that is named, and more.
+fn response_of_wrong_length_is_rejected() {
+    // Fewer and more bytes than the declared range.
     for length in [999_999_usize, 1_000_001] {
-        for (server, said) in refused(1_000_000, move |_, mut answer: Answer| {
+        for (server, message) in assert_fails(1_000_000, move |_, mut answer: Answer| {
             answer.body.resize(length, 0);
             answer.status = 206;
             Reply::Answer(answer.with("Content-Range", "bytes 0-999999/1000000"))
         }) {
-            let words = format!("the store answered {length} bytes where 1000000 were asked for");
-            assert!(said.contains(&words), "{said}");
+            let words = format!("the store sent {length} bytes instead of the 1000000 requested");
+            assert!(message.contains(&words), "{message}");
             assert!(server.of("GetObject").len() <= 3, "{:?}", server.counts());
         }
     }
 }
 
-/// Without a checksum to tell, only what the answer says of its place does.
+/// Without a checksum, only the range in the response reveals that its bytes are wrong.
 #[test]
-fn an_answer_of_other_bytes() {
+fn response_for_a_wrong_range_is_rejected() {
     let plain = |answer: Answer| answer.without("x-amz-checksum-crc64nvme");
-    // Those of another place, as many as were asked for.
-    refused(SEVERAL, move |request, answer| {
+    // The right number of bytes, from another offset.
+    assert_fails(SEVERAL, move |request, answer| {
         let other = is_at(request, CHUNK);
         let range = format!("bytes 0-{}/{SEVERAL}", answer.body.len() - 1);
         Reply::Answer(if other { plain(answer).with("Content-Range", &range) } else { plain(answer) })
     });
-    // The whole object, for one of its chunks.
+    // The whole object instead of one chunk.
     let all = content(1, SEVERAL);
-    refused(SEVERAL, move |request, answer| {
+    assert_fails(SEVERAL, move |request, answer| {
         let whole =
             |answer: Answer| Answer { status: 200, body: all.clone(), ..answer.without("Content-Range") };
         Reply::Answer(if is_at(request, 0) { plain(answer) } else { whole(plain(answer)) })
@@ -167,8 +164,8 @@ fn an_answer_of_other_bytes() {
 }
 
 #[test]
-fn an_object_that_changes_between_its_chunks() {
-    for (server, said) in refused(SEVERAL, |request, answer| {
+fn object_that_changes_between_chunks_fails() {
+    for (server, message) in assert_fails(SEVERAL, |request, answer| {
         if is_at(request, CHUNK) {
             refusal(
                 412,
@@ -179,10 +176,10 @@ fn an_object_that_changes_between_its_chunks() {
             Reply::Answer(answer)
         }
     }) {
-        assert!(said.starts_with("tradewind: \"x\" changed while it was read"), "{said}");
-        let asked = server.of("GetObject");
+        assert!(message.starts_with("tradewind: \"x\" changed while it was read"), "{message}");
+        let requests = server.of("GetObject");
         assert_eq!(
-            asked.iter().filter(|request| is_at(request, CHUNK)).count(),
+            requests.iter().filter(|request| is_at(request, CHUNK)).count(),
             1,
             "it is not asked for again"
         );
@@ -190,11 +187,11 @@ fn an_object_that_changes_between_its_chunks() {
 }
 
 #[test]
-fn an_object_that_is_not_described() {
+fn response_without_etag_or_date_is_rejected() {
     for header in ["ETag", "Last-Modified"] {
-        for (server, said) in refused(1000, move |_, answer| Reply::Answer(answer.without(header))) {
-            let words = if header == "ETag" { "has no entity tag" } else { "says no time" };
-            assert!(said.contains(&format!("the store's answer {words}")), "{said}");
+        for (server, message) in assert_fails(1000, move |_, answer| Reply::Answer(answer.without(header))) {
+            let words = if header == "ETag" { "has no ETag" } else { "has no Last-Modified" };
+            assert!(message.contains(&format!("the store's response {words}")), "{message}");
             assert!(server.of("GetObject").len() <= 3, "{:?}", server.counts());
         }
     }

@@ -1,5 +1,5 @@
-//! A disk that gets full while objects come down: what fits is there, what does not is told and leaves nothing behind, and
-//! nothing is asked for twice.
+//! Downloads to a disk that becomes full: objects that fit are complete, others are reported and leave nothing behind,
+//! and no object is requested twice.
 
 use std::fs;
 use std::path::Path;
@@ -15,35 +15,36 @@ fn stage(mebibytes: u32) -> Option<(Scripted, Caller, Disk)> {
     Some((server, caller, disk))
 }
 
-fn of_disk(caller: &Caller) -> Vec<String> {
+fn disk_files(caller: &Caller) -> Vec<String> {
     files(caller).into_iter().filter(|name| name.starts_with("disk/")).collect()
 }
 
 #[test]
-fn what_fits_is_there_and_what_does_not_is_asked_for_once() {
+fn full_disk_keeps_complete_files_and_requests_each_once() {
     let Some((server, caller, _disk)) = stage(8) else { return };
     for n in 0..20 {
         server.lay(&format!("dir/{n:02}"), content(n, 1 << 20));
     }
     let ran = caller.run(&["cp", "-r", "--jobs", "2", "s3://bucket/dir/", "disk"]);
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
-    let there = of_disk(&caller);
-    assert!(there.len() > 4 && there.len() < 9, "{there:?}");
-    for name in &there {
+    let complete = disk_files(&caller);
+    assert!(complete.len() > 4 && complete.len() < 9, "{complete:?}");
+    for name in &complete {
         let number = Path::new(name).file_name().unwrap().to_str().unwrap().parse().unwrap();
         assert!(fs::read(caller.path(name)).unwrap() == content(number, 1 << 20), "{name}");
     }
-    let told: Vec<&str> = ran.err.lines().filter(|line| line.contains("No space left on device")).collect();
-    assert_eq!(told.len() + there.len(), 20, "{}", ran.err);
+    let failures: Vec<&str> =
+        ran.err.lines().filter(|line| line.contains("No space left on device")).collect();
+    assert_eq!(failures.len() + complete.len(), 20, "{}", ran.err);
     assert_eq!(server.of("GetObject").len(), 20, "{:?}", server.counts());
-    // What did not fit takes no room.
+    // Objects that did not fit occupy no space.
     let free = rustix::fs::statvfs(caller.path("disk")).unwrap();
-    assert_eq!(there.len() as u64 + ((free.f_bavail * free.f_frsize) >> 20), 8);
+    assert_eq!(complete.len() as u64 + ((free.f_bavail * free.f_frsize) >> 20), 8);
 }
 
-/// Of some file systems room is taken beforehand, of others it is only looked for.
+/// Space is reserved on file systems that support preallocation, and only checked on others.
 #[test]
-fn a_large_one_that_does_not_fit_is_refused_before_it_comes() {
+fn large_object_that_does_not_fit_is_rejected_early() {
     type Mount = fn(&Caller) -> Option<Disk>;
     let disks: [Mount; 2] = [|caller| Disk::tmpfs(caller, 12), |caller| Disk::ext4(caller, 16)];
     for mount in disks {
@@ -51,7 +52,7 @@ fn a_large_one_that_does_not_fit_is_refused_before_it_comes() {
         let Some(_disk) = mount(&caller) else { continue };
         server.lay("large", content(1, 16 << 20));
         let ran = caller.run(&["cp", "s3://bucket/large", "disk/large"]);
-        let why = "tradewind: disk/large needs 16777216 bytes, and its disk has ";
+        let why = "tradewind: disk/large needs 16777216 bytes, but its disk has ";
         assert!(ran.status.code() == Some(1) && ran.err.starts_with(why), "{ran:?}");
         assert_eq!(server.of("GetObject").len(), 1, "{:?}", server.counts());
         let left = fs::read_dir(caller.path("disk")).unwrap().map(|entry| entry.unwrap().file_name());
@@ -61,7 +62,7 @@ fn a_large_one_that_does_not_fit_is_refused_before_it_comes() {
 }
 
 #[test]
-fn a_bundle_is_unpacked_as_far_as_there_is_room() {
+fn bundle_is_unpacked_until_the_disk_is_full() {
     let Some((server, caller, _disk)) = stage(4) else { return };
     for n in 0..10 {
         caller.write(format!("tree/{n:02}"), content(n, 1 << 20));
@@ -70,9 +71,9 @@ fn a_bundle_is_unpacked_as_far_as_there_is_room() {
     let ran = caller.run(&["cp", "--bundle", "s3://bucket/tree.tar", "disk"]);
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
     assert!(ran.err.contains("No space left on device"), "{}", ran.err);
-    let there = of_disk(&caller);
-    assert!(!there.is_empty() && there.len() < 5, "{there:?}");
-    for name in there {
+    let complete = disk_files(&caller);
+    assert!(!complete.is_empty() && complete.len() < 5, "{complete:?}");
+    for name in complete {
         let number = Path::new(&name).file_name().unwrap().to_str().unwrap().parse().unwrap();
         assert!(fs::read(caller.path(&name)).unwrap() == content(number, 1 << 20), "{name}");
     }

@@ -1,5 +1,4 @@
-//! What befalls large objects while they are under way: a store that does not say what it has of one, keys that run out,
-//! and a source that is replaced.
+//! Faults during transfers of large objects: expired credentials, parts that cannot be listed, and a replaced source.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +10,8 @@ use crate::support::scripted::{Answer, Reply, Request, Scripted};
 const PART: usize = 5 << 20;
 const UPLOAD: [&str; 7] = ["cp", "--chunk-size", "5MiB", "--jobs", "1", "here", "s3://bucket/x"];
 
-/// A server that keys run out at behind the first part, until they are said to be good again.
-fn running_out(
+/// A server that rejects expired credentials after the first part, until the returned flag is set.
+fn with_expiring_credentials(
     after: impl Fn(&Request, Answer) -> Reply + Send + Sync + 'static,
 ) -> (Scripted, Caller, Arc<AtomicBool>) {
     let is_good = Arc::new(AtomicBool::new(false));
@@ -34,29 +33,29 @@ fn numbers(server: &Scripted) -> Vec<String> {
 }
 
 #[test]
-fn keys_that_run_out_cost_no_progress() {
-    let (server, caller, is_good) = running_out(|_, answer| Reply::Answer(answer));
+fn expired_credentials_do_not_discard_stored_parts() {
+    let (server, caller, is_good) = with_expiring_credentials(|_, answer| Reply::Answer(answer));
     let bytes = content(1, 3 * PART + 1000);
     caller.write("here", &bytes);
-    let said = "here: PUT s3://bucket/x on HOST: The provided token has expired (ExpiredToken); get new temporary credentials";
-    caller.fails(&UPLOAD, &[said]);
+    let message = "here: PUT s3://bucket/x on HOST: The provided token has expired (ExpiredToken); get new temporary credentials";
+    caller.fails(&UPLOAD, &[message]);
     assert!(server.of("AbortMultipartUpload").is_empty(), "{:?}", server.counts());
     let before = numbers(&server).len();
     is_good.store(true, Ordering::Relaxed);
     caller.done(&UPLOAD);
     assert!(server.object("x").unwrap() == bytes);
-    let (kept, mut sent) = (numbers(&server)[0].clone(), numbers(&server).split_off(before));
-    assert!(!sent.contains(&kept), "{kept} is there");
-    sent.push(kept);
+    let (stored, mut sent) = (numbers(&server)[0].clone(), numbers(&server).split_off(before));
+    assert!(!sent.contains(&stored), "part {stored} is stored already");
+    sent.push(stored);
     sent.sort();
     assert_eq!(sent, ["1", "2", "3", "4"]);
     assert_eq!(server.of("CreateMultipartUpload").len(), 1);
 }
 
-/// Who may write need not be one who may list: the transfer begins anew.
+/// Without permission to list parts, the upload restarts from scratch.
 #[test]
-fn parts_that_may_not_be_listed_are_sent_again() {
-    let (server, caller, is_good) = running_out(|request, answer| {
+fn upload_restarts_if_parts_cannot_be_listed() {
+    let (server, caller, is_good) = with_expiring_credentials(|request, answer| {
         Reply::Answer(match request.operation {
             "ListParts" => Answer::refusal(403, "AccessDenied", "Access Denied"),
             _ => answer,
@@ -75,15 +74,15 @@ fn parts_that_may_not_be_listed_are_sent_again() {
     assert_eq!((server.of("CreateMultipartUpload").len(), server.of("AbortMultipartUpload").len()), (2, 1));
 }
 
-/// More than S3 copies in one request: thirteen parts, of which the store keeps nothing here.
+/// More than S3 copies in one request: thirteen parts. The scripted store does not save their data.
 const LARGE: &str = "6710886401";
 
-/// A copy of an object that is replaced behind so many of its parts.
-fn copied(replaced_behind: usize) -> (Scripted, Caller) {
+/// A server whose source object is replaced after `replaced_after` parts.
+fn replaced_source(replaced_after: usize) -> (Scripted, Caller) {
     scene(move |request, answer| {
         Reply::Answer(match request.operation {
             "HeadObject" => answer.with("Content-Length", LARGE),
-            "UploadPart" if request.number > replaced_behind => {
+            "UploadPart" if request.number > replaced_after => {
                 Answer::refusal(412, "PreconditionFailed", "At least one precondition did not hold.")
             }
             "UploadPart" => Answer::document("<CopyPartResult><ETag>\"part\"</ETag></CopyPartResult>"),
@@ -93,17 +92,20 @@ fn copied(replaced_behind: usize) -> (Scripted, Caller) {
 }
 
 #[test]
-fn a_large_copy_is_of_one_version() {
-    for replaced_behind in [usize::MAX, 4, 0] {
-        let (server, caller) = copied(replaced_behind);
+fn large_copy_is_pinned_to_one_version() {
+    for replaced_after in [usize::MAX, 4, 0] {
+        let (server, caller) = replaced_source(replaced_after);
         server.lay("source", b"bytes".to_vec());
         let tag = server.tag("source");
         let ran = caller.run(&["cp", "s3://bucket/source", "s3://bucket/x"]);
         let parts = server.of("UploadPart");
         assert!(!parts.is_empty());
-        assert!(parts.iter().all(|part| part.header("x-amz-copy-source-if-match") == tag), "each is pinned");
+        assert!(
+            parts.iter().all(|part| part.header("x-amz-copy-source-if-match") == tag),
+            "each part is pinned to the version"
+        );
         let ends = (server.of("CompleteMultipartUpload").len(), server.of("AbortMultipartUpload").len());
-        if replaced_behind == usize::MAX {
+        if replaced_after == usize::MAX {
             assert!(ran.status.success(), "{ran:?}");
             assert_eq!((parts.len(), ends), (13, (1, 0)));
             let last = parts.iter().find(|part| part.query["partNumber"] == "13").unwrap();
@@ -111,14 +113,14 @@ fn a_large_copy_is_of_one_version() {
         } else {
             assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), 1), "{ran:?}");
             assert!(ran.err.contains("PreconditionFailed"), "{}", ran.err);
-            assert_eq!(ends, (0, 1), "nothing of two versions becomes an object");
+            assert_eq!(ends, (0, 1), "no object is created from two versions");
         }
     }
 }
 
-/// The bucket stands in the host's name, where the configuration says so.
+/// Virtual-hosted addressing, set in the AWS configuration file.
 #[test]
-fn the_bucket_in_the_host() {
+fn virtual_hosted_addressing_puts_the_bucket_in_the_host() {
     let (server, caller) = scene(|_, answer| Reply::Answer(answer));
     let port = server.address.port();
     let caller = caller.with("AWS_ENDPOINT_URL_S3", &format!("http://localhost:{port}"));

@@ -1,18 +1,17 @@
-//! A listing that cannot be trusted ends the command: what it leaves out would be missing, or be removed at the other
-//! end.
+//! Invalid listings end the command: items that they omit would be missing at the destination, or be removed there.
 
 use super::{files, scene};
 use crate::support::scripted::{Answer, Reply, Request, Scripted, line, listing, page};
 
-/// A page of these keys.
+/// A listing page of `keys`.
 fn page_of(keys: &[&str], is_truncated: bool) -> Answer {
     let lines: Vec<String> = keys.iter().map(|key| line(key, b"bytes")).collect();
     listing(&lines, is_truncated)
 }
 
-/// Lists, copies, removes and syncs from what is listed so. All must fail, say this, and leave the file at the
-/// destination of a sync, which is not listed, where it is.
-fn refused(words: &str, answer: impl Fn(&Request, Answer) -> Answer + Send + Sync + Clone + 'static) {
+/// Runs `ls`, `rm`, `cp` and `sync` with the listing that `answer` returns. All must fail with a message that contains
+/// `words`, and must not remove the file at the destination.
+fn assert_rejected(words: &str, answer: impl Fn(&Request, Answer) -> Answer + Send + Sync + Clone + 'static) {
     let commands: [&[&str]; 4] = [
         &["ls", "-r", "s3://bucket"],
         &["rm", "-r", "s3://bucket"],
@@ -41,53 +40,53 @@ fn listed(server: &Scripted) -> usize {
 }
 
 #[test]
-fn garbage() {
-    let malformed = "the store answered XML that cannot be read";
-    for garbage in ["<ListBucketResult><Contents><Key>a</Key>", "<a></b>", "<html><p>Hello</html>"] {
-        refused(malformed, move |_, _| Answer::document(garbage));
+fn malformed_listings_are_rejected() {
+    let malformed = "the store sent invalid XML";
+    for document in ["<ListBucketResult><Contents><Key>a</Key>", "<a></b>", "<html><p>Hello</html>"] {
+        assert_rejected(malformed, move |_, _| Answer::document(document));
     }
-    refused(malformed, |_, answer| answer.damaged(1));
-    let nameless = "a line of the store's listing lacks its key or its time";
-    refused(nameless, |_, _| {
+    assert_rejected(malformed, |_, answer| answer.damaged(1));
+    let nameless = "an entry of the store's listing has no key or no LastModified";
+    assert_rejected(nameless, |_, _| {
         Answer::document("<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>")
     });
 }
 
-/// Nothing is said of the bucket: that is not a bucket with nothing in it.
+/// A response that is no listing does not count as an empty bucket.
 #[test]
-fn something_that_is_no_listing() {
+fn response_that_is_no_listing_is_rejected() {
     for page in ["", "Hello", "<html><body>Welcome</body></html>"] {
-        refused("the store answered something else than a listing", move |_, _| Answer::document(page));
+        assert_rejected("the store's response is not a listing", move |_, _| Answer::document(page));
     }
 }
 
 #[test]
-fn one_that_never_ends() {
-    // The same page, whatever is asked for.
-    refused("the store's listing does not get on", |_, _| page_of(&["a", "b"], true));
-    // Nothing, and more to come.
-    refused("without an entry and more to come", |_, _| page_of(&[], true));
+fn endless_listing_is_rejected() {
+    // The same page for every request.
+    assert_rejected("the store's listing makes no progress", |_, _| page_of(&["a", "b"], true));
+    // An empty page that declares more to follow.
+    assert_rejected("a listing that is truncated but empty", |_, _| page_of(&[], true));
 }
 
 #[test]
-fn one_out_of_order() {
-    // Nobody knows what is behind such a page.
-    refused("the store lists keys out of order", |request, _| {
+fn truncated_listing_out_of_order_is_rejected() {
+    // After an unsorted page, it is unknown where the next one starts.
+    assert_rejected("the store lists keys out of order", |request, _| {
         if request.query.contains_key("start-after") {
             page_of(&["a"], false)
         } else {
             page_of(&["c", "b"], true)
         }
     });
-    // What comes behind the first page is before it.
-    refused("the store's listing does not get on", |request, _| {
+    // The second page has a key before those of the first.
+    assert_rejected("the store's listing makes no progress", |request, _| {
         if request.query.contains_key("start-after") {
             page_of(&["a"], false)
         } else {
             page_of(&["b", "c"], true)
         }
     });
-    // All of it is there.
+    // An unsorted but complete listing is accepted.
     let (_server, caller) = scene(|_, _| Reply::Answer(page_of(&["b", "c", "a"], false)));
     let listed = caller.done(&["ls", "s3://bucket"]);
     let names: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next_back()).collect();
@@ -95,7 +94,7 @@ fn one_out_of_order() {
 }
 
 #[test]
-fn short_pages_are_all_asked_for() {
+fn all_short_pages_are_requested() {
     let keys: Vec<String> = (0..10).map(|n| format!("{n}/{n}")).collect();
     let all: Vec<(String, Vec<u8>)> = keys.iter().map(|key| (key.clone(), b"bytes".to_vec())).collect();
     let (server, caller) = scene(move |request, answer| {

@@ -1,9 +1,9 @@
-//! Refusals that somebody can do something about: one line that says what, and no second try that helps nobody.
+//! Permanent errors of the store: reported in one line with advice, and not retried.
 
 use super::{content, files, scene};
 use crate::support::scripted::{Answer, Reply};
 
-/// What a store says, and what is said of it.
+/// Status, code, message and extra elements of a store's error, and the advice in our message.
 const REFUSALS: [(u16, &str, &str, &str, &str); 5] = [
     (
         400,
@@ -31,9 +31,9 @@ const REFUSALS: [(u16, &str, &str, &str, &str); 5] = [
 ];
 
 #[test]
-fn each_is_told_in_one_line_and_not_tried_again() {
+fn permanent_errors_take_one_line_and_are_not_retried() {
     for (status, code, message, more, advice) in REFUSALS {
-        let said = format!("{} ({code}){advice}", message.trim_end_matches('.'));
+        let expected = format!("{} ({code}){advice}", message.trim_end_matches('.'));
         let commands: [(&[&str], &str); 6] = [
             (&["ls", "s3://bucket"], "GET s3://bucket on HOST"),
             (&["cat", "s3://bucket/x"], "GET s3://bucket/x on HOST"),
@@ -47,8 +47,8 @@ fn each_is_told_in_one_line_and_not_tried_again() {
                 scene(move |_, _| Reply::Answer(Answer::refusal_with(status, code, message, more)));
             caller.write("small", content(1, 1000));
             caller.write("large", content(1, 1 << 20));
-            caller.fails(command, &[&format!("{what}: {said}")]);
-            // Once more, in the region that the bucket is said to be in.
+            caller.fails(command, &[&format!("{what}: {expected}")]);
+            // A region in the error leads to one retry there.
             let asked = if more.contains("<Region>") { 2 } else { 1 };
             assert_eq!(server.seen().len(), asked, "{:?}", server.counts());
             assert_eq!(files(&caller), ["large", "small"]);
@@ -56,9 +56,9 @@ fn each_is_told_in_one_line_and_not_tried_again() {
     }
 }
 
-/// What is wrong with one of many does not keep the others back.
+/// An error of one object does not prevent the transfer of others.
 #[test]
-fn one_of_many() {
+fn failure_of_one_object_does_not_stop_the_others() {
     let (server, caller) = scene(|request, answer| {
         Reply::Answer(match request.key.as_str() {
             "e" => Answer::refusal(403, "AccessDenied", "Access Denied"),
@@ -67,18 +67,18 @@ fn one_of_many() {
     });
     let keys = ["a", "b", "d/c", "e", "f"];
     keys.iter().for_each(|key| server.lay(key, key.as_bytes().to_vec()));
-    let said = "GET s3://bucket/e on HOST: Access Denied (AccessDenied)";
-    caller.fails(&["cp", "-r", "s3://bucket", "there"], &[said]);
+    let expected = "GET s3://bucket/e on HOST: Access Denied (AccessDenied)";
+    caller.fails(&["cp", "-r", "s3://bucket", "there"], &[expected]);
     assert_eq!(files(&caller), ["there/a", "there/b", "there/d/c", "there/f"]);
     caller.write("there/e", "mine");
-    let said = "PUT s3://bucket/e on HOST: Access Denied (AccessDenied)";
-    caller.fails(&["sync", "there", "s3://bucket"], &[said]);
+    let expected = "PUT s3://bucket/e on HOST: Access Denied (AccessDenied)";
+    caller.fails(&["sync", "there", "s3://bucket"], &[expected]);
     assert_eq!((server.object("e").unwrap(), server.object("f").unwrap()), (b"e".to_vec(), b"f".to_vec()));
 }
 
-/// A page that is no S3 error is told by its status.
+/// A response that is no S3 error is reported by its status.
 #[test]
-fn a_page_of_something_else() {
+fn error_without_an_s3_body_is_reported_by_status() {
     let (_server, caller) = scene(|_, _| {
         Reply::Answer(Answer { status: 403, headers: Vec::new(), body: b"<html>No</html".to_vec() })
     });

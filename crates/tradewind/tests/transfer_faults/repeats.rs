@@ -1,15 +1,15 @@
-//! What passes is tried again where that is safe, and only there.
+//! Retries: transient failures are retried if, and only if, that is safe.
 
 use std::fs;
 
 use super::{content, files, refusal, scene, scene_with};
 use crate::support::scripted::{Answer, Reply, Request};
 
-/// Two parts, the first as small as S3 takes one.
+/// The size of an object of two parts, the first of the minimum size.
 const PARTS: usize = (5 << 20) + 1000;
 const UPLOAD: [&str; 5] = ["cp", "--chunk-size", "1MiB", "here", "s3://bucket/x"];
-/// What one sends where nothing goes wrong.
-const SMOOTH: [(&str, usize); 3] =
+/// The requests of an upload without faults.
+const FAULT_FREE: [(&str, usize); 3] =
     [("CompleteMultipartUpload", 1), ("CreateMultipartUpload", 1), ("UploadPart", 2)];
 
 type Fault = fn(Answer) -> Reply;
@@ -26,7 +26,7 @@ fn reset(_: Answer) -> Reply {
     Reply::Reset
 }
 
-/// A proxy's page that says nothing of the store.
+/// An error page of a proxy, without an S3 error.
 fn bad_gateway(_: Answer) -> Reply {
     Reply::Answer(Answer { status: 502, headers: Vec::new(), body: b"<html>Bad Gateway</html>".to_vec() })
 }
@@ -35,7 +35,7 @@ const FAULTS: [(&str, Fault); 4] =
     [("SlowDown", slow_down), ("InternalError", internal), ("reset", reset), ("bad gateway", bad_gateway)];
 
 #[test]
-fn reading_is_tried_again() {
+fn reads_are_retried() {
     for (name, fault) in FAULTS {
         let (server, caller) = scene_with("GetObject", 2, fault);
         let bytes = content(1, 300_000);
@@ -57,9 +57,9 @@ fn reading_is_tried_again() {
 }
 
 #[test]
-fn writing_a_whole_object_and_removing_one_are_tried_again() {
+fn single_request_writes_and_deletes_are_retried() {
     for (name, fault) in FAULTS {
-        // One that is at hand, and one whose request is under way while it is read.
+        // One read completely before the request, and one that is streamed.
         for size in [1000, 1 << 20] {
             let (server, caller) = scene_with("PutObject", 2, fault);
             let bytes = content(1, size);
@@ -75,7 +75,7 @@ fn writing_a_whole_object_and_removing_one_are_tried_again() {
 }
 
 #[test]
-fn a_part_is_sent_again_and_no_other() {
+fn only_the_failed_part_is_sent_again() {
     for (name, fault) in FAULTS {
         let (server, caller) = scene_with("UploadPart", 2, fault);
         let bytes = content(1, PARTS);
@@ -91,10 +91,10 @@ fn a_part_is_sent_again_and_no_other() {
     }
 }
 
-/// Nobody knows whether the store has carried out what it did not answer: a second upload would be one that nobody
-/// completes, and a second completion fails on what the first one did.
+/// Without a response it is unknown whether the store executed the request. A second creation would leave an upload
+/// that no client completes, and a second completion would fail because of the first.
 #[test]
-fn what_begins_and_completes_an_upload_is_sent_once() {
+fn upload_creation_and_completion_are_not_retried() {
     for (name, fault) in FAULTS.into_iter().skip(1) {
         for operation in ["CreateMultipartUpload", "CompleteMultipartUpload"] {
             let (server, caller) = scene_with(operation, 1, fault);
@@ -104,29 +104,29 @@ fn what_begins_and_completes_an_upload_is_sent_once() {
             assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
             assert!(ran.err.starts_with("tradewind: here: POST s3://bucket/x on HOST: "), "{}", ran.err);
             assert_eq!(server.of(operation).len(), 1, "{name} to {operation}");
-            // It is remembered, and goes on when the command is run again.
+            // The journal keeps the upload, so that the next run resumes it.
             assert!(server.of("AbortMultipartUpload").is_empty(), "{name} to {operation}");
         }
     }
 }
 
-/// A store that has too much to do says so before it does anything.
+/// A store responds with `SlowDown` before it executes anything, so every request can be retried.
 #[test]
-fn what_the_store_put_off_is_sent_again() {
+fn slow_down_is_retried_for_every_operation() {
     for operation in ["CreateMultipartUpload", "CompleteMultipartUpload"] {
         let (server, caller) = scene_with(operation, 2, slow_down);
         let bytes = content(1, PARTS);
         caller.write("here", &bytes);
         caller.done(&UPLOAD);
         assert!(server.object("x").unwrap() == bytes);
-        let smooth = SMOOTH.map(|(name, times)| (name, if name == operation { 3 } else { times }));
+        let smooth = FAULT_FREE.map(|(name, times)| (name, if name == operation { 3 } else { times }));
         assert_eq!(server.counts(), smooth);
     }
 }
 
-/// The store has carried it out, and nobody heard: it is looked up, and not asked for twice.
+/// The store completed the upload, but the response is lost: the client checks the object instead of retrying.
 #[test]
-fn a_completion_whose_answer_is_lost_is_looked_up() {
+fn completion_with_lost_response_is_verified() {
     let (server, caller) = scene(|request: &Request, answer| {
         if request.operation == "CompleteMultipartUpload" {
             Reply::Torn(answer, 0)
@@ -143,7 +143,7 @@ fn a_completion_whose_answer_is_lost_is_looked_up() {
 }
 
 #[test]
-fn a_completion_that_fails_behind_its_success_is_told() {
+fn completion_error_in_a_200_response_is_reported() {
     let (server, caller) = scene_with("CompleteMultipartUpload", 1, |_| {
         let refused =
             Answer::refusal(200, "InternalError", "We encountered an internal error. Please try again.");
@@ -156,7 +156,7 @@ fn a_completion_that_fails_behind_its_success_is_told() {
 }
 
 #[test]
-fn who_wants_no_second_try_gets_none() {
+fn max_attempts_of_1_disables_retries() {
     let commands: [(&[&str], &str); 5] = [
         (&["cat", "s3://bucket/x"], "GetObject"),
         (&["ls", "s3://bucket"], "ListObjectsV2"),
@@ -177,37 +177,35 @@ fn who_wants_no_second_try_gets_none() {
     }
 }
 
-/// The bytes of a body that come before it breaks off.
-const CAME: usize = 600_000;
+/// Number of bytes that arrive before a body is interrupted.
+const RECEIVED: usize = 600_000;
 
 #[test]
-fn what_breaks_off_goes_on_from_there() {
-    // One request, its first chunk, and one of those behind it.
+fn interrupted_body_is_resumed_at_its_offset() {
+    // A single request; the first chunk of a large object; and a later one.
     for (size, torn) in [(1_000_000, 1), (9 << 20, 1), (9 << 20, 2)] {
         for to in ["x", "-"] {
-            let (server, caller) =
-                scene(
-                    move |request, answer| {
-                        if request.number == torn { Reply::Torn(answer, CAME) } else { Reply::Answer(answer) }
-                    },
-                );
+            let (server, caller) = scene(move |request, answer| {
+                if request.number == torn { Reply::Torn(answer, RECEIVED) } else { Reply::Answer(answer) }
+            });
             let bytes = content(1, size);
             server.lay("x", bytes.clone());
             let ran = caller.run(&["cp", "s3://bucket/x", to]);
             assert!(ran.status.success() && ran.err.is_empty(), "{}", ran.err);
-            let came = if to == "-" { ran.out } else { fs::read(caller.path("x")).unwrap() };
-            assert!(came == bytes, "{size} bytes to {to}");
+            let received = if to == "-" { ran.out } else { fs::read(caller.path("x")).unwrap() };
+            assert!(received == bytes, "{size} bytes to {to}");
 
-            let asked = server.of("GetObject");
-            let ranges: Vec<(usize, usize)> = asked.iter().map(range).collect();
+            let requests = server.of("GetObject");
+            let ranges: Vec<(usize, usize)> = requests.iter().map(range).collect();
             let (first, last) = ranges[torn - 1];
-            let (again, other) = ranges.iter().zip(&asked).skip(1).partition::<Vec<_>, _>(|((at, _), _)| {
-                // Where nobody knows how much came before the break, it is no more than was sent.
-                *at > first && *at <= first + CAME
-            });
-            assert_eq!(again.len(), 1, "{ranges:?}");
-            assert_eq!(again[0].0.1, last.min(size - 1), "{ranges:?}");
-            assert!(again.iter().chain(&other).all(|(_, request)| !request.header("if-match").is_empty()));
+            let (retried, other) =
+                ranges.iter().zip(&requests).skip(1).partition::<Vec<_>, _>(|((at, _), _)| {
+                    // The client may have received fewer bytes than were sent before the interruption.
+                    *at > first && *at <= first + RECEIVED
+                });
+            assert_eq!(retried.len(), 1, "{ranges:?}");
+            assert_eq!(retried[0].0.1, last.min(size - 1), "{ranges:?}");
+            assert!(retried.iter().chain(&other).all(|(_, request)| !request.header("if-match").is_empty()));
         }
     }
 }
@@ -219,13 +217,13 @@ fn range(request: &Request) -> (usize, usize) {
 }
 
 #[test]
-fn a_body_that_always_breaks_off_is_given_up() {
+fn body_that_is_always_interrupted_fails() {
     let (server, caller) = scene(|_, answer| Reply::Torn(answer, 0));
     let caller = caller.with("AWS_MAX_ATTEMPTS", "3");
     server.lay("x", content(1, 1_000_000));
     let ran = caller.run(&["cp", "s3://bucket/x", "x"]);
     assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), 1), "{ran:?}");
-    assert_eq!(ran.err, "tradewind: x: the store broke off in the middle of an answer\n");
+    assert_eq!(ran.err, "tradewind: x: the connection closed in the middle of a response\n");
     assert!(server.seen().len() <= 3, "{:?}", server.counts());
     assert_eq!(files(&caller), [""; 0]);
 }

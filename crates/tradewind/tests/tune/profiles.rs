@@ -1,4 +1,4 @@
-//! `tradewind profiles`, and what becomes of a profile on another client and of another store.
+//! `tradewind profiles`, and the use of a profile on another client and for another store.
 
 use serde_json::Value as Json;
 
@@ -7,7 +7,7 @@ use super::support::scene::Scene;
 use super::support::server::Start;
 use super::tune;
 
-/// A profile of a store here, as another machine may have made it.
+/// A profile of a local store, as if exported on another machine.
 fn exported(store: &str, cores: usize, made: &str) -> String {
     format!(
         "store = \"{store}\"\nmade = \"{made}\"\nclient = \"elsewhere\"\ncores = {cores}\nround_trip_ms = 50.0\n\
@@ -17,7 +17,7 @@ fn exported(store: &str, cores: usize, made: &str) -> String {
     )
 }
 
-/// Imports it.
+/// Imports a profile.
 fn import(caller: &Caller, text: &str) -> String {
     let ran = caller.begin(&["profiles", "import", "-"]).feed(text.as_bytes()).end();
     assert!(ran.status.success() && ran.err.is_empty(), "{ran:?}");
@@ -28,13 +28,13 @@ fn shown(caller: &Caller, store: &str) -> Json {
     serde_json::from_str(&caller.done(&["profiles", "show", store, "--json"])).unwrap()
 }
 
-/// As the store that is called calls itself.
+/// The name of the scene's store in profiles.
 fn own_name(scene: &Scene) -> String {
     format!("S3Store({})", scene.caller.endpoint())
 }
 
 #[test]
-fn a_profile_is_listed_shown_exported_forgotten_and_imported() {
+fn a_profile_is_listed_shown_exported_removed_and_imported() {
     let scene = Scene::new();
     let caller = &scene.caller;
     let ran = caller.run(&["profiles", "list"]);
@@ -48,17 +48,11 @@ fn a_profile_is_listed_shown_exported_forgotten_and_imported() {
     let line: Json = serde_json::from_str(&caller.done(&["profiles", "list", "--json"])).unwrap();
     assert_eq!(line["store"], name);
     assert!(line["upload_samples"].as_u64() > Some(0) && line["memory"].as_u64() > Some(1 << 20), "{line}");
-    // By its scheme, by its host and by a part of its name.
+    // By its scheme, its host and a part of its name.
     for store in ["s3://", "s3://bucket", address.as_str(), "127.0.0"] {
-        let said = caller.done(&["profiles", "show", store]);
-        for word in [
-            "round trip ",
-            "upload, as measured",
-            "what follows for commands here\n",
-            "upload: ",
-            "cp, sync and the others",
-        ] {
-            assert!(said.contains(word), "{store}: {word}: {said}");
+        let output = caller.done(&["profiles", "show", store]);
+        for word in ["RTT ", "upload, measured", "plan for this client\n", "upload: ", "cp and sync use"] {
+            assert!(output.contains(word), "{store}: {word}: {output}");
         }
     }
     let own = shown(caller, "s3://");
@@ -69,18 +63,16 @@ fn a_profile_is_listed_shown_exported_forgotten_and_imported() {
     assert_eq!(caller.done(&["profiles", "forget", "s3://"]), "");
     caller.fails(
         &["profiles", "forget", "s3://"],
-        &["there is no profile of S3Store(HOST): tradewind profiles list says of which stores there are"],
+        &["there is no profile of S3Store(HOST): tradewind profiles list prints the existing ones"],
     );
     assert!(
-        caller
-            .done(&["profiles", "import", "store.toml"])
-            .starts_with(&format!("the profile of {name} is kept"))
+        caller.done(&["profiles", "import", "store.toml"]).starts_with(&format!("profile of {name} saved: "))
     );
     assert_eq!(shown(caller, "s3://"), own);
 }
 
 #[test]
-fn what_was_made_on_another_client_is_scaled() {
+fn a_profile_of_another_client_is_scaled() {
     let scene = Scene::new();
     let (caller, name) = (&scene.caller, own_name(&scene));
     let cores = std::thread::available_parallelism().unwrap().get();
@@ -89,19 +81,21 @@ fn what_was_made_on_another_client_is_scaled() {
     import(caller, &exported(&name, cores * 64, "2026-01-02T00:00:00Z"));
     let scaled = shown(caller, "s3://");
     assert_eq!((&scaled["scaled"], &scaled["from"]), (&Json::from(true), &Json::from(name.as_str())));
-    let said = caller.done(&["profiles", "show", "s3://"]);
-    let from =
-        format!("what follows for commands here from {name}, scaled from {} cores and 50 ms", cores * 64);
-    assert!(said.contains(&from), "{said}");
+    let output = caller.done(&["profiles", "show", "s3://"]);
+    let from = format!(
+        "plan for this client, from the profile of {name}, scaled from {} cores and 50 ms",
+        cores * 64
+    );
+    assert!(output.contains(&from), "{output}");
     caller.write("file", [7; 100_000]);
     assert_eq!(caller.run(&["cp", "file", "s3://bucket/there"]).err, "");
 }
 
 #[test]
-fn a_size_that_is_given_is_exact_where_a_store_is_known() {
+fn chunk_size_overrides_the_profile_exactly() {
     let scene = Scene::new();
     let caller = &scene.caller;
-    // Behind a slow line, where requests of large objects are small unless somebody says otherwise.
+    // A slow link, for which the profile would choose small requests.
     let slow = "[[upload]]\nsize = \"1MiB\"\nparallel = 16\nlatency_ms = 2000.0\nerror_percent = 2.0\n";
     let known = exported(&own_name(&scene), 2, "2026-01-01T00:00:00Z").replace("400.0", "2000.0");
     import(caller, &(known + slow));
@@ -112,7 +106,7 @@ fn a_size_that_is_given_is_exact_where_a_store_is_known() {
 }
 
 #[test]
-fn another_store_of_the_same_host_begins_with_what_is_known() {
+fn tuning_another_store_starts_from_the_profile_of_its_host() {
     let scene = Scene::new();
     let data = tempfile::tempdir().unwrap();
     let other = Start::new(&data.path().join("data"), &data.path().join("log")).start().unwrap();
@@ -122,19 +116,19 @@ fn another_store_of_the_same_host_begins_with_what_is_known() {
     let url = format!("http://{}", other.endpoint);
     let at = ["--endpoint-url", url.as_str()];
     let with = |line: &[&'static str]| [line, &at[..]].concat();
-    let said = caller.done(&with(&["profiles", "show", "s3://"]));
+    let output = caller.done(&with(&["profiles", "show", "s3://"]));
     let none = format!(
-        "there is no profile of S3Store({})\n\nwhat follows for commands here from {name}, scaled",
+        "there is no profile of S3Store({})\n\nplan for this client, from the profile of {name}, scaled",
         other.endpoint
     );
-    assert!(said.starts_with(&none), "{said}");
+    assert!(output.starts_with(&none), "{output}");
     caller.done(&with(&["mb", "s3://bucket"]));
     caller.write("file", [7; 100_000]);
     assert_eq!(caller.run(&with(&["cp", "file", "s3://bucket/there"])).err, "");
-    let said = caller.done(&with(&["tune", "s3://bucket", "--budget", "16MiB,5s"]));
-    let begins = "begins with what is known of 127.0.0.1, scaled from 2 cores and 50 ms\n";
-    assert!(said.contains(begins), "{said}");
-    // What it found out is its own, and says nothing of where it began.
+    let output = caller.done(&with(&["tune", "s3://bucket", "--budget", "16MiB,5s"]));
+    let begins = "starting from the profile of 127.0.0.1, scaled from 2 cores and 50 ms\n";
+    assert!(output.contains(begins), "{output}");
+    // The new profile has only its own measurements.
     assert_eq!(caller.done(&["profiles", "list"]).lines().count(), 3);
     assert!(!caller.done(&with(&["profiles", "export", "s3://"])).contains("elsewhere"));
     let ran = caller.run(&["profiles", "show", "127.0.0.1"]);
@@ -143,41 +137,41 @@ fn another_store_of_the_same_host_begins_with_what_is_known() {
 }
 
 #[test]
-fn a_newer_one_is_replaced_only_where_that_is_asked_for() {
+fn a_newer_profile_is_replaced_only_on_request() {
     let scene = Scene::new();
     let (caller, name) = (&scene.caller, own_name(&scene));
     import(caller, &exported(&name, 2, "2026-02-01T00:00:00Z"));
     caller.write("older.toml", exported(&name, 3, "2026-01-01T00:00:00Z"));
     caller.fails(
         &["profiles", "import", "older.toml"],
-        &["the profile of S3Store(HOST) was made at 2026-02-01T00:00:00Z, and this one was made at \
-           2026-01-01T00:00:00Z; --replace takes it all the same"],
+        &["the profile of S3Store(HOST) was created at 2026-02-01T00:00:00Z, and this one was created at \
+           2026-01-01T00:00:00Z; use --replace to import it anyway"],
     );
     caller.write("timeless.toml", exported(&name, 3, ""));
     assert_eq!(caller.run(&["profiles", "import", "timeless.toml"]).status.code(), Some(1));
     caller.done(&["profiles", "import", "older.toml", "--replace"]);
     assert_eq!(shown(caller, "s3://")["profile"]["cores"], 3);
-    // It is the same.
+    // The same profile again is accepted.
     caller.done(&["profiles", "import", "older.toml"]);
 }
 
 #[test]
-fn what_is_no_profile_is_refused_and_what_is_wrong_in_one_is_named() {
+fn invalid_profiles_are_rejected_and_broken_entries_reported() {
     let scene = Scene::new();
     let (caller, name) = (&scene.caller, own_name(&scene));
     caller.write("nonsense", "\nstore = [");
     let ran = caller.run(&["profiles", "import", "nonsense"]);
     assert_eq!(ran.status.code(), Some(1));
     assert!(ran.err.starts_with("tradewind: nonsense: line 2: this is not TOML"), "{}", ran.err);
-    assert!(ran.err.ends_with("nonsense is no profile: it names no store\n"), "{}", ran.err);
+    assert!(ran.err.ends_with("nonsense is not a profile: it names no store\n"), "{}", ran.err);
     caller.write("empty", "store = \"S3Store(there)\"\n");
-    caller.fails(&["profiles", "import", "empty"], &["empty is no profile: it has no samples"]);
+    caller.fails(&["profiles", "import", "empty"], &["empty is not a profile: it has no samples"]);
     let broken = exported(&name, 2, "2026-01-01T00:00:00Z").replacen("parallel = 8", "parallel = 0", 1);
     caller.write("broken", broken);
     let ran = caller.run(&["profiles", "import", "broken"]);
-    assert_eq!(ran.status.code(), Some(1), "it is kept but for that");
+    assert_eq!(ran.status.code(), Some(1), "the rest of the profile is saved");
     assert!(
-        ran.err.contains("broken: line 6: upload: parallel is to be a number from 1 to 4096"),
+        ran.err.contains("broken: line 6: upload: parallel must be a number from 1 to 4096"),
         "{}",
         ran.err
     );

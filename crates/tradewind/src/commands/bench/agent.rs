@@ -1,4 +1,4 @@
-//! `tradewind bench agent`: one of several machines that measure a store together.
+//! `tradewind bench agent`: the load generator of one machine in a distributed benchmark.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -15,29 +15,29 @@ use tradewind_bench::drive::Stop;
 use super::ground::{AskingFlags, below, until_stopped};
 use super::key::KeyFlags;
 use super::output::client;
-use crate::commands::{Ended, told};
+use crate::commands::{Ended, error_text};
 use crate::places::ObjectsPlace;
 use crate::profiles::here::cores;
 
-/// Requests at a time, at the most.
-const MOST_CONNECTIONS: usize = 4096;
+/// The limit of concurrent requests.
+const MAX_CONNECTIONS: usize = 4096;
 
-/// Wait for `tradewind bench cluster`, and measure what it asks for
+/// Run load for `tradewind bench cluster` on this machine
 ///
-/// The agent opens the store with its own credentials, which it finds as all commands do; they never travel. Whoever has the
-/// key can have it write objects to any place that those credentials reach, below a prefix `tradewind-bench-`, and read and
-/// remove those; nothing else is touched. What is said is not encrypted, and cannot be changed or repeated by others. Another
-/// address than one of this machine itself has to be named with --listen.
+/// The agent opens the store with its own credentials, found as by all commands; they are never sent. A holder of the
+/// key can make the agent write, read and remove objects below prefixes `tradewind-bench-`, wherever the credentials
+/// allow it; nothing else is touched. The protocol is authenticated and protected against replay, but not encrypted. To
+/// accept connections from other machines, set --listen.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench agent --key-file key\n  \
     tradewind bench agent --key-file key --listen 10.0.0.7:9190 --only s3://bucket/tests\n\n\
-    It ends with a signal: what is under way is stopped, and its objects are removed.")]
+    A signal ends it: running measurements are stopped and their objects are removed.")]
 pub(in crate::commands) struct Arguments {
-    /// Where it waits for the coordinator
+    /// Address to listen on for the coordinator
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9190")]
     listen: SocketAddr,
-    /// Measure nothing but what is below this place; several times for several
+    /// Restrict measurements to this prefix (repeatable)
     #[arg(long, value_name = "PLACE")]
     only: Vec<ObjectsPlace>,
     #[command(flatten)]
@@ -54,15 +54,15 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
 
 async fn wait(listen: SocketAddr, key: Key, opener: Opener, stop: Stop) -> anyhow::Result<Ended> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-    say(&format!("waiting for a coordinator on {}", listener.local_addr()?));
-    let tell: Tell = Arc::new(say);
+    print_line(&format!("waiting for a coordinator on {}", listener.local_addr()?));
+    let tell: Tell = Arc::new(print_line);
     let opens: Arc<dyn Opens> = Arc::new(opener);
     serve(listener, &key, &opens, &stop, &tell).await?;
     Ok(Ended::Done)
 }
 
-/// An agent works whether or not anybody reads what it says.
-fn say(line: &str) {
+/// Prints a line. A closed stdout is ignored: the agent keeps working.
+fn print_line(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
@@ -75,7 +75,7 @@ impl Opens for Opener {
     fn open<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Result<Ground, String>> {
         Box::pin(async move {
             let opened = tokio::task::block_in_place(|| self.ground(job));
-            opened.map_err(|e| told(&e))
+            opened.map_err(|e| error_text(&e))
         })
     }
 }
@@ -84,16 +84,16 @@ impl Opener {
     fn ground(&self, job: &Job) -> anyhow::Result<Ground> {
         let place: ObjectsPlace = job.place.parse()?;
         if !self.only.is_empty() && !self.only.iter().any(|only| holds(only, &place)) {
-            return Err(anyhow!("the agent may not measure there: it was started with --only"));
+            return Err(anyhow!("the agent is restricted to other places by --only"));
         }
-        let lines = (job.connections.min(MOST_CONNECTIONS), job.fresh);
+        let lines = (job.connections.min(MAX_CONNECTIONS), job.fresh);
         let bed = self.asking.open(&place, lines, &job.own())?;
         let store = bed.store.capabilities().kind.to_owned();
         Ok(Ground { bed, below: below(&place.key), store, client: client(cores()) })
     }
 }
 
-/// Whether a place is this one or below it.
+/// Returns true if a place is `only` or below it.
 fn holds(only: &ObjectsPlace, place: &ObjectsPlace) -> bool {
     let is_there = only.scheme == place.scheme && only.bucket == place.bucket;
     is_there && below(&place.key).starts_with(&below(&only.key))
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_beside_a_place_is_not_below_it() {
+    fn only_matches_a_place_and_what_is_below_it() {
         let holds = |only: &str, place: &str| holds(&only.parse().unwrap(), &place.parse().unwrap());
         assert!(holds("s3://bucket", "s3://bucket") && holds("s3://bucket", "s3://bucket/there"));
         assert!(holds("s3://bucket/there", "s3://bucket/there/more"));

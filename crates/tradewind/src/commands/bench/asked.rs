@@ -1,4 +1,4 @@
-//! What is asked of a store, one load after the other: one that flags say, or those of a workload, which flags change.
+//! The loads to run in sequence: one given by flags, or those of a workload, which flags override.
 
 use clap::Args;
 use tradewind_bench::asked::Asked;
@@ -8,13 +8,13 @@ use tradewind_bench::survey::Survey;
 use super::loads::{LoadFlags, Usual, of_workload};
 use crate::commands::Misused;
 
-/// See the module.
+/// Flags that select the loads.
 #[derive(Debug, Args)]
 pub(super) struct AskedFlags {
-    /// Loads one after the other: a file, or one of those that `tradewind bench workloads` names
+    /// Workload to run: a file, or a built-in one listed by `tradewind bench workloads`
     #[arg(long, value_name = "NAME|FILE")]
     workload: Option<String>,
-    /// Counts of the workload are so many times as large
+    /// Multiply the counts of the workload
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor, requires = "workload")]
     scale: f64,
     #[command(flatten)]
@@ -36,8 +36,8 @@ impl AskedFlags {
     }
 }
 
-/// What two loads ask for that are not the same.
-fn asked_twice(surveys: &[Survey]) -> Option<&Asked> {
+/// A request specification that two different loads contain.
+fn requested_twice(surveys: &[Survey]) -> Option<&Asked> {
     surveys.iter().enumerate().find_map(|(n, survey)| {
         let others = surveys[..n].iter().filter(|other| {
             (other.until, other.warm_up, other.objects) != (survey.until, survey.warm_up, survey.objects)
@@ -47,17 +47,17 @@ fn asked_twice(surveys: &[Survey]) -> Option<&Asked> {
     })
 }
 
-/// What loads come to, and all of it so often.
+/// The plans and stages of the loads, with all rounds.
 pub(super) fn stages(
     loads: &[LoadFlags],
     usual: &Usual,
     (seed, repeat): (u64, u32),
 ) -> anyhow::Result<(Vec<Survey>, Vec<Stage>)> {
     let surveys = loads.iter().map(|load| load.survey(usual, seed)).collect::<Result<Vec<_>, _>>()?;
-    if let Some(twice) = asked_twice(&surveys) {
+    if let Some(twice) = requested_twice(&surveys) {
         return Err(Misused(format!(
-            "{twice} is asked for twice, by loads that differ in how long or how often: a result could not tell them apart; \
-             measure them one after the other, into files of their own"
+            "{twice} is in two loads that differ in time or count: a result file could not distinguish them; measure \
+             them separately, into different files"
         ))
         .into());
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loads_that_a_result_cannot_tell_apart_are_found() {
+    fn indistinguishable_loads_are_found() {
         let survey = |asked: &str, seconds| Survey {
             asked: vec![asked.parse().unwrap()],
             until: Until { requests: None, time: Duration::from_secs(seconds), stable: None },
@@ -83,7 +83,7 @@ mod tests {
             objects: None,
             seed: 1,
         };
-        let twice = |surveys: &[Survey]| asked_twice(surveys).map(ToString::to_string);
+        let twice = |surveys: &[Survey]| requested_twice(surveys).map(ToString::to_string);
         assert_eq!(twice(&[survey("get 4KiB x 2", 1), survey("get 4KiB x 2", 1)]), None, "it is the same");
         assert_eq!(twice(&[survey("get 4KiB x 2", 1), survey("get 4KiB x 3", 2)]), None);
         assert_eq!(

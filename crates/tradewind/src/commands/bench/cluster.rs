@@ -1,4 +1,4 @@
-//! `tradewind bench cluster`: loads from several machines.
+//! `tradewind bench cluster`: a benchmark with load from several machines.
 
 use std::sync::Arc;
 
@@ -22,33 +22,34 @@ use super::{asked, mix};
 use crate::commands::{Ended, Misused};
 use crate::profiles::here::cores;
 
-/// Measure a store from several machines at once
+/// Measure a store from several machines concurrently
 ///
-/// Each machine runs `tradewind bench agent` with the same key. All of them begin each load at the same moment; what they
-/// recorded is added up as histograms, and each one's part stands below the row. --parallel, --count and --objects are those
-/// of each agent, and the row says how many requests there were at a time from all; --rate is that of all together, and is
-/// divided. Agents open the store with their own credentials: this machine needs none. With --mixed loads run beside each other,
-/// on every agent or each on agents of its own.
+/// Each machine runs `tradewind bench agent` with the same key. All agents start each load at the same moment; their
+/// histograms are merged, and the share of each agent is printed below the row. --parallel, --count and --objects apply
+/// to each agent, and the row shows the total concurrency; --rate is the total, which is divided among the agents.
+/// Agents open the store with their own credentials: this machine needs none. With --mixed, loads run concurrently, on
+/// every agent or on separate agents.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench cluster s3://bucket --agents 10.0.0.7:9190,10.0.0.8:9190 --key-file key\n  \
     tradewind bench cluster s3://bucket --agents one:9190,two:9190 --key-file key --mix get --rate 2000 -o both.jsonl\n  \
     tradewind bench cluster s3://bucket --agents one:9190,two:9190 --key-file key --workload hou --scale 0.01\n  \
     tradewind bench cluster s3://bucket --agents one:9190,two:9190 --key-file key --mixed --apart --size 4KiB --parallel 8\n\n\
-    Exit status: 0 measured, 1 a request failed, was answered wrongly, or an agent was lost, 2 usage.")]
+    Exit status: 0 measured, 1 a request failed, data was wrong, or an agent was lost, 2 usage.")]
 pub(in crate::commands) struct Arguments {
-    /// Where agents wait, separated by commas
+    /// Addresses of agents, separated by commas
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', required = true)]
     agents: Vec<String>,
     #[command(flatten)]
     key: KeyFlags,
-    /// Measure each load alone, and then beside each other, itself among them, as `tradewind bench mix` does
+    /// Measure each load alone, and then concurrently with each load including itself, like `tradewind bench mix`
     #[arg(long, conflicts_with = "workload")]
     mixed: bool,
-    /// What runs beside each load in place of each other, as \"put 4MiB x 8\"; several at once as \"put 4MiB x 8 and get 4KiB x 2\"
+    /// Loads to run concurrently with each load, instead of all pairs: \"put 4MiB x 8\", or several: \"put 4MiB x 8 and
+    /// get 4KiB x 2\"
     #[arg(long, value_name = "LOAD", requires = "mixed")]
     beside: Vec<Others>,
-    /// Loads beside each other run on different agents: the first on the first of them, and so on, and again from the beginning
+    /// Run concurrent loads on different agents, assigned round-robin
     #[arg(long, requires = "mixed")]
     apart: bool,
     #[command(flatten)]
@@ -62,7 +63,7 @@ impl Arguments {
         u32::try_from(self.agents.len()).unwrap_or(u32::MAX)
     }
 
-    /// What is asked, and who does what of it.
+    /// The plans, and the assignments of loads to agents.
     fn acts(&self) -> anyhow::Result<(Vec<Survey>, Vec<Act>)> {
         let (often, agents) = ((self.run.seed, self.run.repeat), self.count());
         if self.mixed {
@@ -72,7 +73,7 @@ impl Arguments {
         }
         let loads = self.asked.loads()?;
         if loads.iter().any(LoadFlags::ends_when_known) {
-            let why = "each agent would end when its own throughput is known: there is no --stable from several machines";
+            let why = "--until-ci is not supported with several machines: each agent would end by its own throughput";
             return Err(Misused(why.to_owned()).into());
         }
         let (surveys, stages) = asked::stages(&loads, &USUAL, often)?;
@@ -83,10 +84,10 @@ impl Arguments {
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
     let agents = &arguments.agents;
     if let Some(twice) = agents.iter().enumerate().find(|(n, agent)| agents[..*n].contains(agent)) {
-        return Err(Misused(format!("the agent {} is named twice", twice.1)).into());
+        return Err(Misused(format!("the agent {} is given twice", twice.1)).into());
     }
     if arguments.count() > MOST_AGENTS {
-        return Err(Misused(format!("{} agents are more than {MOST_AGENTS}", agents.len())).into());
+        return Err(Misused(format!("{} agents given; the limit is {MOST_AGENTS}", agents.len())).into());
     }
     let what = arguments.acts()?;
     check(&what.1, arguments.count()).map_err(Misused)?;
@@ -107,11 +108,11 @@ async fn measure(
     let (fresh, keeps) = (run.fresh, run.keep);
     let wanted = Wanted { place: run.place(), run: number, together, connections, fresh, keeps };
     let mut cluster = Cluster::open(agents, &key, &wanted, clock.clone(), &stop).await?;
-    // Those that hear no more wait for the next.
-    let most = cluster.most_object_bytes();
-    surveys.iter().try_for_each(|survey| survey.check(most)).map_err(Misused)?;
+    // After an error here, the agents wait for the next coordinator.
+    let limit = cluster.most_object_bytes();
+    surveys.iter().try_for_each(|survey| survey.check(limit)).map_err(Misused)?;
     let prefix = format!("{}{}", below(&run.place.key), prefix(number));
-    let told = Told {
+    let description = Told {
         place: run.place(),
         kind: cluster.store().to_owned(),
         prefix: prefix.clone(),
@@ -123,7 +124,7 @@ async fn measure(
         head: HEAD,
         agents: cluster.agents(),
     };
-    let mut output = Output::begin(&run.output, &told, clock.wall(), stop.clone())?;
+    let mut output = Output::begin(&run.output, &description, clock.wall(), stop.clone())?;
     let measured = cluster.run(acts, &stop, |event| output.tell(event)).await;
     let cleaned = cluster.clean().await;
     let ended = run.conclude(output, (matches!(measured, Ok(true)), cluster.servers()), &prefix, cleaned);

@@ -1,5 +1,5 @@
-//! What every measurement of a store has in common: the store is opened, stages are gone through and told of, and what was
-//! made is removed, also where a signal ended it earlier.
+//! Common parts of all benchmarks of a store: open the store, run the stages with progress output, and remove the
+//! objects, also after a signal.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -33,59 +33,59 @@ use crate::places::ObjectsPlace;
 use crate::profiles::here::cores;
 use crate::stores::{Absent, Lines, Measuring};
 
-/// What requests may hold in memory.
-const MEMORY: usize = 1 << 30;
-/// What is read at once, in bytes.
+/// The memory budget of requests.
+const MEMORY_BYTES: usize = 1 << 30;
+/// The size of one read of a connection.
 const READ_BYTES: usize = 256 << 10;
-/// After a signal, objects or files are removed for so long at the most.
-const TIME_TO_CLEAN: Duration = Duration::from_secs(600);
-/// Requests at a time that make objects and remove them.
-const HANDS: usize = 32;
-/// What stands between the prefix of a run and the keys of a trace, at the longest.
-const ROUND: &str = "1000/";
+/// The limit of the time to remove objects and files after a signal.
+const MAX_CLEANUP_TIME: Duration = Duration::from_secs(600);
+/// The concurrency of creating and removing objects.
+const WORKERS: usize = 32;
+/// The longest component between the prefix of a run and the keys of a trace.
+const MAX_ROUND_PREFIX: &str = "1000/";
 
-/// Flags about where it is measured, how often, and what is left.
+/// Flags for the place, the number of rounds, and the cleanup.
 #[derive(Debug, Args)]
 pub(super) struct RunFlags {
     /// s3://BUCKET or s3://BUCKET/PREFIX
     pub place: ObjectsPlace,
-    /// How often all of it is done, one round behind the other
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
-    /// Where chance begins
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// A connection of its own for each request
+    /// Use a new connection for each request
     #[arg(long)]
     pub fresh: bool,
-    /// Leave the objects there
+    /// Do not remove the objects at the end
     #[arg(long)]
     pub keep: bool,
     #[command(flatten)]
     pub output: OutputFlags,
 }
 
-/// The same, and who asks.
+/// Flags of a benchmark that runs on this machine.
 #[derive(Debug, Args)]
 pub(super) struct GroundFlags {
     #[command(flatten)]
     pub run: RunFlags,
     #[command(flatten)]
     pub asking: AskingFlags,
-    /// Drop the caches of this whole machine when objects are made and before each measurement; it takes root
+    /// Drop all caches of this machine after objects are created and before each measurement (needs root)
     #[arg(long)]
     drop_caches: bool,
     #[command(flatten)]
     samples: SampleFlags,
 }
 
-/// Flags about who asks, on the machine that does.
+/// Flags of the machine that generates load.
 #[derive(Debug, Args)]
 pub(in crate::commands) struct AskingFlags {
-    /// Upload from files in this directory and download to files there, in place of memory
+    /// Upload from and download to files in this directory instead of memory
     #[arg(long, value_name = "DIR")]
     pub files: Option<PathBuf>,
-    /// Have requests take turns in lanes: large ones hold back so that small ones are as fast as alone
+    /// Schedule requests in lanes: large ones are throttled to keep small ones fast
     #[arg(long)]
     pub lanes: bool,
     #[command(flatten)]
@@ -93,30 +93,30 @@ pub(in crate::commands) struct AskingFlags {
 }
 
 impl GroundFlags {
-    /// How many bytes the keys of a trace may have.
+    /// The limit of the length of keys in a trace, in bytes.
     pub fn room_for_keys(&self) -> usize {
-        let taken = below(&self.run.place.key).len() + prefix(0).len() + ROUND.len();
+        let taken = below(&self.run.place.key).len() + prefix(0).len() + MAX_ROUND_PREFIX.len();
         MAX_KEY_BYTES.saturating_sub(taken)
     }
 
-    /// Whoever drops caches, if anybody is to. Refused where that may not be.
+    /// The cache dropper, if requested. Fails if it is not permitted.
     fn kernel(&self) -> anyhow::Result<Option<Kernel>> {
         let Some(kernel) = self.drop_caches.then(Kernel::default) else { return Ok(None) };
-        kernel.may_be_asked().map_err(|why| anyhow::anyhow!("--drop-caches cannot be done: {why}"))?;
+        kernel.may_be_asked().map_err(|why| anyhow::anyhow!("--drop-caches is not possible: {why}"))?;
         Ok(Some(kernel))
     }
 }
 
-/// What is measured.
+/// The measurements to run.
 pub(super) enum Work {
     Stages(Vec<Stage>),
-    /// A trace, so often.
+    /// A trace and its number of rounds.
     Replay(Box<Replay>, u32),
 }
 
 impl Work {
-    /// Requests at a time, at the most.
-    fn at_once(&self) -> usize {
+    /// The highest concurrency of all stages.
+    fn max_concurrency(&self) -> usize {
         let of_stage = |stage: &Stage| stage.iter().map(|step| step.load.parallel).sum();
         match self {
             Self::Stages(stages) => stages.iter().map(of_stage).max().unwrap_or(1),
@@ -124,16 +124,16 @@ impl Work {
         }
     }
 
-    /// Measurements that run at the same time, at the most.
-    fn together(&self) -> usize {
+    /// The highest number of concurrent measurements.
+    fn max_concurrent_steps(&self) -> usize {
         match self {
             Self::Stages(stages) => stages.iter().map(Vec::len).max().unwrap_or(1),
             Self::Replay(..) => 1,
         }
     }
 
-    /// How many measurements there are.
-    fn cells(&self) -> usize {
+    /// The number of measurements.
+    fn measurement_count(&self) -> usize {
         match self {
             Self::Stages(stages) => stages.iter().map(Vec::len).sum(),
             Self::Replay(_, rounds) => *rounds as usize,
@@ -141,33 +141,32 @@ impl Work {
     }
 }
 
-/// What is measured, and where it cannot be.
+/// The measurements, with a check against the limits of the store.
 pub(super) struct Wanted {
     pub work: Work,
-    /// Why it cannot be measured on a store that takes objects of so many bytes at the most.
+    /// Fails with the reason if a store with this limit of object bytes is not suitable.
     pub check: Box<dyn Fn(u64) -> Result<(), String>>,
 }
 
-/// Measures it.
+/// Runs the measurements.
 pub(super) fn run(flags: &GroundFlags, wanted: Wanted) -> anyhow::Result<Ended> {
     until_stopped(async |stop| measure(flags, wanted, stop).await)
 }
 
-/// Measures until it is done, or until a signal asks it to end: what was measured by then is kept, and for a while it may
-/// clean up.
+/// Runs `measure` to its end, or until a signal: it then keeps the results so far and has limited time to clean up.
 pub(in crate::commands) fn until_stopped(
     measure: impl AsyncFnOnce(Stop) -> anyhow::Result<Ended>,
 ) -> anyhow::Result<Ended> {
     let stop = Stop::default();
     let stopping = stop.clone();
-    block_until_signal(TIME_TO_CLEAN, |stopped| async move {
+    block_until_signal(MAX_CLEANUP_TIME, |stopped| async move {
         let caught = tokio::spawn(async move {
             let caught = stopped.await.ok();
             stopping.ask();
             caught
         });
         let ended = measure(stop).await;
-        // It would wait for a signal that nobody needs any more; where one was caught it has ended.
+        // Stops waiting for a signal. If one was caught, the task has already ended.
         caught.abort();
         match caught.await {
             Ok(Some(caught)) => {
@@ -180,8 +179,8 @@ pub(in crate::commands) fn until_stopped(
 }
 
 impl AskingFlags {
-    /// Opens the store of a place, for so many requests at a time, each with a connection of its own or not. It may replay a
-    /// log. Files lie in a directory of a name that nobody else has.
+    /// Opens the store of a place for this concurrency, with or without a new connection per request. A local store may
+    /// replay its log. Files are in a subdirectory with the unique name `own`.
     pub fn open(
         &self,
         place: &ObjectsPlace,
@@ -191,7 +190,7 @@ impl AskingFlags {
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let traffic = Arc::new(Traffic::default());
         let measuring = Some(Measuring { is_fresh, traffic: traffic.clone() });
-        let lines = Lines { connections: connections.max(HANDS), most_read_bytes: READ_BYTES, measuring };
+        let lines = Lines { connections: connections.max(WORKERS), most_read_bytes: READ_BYTES, measuring };
         let known = self.access.stores(clock.clone(), lines)?;
         known.check(&[&*place.scheme])?;
         let store = known.open(&place.scheme, Absent::Refuse)?.store;
@@ -205,14 +204,14 @@ impl AskingFlags {
             Some(directory) => Some(Arc::new(Files::new(directory.join(own))?)),
             None => None,
         };
-        let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY));
-        let crew = Crew::hire(cores()).context("cannot start the threads that ask")?;
+        let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY_BYTES));
+        let crew = Crew::hire(cores()).context("cannot start the threads that send requests")?;
         Ok(Bed { store, bucket: place.bucket.clone(), content, clock, budget, traffic, files, crew })
     }
 }
 
 impl AskingFlags {
-    /// Opens the store of a place again and again, each time with connections of its own. One that has none, and that may be
+    /// Returns a function that opens the store of a place, each time with new connections. A local store, which can be
     /// open only once, is the same each time.
     pub fn opener(&self, place: &ObjectsPlace, connections: usize, bed: &Bed) -> anyhow::Result<Open> {
         if bed.store.capabilities().kind == "local" {
@@ -230,22 +229,22 @@ impl AskingFlags {
     }
 }
 
-/// A number that no other run has.
+/// A random number that identifies a run.
 pub(in crate::commands) fn number() -> anyhow::Result<u32> {
-    getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))
+    getrandom::u32().map_err(|e| anyhow::anyhow!("cannot get random bytes from the system: {e}"))
 }
 
 async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Result<Ended> {
     let run = &flags.run;
     let kernel = flags.kernel()?;
     let own = prefix(number()?);
-    let lines = (wanted.work.at_once(), run.fresh);
+    let lines = (wanted.work.max_concurrency(), run.fresh);
     let bed =
         tokio::task::block_in_place(|| flags.asking.open(&run.place, lines, own.trim_end_matches('/')))?;
     let capabilities = bed.store.capabilities();
     (wanted.check)(capabilities.max_object_bytes).map_err(Misused)?;
     let prefix = format!("{}{own}", below(&run.place.key));
-    let told = Told {
+    let description = Told {
         place: run.place(),
         kind: capabilities.kind.to_owned(),
         prefix: prefix.clone(),
@@ -253,14 +252,15 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Res
         fresh: run.fresh,
         files: flags.asking.files.as_ref().map(|files| files.display().to_string()),
         cores: cores(),
-        cells: wanted.work.cells(),
+        cells: wanted.work.measurement_count(),
         head: HEAD,
         agents: Vec::new(),
     };
-    let samples = flags.samples.begin(wanted.work.at_once())?;
-    let output = Output::begin(&run.output, &told, bed.clock.wall(), stop.clone());
+    let samples = flags.samples.begin(wanted.work.max_concurrency())?;
+    let output = Output::begin(&run.output, &description, bed.clock.wall(), stop.clone());
     let mut output = output.inspect_err(|_| flags.samples.discard())?;
-    let course = Course::new(&bed, &prefix, wanted.work.together(), (told.cores, run.keep));
+    let course =
+        Course::new(&bed, &prefix, wanted.work.max_concurrent_steps(), (description.cores, run.keep));
     let mut course = course.dropping_caches(kernel).sampled(samples);
     let measured = match wanted.work {
         Work::Stages(stages) => course.run(stages, &stop, |event| output.tell(event)).await,
@@ -270,7 +270,7 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Res
     };
     let sampled = tokio::task::block_in_place(|| course.end_samples());
     if let Some(files) = &bed.files {
-        // Before the objects, which may take longer than a signal leaves time for.
+        // Before the objects, whose removal may take longer than the time after a signal.
         files.remove();
     }
     if stop.is_asked() && !run.keep {
@@ -285,24 +285,24 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Res
     Ok(ended)
 }
 
-/// Says what is done before it ends, to whoever has stopped it.
+/// Tells the user, after a signal, that objects are being removed.
 pub(in crate::commands) fn tell_removing(place: &ObjectsPlace, prefix: &str) {
     let (scheme, bucket) = (&place.scheme, &place.bucket);
-    // They are removed also where the terminal that it would be read on has gone away.
+    // The objects are removed even if stderr is closed.
     let _ = writeln!(
         io::stderr(),
-        "removing objects below {scheme}://{bucket}/{prefix}; a second signal leaves them there"
+        "removing objects below {scheme}://{bucket}/{prefix}; a second signal stops the removal"
     );
 }
 
 impl RunFlags {
-    /// The place as it was given.
+    /// The place as given.
     pub fn place(&self) -> String {
         let ObjectsPlace { scheme, bucket, key } = &self.place;
         format!("{scheme}://{bucket}/{key}")
     }
 
-    /// Says how it ended, and what is left below a prefix.
+    /// Finishes the output, and prints what remains below the prefix.
     pub fn conclude(
         &self,
         output: Output,
@@ -316,15 +316,15 @@ impl RunFlags {
             writeln!(io::stderr(), "objects are kept below {place}")?;
         }
         if let Err(e) = &cleaned {
-            // Whatever else went wrong is told too.
-            say_line(format_args!("tradewind: objects are left below {place} and cannot be removed: {e}"))?;
+            // Reported in addition to any other error.
+            say_line(format_args!("tradewind: objects remain below {place} and cannot be removed: {e}"))?;
         }
         let ended = ended?;
         Ok(if cleaned.is_err() { Ended::FoundFaults } else { ended })
     }
 }
 
-/// A prefix that ends where a directory would.
+/// The key as a prefix that ends with a slash, unless empty.
 pub(in crate::commands) fn below(key: &str) -> String {
     if key.is_empty() || key.ends_with('/') { key.to_owned() } else { format!("{key}/") }
 }

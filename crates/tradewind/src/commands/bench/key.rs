@@ -1,4 +1,4 @@
-//! The key that agents and their coordinator share: a file, or a variable. It is never printed.
+//! The key that agents and the coordinator share, from a file or an environment variable. It is never printed.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,14 +10,14 @@ use tradewind_bench::cluster::Key;
 
 use crate::commands::Misused;
 
-const VARIABLE: &str = "TRADEWIND_BENCH_KEY";
-/// A longer file is none of a key.
-const MOST_BYTES: u64 = 4096;
+const KEY_VARIABLE: &str = "TRADEWIND_BENCH_KEY";
+/// The limit of the size of a key file.
+const MAX_KEY_FILE_BYTES: u64 = 4096;
 
-/// Flags about the key.
+/// Flags for the key.
 #[derive(Debug, Args)]
 pub(super) struct KeyFlags {
-    /// File with the key that agents and the coordinator share, 16 bytes at the least [default: TRADEWIND_BENCH_KEY]
+    /// File with the key shared by agents and coordinator, at least 16 bytes [default: TRADEWIND_BENCH_KEY]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
@@ -27,14 +27,14 @@ impl KeyFlags {
         let (from, secret) = match &self.key_file {
             Some(path) => (path.display().to_string(), read(path)?),
             None => {
-                let set = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).ok_or_else(|| {
+                let set = std::env::var_os(KEY_VARIABLE).filter(|value| !value.is_empty()).ok_or_else(|| {
                     let how = "openssl rand -hex 32 > key";
                     Misused(format!(
-                        "agents and the coordinator share a key: make one with `{how}`, and name it with --key-file, or \
-                         set {VARIABLE}"
+                        "agents and the coordinator need a shared key: create one with `{how}`, and pass it with \
+                         --key-file or in {KEY_VARIABLE}"
                     ))
                 })?;
-                (VARIABLE.to_owned(), set.into_encoded_bytes())
+                (KEY_VARIABLE.to_owned(), set.into_encoded_bytes())
             }
         };
         Key::new(secret.trim_ascii()).map_err(|why| Misused(format!("{from}: {why}")).into())
@@ -45,11 +45,13 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let shown = path.display();
     let mut secret = Vec::new();
     let file = File::open(path).with_context(|| format!("cannot read the key {shown}"))?;
-    file.take(MOST_BYTES + 1)
+    file.take(MAX_KEY_FILE_BYTES + 1)
         .read_to_end(&mut secret)
         .with_context(|| format!("cannot read the key {shown}"))?;
-    if secret.len() as u64 > MOST_BYTES {
-        return Err(Misused(format!("{shown} has more than {MOST_BYTES} bytes: it is no key")).into());
+    if secret.len() as u64 > MAX_KEY_FILE_BYTES {
+        return Err(
+            Misused(format!("{shown} has more than {MAX_KEY_FILE_BYTES} bytes: it is not a key")).into()
+        );
     }
     Ok(secret)
 }

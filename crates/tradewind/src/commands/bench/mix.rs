@@ -1,4 +1,4 @@
-//! `tradewind bench mix`: what loads lose by each other (Hou 2017, section 4.4).
+//! `tradewind bench mix`: interference between concurrent loads (Hou 2017, section 4.4).
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use super::ground::{self, GroundFlags, Wanted, Work};
 use super::loads::{LoadFlags, Usual};
 use crate::commands::{Ended, Misused};
 
-const USUAL: Usual = Usual {
+const DEFAULTS: Usual = Usual {
     sizes: &["4KiB", "4MiB"],
     parallel: &[1, 16],
     time: Duration::from_secs(1),
     warm_up: Duration::from_millis(300),
 };
 
-/// Measure what loads lose by each other
+/// Measure interference between workloads
 ///
-/// Each load is measured alone, and then beside each other, itself among them: uploads beside downloads, small objects beside
-/// large ones, few requests at a time beside many. `tradewind report` makes a matrix of it: what is left of bandwidth, and how
-/// many times as long requests take. With --beside, only these others run beside them.
+/// Each load is measured alone, and then concurrently with each load including itself: uploads with downloads, small
+/// objects with large ones, low with high concurrency. `tradewind report` renders a matrix of the remaining bandwidth
+/// and of the factor by which latency grows. With --beside, only the given loads run concurrently.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench mix s3://bucket\n  \
@@ -31,18 +31,18 @@ const USUAL: Usual = Usual {
     tradewind bench mix s3://bucket --size 64KiB --samples requests.csv\n  \
     tradewind bench mix s3://bucket --mix put --size 4MiB --parallel 1,4,8 --beside \"put 4KiB x 8\"\n  \
     tradewind bench mix s3://bucket --mix get --size 64KiB --rate 200 --beside \"put 4MiB x 4 and get 4KiB x 16\"\n\n\
-    Exit status: 0 measured, 1 a request failed or was answered wrongly, 2 usage.")]
+    Exit status: 0 measured, 1 a request failed or data was wrong, 2 usage.")]
 pub(in crate::commands) struct Arguments {
     #[command(flatten)]
     load: LoadFlags,
-    /// What runs beside each load, as \"put 4MiB x 8\"; several at once as \"put 4MiB x 8 and get 4KiB x 2\"
+    /// Loads to run concurrently with each load: \"put 4MiB x 8\", or several: \"put 4MiB x 8 and get 4KiB x 2\"
     #[arg(long, value_name = "LOAD")]
     beside: Vec<Others>,
     #[command(flatten)]
     ground: GroundFlags,
 }
 
-/// Loads that run at the same time.
+/// Loads that run concurrently.
 #[derive(Debug, Clone)]
 pub(super) struct Others(Vec<Asked>);
 
@@ -57,28 +57,28 @@ impl FromStr for Others {
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     let Arguments { load, beside, ground } = arguments;
     let (survey, stages) = stages(&load, &beside, (ground.run.seed, ground.run.repeat))?;
-    let check = move |most| survey.check(most);
+    let check = move |limit| survey.check(limit);
     ground::run(&ground, Wanted { work: Work::Stages(stages), check: Box::new(check) })
 }
 
-/// Each load alone, and then what runs at the same time, all of it so often; and everything that is asked.
+/// The stages of all rounds: each load alone, then the concurrent ones; and the plan with all loads.
 pub(super) fn stages(
     load: &LoadFlags,
     beside: &[Others],
     (seed, repeat): (u64, u32),
 ) -> Result<(Survey, Vec<Stage>), Misused> {
     if !load.ends_with_time() {
-        let why =
-            "loads that run beside each other end together, with --time: there is no --count and no --stable";
+        let why = "concurrent loads end together, by --time: --count and --until-ci are not supported";
         return Err(Misused(why.to_owned()));
     }
-    let mut survey = load.survey(&USUAL, seed)?;
+    let mut survey = load.survey(&DEFAULTS, seed)?;
     let pairs = pairs(&survey.asked, beside);
     let only_removes =
         |asked: &&Asked| asked.mix.operations().all(|operation| operation == Operation::Delete);
     if let Some(asked) = pairs.iter().flatten().find(only_removes) {
-        let why =
-            format!("{asked} would run out of objects while those beside it go on: mix it with as many puts");
+        let why = format!(
+            "{asked} would run out of objects while the concurrent loads continue: mix it with as many puts"
+        );
         return Err(Misused(why));
     }
     for others in &pairs {
@@ -92,7 +92,7 @@ pub(super) fn stages(
     Ok((survey, stages))
 }
 
-/// What runs at the same time: each beside each, or each beside these.
+/// The groups of concurrent loads: all pairs, or each load with the given ones.
 fn pairs(asked: &[Asked], beside: &[Others]) -> Vec<Vec<Asked>> {
     let each = |(n, first): (usize, &Asked)| -> Vec<Vec<Asked>> {
         if beside.is_empty() {
@@ -103,7 +103,7 @@ fn pairs(asked: &[Asked], beside: &[Others]) -> Vec<Vec<Asked>> {
     asked.iter().enumerate().flat_map(each).collect()
 }
 
-/// Each alone, then all that run together.
+/// One round: each load alone, then each group.
 fn round(survey: &Survey, pairs: &[Vec<Asked>], repeat: u32) -> Vec<Stage> {
     let alone = survey.steps(repeat).into_iter().map(|step| vec![step]);
     let together = pairs.iter().map(|asked| asked.iter().map(|asked| survey.step(asked, repeat)).collect());
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_runs_beside_each_once_or_beside_what_was_named() {
+    fn groups_are_all_pairs_or_the_given_loads() {
         let three = asked(&["put 4KiB x 1", "get 4KiB x 1", "get 4MiB x 8"]);
         assert_eq!(pairs(&three, &[]).len(), 6);
         let others: Others = "put 4MiB x 8 and get=1,list=1 4KiB x 2 at 5/s".parse().unwrap();

@@ -1,4 +1,4 @@
-//! `tradewind bench object`: requests of chosen kinds, sizes and parallelisms to a store.
+//! `tradewind bench object`: measures a store with requests of given operations, sizes and concurrencies.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ pub(super) const USUAL: Usual = Usual {
     warm_up: Duration::from_millis(500),
 };
 
-/// Measure a store with requests for objects
+/// Measure the throughput and latency of an object store
 ///
-/// Objects are written below a prefix of its own and removed at the end; whatever is read is compared, byte for byte, with
-/// what was written. By default objects of 4 KiB, 64 KiB, 1 MiB and 8 MiB are written and read with 1, 4, 16 and 64 requests
-/// at a time, 3 seconds each behind a warm-up of half a second, which takes some two minutes. Each worker asks again as soon
-/// as it has been answered; with --rate requests start at moments of their own, whether or not earlier ones have been
-/// answered, and latencies count from there.
+/// Objects are written below a temporary prefix and removed at the end; all data read is compared with the data
+/// written. By default, objects of 4 KiB, 64 KiB, 1 MiB and 8 MiB are written and read with 1, 4, 16 and 64 concurrent
+/// requests, 3 seconds each after a warm-up of 0.5 seconds, which takes about two minutes. The load is a closed loop:
+/// each worker sends its next request after a response. With --rate it is an open loop: requests start on a schedule,
+/// independent of earlier responses, and latencies count from the scheduled start.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench object s3://bucket\n  \
@@ -33,7 +33,7 @@ pub(super) const USUAL: Usual = Usual {
     tradewind bench object s3://bucket --mix get --size 8MiB --drop-caches --warm-up 0s --repeat 3\n  \
     tradewind bench object s3://bucket --workload hou --scale 0.01\n\n\
     Sizes: 4KiB, a range 4KiB-1MiB, lognormal:60KiB:1.5 (median and sigma), shares 60%4KiB+40%1MiB.\n\
-    Exit status: 0 measured, 1 a request failed or was answered wrongly, 2 usage.")]
+    Exit status: 0 measured, 1 a request failed or data was wrong, 2 usage.")]
 pub(in crate::commands) struct Arguments {
     #[command(flatten)]
     asked: AskedFlags,
@@ -44,6 +44,6 @@ pub(in crate::commands) struct Arguments {
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     let Arguments { asked, ground } = arguments;
     let (surveys, stages) = stages(&asked.loads()?, &USUAL, (ground.run.seed, ground.run.repeat))?;
-    let check = move |most| surveys.iter().try_for_each(|survey| survey.check(most));
+    let check = move |limit| surveys.iter().try_for_each(|survey| survey.check(limit));
     ground::run(&ground, Wanted { work: Work::Stages(stages), check: Box::new(check) })
 }

@@ -1,4 +1,4 @@
-//! What a measurement says: a table as it goes on, with a line of what is under way on a terminal, and a file of results.
+//! Output of a measurement: a table, a progress line on a terminal, and a result file.
 
 pub(super) mod files;
 
@@ -22,66 +22,66 @@ use tradewind_core::Timestamp;
 use crate::commands::Ended;
 use crate::commands::report::rfc3339;
 
-/// How often the line is drawn.
-const FRAME: Duration = Duration::from_millis(200);
+/// The interval at which the progress line is drawn.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Flags about what a measurement says.
+/// Flags for the output of a measurement.
 #[derive(Debug, Args)]
 pub(super) struct OutputFlags {
-    /// Keep the results here, for `tradewind report` [default: bench-TIME.jsonl]
+    /// Result file, for `tradewind report` [default: bench-TIME.jsonl]
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     out: Option<PathBuf>,
-    /// Keep no results
+    /// Write no result file
     #[arg(long, conflicts_with = "out", help_heading = "Output")]
     no_out: bool,
-    /// The results as JSON lines on standard output, in place of the table
+    /// Print the results as JSON lines on standard output instead of the table
     #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
-/// What is measured where.
+/// The description of a run.
 pub(super) struct Told {
     pub place: String,
     pub kind: String,
-    /// What the names of all objects begin with.
+    /// The prefix of all objects.
     pub prefix: String,
     pub seed: u64,
-    /// Connections are for one request each.
+    /// Each request uses a new connection.
     pub fresh: bool,
-    /// Where files are that are uploaded and downloaded to.
+    /// The directory of uploaded and downloaded files, if any.
     pub files: Option<String>,
     pub cores: usize,
     pub cells: usize,
-    /// What stands above the table.
+    /// The header of the table.
     pub head: &'static str,
-    /// Who asks, where it is not this machine.
+    /// The agents, if this machine does not generate the load.
     pub agents: Vec<Agent>,
 }
 
-/// See the module. Dropping it takes the line away.
+/// The output of a measurement. Dropping it removes the progress line.
 pub(super) struct Output {
     is_json: bool,
     file: Option<(File, PathBuf)>,
-    /// Nobody said where the results go.
-    is_usual: bool,
-    shown: Option<Shown>,
+    /// The result file has the default name.
+    is_default_path: bool,
+    shown: Option<ProgressLine>,
     cells: usize,
     done: usize,
     failed: u64,
-    /// Measurements in which nothing succeeded, or that are void.
+    /// The number of measurements that are void or without any success.
     empty: u32,
-    /// The first that could not be said.
-    lost: Option<io::Error>,
-    /// Asked where nobody reads any more.
+    /// The first error of writing output.
+    error: Option<io::Error>,
+    /// Triggered if stdout is a closed pipe.
     stop: Stop,
 }
 
-struct Shown {
+struct ProgressLine {
     bar: ProgressBar,
     drawn: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Shown {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.drawn.abort();
         self.bar.finish_and_clear();
@@ -89,12 +89,17 @@ impl Drop for Shown {
 }
 
 impl Output {
-    pub fn begin(flags: &OutputFlags, told: &Told, now: Timestamp, stop: Stop) -> anyhow::Result<Self> {
-        let path = flags.out.clone().or_else(|| (!flags.no_out).then(|| usual_path(now)));
+    pub fn begin(
+        flags: &OutputFlags,
+        description: &Told,
+        now: Timestamp,
+        stop: Stop,
+    ) -> anyhow::Result<Self> {
+        let path = flags.out.clone().or_else(|| (!flags.no_out).then(|| default_path(now)));
         let file = match path {
             Some(path) => {
                 let file = File::create_new(&path);
-                let file = file.with_context(|| format!("cannot make {}", path.display()))?;
+                let file = file.with_context(|| format!("cannot create {}", path.display()))?;
                 Some((file, path))
             }
             None => None,
@@ -102,50 +107,50 @@ impl Output {
         let mut output = Self {
             is_json: flags.json,
             file,
-            is_usual: flags.out.is_none(),
+            is_default_path: flags.out.is_none(),
             shown: None,
-            cells: told.cells,
+            cells: description.cells,
             done: 0,
             failed: 0,
             empty: 0,
-            lost: None,
+            error: None,
             stop,
         };
         let run = Run {
             schema: SCHEMA.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: now.millis(),
-            client: client(told.cores),
-            agents: told.agents.clone(),
-            place: told.place.clone(),
-            store: told.kind.clone(),
-            prefix: told.prefix.clone(),
-            seed: told.seed,
-            fresh: told.fresh,
-            files: told.files.clone(),
+            client: client(description.cores),
+            agents: description.agents.clone(),
+            place: description.place.clone(),
+            store: description.kind.clone(),
+            prefix: description.prefix.clone(),
+            seed: description.seed,
+            fresh: description.fresh,
+            files: description.files.clone(),
         };
-        output.keep(&Line::Run(Box::new(run)));
+        output.write_line(&Line::Run(Box::new(run)));
         if !flags.json {
-            let from = match told.agents.len() {
-                0 => client(told.cores).name,
+            let from = match description.agents.len() {
+                0 => client(description.cores).name,
                 agents => format!("{agents} agents"),
             };
-            output.print(&format!("{} from {from}", told.place));
-            output.print(told.head);
+            output.print(&format!("{} from {from}", description.place));
+            output.print(description.head);
         }
         Ok(output)
     }
 
-    /// Says what is going on.
+    /// Handles an event of a benchmark of a store.
     pub fn tell(&mut self, event: Event<'_>) {
         match event {
-            Event::Begins { what, time, gauges } => self.begins(&what, time, gauges),
+            Event::Begins { what, time, gauges } => self.show_progress(&what, time, gauges),
             Event::Measured(cell) => {
                 self.shown = None;
                 self.done += 1;
                 self.failed += cell.failed();
                 self.empty += u32::from(cell.is_void() || (cell.has_nothing() && !cell.is_partial()));
-                self.keep(&Line::Cell(Box::new(cell.clone())));
+                self.write_line(&Line::Cell(Box::new(cell.clone())));
                 if !self.is_json {
                     rows(cell).iter().for_each(|row| self.print(row));
                 }
@@ -153,16 +158,16 @@ impl Output {
         }
     }
 
-    /// Says what is going on with a mounted file system.
+    /// Handles an event of a benchmark of a file system.
     pub fn tell_posix(&mut self, event: posix::Event<'_>) {
         match event {
-            posix::Event::Begins { what, gauge } => self.begins(&what, None, vec![gauge]),
+            posix::Event::Begins { what, gauge } => self.show_progress(&what, None, vec![gauge]),
             posix::Event::Measured(measured) => {
                 self.shown = None;
                 self.done += usize::from(matches!(measured, Measured::Access(_) | Measured::Postmark(_)));
                 self.failed += measured.failed();
                 self.empty += u32::from(measured.has_nothing());
-                self.keep(&Line::Posix(Box::new(measured.clone())));
+                self.write_line(&Line::Posix(Box::new(measured.clone())));
                 if !self.is_json {
                     files::rows(measured).iter().for_each(|row| self.print(row));
                 }
@@ -170,73 +175,70 @@ impl Output {
         }
     }
 
-    fn begins(&mut self, what: &str, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) {
+    fn show_progress(&mut self, what: &str, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) {
         self.shown = None;
         if io::stderr().is_terminal() {
             self.shown = Some(show(format!("{}/{} {what}", self.done, self.cells), time, gauges));
         }
     }
 
-    /// Says how it ended.
+    /// Finishes the output.
     pub fn end(mut self, is_whole: bool, servers: Vec<String>) -> anyhow::Result<Ended> {
         self.shown = None;
-        self.keep(&Line::End { partial: !is_whole, servers });
-        if let Some((_, path)) = self.file.take().filter(|_| self.is_usual) {
+        self.write_line(&Line::End { partial: !is_whole, servers });
+        if let Some((_, path)) = self.file.take().filter(|_| self.is_default_path) {
             writeln!(io::stderr(), "the results are in {}", path.display())?;
         }
-        if let Some(lost) = self.lost {
-            return Err(lost).context("results are missing");
+        if let Some(error) = self.error {
+            return Err(error).context("results are missing");
         }
-        // Where all that was asked for was left out, nothing was found out either.
+        // If everything was skipped, there is no result.
         let is_nothing = is_whole && self.done == 0;
         Ok(if self.failed > 0 || self.empty > 0 || is_nothing { Ended::FoundFaults } else { Ended::Done })
     }
 
-    /// Keeps a line, in one piece: whoever ends the process finds whole lines. A file that cannot be written is told of at
-    /// once and left alone, and standard output gets the line nevertheless.
-    fn keep(&mut self, line: &Line) {
+    /// Writes a line to the result file, in one write so that a killed process leaves whole lines. A write error is
+    /// reported at once and ends writing to the file; standard output still gets the line.
+    fn write_line(&mut self, line: &Line) {
         let text = match serde_json::to_string(line) {
             Ok(text) => text + "\n",
-            Err(e) => return self.lose(Err(e.into())),
+            Err(e) => return self.record_error(Err(e.into())),
         };
         if let Some((file, path)) = &mut self.file
             && let Err(e) = file.write_all(text.as_bytes())
         {
-            let _ = writeln!(
-                io::stderr(),
-                "tradewind: {} cannot be written: {e}; it is not whole",
-                path.display()
-            );
+            let _ =
+                writeln!(io::stderr(), "tradewind: cannot write {}: {e}; it is incomplete", path.display());
             self.file = None;
-            self.lose(Err(e));
+            self.record_error(Err(e));
         }
         if self.is_json {
             let printed = io::stdout().write_all(text.as_bytes());
-            self.lose(printed);
+            self.record_error(printed);
         }
     }
 
     fn print(&mut self, row: &str) {
         let printed = writeln!(io::stdout(), "{row}");
-        self.lose(printed);
+        self.record_error(printed);
     }
 
-    fn lose(&mut self, said: io::Result<()>) {
-        if let Err(e) = said {
+    fn record_error(&mut self, written: io::Result<()>) {
+        if let Err(e) = written {
             if e.kind() == io::ErrorKind::BrokenPipe {
                 self.stop.ask();
             }
-            self.lost.get_or_insert(e);
+            self.error.get_or_insert(e);
         }
     }
 }
 
-fn usual_path(now: Timestamp) -> PathBuf {
+fn default_path(now: Timestamp) -> PathBuf {
     let stamp: String = rfc3339(now).chars().filter(|c| c.is_ascii_alphanumeric()).collect();
     PathBuf::from(format!("bench-{stamp}.jsonl"))
 }
 
-/// This machine.
+/// The description of this machine.
 pub(in crate::commands) fn client(cores: usize) -> Client {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
@@ -254,26 +256,26 @@ pub(in crate::commands) fn client(cores: usize) -> Client {
     }
 }
 
-fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) -> Shown {
+fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) -> ProgressLine {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
         bar.set_style(style);
     }
     let drawing = bar.clone();
     let drawn = tokio::spawn(async move {
-        let (begun, mut last) = (Instant::now(), (0, 0, 0));
+        let (started, mut last) = (Instant::now(), (0, 0, 0));
         loop {
-            tokio::time::sleep(FRAME).await;
+            tokio::time::sleep(REDRAW_INTERVAL).await;
             let now = gauges
                 .iter()
                 .map(|gauge| gauge.read())
                 .fold((0, 0, 0), |sum, read| (sum.0 + read.0, sum.1 + read.1, sum.2 + read.2));
-            let frames = 1.0 / FRAME.as_secs_f64();
-            // What another machine says begins anew with each of its loads.
+            let frames = 1.0 / REDRAW_INTERVAL.as_secs_f64();
+            // The counters of an agent restart with each of its loads.
             let more = (now.0.saturating_sub(last.0), now.1.saturating_sub(last.1));
             let (operations, bytes) = (more.0 as f64 * frames, (more.1 as f64 * frames) as u64);
             let failed = if now.2 > 0 { format!(", {} failed", HumanCount(now.2)) } else { String::new() };
-            let left = time.map(|time| time.saturating_sub(begun.elapsed()).as_secs_f64());
+            let left = time.map(|time| time.saturating_sub(started.elapsed()).as_secs_f64());
             let left = left.map(|left| format!(", {left:.1} s left")).unwrap_or_default();
             drawing.set_message(format!(
                 "{what}: {} requests/s, {}/s{failed}{left}",
@@ -284,14 +286,14 @@ fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) -> Shown 
             last = now;
         }
     });
-    Shown { bar, drawn }
+    ProgressLine { bar, drawn }
 }
 
-/// Stands above the rows of requests.
+/// The header of the table of requests.
 pub(super) const HEAD: &str = "\
-what                     size           at a time  requests/s          MB/s   p50 ms   p99 ms   max ms  CPU us  failed";
+what                     size          concurrent  requests/s          MB/s   p50 ms   p99 ms   max ms  CPU us  failed";
 
-/// A row for each kind of request, and what is to be known of them.
+/// A row for each operation, followed by failures and notes.
 fn rows(cell: &Cell) -> Vec<String> {
     let millis = |latency: &Latency, figure: fn(&Latency) -> u64| {
         latency.known(figure).map_or_else(|| "-".to_owned(), |micros| format!("{:.2}", micros as f64 / 1e3))
@@ -315,17 +317,17 @@ fn rows(cell: &Cell) -> Vec<String> {
         .map(|(kind, figures)| {
             let latency = &figures.latency_us;
             let failed: u64 = figures.failures.values().sum();
-            let at_a_time = match cell.rate {
+            let concurrency = match cell.rate {
                 Some(rate) if cell.trace.is_some() => format!("{rate:.1}/s"),
                 Some(rate) => format!("{rate}/s"),
                 None => cell.parallel.to_string(),
             };
             format!(
-                "{:<24} {:<14} {at_a_time:>9} {:>11.1} {:>5} {:>8.1} {:>8} {:>8} {:>8} {cpu:>7} {failed:>7}",
+                "{:<24} {:<14} {concurrency:>9} {:>11.1} {:>5} {:>8.1} {:>8} {:>8} {:>8} {cpu:>7} {failed:>7}",
                 what(*kind),
                 cell.sizes.to_string(),
                 figures.per_second,
-                // Of one kind among several it is not known.
+                // Unknown for one operation of a mix.
                 if is_mixed { "" } else { &sure },
                 figures.bytes_per_second / 1e6,
                 millis(latency, |of| of.p50),
@@ -335,7 +337,7 @@ fn rows(cell: &Cell) -> Vec<String> {
         })
         .collect();
     rows.extend(all);
-    rows.extend(cell.beside.iter().map(|other| format!("  beside {other}")));
+    rows.extend(cell.beside.iter().map(|other| format!("  concurrent with {other}")));
     rows.extend(cell.agents.iter().map(|one| {
         let (operations, bytes) = (one.operations_per_second, one.bytes_per_second / 1e6);
         format!("  {:<47} {operations:>11.1} {:>5} {bytes:>8.1}", one.agent, "")
@@ -353,8 +355,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_file_has_the_time_in_its_name() {
-        let path = usual_path(Timestamp::from_millis(1_369_353_600_000));
+    fn default_file_name_contains_the_time() {
+        let path = default_path(Timestamp::from_millis(1_369_353_600_000));
         assert_eq!(path, Path::new("bench-20130524T000000Z.jsonl"));
     }
 }

@@ -1,4 +1,4 @@
-//! `tradewind report`: results as a page.
+//! `tradewind report`: an HTML page of results.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -10,23 +10,23 @@ use tradewind_bench::report::{Kept, csv, page, words};
 
 use crate::commands::{Ended, Misused};
 
-/// Make a page of results, and compare them
+/// Render results as an HTML page, and compare them
 ///
-/// The page is one file of HTML that needs no network: plain words first, which are printed too, then charts and tables. Of
-/// several results the others are compared with the first.
+/// The page is one self-contained HTML file: a summary, which is also printed, then charts and tables. Given several
+/// results, the others are compared with the first.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind report bench-20261122T200000Z.jsonl -o report.html\n  \
     tradewind report before.jsonl after.jsonl -o compared.html\n  \
     tradewind report before.jsonl --csv figures.csv")]
 pub(in crate::commands) struct Arguments {
-    /// Results that `tradewind bench` kept
+    /// Result files of `tradewind bench`
     #[arg(required = true, value_name = "RESULT")]
     results: Vec<PathBuf>,
-    /// Where the page goes; - for standard output [default: report.html, none with --csv -]
+    /// Output file of the page; - for standard output [default: report.html, none with --csv -]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The figures as comma-separated values too; - for standard output, and nothing else there
+    /// Also write the figures as CSV; - for standard output, which then has nothing else
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 }
@@ -37,7 +37,7 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
     let out = arguments.out.clone().or_else(|| (!has_stdout).then(|| PathBuf::from("report.html")));
     if has_stdout && out.as_deref().is_some_and(is_dash) {
         return Err(Misused(
-            "both the page and the figures go to standard output: name a file for one".to_owned(),
+            "the page and the figures cannot both go to standard output: give a file for one".to_owned(),
         )
         .into());
     }
@@ -47,7 +47,7 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
     if let Some(out) = outs.into_iter().find(is_result) {
         let out = out.display();
         return Err(Misused(format!(
-            "{out} is a result, and would be lost: name the page with -o, as report.html"
+            "{out} is a result file and would be overwritten: give another name with -o, e.g. report.html"
         ))
         .into());
     }
@@ -55,7 +55,7 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
     let results = arguments.results.iter().zip(names).map(|(path, name)| {
         let shown = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-        Kept::parse(&name, &text).with_context(|| format!("{shown} cannot be read as a result"))
+        Kept::parse(&name, &text).with_context(|| format!("{shown} is not a valid result"))
     });
     let results = results.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(path) = &arguments.csv {
@@ -71,11 +71,11 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
         writeln!(terminal, "{heading}:")?;
         said.iter().try_for_each(|said| writeln!(terminal, "  {said}"))?;
     }
-    writeln!(terminal, "charts and tables are in {}", out.display())?;
+    writeln!(terminal, "charts and tables: {}", out.display())?;
     Ok(Ended::Done)
 }
 
-/// Into a file, or to standard output.
+/// Writes to a file, or to standard output.
 fn write_out(path: &Path, text: &str) -> anyhow::Result<()> {
     if path.as_os_str() == "-" {
         return Ok(io::stdout().write_all(text.as_bytes())?);
@@ -83,7 +83,7 @@ fn write_out(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What results are called: their files, with as much of the way there as tells them apart.
+/// The names of results: the stems of their files, or the paths if stems are not unique.
 fn names(paths: &[PathBuf]) -> Vec<String> {
     let stem = |path: &PathBuf| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let is_only = |name: &String| paths.iter().filter(|path| stem(path) == *name).count() == 1;
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_told_apart_by_their_names() {
+    fn result_names_are_unique() {
         let named = |paths: &[&str]| names(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
         assert_eq!(named(&["mon/before.jsonl", "after.jsonl"]), ["before", "after"]);
         assert_eq!(named(&["mon/r.jsonl", "tue/r.jsonl", "x.jsonl"]), ["mon/r.jsonl", "tue/r.jsonl", "x"]);

@@ -1,5 +1,5 @@
-//! What is measured of a mounted file system, in flags; and in workloads, whose tables are of one part each and have the same
-//! words as the flags of that part.
+//! Specifications of file system benchmarks in flags, and in workloads, whose tables describe one part each and have
+//! the flags of that part as keys.
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
@@ -14,51 +14,54 @@ use super::workloads::{self, Table, Taker, first};
 use crate::commands::Misused;
 use crate::settings::Span;
 
-/// Parts, in the order in which they are measured.
+/// All parts, in order of measurement.
 const PARTS: [Part; 4] = [Part::Unit, Part::Single, Part::Batch, Part::Postmark];
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Bytes of an access, unless others are named.
-const UNITS: [u64; 7] = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB];
-/// Sizes of single files, unless others are named.
-const SINGLE: [u64; 8] = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
-/// Sizes of files in batches, unless others are named.
-const BATCH: [u64; 3] = [4 * KIB, 256 * KIB, 16 * MIB];
-const THREADS: [usize; 3] = [1, 8, 64];
-const TIME: Duration = Duration::from_secs(1);
-/// Sizes of the files of Postmark, unless others are named (Wang 2012, section 5.3).
-const RANGES: [(u64, u64); 3] = [(512, 100 * KIB), (100 * KIB, 200 * KIB), (200 * KIB, MIB)];
-/// Files of Postmark, and its transactions.
-const POSTMARK: u64 = 500;
+/// The default access sizes in bytes.
+const DEFAULT_UNIT_BYTES: [u64; 7] = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB];
+/// The default sizes of single files.
+const DEFAULT_SINGLE_BYTES: [u64; 8] =
+    [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
+/// The default sizes of files in batches.
+const DEFAULT_BATCH_BYTES: [u64; 3] = [4 * KIB, 256 * KIB, 16 * MIB];
+const DEFAULT_THREADS: [usize; 3] = [1, 8, 64];
+const DEFAULT_TIME: Duration = Duration::from_secs(1);
+/// The default file sizes of Postmark (Wang 2012, section 5.3).
+const DEFAULT_POSTMARK_RANGES: [(u64, u64); 3] = [(512, 100 * KIB), (100 * KIB, 200 * KIB), (200 * KIB, MIB)];
+/// The default number of files and of transactions of Postmark.
+const DEFAULT_POSTMARK_COUNT: u64 = 500;
 
-/// What is measured. Where a workload says it too, the flag counts.
+/// A part to measure. Flags override the keys of a workload.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct PartFlags {
     /// Forms of access: direct (O_DIRECT), sync (O_SYNC), default (neither) [default: all]
     #[arg(long, value_name = "FORM", value_delimiter = ',')]
     form: Vec<Form>,
-    /// Bytes of an access to the file of 16 MiB [default: 4KiB to 16MiB by powers of 4]
+    /// Access sizes for the file of 16 MiB [default: 4KiB to 16MiB by powers of 4]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
     unit: Vec<u64>,
     /// Sizes of whole files [default: single 4KiB to 64MiB by powers of 4, batch 4KiB,256KiB,16MiB]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
     size: Vec<u64>,
-    /// Threads of a batch, each measured apart [default: 1,8,64]
+    /// Threads of a batch, each value measured separately [default: 1,8,64]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = threads)]
     threads: Vec<usize>,
-    /// How long each batch is written and read; one file by itself is given up after five times as long, between two calls [default: 1s]
+    /// Duration of writing and reading each batch; a single file is aborted after five times as long, between two calls
+    /// [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = Span::parse)]
     time: Option<Span>,
-    /// Files of a batch, however long they take [default: what is done in --time, up to 10000 or 512 MiB, one a thread at least]
+    /// Number of files of a batch, regardless of --time [default: as many as fit into --time, up to 10000 or 512 MiB,
+    /// at least one per thread]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     files: Option<u64>,
-    /// Sizes of the files of Postmark, each range measured apart [default: 512B-100KiB,100KiB-200KiB,200KiB-1MiB]
+    /// File sizes of Postmark, each range measured separately [default: 512B-100KiB,100KiB-200KiB,200KiB-1MiB]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = range)]
     range: Vec<(u64, u64)>,
-    /// Files of Postmark before its transactions [default: 500]
+    /// Initial number of files of Postmark [default: 500]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pool: Option<u64>,
-    /// Transactions of Postmark [default: 500]
+    /// Number of transactions of Postmark [default: 500]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     transactions: Option<u64>,
 }
@@ -72,19 +75,19 @@ struct Load {
     flags: PartFlags,
 }
 
-/// What flags alone ask for: some parts, or all of them.
+/// The sections that the flags describe: the given parts, or all.
 pub(super) fn of_flags(only: &[Part], flags: &PartFlags) -> Vec<Section> {
     let parts = if only.is_empty() { &PARTS } else { only };
     parts.iter().map(|part| flags.section(*part)).collect()
 }
 
-/// The workload of a name, or of a file, as flags change it: all of it, or what is of some parts.
+/// The sections of a workload, given by name or file, with flags as overrides; restricted to the given parts, if any.
 pub(super) fn of_workload(name: &str, only: &[Part], flags: &PartFlags) -> anyhow::Result<Vec<Section>> {
     let loads = workloads::find(name, Taker::Posix, read)?;
     let wanted = loads.into_iter().filter(|(part, _)| only.is_empty() || only.contains(part));
     let sections: Vec<Section> = wanted.map(|(part, load)| flags.clone().or(load).section(part)).collect();
     if sections.is_empty() {
-        return Err(Misused(format!("the workload {name} has nothing of what --only names")).into());
+        return Err(Misused(format!("the workload {name} has none of the parts given by --only")).into());
     }
     Ok(sections)
 }
@@ -93,12 +96,12 @@ fn read(table: &Table) -> anyhow::Result<(Part, PartFlags)> {
     let load: Load = table.flags()?;
     let part = load.part.with_context(|| {
         let names = PARTS.map(name).join(", ");
-        format!("line {}: say which part it is, as part = \"batch\": {names}", table.line)
+        format!("line {}: set part, e.g. part = \"batch\": {names}", table.line)
     })?;
     let keys = keys(part);
     if let Some(other) = table.keys().find(|key| *key != "part" && !keys.contains(key)) {
         let (line, part) = (table.line_of(other).unwrap_or(table.line), name(part));
-        return Err(anyhow!("line {line}: {other} is of no use in {part}, which has {}", keys.join(", ")));
+        return Err(anyhow!("line {line}: {other} does not apply to {part}, which has {}", keys.join(", ")));
     }
     Ok((part, load.flags))
 }
@@ -112,7 +115,7 @@ const fn name(part: Part) -> &'static str {
     }
 }
 
-/// What can be said of a part.
+/// The keys of a part.
 const fn keys(part: Part) -> &'static [&'static str] {
     match part {
         Part::Unit => &["form", "unit", "time"],
@@ -123,7 +126,7 @@ const fn keys(part: Part) -> &'static [&'static str] {
 }
 
 impl PartFlags {
-    /// What is said here, and what else is said there.
+    /// Fills unset flags from `there`.
     fn or(self, there: Self) -> Self {
         Self {
             form: first(self.form, &there.form),
@@ -138,22 +141,22 @@ impl PartFlags {
         }
     }
 
-    /// A part as these have it.
+    /// The section of a part with these flags.
     fn section(&self, part: Part) -> Section {
         let forms = first(self.form.clone(), &Form::ALL);
         let sizes = |usual: &[u64]| first(self.size.clone(), usual);
-        let time = self.time.map_or(TIME, |time| time.0);
+        let time = self.time.map_or(DEFAULT_TIME, |time| time.0);
         match part {
-            Part::Unit => Section::Unit { forms, units: first(self.unit.clone(), &UNITS), time },
-            Part::Single => Section::Single { forms, sizes: sizes(&SINGLE), time },
+            Part::Unit => Section::Unit { forms, units: first(self.unit.clone(), &DEFAULT_UNIT_BYTES), time },
+            Part::Single => Section::Single { forms, sizes: sizes(&DEFAULT_SINGLE_BYTES), time },
             Part::Batch => {
-                let threads = first(self.threads.clone(), &THREADS);
-                Section::Batch { forms, sizes: sizes(&BATCH), threads, time, files: self.files }
+                let threads = first(self.threads.clone(), &DEFAULT_THREADS);
+                Section::Batch { forms, sizes: sizes(&DEFAULT_BATCH_BYTES), threads, time, files: self.files }
             }
             Part::Postmark => {
-                let pool = self.pool.unwrap_or(POSTMARK);
-                let transactions = self.transactions.unwrap_or(POSTMARK);
-                let ranges = first(self.range.clone(), &RANGES).into_iter();
+                let pool = self.pool.unwrap_or(DEFAULT_POSTMARK_COUNT);
+                let transactions = self.transactions.unwrap_or(DEFAULT_POSTMARK_COUNT);
+                let ranges = first(self.range.clone(), &DEFAULT_POSTMARK_RANGES).into_iter();
                 Section::Postmark(ranges.map(|range| Workload { range, pool, transactions }).collect())
             }
         }
@@ -175,12 +178,12 @@ fn threads(text: &str) -> Result<usize, String> {
 }
 
 fn range(text: &str) -> Result<(u64, u64), String> {
-    /// What is read at once is held in memory.
-    const MOST: u64 = 256 << 20;
+    /// Files are held in memory, so their size is limited.
+    const MAX_BYTES: u64 = 256 << 20;
     match text.parse()? {
-        Sizes::Between(least, most) if least > 0 && most <= MOST => Ok((least, most)),
-        Sizes::Fixed(size) if size > 0 && size <= MOST => Ok((size, size)),
-        _ => Err("write a range as 512B-100KiB, up to 256MiB".to_owned()),
+        Sizes::Between(min, max) if min > 0 && max <= MAX_BYTES => Ok((min, max)),
+        Sizes::Fixed(size) if size > 0 && size <= MAX_BYTES => Ok((size, size)),
+        _ => Err("write a range such as 512B-100KiB, up to 256MiB".to_owned()),
     }
 }
 
@@ -192,7 +195,7 @@ mod tests {
         of_workload(name, &[], &PartFlags::default()).unwrap()
     }
 
-    /// Each measurement of a batch or of single files, and how often it stands there.
+    /// All measurements of the sections.
     fn points(sections: &[Section]) -> Vec<(Form, u64, u64, usize)> {
         let mut points = Vec::new();
         for section in sections {
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sweeps_of_ou_are_its_figures_and_together_all_of_them() {
+    fn ou_workload_is_the_union_of_its_figures() {
         let figures = ["ou-unit", "ou-single", "ou-batch", "ou-small", "ou-large"];
         let counts = figures.map(|name| points(&sections(name)).len());
         // Three forms by seven units; two by eight sizes; two by eight; two by seven numbers of threads, twice.
@@ -233,39 +236,39 @@ mod tests {
 
     #[test]
     fn postmark_has_the_three_ranges_of_the_paper() {
-        let expected = RANGES.map(|range| Workload { range, pool: 500, transactions: 500 });
+        let expected = DEFAULT_POSTMARK_RANGES.map(|range| Workload { range, pool: 500, transactions: 500 });
         assert_eq!(sections("postmark"), [Section::Postmark(expected.to_vec())]);
     }
 
     #[test]
-    fn flags_count_before_tables_and_choose_parts() {
-        let flags = PartFlags { time: Some(Span(TIME)), threads: vec![3], ..PartFlags::default() };
+    fn flags_override_tables_and_select_parts() {
+        let flags = PartFlags { time: Some(Span(DEFAULT_TIME)), threads: vec![3], ..PartFlags::default() };
         let chosen = of_workload("ou", &[Part::Batch], &flags).unwrap();
         assert_eq!(chosen.len(), 3);
         for section in chosen {
             let Section::Batch { threads, time, forms, .. } = section else { panic!("{section:?}") };
-            assert_eq!((threads, time, forms), (vec![3], TIME, vec![Form::Direct, Form::Sync]));
+            assert_eq!((threads, time, forms), (vec![3], DEFAULT_TIME, vec![Form::Direct, Form::Sync]));
         }
         let none = of_workload("postmark", &[Part::Batch], &flags).unwrap_err().to_string();
-        assert_eq!(none, "the workload postmark has nothing of what --only names");
+        assert_eq!(none, "the workload postmark has none of the parts given by --only");
         let usual = of_flags(&[Part::Single, Part::Unit], &flags);
         assert!(matches!(&usual[..], [Section::Single { .. }, Section::Unit { .. }]), "{usual:?}");
         assert_eq!(of_flags(&[], &PartFlags::default()).len(), 4);
     }
 
     #[test]
-    fn what_is_mistaken_is_told_with_its_line() {
+    fn mistakes_are_reported_with_their_line() {
         let said = |text: &str| {
             let text = format!("about = \"x\"\n[[load]]\n{text}");
             format!("{:#}", workloads::read(&text, read).unwrap_err())
         };
         assert_eq!(
             said("form = \"sync\"\n"),
-            "line 2: say which part it is, as part = \"batch\": unit, single, batch, postmark"
+            "line 2: set part, e.g. part = \"batch\": unit, single, batch, postmark"
         );
         assert_eq!(
             said("unit = \"4KiB\"\npart = \"batch\"\n"),
-            "line 3: unit is of no use in batch, which has form, size, threads, time, files"
+            "line 3: unit does not apply to batch, which has form, size, threads, time, files"
         );
         assert_eq!(
             said("part = \"batch\"\nthread = 3\n"),

@@ -1,4 +1,4 @@
-//! `tradewind bench posix`: files in a directory of any mounted file system.
+//! `tradewind bench posix`: measures a mounted file system with files.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -17,13 +17,14 @@ use super::parts::{self, PartFlags};
 use crate::commands::terminal::say_line;
 use crate::commands::{Ended, Misused};
 
-/// Measure a directory of a mounted file system with files
+/// Measure the file performance of a mounted file system
 ///
-/// Threads write and read files with blocking calls, opened with O_DIRECT, with O_SYNC and with neither. A file of 16 MiB is
-/// accessed in pieces of several sizes (unit), single files of several sizes by themselves (single) and many of them from one
-/// thread and more (batch); Postmark's workload makes, changes and removes small ones. Caches are dropped before reading,
-/// those of the whole machine where that is allowed (root), and every byte is compared with what was written. Files lie in a
-/// directory of its own in DIR, which is removed at the end. All of it takes some two minutes on a disk.
+/// Threads write and read files with blocking calls, opened with O_DIRECT, with O_SYNC and with neither. Parts: a file
+/// of 16 MiB accessed in units of several sizes (unit), single files of several sizes (single), many files from one or
+/// more threads (batch), and Postmark's workload, which creates, changes and deletes small files. Caches are dropped
+/// before reading, those of the whole machine if permitted (root), and all data read is compared with the data written.
+/// Files are in a temporary directory in DIR, which is removed at the end. A full run takes about two minutes on a
+/// disk.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench posix /mnt/data\n  \
@@ -31,35 +32,35 @@ use crate::commands::{Ended, Misused};
     tradewind bench posix /mnt/data --only batch --form default --size 4KiB,16MiB --threads 1,2,4,8,16,32,64 --fsync\n  \
     tradewind bench posix . --only postmark --range 512B-100KiB --pool 500 --transactions 500 --repeat 3\n  \
     tradewind bench posix /mnt/nfs --workload ou --only batch --interface eth0\n\n\
-    Exit status: 0 measured, 1 a call failed, a byte was wrong or nothing was measured, 2 usage.")]
+    Exit status: 0 measured, 1 a call failed, data was wrong or nothing was measured, 2 usage.")]
 pub(in crate::commands) struct Arguments {
-    /// The directory in which files are made
+    /// Directory to measure
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// What is measured: a file, or one of those that `tradewind bench workloads` names. Flags beside it count before
+    /// Workload to run: a file, or a built-in one listed by `tradewind bench workloads`; flags override it
     #[arg(long, value_name = "NAME|FILE")]
     workload: Option<String>,
-    /// Parts that are measured: unit, single, batch, postmark [default: all]
+    /// Parts to measure: unit, single, batch, postmark [default: all]
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parts::part)]
     only: Vec<Part>,
     #[command(flatten)]
     parts: PartFlags,
-    /// Make each file durable before it is closed; that counts
+    /// Call fsync before closing each file, within the measured time
     #[arg(long)]
     fsync: bool,
-    /// The network interface between here and the storage: says what it carried for each byte
+    /// Network interface to the storage: also measure the bytes on the wire per byte of data
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// Leave the caches of the machine alone: the kernel is only advised of the files that are read
+    /// Do not drop the caches of the machine, only those of the files that are read
     #[arg(long)]
     leave_caches: bool,
-    /// How often all of it is done, one round behind the other
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
-    /// Where chance begins
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Leave the files there
+    /// Do not remove the files at the end
     #[arg(long)]
     keep: bool,
     #[command(flatten)]
@@ -87,7 +88,7 @@ impl Arguments {
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     until_stopped(async move |stop| {
-        // Files are accessed with blocking calls, from threads of their own: this one only waits for them.
+        // Files are accessed with blocking calls on separate threads: this thread only waits for them.
         tokio::task::block_in_place(|| measure(&arguments, &stop))
     })
 }
@@ -96,10 +97,11 @@ fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let survey = arguments.survey(cores)?;
     survey.check().map_err(Misused)?;
-    let number = getrandom::u32().map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))?;
+    let number =
+        getrandom::u32().map_err(|e| anyhow::anyhow!("cannot get random bytes from the system: {e}"))?;
     let clock: Arc<dyn Clock> = SystemClock::shared();
     let place = Arc::new(Place::make(&arguments.directory, &format!("tradewind-bench-{number:08x}"))?);
-    let told = Told {
+    let description = Told {
         place: arguments.directory.display().to_string(),
         kind: Mount::of(place.directory()).kind,
         prefix: place.directory().display().to_string(),
@@ -112,13 +114,14 @@ fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
         agents: Vec::new(),
     };
     let site = Site { place: place.clone(), content: Arc::new(Content::new()), clock, stop: stop.clone() };
-    let measured =
-        Output::begin(&arguments.output, &told, site.clock.wall(), stop.clone()).and_then(|mut output| {
+    let measured = Output::begin(&arguments.output, &description, site.clock.wall(), stop.clone()).and_then(
+        |mut output| {
             let measured = survey.run(&site, &mut |event| output.tell_posix(event));
             let ended = output.end(matches!(measured, Ok(true)), Vec::new());
             measured?;
             ended
-        });
+        },
+    );
     let shown = place.directory().display();
     if arguments.keep {
         writeln!(io::stderr(), "files are kept in {shown}")?;
@@ -127,8 +130,8 @@ fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     match place.clean() {
         Ok(()) => measured,
         Err(e) => {
-            // Whatever else went wrong is told too.
-            say_line(format_args!("tradewind: files are left in {shown}: {e}"))?;
+            // Reported in addition to any other error.
+            say_line(format_args!("tradewind: files remain in {shown}: {e}"))?;
             measured.map(|_| Ended::FoundFaults)
         }
     }

@@ -1,5 +1,5 @@
-//! Workloads: files of what is measured one after the other, a table for each load, whose keys are flags of the command that
-//! takes it. Those of the papers are there without a file. Whatever is wrong in a file is told with its line.
+//! Workload files: loads to run in sequence, one table per load, whose keys are flags of the command that runs them.
+//! The workloads of the papers are built in. Errors in a file are reported with their line.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use crate::commands::Misused;
 use crate::settings::nearest;
 
-/// The command that takes a workload.
+/// The command that runs a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taker {
     Object,
@@ -27,14 +27,14 @@ impl fmt::Display for Taker {
     }
 }
 
-macro_rules! ready {
+macro_rules! built_in {
     ($($taker:ident $name:literal),*) => {
         [$((Taker::$taker, $name, include_str!(concat!("../../../workloads/", $name, ".toml")))),*]
     };
 }
 
-/// Workloads that are there without a file, by name.
-const READY: [(Taker, &str, &str); 9] = ready![
+/// Built-in workloads: command, name and text.
+const BUILT_IN: [(Taker, &str, &str); 9] = built_in![
     Object "class",
     Object "hou",
     Posix "ou",
@@ -46,33 +46,34 @@ const READY: [(Taker, &str, &str); 9] = ready![
     Posix "postmark"
 ];
 
-/// The names of those that a command takes.
+/// The names of the built-in workloads of a command.
 pub(super) fn names(of: Taker) -> Vec<&'static str> {
-    READY.iter().filter(|(taker, ..)| *taker == of).map(|(_, name, _)| *name).collect()
+    BUILT_IN.iter().filter(|(taker, ..)| *taker == of).map(|(_, name, _)| *name).collect()
 }
 
-/// What is ready, and what each is; or the text of one.
+/// A list of the built-in workloads, or the text of one.
 pub(super) fn ready(name: Option<&str>) -> anyhow::Result<String> {
     match name {
-        Some(name) => READY.iter().find(|(_, ready, _)| *ready == name).map_or_else(
-            || Err(Misused(format!("no workload {name:?} is ready")).into()),
+        Some(name) => BUILT_IN.iter().find(|(_, ready, _)| *ready == name).map_or_else(
+            || Err(Misused(format!("there is no built-in workload {name:?}")).into()),
             |(.., text)| Ok((*text).to_owned()),
         ),
-        None => READY.iter().try_fold(String::new(), |said, (taker, name, text)| {
-            let about = File::parse(text)?.about;
+        None => BUILT_IN.iter().try_fold(String::new(), |said, (taker, name, text)| {
+            let about = WorkloadFile::parse(text)?.about;
             Ok(said + &format!("{name:<10} {taker:<13} {about}\n"))
         }),
     }
 }
 
-/// The tables of the workload of a name, or of a file, as what `read` makes of each.
+/// The tables of a workload, given by name or file, each converted by `read`.
 pub(super) fn find<T>(
     name: &str,
     of: Taker,
     read: impl Fn(&Table) -> anyhow::Result<T>,
 ) -> anyhow::Result<Vec<T>> {
-    let tables = |text: &str| File::parse(text)?.tables.iter().map(&read).collect::<anyhow::Result<Vec<T>>>();
-    match READY.iter().find(|(_, ready, _)| *ready == name) {
+    let tables =
+        |text: &str| WorkloadFile::parse(text)?.tables.iter().map(&read).collect::<anyhow::Result<Vec<T>>>();
+    match BUILT_IN.iter().find(|(_, ready, _)| *ready == name) {
         Some((taker, _, text)) if *taker == of => {
             return tables(text).with_context(|| format!("the workload {name}"));
         }
@@ -83,22 +84,22 @@ pub(super) fn find<T>(
     }
     let text = fs::read_to_string(name).with_context(|| {
         let ready = names(of).join(", ");
-        format!("{name} is neither a file that can be read nor a workload that is ready: {ready}")
+        format!("{name} is neither a readable file nor a built-in workload: {ready}")
     })?;
     tables(&text).map_err(|why| Misused(format!("{name}: {why:#}")).into())
 }
 
-/// A file as it was read.
+/// A parsed workload file.
 #[derive(Debug)]
-struct File {
+struct WorkloadFile {
     about: String,
     tables: Vec<Table>,
 }
 
-/// What is said of a load, and in which lines.
+/// The table of a load, with line numbers.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The line of its heading, from 1 on.
+    /// The line of its header, from 1.
     pub line: usize,
     keys: Vec<Key>,
 }
@@ -107,19 +108,19 @@ pub(super) struct Table {
 struct Key {
     line: usize,
     name: String,
-    /// As a command line has them.
+    /// The values as on a command line.
     values: Vec<String>,
 }
 
-/// Flags that a table has, as a command line.
+/// The flags of a table, as a command line.
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true)]
-struct Line<F: Args> {
+struct FlagLine<F: Args> {
     #[command(flatten)]
     flags: F,
 }
 
-impl File {
+impl WorkloadFile {
     fn parse(text: &str) -> anyhow::Result<Self> {
         let line_of =
             |offset: usize| 1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
@@ -135,7 +136,7 @@ impl File {
                     for load in loads.iter() {
                         let line = line_of(load.span().start);
                         let DeValue::Table(table) = load.get_ref() else {
-                            return Err(anyhow!("line {line}: load is written [[load]]"));
+                            return Err(anyhow!("line {line}: write load as [[load]]"));
                         };
                         tables.push(Table { line, keys: keys(table, &line_of)? });
                     }
@@ -143,23 +144,23 @@ impl File {
                 (name @ ("about" | "load"), _) => {
                     let line = line_of(key.span().start);
                     let right = if name == "load" { "[[load]]" } else { "about = \"...\"" };
-                    return Err(anyhow!("line {line}: {name} is written {right}"));
+                    return Err(anyhow!("line {line}: write {name} as {right}"));
                 }
                 (other, _) => {
                     let line = line_of(key.span().start);
-                    return Err(anyhow!("line {line}: it has {other:?}; there are about and [[load]]"));
+                    return Err(anyhow!("line {line}: unknown key {other:?}; use about and [[load]]"));
                 }
             }
         }
-        let about = about.context("say what it is: about = \"...\"")?;
+        let about = about.context("a description is missing: about = \"...\"")?;
         if tables.is_empty() {
-            return Err(anyhow!("it has no [[load]]"));
+            return Err(anyhow!("there is no [[load]]"));
         }
         Ok(Self { about, tables })
     }
 }
 
-/// The keys of a table, in the order in which they stand.
+/// The keys of a table, in order of appearance.
 fn keys(table: &DeTable<'_>, line_of: &impl Fn(usize) -> usize) -> anyhow::Result<Vec<Key>> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -167,7 +168,7 @@ fn keys(table: &DeTable<'_>, line_of: &impl Fn(usize) -> usize) -> anyhow::Resul
         let (line, name) = (line_of(key.span().start), key.get_ref().to_string());
         let text = |value: &DeValue<'_>| match value {
             DeValue::String(text) => Some(text.to_string()),
-            // Flags take them as they are written, but for the digits of other bases.
+            // Flags accept numbers as written, except in other bases.
             DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
             DeValue::Float(number) => Some(number.as_str().to_owned()),
             _ => None,
@@ -176,17 +177,17 @@ fn keys(table: &DeTable<'_>, line_of: &impl Fn(usize) -> usize) -> anyhow::Resul
             DeValue::Array(values) => values.iter().map(|value| text(value.get_ref())).collect(),
             one => text(one).map(|text| vec![text]),
         };
-        let values =
-            values.with_context(|| format!("line {line}: {name} is text, a number or a list of them"))?;
+        let values = values
+            .with_context(|| format!("line {line}: {name} must be text, a number or a list of them"))?;
         Ok(Key { line, name, values })
     });
     keys.collect()
 }
 
 impl Table {
-    /// The flags that it has.
+    /// The flags of the table.
     pub fn flags<F: Args>(&self) -> anyhow::Result<F> {
-        let command = Line::<F>::command();
+        let command = FlagLine::<F>::command();
         let flags = command.get_arguments().filter_map(clap::Arg::get_long);
         let known: Vec<String> = flags.map(|flag| flag.replace('-', "_")).collect();
         let mut all = Vec::new();
@@ -198,39 +199,39 @@ impl Table {
             }
             let flag = name.replace('_', "-");
             let words: Vec<String> = values.iter().map(|value| format!("--{flag}={value}")).collect();
-            // By itself, so that it is known which line is wrong.
-            Line::<F>::try_parse_from(&words).map_err(|e| refused(*line, &e))?;
+            // Parsed separately to find the line of an error.
+            FlagLine::<F>::try_parse_from(&words).map_err(|e| invalid_flag(*line, &e))?;
             all.extend(words);
         }
-        Line::<F>::try_parse_from(all).map(|line| line.flags).map_err(|e| refused(self.line, &e))
+        FlagLine::<F>::try_parse_from(all).map(|line| line.flags).map_err(|e| invalid_flag(self.line, &e))
     }
 
-    /// The line of a key that it has.
+    /// The line of a key, if the table has it.
     pub fn line_of(&self, key: &str) -> Option<usize> {
         self.keys.iter().find(|each| each.name == key).map(|each| each.line)
     }
 
-    /// The names of its keys.
+    /// The names of the keys.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.keys.iter().map(|key| &*key.name)
     }
 }
 
-/// Values of a flag that may be said in several places: those of the first that says any.
+/// The values of a flag that may be set in two places: the first non-empty list.
 pub(super) fn first<T: Clone>(mine: Vec<T>, others: &[T]) -> Vec<T> {
     if mine.is_empty() { others.to_vec() } else { mine }
 }
 
-fn refused(line: usize, error: &clap::Error) -> anyhow::Error {
+fn invalid_flag(line: usize, error: &clap::Error) -> anyhow::Error {
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();
     anyhow!("line {line}: {}", first.trim_start_matches("error: "))
 }
 
-/// The loads of a text.
+/// The tables of a text, each converted by `read`.
 #[cfg(test)]
 pub(super) fn read<T>(text: &str, read: impl Fn(&Table) -> anyhow::Result<T>) -> anyhow::Result<Vec<T>> {
-    File::parse(text)?.tables.iter().map(read).collect()
+    WorkloadFile::parse(text)?.tables.iter().map(read).collect()
 }
 
 #[cfg(test)]
@@ -238,9 +239,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_is_ready_is_named_with_the_command_that_takes_it() {
+    fn built_in_workloads_are_listed_with_their_command() {
         let said = ready(None).unwrap();
-        assert_eq!(said.lines().count(), READY.len());
+        assert_eq!(said.lines().count(), BUILT_IN.len());
         assert!(said.contains("\nhou        bench object  Objects of 1 KiB"), "{said}");
         assert!(said.contains("\npostmark   bench posix   "), "{said}");
         assert!(ready(Some("ou")).unwrap().contains("[[load]]"));
@@ -248,30 +249,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_workload_is_told_with_its_line() {
-        let said = |text: &str| format!("{:#}", File::parse(text).unwrap_err());
+    fn invalid_workloads_are_reported_with_their_line() {
+        let said = |text: &str| format!("{:#}", WorkloadFile::parse(text).unwrap_err());
         assert!(said("about = \"x\"\n[[load]]\nsize = = 3").starts_with("line 3: this is not TOML: "));
-        assert_eq!(
-            said("about = \"x\"\nloads = 1"),
-            "line 2: it has \"loads\"; there are about and [[load]]"
-        );
-        assert_eq!(said("about = \"x\"\n[load]\n"), "line 2: load is written [[load]]");
-        assert_eq!(said("about = 3\n[[load]]\n"), "line 1: about is written about = \"...\"");
-        assert_eq!(said("about = \"x\"\nload = [1]\n"), "line 2: load is written [[load]]");
-        assert_eq!(said("about = \"x\"\n"), "it has no [[load]]");
-        assert_eq!(said("[[load]]\n"), "say what it is: about = \"...\"");
+        assert_eq!(said("about = \"x\"\nloads = 1"), "line 2: unknown key \"loads\"; use about and [[load]]");
+        assert_eq!(said("about = \"x\"\n[load]\n"), "line 2: write load as [[load]]");
+        assert_eq!(said("about = 3\n[[load]]\n"), "line 1: write about as about = \"...\"");
+        assert_eq!(said("about = \"x\"\nload = [1]\n"), "line 2: write load as [[load]]");
+        assert_eq!(said("about = \"x\"\n"), "there is no [[load]]");
+        assert_eq!(said("[[load]]\n"), "a description is missing: about = \"...\"");
         let keep = said("about = \"x\"\n[[load]]\nsize = \"4KiB\"\nkeep = true\n");
-        assert_eq!(keep, "line 4: keep is text, a number or a list of them");
+        assert_eq!(keep, "line 4: keep must be text, a number or a list of them");
     }
 
     #[test]
-    fn a_workload_of_another_command_is_refused() {
+    fn workload_of_another_command_is_rejected() {
         let said = find("hou", Taker::Posix, |_| Ok(())).unwrap_err().to_string();
         assert_eq!(said, "hou is a workload of tradewind bench object");
         let said = find("/none/here", Taker::Posix, |_| Ok(())).unwrap_err().to_string();
         assert!(
             said.ends_with(
-                "a workload that is ready: ou, ou-unit, ou-single, ou-batch, ou-small, ou-large, postmark"
+                "nor a built-in workload: ou, ou-unit, ou-single, ou-batch, ou-small, ou-large, postmark"
             ),
             "{said}"
         );

@@ -1,4 +1,4 @@
-//! `tradewind lab disk`: a directory on a slower device.
+//! `tradewind lab disk`: runs a command with a slow disk in one directory.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,11 +13,11 @@ use crate::settings::ByteSize;
 
 /// Run a command with a slower disk in one directory
 ///
-/// A directory on a block device is slowed by bounds on that device, for the command only. Any other, and any with
-/// --loop, becomes a new and empty file system, seen by the command only, which is gone with all that was written there
-/// when the command ends. What is in force is told at the start. With `up` the file system is there for everybody until
-/// `down`. Bounds are bytes and requests a second; the time of a seek cannot be imposed, a number of requests a second
-/// stands for it. Needs root, and mkfs.ext4 for a new file system.
+/// If the directory is on a block device, the command's I/O on that device is throttled. Otherwise, and always with
+/// --loop, the directory becomes a new empty file system, visible to the command only, which is deleted with its
+/// contents when the command ends. The limits in force are printed at the start. With `up`, the file system is visible
+/// to all processes until `down`. Limits are bytes/s and requests/s; seek times cannot be emulated, a limit of
+/// requests/s approximates them. Needs root, and mkfs.ext4 for a new file system.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -25,19 +25,19 @@ use crate::settings::ByteSize;
     tradewind lab disk --profile hdd ./data -- tradewind serve --data ./data/store\n  \
     tradewind lab disk --read 60MB --write 23MB --loop 4GiB ./files -- tradewind sync s3://data ./files\n  \
     tradewind lab disk up --profile hou-magnetic ./files && tradewind lab disk down ./files\n\n\
-    Profiles: hdd, a disk of 7,200 turns a minute; ssd, a flash drive behind SATA; hou-magnetic and hou-ssd, those of Hou \
+    Profiles: hdd, a disk of 7,200 rpm; ssd, a flash drive on SATA; hou-magnetic and hou-ssd, those of Hou \
     et al. 2017, Table II.\n\
-    Exit status: that of the command; 128 and the signal's number where one ended it."
+    Exit status: that of the command; 128 plus the signal's number if a signal ended it."
 )]
 pub(in super::super) struct Arguments {
     #[command(subcommand)]
     longer: Option<Longer>,
     #[command(flatten)]
     speed: Speed,
-    /// The directory that is slow
+    /// Directory to slow down
     #[arg(value_name = "DIR", required = true)]
     directory: Option<PathBuf>,
-    /// What is run
+    /// Command to run
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -48,50 +48,50 @@ enum Longer {
     Down(Down),
 }
 
-/// Make a slower disk in a directory, for everybody
+/// Create a slow disk in a directory, visible to all processes
 ///
-/// The directory, which has to be empty, becomes a new file system until `down`.
+/// The directory, which must be empty, becomes a new file system until `down`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tradewind lab disk up --profile hdd --loop 4GiB ./files")]
 struct Up {
     #[command(flatten)]
     speed: Speed,
-    /// The directory that is slow
+    /// Directory to slow down
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
-/// End what `up` made, with all that was written there
+/// Remove the file system that `up` created, with its contents
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tradewind lab disk down ./files")]
 struct Down {
-    /// The directory that `up` was given
+    /// Directory given to `up`
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
 #[derive(Debug, Args)]
 struct Speed {
-    /// A device: hdd, ssd, hou-magnetic, hou-ssd; what follows goes before what it has
+    /// Device: hdd, ssd, hou-magnetic, hou-ssd; the flags below override its values
     #[arg(long, value_name = "NAME", value_parser = profile)]
     profile: Option<Profile>,
-    /// Bytes read a second, as 60MB
+    /// Bytes read per second, e.g. 60MB
     #[arg(long, value_name = "RATE", value_parser = rate)]
     read: Option<u64>,
-    /// Bytes written a second, as 23MB
+    /// Bytes written per second, e.g. 23MB
     #[arg(long, value_name = "RATE", value_parser = rate)]
     write: Option<u64>,
-    /// Reads a second
+    /// Reads per second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     read_iops: Option<u64>,
-    /// Writes a second
+    /// Writes per second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     write_iops: Option<u64>,
-    /// Make a new file system of this size, whatever the directory lies on [default: where it lies on no device, half of
-    /// the room there, up to 16GiB]
+    /// Create a new file system of this size in any case [default: if the directory is not on a block device, half of
+    /// the free space, up to 16GiB]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
     r#loop: Option<ByteSize>,
-    /// How much may wait in memory to be written, as 16MiB; for a new file system [default: the kernel's, a part of the
+    /// Limit of dirty data in memory, e.g. 16MiB, for a new file system [default: the kernel's, a fraction of the
     /// machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
     write_behind: Option<ByteSize>,
@@ -100,22 +100,22 @@ struct Speed {
 fn profile(name: &str) -> Result<Profile, String> {
     let known = Profile::ALL.into_iter().find(|(known, _)| *known == name);
     let names = Profile::ALL.map(|(known, _)| known).join(", ");
-    known.map(|(_, profile)| profile).ok_or_else(|| format!("there are {names}"))
+    known.map(|(_, profile)| profile).ok_or_else(|| format!("write one of {names}"))
 }
 
 fn rate(text: &str) -> Result<u64, String> {
-    // Less than a page a second would never end.
-    const LEAST: u64 = 4096;
+    // Less than a page per second would never end.
+    const MIN_RATE: u64 = 4096;
     let rate = ByteSize::parse(text.strip_suffix("/s").unwrap_or(text))?.0;
-    if rate < LEAST { Err("the least is 4KiB a second".to_owned()) } else { Ok(rate) }
+    if rate < MIN_RATE { Err("the minimum is 4KiB per second".to_owned()) } else { Ok(rate) }
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     match arguments.longer {
         Some(Longer::Up(up)) => {
-            tell(&disk::up(up.speed.options()?, &up.directory)?)?;
+            print_limits(&disk::up(up.speed.options()?, &up.directory)?)?;
             if is_here(&up.directory) {
-                note("a shell in the directory is still below the new disk: enter it again (cd \"$PWD\")")?;
+                note("this shell still uses the old directory: enter it again (cd \"$PWD\")")?;
             }
             return Ok(Ended::Done);
         }
@@ -129,15 +129,15 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     let directory = arguments.directory.unwrap_or_default();
     let status = carry(move || {
         let disk = Disk::start(options, &directory, &command, &mut |in_force| {
-            // A command whose bounds could not be told of is still one with bounds.
-            let _ = tell(in_force);
+            // The limits apply even if they cannot be printed.
+            let _ = print_limits(in_force);
         })?;
         Ok((disk.process()?, move || disk.wait()))
     })??;
     Ok(ended(status))
 }
 
-/// Whether whoever started this is in a directory.
+/// Returns true if the current directory is this one.
 fn is_here(directory: &Path) -> bool {
     let here = env::current_dir();
     here.is_ok_and(|here| directory.canonicalize().is_ok_and(|directory| directory == here))
@@ -153,7 +153,7 @@ impl Speed {
             write_requests: self.write_iops.or(known.write_requests),
         };
         if rates == Rates::default() {
-            let words = "say how slow: --profile, --read, --write, --read-iops or --write-iops";
+            let words = "set at least one of --profile, --read, --write, --read-iops or --write-iops";
             return Err(Misused(words.to_owned()).into());
         }
         let bytes = |size: Option<ByteSize>| size.map(|size| size.0);
@@ -161,7 +161,7 @@ impl Speed {
     }
 }
 
-fn tell(in_force: &InForce) -> std::io::Result<()> {
+fn print_limits(in_force: &InForce) -> std::io::Result<()> {
     note(&show(in_force))
 }
 
@@ -173,12 +173,12 @@ fn show(in_force: &InForce) -> String {
     let requests = |rate: Option<u64>| rate.map(|rate| format!("{rate} requests/s"));
     let both = |words: [Option<String>; 2]| {
         let words: Vec<_> = words.into_iter().flatten().collect();
-        if words.is_empty() { "not bounded".to_owned() } else { format!("at most {}", words.join(" and ")) }
+        if words.is_empty() { "unlimited".to_owned() } else { format!("at most {}", words.join(" and ")) }
     };
     let later = match (later_writes, file_system) {
-        (true, _) => "what the kernel writes back later is slowed too",
-        (false, None) => "what the kernel writes back later is not slowed (--loop makes it so)",
-        (false, Some(_)) => "what the kernel writes back later is not slowed",
+        (true, _) => "write-back is throttled too",
+        (false, None) => "write-back is not throttled (use --loop for that)",
+        (false, Some(_)) => "write-back is not throttled",
     };
     format!(
         "{what}{device}: reads {}; writes {}; {later}",
@@ -199,16 +199,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_force_is_told() {
+    fn limits_in_force_are_described() {
         let rates = Rates { read_bandwidth: Some(5_000_000), read_requests: Some(9), ..Rates::default() };
-        let told = |file_system, later_writes| {
+        let text = |file_system, later_writes| {
             show(&InForce { device: "254:0".to_owned(), file_system, rates, later_writes })
         };
         assert!(
-            told(None, false)
-                .starts_with("254:0: reads at most 5.00 MB/s and 9 requests/s; writes not bounded;")
+            text(None, false)
+                .starts_with("254:0: reads at most 5.00 MB/s and 9 requests/s; writes unlimited;")
         );
-        assert!(told(None, false).contains("is not slowed"));
-        assert!(told(Some(1 << 30), true).starts_with("a new file system of 1024 MiB on 254:0:"));
+        assert!(text(None, false).contains("is not throttled"));
+        assert!(text(Some(1 << 30), true).starts_with("a new file system of 1024 MiB on 254:0:"));
     }
 }

@@ -1,4 +1,4 @@
-//! The flags that say how an emulated line is, and what is told of one.
+//! Flags of an emulated link, and text output about it.
 
 use std::time::Duration;
 
@@ -9,61 +9,61 @@ use tradewind_lab::wan::{JitterKind, LinkOptions, MTU, Via, WanOptions, usual_qu
 use crate::commands::Misused;
 use crate::settings::ByteSize;
 
-/// How the line is. Everything is each direction's.
+/// Properties of the link. All apply to each direction.
 #[derive(Debug, Args)]
 pub(super) struct LineFlags {
-    /// How long a packet is under way, in each direction: a round trip takes twice that
+    /// One-way delay of packets in each direction; the RTT is twice that
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
     delay: Duration,
-    /// How far the delay varies, in each direction, packet by packet: the standard deviation (normal), or half the width
+    /// Variation of the delay per packet, in each direction: the standard deviation (normal), or half the width
     /// (uniform)
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
     jitter: Duration,
-    /// How jitter is distributed
+    /// Distribution of the jitter
     #[arg(long, value_name = "KIND", default_value = "normal")]
-    jitter_kind: Kind,
-    /// Let packets overtake each other under jitter; without it those that follow closely wait for the slowest
+    jitter_kind: JitterShape,
+    /// Allow jitter to reorder packets; otherwise later packets wait for earlier ones
     #[arg(long)]
     reorder: bool,
-    /// Share of the packets that each direction loses by chance, as 0.1%
+    /// Random packet loss in each direction, e.g. 0.1%
     #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "0%")]
     loss: f64,
-    /// Bits of IP packets that each direction takes a second, as 100mbit [default: no bound]
+    /// Rate limit of IP packets in each direction, e.g. 100mbit [default: unlimited]
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<u64>,
-    /// What waits for the line in each direction at the most, as 256KiB; more is dropped, the newest first [default: the rate
-    /// times the round trip]
+    /// Queue limit in each direction, e.g. 256KiB; packets beyond it are dropped (drop-tail) [default: the rate times
+    /// the RTT]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse)]
     queue: Option<ByteSize>,
-    /// Where the way back differs: delay, jitter, loss, rate (also none) and queue, as rate=10mbit,loss=1%
-    #[arg(long, value_name = "KEY=VALUE,...", value_parser = Differing::parse)]
-    back: Option<Differing>,
-    /// What carries the packets: our own relay, the kernel's netem, or netem where that works and does what is asked
+    /// Reverse-path overrides: delay, jitter, loss, rate (or none) and queue, e.g. rate=10mbit,loss=1%
+    #[arg(long, value_name = "KEY=VALUE,...", value_parser = ReverseOverrides::parse)]
+    back: Option<ReverseOverrides>,
+    /// Packet forwarder: the built-in relay, the kernel's netem, or netem if it is available and supports the options
     #[arg(long, value_name = "WHAT", default_value = "auto")]
-    via: Carrier,
-    /// What losses and jitter follow from (needs the relay): the same number brings the same again [default: another one each time]
+    via: ForwarderChoice,
+    /// Random seed of losses and jitter, for reproducible runs (needs the relay) [default: random]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
 }
 
-/// How jitter is distributed
+/// Distribution of the jitter
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Kind {
+enum JitterShape {
     Normal,
     Uniform,
 }
 
-/// What carries packets
+/// Packet forwarder
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Carrier {
+enum ForwarderChoice {
     Relay,
     Netem,
     Auto,
 }
 
-/// What of the way back was told apart.
+/// Overrides for the reverse path.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Differing {
+struct ReverseOverrides {
     delay: Option<Duration>,
     jitter: Option<Duration>,
     loss: Option<f64>,
@@ -71,79 +71,79 @@ struct Differing {
     queue: Option<ByteSize>,
 }
 
-impl Differing {
+impl ReverseOverrides {
     fn parse(text: &str) -> Result<Self, String> {
-        let mut differing = Self::default();
+        let mut overrides = Self::default();
         for pair in text.split(',') {
             let (key, value) = pair.split_once('=').ok_or_else(|| format!("{pair:?} is not KEY=VALUE"))?;
             match key.trim() {
-                "delay" => differing.delay = Some(time(value)?),
-                "jitter" => differing.jitter = Some(time(value)?),
-                "loss" => differing.loss = Some(percent(value)?),
-                "rate" if value == "none" => differing.rate = Some(None),
-                "rate" => differing.rate = Some(Some(rate(value)?)),
-                "queue" => differing.queue = Some(ByteSize::parse(value)?),
-                other => return Err(format!("{other:?} is none of delay, jitter, loss, rate and queue")),
+                "delay" => overrides.delay = Some(time(value)?),
+                "jitter" => overrides.jitter = Some(time(value)?),
+                "loss" => overrides.loss = Some(percent(value)?),
+                "rate" if value == "none" => overrides.rate = Some(None),
+                "rate" => overrides.rate = Some(Some(rate(value)?)),
+                "queue" => overrides.queue = Some(ByteSize::parse(value)?),
+                other => return Err(format!("{other:?} is not one of delay, jitter, loss, rate and queue")),
             }
         }
-        Ok(differing)
+        Ok(overrides)
     }
 }
 
 impl LineFlags {
-    /// Both directions, with what was not told.
+    /// The options of both directions, with defaults.
     pub fn options(&self) -> anyhow::Result<WanOptions> {
         let jitter_kind = match self.jitter_kind {
-            Kind::Normal => JitterKind::Normal,
-            Kind::Uniform => JitterKind::Uniform,
+            JitterShape::Normal => JitterKind::Normal,
+            JitterShape::Uniform => JitterKind::Uniform,
         };
         let Self { delay, jitter, reorder, loss, rate, queue, .. } = *self;
-        let differing = self.back.clone().unwrap_or_default();
-        let round_trip = delay + differing.delay.unwrap_or(delay);
+        let overrides = self.back.clone().unwrap_or_default();
+        let round_trip = delay + overrides.delay.unwrap_or(delay);
         let direction = |delay, jitter, loss, rate: Option<u64>, queue: Option<ByteSize>| {
             if jitter > delay {
-                return Err(Misused(
-                    "a delay cannot vary by more than itself: --jitter is above --delay".to_owned(),
-                ));
+                return Err(Misused("--jitter must not exceed --delay".to_owned()));
             }
             let queue_bytes = match (rate, queue) {
                 (Some(rate), None) => usual_queue(rate, round_trip),
                 (None, None) => u64::MAX,
                 (None, Some(_)) => {
-                    return Err(Misused("without a --rate nothing waits: --queue needs one".to_owned()));
+                    return Err(Misused(
+                        "--queue needs --rate: without a rate limit nothing is queued".to_owned(),
+                    ));
                 }
                 (Some(_), Some(ByteSize(bytes))) if bytes < u64::from(MTU) => {
-                    return Err(Misused(format!("a --queue has to hold a packet: {MTU} bytes")));
+                    return Err(Misused(format!("--queue must hold at least one packet of {MTU} bytes")));
                 }
                 (Some(_), Some(ByteSize(bytes))) => bytes,
             };
             Ok(LinkOptions { delay, jitter, jitter_kind, reorder, loss, rate, queue_bytes })
         };
-        let back_rate = differing.rate.unwrap_or(rate);
-        // A queue that was told for both does not concern a way back without a rate.
-        let back_queue = differing.queue.or(queue.filter(|_| back_rate.is_some() || rate.is_none()));
+        let back_rate = overrides.rate.unwrap_or(rate);
+        // A queue limit for both directions does not apply to a direction without a rate.
+        let back_queue = overrides.queue.or(queue.filter(|_| back_rate.is_some() || rate.is_none()));
         let out_queue = queue.filter(|_| rate.is_some() || back_rate.is_none());
         let drawn = || {
             getrandom::u32()
                 .map(u64::from)
-                .map_err(|e| anyhow::anyhow!("the system gives no random bytes: {e}"))
+                .map_err(|e| anyhow::anyhow!("cannot get random bytes from the system: {e}"))
         };
         let seed = self.seed.map_or_else(drawn, Ok)?;
         let via = match (self.via, self.seed) {
-            (Carrier::Netem, Some(_)) => {
-                return Err(Misused("netem draws by itself: --seed needs --via relay".to_owned()).into());
+            (ForwarderChoice::Netem, Some(_)) => {
+                return Err(Misused("netem cannot be seeded: --seed needs --via relay".to_owned()).into());
             }
-            (Carrier::Netem, None) => Via::Netem,
-            (Carrier::Auto, None) => Via::Auto,
-            (Carrier::Auto, Some(_)) | (Carrier::Relay, _) => Via::Relay,
+            (ForwarderChoice::Netem, None) => Via::Netem,
+            (ForwarderChoice::Auto, None) => Via::Auto,
+            (ForwarderChoice::Auto, Some(_)) | (ForwarderChoice::Relay, _) => Via::Relay,
         };
         Ok(WanOptions {
             via,
             out: direction(delay, jitter, loss, rate, out_queue)?,
             back: direction(
-                differing.delay.unwrap_or(delay),
-                differing.jitter.unwrap_or(jitter),
-                differing.loss.unwrap_or(loss),
+                overrides.delay.unwrap_or(delay),
+                overrides.jitter.unwrap_or(jitter),
+                overrides.loss.unwrap_or(loss),
                 back_rate,
                 back_queue,
             )?,
@@ -152,11 +152,11 @@ impl LineFlags {
     }
 }
 
-/// What somebody should know of a link that was made: what carries it, and what they may not have said, how long queues are.
+/// A note on a new link: its packet forwarder and the queue limits, which may be defaults.
 pub(super) fn made(options: WanOptions, via: Via) -> String {
-    let via = if via == Via::Relay { "our relay" } else { "the kernel's netem" };
+    let via = if via == Via::Relay { "the built-in relay" } else { "the kernel's netem" };
     let queues = queues(options).map_or_else(String::new, |queues| format!("; {queues}"));
-    format!("{via} carries the packets{queues}")
+    format!("packets are forwarded by {via}{queues}")
 }
 
 fn queues(options: WanOptions) -> Option<String> {
@@ -164,41 +164,41 @@ fn queues(options: WanOptions) -> Option<String> {
     match (out.rate.map(|_| out.queue_bytes), back.rate.map(|_| back.queue_bytes)) {
         (None, None) => None,
         (Some(out), Some(back)) if out == back => {
-            Some(format!("each direction queues up to {out} bytes and drops what comes on top"))
+            Some(format!("each direction queues up to {out} bytes and drops the excess"))
         }
         (out, back) => {
             let show = |queue: Option<u64>| {
                 queue.map_or("nothing".to_owned(), |bytes| format!("up to {bytes} bytes"))
             };
-            Some(format!("out queues {}, back {}; what comes on top is dropped", show(out), show(back)))
+            Some(format!("out queues {}, back {}; the excess is dropped", show(out), show(back)))
         }
     }
 }
 
-/// Why it is not known what a link carried, of what is told of it; `None` where it is.
-pub(super) fn uncounted(told: &Value) -> Option<String> {
-    let why = told["uncounted"].as_str()?;
-    Some(format!("what it carried is not known: {why}"))
+/// The reason for which the traffic of a link is unknown, from its JSON status; `None` if it is known.
+pub(super) fn uncounted(status: &Value) -> Option<String> {
+    let why = status["uncounted"].as_str()?;
+    Some(format!("traffic is unknown: {why}"))
 }
 
-/// What one direction carried, of what is told of its link.
+/// The traffic of one direction, from its JSON status.
 pub(super) fn carried(direction: &Value) -> String {
     let count = |name: &str| direction[name].as_u64().unwrap_or_default();
     let (packets, bytes, lost) = (count("packets"), count("bytes"), count("lost"));
-    let mut text = format!("{packets} packets, {bytes} bytes, {lost} lost by chance");
+    let mut text = format!("{packets} packets, {bytes} bytes, {lost} lost at random");
     if !direction["rate"].is_null() {
         text += &format!(", {} dropped by the full queue", count("dropped"));
     }
-    if let Some(longest) = direction["longest_queue"].as_u64() {
-        text += &format!(", queue up to {longest} bytes");
+    if let Some(max_queue) = direction["longest_queue"].as_u64() {
+        text += &format!(", queue up to {max_queue} bytes");
     }
     if count("missed") > 0 {
-        text += &format!(", {} missed: this machine was too slow for the line", count("missed"));
+        text += &format!(", {} missed: this machine was too slow for the link", count("missed"));
     }
     text
 }
 
-/// How one direction is, of what is told of its link.
+/// The properties of one direction, from its JSON status.
 pub(super) fn line(direction: &Value) -> String {
     let number = |name: &str| direction[name].as_f64().unwrap_or_default();
     let mut text = format!("{} ms", number("delay_ms"));
@@ -220,17 +220,17 @@ fn time(text: &str) -> Result<Duration, String> {
     let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     let read = units.iter().find_map(|(unit, seconds)| {
         let number: f64 = text.trim().strip_suffix(unit)?.trim_end().parse().ok()?;
-        // An hour is more than the road to Mars and back.
+        // At most one hour.
         Some(number * seconds).filter(|seconds| (0.0..=3600.0).contains(seconds))
     });
     let read = if text == "0" { Some(0.0) } else { read };
-    read.map(Duration::from_secs_f64).ok_or_else(|| "write it as 25ms, in us, ms or s".to_owned())
+    read.map(Duration::from_secs_f64).ok_or_else(|| "write a time such as 25ms, in us, ms or s".to_owned())
 }
 
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     let share = number.filter(|number| (0.0..=100.0).contains(number)).map(|number| number / 100.0);
-    share.ok_or_else(|| "write it as 0.1%, from 0% to 100%".to_owned())
+    share.ok_or_else(|| "write a percentage such as 0.1%, from 0% to 100%".to_owned())
 }
 
 fn rate(text: &str) -> Result<u64, String> {
@@ -240,7 +240,9 @@ fn rate(text: &str) -> Result<u64, String> {
         let number: u64 = lower.strip_suffix(unit)?.trim().parse().ok()?;
         number.checked_mul(*bits).filter(|rate| *rate >= 1_000)
     });
-    read.ok_or_else(|| "write it as 100mbit, in bit, kbit, mbit or gbit a second, from 1kbit on".to_owned())
+    read.ok_or_else(|| {
+        "write a rate such as 100mbit, in bit, kbit, mbit or gbit per second, at least 1kbit".to_owned()
+    })
 }
 
 #[cfg(test)]
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_shares() {
+    fn times_and_percentages() {
         assert_eq!(time("25ms"), Ok(Duration::from_millis(25)));
         assert_eq!(time("0.14ms"), Ok(Duration::from_micros(140)));
         assert_eq!(time("80us"), Ok(Duration::from_micros(80)));
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_are_alike_but_for_what_differs() {
+    fn reverse_path_differs_only_in_its_overrides() {
         let alike = options("--delay 25ms --jitter 5ms --loss 0.1% --rate 100mbit --seed 7").unwrap();
         assert_eq!(alike.out, alike.back);
         assert_eq!(alike.seed, 7);
@@ -309,13 +311,13 @@ mod tests {
         assert_eq!((open.out.queue_bytes, open.back.rate, open.back.queue_bytes), (65536, None, u64::MAX));
         assert_eq!(
             queues(open).unwrap(),
-            "out queues up to 65536 bytes, back nothing; what comes on top is dropped"
+            "out queues up to 65536 bytes, back nothing; the excess is dropped"
         );
         assert_eq!(queues(options("--delay 1s").unwrap()), None);
     }
 
     #[test]
-    fn what_the_full_queue_dropped_is_told_whoever_carries() {
+    fn queue_drops_are_reported_for_each_forwarder() {
         let options = options("--rate 10mbit").unwrap();
         let far = std::net::Ipv4Addr::LOCALHOST;
         let counts = Counts { packets: 9, dropped: 7, longest_queue: 11, ..Counts::default() };
@@ -329,23 +331,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_counted_is_no_zero() {
+    fn unknown_traffic_is_null_not_zero() {
         let options = options("--rate 10mbit").unwrap();
         let refused = Err(std::io::Error::other("`tc -s`: no such device"));
         let told = told(options, Via::Netem, std::net::Ipv4Addr::LOCALHOST, &refused);
         assert!(told["out"]["packets"].is_null() && told["back"]["dropped"].is_null(), "{told}");
-        let why = "what it carried is not known: `tc -s`: no such device";
+        let why = "traffic is unknown: `tc -s`: no such device";
         assert_eq!(uncounted(&told).as_deref(), Some(why));
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn contradictory_options_are_rejected() {
         for (bad, why) in [
-            ("--delay 1ms --jitter 2ms", "vary by more than itself"),
-            ("--delay 1ms --back jitter=2ms", "vary by more than itself"),
-            ("--queue 64KiB", "needs one"),
-            ("--rate 1mbit --queue 100B", "has to hold a packet"),
-            ("--back speed=1mbit", "is none of delay"),
+            ("--delay 1ms --jitter 2ms", "must not exceed --delay"),
+            ("--delay 1ms --back jitter=2ms", "must not exceed --delay"),
+            ("--queue 64KiB", "needs --rate"),
+            ("--rate 1mbit --queue 100B", "must hold at least one packet"),
+            ("--back speed=1mbit", "is not one of delay"),
             ("--via netem --seed 1", "needs --via relay"),
             ("--back rate", "is not KEY=VALUE"),
         ] {

@@ -1,4 +1,4 @@
-//! What commands that run another one share: its signals and its exit status are passed on.
+//! Common parts of commands that run another command: signals and the exit status are passed on.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -14,8 +14,8 @@ use tokio::runtime::Builder;
 use super::super::Ended;
 use super::super::signals::{Caught, Signals};
 
-/// Waits for a command on a thread of its own, and passes on the signals that come meanwhile. The function that waits
-/// is made on this thread, after signals are caught.
+/// Starts a command, waits for it on a separate thread and forwards signals to it. `start` runs on this thread, after
+/// the signal handlers are installed.
 pub(super) fn carry<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
     start: impl FnOnce() -> anyhow::Result<(OwnedFd, W)>,
 ) -> anyhow::Result<T> {
@@ -26,29 +26,30 @@ pub(super) fn carry<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
         let mut running = tokio::task::spawn_blocking(wait);
         loop {
             let signal = tokio::select! {
-                ended = &mut running => return ended.context("the thread that waits failed"),
+                ended = &mut running => return ended.context("the waiting thread failed"),
                 caught = signals.next() => match caught {
-                    // A terminal's goes to the command too.
-                    Caught::Interrupt if is_before_a_terminal() => continue,
+                    // The terminal sends it to the command as well.
+                    Caught::Interrupt if receives_terminal_keys() => continue,
                     Caught::Interrupt => Signal::INT,
                     Caught::Terminate => Signal::TERM,
                     Caught::Hangup => Signal::HUP,
                 },
             };
-            // It may have ended just now.
+            // The command may have just ended.
             let _ = pidfd_send_signal(&process, signal);
         }
     })
 }
 
-/// Whether a terminal's keys reach this process and what it started, wherever its standard input comes from.
-fn is_before_a_terminal() -> bool {
-    // It stands for the terminal of whoever opens it.
+/// Returns true if signals from the terminal's keys reach this process and its children, wherever standard input comes
+/// from.
+fn receives_terminal_keys() -> bool {
+    // The controlling terminal of the process that opens it.
     let terminal = File::open("/dev/tty");
     terminal.is_ok_and(|terminal| tcgetpgrp(terminal).is_ok_and(|group| group == getpgrp()))
 }
 
-/// The exit status of a command, as shells tell it: 128 and the number of the signal that ended it.
+/// The exit status of a command, as shells report it: 128 plus the number of the signal that ended it.
 pub(super) fn ended(status: ExitStatus) -> Ended {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     match code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1) {
@@ -62,7 +63,7 @@ pub(super) fn note(text: &str) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[allow(clippy::print_stdout, reason = "a test says that it is skipped")]
+#[allow(clippy::print_stdout, reason = "a test prints that it is skipped")]
 mod tests {
     use std::env;
     use std::io::IsTerminal as _;
@@ -71,24 +72,24 @@ mod tests {
     use super::*;
 
     #[test]
-    #[ignore = "it is what another test runs before a terminal"]
-    fn before_a_terminal() {
+    #[ignore = "run by another test in a terminal"]
+    fn in_a_terminal() {
         assert!(!io::stdin().is_terminal());
-        assert!(is_before_a_terminal());
+        assert!(receives_terminal_keys());
     }
 
     #[test]
-    fn a_terminal_s_keys_reach_those_whose_input_is_a_pipe() {
+    fn terminal_keys_reach_a_process_with_piped_input() {
         let this = env::current_exe().unwrap();
-        let test = "commands::lab::run::tests::before_a_terminal --exact --ignored";
+        let test = "commands::lab::run::tests::in_a_terminal --exact --ignored";
         let line = format!("true | {} {test}", this.display());
-        // A terminal of its own, of which the line is in the foreground.
+        // Runs the line in the foreground of a new terminal.
         let mut script = Command::new("script");
         script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null());
         match script.output() {
             Ok(ended) => {
-                let told = String::from_utf8_lossy(&ended.stdout);
-                assert!(ended.status.success() && told.contains("1 passed"), "{told}");
+                let output = String::from_utf8_lossy(&ended.stdout);
+                assert!(ended.status.success() && output.contains("1 passed"), "{output}");
             }
             Err(e) => println!("skipped: no script (Debian: bsdutils): {e}"),
         }

@@ -1,4 +1,4 @@
-//! `tradewind lab wan`: a command behind an emulated wide area link, and links that stay.
+//! `tradewind lab wan`: runs a command behind an emulated wide-area link, and manages persistent links.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,12 +18,12 @@ use super::run::{carry, ended as exit, note};
 use crate::commands::Ended;
 use crate::commands::signals::Signals;
 
-/// Run a command behind an emulated wide area link
+/// Run a command behind an emulated wide-area link
 ///
-/// The command runs in a network namespace of its own, whose only road leads through the link. What runs here and listens
-/// on 0.0.0.0 is at the other end, at the address in $TRADEWIND_LAB_FAR; 127.0.0.1 is not the same there as here. All that is
-/// told of the line is each direction's own, so that a round trip takes twice the delay. Packets have up to 1500 bytes. Needs
-/// root, or CAP_NET_ADMIN and CAP_SYS_ADMIN. `up`, `exec` and `down` make one that stays while commands come and go.
+/// The command runs in a separate network namespace that is connected only through the link. Servers on this machine
+/// that listen on 0.0.0.0 are reachable from there at the address in $TRADEWIND_LAB_FAR; 127.0.0.1 there is the
+/// namespace itself. All options apply to each direction, so the RTT is twice the delay. The MTU is 1500 bytes. Needs
+/// root, or CAP_NET_ADMIN and CAP_SYS_ADMIN. `up`, `exec` and `down` manage a persistent link for several commands.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -34,25 +34,25 @@ use crate::commands::signals::Signals;
     tradewind lab wan --delay 25ms --jitter 5ms --loss 0.1% --rate 100mbit --counts -- ./client\n  \
     tradewind lab wan --delay 10ms --rate 100mbit --back rate=20mbit -- sh -c 'tradewind ls s3://data \\\n      \
     --endpoint-url http://$TRADEWIND_LAB_FAR:9000'\n\n\
-    Exit status: that of the command; 128 and the signal's number where one ended it."
+    Exit status: that of the command; 128 plus the signal's number if a signal ended it."
 )]
 pub(in crate::commands) struct Arguments {
     #[command(subcommand)]
     standing: Option<Standing>,
     #[command(flatten)]
     line: LineFlags,
-    /// Say what the link carried when the command has ended
+    /// Print the traffic of the link when the command has ended
     #[arg(long)]
     counts: bool,
-    /// Say so as JSON, in the last line of standard error
+    /// Print the traffic as JSON, in the last line of standard error
     #[arg(long)]
     json: bool,
-    /// What is run
+    /// Command to run
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// Links that stay.
+/// Commands on persistent links.
 #[derive(Debug, Subcommand)]
 enum Standing {
     Up(Up),
@@ -61,27 +61,27 @@ enum Standing {
     Down(Down),
 }
 
-/// Make a link that stays until it is taken down
+/// Create a persistent link
 ///
-/// Its near end is a network namespace of its name (`ip netns exec NAME` works too); what runs here is at the far end.
-/// A process in the background carries the packets.
+/// The near end is a network namespace of that name (`ip netns exec NAME` works too); this machine is the far end. A
+/// background process forwards the packets.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind lab wan up sydney --delay 88ms --rate 100mbit\n  \
     tradewind lab wan exec sydney -- sh -c 'ping -c 3 $TRADEWIND_LAB_FAR'\n  \
     tradewind lab wan down sydney")]
 struct Up {
-    /// Letters, digits, '-', '_' and '.'
+    /// Name of the link: letters, digits, '-', '_' and '.'
     #[arg(value_parser = Name::parse)]
     name: Name,
     #[command(flatten)]
     line: LineFlags,
-    /// Carry the packets in this process, until it is told to end
+    /// Forward the packets in this process, until a signal
     #[arg(long)]
     foreground: bool,
 }
 
-/// Run a command behind a link that is up
+/// Run a command behind a persistent link
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind lab wan exec sydney -- sh -c 'curl http://$TRADEWIND_LAB_FAR:9000'\n\n\
@@ -89,27 +89,27 @@ struct Up {
 struct Exec {
     #[arg(value_parser = Name::parse)]
     name: Name,
-    /// What is run
+    /// Command to run
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// Say how links are and what they carried so far
+/// Print the properties and the traffic of persistent links
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind lab wan status\n  \
     tradewind lab wan status sydney --json\n\n\
-    Exit status: 1 where one that was named is not there, or one was killed.")]
+    Exit status: 1 if the named link does not exist, or a link was killed.")]
 struct Status {
     /// [default: all]
     #[arg(value_parser = Name::parse)]
     name: Option<Name>,
-    /// A line of JSON for each
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
 
-/// Take a link down, or remove what is left of one that was killed
+/// Remove a persistent link, or the remains of one that was killed
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tradewind lab wan down sydney")]
 struct Down {
@@ -119,8 +119,8 @@ struct Down {
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     match arguments.standing {
-        None => behind(&arguments),
-        Some(Standing::Up(up)) if up.foreground => stand(&up),
+        None => run_command(&arguments),
+        Some(Standing::Up(up)) if up.foreground => run_link(&up),
         Some(Standing::Up(up)) => detach(&up),
         Some(Standing::Exec(exec)) => enter(&exec),
         Some(Standing::Status(status)) => show(&status),
@@ -128,20 +128,20 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     }
 }
 
-fn behind(arguments: &Arguments) -> anyhow::Result<Ended> {
+fn run_command(arguments: &Arguments) -> anyhow::Result<Ended> {
     let options = arguments.line.options()?;
-    let (command, mut road) = (arguments.command.clone(), None);
+    let (command, mut link) = (arguments.command.clone(), None);
     let ended = carry(|| {
         let wan = Wan::start(options, &command)?;
         note(&made(options, wan.via()))?;
-        road = Some((wan.far(), wan.via()));
+        link = Some((wan.far(), wan.via()));
         let refused = |e: &Unsteady| {
-            // Whoever emulates should know what the figures are worth.
+            // The user must know that timing may be inaccurate.
             let _ = note(&e.to_string());
         };
         Ok((wan.process()?, move || wan.run(refused)))
     })??;
-    let (far, via) = road.context("the link was never made")?;
+    let (far, via) = link.context("the link was never created")?;
     let told = told(options, via, far, &ended.carried);
     if arguments.json {
         writeln!(io::stderr(), "{told}")?;
@@ -154,20 +154,21 @@ fn behind(arguments: &Arguments) -> anyhow::Result<Ended> {
     Ok(exit(ended.status))
 }
 
-/// Makes a link that stays, and carries its packets.
-fn stand(up: &Up) -> anyhow::Result<Ended> {
+/// Creates a persistent link and forwards its packets until a signal.
+fn run_link(up: &Up) -> anyhow::Result<Ended> {
     let options = up.line.options()?;
     let link = standing::Standing::make(&up.name, options)?;
     let made = made(options, link.via());
-    let mut about = format!("{} is up; what runs here is at {} for it; {made}", up.name, link.far());
+    let mut status =
+        format!("{} is up; this machine is reachable from it at {}; {made}", up.name, link.far());
     let ending = link.ending();
     let carry = move || {
         link.run(|priority| {
             if let Err(e) = priority {
-                about = format!("{about}; {e}");
+                status = format!("{status}; {e}");
             }
-            // Whoever started it may not want to know.
-            let _ = writeln!(io::stdout(), "{about}");
+            // The parent process may have closed the pipe.
+            let _ = writeln!(io::stdout(), "{status}");
         })
     };
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -184,29 +185,29 @@ fn stand(up: &Up) -> anyhow::Result<Ended> {
     Ok(Ended::Done)
 }
 
-/// Has another process do as this one was told, and waits until its link is up.
+/// Creates a persistent link in a background process, and waits until it is up.
 fn detach(up: &Up) -> anyhow::Result<Ended> {
     let program = env::current_exe().context("cannot find this program")?;
-    // Behind `lab wan up` all is as it was.
+    // The arguments after `lab wan up` are passed on.
     let mut relay = process::Command::new(program);
     relay.args(["lab", "wan", "up", "--foreground"]).args(env::args_os().skip(4));
     relay.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // What ends the commands of a terminal does not end it, and no directory is kept in use by it.
+    // A separate process group and directory: signals of the terminal do not reach it, and it keeps no directory busy.
     relay.process_group(0).current_dir("/");
-    let mut relay = relay.spawn().context("cannot start the process that carries packets")?;
-    let mut told = String::new();
+    let mut relay = relay.spawn().context("cannot start the process that forwards packets")?;
+    let mut line = String::new();
     if let Some(stdout) = relay.stdout.take() {
-        BufReader::new(stdout).read_line(&mut told).context("cannot hear whether the link is up")?;
+        BufReader::new(stdout).read_line(&mut line).context("cannot read the status of the link")?;
     }
-    if told.ends_with('\n') {
-        write!(io::stdout(), "{told}")?;
+    if line.ends_with('\n') {
+        write!(io::stdout(), "{line}")?;
         return Ok(Ended::Done);
     }
     let mut why = String::new();
     if let Some(mut stderr) = relay.stderr.take() {
-        stderr.read_to_string(&mut why).context("cannot hear why the link is not up")?;
+        stderr.read_to_string(&mut why).context("cannot read why the link is not up")?;
     }
-    let status = relay.wait().context("cannot wait for the process that carries packets")?;
+    let status = relay.wait().context("cannot wait for the process that forwards packets")?;
     let why = why.trim().trim_start_matches("tradewind: ");
     let why = if why.is_empty() {
         format!("the link {} did not come up: {status}", up.name)
@@ -232,31 +233,31 @@ fn show(status: &Status) -> anyhow::Result<Ended> {
     let mut ended = Ended::Done;
     for name in names {
         let (state, about) = match standing::state(&name)? {
-            State::Up(mut told) => {
-                told["state"] = json!("up");
+            State::Up(mut link) => {
+                link["state"] = json!("up");
                 if status.json {
-                    writeln!(out, "{told}")?;
+                    writeln!(out, "{link}")?;
                 } else {
-                    let seconds = told["seconds"].as_f64().unwrap_or_default();
-                    let far = told["far"].as_str().unwrap_or_default();
-                    let via = told["via"].as_str().unwrap_or_default();
-                    writeln!(out, "{name}: up for {seconds:.0} s via {via}, what runs here is at {far}")?;
-                    let uncounted = uncounted(&told);
+                    let seconds = link["seconds"].as_f64().unwrap_or_default();
+                    let far = link["far"].as_str().unwrap_or_default();
+                    let via = link["via"].as_str().unwrap_or_default();
+                    writeln!(out, "{name}: up for {seconds:.0} s via {via}, this machine is at {far}")?;
+                    let uncounted = uncounted(&link);
                     for direction in ["out", "back"] {
-                        let of = &told[direction];
-                        let carried = uncounted.clone().unwrap_or_else(|| carried(of));
-                        writeln!(out, "  {direction:4} {}: {carried}", line(of))?;
+                        let status = &link[direction];
+                        let carried = uncounted.clone().unwrap_or_else(|| carried(status));
+                        writeln!(out, "  {direction:4} {}: {carried}", line(status))?;
                     }
                 }
                 continue;
             }
             State::Stale => (
                 "stale",
-                format!("what carried its packets was killed; `tradewind lab wan down {name}` removes it"),
+                format!("its forwarding process was killed; `tradewind lab wan down {name}` removes it"),
             ),
-            State::Silent => ("silent", "what carries its packets does not answer".to_owned()),
+            State::Silent => ("silent", "its forwarding process does not respond".to_owned()),
             State::Absent if status.name.is_none() => continue,
-            State::Absent => ("absent", "there is no link of that name".to_owned()),
+            State::Absent => ("absent", "there is no link with that name".to_owned()),
         };
         ended = Ended::FoundFaults;
         if status.json {
@@ -270,7 +271,7 @@ fn show(status: &Status) -> anyhow::Result<Ended> {
 
 fn take_down(down: &Down) -> anyhow::Result<Ended> {
     let was_up = standing::down(&down.name)?;
-    let done = if was_up { "is down" } else { "was killed before; what it left is removed" };
+    let done = if was_up { "is down" } else { "was killed before; its remains are removed" };
     writeln!(io::stdout(), "{} {done}", down.name)?;
     Ok(Ended::Done)
 }

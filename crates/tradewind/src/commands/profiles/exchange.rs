@@ -1,4 +1,4 @@
-//! Profiles that leave this machine, and those that come from another.
+//! Export and import of profiles.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -21,7 +21,7 @@ pub(super) fn export(kept: &Kept, file: &Path) -> anyhow::Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Keeps a profile. What is newer, or may be, is replaced only where that is asked for.
+/// Imports a profile. An existing one that is or may be newer is replaced only with `replaces`.
 pub(super) fn import(profiles: &Profiles, file: &Path, replaces: bool) -> anyhow::Result<Ended> {
     let is_standard = file == Path::new(STANDARD);
     let shown = if is_standard { "standard input".to_owned() } else { file.display().to_string() };
@@ -29,24 +29,24 @@ pub(super) fn import(profiles: &Profiles, file: &Path, replaces: bool) -> anyhow
     let text = text.with_context(|| format!("cannot read {shown}"))?;
     let (profile, wrong) = Profile::of_text(&text);
     for why in &wrong {
-        say_line(format_args!("tradewind: {shown}: {why}; it is left out"))?;
+        say_line(format_args!("tradewind: {shown}: {why}; it is ignored"))?;
     }
     let store = &profile.store;
     if store.is_empty() {
-        bail!("{shown} is no profile: it names no store");
+        bail!("{shown} is not a profile: it names no store");
     }
     if profile.upload.is_empty() && profile.download.is_empty() {
-        bail!("{shown} is no profile: it has no samples");
+        bail!("{shown} is not a profile: it has no samples");
     }
     if !replaces
         && let Some(own) = profiles.of(store)
-        && !may_go(&own, &profile)
+        && !is_replaceable(&own, &profile)
     {
         let (own, new) = (made(&own), made(&profile));
-        bail!("the profile of {store} {own}, and this one {new}; --replace takes it all the same");
+        bail!("the profile of {store} {own}, and this one {new}; use --replace to import it anyway");
     }
-    let path = profiles.keep(&profile).context("it cannot be kept")?;
-    let line = format!("the profile of {store} is kept in {}", path.display());
+    let path = profiles.keep(&profile).context("cannot save the profile")?;
+    let line = format!("profile of {store} saved: {}", path.display());
     writeln!(io::stdout(), "{}", Names::of_standard_output().show(&line))?;
     Ok(if wrong.is_empty() { Ended::Done } else { Ended::FoundFaults })
 }
@@ -57,16 +57,16 @@ fn read_standard() -> io::Result<String> {
     Ok(text)
 }
 
-/// Whether a profile may go for another unasked: it is the same, or certainly older.
-fn may_go(own: &Profile, new: &Profile) -> bool {
-    // Times of one form are in the order of their letters.
+/// Returns true if an existing profile may be replaced without a flag: it is equal or certainly older.
+fn is_replaceable(own: &Profile, new: &Profile) -> bool {
+    // Times of the same format sort lexicographically.
     let is_time = |text: &str| text.len() == "2026-01-01T00:00:00Z".len() && text.ends_with('Z');
     own == new || (is_time(&own.made) && is_time(&new.made) && own.made < new.made)
 }
 
 fn made(profile: &Profile) -> String {
     match profile.made.as_str() {
-        "" => "does not say when it was made".to_owned(),
-        time => format!("was made at {time}"),
+        "" => "has no creation time".to_owned(),
+        time => format!("was created at {time}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Profiles as people and programs read them: what was measured, and what follows from it here.
+//! Text and JSON output of profiles: the measurements, and the plan for this client.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -18,7 +18,7 @@ use crate::settings::ByteSize;
 
 const DIRECTIONS: [Direction; 2] = [Direction::Write, Direction::Read];
 
-/// Prints a line for each.
+/// Prints one line per profile.
 pub(super) fn list(all: &[Kept], is_json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     all.iter().for_each(Kept::warn);
@@ -29,7 +29,7 @@ pub(super) fn list(all: &[Kept], is_json: bool) -> io::Result<()> {
             .try_for_each(|kept| writeln!(out, "{}", printable_json(&head(kept).to_string())));
     }
     if all.is_empty() {
-        return writeln!(io::stderr(), "no store has been tuned; tradewind tune s3://BUCKET tunes one");
+        return writeln!(io::stderr(), "no store has been tuned; run tradewind tune s3://BUCKET");
     }
     let names = Names::of_standard_output();
     let shown = |text: &str| names.show(text).into_owned();
@@ -45,15 +45,15 @@ pub(super) fn list(all: &[Kept], is_json: bool) -> io::Result<()> {
             profile.download.len().to_string(),
         ]
     };
-    let titles = ["store", "made", "client", "cores", "round trip", "samples up", "samples down"];
+    let titles = ["store", "created", "client", "cores", "RTT", "samples up", "samples down"];
     let rows: Vec<[String; 7]> = all.into_iter().map(row).collect();
     write!(out, "{}", table(titles, &rows))
 }
 
-/// Prints what is known of a store.
+/// Prints the profile of a store, and the plan for this client.
 pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::Result<()> {
     let own = profiles.all().into_iter().find(|kept| kept.profile.store == store);
-    // Where it has none, another's may do.
+    // Without a profile of its own, that of another store may serve.
     let known = profiles.known(store, cores());
     if own.is_none() && known.is_none() {
         bail!(none_of(store));
@@ -65,10 +65,10 @@ pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::R
     }
     let text = own.map_or_else(|| format!("there is no profile of {store}\n"), |kept| measured(&kept));
     let known = known.filter(|known| !known.surfaces.is_empty());
-    Ok(write!(out, "{text}{}", known.map(|known| follows(&known)).unwrap_or_default())?)
+    Ok(write!(out, "{text}{}", known.map(|known| client_plan(&known)).unwrap_or_default())?)
 }
 
-/// What a profile says.
+/// The measurements of a profile, as text.
 fn measured(kept: &Kept) -> String {
     let Profile { store, made, client, memory, storage, round_trip, .. } = &kept.profile;
     let machine = [
@@ -78,12 +78,12 @@ fn measured(kept: &Kept) -> String {
     ];
     let lines = [
         ("store", Some(store.clone())),
-        ("made", Some(made.clone())),
+        ("created", Some(made.clone())),
         ("client", Some(machine.into_iter().flatten().collect::<Vec<_>>().join(", "))),
         ("storage", storage.map(|rate| format!("{} MB/s", megabytes(rate)))),
         ("link", advice::link(&kept.profile)),
-        ("round trip", round_trip.map(seconds)),
-        ("kept in", Some(kept.path.display().to_string())),
+        ("RTT", round_trip.map(seconds)),
+        ("file", Some(kept.path.display().to_string())),
     ];
     let mut text = String::new();
     for (what, value) in lines {
@@ -98,27 +98,31 @@ fn measured(kept: &Kept) -> String {
             sample.cell.parallel.to_string(),
             seconds(sample.latency),
             megabytes(sample.bandwidth()),
-            format!("{:.1} %{}", sample.error * 100.0, if sample.is_seen { ", of a transfer" } else { "" }),
+            format!(
+                "{:.1} %{}",
+                sample.error * 100.0,
+                if sample.is_seen { " (from a transfer)" } else { "" }
+            ),
             sample.tail.map_or_else(|| "-".to_owned(), |[_, nearly_all]| seconds(nearly_all)),
         ]
     };
     for direction in DIRECTIONS {
         let rows: Vec<[String; 6]> = kept.profile.samples(direction).iter().map(row).collect();
         if !rows.is_empty() {
-            let table = table(["size", "at a time", "each takes", "MB/s", "error", "99 of 100"], &rows);
-            let _ = write!(text, "\n{}, as measured\n{table}", name(direction));
+            let table = table(["size", "concurrency", "latency", "MB/s", "error", "p99"], &rows);
+            let _ = write!(text, "\n{}, measured\n{table}", name(direction));
         }
     }
     text
 }
 
-/// What follows on this machine.
-fn follows(known: &Known) -> String {
+/// The plan for this client, as text.
+fn client_plan(known: &Known) -> String {
     let Known { profile, surfaces, is_carried } = known;
-    let mut text = "\nwhat follows for commands here\n".to_owned();
+    let mut text = "\nplan for this client\n".to_owned();
     if *is_carried {
         text = format!(
-            "\nwhat follows for commands here from {}, scaled from {}\n",
+            "\nplan for this client, from the profile of {}, scaled from {}\n",
             Names::of_standard_output().show(&profile.store),
             scaled_from(profile)
         );
@@ -127,14 +131,14 @@ fn follows(known: &Known) -> String {
         text += &advice::of(*direction, surface, &cells(), (&[], None));
         text += &advice::why(surface);
     }
-    text + &format!("cp, sync and the others ask for {}\n", at_a_time(&alone(known)))
+    text + &format!("cp and sync use (size x concurrency): {}\n", at_a_time(&all_surfaces(known)))
 }
 
-fn alone(known: &Known) -> Vec<Surface> {
+fn all_surfaces(known: &Known) -> Vec<Surface> {
     known.surfaces.iter().map(|(_, surface)| surface.clone()).collect()
 }
 
-/// All of it for programs.
+/// The profile of a store and the plan for this client, as JSON.
 fn all_of(store: &str, own: Option<&Kept>, known: Option<&Known>) -> Json {
     let sample = |sample: &Sample| {
         json!({
@@ -166,7 +170,7 @@ fn all_of(store: &str, own: Option<&Kept>, known: Option<&Known>) -> Json {
         }))
     };
     let plans: Vec<Json> = known.into_iter().flat_map(|known| &known.surfaces).filter_map(plan).collect();
-    let used = Plan::default().tuned(&known.map(alone).unwrap_or_default());
+    let used = Plan::default().tuned(&known.map(all_surfaces).unwrap_or_default());
     json!({
         "store": store,
         "profile": profile,
@@ -177,7 +181,7 @@ fn all_of(store: &str, own: Option<&Kept>, known: Option<&Known>) -> Json {
     })
 }
 
-/// A profile without its samples.
+/// A profile without its samples, as JSON.
 fn head(kept: &Kept) -> Json {
     let profile = &kept.profile;
     json!({
@@ -195,7 +199,7 @@ fn head(kept: &Kept) -> Json {
     })
 }
 
-/// Rows below titles: what begins with a digit stands to the right, with its title.
+/// A table of rows below titles. Columns of numbers are aligned to the right.
 fn table<const N: usize>(titles: [&str; N], rows: &[[String; N]]) -> String {
     let is_number =
         |cell: &str| cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.ends_with('Z');

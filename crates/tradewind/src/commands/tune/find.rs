@@ -1,4 +1,4 @@
-//! One direction after the other: what the budget allows, shown while it is found out.
+//! Measurement of both directions within the budget, with progress output.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -20,31 +20,31 @@ use crate::commands::advice::{self, cells, name, seconds};
 use crate::commands::terminal::say_line;
 use crate::profiles::here::cores;
 
-/// Probes of each direction, at the most.
-const PROBES: usize = 8;
-/// What of the budget is for uploads; downloads have the rest.
-const FOR_UPLOADS: f64 = 0.5;
+/// The limit of probes per direction.
+const MAX_PROBES: usize = 8;
+/// The fraction of the budget for uploads; downloads get the rest.
+const UPLOAD_FRACTION: f64 = 0.5;
 
-/// What came of one direction.
+/// The result of one direction.
 pub(super) struct Found {
     pub direction: Direction,
     pub sampled: Sampled,
-    /// Cells that a plan may have.
+    /// The operating points that a plan may use.
     pub cells: Vec<Cell>,
 }
 
 impl Found {
-    /// Whether a probe said anything.
+    /// Returns true if a probe yielded a sample.
     pub fn is_known(&self) -> bool {
         !self.sampled.surface.samples().is_empty()
     }
 
-    /// What failed, in one of those that did.
+    /// The failure of a probe, if one failed.
     fn failure(&self) -> Option<&str> {
         self.sampled.probes.iter().find_map(|probed| probed.failure.as_deref())
     }
 
-    /// Says what to do, or why nothing is known.
+    /// Prints the plans, or why there is no result.
     pub fn print(&self, arguments: &Arguments, workload: Option<&Workload>) -> io::Result<()> {
         let (direction, mut out) = (self.direction, io::stdout());
         if self.is_known() {
@@ -55,17 +55,17 @@ impl Found {
                 advice::of(direction, surface, &self.cells, (&arguments.latency, workload))
             );
         }
-        let longest = self.sampled.probes.iter().map(|probed| probed.time).max();
-        let why = match (self.failure(), longest) {
+        let max_time = self.sampled.probes.iter().map(|probed| probed.time).max();
+        let why = match (self.failure(), max_time) {
             (Some(failure), _) => failure.to_owned(),
-            (None, Some(time)) => format!("no request was answered within {}", seconds(time.as_secs_f64())),
+            (None, Some(time)) => format!("no request completed within {}", seconds(time.as_secs_f64())),
             (None, None) => "the budget is too small for a single probe".to_owned(),
         };
-        writeln!(out, "{}: nothing was found out: {why}", name(direction))
+        writeln!(out, "{}: no result: {why}", name(direction))
     }
 }
 
-/// Who finds it out.
+/// The measurement of both directions.
 pub(super) struct Finder<'a> {
     pub arguments: &'a Arguments,
     pub ground: &'a Arc<Ground>,
@@ -75,26 +75,26 @@ pub(super) struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    /// Both directions, or the one that can be looked at. Where it is stopped, what was found by then.
+    /// Measures both directions, or the one that is possible. If stopped, returns the results so far.
     pub async fn find(&self) -> anyhow::Result<Vec<Found>> {
         let (bytes, time) = (self.arguments.budget.0.0 as f64, self.arguments.budget.1.as_secs_f64());
-        let mut left = Budget { bytes, seconds: time, probes: PROBES };
+        let mut left = Budget { bytes, seconds: time, probes: MAX_PROBES };
         let mut found = Vec::new();
-        for (direction, part) in [(Direction::Write, FOR_UPLOADS), (Direction::Read, 1.0)] {
+        for (direction, part) in [(Direction::Write, UPLOAD_FRACTION), (Direction::Read, 1.0)] {
             let cells = self.workloads.map_or_else(cells, |workloads| workloads.cells(direction));
-            if self.stop.is_asked() || !self.can_be_looked_at(direction, &cells).await? {
+            if self.stop.is_asked() || !self.can_measure(direction, &cells).await? {
                 break;
             }
-            let share = Budget { bytes: left.bytes * part, seconds: left.seconds * part, probes: PROBES };
+            let share = Budget { bytes: left.bytes * part, seconds: left.seconds * part, probes: MAX_PROBES };
             let sampled = match self.sample(direction, &cells, share).await {
                 Ok(sampled) => sampled,
                 Err(e) if direction == Direction::Write && e.kind() == ErrorKind::Denied => {
-                    writeln!(io::stderr(), "nothing may be written here: only downloads are looked at")?;
+                    writeln!(io::stderr(), "no permission to write here: only downloads are measured")?;
                     continue;
                 }
                 Err(e) if !found.is_empty() => {
-                    // What is known of uploads is known.
-                    say_line(format_args!("tradewind: downloads cannot be looked at: {e}"))?;
+                    // The result for uploads remains valid.
+                    say_line(format_args!("tradewind: cannot measure downloads: {e}"))?;
                     break;
                 }
                 Err(e) => return Err(e.into()),
@@ -106,23 +106,23 @@ impl Finder<'_> {
         Ok(found)
     }
 
-    /// Whether there is something to be read that is as large as the smallest of these, or anything that is to be written.
-    async fn can_be_looked_at(&self, direction: Direction, cells: &[Cell]) -> anyhow::Result<bool> {
-        let least = cells.iter().map(|cell| cell.bytes).min().unwrap_or(0).max(1);
-        if direction == Direction::Write || self.ground.most_bytes() >= least {
+    /// Returns true for uploads, and for downloads if there is an object at least as large as the smallest request.
+    async fn can_measure(&self, direction: Direction, cells: &[Cell]) -> anyhow::Result<bool> {
+        let min_bytes = cells.iter().map(|cell| cell.bytes).min().unwrap_or(0).max(1);
+        if direction == Direction::Write || self.ground.most_bytes() >= min_bytes {
             return Ok(true);
         }
         self.ground.look(&self.arguments.place.key).await?;
-        let is_there = self.ground.most_bytes() >= least;
-        if !is_there {
-            writeln!(io::stderr(), "nothing is there to be downloaded, so that downloads are not looked at")?;
+        let has_object = self.ground.most_bytes() >= min_bytes;
+        if !has_object {
+            writeln!(io::stderr(), "there are no objects to download here: downloads are not measured")?;
         }
-        Ok(is_there)
+        Ok(has_object)
     }
 
     async fn sample(&self, direction: Direction, cells: &[Cell], budget: Budget) -> Result<Sampled> {
         let is_json = self.arguments.json;
-        let asked = Asked { cells: cells.to_vec(), budget, cores: cores() };
+        let request = Asked { cells: cells.to_vec(), budget, cores: cores() };
         let mut heat = Heat::begin(direction, cells, is_json || !io::stdout().is_terminal());
         let tell = |event: Event<'_>| match event {
             Event::Begins(_, cell) => heat.begins(cell),
@@ -133,8 +133,8 @@ impl Finder<'_> {
                 }
             }
         };
-        let belief = self.start.belief(direction);
-        let sampled = tune::sample(self.ground, direction, (&asked, belief), self.stop, tell).await?;
+        let prior = self.start.belief(direction);
+        let sampled = tune::sample(self.ground, direction, (&request, prior), self.stop, tell).await?;
         let surface = &sampled.surface;
         if is_json {
             print_surface(direction, cells, surface);

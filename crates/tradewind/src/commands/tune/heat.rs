@@ -1,4 +1,4 @@
-//! A map of size and parallelism that fills in: how much of the best each cell carries, those that were tried marked.
+//! A heat map of throughput by request size and concurrency, updated after each probe. Measured points are marked.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,16 +11,16 @@ use tradewind_model::tune::{Cell, Surface};
 use crate::commands::advice::{megabytes, name};
 use crate::settings::ByteSize;
 
-/// Colours of a terminal's palette, from little to much.
+/// Colours of a terminal's palette, from low to high throughput.
 const COLOURS: [u8; 7] = [236, 54, 90, 125, 160, 208, 226];
 
-/// See the module.
+/// A heat map on the terminal.
 pub(super) struct Heat {
     direction: Direction,
     sizes: BTreeSet<u64>,
     parallel: BTreeSet<usize>,
     tried: BTreeSet<Cell>,
-    /// Lines that are on the terminal and will be drawn over; `None` where nothing is shown meanwhile.
+    /// The number of lines on the terminal to overwrite; `None` if nothing is shown before the end.
     drawn: Option<usize>,
 }
 
@@ -67,7 +67,7 @@ impl Heat {
         let all = self.sizes.iter().flat_map(|bytes| self.parallel.iter().map(|n| (*bytes, *n)));
         let best = all.map(|(bytes, n)| found(bytes, n).bandwidth()).fold(0.0, f64::max);
         let mut map =
-            format!("{} in MB/s, by size and by requests at a time (* tried)\n", name(self.direction));
+            format!("{} in MB/s, by request size and concurrency (* measured)\n", name(self.direction));
         let head = self.parallel.iter().fold(format!("{:>9}", ""), |mut head, n| {
             let _ = write!(head, "{n:>7}");
             head

@@ -1,4 +1,4 @@
-//! What is found, line by line, for programs.
+//! JSON lines of probes and inferred values.
 
 use std::io::{self, Write as _};
 
@@ -9,7 +9,7 @@ use tradewind_model::tune::{Cell, Surface};
 
 use crate::commands::advice::name;
 
-/// What a probe measured.
+/// Prints the measurements of a probe.
 pub(super) fn print_probe(probed: &Probed) {
     let line = json!({
         "line": "probe",
@@ -32,7 +32,7 @@ pub(super) fn print_probe(probed: &Probed) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// What follows from all of them for each cell.
+/// Prints the inferred values of each operating point.
 pub(super) fn print_surface(direction: Direction, cells: &[Cell], surface: &Surface) {
     for cell in cells {
         let found = surface.infer(*cell);

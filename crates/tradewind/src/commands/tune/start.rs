@@ -1,4 +1,4 @@
-//! What tuning begins with: the client, its way to the store, and what is believed before the first probe.
+//! The starting point of tuning: the client, its network path to the store, and the prior before the first probe.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -15,23 +15,24 @@ use crate::commands::terminal::Names;
 use crate::profiles::here::cores;
 use crate::profiles::{Profile, Profiles, here, host};
 
-/// See the module.
+/// The starting point of tuning.
 pub(super) struct Start {
-    /// This machine, as far as it and its way to the store are known.
+    /// This machine and its network path to the store, as far as known.
     pub client: Client,
     /// The closest profile of another store or another client.
     from: Option<Profile>,
 }
 
 impl Start {
-    /// For a store, to which a round trip takes so long, and a service of this name if it is one. Where uploads come from files,
-    /// something is written to their directory.
+    /// The starting point for a store at this RTT, with the name of the service if it is one. If uploads come from
+    /// files, the write speed of their directory is measured.
     pub fn new(
         service: Option<&str>,
         round_trip: Option<Duration>,
         files: Option<&Files>,
     ) -> anyhow::Result<Self> {
-        let storage = files.map(Files::write_speed).transpose().context("nothing can be written there")?;
+        let storage =
+            files.map(Files::write_speed).transpose().context("cannot measure the disk's write speed")?;
         let round_trip = round_trip.map(|time| time.as_secs_f64());
         let here = service.map_or_else(Client::default, |store| here::client(host(store), cores()));
         let client = Client { round_trip, storage, ..here };
@@ -39,23 +40,23 @@ impl Start {
         Ok(Self { client, from })
     }
 
-    /// What is believed of a direction.
+    /// The prior for a direction.
     pub fn belief(&self, direction: Direction) -> Belief {
-        let carried = self.from.as_ref().and_then(|profile| profile.begin(direction, &self.client));
-        let usual = || {
+        let scaled = self.from.as_ref().and_then(|profile| profile.begin(direction, &self.client));
+        let default = || {
             self.client
                 .round_trip
                 .map_or_else(Belief::default, |time| Belief::default().with_round_trip(time))
         };
-        carried.unwrap_or_else(usual)
+        scaled.unwrap_or_else(default)
     }
 
-    /// Says what it is.
+    /// Prints the RTT, and the profile that tuning starts from.
     pub fn print(&self, is_json: bool) -> io::Result<()> {
         let mut out = io::stdout();
         let Self { client, from } = self;
         if !is_json && let Some(time) = client.round_trip {
-            writeln!(out, "a round trip takes {}", seconds(time))?;
+            writeln!(out, "RTT: {}", seconds(time))?;
         }
         let Some(profile) = from else { return Ok(()) };
         if is_json {
@@ -70,7 +71,7 @@ impl Start {
             return writeln!(out, "{line}");
         }
         let (known, from) = (host(&profile.store), scaled_from(profile));
-        let line = format!("begins with what is known of {known}, scaled from {from}");
+        let line = format!("starting from the profile of {known}, scaled from {from}");
         writeln!(out, "{}", Names::of_standard_output().show(&line))
     }
 }

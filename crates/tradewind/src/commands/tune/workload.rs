@@ -1,5 +1,5 @@
-//! What is going to be moved, as somebody names it: files of a directory, objects below a prefix, or requests of a trace. What counts
-//! of it is the sizes of the requests that commands would make.
+//! The workload to tune for: files of a directory, objects below a prefix, or requests of a trace. It is reduced to the
+//! sizes of the requests that commands would make.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,23 +24,24 @@ use crate::commands::terminal::say_line;
 use crate::places::{ObjectsPlace, Place};
 use crate::settings::ByteSize;
 
-/// Objects or files that are looked at, at the most: more tell no more.
-const MOST: usize = 100_000;
+/// The limit of objects or files that are examined: more do not change the distribution.
+const MAX_ITEMS: usize = 100_000;
 
-/// The requests of both directions. Where a trace has none of one direction, those of the other stand for it.
+/// The requests of both directions. If a trace has none of one direction, those of the other are used for it.
 #[derive(Debug)]
 pub(super) struct Workloads {
     upload: Workload,
     download: Workload,
-    /// What was looked at, in one word, and how many of it.
+    /// The kind of items examined, in one word.
     what: &'static str,
+    /// The number of items examined.
     count: usize,
-    /// There is more than was looked at.
-    is_cut: bool,
+    /// There are more items than were examined.
+    is_truncated: bool,
 }
 
 impl Workloads {
-    /// Looks at a place. Objects are in a store that is opened with the same access as the one that is tuned.
+    /// Examines a place. Objects are in a store opened with the same access flags as the store to tune.
     pub async fn find(place: &Place, (arguments, bed): (&Arguments, &Bed)) -> anyhow::Result<Self> {
         let what = match place {
             Place::Objects(_) => "object",
@@ -48,7 +49,7 @@ impl Workloads {
             Place::Path(_) | Place::Standard => "request",
         };
         let none = Workload::new(&SIZES);
-        let mut found = Self { upload: none.clone(), download: none, what, count: 0, is_cut: false };
+        let mut found = Self { upload: none.clone(), download: none, what, count: 0, is_truncated: false };
         match place {
             Place::Objects(place) => found.add_objects(place, arguments, bed).await?,
             Place::Path(path) if path.is_dir() => found.add_files(path).await?,
@@ -56,7 +57,7 @@ impl Workloads {
             Place::Standard => bail!("a workload is a directory, a trace or a prefix, not standard input"),
         }
         if found.count == 0 {
-            bail!("{place}: nothing is there that could be moved");
+            bail!("{place}: no objects, files or requests found");
         }
         let is_none = |workload: &Workload| workload.whole().requests == 0;
         match (is_none(&found.upload), is_none(&found.download)) {
@@ -78,10 +79,10 @@ impl Workloads {
             anyhow::Ok(open()?)
         })?;
         let bed = Bed { store, bucket: place.bucket.clone(), ..bed.clone() };
-        let listed = sizes_below(&bed, &place.key, MOST).await;
-        let (sizes, is_cut) = listed.with_context(|| place.to_string())?;
+        let listed = sizes_below(&bed, &place.key, MAX_ITEMS).await;
+        let (sizes, is_truncated) = listed.with_context(|| place.to_string())?;
         sizes.into_iter().for_each(|size| self.add_object(size));
-        self.is_cut = is_cut;
+        self.is_truncated = is_truncated;
         Ok(())
     }
 
@@ -99,13 +100,13 @@ impl Workloads {
                     }
                 }
             }
-            if self.count >= MOST {
-                self.is_cut = true;
+            if self.count >= MAX_ITEMS {
+                self.is_truncated = true;
                 break;
             }
         }
         if failed > 1 {
-            writeln!(io::stderr(), "tradewind: and {} more could not be looked at", failed - 1)?;
+            writeln!(io::stderr(), "tradewind: and {} more could not be read", failed - 1)?;
         }
         Ok(())
     }
@@ -125,7 +126,7 @@ impl Workloads {
                 Err(why) => {
                     broken += 1;
                     if broken == 1 {
-                        say_line(format_args!("tradewind: {shown}, {why}; it is passed over"))?;
+                        say_line(format_args!("tradewind: {shown}, {why}; skipped"))?;
                     }
                     continue;
                 }
@@ -138,7 +139,7 @@ impl Workloads {
                     sizes.insert(entry.key, bytes);
                 }
                 Operation::Get => {
-                    // One that reads all of what the trace did not write says nothing of its size.
+                    // The size of a whole object that the trace did not write is unknown.
                     let rest = || sizes.get(&entry.key).map(|size| size.saturating_sub(entry.offset));
                     if let Some(bytes) = entry.length.or_else(rest) {
                         self.download.add(bytes);
@@ -149,7 +150,7 @@ impl Workloads {
             }
         }
         if broken > 1 {
-            writeln!(io::stderr(), "tradewind: and {} more lines of {shown} are broken", broken - 1)?;
+            writeln!(io::stderr(), "tradewind: and {} more lines of {shown} are invalid", broken - 1)?;
         }
         Ok(())
     }
@@ -169,7 +170,7 @@ impl Workloads {
         self.count += 1;
     }
 
-    /// Of one direction.
+    /// The workload of one direction.
     pub const fn of(&self, direction: Direction) -> &Workload {
         match direction {
             Direction::Write => &self.upload,
@@ -177,19 +178,19 @@ impl Workloads {
         }
     }
 
-    /// The cells that plans of one direction may have.
+    /// The operating points that plans of one direction may use.
     pub fn cells(&self, direction: Direction) -> Vec<Cell> {
         let sizes: Vec<u64> = self.of(direction).shares().iter().map(|share| share.size).collect();
         Cell::grid(&sizes, &PARALLEL)
     }
 
-    /// Says what it is.
+    /// Prints the distribution of sizes.
     pub fn print(&self, is_json: bool) -> io::Result<()> {
         let mut out = io::stdout();
         if !is_json {
-            let cut = if self.is_cut { "; there are more, which are not looked at" } else { "" };
+            let rest = if self.is_truncated { "; the rest is not examined" } else { "" };
             let more = if self.count == 1 { "" } else { "s" };
-            writeln!(out, "workload: {} {}{more}{cut}", self.count, self.what)?;
+            writeln!(out, "workload: {} {}{more}{rest}", self.count, self.what)?;
         }
         for direction in [Direction::Write, Direction::Read] {
             let (name, shares) = (advice::name(direction), self.of(direction).shares());
@@ -206,13 +207,13 @@ impl Workloads {
                 }
                 continue;
             }
-            let told: Vec<String> = (shares.iter())
+            let sizes: Vec<String> = (shares.iter())
                 .map(|share| {
                     let (requests, bytes) = (share.of_requests * 100.0, share.of_bytes * 100.0);
                     format!("{} ({requests:.0} % of requests, {bytes:.0} % of bytes)", ByteSize(share.size))
                 })
                 .collect();
-            writeln!(out, "  {name}s of about {}", told.join(", "))?;
+            writeln!(out, "  {name}s of about {}", sizes.join(", "))?;
         }
         Ok(())
     }

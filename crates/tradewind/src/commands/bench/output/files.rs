@@ -1,32 +1,32 @@
-//! Rows about mounted file systems, for people.
+//! Table rows of file system benchmarks.
 
 use tradewind_bench::posix::policy::Policy;
 use tradewind_bench::posix::result::{Access, Amplification, Conditions, Measured, Phase, Postmark, Scope};
 use tradewind_core::quantity::ByteSize;
 
-/// Stands above the rows of files.
+/// The header of the table of files.
 pub(in crate::commands::bench) const HEAD: &str = "\
 what          form         size     unit  threads   files       MB/s            files/s   p50 ms   p99 ms   max ms   sync s  wire x  failed";
 
-/// The rows of a line, and what is to be known of them.
+/// The rows of a measurement, with failures and notes.
 pub(super) fn rows(measured: &Measured) -> Vec<String> {
     match measured {
-        Measured::Conditions(conditions) => of_conditions(conditions),
+        Measured::Conditions(conditions) => conditions_rows(conditions),
         Measured::Policy(policy) => {
             let failed = policy.failed.as_ref().map(|why| format!("  failed: {why}"));
-            [of_policy(policy)].into_iter().chain(failed).collect()
+            [policy_row(policy)].into_iter().chain(failed).collect()
         }
-        Measured::Access(access) => of_access(access),
-        Measured::Postmark(postmark) => of_postmark(postmark),
-        Measured::Amplification(amplification) => vec![of_amplification(amplification)],
+        Measured::Access(access) => access_rows(access),
+        Measured::Postmark(postmark) => postmark_rows(postmark),
+        Measured::Amplification(amplification) => vec![amplification_row(amplification)],
     }
 }
 
-fn of_conditions(conditions: &Conditions) -> Vec<String> {
+fn conditions_rows(conditions: &Conditions) -> Vec<String> {
     let mount = &conditions.mount;
     let mut rows = vec![
         format!("  file system: {} of {} at {}, {}", mount.kind, mount.source, mount.point, mount.options),
-        format!("  the time of a file that is written: {}", conditions.counted),
+        format!("  time of a written file: {}", conditions.counted),
     ];
     let why = conditions.caches_why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
     rows.push(format!("  caches before reading: {}{why}", conditions.caches));
@@ -37,29 +37,29 @@ fn of_conditions(conditions: &Conditions) -> Vec<String> {
             received / 1e3
         ));
     }
-    rows.extend(conditions.skipped.iter().map(|(form, why)| format!("  {form} access is left out: {why}")));
+    rows.extend(conditions.skipped.iter().map(|(form, why)| format!("  {form} access skipped: {why}")));
     rows
 }
 
-fn of_policy(policy: &Policy) -> String {
-    fn told<T: std::fmt::Display, B: std::fmt::Display>(told: Option<(T, B)>) -> String {
-        told.map_or_else(|| "cannot be told".to_owned(), |(what, by)| format!("{what} (by {by})"))
+fn policy_row(policy: &Policy) -> String {
+    fn with_source<T: std::fmt::Display, B: std::fmt::Display>(policy: Option<(T, B)>) -> String {
+        policy.map_or_else(|| "unknown".to_owned(), |(what, by)| format!("{what} (by {by})"))
     }
     format!(
         "policy        {:<8} writes: {:<27} reads: {:<27} again: {}",
         policy.form,
-        told(policy.write),
-        told(policy.read),
-        told(policy.again)
+        with_source(policy.write),
+        with_source(policy.read),
+        with_source(policy.again)
     )
 }
 
-fn of_access(access: &Access) -> Vec<String> {
+fn access_rows(access: &Access) -> Vec<String> {
     let millis = |micros: u64| micros as f64 / 1e3;
     let rate = access.bytes_per_second;
     let sure = rate.within.filter(|_| rate.mean > 0.0);
     let sure = sure.map(|within| format!("+-{:.0}%", 100.0 * within / rate.mean)).unwrap_or_default();
-    // Of one file in pieces it is the pieces that are waited for.
+    // For one file accessed in units, the latency is that of a unit.
     let latency = if access.scope == Scope::Unit { &access.latency.access } else { &access.latency.file };
     let sync = access.sync_seconds.map_or_else(|| "-".to_owned(), |sync| format!("{sync:.3}"));
     let wire = access.amplification().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
@@ -84,12 +84,12 @@ fn of_access(access: &Access) -> Vec<String> {
     rows
 }
 
-/// As Postmark prints it.
-fn of_postmark(postmark: &Postmark) -> Vec<String> {
-    let sync = postmark.sync_seconds.map(|sync| format!(", {sync:.3} s more until all was durable"));
+/// The rows of Postmark, like its own output.
+fn postmark_rows(postmark: &Postmark) -> Vec<String> {
+    let sync = postmark.sync_seconds.map(|sync| format!(", plus {sync:.3} s to sync"));
     let mut rows = vec![
         format!(
-            "postmark      {} in a pool of {}, {} transactions, {:.2} s in all{}",
+            "postmark      {} in a pool of {}, {} transactions, {:.2} s in total{}",
             postmark.sizes,
             postmark.pool,
             postmark.transactions,
@@ -97,19 +97,19 @@ fn of_postmark(postmark: &Postmark) -> Vec<String> {
             sync.unwrap_or_default()
         ),
         format!(
-            "  transactions: {:.1} a second in {:.2} s",
+            "  transactions: {:.1}/s in {:.2} s",
             postmark.transactions_per_second, postmark.transaction_seconds
         ),
     ];
     let (created, deleted) = (&postmark.created, &postmark.deleted);
     for (what, steps) in [("created", created), ("deleted", deleted)] {
         rows.push(format!(
-            "  files {what}: {}, alone {:.1} a second, mixed with transactions {:.1} a second",
+            "  files {what}: {}, alone {:.1}/s, mixed with transactions {:.1}/s",
             steps.count, steps.alone_per_second, steps.mixed_per_second
         ));
     }
     rows.push(format!(
-        "  files read: {}, {:.1} a second; appended to: {}, {:.1} a second",
+        "  files read: {}, {:.1}/s; appended to: {}, {:.1}/s",
         postmark.read.count,
         postmark.read.mixed_per_second,
         postmark.appended.count,
@@ -128,23 +128,23 @@ fn of_postmark(postmark: &Postmark) -> Vec<String> {
     rows
 }
 
-fn of_amplification(told: &Amplification) -> String {
-    let fit = &told.fit;
-    let what = match told.phase {
+fn amplification_row(amplification: &Amplification) -> String {
+    let fit = &amplification.fit;
+    let what = match amplification.phase {
         Phase::Write => "writing",
         Phase::Read => "reading",
     };
     format!(
-        "amplification {:<8} {} {what}: {}: constant {:.1} KiB, {:.3} for each byte; explains {:.1} %, off by {:.0} % at the \
-         most, from {} ratios{}",
-        told.form,
-        told.scope,
-        told.curve,
+        "amplification {:<8} {} {what}: {}: constant {:.1} KiB, {:.3} per byte; R² {:.1} %, max. error {:.0} %, \
+         from {} ratios{}",
+        amplification.form,
+        amplification.scope,
+        amplification.curve,
         fit.constant_kib,
         fit.per_byte,
         100.0 * fit.goodness,
         100.0 * fit.worst,
-        told.points,
-        if fit.describes() { "" } else { ": it does not describe them" }
+        amplification.points,
+        if fit.describes() { "" } else { ": not a good fit" }
     )
 }
