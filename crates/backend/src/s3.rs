@@ -39,7 +39,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, Lack, ObjectStore,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, Feature, ObjectStore,
     StageRequest, Staged,
 };
 use tradewind_core::{
@@ -192,7 +192,7 @@ impl S3Store {
 
     /// Rejects a key that this service does not support.
     fn check_key(&self, call: &Call<'_>) -> Result<()> {
-        if !self.capabilities().has(Lack::NulInKeys) && call.key.is_some_and(|key| key.contains('\0')) {
+        if !self.capabilities().supports(Feature::NulInKeys) && call.key.is_some_and(|key| key.contains('\0')) {
             return Err(Error::new(
                 Reason::InvalidKey,
                 "radosgw does not support keys with the character U+0000",
@@ -326,11 +326,11 @@ impl ObjectStore for S3Store {
         self.dialect.get().copied().unwrap_or(Dialect::Plain).capabilities()
     }
 
-    fn expect_requests(&self, bucket: &BucketName, requests: usize) {
+    fn prewarm(&self, bucket: &BucketName, requests: usize) {
         self.client_of(Some(bucket.as_str())).pool.expect(requests);
     }
 
-    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
+    fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
         self.client_of(Some(bucket.as_str())).pool.round_trip()
     }
 
@@ -350,11 +350,11 @@ impl ObjectStore for S3Store {
         self.all_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
         self.read_head(context, address, &request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         self.read_bytes(context, address, &request).await
     }
 

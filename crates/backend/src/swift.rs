@@ -46,7 +46,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, ObjectStore,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, ObjectStore,
     StageRequest, Staged,
 };
 use tradewind_core::{Address, Body, BucketName, Clock, Context, Precondition, Tags, Traffic};
@@ -160,15 +160,15 @@ impl SwiftStore {
             tags: false,
             generations: false,
             unique_etags: false,
-            several_checksums: true,
+            multiple_checksums: true,
             upload_metadata: false,
-            tells_parts: false,
-            tells_deleted: false,
-            lists_checksums: false,
-            refuses_at_stage: false,
+            reports_all_parts: false,
+            reports_deleted: false,
+            listing_reports_checksums: false,
+            stage_checks_bucket: false,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: 5 << 40,
-            lacks: &[],
+            unsupported: &[],
         };
         let SwiftOptions { segment_bytes, grace, newest, .. } = options;
         Ok(Arc::new_cyclic(|this| Self {
@@ -303,11 +303,11 @@ impl ObjectStore for SwiftStore {
         self.all_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
         self.read_head(context, address, &request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         self.read_bytes(context, address, &request).await
     }
 

@@ -18,7 +18,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::traffic::Carried;
+use tradewind_core::traffic::TrafficCounts;
 use tradewind_core::{BucketName, Budget, Clock, Context, ObjectStore, Timestamp, Traffic};
 use tradewind_pattern::Content;
 
@@ -86,7 +86,7 @@ pub struct Outcome {
     /// CPU time used during the window.
     pub usage: Usage,
     /// Traffic of the store's connections during the window.
-    pub carried: Carried,
+    pub carried: TrafficCounts,
     /// Delay between scheduled and actual release of open-loop requests, in microseconds. The generator causes it.
     pub lag: Histogram<u64>,
     /// Work done per 100 ms.
@@ -219,7 +219,7 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
         time: Duration::ZERO,
         record: Record::default(),
         usage: Usage::default(),
-        carried: Carried::default(),
+        carried: TrafficCounts::default(),
         lag,
         tenths: Vec::new(),
         repeats: 0,
@@ -287,12 +287,12 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
 /// CPU and traffic counters at one end of the measurement window.
 struct CounterSnapshot {
     usage: Usage,
-    carried: Carried,
+    carried: TrafficCounts,
 }
 
 impl CounterSnapshot {
     fn now(bed: &Bed) -> Result<Self> {
-        Ok(Self { usage: Usage::now().map_err(usage_error)?, carried: bed.traffic.carried() })
+        Ok(Self { usage: Usage::now().map_err(usage_error)?, carried: bed.traffic.counts() })
     }
 }
 

@@ -272,7 +272,7 @@ impl Cell {
                 .map(|(name, time)| (name.to_owned(), time.as_secs_f64()))
                 .collect(),
             machine_busy: usage.machine(),
-            carried: (outcome.carried.sent, outcome.carried.received, outcome.carried.connections),
+            carried: (outcome.carried.sent_bytes, outcome.carried.received_bytes, outcome.carried.connections),
             lag_us: rate.map(|_| Latency::of(&outcome.lag)),
             repeated_reads: outcome.repeats,
             abandoned: outcome.abandoned,

@@ -79,7 +79,7 @@ impl Stock {
     /// The content of an object, derived from the name of its source.
     #[must_use]
     pub fn content(&self, number: u64) -> ContentId {
-        ContentId::of(&self.source_key(number), self.size(number))
+        ContentId::new(&self.source_key(number), self.size(number))
     }
 
     /// Returns true if objects are uploaded from files.

@@ -24,7 +24,7 @@ use shares::{Grant, Purpose, Shares};
 pub use shares::{Account, Demand, Tenant};
 
 /// The unit of allocation in bytes.
-pub const GRAIN: usize = 4096;
+pub const GRAIN_BYTES: usize = 4096;
 
 /// The budget: a fixed number of bytes, shared by accounts.
 #[derive(Clone)]
@@ -43,9 +43,9 @@ impl Budget {
     /// A budget of `bytes`, rounded down to the grain (at least one).
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        let grains = (bytes / GRAIN).max(1);
+        let grains = (bytes / GRAIN_BYTES).max(1);
         Self(Arc::new(BudgetInner {
-            capacity: grains * GRAIN,
+            capacity: grains * GRAIN_BYTES,
             shares: Mutex::new(Shares::new(grains)),
             own: Account::unlimited(),
             waiting: AtomicUsize::new(0),
@@ -62,7 +62,7 @@ impl Budget {
     /// Bytes not reserved now.
     #[must_use]
     pub fn free(&self) -> usize {
-        self.0.shares.lock().free() * GRAIN
+        self.0.shares.lock().free() * GRAIN_BYTES
     }
 
     /// Requests that wait for a window now.
@@ -73,7 +73,7 @@ impl Budget {
 
     /// The number of admissions so far that had to wait.
     #[must_use]
-    pub fn waited(&self) -> u64 {
+    pub fn total_waits(&self) -> u64 {
         self.0.waited.load(Ordering::Relaxed)
     }
 
@@ -132,7 +132,7 @@ impl Budget {
     }
 
     fn try_reserve_for(&self, account: &Account, bytes: usize) -> Option<Reservation> {
-        let grains = bytes.div_ceil(GRAIN).max(1);
+        let grains = bytes.div_ceil(GRAIN_BYTES).max(1);
         let permit = self.try_take(account, grains, Purpose::Optional)?;
         Some(Reservation { bytes, origin: Origin::Budget(permit) })
     }
@@ -174,7 +174,7 @@ impl Budget {
     }
 
     fn grains(&self, bytes: usize) -> usize {
-        bytes.min(self.0.capacity).div_ceil(GRAIN).max(1)
+        bytes.min(self.0.capacity).div_ceil(GRAIN_BYTES).max(1)
     }
 }
 
@@ -239,7 +239,7 @@ pub struct Window {
 
 impl Window {
     fn new(permit: Permit) -> Arc<Self> {
-        let size = permit.grains.load(Ordering::Relaxed) * GRAIN;
+        let size = permit.grains.load(Ordering::Relaxed) * GRAIN_BYTES;
         let [size, left] = [size, size].map(AtomicUsize::new);
         let [overhead, min_size] = [0, 0].map(AtomicUsize::new);
         Arc::new(Self { size, overhead, min_size, left, freed: Notify::new(), permit })
@@ -260,7 +260,7 @@ impl Window {
     /// Bytes of the budget that the request holds: the window and the overhead.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.permit.grains.load(Ordering::Acquire) * GRAIN
+        self.permit.grains.load(Ordering::Acquire) * GRAIN_BYTES
     }
 
     /// Moves `bytes` (rounded down to the grain, at most what is left) from the window to the request's overhead:
@@ -269,7 +269,7 @@ impl Window {
     pub fn add_overhead(&self, bytes: usize) {
         // The lock excludes `keep`, which releases bytes that `left` still counts.
         let _shares = self.permit.budget.0.shares.lock();
-        let bytes = bytes.min(self.left()) / GRAIN * GRAIN;
+        let bytes = bytes.min(self.left()) / GRAIN_BYTES * GRAIN_BYTES;
         if self.take(bytes) {
             self.overhead.fetch_add(bytes, Ordering::AcqRel);
             self.size.fetch_sub(bytes, Ordering::AcqRel);
@@ -283,10 +283,10 @@ impl Window {
 
     /// Shrinks the window to `bytes` and releases the rest, once a request is known to need no more. Bytes that are
     /// carved out stay reserved. The window never grows again.
-    pub fn keep(&self, bytes: usize) {
+    pub fn shrink_to(&self, bytes: usize) {
         let Permit { budget, account, grains } = &self.permit;
-        let needed = bytes.max(self.min_size.load(Ordering::Acquire)).div_ceil(GRAIN).max(1);
-        let needed = needed.saturating_add(self.overhead.load(Ordering::Acquire) / GRAIN);
+        let needed = bytes.max(self.min_size.load(Ordering::Acquire)).div_ceil(GRAIN_BYTES).max(1);
+        let needed = needed.saturating_add(self.overhead.load(Ordering::Acquire) / GRAIN_BYTES);
         if needed >= grains.load(Ordering::Acquire) {
             return;
         }
@@ -294,13 +294,13 @@ impl Window {
             let mut shares = budget.0.shares.lock();
             let over = grains.load(Ordering::Relaxed).saturating_sub(needed);
             let taken = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
-                Some(left - over.min(left / GRAIN) * GRAIN)
+                Some(left - over.min(left / GRAIN_BYTES) * GRAIN_BYTES)
             });
             // The value before. The closure never returns `None`, so `Err` does not occur.
             let (Ok(left) | Err(left)) = taken;
-            let over = over.min(left / GRAIN);
+            let over = over.min(left / GRAIN_BYTES);
             grains.fetch_sub(over, Ordering::AcqRel);
-            self.size.fetch_sub(over * GRAIN, Ordering::AcqRel);
+            self.size.fetch_sub(over * GRAIN_BYTES, Ordering::AcqRel);
             shares.release(account, over);
             shares.grant_all()
         };
@@ -327,7 +327,7 @@ impl Window {
 
     /// Like [`try_reserve`](Self::try_reserve), but leaves `rest` bytes of the window for work that must not wait.
     #[must_use]
-    pub fn try_reserve_beside(self: &Arc<Self>, bytes: usize, rest: usize) -> Option<Reservation> {
+    pub fn try_reserve_leaving(self: &Arc<Self>, bytes: usize, rest: usize) -> Option<Reservation> {
         // The check may race with another reservation, but only with one of the same request.
         if self.left() >= bytes.saturating_add(rest) {
             return self.try_reserve(bytes);
@@ -421,135 +421,135 @@ mod tests {
 
     #[tokio::test]
     async fn reservations_come_back() {
-        let budget = Budget::new(4 * GRAIN);
-        let window = budget.admit(2 * GRAIN, &no_deadline()).await.unwrap();
-        let first = window.try_reserve(2 * GRAIN).unwrap();
-        let extra = window.try_reserve(2 * GRAIN).unwrap();
+        let budget = Budget::new(4 * GRAIN_BYTES);
+        let window = budget.admit(2 * GRAIN_BYTES, &no_deadline()).await.unwrap();
+        let first = window.try_reserve(2 * GRAIN_BYTES).unwrap();
+        let extra = window.try_reserve(2 * GRAIN_BYTES).unwrap();
         assert!(window.try_reserve(1).is_none(), "neither window nor budget has free memory");
         drop(extra);
-        assert_eq!(budget.free(), 2 * GRAIN);
+        assert_eq!(budget.free(), 2 * GRAIN_BYTES);
         let bytes = first.attach(vec![0_u8; 10]);
         let clone = bytes.clone();
         drop(bytes);
         assert_eq!(window.left(), 0);
         drop(clone);
-        assert_eq!(window.left(), 2 * GRAIN);
+        assert_eq!(window.left(), 2 * GRAIN_BYTES);
         drop(window);
-        assert_eq!(budget.free(), 4 * GRAIN);
+        assert_eq!(budget.free(), 4 * GRAIN_BYTES);
     }
 
     #[tokio::test]
     async fn shrinking_releases_only_bytes_not_carved_out() {
-        let budget = Budget::new(8 * GRAIN);
-        let window = budget.admit(8 * GRAIN, &no_deadline()).await.unwrap();
-        let carved = window.reserve_own(3 * GRAIN).await;
+        let budget = Budget::new(8 * GRAIN_BYTES);
+        let window = budget.admit(8 * GRAIN_BYTES, &no_deadline()).await.unwrap();
+        let carved = window.reserve_own(3 * GRAIN_BYTES).await;
         let deadline = no_deadline();
-        let mut waiting = std::pin::pin!(budget.admit(4 * GRAIN, &deadline));
+        let mut waiting = std::pin::pin!(budget.admit(4 * GRAIN_BYTES, &deadline));
         assert!(futures::poll!(&mut waiting).is_pending());
-        window.keep(3 * GRAIN + 1);
-        assert_eq!((window.size(), window.left()), (4 * GRAIN, GRAIN));
+        window.shrink_to(3 * GRAIN_BYTES + 1);
+        assert_eq!((window.size(), window.left()), (4 * GRAIN_BYTES, GRAIN_BYTES));
         let other = waiting.await.unwrap();
-        window.keep(GRAIN);
+        window.shrink_to(GRAIN_BYTES);
         assert_eq!(
             (window.size(), window.left(), budget.free()),
-            (3 * GRAIN, 0, GRAIN),
+            (3 * GRAIN_BYTES, 0, GRAIN_BYTES),
             "what is carved out stays"
         );
         // A waiter for more than the window takes the whole window.
-        let mut more = std::pin::pin!(window.reserve_own(8 * GRAIN));
+        let mut more = std::pin::pin!(window.reserve_own(8 * GRAIN_BYTES));
         assert!(futures::poll!(&mut more).is_pending());
         drop(carved);
-        assert_eq!(more.await.bytes(), 3 * GRAIN);
-        window.keep(1 << 30);
-        assert_eq!((window.size(), window.left()), (3 * GRAIN, 3 * GRAIN), "it does not grow");
-        let held = window.reserve_own(GRAIN).await;
-        let mut rest = std::pin::pin!(window.reserve_own(3 * GRAIN));
+        assert_eq!(more.await.bytes(), 3 * GRAIN_BYTES);
+        window.shrink_to(1 << 30);
+        assert_eq!((window.size(), window.left()), (3 * GRAIN_BYTES, 3 * GRAIN_BYTES), "it does not grow");
+        let held = window.reserve_own(GRAIN_BYTES).await;
+        let mut rest = std::pin::pin!(window.reserve_own(3 * GRAIN_BYTES));
         assert!(futures::poll!(&mut rest).is_pending());
-        window.keep(GRAIN);
+        window.shrink_to(GRAIN_BYTES);
         assert!(futures::poll!(&mut rest).is_pending(), "all that there is now is carved out");
         drop(held);
-        assert_eq!(rest.await.bytes(), GRAIN);
+        assert_eq!(rest.await.bytes(), GRAIN_BYTES);
         drop(other);
-        assert_eq!(budget.free(), 7 * GRAIN);
+        assert_eq!(budget.free(), 7 * GRAIN_BYTES);
     }
 
     #[tokio::test]
     async fn try_reserve_beside_leaves_the_rest_of_the_window() {
-        let budget = Budget::new(8 * GRAIN);
-        let window = budget.admit(4 * GRAIN, &no_deadline()).await.unwrap();
-        let _first = window.try_reserve_beside(2 * GRAIN, 2 * GRAIN).unwrap();
-        assert_eq!((window.left(), budget.free()), (2 * GRAIN, 4 * GRAIN));
-        let _second = window.try_reserve_beside(2 * GRAIN, 2 * GRAIN).unwrap();
-        assert_eq!((window.left(), budget.free()), (2 * GRAIN, 2 * GRAIN), "out of what is free");
-        assert!(window.try_reserve_beside(3 * GRAIN, 2 * GRAIN).is_none());
+        let budget = Budget::new(8 * GRAIN_BYTES);
+        let window = budget.admit(4 * GRAIN_BYTES, &no_deadline()).await.unwrap();
+        let _first = window.try_reserve_leaving(2 * GRAIN_BYTES, 2 * GRAIN_BYTES).unwrap();
+        assert_eq!((window.left(), budget.free()), (2 * GRAIN_BYTES, 4 * GRAIN_BYTES));
+        let _second = window.try_reserve_leaving(2 * GRAIN_BYTES, 2 * GRAIN_BYTES).unwrap();
+        assert_eq!((window.left(), budget.free()), (2 * GRAIN_BYTES, 2 * GRAIN_BYTES), "out of what is free");
+        assert!(window.try_reserve_leaving(3 * GRAIN_BYTES, 2 * GRAIN_BYTES).is_none());
     }
 
     #[tokio::test]
     async fn a_window_is_not_shrunk_below_its_minimum() {
-        let budget = Budget::new(8 * GRAIN);
-        let window = budget.admit(8 * GRAIN, &no_deadline()).await.unwrap();
-        window.set_min_size(4 * GRAIN);
-        window.keep(GRAIN);
-        assert_eq!((window.size(), budget.free()), (4 * GRAIN, 4 * GRAIN));
+        let budget = Budget::new(8 * GRAIN_BYTES);
+        let window = budget.admit(8 * GRAIN_BYTES, &no_deadline()).await.unwrap();
+        window.set_min_size(4 * GRAIN_BYTES);
+        window.shrink_to(GRAIN_BYTES);
+        assert_eq!((window.size(), budget.free()), (4 * GRAIN_BYTES, 4 * GRAIN_BYTES));
         window.set_min_size(0);
-        window.keep(GRAIN);
-        assert_eq!((window.size(), budget.free()), (GRAIN, 7 * GRAIN));
+        window.shrink_to(GRAIN_BYTES);
+        assert_eq!((window.size(), budget.free()), (GRAIN_BYTES, 7 * GRAIN_BYTES));
     }
 
     #[tokio::test]
     async fn overhead_is_neither_reservable_nor_released_by_shrinking() {
-        let budget = Budget::new(16 * GRAIN);
-        let window = budget.admit(12 * GRAIN, &no_deadline()).await.unwrap();
-        window.add_overhead(4 * GRAIN + 1);
-        assert_eq!((window.size(), window.left(), window.held()), (8 * GRAIN, 8 * GRAIN, 12 * GRAIN));
-        let all = window.reserve_own(100 * GRAIN).now_or_never().expect("the whole window is left");
-        assert_eq!(all.bytes(), 8 * GRAIN);
+        let budget = Budget::new(16 * GRAIN_BYTES);
+        let window = budget.admit(12 * GRAIN_BYTES, &no_deadline()).await.unwrap();
+        window.add_overhead(4 * GRAIN_BYTES + 1);
+        assert_eq!((window.size(), window.left(), window.held()), (8 * GRAIN_BYTES, 8 * GRAIN_BYTES, 12 * GRAIN_BYTES));
+        let all = window.reserve_own(100 * GRAIN_BYTES).now_or_never().expect("the whole window is left");
+        assert_eq!(all.bytes(), 8 * GRAIN_BYTES);
         drop(all);
-        window.keep(2 * GRAIN);
-        assert_eq!((window.size(), window.left(), window.held()), (2 * GRAIN, 2 * GRAIN, 6 * GRAIN));
-        assert_eq!(budget.free(), 10 * GRAIN);
-        let all = window.reserve_own(8 * GRAIN).now_or_never().expect("what was kept is left");
-        assert_eq!(all.bytes(), 2 * GRAIN);
+        window.shrink_to(2 * GRAIN_BYTES);
+        assert_eq!((window.size(), window.left(), window.held()), (2 * GRAIN_BYTES, 2 * GRAIN_BYTES, 6 * GRAIN_BYTES));
+        assert_eq!(budget.free(), 10 * GRAIN_BYTES);
+        let all = window.reserve_own(8 * GRAIN_BYTES).now_or_never().expect("what was kept is left");
+        assert_eq!(all.bytes(), 2 * GRAIN_BYTES);
         drop(all);
         drop(window);
-        assert_eq!(budget.free(), 16 * GRAIN);
+        assert_eq!(budget.free(), 16 * GRAIN_BYTES);
     }
 
     #[tokio::test]
     async fn try_admit_takes_free_memory_without_queueing() {
-        let budget = Budget::new(4 * GRAIN);
-        let held = budget.admit(3 * GRAIN, &no_deadline()).await.unwrap();
-        assert!(budget.try_admit(2 * GRAIN).is_none());
-        assert_eq!(budget.try_admit(GRAIN).unwrap().left(), GRAIN);
+        let budget = Budget::new(4 * GRAIN_BYTES);
+        let held = budget.admit(3 * GRAIN_BYTES, &no_deadline()).await.unwrap();
+        assert!(budget.try_admit(2 * GRAIN_BYTES).is_none());
+        assert_eq!(budget.try_admit(GRAIN_BYTES).unwrap().left(), GRAIN_BYTES);
         let deadline = no_deadline();
-        let mut waiting = std::pin::pin!(budget.admit(2 * GRAIN, &deadline));
+        let mut waiting = std::pin::pin!(budget.admit(2 * GRAIN_BYTES, &deadline));
         assert!(futures::poll!(&mut waiting).is_pending());
-        assert!(budget.try_admit(GRAIN).is_none(), "a waiting request goes first");
+        assert!(budget.try_admit(GRAIN_BYTES).is_none(), "a waiting request goes first");
         drop(held);
-        assert_eq!((waiting.await.unwrap().size(), budget.free()), (2 * GRAIN, 2 * GRAIN));
-        assert_eq!(budget.waited(), 1);
+        assert_eq!((waiting.await.unwrap().size(), budget.free()), (2 * GRAIN_BYTES, 2 * GRAIN_BYTES));
+        assert_eq!(budget.total_waits(), 1);
     }
 
     #[tokio::test]
     async fn one_window_four_layers_sixty_four_requests() {
         // Each request holds its window through four nested layers that each want a buffer as large
         // as the window: they must degrade, never wait, and all requests complete.
-        let budget = Budget::new(16 * GRAIN);
+        let budget = Budget::new(16 * GRAIN_BYTES);
         let mut requests = tokio::task::JoinSet::new();
         for _ in 0..64 {
             let budget = budget.clone();
             requests.spawn(async move {
-                let window = budget.admit(16 * GRAIN, &no_deadline()).await.unwrap();
+                let window = budget.admit(16 * GRAIN_BYTES, &no_deadline()).await.unwrap();
                 layer(4, window).await
             });
         }
         let all = tokio::time::timeout(std::time::Duration::from_secs(20), requests.join_all()).await;
         assert_eq!(all.expect("no deadlock").len(), 64);
-        assert_eq!(budget.free(), 16 * GRAIN);
+        assert_eq!(budget.free(), 16 * GRAIN_BYTES);
     }
 
     async fn layer(depth: usize, window: Arc<Window>) -> usize {
-        let held = window.try_reserve(16 * GRAIN).or_else(|| window.try_reserve(GRAIN));
+        let held = window.try_reserve(16 * GRAIN_BYTES).or_else(|| window.try_reserve(GRAIN_BYTES));
         tokio::task::yield_now().await;
         if depth == 0 {
             return 0;
@@ -559,10 +559,10 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_ends_at_the_deadline() {
-        let budget = Budget::new(GRAIN);
-        let _all = budget.admit(GRAIN, &no_deadline()).await.unwrap();
+        let budget = Budget::new(GRAIN_BYTES);
+        let _all = budget.admit(GRAIN_BYTES, &no_deadline()).await.unwrap();
         let soon = Deadline::after(SystemClock::shared(), std::time::Duration::from_millis(5));
         assert_eq!(budget.admit(1, &soon).await.unwrap_err().reason(), Reason::Overloaded);
-        assert_eq!((budget.waiting(), budget.waited()), (0, 1));
+        assert_eq!((budget.waiting(), budget.total_waits()), (0, 1));
     }
 }

@@ -15,7 +15,7 @@ impl Class {
     /// Checks the range 0 to 31.
     pub fn new(value: u8) -> Result<Self> {
         if value > Self::MAX {
-            return Err(Error::of_request(
+            return Err(Error::for_client(
                 Reason::InvalidArgument,
                 format!("class {value} is not within 0 to {}", Self::MAX),
             ));
@@ -68,7 +68,7 @@ impl Classes {
         let text = header.trim();
         let value = if text.bytes().all(|b| b.is_ascii_digit()) { text.parse::<u8>().ok() } else { None };
         value.and_then(|v| Class::new(v).ok()).ok_or_else(|| {
-            Error::of_request(
+            Error::for_client(
                 Reason::InvalidArgument,
                 format!("object class {text:?} is not a number from 0 to {}", Class::MAX),
             )
@@ -78,7 +78,7 @@ impl Classes {
     /// Parses the value of `X-DSS-Range-Class`: `offset-length-class` in sectors, comma-separated.
     pub fn parse_ranges(header: &str) -> Result<Vec<ClassRange>> {
         let reject = |why: &str| {
-            Err(Error::of_request(Reason::InvalidArgument, format!("range class {header:?}: {why}")))
+            Err(Error::for_client(Reason::InvalidArgument, format!("range class {header:?}: {why}")))
         };
         let mut ranges = Vec::new();
         for item in header.split(',') {

@@ -33,7 +33,7 @@ impl Timestamp {
     /// The nearest time from 1970 to the end of 9999, the range of HTTP dates. Times outside of it come from a wrong
     /// clock or from another store.
     #[must_use]
-    pub const fn within_calendar(self) -> Self {
+    pub const fn clamp_to_calendar(self) -> Self {
         /// The last millisecond of 9999.
         const LAST_MILLIS: i64 = 253_402_300_799_999;
         match self.0 {
@@ -128,7 +128,7 @@ mod tests {
             (253_402_300_800_000, 253_402_300_799_999),
             (i64::MAX, 253_402_300_799_999),
         ] {
-            assert_eq!(Timestamp::from_millis(millis).within_calendar().millis(), nearest, "{millis}");
+            assert_eq!(Timestamp::from_millis(millis).clamp_to_calendar().millis(), nearest, "{millis}");
         }
     }
 }

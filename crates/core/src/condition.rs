@@ -19,7 +19,7 @@ pub enum Precondition {
     /// `If-Match: *`: the key must exist.
     Exists,
     /// The key must still be this write. For a store's own read-modify-write.
-    Is(Generation),
+    MatchesGeneration(Generation),
 }
 
 impl Precondition {
@@ -32,8 +32,8 @@ impl Precondition {
             (Self::Matches(_) | Self::Exists, None) => Err(Error::no_such_key(key)),
             (Self::Matches(wanted), Some((etag, _))) if wanted == etag => Ok(()),
             (Self::Matches(_), Some(_)) => failed("has another ETag"),
-            (Self::Is(wanted), Some((_, generation))) if *wanted == generation => Ok(()),
-            (Self::Is(_), _) => {
+            (Self::MatchesGeneration(wanted), Some((_, generation))) if *wanted == generation => Ok(()),
+            (Self::MatchesGeneration(_), _) => {
                 Err(Error::new(Reason::Conflict, format!("key {key:?} was changed concurrently")))
             }
         }
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(check(Precondition::Matches(etag.clone()), here), Ok(()));
         assert_eq!(check(Precondition::Matches(etag.clone()), None), Err(Reason::NoSuchKey));
         assert_eq!(check(Precondition::Matches(ETag::from_text("b")), here), Err(Reason::PreconditionFailed));
-        assert_eq!(check(Precondition::Is(Generation(7)), here), Ok(()));
-        assert_eq!(check(Precondition::Is(Generation(8)), here), Err(Reason::Conflict));
+        assert_eq!(check(Precondition::MatchesGeneration(Generation(7)), here), Ok(()));
+        assert_eq!(check(Precondition::MatchesGeneration(Generation(8)), here), Err(Reason::Conflict));
     }
 }

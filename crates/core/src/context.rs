@@ -29,7 +29,7 @@ impl Context {
 
     /// Sets the client.
     #[must_use]
-    pub fn of_client(self, client: Option<Arc<str>>) -> Self {
+    pub fn with_client(self, client: Option<Arc<str>>) -> Self {
         Self { client, ..self }
     }
 

@@ -165,13 +165,13 @@ impl Error {
 
     /// An error that the request alone explains, with a message that an edge shows to the client. The message may
     /// repeat what the client sent, but must not reveal where objects are stored.
-    pub fn of_request(reason: Reason, message: impl Into<String>) -> Self {
+    pub fn for_client(reason: Reason, message: impl Into<String>) -> Self {
         Self { is_for_client: true, ..Self::new(reason, message) }
     }
 
     /// This error with another message for the operator. The reason and the marks stay; this error becomes the source.
     #[must_use]
-    pub fn retold(self, message: impl Into<String>) -> Self {
+    pub fn with_message(self, message: impl Into<String>) -> Self {
         let Self { reason, was_retried, affects_whole_bucket, .. } = self;
         Self { was_retried, affects_whole_bucket, ..Self::with_source(reason, message, self) }
     }
@@ -191,26 +191,26 @@ impl Error {
 
     /// Marks an error that every other request of the caller would get too: unknown access keys, a wrong clock.
     #[must_use]
-    pub fn for_all(mut self) -> Self {
+    pub fn affecting_whole_bucket(mut self) -> Self {
         self.affects_whole_bucket = true;
         self
     }
 
     /// Returns true if other requests to the same bucket would fail like this one.
     #[must_use]
-    pub fn is_for_all(&self) -> bool {
+    pub fn affects_whole_bucket(&self) -> bool {
         self.affects_whole_bucket || self.reason == Reason::NoSuchBucket
     }
 
     /// Returns true if the error is transient or due to the caller, and so reveals nothing about the object requested.
     #[must_use]
-    pub fn says_nothing(&self) -> bool {
-        self.kind().is_retryable() || self.is_for_all()
+    pub fn is_inconclusive(&self) -> bool {
+        self.kind().is_retryable() || self.affects_whole_bucket()
     }
 
     /// Returns true if the operation may be resumed later: the failure may pass by itself or with other access keys.
     #[must_use]
-    pub const fn may_go_on(&self) -> bool {
+    pub const fn is_resumable(&self) -> bool {
         self.kind().is_retryable() || matches!(self.kind(), ErrorKind::Denied)
     }
 

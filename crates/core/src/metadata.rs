@@ -81,14 +81,14 @@ impl Metadata {
     /// not distinguish from absent ones.
     pub fn check(&self) -> Result<()> {
         if self.headers.values().into_iter().flatten().any(String::is_empty) {
-            return Err(Error::of_request(
+            return Err(Error::for_client(
                 Reason::InvalidArgument,
                 "a content header is empty; leave it out",
             ));
         }
         let bytes: usize = self.user.iter().map(|(name, value)| name.len() + value.len()).sum();
         if bytes > MAX_USER_METADATA_BYTES {
-            return Err(Error::of_request(
+            return Err(Error::for_client(
                 Reason::MetadataTooLarge,
                 format!("user metadata has {bytes} bytes; at most {MAX_USER_METADATA_BYTES} are allowed"),
             ));
@@ -103,13 +103,13 @@ pub struct Tags(Vec<(String, String)>);
 
 impl Tags {
     /// The limit of tags per object.
-    pub const MAX: usize = 10;
+    pub const MAX_TAGS: usize = 10;
 
     /// Checks count, lengths (128 and 256 characters), characters and distinctness.
     pub fn new(tags: Vec<(String, String)>) -> Result<Self> {
-        let reject = |why: String| Err(Error::of_request(Reason::InvalidTag, why));
-        if tags.len() > Self::MAX {
-            return reject(format!("an object has at most {} tags, not {}", Self::MAX, tags.len()));
+        let reject = |why: String| Err(Error::for_client(Reason::InvalidTag, why));
+        if tags.len() > Self::MAX_TAGS {
+            return reject(format!("an object has at most {} tags, not {}", Self::MAX_TAGS, tags.len()));
         }
         for (i, (key, value)) in tags.iter().enumerate() {
             if key.is_empty() || key.chars().count() > 128 {

@@ -39,7 +39,7 @@ impl PartNumber {
     /// Checks the range.
     pub fn new(number: i64) -> Result<Self> {
         u16::try_from(number).ok().filter(|n| (1..=MAX_PART_NUMBER).contains(n)).map(Self).ok_or_else(|| {
-            Error::of_request(
+            Error::for_client(
                 Reason::InvalidArgument,
                 format!("part number {number} is not within 1 to {MAX_PART_NUMBER}"),
             )
@@ -81,7 +81,7 @@ impl CreateUpload {
             }
             ChecksumScope::Composite => format!("a {name} cannot be composite; use FULL_OBJECT"),
         };
-        Err(Error::of_request(Reason::InvalidRequest, why))
+        Err(Error::for_client(Reason::InvalidRequest, why))
     }
 }
 
@@ -157,15 +157,15 @@ pub fn match_parts<T: Clone>(
     committed: impl Fn(PartNumber) -> Option<(PartInfo, T)>,
 ) -> Result<Vec<(PartInfo, T)>> {
     if named.is_empty() {
-        return Err(Error::of_request(Reason::InvalidRequest, "a completion must name at least one part"));
+        return Err(Error::for_client(Reason::InvalidRequest, "a completion must name at least one part"));
     }
     if named.windows(2).any(|w| w[0].number >= w[1].number) {
-        return Err(Error::of_request(Reason::InvalidPartOrder, "parts must be named in ascending order"));
+        return Err(Error::for_client(Reason::InvalidPartOrder, "parts must be named in ascending order"));
     }
     let mut parts = Vec::with_capacity(named.len());
     for part in named {
         let number = part.number.get();
-        let invalid = |why: &str| Err(Error::of_request(Reason::InvalidPart, format!("part {number} {why}")));
+        let invalid = |why: &str| Err(Error::for_client(Reason::InvalidPart, format!("part {number} {why}")));
         let Some((info, extra)) = committed(part.number) else {
             return invalid("was not uploaded");
         };
@@ -180,7 +180,7 @@ pub fn match_parts<T: Clone>(
         parts.push((info, extra));
     }
     if let Some((info, _)) = parts[..parts.len() - 1].iter().find(|(info, _)| info.size < MIN_PART_BYTES) {
-        return Err(Error::of_request(
+        return Err(Error::for_client(
             Reason::EntityTooSmall,
             format!(
                 "part {} has {} bytes; every part but the last needs 5 MiB",

@@ -17,7 +17,7 @@ impl BucketName {
     /// Checks a name against the rules for general purpose buckets.
     pub fn new(name: &str) -> Result<Self> {
         let reject = |why: &str| {
-            Err(Error::of_request(
+            Err(Error::for_client(
                 Reason::InvalidBucketName,
                 format!("bucket name {name:?} is not valid: {why}"),
             ))
@@ -60,10 +60,10 @@ impl ObjectKey {
     /// Checks the length; UTF-8 is already given by the type.
     pub fn new(key: &str) -> Result<Self> {
         if key.is_empty() {
-            return Err(Error::of_request(Reason::InvalidKey, "a key must have at least one byte"));
+            return Err(Error::for_client(Reason::InvalidKey, "a key must have at least one byte"));
         }
         if key.len() > MAX_KEY_BYTES {
-            return Err(Error::of_request(
+            return Err(Error::for_client(
                 Reason::KeyTooLong,
                 format!("the key has {} bytes; at most {MAX_KEY_BYTES} are allowed", key.len()),
             ));

@@ -123,7 +123,7 @@ pub struct Expected {
 impl Expected {
     /// Uses the size declared when the write began if this has none.
     #[must_use]
-    pub fn or_size(mut self, declared: Option<u64>) -> Self {
+    pub fn with_default_size(mut self, declared: Option<u64>) -> Self {
         self.size = self.size.or(declared);
         self
     }
@@ -133,13 +133,13 @@ impl Expected {
     pub fn verify(&self, size: u64, md5: Option<[u8; 16]>, computed: &[Checksum]) -> Result<()> {
         if let Some(expected) = self.size {
             if size < expected {
-                return Err(Error::of_request(
+                return Err(Error::for_client(
                     Reason::IncompleteBody,
                     format!("the body ended after {size} of {expected} bytes"),
                 ));
             }
             if size > expected {
-                return Err(Error::of_request(
+                return Err(Error::for_client(
                     Reason::InvalidRequest,
                     format!("the body has {size} bytes, not {expected}"),
                 ));
@@ -171,7 +171,7 @@ impl Expected {
 }
 
 fn bad_digest(name: &str) -> Error {
-    Error::of_request(
+    Error::for_client(
         Reason::BadDigest,
         format!("the {name} you sent does not match the bytes received; nothing was stored"),
     )

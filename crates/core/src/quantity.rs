@@ -13,7 +13,7 @@ pub struct ByteSize(pub u64);
 
 /// A length of time, written with a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub Duration);
+pub struct TimeSpan(pub Duration);
 
 /// Bytes by unit. Of units with the same value, the last is used for display.
 const SIZE_UNITS: &[(&str, u64)] = &[
@@ -51,7 +51,7 @@ impl ByteSize {
     }
 }
 
-impl Span {
+impl TimeSpan {
     /// Parses "250ms", "30s", "5m", "12h", "7d".
     pub fn parse(text: &str) -> Result<Self, String> {
         parse_quantity(text, TIME_UNITS, |a, b| a == b)
@@ -89,7 +89,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for TimeSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_largest(f, u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX), TIME_UNITS)
     }
@@ -129,10 +129,10 @@ mod tests {
     #[test]
     fn durations() {
         for (text, millis) in [("250ms", 250), ("30s", 30_000), ("5m", 300_000), ("7d", 604_800_000)] {
-            assert_eq!(Span::parse(text), Ok(Span(Duration::from_millis(millis))), "{text}");
+            assert_eq!(TimeSpan::parse(text), Ok(TimeSpan(Duration::from_millis(millis))), "{text}");
         }
         for bad in ["", "s", "30", "30S", "1w", "18446744073709551615d"] {
-            assert!(Span::parse(bad).is_err(), "{bad}");
+            assert!(TimeSpan::parse(bad).is_err(), "{bad}");
         }
     }
 
@@ -142,8 +142,8 @@ mod tests {
             assert_eq!(ByteSize::parse(&ByteSize(bytes).to_string()), Ok(ByteSize(bytes)));
         }
         for millis in [0, 1, 999, 1000, 90_000, 86_400_000] {
-            let span = Span(Duration::from_millis(millis));
-            assert_eq!(Span::parse(&span.to_string()), Ok(span));
+            let span = TimeSpan(Duration::from_millis(millis));
+            assert_eq!(TimeSpan::parse(&span.to_string()), Ok(span));
         }
     }
 }

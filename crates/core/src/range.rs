@@ -67,7 +67,7 @@ impl ByteRange {
     /// the object.
     pub fn resolve(self, size: u64) -> Result<Span> {
         let reject = || {
-            Err(Error::of_request(
+            Err(Error::for_client(
                 Reason::InvalidRange,
                 format!("the range holds no byte of this object, which has {size} bytes"),
             ))

@@ -57,62 +57,62 @@ pub struct Capabilities {
     /// [`ETagForm::Unique`] is supported; otherwise it is ignored.
     pub unique_etags: bool,
     /// Checksums of several algorithms are stored with one object; otherwise only the first requested one.
-    pub several_checksums: bool,
+    pub multiple_checksums: bool,
     /// Object listings report which checksum is stored.
-    pub lists_checksums: bool,
+    pub listing_reports_checksums: bool,
     /// Listings of uploads include their metadata.
     pub upload_metadata: bool,
     /// `object_parts` is complete. Otherwise it omits entity tags and times, and all parts if the service does not
     /// report them.
-    pub tells_parts: bool,
+    pub reports_all_parts: bool,
     /// [`Deleted::existed`] is exact; otherwise it is always true.
-    pub tells_deleted: bool,
+    pub reports_deleted: bool,
     /// `stage` fails if the bucket does not exist; otherwise the commit does.
-    pub refuses_at_stage: bool,
+    pub stage_checks_bucket: bool,
     /// The longest key in bytes.
     pub max_key_bytes: usize,
     /// The largest object in bytes.
     pub max_object_bytes: u64,
     /// Rarely missing features that the store does not have.
-    pub lacks: &'static [Lack],
+    pub unsupported: &'static [Feature],
 }
 
 impl Capabilities {
     /// Returns true if the store has this feature.
     #[must_use]
-    pub fn has(&self, what: Lack) -> bool {
-        !self.lacks.contains(&what)
+    pub fn supports(&self, what: Feature) -> bool {
+        !self.unsupported.contains(&what)
     }
 }
 
 /// Parts of the [`ObjectStore`] contract that a remote service may not support. A request that needs a missing one
 /// fails with [`Unsupported`](crate::Reason::Unsupported), or the feature is silently ignored if only metadata is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lack {
+pub enum Feature {
     /// Checksums are stored with objects, parts and uploads, and those expected at a completion are verified.
     Checksums,
     /// Classes are stored.
     Classes,
     /// Tags are returned in the order in which they were given.
-    OrderOfTags,
+    TagOrder,
     /// A write accepts tags of any legal size.
     LargeTags,
     /// Tags may be set while the object is written; otherwise one of the two changes may be lost.
-    TagsBesideWrites,
+    ConcurrentTagWrites,
     /// Setting tags leaves the object's modification time unchanged.
-    TimeBesideTags,
+    TagsKeepModified,
     /// A listing page is a consistent snapshot; otherwise each key reflects some moment since the request arrived.
-    Snapshots,
+    SnapshotListing,
     /// Uploads of one key are listed in order of creation.
-    OrderOfUploads,
+    UploadOrder,
     /// Completing an upload twice fails; otherwise the second call may return the object that the first one created.
-    EndOfUploads,
+    SingleCompletion,
     /// A completion may omit parts that were uploaded.
-    LeavingPartsOut,
+    PartialCompletion,
     /// A copy of a multipart object has no parts.
-    JoiningCopies,
+    CopiesDropParts,
     /// [`Select::Part`] works for objects that have parts.
-    SinglePart,
+    PartReads,
     /// Keys may contain U+0000.
     NulInKeys,
 }
@@ -150,7 +150,7 @@ pub struct GetRequest {
 
 /// The response to a get or a head.
 #[derive(Debug)]
-pub struct Found<B> {
+pub struct GetResponse<B> {
     /// The object.
     pub info: ObjectInfo,
     /// The bytes selected.
@@ -261,12 +261,12 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
 
     /// Hint: about `concurrency` requests to `bucket` follow shortly. A remote store may open connections now. Returns
     /// at once; correctness must not depend on it.
-    fn expect_requests(&self, bucket: &BucketName, concurrency: usize) {
+    fn prewarm(&self, bucket: &BucketName, concurrency: usize) {
         let _ = (bucket, concurrency);
     }
 
     /// The lowest RTT observed to the bucket's endpoint; `None` for a local store or before the first connection.
-    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
+    fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
         let _ = bucket;
         None
     }
@@ -286,10 +286,10 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>>;
 
     /// Returns an object's metadata without its bytes.
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>>;
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>>;
 
     /// Reads an object or a part of it. All bytes come from one write, however long reading takes.
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>>;
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>>;
 
     /// Begins a write. The bucket must exist; see [`Capabilities::refuses_at_stage`].
     async fn stage(

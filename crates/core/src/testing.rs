@@ -14,9 +14,9 @@ mod memory;
 mod passthrough;
 
 pub use clock::SimulatedClock;
-pub use faulty::{Fault, FaultPlan, Faulty, Operation, When};
+pub use faulty::{Fault, FaultPlan, Faulty, Operation, FaultSchedule};
 pub use memory::MemoryStore;
-pub use passthrough::{Passthrough, stacked};
+pub use passthrough::{Passthrough, stack_layers};
 
 /// The window of the contexts made here, unless the budget is smaller.
 const WINDOW_BYTES: usize = 1 << 20;

@@ -18,23 +18,23 @@ pub struct Traffic {
 
 /// Counter values at one moment, or their difference between two.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct TrafficCounts {
     /// Bytes written to connections: requests with their headers, and TLS overhead. Headers and retransmissions of TCP
     /// and IP are not included.
-    pub sent: u64,
+    pub sent_bytes: u64,
     /// Bytes read from connections, counted likewise.
-    pub received: u64,
+    pub received_bytes: u64,
     /// Connections established.
     pub connections: u64,
 }
 
-impl Carried {
+impl TrafficCounts {
     /// The difference from earlier counter values.
     #[must_use]
     pub const fn since(&self, earlier: &Self) -> Self {
         Self {
-            sent: self.sent.saturating_sub(earlier.sent),
-            received: self.received.saturating_sub(earlier.received),
+            sent_bytes: self.sent_bytes.saturating_sub(earlier.sent_bytes),
+            received_bytes: self.received_bytes.saturating_sub(earlier.received_bytes),
             connections: self.connections.saturating_sub(earlier.connections),
         }
     }
@@ -42,27 +42,27 @@ impl Carried {
 
 impl Traffic {
     /// Records a new connection.
-    pub fn connected(&self, to: SocketAddr) {
+    pub fn record_connection(&self, to: SocketAddr) {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.addresses.lock().insert(to);
     }
 
     /// Records bytes sent.
-    pub fn sent(&self, bytes: usize) {
+    pub fn record_sent(&self, bytes: usize) {
         self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Records bytes received.
-    pub fn received(&self, bytes: usize) {
+    pub fn record_received(&self, bytes: usize) {
         self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// The current counter values.
     #[must_use]
-    pub fn carried(&self) -> Carried {
-        Carried {
-            sent: self.sent_bytes.load(Ordering::Relaxed),
-            received: self.received_bytes.load(Ordering::Relaxed),
+    pub fn counts(&self) -> TrafficCounts {
+        TrafficCounts {
+            sent_bytes: self.sent_bytes.load(Ordering::Relaxed),
+            received_bytes: self.received_bytes.load(Ordering::Relaxed),
             connections: self.connections.load(Ordering::Relaxed),
         }
     }

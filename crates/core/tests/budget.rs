@@ -7,14 +7,14 @@ use futures::StreamExt;
 use tradewind_core::context::Deadline;
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, StageRequest};
-use tradewind_core::testing::{MemoryStore, context, stacked};
+use tradewind_core::testing::{MemoryStore, context, stack_layers};
 use tradewind_core::{Address, Budget, Context, SystemClock};
 
 const WINDOW: usize = 256 << 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_window_serves_64_requests_through_four_layers() {
-    let store = stacked(MemoryStore::new(SystemClock::shared()), 4);
+    let store = stack_layers(MemoryStore::new(SystemClock::shared()), 4);
     let budget = Budget::new(WINDOW);
     store.create_bucket(&context(), &Address::parse("bucket", "k").unwrap().bucket).await.unwrap();
     let mut requests = tokio::task::JoinSet::new();

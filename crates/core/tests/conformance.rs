@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::FutureExt;
-use tradewind_core::testing::{FaultPlan, Faulty, MemoryStore, conformance, stacked};
+use tradewind_core::testing::{FaultPlan, Faulty, MemoryStore, conformance, stack_layers};
 use tradewind_core::{ObjectStore, SystemClock};
 
 fn memory() -> Arc<dyn ObjectStore> {
@@ -23,7 +23,7 @@ async fn a_faulty_store_without_faults_conforms() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn four_layers_conform() {
-    conformance::run(|| async { stacked(memory(), 4) }.boxed()).await;
+    conformance::run(|| async { stack_layers(memory(), 4) }.boxed()).await;
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, When, conformance};
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule, conformance};
 use tradewind_core::{ObjectStore, Reason, SystemClock};
 
 /// Returns true if the case panics on a memory store with this fault.
-async fn finds(case: &str, operation: Operation, when: When, fault: Fault) -> bool {
+async fn finds(case: &str, operation: Operation, when: FaultSchedule, fault: Fault) -> bool {
     let case = conformance::cases().into_iter().find(|c| c.name == case).expect("a case of this name");
-    let plan = FaultPlan::seeded(1).on(operation, when, fault);
+    let plan = FaultPlan::seeded(1).with_fault(operation, when, fault);
     let store: Arc<dyn ObjectStore> = Faulty::new(MemoryStore::new(SystemClock::shared()), plan);
     tokio::spawn(async move { case.run(store).await }).await.is_err()
 }
@@ -17,7 +17,7 @@ async fn finds(case: &str, operation: Operation, when: When, fault: Fault) -> bo
 async fn broken_bodies_are_found() {
     for fault in [Fault::Corrupt(70_000), Fault::Truncate(4096), Fault::FailAt(1, Reason::Io)] {
         for case in ["objects/of_every_size_come_back", "multipart/parts_in_any_order_become_one_object"] {
-            assert!(finds(case, Operation::Body, When::Always, fault).await, "{case} misses {fault:?}");
+            assert!(finds(case, Operation::Body, FaultSchedule::Always, fault).await, "{case} misses {fault:?}");
         }
     }
 }
@@ -26,7 +26,7 @@ async fn broken_bodies_are_found() {
 /// wins, so the fault is applied to the first call.
 #[tokio::test(flavor = "current_thread")]
 async fn lost_acknowledgements_are_found() {
-    let (first, lost) = (When::Nth(1), Fault::FailAfter(Reason::PreconditionFailed));
+    let (first, lost) = (FaultSchedule::Nth(1), Fault::FailAfter(Reason::PreconditionFailed));
     for (case, operation) in [
         ("concurrency/of_absent_commits_one_wins", Operation::Commit),
         ("concurrency/of_absent_completions_one_wins", Operation::CompleteUpload),
@@ -35,13 +35,13 @@ async fn lost_acknowledgements_are_found() {
     }
     let lost = Fault::FailAfter(Reason::BucketNotEmpty);
     let of_buckets = "buckets/removed_while_written_lose_nothing";
-    assert!(finds(of_buckets, Operation::DeleteBucket, When::Probability(0.5), lost).await);
+    assert!(finds(of_buckets, Operation::DeleteBucket, FaultSchedule::Probability(0.5), lost).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_model_test_shows_a_short_sequence() {
     let make = || -> futures::future::BoxFuture<'static, Arc<dyn ObjectStore>> {
-        let plan = FaultPlan::none().on(Operation::Body, When::From(2), Fault::Corrupt(3));
+        let plan = FaultPlan::none().with_fault(Operation::Body, FaultSchedule::From(2), Fault::Corrupt(3));
         let store = Faulty::new(MemoryStore::new(SystemClock::shared()), plan);
         Box::pin(async move { store as Arc<dyn ObjectStore> })
     };

@@ -7,9 +7,9 @@ use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
 use tradewind_core::context::Deadline;
 use tradewind_core::object::Expected;
-use tradewind_core::store::{Found, GetRequest, StageRequest};
+use tradewind_core::store::{GetResponse, GetRequest, StageRequest};
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation, SimulatedClock, When, context, context_until,
+    Fault, FaultPlan, Faulty, MemoryStore, Operation, SimulatedClock, FaultSchedule, context, context_until,
 };
 use tradewind_core::{Address, Body, Budget, Clock, Context, ObjectStore, Reason, Result, SystemClock};
 
@@ -23,7 +23,7 @@ fn key() -> Address {
 async fn faulty(plan: FaultPlan) -> Arc<Faulty<MemoryStore>> {
     let store = Faulty::new(MemoryStore::new(SystemClock::shared()), FaultPlan::none());
     store.create_bucket(&context(), &key().bucket).await.expect("a bucket can be created");
-    store.follow(plan);
+    store.set_plan(plan);
     store
 }
 
@@ -33,7 +33,7 @@ async fn put(store: &dyn ObjectStore, context: &Context) -> Result<()> {
     staged.commit(Expected::default()).await.map(drop)
 }
 
-async fn get(store: &dyn ObjectStore) -> Result<Found<Body>> {
+async fn get(store: &dyn ObjectStore) -> Result<GetResponse<Body>> {
     store.get(&context(), &key(), GetRequest::default()).await
 }
 
@@ -43,9 +43,9 @@ fn reason<T>(result: Result<T>) -> Option<Reason> {
 
 #[tokio::test]
 async fn fail_before_is_not_applied_and_fail_after_is() {
-    let plan = FaultPlan::none().on(Operation::Commit, When::Nth(1), Fault::FailBefore(Reason::Full)).on(
+    let plan = FaultPlan::none().with_fault(Operation::Commit, FaultSchedule::Nth(1), Fault::FailBefore(Reason::Full)).with_fault(
         Operation::Commit,
-        When::Nth(2),
+        FaultSchedule::Nth(2),
         Fault::FailAfter(Reason::Io),
     );
     let store = faulty(plan).await;
@@ -63,7 +63,7 @@ async fn fail_before_is_not_applied_and_fail_after_is() {
 #[tokio::test]
 async fn delay_uses_the_clock_of_the_request() {
     let delay = Fault::Delay(Duration::from_secs(60));
-    let store = faulty(FaultPlan::none().on(Operation::Stage, When::Always, delay)).await;
+    let store = faulty(FaultPlan::none().with_fault(Operation::Stage, FaultSchedule::Always, delay)).await;
     let clock = SimulatedClock::new();
     let patient = context_until(&Budget::new(1 << 20), Deadline::none(clock.clone()));
     let mut write = std::pin::pin!(put(&*store, &patient));
@@ -84,7 +84,7 @@ async fn delay_uses_the_clock_of_the_request() {
 
 #[tokio::test]
 async fn hanging_call_ends_when_cancelled() {
-    let store = faulty(FaultPlan::none().on(Operation::Commit, When::Always, Fault::Hang)).await;
+    let store = faulty(FaultPlan::none().with_fault(Operation::Commit, FaultSchedule::Always, Fault::Hang)).await;
     let token = CancellationToken::new();
     let deadline = Deadline::none(SystemClock::shared()).with_cancellation(token.clone());
     let context = context_until(&Budget::new(1 << 20), deadline);
@@ -100,7 +100,7 @@ async fn body_faults_hit_the_planned_offset() {
     let store = faulty(FaultPlan::none()).await;
     put(&*store, &context()).await.unwrap();
     let body_with = async |fault| {
-        store.follow(FaultPlan::none().on(Operation::Body, When::Always, fault));
+        store.set_plan(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::Always, fault));
         let found = get(&*store).await.unwrap();
         assert_eq!(found.body.length(), SIZE as u64);
         found.body.collect().await
@@ -121,7 +121,7 @@ async fn body_faults_hit_the_planned_offset() {
 #[tokio::test]
 async fn the_same_seed_gives_the_same_faults() {
     let play = async |seed| {
-        let plan = FaultPlan::seeded(seed).on_any(When::Probability(0.2), Fault::FailBefore(Reason::Io));
+        let plan = FaultPlan::seeded(seed).with_fault_on_any(FaultSchedule::Probability(0.2), Fault::FailBefore(Reason::Io));
         let store = faulty(plan).await;
         let mut outcomes = Vec::new();
         for _ in 0..50 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::FutureExt;
-use tradewind_core::testing::{FaultPlan, Faulty, MemoryStore, conformance, stacked};
+use tradewind_core::testing::{FaultPlan, Faulty, MemoryStore, conformance, stack_layers};
 use tradewind_core::{ObjectStore, SystemClock};
 
 #[tokio::test]
@@ -12,7 +12,7 @@ async fn layers_behave_like_the_memory_store() {
         let make = || {
             async {
                 let memory: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
-                stacked(Faulty::new(memory, FaultPlan::none()), 2)
+                stack_layers(Faulty::new(memory, FaultPlan::none()), 2)
             }
             .boxed()
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use crate::lanes::Lanes;
-use crate::line::Line;
+use crate::queue::StreamQueue;
 use crate::stream::Md5Stream;
 
 /// A handle to the hashing threads; clones share them.
@@ -16,7 +16,7 @@ use crate::stream::Md5Stream;
 pub struct Engine(Arc<Threads>);
 
 struct Threads {
-    line: Arc<Line>,
+    queue: Arc<StreamQueue>,
     handles: Vec<JoinHandle<()>>,
 }
 
@@ -27,21 +27,21 @@ impl Engine {
     /// If the operating system cannot start a thread.
     #[must_use]
     pub fn new(threads: usize) -> Self {
-        let line = Arc::new(Line::new());
+        let line = Arc::new(StreamQueue::new());
         let kernels = Lanes::detect();
         let start = |number| {
             let line = Arc::clone(&line);
-            thread::Builder::new().name(format!("md5-{number}")).spawn(move || line.attend(kernels))
+            thread::Builder::new().name(format!("md5-{number}")).spawn(move || line.run_worker(kernels))
         };
         let handles =
             (0..threads.max(1)).map(|number| start(number).expect("a hashing thread starts")).collect();
-        Self(Arc::new(Threads { line, handles }))
+        Self(Arc::new(Threads { queue: line, handles }))
     }
 
     /// A new, empty message.
     #[must_use]
     pub fn stream(&self) -> Md5Stream {
-        Md5Stream::new(Arc::clone(&self.0.line))
+        Md5Stream::new(Arc::clone(&self.0.queue))
     }
 }
 
@@ -53,7 +53,7 @@ impl fmt::Debug for Engine {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.line.close();
+        self.queue.close();
         for handle in self.handles.drain(..) {
             // A waker called by a hashing thread may drop the last handle: that thread cannot join itself.
             if handle.thread().id() != thread::current().id()

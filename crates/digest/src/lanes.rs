@@ -5,7 +5,7 @@ use crate::scalar::{self, Block, Chain};
 use crate::{avx2, avx512, sse2};
 
 /// The limit of streams hashed in parallel lanes.
-pub(crate) const MOST_LANES: usize = 16;
+pub(crate) const MAX_LANES: usize = 16;
 
 /// The kernels of one instruction set. A value is proof that this CPU supports the instructions.
 #[derive(Clone, Copy, Debug)]
@@ -137,14 +137,14 @@ mod tests {
     fn every_kernel_agrees_with_the_scalar_one() {
         let block = |seed: usize| std::array::from_fn(|byte| (seed * 167 + byte * 31 + seed / 7) as u8);
         let streams: Vec<Vec<Block>> =
-            (0..2 * MOST_LANES + 1).map(|s| (0..9).map(|b| block(s * 9 + b)).collect()).collect();
+            (0..2 * MAX_LANES + 1).map(|s| (0..9).map(|b| block(s * 9 + b)).collect()).collect();
         for lanes in Lanes::all() {
             for count in 0..=streams.len() {
                 let runs: Vec<&[Block]> = streams[..count].iter().map(|s| &s[..5 + s.len() % 5]).collect();
-                let mut chains = vec![scalar::START; count];
+                let mut chains = vec![scalar::INITIAL_CHAIN; count];
                 let hashed = lanes.run(&mut chains, &runs);
                 for (chain, run) in chains.iter().zip(&runs) {
-                    let mut expected = scalar::START;
+                    let mut expected = scalar::INITIAL_CHAIN;
                     scalar::run(&mut expected, &run[..hashed]);
                     assert_eq!(*chain, expected, "{lanes:?}, {count} streams");
                 }
@@ -156,7 +156,7 @@ mod tests {
     fn the_shortest_run_limits_all() {
         for lanes in Lanes::all() {
             let long = [[7; 64]; 5];
-            let mut chains = [scalar::START; 3];
+            let mut chains = [scalar::INITIAL_CHAIN; 3];
             assert_eq!(lanes.run(&mut chains, &[&long, &long[..2], &long[..4]]), 2);
             assert_eq!(chains[0], chains[1]);
             assert_eq!(chains[0], chains[2]);

@@ -9,26 +9,26 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod each;
+mod batch;
 mod engine;
 #[cfg(target_arch = "x86_64")]
 mod kernel;
 mod lanes;
-mod line;
+mod queue;
 mod message;
 mod pass;
-mod patience;
+mod batch_delay;
 mod rounds;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod sse2;
 mod stream;
-mod stretch;
+mod lane_step;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
-mod work;
+mod stream_state;
 
-pub use each::md5_each;
+pub use batch::md5_each;
 pub use engine::Engine;
 pub use stream::{Drained, Md5Finish, Md5Stream};
 
@@ -38,7 +38,7 @@ pub use stream::{Drained, Md5Finish, Md5Stream};
 #[must_use]
 pub fn md5(bytes: &[u8]) -> [u8; 16] {
     let (blocks, tail) = bytes.as_chunks();
-    let mut chain = scalar::START;
+    let mut chain = scalar::INITIAL_CHAIN;
     scalar::run(&mut chain, blocks);
     let (padding, count) = scalar::padding(tail, bytes.len() as u64);
     scalar::run(&mut chain, &padding[..count]);

@@ -12,7 +12,7 @@ pub(crate) enum Segment {
     /// A buffer of the caller; its length is a multiple of the block size.
     Buffer(Bytes),
     /// A block assembled from the ends of buffers, or padding.
-    Joint(Block),
+    Assembled(Block),
 }
 
 /// Segments in the order of the message.
@@ -23,7 +23,7 @@ impl Segment {
     pub(crate) fn blocks(&self) -> &[Block] {
         match self {
             Self::Buffer(bytes) => bytes.as_chunks().0,
-            Self::Joint(block) => std::slice::from_ref(block),
+            Self::Assembled(block) => std::slice::from_ref(block),
         }
     }
 
@@ -52,14 +52,14 @@ pub(crate) fn advance(segments: &mut Segments, blocks: usize) {
 }
 
 /// Splits a message into segments.
-pub(crate) struct Cutter {
+pub(crate) struct BlockSplitter {
     /// The incomplete block, of which the first `filled` bytes are filled.
     partial: Block,
     filled: usize,
     length: u64,
 }
 
-impl Cutter {
+impl BlockSplitter {
     pub(crate) const fn new() -> Self {
         Self { partial: [0; BLOCK_BYTES], filled: 0, length: 0 }
     }
@@ -70,7 +70,7 @@ impl Cutter {
     }
 
     /// Appends to the message; copies only ends that do not fill a block.
-    pub(crate) fn cut(&mut self, mut bytes: Bytes) -> impl Iterator<Item = Segment> + use<> {
+    pub(crate) fn split(&mut self, mut bytes: Bytes) -> impl Iterator<Item = Segment> + use<> {
         self.length = self.length.wrapping_add(bytes.len() as u64);
         let mut joint = None;
         if self.filled > 0 {
@@ -78,7 +78,7 @@ impl Cutter {
             self.partial[self.filled..][..missing.len()].copy_from_slice(&missing);
             self.filled += missing.len();
             if self.filled == BLOCK_BYTES {
-                joint = Some(Segment::Joint(self.partial));
+                joint = Some(Segment::Assembled(self.partial));
                 self.filled = 0;
             }
         }
@@ -92,8 +92,8 @@ impl Cutter {
     }
 
     /// The one or two blocks that end the message.
-    pub(crate) fn end(&self) -> impl Iterator<Item = Segment> + use<> {
+    pub(crate) fn padding(&self) -> impl Iterator<Item = Segment> + use<> {
         let (padding, count) = scalar::padding(&self.partial[..self.filled], self.length);
-        padding.into_iter().take(count).map(Segment::Joint)
+        padding.into_iter().take(count).map(Segment::Assembled)
     }
 }

@@ -8,27 +8,27 @@ use std::sync::Arc;
 use crate::lanes::Lanes;
 use crate::message::{Segments, advance, first_run};
 use crate::scalar::{BLOCK_BYTES, Block, Chain};
-use crate::stretch::{Lane, stretch};
-use crate::work::Work;
+use crate::lane_step::{Lane, advance_lanes};
+use crate::stream_state::StreamState;
 
 /// The limit of blocks that a pass hashes of one stream: 64 KiB, which take 80 us for one stream and 130 us for
 /// sixteen.
 const MAX_SHARE_BLOCKS: usize = 64 * 1024 / BLOCK_BYTES;
 
 struct StreamLane {
-    work: Arc<Work>,
+    work: Arc<StreamState>,
     chain: Chain,
     segments: Segments,
     share: usize,
 }
 
 /// Hashes a share of each stream in `batch`, and leaves in it those that must be queued again.
-pub(crate) fn run(kernels: Lanes, batch: &mut Vec<Arc<Work>>) {
+pub(crate) fn run(kernels: Lanes, batch: &mut Vec<Arc<StreamState>>) {
     let mut lanes: Vec<StreamLane> = batch.drain(..).map(StreamLane::new).collect();
     let started = lanes.len();
     retire(&mut lanes, batch);
     while !lanes.is_empty() && (lanes.len() == started || 2 * lanes.len() > started) {
-        stretch(kernels, &mut lanes);
+        advance_lanes(kernels, &mut lanes);
         retire(&mut lanes, batch);
     }
     for lane in lanes {
@@ -37,7 +37,7 @@ pub(crate) fn run(kernels: Lanes, batch: &mut Vec<Arc<Work>>) {
 }
 
 /// Removes the lanes without blocks or whose share is used up.
-fn retire(lanes: &mut Vec<StreamLane>, batch: &mut Vec<Arc<Work>>) {
+fn retire(lanes: &mut Vec<StreamLane>, batch: &mut Vec<Arc<StreamState>>) {
     let mut index = 0;
     while let Some(lane) = lanes.get(index) {
         if lane.segments.is_empty() || lane.share == 0 {
@@ -49,13 +49,13 @@ fn retire(lanes: &mut Vec<StreamLane>, batch: &mut Vec<Arc<Work>>) {
 }
 
 impl StreamLane {
-    fn new(work: Arc<Work>) -> Self {
+    fn new(work: Arc<StreamState>) -> Self {
         let (chain, segments) = work.take();
         Self { work, chain, segments, share: MAX_SHARE_BLOCKS }
     }
 
-    fn leave(self, batch: &mut Vec<Arc<Work>>) {
-        if self.work.give_back(self.chain, self.segments) {
+    fn leave(self, batch: &mut Vec<Arc<StreamState>>) {
+        if self.work.end_pass(self.chain, self.segments) {
             batch.push(self.work);
         }
     }
@@ -75,6 +75,6 @@ impl Lane for StreamLane {
         self.chain = chain;
         self.share -= blocks;
         advance(&mut self.segments, blocks);
-        self.work.consumed(blocks * BLOCK_BYTES);
+        self.work.record_hashed(blocks * BLOCK_BYTES);
     }
 }

@@ -12,7 +12,7 @@ pub(crate) type Chain = [u32; 4];
 pub(crate) const BLOCK_BYTES: usize = 64;
 
 /// The chaining value of the empty message.
-pub(crate) const START: Chain = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
+pub(crate) const INITIAL_CHAIN: Chain = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
 /// Hashes `blocks` into `chain`.
 pub(crate) fn run(chain: &mut Chain, blocks: &[Block]) {

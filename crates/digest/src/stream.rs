@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use crate::line::Line;
-use crate::message::Cutter;
-use crate::work::Work;
+use crate::queue::StreamQueue;
+use crate::message::BlockSplitter;
+use crate::stream_state::StreamState;
 
 /// The minimum of queued bytes to submit to the engine: for fewer, submitting costs more than hashing. At the end of a
 /// message, a smaller rest is hashed on the calling thread, in at most 20 us.
@@ -19,7 +19,7 @@ const MIN_SUBMIT_BYTES: usize = 16 * 1024;
 /// One message being hashed. Dropping it cancels it.
 pub struct Md5Stream {
     ticket: Ticket,
-    cutter: Cutter,
+    cutter: BlockSplitter,
 }
 
 /// A future of the digest of a message. Dropping it cancels the message.
@@ -35,22 +35,22 @@ pub struct Drained<'a> {
 
 /// A stream's registration with the engine.
 struct Ticket {
-    work: Arc<Work>,
-    line: Arc<Line>,
+    work: Arc<StreamState>,
+    queue: Arc<StreamQueue>,
 }
 
 impl Md5Stream {
-    pub(crate) fn new(line: Arc<Line>) -> Self {
-        line.enter();
-        let ticket = Ticket { work: Arc::new(Work::new()), line };
-        Self { ticket, cutter: Cutter::new() }
+    pub(crate) fn new(line: Arc<StreamQueue>) -> Self {
+        line.register_stream();
+        let ticket = Ticket { work: Arc::new(StreamState::new()), queue: line };
+        Self { ticket, cutter: BlockSplitter::new() }
     }
 
     /// Appends to the message. Never waits; copies only the ends that do not fill a 64-byte block.
     pub fn update(&mut self, bytes: impl Into<Bytes>) {
-        let segments = self.cutter.cut(bytes.into());
+        let segments = self.cutter.split(bytes.into());
         if self.ticket.work.push(segments, MIN_SUBMIT_BYTES) {
-            self.ticket.line.put(&self.ticket.work);
+            self.ticket.queue.enqueue(&self.ticket.work);
         }
     }
 
@@ -67,8 +67,8 @@ impl Md5Stream {
 
     /// Ends the message.
     pub fn finish(self) -> Md5Finish {
-        if self.ticket.work.finish(self.cutter.end()) {
-            self.ticket.line.hurry();
+        if self.ticket.work.finish(self.cutter.padding()) {
+            self.ticket.queue.mark_urgent();
         }
         Md5Finish(self.ticket)
     }
@@ -92,15 +92,15 @@ impl Future for Drained<'_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Ticket { work, line } = self.ticket;
+        let Ticket { work, queue: line } = self.ticket;
         if work.poll_drained(self.below, context.waker()).is_ready() {
             return Poll::Ready(());
         }
         if !work.claim() {
-            line.hurry();
+            line.mark_urgent();
             return Poll::Pending;
         }
-        line.put(work);
+        line.enqueue(work);
         work.poll_drained(self.below, context.waker())
     }
 }
@@ -108,7 +108,7 @@ impl Future for Drained<'_> {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.work.cancel();
-        self.line.leave();
+        self.queue.unregister_stream();
     }
 }
 

@@ -240,7 +240,7 @@ impl Decoder {
         let Some(signing) = &mut self.signing else { return Ok(()) };
         let fresh = digest::Context::new(&digest::SHA256);
         let hash = finish_hash(std::mem::replace(&mut signing.hash, fresh));
-        if signing.signer.chunk(&hash, &signing.claimed) { Ok(()) } else { Err(wrong_signature()) }
+        if signing.signer.verify_chunk(&hash, &signing.claimed) { Ok(()) } else { Err(wrong_signature()) }
     }
 
     fn add_trailer(&mut self, line: &[u8]) -> Result<(), WireError> {
@@ -259,7 +259,7 @@ impl Decoder {
                 let claimed = from_hex(value.as_bytes()).ok_or_else(wrong_signature)?;
                 let mut hash = digest::Context::new(&digest::SHA256);
                 hash.update(&signing.trailers);
-                if !signing.signer.trailer(&finish_hash(hash), &claimed) {
+                if !signing.signer.verify_trailer(&finish_hash(hash), &claimed) {
                     return Err(wrong_signature());
                 }
                 // Kept as a marker: trailers after the signature are not covered by it and are rejected below.

@@ -397,7 +397,7 @@ mod tests {
                 assert!(!error.message().is_empty() && !error.message().contains("secret"), "{reason:?}");
                 assert!(format!("{error:?}").contains(secret), "missing in the log: {reason:?}");
             }
-            let of_request = Error::of_request(*reason, "part 7 was not uploaded");
+            let of_request = Error::for_client(*reason, "part 7 was not uploaded");
             assert_eq!(WireError::from(of_request).message(), "part 7 was not uploaded", "{reason:?}");
         }
     }

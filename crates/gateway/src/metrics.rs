@@ -225,7 +225,7 @@ impl Metrics {
         BUDGET_BYTES.write_value(out, self.budget.capacity() as u64);
         BUDGET_FREE_BYTES.write_value(out, self.budget.free() as u64);
         BUDGET_WAITERS.write_value(out, self.budget.waiting() as u64);
-        BUDGET_WAITS_TOTAL.write_value(out, self.budget.waited());
+        BUDGET_WAITS_TOTAL.write_value(out, self.budget.total_waits());
     }
 }
 

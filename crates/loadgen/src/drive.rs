@@ -271,7 +271,7 @@ fn all_etags(content: &Content, keys: &Keys, size: u64) -> anyhow::Result<Vec<[u
                 let (mut key, mut scratch) = (String::new(), vec![0; BUFFER_BYTES]);
                 for (offset, etag) in part.iter_mut().enumerate() {
                     keys.write((number * per_thread + offset) as u64, &mut key);
-                    *etag = md5(content, ContentId::of(&key, size), size, &mut scratch);
+                    *etag = md5(content, ContentId::new(&key, size), size, &mut scratch);
                 }
             });
         }
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn md5_covers_the_generated_bytes() {
         let content = Content::new();
-        let id = ContentId::of("a", 10_000);
+        let id = ContentId::new("a", 10_000);
         let mut bytes = vec![0; 10_000];
         content.fill(id, 0, &mut bytes);
         let expected: [u8; 16] = Md5::digest(&bytes).into();

@@ -32,7 +32,7 @@ pub fn write(arguments: &KeyArguments, directory: &Path) -> anyhow::Result<Repor
             fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
         }
         let began = Instant::now();
-        let id = ContentId::of(&key, arguments.size);
+        let id = ContentId::new(&key, arguments.size);
         let mut write_all = || {
             let mut file = File::create(&path)?;
             let mut position = 0;

@@ -35,7 +35,7 @@ pub struct ContentId(u64);
 impl ContentId {
     /// The content of the object `key` of `size` bytes.
     #[must_use]
-    pub fn of(key: &str, size: u64) -> Self {
+    pub fn new(key: &str, size: u64) -> Self {
         let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn pieces_equal_the_whole() {
         let content = Content::new();
-        let id = ContentId::of("a/b", 20_000);
+        let id = ContentId::new("a/b", 20_000);
         let mut whole = vec![0; 20_000];
         content.fill(id, 0, &mut whole);
         for (start, length) in [(0, 1), (5, 30), (4090, 20), (4096, 4096), (8191, 9000), (19_999, 1)] {
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn every_flipped_byte_is_located() {
         let content = Content::new();
-        let id = ContentId::of("a", 9000);
+        let id = ContentId::new("a", 9000);
         let mut bytes = vec![0; 9000];
         content.fill(id, 0, &mut bytes);
         for at in [0, 7, 15, 16, 4095, 4096, 4112, 8999] {
@@ -145,11 +145,11 @@ mod tests {
     #[test]
     fn other_objects_and_blocks_differ() {
         let content = Content::new();
-        let id = ContentId::of("a", 8192);
+        let id = ContentId::new("a", 8192);
         let mut bytes = vec![0; 8192];
         content.fill(id, 0, &mut bytes);
-        assert!(content.first_difference(ContentId::of("b", 8192), 0, &bytes).is_some());
-        assert!(content.first_difference(ContentId::of("a", 8191), 0, &bytes).is_some());
+        assert!(content.first_difference(ContentId::new("b", 8192), 0, &bytes).is_some());
+        assert!(content.first_difference(ContentId::new("a", 8191), 0, &bytes).is_some());
         assert!(content.first_difference(id, 4096, &bytes[..4096]).is_some());
     }
 }

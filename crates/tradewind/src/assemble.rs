@@ -23,7 +23,7 @@ use tradewind_volume::scheduled::Priorities;
 
 use crate::plans::ServedPlan;
 use crate::remote::Overrides;
-use crate::settings::{ETag, Permissions, Settings, Span, StoreKind};
+use crate::settings::{ETag, Permissions, Settings, TimeSpan, StoreKind};
 use crate::stores;
 
 /// The served store.
@@ -137,7 +137,7 @@ pub fn gateway_config(settings: &Settings) -> anyhow::Result<GatewayConfig> {
         }),
         _ => None,
     };
-    let time = |span: &crate::settings::Sourced<Span>| span.value.0;
+    let time = |span: &crate::settings::Sourced<TimeSpan>| span.value.0;
     let defaults = s3::Options::default();
     Ok(GatewayConfig {
         region: server.region.value.clone(),

@@ -33,7 +33,7 @@ pub use remote::S3Settings;
 pub use scalars::{LanesSettings, Limits, Log, Memory, Scalars, Server, Top, Uploads, variable};
 pub use source::{Source, Sourced};
 pub use swift::SwiftSettings;
-pub use tradewind_core::quantity::{ByteSize, Span};
+pub use tradewind_core::quantity::{ByteSize, TimeSpan};
 pub use value::{
     Beginnings, ETag, HostName, KeyIds, LogFilter, LogFormat, Percent, Permissions, Secret, Value,
 };

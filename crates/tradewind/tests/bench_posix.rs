@@ -282,7 +282,7 @@ fn flags_override_the_settings_of_a_workload() {
     caller.write("other.toml", text.replacen("files = 5", "files = 8", 1).as_bytes());
     let refused = caller.run(&flags("place --workload other.toml --json --no-out"));
     assert!(
-        refused.status.code() == Some(2) && refused.err.contains("is asked for twice"),
+        refused.status.code() == Some(2) && refused.err.contains("is requested twice"),
         "{}",
         refused.err
     );
@@ -359,7 +359,7 @@ fn impossible_measurements_are_rejected_with_a_reason() {
     refused("file", 1, "cannot measure file: it is not a directory");
     refused(". --interface no-such", 2, "there is no interface no-such; available: lo");
     refused(". --unit 32MiB", 2, "the size of the file");
-    refused(". --size 0B", 2, "hold nothing");
+    refused(". --size 0B", 2, "empty files cannot be measured");
     refused(". --form odirect", 2, "none of direct, sync and default");
     refused(". --only reading", 2, "unit, single, batch or postmark");
     refused(". --workload nothing", 1, "nor a built-in workload: ou, ou-unit");

@@ -105,7 +105,7 @@ impl Copier {
         }
         let source = Arc::new(source.remembered(journal, self.preserves));
         let stored = store(&self.carrier, &to.store, &address, source.clone(), size, metadata).await;
-        if stored.as_ref().map_or_else(|e| !e.may_go_on(), |_| true) {
+        if stored.as_ref().map_or_else(|e| !e.is_resumable(), |_| true) {
             source.forget();
         }
         Ok(stored?.size)
@@ -148,7 +148,7 @@ impl Copier {
                 Ok(info.size)
             }
             Err(e) => {
-                if !e.may_go_on() {
+                if !e.is_resumable() {
                     file.forget();
                 }
                 Err(e)

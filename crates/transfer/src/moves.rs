@@ -44,7 +44,7 @@ impl FatalErrorGate {
                 self.has_succeeded.store(true, Ordering::Relaxed);
                 self.consecutive.store(0, Ordering::Relaxed);
             }
-            Err(e) if e.is_for_all() => {
+            Err(e) if e.affects_whole_bucket() => {
                 let consecutive = self.consecutive.fetch_add(1, Ordering::Relaxed) + 1;
                 if consecutive >= MAX_CONSECUTIVE_FATAL || !self.has_succeeded.load(Ordering::Relaxed) {
                     self.is_tripped.store(true, Ordering::Relaxed);
@@ -227,7 +227,7 @@ where
     if fatal_gate.is_tripped.load(Ordering::Relaxed) {
         // They share one cause, so one report suffices.
         let mut is_reported = false;
-        all.failures.retain(|(_, e)| !e.is_for_all() || !std::mem::replace(&mut is_reported, true));
+        all.failures.retain(|(_, e)| !e.affects_whole_bucket() || !std::mem::replace(&mut is_reported, true));
     }
     all.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
     all.failures.truncate(MAX_REPORTED_FAILURES);
@@ -266,7 +266,7 @@ mod tests {
 
     #[tokio::test]
     async fn bucket_wide_failure_is_reported_once() {
-        let (outcome, tried) = fail_all(|| Error::new(Reason::AccessDenied, "no such key").for_all()).await;
+        let (outcome, tried) = fail_all(|| Error::new(Reason::AccessDenied, "no such key").affecting_whole_bucket()).await;
         assert_eq!((outcome.failures.len(), outcome.failed, outcome.gave_up), (1, tried, true));
         assert!(tried <= 8, "{tried} were tried");
     }
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn repeated_single_name_failures_do_not_stop_a_transfer() {
         let fatal_gate = FatalErrorGate::default();
-        let fail = || fatal_gate.record(&Err(Error::new(Reason::AccessDenied, "a signature").for_all()));
+        let fail = || fatal_gate.record(&Err(Error::new(Reason::AccessDenied, "a signature").affecting_whole_bucket()));
         let is_tripped = || fatal_gate.is_tripped.load(Ordering::Relaxed);
         fatal_gate.record(&Ok(Done::Copied(1)));
         for _ in 0..100 {

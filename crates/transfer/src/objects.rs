@@ -106,14 +106,14 @@ impl Objects {
             return probe;
         }
         let useful = transfers.most_at_first(EARLY_OBJECT_BYTES);
-        self.store.expect_requests(&self.bucket, useful.min(MAX_EARLY_CONNECTIONS));
+        self.store.prewarm(&self.bucket, useful.min(MAX_EARLY_CONNECTIONS));
         if useful > MAX_EARLY_CONNECTIONS {
             let (objects, transfers) = (self.clone(), transfers.clone());
             probe.spawn(async move {
                 // The request for the full page reports the error.
                 let Ok(page) = objects.request_page(&transfers, None, None, PROBE_KEYS).await else { return };
                 if page.entries.len() >= PROBE_KEYS {
-                    objects.store.expect_requests(&objects.bucket, useful);
+                    objects.store.prewarm(&objects.bucket, useful);
                 }
             });
         }
@@ -216,7 +216,7 @@ mod tests {
     async fn early_connections(round_trip: Option<f64>, objects: usize) -> usize {
         let (store, transfers, objects) = store_with_profile(round_trip, objects).await;
         objects.prewarm(&transfers).join_all().await;
-        store.expected()
+        store.max_prewarm_hint()
     }
 
     #[tokio::test]
@@ -231,9 +231,9 @@ mod tests {
         };
         assert_eq!(count(objects.clone().find(transfers.clone())).await, 5);
         assert_eq!(count(objects.clone().find_below("00", transfers.clone())).await, 5);
-        assert_eq!(store.expected(), 0);
+        assert_eq!(store.max_prewarm_hint(), 0);
         assert_eq!(count(objects.find_to_fetch(transfers)).await, 5);
-        assert_eq!(store.expected(), MAX_EARLY_CONNECTIONS);
+        assert_eq!(store.max_prewarm_hint(), MAX_EARLY_CONNECTIONS);
     }
 
     #[tokio::test]

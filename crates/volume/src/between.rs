@@ -172,7 +172,7 @@ impl CrossStoreCopy {
         if let Err(e) = &copied {
             // A part that arrived after the abort would remain in the store.
             parts.shutdown().await;
-            if is_checkpointed && e.may_go_on() {
+            if is_checkpointed && e.is_resumable() {
                 return copied;
             }
             upload.give_up().await;

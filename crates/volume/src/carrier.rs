@@ -343,7 +343,7 @@ impl Carrier {
         if !is_transient(&failed) || attempt >= self.retries.attempts || !self.retry_budget.spend() {
             return Err(failed);
         }
-        let delay = self.retries.delay(attempt + 1, random::for_delay());
+        let delay = self.retries.delay(attempt + 1, random::jitter_seed());
         tracing::debug!(error = %failed, attempt, ?delay, "retrying");
         self.clock.sleep_until(self.clock.now() + delay).await;
         Ok(())

@@ -118,7 +118,7 @@ impl<'a> Fetch<'a> {
             // The other ranges start while the first is read.
             let max_ranges = transfers.plan().ranges_at_a_time();
             let Origin { store, address } = &whole.origin;
-            let mut stagger = transfers.spread(store.round_trip(&address.bucket), response_time);
+            let mut stagger = transfers.spread(store.min_rtt(&address.bucket), response_time);
             for span in rest.by_ref().take(max_ranges) {
                 let (start, chunk) = (stagger.next(max_ranges), chunk(whole.clone(), sink.clone(), span));
                 let clock = transfers.clock().clone();
@@ -229,7 +229,7 @@ async fn open_first_chunk<'a>(
     let bytes = size.filter(|_| is_whole).unwrap_or(plan.range_bytes.0);
     if let Some(size) = size.filter(|_| !is_whole) {
         let ranges = plan.ranges(0, size).take(plan.ranges_at_a_time());
-        origin.store.expect_requests(&origin.address.bucket, ranges.count());
+        origin.store.prewarm(&origin.address.bucket, ranges.count());
     }
     let mut slot = transfers.slot(bytes).await?;
     slot.pass_first_of(bytes).await;

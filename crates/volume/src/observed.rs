@@ -32,7 +32,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, StageRequest,
 };
 use tradewind_core::{Address, Body, BucketName, Clock, Context, ObjectStore, Precondition, Staged};
 use tradewind_model::store_model::{Operation, StoreModel};
@@ -111,12 +111,12 @@ impl ObjectStore for Observed {
         self.inner.capabilities()
     }
 
-    fn expect_requests(&self, bucket: &BucketName, requests: usize) {
-        self.inner.expect_requests(bucket, requests);
+    fn prewarm(&self, bucket: &BucketName, requests: usize) {
+        self.inner.prewarm(bucket, requests);
     }
 
-    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
-        self.inner.round_trip(bucket)
+    fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
+        self.inner.min_rtt(bucket)
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
@@ -135,18 +135,18 @@ impl ObjectStore for Observed {
         self.call(Operation::List, self.inner.list_buckets(context)).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
         self.call(Operation::Head, self.inner.head(context, address, request)).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         let mut watched = self.begin(Operation::Get);
         let response = self.inner.get(context, address, request).await;
         let at = watched.come();
         match response {
             Ok(found) => {
                 watched.answered(at, found.body.length(), &found.observation);
-                Ok(Found { body: reading(found.body, at, watched), ..found })
+                Ok(GetResponse { body: reading(found.body, at, watched), ..found })
             }
             Err(error) => {
                 watched.failed(at, &error);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tradewind_core::condition::{ETagMatch, ReadConditions};
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::store::{Found, GetRequest, Select};
+use tradewind_core::store::{GetResponse, GetRequest, Select};
 use tradewind_core::{
     Address, Body, ByteRange, Checksum, ChecksumScope, Context, ObjectInfo, ObjectStore, Span,
 };
@@ -39,7 +39,7 @@ impl Origin {
             found => (found?, is_whole),
         };
         check_place(found.span, Span { offset: 0, ..found.span })?;
-        let Found { info, span, body, .. } = found;
+        let GetResponse { info, span, body, .. } = found;
         Ok((slot, info, (body, span.length, is_whole)))
     }
 

@@ -35,7 +35,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, Select, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, Select, StageRequest,
 };
 use tradewind_core::{
     Address, Body, BucketName, Budget, ByteRange, Clock, Context, ObjectStore, Precondition, Span, Staged,
@@ -120,8 +120,8 @@ impl Planned {
         context: &Context,
         address: &Address,
         select: Select,
-        found: Found<Body>,
-    ) -> Result<Found<Body>> {
+        found: GetResponse<Body>,
+    ) -> Result<GetResponse<Body>> {
         let span = match select {
             Select::Range(range @ ByteRange::Inclusive { .. }) => range.resolve(found.info.size)?,
             _ => found.span,
@@ -130,7 +130,7 @@ impl Planned {
             return Ok(found);
         }
         check_place(found.span, Span { offset: span.offset, ..found.span })?;
-        let Found { info, body, observation, .. } = found;
+        let GetResponse { info, body, observation, .. } = found;
         let plan = self.plan();
         let is_split = span.length > plan.chunk_bytes || span.length > body.length();
         // The leaf verifies a whole object read in one request, too; computing an expensive checksum again is avoided.
@@ -153,7 +153,7 @@ impl Planned {
             most_ahead: if is_split { max_ranges } else { 0 },
             shares: Shares::new(&self.ahead, &context.window),
         };
-        Ok(Found { info, span, body: reading::body(reading, body), observation })
+        Ok(GetResponse { info, span, body: reading::body(reading, body), observation })
     }
 }
 
@@ -163,12 +163,12 @@ impl ObjectStore for Planned {
         self.inner.capabilities()
     }
 
-    fn expect_requests(&self, bucket: &BucketName, requests: usize) {
-        self.inner.expect_requests(bucket, requests);
+    fn prewarm(&self, bucket: &BucketName, requests: usize) {
+        self.inner.prewarm(bucket, requests);
     }
 
-    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
-        self.inner.round_trip(bucket)
+    fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
+        self.inner.min_rtt(bucket)
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
@@ -187,11 +187,11 @@ impl ObjectStore for Planned {
         self.inner.list_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
         self.inner.head(context, address, request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         let select = request.select;
         let request = GetRequest { select: self.first_request(select), ..request };
         let found = self.inner.get(context, address, request).await?;

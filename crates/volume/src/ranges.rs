@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::store::{Found, GetRequest, Select};
+use tradewind_core::store::{GetResponse, GetRequest, Select};
 use tradewind_core::{Address, ByteRange, Checksum, ObjectStore, ReadConditions, Span};
 use tradewind_model::plan::Plan;
 
@@ -46,7 +46,7 @@ impl Ranges {
                     Err(e) if e.reason() == Reason::InvalidRange => get(Select::Whole).await?,
                     found => found?,
                 };
-                let Found { info, span, mut body, .. } = found;
+                let GetResponse { info, span, mut body, .. } = found;
                 let length = tail.min(info.size);
                 check_place(span, Span { offset: info.size - length, length })?;
                 let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));

@@ -34,7 +34,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, Select, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, Select, StageRequest,
 };
 use tradewind_core::{
     Address, Body, BucketName, ByteRange, Clock, Context, ObjectStore, Precondition, Staged,
@@ -147,12 +147,12 @@ impl ObjectStore for Scheduled {
         self.inner.capabilities()
     }
 
-    fn expect_requests(&self, bucket: &BucketName, requests: usize) {
-        self.inner.expect_requests(bucket, requests);
+    fn prewarm(&self, bucket: &BucketName, requests: usize) {
+        self.inner.prewarm(bucket, requests);
     }
 
-    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
-        self.inner.round_trip(bucket)
+    fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
+        self.inner.min_rtt(bucket)
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
@@ -171,11 +171,11 @@ impl ObjectStore for Scheduled {
         self.inner.list_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
         self.call(context, (Operation::Head, Some(address)), self.inner.head(context, address, request)).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         let priority = self.priorities.of(context, Some(address));
         let kind = |bytes| Kind::new(Operation::Get, priority, bytes);
         // Without an explicit range, the size is known only with the response.
@@ -185,7 +185,7 @@ impl ObjectStore for Scheduled {
         scheduled.come(0);
         let found = found?;
         scheduled.grow(kind(found.body.length()))?;
-        Ok(Found { body: reading(found.body, scheduled, &context.deadline), ..found })
+        Ok(GetResponse { body: reading(found.body, scheduled, &context.deadline), ..found })
     }
 
     async fn stage(

@@ -237,7 +237,7 @@ impl Sequence {
     pub async fn fail(mut self, error: &Error) {
         self.in_flight.shutdown().await;
         let stays = self.is_checkpointed || self.upload.is_none();
-        if !(stays && error.may_go_on()) {
+        if !(stays && error.is_resumable()) {
             self.forget().await;
         }
     }

@@ -71,7 +71,7 @@ async fn store_in_parts(
     metadata: Metadata,
 ) -> Result<Committed> {
     let parts = usize::try_from(size.div_ceil(part_bytes)).unwrap_or(usize::MAX);
-    store.expect_requests(&address.bucket, transfers.plan().of_one_object(part_bytes).min(parts));
+    store.prewarm(&address.bucket, transfers.plan().of_one_object(part_bytes).min(parts));
     let requested_at = transfers.clock().now();
     if let Some(id) = source.outdated() {
         // The upload is of different bytes and cannot be resumed.
@@ -82,7 +82,7 @@ async fn store_in_parts(
             let upload = Arc::new(Upload::of(transfers, store, address, id));
             match upload.parts_of(&source, (size, part_bytes)).await {
                 Ok(found) => found.map(|parts| (upload, part_bytes, parts)),
-                Err(e) if e.says_nothing() => return Err(e),
+                Err(e) if e.is_inconclusive() => return Err(e),
                 Err(e) => {
                     tracing::debug!(error = %e, "an upload cannot be resumed");
                     upload.give_up().await;
@@ -105,10 +105,10 @@ async fn store_in_parts(
         }
     };
     let response_time = transfers.clock().now().saturating_sub(requested_at);
-    let stagger = transfers.spread(store.round_trip(&address.bucket), response_time);
+    let stagger = transfers.spread(store.min_rtt(&address.bucket), response_time);
     let stored = store_parts(transfers, &upload, source, (size, part_bytes), (done, stagger)).await;
     if let Err(e) = &stored
-        && !(is_resumable && e.may_go_on())
+        && !(is_resumable && e.is_resumable())
     {
         upload.give_up().await;
     }

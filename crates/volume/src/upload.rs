@@ -118,7 +118,7 @@ impl Upload {
         let there = match upload.listed().await {
             Ok(Some(there)) => there,
             Ok(None) => return Ok(None),
-            Err(e) if e.says_nothing() => return Err(e),
+            Err(e) if e.is_inconclusive() => return Err(e),
             Err(e) => {
                 tracing::debug!(error = %e, "an upload cannot be resumed");
                 upload.give_up().await;

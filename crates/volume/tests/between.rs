@@ -13,7 +13,7 @@ use tradewind_core::error::{Reason, Result};
 use tradewind_core::multipart::ListUploads;
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{GetRequest, StageRequest};
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, When, context};
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule, context};
 use tradewind_core::{
     Address, Algorithm, Budget, Checksum, ChecksumScope, Classes, ETag, Metadata, ObjectInfo, ObjectStore,
     SystemClock, SystemHeaders, Tags,
@@ -159,7 +159,7 @@ async fn copy_of_any_size_keeps_content_and_metadata() {
             let mut expected = metadata();
             expected.headers.storage_class = None;
             assert_eq!(info.metadata, expected);
-            assert_eq!(info.checksums, [Checksum::of(Algorithm::Crc64Nvme, &bytes)]);
+            assert_eq!(info.checksums, [Checksum::compute(Algorithm::Crc64Nvme, &bytes)]);
             assert_eq!(info.scope, ChecksumScope::FullObject);
             assert_eq!(scene.reported.load(Ordering::Relaxed), i64::try_from(size).unwrap());
         }
@@ -180,7 +180,7 @@ async fn copy_keeps_the_checksum_algorithm_if_it_can_be_combined() {
             .await;
         scene.copy(None).await.unwrap();
         let (info, _) = scene.copied().await;
-        assert_eq!(info.checksums, [Checksum::of(expected, &bytes)]);
+        assert_eq!(info.checksums, [Checksum::compute(expected, &bytes)]);
     }
 }
 
@@ -197,7 +197,7 @@ async fn transient_fault_repeats_only_its_part() {
     ];
     for (source, destination, fault) in cases {
         let plan = |operation: Option<Operation>| match operation {
-            Some(operation) => FaultPlan::seeded(1).on(operation, When::Nth(2), fault),
+            Some(operation) => FaultPlan::seeded(1).with_fault(operation, FaultSchedule::Nth(2), fault),
             None => FaultPlan::none(),
         };
         let scene = Scene::new(plan(source), plan(destination)).await;
@@ -216,7 +216,7 @@ async fn transient_fault_repeats_only_its_part() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn corruption_in_transit_is_not_committed() {
     for size in [1000, LARGE] {
-        let flip = FaultPlan::seeded(1).on(Operation::Body, When::Always, Fault::Corrupt(500));
+        let flip = FaultPlan::seeded(1).with_fault(Operation::Body, FaultSchedule::Always, Fault::Corrupt(500));
         let scene = Scene::new(flip, FaultPlan::none()).await;
         scene.put_source(&pattern(size), StageRequest::default()).await;
         let failed = scene.copy(None).await.unwrap_err();
@@ -232,7 +232,7 @@ async fn denied_write_leaves_nothing_at_destination() {
         [(1000, Operation::Commit), (LARGE, Operation::CommitPart), (LARGE, Operation::CompleteUpload)]
     {
         let denied =
-            FaultPlan::seeded(1).on(operation, When::Always, Fault::FailBefore(Reason::AccessDenied));
+            FaultPlan::seeded(1).with_fault(operation, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
         let scene = Scene::new(FaultPlan::none(), denied).await;
         scene.put_source(&pattern(size), StageRequest::default()).await;
         assert_eq!(scene.copy(None).await.unwrap_err().reason(), Reason::AccessDenied);
@@ -266,14 +266,14 @@ async fn source_replaced_during_copy_is_a_conflict() {
 /// A copy that was interrupted by an overloaded destination at the third part. Two parts are stored and checkpointed.
 async fn interrupted(bytes: &Bytes) -> Scene {
     let busy = Fault::FailBefore(Reason::Overloaded);
-    let plan = FaultPlan::seeded(1).on(Operation::StagePart, When::From(3), busy);
+    let plan = FaultPlan::seeded(1).with_fault(Operation::StagePart, FaultSchedule::From(3), busy);
     let mut scene = Scene::new(FaultPlan::none(), plan).await;
     scene.has_checkpoint = true;
     scene.put_source(bytes, StageRequest { metadata: metadata(), ..StageRequest::default() }).await;
     assert_eq!(scene.copy(None).await.unwrap_err().reason(), Reason::Overloaded);
     assert!(!scene.is_empty().await, "the upload remains in the store");
     assert_eq!(scene.checkpoint.earlier().unwrap().parts.len(), 2);
-    scene.destination.follow(FaultPlan::none());
+    scene.destination.set_plan(FaultPlan::none());
     scene.reported.store(0, Ordering::Relaxed);
     scene
 }
@@ -287,7 +287,7 @@ impl Scene {
         assert_eq!(self.reported.load(Ordering::Relaxed), bytes.len() as i64);
         let (info, copied) = self.copied().await;
         assert!(copied == *bytes);
-        assert_eq!(info.checksums, [Checksum::of(Algorithm::Crc64Nvme, bytes)]);
+        assert_eq!(info.checksums, [Checksum::compute(Algorithm::Crc64Nvme, bytes)]);
         let uploads = ListUploads { limit: 10, ..ListUploads::default() };
         let uploads = self.to.list_uploads(&context(), &address("k").bucket, &uploads).await.unwrap();
         assert!(uploads.entries.is_empty());
@@ -308,7 +308,7 @@ async fn part_that_differs_from_checkpoint_is_copied_again() {
     let changes: [Change; 3] = [
         |part| part.etag = ETag::from_tag("another"),
         |part| part.length -= 1,
-        |part| part.checksum = Checksum::of(Algorithm::Crc64Nvme, b"other bytes"),
+        |part| part.checksum = Checksum::compute(Algorithm::Crc64Nvme, b"other bytes"),
     ];
     for change in changes {
         let bytes = pattern(LARGE);
@@ -357,10 +357,10 @@ async fn inconclusive_source_error_keeps_the_upload() {
     let bytes = pattern(LARGE);
     let scene = interrupted(&bytes).await;
     let refused = Fault::FailBefore(Reason::InvalidRequest);
-    scene.source.follow(FaultPlan::seeded(1).on(Operation::Head, When::Always, refused));
+    scene.source.set_plan(FaultPlan::seeded(1).with_fault(Operation::Head, FaultSchedule::Always, refused));
     assert_eq!(scene.copy(None).await.unwrap_err().reason(), Reason::InvalidRequest);
     assert!(!scene.is_empty().await);
-    scene.source.follow(FaultPlan::none());
+    scene.source.set_plan(FaultPlan::none());
     scene.assert_copied_with(&bytes, 2).await;
 }
 
@@ -376,7 +376,7 @@ async fn missing_upload_restarts_the_copy() {
 /// A permanent failure cannot be resumed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permanent_failure_aborts_a_checkpointed_upload() {
-    let flip = FaultPlan::seeded(1).on(Operation::Body, When::Always, Fault::Corrupt(500));
+    let flip = FaultPlan::seeded(1).with_fault(Operation::Body, FaultSchedule::Always, Fault::Corrupt(500));
     let mut scene = Scene::new(flip, FaultPlan::none()).await;
     scene.has_checkpoint = true;
     scene.put_source(&pattern(LARGE), StageRequest::default()).await;

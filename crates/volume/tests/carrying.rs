@@ -11,7 +11,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{ListUploads, UploadId};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{CopyRequest, ETagForm, StageRequest};
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, When, context};
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule, context};
 use tradewind_core::{
     Address, Algorithm, Budget, Checksum, Metadata, ObjectInfo, ObjectStore, Precondition, ReadConditions,
     SystemClock,
@@ -84,7 +84,7 @@ impl Sink for MemorySink {
             return Ok(None);
         }
         let all = self.bytes.lock().unwrap();
-        Ok(Some(Checksum::of(Algorithm::Crc64Nvme, &all[offset as usize..(offset + length) as usize])))
+        Ok(Some(Checksum::compute(Algorithm::Crc64Nvme, &all[offset as usize..(offset + length) as usize])))
     }
 
     fn held(&self) -> Vec<(u64, u64)> {
@@ -132,7 +132,7 @@ async fn object_of_any_size_is_fetched() {
 async fn interrupted_range_is_resumed() {
     for fault in [Fault::FailAt(1000, Reason::Io), Fault::FailAt(0, Reason::Io)] {
         let (store, inner) =
-            faulty(FaultPlan::seeded(7).on(Operation::Body, When::Probability(0.2), fault)).await;
+            faulty(FaultPlan::seeded(7).with_fault(Operation::Body, FaultSchedule::Probability(0.2), fault)).await;
         let bytes = pattern(20 * CHUNK + 5);
         put(&inner, "k", &bytes).await;
         assert!(fetch(&store, "k").await.unwrap() == bytes);
@@ -144,10 +144,10 @@ async fn interrupted_range_is_resumed() {
 async fn corruption_in_any_chunk_is_detected() {
     let bytes = pattern(10 * CHUNK);
     for fault in [Fault::Corrupt(500), Fault::Corrupt(0)] {
-        let (store, inner) = faulty(FaultPlan::none().on(Operation::Body, When::Nth(4), fault)).await;
+        let (store, inner) = faulty(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::Nth(4), fault)).await;
         put(&inner, "k", &bytes).await;
         assert_eq!(fetch(&store, "k").await.unwrap_err().reason(), Reason::CorruptData);
-        let (store, inner) = faulty(FaultPlan::none().on(Operation::Body, When::Nth(4), fault)).await;
+        let (store, inner) = faulty(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::Nth(4), fault)).await;
         put(&inner, "k", &bytes).await;
         assert_eq!(stream(&store, "k").await.unwrap_err().reason(), Reason::CorruptData);
     }
@@ -156,7 +156,7 @@ async fn corruption_in_any_chunk_is_detected() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fetch_fails_if_the_store_keeps_failing() {
     let fault = Fault::FailBefore(Reason::Io);
-    let (store, inner) = faulty(FaultPlan::none().on(Operation::Get, When::From(3), fault)).await;
+    let (store, inner) = faulty(FaultPlan::none().with_fault(Operation::Get, FaultSchedule::From(3), fault)).await;
     put(&inner, "k", &pattern(20 * CHUNK)).await;
     assert_eq!(fetch(&store, "k").await.unwrap_err().reason(), Reason::Io);
     assert_eq!(fetch(&store, "absent").await.unwrap_err().reason(), Reason::Io);
@@ -285,7 +285,7 @@ async fn transient_fault_during_upload_is_retried() {
         (Operation::CommitPart, Fault::FailBefore(Reason::Overloaded)),
     ];
     for (operation, fault) in faults {
-        let (to, inner) = faulty(FaultPlan::none().on(operation, When::Nth(2), fault)).await;
+        let (to, inner) = faulty(FaultPlan::none().with_fault(operation, FaultSchedule::Nth(2), fault)).await;
         let bytes = pattern(4 * PART + 3);
         send(&to, Arc::new(CountingSource::new(&bytes))).await.unwrap();
         assert!(read(&inner, "k").await.unwrap() == bytes, "{operation:?} {fault:?}");
@@ -294,14 +294,14 @@ async fn transient_fault_during_upload_is_retried() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_upload_is_aborted_unless_resumable() {
-    let down = || FaultPlan::none().on(Operation::CommitPart, When::From(2), Fault::FailBefore(Reason::Io));
+    let down = || FaultPlan::none().with_fault(Operation::CommitPart, FaultSchedule::From(2), Fault::FailBefore(Reason::Io));
     let bytes = pattern(4 * PART);
     let (to, inner) = faulty(down()).await;
     assert_eq!(send(&to, Arc::new(CountingSource::new(&bytes))).await.unwrap_err().reason(), Reason::Io);
     assert!(uploads(&inner).await.is_empty());
 
     let never = Fault::FailBefore(Reason::Io);
-    let (to, inner) = faulty(FaultPlan::none().on(Operation::CompleteUpload, When::Always, never)).await;
+    let (to, inner) = faulty(FaultPlan::none().with_fault(Operation::CompleteUpload, FaultSchedule::Always, never)).await;
     let persistent = CountingSource { is_persistent: true, ..CountingSource::new(&bytes) };
     assert_eq!(send(&to, Arc::new(persistent)).await.unwrap_err().reason(), Reason::Io);
     let left = uploads(&inner).await;
@@ -325,7 +325,7 @@ async fn failed_upload_is_aborted_unless_resumable() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resumed_upload_resends_changed_parts() {
     let (to, inner) =
-        faulty(FaultPlan::none().on(Operation::CompleteUpload, When::Always, Fault::FailBefore(Reason::Io)))
+        faulty(FaultPlan::none().with_fault(Operation::CompleteUpload, FaultSchedule::Always, Fault::FailBefore(Reason::Io)))
             .await;
     let mut bytes = pattern(4 * PART).to_vec();
     let persistent =
@@ -364,7 +364,7 @@ async fn stream_of_any_size_is_stored_or_aborted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_side_copy_is_retried() {
     let (to, inner) =
-        faulty(FaultPlan::none().on(Operation::Copy, When::Nth(1), Fault::FailAfter(Reason::Io))).await;
+        faulty(FaultPlan::none().with_fault(Operation::Copy, FaultSchedule::Nth(1), Fault::FailAfter(Reason::Io))).await;
     put(&inner, "from", &pattern(1000)).await;
     let request = CopyRequest {
         source: address("from"),

@@ -14,7 +14,7 @@ use tradewind_core::error::{Reason, Result};
 use tradewind_core::object::Expected;
 use tradewind_core::store::StageRequest;
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation, SimulatedClock, When, context,
+    Fault, FaultPlan, Faulty, MemoryStore, Operation, SimulatedClock, FaultSchedule, context,
 };
 use tradewind_core::{Address, Budget, Clock, ObjectStore};
 use tradewind_model::plan::Plan;
@@ -73,7 +73,7 @@ impl Scene {
             staged.write(content(size)).await.unwrap();
             staged.commit(Expected::default()).await.unwrap();
         }
-        let store = Faulty::new(inner, faults.on(Operation::Body, When::Always, Fault::Delay(USUAL)));
+        let store = Faulty::new(inner, faults.with_fault(Operation::Body, FaultSchedule::Always, Fault::Delay(USUAL)));
         let plan = Plan {
             requests: CONCURRENCY,
             stream_bytes: CHUNK,
@@ -133,7 +133,7 @@ impl Scene {
 }
 
 fn on_body(number: u64, fault: Fault) -> FaultPlan {
-    FaultPlan::none().on(Operation::Body, When::Nth(number), fault)
+    FaultPlan::none().with_fault(Operation::Body, FaultSchedule::Nth(number), fault)
 }
 
 /// Five rounds of eight chunks, and the time to detect and hedge a late last chunk.
@@ -161,7 +161,7 @@ async fn stalled_chunk_is_hedged() {
 
 #[tokio::test]
 async fn request_without_response_is_hedged() {
-    let scene = Scene::new(FaultPlan::none().on(Operation::Get, When::Nth(CHUNKS), Fault::Hang)).await;
+    let scene = Scene::new(FaultPlan::none().with_fault(Operation::Get, FaultSchedule::Nth(CHUNKS), Fault::Hang)).await;
     let took = scene.fetch().await;
     assert!(took < NORMAL + LATE + millis(300), "{took:?}");
     assert_eq!(scene.transfers.hedged(), 1);
@@ -171,7 +171,7 @@ async fn request_without_response_is_hedged() {
 async fn no_chunk_is_hedged_if_all_are_slow() {
     let slow = Fault::Delay(Duration::from_secs(2));
     for from in [1, 20] {
-        let scene = Scene::new(FaultPlan::none().on(Operation::Body, When::From(from), slow)).await;
+        let scene = Scene::new(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::From(from), slow)).await;
         let took = scene.fetch().await;
         assert!(took > Duration::from_secs(4), "{took:?}");
         assert_eq!(scene.transfers.hedged(), 0, "from {from}");
@@ -188,7 +188,7 @@ async fn failed_hedge_does_not_delay_the_chunk() {
         (Operation::Body, Fault::Hang),
     ];
     for (operation, fault) in faults {
-        let scene = Scene::new(slow.clone().on(operation, When::Nth(CHUNKS + 1), fault)).await;
+        let scene = Scene::new(slow.clone().with_fault(operation, FaultSchedule::Nth(CHUNKS + 1), fault)).await;
         let took = scene.fetch().await;
         assert!((5500..6500).contains(&took.as_millis()), "{fault:?}: {took:?}");
         assert_eq!(scene.transfers.hedged(), 1);
@@ -251,7 +251,7 @@ async fn stalled_chunk_of_an_ordered_read_is_hedged() {
 #[tokio::test]
 async fn stalled_small_object_is_hedged() {
     for operation in [Operation::Get, Operation::Body] {
-        let scene = Scene::new(FaultPlan::none().on(operation, When::Nth(25), Fault::Hang)).await;
+        let scene = Scene::new(FaultPlan::none().with_fault(operation, FaultSchedule::Nth(25), Fault::Hang)).await;
         let (transfers, store) = (scene.transfers.clone(), scene.store.clone());
         let took = scene.run(async move {
             let each = |_| async {

@@ -11,7 +11,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use tradewind_core::error::Result;
 use tradewind_core::store::{GetRequest, Select};
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation, SimulatedClock, When, context,
+    Fault, FaultPlan, Faulty, MemoryStore, Operation, SimulatedClock, FaultSchedule, context,
 };
 use tradewind_core::{Address, Budget, Clock, Metadata, ObjectStore, ReadConditions};
 use tradewind_model::plan::{LEAST_PART, Plan};
@@ -63,7 +63,7 @@ impl Scene {
         let clock = SimulatedClock::new();
         let inner: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
         inner.create_bucket(&context(), &address().bucket).await.unwrap();
-        let store = Faulty::new(inner, faults.on(Operation::CommitPart, When::Always, Fault::Delay(USUAL)));
+        let store = Faulty::new(inner, faults.with_fault(Operation::CommitPart, FaultSchedule::Always, Fault::Delay(USUAL)));
         let plan = Plan { requests: CONCURRENCY, ..Plan::default().with_chunks(LEAST_PART) };
         let budget = Budget::new(MEMORY);
         let transfers = Carrier::new(plan, budget.clone(), clock.clone(), RetryOptions::default());
@@ -121,7 +121,7 @@ impl Scene {
 /// Injects a fault into the n-th piece written overall. Which part that is depends on how the parts in flight
 /// interleave.
 fn on_piece(number: u64, fault: Fault) -> FaultPlan {
-    FaultPlan::none().on(Operation::Write, When::Nth(number), fault)
+    FaultPlan::none().with_fault(Operation::Write, FaultSchedule::Nth(number), fault)
 }
 
 /// Waits in real time.
@@ -136,8 +136,8 @@ async fn wait_until(mut is_so: impl FnMut() -> bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn first_parts_start_staggered_over_one_rtt() {
     let (created, rtt) = (Duration::from_millis(250), Duration::from_millis(80));
-    let slow = FaultPlan::none().on(Operation::CreateUpload, When::Always, Fault::Delay(created));
-    for (plan, expected) in [(slow.clone().behind(rtt), CONCURRENCY as u64), (slow, 2)] {
+    let slow = FaultPlan::none().with_fault(Operation::CreateUpload, FaultSchedule::Always, Fault::Delay(created));
+    for (plan, expected) in [(slow.clone().with_rtt(rtt), CONCURRENCY as u64), (slow, 2)] {
         let scene = Scene::new(plan).await;
         let (transfers, to) = (scene.transfers.clone(), scene.store.clone());
         let work = tokio::spawn(async move {
@@ -174,7 +174,7 @@ async fn stalled_part_is_sent_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_part_is_sent_again_if_all_are_slow() {
     let slow = Fault::Delay(Duration::from_millis(10));
-    let scene = Scene::new(FaultPlan::none().on(Operation::Write, When::Always, slow)).await;
+    let scene = Scene::new(FaultPlan::none().with_fault(Operation::Write, FaultSchedule::Always, slow)).await;
     assert!(scene.upload().await.is_some());
     assert_eq!(scene.parts_started(), PARTS);
 }
@@ -182,7 +182,7 @@ async fn no_part_is_sent_again_if_all_are_slow() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn part_that_may_be_stored_is_not_aborted() {
     let scene =
-        Scene::new(FaultPlan::none().on(Operation::CommitPart, When::Nth(PARTS - 1), Fault::Hang)).await;
+        Scene::new(FaultPlan::none().with_fault(Operation::CommitPart, FaultSchedule::Nth(PARTS - 1), Fault::Hang)).await;
     assert_eq!(scene.upload().await, None, "the store may have the whole part, so it must not be aborted");
     assert_eq!(scene.parts_started(), PARTS);
 }

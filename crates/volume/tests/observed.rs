@@ -16,8 +16,8 @@ use tradewind_core::multipart::{CompleteUpload, CreateUpload, PartNumber};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{CopyRequest, ETagForm, StageRequest};
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation as At, SimulatedClock, When, conformance, context_until,
-    stacked,
+    Fault, FaultPlan, Faulty, MemoryStore, Operation as At, SimulatedClock, FaultSchedule, conformance, context_until,
+    stack_layers,
 };
 use tradewind_core::{
     Address, Body, Budget, Clock, Context, ObjectStore, Precondition, ReadConditions, Staged, SystemClock,
@@ -43,9 +43,9 @@ async fn it_conforms_over_memory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn it_conforms_under_and_over_other_layers() {
-    conformance::run(|| async { stacked(instrumented_memory(), 1) }.boxed()).await;
+    conformance::run(|| async { stack_layers(instrumented_memory(), 1) }.boxed()).await;
     let over = || {
-        let inner = stacked(instrumented_memory(), 1);
+        let inner = stack_layers(instrumented_memory(), 1);
         async { Observed::new(inner, SystemClock::shared()) as Arc<dyn ObjectStore> }.boxed()
     };
     conformance::run(over).await;
@@ -85,7 +85,7 @@ impl Fixture {
     }
 
     fn fault(&self, at: At, fault: Fault) {
-        self.faults.follow(FaultPlan::none().on(at, When::Always, fault));
+        self.faults.set_plan(FaultPlan::none().with_fault(at, FaultSchedule::Always, fault));
     }
 
     async fn stage(&self) -> Result<Box<dyn Staged>> {

@@ -14,7 +14,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, Select, StageRequest};
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation as At, When, conformance, context_until, stacked,
+    Fault, FaultPlan, Faulty, MemoryStore, Operation as At, FaultSchedule, conformance, context_until, stack_layers,
 };
 use tradewind_core::{
     Address, Body, Budget, ByteRange, Context, ObjectStore, Precondition, Span, SystemClock,
@@ -76,7 +76,7 @@ async fn it_conforms_under_and_over_other_layers_and_in_ranges() {
         .partition(|case| unsupported.iter().any(|name| case.name.ends_with(name)));
     assert_eq!(skipped.len(), unsupported.len());
     for case in cases {
-        let store = stacked(split(stacked(memory(), 1)), 1);
+        let store = stack_layers(split(stack_layers(memory(), 1)), 1);
         if case.suits(store.capabilities()) {
             println!("{}", case.name);
             case.run(store).await;
@@ -244,18 +244,18 @@ async fn interrupted_range_is_resumed() {
     fixture.put("large", &bytes).await;
     let broken = [1, 2, 9, 14];
     let plan = broken.into_iter().fold(FaultPlan::none(), |plan, nth| {
-        plan.on(At::Body, When::Nth(nth), Fault::FailAt(100_001, Reason::Io))
+        plan.with_fault(At::Body, FaultSchedule::Nth(nth), Fault::FailAt(100_001, Reason::Io))
     });
-    fixture.faults.follow(plan.on(At::Get, When::Nth(5), Fault::FailBefore(Reason::Overloaded)));
+    fixture.faults.set_plan(plan.with_fault(At::Get, FaultSchedule::Nth(5), Fault::FailBefore(Reason::Overloaded)));
     assert!(fixture.read("large").await.unwrap() == bytes);
     assert_eq!(fixture.faults.injected(At::Body), 4);
     assert_eq!(fixture.faults.calls(At::Get), (LARGE as u64).div_ceil(RANGE) + 5);
     // An object that is not split.
     let bytes = content(5, 1 << 20);
     fixture.put("one", &bytes).await;
-    fixture.faults.follow(FaultPlan::none().on(
+    fixture.faults.set_plan(FaultPlan::none().with_fault(
         At::Body,
-        When::Nth(fixture.faults.calls(At::Body) + 1),
+        FaultSchedule::Nth(fixture.faults.calls(At::Body) + 1),
         Fault::FailAt(600_000, Reason::Io),
     ));
     assert!(fixture.read("one").await.unwrap() == bytes);
@@ -266,7 +266,7 @@ async fn interrupted_range_is_resumed() {
 async fn permanent_failure_fails_the_body() {
     let (fixture, bytes) = (Fixture::new().await, content(4, LARGE));
     fixture.put("large", &bytes).await;
-    fixture.faults.follow(FaultPlan::none().on(At::Get, When::From(6), Fault::FailBefore(Reason::Io)));
+    fixture.faults.set_plan(FaultPlan::none().with_fault(At::Get, FaultSchedule::From(6), Fault::FailBefore(Reason::Io)));
     let failed = fixture.read("large").await.unwrap_err();
     assert_eq!(failed.reason(), Reason::Io);
     fixture.wait_until_quiet().await;
@@ -304,7 +304,7 @@ async fn body_fails_if_the_object_changes() {
 async fn corruption_in_transit_is_detected_before_the_end() {
     let (fixture, bytes) = (Fixture::new().await, content(8, LARGE));
     fixture.put("large", &bytes).await;
-    fixture.faults.follow(FaultPlan::none().on(At::Body, When::Nth(4), Fault::Corrupt(1000)));
+    fixture.faults.set_plan(FaultPlan::none().with_fault(At::Body, FaultSchedule::Nth(4), Fault::Corrupt(1000)));
     let (_, mut body) = fixture.open("large", Select::Whole).await.unwrap();
     let mut read = 0;
     let failed = loop {
@@ -352,9 +352,9 @@ async fn dropped_body_leaves_nothing_in_flight() {
     let (fixture, bytes) = (Fixture::new().await, content(11, 2 * LARGE));
     fixture.put("large", &bytes).await;
     for taken in [0, 1, 5] {
-        fixture.faults.follow(FaultPlan::none().on(
+        fixture.faults.set_plan(FaultPlan::none().with_fault(
             At::Get,
-            When::Always,
+            FaultSchedule::Always,
             Fault::Delay(Duration::from_millis(20)),
         ));
         let (_, mut body) = fixture.open("large", Select::Whole).await.unwrap();
@@ -368,8 +368,8 @@ async fn dropped_body_leaves_nothing_in_flight() {
         assert!(requests <= 1 + MAX_AHEAD_PER_REQUEST / RANGE, "{requests} requests for a dropped body");
     }
     // A body dropped before its ranges respond leaves nothing either.
-    let hanging = FaultPlan::none().on(At::Get, When::From(fixture.faults.calls(At::Get) + 3), Fault::Hang);
-    fixture.faults.follow(hanging);
+    let hanging = FaultPlan::none().with_fault(At::Get, FaultSchedule::From(fixture.faults.calls(At::Get) + 3), Fault::Hang);
+    fixture.faults.set_plan(hanging);
     let (_, body) = fixture.open("large", Select::Whole).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(fixture.in_flight() > 1);
@@ -382,9 +382,9 @@ async fn concurrent_readers_stay_within_the_plan() {
     const CLIENTS: u64 = 25;
     let (fixture, bytes) = (Fixture::new().await, content(12, 2 * LARGE));
     fixture.put("large", &bytes).await;
-    fixture.faults.follow(FaultPlan::none().on(
+    fixture.faults.set_plan(FaultPlan::none().with_fault(
         At::Get,
-        When::Always,
+        FaultSchedule::Always,
         Fault::Delay(Duration::from_millis(5)),
     ));
     let clients = async {
@@ -426,9 +426,9 @@ async fn large_ranges_take_more_permits() {
     assert!(few < 20 && many > 100, "{few} and {many}");
     let bytes = content(15, 2 * LARGE);
     fixture.put("large", &bytes).await;
-    fixture.faults.follow(FaultPlan::none().on(
+    fixture.faults.set_plan(FaultPlan::none().with_fault(
         At::Get,
-        When::Always,
+        FaultSchedule::Always,
         Fault::Delay(Duration::from_millis(5)),
     ));
     let mut max = 0;
@@ -463,7 +463,7 @@ async fn without_memory_an_object_is_read_in_one_request() {
 async fn deadline_applies_between_pieces() {
     let (fixture, bytes) = (Fixture::new().await, content(14, LARGE));
     fixture.put("large", &bytes).await;
-    fixture.faults.follow(FaultPlan::none().on(At::Get, When::From(2), Fault::Hang));
+    fixture.faults.set_plan(FaultPlan::none().with_fault(At::Get, FaultSchedule::From(2), Fault::Hang));
     let deadline = Deadline::after(SystemClock::shared(), Duration::from_millis(200));
     let context = context_until(&fixture.budget, deadline);
     let found = fixture.store.get(&context, &key("large"), GetRequest::default()).await.unwrap();

@@ -13,8 +13,8 @@ use tradewind_core::error::{Reason, Result};
 use tradewind_core::object::Expected;
 use tradewind_core::store::StageRequest;
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation as At, SimulatedClock, When, conformance, context_until,
-    stacked,
+    Fault, FaultPlan, Faulty, MemoryStore, Operation as At, SimulatedClock, FaultSchedule, conformance, context_until,
+    stack_layers,
 };
 use tradewind_core::{Address, Budget, Clock as _, Context, ObjectStore, SystemClock};
 use tradewind_model::lanes::LanesOptions;
@@ -39,7 +39,7 @@ async fn it_conforms_over_memory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn it_conforms_under_and_over_other_layers() {
-    conformance::run(|| async { stacked(scheduled(stacked(memory(), 1)), 1) }.boxed()).await;
+    conformance::run(|| async { stack_layers(scheduled(stack_layers(memory(), 1)), 1) }.boxed()).await;
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ impl Fixture {
     }
 
     async fn put_as(&self, client: Option<&str>, name: &str, size: usize) -> Result<()> {
-        let context = self.context().of_client(client.map(Into::into));
+        let context = self.context().with_client(client.map(Into::into));
         let request = StageRequest { size: Some(size as u64), ..StageRequest::default() };
         let mut staged = self.store.stage(&context, &key(name), request).await?;
         staged.write(vec![7; size].into()).await?;
@@ -107,7 +107,7 @@ impl Fixture {
 
     /// Runs requests until the lanes have measured 5 ms for small requests and a capacity for large ones.
     async fn warm_up(&self) {
-        self.faults.follow(FaultPlan::none().on(At::Commit, When::Always, Fault::Delay(5 * MILLI)));
+        self.faults.set_plan(FaultPlan::none().with_fault(At::Commit, FaultSchedule::Always, Fault::Delay(5 * MILLI)));
         for _ in 0..150 {
             self.advance_until(self.put("small", 4096)).await.0.unwrap();
             let both = async { futures::try_join!(self.put("a", LARGE / 2), self.put("b", LARGE / 2)) };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::multipart::ListUploads;
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, When, context};
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule, context};
 use tradewind_core::{Address, Budget, Checksum, Metadata, ObjectStore, SystemClock};
 use tradewind_model::plan::{LEAST_PART, Plan};
 use tradewind_model::retry::RetryOptions;
@@ -88,7 +88,7 @@ async fn rolled_back_bytes_are_not_in_the_object() {
 async fn failed_upload_leaves_nothing() {
     let part = usize::try_from(LEAST_PART).unwrap();
     let fault = Fault::FailBefore(Reason::AccessDenied);
-    let store = store(FaultPlan::none().on(Operation::StagePart, When::Nth(2), fault)).await;
+    let store = store(FaultPlan::none().with_fault(Operation::StagePart, FaultSchedule::Nth(2), fault)).await;
     let mut sequence = Sequence::new(&transfers(), &store, &address(), Metadata::default());
     let written = sequence.write(&pattern(5 * part, 1)).await;
     let failed = match written {
@@ -140,12 +140,12 @@ impl InterruptedUpload {
         let inner: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
         inner.create_bucket(&context(), &address().bucket).await.unwrap();
         let busy = Fault::FailBefore(Reason::Overloaded);
-        let faults = Faulty::new(inner, FaultPlan::none().on(Operation::StagePart, When::From(3), busy));
+        let faults = Faulty::new(inner, FaultPlan::none().with_fault(Operation::StagePart, FaultSchedule::From(3), busy));
         let interrupted = Self { store: faults.clone(), faults, checkpoint: Arc::default() };
         assert_eq!(interrupted.write(bytes).await.unwrap_err().reason(), Reason::Overloaded);
         assert_eq!(uploads(&interrupted.store).await, 1, "the upload remains in the store");
         assert!((1..=2).contains(&interrupted.checkpointed_parts()));
-        interrupted.faults.follow(FaultPlan::none());
+        interrupted.faults.set_plan(FaultPlan::none());
         interrupted
     }
 
@@ -214,9 +214,9 @@ async fn transient_list_error_keeps_the_checkpoint() {
     let bytes = pattern(4 * PART + 5, 1);
     let interrupted = InterruptedUpload::start(&bytes).await;
     let (before, busy) = (interrupted.checkpointed_parts(), Fault::FailBefore(Reason::Overloaded));
-    interrupted.faults.follow(FaultPlan::none().on(Operation::ListParts, When::Always, busy));
+    interrupted.faults.set_plan(FaultPlan::none().with_fault(Operation::ListParts, FaultSchedule::Always, busy));
     assert_eq!(interrupted.write(&bytes).await.unwrap_err().reason(), Reason::Overloaded);
-    interrupted.faults.follow(FaultPlan::none());
+    interrupted.faults.set_plan(FaultPlan::none());
     assert_eq!((uploads(&interrupted.store).await, interrupted.checkpointed_parts()), (1, before));
     interrupted.assert_completes_with(&bytes, 5 - before).await;
 }
@@ -225,10 +225,10 @@ async fn transient_list_error_keeps_the_checkpoint() {
 async fn failed_abort_is_retried_by_the_next_upload() {
     let interrupted = InterruptedUpload::start(&pattern(4 * PART + 5, 1)).await;
     let busy = Fault::FailBefore(Reason::Overloaded);
-    interrupted.faults.follow(FaultPlan::none().on(Operation::AbortUpload, When::Always, busy));
+    interrupted.faults.set_plan(FaultPlan::none().with_fault(Operation::AbortUpload, FaultSchedule::Always, busy));
     interrupted.write(&pattern(1000, 1)).await.unwrap();
     assert_eq!(uploads(&interrupted.store).await, 1);
-    interrupted.faults.follow(FaultPlan::none());
+    interrupted.faults.set_plan(FaultPlan::none());
     interrupted.assert_completes_with(&pattern(1000, 2), 0).await;
 }
 
@@ -243,7 +243,7 @@ async fn permanent_failure_aborts_the_upload() {
     let bytes = pattern(4 * PART + 5, 1);
     let interrupted = InterruptedUpload::start(&bytes).await;
     let refused = Fault::FailBefore(Reason::InvalidRequest);
-    interrupted.faults.follow(FaultPlan::none().on(Operation::StagePart, When::Always, refused));
+    interrupted.faults.set_plan(FaultPlan::none().with_fault(Operation::StagePart, FaultSchedule::Always, refused));
     assert_eq!(interrupted.write(&bytes).await.unwrap_err().reason(), Reason::InvalidRequest);
     assert_eq!(uploads(&interrupted.store).await, 0);
     assert_eq!(interrupted.checkpoint.earlier(), None);
@@ -265,7 +265,7 @@ impl Sink for MemorySink {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn range_reads_return_the_requested_bytes() {
     let bytes = pattern(1_000_000, 5);
-    let passing = |operation, fault| FaultPlan::seeded(7).on(operation, When::Probability(0.1), fault);
+    let passing = |operation, fault| FaultPlan::seeded(7).with_fault(operation, FaultSchedule::Probability(0.1), fault);
     let plans = [
         FaultPlan::none(),
         passing(Operation::Get, Fault::FailBefore(Reason::Io)),
@@ -282,7 +282,7 @@ async fn range_reads_return_the_requested_bytes() {
             assert!(bytes.ends_with(&end));
             for (offset, length) in [(0, 0), (5, 0), (0, 1), (999_999, 1), (100, 99_999), (7, 730_000)] {
                 let (span, expected) = ((offset as u64, length as u64), &bytes[offset..offset + length]);
-                let checksum = Checksum::of(tradewind_core::Algorithm::Crc64Nvme, expected);
+                let checksum = Checksum::compute(tradewind_core::Algorithm::Crc64Nvme, expected);
                 let (found, its_checksum) = ranges.bytes(span).await.unwrap();
                 assert!(found == expected && its_checksum == checksum, "{span:?}");
                 let memory = Arc::new(MemorySink::default());

@@ -6,7 +6,7 @@ use http::header::{
 };
 
 /// The content headers, in the order of [`SystemHeaders::values`](tradewind_core::SystemHeaders::values).
-pub const SYSTEM: [HeaderName; 8] = [
+pub const SYSTEM_HEADERS: [HeaderName; 8] = [
     CONTENT_TYPE,
     CONTENT_ENCODING,
     CONTENT_DISPOSITION,
@@ -53,7 +53,7 @@ mod tests {
             storage_class: Some("x-amz-storage-class".to_owned()),
         };
         let values = headers.values().map(|value| value.clone().unwrap());
-        assert_eq!(SYSTEM.map(|name| name.to_string()), values);
+        assert_eq!(SYSTEM_HEADERS.map(|name| name.to_string()), values);
         assert_eq!(headers.clone().values_mut().map(|value| value.clone().unwrap()), values);
     }
 }

@@ -8,7 +8,7 @@ use tradewind_core::Timestamp;
 #[must_use]
 pub fn http_date(time: Timestamp) -> String {
     #[expect(clippy::disallowed_methods, reason = "the time is clamped to the valid range")]
-    httpdate::fmt_http_date(time.within_calendar().to_system_time())
+    httpdate::fmt_http_date(time.clamp_to_calendar().to_system_time())
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl Local {
         if let Some(expected) = order.expected_size
             && expected != size
         {
-            return Err(Error::of_request(
+            return Err(Error::for_client(
                 Reason::InvalidRequest,
                 format!("the parts total {size} bytes, not {expected}"),
             ));
@@ -171,10 +171,10 @@ impl Local {
                 let (is, sent) = (algorithm.name(), expected.algorithm().name());
                 let why =
                     format!("the upload was created with {is}; a {sent} of the object cannot be verified");
-                return Err(Error::of_request(Reason::InvalidRequest, why));
+                return Err(Error::for_client(Reason::InvalidRequest, why));
             }
             if checksum != Some(expected) {
-                return Err(Error::of_request(
+                return Err(Error::for_client(
                     Reason::BadDigest,
                     "the object's checksum differs from the one sent",
                 ));

@@ -10,7 +10,7 @@ use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartInfo, PartNumber};
 use tradewind_core::object::{Generation, ObjectInfo};
-use tradewind_core::store::{Found, GetRequest, Select};
+use tradewind_core::store::{GetResponse, GetRequest, Select};
 use tradewind_core::{Address, Body, Context, Observation, Span};
 
 use self::extents::ExtentBody;
@@ -157,7 +157,7 @@ impl Local {
         context: &Context,
         address: &Address,
         request: GetRequest,
-    ) -> Result<Found<Body>> {
+    ) -> Result<GetResponse<Body>> {
         context.check()?;
         let started = self.shared.clock.now();
         let (record, moment) = loop {
@@ -193,7 +193,7 @@ impl Local {
             wire_bytes: span.length,
             ..Observation::default()
         };
-        Ok(Found { info: info(record.object, record.seq), span, body, observation })
+        Ok(GetResponse { info: info(record.object, record.seq), span, body, observation })
     }
 
     /// Like [`find`](Self::find), without the bytes.
@@ -202,7 +202,7 @@ impl Local {
         context: &Context,
         address: &Address,
         request: GetRequest,
-    ) -> Result<Found<()>> {
+    ) -> Result<GetResponse<()>> {
         context.check()?;
         let started = self.shared.clock.now();
         let record = self.object(context, address, false).await?;
@@ -210,7 +210,7 @@ impl Local {
         let span = select(&record.object, request.select)?;
         let first_byte = self.shared.clock.now().saturating_sub(started);
         let observation = Observation { first_byte, ..Observation::default() };
-        Ok(Found { info: info(record.object, record.seq), span, body: (), observation })
+        Ok(GetResponse { info: info(record.object, record.seq), span, body: (), observation })
     }
 }
 
@@ -264,7 +264,7 @@ fn select(object: &Object, select: Select) -> Result<Span> {
                 }
                 offset += part.size;
             }
-            Err(Error::of_request(Reason::InvalidRange, format!("the object has no part {}", number.get())))
+            Err(Error::for_client(Reason::InvalidRange, format!("the object has no part {}", number.get())))
         }
     }
 }

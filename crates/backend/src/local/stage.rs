@@ -216,7 +216,7 @@ impl Staged for LocalStaged {
             }),
             FoundMd5::Known(_) | FoundMd5::NotWanted => None,
         };
-        expected.or_size(self.declared_size).verify(self.size, md5.known(), &computed)?;
+        expected.with_default_size(self.declared_size).verify(self.size, md5.known(), &computed)?;
         if self.keeps_crc64 {
             checksums.push(whole);
         }

@@ -15,7 +15,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, Select, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, Select, StageRequest,
 };
 use tradewind_core::{
     Address, Algorithm, Body, BucketName, ChecksumScope, Clock, Context, ObjectStore, Precondition, Staged,
@@ -66,15 +66,15 @@ impl LocalStore {
             tags: true,
             generations: true,
             unique_etags: true,
-            several_checksums: true,
-            lists_checksums: true,
+            multiple_checksums: true,
+            listing_reports_checksums: true,
             upload_metadata: true,
-            tells_parts: true,
-            tells_deleted: true,
-            refuses_at_stage: true,
+            reports_all_parts: true,
+            reports_deleted: true,
+            stage_checks_bucket: true,
             max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
             max_object_bytes: MAX_OBJECT_BYTES,
-            lacks: &[],
+            unsupported: &[],
         };
         Arc::new(Self {
             local,
@@ -197,12 +197,12 @@ impl ObjectStore for LocalStore {
             .collect()
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
         self.check_open(context)?;
         self.local.find_head(context, address, request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         self.check_open(context)?;
         self.local.find(context, address, request).await
     }
@@ -292,7 +292,7 @@ impl ObjectStore for LocalStore {
                 payload: record.payload.into_iter().collect(),
                 table: record.table,
                 md5_use: None,
-                precondition: Precondition::Is(tradewind_core::object::Generation(record.seq)),
+                precondition: Precondition::MatchesGeneration(tradewind_core::object::Generation(record.seq)),
                 pins: Vec::new(),
             };
             match self.submit(context, put).await {
@@ -367,7 +367,7 @@ impl ObjectStore for LocalStore {
         if let Some(tradewind_core::ByteRange::Inclusive { last, .. }) = request.range
             && last >= found.info.size
         {
-            return Err(Error::of_request(
+            return Err(Error::for_client(
                 Reason::InvalidRange,
                 "the range extends beyond the end of the source",
             ));

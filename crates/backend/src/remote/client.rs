@@ -232,7 +232,7 @@ impl Client {
 
     /// Sleeps for the backoff delay before the given attempt; the first attempt is number 1.
     pub async fn rest(&self, context: &Context, attempt: u32) -> Result<()> {
-        let delay = self.retries.delay(attempt, random::for_delay());
+        let delay = self.retries.delay(attempt, random::jitter_seed());
         context.guard(self.clock.sleep_until(self.clock.now() + delay)).await
     }
 

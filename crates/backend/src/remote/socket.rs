@@ -26,14 +26,14 @@ pub(super) struct Counted {
 impl Counted {
     pub fn new(stream: TcpStream, traffic: Option<Arc<Traffic>>, waking: Arc<Waking>) -> Self {
         if let (Some(traffic), Ok(address)) = (&traffic, stream.peer_addr()) {
-            traffic.connected(address);
+            traffic.record_connection(address);
         }
         Self { stream, traffic, waking, told: Told::NOTHING }
     }
 
     fn sent(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
         if let (Some(traffic), Poll::Ready(Ok(bytes))) = (&self.traffic, &written) {
-            traffic.sent(*bytes);
+            traffic.record_sent(*bytes);
         }
         written
     }
@@ -54,7 +54,7 @@ impl AsyncRead for Counted {
         let bytes = buffer.filled().len() - before;
         waking.received(bytes);
         if let Some(traffic) = traffic {
-            traffic.received(bytes);
+            traffic.record_received(bytes);
         }
         Poll::Ready(read)
     }

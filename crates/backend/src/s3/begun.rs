@@ -121,7 +121,7 @@ mod tests {
         let mut order = CompleteUpload::default();
         for (at, bytes) in (1..).zip(PARTS) {
             let (number, etag) = (number(at), ETag::from_tag(&at.to_string()));
-            let checksum = Checksum::of(algorithm, bytes);
+            let checksum = Checksum::compute(algorithm, bytes);
             let part = StoredPart { etag: etag.clone(), size: bytes.len() as u64, checksum };
             all.insert_part(&id, number, part);
             order.parts.push(CompletePart { number, etag, checksum: None });
@@ -133,11 +133,11 @@ mod tests {
     fn checksum_of_computes_every_algorithm_and_scope() {
         for algorithm in Algorithm::ALL {
             let (all, id, order) = begun(algorithm);
-            let of_parts = PARTS.map(|bytes| Checksum::of(algorithm, bytes));
+            let of_parts = PARTS.map(|bytes| Checksum::compute(algorithm, bytes));
             let composite = all.checksum_of(&id, &order, algorithm, ChecksumScope::Composite);
             assert_eq!(composite, Some(Checksum::composite(algorithm, &of_parts)));
             let whole = all.checksum_of(&id, &order, algorithm, ChecksumScope::FullObject);
-            assert_eq!(whole, algorithm.is_crc().then(|| Checksum::of(algorithm, &PARTS.concat())));
+            assert_eq!(whole, algorithm.is_crc().then(|| Checksum::compute(algorithm, &PARTS.concat())));
         }
     }
 
@@ -148,7 +148,7 @@ mod tests {
         order.parts[1].etag = ETag::from_tag("another");
         assert_eq!(all.checksum_of(&id, &order, algorithm, scope), None);
         assert_eq!(all.checksum_of(&id, &order, algorithm, ChecksumScope::Composite), None);
-        order.parts[1].checksum = Some(Checksum::of(algorithm, b"2"));
+        order.parts[1].checksum = Some(Checksum::compute(algorithm, b"2"));
         assert!(all.checksum_of(&id, &order, algorithm, ChecksumScope::Composite).is_some());
         all.remove(&id);
         assert_eq!((all.part_count, all.checksum_of(&id, &order, algorithm, scope)), (0, None));
@@ -162,7 +162,7 @@ mod tests {
             if n % 10_000 == 0 {
                 all.insert(&other, None, Tags::default());
             }
-            let checksum = Checksum::of(Algorithm::Crc32, b"");
+            let checksum = Checksum::compute(Algorithm::Crc32, b"");
             let part = StoredPart { etag: ETag::from_tag(""), size: 0, checksum };
             all.insert_part(&other, number((n % 10_000) as i64 + 1), part);
         }

@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn chunks_frame_a_short_body() {
-        let checksum = Checksum::of(Algorithm::Crc32, b"hello");
+        let checksum = Checksum::compute(Algorithm::Crc32, b"hello");
         let mut chunks = Chunks::new(5);
         let framed = [chunks.frame("he".into()), chunks.frame("llo".into())].concat().concat();
         let whole = [&framed[..], trailer(&checksum).as_bytes()].concat();
@@ -215,7 +215,7 @@ mod tests {
 
         #[test]
         fn unsigned_length_equals_the_bytes_framed(length in 0_usize..3_000_000, piece in 1_usize..300_000) {
-            let (bytes, checksum) = (Bytes::from(vec![7; length]), Checksum::of(Algorithm::Crc64Nvme, b""));
+            let (bytes, checksum) = (Bytes::from(vec![7; length]), Checksum::compute(Algorithm::Crc64Nvme, b""));
             let mut chunks = Chunks::new(length as u64);
             let framed: u64 = bytes.chunks(piece)
                 .flat_map(|piece| chunks.frame(bytes.slice_ref(piece)))

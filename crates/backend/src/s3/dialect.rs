@@ -8,7 +8,7 @@
 //! conditions on part copies are ignored. A copy with new tags loses all tags.
 
 use http::HeaderMap;
-use tradewind_core::store::{Capabilities, Lack};
+use tradewind_core::store::{Capabilities, Feature};
 use tradewind_wire::encoded_word;
 
 /// The kind of service.
@@ -55,44 +55,44 @@ const PLAIN: Capabilities = Capabilities {
     tags: true,
     generations: false,
     unique_etags: false,
-    several_checksums: false,
-    lists_checksums: true,
+    multiple_checksums: false,
+    listing_reports_checksums: true,
     upload_metadata: false,
-    tells_parts: false,
-    tells_deleted: false,
-    refuses_at_stage: false,
+    reports_all_parts: false,
+    reports_deleted: false,
+    stage_checks_bucket: false,
     max_key_bytes: tradewind_core::name::MAX_KEY_BYTES,
     max_object_bytes: 5 << 40,
-    lacks: &[],
+    unsupported: &[],
 };
 
 const CEPH: Capabilities = Capabilities {
     // Creating a bucket that the caller already owns succeeds.
     atomic_buckets: false,
     conditional_writes: false,
-    lists_checksums: false,
-    lacks: &[
-        Lack::Checksums,
+    listing_reports_checksums: false,
+    unsupported: &[
+        Feature::Checksums,
         // Unknown headers are ignored.
-        Lack::Classes,
+        Feature::Classes,
         // Tags are returned in the order of their keys.
-        Lack::OrderOfTags,
+        Feature::TagOrder,
         // Its HTTP server limits a header to a few KiB.
-        Lack::LargeTags,
+        Feature::LargeTags,
         // A PUT concurrent with a change of tags may report success without effect.
-        Lack::TagsBesideWrites,
-        Lack::TimeBesideTags,
+        Feature::ConcurrentTagWrites,
+        Feature::TagsKeepModified,
         // A bucket's index has several shards, listed one after another.
-        Lack::Snapshots,
+        Feature::SnapshotListing,
         // Uploads are listed in the order of their ids.
-        Lack::OrderOfUploads,
-        Lack::EndOfUploads,
+        Feature::UploadOrder,
+        Feature::SingleCompletion,
         // A completion that omits a part is rejected.
-        Lack::LeavingPartsOut,
-        Lack::JoiningCopies,
-        Lack::SinglePart,
+        Feature::PartialCompletion,
+        Feature::CopiesDropParts,
+        Feature::PartReads,
         // Such a key is answered with status 400.
-        Lack::NulInKeys,
+        Feature::NulInKeys,
     ],
     ..PLAIN
 };

@@ -113,7 +113,7 @@ impl Refusal {
         let advice = self.advice();
         let is_about_caller = self.is_about_caller();
         let error = Error::with_source(reason, format!("{what}: {message}{advice}"), self);
-        if is_about_caller { error.for_all() } else { error }
+        if is_about_caller { error.affecting_whole_bucket() } else { error }
     }
 
     /// Returns true if the caller's credentials or clock were rejected, so that every request would fail.
@@ -229,7 +229,7 @@ mod tests {
             error.message(),
             "reading k: It & that do not match (SignatureDoesNotMatch); check the secret key"
         );
-        assert!(error.is_for_all());
+        assert!(error.affects_whole_bucket());
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
             let status = StatusCode::from_u16(status).unwrap();
             let error = Refusal::read(b"<html>").into_error(status, subject, "x");
             assert_eq!(error.reason(), reason, "{status}");
-            assert_eq!(error.is_for_all(), reason == Reason::NoSuchBucket);
+            assert_eq!(error.affects_whole_bucket(), reason == Reason::NoSuchBucket);
         }
     }
 

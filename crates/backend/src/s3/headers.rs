@@ -12,7 +12,7 @@ use tradewind_core::{
     Timestamp,
 };
 use tradewind_wire::headers::{
-    CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM, TAGGING, TAGGING_COUNT, USER_PREFIX,
+    CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT, USER_PREFIX,
 };
 use tradewind_wire::http_date::http_date;
 use tradewind_wire::sigv4::encode_query;
@@ -28,7 +28,7 @@ pub(super) type Answered = (HeaderMap, Observation);
 
 /// Writes an object's metadata into the request that creates it.
 pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {
-    for (name, text) in SYSTEM.into_iter().zip(metadata.headers.values()) {
+    for (name, text) in SYSTEM_HEADERS.into_iter().zip(metadata.headers.values()) {
         if let Some(text) = text {
             headers.insert(name, value(text)?);
         }
@@ -78,7 +78,7 @@ pub(super) fn tagging(tags: &Tags) -> String {
 /// Parses an object's metadata from a response. Tags are omitted: the headers have only their number.
 pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
     let mut metadata = Metadata::default();
-    for (name, value) in SYSTEM.into_iter().zip(metadata.headers.values_mut()) {
+    for (name, value) in SYSTEM_HEADERS.into_iter().zip(metadata.headers.values_mut()) {
         *value = headers.get(name).map(text).transpose()?;
     }
     let system = &mut metadata.headers;
@@ -210,7 +210,7 @@ pub(super) fn write_precondition(precondition: &Precondition, headers: &mut Head
         Precondition::Absent => drop(headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"))),
         Precondition::Exists => drop(headers.insert(IF_MATCH, HeaderValue::from_static("*"))),
         Precondition::Matches(etag) => drop(headers.insert(IF_MATCH, value(&format!("\"{etag}\""))?)),
-        Precondition::Is(_) => return Err(Error::unsupported("compare generations: S3 has none")),
+        Precondition::MatchesGeneration(_) => return Err(Error::unsupported("compare generations: S3 has none")),
     }
     Ok(())
 }

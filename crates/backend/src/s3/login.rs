@@ -87,7 +87,7 @@ impl Login {
                 Ok(state.generation)
             }
             Ok(issued) => {
-                self.signer.renew(issued.credentials.clone());
+                self.signer.set_credentials(issued.credentials.clone());
                 *state = LoginState::new(state.generation + 1, issued, now);
                 Ok(state.generation)
             }

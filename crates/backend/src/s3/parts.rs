@@ -126,7 +126,7 @@ impl Parts {
         };
         let number = PartNumber::new(parts.len() as i64 + 1)?;
         let bytes = self.gathered.take();
-        let checksum = Checksum::of(self.algorithm, &bytes);
+        let checksum = Checksum::compute(self.algorithm, &bytes);
         let mut call = Call::object(Method::PUT, &address.bucket, address.key.as_str());
         call.subject = Subject::Upload;
         call.query = part_query(id, number);

@@ -4,7 +4,7 @@ use http::header::RANGE;
 use http::{HeaderValue, Method, StatusCode};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartInfo, PartNumber};
-use tradewind_core::store::{Found, GetRequest, Select};
+use tradewind_core::store::{GetResponse, GetRequest, Select};
 use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span, Timestamp};
 
 use super::S3Store;
@@ -33,7 +33,7 @@ impl S3Store {
         context: &Context,
         address: &Address,
         request: &GetRequest,
-    ) -> Result<Found<()>> {
+    ) -> Result<GetResponse<()>> {
         let answer = match self.ask(context, address, request, Method::HEAD).await {
             // A response to HEAD has no body that says whether the bucket or the key is missing.
             Err(e) if e.reason() == Reason::NoSuchKey => {
@@ -49,7 +49,7 @@ impl S3Store {
         let observation = answer.observation.clone();
         // Reads the end of the empty body, so that the connection can be reused.
         answer.collect(0).await?;
-        Ok(Found { info, span, body: (), observation })
+        Ok(GetResponse { info, span, body: (), observation })
     }
 
     /// GetObject.
@@ -58,7 +58,7 @@ impl S3Store {
         context: &Context,
         address: &Address,
         request: &GetRequest,
-    ) -> Result<Found<Body>> {
+    ) -> Result<GetResponse<Body>> {
         let answer = self.ask(context, address, request, Method::GET).await?;
         let (info, span) = self.describe(context, address, request, &answer).await?;
         let length = answer
@@ -80,7 +80,7 @@ impl S3Store {
         if length == 0 && expected.is_none() {
             self.confirm_empty(context, address, request, &info).await?;
         }
-        Ok(Found { info, span, body, observation })
+        Ok(GetResponse { info, span, body, observation })
     }
 
     /// Confirms an empty response without a checksum by requesting the object's head: a response whose body was lost

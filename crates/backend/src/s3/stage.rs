@@ -207,7 +207,7 @@ impl StagedWrite {
 
     /// A placeholder for the checksum sent to the store, with its algorithm and length.
     fn told(&self) -> Checksum {
-        Checksum::of(self.hashers.first().map_or(Algorithm::Crc64Nvme, Hasher::algorithm), b"")
+        Checksum::compute(self.hashers.first().map_or(Algorithm::Crc64Nvme, Hasher::algorithm), b"")
     }
 
     /// The request without its body and checksum.
@@ -343,7 +343,7 @@ impl Staged for StagedWrite {
         let computed: Vec<Checksum> =
             std::mem::take(&mut self.hashers).into_iter().map(Hasher::finish).collect();
         let md5: Option<[u8; 16]> = self.md5.take().map(|md5| md5.finalize().into());
-        let expected = expected.or_size(self.request.size);
+        let expected = expected.with_default_size(self.request.size);
         let mut expected = expected;
         expected.checksums.extend(self.request.checksum);
         expected.verify(self.size, md5, &computed)?;

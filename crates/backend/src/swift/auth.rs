@@ -195,7 +195,7 @@ impl Login {
             Self::ApplicationCredential { .. } => "check its id and its secret, and whether it has expired",
         };
         let message = format!("Keystone at {url} rejects {self} (401 Unauthorized); {check}");
-        Error::with_source(Reason::AccessDenied, message, Unauthorized).for_all()
+        Error::with_source(Reason::AccessDenied, message, Unauthorized).affecting_whole_bucket()
     }
 
     /// The body of a token request.

@@ -50,7 +50,7 @@ pub(super) fn refuse(
     let error = match status {
         StatusCode::UNAUTHORIZED => {
             let message = format!("{message}; check the user, the key and the account");
-            Error::with_source(Reason::AccessDenied, message, Unauthorized).for_all()
+            Error::with_source(Reason::AccessDenied, message, Unauthorized).affecting_whole_bucket()
         }
         StatusCode::FORBIDDEN => {
             let why = "neither the user's roles nor an access list of the container allows it";

@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value as Json, json};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum, ChecksumScope, Classes, ETag, Metadata, Tags};
-use tradewind_wire::headers::{DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM};
+use tradewind_wire::headers::{DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM_HEADERS};
 
 use crate::remote::fields::value;
 
@@ -168,7 +168,7 @@ impl Kept {
             (*name == CONTENT_TYPE || *name == CONTENT_ENCODING || *name == CONTENT_DISPOSITION)
                 && is_preserved_value(text)
         };
-        let system = SYSTEM.into_iter().zip(metadata.headers.values()).filter_map(|(name, text)| {
+        let system = SYSTEM_HEADERS.into_iter().zip(metadata.headers.values()).filter_map(|(name, text)| {
             let text = text.as_ref().filter(|text| !is_native(&name, text))?;
             Some((name.to_string(), Json::from(text.as_str())))
         });
@@ -220,7 +220,7 @@ impl Kept {
         kept.write = Self::write_of(headers);
         let classes = &mut kept.metadata.classes;
         classes.object = text("object-class").map(|class| Classes::parse_object(&class)).transpose()?;
-        for (name, value) in SYSTEM.iter().zip(kept.metadata.headers.values_mut()) {
+        for (name, value) in SYSTEM_HEADERS.iter().zip(kept.metadata.headers.values_mut()) {
             *value = headers.get(name).map(lossy).filter(|text| !text.is_empty());
         }
         if let Some(kind) = kept.metadata.headers.content_type.take() {
@@ -254,7 +254,7 @@ impl Kept {
     fn read_rest(&mut self, document: &[u8]) -> Result<()> {
         let rest: Json = serde_json::from_slice(document).map_err(|_| invalid_metadata("metadata"))?;
         let metadata = &mut self.metadata;
-        for (name, value) in SYSTEM.iter().zip(metadata.headers.values_mut()) {
+        for (name, value) in SYSTEM_HEADERS.iter().zip(metadata.headers.values_mut()) {
             if let Some(text) = rest["headers"][name.as_str()].as_str() {
                 *value = Some(text.to_owned());
             }
@@ -271,7 +271,7 @@ impl Kept {
     pub fn to_json(&self) -> Json {
         let mut rest = self.rest(true);
         let kind = &self.metadata.headers.content_type;
-        let system = SYSTEM.into_iter().zip(self.metadata.headers.values());
+        let system = SYSTEM_HEADERS.into_iter().zip(self.metadata.headers.values());
         let system = system.filter_map(|(name, text)| Some((name.to_string(), Json::from(text.as_deref()?))));
         rest["headers"] = Json::Object(system.collect());
         rest["headers"][CONTENT_TYPE.as_str()] = json!(kind);

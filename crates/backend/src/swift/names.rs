@@ -80,7 +80,7 @@ pub(super) fn unique(now: Timestamp) -> Result<String> {
         .map_err(|e| Error::new(Reason::Io, format!("the system's random number generator failed: {e}")))?;
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     // Clamped to the calendar, so that it always has twelve digits.
-    Ok(format!("{:012x}{count:08x}-{random:016x}", now.within_calendar().millis()))
+    Ok(format!("{:012x}{count:08x}-{random:016x}", now.clamp_to_calendar().millis()))
 }
 
 /// Returns true if the text has the form of an id from [`unique`].

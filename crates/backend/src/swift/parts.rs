@@ -158,7 +158,7 @@ mod tests {
                 number: PartNumber::new(7).unwrap(),
                 size: 1 << 32,
                 md5: [9; 16],
-                checksums: vec![Checksum::of(Algorithm::Sha256, b"x"), Checksum::of(Algorithm::Crc32, b"x")],
+                checksums: vec![Checksum::compute(Algorithm::Sha256, b"x"), Checksum::compute(Algorithm::Crc32, b"x")],
                 segment,
             };
             let listed = Listed {

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::PartNumber;
-use tradewind_core::store::{Found, GetRequest, Select};
+use tradewind_core::store::{GetResponse, GetRequest, Select};
 use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span};
 
 use super::headers::{Kept, assembled_etag};
@@ -31,7 +31,7 @@ impl SwiftStore {
         context: &Context,
         address: &Address,
         request: &GetRequest,
-    ) -> Result<Found<()>> {
+    ) -> Result<GetResponse<()>> {
         let answer = self.ask(context, address, request, Method::HEAD, None).await?;
         let (info, kept) = self.describe(context, address, &answer).await?;
         request.conditions.check(&info.etag, info.modified)?;
@@ -42,7 +42,7 @@ impl SwiftStore {
         };
         let observation = answer.observation.clone();
         answer.collect(0).await?;
-        Ok(Found { info, span, body: (), observation })
+        Ok(GetResponse { info, span, body: (), observation })
     }
 
     /// Reads an object's bytes.
@@ -51,7 +51,7 @@ impl SwiftStore {
         context: &Context,
         address: &Address,
         request: &GetRequest,
-    ) -> Result<Found<Body>> {
+    ) -> Result<GetResponse<Body>> {
         for _ in 0..MAX_ATTEMPTS {
             let (range, of_write) = match request.select {
                 Select::Whole => (None, None),
@@ -83,7 +83,7 @@ impl SwiftStore {
         address: &Address,
         request: &GetRequest,
         range: Option<ByteRange>,
-    ) -> Result<Found<Body>> {
+    ) -> Result<GetResponse<Body>> {
         let answer = match self.ask(context, address, request, Method::GET, range).await {
             Err(e) if e.reason() == Reason::InvalidRange => {
                 // Conditions take precedence over ranges, and the error response does not describe the object.
@@ -117,7 +117,7 @@ impl SwiftStore {
         if span.length == 0 && (sum.is_none() || range.is_some()) {
             self.confirm_empty(context, address, range).await?;
         }
-        Ok(Found { info, span, body, observation })
+        Ok(GetResponse { info, span, body, observation })
     }
 
     /// Confirms an empty response without a checksum by requesting the object's head: a response whose body was lost

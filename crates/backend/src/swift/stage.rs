@@ -224,7 +224,7 @@ impl Staged for StagedWrite {
         let hashers = std::mem::take(&mut self.hashers);
         let computed: Vec<Checksum> = hashers.into_iter().map(Hasher::finish).collect();
         let md5: [u8; 16] = self.md5.clone().finalize().into();
-        expected.or_size(self.length).verify(self.size, Some(md5), &computed)?;
+        expected.with_default_size(self.length).verify(self.size, Some(md5), &computed)?;
         match self.target {
             Target::Object => self.commit_object(md5, computed).await,
             Target::Part { .. } => self.commit_part(md5, computed).await,

@@ -15,7 +15,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, StageRequest,
 };
 use tradewind_core::{
     Address, Body, BucketName, Context, ObjectStore, Precondition, Staged, SystemClock, Tags,
@@ -105,15 +105,15 @@ impl ObjectStore for Restarting {
         self.turned().await.list_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
         self.turned().await.head(context, address, request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         // The body is read here, because an open one would prevent the store from being reopened.
         let found = self.turned().await.get(context, address, request).await?;
         let body = Body::from_bytes(drain(found.body).await?);
-        Ok(Found { info: found.info, span: found.span, body, observation: found.observation })
+        Ok(GetResponse { info: found.info, span: found.span, body, observation: found.observation })
     }
 
     async fn stage(

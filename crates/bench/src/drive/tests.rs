@@ -1,7 +1,7 @@
 use tradewind_core::error::Reason;
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, StageRequest};
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation as Call, When};
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation as Call, FaultSchedule};
 use tradewind_core::{Address, SystemClock};
 
 use super::request::{Answered, attend};
@@ -182,7 +182,7 @@ async fn uploads_read_files_and_downloads_write_files() {
 /// A benchmark environment whose store injects `fault` into every commit.
 async fn faulty_bed(fault: Fault) -> Bed {
     let bed = bed().await;
-    let plan = FaultPlan::none().on(Call::Commit, When::Always, fault);
+    let plan = FaultPlan::none().with_fault(Call::Commit, FaultSchedule::Always, fault);
     Bed { store: Faulty::new(bed.store.clone(), plan), ..bed }
 }
 

@@ -67,7 +67,7 @@ impl Place {
 
     /// The contents of a file. They do not depend on its size, so that a file can grow.
     pub(super) fn content(&self, file: File) -> ContentId {
-        ContentId::of(&format!("{}/{:08}", self.directory.display(), file.number), 0)
+        ContentId::new(&format!("{}/{:08}", self.directory.display(), file.number), 0)
     }
 
     /// Allocates `count` new files of a thread and creates the thread's directory.

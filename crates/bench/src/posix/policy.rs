@@ -1,6 +1,6 @@
-//! When what is written reaches the storage and where what is read comes from, for each form of access (Ou 2015, Table I),
-//! told from what was seen. Counters of the wire say it plainly: they moved with a call, or they did not. Timings alone say
-//! it where the difference is large. What neither shows is said not to be known.
+//! Infers the caching policy of an access form (Ou 2015, Table I): when written data reaches the storage, and where
+//! read data comes from. Network byte counters decide directly: they moved with a call or they did not. Timings
+//! decide only if the difference is large. If neither is conclusive, the policy is unknown.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::form::Form;
 
-/// When bytes that are written leave for the storage.
+/// When written bytes are sent to the storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Writing {
     /// Before the call returns.
     WriteThrough,
-    /// Later, but before closing the file returns.
+    /// After the call returns, but before `close` returns.
     WriteBack,
-    /// Some time after that: closing says nothing about it.
+    /// Some time after `close`.
     Buffered,
 }
 
-/// Where bytes that are read come from, the first time.
+/// Where bytes come from when they are read the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reading {
@@ -28,11 +28,11 @@ pub enum Reading {
     ReadThrough,
     /// From a cache that is filled ahead of the calls.
     ReadAhead,
-    /// From a copy of the whole file that opening it or the first call fetched.
+    /// From a copy of the whole file, fetched by `open` or by the first call.
     WholeFile,
 }
 
-/// The same the second time.
+/// Where bytes come from when they are read the second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Again {
@@ -42,33 +42,33 @@ pub enum Again {
     FromStorage,
 }
 
-/// What a judgement rests on.
+/// The evidence for a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
-    /// The bytes on the wire.
+    /// Bytes on the wire.
     Counters,
-    /// How long calls took.
+    /// Durations of the calls.
     Timings,
 }
 
-/// The policy of one form of access; `None` where it cannot be told.
+/// The policy of one access form; fields are `None` if unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// Of which form.
+    /// The access form.
     pub form: Form,
-    /// Of writes.
+    /// The policy of writes.
     pub write: Option<(Writing, By)>,
-    /// Of first reads.
+    /// The policy of first reads.
     pub read: Option<(Reading, By)>,
-    /// Of second ones.
+    /// The policy of repeated reads.
     pub again: Option<(Again, By)>,
-    /// What went wrong while it was found out: a call failed, or a byte was wrong.
+    /// The error that ended the probe: a call failed, or wrong bytes were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-macro_rules! worded {
+macro_rules! impl_display {
     ($type:ident, $($name:ident => $word:literal),*) => {
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,52 +78,53 @@ macro_rules! worded {
     };
 }
 
-worded!(Writing, WriteThrough => "write-through", WriteBack => "write-back", Buffered => "buffered");
-worded!(Reading, ReadThrough => "read-through", ReadAhead => "read-ahead", WholeFile => "whole file first");
-worded!(Again, Cached => "cached", FromStorage => "from the storage");
-worded!(By, Counters => "counters", Timings => "timings");
+impl_display!(Writing, WriteThrough => "write-through", WriteBack => "write-back", Buffered => "buffered");
+impl_display!(Reading, ReadThrough => "read-through", ReadAhead => "read-ahead", WholeFile => "whole file first");
+impl_display!(Again, Cached => "cached", FromStorage => "from the storage");
+impl_display!(By, Counters => "counters", Timings => "timings");
 
-/// What was seen of a file that was written in equal pieces. Times are in microseconds.
+/// Observations of a file that was written in equal pieces. Times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Written {
     /// Bytes of a piece.
     pub piece: u64,
-    /// How long each call took.
+    /// Duration of each call.
     pub calls: Vec<f64>,
-    /// How long closing took.
+    /// Duration of `close`.
     pub close: f64,
-    /// How long it took until all was durable.
+    /// Time from `close` until all data was durable.
     pub sync: f64,
-    /// Bytes sent since before the first call: after each call, after closing, and after all was durable.
+    /// Bytes sent since before the first call: after each call, after `close`, and after all data was durable.
     pub sent: Option<(Vec<u64>, u64, u64)>,
 }
 
-/// What was seen of a file that was read in equal pieces, from its beginning on, twice.
+/// Observations of a file that was read twice in equal pieces from its beginning. Times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Read {
     /// Bytes of a piece.
     pub piece: u64,
-    /// Of the whole file, of which less may have been read.
+    /// Size of the file in bytes, of which less may have been read.
     pub file: u64,
-    /// Whether caches were dropped before.
+    /// Caches were dropped before the first read.
     pub is_cold: bool,
-    /// How long each call took, the first time and the second.
+    /// Duration of each call of the first read.
     pub calls: Vec<f64>,
-    /// The second time.
+    /// Duration of each call of the second read.
     pub calls_again: Vec<f64>,
-    /// Bytes received since before opening: none, then those after each call; and all of the second time.
+    /// Bytes received: in the first read, 0 and then the total since before `open` after each call; in the second,
+    /// the total.
     pub received: Option<(Vec<u64>, u64)>,
 }
 
-/// Of a number of bytes, so much shows that they were carried: some layers compress what they send.
-const CARRIED: f64 = 0.9;
-/// Nearly all calls, and half of them.
+/// Fraction of the payload that proves, if it was on the wire, that the payload was: some layers compress it.
+const TRANSFERRED_FRACTION: f64 = 0.9;
+/// Fractions of the calls that count as nearly all and as half of them.
 const NEARLY_ALL: f64 = 0.9;
 const HALF: f64 = 0.5;
-/// What takes so many times as long is something else.
-const CLEARLY: f64 = 4.0;
-/// A wait that is shorter, in microseconds, is not one for a network or a disk.
-const LEAST_WAIT: f64 = 1000.0;
+/// A time longer by this factor has a different cause.
+const SIGNIFICANT_FACTOR: f64 = 4.0;
+/// Shortest time, in microseconds, that is taken for a wait for a network or a disk.
+const MIN_WAIT_US: f64 = 1000.0;
 
 fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
@@ -131,23 +132,23 @@ fn median(values: &[f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-fn share(of: usize, all: usize) -> f64 {
-    of as f64 / all.max(1) as f64
+fn share(part: usize, all: usize) -> f64 {
+    part as f64 / all.max(1) as f64
 }
 
-/// Where reads come from, the first time and the second.
+/// The policies of first and repeated reads.
 pub type Readings = (Option<(Reading, By)>, Option<(Again, By)>);
 
-/// How writes reach the storage. `buffered_call` is how long a call takes that is known to end in memory, in microseconds.
+/// Infers the write policy. `buffered_call` is the duration of a call known to end in memory, in microseconds.
 #[must_use]
 pub fn writing(seen: &Written, buffered_call: Option<f64>) -> Option<(Writing, By)> {
     if seen.calls.is_empty() {
         return None;
     }
     let by_counters = seen.sent.as_ref().and_then(|(after_calls, after_close, after_sync)| {
-        let all = CARRIED * (seen.piece * seen.calls.len() as u64) as f64;
+        let all = TRANSFERRED_FRACTION * (seen.piece * seen.calls.len() as u64) as f64;
         let is_there =
-            |(n, sent): &(usize, &u64)| **sent as f64 >= CARRIED * (seen.piece * (*n as u64 + 1)) as f64;
+            |(n, sent): &(usize, &u64)| **sent as f64 >= TRANSFERRED_FRACTION * (seen.piece * (*n as u64 + 1)) as f64;
         let in_time = after_calls.iter().enumerate().filter(is_there).count();
         if share(in_time, after_calls.len()) >= NEARLY_ALL {
             Some(Writing::WriteThrough)
@@ -159,52 +160,52 @@ pub fn writing(seen: &Written, buffered_call: Option<f64>) -> Option<(Writing, B
             None
         }
     });
-    if let Some(told) = by_counters {
-        return Some((told, By::Counters));
+    if let Some(writing) = by_counters {
+        return Some((writing, By::Counters));
     }
     let calls: f64 = seen.calls.iter().sum();
-    let by_timings = if seen.sync >= LEAST_WAIT && seen.sync >= CLEARLY * (calls + seen.close) {
+    let by_timings = if seen.sync >= MIN_WAIT_US && seen.sync >= SIGNIFICANT_FACTOR * (calls + seen.close) {
         Some(Writing::Buffered)
-    } else if seen.close >= LEAST_WAIT && seen.close >= CLEARLY * calls {
+    } else if seen.close >= MIN_WAIT_US && seen.close >= SIGNIFICANT_FACTOR * calls {
         Some(Writing::WriteBack)
     } else {
-        let is_slow = buffered_call.is_some_and(|memory| median(&seen.calls) >= CLEARLY * memory);
+        let is_slow = buffered_call.is_some_and(|memory| median(&seen.calls) >= SIGNIFICANT_FACTOR * memory);
         (is_slow && calls >= seen.sync).then_some(Writing::WriteThrough)
     };
-    by_timings.map(|told| (told, By::Timings))
+    by_timings.map(|writing| (writing, By::Timings))
 }
 
-/// Where reads come from, the first time and the second. `cached_call` is how long a call takes that is known to be answered
-/// by a cache, in microseconds.
+/// Infers the policies of first and repeated reads. `cached_call` is the duration of a call known to be served by a
+/// cache, in microseconds.
 #[must_use]
 pub fn reading(seen: &Read, cached_call: Option<f64>) -> Readings {
     if seen.calls.is_empty() {
         return (None, None);
     }
     match &seen.received {
-        Some((after, again)) if moved(after, seen) => by_counters(seen, after, *again),
-        // Nothing came over the wire: whatever answered, it was no storage behind it.
+        Some((after, again)) if was_transferred(after, seen) => by_counters(seen, after, *again),
+        // Nothing came over the wire, so the storage is not behind this interface, or a cache answered.
         _ => by_timings(seen, cached_call),
     }
 }
 
-/// Whether the wire carried what was read, the first time.
-fn moved(after: &[u64], seen: &Read) -> bool {
-    after.last().is_some_and(|all| *all as f64 >= CARRIED * (seen.piece * seen.calls.len() as u64) as f64)
+/// Returns true if the bytes of the first read came over the wire.
+fn was_transferred(after: &[u64], seen: &Read) -> bool {
+    after.last().is_some_and(|all| *all as f64 >= TRANSFERRED_FRACTION * (seen.piece * seen.calls.len() as u64) as f64)
 }
 
 fn by_counters(seen: &Read, after: &[u64], again: u64) -> Readings {
-    let asked = (seen.piece * seen.calls.len() as u64) as f64;
-    let told_again = if again as f64 >= CARRIED * asked {
+    let requested = (seen.piece * seen.calls.len() as u64) as f64;
+    let reread = if again as f64 >= TRANSFERRED_FRACTION * requested {
         Some(Again::FromStorage)
     } else {
-        (again as f64 <= HALF * asked).then_some(Again::Cached)
+        (again as f64 <= HALF * requested).then_some(Again::Cached)
     };
     let after_first = after.get(1).copied().unwrap_or(0) as f64;
-    let is_small_part = asked <= HALF * seen.file as f64;
+    let is_small_part = requested <= HALF * seen.file as f64;
     let with_a_piece =
-        after.windows(2).filter(|two| (two[1] - two[0]) as f64 >= CARRIED * seen.piece as f64).count();
-    let told = if is_small_part && after_first >= CARRIED * seen.file as f64 {
+        after.windows(2).filter(|two| (two[1] - two[0]) as f64 >= TRANSFERRED_FRACTION * seen.piece as f64).count();
+    let reading = if is_small_part && after_first >= TRANSFERRED_FRACTION * seen.file as f64 {
         Some(Reading::WholeFile)
     } else if is_ahead(after) {
         Some(Reading::ReadAhead)
@@ -213,11 +214,12 @@ fn by_counters(seen: &Read, after: &[u64], again: u64) -> Readings {
     } else {
         (share(with_a_piece, seen.calls.len()) <= HALF).then_some(Reading::ReadAhead)
     };
-    (told.map(|told| (told, By::Counters)), told_again.map(|told| (told, By::Counters)))
+    (reading.map(|reading| (reading, By::Counters)), reread.map(|reread| (reread, By::Counters)))
 }
 
-/// Whether more than a call ahead of what had been asked for was there, while the first half was read: on a fast line bytes
-/// arrive with each call, whether or not they are those that it asked for.
+/// Returns true if, during the first half of the calls, the received bytes were mostly a call or more ahead of the
+/// requested ones. Arrival during a call proves nothing on a fast link: bytes of a read-ahead arrive with each call
+/// too.
 fn is_ahead(after: &[u64]) -> bool {
     let calls = after.len().saturating_sub(1);
     let all = after.last().copied().unwrap_or(0) as f64;
@@ -233,16 +235,16 @@ fn by_timings(seen: &Read, cached_call: Option<f64>) -> Readings {
     }
     let sum = |calls: &[f64]| calls.iter().sum::<f64>();
     let (first, second) = (sum(&seen.calls), sum(&seen.calls_again));
-    let known = |told: Reading, again: Again| (Some((told, By::Timings)), Some((again, By::Timings)));
-    if first >= CLEARLY * second && first - second >= LEAST_WAIT {
+    let known = |reading: Reading, again: Again| (Some((reading, By::Timings)), Some((again, By::Timings)));
+    if first >= SIGNIFICANT_FACTOR * second && first - second >= MIN_WAIT_US {
         let cached = median(&seen.calls_again);
-        let slow = seen.calls.iter().filter(|call| **call >= CLEARLY * cached).count();
+        let slow = seen.calls.iter().filter(|call| **call >= SIGNIFICANT_FACTOR * cached).count();
         return match share(slow, seen.calls.len()) {
             few if few <= HALF => known(Reading::ReadAhead, Again::Cached),
             _ => (None, Some((Again::Cached, By::Timings))),
         };
     }
-    let is_slow = |calls: &[f64]| cached_call.is_some_and(|cached| median(calls) >= CLEARLY * cached);
+    let is_slow = |calls: &[f64]| cached_call.is_some_and(|cached| median(calls) >= SIGNIFICANT_FACTOR * cached);
     if is_slow(&seen.calls) && is_slow(&seen.calls_again) {
         return known(Reading::ReadThrough, Again::FromStorage);
     }

@@ -1,6 +1,6 @@
-//! The workload of Postmark (Katz 1997; Wang 2012, section 5.3): small files that come and go, as a mail server has them. One
-//! after the other, by default access, in calls of 4 KiB as buffered streams make them. Whatever is read is compared with
-//! what was written and added.
+//! The Postmark workload (Katz 1997; Wang 2012, section 5.3): short-lived small files, as on a mail server. One
+//! thread accesses them one after another, in the default access form and in calls of 4 KiB like buffered streams.
+//! Every read is compared with what was written and appended.
 
 pub mod plan;
 pub mod result;
@@ -23,45 +23,49 @@ use crate::result::Latency;
 use crate::sizes::Sizes;
 use crate::usage::Usage;
 
-/// Bytes of a call.
-const BLOCK: u64 = 4096;
-/// More of the time in making and comparing contents than this makes the file system seem slower than it is.
-const OWN: f64 = 0.1;
-/// Failures that are told of in full.
-const SAMPLES: usize = 5;
+/// Bytes per call.
+const BLOCK_BYTES: u64 = 4096;
+/// Share of the time spent on generating and comparing contents above which the generator limits the result.
+const MAX_GENERATOR_SHARE: f64 = 0.1;
+/// Number of failures reported in full.
+const MAX_FAILURE_SAMPLES: usize = 5;
 
-/// What is asked for.
+/// Parameters of the workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
-    /// The least and the largest size of a file.
+    /// Minimum and maximum file size in bytes.
     pub range: (u64, u64),
-    /// Files that are there before the transactions.
+    /// Files created before the transactions.
     pub pool: u64,
-    /// How many of those.
+    /// Number of transactions.
     pub transactions: u64,
 }
 
-/// Kinds of steps, as they are counted.
+/// The kinds of steps, which are counted separately.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum StepKind {
     Create,
     Read,
     Append,
     Delete,
 }
 
-/// Steps of a kind.
+/// Statistics of the steps of one kind.
 #[derive(Debug)]
-struct Count {
+struct StepStats {
+    /// Steps before or after the transactions.
     alone: u64,
+    /// Steps within transactions.
     mixed: u64,
+    /// Durations in microseconds.
     times: hdrhistogram::Histogram<u64>,
 }
 
+/// Statistics of a run.
 #[derive(Debug)]
-struct Seen {
-    kinds: [Count; 4],
-    /// Of each stage: when it ended, since the beginning.
+struct RunStats {
+    kinds: [StepStats; 4],
+    /// The end of each stage, since the start of the run.
     ends: [Duration; 3],
     transactions: u64,
     calls: Duration,
@@ -71,7 +75,7 @@ struct Seen {
     samples: Vec<String>,
 }
 
-/// Runs the workload, the `repeat`-th time. With `fsync` what is made or added to is made durable before it is closed.
+/// Runs round `repeat` of the workload. With `fsync`, created and extended files are synced before they are closed.
 pub(super) fn run(
     site: &Site,
     workload: &Workload,
@@ -80,18 +84,18 @@ pub(super) fn run(
     gauge: &Gauge,
 ) -> Result<Postmark> {
     let generator = |e: std::io::Error| {
-        Error::with_source(Reason::Io, format!("the generator cannot be measured: {e}"), e)
+        Error::with_source(Reason::Io, format!("cannot measure the CPU time of the generator: {e}"), e)
     };
     let mut buffer = Buffer::new(usize::try_from(workload.range.1).unwrap_or(usize::MAX).max(1));
-    let manner = Manner { fsync, ..site.manner(Form::Default, BLOCK) };
+    let manner = Manner { fsync, ..site.manner(Form::Default, BLOCK_BYTES) };
     let behind = site.place.behind();
     let files = site.place.files(0, workload.pool + workload.transactions, 0)?;
     let (before, begin, began) =
         (Usage::now().map_err(generator)?, site.clock.now(), site.clock.wall().millis());
-    let count = || Count { alone: 0, mixed: 0, times: histogram() };
+    let no_steps = || StepStats { alone: 0, mixed: 0, times: histogram() };
     let mut is_broken = false;
-    let mut seen = Seen {
-        kinds: [count(), count(), count(), count()],
+    let mut stats = RunStats {
+        kinds: [no_steps(), no_steps(), no_steps(), no_steps()],
         ends: [Duration::ZERO; 3],
         transactions: 0,
         calls: Duration::ZERO,
@@ -104,29 +108,29 @@ pub(super) fn run(
         if site.stop.is_asked() {
             break;
         }
-        is_broken = seen.step(&manner, (stage, step), &files, &mut buffer, gauge);
+        is_broken = stats.step(&manner, (stage, step), &files, &mut buffer, gauge);
         let end = site.clock.now().saturating_sub(begin);
-        seen.ends.iter_mut().skip(stage as usize).for_each(|at| *at = end);
+        stats.ends.iter_mut().skip(stage as usize).for_each(|at| *at = end);
         if is_broken {
             break;
         }
     }
     let sync = site.sync(&behind).unwrap_or_else(|lost| {
         gauge.failure();
-        seen.failed(lost);
+        stats.record_failure(lost);
         None
     });
     let usage = Usage::now().map_err(generator)?.since(&before);
-    let mut postmark = seen.told(workload, (repeat, began), sync, &usage, is_broken || site.stop.is_asked());
+    let mut postmark = stats.result(workload, (repeat, began), sync, &usage, is_broken || site.stop.is_asked());
     if is_broken {
-        let note = "it ended early, since all that follows would fail too: the figures are of what was done until then";
+        let note = "ended early, because every further step would fail too: the figures cover the time until then";
         postmark.notes.push(note.to_owned());
     }
     Ok(postmark)
 }
 
-impl Seen {
-    /// Does a step; whether no more can be done.
+impl RunStats {
+    /// Executes a step. Returns true if every further step would fail.
     fn step(
         &mut self,
         manner: &Manner<'_>,
@@ -140,17 +144,17 @@ impl Seen {
             |number: u64, size: u64| File { size, ..files[usize::try_from(number).unwrap_or(usize::MAX)] };
         let (kind, done) = match step {
             Step::Create { number, size } => {
-                (Kind::Create, manner.write(file(number, size), buffer, &mut each))
+                (StepKind::Create, manner.write(file(number, size), buffer, &mut each))
             }
-            Step::Read { number, size } => (Kind::Read, manner.read(file(number, size), buffer, &mut each)),
+            Step::Read { number, size } => (StepKind::Read, manner.read(file(number, size), buffer, &mut each)),
             Step::Append { number, from, to } => {
-                (Kind::Append, manner.append(file(number, to), from, buffer, &mut each))
+                (StepKind::Append, manner.append(file(number, to), from, buffer, &mut each))
             }
-            Step::Delete { number } => (Kind::Delete, manner.remove(file(number, 0))),
+            Step::Delete { number } => (StepKind::Delete, manner.remove(file(number, 0))),
         };
-        // A transaction ends with it.
+        // A transaction ends with a creation or a deletion.
         self.transactions +=
-            u64::from(stage == Stage::Transact && matches!(kind, Kind::Create | Kind::Delete));
+            u64::from(stage == Stage::Transact && matches!(kind, StepKind::Create | StepKind::Delete));
         match done {
             Ok(done) => {
                 let count = &mut self.kinds[kind as usize];
@@ -159,31 +163,31 @@ impl Seen {
                 record(&mut count.times, u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1), 1);
                 self.calls += took;
                 match kind {
-                    Kind::Read => self.read_bytes += done.bytes,
-                    Kind::Create | Kind::Append => self.written_bytes += done.bytes,
-                    Kind::Delete => {}
+                    StepKind::Read => self.read_bytes += done.bytes,
+                    StepKind::Create | StepKind::Append => self.written_bytes += done.bytes,
+                    StepKind::Delete => {}
                 }
                 gauge.success(done.bytes);
                 false
             }
             Err(failed) => {
                 gauge.failure();
-                self.failed(failed)
+                self.record_failure(failed)
             }
         }
     }
 
-    /// Whether all that follows would fail too. A step that could not be done makes those after it fail: they find another
-    /// file than they should.
-    fn failed(&mut self, failed: Failed) -> bool {
+    /// Counts a failure. Returns true if every further step would fail. A failed step also makes later steps on its
+    /// file fail, because they do not find the file as expected.
+    fn record_failure(&mut self, failed: Failed) -> bool {
         *self.failures.entry(failed.kind).or_default() += 1;
-        if self.samples.len() < SAMPLES {
+        if self.samples.len() < MAX_FAILURE_SAMPLES {
             self.samples.push(failed.what);
         }
         failed.is_for_all
     }
 
-    fn told(
+    fn result(
         &self,
         workload: &Workload,
         (repeat, began): (u32, i64),
@@ -194,7 +198,7 @@ impl Seen {
         let [filled, transacted, all] = self.ends.map(|end| end.as_secs_f64());
         let (transaction_seconds, clearing) = (transacted - filled, all - transacted);
         let per = |count: u64, seconds: f64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-        let steps = |kind: Kind, alone_seconds: f64| {
+        let steps = |kind: StepKind, alone_seconds: f64| {
             let count = &self.kinds[kind as usize];
             Steps {
                 count: count.alone + count.mixed,
@@ -203,29 +207,29 @@ impl Seen {
                 latency_us: Latency::of(&count.times),
             }
         };
-        let own = if all > 0.0 { (1.0 - self.calls.as_secs_f64() / all).max(0.0) } else { 0.0 };
+        let generator_share = if all > 0.0 { (1.0 - self.calls.as_secs_f64() / all).max(0.0) } else { 0.0 };
         let mut notes = Vec::new();
-        if own > OWN {
+        if generator_share > MAX_GENERATOR_SHARE {
             notes.push(format!(
-                "the generator was the bottleneck: {:.0} % of the time went into making and comparing contents; the file \
-                 system may be faster",
-                own * 100.0
+                "the generator was the bottleneck: it spent {:.0} % of the time generating and comparing contents; the \
+                 file system may be faster",
+                generator_share * 100.0
             ));
         }
         Postmark {
             sizes: Sizes::Between(workload.range.0, workload.range.1),
             pool: workload.pool,
             transactions: workload.transactions,
-            block: BLOCK,
+            block: BLOCK_BYTES,
             repeat,
             began,
             seconds: all,
             transaction_seconds,
             transactions_per_second: per(self.transactions, transaction_seconds),
-            created: steps(Kind::Create, filled),
-            read: steps(Kind::Read, 0.0),
-            appended: steps(Kind::Append, 0.0),
-            deleted: steps(Kind::Delete, clearing),
+            created: steps(StepKind::Create, filled),
+            read: steps(StepKind::Read, 0.0),
+            appended: steps(StepKind::Append, 0.0),
+            deleted: steps(StepKind::Delete, clearing),
             read_bytes: self.read_bytes,
             written_bytes: self.written_bytes,
             read_bytes_per_second: per(self.read_bytes, all),

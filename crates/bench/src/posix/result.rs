@@ -1,4 +1,4 @@
-//! Results about mounted file systems, as they are kept: lines beside those about objects.
+//! Results about mounted file systems, as stored in a result file next to the lines about objects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,24 +14,24 @@ pub use super::postmark::result::Postmark;
 pub use crate::caches::Caches;
 use crate::figures::{Latency, Rate};
 
-/// What a line is about.
+/// A line of a result file about a mounted file system.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "lowercase")]
 pub enum Measured {
-    /// The first: under which conditions.
+    /// The conditions of the run. The first line.
     Conditions(Box<Conditions>),
-    /// The policy of a form of access.
+    /// The caching policy of an access form.
     Policy(Box<Policy>),
-    /// Files that were written or read.
+    /// Writing or reading files.
     Access(Box<Access>),
-    /// Transactions.
+    /// A Postmark run.
     Postmark(Box<Postmark>),
-    /// A curve through the amplification ratios.
+    /// A curve fitted to the amplification ratios.
     Amplification(Amplification),
 }
 
 impl Measured {
-    /// Calls that failed, or answered wrongly.
+    /// The number of failed calls, including those that returned wrong data.
     #[must_use]
     pub fn failed(&self) -> u64 {
         match self {
@@ -42,7 +42,7 @@ impl Measured {
         }
     }
 
-    /// Whether nothing of it succeeded, though nobody ended it.
+    /// Returns true if nothing succeeded although the measurement was not stopped.
     #[must_use]
     pub fn has_nothing(&self) -> bool {
         match self {
@@ -53,37 +53,37 @@ impl Measured {
     }
 }
 
-/// Under which conditions it was measured.
+/// The conditions under which a run was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// What the directory lies on.
+    /// The file system of the directory.
     pub mount: Mount,
-    /// What the time of a file that is written consists of.
+    /// The calls that the time of a written file includes.
     pub counted: String,
     /// How caches were dropped before reading.
     pub caches: Caches,
-    /// Why not better, where they were not dropped.
+    /// The reason if caches were not dropped by the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caches_why: Option<String>,
-    /// Forms of access that were to be measured and cannot be, and why.
+    /// Access forms that were requested but not measured, or only in part, with the reasons.
     pub skipped: Vec<(Form, String)>,
-    /// The interface whose bytes were counted.
+    /// The network interface whose bytes were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Bytes a second that it sent and received before anything was measured.
+    /// Idle traffic before the first measurement: bytes per second sent and received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<(f64, f64)>,
 }
 
-/// What a measurement belongs to.
+/// The part of the benchmark that a measurement belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// One file in pieces of several sizes, the link idle otherwise.
+    /// One file in units of several sizes, on an otherwise idle link.
     Unit,
-    /// One whole file, the link idle otherwise.
+    /// One whole file, on an otherwise idle link.
     Single,
-    /// Many whole files, of one or several threads.
+    /// Many whole files, from one thread or several.
     Batch,
 }
 
@@ -97,13 +97,13 @@ impl fmt::Display for Scope {
     }
 }
 
-/// Whether files are written or read.
+/// The direction of access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// New files.
+    /// New files are written.
     Write,
-    /// Files that were written before, each byte compared with what was.
+    /// Previously written files are read and every byte is compared.
     Read,
 }
 
@@ -116,64 +116,64 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Files that were written or read.
+/// The result of writing or reading files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Access {
-    /// What it belongs to.
+    /// The part of the benchmark.
     pub scope: Scope,
-    /// What was done.
+    /// Writing or reading.
     pub phase: Phase,
-    /// How files were opened.
+    /// The access form.
     pub form: Form,
-    /// Bytes of a file.
+    /// Bytes per file.
     pub size: u64,
-    /// Bytes of a call, at the most.
+    /// Maximum bytes per call.
     pub unit: u64,
     /// Threads, each with files of its own.
     pub threads: usize,
-    /// Which of several of the same, from 1 on.
+    /// The round, from 1.
     pub repeat: u32,
-    /// In milliseconds since 1970 UTC.
+    /// Start, in milliseconds since 1970 UTC.
     pub began: i64,
-    /// Files that were accessed without a failure.
+    /// Files accessed successfully.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of those files.
     pub bytes: u64,
-    /// How long it counted: of one file the time of its calls, of a batch until the first thread was done, or the last where
-    /// they had few files each.
+    /// The time that the rates cover. For one file, the sum of its calls; for a batch, until the first thread had
+    /// finished, or until the last one if the threads have few files each.
     pub seconds: f64,
-    /// Within that.
+    /// Throughput within that time.
     pub bytes_per_second: Rate,
-    /// Within that.
+    /// Files per second within that time.
     pub files_per_second: Rate,
-    /// How long it took afterwards until the file system said that all was durable: what was written behind.
+    /// Time after the last call until the file system reported all data durable: the write-back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync_seconds: Option<f64>,
-    /// How long calls took.
+    /// Latencies of the calls.
     pub latency: Latencies,
-    /// What the wire carried.
+    /// Bytes on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
     /// Failures by kind.
     pub failures: BTreeMap<String, u64>,
-    /// Some of those in full.
+    /// Some of the failures in full.
     pub samples: Vec<String>,
-    /// Processor time of the whole process, in seconds.
+    /// CPU time of the whole process, in seconds.
     pub cpu_seconds: f64,
-    /// The same by name of the threads.
+    /// CPU time by thread name, in seconds.
     pub cpu_threads: BTreeMap<String, f64>,
-    /// How much of the machine was busy, by whomever: 0 to 1.
+    /// CPU utilization of the machine by all processes, 0 to 1.
     pub machine_busy: f64,
-    /// The part of the threads' time that went into making and comparing contents: 0 to 1.
+    /// Share of the threads' time spent on generating and comparing contents, 0 to 1.
     pub own_share: f64,
-    /// It was stopped before its end.
+    /// The measurement was stopped early.
     pub partial: bool,
-    /// What is to be known of the figures.
+    /// Caveats about the figures.
     pub notes: Vec<String>,
 }
 
 impl Access {
-    /// What tells measurements apart.
+    /// The identifying name of the measurement.
     #[must_use]
     pub fn name(&self) -> String {
         let (scope, phase, form, size) = (self.scope, self.phase, self.form, ByteSize(self.size));
@@ -184,60 +184,60 @@ impl Access {
         }
     }
 
-    /// Bytes on the wire, both ways, for each byte of the files: of one file all that it brought about, of a batch the sum of
-    /// the rates over the throughput.
+    /// Bytes on the wire in both directions per byte of the files. For one file, all traffic until everything was
+    /// durable counts; for a batch, the traffic while files were accessed.
     #[must_use]
     pub fn amplification(&self) -> Option<f64> {
         let wire = self.wire.as_ref()?;
-        let carried = if self.scope == Scope::Batch { wire.total } else { wire.settled };
-        (self.bytes > 0).then(|| carried as f64 / self.bytes as f64)
+        let transferred = if self.scope == Scope::Batch { wire.total } else { wire.settled };
+        (self.bytes > 0).then(|| transferred as f64 / self.bytes as f64)
     }
 }
 
-/// How long calls took, in microseconds.
+/// Latencies of calls, in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// Opening a file, which makes it where it is written.
+    /// `open`, which creates the file if it is written.
     pub open: Latency,
-    /// From the beginning of opening to the end of the first access.
+    /// From the start of `open` to the end of the first read or write.
     pub first: Latency,
-    /// An access.
+    /// One read or write.
     pub access: Latency,
-    /// Making a file durable, where that was asked for.
+    /// `fsync`, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fsync: Option<Latency>,
-    /// Closing.
+    /// `close`.
     pub close: Latency,
-    /// All calls of a file together.
+    /// The sum of all calls of a file.
     pub file: Latency,
 }
 
-/// What the wire carried, in bytes.
+/// Bytes on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
-    /// While files were accessed.
+    /// Bytes sent while files were accessed.
     pub sent: u64,
-    /// While files were accessed.
+    /// Bytes received while files were accessed.
     pub received: u64,
-    /// Both ways; of the loopback interface each byte once.
+    /// Bytes in both directions while files were accessed; on the loopback interface each byte counts once.
     pub total: u64,
-    /// The same up to when all was durable and the wire was quiet.
+    /// Like `total`, but until all data was durable and the link was quiet.
     pub settled: u64,
 }
 
-/// A curve through the amplification ratios of several sizes.
+/// A curve fitted to the amplification ratios of several sizes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Amplification {
-    /// What the ratios are of: single files, or batches.
+    /// The kind of measurements: single files, or batches.
     pub scope: Scope,
-    /// What was done.
+    /// Writing or reading.
     pub phase: Phase,
-    /// How files were opened.
+    /// The access form.
     pub form: Form,
-    /// The form of the curve, in words.
+    /// The formula of the curve.
     pub curve: String,
-    /// Its constants.
+    /// The fitted constants.
     pub fit: Fit,
-    /// How many ratios it was fitted to.
+    /// Number of ratios.
     pub points: usize,
 }

@@ -1,5 +1,5 @@
-//! What is to be measured, in sections, each of which is one sweep over forms, sizes and threads (Ou 2015, section IV, has one
-//! for each figure), and the steps that they come to. What stands in several sections is measured once a round.
+//! Sections of a benchmark: each is one sweep over access forms, sizes and threads (Ou 2015, section IV, has one for
+//! each figure) and expands to steps. A step that occurs in several sections is measured once per round.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,61 +11,62 @@ use super::form::{self, Form};
 use super::postmark::Workload;
 use super::result::Scope;
 
-/// A part of what can be measured.
+/// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// One file of 16 MiB in pieces of several sizes.
+    /// One file of 16 MiB in units of several sizes.
     Unit,
     /// Single files of several sizes.
     Single,
-    /// Many files, of several threads.
+    /// Many files, from several threads.
     Batch,
-    /// Postmark's workload.
+    /// The Postmark workload.
     Postmark,
 }
 
-/// Measurements of one part: each form with each size, and so on.
+/// A sweep of one part: all combinations of its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Section {
     /// See [`Part::Unit`].
     Unit {
-        /// Forms of access.
+        /// Access forms.
         forms: Vec<Form>,
-        /// Bytes of an access.
+        /// Bytes per call.
         units: Vec<u64>,
-        /// The file is given up after five times as long, between two calls.
+        /// Access ends after five times this time, between two calls.
         time: Duration,
     },
     /// See [`Part::Single`].
     Single {
-        /// Forms of access.
+        /// Access forms.
         forms: Vec<Form>,
-        /// Bytes of a file.
+        /// Bytes per file.
         sizes: Vec<u64>,
-        /// The file is given up after five times as long, between two calls.
+        /// Access ends after five times this time, between two calls.
         time: Duration,
     },
     /// See [`Part::Batch`].
     Batch {
-        /// Forms of access.
+        /// Access forms.
         forms: Vec<Form>,
-        /// Bytes of a file.
+        /// Bytes per file.
         sizes: Vec<u64>,
-        /// Threads, each measured apart.
+        /// Numbers of threads, each measured separately.
         threads: Vec<usize>,
-        /// No file is begun after so long.
+        /// No file starts after this time.
         time: Duration,
-        /// So many files, however long they take; `None` for as many as can be made in the time, up to what is usual.
+        /// Total number of files, without a time limit; `None` for as many as fit into the time, up to a default
+        /// maximum.
         files: Option<u64>,
     },
     /// See [`Part::Postmark`].
     Postmark(Vec<Workload>),
 }
 
-/// One thing to measure.
+/// One step of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
-    /// One file, which is written and read.
+    /// Write and read one file.
     File {
         scope: Scope,
         form: Form,
@@ -73,7 +74,7 @@ pub(super) enum Step {
         unit: u64,
         time: Duration,
     },
-    /// Many of them.
+    /// Write and read many files.
     Batch {
         form: Form,
         size: u64,
@@ -86,8 +87,8 @@ pub(super) enum Step {
 
 impl Section {
     fn steps(&self) -> Vec<Step> {
-        let files = |scope: Scope, forms: &[Form], of: &[(u64, u64)], time: Duration| -> Vec<Step> {
-            let each = of.iter().flat_map(|(size, unit)| {
+        let files = |scope: Scope, forms: &[Form], sizes: &[(u64, u64)], time: Duration| -> Vec<Step> {
+            let each = sizes.iter().flat_map(|(size, unit)| {
                 let (size, unit) = (*size, *unit);
                 forms.iter().map(move |form| Step::File { scope, form: *form, size, unit, time })
             });
@@ -95,12 +96,12 @@ impl Section {
         };
         match self {
             Self::Unit { forms, units, time } => {
-                let of: Vec<_> = units.iter().map(|unit| (UNIT_FILE, *unit)).collect();
-                files(Scope::Unit, forms, &of, *time)
+                let sizes: Vec<_> = units.iter().map(|unit| (UNIT_FILE, *unit)).collect();
+                files(Scope::Unit, forms, &sizes, *time)
             }
             Self::Single { forms, sizes, time } => {
-                let of: Vec<_> = sizes.iter().map(|size| (*size, *size)).collect();
-                files(Scope::Single, forms, &of, *time)
+                let sizes: Vec<_> = sizes.iter().map(|size| (*size, *size)).collect();
+                files(Scope::Single, forms, &sizes, *time)
             }
             Self::Batch { forms, sizes, threads, time, files } => {
                 let each = sizes.iter().flat_map(|size| threads.iter().map(move |threads| (*size, *threads)));
@@ -116,7 +117,7 @@ impl Section {
 }
 
 impl Step {
-    /// Its form of access, the size of its files and of a call, where that is chosen.
+    /// The access form, file size and call size; `None` for Postmark, which has its own.
     pub const fn access(&self) -> Option<(Form, u64, u64)> {
         match *self {
             Self::File { form, size, unit, .. } => Some((form, size, unit)),
@@ -125,28 +126,28 @@ impl Step {
         }
     }
 
-    /// Whether a result could not tell them apart.
+    /// Returns true if both steps would have the same name in a result.
     fn is_same(&self, other: &Self) -> bool {
-        let placed = |step: &Self| match *step {
+        let scope_and_threads = |step: &Self| match *step {
             Self::File { scope, .. } => Some((scope, 1)),
             Self::Batch { threads, .. } => Some((Scope::Batch, threads)),
             Self::Postmark(_) => None,
         };
         match (self, other) {
             (Self::Postmark(one), Self::Postmark(another)) => one == another,
-            _ => placed(self) == placed(other) && self.access() == other.access(),
+            _ => scope_and_threads(self) == scope_and_threads(other) && self.access() == other.access(),
         }
     }
 
-    /// Why it cannot be measured, in words for whoever asked for it.
+    /// Validates the parameters. The error is a message for the user.
     pub fn check(&self) -> Result<(), String> {
         match *self {
             Self::File { unit, .. } if self.is_of_unit() && (unit == 0 || unit > UNIT_FILE) => {
-                let (unit, most) = (ByteSize(unit), ByteSize(UNIT_FILE));
-                Err(format!("a unit of {unit} is none: write 1B to {most}, the size of the file"))
+                let (unit, max) = (ByteSize(unit), ByteSize(UNIT_FILE));
+                Err(format!("invalid unit {unit}: it must be 1B to {max}, the size of the file"))
             }
             Self::File { size, .. } | Self::Batch { size, .. } if size == 0 => {
-                Err(format!("files of {} hold nothing that could be measured", ByteSize(size)))
+                Err(format!("invalid file size {}: empty files cannot be measured", ByteSize(size)))
             }
             _ => Ok(()),
         }
@@ -157,14 +158,14 @@ impl Step {
     }
 }
 
-/// Two steps that a result could not tell apart and that are not the same: one of them would not be measured.
+/// Rejects different steps with the same name in a result: only one of them would be measured.
 pub(super) fn conflict(sections: &[Section]) -> Result<(), String> {
     let mut steps: Vec<Step> = Vec::new();
     for step in sections.iter().flat_map(Section::steps) {
         if let Some(earlier) = steps.iter().find(|earlier| earlier.is_same(&step) && **earlier != step) {
             return Err(format!(
-                "{earlier} is asked for twice, for another time or number of files each: a result could not tell them apart; \
-                 measure them one after the other, into files of their own"
+                "{earlier} is requested twice with different times or numbers of files, which a result cannot distinguish; \
+                 measure them one after another, into separate result files"
             ));
         }
         steps.push(step);
@@ -186,7 +187,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// The steps of a round, in the order of the sections, each of them once.
+/// The distinct steps of a round, in the order of the sections.
 pub(super) fn steps(sections: &[Section]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for step in sections.iter().flat_map(Section::steps) {
@@ -197,7 +198,7 @@ pub(super) fn steps(sections: &[Section]) -> Vec<Step> {
     steps
 }
 
-/// The forms of access that steps have, in the order in which they come.
+/// The distinct access forms of the steps, in the order of their first use.
 pub(super) fn forms(steps: &[Step]) -> Vec<Form> {
     let mut forms = Vec::new();
     for (form, ..) in steps.iter().filter_map(Step::access) {
@@ -208,16 +209,16 @@ pub(super) fn forms(steps: &[Step]) -> Vec<Form> {
     forms
 }
 
-/// Which files and pieces a form of access does not take.
+/// Names the sizes that an access form does not support; `None` if it supports all.
 pub(super) fn left_out(steps: &[Step], form: Form) -> Option<String> {
-    let taken =
-        |step: &Step| step.access().filter(|(of, size, unit)| *of == form && !form.takes(*size, *unit));
-    let mut all: Vec<u64> = steps.iter().filter_map(taken).map(|(_, _, unit)| unit).collect();
+    let unsupported =
+        |step: &Step| step.access().filter(|(own, size, unit)| *own == form && !form.takes(*size, *unit));
+    let mut all: Vec<u64> = steps.iter().filter_map(unsupported).map(|(_, _, unit)| unit).collect();
     all.sort_unstable();
     all.dedup();
     let all: Vec<String> = all.into_iter().map(|bytes| ByteSize(bytes).to_string()).collect();
     (!all.is_empty()).then(|| {
-        format!("{} are no multiple of {}, which it takes", all.join(", "), ByteSize(form::ALIGNMENT))
+        format!("{}: not a multiple of the required {}", all.join(", "), ByteSize(form::ALIGNMENT))
     })
 }
 
@@ -236,10 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_several_sections_is_measured_once() {
+    fn steps_contain_a_shared_step_once() {
         let sections = [batch(&[4096, 8192], &[1]), batch(&[4096], &[1, 2])];
         let steps = steps(&sections);
-        let told: Vec<_> = steps
+        let parameters: Vec<_> = steps
             .iter()
             .map(|step| match step {
                 Step::Batch { form, size, threads, .. } => (*form, *size, *threads),
@@ -248,7 +249,7 @@ mod tests {
             .collect();
         let (direct, sync) = (Form::Direct, Form::Sync);
         assert_eq!(
-            told,
+            parameters,
             [
                 (direct, 4096, 1),
                 (sync, 4096, 1),
@@ -262,19 +263,19 @@ mod tests {
     }
 
     #[test]
-    fn what_a_result_could_not_tell_apart_is_refused() {
+    fn conflict_rejects_different_steps_of_the_same_name() {
         let same = [batch(&[4096, 8192], &[1]), batch(&[4096], &[1, 2])];
         assert_eq!(conflict(&same), Ok(()));
         let mut longer = batch(&[8192], &[1]);
         if let Section::Batch { time, .. } = &mut longer {
             *time = Duration::from_secs(60);
         }
-        let refused = conflict(&[same[0].clone(), longer]).unwrap_err();
-        assert!(refused.starts_with("batch direct 8KiB x 1 is asked for twice"), "{refused}");
+        let error = conflict(&[same[0].clone(), longer]).unwrap_err();
+        assert!(error.starts_with("batch direct 8KiB x 1 is requested twice"), "{error}");
     }
 
     #[test]
-    fn one_file_is_not_taken_for_many_or_for_pieces() {
+    fn steps_of_different_scopes_are_distinct() {
         let (forms, time) = (vec![Form::Sync], Duration::from_secs(1));
         let sections = [
             Section::Unit { forms: forms.clone(), units: vec![UNIT_FILE], time },
@@ -287,12 +288,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_form_does_not_take_is_named() {
+    fn left_out_names_the_unsupported_sizes() {
         let (forms, time) = (Form::ALL.to_vec(), Duration::from_secs(1));
         let sections = [Section::Unit { forms, units: vec![512, 8192], time }, batch(&[4096, 1000], &[1, 3])];
         let steps = steps(&sections);
         assert_eq!(left_out(&steps, Form::Sync), None);
         let why = left_out(&steps, Form::Direct).unwrap();
-        assert_eq!(why, "512B, 1kB are no multiple of 4KiB, which it takes");
+        assert_eq!(why, "512B, 1kB: not a multiple of the required 4KiB");
     }
 }

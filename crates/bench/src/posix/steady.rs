@@ -1,12 +1,13 @@
-//! How fast files were accessed while all threads were at work (Ou 2015, section IV-D: from the steady state). A file that
-//! reaches beyond the end of that counts by the part of it that lies within, so that few long files make no steps.
+//! Steady-state rates: the throughput while all threads were active (Ou 2015, section IV-D). A file that extends
+//! beyond that time counts in proportion to the part of its time within it, so that a few long files do not distort
+//! the rate.
 
 use std::time::Duration;
 
 use crate::result::Rate;
 use crate::summary;
 
-/// A file that was accessed, in time since any origin.
+/// The access of one file. Times have an arbitrary common origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub begin: Duration,
@@ -14,13 +15,13 @@ pub(super) struct Span {
     pub bytes: u64,
 }
 
-/// With fewer files for a thread there is no steady state: everything counts then, until the last is done. That a file goes
-/// on evenly, and so counts by the part of its time, is true of many and not of one.
-const LEAST_OF_THREAD: usize = 4;
-/// Of fewer files it is not known how much their number varies.
-const LEAST_FILES: usize = 50;
+/// With fewer files per thread there is no steady state, and everything until the last thread has finished counts.
+/// Counting in proportion assumes that files progress evenly, which holds for many files but not for one.
+const MIN_FILES_PER_THREAD: usize = 4;
+/// Fewer files do not give a confidence interval.
+const MIN_FILES_FOR_INTERVAL: usize = 50;
 
-/// What was done while all threads were at work.
+/// The rates while all threads were active.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Steady {
     pub seconds: f64,
@@ -29,42 +30,43 @@ pub(super) struct Steady {
 }
 
 impl Steady {
-    /// From what each thread did, from a common beginning until the first of them had nothing left to do; until the last had,
-    /// where they have few files each. A thread that did nothing is as if it were not there.
+    /// Computes the rates from the spans of each thread, from the common start `begin` until the first thread had
+    /// finished, or until the last one if they have few files each. Threads without spans are ignored.
     pub fn of(begin: Duration, threads: &[Vec<Span>]) -> Self {
         let ends = threads.iter().filter_map(|spans| Some(spans.last()?.end));
-        let least = threads.iter().map(Vec::len).filter(|files| *files > 0).min().unwrap_or(0);
-        let end = if least < LEAST_OF_THREAD { ends.max() } else { ends.min() };
+        let fewest = threads.iter().map(Vec::len).filter(|files| *files > 0).min().unwrap_or(0);
+        let end = if fewest < MIN_FILES_PER_THREAD { ends.max() } else { ends.min() };
         let seconds = end.unwrap_or(begin).saturating_sub(begin).as_secs_f64();
         let spans: Vec<Span> = threads.iter().flatten().copied().collect();
-        let most = summary::stretches(seconds, mean_time(&spans));
+        let count = summary::stretches(seconds, mean_time(&spans));
         let rate = |weight: fn(&Span) -> f64| {
             let amount = |from: f64, to: f64| -> f64 {
-                spans.iter().map(|span| weight(span) * within(span, begin, from, to)).sum()
+                spans.iter().map(|span| weight(span) * fraction_between(span, begin, from, to)).sum()
             };
             if seconds <= 0.0 {
                 return Rate { mean: 0.0, within: None };
             }
-            let stretch = seconds / most as f64;
-            let stretches = (0..most).map(|n| amount(stretch * n as f64, stretch * (n + 1) as f64) / stretch);
-            let stretches: Vec<f64> = stretches.collect();
-            let sure = (spans.len() >= LEAST_FILES).then(|| summary::rate_of(&stretches, most)).flatten();
-            Rate { mean: amount(0.0, seconds) / seconds, within: sure.map(|rate| rate.within) }
+            let length = seconds / count as f64;
+            let rates = (0..count).map(|n| amount(length * n as f64, length * (n + 1) as f64) / length);
+            let rates: Vec<f64> = rates.collect();
+            let interval =
+                (spans.len() >= MIN_FILES_FOR_INTERVAL).then(|| summary::rate_of(&rates, count)).flatten();
+            Rate { mean: amount(0.0, seconds) / seconds, within: interval.map(|rate| rate.within) }
         };
         Self { seconds, bytes_per_second: rate(|span| span.bytes as f64), files_per_second: rate(|_| 1.0) }
     }
 }
 
-/// How long a file took in the mean, in seconds.
+/// The mean time of a file, in seconds.
 fn mean_time(spans: &[Span]) -> f64 {
     let spent: f64 = spans.iter().map(|span| span.end.saturating_sub(span.begin).as_secs_f64()).sum();
     spent / spans.len().max(1) as f64
 }
 
-/// The part of a file's time that lies between two moments, in seconds since the beginning.
-fn within(span: &Span, begin: Duration, from: f64, to: f64) -> f64 {
-    let at = |moment: Duration| moment.saturating_sub(begin).as_secs_f64();
-    let (start, end) = (at(span.begin), at(span.end));
+/// The fraction of a file's time between `from` and `to`, which are in seconds since `begin`.
+fn fraction_between(span: &Span, begin: Duration, from: f64, to: f64) -> f64 {
+    let since_begin = |time: Duration| time.saturating_sub(begin).as_secs_f64();
+    let (start, end) = (since_begin(span.begin), since_begin(span.end));
     if end <= start {
         return if from <= start && start < to { 1.0 } else { 0.0 };
     }
@@ -75,28 +77,29 @@ fn within(span: &Span, begin: Duration, from: f64, to: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn spans(of: &[(u64, u64, u64)]) -> Vec<Span> {
+    fn spans(files: &[(u64, u64, u64)]) -> Vec<Span> {
         let millis = Duration::from_millis;
-        of.iter()
+        files
+            .iter()
             .map(|(begin, end, bytes)| Span { begin: millis(*begin), end: millis(*end), bytes: *bytes })
             .collect()
     }
 
     #[test]
-    fn what_comes_after_the_first_thread_has_ended_does_not_count() {
+    fn rates_exclude_time_after_the_first_thread_ended() {
         let short = [(1000, 1500, 50), (1500, 2000, 50), (2000, 2500, 50), (2500, 3000, 50)];
         let long = [(1000, 2000, 100), (2000, 2500, 50), (2500, 2500, 0), (2500, 3500, 100)];
         let steady = Steady::of(Duration::from_secs(1), &[spans(&short), spans(&long), vec![]]);
         assert!((steady.seconds - 2.0).abs() < 1e-9);
-        // 200 of the first; all of the second but half of its last one.
+        // All 200 bytes of the first thread, and all of the second but half of its last file.
         assert!((steady.bytes_per_second.mean - 200.0).abs() < 1e-6, "{steady:?}");
         assert!((steady.files_per_second.mean - 3.75).abs() < 1e-6, "{steady:?}");
         assert_eq!(steady.bytes_per_second.within, None);
     }
 
     #[test]
-    fn of_few_files_all_counts_until_the_last_is_done() {
-        // Whoever was first had most of the line: by its time the other would count with half of its bytes.
+    fn rates_of_few_files_cover_all_threads_to_the_end() {
+        // The first thread had most of the link. Until its end, the other would count with half of its bytes.
         let threads = [spans(&[(0, 1000, 900)]), spans(&[(0, 2000, 900)])];
         let steady = Steady::of(Duration::ZERO, &threads);
         assert!((steady.seconds - 2.0).abs() < 1e-9);
@@ -104,22 +107,22 @@ mod tests {
     }
 
     #[test]
-    fn what_all_stretches_have_in_common_says_nothing_of_how_sure_it_is() {
-        // Each lies in all of them, however different the threads are.
+    fn files_longer_than_an_interval_give_no_confidence() {
+        // Each file lies in all intervals, however different the threads are.
         let threads: Vec<Vec<Span>> = (0..64).map(|n| spans(&[(0, 5000 + 10 * n, 1 << 20)])).collect();
         let steady = Steady::of(Duration::ZERO, &threads);
         assert!(steady.bytes_per_second.mean > 0.0, "{steady:?}");
         assert_eq!((steady.bytes_per_second.within, steady.files_per_second.within), (None, None));
-        // Stretches are fewer and longer where files are long: six here, and too few with twice as long ones.
-        let of = |millis: u64| {
+        // Long files mean fewer and longer intervals: six here, and too few with files twice as long.
+        let confidence = |millis: u64| {
             let one: Vec<_> = (0..2400 / millis).map(|n| (n * millis, (n + 1) * millis, 1 + n % 7)).collect();
             Steady::of(Duration::ZERO, &vec![spans(&one); 6]).files_per_second.within
         };
-        assert_eq!((of(100).is_some(), of(200)), (true, None));
+        assert_eq!((confidence(100).is_some(), confidence(200)), (true, None));
     }
 
     #[test]
-    fn many_files_say_how_sure_it_is() {
+    fn many_files_give_a_confidence_interval() {
         let even: Vec<(u64, u64, u64)> = (0..200).map(|n| (n * 10, n * 10 + 10, 4096)).collect();
         let steady = Steady::of(Duration::ZERO, &[spans(&even)]);
         assert!((steady.bytes_per_second.mean - 409_600.0).abs() < 1.0, "{steady:?}");

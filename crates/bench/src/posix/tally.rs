@@ -1,4 +1,4 @@
-//! What was seen of files: how long calls took, and what failed.
+//! Statistics of file accesses: call latencies and failures.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,23 +9,25 @@ use super::result::Latencies;
 use crate::record::{histogram, record};
 use crate::result::Latency;
 
-/// Failures that are told of in full.
-const SAMPLES: usize = 5;
+/// Number of failures reported in full.
+const MAX_FAILURE_SAMPLES: usize = 5;
 
-/// Why a file counts as failed.
+/// A failed access of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failed {
-    /// To count by.
+    /// The kind by which failures are counted.
     pub kind: String,
+    /// The full message.
     pub what: String,
-    /// Whatever comes next would fail too.
+    /// Every further access would fail too.
     pub is_for_all: bool,
 }
 
-/// How long the calls of one file took.
+/// Durations of the calls of one file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Took {
     pub open: Duration,
+    /// From the start of `open` to the end of the first read or write.
     pub first: Duration,
     pub accesses: Duration,
     pub fsync: Option<Duration>,
@@ -38,12 +40,12 @@ impl Took {
     }
 }
 
-/// See the module. Times are in microseconds.
+/// Statistics of one thread or of several. Histograms are in microseconds.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
     pub files: u64,
     pub bytes: u64,
-    /// The time of all calls.
+    /// Total time of all calls.
     pub calls: Duration,
     open: Histogram<u64>,
     first: Histogram<u64>,
@@ -97,12 +99,12 @@ impl Tally {
 
     pub fn failure(&mut self, failed: &Failed) {
         *self.failures.entry(failed.kind.clone()).or_default() += 1;
-        if self.samples.len() < SAMPLES {
+        if self.samples.len() < MAX_FAILURE_SAMPLES {
             self.samples.push(failed.what.clone());
         }
     }
 
-    /// Adds what another thread saw.
+    /// Adds the statistics of another thread.
     pub fn add(&mut self, other: &Self) {
         self.files += other.files;
         self.bytes += other.bytes;
@@ -115,14 +117,14 @@ impl Tally {
             (&mut self.close, &other.close),
             (&mut self.file, &other.file),
         ] {
-            // They grow as they need to.
+            // Cannot fail: the histograms resize automatically.
             let _ = mine.add(others);
         }
         for (kind, count) in &other.failures {
             *self.failures.entry(kind.clone()).or_default() += count;
         }
-        let room = SAMPLES.saturating_sub(self.samples.len());
-        self.samples.extend(other.samples.iter().take(room).cloned());
+        let remaining = MAX_FAILURE_SAMPLES.saturating_sub(self.samples.len());
+        self.samples.extend(other.samples.iter().take(remaining).cloned());
     }
 
     pub fn latencies(&self) -> Latencies {

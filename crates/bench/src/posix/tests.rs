@@ -28,7 +28,7 @@ fn files(site: &Site, threads: usize, count: u64, size: u64) -> Vec<Vec<File>> {
 }
 
 #[test]
-fn what_is_written_is_read_whatever_the_pieces() {
+fn written_files_read_back_for_any_unit_and_buffer() {
     let (_parent, site) = site();
     for (size, unit, buffer) in
         [(1, 1, 1), (10_000, 1000, 3000), (10_000, 4096, 10_000), (4096, 1 << 20, 4096)]
@@ -44,7 +44,7 @@ fn what_is_written_is_read_whatever_the_pieces() {
             let read = done(&site, &task(Phase::Read, form, unit, buffer), &written.files);
             assert_eq!((read.tally.files, read.tally.bytes), (6, 6 * size), "{:?}", read.tally.samples);
             let calls = read.tally.latencies().access.count;
-            // A buffer holds whole calls only.
+            // A buffer holds only whole calls.
             assert_eq!(calls, 6 * size.div_ceil(unit.min(buffer)), "{size} {unit} {buffer}");
             assert_eq!(fs::metadata(site.place.path(written.files[0][0])).unwrap().len(), size);
         }
@@ -52,7 +52,7 @@ fn what_is_written_is_read_whatever_the_pieces() {
 }
 
 #[test]
-fn every_kind_of_damage_is_found() {
+fn read_detects_every_kind_of_damage() {
     let (_parent, site) = site();
     let written = done(&site, &task(Phase::Write, Form::Default, 4096, 8192), &files(&site, 1, 5, 20_000));
     let path = |n: usize| site.place.path(written.files[0][n]);
@@ -65,7 +65,7 @@ fn every_kind_of_damage_is_found() {
     fs::copy(path(4), path(3)).unwrap();
     let read = done(&site, &task(Phase::Read, Form::Default, 4096, 8192), &written.files);
     assert_eq!(read.tally.failures["WrongBytes"], 4, "{:?}", read.tally.samples);
-    assert_eq!(read.tally.files, 1, "the one that nobody touched");
+    assert_eq!(read.tally.files, 1, "the unmodified file");
     for (sample, why) in read.tally.samples.iter().zip([
         "differs from what was written at byte 19999",
         "ends after 15000 bytes, 20000 were written",
@@ -77,7 +77,7 @@ fn every_kind_of_damage_is_found() {
 }
 
 #[test]
-fn time_ends_a_batch_but_each_thread_has_a_file() {
+fn time_limit_ends_a_batch_after_one_file_per_thread() {
     let (_parent, site) = site();
     let short = Task { time: Duration::ZERO, ..task(Phase::Write, Form::Default, 4096, 4096) };
     let written = done(&site, &short, &files(&site, 3, 100, 4096));
@@ -88,11 +88,11 @@ fn time_ends_a_batch_but_each_thread_has_a_file() {
     let read = done(&site, &task(Phase::Read, Form::Default, 1000, 4096), &written.files);
     assert_eq!((read.tally.bytes, read.tally.failures.len()), (1000, 0), "{:?}", read.tally.samples);
 
-    // It gets the rest before it is read, and what was whole stays as it is.
-    let whole = rest::complete(&site, written.files, 4096);
-    assert_eq!(whole[0][0].size, 4096);
+    // Short files are completed before they are read; complete files stay as they are.
+    let completed = rest::complete(&site, written.files, 4096);
+    assert_eq!(completed[0][0].size, 4096);
     let read =
-        done(&site, &task(Phase::Read, Form::Default, 1000, 4096), &rest::complete(&site, whole, 4096));
+        done(&site, &task(Phase::Read, Form::Default, 1000, 4096), &rest::complete(&site, completed, 4096));
     assert_eq!((read.tally.bytes, read.tally.failures.len()), (4096, 0), "{:?}", read.tally.samples);
 }
 
@@ -130,7 +130,7 @@ fn survey(sections: Vec<Section>) -> Survey {
 }
 
 #[test]
-fn everything_is_measured_kept_and_removed() {
+fn run_measures_all_parts_and_removes_its_files() {
     let (_parent, site) = site();
     let postmark = Section::Postmark(vec![Workload { range: (512, 9000), pool: 20, transactions: 40 }]);
     let survey = survey(vec![
@@ -188,7 +188,7 @@ fn everything_is_measured_kept_and_removed() {
 }
 
 #[test]
-fn who_is_stopped_says_so_and_ends() {
+fn stopped_run_ends_early_and_returns_false() {
     let (_parent, site) = site();
     let survey = survey(vec![unit(&[UNIT_FILE]), batch(&[Form::Default], 4096)]);
     let mut count = 0;
@@ -203,7 +203,7 @@ fn who_is_stopped_says_so_and_ends() {
 }
 
 #[test]
-fn who_is_stopped_does_not_wait_until_all_is_durable() {
+fn stopped_run_does_not_wait_for_durability() {
     for what in ["write", "postmark"] {
         let (_parent, site) = site();
         let postmark = Section::Postmark(vec![Workload { range: (512, 9000), pool: 20, transactions: 40 }]);
@@ -222,7 +222,7 @@ fn who_is_stopped_does_not_wait_until_all_is_durable() {
 }
 
 #[test]
-fn what_cannot_be_made_durable_is_a_failure() {
+fn failed_sync_counts_as_a_failure() {
     let (_parent, site) = site();
     let bench = Bench { site: &site, counters: None, idle: 0.0, cores: 2 };
     let task = task(Phase::Write, Form::Default, 4096, 4096);
@@ -234,7 +234,7 @@ fn what_cannot_be_made_durable_is_a_failure() {
     assert!(good.sync_seconds.is_some() && good.failures.is_empty(), "{good:?}");
     assert!(also.sync_seconds.is_some() && also.failures.is_empty(), "{also:?}");
 
-    // There is nothing that the kernel could be asked about.
+    // The directory cannot be opened for the sync.
     fs::remove_dir_all(site.place.directory()).unwrap();
     let bad = access(&[vec![]]);
     assert!(bad.failures["NotDurable"] > 0 && bad.sync_seconds.is_none(), "{bad:?}");
@@ -242,13 +242,13 @@ fn what_cannot_be_made_durable_is_a_failure() {
     assert!(also.created.count > 3 && also.sync_seconds.is_none() && !also.partial, "{also:?}");
     assert_eq!((also.failures.len(), also.failures["NotDurable"]), (1, 1), "{also:?}");
     assert!(also.samples[0].starts_with("cannot make durable what was written: "), "{also:?}");
-    // It reads back as it was kept.
+    // The stored line parses without the missing field.
     let line = serde_json::to_string(&also).unwrap();
     assert!(serde_json::from_str::<result::Postmark>(&line).unwrap().sync_seconds.is_none(), "{line}");
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused() {
+fn check_rejects_what_cannot_be_measured() {
     let of = |section: Section| survey(vec![section]);
     let good = of(unit(&[4096]));
     good.check().unwrap();
@@ -256,13 +256,13 @@ fn what_cannot_be_measured_is_refused() {
         (survey(vec![]), "nothing to measure"),
         (of(batch(&[], 4096)), "nothing to measure"),
         (Survey { repeats: 0, ..good.clone() }, "nothing to measure"),
-        (of(unit(&[0])), "a unit of 0 is none"),
+        (of(unit(&[0])), "invalid unit 0"),
         (of(unit(&[4096, UNIT_FILE + 1])), "the size of the file"),
-        (of(single(&[0])), "hold nothing"),
-        (survey(vec![unit(&[4096]), batch(&[Form::Sync], 0)]), "hold nothing"),
+        (of(single(&[0])), "empty files"),
+        (survey(vec![unit(&[4096]), batch(&[Form::Sync], 0)]), "empty files"),
         (Survey { interface: Some("no-such".to_owned()), ..good.clone() }, "no interface no-such"),
     ] {
-        let said = bad.check().unwrap_err();
-        assert!(said.contains(why), "{said}");
+        let error = bad.check().unwrap_err();
+        assert!(error.contains(why), "{error}");
     }
 }

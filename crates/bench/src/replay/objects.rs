@@ -73,7 +73,7 @@ impl Objects {
     /// What a version holds: no two of a key are alike, and no two keys.
     #[must_use]
     pub fn content(name: &str, number: u32, size: u64) -> ContentId {
-        ContentId::of(&format!("{name}\n{number}"), size)
+        ContentId::new(&format!("{name}\n{number}"), size)
     }
 
     /// The present moment, later than all before it.

@@ -3,7 +3,7 @@ use std::io::Cursor;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, When};
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, FaultSchedule};
 
 use super::objects::STRETCH;
 use super::player::Request;
@@ -40,8 +40,8 @@ fn failures(outcome: &Outcome) -> Vec<String> {
 }
 
 /// The same bed, whose store does something else to some calls.
-fn with(bed: &Bed, call: Call, when: When, fault: Fault) -> Bed {
-    Bed { store: Faulty::new(bed.store.clone(), FaultPlan::none().on(call, when, fault)), ..bed.clone() }
+fn with(bed: &Bed, call: Call, when: FaultSchedule, fault: Fault) -> Bed {
+    Bed { store: Faulty::new(bed.store.clone(), FaultPlan::none().with_fault(call, when, fault)), ..bed.clone() }
 }
 
 const EVERYTHING: &str = "0,get,read,,\n0,get,read,100,28\n0,get,read,100,1000\n0.01,get,read,7,\n0,head,read,,\n\
@@ -130,7 +130,7 @@ async fn a_write_that_failed_may_have_been_done_or_not() {
     let text = "0,get,k,0,1000\n0.02,put,k,,1000\n0.04,get,k,,\n0.04,head,k,,\n0.04,list,,,\n";
     for fault in [Fault::FailBefore(Reason::Io), Fault::FailAfter(Reason::Io)] {
         // The first commit is that of the object that is made.
-        let bed = with(&bed().await, Call::Commit, When::Nth(2), fault);
+        let bed = with(&bed().await, Call::Commit, FaultSchedule::Nth(2), fault);
         let (outcome, _) = run(&bed, &replay(text.to_owned(), (4, None))).await;
         let failed: Vec<Operation> = outcome
             .record
@@ -154,7 +154,7 @@ async fn requests_that_overlap_at_one_key_are_judged_by_what_was_possible() {
     let text: String = (0..1000).map(line).collect();
     for call in [Call::Commit, Call::Get] {
         for speed in [Some(1.0), None] {
-            let bed = with(&bed().await, call, When::Always, Fault::Delay(Duration::from_millis(4)));
+            let bed = with(&bed().await, call, FaultSchedule::Always, Fault::Delay(Duration::from_millis(4)));
             let (outcome, _) = run(&bed, &replay(text.clone(), (32, speed))).await;
             assert_eq!(failures(&outcome), [""; 0], "{call:?} {speed:?}");
             assert_eq!(outcome.record.tallies().values().map(|tally| tally.operations).sum::<u64>(), 1000);
@@ -180,7 +180,7 @@ async fn at_its_own_pace_requests_start_at_their_times_however_slow_the_store_is
         assert_eq!((outcome.lag.len(), notes.len()), (30, 0), "{notes:?}");
     }
     // One at a time takes ten times as long as one, and each latency counts from where it was meant to start.
-    let slow = with(&bed().await, Call::Commit, When::Always, Fault::Delay(Duration::from_millis(30)));
+    let slow = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(30)));
     let (outcome, notes) = run(&slow, &replay(burst("0"), (1, Some(1.0)))).await;
     let latency = &outcome.record.tallies()[&Operation::Put].latency;
     assert!(latency.max() >= 300_000 && latency.min() < 200_000, "{} to {}", latency.min(), latency.max());
@@ -189,7 +189,7 @@ async fn at_its_own_pace_requests_start_at_their_times_however_slow_the_store_is
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn as_fast_as_possible_those_of_one_key_do_not_overtake_each_other() {
-    let bed = with(&bed().await, Call::Commit, When::Always, Fault::Delay(Duration::from_millis(20)));
+    let bed = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(20)));
     let time = async |text: String| {
         let begun = Instant::now();
         let (outcome, _) = run(&bed, &replay(text, (16, None))).await;
@@ -205,7 +205,7 @@ async fn as_fast_as_possible_those_of_one_key_do_not_overtake_each_other() {
 async fn who_stops_a_replay_gets_what_there_is() {
     for speed in [Some(1.0), None] {
         let text: String = (0..6000).map(|n| format!("{},put,k,,10\n", n as f64 / 100.0)).collect();
-        let slow = with(&bed().await, Call::Commit, When::Always, Fault::Delay(Duration::from_millis(5)));
+        let slow = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(5)));
         let replay = replay(text, (4, speed));
         let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
         let (stop, begun) = (Stop::default(), Instant::now());
@@ -225,7 +225,7 @@ async fn who_stops_a_replay_gets_what_there_is() {
 #[tokio::test(start_paused = true)]
 async fn who_stops_while_objects_are_made_does_not_wait_for_a_store_that_hangs() {
     let open = bed().await;
-    let hanging = with(&open, Call::Commit, When::From(4), Fault::Hang);
+    let hanging = with(&open, Call::Commit, FaultSchedule::From(4), Fault::Hang);
     let replay = replay((0..100).map(|n| format!("0,get,{n},,\n")).collect(), (4, None));
     let mut course = Course::new(&hanging, "there/", 1, (2, false));
     let (stop, begun) = (Stop::default(), tokio::time::Instant::now());
@@ -246,7 +246,7 @@ async fn what_cannot_be_made_at_once_is_tried_again() {
     let failing = async |times: u64| {
         let open = bed().await;
         let plan = (1..=times).fold(FaultPlan::none(), |plan, n| {
-            plan.on(Call::Commit, When::Nth(n), Fault::FailBefore(Reason::Io))
+            plan.with_fault(Call::Commit, FaultSchedule::Nth(n), Fault::FailBefore(Reason::Io))
         });
         let bed = Bed { store: Faulty::new(open.store.clone(), plan), ..open };
         let replay = replay("0,get,k,,\n".to_owned(), (4, None));

@@ -230,8 +230,8 @@ async fn every_request_that_is_counted_has_a_line() {
 
 #[tokio::test]
 async fn what_was_never_answered_has_a_line_too() {
-    use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, When};
-    let plan = FaultPlan::none().on(Call::Commit, When::Always, Fault::Hang);
+    use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, FaultSchedule};
+    let plan = FaultPlan::none().with_fault(Call::Commit, FaultSchedule::Always, Fault::Hang);
     let bed = bed().await;
     let bed = Bed { store: Faulty::new(bed.store.clone(), plan), ..bed };
     let sheet = Sheet::default();

@@ -1,5 +1,5 @@
 use tradewind_core::error::Reason;
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, When};
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, FaultSchedule};
 
 use super::*;
 use crate::arrivals::Spacing;
@@ -25,7 +25,7 @@ fn step(mix: &str) -> Step {
 #[tokio::test]
 async fn clean_removes_by_name_if_listing_is_denied() {
     let open = bed().await;
-    let denied = FaultPlan::none().on(Call::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
     let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
     let mut site = Site::new(bed, "there/".to_owned());
     let (stop, gauge) = (Stop::default(), Arc::default());
@@ -39,7 +39,7 @@ async fn clean_removes_by_name_if_listing_is_denied() {
 #[tokio::test]
 async fn clean_of_unknown_names_fails_if_listing_is_denied() {
     let open = bed().await;
-    let denied = FaultPlan::none().on(Call::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
     let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
     assert_eq!(Site::clean_others(&bed, "lost/").await.unwrap_err().reason(), Reason::AccessDenied);
     assert_eq!(Site::clean_others(&open, "lost/").await.unwrap(), 0);
@@ -51,7 +51,7 @@ async fn clean_never_removes_objects_outside_the_prefix() {
     let mut theirs = Site::new(open.clone(), "theirs/".to_owned());
     let (stop, gauge) = (Stop::default(), Arc::default());
     assert!(theirs.prepare(&step("get"), &stop, &gauge).await.unwrap());
-    let lies = FaultPlan::none().on(Call::List, When::Always, Fault::IgnorePrefix);
+    let lies = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::IgnorePrefix);
     let bed = Bed { store: Faulty::new(open.store.clone(), lies), ..open };
     let mut ours = Site::new(bed, "ours/".to_owned());
     assert!(ours.prepare(&step("get"), &stop, &gauge).await.unwrap());
@@ -64,9 +64,9 @@ async fn clean_never_removes_objects_outside_the_prefix() {
 #[tokio::test]
 async fn clean_retries_only_failed_deletes() {
     let open = bed().await;
-    let passing = FaultPlan::none().on(Call::Delete, When::Nth(7), Fault::FailBefore(Reason::Overloaded));
+    let passing = FaultPlan::none().with_fault(Call::Delete, FaultSchedule::Nth(7), Fault::FailBefore(Reason::Overloaded));
     // All but one are removed in the first pass. Removing them again would fail.
-    let later = passing.on(Call::Delete, When::From(22), Fault::FailBefore(Reason::Overloaded));
+    let later = passing.with_fault(Call::Delete, FaultSchedule::From(22), Fault::FailBefore(Reason::Overloaded));
     let bed = Bed { store: Faulty::new(open.store.clone(), later), ..open };
     let mut site = Site::new(bed, "there/".to_owned());
     let (stop, gauge) = (Stop::default(), Arc::default());
@@ -77,7 +77,7 @@ async fn clean_retries_only_failed_deletes() {
 #[tokio::test]
 async fn clean_removes_unlisted_objects_by_name() {
     let open = bed().await;
-    let blind = FaultPlan::none().on(Call::List, When::Always, Fault::ShowNothing);
+    let blind = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::EmptyListing);
     let bed = Bed { store: Faulty::new(open.store.clone(), blind), ..open.clone() };
     let mut site = Site::new(bed, "there/".to_owned());
     let (stop, gauge) = (Stop::default(), Arc::default());
@@ -90,7 +90,7 @@ async fn clean_removes_unlisted_objects_by_name() {
 #[tokio::test]
 async fn clean_fails_if_objects_stay_listed() {
     let open = bed().await;
-    let feigns = FaultPlan::none().on(Call::Delete, When::Always, Fault::Feign);
+    let feigns = FaultPlan::none().with_fault(Call::Delete, FaultSchedule::Always, Fault::PretendSuccess);
     let bed = Bed { store: Faulty::new(open.store.clone(), feigns), ..open };
     let mut site = Site::new(bed, "there/".to_owned());
     let (stop, gauge) = (Stop::default(), Arc::default());
@@ -131,7 +131,7 @@ async fn delete_only_load_ends_with_the_last_object() {
 #[tokio::test]
 async fn requests_longer_than_the_window_have_no_latency() {
     let open = bed().await;
-    let slow = FaultPlan::none().on(Call::Commit, When::Always, Fault::Delay(Duration::from_secs(2)));
+    let slow = FaultPlan::none().with_fault(Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_secs(2)));
     let bed = Bed { store: Faulty::new(open.store.clone(), slow), ..open };
     let mut site = Site::new(bed, "there/".to_owned());
     let mut step = step("put");

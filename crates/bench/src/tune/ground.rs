@@ -243,7 +243,7 @@ impl Hand {
 
     async fn write(&self) -> Result<(), Failed> {
         let (ground, key) = (&self.ground, self.name());
-        let (bed, id) = (&self.bed, ContentId::of(&key, self.bytes));
+        let (bed, id) = (&self.bed, ContentId::new(&key, self.bytes));
         let file = match &bed.files {
             Some(files) => {
                 files.make(&key, bed.content.clone(), id, self.bytes).await?;

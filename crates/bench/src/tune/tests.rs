@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tradewind_core::ObjectStore;
 use tradewind_core::error::{ErrorKind, Reason};
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, When};
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, FaultSchedule};
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::Goal;
 use tradewind_model::tune::goal;
@@ -64,7 +64,7 @@ fn extent_is_bounded_by_a_part_of_the_remaining_budget() {
 #[tokio::test]
 async fn clean_removes_by_name_if_listing_is_denied() {
     let open = bed().await;
-    let denied = FaultPlan::none().on(Call::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
     let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
     let (ground, stop) = (ground(&bed), Stop::default());
     let cell = Cell { bytes: 1 << 10, parallel: 3 };
@@ -110,7 +110,7 @@ async fn packet_loss_is_ignored_on_local_paths() {
         local.touch().await.unwrap();
     }
     let slow = Fault::Delay(Duration::from_millis(2));
-    let slow = Faulty::new(open.store.clone(), FaultPlan::none().on(Call::HeadBucket, When::Always, slow));
+    let slow = Faulty::new(open.store.clone(), FaultPlan::none().with_fault(Call::HeadBucket, FaultSchedule::Always, slow));
     let far = ground(&Bed { store: slow, ..open.clone() });
     far.touch().await.unwrap();
     assert_eq!([2, 3, 9].map(|lost| far.is_slowed_by(lost)), [false, true, true]);
@@ -136,7 +136,7 @@ async fn read_probes_use_existing_objects_if_writes_are_denied() {
         repeat: 1,
     };
     assert!(site.prepare(&step, &Stop::default(), &Arc::default()).await.unwrap());
-    let denied = FaultPlan::none().on(Call::Stage, When::Always, Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
     let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open };
     let (ground, stop) = (ground(&bed), Stop::default());
     let cell = Cell { bytes: 1 << 10, parallel: 4 };
@@ -155,7 +155,7 @@ async fn read_probes_use_existing_objects_if_writes_are_denied() {
 async fn failed_requests_raise_the_measured_latency() {
     let open = bed().await;
     let every_other =
-        FaultPlan::none().on(Call::Stage, When::Probability(0.5), Fault::FailBefore(Reason::Overloaded));
+        FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Probability(0.5), Fault::FailBefore(Reason::Overloaded));
     let bed = Bed { store: Faulty::new(open.store.clone(), every_other), ..open.clone() };
     let (cell, stop) = (Cell { bytes: 1 << 10, parallel: 2 }, Stop::default());
     let write = (Direction::Write, cell);
@@ -169,7 +169,7 @@ async fn failed_requests_raise_the_measured_latency() {
 #[tokio::test]
 async fn probe_without_any_success_yields_no_sample() {
     let open = bed().await;
-    let never = FaultPlan::none().on(Call::Stage, When::Always, Fault::FailBefore(Reason::Overloaded));
+    let never = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Always, Fault::FailBefore(Reason::Overloaded));
     let bed = Bed { store: Faulty::new(open.store.clone(), never), ..open };
     let (cell, stop) = (Cell { bytes: 1 << 10, parallel: 2 }, Stop::default());
     let probed = probe::probe(&ground(&bed), (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{GRAIN, Permit};
+use super::{GRAIN_BYTES, Permit};
 
 /// Upper bound on what an account may hold, as a multiple of what stays free: 7/8 of the budget if it is alone.
 const ACCOUNT_SHARE: usize = 7;
@@ -67,13 +67,13 @@ impl Account {
     /// Bytes that the tenant holds now.
     #[must_use]
     pub fn tenant_held(&self) -> usize {
-        self.0.tenant.0.held.load(Ordering::Relaxed) * GRAIN
+        self.0.tenant.0.held.load(Ordering::Relaxed) * GRAIN_BYTES
     }
 
     /// Bytes that this account holds now.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.0.held.load(Ordering::Relaxed) * GRAIN
+        self.0.held.load(Ordering::Relaxed) * GRAIN_BYTES
     }
 
     /// Returns true if no other clone exists: no request of this account holds memory or waits.
@@ -248,7 +248,7 @@ impl Shares {
             let waited = now.saturating_sub(queue.requests.front()?.since);
             let grains: usize = queue.requests.iter().map(|request| request.grains).sum();
             (waited >= min_wait).then(|| Demand {
-                bytes: grains * GRAIN,
+                bytes: grains * GRAIN_BYTES,
                 tenant_held: queue.account.tenant_held(),
                 waited,
             })

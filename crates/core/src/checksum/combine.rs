@@ -17,7 +17,7 @@ const CRC32: Polynomial = Polynomial { width: 32, value: 0xedb8_8320 };
 const CRC32C: Polynomial = Polynomial { width: 32, value: 0x82f6_3b78 };
 
 impl Polynomial {
-    pub const fn of(algorithm: Algorithm) -> Option<Self> {
+    pub const fn for_algorithm(algorithm: Algorithm) -> Option<Self> {
         match algorithm {
             Algorithm::Crc32 => Some(CRC32),
             Algorithm::Crc32c => Some(CRC32C),

@@ -13,7 +13,7 @@ mod concurrency;
 mod conditions;
 mod copy;
 mod deadlines;
-mod desk;
+mod fixture;
 mod listing;
 mod metadata;
 mod model;
@@ -31,9 +31,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::clock::{Clock as _, SystemClock};
-use crate::store::{Capabilities, Lack, ObjectStore};
+use crate::store::{Capabilities, Feature, ObjectStore};
 
-pub use desk::BUCKETS;
+pub use fixture::BUCKETS;
 pub use model::model;
 
 /// The time after which a case counts as hung.
@@ -65,17 +65,17 @@ impl Case {
             Need::Tags => capabilities.tags,
             Need::Generations => capabilities.generations,
             Need::UniqueTags => capabilities.unique_etags && capabilities.multipart,
-            Need::SeveralChecksums => capabilities.several_checksums,
-            Need::TellsDeleted => capabilities.tells_deleted,
-            Need::Checksums => capabilities.has(Lack::Checksums),
-            Need::Classes => capabilities.has(Lack::Classes),
-            Need::Snapshots => capabilities.has(Lack::Snapshots),
-            Need::TagsBesideWrites => capabilities.tags && capabilities.has(Lack::TagsBesideWrites),
-            Need::LargeTags => capabilities.has(Lack::LargeTags),
-            Need::ChecksumsOfParts => capabilities.multipart && capabilities.has(Lack::Checksums),
-            Need::EndOfUploads => capabilities.multipart && capabilities.has(Lack::EndOfUploads),
-            Need::LeavingPartsOut => capabilities.multipart && capabilities.has(Lack::LeavingPartsOut),
-            Need::SingleParts => capabilities.multipart && capabilities.has(Lack::SinglePart),
+            Need::SeveralChecksums => capabilities.multiple_checksums,
+            Need::TellsDeleted => capabilities.reports_deleted,
+            Need::Checksums => capabilities.supports(Feature::Checksums),
+            Need::Classes => capabilities.supports(Feature::Classes),
+            Need::Snapshots => capabilities.supports(Feature::SnapshotListing),
+            Need::TagsBesideWrites => capabilities.tags && capabilities.supports(Feature::ConcurrentTagWrites),
+            Need::LargeTags => capabilities.supports(Feature::LargeTags),
+            Need::ChecksumsOfParts => capabilities.multipart && capabilities.supports(Feature::Checksums),
+            Need::EndOfUploads => capabilities.multipart && capabilities.supports(Feature::SingleCompletion),
+            Need::LeavingPartsOut => capabilities.multipart && capabilities.supports(Feature::PartialCompletion),
+            Need::SingleParts => capabilities.multipart && capabilities.supports(Feature::PartReads),
         }
     }
 
@@ -150,27 +150,27 @@ pub async fn run(make: impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>>) {
     for case in cases() {
         let store = make().await;
         if case.suits(store.capabilities()) {
-            say(&format!("conformance: {}", case.name));
+            print_line(&format!("conformance: {}", case.name));
             let started = clock.now();
             case.run(store).await;
             let took = clock.now() - started;
             if took >= SLOW_CASE {
-                say(&format!("  took {took:.1?}"));
+                print_line(&format!("  took {took:.1?}"));
             }
         } else {
             let kind = store.capabilities().kind;
-            say(&format!("conformance: {} skipped: {kind} lacks a capability", case.name));
+            print_line(&format!("conformance: {} skipped: {kind} lacks a capability", case.name));
             store.close().await.expect("a store closes");
         }
     }
 }
 
 #[expect(clippy::print_stdout, reason = "the test harness prints it with the failed test")]
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
 }
 
-/// The cases of a theme: async functions of a `Desk`, with the capabilities that they need.
+/// The cases of a theme: async functions of a `Fixture`, with the capabilities that they need.
 macro_rules! theme {
     ($theme:literal: $($case:ident $(needs $need:ident)?,)*) => {
         pub(super) const CASES: &[$crate::testing::conformance::Case] = &[$(
@@ -178,7 +178,7 @@ macro_rules! theme {
                 name: concat!($theme, "/", stringify!($case)),
                 needs: $crate::testing::conformance::need!($($need)?),
                 run: |store| Box::pin(async move {
-                    $case($crate::testing::conformance::desk::Desk::open(store).await).await;
+                    $case($crate::testing::conformance::fixture::Fixture::open(store).await).await;
                 }),
             },
         )*];

@@ -30,11 +30,11 @@ use crate::object::Committed;
 use crate::object::Expected;
 use crate::observation::Observation;
 use crate::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, ObjectStore,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, ObjectStore,
     StageRequest, Staged,
 };
 
-pub use plan::{Fault, FaultPlan, Operation, When};
+pub use plan::{Fault, FaultPlan, Operation, FaultSchedule};
 
 /// A store with faults. See the module's head.
 pub struct Faulty<S: ?Sized> {
@@ -50,7 +50,7 @@ impl<S: ObjectStore + ?Sized> Faulty<S> {
     }
 
     /// Replaces the plan from the next call on. Counts are kept.
-    pub fn follow(&self, plan: FaultPlan) {
+    pub fn set_plan(&self, plan: FaultPlan) {
         *self.injector.plan.lock() = plan;
     }
 
@@ -126,8 +126,8 @@ impl Injector {
                 | Fault::Corrupt(_)
                 | Fault::FailAt(..)
                 | Fault::IgnorePrefix
-                | Fault::ShowNothing
-                | Fault::Feign,
+                | Fault::EmptyListing
+                | Fault::PretendSuccess,
             ) => work.await,
             Some(Fault::FailBefore(reason)) => Err(injected(reason, operation, "before")),
             Some(Fault::FailAfter(reason)) => {
@@ -189,7 +189,7 @@ impl<S: ObjectStore + ?Sized> Faulty<S> {
             Fault::Delay(_) | Fault::Hang => return self.delayed(context, body, fault),
             _ => fault,
         };
-        body::spoil(body, fault)
+        body::apply_body_fault(body, fault)
     }
 
     fn delayed(&self, context: &Context, body: Body, fault: Fault) -> Body {
@@ -218,9 +218,9 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
         self.inner.capabilities()
     }
 
-    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
-        let planned = self.injector.plan.lock().round_trip;
-        planned.or_else(|| self.inner.round_trip(bucket))
+    fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
+        let planned = self.injector.plan.lock().min_rtt;
+        planned.or_else(|| self.inner.min_rtt(bucket))
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
@@ -239,14 +239,14 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
         self.call(context, Operation::ListBuckets, self.inner.list_buckets(context)).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
         self.call(context, Operation::Head, self.inner.head(context, address, request)).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         let found = self.call(context, Operation::Get, self.inner.get(context, address, request)).await?;
         let body = self.body(context, found.body);
-        Ok(Found { info: found.info, span: found.span, body, observation: found.observation })
+        Ok(GetResponse { info: found.info, span: found.span, body, observation: found.observation })
     }
 
     async fn stage(
@@ -267,7 +267,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
         precondition: Precondition,
     ) -> Result<Deleted> {
         let fault = self.injector.decide(Operation::Delete);
-        if fault == Some(Fault::Feign) {
+        if fault == Some(Fault::PretendSuccess) {
             return Ok(Deleted { existed: true });
         }
         let deleted = self.inner.delete(context, address, precondition);
@@ -283,7 +283,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
         let fault = self.injector.decide(Operation::List);
         let prefix = if fault == Some(Fault::IgnorePrefix) { String::new() } else { request.prefix.clone() };
         let request = ListRequest { prefix, ..request.clone() };
-        if fault == Some(Fault::ShowNothing) {
+        if fault == Some(Fault::EmptyListing) {
             return Ok(ListPage { entries: Vec::new(), next: None });
         }
         let listed = self.inner.list(context, bucket, &request);

@@ -30,12 +30,12 @@ use crate::object::Committed;
 use crate::object::Expected;
 use crate::observation::Observation;
 use crate::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, ObjectStore,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, ObjectStore,
     StageRequest, Staged,
 };
 
-use object::{Payload, Plan};
-use state::State;
+use object::{Payload, DigestPlan};
+use state::MemoryState;
 
 /// Bytes in one piece of a streamed body.
 const PIECE_BYTES: usize = 64 << 10;
@@ -44,7 +44,7 @@ const PIECE_BYTES: usize = 64 << 10;
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     capabilities: Capabilities,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
 }
 
 impl MemoryStore {
@@ -60,21 +60,21 @@ impl MemoryStore {
             tags: true,
             generations: true,
             unique_etags: true,
-            several_checksums: true,
-            lists_checksums: true,
+            multiple_checksums: true,
+            listing_reports_checksums: true,
             upload_metadata: true,
-            tells_parts: true,
-            tells_deleted: true,
-            refuses_at_stage: true,
+            reports_all_parts: true,
+            reports_deleted: true,
+            stage_checks_bucket: true,
             max_key_bytes: MAX_KEY_BYTES,
             max_object_bytes: u64::MAX,
-            lacks: &[],
+            unsupported: &[],
         };
         Arc::new(Self { clock, capabilities, state: Arc::default() })
     }
 
     /// Locks the state. Fails if the request is over or the store closed.
-    fn open(&self, context: &Context) -> Result<MutexGuard<'_, State>> {
+    fn open(&self, context: &Context) -> Result<MutexGuard<'_, MemoryState>> {
         lock(&self.state, context)
     }
 }
@@ -85,7 +85,7 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-fn lock<'a>(state: &'a Mutex<State>, context: &Context) -> Result<MutexGuard<'a, State>> {
+fn lock<'a>(state: &'a Mutex<MemoryState>, context: &Context) -> Result<MutexGuard<'a, MemoryState>> {
     context.check()?;
     let state = state.lock();
     if state.closed {
@@ -122,17 +122,17 @@ impl ObjectStore for MemoryStore {
         Ok(state.buckets.iter().map(info).collect())
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
         let object = self.open(context)?.object(address)?.clone();
         let span = object.select(&request)?;
-        Ok(Found { info: object.info.clone(), span, body: (), observation: Observation::default() })
+        Ok(GetResponse { info: object.info.clone(), span, body: (), observation: Observation::default() })
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         let object = self.open(context)?.object(address)?.clone();
         let span = object.select(&request)?;
         let body = stream(context.clone(), object.slice(span));
-        Ok(Found { info: object.info.clone(), span, body, observation: Observation::default() })
+        Ok(GetResponse { info: object.info.clone(), span, body, observation: Observation::default() })
     }
 
     async fn stage(
@@ -244,7 +244,7 @@ impl ObjectStore for MemoryStore {
     }
 
     async fn close(&self) -> Result<()> {
-        *self.state.lock() = State { closed: true, ..State::default() };
+        *self.state.lock() = MemoryState { closed: true, ..MemoryState::default() };
         Ok(())
     }
 }
@@ -271,7 +271,7 @@ impl MemoryStore {
 
 /// A staged write: a buffer, invisible until the commit. Dropping it aborts.
 struct MemoryStaged {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
     clock: Arc<dyn Clock>,
     context: Context,
     address: Address,
@@ -290,9 +290,9 @@ impl Staged for MemoryStaged {
 
     async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
         let Self { state, clock, context, address, bytes, request: staged, part } = *self;
-        let plan = Plan { algorithms: staged.algorithms, verify_md5: staged.verify_md5, etag: staged.etag };
+        let plan = DigestPlan { algorithms: staged.algorithms, verify_md5: staged.verify_md5, etag: staged.etag };
         let payload = Payload::new(bytes.freeze(), &plan);
-        payload.verify(&expected.or_size(staged.size))?;
+        payload.verify(&expected.with_default_size(staged.size))?;
         let mut state = lock(&state, &context)?;
         let committed = match part {
             Some((upload, number)) => state.put_part(&address, &upload, number, payload, clock.wall())?,

@@ -26,7 +26,7 @@ use crate::object::Committed;
 use crate::object::Expected;
 use crate::observation::Observation;
 use crate::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Found, GetRequest, ObjectStore,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, ObjectStore,
     StageRequest, Staged,
 };
 
@@ -44,13 +44,13 @@ impl<S: ObjectStore + ?Sized> Passthrough<S> {
     }
 
     /// The highest concurrency passed to [`ObjectStore::expect_requests`].
-    pub fn expected(&self) -> usize {
+    pub fn max_prewarm_hint(&self) -> usize {
         self.max_hint.load(Ordering::Relaxed)
     }
 }
 
 /// Stacks `layers` layers on `inner`.
-pub fn stacked(inner: Arc<dyn ObjectStore>, layers: usize) -> Arc<dyn ObjectStore> {
+pub fn stack_layers(inner: Arc<dyn ObjectStore>, layers: usize) -> Arc<dyn ObjectStore> {
     (0..layers).fold(inner, |below, _| Passthrough::new(below))
 }
 
@@ -90,13 +90,13 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
         self.inner.capabilities()
     }
 
-    fn expect_requests(&self, bucket: &BucketName, concurrency: usize) {
+    fn prewarm(&self, bucket: &BucketName, concurrency: usize) {
         self.max_hint.fetch_max(concurrency, Ordering::Relaxed);
-        self.inner.expect_requests(bucket, concurrency);
+        self.inner.prewarm(bucket, concurrency);
     }
 
-    fn round_trip(&self, bucket: &BucketName) -> Option<Duration> {
-        self.inner.round_trip(bucket)
+    fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
+        self.inner.min_rtt(bucket)
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
@@ -115,16 +115,16 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
         self.inner.list_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<()>> {
+    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
         self.inner.head(context, address, request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<Found<Body>> {
+    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         let found = self.inner.get(context, address, request).await?;
         let window = context.window.clone();
         let length = found.body.length();
         let body = found.body.map(move |piece| piece.map(|bytes| copy_into_window(&window, bytes)));
-        Ok(Found {
+        Ok(GetResponse {
             info: found.info,
             span: found.span,
             body: Body::from_stream(length, body),

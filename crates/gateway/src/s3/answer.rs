@@ -68,7 +68,7 @@ pub(super) fn http_date(time: Timestamp) -> HeaderValue {
 
 /// A time for XML: truncated to seconds and clamped to the range of HTTP dates, so that it agrees with `Last-Modified`.
 pub(super) fn xml_time(time: Timestamp) -> s3s::dto::Timestamp {
-    Timestamp::from_millis(time.within_calendar().seconds() * 1000).to_system_time().into()
+    Timestamp::from_millis(time.clamp_to_calendar().seconds() * 1000).to_system_time().into()
 }
 
 /// An entity tag for XML.

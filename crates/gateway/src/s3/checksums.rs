@@ -83,7 +83,7 @@ impl Plan {
     pub(super) fn verify(&self, call: &Call, body: &[u8]) -> Result<()> {
         let expected = self.expected(call, None)?;
         let computed: Vec<Checksum> =
-            expected.checksums.iter().map(|c| Checksum::of(c.algorithm(), body)).collect();
+            expected.checksums.iter().map(|c| Checksum::compute(c.algorithm(), body)).collect();
         let md5 = expected.md5.map(|_| {
             use md5::Digest as _;
             md5::Md5::digest(body).into()

@@ -6,7 +6,7 @@ use tradewind_core::metadata::{SystemHeaders, UserMetadata};
 use tradewind_core::{Classes, Metadata, Tags};
 use tradewind_wire::encoded_word;
 use tradewind_wire::headers::{
-    DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, STORAGE_CLASS, SYSTEM, TAGGING, TAGGING_COUNT, USER_PREFIX,
+    DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, STORAGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT, USER_PREFIX,
     WEBSITE_REDIRECT,
 };
 
@@ -116,8 +116,8 @@ pub(super) fn tags(call: &Call) -> Result<Option<Tags>> {
     let mut pairs: Vec<(String, String)> = Vec::new();
     for item in text.split('&').filter(|item| !item.is_empty()) {
         // Bounds the quadratic comparison below.
-        if pairs.len() == Tags::MAX {
-            let message = format!("Object tags cannot be greater than {}", Tags::MAX);
+        if pairs.len() == Tags::MAX_TAGS {
+            let message = format!("Object tags cannot be greater than {}", Tags::MAX_TAGS);
             return Err(Failure::new(Code::InvalidTag, message));
         }
         let (key, value) = item.split_once('=').unwrap_or((item, ""));
@@ -169,7 +169,7 @@ pub(super) fn range_classes(call: &Call) -> Result<Option<Vec<tradewind_core::cl
 pub(super) fn add_headers(headers: &mut HeaderMap, metadata: &Metadata) {
     let system = &metadata.headers;
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(DEFAULT_TYPE));
-    for (name, value) in SYSTEM.into_iter().zip(system.values()) {
+    for (name, value) in SYSTEM_HEADERS.into_iter().zip(system.values()) {
         if let Some(value) = value {
             insert(headers, name, value);
         }

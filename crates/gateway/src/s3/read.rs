@@ -5,7 +5,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::ETag;
-use tradewind_core::store::{Found, GetRequest, Select};
+use tradewind_core::store::{GetResponse, GetRequest, Select};
 use tradewind_core::{Body, ByteRange, ChecksumScope, Context, Error, ObjectInfo, Reason, Span};
 
 use super::answer::{Plain, http_date, object_headers, quoted};
@@ -52,7 +52,7 @@ pub(crate) fn keep_for(context: &Context, span: Span) {
         context.window.set_min_size(0);
     }
     let bytes = usize::try_from(span.length).unwrap_or(usize::MAX);
-    context.window.keep(bytes.saturating_add(READ_OVERHEAD_BYTES));
+    context.window.shrink_to(bytes.saturating_add(READ_OVERHEAD_BYTES));
 }
 
 /// HeadObject.
@@ -88,7 +88,7 @@ async fn find(
     service: &ServiceContext,
     call: &Call,
     mut request: GetRequest,
-) -> Result<(Found<Body>, Select), Error> {
+) -> Result<(GetResponse<Body>, Select), Error> {
     let address = call.address().map_err(|_| Error::new(Reason::InvalidKey, "the request names no key"))?;
     let select = request.select;
     let if_range = call.header("if-range").ok().flatten();

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use tracing::Instrument as _;
 use tracing::field::Empty;
 use tradewind_core::Context;
-use tradewind_core::budget::GRAIN;
+use tradewind_core::budget::GRAIN_BYTES;
 use tradewind_core::context::Deadline;
 use tradewind_core::{ErrorKind, Reason, Window};
 
@@ -194,7 +194,7 @@ impl Exchange {
         let after = |patience| Deadline::after(clock.clone(), patience).with_cancellation(cancel.clone());
         let account = self.watch.account(accounts, identity);
         let head_bytes = if self.watch.slot() == Slot::None { 0 } else { buffers.slot_bytes() };
-        let head_bytes = head_bytes.next_multiple_of(GRAIN);
+        let head_bytes = head_bytes.next_multiple_of(GRAIN_BYTES);
         let window_bytes = grant.window_bytes.max(config.min_window_bytes);
         let bytes = window_bytes + head_bytes;
         let window = match budget.try_admit_for(&account, bytes) {
@@ -210,7 +210,7 @@ impl Exchange {
         window.set_min_size(config.min_window_bytes);
         admission::set_head_aside(&window, window_bytes, head_bytes);
         let window = self.memory.get_or_init(|| window);
-        Ok(Context::new(after(grant.patience), window.clone()).of_client(identity.client()))
+        Ok(Context::new(after(grant.patience), window.clone()).with_client(identity.client()))
     }
 
     fn error_response(&self, error: WireError, parts: &Parts) -> Response<ResponseBody> {

@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{HeaderMap, header};
 use tradewind_core::{Clock, Timestamp};
 use tradewind_wire::sigv4::hex::{from_hex, to_hex};
-use tradewind_wire::sigv4::{AmzDate, ChunkSigner, EMPTY_SHA256, Signed, sha256, string_to_sign};
+use tradewind_wire::sigv4::{AmzDate, ChunkSigner, EMPTY_SHA256, SignedParts, sha256, string_to_sign};
 
 use super::coverage::{check_coverage, check_names};
 use super::credential::{Claim, Presigned, does_not_match};
@@ -199,7 +199,7 @@ impl Verifier {
         let declared = PayloadHeader::parse(payload)?;
         check_names(&parts.headers, claim.signed_headers)?;
         check_coverage(&parts.headers, claim.signed_headers)?;
-        let canonical = Signed {
+        let canonical = SignedParts {
             method: &parts.method,
             path: parts.uri.path(),
             query: parts.uri.query(),

@@ -21,7 +21,7 @@ pub(super) struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     pub(super) fn new(job: &'a Job) -> Self {
-        Self { job, path: String::new(), id: ContentId::of("", 0), etag: [0; 16], out: Vec::new() }
+        Self { job, path: String::new(), id: ContentId::new("", 0), etag: [0; 16], out: Vec::new() }
     }
 
     /// Signs the request for the object `index` and determines its expected response.
@@ -34,7 +34,7 @@ impl<'a> Worker<'a> {
         let key_start = self.path.len();
         job.keys.append(index, &mut self.path);
         let size = job.target.keys.size;
-        self.id = ContentId::of(&self.path[key_start..], size);
+        self.id = ContentId::new(&self.path[key_start..], size);
         if job.method == Method::Put && job.etag == EtagRule::Md5 {
             self.etag = match job.etags.get(index as usize) {
                 Some(etag) => *etag,

@@ -2,7 +2,7 @@
 
 use tradewind_model::tune::{Cap, Statistic};
 
-use crate::settings::Span;
+use crate::settings::TimeSpan;
 
 const NAMES: [(&str, Statistic); 3] =
     [("mean", Statistic::Mean), ("p95", Statistic::P95), ("p99", Statistic::P99)];
@@ -17,7 +17,7 @@ pub(super) fn parse(text: &str) -> Result<Cap, String> {
             (*of, time)
         }
     };
-    let seconds = Span::parse(time)?.0.as_secs_f64();
+    let seconds = TimeSpan::parse(time)?.0.as_secs_f64();
     if seconds > 0.0 {
         Ok(Cap { of, seconds })
     } else {

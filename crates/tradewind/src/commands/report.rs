@@ -241,7 +241,7 @@ pub(super) fn is_named(message: &str, name: &str) -> bool {
 /// A time in RFC 3339 format, in whole seconds and UTC. A year without four digits becomes the nearest time that HTTP
 /// dates can express.
 pub(super) fn rfc3339(time: Timestamp) -> String {
-    let date = AmzDate::from_timestamp(time).or_else(|| AmzDate::from_timestamp(time.within_calendar()));
+    let date = AmzDate::from_timestamp(time).or_else(|| AmzDate::from_timestamp(time.clamp_to_calendar()));
     let Some(text) = date.and_then(|date| String::from_utf8(date.text().to_vec()).ok()) else {
         return String::new();
     };

@@ -32,7 +32,7 @@ use super::terminal::say_line;
 use crate::places::{ObjectsPlace, Place};
 use crate::profiles::here::cores;
 use crate::profiles::{Profile, Profiles};
-use crate::settings::{ByteSize, Span};
+use crate::settings::{ByteSize, TimeSpan};
 
 /// Find request sizes and concurrency for a store
 ///
@@ -72,7 +72,7 @@ pub(super) struct Arguments {
 
 fn budget(text: &str) -> Result<(ByteSize, Duration), String> {
     let (size, time) = text.split_once(',').ok_or("write it as 256MiB,60s")?;
-    Ok((ByteSize::parse(size)?, Span::parse(time)?.0))
+    Ok((ByteSize::parse(size)?, TimeSpan::parse(time)?.0))
 }
 
 /// Runs `tradewind tune`.

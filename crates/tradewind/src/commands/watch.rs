@@ -16,7 +16,7 @@ use super::Ended;
 use super::report::{ReportFlags, complain};
 use super::signals::Caught;
 use super::terminal::say_line;
-use crate::settings::Span;
+use crate::settings::TimeSpan;
 
 /// The time that transfers in flight have to finish after a signal.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
@@ -29,14 +29,14 @@ pub(super) struct WatchFlags {
     pub watch: bool,
     /// Upload a file once it has not changed for this long [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = span, requires = "watch", help_heading = "Watching")]
-    settle: Option<Span>,
+    settle: Option<TimeSpan>,
     /// Interval of full comparisons, which find changes that caused no event [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = span, requires = "watch", help_heading = "Watching")]
-    compare_every: Option<Span>,
+    compare_every: Option<TimeSpan>,
 }
 
-fn span(text: &str) -> Result<Span, String> {
-    let span = Span::parse(text)?;
+fn span(text: &str) -> Result<TimeSpan, String> {
+    let span = TimeSpan::parse(text)?;
     let is_in_range = (Duration::from_millis(10)..=Duration::from_secs(5 * 86_400)).contains(&span.0);
     if is_in_range { Ok(span) } else { Err("it must be 10ms to 5d".to_owned()) }
 }

@@ -7,7 +7,7 @@ use super::fields::Fields;
 use super::problem::Problems;
 use super::source::{Source, Sourced};
 use super::value::{Percent, Value};
-use tradewind_core::quantity::{ByteSize, Span};
+use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 macro_rules! options {
     ($($(#[$doc:meta])* $key:ident: $value:ty,)*) => {
@@ -50,7 +50,7 @@ options! {
     /// Maximum bytes per second written by compaction, unless writes are about to be rejected.
     compact_rate: ByteSize,
     /// Interval between checks for compaction.
-    compact_interval: Span,
+    compact_interval: TimeSpan,
 }
 
 impl LocalOptions {

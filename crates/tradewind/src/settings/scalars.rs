@@ -10,7 +10,7 @@ use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
 use super::source::{Source, Sourced};
 use super::value::{Beginnings, ETag, HostName, KeyIds, LogFilter, LogFormat, Value};
-use tradewind_core::quantity::{ByteSize, Span};
+use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 macro_rules! scalars {
     ($($(#[$section_doc:meta])* $section:ident: $type:ident {
@@ -107,7 +107,7 @@ scalars! {
         /// Maximum number of connections. Beyond it, a new connection replaces an idle one, or gets a 503.
         max_connections: NonZeroUsize = "10000",
         /// Time that requests in flight get to finish at shutdown.
-        shutdown_grace: Span = "30s",
+        shutdown_grace: TimeSpan = "30s",
     }
     /// Limits for a single client.
     limits: Limits {
@@ -118,21 +118,21 @@ scalars! {
         /// Size of a request body.
         body_size: ByteSize = "5GiB",
         /// Time from the first byte of a request to the last of its headers.
-        header_time: Span = "15s",
+        header_time: TimeSpan = "15s",
         /// Time that a connection may be idle.
-        idle_time: Span = "2m",
+        idle_time: TimeSpan = "2m",
         /// Time in which a client that the server waits for must transfer `slow_client_size`. If other requests wait
         /// for its memory throughout, it must transfer at least 1 MiB in this time, and `slow_client_size` in each
         /// second.
-        slow_client_time: Span = "30s",
+        slow_client_time: TimeSpan = "30s",
         /// See `slow_client_time`.
         slow_client_size: ByteSize = "4KiB",
         /// Time that a request waits for memory before it gets a 503 SlowDown.
-        admission_time: Span = "20s",
+        admission_time: TimeSpan = "20s",
         /// Deadline of requests that transfer no object data.
-        request_time: Span = "5m",
+        request_time: TimeSpan = "5m",
         /// Deadline of requests that transfer object data.
-        transfer_time: Span = "12h",
+        transfer_time: TimeSpan = "12h",
     }
     /// Memory.
     memory: Memory {
@@ -160,7 +160,7 @@ scalars! {
     /// Multipart uploads.
     uploads: Uploads {
         /// Age at which unfinished uploads are aborted; 0 disables that.
-        expire_after: Span = "7d",
+        expire_after: TimeSpan = "7d",
     }
 }
 

@@ -16,7 +16,7 @@ fn problem(text: &str) -> String {
 fn defaults_are_valid_and_have_source_default() {
     let settings = Settings::read(&Inputs::default()).unwrap();
     assert_eq!(settings.scalars.server.listen.value.to_string(), "127.0.0.1:9000");
-    assert_eq!(settings.scalars.uploads.expire_after.value, Span::parse("7d").unwrap());
+    assert_eq!(settings.scalars.uploads.expire_after.value, TimeSpan::parse("7d").unwrap());
     assert_eq!(settings.store_directory(), Some(Path::new("data")));
     assert_eq!(settings.data_directory(), Path::new("data"));
     assert!(settings.scalars.lines().iter().all(|(_, _, source)| *source == Source::Default));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tracing_subscriber::EnvFilter;
 
 use tradewind_core::BucketName;
-use tradewind_core::quantity::{ByteSize, Span};
+use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 /// The type of a single-valued setting.
 pub trait Value: Sized {
@@ -94,7 +94,7 @@ macro_rules! displayed {
         }
     )*};
 }
-displayed!(ByteSize, Span);
+displayed!(ByteSize, TimeSpan);
 
 macro_rules! counted {
     ($($type:ty),*) => {$(

@@ -47,10 +47,10 @@ async fn completion_fails_if_the_checksum_differs() {
     const COMPOSITE: &str = "<ChecksumType>COMPOSITE</ChecksumType>";
     const FULL: &str = "<ChecksumType>FULL_OBJECT</ChecksumType>";
     for algorithm in Algorithm::ALL {
-        let of_parts = PARTS.map(|bytes| Checksum::of(algorithm, bytes));
+        let of_parts = PARTS.map(|bytes| Checksum::compute(algorithm, bytes));
         let composite = Checksum::composite(algorithm, &of_parts);
-        let whole = Checksum::of(algorithm, &PARTS.concat());
-        let other = Checksum::of(algorithm, b"something else");
+        let whole = Checksum::compute(algorithm, &PARTS.concat());
+        let other = Checksum::compute(algorithm, b"something else");
         let cases: &[_] = match algorithm.is_crc() {
             true => {
                 &[(ChecksumScope::FullObject, whole, "", FULL), (ChecksumScope::FullObject, whole, "", "")]
@@ -72,12 +72,12 @@ async fn completion_fails_if_the_checksum_differs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unrequested_checksum_is_compared_too() {
-    let crc = |bytes: &[u8]| element(&Checksum::of(Algorithm::Crc64Nvme, bytes), "", "");
+    let crc = |bytes: &[u8]| element(&Checksum::compute(Algorithm::Crc64Nvme, bytes), "", "");
     completed(None, crc(&PARTS.concat())).await.unwrap();
     let failed = completed(None, crc(b"something else")).await.unwrap_err();
     assert_eq!(failed.reason(), Reason::CorruptData, "{failed}");
     // A checksum of another algorithm cannot be compared.
-    completed(None, element(&Checksum::of(Algorithm::Crc32, b"x"), "", "")).await.unwrap();
+    completed(None, element(&Checksum::compute(Algorithm::Crc32, b"x"), "", "")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,7 +101,7 @@ async fn unknown_parts_are_not_compared() {
     };
     store.complete_upload(&context, &address, &id, order(part(None), None)).await.unwrap();
     // The checksum that the client expects is compared.
-    let promised = Some(Checksum::of(Algorithm::Crc32, b"x"));
+    let promised = Some(Checksum::compute(Algorithm::Crc32, b"x"));
     let failed = store.complete_upload(&context, &address, &id, order(part(promised), promised)).await;
     assert_eq!(failed.unwrap_err().reason(), Reason::CorruptData);
 }

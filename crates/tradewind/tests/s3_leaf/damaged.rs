@@ -75,7 +75,7 @@ async fn empty_body_without_a_checksum_is_confirmed_by_head() {
 #[tokio::test(flavor = "multi_thread")]
 async fn body_is_compared_with_a_checksum_of_any_algorithm() {
     for algorithm in Algorithm::ALL {
-        let checksum = Checksum::of(algorithm, BYTES).to_base64();
+        let checksum = Checksum::compute(algorithm, BYTES).to_base64();
         let of = |body: &[u8]| {
             let (body, checksum) = (body.to_vec(), checksum.clone());
             service(BYTES, move |answer| {
@@ -175,7 +175,7 @@ async fn object_shorter_than_listed_is_checked_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn part_is_compared_with_its_own_checksum() {
-    let checksum = Checksum::of(Algorithm::Crc32, BYTES).to_base64();
+    let checksum = Checksum::compute(Algorithm::Crc32, BYTES).to_base64();
     let part = |body: &[u8]| {
         let (body, checksum) = (body.to_vec(), checksum.clone());
         service(BYTES, move |answer| {

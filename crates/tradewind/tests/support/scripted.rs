@@ -487,7 +487,7 @@ fn etag(bytes: &[u8]) -> String {
 
 /// The checksum of a whole object, in the format of its header.
 pub fn checksum(bytes: &[u8]) -> String {
-    Checksum::of(Algorithm::Crc64Nvme, bytes).to_base64()
+    Checksum::compute(Algorithm::Crc64Nvme, bytes).to_base64()
 }
 
 /// The response to a GET or HEAD of an object.

@@ -203,7 +203,7 @@ fn with_location(objects: &Objects, key: &str, error: Error) -> Error {
     if message.contains(key) {
         return error;
     }
-    error.retold(format!("{}: {message}", objects.describe(key)))
+    error.with_message(format!("{}: {message}", objects.describe(key)))
 }
 
 #[cfg(test)]

@@ -164,7 +164,7 @@ impl Set {
         if number == 1 {
             self.begin_anew()?;
         } else if let Err(e) = self.remove_after(packer, number).await {
-            if !e.says_nothing() {
+            if !e.is_inconclusive() {
                 // Without permission to remove them, the next packing starts over with a new set.
                 self.begin_anew()?;
                 self.write(None);
@@ -194,7 +194,7 @@ impl Set {
     async fn stored(&self, packer: &Packer, number: u32) -> Result<Option<Bundle>> {
         match Bundle::open(&packer.carrier, &packer.to, &name_of_bundle(&packer.key, number)).await {
             Ok(bundle) => Ok(Some(bundle).filter(|bundle| bundle.is_of(self.id, number))),
-            Err(e) if e.says_nothing() => Err(e),
+            Err(e) if e.is_inconclusive() => Err(e),
             Err(e) => {
                 tracing::debug!(error = %e, number, "cannot resume after this bundle");
                 Ok(None)

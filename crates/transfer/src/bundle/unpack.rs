@@ -97,7 +97,7 @@ impl Unpacker {
             };
             for (name, result) in results.map_err(task_failed)? {
                 tried += 1;
-                let is_for_all = result.as_ref().is_err_and(Error::is_for_all);
+                let is_for_all = result.as_ref().is_err_and(Error::affects_whole_bucket);
                 if is_for_all && is_stopped {
                     // The same cause was reported already.
                     continue;
@@ -127,7 +127,7 @@ impl Unpacker {
         }
         for member in remaining {
             let done = self.member(bundle, &member, &member.name).await;
-            let is_for_all = done.as_ref().is_err_and(Error::is_for_all);
+            let is_for_all = done.as_ref().is_err_and(Error::affects_whole_bucket);
             results.push((member.name, done.map(Done::Copied)));
             if is_for_all {
                 break;

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tradewind_core::object::Expected;
 use tradewind_core::store::StageRequest;
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, When, context};
+use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule, context};
 use tradewind_core::{Address, Budget, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
@@ -218,8 +218,8 @@ async fn event_without_a_change_removes_nothing() {
 #[tokio::test]
 async fn repeated_failure_is_reported_once_and_resolved() {
     let denied =
-        FaultPlan::none().on(Operation::Stage, When::Nth(1), Fault::FailBefore(Reason::AccessDenied));
-    let denied = denied.on(Operation::Stage, When::Nth(2), Fault::FailBefore(Reason::AccessDenied));
+        FaultPlan::none().with_fault(Operation::Stage, FaultSchedule::Nth(1), Fault::FailBefore(Reason::AccessDenied));
+    let denied = denied.with_fault(Operation::Stage, FaultSchedule::Nth(2), Fault::FailBefore(Reason::AccessDenied));
     let scene = Scene::new(&["a"], &[], denied).await;
     let running = scene.start(LONG);
     scene.wait_for("copied a").await;
@@ -232,7 +232,7 @@ async fn repeated_failure_is_reported_once_and_resolved() {
 #[tokio::test]
 async fn pending_failure_is_counted_at_the_end() {
     let denied =
-        FaultPlan::none().on(Operation::Stage, When::Always, Fault::FailBefore(Reason::AccessDenied));
+        FaultPlan::none().with_fault(Operation::Stage, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
     let scene = Scene::new(&["a"], &[], denied).await;
     let running = scene.start(LONG);
     scene.wait_for_match(|line| line.starts_with("failed a"), "a failure").await;
@@ -243,14 +243,14 @@ async fn pending_failure_is_counted_at_the_end() {
 
 #[tokio::test]
 async fn failed_listing_is_retried_unless_it_is_permanent() {
-    let down = FaultPlan::none().on(Operation::List, When::Nth(1), Fault::FailBefore(Reason::Io));
+    let down = FaultPlan::none().with_fault(Operation::List, FaultSchedule::Nth(1), Fault::FailBefore(Reason::Io));
     let scene = Scene::new(&["a"], &["stray"], down).await;
     let running = scene.start(LONG);
     scene.wait_for("in step").await;
     assert!(scene.reports()[0].starts_with("failed s3://bucket/"), "{:?}", scene.reports());
     assert!(scene.has("a").await && !scene.has("stray").await);
     assert_eq!(running.stop().await.failing, 0, "the failure is resolved");
-    let denied = FaultPlan::none().on(Operation::List, When::Always, Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(Operation::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
     let scene = Scene::new(&["a"], &["stray"], denied).await;
     let failed = scene.start(LONG).ended.await.unwrap().unwrap_err();
     assert_eq!(failed.reason(), Reason::AccessDenied, "a permanent error ends the watch");
@@ -287,7 +287,7 @@ async fn root_is_checked_before_each_removal() {
 
 #[tokio::test]
 async fn transfers_in_flight_get_the_grace_period() {
-    let slow = |time| FaultPlan::none().on(Operation::Stage, When::Always, Fault::Delay(time));
+    let slow = |time| FaultPlan::none().with_fault(Operation::Stage, FaultSchedule::Always, Fault::Delay(time));
     let scene = Scene::new(&["a"], &[], slow(Duration::from_millis(200))).await;
     let running = scene.start(LONG);
     tokio::time::sleep(Duration::from_millis(100)).await;

@@ -72,7 +72,7 @@ impl Shares {
         self.held.fetch_add(bytes, Ordering::AcqRel);
         let held_bytes = HeldBytes { ahead: self.ahead.clone(), held: self.held.clone(), bytes };
         // The admission budget may be exhausted by admitted requests.
-        let memory = self.window.try_reserve_beside(usize::try_from(bytes).ok()?, MIN_REST_BYTES)?;
+        let memory = self.window.try_reserve_leaving(usize::try_from(bytes).ok()?, MIN_REST_BYTES)?;
         Some(Share { memory, held_bytes })
     }
 }

@@ -47,7 +47,7 @@ mod tests {
 
     fn context_of(client: Option<&str>) -> Context {
         let deadline = Deadline::none(SimulatedClock::new());
-        context_until(&Budget::new(1 << 20), deadline).of_client(client.map(Into::into))
+        context_until(&Budget::new(1 << 20), deadline).with_client(client.map(Into::into))
     }
 
     #[test]

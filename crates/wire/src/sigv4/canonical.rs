@@ -25,7 +25,7 @@ pub enum NotCanonical {
 }
 
 /// The signed parts of a request.
-pub struct Signed<'a> {
+pub struct SignedParts<'a> {
     /// The method.
     pub method: &'a Method,
     /// The path as on the wire.
@@ -40,7 +40,7 @@ pub struct Signed<'a> {
     pub payload: &'a [u8],
 }
 
-impl Signed<'_> {
+impl SignedParts<'_> {
     /// The canonical request.
     #[inline]
     pub fn text(&self) -> Result<Vec<u8>, NotCanonical> {

@@ -33,14 +33,14 @@ impl ChunkSigner {
 
     /// Returns true if this is the next chunk's signature.
     #[must_use]
-    pub fn chunk(&mut self, hash: &[u8; 32], signature: &[u8; 32]) -> bool {
+    pub fn verify_chunk(&mut self, hash: &[u8; 32], signature: &[u8; 32]) -> bool {
         let text = self.text_of_chunk(hash);
         self.step(&text, signature)
     }
 
     /// Returns true if this is the trailers' signature.
     #[must_use]
-    pub fn trailer(&mut self, hash: &[u8; 32], signature: &[u8; 32]) -> bool {
+    pub fn verify_trailer(&mut self, hash: &[u8; 32], signature: &[u8; 32]) -> bool {
         let text =
             [b"AWS4-HMAC-SHA256-TRAILER\n", self.middle.as_slice(), &self.previous, b"\n", &to_hex(hash)]
                 .concat();

@@ -8,7 +8,7 @@ use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use tradewind_core::Timestamp;
 
-use super::canonical::{NotCanonical, Signed};
+use super::canonical::{NotCanonical, SignedParts};
 use super::chunks::ChunkSigner;
 use super::date::AmzDate;
 use super::hex::to_hex;
@@ -90,7 +90,7 @@ impl Signer {
     }
 
     /// Replaces the credentials.
-    pub fn renew(&self, credentials: Credentials) {
+    pub fn set_credentials(&self, credentials: Credentials) {
         self.credentials.store(Arc::new(credentials));
     }
 
@@ -116,7 +116,7 @@ impl Signer {
             headers.insert(TOKEN, header(token.as_bytes())?);
         }
         let names = signed_names(headers);
-        let signed = Signed {
+        let signed = SignedParts {
             method,
             path: uri.path(),
             query: uri.query(),
@@ -247,7 +247,7 @@ mod tests {
         let signer = Signer::new(credentials("one"), "here".to_owned());
         assert_eq!(sign(&signer, None), fresh("one", "here"));
         assert_eq!(sign(&signer, Some("there")), fresh("one", "there"));
-        signer.renew(credentials("two"));
+        signer.set_credentials(credentials("two"));
         assert_eq!(sign(&signer, Some("there")), fresh("two", "there"));
         assert_eq!(sign(&signer, None), fresh("two", "here"));
     }

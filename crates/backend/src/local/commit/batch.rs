@@ -193,7 +193,7 @@ impl Batch<'_> {
     ) -> Result<()> {
         let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
         let too_long =
-            |_| Error::of_request(Reason::EntityTooLarge, "the object's metadata or part list is too long");
+            |_| Error::for_client(Reason::EntityTooLarge, "the object's metadata or part list is too long");
         let header = Header {
             kind: record.kind(),
             relocated,
@@ -203,7 +203,7 @@ impl Batch<'_> {
             durable: self.durable,
         };
         if fields.len() > MAX_FIELDS_BYTES {
-            return Err(Error::of_request(
+            return Err(Error::for_client(
                 Reason::EntityTooLarge,
                 "the object's metadata or part list is too long",
             ));

@@ -22,10 +22,10 @@ fn metadata() -> Metadata {
 }
 
 fn examples() -> Vec<Record> {
-    let checksum = Checksum::of(Algorithm::Crc64Nvme, b"x");
+    let checksum = Checksum::compute(Algorithm::Crc64Nvme, b"x");
     let summary =
         PartSummary { number: 3, size: 9, etag: ETag::from_text("abc-3"), checksums: vec![checksum] };
-    let later = Checksum::of(Algorithm::Sha512, b"x");
+    let later = Checksum::compute(Algorithm::Sha512, b"x");
     let summary_of_later = PartSummary { number: 4, checksums: vec![checksum, later], ..summary.clone() };
     let object = Object {
         bucket: 4,
@@ -34,7 +34,7 @@ fn examples() -> Vec<Record> {
         modified: Timestamp::from_millis(-5),
         etag: ETag::from_md5(&[0; 16]),
         metadata: metadata(),
-        checksums: vec![later, checksum, Checksum::of(Algorithm::Sha256, b"")],
+        checksums: vec![later, checksum, Checksum::compute(Algorithm::Sha256, b"")],
         scope: ChecksumScope::Composite,
         content: Content::Extents {
             runs: vec![Run { first: 7, bytes: (3 << 20) + 1 }],
@@ -80,7 +80,7 @@ fn examples() -> Vec<Record> {
             size: 5,
             modified: Timestamp::from_millis(1),
             etag: ETag::from_text("x-1"),
-            checksums: vec![checksum, Checksum::of(Algorithm::Md5, b"x")],
+            checksums: vec![checksum, Checksum::compute(Algorithm::Md5, b"x")],
             runs: vec![Run { first: 1, bytes: 5 }],
             fresh: Vec::new(),
         })),

@@ -38,7 +38,7 @@ fn checksums_tags_and_ids_round_trip() {
     assert_round_trip(&Kept {
         metadata,
         etag: Some(ETag::from_tag("0123-4")),
-        checksums: Algorithm::ALL.map(|algorithm| Checksum::of(algorithm, b"x")).to_vec(),
+        checksums: Algorithm::ALL.map(|algorithm| Checksum::compute(algorithm, b"x")).to_vec(),
         scope: Some(ChecksumScope::Composite),
         parts: Some(4),
         write: Some("0000-1".to_owned()),
@@ -47,15 +47,15 @@ fn checksums_tags_and_ids_round_trip() {
 
 #[test]
 fn later_algorithms_have_a_separate_header() {
-    let later = Checksum::of(Algorithm::XxHash3, b"x");
-    let kept = Kept { checksums: vec![Checksum::of(Algorithm::Crc32, b"x"), later], ..Kept::default() };
+    let later = Checksum::compute(Algorithm::XxHash3, b"x");
+    let kept = Kept { checksums: vec![Checksum::compute(Algorithm::Crc32, b"x"), later], ..Kept::default() };
     let mut headers = kept.encode().unwrap().headers;
     let first = headers[own("checksums")].to_str().unwrap();
     assert!(first.starts_with("CRC32=") && !first.contains(' '), "{first}");
     headers.insert(own("later-checksums"), HeaderValue::from_static("BLAKE4=abcd XXHASH3=ctyxi2ehff8="));
     let read = Kept::read(&headers, None).unwrap().checksums;
-    let of_nine = Checksum::of(Algorithm::XxHash3, b"123456789");
-    assert_eq!(read, [Checksum::of(Algorithm::Crc32, b"x"), of_nine], "unknown algorithms are ignored");
+    let of_nine = Checksum::compute(Algorithm::XxHash3, b"123456789");
+    assert_eq!(read, [Checksum::compute(Algorithm::Crc32, b"x"), of_nine], "unknown algorithms are ignored");
 }
 
 #[test]

@@ -1,53 +1,54 @@
-//! What Postmark does, step by step (Katz 1997): a pool of files is made; each transaction reads a file or adds to one, and
-//! makes a file or removes one, with equal shares; what is left is removed. All follows from the seed.
+//! The sequence of steps of Postmark (Katz 1997). A pool of files is created; each transaction reads or extends a
+//! file, and creates or removes one, with equal probability; the remaining files are removed. Everything follows from
+//! the seed.
 
 use crate::random::mix;
 
 /// A step. Sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A file is made.
+    /// Create a file.
     Create {
-        /// Which.
+        /// Number of the file.
         number: u64,
-        /// How large.
+        /// Its size.
         size: u64,
     },
-    /// One is read from its beginning to its end.
+    /// Read a whole file.
     Read {
-        /// Which.
+        /// Number of the file.
         number: u64,
-        /// How large it is.
+        /// Its size.
         size: u64,
     },
-    /// Something is added to one.
+    /// Extend a file.
     Append {
-        /// Which.
+        /// Number of the file.
         number: u64,
         /// Its size before.
         from: u64,
-        /// And after.
+        /// Its size after.
         to: u64,
     },
-    /// One is removed.
+    /// Remove a file.
     Delete {
-        /// Which.
+        /// Number of the file.
         number: u64,
     },
 }
 
-/// Which part of the workload a step belongs to.
+/// The part of the workload that a step belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The pool is made.
+    /// The pool is created.
     Fill,
     /// Transactions.
     Transact,
-    /// What is left is removed.
+    /// The remaining files are removed.
     Clear,
 }
 
-/// All steps, one after the other.
+/// Iterator over all steps of the workload.
 #[derive(Debug)]
 pub struct Plan {
     least: u64,
@@ -55,17 +56,17 @@ pub struct Plan {
     pool: u64,
     transactions: u64,
     chance: u64,
-    /// Files that are there, with their sizes.
+    /// Existing files: number and size.
     there: Vec<(u64, u64)>,
     next: u64,
     stage: Stage,
-    /// Of the transactions: those begun, and whether the second half of the last is to come.
+    /// Started transactions. With `is_half`, the second step of the last one is still to come.
     begun: u64,
     is_half: bool,
 }
 
 impl Plan {
-    /// A pool of so many files between two sizes, and so many transactions.
+    /// Steps for `pool` files with sizes between `least` and `most` bytes, and the given number of transactions.
     #[must_use]
     pub fn new((least, most): (u64, u64), pool: u64, transactions: u64, seed: u64) -> Self {
         let (there, stage) = (Vec::new(), Stage::Fill);
@@ -83,7 +84,7 @@ impl Plan {
         }
     }
 
-    /// A number below another.
+    /// Draws a random number below `below`.
     fn draw(&mut self, below: u64) -> u64 {
         self.chance = mix(self.chance);
         u64::try_from((u128::from(self.chance) * u128::from(below)) >> 64).unwrap_or(0)
@@ -96,8 +97,8 @@ impl Plan {
         Step::Create { number, size }
     }
 
-    /// Reading or adding. Files that are as large as may be are not added to.
-    fn use_one(&mut self) -> Option<Step> {
+    /// The first step of a transaction: a read or an append. Files of the maximum size are only read.
+    fn read_or_append(&mut self) -> Option<Step> {
         let is_read = self.draw(10) < 5;
         let at = usize::try_from(self.draw(self.there.len() as u64)).unwrap_or(0);
         let &(number, size) = self.there.get(at)?;
@@ -109,7 +110,8 @@ impl Plan {
         Some(Step::Append { number, from: size, to })
     }
 
-    fn make_or_remove(&mut self) -> Step {
+    /// The second step of a transaction.
+    fn create_or_delete(&mut self) -> Step {
         if self.draw(10) < 5 || self.there.is_empty() {
             return self.create();
         }
@@ -131,12 +133,12 @@ impl Iterator for Plan {
         if self.stage == Stage::Transact {
             if self.is_half {
                 self.is_half = false;
-                return Some((Stage::Transact, self.make_or_remove()));
+                return Some((Stage::Transact, self.create_or_delete()));
             }
             if self.begun < self.transactions {
                 self.begun += 1;
                 self.is_half = true;
-                if let Some(step) = self.use_one() {
+                if let Some(step) = self.read_or_append() {
                     return Some((Stage::Transact, step));
                 }
                 return self.next();
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_uses_what_is_there_and_leaves_nothing() {
+    fn plan_uses_existing_files_and_leaves_none() {
         for (seed, range, pool, transactions) in
             [(1, (512, 102_400), 500, 500), (2, (1, 1), 1, 200), (3, (0, 10), 0, 50), (4, (5, 9), 3, 0)]
         {
@@ -177,23 +179,23 @@ mod tests {
                 }
             }
             assert!(there.is_empty());
-            // Of no files there may be nothing to read.
+            // A transaction has one step if there is no file to read.
             assert!((transactions..=2 * transactions).contains(&transacted), "{seed}: {transacted}");
         }
     }
 
     #[test]
-    fn shares_are_even_and_follow_from_the_seed() {
+    fn plan_draws_kinds_evenly_and_from_the_seed() {
         let steps = |seed| Plan::new((512, 102_400), 500, 4000, seed).collect::<Vec<_>>();
-        let of = |kind: fn(&Step) -> bool| {
+        let count_of = |kind: fn(&Step) -> bool| {
             let transact = |each: &&(Stage, Step)| each.0 == Stage::Transact && kind(&each.1);
             steps(7).iter().filter(transact).count()
         };
         for count in [
-            of(|step| matches!(step, Step::Read { .. })),
-            of(|step| matches!(step, Step::Append { .. })),
-            of(|step| matches!(step, Step::Create { .. })),
-            of(|step| matches!(step, Step::Delete { .. })),
+            count_of(|step| matches!(step, Step::Read { .. })),
+            count_of(|step| matches!(step, Step::Append { .. })),
+            count_of(|step| matches!(step, Step::Create { .. })),
+            count_of(|step| matches!(step, Step::Delete { .. })),
         ] {
             assert!((1850..2150).contains(&count), "{count}");
         }

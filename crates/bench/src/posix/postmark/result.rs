@@ -1,4 +1,4 @@
-//! What Postmark prints, and how long its steps took.
+//! The result of a Postmark run: the figures that Postmark prints, and the latencies of its steps.
 
 use std::collections::BTreeMap;
 
@@ -7,82 +7,81 @@ use serde::{Deserialize, Serialize};
 use crate::result::Latency;
 use crate::sizes::Sizes;
 
-/// A run of the workload.
+/// The result of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Postmark {
-    /// Between which sizes files are made.
+    /// The range of file sizes.
     pub sizes: Sizes,
-    /// Files that are there before the transactions.
+    /// Files created before the transactions.
     pub pool: u64,
-    /// Transactions: a read or an append, and a file made or removed.
+    /// Number of transactions: each is a read or an append, followed by a creation or a deletion.
     pub transactions: u64,
-    /// Bytes of a call.
+    /// Bytes per call.
     pub block: u64,
-    /// Which of several of the same, from 1 on.
+    /// The round, from 1.
     pub repeat: u32,
-    /// In milliseconds since 1970 UTC.
+    /// Start, in milliseconds since 1970 UTC.
     pub began: i64,
-    /// How long everything took.
+    /// Total time.
     pub seconds: f64,
-    /// How long the transactions took.
+    /// Time of the transactions.
     pub transaction_seconds: f64,
-    /// Of those that were begun.
+    /// Completed transactions per second.
     pub transactions_per_second: f64,
-    /// Files that were made: in all, before the transactions and among them.
+    /// Created files: in total, before the transactions and within them.
     pub created: Steps,
-    /// Files that were read.
+    /// Read files.
     pub read: Steps,
-    /// Files that were added to.
+    /// Extended files.
     pub appended: Steps,
-    /// Files that were removed: in all, after the transactions and among them.
+    /// Removed files: in total, after the transactions and within them.
     pub deleted: Steps,
-    /// Bytes that were read.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes that were written.
+    /// Bytes written.
     pub written_bytes: u64,
-    /// Bytes read by the time that everything took.
+    /// Bytes read, divided by the total time.
     pub read_bytes_per_second: f64,
-    /// The same of those written.
+    /// Bytes written, divided by the total time.
     pub written_bytes_per_second: f64,
-    /// How long it took afterwards until all was durable; no number where that is not known, since it could not be made so or
-    /// nobody waited for it.
+    /// Time after the last step until all data was durable. Absent if the sync failed or the run was stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync_seconds: Option<f64>,
     /// Failures by kind.
     pub failures: BTreeMap<String, u64>,
-    /// Some of those in full.
+    /// Some of the failures in full.
     pub samples: Vec<String>,
-    /// Processor time of the whole process, in seconds.
+    /// CPU time of the whole process, in seconds.
     pub cpu_seconds: f64,
-    /// How much of the machine was busy, by whomever: 0 to 1.
+    /// CPU utilization of the machine by all processes, 0 to 1.
     pub machine_busy: f64,
-    /// It was stopped before its end.
+    /// The run was stopped early.
     pub partial: bool,
-    /// What is to be known of the figures.
+    /// Caveats about the figures.
     pub notes: Vec<String>,
 }
 
-/// Steps of a kind.
+/// Statistics of the steps of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Steps {
-    /// All of them.
+    /// Total number.
     pub count: u64,
-    /// A second, while nothing else is done; 0 of those that only come among transactions.
+    /// Steps per second outside of the transactions; 0 for kinds that occur only within them.
     pub alone_per_second: f64,
-    /// A second, among transactions.
+    /// Steps per second within the transactions.
     pub mixed_per_second: f64,
-    /// How long one took, its calls together.
+    /// Latency of a step: the sum of its calls.
     pub latency_us: Latency,
 }
 
 impl Postmark {
-    /// What tells measurements apart.
+    /// The identifying name of the measurement.
     #[must_use]
     pub fn name(&self) -> String {
         format!("postmark {}, {} files, {} transactions", self.sizes, self.pool, self.transactions)
     }
 
-    /// Steps that succeeded.
+    /// Number of successful steps.
     pub(in crate::posix) const fn steps(&self) -> u64 {
         self.created.count + self.read.count + self.appended.count + self.deleted.count
     }

@@ -1,7 +1,7 @@
 use hdrhistogram::Histogram;
 use proptest::prelude::*;
 use tradewind_core::Timestamp;
-use tradewind_core::traffic::Carried;
+use tradewind_core::traffic::TrafficCounts;
 
 use super::*;
 use crate::drive::Outcome;
@@ -32,7 +32,7 @@ fn outcome(record: Record, lag: Histogram<u64>) -> Outcome {
         time: TIME,
         record,
         usage: Usage::default(),
-        carried: Carried { sent: 3, received: 5, connections: 1 },
+        carried: TrafficCounts { sent_bytes: 3, received_bytes: 5, connections: 1 },
         lag,
         tenths,
         repeats: 1,

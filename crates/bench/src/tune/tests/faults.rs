@@ -22,7 +22,7 @@ async fn sampled(bed: &Bed, asked: &Asked) -> Sampled {
 /// Samples a store that injects `fault` from the middle of a probe on.
 async fn sample_with_late_fault(fault: Fault) -> (Sampled, Duration) {
     let open = bed().await;
-    let plan = FaultPlan::none().on(Call::Stage, When::From(40), fault);
+    let plan = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::From(40), fault);
     let bed = Bed { store: Faulty::new(open.store.clone(), plan), ..open };
     let begun = Instant::now();
     (sampled(&bed, &small()).await, begun.elapsed())
@@ -54,8 +54,8 @@ async fn rate_limited_store_gets_a_limited_concurrency() {
     let limited = |done: u64| {
         // Accepted requests take as long as over a network link.
         FaultPlan::none()
-            .on(Call::Stage, When::From(done + REQUESTS_PER_TICK + 1), Fault::FailBefore(Reason::Overloaded))
-            .on(Call::Stage, When::Always, Fault::Delay(Duration::from_millis(10)))
+            .with_fault(Call::Stage, FaultSchedule::From(done + REQUESTS_PER_TICK + 1), Fault::FailBefore(Reason::Overloaded))
+            .with_fault(Call::Stage, FaultSchedule::Always, Fault::Delay(Duration::from_millis(10)))
     };
     let store = Faulty::new(open.store.clone(), limited(0));
     let bed = Bed { store: store.clone(), ..open };
@@ -65,7 +65,7 @@ async fn rate_limited_store_gets_a_limited_concurrency() {
         async move {
             while !is_over.load(Ordering::Relaxed) {
                 tokio::time::sleep(TICK).await;
-                store.follow(limited(store.calls(Call::Stage)));
+                store.set_plan(limited(store.calls(Call::Stage)));
             }
         }
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use proptest::prelude::*;
 
-use super::super::{Account, Budget, GRAIN, Tenant, Window};
+use super::super::{Account, Budget, GRAIN_BYTES, Tenant, Window};
 use crate::clock::SystemClock;
 use crate::deadline::Deadline;
 use crate::error::Result;
@@ -15,7 +15,7 @@ use crate::testing::SimulatedClock;
 
 /// The number of windows of 512 KiB in 128 MiB.
 const WINDOWS: usize = 256;
-const WINDOW: usize = 128 * GRAIN;
+const WINDOW: usize = 128 * GRAIN_BYTES;
 
 type PendingAdmission = Pin<Box<dyn Future<Output = Result<Arc<Window>>>>>;
 
@@ -115,12 +115,12 @@ fn tenant_with_the_smallest_holding_is_next() {
     let mut first = ask(&budget, &much, WINDOW);
     let mut second = ask(&budget, &much, WINDOW);
     let mut third = ask(&budget, &little, WINDOW);
-    own.keep(7 * WINDOW);
+    own.shrink_to(7 * WINDOW);
     let _one = take(&mut first).expect("the oldest, while both hold nothing");
-    own.keep(6 * WINDOW);
+    own.shrink_to(6 * WINDOW);
     assert!(take(&mut second).is_none());
     let _other = take(&mut third).expect("it holds less");
-    own.keep(1);
+    own.shrink_to(1);
     assert!(take(&mut second).is_some());
 }
 
@@ -128,9 +128,9 @@ fn tenant_with_the_smallest_holding_is_next() {
 fn requests_of_one_account_stay_in_order() {
     let budget = Budget::new(8 * WINDOW);
     let one = account();
-    let own = budget.try_admit(8 * WINDOW - GRAIN).unwrap();
+    let own = budget.try_admit(8 * WINDOW - GRAIN_BYTES).unwrap();
     let mut large = ask(&budget, &one, WINDOW);
-    let mut small = ask(&budget, &one, GRAIN);
+    let mut small = ask(&budget, &one, GRAIN_BYTES);
     assert!(take(&mut small).is_none(), "it would fit, but then the earlier large one would starve");
     drop(own);
     assert!(take(&mut large).is_some() && take(&mut small).is_some());
@@ -141,11 +141,11 @@ fn a_large_request_is_not_overtaken_by_larger_holders() {
     let budget = Budget::new(8 * WINDOW);
     let busy = account();
     let own = budget.try_admit(7 * WINDOW).unwrap();
-    let _some = ask(&budget, &busy, GRAIN);
+    let _some = ask(&budget, &busy, GRAIN_BYTES);
     let mut large = ask(&budget, &account(), WINDOW);
-    let mut more = ask(&budget, &busy, GRAIN);
+    let mut more = ask(&budget, &busy, GRAIN_BYTES);
     assert!(take(&mut large).is_none() && take(&mut more).is_none());
-    own.keep(6 * WINDOW);
+    own.shrink_to(6 * WINDOW);
     assert!(take(&mut large).is_some() && take(&mut more).is_some());
 }
 
@@ -154,11 +154,11 @@ fn a_dropped_request_does_not_block_others() {
     let budget = Budget::new(8 * WINDOW);
     let _own = budget.try_admit(7 * WINDOW).unwrap();
     let large = ask(&budget, &account(), 2 * WINDOW);
-    let mut small = ask(&budget, &account(), GRAIN);
+    let mut small = ask(&budget, &account(), GRAIN_BYTES);
     assert!(take(&mut small).is_none());
     drop(large);
     assert!(take(&mut small).is_some());
-    assert_eq!((budget.waiting(), budget.waited()), (0, 2));
+    assert_eq!((budget.waiting(), budget.total_waits()), (0, 2));
 }
 
 #[test]
@@ -188,17 +188,17 @@ fn extra_reservations_count_for_the_account() {
 fn optional_memory_is_denied_while_a_request_waits() {
     let budget = Budget::new(8 * WINDOW);
     let (more, less) = (account(), account());
-    let _held = budget.try_admit_for(&more, 2 * GRAIN).unwrap();
-    let window = budget.try_admit_for(&less, GRAIN).unwrap();
+    let _held = budget.try_admit_for(&more, 2 * GRAIN_BYTES).unwrap();
+    let window = budget.try_admit_for(&less, GRAIN_BYTES).unwrap();
     let own = budget.try_admit(7 * WINDOW).unwrap();
-    let mut admission = ask(&budget, &more, WINDOW - 2 * GRAIN);
+    let mut admission = ask(&budget, &more, WINDOW - 2 * GRAIN_BYTES);
     assert!(take(&mut admission).is_none(), "a grain is missing");
     let half = WINDOW / 2;
-    assert!(window.try_reserve(half).is_none() && window.try_reserve_beside(half, GRAIN).is_none());
-    assert!(budget.try_admit(GRAIN).is_none() && budget.try_reserve(GRAIN).is_none());
-    assert!(window.try_reserve(GRAIN).is_some(), "it is in the window");
+    assert!(window.try_reserve(half).is_none() && window.try_reserve_leaving(half, GRAIN_BYTES).is_none());
+    assert!(budget.try_admit(GRAIN_BYTES).is_none() && budget.try_reserve(GRAIN_BYTES).is_none());
+    assert!(window.try_reserve(GRAIN_BYTES).is_some(), "it is in the window");
     assert!(budget.try_admit_for(&less, half).is_some(), "an admission of an account that holds less");
-    own.keep(6 * WINDOW);
+    own.shrink_to(6 * WINDOW);
     assert!(take(&mut admission).is_some());
     assert!(window.try_reserve(half).is_some(), "no request waits");
 }
@@ -241,16 +241,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn all_memory_returns_and_all_requests_are_served(steps in steps(), capacity in 100..3000_usize) {
-        let budget = Budget::new(capacity * GRAIN);
+        let budget = Budget::new(capacity * GRAIN_BYTES);
         let tenants = [Tenant::default(), Tenant::default(), Tenant::default()];
         let accounts: Vec<Account> = (0..6).map(|n| Account::new(&tenants[n / 2])).collect();
         let (mut held, mut waiting) = (Vec::<Arc<Window>>::new(), VecDeque::<PendingAdmission>::new());
         for step in steps {
             match step {
                 Step::Ask { account, grains } => {
-                    waiting.push_back(ask(&budget, &accounts[account], grains * GRAIN));
+                    waiting.push_back(ask(&budget, &accounts[account], grains * GRAIN_BYTES));
                 }
-                Step::Keep { at, grains } if !held.is_empty() => held[at % held.len()].keep(grains * GRAIN),
+                Step::Keep { at, grains } if !held.is_empty() => held[at % held.len()].shrink_to(grains * GRAIN_BYTES),
                 Step::Drop { at } if !held.is_empty() => drop(held.swap_remove(at % held.len())),
                 Step::GiveUp { at } if !waiting.is_empty() => drop(waiting.remove(at % waiting.len())),
                 _ => {}

@@ -16,8 +16,8 @@ use crate::object::Expected;
 use crate::store::{CopyPartRequest, ETagForm, GetRequest, StageRequest};
 use crate::testing::context;
 
-use super::desk::{
-    BUCKETS, Desk, at, at_two, bucket, copy_request, named_parts, part_number, pattern, reason,
+use super::fixture::{
+    BUCKETS, Fixture, key_address, key_address_two, bucket, copy_request, named_parts, part_number, pattern, reason,
 };
 
 super::theme! { "buckets":
@@ -33,7 +33,7 @@ super::theme! { "buckets":
     removed_while_written_lose_nothing needs AtomicBuckets,
 }
 
-async fn are_made_and_found(desk: Desk) {
+async fn are_made_and_found(desk: Fixture) {
     let name = bucket("made-here");
     assert_eq!(reason(desk.store.head_bucket(&context(), &name).await), Reason::NoSuchBucket);
     desk.store.create_bucket(&context(), &name).await.expect("a bucket can be created");
@@ -43,7 +43,7 @@ async fn are_made_and_found(desk: Desk) {
     assert!(listed.iter().any(|each| each.name == name), "it is listed");
 }
 
-async fn are_listed_in_order(desk: Desk) {
+async fn are_listed_in_order(desk: Fixture) {
     for name in ["zzz", "abc", "a.b", "0-0", "abc-d"] {
         desk.store.create_bucket(&context(), &bucket(name)).await.expect("a bucket can be created");
     }
@@ -52,8 +52,8 @@ async fn are_listed_in_order(desk: Desk) {
     assert_eq!(names, ["0-0", "a.b", "abc", "abc-d", BUCKETS[0], BUCKETS[1], "zzz"]);
 }
 
-async fn are_removed_only_when_empty(desk: Desk) {
-    let name = at("k").bucket;
+async fn are_removed_only_when_empty(desk: Fixture) {
+    let name = key_address("k").bucket;
     desk.put("k", "kept").await;
     assert_eq!(reason(desk.store.delete_bucket(&context(), &name).await), Reason::BucketNotEmpty);
     assert_eq!(desk.read("k").await, "kept");
@@ -65,18 +65,18 @@ async fn are_removed_only_when_empty(desk: Desk) {
     assert!(desk.names().await.is_empty());
 }
 
-async fn keep_their_keys_apart(desk: Desk) {
+async fn keep_their_keys_apart(desk: Fixture) {
     desk.put("same", "one").await;
     let (staged, commit) = (StageRequest::default(), Expected::default());
-    let two = desk.put_within(&context(), &at_two("same"), "two".into(), staged, commit).await;
+    let two = desk.put_within(&context(), &key_address_two("same"), "two".into(), staged, commit).await;
     two.expect("a PUT succeeds");
     assert_eq!(desk.read("same").await, "one");
     assert!(desk.delete("same").await);
-    let left = desk.store.head(&context(), &at_two("same"), GetRequest::default()).await;
+    let left = desk.store.head(&context(), &key_address_two("same"), GetRequest::default()).await;
     assert_eq!(left.expect("the other bucket's object stays").info.size, 3);
 }
 
-async fn that_are_missing_refuse_everything(desk: Desk) {
+async fn that_are_missing_refuse_everything(desk: Fixture) {
     let (store, context) = (&desk.store, context());
     let gone = Address::parse("no-such-bucket", "k").expect("a legal address");
     desk.put("here", "bytes").await;
@@ -88,23 +88,23 @@ async fn that_are_missing_refuse_everything(desk: Desk) {
         ),
         reason(store.delete(&context, &gone, Precondition::None).await),
         reason(store.list(&context, &gone.bucket, &ListRequest::default()).await),
-        reason(store.copy(&context, copy_request(gone.clone(), at("to"))).await),
-        reason(store.copy(&context, copy_request(at("here"), gone.clone())).await),
+        reason(store.copy(&context, copy_request(gone.clone(), key_address("to"))).await),
+        reason(store.copy(&context, copy_request(key_address("here"), gone.clone())).await),
         reason(store.delete_bucket(&context, &gone.bucket).await),
     ];
     assert_eq!(refusals, [Reason::NoSuchBucket; 8]);
-    if desk.can().tags {
+    if desk.capabilities().tags {
         assert_eq!(reason(store.set_tags(&context, &gone, Tags::default()).await), Reason::NoSuchBucket);
     }
-    if desk.can().refuses_at_stage {
+    if desk.capabilities().stage_checks_bucket {
         assert_eq!(reason(store.stage(&context, &gone, StageRequest::default()).await), Reason::NoSuchBucket);
     }
-    if desk.can().tells_parts {
+    if desk.capabilities().reports_all_parts {
         assert_eq!(reason(store.object_parts(&context, &gone, None, 10).await), Reason::NoSuchBucket);
     }
 }
 
-async fn that_are_missing_refuse_uploads(desk: Desk) {
+async fn that_are_missing_refuse_uploads(desk: Fixture) {
     let (store, context) = (&desk.store, context());
     let gone = Address::parse("no-such-bucket", "k").expect("a legal address");
     let (upload, one) = (UploadId("no-such-upload".to_owned()), part_number(1));
@@ -116,7 +116,7 @@ async fn that_are_missing_refuse_uploads(desk: Desk) {
     assert_eq!(reason(listed), Reason::NoSuchBucket);
     desk.put("here", "bytes").await;
     let copy_part = CopyPartRequest {
-        source: at("here"),
+        source: key_address("here"),
         range: None,
         source_conditions: crate::condition::ReadConditions::default(),
         destination: gone.clone(),
@@ -135,7 +135,7 @@ async fn that_are_missing_refuse_uploads(desk: Desk) {
     assert!(refusals.iter().all(|reason| reason.kind() == ErrorKind::NotFound), "{refusals:?}");
 }
 
-async fn are_created_by_one_of_many(desk: Desk) {
+async fn are_created_by_one_of_many(desk: Fixture) {
     let attempts = (0..50).map(|_| {
         let store = desk.store.clone();
         tokio::spawn(async move { store.create_bucket(&context(), &bucket("contested")).await })
@@ -147,8 +147,8 @@ async fn are_created_by_one_of_many(desk: Desk) {
     assert!(refused.map(|e| e.reason()).all(|reason| reason == Reason::BucketExists));
 }
 
-async fn removed_under_a_staged_write_refuse_it(desk: Desk) {
-    let (context, address) = (context(), at("late"));
+async fn removed_under_a_staged_write_refuse_it(desk: Fixture) {
+    let (context, address) = (context(), key_address("late"));
     let mut staged =
         desk.store.stage(&context, &address, StageRequest::default()).await.expect("staging begins");
     staged.write(pattern(100_000, 1)).await.expect("bytes are staged");
@@ -158,11 +158,11 @@ async fn removed_under_a_staged_write_refuse_it(desk: Desk) {
     desk.assert_absent("late").await;
 }
 
-async fn removed_take_unfinished_uploads_along(desk: Desk) {
+async fn removed_take_unfinished_uploads_along(desk: Fixture) {
     if !desk.store.capabilities().multipart {
         return;
     }
-    let (context, address) = (context(), at("k"));
+    let (context, address) = (context(), key_address("k"));
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     let part = desk.part("k", &upload, 1, pattern(1000, 1)).await;
     desk.store.delete_bucket(&context, &address.bucket).await.expect("an upload is not an object");
@@ -178,7 +178,7 @@ async fn removed_take_unfinished_uploads_along(desk: Desk) {
 /// Writers put a key and delete it again, one of them by multipart uploads, while the bucket is being
 /// deleted. The deletion can succeed only at a moment without objects: an acknowledged write is
 /// found.
-async fn removed_while_written_lose_nothing(desk: Desk) {
+async fn removed_while_written_lose_nothing(desk: Fixture) {
     let name = bucket("short-lived");
     let mut refusals = 0;
     for round in 0..25 {
@@ -199,11 +199,11 @@ async fn removed_while_written_lose_nothing(desk: Desk) {
         }
         assert_eq!(reason(desk.store.head_bucket(&context(), &name).await), Reason::NoSuchBucket);
     }
-    super::say(&format!("  {refusals} deletions failed"));
+    super::print_line(&format!("  {refusals} deletions failed"));
 }
 
 /// Writes and deletes a key until the bucket is gone.
-async fn come_and_go(desk: Desk, go: Arc<tokio::sync::Barrier>, writer: usize) {
+async fn come_and_go(desk: Fixture, go: Arc<tokio::sync::Barrier>, writer: usize) {
     let address = Address::parse("short-lived", &format!("w{writer}")).expect("a legal address");
     for n in 0.. {
         let written = if writer == 0 && desk.store.capabilities().multipart {
@@ -232,7 +232,7 @@ async fn come_and_go(desk: Desk, go: Arc<tokio::sync::Barrier>, writer: usize) {
     }
 }
 
-async fn write_by_upload(desk: &Desk, address: &Address) -> Result<Committed> {
+async fn write_by_upload(desk: &Fixture, address: &Address) -> Result<Committed> {
     let (store, context, number) = (&desk.store, context(), part_number(1));
     let upload = store.create_upload(&context, address, CreateUpload::default()).await?;
     let staged = store.stage_part(&context, address, &upload, number, StageRequest::default()).await?;

@@ -19,7 +19,7 @@ use crate::testing::{context, context_until};
 use super::deadlines::{
     assert_buckets_refused, assert_objects_refused, assert_tags_refused, assert_uploads_refused,
 };
-use super::desk::{Desk, at, drain, named_parts, pattern, reason};
+use super::fixture::{Fixture, key_address, drain, named_parts, pattern, reason};
 
 super::theme! { "cancellation":
     by_token_refuses_objects,
@@ -46,26 +46,26 @@ fn cancelled() -> Context {
     context
 }
 
-async fn by_token_refuses_objects(desk: Desk) {
+async fn by_token_refuses_objects(desk: Fixture) {
     assert_objects_refused(&desk, &cancelled(), Reason::Cancelled).await;
 }
 
-async fn by_token_refuses_buckets(desk: Desk) {
+async fn by_token_refuses_buckets(desk: Fixture) {
     assert_buckets_refused(&desk, &cancelled(), Reason::Cancelled).await;
 }
 
-async fn by_token_refuses_tags(desk: Desk) {
+async fn by_token_refuses_tags(desk: Fixture) {
     assert_tags_refused(&desk, &cancelled(), Reason::Cancelled).await;
 }
 
-async fn by_token_refuses_uploads(desk: Desk) {
+async fn by_token_refuses_uploads(desk: Fixture) {
     assert_uploads_refused(&desk, &cancelled(), Reason::Cancelled).await;
 }
 
-async fn by_token_ends_a_staged_write(desk: Desk) {
+async fn by_token_ends_a_staged_write(desk: Fixture) {
     for is_commit in [true, false] {
         let (token, context) = cancellable();
-        let mut staged = desk.store.stage(&context, &at("k"), StageRequest::default()).await.expect("begins");
+        let mut staged = desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
         staged.write(pattern(70_000, 1)).await.expect("it is not cancelled yet");
         token.cancel();
         let refused = if is_commit {
@@ -78,10 +78,10 @@ async fn by_token_ends_a_staged_write(desk: Desk) {
     }
 }
 
-async fn by_token_ends_a_body(desk: Desk) {
+async fn by_token_ends_a_body(desk: Fixture) {
     desk.put("k", pattern((5 << 20) + 3, 1)).await;
     let (token, context) = cancellable();
-    let found = desk.store.get(&context, &at("k"), GetRequest::default()).await.expect("a GET succeeds");
+    let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
     let mut body = found.body;
     body.next().await.expect("a first piece").expect("it is not cancelled yet");
     token.cancel();
@@ -103,13 +103,13 @@ async fn dropped_after<F: Future>(work: F, polls: usize) -> Option<F::Output> {
     None
 }
 
-async fn of_a_write_leaves_all_or_nothing(desk: Desk) {
+async fn of_a_write_leaves_all_or_nothing(desk: Fixture) {
     let (old, new) = (pattern(50_000, 1), pattern(210_000, 2));
     for polls in 0..40 {
         let (fresh, present) = (format!("fresh-{polls}"), format!("present-{polls}"));
         desk.put(&present, old.clone()).await;
         for key in [&fresh, &present] {
-            let (context, address) = (context(), at(key));
+            let (context, address) = (context(), key_address(key));
             let write = async {
                 let mut staged = desk.store.stage(&context, &address, StageRequest::default()).await?;
                 for piece in new.chunks(70_000) {
@@ -136,7 +136,7 @@ async fn of_a_write_leaves_all_or_nothing(desk: Desk) {
     }
 }
 
-async fn of_a_completion_leaves_all_or_nothing(desk: Desk) {
+async fn of_a_completion_leaves_all_or_nothing(desk: Fixture) {
     let bytes = pattern(70_000, 1);
     for polls in 0..25 {
         let key = format!("k-{polls}");
@@ -155,24 +155,24 @@ async fn of_a_completion_leaves_all_or_nothing(desk: Desk) {
         assert!(desk.read(&key).await == bytes);
     }
     let request = ListUploads { limit: 1000, ..ListUploads::default() };
-    let left = desk.store.list_uploads(&context(), &at("k").bucket, &request).await;
+    let left = desk.store.list_uploads(&context(), &key_address("k").bucket, &request).await;
     assert!(left.expect("uploads are listed").entries.is_empty());
 }
 
-async fn of_reads_leaves_the_store_working(desk: Desk) {
+async fn of_reads_leaves_the_store_working(desk: Fixture) {
     let bytes = pattern(3 << 20, 1);
     desk.put("k", bytes.clone()).await;
     for polls in 0..25 {
         let context = context();
         let read = async {
-            let found = desk.store.get(&context, &at("k"), GetRequest::default()).await?;
+            let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await?;
             drain(found.body).await
         };
         if let Some(result) = dropped_after(read, polls).await {
             assert!(result.expect("a GET succeeds") == bytes);
         }
         let list = crate::listing::ListRequest { limit: 10, ..Default::default() };
-        let key = at("k");
+        let key = key_address("k");
         dropped_after(desk.store.list(&context, &key.bucket, &list), polls).await;
     }
     assert!(desk.read("k").await == bytes);

@@ -5,7 +5,7 @@ use crate::error::Reason;
 use crate::object::Expected;
 use crate::store::StageRequest;
 
-use super::desk::{Desk, md5, pattern, reason};
+use super::fixture::{Fixture, md5, pattern, reason};
 
 super::theme! { "checksums":
     of_all_algorithms_are_kept needs Checksums,
@@ -19,34 +19,34 @@ fn computing(algorithms: &[Algorithm]) -> StageRequest {
     StageRequest { algorithms: algorithms.to_vec(), ..StageRequest::default() }
 }
 
-async fn of_all_algorithms_are_kept(desk: Desk) {
+async fn of_all_algorithms_are_kept(desk: Fixture) {
     for size in [0, 1, 65_536, 300_001] {
         let bytes = pattern(size, 1);
         for algorithm in Algorithm::ALL {
             let committed = desk.put_as("k", bytes.clone(), computing(&[algorithm])).await;
-            assert_eq!(committed.checksums, [Checksum::of(algorithm, &bytes)], "{size} bytes");
+            assert_eq!(committed.checksums, [Checksum::compute(algorithm, &bytes)], "{size} bytes");
             let info = desk.head("k").await;
             assert_eq!((&info.checksums, info.scope), (&committed.checksums, ChecksumScope::FullObject));
         }
     }
 }
 
-async fn of_several_algorithms_are_kept_together(desk: Desk) {
+async fn of_several_algorithms_are_kept_together(desk: Fixture) {
     let bytes = pattern(70_000, 1);
     desk.put_as("k", bytes.clone(), computing(&Algorithm::ALL)).await;
     let info = desk.head("k").await;
     for algorithm in Algorithm::ALL {
-        assert!(info.checksums.contains(&Checksum::of(algorithm, &bytes)), "{algorithm:?}");
+        assert!(info.checksums.contains(&Checksum::compute(algorithm, &bytes)), "{algorithm:?}");
     }
 }
 
-async fn that_are_promised_rightly_pass(desk: Desk) {
+async fn that_are_promised_rightly_pass(desk: Fixture) {
     for size in [0, 10, 200_000] {
         let bytes = pattern(size, 1);
         let expected = Expected {
             size: Some(size as u64),
             md5: Some(md5(&bytes)),
-            checksums: Algorithm::ALL.map(|algorithm| Checksum::of(algorithm, &bytes)).to_vec(),
+            checksums: Algorithm::ALL.map(|algorithm| Checksum::compute(algorithm, &bytes)).to_vec(),
         };
         let request = StageRequest { verify_md5: true, ..computing(&Algorithm::ALL) };
         let committed = desk.try_put("k", bytes.clone(), request, expected).await;
@@ -55,7 +55,7 @@ async fn that_are_promised_rightly_pass(desk: Desk) {
     }
 }
 
-async fn that_are_promised_wrongly_store_nothing(desk: Desk) {
+async fn that_are_promised_wrongly_store_nothing(desk: Fixture) {
     desk.put("old", "stays").await;
     // A store without real generations may return another second for a write than the one it stores.
     let old = desk.head("old").await;
@@ -69,7 +69,7 @@ async fn that_are_promised_wrongly_store_nothing(desk: Desk) {
             wrong.push((Expected { size: Some(less), ..Expected::default() }, Reason::InvalidRequest));
         }
         for algorithm in Algorithm::ALL {
-            let checksums = vec![Checksum::of(algorithm, b"other")];
+            let checksums = vec![Checksum::compute(algorithm, b"other")];
             wrong.push((Expected { checksums, ..Expected::default() }, Reason::BadDigest));
         }
         for (expected, refused) in wrong {
@@ -86,9 +86,9 @@ async fn that_are_promised_wrongly_store_nothing(desk: Desk) {
     assert_eq!(desk.read("old").await, "stays");
 }
 
-async fn that_were_not_planned_are_a_defect(desk: Desk) {
+async fn that_were_not_planned_are_a_defect(desk: Fixture) {
     let expected =
-        Expected { checksums: vec![Checksum::of(Algorithm::Sha1, b"bytes")], ..Expected::default() };
+        Expected { checksums: vec![Checksum::compute(Algorithm::Sha1, b"bytes")], ..Expected::default() };
     let result = desk.try_put("k", "bytes", computing(&[Algorithm::Crc32]), expected).await;
     assert_eq!(reason(result), Reason::Defect);
     desk.assert_absent("k").await;

@@ -14,7 +14,7 @@ use crate::object::Expected;
 use crate::store::{CopyRequest, Deleted, GetRequest, StageRequest};
 use crate::testing::context;
 
-use super::desk::{Desk, at, copy_request, md5_etag, named_parts, pattern};
+use super::fixture::{Fixture, key_address, copy_request, md5_etag, named_parts, pattern};
 
 super::theme! { "concurrency":
     of_absent_commits_one_wins needs Conditions,
@@ -55,7 +55,7 @@ fn only_winner<T>(results: Vec<Result<T>>, lost: Reason) -> usize {
     winners[0]
 }
 
-async fn of_absent_commits_one_wins(desk: Desk) {
+async fn of_absent_commits_one_wins(desk: Fixture) {
     for round in 0..5 {
         let key = format!("round-{round}");
         let results = together(100, |n, go| {
@@ -63,7 +63,7 @@ async fn of_absent_commits_one_wins(desk: Desk) {
             async move {
                 let context = context();
                 let request = StageRequest { precondition: Precondition::Absent, ..StageRequest::default() };
-                let staged = desk.store.stage(&context, &at(&key), request).await;
+                let staged = desk.store.stage(&context, &key_address(&key), request).await;
                 let written = match staged {
                     Ok(mut staged) => staged.write(n.to_string().into()).await.map(|()| staged),
                     Err(e) => Err(e),
@@ -77,7 +77,7 @@ async fn of_absent_commits_one_wins(desk: Desk) {
     }
 }
 
-async fn of_absent_completions_one_wins(desk: Desk) {
+async fn of_absent_completions_one_wins(desk: Fixture) {
     let results = together(100, |n, go| {
         let desk = desk.clone();
         async move {
@@ -93,7 +93,7 @@ async fn of_absent_completions_one_wins(desk: Desk) {
     assert_eq!(desk.read("k").await, winner.to_string());
 }
 
-async fn of_absent_writes_of_all_kinds_one_wins(desk: Desk) {
+async fn of_absent_writes_of_all_kinds_one_wins(desk: Fixture) {
     desk.put("from", "copied").await;
     for round in 0..5 {
         let key = format!("round-{round}");
@@ -108,7 +108,7 @@ async fn of_absent_writes_of_all_kinds_one_wins(desk: Desk) {
                     }
                     1 => {
                         go.wait().await;
-                        let request = CopyRequest { precondition, ..copy_request(at("from"), at(&key)) };
+                        let request = CopyRequest { precondition, ..copy_request(key_address("from"), key_address(&key)) };
                         desk.store.copy(&context(), request).await
                     }
                     _ => {
@@ -127,7 +127,7 @@ async fn of_absent_writes_of_all_kinds_one_wins(desk: Desk) {
     }
 }
 
-async fn an_upload_is_completed_once(desk: Desk) {
+async fn an_upload_is_completed_once(desk: Fixture) {
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     let part = desk.part("k", &upload, 1, pattern(70_000, 1)).await;
     let results = together(100, |_, go| {
@@ -141,7 +141,7 @@ async fn an_upload_is_completed_once(desk: Desk) {
     assert!(desk.read("k").await == pattern(70_000, 1));
 }
 
-async fn an_upload_is_completed_or_aborted(desk: Desk) {
+async fn an_upload_is_completed_or_aborted(desk: Fixture) {
     for round in 0..30 {
         let key = format!("round-{round}");
         let upload = desk.create_upload(&key, CreateUpload::default()).await;
@@ -152,7 +152,7 @@ async fn an_upload_is_completed_or_aborted(desk: Desk) {
                 go.wait().await;
                 match n {
                     0 => desk.complete(&key, &upload, named_parts(vec![part])).await.map(drop),
-                    _ => desk.store.abort_upload(&context(), &at(&key), &upload).await,
+                    _ => desk.store.abort_upload(&context(), &key_address(&key), &upload).await,
                 }
             }
         });
@@ -164,7 +164,7 @@ async fn an_upload_is_completed_or_aborted(desk: Desk) {
 }
 
 /// A completion names the tag of the part it wants, so it gets this part or fails.
-async fn a_part_replaced_at_completion_is_old_or_new(desk: Desk) {
+async fn a_part_replaced_at_completion_is_old_or_new(desk: Fixture) {
     for round in 0..20 {
         let key = format!("round-{round}");
         let upload = desk.create_upload(&key, CreateUpload::default()).await;
@@ -193,14 +193,14 @@ async fn a_part_replaced_at_completion_is_old_or_new(desk: Desk) {
 }
 
 /// Reads, adds one, and writes if the object is unchanged; by tag and by generation.
-async fn counters_lose_no_increment(desk: Desk) {
+async fn counters_lose_no_increment(desk: Fixture) {
     desk.put("by-tag", "0").await;
     desk.put("by-generation", "0").await;
     together(16, |n, go| {
         let desk = desk.clone();
         async move {
             go.wait().await;
-            let is_by_tag = n % 2 == 0 || !desk.can().generations;
+            let is_by_tag = n % 2 == 0 || !desk.capabilities().generations;
             let key = if is_by_tag { "by-tag" } else { "by-generation" };
             for _ in 0..5 {
                 loop {
@@ -210,7 +210,7 @@ async fn counters_lose_no_increment(desk: Desk) {
                     let precondition = if is_by_tag {
                         Precondition::Matches(info.etag)
                     } else {
-                        Precondition::Is(info.generation)
+                        Precondition::MatchesGeneration(info.generation)
                     };
                     match desk.put_if(key, (value + 1).to_string(), precondition).await {
                         Ok(_) => break,
@@ -224,13 +224,13 @@ async fn counters_lose_no_increment(desk: Desk) {
         }
     })
     .await;
-    let by_generation = if desk.can().generations { 40 } else { 0 };
+    let by_generation = if desk.capabilities().generations { 40 } else { 0 };
     assert_eq!(desk.read("by-generation").await, by_generation.to_string());
     assert_eq!(desk.read("by-tag").await, (80 - by_generation).to_string());
 }
 
 /// The task that creates the key holds the lock until it deletes the key.
-async fn a_key_is_a_lock(desk: Desk) {
+async fn a_key_is_a_lock(desk: Fixture) {
     let inside = Arc::new(AtomicUsize::new(0));
     together(8, |n, go| {
         let (desk, inside) = (desk.clone(), inside.clone());
@@ -253,7 +253,7 @@ async fn a_key_is_a_lock(desk: Desk) {
     desk.assert_absent("lock").await;
 }
 
-async fn of_deletes_one_finds_the_object(desk: Desk) {
+async fn of_deletes_one_finds_the_object(desk: Fixture) {
     for round in 0..10 {
         let key = format!("round-{round}");
         desk.put(&key, "bytes").await;
@@ -261,7 +261,7 @@ async fn of_deletes_one_finds_the_object(desk: Desk) {
             let (desk, key) = (desk.clone(), key.clone());
             async move {
                 go.wait().await;
-                desk.store.delete(&context(), &at(&key), Precondition::None).await
+                desk.store.delete(&context(), &key_address(&key), Precondition::None).await
             }
         })
         .await;
@@ -276,13 +276,13 @@ fn version(n: usize) -> bytes::Bytes {
     pattern([1, 200_000, 65_536, 0, 70_001, 4096][n % 6] + n, n as u64)
 }
 
-async fn put_version(desk: &Desk, key: &str, n: usize) {
+async fn put_version(desk: &Fixture, key: &str, n: usize) {
     let metadata = Metadata { user: vec![("version".to_owned(), n.to_string())], ..Metadata::default() };
     desk.put_as(key, version(n), StageRequest { metadata, ..StageRequest::default() }).await;
 }
 
 /// The version that a GET finds. Panics unless bytes, tag, size and metadata all belong to it.
-async fn get_version(desk: &Desk, key: &str) -> usize {
+async fn get_version(desk: &Fixture, key: &str) -> usize {
     let (info, _, bytes) = desk.get(key, GetRequest::default()).await.expect("a GET succeeds");
     let n: usize = info.metadata.user[0].1.parse().expect("a number");
     assert!(bytes == version(n), "the bytes are not those of version {n}");
@@ -290,7 +290,7 @@ async fn get_version(desk: &Desk, key: &str) -> usize {
     n
 }
 
-async fn readers_never_see_a_mixture(desk: Desk) {
+async fn readers_never_see_a_mixture(desk: Fixture) {
     put_version(&desk, "k", 0).await;
     together(10, |n, go| {
         let desk = desk.clone();
@@ -311,7 +311,7 @@ async fn readers_never_see_a_mixture(desk: Desk) {
 
 /// One writer increments the version and publishes each after its acknowledgement: no reader finds an
 /// older version than the one published before its read began, and no reader's version decreases.
-async fn reads_follow_acknowledgements(desk: Desk) {
+async fn reads_follow_acknowledgements(desk: Fixture) {
     put_version(&desk, "k", 0).await;
     let acknowledged = Arc::new(AtomicUsize::new(0));
     together(6, |n, go| {

@@ -9,10 +9,10 @@ use futures::StreamExt;
 
 use crate::checksum::{Algorithm, ChecksumScope};
 use crate::listing::{ListEntry, ListRequest, ObjectSummary};
-use crate::store::{Lack, StageRequest};
+use crate::store::{Feature, StageRequest};
 use crate::testing::context;
 
-use super::desk::{Desk, at, pattern};
+use super::fixture::{Fixture, key_address, pattern};
 use super::objects::odd_keys;
 
 super::theme! { "listing":
@@ -25,16 +25,16 @@ super::theme! { "listing":
 }
 
 /// Writes each key, several concurrently.
-async fn fill(desk: &Desk, keys: &BTreeSet<String>) {
+async fn fill(desk: &Fixture, keys: &BTreeSet<String>) {
     let puts = futures::stream::iter(keys.clone()).map(|key| async move {
         desk.put(&key, key.clone()).await;
     });
     puts.buffer_unordered(64).collect::<Vec<()>>().await;
 }
 
-async fn pages_through_thousands_of_odd_keys(desk: Desk) {
+async fn pages_through_thousands_of_odd_keys(desk: Fixture) {
     let mut keys: BTreeSet<String> = odd_keys(&desk).into_iter().collect();
-    let nul = if desk.has(Lack::NulInKeys) { "\0" } else { "\u{1}" };
+    let nul = if desk.supports(Feature::NulInKeys) { "\0" } else { "\u{1}" };
     let odd = ["/", "//", nul, "..", "é", "日本", "\u{10ffff}", "a"];
     for n in 0.. {
         if keys.len() == 2500 {
@@ -81,7 +81,7 @@ fn expected(keys: &BTreeSet<String>, request: &ListRequest) -> Vec<String> {
     names.into_iter().filter(|name| after.is_none_or(|after| name.as_str() > after)).collect()
 }
 
-async fn compare(desk: &Desk, keys: &BTreeSet<String>, request: ListRequest) {
+async fn compare(desk: &Fixture, keys: &BTreeSet<String>, request: ListRequest) {
     let listed = desk.list_all(request.clone()).await;
     let names: Vec<&str> = listed.iter().map(ListEntry::name).collect();
     assert_eq!(names, expected(keys, &request), "{request:?}");
@@ -101,7 +101,7 @@ async fn compare(desk: &Desk, keys: &BTreeSet<String>, request: ListRequest) {
     }
 }
 
-async fn rolls_up_at_delimiters(desk: Desk) {
+async fn rolls_up_at_delimiters(desk: Fixture) {
     let keys: BTreeSet<String> = [
         "a",
         "a/",
@@ -145,17 +145,17 @@ async fn rolls_up_at_delimiters(desk: Desk) {
     }
 }
 
-async fn of_nothing_is_empty(desk: Desk) {
+async fn of_nothing_is_empty(desk: Fixture) {
     assert!(desk.names().await.is_empty());
     desk.put("k", "bytes").await;
     let none = ListRequest { prefix: "x".to_owned(), limit: 10, ..ListRequest::default() };
     assert!(desk.list(none).await.is_empty());
-    let page = desk.store.list(&context(), &at("k").bucket, &ListRequest::default()).await;
+    let page = desk.store.list(&context(), &key_address("k").bucket, &ListRequest::default()).await;
     let page = page.expect("an empty page");
     assert!(page.entries.is_empty() && page.next.is_none(), "a limit of zero is an empty last page");
 }
 
-async fn says_what_head_says(desk: Desk) {
+async fn says_what_head_says(desk: Fixture) {
     let algorithms = vec![Algorithm::Sha256];
     desk.put_as("sha", pattern(70_000, 1), StageRequest { algorithms, ..StageRequest::default() }).await;
     desk.put("plain", pattern(10, 1)).await;
@@ -170,14 +170,14 @@ async fn says_what_head_says(desk: Desk) {
             etag: info.etag,
             modified: info.modified,
             generation: info.generation,
-            checksum: Some((algorithm, ChecksumScope::FullObject)).filter(|_| desk.can().lists_checksums),
+            checksum: Some((algorithm, ChecksumScope::FullObject)).filter(|_| desk.capabilities().listing_reports_checksums),
         };
         assert_eq!(summary, expected, "{key}");
     }
 }
 
 /// A client whose write or delete was acknowledged sees it in the listing, with or without concurrent writers.
-async fn holds_every_acknowledged_write(desk: Desk) {
+async fn holds_every_acknowledged_write(desk: Fixture) {
     let writers = (0..8).map(|writer| {
         let desk = desk.clone();
         tokio::spawn(async move {
@@ -206,7 +206,7 @@ async fn holds_every_acknowledged_write(desk: Desk) {
 
 /// One writer repeatedly gives a new size first to the first key and then to the last. In one
 /// snapshot the last key is never ahead of the first, and at most one version behind it.
-async fn is_one_snapshot(desk: Desk) {
+async fn is_one_snapshot(desk: Fixture) {
     let keys: BTreeSet<String> = (0..200).map(|n| format!("m{n:03}")).collect();
     fill(&desk, &keys).await;
     desk.put("a", "").await;
@@ -241,5 +241,5 @@ async fn is_one_snapshot(desk: Desk) {
     }
     done.store(true, Ordering::Release);
     let sizes = writer.await.expect("the writer succeeds");
-    super::say(&format!("  {sizes} sizes were written concurrently"));
+    super::print_line(&format!("  {sizes} sizes were written concurrently"));
 }

@@ -10,7 +10,7 @@ use crate::store::{ETagForm, GetRequest, StageRequest};
 
 use crate::testing::context;
 
-use super::desk::{Desk, at, full_metadata, md5, pattern, reason, tags};
+use super::fixture::{Fixture, key_address, full_metadata, md5, pattern, reason, tags};
 
 super::theme! { "metadata":
     comes_back_unchanged,
@@ -25,7 +25,7 @@ fn with(metadata: Metadata) -> StageRequest {
     StageRequest { metadata, ..StageRequest::default() }
 }
 
-async fn comes_back_unchanged(desk: Desk) {
+async fn comes_back_unchanged(desk: Fixture) {
     let only_type = {
         let mut metadata = Metadata::default();
         metadata.headers.content_type = Some("x".to_owned());
@@ -39,7 +39,7 @@ async fn comes_back_unchanged(desk: Desk) {
     for metadata in [Metadata::default(), full_metadata(), only_type, only_user, only_tags] {
         for size in [0, 100, 200_000] {
             desk.put_as("k", pattern(size, 1), with(metadata.clone())).await;
-            let metadata = desk.kept(metadata.clone());
+            let metadata = desk.stored_metadata(metadata.clone());
             assert_eq!(desk.head("k").await.metadata, metadata);
             let (info, ..) = desk.get("k", GetRequest::default()).await.expect("a GET succeeds");
             assert_eq!(info.metadata, metadata);
@@ -48,17 +48,17 @@ async fn comes_back_unchanged(desk: Desk) {
 }
 
 /// HTTP does not distinguish an empty header from an absent one, so no store accepts one.
-async fn without_a_value_is_refused(desk: Desk) {
+async fn without_a_value_is_refused(desk: Fixture) {
     for place in 0..8 {
         let mut metadata = Metadata::default();
         *metadata.headers.values_mut()[place] = Some(String::new());
-        let staged = desk.store.stage(&context(), &at("k"), with(metadata)).await;
+        let staged = desk.store.stage(&context(), &key_address("k"), with(metadata)).await;
         assert_eq!(reason(staged), Reason::InvalidArgument);
     }
     desk.assert_absent("k").await;
 }
 
-async fn is_replaced_with_the_bytes(desk: Desk) {
+async fn is_replaced_with_the_bytes(desk: Fixture) {
     desk.put_as("k", "old", with(full_metadata())).await;
     desk.put("k", "new").await;
     assert_eq!(desk.head("k").await.metadata, Metadata::default());
@@ -67,7 +67,7 @@ async fn is_replaced_with_the_bytes(desk: Desk) {
     assert_eq!(desk.head("k").await.metadata, Metadata::default());
 }
 
-async fn of_the_largest_size_comes_back(desk: Desk) {
+async fn of_the_largest_size_comes_back(desk: Fixture) {
     let user = vec![("long".to_owned(), "v".repeat(MAX_USER_METADATA_BYTES - 4))];
     let pairs: Vec<(String, String)> =
         (0..10).map(|n| (format!("{n}{}", "ä".repeat(127)), "ö".repeat(256))).collect();
@@ -78,7 +78,7 @@ async fn of_the_largest_size_comes_back(desk: Desk) {
     assert_eq!(desk.head("k").await.metadata, metadata);
 }
 
-async fn keeps_classes_of_object_and_ranges(desk: Desk) {
+async fn keeps_classes_of_object_and_ranges(desk: Fixture) {
     let class =
         |value: usize| Class::new(u8::try_from(value % 32).expect("under 32")).expect("a legal class");
     let ranges = (0..Classes::MAX_RANGES).map(|n| ClassRange {
@@ -99,7 +99,7 @@ async fn keeps_classes_of_object_and_ranges(desk: Desk) {
 }
 
 /// A unique tag never looks like an MD5, and a declared MD5 is still verified.
-async fn has_unique_tags_if_requested(desk: Desk) {
+async fn has_unique_tags_if_requested(desk: Fixture) {
     let unique = || StageRequest { etag: ETagForm::Unique, ..StageRequest::default() };
     let mut seen: HashSet<ETag> = HashSet::new();
     for n in 0..20 {

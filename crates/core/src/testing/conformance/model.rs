@@ -2,7 +2,7 @@
 //! except for values that a store may choose itself (times, generations, upload ids). A failing
 //! sequence is shortened before it is printed.
 
-mod side;
+mod model_store;
 mod step;
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::clock::SystemClock;
 use crate::store::ObjectStore;
 use crate::testing::MemoryStore;
 
-use side::Side;
+use model_store::ModelStore;
 use step::Step;
 
 /// The limit of sequences tried to shorten a failing one.
@@ -47,8 +47,8 @@ async fn play(
     make: &impl Fn() -> BoxFuture<'static, Arc<dyn ObjectStore>>,
     sequence: &[Step],
 ) -> Result<(), String> {
-    let mut tested = Side::open(make().await).await;
-    let mut reference = Side::open(MemoryStore::new(SystemClock::shared())).await;
+    let mut tested = ModelStore::open(make().await).await;
+    let mut reference = ModelStore::open(MemoryStore::new(SystemClock::shared())).await;
     let mut outcome = Ok(());
     for (n, step) in sequence.iter().enumerate() {
         let (got, expected) = (tested.apply(step).await, reference.apply(step).await);

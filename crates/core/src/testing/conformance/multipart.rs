@@ -8,10 +8,10 @@ use crate::error::Reason;
 use crate::multipart::{CompletePart, CompleteUpload, CreateUpload, UploadId};
 use crate::object::ETag;
 use crate::range::{ByteRange, Span};
-use crate::store::{ETagForm, Lack, Select, StageRequest};
+use crate::store::{ETagForm, Feature, Select, StageRequest};
 use crate::testing::context;
 
-use super::desk::{Desk, at, full_metadata, md5, named_parts, part_number, pattern, reason};
+use super::fixture::{Fixture, key_address, full_metadata, md5, named_parts, part_number, pattern, reason};
 
 super::theme! { "multipart":
     parts_in_any_order_become_one_object needs Multipart,
@@ -35,7 +35,7 @@ fn three_parts() -> [Bytes; 4] {
     [pattern(PART, 1), pattern(PART + 1, 2), pattern(PART, 3), pattern(10_001, 4)]
 }
 
-async fn parts_in_any_order_become_one_object(desk: Desk) {
+async fn parts_in_any_order_become_one_object(desk: Fixture) {
     let bytes = three_parts();
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     let mut named = Vec::new();
@@ -49,11 +49,11 @@ async fn parts_in_any_order_become_one_object(desk: Desk) {
     let md5s: Vec<[u8; 16]> = bytes.iter().map(|part| md5(part)).collect();
     assert_eq!(committed.etag, ETag::from_parts(&md5(&md5s.concat()), 4));
     assert_eq!(committed.size, whole.len() as u64);
-    assert_eq!(committed.checksums, desk.kept_sums([Checksum::of(Algorithm::Crc64Nvme, &whole)]));
+    assert_eq!(committed.checksums, desk.stored_checksums([Checksum::compute(Algorithm::Crc64Nvme, &whole)]));
     assert_eq!(committed.scope, ChecksumScope::FullObject);
     let info = desk.head("k").await;
     assert_eq!((info.parts, info.size, &info.etag), (Some(4), whole.len() as u64, &committed.etag));
-    if desk.can().generations {
+    if desk.capabilities().generations {
         assert_eq!((info.generation, info.modified), (committed.generation, committed.modified));
     }
     assert_eq!((&info.checksums, info.scope), (&committed.checksums, committed.scope));
@@ -62,7 +62,7 @@ async fn parts_in_any_order_become_one_object(desk: Desk) {
 }
 
 /// Writes an object of the parts 2 and 9 and returns their bytes.
-async fn two_and_nine(desk: &Desk) -> [Bytes; 2] {
+async fn two_and_nine(desk: &Fixture) -> [Bytes; 2] {
     let bytes = [pattern(PART + 5, 1), pattern(70_000, 2)];
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     let two = desk.part("k", &upload, 2, bytes[0].clone()).await;
@@ -71,7 +71,7 @@ async fn two_and_nine(desk: &Desk) -> [Bytes; 2] {
     bytes
 }
 
-async fn parts_are_read_one_by_one(desk: Desk) {
+async fn parts_are_read_one_by_one(desk: Fixture) {
     let [two, nine] = two_and_nine(&desk).await;
     let all = (two.len() + nine.len()) as u64;
     let (info, span, read) = desk.select("k", Select::Part(part_number(2))).await.expect("part 2 is there");
@@ -84,21 +84,21 @@ async fn parts_are_read_one_by_one(desk: Desk) {
         let part = desk.select("k", Select::Part(part_number(missing))).await;
         assert_eq!(reason(part), Reason::InvalidRange, "part {missing}");
     }
-    if !desk.can().tells_parts {
+    if !desk.capabilities().reports_all_parts {
         return;
     }
-    let parts = async |after, limit| desk.store.object_parts(&context(), &at("k"), after, limit).await;
+    let parts = async |after, limit| desk.store.object_parts(&context(), &key_address("k"), after, limit).await;
     let (first, more) = parts(None, 1).await.expect("parts are listed");
     assert_eq!((first[0].number.get(), first[0].size, more), (2, two.len() as u64, true));
     let (second, more) = parts(Some(part_number(2)), 1).await.expect("parts are listed");
     assert_eq!((second[0].number.get(), second[0].size, more), (9, nine.len() as u64, false));
-    assert!(second[0].checksums.contains(&Checksum::of(Algorithm::Crc64Nvme, &nine)));
+    assert!(second[0].checksums.contains(&Checksum::compute(Algorithm::Crc64Nvme, &nine)));
     desk.put("k", "no parts").await;
     let (none, more) = parts(None, 10).await.expect("parts are listed");
     assert!(none.is_empty() && !more);
 }
 
-async fn ranges_cross_parts(desk: Desk) {
+async fn ranges_cross_parts(desk: Fixture) {
     let whole = two_and_nine(&desk).await.concat();
     let (border, size) = (PART as u64 + 5, whole.len() as u64);
     let firsts = [0, border - 65_536, border - 1, border, border + 1, size - 1];
@@ -114,14 +114,14 @@ async fn ranges_cross_parts(desk: Desk) {
     }
 }
 
-async fn metadata_is_that_of_the_beginning(desk: Desk) {
+async fn metadata_is_that_of_the_beginning(desk: Fixture) {
     desk.put("k", "old").await;
     let create = CreateUpload { metadata: full_metadata(), checksum: None };
     desk.put_parts("k", create, &[pattern(10, 1)]).await;
-    assert_eq!(desk.head("k").await.metadata, desk.kept(full_metadata()));
+    assert_eq!(desk.head("k").await.metadata, desk.stored_metadata(full_metadata()));
 }
 
-async fn one_small_part_is_enough(desk: Desk) {
+async fn one_small_part_is_enough(desk: Fixture) {
     for (n, size) in [0, 1, 5000].into_iter().enumerate() {
         let bytes = pattern(size, n as u64);
         let committed = desk.put_parts("k", CreateUpload::default(), std::slice::from_ref(&bytes)).await;
@@ -131,7 +131,7 @@ async fn one_small_part_is_enough(desk: Desk) {
     }
 }
 
-async fn parts_not_named_are_dropped(desk: Desk) {
+async fn parts_not_named_are_dropped(desk: Fixture) {
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     let mut named = Vec::new();
     for (number, size) in [(1, 100), (2, PART), (3, 200), (4, 300)] {
@@ -143,24 +143,24 @@ async fn parts_not_named_are_dropped(desk: Desk) {
     assert_eq!(desk.head("k").await.parts, Some(2));
 }
 
-async fn replaces_what_was_there(desk: Desk) {
+async fn replaces_what_was_there(desk: Fixture) {
     let old = desk.put("k", pattern(100_000, 1)).await;
     let new = desk.put_parts("k", CreateUpload::default(), &[pattern(5, 2)]).await;
-    assert!(new.generation > old.generation || !desk.can().generations);
+    assert!(new.generation > old.generation || !desk.capabilities().generations);
     assert!(desk.read("k").await == pattern(5, 2));
     desk.put("k", pattern(6, 3)).await;
     assert!(desk.read("k").await == pattern(6, 3));
     assert_eq!(desk.head("k").await.parts, None);
 }
 
-async fn assert_refused(desk: &Desk, upload: &UploadId, request: CompleteUpload, why: Reason) {
+async fn assert_refused(desk: &Fixture, upload: &UploadId, request: CompleteUpload, why: Reason) {
     let before = desk.head("k").await;
     assert_eq!(reason(desk.complete("k", upload, request.clone()).await), why, "{request:?}");
     assert_eq!(desk.head("k").await, before, "a failed completion changes nothing");
     assert_eq!(desk.read("k").await, "old");
 }
 
-async fn refuses_wrong_parts_and_keeps_the_upload(desk: Desk) {
+async fn refuses_wrong_parts_and_keeps_the_upload(desk: Fixture) {
     desk.put("k", "old").await;
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     let one = desk.part("k", &upload, 1, pattern(PART, 1)).await;
@@ -169,7 +169,7 @@ async fn refuses_wrong_parts_and_keeps_the_upload(desk: Desk) {
     let missing = CompletePart { number: part_number(9), ..two.clone() };
     let other_tag = CompletePart { etag: ETag::from_text("other"), ..two.clone() };
     let other_sum =
-        CompletePart { checksum: Some(Checksum::of(Algorithm::Crc64Nvme, b"other")), ..two.clone() };
+        CompletePart { checksum: Some(Checksum::compute(Algorithm::Crc64Nvme, b"other")), ..two.clone() };
     for (parts, why) in [
         (vec![], Reason::InvalidRequest),
         (vec![two.clone(), one.clone()], Reason::InvalidPartOrder),
@@ -179,13 +179,13 @@ async fn refuses_wrong_parts_and_keeps_the_upload(desk: Desk) {
         (vec![one.clone(), other_sum], Reason::InvalidPart),
         (vec![one.clone(), two.clone(), three], Reason::EntityTooSmall),
     ] {
-        if parts.iter().any(|part| part.checksum.is_some()) && !desk.has(Lack::Checksums) {
+        if parts.iter().any(|part| part.checksum.is_some()) && !desk.supports(Feature::Checksums) {
             continue;
         }
         assert_refused(&desk, &upload, named_parts(parts), why).await;
     }
-    let checksum = Some(Checksum::of(Algorithm::Crc64Nvme, &pattern(100, 2)));
-    if !desk.has(Lack::LeavingPartsOut) {
+    let checksum = Some(Checksum::compute(Algorithm::Crc64Nvme, &pattern(100, 2)));
+    if !desk.supports(Feature::PartialCompletion) {
         return;
     }
     let right = named_parts(vec![one, CompletePart { checksum, ..two }]);
@@ -193,7 +193,7 @@ async fn refuses_wrong_parts_and_keeps_the_upload(desk: Desk) {
     assert!(desk.read("k").await == [pattern(PART, 1), pattern(100, 2)].concat());
 }
 
-async fn refuses_wrong_promises_and_keeps_the_upload(desk: Desk) {
+async fn refuses_wrong_promises_and_keeps_the_upload(desk: Fixture) {
     desk.put("k", "old").await;
     let checksum = Some((Algorithm::Crc32c, ChecksumScope::FullObject));
     let upload = desk.create_upload("k", CreateUpload { checksum, ..CreateUpload::default() }).await;
@@ -209,18 +209,18 @@ async fn refuses_wrong_promises_and_keeps_the_upload(desk: Desk) {
     let size = whole.len() as u64;
     assert_refused(&desk, &upload, promise(Some(size - 1), None), Reason::InvalidRequest).await;
     assert_refused(&desk, &upload, promise(Some(size + 1), None), Reason::InvalidRequest).await;
-    if desk.has(Lack::Checksums) {
-        let wrong = Checksum::of(Algorithm::Crc32c, b"other");
+    if desk.supports(Feature::Checksums) {
+        let wrong = Checksum::compute(Algorithm::Crc32c, b"other");
         assert_refused(&desk, &upload, promise(None, Some(wrong)), Reason::BadDigest).await;
-        let other_algorithm = Checksum::of(Algorithm::Sha1, &whole);
+        let other_algorithm = Checksum::compute(Algorithm::Sha1, &whole);
         assert_refused(&desk, &upload, promise(None, Some(other_algorithm)), Reason::InvalidRequest).await;
     }
-    let right = promise(Some(size), Some(Checksum::of(Algorithm::Crc32c, &whole)));
+    let right = promise(Some(size), Some(Checksum::compute(Algorithm::Crc32c, &whole)));
     desk.complete("k", &upload, right).await.expect("the declared values are correct");
     assert!(desk.read("k").await == whole);
 }
 
-async fn refuses_a_failed_precondition_and_keeps_the_upload(desk: Desk) {
+async fn refuses_a_failed_precondition_and_keeps_the_upload(desk: Fixture) {
     let old = desk.put("k", "old").await;
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     let part = desk.part("k", &upload, 1, pattern(10, 1)).await;
@@ -238,7 +238,7 @@ async fn refuses_a_failed_precondition_and_keeps_the_upload(desk: Desk) {
     desk.complete("new", &upload, when(Precondition::Absent)).await.expect("the key is absent");
 }
 
-async fn makes_checksums_of_all_kinds(desk: Desk) {
+async fn makes_checksums_of_all_kinds(desk: Fixture) {
     let bytes = [pattern(PART, 1), pattern(1234, 2)];
     let whole = bytes.concat();
     for algorithm in Algorithm::ALL {
@@ -254,14 +254,14 @@ async fn makes_checksums_of_all_kinds(desk: Desk) {
                 let request = StageRequest { algorithms, ..StageRequest::default() };
                 let taken = desk.try_part("k", &upload, number, part.clone(), request).await;
                 let (mut part_named, committed) = taken.expect("a part is taken");
-                let value = Checksum::of(algorithm, part);
+                let value = Checksum::compute(algorithm, part);
                 assert!(committed.checksums.contains(&value));
                 part_named.checksum = Some(value);
                 of_parts.push(value);
                 named.push(part_named);
             }
             let expected = match scope {
-                ChecksumScope::FullObject => Checksum::of(algorithm, &whole),
+                ChecksumScope::FullObject => Checksum::compute(algorithm, &whole),
                 ChecksumScope::Composite => Checksum::composite(algorithm, &of_parts),
             };
             let request = CompleteUpload { expected_checksum: Some(expected), ..named_parts(named) };
@@ -269,11 +269,11 @@ async fn makes_checksums_of_all_kinds(desk: Desk) {
             assert_eq!((&committed.checksums[..], committed.scope), (&[expected][..], scope));
             let info = desk.head("k").await;
             assert_eq!((&info.checksums[..], info.scope), (&[expected][..], scope), "{algorithm:?}");
-            if !desk.can().tells_parts {
+            if !desk.capabilities().reports_all_parts {
                 continue;
             }
             let parts =
-                desk.store.object_parts(&context(), &at("k"), None, 10).await.expect("parts are listed").0;
+                desk.store.object_parts(&context(), &key_address("k"), None, 10).await.expect("parts are listed").0;
             let has_checksums =
                 parts.iter().zip(&of_parts).all(|(part, value)| part.checksums.contains(value));
             assert!(has_checksums && parts.len() == 2, "the parts keep their checksums: {parts:?}");
@@ -283,17 +283,17 @@ async fn makes_checksums_of_all_kinds(desk: Desk) {
 
 /// Rejected at creation rather than at completion. S3 has no composite CRC-64/NVME, and only CRCs of parts combine into
 /// a checksum of the whole.
-async fn refuses_checksums_that_cannot_be_made(desk: Desk) {
+async fn refuses_checksums_that_cannot_be_made(desk: Fixture) {
     let of_whole = Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.is_crc());
     let of_whole = of_whole.map(|algorithm| (algorithm, ChecksumScope::FullObject));
     for checksum in of_whole.chain([(Algorithm::Crc64Nvme, ChecksumScope::Composite)]) {
         let create = CreateUpload { checksum: Some(checksum), ..CreateUpload::default() };
-        let refused = desk.store.create_upload(&context(), &at("k"), create).await;
+        let refused = desk.store.create_upload(&context(), &key_address("k"), create).await;
         assert_eq!(reason(refused), Reason::InvalidRequest, "{checksum:?}");
     }
 }
 
-async fn can_have_a_unique_tag(desk: Desk) {
+async fn can_have_a_unique_tag(desk: Fixture) {
     let mut seen = Vec::new();
     for _ in 0..2 {
         let upload = desk.create_upload("k", CreateUpload::default()).await;

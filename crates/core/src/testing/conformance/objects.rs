@@ -2,17 +2,17 @@
 
 use futures::StreamExt;
 
-use crate::budget::{Budget, GRAIN};
+use crate::budget::{Budget, GRAIN_BYTES};
 use crate::checksum::{Algorithm, Checksum};
 use crate::clock::SystemClock;
 use crate::context::{Context, Deadline};
 use crate::error::{Reason, Result};
 use crate::object::{Committed, Expected};
 use crate::range::ByteRange;
-use crate::store::{GetRequest, Lack, Select, StageRequest};
+use crate::store::{GetRequest, Feature, Select, StageRequest};
 use crate::testing::context;
 
-use super::desk::{Desk, at, drain, md5_etag, pattern, reason};
+use super::fixture::{Fixture, key_address, drain, md5_etag, pattern, reason};
 
 super::theme! { "objects":
     of_every_size_come_back,
@@ -49,18 +49,18 @@ const SIZES: [usize; 14] = [
     (5 << 20) + 3,
 ];
 
-async fn of_every_size_come_back(desk: Desk) {
+async fn of_every_size_come_back(desk: Fixture) {
     for size in SIZES {
         let bytes = pattern(size, size as u64);
         let committed = desk.put("sized", bytes.clone()).await;
         assert_eq!((committed.size, &committed.etag), (size as u64, &md5_etag(&bytes)));
-        assert_eq!(committed.checksums, [Checksum::of(Algorithm::Crc64Nvme, &bytes)], "{size} bytes");
+        assert_eq!(committed.checksums, [Checksum::compute(Algorithm::Crc64Nvme, &bytes)], "{size} bytes");
         let (info, span, read) = desk.get("sized", GetRequest::default()).await.expect("a GET succeeds");
         assert!(read == bytes, "{size} bytes came back changed");
         assert_eq!((span.offset, span.length, info.size), (0, size as u64, size as u64));
         assert_eq!(info.etag, committed.etag);
-        assert_eq!(info.checksums, desk.kept_sums([Checksum::of(Algorithm::Crc64Nvme, &bytes)]));
-        if desk.can().generations {
+        assert_eq!(info.checksums, desk.stored_checksums([Checksum::compute(Algorithm::Crc64Nvme, &bytes)]));
+        if desk.capabilities().generations {
             assert_eq!((info.modified, info.generation), (committed.modified, committed.generation));
         }
         assert_eq!(info.parts, None);
@@ -68,14 +68,14 @@ async fn of_every_size_come_back(desk: Desk) {
     }
 }
 
-async fn written_in_odd_buffers_come_back(desk: Desk) {
+async fn written_in_odd_buffers_come_back(desk: Fixture) {
     let buffers = [1, 3, 0, 4093, 17, 65_537, 4096, 100_003, 2];
     for size in [5, 4097, 65_537, 700_001] {
         let (bytes, context) = (pattern(size, 3), context());
         let mut rest = bytes.clone();
         let mut staged = desk
             .store
-            .stage(&context, &at("odd"), StageRequest { size: Some(size as u64), ..Default::default() })
+            .stage(&context, &key_address("odd"), StageRequest { size: Some(size as u64), ..Default::default() })
             .await
             .expect("staging begins");
         for buffer in buffers.iter().cycle() {
@@ -90,9 +90,9 @@ async fn written_in_odd_buffers_come_back(desk: Desk) {
     }
 }
 
-async fn are_overwritten_and_deleted(desk: Desk) {
+async fn are_overwritten_and_deleted(desk: Fixture) {
     desk.assert_absent("k").await;
-    let tells = desk.can().tells_deleted;
+    let tells = desk.capabilities().reports_deleted;
     assert!(!desk.delete("k").await || !tells, "deleting a missing object is not an error");
     for (n, size) in [10, 100_000, 0, 70_000, 5].into_iter().enumerate() {
         let bytes = pattern(size, n as u64);
@@ -107,7 +107,7 @@ async fn are_overwritten_and_deleted(desk: Desk) {
     assert_eq!(desk.read("k").await, "again");
 }
 
-async fn have_growing_generations(desk: Desk) {
+async fn have_growing_generations(desk: Fixture) {
     let mut last = None;
     for n in 0..20 {
         let committed = desk.put(["a", "b", "c"][n % 3], "x").await;
@@ -119,7 +119,7 @@ async fn have_growing_generations(desk: Desk) {
 }
 
 /// Keys are bytes: nothing in them is special, and no two of them are equivalent.
-pub(super) fn odd_keys(desk: &Desk) -> Vec<String> {
+pub(super) fn odd_keys(desk: &Fixture) -> Vec<String> {
     let mut keys: Vec<String> = [
         "a",
         "A",
@@ -167,12 +167,12 @@ pub(super) fn odd_keys(desk: &Desk) -> Vec<String> {
     keys.push("k".repeat(1024));
     keys.push("日".repeat(341));
     keys.push(format!("{}/", "d/".repeat(511)));
-    keys.retain(|key| desk.has(Lack::NulInKeys) || !key.contains('\0'));
+    keys.retain(|key| desk.supports(Feature::NulInKeys) || !key.contains('\0'));
     keys.sort();
     keys
 }
 
-async fn have_any_key(desk: Desk) {
+async fn have_any_key(desk: Fixture) {
     let keys = odd_keys(&desk);
     for (n, key) in keys.iter().enumerate() {
         desk.put(key, format!("value {n}")).await;
@@ -188,10 +188,10 @@ async fn have_any_key(desk: Desk) {
     assert!(desk.names().await.is_empty());
 }
 
-async fn are_invisible_until_committed(desk: Desk) {
+async fn are_invisible_until_committed(desk: Fixture) {
     for size in [10, 300_000] {
         let (context, bytes) = (context(), pattern(size, 1));
-        let mut staged = desk.store.stage(&context, &at("k"), StageRequest::default()).await.expect("begins");
+        let mut staged = desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
         desk.assert_absent("k").await;
         staged.write(bytes.clone()).await.expect("bytes are staged");
         desk.assert_absent("k").await;
@@ -201,14 +201,14 @@ async fn are_invisible_until_committed(desk: Desk) {
     }
 }
 
-async fn leave_nothing_when_dropped(desk: Desk) {
+async fn leave_nothing_when_dropped(desk: Fixture) {
     let context = context();
     desk.put("old", "stays").await;
     let before = desk.head("old").await;
     for size in [0, 10, 70_000, 2 << 20] {
         for key in ["new", "old"] {
             let mut staged =
-                desk.store.stage(&context, &at(key), StageRequest::default()).await.expect("begins");
+                desk.store.stage(&context, &key_address(key), StageRequest::default()).await.expect("begins");
             for piece in pattern(size, 9).chunks(60_000) {
                 staged.write(piece.to_vec().into()).await.expect("bytes are staged");
             }
@@ -221,11 +221,11 @@ async fn leave_nothing_when_dropped(desk: Desk) {
     }
 }
 
-async fn follow_the_last_commit(desk: Desk) {
+async fn follow_the_last_commit(desk: Fixture) {
     let context = context();
     let mut staged = Vec::new();
     for content in ["first", "second", "third"] {
-        let mut one = desk.store.stage(&context, &at("k"), StageRequest::default()).await.expect("begins");
+        let mut one = desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
         one.write(content.into()).await.expect("bytes are staged");
         staged.push((content, one));
     }
@@ -237,12 +237,12 @@ async fn follow_the_last_commit(desk: Desk) {
 }
 
 /// If a size is declared, fewer or more bytes are rejected.
-async fn are_as_long_as_was_said(desk: Desk) {
+async fn are_as_long_as_was_said(desk: Fixture) {
     for size in [0, 1, 90_000, 256 << 10, 700_001, (2 << 20) + 400_000] {
         let bytes = pattern(size, 4);
         let put = async |said: u64| -> Result<Committed> {
             let request = StageRequest { size: Some(said), ..Default::default() };
-            let mut staged = desk.store.stage(&context(), &at("k"), request).await?;
+            let mut staged = desk.store.stage(&context(), &key_address("k"), request).await?;
             for piece in bytes.chunks(64 << 10) {
                 staged.write(bytes.slice_ref(piece)).await?;
             }
@@ -271,32 +271,32 @@ async fn are_as_long_as_was_said(desk: Desk) {
 }
 
 /// With a window of one grain a store works with less memory instead of waiting for more.
-async fn pass_through_the_smallest_window(desk: Desk) {
-    let budget = Budget::new(GRAIN);
+async fn pass_through_the_smallest_window(desk: Fixture) {
+    let budget = Budget::new(GRAIN_BYTES);
     let deadline = Deadline::none(SystemClock::shared());
-    let window = budget.admit(GRAIN, &deadline).await.expect("the budget is free");
+    let window = budget.admit(GRAIN_BYTES, &deadline).await.expect("the budget is free");
     let context = Context::new(deadline, window);
     let bytes = pattern((1 << 20) + 11, 5);
     let (staged, commit) = (StageRequest::default(), Expected::default());
-    desk.put_within(&context, &at("k"), bytes.clone(), staged, commit).await.expect("a PUT succeeds");
-    let found = desk.store.get(&context, &at("k"), GetRequest::default()).await.expect("a GET succeeds");
+    desk.put_within(&context, &key_address("k"), bytes.clone(), staged, commit).await.expect("a PUT succeeds");
+    let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
     assert!(drain(found.body).await.expect("the body is read") == bytes);
 }
 
 /// All memory is released once a request is over, however it ended.
-async fn give_their_memory_back(desk: Desk) {
+async fn give_their_memory_back(desk: Fixture) {
     let context = context();
     let size = context.window.size();
     let bytes = pattern(3 << 20, 6);
     let (staged, commit) = (StageRequest::default(), Expected::default());
-    desk.put_within(&context, &at("k"), bytes.clone(), staged, commit).await.expect("a PUT succeeds");
-    let found = desk.store.get(&context, &at("k"), GetRequest::default()).await.expect("a GET succeeds");
+    desk.put_within(&context, &key_address("k"), bytes.clone(), staged, commit).await.expect("a PUT succeeds");
+    let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
     drain(found.body).await.expect("the body is read");
-    let found = desk.store.get(&context, &at("k"), GetRequest::default()).await.expect("a GET succeeds");
+    let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
     let mut half_read = found.body;
     half_read.next().await.expect("a first piece").expect("without an error");
     drop(half_read);
-    let mut staged = desk.store.stage(&context, &at("k"), StageRequest::default()).await.expect("begins");
+    let mut staged = desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
     staged.write(bytes.slice(..200_000)).await.expect("bytes are staged");
     drop(staged);
     // A store may still process the dropped write, but not for long.
@@ -310,11 +310,11 @@ async fn give_their_memory_back(desk: Desk) {
 }
 
 /// Reads the first piece, runs `during`, and reads the rest: all bytes are of one write.
-async fn read_around(desk: &Desk, during: impl AsyncFnOnce(&Desk)) {
+async fn read_around(desk: &Fixture, during: impl AsyncFnOnce(&Fixture)) {
     let bytes = pattern((5 << 20) + 3, 7);
     desk.put("k", bytes.clone()).await;
     let context = context();
-    let found = desk.store.get(&context, &at("k"), GetRequest::default()).await.expect("a GET succeeds");
+    let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
     let mut body = found.body;
     let first = body.next().await.expect("a first piece").expect("without an error");
     let at = first.len();
@@ -324,7 +324,7 @@ async fn read_around(desk: &Desk, during: impl AsyncFnOnce(&Desk)) {
     assert!(drain(body).await.expect("reading continues") == bytes[at..], "old and new bytes were mixed");
 }
 
-async fn are_read_to_the_end_although_overwritten(desk: Desk) {
+async fn are_read_to_the_end_although_overwritten(desk: Fixture) {
     read_around(&desk, async |desk| {
         for n in 0..5 {
             desk.put("k", pattern((5 << 20) + 3, 100 + n)).await;
@@ -334,7 +334,7 @@ async fn are_read_to_the_end_although_overwritten(desk: Desk) {
     assert!(desk.read("k").await == pattern((5 << 20) + 3, 104));
 }
 
-async fn are_read_to_the_end_although_deleted(desk: Desk) {
+async fn are_read_to_the_end_although_deleted(desk: Fixture) {
     read_around(&desk, async |desk| {
         desk.delete("k").await;
         desk.put("other", pattern(6 << 20, 8)).await;
@@ -343,16 +343,16 @@ async fn are_read_to_the_end_although_deleted(desk: Desk) {
     desk.assert_absent("k").await;
 }
 
-async fn are_refused_after_close(desk: Desk) {
+async fn are_refused_after_close(desk: Fixture) {
     desk.put("k", "bytes").await;
     desk.store.close().await.expect("a store closes");
     desk.store.close().await.expect("closing twice is not an error");
     let refused = [
         reason(desk.try_head("k").await),
         reason(desk.get("k", GetRequest::default()).await),
-        reason(desk.store.stage(&context(), &at("k"), StageRequest::default()).await),
-        reason(desk.store.delete(&context(), &at("k"), crate::condition::Precondition::None).await),
-        reason(desk.store.list(&context(), &at("k").bucket, &crate::listing::ListRequest::default()).await),
+        reason(desk.store.stage(&context(), &key_address("k"), StageRequest::default()).await),
+        reason(desk.store.delete(&context(), &key_address("k"), crate::condition::Precondition::None).await),
+        reason(desk.store.list(&context(), &key_address("k").bucket, &crate::listing::ListRequest::default()).await),
     ];
     assert_eq!(refused, [Reason::ShuttingDown; 5]);
 }

@@ -6,10 +6,10 @@ use crate::error::{ErrorKind, Reason, Result};
 use crate::multipart::{CreateUpload, PartNumber, UploadId};
 use crate::object::{Committed, ETag, Expected};
 use crate::range::ByteRange;
-use crate::store::{CopyPartRequest, ETagForm, Lack, StageRequest};
+use crate::store::{CopyPartRequest, ETagForm, Feature, StageRequest};
 use crate::testing::context;
 
-use super::desk::{Desk, at, full_metadata, md5, md5_etag, named_parts, part_number, pattern, reason};
+use super::fixture::{Fixture, key_address, full_metadata, md5, md5_etag, named_parts, part_number, pattern, reason};
 
 super::theme! { "parts":
     answer_like_objects needs Multipart,
@@ -22,7 +22,7 @@ super::theme! { "parts":
     are_not_copied_where_a_condition_fails needs Multipart,
 }
 
-async fn answer_like_objects(desk: Desk) {
+async fn answer_like_objects(desk: Fixture) {
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     for (number, size) in [(10_000, 0), (1, 1), (77, 65_537)] {
         let bytes = pattern(size, 1);
@@ -30,17 +30,17 @@ async fn answer_like_objects(desk: Desk) {
         let part = desk.try_part("k", &upload, number, bytes.clone(), request).await;
         let (_, committed) = part.expect("a part is taken");
         assert_eq!((committed.size, committed.etag), (size as u64, md5_etag(&bytes)));
-        assert!(committed.checksums.contains(&Checksum::of(Algorithm::Sha256, &bytes)));
+        assert!(committed.checksums.contains(&Checksum::compute(Algorithm::Sha256, &bytes)));
     }
 }
 
-async fn sizes(desk: &Desk, upload: &UploadId) -> Vec<(u16, u64, ETag)> {
-    let page = desk.store.list_parts(&context(), &at("k"), upload, None, 1000).await;
+async fn sizes(desk: &Fixture, upload: &UploadId) -> Vec<(u16, u64, ETag)> {
+    let page = desk.store.list_parts(&context(), &key_address("k"), upload, None, 1000).await;
     let parts = page.expect("parts are listed").parts;
     parts.into_iter().map(|part| (part.number.get(), part.size, part.etag)).collect()
 }
 
-async fn are_replaced_by_number(desk: Desk) {
+async fn are_replaced_by_number(desk: Fixture) {
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     let first = desk.part("k", &upload, 1, pattern(1000, 1)).await;
     desk.part("k", &upload, 2, pattern(10, 1)).await;
@@ -49,14 +49,14 @@ async fn are_replaced_by_number(desk: Desk) {
     assert_eq!(listed, [(1, 70_000, second.etag.clone()), (2, 10, md5_etag(&pattern(10, 1)))]);
     let with_old = desk.complete("k", &upload, named_parts(vec![first])).await;
     assert_eq!(reason(with_old), Reason::InvalidPart, "a replaced part is gone");
-    if !desk.has(Lack::LeavingPartsOut) {
+    if !desk.supports(Feature::PartialCompletion) {
         return;
     }
     desk.complete("k", &upload, named_parts(vec![second])).await.expect("a completion succeeds");
     assert!(desk.read("k").await == pattern(70_000, 2));
 }
 
-async fn are_listed_in_pages(desk: Desk) {
+async fn are_listed_in_pages(desk: Fixture) {
     let checksum = Some((Algorithm::Crc32, ChecksumScope::Composite));
     let create = CreateUpload { metadata: full_metadata(), checksum };
     let upload = desk.create_upload("k", create).await;
@@ -72,16 +72,16 @@ async fn are_listed_in_pages(desk: Desk) {
     for limit in [1, 4, 14, 1000] {
         let (mut after, mut seen) = (None, Vec::new());
         loop {
-            let page = desk.store.list_parts(&context(), &at("k"), &upload, after, limit).await;
+            let page = desk.store.list_parts(&context(), &key_address("k"), &upload, after, limit).await;
             let page = page.expect("parts are listed");
             assert!(page.parts.len() <= limit);
             assert_eq!((&page.upload.id, page.upload.key.as_str()), (&upload, "k"));
-            assert_eq!(page.upload.checksum, checksum.filter(|_| desk.has(Lack::Checksums)));
-            assert!(page.upload.metadata == full_metadata() || !desk.can().upload_metadata);
+            assert_eq!(page.upload.checksum, checksum.filter(|_| desk.supports(Feature::Checksums)));
+            assert!(page.upload.metadata == full_metadata() || !desk.capabilities().upload_metadata);
             for part in &page.parts {
                 let bytes = pattern(usize::from(part.number.get()), 1);
                 assert_eq!((part.size, &part.etag), (bytes.len() as u64, &md5_etag(&bytes)));
-                let kept = desk.kept_sums([Checksum::of(Algorithm::Crc32, &bytes)]);
+                let kept = desk.stored_checksums([Checksum::compute(Algorithm::Crc32, &bytes)]);
                 assert!(kept.iter().all(|sum| part.checksums.contains(sum)));
             }
             seen.extend(page.parts.iter().map(|part| i64::from(part.number.get())));
@@ -97,7 +97,7 @@ async fn are_listed_in_pages(desk: Desk) {
     }
 }
 
-async fn leave_nothing_when_dropped(desk: Desk) {
+async fn leave_nothing_when_dropped(desk: Fixture) {
     let context = context();
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     desk.part("k", &upload, 1, pattern(10, 1)).await;
@@ -105,7 +105,7 @@ async fn leave_nothing_when_dropped(desk: Desk) {
     for number in [1, 2] {
         let number = part_number(number);
         let staged =
-            desk.store.stage_part(&context, &at("k"), &upload, number, StageRequest::default()).await;
+            desk.store.stage_part(&context, &key_address("k"), &upload, number, StageRequest::default()).await;
         let mut staged = staged.expect("staging begins");
         staged.write(pattern(300_000, 2)).await.expect("bytes are staged");
         drop(staged);
@@ -113,7 +113,7 @@ async fn leave_nothing_when_dropped(desk: Desk) {
     }
 }
 
-async fn are_verified(desk: Desk) {
+async fn are_verified(desk: Fixture) {
     let (context, bytes) = (context(), pattern(70_000, 1));
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     let wrong = [
@@ -121,14 +121,14 @@ async fn are_verified(desk: Desk) {
         (Expected { size: Some(69_999), ..Expected::default() }, Reason::InvalidRequest),
         (Expected { md5: Some(md5(b"other")), ..Expected::default() }, Reason::BadDigest),
         (
-            Expected { checksums: vec![Checksum::of(Algorithm::Crc32c, b"other")], ..Expected::default() },
+            Expected { checksums: vec![Checksum::compute(Algorithm::Crc32c, b"other")], ..Expected::default() },
             Reason::BadDigest,
         ),
     ];
     for (expected, refused) in wrong {
         let request =
             StageRequest { algorithms: vec![Algorithm::Crc32c], verify_md5: true, ..StageRequest::default() };
-        let staged = desk.store.stage_part(&context, &at("k"), &upload, part_number(1), request).await;
+        let staged = desk.store.stage_part(&context, &key_address("k"), &upload, part_number(1), request).await;
         let mut staged = staged.expect("staging begins");
         staged.write(bytes.clone()).await.expect("bytes are staged");
         let commit = expected.clone();
@@ -138,7 +138,7 @@ async fn are_verified(desk: Desk) {
 }
 
 async fn copy_part(
-    desk: &Desk,
+    desk: &Fixture,
     upload: &UploadId,
     number: i64,
     source: &str,
@@ -146,10 +146,10 @@ async fn copy_part(
     source_conditions: ReadConditions,
 ) -> Result<Committed> {
     let request = CopyPartRequest {
-        source: at(source),
+        source: key_address(source),
         range,
         source_conditions,
-        destination: at("k"),
+        destination: key_address("k"),
         upload: upload.clone(),
         number: part_number(number),
         etag: ETagForm::Md5,
@@ -157,7 +157,7 @@ async fn copy_part(
     desk.store.copy_part(&context(), request).await
 }
 
-async fn are_copied_from_objects(desk: Desk) {
+async fn are_copied_from_objects(desk: Fixture) {
     let (big, small) = (pattern(6 << 20, 1), pattern(1000, 2));
     desk.put("big", big.clone()).await;
     desk.put("small", small.clone()).await;
@@ -174,11 +174,11 @@ async fn are_copied_from_objects(desk: Desk) {
     let expected = [&big[13..13 + (5 << 20)], &big, &small].concat();
     assert_eq!(parts[0].etag, md5_etag(&expected[..5 << 20]));
     let committed = desk.complete("k", &upload, named_parts(parts)).await.expect("a completion succeeds");
-    assert_eq!(committed.checksums, desk.kept_sums([Checksum::of(Algorithm::Crc64Nvme, &expected)]));
+    assert_eq!(committed.checksums, desk.stored_checksums([Checksum::compute(Algorithm::Crc64Nvme, &expected)]));
     assert!(desk.read("k").await == expected);
 }
 
-async fn are_copied_from_ranges_within_the_source(desk: Desk) {
+async fn are_copied_from_ranges_within_the_source(desk: Fixture) {
     let bytes = pattern(200_000, 1);
     desk.put("from", bytes.clone()).await;
     let upload = desk.create_upload("k", CreateUpload::default()).await;
@@ -198,7 +198,7 @@ async fn are_copied_from_ranges_within_the_source(desk: Desk) {
     assert_eq!(sizes(&desk, &upload).await, before);
 }
 
-async fn are_not_copied_where_a_condition_fails(desk: Desk) {
+async fn are_not_copied_where_a_condition_fails(desk: Fixture) {
     let etag = desk.put("from", "bytes").await.etag;
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     let tags = |etag: &ETag| Some(ETagMatch::OneOf(vec![etag.clone()]));

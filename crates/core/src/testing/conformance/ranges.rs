@@ -5,7 +5,7 @@ use crate::range::{ByteRange, Span};
 use crate::store::{GetRequest, Select};
 use crate::testing::context;
 
-use super::desk::{Desk, at, part_number, pattern, reason};
+use super::fixture::{Fixture, key_address, part_number, pattern, reason};
 
 super::theme! { "ranges":
     across_every_border_match_a_slice,
@@ -16,7 +16,7 @@ super::theme! { "ranges":
     are_reported_by_head,
 }
 
-async fn check(desk: &Desk, key: &str, bytes: &[u8], range: ByteRange) {
+async fn check(desk: &Fixture, key: &str, bytes: &[u8], range: ByteRange) {
     let select = Select::Range(range);
     match range.resolve(bytes.len() as u64) {
         Ok(expected) => {
@@ -33,7 +33,7 @@ fn slice(bytes: &[u8], span: Span) -> &[u8] {
     &bytes[index(span.offset)..index(span.end())]
 }
 
-async fn across_every_border_match_a_slice(desk: Desk) {
+async fn across_every_border_match_a_slice(desk: Fixture) {
     for size in [1, 4096, 131_073, 300_001_u64] {
         let bytes = pattern(usize::try_from(size).expect("a small object"), size);
         desk.put("k", bytes.clone()).await;
@@ -54,7 +54,7 @@ async fn across_every_border_match_a_slice(desk: Desk) {
     }
 }
 
-async fn of_large_objects_match_a_slice(desk: Desk) {
+async fn of_large_objects_match_a_slice(desk: Fixture) {
     let size = (5 << 20) + 3;
     let bytes = pattern(size, 1);
     desk.put("k", bytes.clone()).await;
@@ -70,7 +70,7 @@ async fn of_large_objects_match_a_slice(desk: Desk) {
     }
 }
 
-async fn without_a_byte_are_refused(desk: Desk) {
+async fn without_a_byte_are_refused(desk: Fixture) {
     desk.put("k", pattern(100, 1)).await;
     for range in [ByteRange::From(100), ByteRange::Inclusive { first: 100, last: 200 }, ByteRange::Suffix(0)]
     {
@@ -80,7 +80,7 @@ async fn without_a_byte_are_refused(desk: Desk) {
     assert_eq!(reason(part_two), Reason::InvalidRange, "an object without parts has no part two");
 }
 
-async fn of_an_empty_object_are_refused(desk: Desk) {
+async fn of_an_empty_object_are_refused(desk: Fixture) {
     desk.put("k", "").await;
     for range in [ByteRange::From(0), ByteRange::Inclusive { first: 0, last: 0 }, ByteRange::Suffix(1)] {
         assert_eq!(reason(desk.select("k", Select::Range(range)).await), Reason::InvalidRange, "{range:?}");
@@ -89,7 +89,7 @@ async fn of_an_empty_object_are_refused(desk: Desk) {
     assert_eq!((span, read.len()), (Span::whole(0), 0));
 }
 
-async fn as_part_one_are_the_whole(desk: Desk) {
+async fn as_part_one_are_the_whole(desk: Fixture) {
     for size in [0, 100, 70_000] {
         let bytes = pattern(size, 1);
         desk.put("k", bytes.clone()).await;
@@ -100,11 +100,11 @@ async fn as_part_one_are_the_whole(desk: Desk) {
     }
 }
 
-async fn are_reported_by_head(desk: Desk) {
+async fn are_reported_by_head(desk: Fixture) {
     desk.put("k", pattern(100, 1)).await;
     let head = async |range| {
         let request = GetRequest { select: Select::Range(range), ..GetRequest::default() };
-        desk.store.head(&context(), &at("k"), request).await
+        desk.store.head(&context(), &key_address("k"), request).await
     };
     let found = head(ByteRange::Suffix(10)).await.expect("a HEAD succeeds");
     assert_eq!((found.span, found.info.size), (Span { offset: 90, length: 10 }, 100));

@@ -4,10 +4,10 @@ use crate::error::Reason;
 use crate::metadata::{Metadata, Tags};
 use crate::multipart::CreateUpload;
 use crate::object::ObjectInfo;
-use crate::store::{Lack, StageRequest};
+use crate::store::{Feature, StageRequest};
 use crate::testing::context;
 
-use super::desk::{Desk, at, full_metadata, pattern, reason, tags};
+use super::fixture::{Fixture, key_address, full_metadata, pattern, reason, tags};
 
 super::theme! { "tags":
     are_set_replaced_and_cleared needs Tags,
@@ -16,11 +16,11 @@ super::theme! { "tags":
     do_not_bring_back_old_bytes needs TagsBesideWrites,
 }
 
-async fn set(desk: &Desk, tags: Tags) {
-    desk.store.set_tags(&context(), &at("k"), tags).await.expect("tags are set");
+async fn set(desk: &Fixture, tags: Tags) {
+    desk.store.set_tags(&context(), &key_address("k"), tags).await.expect("tags are set");
 }
 
-async fn are_set_replaced_and_cleared(desk: Desk) {
+async fn are_set_replaced_and_cleared(desk: Fixture) {
     let bytes = pattern(100_000, 1);
     let request = StageRequest { metadata: full_metadata(), ..StageRequest::default() };
     desk.put_as("k", bytes.clone(), request).await;
@@ -28,10 +28,10 @@ async fn are_set_replaced_and_cleared(desk: Desk) {
     for new in [tags(&[("a", "1")]), tags(&[("z", ""), ("b", "2"), ("a", "3")]), tags(&[])] {
         set(&desk, new.clone()).await;
         let now = desk.head("k").await;
-        let grows = desk.can().generations;
+        let grows = desk.capabilities().generations;
         assert!(now.generation > last.generation || !grows, "other metadata is another generation");
-        let metadata = desk.kept(Metadata { tags: new, ..full_metadata() });
-        let modified = if desk.has(Lack::TimeBesideTags) { last.modified } else { now.modified };
+        let metadata = desk.stored_metadata(Metadata { tags: new, ..full_metadata() });
+        let modified = if desk.supports(Feature::TagsKeepModified) { last.modified } else { now.modified };
         let expected = ObjectInfo { metadata, generation: now.generation, modified, ..last };
         assert_eq!(now, expected, "only tags and generation change");
         assert!(desk.read("k").await == bytes);
@@ -41,17 +41,17 @@ async fn are_set_replaced_and_cleared(desk: Desk) {
     assert!(desk.head("k").await.metadata.tags.is_empty());
 }
 
-async fn of_missing_keys_are_refused(desk: Desk) {
-    let refused = desk.store.set_tags(&context(), &at("k"), tags(&[("a", "1")])).await;
+async fn of_missing_keys_are_refused(desk: Fixture) {
+    let refused = desk.store.set_tags(&context(), &key_address("k"), tags(&[("a", "1")])).await;
     assert_eq!(reason(refused), Reason::NoSuchKey);
     desk.assert_absent("k").await;
     desk.put("k", "bytes").await;
     desk.delete("k").await;
-    assert_eq!(reason(desk.store.set_tags(&context(), &at("k"), tags(&[])).await), Reason::NoSuchKey);
+    assert_eq!(reason(desk.store.set_tags(&context(), &key_address("k"), tags(&[])).await), Reason::NoSuchKey);
     desk.assert_absent("k").await;
 }
 
-async fn leave_parts_alone(desk: Desk) {
+async fn leave_parts_alone(desk: Fixture) {
     if !desk.store.capabilities().multipart {
         return;
     }
@@ -61,16 +61,16 @@ async fn leave_parts_alone(desk: Desk) {
     set(&desk, tags(&[("a", "1")])).await;
     let after = desk.head("k").await;
     assert_eq!((&after.etag, after.parts, &after.checksums), (&before.etag, Some(2), &before.checksums));
-    if desk.can().tells_parts {
+    if desk.capabilities().reports_all_parts {
         let parts =
-            desk.store.object_parts(&context(), &at("k"), None, 10).await.expect("parts are listed").0;
+            desk.store.object_parts(&context(), &key_address("k"), None, 10).await.expect("parts are listed").0;
         assert_eq!(parts.len(), 2);
     }
     assert!(desk.read("k").await == parts.concat());
 }
 
 /// One task writes while others set tags: the bytes written stay until the writer writes again.
-async fn do_not_bring_back_old_bytes(desk: Desk) {
+async fn do_not_bring_back_old_bytes(desk: Fixture) {
     desk.put("k", "version 0").await;
     let taggers = (0..3).map(|tagger| {
         let desk = desk.clone();

@@ -6,10 +6,10 @@ use crate::error::Reason;
 use crate::listing::ListEntry;
 use crate::multipart::{CreateUpload, ListUploads, UploadId, UploadInfo};
 use crate::object::Expected;
-use crate::store::{Lack, StageRequest};
+use crate::store::{Feature, StageRequest};
 use crate::testing::context;
 
-use super::desk::{Desk, at, full_metadata, named_parts, part_number, pattern, reason};
+use super::fixture::{Fixture, key_address, full_metadata, named_parts, part_number, pattern, reason};
 
 super::theme! { "uploads":
     have_names_of_their_own needs Multipart,
@@ -23,31 +23,31 @@ super::theme! { "uploads":
     are_listed_in_pages needs Multipart,
 }
 
-async fn have_names_of_their_own(desk: Desk) {
+async fn have_names_of_their_own(desk: Fixture) {
     let mut ids = BTreeSet::new();
     for n in 0..20 {
         let key = ["a", "b"][n % 2];
         let id = desk.create_upload(key, CreateUpload::default()).await;
         assert!(!id.0.is_empty() && !id.0.contains([' ', '/']), "{id}");
         if n % 3 == 0 {
-            desk.store.abort_upload(&context(), &at(key), &id).await.expect("an abort succeeds");
+            desk.store.abort_upload(&context(), &key_address(key), &id).await.expect("an abort succeeds");
         }
         assert!(ids.insert(id), "an upload id was used twice");
     }
 }
 
-async fn are_no_objects(desk: Desk) {
+async fn are_no_objects(desk: Fixture) {
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     desk.assert_absent("k").await;
     desk.part("k", &upload, 1, pattern(100_000, 1)).await;
     desk.assert_absent("k").await;
     assert!(desk.names().await.is_empty());
     desk.put("k", "object").await;
-    desk.store.abort_upload(&context(), &at("k"), &upload).await.expect("an abort succeeds");
+    desk.store.abort_upload(&context(), &key_address("k"), &upload).await.expect("an abort succeeds");
     assert_eq!(desk.read("k").await, "object");
 }
 
-async fn assert_dead(desk: &Desk, key: &str, upload: &UploadId) {
+async fn assert_dead(desk: &Fixture, key: &str, upload: &UploadId) {
     let part = crate::multipart::CompletePart {
         number: part_number(1),
         etag: crate::object::ETag::from_text("x"),
@@ -55,8 +55,8 @@ async fn assert_dead(desk: &Desk, key: &str, upload: &UploadId) {
     };
     let refused = [
         reason(desk.complete(key, upload, named_parts(vec![part])).await),
-        reason(desk.store.abort_upload(&context(), &at(key), upload).await),
-        reason(desk.store.list_parts(&context(), &at(key), upload, None, 10).await),
+        reason(desk.store.abort_upload(&context(), &key_address(key), upload).await),
+        reason(desk.store.list_parts(&context(), &key_address(key), upload, None, 10).await),
         reason(desk.try_part(key, upload, 1, pattern(1, 1), StageRequest::default()).await),
     ];
     assert_eq!(refused, [Reason::NoSuchUpload; 4]);
@@ -68,7 +68,7 @@ async fn assert_dead(desk: &Desk, key: &str, upload: &UploadId) {
     ));
 }
 
-async fn are_dead_after_completion(desk: Desk) {
+async fn are_dead_after_completion(desk: Fixture) {
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     let part = desk.part("k", &upload, 1, pattern(1000, 1)).await;
     desk.complete("k", &upload, named_parts(vec![part.clone()])).await.expect("a completion succeeds");
@@ -78,15 +78,15 @@ async fn are_dead_after_completion(desk: Desk) {
     assert_eq!(desk.head("k").await, info);
 }
 
-async fn are_dead_after_abort(desk: Desk) {
+async fn are_dead_after_abort(desk: Fixture) {
     let upload = desk.create_upload("k", CreateUpload::default()).await;
     desk.part("k", &upload, 1, pattern(1000, 1)).await;
-    desk.store.abort_upload(&context(), &at("k"), &upload).await.expect("an abort succeeds");
+    desk.store.abort_upload(&context(), &key_address("k"), &upload).await.expect("an abort succeeds");
     assert_dead(&desk, "k", &upload).await;
     desk.assert_absent("k").await;
 }
 
-async fn belong_to_one_key(desk: Desk) {
+async fn belong_to_one_key(desk: Fixture) {
     let upload = desk.create_upload("mine", CreateUpload::default()).await;
     let part = desk.part("mine", &upload, 1, pattern(1000, 1)).await;
     assert_eq!(
@@ -94,11 +94,11 @@ async fn belong_to_one_key(desk: Desk) {
         Reason::NoSuchUpload
     );
     assert_eq!(
-        reason(desk.store.abort_upload(&context(), &at("other"), &upload).await),
+        reason(desk.store.abort_upload(&context(), &key_address("other"), &upload).await),
         Reason::NoSuchUpload
     );
     assert_eq!(
-        reason(desk.store.list_parts(&context(), &at("other"), &upload, None, 10).await),
+        reason(desk.store.list_parts(&context(), &key_address("other"), &upload, None, 10).await),
         Reason::NoSuchUpload
     );
     let foreign = desk.try_part("other", &upload, 1, pattern(1, 1), StageRequest::default()).await;
@@ -107,17 +107,17 @@ async fn belong_to_one_key(desk: Desk) {
     desk.assert_absent("other").await;
 }
 
-async fn refuse_a_part_staged_before_their_end(desk: Desk) {
+async fn refuse_a_part_staged_before_their_end(desk: Fixture) {
     for is_aborted in [true, false] {
         let context = context();
         let upload = desk.create_upload("k", CreateUpload::default()).await;
         let part = desk.part("k", &upload, 1, pattern(1000, 1)).await;
         let staged =
-            desk.store.stage_part(&context, &at("k"), &upload, part_number(1), StageRequest::default()).await;
+            desk.store.stage_part(&context, &key_address("k"), &upload, part_number(1), StageRequest::default()).await;
         let mut staged = staged.expect("staging begins");
         staged.write(pattern(500, 2)).await.expect("bytes are staged");
         if is_aborted {
-            desk.store.abort_upload(&context, &at("k"), &upload).await.expect("an abort succeeds");
+            desk.store.abort_upload(&context, &key_address("k"), &upload).await.expect("an abort succeeds");
         } else {
             desk.complete("k", &upload, named_parts(vec![part])).await.expect("a completion succeeds");
         }
@@ -130,18 +130,18 @@ async fn refuse_a_part_staged_before_their_end(desk: Desk) {
     }
 }
 
-async fn that_never_were_are_missing(desk: Desk) {
+async fn that_never_were_are_missing(desk: Fixture) {
     for name in ["nothing", "0", "0000000000000001-ffffffff", "é", "a.b_c~d"] {
         assert_dead(&desk, "k", &UploadId(name.to_owned())).await;
     }
 }
 
-async fn list(desk: &Desk, request: ListUploads) -> Vec<ListEntry<UploadInfo>> {
-    let page = desk.store.list_uploads(&context(), &at("x").bucket, &request).await;
+async fn list(desk: &Fixture, request: ListUploads) -> Vec<ListEntry<UploadInfo>> {
+    let page = desk.store.list_uploads(&context(), &key_address("x").bucket, &request).await;
     page.expect("uploads are listed").entries
 }
 
-async fn are_listed_with_what_they_will_become(desk: Desk) {
+async fn are_listed_with_what_they_will_become(desk: Fixture) {
     let checksum = Some((crate::checksum::Algorithm::Sha1, crate::checksum::ChecksumScope::Composite));
     let plain = desk.create_upload("plain", CreateUpload::default()).await;
     let full = desk.create_upload("full", CreateUpload { metadata: full_metadata(), checksum }).await;
@@ -150,15 +150,15 @@ async fn are_listed_with_what_they_will_become(desk: Desk) {
         panic!("two uploads, not {listed:?}")
     };
     assert_eq!((first.as_str(), one.key.as_str(), &one.id), ("full", "full", &full));
-    assert_eq!(one.checksum, checksum.filter(|_| desk.has(Lack::Checksums)));
-    assert!(one.metadata == full_metadata() || !desk.can().upload_metadata);
+    assert_eq!(one.checksum, checksum.filter(|_| desk.supports(Feature::Checksums)));
+    assert!(one.metadata == full_metadata() || !desk.capabilities().upload_metadata);
     assert_eq!((second.as_str(), two.key.as_str(), &two.id), ("plain", "plain", &plain));
     assert_eq!(two.checksum, None);
     assert!(two.initiated <= one.initiated);
 }
 
 /// Pages are in order of key, then of initiation, with any limit.
-async fn are_listed_in_pages(desk: Desk) {
+async fn are_listed_in_pages(desk: Fixture) {
     let mut uploads = Vec::new();
     for n in 0..24 {
         let key = ["b", "a/2", "a/1", "c/d/e", "é/1", "a"][n % 6];
@@ -177,7 +177,7 @@ async fn are_listed_in_pages(desk: Desk) {
                 ListEntry::CommonPrefix(name) => panic!("{name:?} without a delimiter"),
             });
             let (mut listed, mut all) = (listed.collect::<Vec<_>>(), all(prefix));
-            if !desk.has(Lack::OrderOfUploads) {
+            if !desk.supports(Feature::UploadOrder) {
                 assert!(listed.is_sorted_by_key(|(key, _)| key));
                 listed.sort();
                 all.sort();
@@ -200,10 +200,10 @@ async fn are_listed_in_pages(desk: Desk) {
     );
 }
 
-async fn list_all(desk: &Desk, mut request: ListUploads) -> Vec<ListEntry<UploadInfo>> {
+async fn list_all(desk: &Fixture, mut request: ListUploads) -> Vec<ListEntry<UploadInfo>> {
     let mut all = Vec::new();
     loop {
-        let page = desk.store.list_uploads(&context(), &at("x").bucket, &request).await;
+        let page = desk.store.list_uploads(&context(), &key_address("x").bucket, &request).await;
         let page = page.expect("uploads are listed");
         assert!(page.entries.len() <= request.limit);
         all.extend(page.entries);

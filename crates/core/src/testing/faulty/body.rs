@@ -10,7 +10,7 @@ use super::plan::Fault;
 
 /// Applies a fault to a body. An offset at or beyond the end means the last byte, so
 /// that every non-empty body is affected.
-pub(super) fn spoil(body: Body, fault: Fault) -> Body {
+pub(super) fn apply_body_fault(body: Body, fault: Fault) -> Body {
     let length = body.length();
     let Some(last) = length.checked_sub(1) else { return body };
     match fault {
@@ -25,8 +25,8 @@ pub(super) fn spoil(body: Body, fault: Fault) -> Body {
         | Fault::Delay(_)
         | Fault::Hang
         | Fault::IgnorePrefix
-        | Fault::ShowNothing
-        | Fault::Feign => body,
+        | Fault::EmptyListing
+        | Fault::PretendSuccess => body,
     }
 }
 

@@ -87,22 +87,22 @@ pub enum Fault {
     /// Listings of objects only: the requested prefix is ignored and all names are returned.
     IgnorePrefix,
     /// Listings of objects only: the page is empty.
-    ShowNothing,
+    EmptyListing,
     /// Deletes only: success is reported, but nothing is deleted.
-    Feign,
+    PretendSuccess,
 }
 
 impl Fault {
     /// Returns true if the fault applies to bodies only.
     #[must_use]
-    pub const fn is_of_bodies(self) -> bool {
+    pub const fn is_body_fault(self) -> bool {
         matches!(self, Self::Truncate(_) | Self::Corrupt(_) | Self::FailAt(..))
     }
 }
 
 /// The calls of an operation that a rule applies to. Calls are counted from one, for each operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum When {
+pub enum FaultSchedule {
     /// Every call.
     Always,
     /// Only the call with this number.
@@ -117,9 +117,9 @@ pub enum When {
 #[derive(Debug, Clone, Default)]
 pub struct FaultPlan {
     seed: u64,
-    rules: Vec<(Option<Operation>, When, Fault)>,
+    rules: Vec<(Option<Operation>, FaultSchedule, Fault)>,
     /// The RTT that the store reports.
-    pub(super) round_trip: Option<Duration>,
+    pub(super) min_rtt: Option<Duration>,
 }
 
 impl FaultPlan {
@@ -137,20 +137,20 @@ impl FaultPlan {
 
     /// Makes the store report this RTT. Calls are not delayed by it.
     #[must_use]
-    pub fn behind(self, round_trip: Duration) -> Self {
-        Self { round_trip: Some(round_trip), ..self }
+    pub fn with_rtt(self, round_trip: Duration) -> Self {
+        Self { min_rtt: Some(round_trip), ..self }
     }
 
     /// Adds a rule for one operation.
     #[must_use]
-    pub fn on(mut self, operation: Operation, when: When, fault: Fault) -> Self {
+    pub fn with_fault(mut self, operation: Operation, when: FaultSchedule, fault: Fault) -> Self {
         self.rules.push((Some(operation), when, fault));
         self
     }
 
     /// Adds a rule for every operation that the fault can apply to.
     #[must_use]
-    pub fn on_any(mut self, when: When, fault: Fault) -> Self {
+    pub fn with_fault_on_any(mut self, when: FaultSchedule, fault: Fault) -> Self {
         self.rules.push((None, when, fault));
         self
     }
@@ -158,13 +158,13 @@ impl FaultPlan {
     /// The fault for the `nth` call of an operation, if any.
     #[must_use]
     pub fn decide(&self, operation: Operation, nth: u64) -> Option<Fault> {
-        let applies = |index: usize, target: Option<Operation>, when: When, fault: Fault| {
-            let can_apply = operation == Operation::Body || !fault.is_of_bodies();
+        let applies = |index: usize, target: Option<Operation>, when: FaultSchedule, fault: Fault| {
+            let can_apply = operation == Operation::Body || !fault.is_body_fault();
             let is_hit = match when {
-                When::Always => true,
-                When::Nth(n) => nth == n,
-                When::From(n) => nth >= n,
-                When::Probability(p) => self.draw(index, operation, nth) < p,
+                FaultSchedule::Always => true,
+                FaultSchedule::Nth(n) => nth == n,
+                FaultSchedule::From(n) => nth >= n,
+                FaultSchedule::Probability(p) => self.draw(index, operation, nth) < p,
             };
             can_apply && is_hit && target.is_none_or(|target| target == operation)
         };
@@ -200,9 +200,9 @@ mod tests {
     fn decisions_are_pure_and_follow_the_rules() {
         let fail = Fault::FailBefore(Reason::Io);
         let plan = FaultPlan::seeded(1)
-            .on(Operation::Head, When::Nth(2), fail)
-            .on(Operation::Head, When::From(5), Fault::Hang)
-            .on_any(When::Probability(0.25), Fault::FailAfter(Reason::Io));
+            .with_fault(Operation::Head, FaultSchedule::Nth(2), fail)
+            .with_fault(Operation::Head, FaultSchedule::From(5), Fault::Hang)
+            .with_fault_on_any(FaultSchedule::Probability(0.25), Fault::FailAfter(Reason::Io));
         for nth in [1, 3, 4] {
             assert_ne!(plan.decide(Operation::Head, nth), Some(fail));
         }
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn body_faults_apply_to_bodies_only() {
-        let plan = FaultPlan::none().on_any(When::Always, Fault::Truncate(1));
+        let plan = FaultPlan::none().with_fault_on_any(FaultSchedule::Always, Fault::Truncate(1));
         let hit: Vec<_> = Operation::ALL.iter().filter(|&&o| plan.decide(o, 1).is_some()).collect();
         assert_eq!(hit, [&Operation::Body]);
     }

@@ -14,14 +14,14 @@ use crate::range::Span;
 use crate::store::{ETagForm, GetRequest, Select};
 
 /// One committed write. Never changed; a new write replaces the whole.
-pub(super) struct Stored {
+pub(super) struct StoredObject {
     pub info: ObjectInfo,
     pub bytes: Bytes,
     /// Empty for objects that were not written by a multipart upload.
     pub parts: Vec<PartInfo>,
 }
 
-impl Stored {
+impl StoredObject {
     /// The span that a request selects, if its conditions hold.
     pub fn select(&self, request: &GetRequest) -> Result<Span> {
         request.conditions.check(&self.info.etag, self.info.modified)?;
@@ -43,7 +43,7 @@ impl Stored {
             }
             offset += part.size;
         }
-        Err(Error::of_request(Reason::InvalidRange, format!("the object has no part {}", number.get())))
+        Err(Error::for_client(Reason::InvalidRange, format!("the object has no part {}", number.get())))
     }
 
     /// The bytes of a span of this object.
@@ -76,7 +76,7 @@ impl Stored {
 
 /// The digests to compute over a payload.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(super) struct DigestPlan {
     pub algorithms: Vec<Algorithm>,
     pub verify_md5: bool,
     pub etag: ETagForm,
@@ -92,15 +92,15 @@ pub(super) struct Payload {
 
 impl Payload {
     /// Computes each algorithm of the plan once; without any, a CRC-64/NVME.
-    pub fn new(bytes: Bytes, plan: &Plan) -> Self {
+    pub fn new(bytes: Bytes, plan: &DigestPlan) -> Self {
         let mut checksums: Vec<Checksum> = Vec::new();
         for &algorithm in &plan.algorithms {
             if !checksums.iter().any(|c| c.algorithm() == algorithm) {
-                checksums.push(Checksum::of(algorithm, &bytes));
+                checksums.push(Checksum::compute(algorithm, &bytes));
             }
         }
         if checksums.is_empty() {
-            checksums.push(Checksum::of(Algorithm::Crc64Nvme, &bytes));
+            checksums.push(Checksum::compute(Algorithm::Crc64Nvme, &bytes));
         }
         let wants_md5 = plan.verify_md5 || plan.etag == ETagForm::Md5;
         let md5 = wants_md5.then(|| Md5::digest(&bytes).into());
@@ -120,7 +120,7 @@ impl Payload {
     }
 
     /// The object that this write creates.
-    pub fn into_object(self, generation: Generation, modified: Timestamp, metadata: Metadata) -> Stored {
+    pub fn into_object(self, generation: Generation, modified: Timestamp, metadata: Metadata) -> StoredObject {
         let info = ObjectInfo {
             size: self.bytes.len() as u64,
             etag: self.etag(generation),
@@ -131,7 +131,7 @@ impl Payload {
             scope: ChecksumScope::FullObject,
             parts: None,
         };
-        Stored { info, bytes: self.bytes, parts: Vec::new() }
+        StoredObject { info, bytes: self.bytes, parts: Vec::new() }
     }
 }
 

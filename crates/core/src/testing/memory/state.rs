@@ -21,20 +21,20 @@ use crate::object::{Committed, Generation, ObjectInfo};
 use crate::range::{ByteRange, Span};
 use crate::store::{CopyPartRequest, CopyRequest, Deleted, GetRequest, Select};
 
-use super::object::{Payload, Plan, Stored, etag_of_parts};
+use super::object::{Payload, DigestPlan, StoredObject, etag_of_parts};
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct MemoryState {
     pub closed: bool,
     pub buckets: BTreeMap<BucketName, Bucket>,
     /// The last generation and the last upload's number.
-    pub last: u64,
+    pub last_number: u64,
 }
 
 pub(super) struct Bucket {
     pub created: Timestamp,
     /// By the key's bytes.
-    objects: BTreeMap<Vec<u8>, Arc<Stored>>,
+    objects: BTreeMap<Vec<u8>, Arc<StoredObject>>,
     /// By key, then by id: ids grow, so that this is the order of initiation.
     uploads: BTreeMap<(String, UploadId), Upload>,
 }
@@ -52,7 +52,7 @@ impl Upload {
 }
 
 /// Buckets.
-impl State {
+impl MemoryState {
     pub fn create_bucket(&mut self, name: &BucketName, now: Timestamp) -> Result<()> {
         if self.buckets.contains_key(name) {
             return Err(Error::new(Reason::BucketExists, format!("bucket {name:?} exists already")));
@@ -79,14 +79,14 @@ impl State {
     }
 
     fn next(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+        self.last_number += 1;
+        self.last_number
     }
 }
 
 /// Objects.
-impl State {
-    pub fn object(&self, address: &Address) -> Result<&Arc<Stored>> {
+impl MemoryState {
+    pub fn object(&self, address: &Address) -> Result<&Arc<StoredObject>> {
         let objects = &self.bucket(&address.bucket)?.objects;
         objects.get(address.key.as_str().as_bytes()).ok_or_else(|| Error::no_such_key(address.key.as_str()))
     }
@@ -97,7 +97,7 @@ impl State {
         precondition.check(address.key.as_str(), current.map(|o| (&o.info.etag, o.info.generation)))
     }
 
-    fn replace(&mut self, address: &Address, object: Stored) -> Result<Committed> {
+    fn replace(&mut self, address: &Address, object: StoredObject) -> Result<Committed> {
         let committed = object.committed();
         let objects = &mut self.bucket_mut(&address.bucket)?.objects;
         objects.insert(address.key.as_str().into(), Arc::new(object));
@@ -134,7 +134,7 @@ impl State {
             (None, ChecksumScope::Composite) => Vec::new(),
         };
         let payload =
-            Payload::new(source.bytes.clone(), &Plan { algorithms, verify_md5: false, etag: request.etag });
+            Payload::new(source.bytes.clone(), &DigestPlan { algorithms, verify_md5: false, etag: request.etag });
         let mut metadata = request.metadata.clone().unwrap_or_else(|| source.info.metadata.clone());
         metadata.tags = request.tags.clone().unwrap_or_else(|| source.info.metadata.tags.clone());
         self.put(&request.destination, payload, metadata, &request.precondition, now)
@@ -146,7 +146,7 @@ impl State {
         let mut info = object.info.clone();
         info.metadata.tags = tags;
         info.generation = Generation(self.next());
-        self.replace(address, Stored { info, bytes: object.bytes.clone(), parts: object.parts.clone() })?;
+        self.replace(address, StoredObject { info, bytes: object.bytes.clone(), parts: object.parts.clone() })?;
         Ok(())
     }
 
@@ -157,7 +157,7 @@ impl State {
 }
 
 /// Multipart uploads.
-impl State {
+impl MemoryState {
     pub fn create_upload(
         &mut self,
         address: &Address,
@@ -218,7 +218,7 @@ impl State {
             Some(range) => resolve_within(range, source.select(&get)?.length)?,
             None => source.select(&get)?,
         };
-        let plan = Plan { algorithms: vec![algorithm], verify_md5: false, etag: request.etag };
+        let plan = DigestPlan { algorithms: vec![algorithm], verify_md5: false, etag: request.etag };
         let payload = Payload::new(source.slice(span), &plan);
         self.put_part(&request.destination, &request.upload, request.number, payload, now)
     }
@@ -258,20 +258,20 @@ impl State {
             .ok_or_else(|| Error::new(Reason::Defect, "a part lacks the checksum of its upload"))?;
         let size = parts.iter().map(|part| part.size).sum();
         if request.expected_size.is_some_and(|expected| expected != size) {
-            return Err(Error::of_request(
+            return Err(Error::for_client(
                 Reason::InvalidRequest,
                 format!("the parts have {size} bytes in total"),
             ));
         }
         match request.expected_checksum {
             Some(expected) if expected.algorithm() != algorithm => {
-                return Err(Error::of_request(
+                return Err(Error::for_client(
                     Reason::InvalidRequest,
                     "the upload has another checksum algorithm",
                 ));
             }
             Some(expected) if expected != checksum => {
-                return Err(Error::of_request(
+                return Err(Error::for_client(
                     Reason::BadDigest,
                     "the object's checksum is not the one expected",
                 ));
@@ -295,7 +295,7 @@ impl State {
         let mut bytes = BytesMut::new();
         pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
         self.abort_upload(address, id)?;
-        self.replace(address, Stored { info, bytes: bytes.freeze(), parts })
+        self.replace(address, StoredObject { info, bytes: bytes.freeze(), parts })
     }
 
     pub fn abort_upload(&mut self, address: &Address, id: &UploadId) -> Result<()> {
@@ -317,7 +317,7 @@ fn resolve_within(range: ByteRange, size: u64) -> Result<Span> {
         ByteRange::Suffix(length) => length > size,
     };
     if beyond {
-        return Err(Error::of_request(
+        return Err(Error::for_client(
             Reason::InvalidRange,
             format!("the range ends beyond the source's {size} bytes"),
         ));
@@ -339,7 +339,7 @@ pub(super) fn page_of_parts(
 
 /// A seekable view of a bucket's keys; the lock held by the caller makes it a snapshot.
 struct Cursor<'a> {
-    objects: &'a BTreeMap<Vec<u8>, Arc<Stored>>,
+    objects: &'a BTreeMap<Vec<u8>, Arc<StoredObject>>,
     at: Vec<u8>,
 }
 

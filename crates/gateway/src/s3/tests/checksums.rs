@@ -8,7 +8,7 @@ const PART: usize = 5 << 20;
 const UNKNOWN: &str = "x-amz-checksum-blake3";
 
 fn sum(algorithm: Algorithm, data: &[u8]) -> String {
-    Checksum::of(algorithm, data).to_base64()
+    Checksum::compute(algorithm, data).to_base64()
 }
 
 fn element(algorithm: Algorithm) -> String {
@@ -55,7 +55,7 @@ async fn uploads_support_every_algorithm() {
         wrong[1].1 = "AAA".to_owned();
         complete(completion(algorithm, &wrong)).send().await.is("InvalidRequest", 400);
         let done = complete(completion(algorithm, &parts)).send().await.ok();
-        let of_parts: Vec<Checksum> = bodies.iter().map(|body| Checksum::of(algorithm, body)).collect();
+        let of_parts: Vec<Checksum> = bodies.iter().map(|body| Checksum::compute(algorithm, body)).collect();
         let (plain, whole) = match algorithm.default_scope() {
             ChecksumScope::FullObject => {
                 let value = sum(algorithm, &bodies.concat());

@@ -89,15 +89,15 @@ async fn completions_verify_composite_and_full_checksums() {
         let mut tags = Vec::new();
         for (n, body) in bodies.iter().enumerate() {
             let answer = put(&server, &upload, n + 1, body.clone()).await.ok();
-            assert_eq!(answer.head(algorithm.header()), Some(&*Checksum::of(algorithm, body).to_base64()));
+            assert_eq!(answer.head(algorithm.header()), Some(&*Checksum::compute(algorithm, body).to_base64()));
             tags.push(answer.head("etag").unwrap().to_owned());
         }
-        let parts: Vec<Checksum> = bodies.iter().map(|b| Checksum::of(algorithm, b)).collect();
+        let parts: Vec<Checksum> = bodies.iter().map(|b| Checksum::compute(algorithm, b)).collect();
         let value = match kind {
             "COMPOSITE" => format!("{}-2", Checksum::composite(algorithm, &parts).to_base64()),
-            _ => Checksum::of(algorithm, &bodies.concat()).to_base64(),
+            _ => Checksum::compute(algorithm, &bodies.concat()).to_base64(),
         };
-        let wrong = Checksum::of(algorithm, b"wrong").to_base64();
+        let wrong = Checksum::compute(algorithm, b"wrong").to_base64();
         let order = completion(&[(1, &tags[0]), (2, &tags[1])]);
         let complete = |value: &str| {
             server
@@ -137,7 +137,7 @@ async fn invalid_uploads_and_parts_are_rejected() {
     ask("CRC32", "HALF").send().await.is("InvalidRequest", 400);
     assert!(server.ask("GET", "/abc?uploads").await.ok().elements("UploadId").is_empty());
     let upload = create(&server, &[("x-amz-checksum-algorithm", "SHA1")]).await;
-    let other = Checksum::of(Algorithm::Crc32, b"x").to_base64();
+    let other = Checksum::compute(Algorithm::Crc32, b"x").to_base64();
     server
         .request("PUT", format!("/abc/k?partNumber=1&uploadId={upload}"))
         .header("x-amz-checksum-crc32", &other)

@@ -8,7 +8,7 @@ use super::Server;
 use crate::error::Code;
 
 fn sum(algorithm: Algorithm, data: &[u8]) -> String {
-    Checksum::of(algorithm, data).to_base64()
+    Checksum::compute(algorithm, data).to_base64()
 }
 
 fn content_md5(data: &[u8]) -> String {

@@ -71,7 +71,7 @@ async fn a_denied_request_neither_waits_for_memory_nor_holds_any() {
         let answer = client.answer(false).await.unwrap();
         assert_eq!((answer.status, answer.code()), (403, "AccessDenied"), "{target}");
     }
-    assert_eq!(budget.waited(), 0);
+    assert_eq!(budget.total_waits(), 0);
     let answer = Client::new(&house).await.ask("GET", "/", &[], b"").await;
     assert_eq!((answer.status, answer.code()), (503, "SlowDown"), "a permitted request waits");
 }

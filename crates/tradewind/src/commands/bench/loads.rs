@@ -11,7 +11,7 @@ use tradewind_bench::{Asked, Mix, Sizes};
 
 use super::workloads::{self, Table, Taker, first};
 use crate::commands::Misused;
-use crate::settings::Span;
+use crate::settings::TimeSpan;
 
 /// A load. Flags override the keys of a workload.
 #[derive(Debug, Clone, Default, Args)]
@@ -27,8 +27,8 @@ pub(super) struct LoadFlags {
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parallel)]
     parallel: Vec<usize>,
     /// Duration of each measurement
-    #[arg(long, value_name = "TIME", value_parser = Span::parse)]
-    time: Option<Span>,
+    #[arg(long, value_name = "TIME", value_parser = TimeSpan::parse)]
+    time: Option<TimeSpan>,
     /// Stop after N requests (or after --time, if given)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -43,8 +43,8 @@ pub(super) struct LoadFlags {
     #[arg(long, value_name = "HOW", value_parser = spacing)]
     spacing: Option<Spacing>,
     /// Duration of the warm-up before each measurement
-    #[arg(long, value_name = "TIME", value_parser = Span::parse)]
-    warm_up: Option<Span>,
+    #[arg(long, value_name = "TIME", value_parser = TimeSpan::parse)]
+    warm_up: Option<TimeSpan>,
     /// Number of objects to read from [default: up to 10000, or 512 MB of them]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     objects: Option<u64>,

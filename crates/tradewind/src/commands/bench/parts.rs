@@ -12,7 +12,7 @@ use tradewind_core::quantity::ByteSize;
 
 use super::workloads::{self, Table, Taker, first};
 use crate::commands::Misused;
-use crate::settings::Span;
+use crate::settings::TimeSpan;
 
 /// All parts, in order of measurement.
 const PARTS: [Part; 4] = [Part::Unit, Part::Single, Part::Batch, Part::Postmark];
@@ -49,8 +49,8 @@ pub(super) struct PartFlags {
     threads: Vec<usize>,
     /// Duration of writing and reading each batch; a single file is aborted after five times as long, between two calls
     /// [default: 1s]
-    #[arg(long, value_name = "TIME", value_parser = Span::parse)]
-    time: Option<Span>,
+    #[arg(long, value_name = "TIME", value_parser = TimeSpan::parse)]
+    time: Option<TimeSpan>,
     /// Number of files of a batch, regardless of --time [default: as many as fit into --time, up to 10000 or 512 MiB,
     /// at least one per thread]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn flags_override_tables_and_select_parts() {
-        let flags = PartFlags { time: Some(Span(DEFAULT_TIME)), threads: vec![3], ..PartFlags::default() };
+        let flags = PartFlags { time: Some(TimeSpan(DEFAULT_TIME)), threads: vec![3], ..PartFlags::default() };
         let chosen = of_workload("ou", &[Part::Batch], &flags).unwrap();
         assert_eq!(chosen.len(), 3);
         for section in chosen {

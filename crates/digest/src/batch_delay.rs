@@ -12,20 +12,20 @@ const MIN_WAIT: Duration = Duration::from_micros(60);
 
 /// The current batching delay.
 #[derive(Debug)]
-pub(crate) struct Patience(Duration);
+pub(crate) struct BatchDelay(Duration);
 
-impl Patience {
+impl BatchDelay {
     pub(crate) fn new() -> Self {
         Self(MAX_WAIT / 4)
     }
 
     /// The limit of the next wait; zero for none.
-    pub(crate) fn wait(&self) -> Duration {
+    pub(crate) fn max_wait(&self) -> Duration {
         self.0
     }
 
     /// Adapts to a wait after which `taken` streams were ready, `before` of them when it began.
-    pub(crate) fn waited(&mut self, before: usize, taken: usize) {
+    pub(crate) fn record_wait(&mut self, before: usize, taken: usize) {
         self.0 = if taken > before.max(1) {
             (self.0 * 2).clamp(MIN_WAIT, MAX_WAIT)
         } else if self.0 >= 2 * MIN_WAIT {
@@ -36,7 +36,7 @@ impl Patience {
     }
 
     /// Adapts to a batch of `taken` streams without a wait: two or more that arrive together re-enable waiting.
-    pub(crate) fn hurried(&mut self, taken: usize) {
+    pub(crate) fn record_no_wait(&mut self, taken: usize) {
         if taken > 1 {
             self.0 = self.0.max(MIN_WAIT);
         }
@@ -49,23 +49,23 @@ mod tests {
 
     #[test]
     fn useless_waits_shrink_to_zero() {
-        let mut patience = Patience::new();
+        let mut patience = BatchDelay::new();
         for _ in 0..10 {
-            patience.waited(1, 1);
+            patience.record_wait(1, 1);
         }
-        assert_eq!(patience.wait(), Duration::ZERO);
-        patience.hurried(1);
-        assert_eq!(patience.wait(), Duration::ZERO);
+        assert_eq!(patience.max_wait(), Duration::ZERO);
+        patience.record_no_wait(1);
+        assert_eq!(patience.max_wait(), Duration::ZERO);
     }
 
     #[test]
     fn simultaneous_streams_restore_the_wait() {
-        let mut patience = Patience(Duration::ZERO);
-        patience.hurried(2);
-        assert_eq!(patience.wait(), MIN_WAIT);
+        let mut patience = BatchDelay(Duration::ZERO);
+        patience.record_no_wait(2);
+        assert_eq!(patience.max_wait(), MIN_WAIT);
         for _ in 0..10 {
-            patience.waited(0, 2);
+            patience.record_wait(0, 2);
         }
-        assert_eq!(patience.wait(), MAX_WAIT);
+        assert_eq!(patience.max_wait(), MAX_WAIT);
     }
 }

@@ -23,7 +23,7 @@ use crate::object::Expected;
 use crate::object::{Committed, ETag, ObjectInfo};
 use crate::range::Span;
 use crate::store::{
-    Capabilities, CopyRequest, ETagForm, GetRequest, Lack, ObjectStore, Select, StageRequest,
+    Capabilities, CopyRequest, ETagForm, GetRequest, Feature, ObjectStore, Select, StageRequest,
 };
 use crate::testing::{context, context_until};
 
@@ -32,11 +32,11 @@ pub const BUCKETS: [&str; 2] = ["conformance-one", "conformance-two"];
 
 /// A store under test whose buckets exist. Cheap to clone into tasks.
 #[derive(Clone)]
-pub(super) struct Desk {
+pub(super) struct Fixture {
     pub store: Arc<dyn ObjectStore>,
 }
 
-impl Desk {
+impl Fixture {
     pub async fn open(store: Arc<dyn ObjectStore>) -> Self {
         if store.capabilities().owns_buckets {
             for name in BUCKETS {
@@ -47,21 +47,21 @@ impl Desk {
     }
 
     /// The store's capabilities.
-    pub fn can(&self) -> &Capabilities {
+    pub fn capabilities(&self) -> &Capabilities {
         self.store.capabilities()
     }
 
     /// Returns true if the store has this feature.
-    pub fn has(&self, what: Lack) -> bool {
-        self.can().has(what)
+    pub fn supports(&self, what: Feature) -> bool {
+        self.capabilities().supports(what)
     }
 
     /// The metadata that the store returns for `metadata`.
-    pub fn kept(&self, mut metadata: Metadata) -> Metadata {
-        if !self.has(Lack::Classes) {
+    pub fn stored_metadata(&self, mut metadata: Metadata) -> Metadata {
+        if !self.supports(Feature::Classes) {
             metadata.classes = Default::default();
         }
-        if !self.has(Lack::OrderOfTags) {
+        if !self.supports(Feature::TagOrder) {
             let mut pairs = metadata.tags.pairs().to_vec();
             pairs.sort();
             metadata.tags = Tags::new(pairs).expect("they were legal before");
@@ -70,8 +70,8 @@ impl Desk {
     }
 
     /// The checksums that the store stores of `checksums`.
-    pub fn kept_sums<const N: usize>(&self, checksums: [Checksum; N]) -> Vec<Checksum> {
-        checksums.into_iter().filter(|_| self.has(Lack::Checksums)).collect()
+    pub fn stored_checksums<const N: usize>(&self, checksums: [Checksum; N]) -> Vec<Checksum> {
+        checksums.into_iter().filter(|_| self.supports(Feature::Checksums)).collect()
     }
 
     pub async fn put(&self, key: &str, bytes: impl Into<Bytes>) -> Committed {
@@ -99,7 +99,7 @@ impl Desk {
         request: StageRequest,
         expected: Expected,
     ) -> Result<Committed> {
-        self.put_within(&context(), &at(key), bytes.into(), request, expected).await
+        self.put_within(&context(), &key_address(key), bytes.into(), request, expected).await
     }
 
     pub async fn put_within(
@@ -123,7 +123,7 @@ impl Desk {
     }
 
     pub async fn get(&self, key: &str, request: GetRequest) -> Result<(ObjectInfo, Span, Bytes)> {
-        let found = self.store.get(&context(), &at(key), request).await?;
+        let found = self.store.get(&context(), &key_address(key), request).await?;
         let length = found.body.length();
         assert_eq!(length, found.span.length, "a body has the length of its span");
         let bytes = drain(found.body).await?;
@@ -140,11 +140,11 @@ impl Desk {
     }
 
     pub async fn try_head(&self, key: &str) -> Result<ObjectInfo> {
-        Ok(self.store.head(&context(), &at(key), GetRequest::default()).await?.info)
+        Ok(self.store.head(&context(), &key_address(key), GetRequest::default()).await?.info)
     }
 
     pub async fn delete(&self, key: &str) -> bool {
-        let deleted = self.store.delete(&context(), &at(key), Precondition::None).await;
+        let deleted = self.store.delete(&context(), &key_address(key), Precondition::None).await;
         deleted.expect("a DELETE succeeds").existed
     }
 
@@ -159,14 +159,14 @@ impl Desk {
 
     /// One page of the first bucket.
     pub async fn list(&self, request: ListRequest) -> Vec<ListEntry<ObjectSummary>> {
-        self.store.list(&context(), &at("x").bucket, &request).await.expect("a LIST succeeds").entries
+        self.store.list(&context(), &key_address("x").bucket, &request).await.expect("a LIST succeeds").entries
     }
 
     /// All pages, each of `limit` entries.
     pub async fn list_all(&self, mut request: ListRequest) -> Vec<ListEntry<ObjectSummary>> {
         let mut all = Vec::new();
         loop {
-            let page = self.store.list(&context(), &at("x").bucket, &request).await.expect("a LIST succeeds");
+            let page = self.store.list(&context(), &key_address("x").bucket, &request).await.expect("a LIST succeeds");
             assert!(page.entries.len() <= request.limit, "a page is no longer than its limit");
             all.extend(page.entries);
             match page.next {
@@ -183,7 +183,7 @@ impl Desk {
     }
 
     pub async fn create_upload(&self, key: &str, request: CreateUpload) -> UploadId {
-        self.store.create_upload(&context(), &at(key), request).await.expect("an upload begins")
+        self.store.create_upload(&context(), &key_address(key), request).await.expect("an upload begins")
     }
 
     /// Uploads a part and returns its entry for the completion.
@@ -202,7 +202,7 @@ impl Desk {
     ) -> Result<(CompletePart, Committed)> {
         let number = part_number(number);
         let context = context();
-        let mut staged = self.store.stage_part(&context, &at(key), upload, number, request).await?;
+        let mut staged = self.store.stage_part(&context, &key_address(key), upload, number, request).await?;
         while !bytes.is_empty() {
             staged.write(bytes.split_to(bytes.len().min(256 << 10))).await?;
         }
@@ -211,7 +211,7 @@ impl Desk {
     }
 
     pub async fn complete(&self, key: &str, upload: &UploadId, request: CompleteUpload) -> Result<Committed> {
-        self.store.complete_upload(&context(), &at(key), upload, request).await
+        self.store.complete_upload(&context(), &key_address(key), upload, request).await
     }
 
     /// Writes a multipart object of these parts, numbered from one.
@@ -226,12 +226,12 @@ impl Desk {
 }
 
 /// A key's address in the first bucket.
-pub(super) fn at(key: &str) -> Address {
+pub(super) fn key_address(key: &str) -> Address {
     Address::parse(BUCKETS[0], key).expect("the cases use legal keys")
 }
 
 /// A key's address in the second bucket.
-pub(super) fn at_two(key: &str) -> Address {
+pub(super) fn key_address_two(key: &str) -> Address {
     Address::parse(BUCKETS[1], key).expect("the cases use legal keys")
 }
 

@@ -19,15 +19,15 @@ use crate::range::ByteRange;
 use crate::store::{CopyPartRequest, CopyRequest, ETagForm, GetRequest, ObjectStore, Select, StageRequest};
 use crate::testing::context;
 
-use super::super::desk::{self, Desk, copy_request, drain, full_metadata, md5, part_number, pattern, tags};
+use super::super::fixture::{self, Fixture, copy_request, drain, full_metadata, md5, part_number, pattern, tags};
 use super::step::{Choice, Lie, PLACES, PREFIXES, Parts, Step, When};
 
 const KEYS: [&str; PLACES / 2] = ["a", "a/b", "a/b/c", "é/\0", "b"];
 const PREFIX: [&str; PREFIXES] = ["", "a", "a/", "é/", "x"];
 
-pub(super) struct Side {
+pub(super) struct ModelStore {
     store: Arc<dyn ObjectStore>,
-    desk: Desk,
+    desk: Fixture,
     /// Every upload created, in order, with the parts committed to it.
     uploads: Vec<(Address, UploadId, BTreeMap<PartNumber, CompletePart>)>,
 }
@@ -37,7 +37,7 @@ fn place(number: usize) -> Address {
 }
 
 fn bucket(number: usize) -> crate::name::BucketName {
-    desk::bucket(desk::BUCKETS[number])
+    fixture::bucket(fixture::BUCKETS[number])
 }
 
 fn metadata(number: u8) -> Metadata {
@@ -87,9 +87,9 @@ fn refusal(e: &Error) -> String {
     }
 }
 
-impl Side {
+impl ModelStore {
     pub async fn open(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store: store.clone(), desk: Desk::open(store).await, uploads: Vec::new() }
+        Self { store: store.clone(), desk: Fixture::open(store).await, uploads: Vec::new() }
     }
 
     pub async fn close(&self) {
@@ -164,8 +164,8 @@ impl Side {
             (When::Exists, _) => Precondition::Exists,
             (When::MatchesNow, Some((etag, _))) => Precondition::Matches(etag),
             (When::MatchesNow | When::MatchesOther, _) => Precondition::Matches(no_tag()),
-            (When::IsNow, Some((_, generation))) => Precondition::Is(generation),
-            (When::IsNow | When::IsOther, _) => Precondition::Is(Generation(u64::MAX)),
+            (When::IsNow, Some((_, generation))) => Precondition::MatchesGeneration(generation),
+            (When::IsNow | When::IsOther, _) => Precondition::MatchesGeneration(Generation(u64::MAX)),
         }
     }
 
@@ -384,7 +384,7 @@ fn lie_about(size: usize, lie: Lie) -> Expected {
         Lie::Shorter => Expected { size: Some(size - 1), ..Expected::default() },
         Lie::Md5 => Expected { md5: Some([0; 16]), ..Expected::default() },
         Lie::Checksum => {
-            let checksums = vec![Checksum::of(Algorithm::Crc32, b"something else")];
+            let checksums = vec![Checksum::compute(Algorithm::Crc32, b"something else")];
             Expected { checksums, ..Expected::default() }
         }
     }

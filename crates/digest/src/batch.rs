@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::lanes::{Lanes, MOST_LANES};
-use crate::message::{Cutter, Segments, advance, first_run};
+use crate::lanes::{Lanes, MAX_LANES};
+use crate::message::{BlockSplitter, Segments, advance, first_run};
 use crate::scalar::{self, Block, Chain};
-use crate::stretch::{Lane, stretch};
+use crate::lane_step::{Lane, advance_lanes};
 
 /// The MD5 digest of each message, given as buffers in order. Computed on the calling thread.
 ///
@@ -22,15 +22,15 @@ fn each(kernels: Lanes, messages: &[&[Bytes]]) -> Vec<[u8; 16]> {
     // The longest messages start first, so that lanes are well used at the end.
     let mut waiting: Vec<usize> = (0..messages.len()).collect();
     waiting.sort_by_cached_key(length);
-    let mut lanes: Vec<CompleteMessage> = Vec::with_capacity(messages.len().min(MOST_LANES));
+    let mut lanes: Vec<CompleteMessage> = Vec::with_capacity(messages.len().min(MAX_LANES));
     loop {
-        let free = MOST_LANES - lanes.len();
+        let free = MAX_LANES - lanes.len();
         let newcomers = waiting.drain(waiting.len().saturating_sub(free)..);
         lanes.extend(newcomers.map(|index| CompleteMessage::new(index, messages[index])));
         if lanes.is_empty() {
             return digests;
         }
-        stretch(kernels, &mut lanes);
+        advance_lanes(kernels, &mut lanes);
         lanes.retain(|lane| {
             let has_more = !lane.segments.is_empty();
             if !has_more {
@@ -50,13 +50,13 @@ struct CompleteMessage {
 
 impl CompleteMessage {
     fn new(index: usize, message: &[Bytes]) -> Self {
-        let mut cutter = Cutter::new();
+        let mut cutter = BlockSplitter::new();
         let mut segments = Segments::with_capacity(2 * message.len() + 2);
         for bytes in message {
-            segments.extend(cutter.cut(bytes.clone()));
+            segments.extend(cutter.split(bytes.clone()));
         }
-        segments.extend(cutter.end());
-        Self { index, chain: scalar::START, segments }
+        segments.extend(cutter.padding());
+        Self { index, chain: scalar::INITIAL_CHAIN, segments }
     }
 }
 

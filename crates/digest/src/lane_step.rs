@@ -1,6 +1,6 @@
 //! One step of all lanes: as many blocks of each as the shortest run has.
 
-use crate::lanes::{Lanes, MOST_LANES};
+use crate::lanes::{Lanes, MAX_LANES};
 use crate::scalar::{self, Block, Chain};
 
 /// A message in a lane.
@@ -15,10 +15,10 @@ pub(crate) trait Lane {
 }
 
 /// Advances every lane, at most [`MOST_LANES`], by the same number of blocks.
-pub(crate) fn stretch<L: Lane>(kernels: Lanes, lanes: &mut [L]) {
+pub(crate) fn advance_lanes<L: Lane>(kernels: Lanes, lanes: &mut [L]) {
     let count = lanes.len();
-    let mut chains = [scalar::START; MOST_LANES];
-    let mut runs: [&[Block]; MOST_LANES] = [&[]; MOST_LANES];
+    let mut chains = [scalar::INITIAL_CHAIN; MAX_LANES];
+    let mut runs: [&[Block]; MAX_LANES] = [&[]; MAX_LANES];
     for ((lane, chain), run) in lanes.iter().zip(&mut chains).zip(&mut runs) {
         *chain = lane.chain();
         *run = lane.run();

@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::lanes::{Lanes, MOST_LANES};
+use crate::lanes::{Lanes, MAX_LANES};
 use crate::pass;
-use crate::patience::Patience;
-use crate::work::Work;
+use crate::batch_delay::BatchDelay;
+use crate::stream_state::StreamState;
 
 /// The limit of the batching delay for a stream whose owner waits.
 const MAX_URGENT_WAIT: Duration = Duration::from_micros(250);
 
 /// The number of queued streams from which a second thread helps.
-const MIN_HELP_STREAMS: usize = MOST_LANES;
+const MIN_HELP_STREAMS: usize = MAX_LANES;
 
 /// The queue of streams, shared by the hashing threads.
-pub(crate) struct Line {
+pub(crate) struct StreamQueue {
     state: Mutex<QueueState>,
     /// Signals the leader that delays a batch.
     batch_ready: Condvar,
@@ -32,7 +32,7 @@ pub(crate) struct Line {
 }
 
 struct QueueState {
-    ready: VecDeque<Arc<Work>>,
+    ready: VecDeque<Arc<StreamState>>,
     /// Streams that exist, and how many of them are in a pass.
     live: usize,
     in_pass: usize,
@@ -43,10 +43,10 @@ struct QueueState {
     idle: usize,
     closed: bool,
     urgent_since: Option<Instant>,
-    patience: Patience,
+    batch_delay: BatchDelay,
 }
 
-impl Line {
+impl StreamQueue {
     pub(crate) fn new() -> Self {
         let state = QueueState {
             ready: VecDeque::new(),
@@ -57,29 +57,29 @@ impl Line {
             idle: 0,
             closed: false,
             urgent_since: None,
-            patience: Patience::new(),
+            batch_delay: BatchDelay::new(),
         };
         Self { state: Mutex::new(state), batch_ready: Condvar::new(), work: Condvar::new() }
     }
 
     /// Registers a stream.
-    pub(crate) fn enter(&self) {
+    pub(crate) fn register_stream(&self) {
         self.state.lock().live += 1;
     }
 
     /// Unregisters a stream.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn unregister_stream(&self) {
         let mut state = self.state.lock();
         state.live -= 1;
         self.wake_leader(&state);
     }
 
     /// Enqueues a claimed stream; hashes it on this thread if the engine is closed.
-    pub(crate) fn put(&self, work: &Arc<Work>) {
+    pub(crate) fn enqueue(&self, work: &Arc<StreamState>) {
         let mut state = self.state.lock();
         if state.closed {
             drop(state);
-            return work.run_here();
+            return work.hash_all_inline();
         }
         state.ready.push_back(Arc::clone(work));
         if work.is_urgent() {
@@ -94,11 +94,11 @@ impl Line {
     }
 
     /// Shortens the batching delay, because the owner of a queued stream waits.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn mark_urgent(&self) {
         let mut state = self.state.lock();
         if state.urgent_since.is_none() && !state.ready.is_empty() {
             state.urgent_since = Some(Instant::now());
-            if state.is_delaying && state.patience.wait() > MAX_URGENT_WAIT {
+            if state.is_delaying && state.batch_delay.max_wait() > MAX_URGENT_WAIT {
                 self.batch_ready.notify_one();
             }
         }
@@ -118,8 +118,8 @@ impl Line {
     }
 
     /// The loop of a hashing thread.
-    pub(crate) fn attend(&self, kernels: Lanes) {
-        let mut batch = Vec::with_capacity(MOST_LANES);
+    pub(crate) fn run_worker(&self, kernels: Lanes) {
+        let mut batch = Vec::with_capacity(MAX_LANES);
         let mut state = self.state.lock();
         loop {
             let is_leader = !state.has_leader;
@@ -137,7 +137,7 @@ impl Line {
                 state.idle -= 1;
                 continue;
             }
-            let taken = state.ready.len().min(MOST_LANES);
+            let taken = state.ready.len().min(MAX_LANES);
             batch.extend(state.ready.drain(..taken));
             state.in_pass += taken;
             if state.ready.len() >= MIN_HELP_STREAMS && state.idle > 0 {
@@ -156,7 +156,7 @@ impl Line {
     /// Delays the batch to fill more lanes, as long as that is worthwhile.
     fn delay_batch(&self, state: &mut MutexGuard<'_, QueueState>) {
         let before = state.ready.len();
-        let wait = state.patience.wait();
+        let wait = state.batch_delay.max_wait();
         let started = Instant::now();
         let mut waited = false;
         while !state.closed && (state.ready.is_empty() || state.ready.len() < state.full()) {
@@ -170,12 +170,12 @@ impl Line {
             self.batch_ready.wait_until(state, deadline);
             state.is_delaying = false;
         }
-        let taken = state.ready.len().min(MOST_LANES);
+        let taken = state.ready.len().min(MAX_LANES);
         state.urgent_since = None;
         match (waited, taken) {
             (_, 0) => {}
-            (true, _) => state.patience.waited(before, taken),
-            (false, _) => state.patience.hurried(taken),
+            (true, _) => state.batch_delay.record_wait(before, taken),
+            (false, _) => state.batch_delay.record_no_wait(taken),
         }
     }
 }
@@ -184,6 +184,6 @@ impl QueueState {
     /// The number of queued streams at which waiting cannot add any: all lanes are full, or all streams outside of
     /// passes are queued.
     fn full(&self) -> usize {
-        (self.live - self.in_pass.min(self.live)).clamp(1, MOST_LANES)
+        (self.live - self.in_pass.min(self.live)).clamp(1, MAX_LANES)
     }
 }

@@ -16,7 +16,7 @@ use crate::scalar::{self, Chain};
 const MAX_INLINE_REST_BYTES: usize = 1024;
 
 /// A stream as the engine sees it.
-pub(crate) struct Work {
+pub(crate) struct StreamState {
     state: Mutex<WorkState>,
     /// Bytes in segments that are not hashed yet.
     queued_bytes: AtomicUsize,
@@ -37,11 +37,11 @@ struct WorkState {
     below: usize,
 }
 
-impl Work {
+impl StreamState {
     pub(crate) fn new() -> Self {
         Self {
             state: Mutex::new(WorkState {
-                chain: scalar::START,
+                chain: scalar::INITIAL_CHAIN,
                 segments: Segments::new(),
                 scheduled: false,
                 finishing: false,
@@ -99,7 +99,7 @@ impl Work {
     }
 
     /// Hashes all queued blocks on this thread, for a scheduled stream whose engine is closed.
-    pub(crate) fn run_here(&self) {
+    pub(crate) fn hash_all_inline(&self) {
         let mut state = self.state.lock();
         state.scheduled = false;
         self.hash_inline(&mut state);
@@ -170,7 +170,7 @@ impl Work {
 
     /// Ends a pass over this stream. Returns true if more blocks are queued: the stream then stays scheduled and must
     /// be queued again.
-    pub(crate) fn give_back(&self, chain: Chain, mut rest: Segments) -> bool {
+    pub(crate) fn end_pass(&self, chain: Chain, mut rest: Segments) -> bool {
         let mut state = self.state.lock();
         state.chain = chain;
         if self.cancelled.load(Ordering::Relaxed) {
@@ -195,7 +195,7 @@ impl Work {
     }
 
     /// Records that `bytes` of a scheduled stream have been hashed.
-    pub(crate) fn consumed(&self, bytes: usize) {
+    pub(crate) fn record_hashed(&self, bytes: usize) {
         let queued = self.queued_bytes.fetch_sub(bytes, Ordering::SeqCst) - bytes;
         if !self.urgent.load(Ordering::SeqCst) {
             return;
