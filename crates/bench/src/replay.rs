@@ -1,7 +1,8 @@
-//! Replays an object trace: what somebody asked of a store is asked of another, at the same moments or as fast as possible.
-//! Keys of the trace lie below the prefix of the run; what it reads before it writes is made first. Every answer is judged by
-//! what could be there while it was under way ([`history`]), since requests to one key may overlap as they did not in the
-//! trace. The trace is read twice: once to find out what it needs and what is wrong with it, once to be driven.
+//! Replays an object trace against a store, at the times of the trace or as fast as possible. Keys are placed below
+//! the prefix of the run. Objects that the trace reads before it writes them are created first. Every response is
+//! checked against the versions that were possible while the request was in flight ([`history`]), because requests to
+//! one key may overlap differently than in the trace. The trace is read twice: once to validate it and to find the
+//! objects it needs, once to replay it.
 
 pub mod history;
 pub mod objects;
@@ -35,40 +36,40 @@ use crate::drive::shared::Shared;
 use crate::drive::{Bed, DRAIN_STOPPED, Gauge, Outcome, Stop, conduct, context};
 use crate::load::{Load, Pace, Until};
 
-/// Objects at a time that are made first.
-const HANDS: usize = 32;
-/// Requests that are read from a trace before others have ended, where it is driven as fast as possible; for each worker, and
-/// at the least.
-const AHEAD: usize = 4;
-const LEAST_AHEAD: usize = 4096;
-/// The shortest time that a rate is told of.
-const LEAST_SPAN: Duration = Duration::from_millis(1);
+/// Minimum concurrency with which missing objects are created.
+const MIN_PREPARE_CONCURRENCY: usize = 32;
+/// Requests read from the trace ahead of unfinished ones when replaying as fast as possible: per worker, and the
+/// minimum.
+const READ_AHEAD_PER_WORKER: usize = 4;
+const MIN_READ_AHEAD: usize = 4096;
+/// Shortest time over which a rate is computed.
+const MIN_SPAN: Duration = Duration::from_millis(1);
 
 /// Opens a trace from its beginning.
 pub type Open = dyn Fn() -> io::Result<Box<dyn BufRead + Send>> + Send + Sync;
 
-/// A trace that was read once.
+/// A validated trace, and how it is replayed.
 pub struct Replay {
     name: String,
     open: Arc<Open>,
     most_key_bytes: usize,
     plan: Plan,
-    /// Requests at a time, at the most.
+    /// Maximum concurrent requests.
     parallel: usize,
-    /// So many times as fast as it was; `None` for as fast as possible.
+    /// Speed as a multiple of that of the trace; `None` for as fast as possible.
     speed: Option<f64>,
 }
 
-/// What was replayed, as it is kept with a result.
+/// Description of the replayed trace in a result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Traced {
-    /// What the trace is called.
+    /// Name of the trace.
     pub name: String,
-    /// Its requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Lines that were passed over, since they are broken.
+    /// Number of invalid lines, which were skipped.
     pub broken: u64,
-    /// So many times as fast as it was; `None` for as fast as possible.
+    /// Speed as a multiple of that of the trace; `None` for as fast as possible.
     pub speed: Option<f64>,
 }
 
@@ -79,7 +80,8 @@ impl fmt::Debug for Replay {
 }
 
 impl Replay {
-    /// Reads a trace for the first time, whose keys may have so many bytes. The inner error says why it is none.
+    /// Reads and validates a trace whose keys have at most `most_key_bytes` bytes. The outer error is an I/O error;
+    /// the inner one describes an invalid header.
     pub fn plan(
         name: &str,
         open: Arc<Open>,
@@ -94,37 +96,37 @@ impl Replay {
         Ok(Ok(Self { name: name.to_owned(), open, most_key_bytes, plan, parallel, speed }))
     }
 
-    /// What it comes to.
+    /// The validated contents of the trace.
     #[must_use]
     pub const fn planned(&self) -> &Plan {
         &self.plan
     }
 
-    /// How it is told of in a result.
+    /// The description for a result.
     #[must_use]
     pub fn traced(&self) -> Traced {
         let (requests, broken) = (self.plan.count(), self.plan.broken);
         Traced { name: self.name.clone(), requests, broken, speed: self.speed }
     }
 
-    /// Requests at a time, at the most.
+    /// The maximum number of concurrent requests.
     #[must_use]
     pub const fn parallel(&self) -> usize {
         self.parallel
     }
 
-    /// How long it takes where the store keeps up; `None` where that is not known.
+    /// The duration of the replay if the store keeps up; `None` if it runs as fast as possible.
     #[must_use]
     pub fn time(&self) -> Option<Duration> {
         self.speed.map(|speed| self.plan.span.div_f64(speed))
     }
 
-    /// The load that it is on the whole: at its own pace an open loop of its mean rate.
+    /// The equivalent load. At the pace of the trace, that is an open loop with the mean rate of the trace.
     #[must_use]
     pub fn load(&self) -> Load {
         let requests = self.plan.count();
         let pace = self.time().map_or(Pace::Closed, |time| Pace::Open {
-            per_second: requests as f64 / time.max(LEAST_SPAN).as_secs_f64(),
+            per_second: requests as f64 / time.max(MIN_SPAN).as_secs_f64(),
             spacing: Spacing::Fixed,
         });
         let until = Until { requests: Some(requests), time: Duration::MAX / 4, stable: None };
@@ -132,8 +134,9 @@ impl Replay {
         Load { mix, parallel: self.parallel, pace, until, warm_up, seed: 0, phase: 0.0 }
     }
 
-    /// Makes what has to be there before it begins, where it is driven from: connections are there then. Whether it was not
-    /// stopped: what is under way then is waited for a moment, and broken off. What cannot be made is tried again, a few times.
+    /// Creates the objects that must exist before the replay, from the workers' runtime, so that connections are open
+    /// when the replay starts. Failed creations are retried a few times. Returns false if it was stopped; requests in
+    /// flight then have [`DRAIN_STOPPED`] to finish before they are aborted.
     pub async fn prepare(
         &self,
         bed: &Bed,
@@ -142,26 +145,26 @@ impl Replay {
         gauge: &Arc<Gauge>,
     ) -> Result<bool> {
         let what = (bed.clone(), objects.clone(), stop.clone(), gauge.clone());
-        let mut making = bed.crew.set(vec![make(what, HANDS.max(self.parallel)).boxed()]);
+        let mut making = bed.crew.set(vec![make(what, MIN_PREPARE_CONCURRENCY.max(self.parallel)).boxed()]);
         let made = tokio::select! {
             made = making.join_next() => made,
             () = stop.patience(DRAIN_STOPPED) => None,
         };
         let Some(made) = made else { return Ok(false) };
-        let made = made.map_err(|e| Error::with_source(Reason::Defect, "who makes objects failed", e))?;
+        let made = made.map_err(|e| Error::with_source(Reason::Defect, "the task that creates objects panicked", e))?;
         made.map_err(|failed| {
             let (count, _) = self.plan.needed();
             let what = failed.what;
             Error::new(
                 Reason::Io,
-                format!("one of {count} objects that the trace reads could not be made: {what}"),
+                format!("cannot create one of the {count} objects that the trace reads: {what}"),
             )
         })?;
         Ok(!stop.is_asked())
     }
 
-    /// Drives it once, on objects that were prepared for that: to its end, or until it is stopped. What is to be known of the
-    /// figures beside what the outcome says.
+    /// Replays the trace once on prepared objects, to its end or until stopped. Returns the outcome, and notes about
+    /// the figures.
     pub async fn drive(
         &self,
         bed: &Bed,
@@ -171,11 +174,11 @@ impl Replay {
     ) -> Result<(Outcome, Vec<String>)> {
         let workers = (self.parallel, Some(self.plan.count()));
         let shared = Arc::new(Shared::new(bed.clock.clone(), workers, gauge.clone(), objects.clone()));
-        let room = LEAST_AHEAD.max(AHEAD * self.parallel);
+        let read_ahead = MIN_READ_AHEAD.max(READ_AHEAD_PER_WORKER * self.parallel);
         let turns = self
             .speed
             .is_none()
-            .then(|| Arc::new(Turns { order: Mutex::new(Order::default()), room: Semaphore::new(room) }));
+            .then(|| Arc::new(Turns { order: Mutex::new(Order::default()), room: Semaphore::new(read_ahead) }));
         let mut workers = Vec::with_capacity(self.parallel + 1);
         for n in 0..self.parallel {
             let player = Player {
@@ -211,28 +214,28 @@ impl Replay {
         let waited: u64 = came.iter().map(|came| came.waited).sum();
         if waited > 0 {
             notes.push(format!(
-                "{waited} requests waited for one of {} at a time: the store, or so many at a time, cannot keep up with the \
-                 trace; their latencies have that in them",
+                "{waited} requests waited because all {} concurrent requests were in use: the store cannot keep up with the \
+                 trace, or the concurrency is too low; their latencies include the wait",
                 self.parallel
             ));
         }
         let absent: u64 = came.iter().map(|came| came.absent).sum();
         if absent > 0 {
             notes.push(format!(
-                "{absent} requests rightly found nothing: the trace had removed what they were about, or reads behind its end"
+                "{absent} requests correctly found nothing: the trace had deleted the object, or reads beyond its end"
             ));
         }
         if self.plan.broken > 0 {
-            notes.push(format!("{} broken lines of the trace were passed over", self.plan.broken));
+            notes.push(format!("{} invalid lines of the trace were skipped", self.plan.broken));
         }
         notes
     }
 }
 
-/// Makes objects that a trace needs, so many at a time, until it is to stop.
+/// Creates the objects that a trace needs with the given concurrency, until stopped.
 async fn make(
     (bed, objects, stop, gauge): (Bed, Arc<Objects>, Stop, Arc<Gauge>),
-    hands: usize,
+    concurrency: usize,
 ) -> std::result::Result<(), Failed> {
     let (bed, objects, context, gauge, stop) = (&bed, &objects, &context(&bed).await?, &gauge, &stop);
     let making = objects.needed().take_while(|_| !stop.is_asked()).map(|needed| async move {
@@ -241,14 +244,14 @@ async fn make(
         }
         Ok::<(), Failed>(())
     });
-    let mut making = futures::stream::iter(making).buffer_unordered(hands);
+    let mut making = futures::stream::iter(making).buffer_unordered(concurrency);
     while let Some(made) = making.next().await {
         made?;
     }
     Ok(())
 }
 
-/// Makes an object of a size, and tries it again where it fails. Whether it is there: it may not be where all was stopped.
+/// Creates one object, with retries. Returns true if it exists; false if a failure coincided with the stop.
 async fn make_one(
     (bed, context): (&Bed, &Context),
     objects: &Objects,
@@ -273,13 +276,13 @@ async fn make_one(
 }
 
 impl Traced {
-    /// How it is told from others: what it is, how fast, and how many requests at a time.
+    /// The identifying name of the measurement: trace, concurrency and pace.
     #[must_use]
     pub fn name(&self, parallel: usize) -> String {
         match self.speed {
             None => format!("{} x {parallel}", self.name),
-            Some(1.0) => format!("{} x {parallel} at its own pace", self.name),
-            Some(speed) => format!("{} x {parallel} at {speed} times its own pace", self.name),
+            Some(1.0) => format!("{} x {parallel} at trace pace", self.name),
+            Some(speed) => format!("{} x {parallel} at {speed}x trace pace", self.name),
         }
     }
 }

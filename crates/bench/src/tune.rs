@@ -13,7 +13,7 @@ use std::time::Duration;
 use tradewind_core::error::{ErrorKind, Result};
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::sampling::{self, Budget, Cost};
-use tradewind_model::tune::{Belief, Cell, Inferred, Surface};
+use tradewind_model::tune::{Prior, OperatingPoint, Prediction, Surface};
 
 pub use self::ground::Ground;
 pub use self::probe::{Extent, Probed};
@@ -32,7 +32,7 @@ const MAX_BUDGET_FRACTION: f64 = 0.1;
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// Operating points that a plan may use. The sampled ones are among them.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<OperatingPoint>,
     /// Budget of all probes.
     pub budget: Budget,
     /// CPUs that this process may use.
@@ -43,7 +43,7 @@ pub struct Asked {
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A probe begins.
-    Begins(Direction, Cell),
+    Begins(Direction, OperatingPoint),
     /// A probe is complete: its result, and the surface inferred from all probes of this direction.
     Probed(&'a Probed, &'a Surface),
 }
@@ -76,7 +76,7 @@ pub async fn round_trip(ground: &Ground) -> Result<Option<Duration>> {
 pub async fn sample(
     ground: &Arc<Ground>,
     direction: Direction,
-    (asked, belief): (&Asked, Belief),
+    (asked, belief): (&Asked, Prior),
     stop: &Stop,
     mut on_event: impl FnMut(Event<'_>),
 ) -> Result<Sampled> {
@@ -88,17 +88,17 @@ pub async fn sample(
     let mut sampled =
         Sampled { probes: Vec::new(), surface: Surface::new(belief, Vec::new()), left: asked.budget };
     while !stop.is_asked() {
-        let Some(cell) = sampling::next(&sampled.surface, &cells, &sampled.left) else { break };
+        let Some(cell) = sampling::next_probe(&sampled.surface, &cells, &sampled.left) else { break };
         on_event(Event::Begins(direction, cell));
-        let extent = extent(&sampled.surface.infer(cell), &sampled.left);
+        let extent = extent(&sampled.surface.predict(cell), &sampled.left);
         let probed = probe::probe(ground, (direction, cell), extent, (asked.cores, stop)).await?;
         sampled.left =
-            sampled.left.after(Cost { bytes: probed.bytes as f64, seconds: probed.time.as_secs_f64() });
+            sampled.left.minus_probe(Cost { bytes: probed.bytes as f64, seconds: probed.time.as_secs_f64() });
         // Without any response, points with at least this size and concurrency would not get one either.
         let mut samples = sampled.surface.samples().to_vec();
         match probed.sample {
             Some(sample) => samples.push(sample),
-            None => cells.retain(|other| other.bytes < cell.bytes || other.parallel < cell.parallel),
+            None => cells.retain(|other| other.bytes < cell.bytes || other.concurrency < cell.concurrency),
         }
         sampled.surface = Surface::new(belief, samples);
         on_event(Event::Probed(&probed, &sampled.surface));
@@ -108,8 +108,8 @@ pub async fn sample(
 }
 
 /// The limits of a probe, from its expected cost and the remaining budget.
-fn extent(expected: &Inferred, left: &Budget) -> Extent {
-    let (cost, full) = (sampling::cost(expected), sampling::full_cost(expected));
+fn extent(expected: &Prediction, left: &Budget) -> Extent {
+    let (cost, full) = (sampling::min_cost(expected), sampling::max_cost(expected));
     let max_time = Duration::from_secs_f64(left.seconds);
     let time = Duration::from_secs_f64(full.seconds * MAX_COST_FACTOR).max(MIN_PROBE_TIME).min(max_time);
     let longer = (full.bytes * MAX_COST_FACTOR).min(left.bytes * MAX_BUDGET_FRACTION);

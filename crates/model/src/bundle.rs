@@ -7,14 +7,14 @@ use std::ops::Range;
 /// Maximum size of a bundle. If one of its files changes, the whole bundle is packed again; reading one member requires
 /// the whole index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct BundleLimits {
     /// Bytes of members, including their framing.
     pub bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
 }
 
-impl Default for Limits {
+impl Default for BundleLimits {
     /// 1 GiB, which takes 90 s at 100 Mbit/s. An index of 2 MiB has about 30,000 members.
     fn default() -> Self {
         Self { bytes: 1 << 30, index_bytes: 2 << 20 }
@@ -23,23 +23,23 @@ impl Default for Limits {
 
 /// A bundle being filled.
 #[derive(Debug, Clone, Copy)]
-pub struct Filling {
-    limits: Limits,
+pub struct BundleSize {
+    limits: BundleLimits,
     bytes: u64,
     index_bytes: u64,
 }
 
-impl Filling {
+impl BundleSize {
     /// An empty bundle.
     #[must_use]
-    pub const fn new(limits: Limits) -> Self {
+    pub const fn new(limits: BundleLimits) -> Self {
         Self { limits, bytes: 0, index_bytes: 0 }
     }
 
     /// Returns true if a member fits; otherwise it starts the next bundle. An empty bundle takes a member of any size,
     /// so a file larger than a bundle gets one of its own.
     #[must_use]
-    pub const fn takes(&self, bytes: u64, index_bytes: u64) -> bool {
+    pub const fn fits(&self, bytes: u64, index_bytes: u64) -> bool {
         let is_empty = self.index_bytes == 0;
         let is_within = self.bytes.saturating_add(bytes) <= self.limits.bytes
             && self.index_bytes.saturating_add(index_bytes) <= self.limits.index_bytes;
@@ -55,7 +55,7 @@ impl Filling {
 
 /// Members fetched in one range.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
+pub struct MemberRange {
     /// Their indices in the list of requested members.
     pub members: Range<usize>,
     /// Offset of the first member.
@@ -70,8 +70,8 @@ const MAX_GAP_BYTES: u64 = 64 << 10;
 /// The ranges in which to fetch members, given their offsets and lengths in ascending order. A range of several members
 /// has at most `max_bytes` bytes.
 #[must_use]
-pub fn runs(spans: impl IntoIterator<Item = (u64, u64)>, max_bytes: u64) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+pub fn member_ranges(spans: impl IntoIterator<Item = (u64, u64)>, max_bytes: u64) -> Vec<MemberRange> {
+    let mut runs: Vec<MemberRange> = Vec::new();
     for (index, (offset, length)) in spans.into_iter().enumerate() {
         let end = offset.saturating_add(length);
         if let Some(run) = runs.last_mut() {
@@ -83,7 +83,7 @@ pub fn runs(spans: impl IntoIterator<Item = (u64, u64)>, max_bytes: u64) -> Vec<
                 continue;
             }
         }
-        runs.push(Run { members: index..index + 1, offset, length });
+        runs.push(MemberRange { members: index..index + 1, offset, length });
     }
     runs
 }
@@ -95,25 +95,25 @@ mod tests {
 
     #[test]
     fn bundle_is_full_at_either_limit() {
-        let limits = Limits { bytes: 100, index_bytes: 30 };
-        let mut filling = Filling::new(limits);
-        assert!(filling.takes(1000, 1000));
+        let limits = BundleLimits { bytes: 100, index_bytes: 30 };
+        let mut filling = BundleSize::new(limits);
+        assert!(filling.fits(1000, 1000));
         filling.add(60, 10);
-        assert!(filling.takes(40, 20) && !filling.takes(41, 20) && !filling.takes(40, 21));
+        assert!(filling.fits(40, 20) && !filling.fits(41, 20) && !filling.fits(40, 21));
         filling.add(u64::MAX, 1);
-        assert!(!filling.takes(u64::MAX, u64::MAX));
+        assert!(!filling.fits(u64::MAX, u64::MAX));
     }
 
     #[test]
     fn adjacent_members_are_fetched_together() {
         let spans =
             [(512, 100), (1536, 100), (1536 + MAX_GAP_BYTES + 101, 10), (200_000, 5_000_000), (5_300_000, 7)];
-        let found = runs(spans, 1 << 20);
+        let found = member_ranges(spans, 1 << 20);
         let members: Vec<_> = found.iter().map(|run| run.members.clone()).collect();
         assert_eq!(members, [0..2, 2..3, 3..4, 4..5]);
         assert_eq!((found[0].offset, found[0].length), (512, 1124));
-        assert_eq!(runs([(512, 0)], 1), [Run { members: 0..1, offset: 512, length: 0 }]);
-        assert_eq!(runs([], 1), []);
+        assert_eq!(member_ranges([(512, 0)], 1), [MemberRange { members: 0..1, offset: 512, length: 0 }]);
+        assert_eq!(member_ranges([], 1), []);
     }
 
     proptest! {
@@ -129,7 +129,7 @@ mod tests {
                 (offset, length)
             }).collect();
             let mut next = 0;
-            for run in runs(spans.iter().copied(), max_bytes) {
+            for run in member_ranges(spans.iter().copied(), max_bytes) {
                 prop_assert_eq!(run.members.start, next);
                 prop_assert!(run.members.len() == 1 || run.length <= max_bytes);
                 for (offset, length) in &spans[run.members.clone()] {

@@ -34,86 +34,86 @@ const HEDGE_ONE_IN: u64 = 20;
 
 /// Statistics of completed chunks, and the number of chunks in flight and hedged.
 #[derive(Debug, Default)]
-pub struct Hedges {
-    begun: u64,
+pub struct HedgePolicy {
+    started: u64,
     hedged: u64,
     in_flight: u32,
     /// Bytes received, over all chunks.
     received: u64,
     /// Sum of the time that each chunk has been in flight, up to `spent_until`.
-    spent: Duration,
-    spent_until: Duration,
+    time_in_flight: Duration,
+    updated_at: Duration,
     /// Durations of the most recent chunks, by size class.
-    times: BTreeMap<SizeClass, VecDeque<Duration>>,
+    durations: BTreeMap<SizeClass, VecDeque<Duration>>,
 }
 
 /// A chunk in flight. It must be passed to [`end`](Hedges::end) exactly once.
 #[derive(Debug)]
 #[must_use = "a chunk that never ends is counted as in flight forever"]
-pub struct Chunk {
+pub struct ChunkProgress {
     bytes: u64,
-    done: u64,
-    begun: Duration,
+    received: u64,
+    started: Duration,
     /// Totals of bytes received and time spent when it started.
-    before: (u64, Duration),
+    totals_at_start: (u64, Duration),
     /// Its bytes and age at the previous check.
-    seen: (u64, Duration),
+    last_check: (u64, Duration),
     is_hedged: bool,
 }
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct HedgeDecision {
     /// True if the chunk should be hedged now.
-    pub is_due: bool,
+    pub hedge_now: bool,
     /// The age at which to check the chunk again.
-    pub again: Duration,
+    pub next_check: Duration,
 }
 
-impl Hedges {
+impl HedgePolicy {
     /// Registers a chunk of `bytes` that is being requested.
-    pub fn begin(&mut self, now: Duration, bytes: u64) -> Chunk {
-        self.spend(now);
-        self.begun += 1;
+    pub fn begin(&mut self, now: Duration, bytes: u64) -> ChunkProgress {
+        self.advance(now);
+        self.started += 1;
         self.in_flight += 1;
-        let (before, seen) = ((self.received, self.spent), (0, Duration::ZERO));
-        Chunk { bytes, done: 0, begun: now, before, seen, is_hedged: false }
+        let (before, seen) = ((self.received, self.time_in_flight), (0, Duration::ZERO));
+        ChunkProgress { bytes, received: 0, started: now, totals_at_start: before, last_check: seen, is_hedged: false }
     }
 
     /// Records bytes of a chunk received.
-    pub const fn came(&mut self, chunk: &mut Chunk, bytes: u64) {
+    pub const fn record_bytes(&mut self, chunk: &mut ChunkProgress, bytes: u64) {
         self.received += bytes;
-        chunk.done += bytes;
+        chunk.received += bytes;
     }
 
     /// The age at which to check a chunk for the first time.
     #[must_use]
-    pub fn first_look(&self, chunk: &Chunk) -> Duration {
-        self.usual(chunk.bytes).map_or(MIN_STRAGGLER_AGE, straggler_age) / 2
+    pub fn first_check(&self, chunk: &ChunkProgress) -> Duration {
+        self.median_duration(chunk.bytes).map_or(MIN_STRAGGLER_AGE, straggler_age) / 2
     }
 
     /// Checks a chunk that has reached `age`.
-    pub fn look(&mut self, chunk: &mut Chunk, now: Duration, age: Duration) -> Look {
-        let (last_bytes, last_age) = std::mem::replace(&mut chunk.seen, (chunk.done, age));
-        let Some(median) = self.usual(chunk.bytes) else {
-            return Look { is_due: false, again: age + MIN_STRAGGLER_AGE / 2 };
+    pub fn check(&mut self, chunk: &mut ChunkProgress, now: Duration, age: Duration) -> HedgeDecision {
+        let (last_bytes, last_age) = std::mem::replace(&mut chunk.last_check, (chunk.received, age));
+        let Some(median) = self.median_duration(chunk.bytes) else {
+            return HedgeDecision { hedge_now: false, next_check: age + MIN_STRAGGLER_AGE / 2 };
         };
         let late = straggler_age(median);
         let again = if age < late / 2 { late / 2 } else { late.max(age + late / 4) };
-        let missing = chunk.bytes.saturating_sub(chunk.done);
+        let missing = chunk.bytes.saturating_sub(chunk.received);
         let is_due = age >= late
             && !chunk.is_hedged
-            && self.hedged < 1 + self.begun / HEDGE_ONE_IN
-            && self.of_others(chunk, now).is_some_and(|others| {
-                let left = time(missing, chunk.done - last_bytes, age.saturating_sub(last_age));
+            && self.hedged < 1 + self.started / HEDGE_ONE_IN
+            && self.concurrent_duration(chunk, now).is_some_and(|others| {
+                let left = time_for_bytes(missing, chunk.received - last_bytes, age.saturating_sub(last_age));
                 age >= others * STRAGGLER_VS_CONCURRENT
                     && left.is_none_or(|left| left > median.max(others).max(ALMOST_DONE))
             });
-        Look { is_due, again }
+        HedgeDecision { hedge_now: is_due, next_check: again }
     }
 
     /// Marks the chunk as hedged.
-    pub const fn hedge(&mut self, chunk: &mut Chunk) {
+    pub const fn mark_hedged(&mut self, chunk: &mut ChunkProgress) {
         if !chunk.is_hedged {
             chunk.is_hedged = true;
             self.hedged += 1;
@@ -121,12 +121,12 @@ impl Hedges {
     }
 
     /// Removes a chunk. `completed_at` is the age at which it completed; `None` if it failed or was cancelled.
-    pub fn end(&mut self, chunk: Chunk, now: Duration, completed_at: Option<Duration>) {
-        self.spend(now);
+    pub fn end(&mut self, chunk: ChunkProgress, now: Duration, completed_at: Option<Duration>) {
+        self.advance(now);
         self.in_flight -= 1;
         // Two requests determined the duration of a hedged chunk.
         if let Some(age) = completed_at.filter(|_| !chunk.is_hedged) {
-            let times = self.times.entry(SizeClass::of(chunk.bytes)).or_default();
+            let times = self.durations.entry(SizeClass::for_bytes(chunk.bytes)).or_default();
             if times.len() == SAMPLE_WINDOW {
                 times.pop_front();
             }
@@ -142,16 +142,16 @@ impl Hedges {
 
     /// Number of chunks in flight.
     #[must_use]
-    pub const fn under_way(&self) -> u32 {
+    pub const fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
     /// The median duration of chunks of this size class, or of the next larger class with enough samples.
-    fn usual(&self, bytes: u64) -> Option<Duration> {
-        let class = SizeClass::of(bytes);
+    fn median_duration(&self, bytes: u64) -> Option<Duration> {
+        let class = SizeClass::for_bytes(bytes);
         // The last class has no upper bound, so its chunks are not comparable.
-        class.most_bytes()?;
-        let (_, times) = self.times.range(class..).find(|(_, times)| times.len() >= MIN_SAMPLES)?;
+        class.max_bytes()?;
+        let (_, times) = self.durations.range(class..).find(|(_, times)| times.len() >= MIN_SAMPLES)?;
         let mut sorted: Vec<Duration> = times.iter().copied().collect();
         let middle = sorted.len() / 2;
         Some(*sorted.select_nth_unstable(middle).1)
@@ -159,24 +159,24 @@ impl Hedges {
 
     /// The time that other chunks would need for as many bytes, at their rate since this one started; `None` if they
     /// received fewer bytes.
-    fn of_others(&mut self, chunk: &Chunk, now: Duration) -> Option<Duration> {
-        self.spend(now);
-        let (came_before, spent_before) = chunk.before;
-        let others_bytes = self.received - came_before - chunk.done;
-        let own_time = now.saturating_sub(chunk.begun);
-        let others_time = (self.spent - spent_before).saturating_sub(own_time);
-        if others_bytes < chunk.bytes { None } else { time(chunk.bytes, others_bytes, others_time) }
+    fn concurrent_duration(&mut self, chunk: &ChunkProgress, now: Duration) -> Option<Duration> {
+        self.advance(now);
+        let (came_before, spent_before) = chunk.totals_at_start;
+        let others_bytes = self.received - came_before - chunk.received;
+        let own_time = now.saturating_sub(chunk.started);
+        let others_time = (self.time_in_flight - spent_before).saturating_sub(own_time);
+        if others_bytes < chunk.bytes { None } else { time_for_bytes(chunk.bytes, others_bytes, others_time) }
     }
 
     /// Adds the time since the last call for every chunk in flight. Concurrent callers may pass times out of order.
-    fn spend(&mut self, now: Duration) {
-        let now = now.max(self.spent_until);
-        self.spent += (now - self.spent_until) * self.in_flight;
-        self.spent_until = now;
+    fn advance(&mut self, now: Duration) {
+        let now = now.max(self.updated_at);
+        self.time_in_flight += (now - self.updated_at) * self.in_flight;
+        self.updated_at = now;
     }
 }
 
-impl Chunk {
+impl ChunkProgress {
     /// Corrects the size of the chunk.
     pub const fn resize(&mut self, bytes: u64) {
         self.bytes = bytes;
@@ -194,7 +194,7 @@ fn straggler_age(median: Duration) -> Duration {
 }
 
 /// The time that `bytes` take at the rate of `came` bytes in `within`; `None` if `came` is 0.
-fn time(bytes: u64, came: u64, within: Duration) -> Option<Duration> {
+fn time_for_bytes(bytes: u64, came: u64, within: Duration) -> Option<Duration> {
     let nanos = (u128::from(bytes) * within.as_nanos()).checked_div(u128::from(came))?;
     Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
 }

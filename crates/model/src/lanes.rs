@@ -21,26 +21,26 @@
 //! Time is an argument, relative to any origin that all callers share. Times of concurrent callers may be slightly out
 //! of order.
 
-mod carried;
-mod kind;
+mod capacity;
+mod lane_kind;
 mod lane;
-mod shelter;
+mod latency_guard;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
 use lane::Lane;
-use shelter::Shelter;
+use latency_guard::LatencyGuard;
 
-pub use kind::{Kind, Priority, SMALL_BYTES, Size};
-pub use lane::{Client, Ticket};
+pub use lane_kind::{LaneKind, Priority, SMALL_BYTES, RequestSize};
+pub use lane::{ClientId, Ticket};
 
 /// Limits of the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LanesOptions {
     /// Maximum number of queued requests per lane. Beyond it, requests are rejected.
-    pub most_waiting: usize,
+    pub max_queue_depth: usize,
 }
 
 /// Maximum ratio of the queued requests of a client to the free places of the queue. A single client can fill 7/8 of
@@ -49,7 +49,7 @@ const CLIENT_QUEUE_RATIO: usize = 7;
 
 impl Default for LanesOptions {
     fn default() -> Self {
-        Self { most_waiting: 1024 }
+        Self { max_queue_depth: 1024 }
     }
 }
 
@@ -57,157 +57,157 @@ impl Default for LanesOptions {
 #[derive(Debug)]
 pub struct Lanes {
     options: LanesOptions,
-    lanes: [Lane; Kind::LANES],
-    shelter: Shelter,
-    last: u64,
+    lanes: [Lane; LaneKind::LANE_COUNT],
+    latency_guard: LatencyGuard,
+    last_id: u64,
 }
 
 /// A request admitted to its lane. It must be passed to [`end`](Lanes::end) exactly once.
 #[derive(Debug)]
 #[must_use = "a request that never ends is counted as in flight forever"]
-pub struct Entered {
+pub struct LaneRequest {
     id: u64,
-    kind: Kind,
-    client: Client,
+    kind: LaneKind,
+    client: ClientId,
     /// Start of the span whose bytes are not yet counted, and their number.
-    since: Duration,
-    amount: u64,
+    uncounted_since: Duration,
+    uncounted_bytes: u64,
 }
 
 /// The answer to a dispatch request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum Dispatch {
     /// It may proceed at once.
     Now,
     /// It is queued until [`Lanes::next`] returns this ticket.
-    Waits(Ticket),
+    Queued(Ticket),
 }
 
 /// The queue of a lane is full. The request may be retried later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Full {
+pub struct LaneFull {
     /// Number of queued requests.
-    pub waiting: usize,
+    pub queued: usize,
 }
 
 impl Lanes {
     /// Empty lanes.
     #[must_use]
     pub fn new(options: LanesOptions) -> Self {
-        Self { options, lanes: Default::default(), shelter: Shelter::default(), last: 0 }
+        Self { options, lanes: Default::default(), latency_guard: LatencyGuard::default(), last_id: 0 }
     }
 
     /// Admits a request of one of several clients. It must then request its dispatch.
-    pub fn enter_for(&mut self, client: Client, kind: Kind, now: Duration) -> Result<Entered, Full> {
+    pub fn enter_as(&mut self, client: ClientId, kind: LaneKind, now: Duration) -> Result<LaneRequest, LaneFull> {
         let lane = &self.lanes[kind.lane()];
-        let waiting = lane.waiting();
-        let room = self.options.most_waiting.saturating_sub(waiting);
-        if room == 0 || lane.waiting_of(client) >= room.saturating_mul(CLIENT_QUEUE_RATIO) {
-            return Err(Full { waiting });
+        let waiting = lane.queued();
+        let room = self.options.max_queue_depth.saturating_sub(waiting);
+        if room == 0 || lane.queued_for(client) >= room.saturating_mul(CLIENT_QUEUE_RATIO) {
+            return Err(LaneFull { queued: waiting });
         }
-        self.last += 1;
-        self.shelter.came(kind, now);
-        self.lanes[kind.lane()].carried.begin(self.last, now);
-        Ok(Entered { id: self.last, kind, client, since: now, amount: 0 })
+        self.last_id += 1;
+        self.latency_guard.record_arrival(kind, now);
+        self.lanes[kind.lane()].capacity.begin(self.last_id, now);
+        Ok(LaneRequest { id: self.last_id, kind, client, uncounted_since: now, uncounted_bytes: 0 })
     }
 
     /// Like [`enter_for`](Self::enter_for), without telling clients apart.
-    pub fn enter(&mut self, kind: Kind, now: Duration) -> Result<Entered, Full> {
-        self.enter_for(Client::default(), kind, now)
+    pub fn enter(&mut self, kind: LaneKind, now: Duration) -> Result<LaneRequest, LaneFull> {
+        self.enter_as(ClientId::default(), kind, now)
     }
 
     /// Requests the dispatch of `bytes`. A small request is dispatched as a whole.
-    pub fn turn(&mut self, request: &Entered, bytes: u64, now: Duration) -> Turn {
+    pub fn request_dispatch(&mut self, request: &LaneRequest, bytes: u64, now: Duration) -> Dispatch {
         let (kind, lane) = (request.kind, request.kind.lane());
-        self.shelter.came(kind, now);
-        self.pass(now);
-        self.last += 1;
+        self.latency_guard.record_arrival(kind, now);
+        self.advance(now);
+        self.last_id += 1;
         let ticket =
-            Ticket { id: self.last, lane, priority: kind.priority, client: request.client, round: 0 };
-        let shares = |priority| self.shelter.share_of(lane, priority, now);
-        self.lanes[lane].ask(ticket, kind.amount(bytes), shares, now)
+            Ticket { id: self.last_id, lane, priority: kind.priority, client: request.client, round: 0 };
+        let shares = |priority| self.latency_guard.rate_share(lane, priority, now);
+        self.lanes[lane].request_dispatch(ticket, kind.dispatch_amount(bytes), shares, now)
     }
 
     /// The next ticket that is dispatched. Call it until it returns `None`.
-    pub fn next(&mut self, now: Duration) -> Option<Ticket> {
-        self.pass(now);
-        let Self { lanes, shelter, .. } = self;
+    pub fn next_dispatched(&mut self, now: Duration) -> Option<Ticket> {
+        self.advance(now);
+        let Self { lanes, latency_guard: shelter, .. } = self;
         let mut lanes = lanes.iter_mut().enumerate();
-        lanes.find_map(|(index, lane)| lane.next(|priority| shelter.share_of(index, priority, now), now))
+        lanes.find_map(|(index, lane)| lane.next_dispatched(|priority| shelter.rate_share(index, priority, now), now))
     }
 
     /// The time at which to call `next` again; `None` if no request is queued.
     #[must_use]
-    pub fn wake(&self, now: Duration) -> Option<Duration> {
+    pub fn next_wake(&self, now: Duration) -> Option<Duration> {
         let lanes = self.lanes.iter().enumerate();
         let due = lanes.filter_map(|(index, lane)| {
-            lane.wake(|priority| self.shelter.share_of(index, priority, now), now)
+            lane.next_wake(|priority| self.latency_guard.rate_share(index, priority, now), now)
         });
         due.min()
     }
 
     /// Removes a queued ticket. Has no effect if it was dispatched.
-    pub fn leave(&mut self, ticket: Ticket) {
-        self.lanes[ticket.lane].leave(ticket);
+    pub fn cancel(&mut self, ticket: Ticket) {
+        self.lanes[ticket.lane].cancel(ticket);
     }
 
     /// Bytes after which a large request must request its next dispatch; `None` if it need not be split.
     #[must_use]
-    pub fn piece(&self, request: &Entered, now: Duration) -> Option<u64> {
-        let Kind { priority, .. } = request.kind;
+    pub fn quantum_bytes(&self, request: &LaneRequest, now: Duration) -> Option<u64> {
+        let LaneKind { priority, .. } = request.kind;
         let lane = request.kind.lane();
-        self.lanes[lane].piece(self.shelter.share_of(lane, priority, now), now)
+        self.lanes[lane].quantum_bytes(self.latency_guard.rate_share(lane, priority, now), now)
     }
 
     /// Records bytes of a request that were accepted or received.
     #[allow(clippy::cast_precision_loss, reason = "an amount that is added up")]
-    pub fn carried(&mut self, request: &mut Entered, bytes: u64, now: Duration) {
-        request.amount += bytes;
+    pub fn record_bytes(&mut self, request: &mut LaneRequest, bytes: u64, now: Duration) {
+        request.uncounted_bytes += bytes;
         let lane = request.kind.large_lane();
-        if request.kind.size == Size::Small {
+        if request.kind.size == RequestSize::Small {
             // Small requests use the same link as the large ones of their direction.
-            let shares = |priority| self.shelter.share_of(lane, priority, now);
+            let shares = |priority| self.latency_guard.rate_share(lane, priority, now);
             self.lanes[lane].charge(bytes as f64, shares, now);
-        } else if now.saturating_sub(request.since) >= carried::LONGEST {
-            let carried = &mut self.lanes[lane].carried;
-            carried.count(request.id, request.since, now, request.amount);
+        } else if now.saturating_sub(request.uncounted_since) >= capacity::MAX_COUNTED_SPAN {
+            let carried = &mut self.lanes[lane].capacity;
+            carried.record(request.id, request.uncounted_since, now, request.uncounted_bytes);
             carried.begin(request.id, now);
-            (request.since, request.amount) = (now, 0);
+            (request.uncounted_since, request.uncounted_bytes) = (now, 0);
         }
     }
 
     /// Ends a request. `service` is the time that the store was waited for; `None` if the request failed or was
     /// cancelled, which says nothing about the speed of the store.
-    pub fn end(&mut self, request: Entered, now: Duration, service: Option<Duration>) {
-        let Entered { id, kind, since, amount, .. } = request;
-        let Some(service) = service else { return self.lanes[kind.lane()].carried.forget(id, since) };
-        self.shelter.took(kind, service, now);
-        if kind.size == Size::Small {
-            self.lanes[kind.lane()].carried.count(id, since, now, 1);
-            self.lanes[kind.large_lane()].carried.add(since, now, amount);
+    pub fn end(&mut self, request: LaneRequest, now: Duration, service: Option<Duration>) {
+        let LaneRequest { id, kind, uncounted_since: since, uncounted_bytes: amount, .. } = request;
+        let Some(service) = service else { return self.lanes[kind.lane()].capacity.discard(id, since) };
+        self.latency_guard.record_latency(kind, service, now);
+        if kind.size == RequestSize::Small {
+            self.lanes[kind.lane()].capacity.record(id, since, now, 1);
+            self.lanes[kind.large_lane()].capacity.record_other(since, now, amount);
         } else {
-            self.lanes[kind.lane()].carried.count(id, since, now, amount);
+            self.lanes[kind.lane()].capacity.record(id, since, now, amount);
         }
     }
 
     /// Number of queued requests, over all lanes.
     #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.lanes.iter().map(Lane::waiting).sum()
+    pub fn queued(&self) -> usize {
+        self.lanes.iter().map(Lane::queued).sum()
     }
 
     /// Number of requests that have not ended.
     #[must_use]
-    pub fn under_way(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.carried.open()).sum()
+    pub fn in_flight(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.capacity.open_count()).sum()
     }
 
     /// Advances the time.
-    fn pass(&mut self, now: Duration) {
+    fn advance(&mut self, now: Duration) {
         let is_throttled = |(index, lane): (usize, &Lane)| {
-            self.shelter.has_waiting(index, now) && lane.carried.most(now).is_some()
+            self.latency_guard.is_outranked(index, now) && lane.capacity.estimate(now).is_some()
         };
         let is_throttled = self.lanes.iter().enumerate().any(is_throttled);
-        self.shelter.pass(is_throttled, now);
+        self.latency_guard.advance(is_throttled, now);
     }
 }

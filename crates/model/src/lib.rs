@@ -4,11 +4,11 @@
 pub mod bundle;
 pub mod hedge;
 pub mod lanes;
-pub mod late;
-pub mod pace;
+pub mod straggler;
+pub mod token_bucket;
 pub mod plan;
 pub mod retry;
-pub mod settle;
-pub mod steering;
+pub mod debounce;
+pub mod concurrency_controller;
 pub mod store_model;
 pub mod tune;

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use crate::store_model::SizeClass;
-use crate::tune::{AtATime, Cell, Surface};
+use crate::tune::{ConcurrencyBySize, OperatingPoint, Surface};
 
 /// S3 allows at most 10,000 parts per upload.
 const MAX_PARTS: u64 = 10_000;
 /// S3 requires at least 5 MiB per part, except for the last.
-pub const LEAST_PART: u64 = 5 << 20;
+pub const MIN_PART_BYTES: u64 = 5 << 20;
 
 /// Maximum bytes of one object in flight. A killed transfer sends them again: less than 5 % of a 2 GiB object.
 const MAX_OBJECT_BYTES_IN_FLIGHT: u64 = 100 << 20;
@@ -37,7 +37,7 @@ const MAX_TAIL_CONCURRENCY: usize = 32;
 /// Minimum number of objects read concurrently.
 const MIN_READERS: usize = 8;
 /// Maximum number of objects read concurrently, unless the plan has more requests.
-pub const MOST_READERS: usize = 64;
+pub const MAX_READERS: usize = 64;
 
 /// Request sizes and concurrency of transfers with one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,15 +47,15 @@ pub struct Plan {
     /// Maximum and minimum bytes of a download range that may arrive in any order. Ranges shrink towards the end.
     pub range_bytes: (u64, u64),
     /// Minimum bytes of the tail ranges: the last two per concurrent request.
-    pub last_bytes: u64,
+    pub min_tail_range_bytes: u64,
     /// Maximum concurrent requests, over all objects.
-    pub requests: usize,
+    pub max_concurrency: usize,
     /// Maximum concurrent requests by size, if the store was tuned. Several sizes share in proportion.
-    pub at_a_time: Option<AtATime>,
+    pub concurrency_by_size: Option<ConcurrencyBySize>,
     /// Bytes of one request of an ordered download. Requests ahead of the first wait in memory.
     pub stream_bytes: u64,
     /// Maximum bytes buffered in memory for one object.
-    pub memory_bytes: u64,
+    pub max_buffered_bytes: u64,
 }
 
 /// Start times of an object's first requests, staggered over one round trip.
@@ -64,28 +64,28 @@ pub struct Plan {
 /// mostly idle link. Senders take that delay for a full link (HyStart, Ha and Rhee 2011), and on a long link windows
 /// that stopped opening stay small for seconds. Staggered bursts pass one after another.
 #[derive(Debug, Clone, Copy)]
-pub struct Spread {
-    from: Duration,
-    over: Duration,
-    begun: u32,
+pub struct StartStagger {
+    start: Duration,
+    window: Duration,
+    started: u32,
 }
 
 /// Longest stagger. A slower response is not explained by the RTT.
 const MAX_STAGGER: Duration = Duration::from_millis(300);
 
-impl Spread {
+impl StartStagger {
     /// A stagger that starts now and lasts one round trip.
     #[must_use]
     pub fn new(now: Duration, round_trip: Duration) -> Self {
-        Self { from: now, over: round_trip.min(MAX_STAGGER), begun: 0 }
+        Self { start: now, window: round_trip.min(MAX_STAGGER), started: 0 }
     }
 
     /// The start time of the next of `total` staggered requests. Later requests may start at once.
-    pub fn next(&mut self, total: usize) -> Duration {
+    pub fn next_start(&mut self, total: usize) -> Duration {
         let total = u32::try_from(total).unwrap_or(u32::MAX).max(1);
         let start =
-            if self.begun < total { self.from + self.over / total * self.begun } else { Duration::ZERO };
-        self.begun = self.begun.saturating_add(1);
+            if self.started < total { self.start + self.window / total * self.started } else { Duration::ZERO };
+        self.started = self.started.saturating_add(1);
         start
     }
 }
@@ -97,11 +97,11 @@ impl Default for Plan {
         Self {
             chunk_bytes: 8 << 20,
             range_bytes: (4 << 20, 2 << 20),
-            last_bytes: 2 << 20,
-            requests: 32,
-            at_a_time: None,
+            min_tail_range_bytes: 2 << 20,
+            max_concurrency: 32,
+            concurrency_by_size: None,
             stream_bytes: 2 << 20,
-            memory_bytes: 16 << 20,
+            max_buffered_bytes: 16 << 20,
         }
     }
 }
@@ -110,12 +110,12 @@ impl Plan {
     /// This plan adapted to a store with the given surfaces (uploads, downloads or both).
     #[must_use]
     pub fn tuned(self, surfaces: &[Surface]) -> Self {
-        let Some(at_a_time) = AtATime::of(surfaces) else { return self };
+        let Some(at_a_time) = ConcurrencyBySize::from_surfaces(surfaces) else { return self };
         let min_bytes = |round_trips: f64, min_seconds: f64| {
             let is_long = |surface: &Surface, bytes: u64| {
-                let parallel = at_a_time.at(SizeClass::of(bytes));
-                let seconds = surface.infer(Cell { bytes, parallel }).latency;
-                seconds >= (surface.law().fixed() * round_trips).max(min_seconds)
+                let parallel = at_a_time.for_class(SizeClass::for_bytes(bytes));
+                let seconds = surface.predict(OperatingPoint { bytes, concurrency: parallel }).latency;
+                seconds >= (surface.model().fixed_latency() * round_trips).max(min_seconds)
             };
             MIN_RANGE_BYTES_CANDIDATES
                 .into_iter()
@@ -123,34 +123,34 @@ impl Plan {
         };
         let range_bytes = min_bytes(MIN_RANGE_ROUND_TRIPS, MIN_RANGE_SECONDS)
             .map_or(self.range_bytes, |bytes| (2 * bytes, bytes));
-        let has_tail = at_a_time.at(SizeClass::of(range_bytes.1)) <= MAX_TAIL_CONCURRENCY;
+        let has_tail = at_a_time.for_class(SizeClass::for_bytes(range_bytes.1)) <= MAX_TAIL_CONCURRENCY;
         let last = min_bytes(MIN_TAIL_RANGE_ROUND_TRIPS, MIN_TAIL_RANGE_SECONDS).filter(|_| has_tail);
         let last_bytes = last.unwrap_or(range_bytes.1).min(range_bytes.1);
-        let requests = at_a_time.most();
-        Self { requests, at_a_time: Some(at_a_time), range_bytes, last_bytes, ..self }
+        let requests = at_a_time.max_concurrency();
+        Self { max_concurrency: requests, concurrency_by_size: Some(at_a_time), range_bytes, min_tail_range_bytes: last_bytes, ..self }
     }
 
     /// This plan with a fixed number of bytes per request of a large object.
     #[must_use]
-    pub const fn with_chunks(self, bytes: u64) -> Self {
-        Self { chunk_bytes: bytes, range_bytes: (bytes, bytes), last_bytes: bytes, ..self }
+    pub const fn with_chunk_bytes(self, bytes: u64) -> Self {
+        Self { chunk_bytes: bytes, range_bytes: (bytes, bytes), min_tail_range_bytes: bytes, ..self }
     }
 
     /// Maximum concurrent requests of this size, over all objects.
     #[must_use]
-    pub fn parallel(&self, bytes: u64) -> usize {
-        self.at_most(|known| known.at(SizeClass::of(bytes)))
+    pub fn concurrency_for(&self, bytes: u64) -> usize {
+        self.capped(|known| known.for_class(SizeClass::for_bytes(bytes)))
     }
 
     /// Like [`parallel`](Self::parallel), while connections are new.
     #[must_use]
-    pub fn parallel_at_first(&self, bytes: u64) -> usize {
-        self.at_most(|known| known.at_first(SizeClass::of(bytes)))
+    pub fn initial_concurrency_for(&self, bytes: u64) -> usize {
+        self.capped(|known| known.for_class_on_new_connections(SizeClass::for_bytes(bytes)))
     }
 
     /// The tuned value if there is one, capped by `requests`.
-    fn at_most(&self, known: impl FnOnce(&AtATime) -> usize) -> usize {
-        self.at_a_time.as_ref().map_or(self.requests, |by_size| known(by_size).min(self.requests)).max(1)
+    fn capped(&self, known: impl FnOnce(&ConcurrencyBySize) -> usize) -> usize {
+        self.concurrency_by_size.as_ref().map_or(self.max_concurrency, |by_size| known(by_size).min(self.max_concurrency)).max(1)
     }
 
     /// The part size of an upload of `size` bytes; `None` if a single request is better.
@@ -163,8 +163,8 @@ impl Plan {
         // Parts smaller than a chunk if there would otherwise be too few to run concurrently.
         let even_share = size.div_ceil(TARGET_PARTS).next_multiple_of(1 << 20);
         let mut bytes =
-            if self.is_guided() && even_share < self.chunk_bytes { even_share } else { self.chunk_bytes };
-        bytes = if bytes < LEAST_PART { LEAST_PART } else { bytes };
+            if self.has_variable_ranges() && even_share < self.chunk_bytes { even_share } else { self.chunk_bytes };
+        bytes = if bytes < MIN_PART_BYTES { MIN_PART_BYTES } else { bytes };
         while size.div_ceil(bytes) > MAX_PARTS {
             bytes *= 2;
         }
@@ -174,40 +174,40 @@ impl Plan {
     /// Maximum concurrent requests of one object with this many bytes each. What is in flight when a transfer is killed
     /// is sent again, so the number is no larger than known to help.
     #[must_use]
-    pub fn of_one_object(&self, bytes: u64) -> usize {
-        if self.at_a_time.is_some() {
-            return self.parallel(bytes);
+    pub fn object_concurrency(&self, bytes: u64) -> usize {
+        if self.concurrency_by_size.is_some() {
+            return self.concurrency_for(bytes);
         }
         let fits = MAX_OBJECT_BYTES_IN_FLIGHT / bytes.max(1);
         usize::try_from(fits)
             .unwrap_or(usize::MAX)
-            .clamp(MIN_OBJECT_CONCURRENCY, self.requests.max(MIN_OBJECT_CONCURRENCY))
+            .clamp(MIN_OBJECT_CONCURRENCY, self.max_concurrency.max(MIN_OBJECT_CONCURRENCY))
     }
 
     /// Maximum concurrent ranges of one object.
     #[must_use]
-    pub fn ranges_at_a_time(&self) -> usize {
+    pub fn range_concurrency(&self) -> usize {
         // Each range takes permits by its own size, and most have the minimum size.
-        self.of_one_object(if self.at_a_time.is_some() { self.range_bytes.1 } else { self.range_bytes.0 })
+        self.object_concurrency(if self.concurrency_by_size.is_some() { self.range_bytes.1 } else { self.range_bytes.0 })
     }
 
     /// Number of objects of this mean size to read concurrently. Small objects cost little but a round trip,
     /// hence many are read concurrently; a few large ones fill any link (Hou 2017, figure 20).
     #[must_use]
-    pub fn readers(&self, mean_bytes: u64) -> usize {
-        let fits = self.memory_bytes / mean_bytes.max(1);
-        usize::try_from(fits).unwrap_or(usize::MAX).clamp(MIN_READERS, self.requests.max(MOST_READERS))
+    pub fn reader_concurrency(&self, mean_bytes: u64) -> usize {
+        let fits = self.max_buffered_bytes / mean_bytes.max(1);
+        usize::try_from(fits).unwrap_or(usize::MAX).clamp(MIN_READERS, self.max_concurrency.max(MAX_READERS))
     }
 
     /// Number of chunks of a stream to fetch ahead of the reader.
     #[must_use]
-    pub fn ahead(&self) -> usize {
-        let fits = self.memory_bytes / self.stream_bytes.max(1);
-        usize::try_from(fits).unwrap_or(usize::MAX).clamp(1, self.requests.max(1))
+    pub fn read_ahead_chunks(&self) -> usize {
+        let fits = self.max_buffered_bytes / self.stream_bytes.max(1);
+        usize::try_from(fits).unwrap_or(usize::MAX).clamp(1, self.max_concurrency.max(1))
     }
 
     /// Returns true if requests of one object may differ in size.
-    const fn is_guided(&self) -> bool {
+    const fn has_variable_ranges(&self) -> bool {
         self.range_bytes.1 < self.range_bytes.0
     }
 
@@ -216,8 +216,8 @@ impl Plan {
     /// Polychronopoulos and Kuck 1987).
     pub fn ranges(&self, from: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (max_bytes, min_bytes) = (self.range_bytes.0.max(1), self.range_bytes.1.max(1));
-        let min_tail_bytes = self.last_bytes.max(1);
-        let tail_ranges = 2 * self.ranges_at_a_time() as u64;
+        let min_tail_bytes = self.min_tail_range_bytes.max(1);
+        let tail_ranges = 2 * self.range_concurrency() as u64;
         let even_share =
             move |left: u64| (left / tail_ranges).next_multiple_of(min_tail_bytes).max(min_tail_bytes);
         let mut at = from;
@@ -240,7 +240,7 @@ impl Plan {
         stored: Vec<(u64, u64)>,
     ) -> impl Iterator<Item = (u64, u64)> + use<> {
         // A gap before a stored span is not the tail of the object.
-        let (plan, inner) = (*self, Self { last_bytes: self.range_bytes.1, ..*self });
+        let (plan, inner) = (*self, Self { min_tail_range_bytes: self.range_bytes.1, ..*self });
         let ends = |(offset, length): (u64, u64)| offset.checked_add(length).filter(|end| *end <= size);
         let mut at = from;
         let mut kept = Vec::new();
@@ -272,7 +272,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::{Belief, Sample};
+    use crate::tune::{Prior, Sample};
     use proptest::prelude::*;
 
     #[test]
@@ -284,8 +284,8 @@ mod tests {
         assert_eq!(plan.part_bytes(448 << 20), Some(7 << 20));
         assert_eq!(plan.part_bytes(1 << 30), Some(8 << 20));
         assert_eq!(plan.part_bytes(100 << 30), Some(16 << 20));
-        assert_eq!(plan.with_chunks(6 << 20).part_bytes(24 << 20), Some(6 << 20));
-        assert_eq!(plan.with_chunks(1).part_bytes(100), Some(5 << 20));
+        assert_eq!(plan.with_chunk_bytes(6 << 20).part_bytes(24 << 20), Some(6 << 20));
+        assert_eq!(plan.with_chunk_bytes(1).part_bytes(100), Some(5 << 20));
     }
 
     #[test]
@@ -297,12 +297,12 @@ mod tests {
         assert!(ranges.is_sorted_by(|a, b| a >= b), "{ranges:?}");
         assert_eq!((ranges[0], ranges[ranges.len() - 1]), (2, 2));
         assert_eq!(mebibytes(Plan::default(), 4 << 20, 1 << 30)[0], 4);
-        assert_eq!(mebibytes(Plan::default().with_chunks(8 << 20), 8 << 20, 32 << 20), [8, 8, 8]);
+        assert_eq!(mebibytes(Plan::default().with_chunk_bytes(8 << 20), 8 << 20, 32 << 20), [8, 8, 8]);
     }
 
     #[test]
     fn tail_ranges_are_a_share_of_the_remaining_bytes() {
-        let plan = Plan { requests: 6, last_bytes: 512 << 10, ..Plan::default() };
+        let plan = Plan { max_concurrency: 6, min_tail_range_bytes: 512 << 10, ..Plan::default() };
         let size = 256 << 20;
         let ranges: Vec<(u64, u64)> = plan.ranges(0, size).collect();
         for &(at, bytes) in &ranges {
@@ -317,22 +317,22 @@ mod tests {
     /// The plan for a store that sustains 118 MB/s at this RTT in seconds.
     fn tuned(round_trip: f64) -> Plan {
         let sample = |(bytes, parallel): (u64, usize)| {
-            let cell = Cell { bytes, parallel };
-            let latency = (round_trip + bytes as f64 / 40e6).max(cell.in_flight() / 118e6);
-            Sample { cell, latency, error: 0.02, tail: None, is_seen: false }
+            let cell = OperatingPoint { bytes, concurrency: parallel };
+            let latency = (round_trip + bytes as f64 / 40e6).max(cell.bytes_in_flight() / 118e6);
+            Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
         };
         let cells = [(4 << 10, 1), (256 << 10, 4), (256 << 10, 64), (4 << 20, 4), (4 << 20, 64)];
-        let prior = Belief::default().with_round_trip(round_trip);
+        let prior = Prior::default().with_rtt(round_trip);
         Plan::default().tuned(&[Surface::new(prior, cells.map(sample).to_vec())])
     }
 
     #[test]
     fn tail_ranges_are_short_at_low_concurrency() {
         let region = tuned(0.01);
-        assert!(region.ranges_at_a_time() <= 16, "{region:?}");
-        assert!(region.range_bytes == (4 << 20, 2 << 20) && region.last_bytes <= 512 << 10, "{region:?}");
+        assert!(region.range_concurrency() <= 16, "{region:?}");
+        assert!(region.range_bytes == (4 << 20, 2 << 20) && region.min_tail_range_bytes <= 512 << 10, "{region:?}");
         let ends = region.ranges(0, 256 << 20).map(|(_, bytes)| bytes).collect::<Vec<_>>();
-        assert_eq!((ends[0], *ends.last().unwrap()), (2 << 20, region.last_bytes));
+        assert_eq!((ends[0], *ends.last().unwrap()), (2 << 20, region.min_tail_range_bytes));
         // A gap between stored spans has no tail ranges.
         let there = vec![(1 << 20, 127 << 20), (129 << 20, 127 << 20)];
         let gaps: Vec<_> = region.ranges_around(0, 256 << 20, there).collect();
@@ -340,7 +340,7 @@ mod tests {
         // On a long link each slot has two ranges, which end together.
         let far = tuned(0.128);
         assert!(
-            far.ranges_at_a_time() > MAX_TAIL_CONCURRENCY && far.last_bytes == far.range_bytes.1,
+            far.range_concurrency() > MAX_TAIL_CONCURRENCY && far.min_tail_range_bytes == far.range_bytes.1,
             "{far:?}"
         );
     }
@@ -348,18 +348,18 @@ mod tests {
     #[test]
     fn first_requests_start_staggered_over_the_rtt() {
         let at = Duration::from_millis;
-        let mut spread = Spread::new(at(1000), at(100));
-        let turns: Vec<Duration> = (0..6).map(|_| spread.next(4)).collect();
+        let mut spread = StartStagger::new(at(1000), at(100));
+        let turns: Vec<Duration> = (0..6).map(|_| spread.next_start(4)).collect();
         assert_eq!(turns, [at(1000), at(1025), at(1050), at(1075), at(0), at(0)]);
-        let mut slow = Spread::new(at(0), at(10_000));
-        assert!((0..4).all(|_| slow.next(4) < MAX_STAGGER));
+        let mut slow = StartStagger::new(at(0), at(10_000));
+        assert!((0..4).all(|_| slow.next_start(4) < MAX_STAGGER));
     }
 
     proptest! {
         #[test]
         fn parts_are_within_s3_limits(size in 1_u64..5 << 40, chunk in 1_u64..1 << 30) {
-            if let Some(bytes) = Plan::default().with_chunks(chunk).part_bytes(size) {
-                prop_assert!(bytes >= LEAST_PART && size.div_ceil(bytes) <= MAX_PARTS);
+            if let Some(bytes) = Plan::default().with_chunk_bytes(chunk).part_bytes(size) {
+                prop_assert!(bytes >= MIN_PART_BYTES && size.div_ceil(bytes) <= MAX_PARTS);
             }
         }
 
@@ -373,7 +373,7 @@ mod tests {
             requests in 1_usize..100,
         ) {
             let range_bytes = (max_bytes, min_bytes.min(max_bytes));
-            let plan = Plan { range_bytes, last_bytes, requests, ..Plan::default() };
+            let plan = Plan { range_bytes, min_tail_range_bytes, max_concurrency, ..Plan::default() };
             let mut at = from.min(size);
             for (offset, length) in plan.ranges(at, size) {
                 prop_assert!(offset == at && length > 0 && length <= max_bytes);
@@ -388,7 +388,7 @@ mod tests {
             from in 0_u64..1_000_000,
             mut there in proptest::collection::vec((0_u64..11_000_000, 0_u64..100_000), 0..50),
         ) {
-            let plan = Plan { range_bytes: (50_000, 20_000), last_bytes: 5_000, ..Plan::default() };
+            let plan = Plan { range_bytes: (50_000, 20_000), min_tail_range_bytes: 5_000, ..Plan::default() };
             let from = from.min(size);
             there.sort_unstable();
             let apart = there.iter().scan(from, |end, &(offset, length)| {

@@ -11,16 +11,16 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryOptions {
     /// Maximum number of attempts, including the first.
-    pub attempts: u32,
+    pub max_attempts: u32,
     /// Bound of the first delay. It doubles with each further one.
     pub first_delay: Duration,
     /// Maximum bound of a delay.
-    pub most_delay: Duration,
+    pub max_delay: Duration,
 }
 
 impl Default for RetryOptions {
     fn default() -> Self {
-        Self { attempts: 6, first_delay: Duration::from_millis(100), most_delay: Duration::from_secs(10) }
+        Self { max_attempts: 6, first_delay: Duration::from_millis(100), max_delay: Duration::from_secs(10) }
     }
 }
 
@@ -31,7 +31,7 @@ impl RetryOptions {
     pub fn delay(&self, number: u32, random: u64) -> Duration {
         let doubled =
             self.first_delay.saturating_mul(1_u32.checked_shl(number.saturating_sub(2)).unwrap_or(u32::MAX));
-        let bound = u64::try_from(doubled.min(self.most_delay).as_nanos()).unwrap_or(u64::MAX);
+        let bound = u64::try_from(doubled.min(self.max_delay).as_nanos()).unwrap_or(u64::MAX);
         let scaled = (u128::from(random) * u128::from(bound)) >> 64;
         Duration::from_nanos(u64::try_from(scaled).unwrap_or(bound))
     }
@@ -55,13 +55,13 @@ impl RetryBudget {
     }
 
     /// Takes the token of one retry. Returns false if none is left.
-    pub fn spend(&self) -> bool {
+    pub fn try_spend(&self) -> bool {
         let pay = |left: u32| left.checked_sub(Self::COST_TENTHS);
         self.tenths.fetch_update(Ordering::AcqRel, Ordering::Acquire, pay).is_ok()
     }
 
     /// Records a successful request.
-    pub fn earn(&self) {
+    pub fn record_success(&self) {
         let add = |left: u32| (left < Self::CAPACITY_TENTHS).then(|| left + 1);
         // An error means that the budget is full.
         let _ = self.tenths.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
@@ -90,11 +90,11 @@ mod tests {
     #[test]
     fn retries_are_bounded_by_successful_requests() {
         let budget = RetryBudget::new();
-        let spent = |n: u32| (0..n).filter(|_| budget.spend()).count();
+        let spent = |n: u32| (0..n).filter(|_| budget.try_spend()).count();
         assert_eq!(spent(500), 100);
-        (0..25).for_each(|_| budget.earn());
+        (0..25).for_each(|_| budget.record_success());
         assert_eq!(spent(500), 2);
-        (0..5000).for_each(|_| budget.earn());
+        (0..5000).for_each(|_| budget.record_success());
         assert_eq!(spent(500), 100);
     }
 
@@ -102,7 +102,7 @@ mod tests {
         #[test]
         fn delays_stay_below_the_maximum(number in 0_u32..100, random in any::<u64>()) {
             let options = RetryOptions::default();
-            prop_assert!(options.delay(number, random) <= options.most_delay);
+            prop_assert!(options.delay(number, random) <= options.max_delay);
         }
     }
 }

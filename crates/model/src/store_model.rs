@@ -11,25 +11,25 @@
 mod operation;
 mod ring;
 mod series;
-mod size;
-mod spread;
+mod size_class;
+mod histogram;
 #[cfg(test)]
 mod tests;
-mod times;
+mod latency_snapshot;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ring::{Forget, Ring};
+use ring::{Reset, Ring};
 use series::Series;
-use spread::nanos;
+use histogram::nanos;
 
-pub use operation::{Direction, End, Failure, Operation, Outcomes};
-pub use series::{Alike, Total};
-pub use size::SizeClass;
-pub use spread::Spread;
-pub use times::{Expectation, Times};
+pub use operation::{Direction, RequestOutcome, Failure, Operation, OutcomeCounts};
+pub use series::{SizeClassStats, Total};
+pub use size_class::SizeClass;
+pub use histogram::LatencyHistogram;
+pub use latency_snapshot::{LinearLatency, LatencySnapshot};
 
 /// Length of a slice of the window, in seconds.
 const SLICE_SECONDS: u64 = 10;
@@ -47,46 +47,46 @@ const fn slice_of(now: Duration) -> u64 {
 /// The shared model of one store.
 #[derive(Debug, Default)]
 pub struct StoreModel {
-    kinds: [Kind; Operation::ALL.len()],
-    transferred: [Moved; Direction::ALL.len()],
+    operations: [OperationStats; Operation::ALL.len()],
+    transferred: [TransferredBytes; Direction::ALL.len()],
 }
 
 /// Statistics of one operation.
 #[derive(Debug, Default)]
-struct Kind {
+struct OperationStats {
     /// A single counter, so that readers never see a partial update.
     in_flight: AtomicU64,
     /// Time of the latest sample in nanoseconds, plus one; 0 if there is none.
-    youngest: AtomicU64,
-    since_beginning: Counts,
-    window: Ring<Counts, SLICES>,
+    latest_sample: AtomicU64,
+    totals: AtomicOutcomeCounts,
+    window: Ring<AtomicOutcomeCounts, SLICES>,
     /// By size class, allocated at the first request.
     series: [OnceLock<Box<Series>>; SizeClass::COUNT],
 }
 
 /// Number of requests by outcome.
 #[derive(Debug, Default)]
-struct Counts {
+struct AtomicOutcomeCounts {
     done: AtomicU64,
-    refused: AtomicU64,
+    rejected: AtomicU64,
     failed: [AtomicU64; Failure::ALL.len()],
-    given_up: AtomicU64,
-    given_up_nanos: AtomicU64,
+    cancelled: AtomicU64,
+    cancelled_nanos: AtomicU64,
     queued_nanos: AtomicU64,
 }
 
 /// Bytes transferred in one direction.
 #[derive(Debug, Default)]
-struct Moved {
-    seconds: Ring<Bytes, 8>,
-    since_beginning: AtomicU64,
+struct TransferredBytes {
+    seconds: Ring<ByteCounter, 8>,
+    total: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Bytes(AtomicU64);
+struct ByteCounter(AtomicU64);
 
-impl Forget for Bytes {
-    fn forget(&self) {
+impl Reset for ByteCounter {
+    fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }
@@ -94,7 +94,7 @@ impl Forget for Bytes {
 /// A request in flight. It must be passed to [`end`](StoreModel::end) exactly once.
 #[derive(Debug)]
 #[must_use = "a request that never ends is counted as in flight forever"]
-pub struct Underway(Operation);
+pub struct InFlightRequest(Operation);
 
 impl StoreModel {
     /// A model without any samples.
@@ -104,52 +104,52 @@ impl StoreModel {
     }
 
     /// Registers the start of a request.
-    pub fn begin(&self, operation: Operation) -> Underway {
-        self.kind(operation).in_flight.fetch_add(1, Ordering::Relaxed);
-        Underway(operation)
+    pub fn begin(&self, operation: Operation) -> InFlightRequest {
+        self.operation_stats(operation).in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlightRequest(operation)
     }
 
     /// Records the start of the response: the first byte of a read, or the response after the last byte of a write.
     /// `bytes` is the size of the whole request; `queued` is the time that it waited inside this process, or zero if
     /// unknown.
-    pub fn answered(
+    pub fn record_first_byte(
         &self,
         now: Duration,
-        request: &Underway,
+        request: &InFlightRequest,
         bytes: u64,
         first_byte: Duration,
         queued: Duration,
     ) {
-        let kind = self.kind(request.0);
-        kind.series(request.0, bytes).answered(now, first_byte);
-        kind.feel(now);
+        let kind = self.operation_stats(request.0);
+        kind.series(request.0, bytes).record_first_byte(now, first_byte);
+        kind.record_sample_time(now);
         if !queued.is_zero() {
-            kind.since_beginning.queued_nanos.fetch_add(nanos(queued), Ordering::Relaxed);
-            if let Some(window) = kind.window.at(slice_of(now)) {
+            kind.totals.queued_nanos.fetch_add(nanos(queued), Ordering::Relaxed);
+            if let Some(window) = kind.window.slice(slice_of(now)) {
                 window.queued_nanos.fetch_add(nanos(queued), Ordering::Relaxed);
             }
         }
     }
 
     /// Records bytes transferred.
-    pub fn moved(&self, now: Duration, direction: Direction, bytes: u64) {
+    pub fn record_bytes(&self, now: Duration, direction: Direction, bytes: u64) {
         let moved = &self.transferred[direction as usize];
-        moved.since_beginning.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(second) = moved.seconds.at(now.as_secs()) {
+        moved.total.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(second) = moved.seconds.slice(now.as_secs()) {
             second.0.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
     /// Records the end of a request.
-    pub fn end(&self, now: Duration, request: Underway, end: End) {
-        let kind = self.kind(request.0);
-        kind.since_beginning.add(end);
-        if let Some(window) = kind.window.at(slice_of(now)) {
+    pub fn end(&self, now: Duration, request: InFlightRequest, end: RequestOutcome) {
+        let kind = self.operation_stats(request.0);
+        kind.totals.add(end);
+        if let Some(window) = kind.window.slice(slice_of(now)) {
             window.add(end);
         }
-        if let End::Done { bytes, service } = end {
-            kind.series(request.0, bytes).done(now, bytes, service);
-            kind.feel(now);
+        if let RequestOutcome::Done { bytes, service } = end {
+            kind.series(request.0, bytes).record_service(now, bytes, service);
+            kind.record_sample_time(now);
         }
         kind.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
@@ -157,36 +157,36 @@ impl StoreModel {
     /// Number of requests of an operation in flight.
     #[must_use]
     pub fn in_flight(&self, operation: Operation) -> u64 {
-        self.kind(operation).in_flight.load(Ordering::Relaxed)
+        self.operation_stats(operation).in_flight.load(Ordering::Relaxed)
     }
 
     /// Number of requests of all operations in flight.
     #[must_use]
-    pub fn all_in_flight(&self) -> u64 {
+    pub fn total_in_flight(&self) -> u64 {
         Operation::ALL.iter().map(|operation| self.in_flight(*operation)).sum()
     }
 
     /// Latencies of an operation in the window.
     #[must_use]
-    pub fn times(&self, now: Duration, operation: Operation) -> Times {
-        let series = SizeClass::all().zip(&self.kind(operation).series);
-        Times::new(series.filter_map(|(sizes, series)| Some(series.get()?.read(now, sizes))).collect())
+    pub fn latencies(&self, now: Duration, operation: Operation) -> LatencySnapshot {
+        let series = SizeClass::all().zip(&self.operation_stats(operation).series);
+        LatencySnapshot::new(series.filter_map(|(sizes, series)| Some(series.get()?.snapshot(now, sizes))).collect())
     }
 
     /// Outcomes of an operation in the window.
     #[must_use]
-    pub fn outcomes(&self, now: Duration, operation: Operation) -> Outcomes {
-        let mut outcomes = Outcomes::default();
-        let window = self.kind(operation).window.last(slice_of(now), SLICES as u64);
+    pub fn outcomes(&self, now: Duration, operation: Operation) -> OutcomeCounts {
+        let mut outcomes = OutcomeCounts::default();
+        let window = self.operation_stats(operation).window.last(slice_of(now), SLICES as u64);
         window.for_each(|counts| counts.add_to(&mut outcomes));
         outcomes
     }
 
     /// Outcomes of an operation since the start.
     #[must_use]
-    pub fn all_outcomes(&self, operation: Operation) -> Outcomes {
-        let mut outcomes = Outcomes::default();
-        self.kind(operation).since_beginning.add_to(&mut outcomes);
+    pub fn total_outcomes(&self, operation: Operation) -> OutcomeCounts {
+        let mut outcomes = OutcomeCounts::default();
+        self.operation_stats(operation).totals.add_to(&mut outcomes);
         outcomes
     }
 
@@ -204,65 +204,65 @@ impl StoreModel {
 
     /// Bytes transferred since the start.
     #[must_use]
-    pub fn all_moved(&self, direction: Direction) -> u64 {
-        self.transferred[direction as usize].since_beginning.load(Ordering::Relaxed)
+    pub fn total_bytes(&self, direction: Direction) -> u64 {
+        self.transferred[direction as usize].total.load(Ordering::Relaxed)
     }
 
     /// Age of the latest latency sample of an operation, to a millisecond; `None` if there is none.
     #[must_use]
-    pub fn age(&self, now: Duration, operation: Operation) -> Option<Duration> {
-        let youngest = self.kind(operation).youngest.load(Ordering::Relaxed).checked_sub(1)?;
+    pub fn latest_sample_age(&self, now: Duration, operation: Operation) -> Option<Duration> {
+        let youngest = self.operation_stats(operation).latest_sample.load(Ordering::Relaxed).checked_sub(1)?;
         Some(now.saturating_sub(Duration::from_nanos(youngest)))
     }
 
-    fn kind(&self, operation: Operation) -> &Kind {
-        &self.kinds[operation as usize]
+    fn operation_stats(&self, operation: Operation) -> &OperationStats {
+        &self.operations[operation as usize]
     }
 }
 
-impl Kind {
+impl OperationStats {
     fn series(&self, operation: Operation, bytes: u64) -> &Series {
-        let sizes = SizeClass::of(if operation.has_size() { bytes } else { 0 });
+        let sizes = SizeClass::for_bytes(if operation.has_size() { bytes } else { 0 });
         self.series[sizes.index()].get_or_init(Box::default)
     }
 
     /// Updates the time of the latest sample, at most once a millisecond to avoid contention.
-    fn feel(&self, now: Duration) {
-        let (at, youngest) = (nanos(now).saturating_add(1), self.youngest.load(Ordering::Relaxed));
+    fn record_sample_time(&self, now: Duration) {
+        let (at, youngest) = (nanos(now).saturating_add(1), self.latest_sample.load(Ordering::Relaxed));
         if youngest == 0 || at.saturating_sub(youngest) >= AGE_RESOLUTION_NANOS {
-            self.youngest.fetch_max(at, Ordering::Relaxed);
+            self.latest_sample.fetch_max(at, Ordering::Relaxed);
         }
     }
 }
 
-impl Counts {
-    fn add(&self, end: End) {
+impl AtomicOutcomeCounts {
+    fn add(&self, end: RequestOutcome) {
         let count = match end {
-            End::Done { .. } => &self.done,
-            End::Refused => &self.refused,
-            End::Failed(failure) => &self.failed[failure as usize],
-            End::GivenUp { waited } => {
-                self.given_up_nanos.fetch_add(nanos(waited), Ordering::Relaxed);
-                &self.given_up
+            RequestOutcome::Done { .. } => &self.done,
+            RequestOutcome::Rejected => &self.rejected,
+            RequestOutcome::Failed(failure) => &self.failed[failure as usize],
+            RequestOutcome::Cancelled { waited } => {
+                self.cancelled_nanos.fetch_add(nanos(waited), Ordering::Relaxed);
+                &self.cancelled
             }
         };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn add_to(&self, sum: &mut Outcomes) {
+    fn add_to(&self, sum: &mut OutcomeCounts) {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         sum.done += read(&self.done);
-        sum.refused += read(&self.refused);
+        sum.rejected += read(&self.rejected);
         sum.failed.iter_mut().zip(&self.failed).for_each(|(sum, count)| *sum += read(count));
-        sum.given_up += read(&self.given_up);
-        sum.given_up_after += Duration::from_nanos(read(&self.given_up_nanos));
-        sum.queued += Duration::from_nanos(read(&self.queued_nanos));
+        sum.cancelled += read(&self.cancelled);
+        sum.cancelled_after += Duration::from_nanos(read(&self.cancelled_nanos));
+        sum.queue_time += Duration::from_nanos(read(&self.queued_nanos));
     }
 }
 
-impl Forget for Counts {
-    fn forget(&self) {
-        let all = [&self.done, &self.refused, &self.given_up, &self.given_up_nanos, &self.queued_nanos];
+impl Reset for AtomicOutcomeCounts {
+    fn reset(&self) {
+        let all = [&self.done, &self.rejected, &self.cancelled, &self.cancelled_nanos, &self.queued_nanos];
         all.into_iter().chain(&self.failed).for_each(|count| count.store(0, Ordering::Relaxed));
     }
 }

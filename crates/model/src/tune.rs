@@ -4,60 +4,60 @@
 //! probe or a transfer. A [`Surface`] predicts all points of one direction from samples. [`sampling`] chooses the most
 //! informative next probe, [`goal`] the best point for a goal, and [`carry`] extrapolates to another client or store.
 
-mod at_a_time;
-pub mod carry;
+mod concurrency;
+pub mod extrapolate;
 pub mod goal;
-mod law;
-mod matrix;
+mod latency_model;
+mod cholesky;
 pub mod sampling;
-pub mod seen;
+pub mod transfer_samples;
 mod split;
 mod surface;
-mod tail;
+mod tail_latency;
 #[cfg(test)]
 mod tests;
 mod workload;
 
-pub use at_a_time::AtATime;
-pub use goal::{Cap, Goal};
-pub use law::{Belief, Law};
+pub use concurrency::ConcurrencyBySize;
+pub use goal::{LatencyTarget, Goal};
+pub use latency_model::{Prior, LatencyModel};
 pub use split::Split;
-pub use surface::{Inferred, Surface};
-pub use tail::Statistic;
-pub use workload::{Amount, Share, Workload};
+pub use surface::{Prediction, Surface};
+pub use tail_latency::Statistic;
+pub use workload::{WorkloadAmount, SizeShare, Workload};
 
 /// An operating point: a request size and a concurrency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Cell {
+pub struct OperatingPoint {
     /// Bytes of a request's body.
     pub bytes: u64,
     /// Concurrent requests.
-    pub parallel: usize,
+    pub concurrency: usize,
 }
 
-impl Cell {
+impl OperatingPoint {
     /// Bytes of all concurrent requests.
     #[must_use]
-    pub fn in_flight(&self) -> f64 {
-        self.bytes as f64 * self.parallel as f64
+    pub fn bytes_in_flight(&self) -> f64 {
+        self.bytes as f64 * self.concurrency as f64
     }
 
     /// Total bytes per second if each request takes `latency` seconds.
     #[must_use]
     pub fn bandwidth(&self, latency: f64) -> f64 {
-        self.in_flight() / latency
+        self.bytes_in_flight() / latency
     }
 
     /// Requests per second if each takes `latency` seconds.
     #[must_use]
-    pub fn rate(&self, latency: f64) -> f64 {
-        self.parallel as f64 / latency
+    pub fn request_rate(&self, latency: f64) -> f64 {
+        self.concurrency as f64 / latency
     }
 
     /// All combinations of these sizes and concurrencies, grouped by size.
     #[must_use]
     pub fn grid(sizes: &[u64], parallel: &[usize]) -> Vec<Self> {
-        let row = |bytes: u64| parallel.iter().map(move |parallel| Self { bytes, parallel: *parallel });
+        let row = |bytes: u64| parallel.iter().map(move |parallel| Self { bytes, concurrency: *parallel });
         sizes.iter().flat_map(|bytes| row(*bytes)).collect()
     }
 }
@@ -66,21 +66,21 @@ impl Cell {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// The point measured.
-    pub cell: Cell,
+    pub point: OperatingPoint,
     /// Mean latency of a request.
     pub latency: f64,
     /// Relative standard error of `latency`.
-    pub error: f64,
+    pub relative_error: f64,
     /// The p95 and p99 of the latency, if observed.
-    pub tail: Option<[f64; 2]>,
+    pub p95_p99: Option<[f64; 2]>,
     /// True if a transfer observed it, false if a probe did.
-    pub is_seen: bool,
+    pub from_transfer: bool,
 }
 
 impl Sample {
     /// Total bytes per second.
     #[must_use]
     pub fn bandwidth(&self) -> f64 {
-        self.cell.bandwidth(self.latency)
+        self.point.bandwidth(self.latency)
     }
 }

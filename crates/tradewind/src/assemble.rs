@@ -106,7 +106,7 @@ fn planned<S: ObjectStore>(
     plan.connections = connections;
     if !are_set {
         // A single client may use at most 7/8 of the connections (`core/budget`), which must suffice for the plan.
-        plan.connections = plan.plan.requests.max(connections).div_ceil(7).saturating_mul(8);
+        plan.connections = plan.plan.max_concurrency.max(connections).div_ceil(7).saturating_mul(8);
         store = open(plan.connections)?;
     }
     Ok(Served::Remote(store, Arc::new(plan)))
@@ -122,7 +122,7 @@ pub fn with_lanes(
     if !set.enabled.value {
         return store;
     }
-    let options = LanesOptions { most_waiting: set.most_waiting.value.get() };
+    let options = LanesOptions { max_queue_depth: set.most_waiting.value.get() };
     let clients = set.first_clients.value.0.iter().cloned().collect();
     Scheduled::new(store, options, Priorities::new(set.first.value.0.clone(), clients), clock)
 }

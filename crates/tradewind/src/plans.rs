@@ -8,7 +8,7 @@ use tradewind_core::{Clock, ObjectStore};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_model::store_model::Direction;
-use tradewind_model::tune::{Cell, Surface};
+use tradewind_model::tune::{OperatingPoint, Surface};
 use tradewind_volume::Planned;
 use tradewind_volume::planned::PlannedOptions;
 
@@ -78,8 +78,8 @@ impl ServedPlan {
         let ahead_bytes = (memory_bytes / 4 * READ_AHEAD_QUARTERS) as u64;
         // A single reader gets at most two thirds of the read-ahead budget.
         let plan =
-            Plan { memory_bytes: ahead_bytes / 3 * 2, stream_bytes: DEFAULT_RANGE_BYTES, ..Plan::default() };
-        let connections = plan.requests;
+            Plan { max_buffered_bytes: ahead_bytes / 3 * 2, stream_bytes: DEFAULT_RANGE_BYTES, ..Plan::default() };
+        let connections = plan.max_concurrency;
         let mut found =
             Self { plan, source: Source::Nothing, connections, ahead_bytes, retries, tags_are_md5: false };
         let Some(Known { profile, surfaces, is_carried }) = known else { return found };
@@ -121,7 +121,7 @@ impl fmt::Display for ServedPlan {
         let Self { plan, source, .. } = self;
         match source {
             Source::Nothing => {
-                write!(f, "default (the store was never tuned): {} concurrent requests", plan.requests)?;
+                write!(f, "default (the store was never tuned): {} concurrent requests", plan.max_concurrency)?;
             }
             Source::Profile(made) => {
                 write!(f, "profile of {made}: concurrency {}", concurrency_summary(plan))?
@@ -137,15 +137,15 @@ impl fmt::Display for ServedPlan {
 /// Concurrent ranges of one object. Only half of the memory is for ranges in flight; the other half holds completed
 /// ranges that wait for earlier ones.
 fn concurrent_ranges(plan: &Plan) -> usize {
-    let half = Plan { memory_bytes: plan.memory_bytes / 2, ..*plan };
-    half.ahead().min(plan.of_one_object(plan.stream_bytes))
+    let half = Plan { max_buffered_bytes: plan.max_buffered_bytes / 2, ..*plan };
+    half.read_ahead_chunks().min(plan.object_concurrency(plan.stream_bytes))
 }
 
 /// Chooses the range size with the highest throughput within the memory of one object.
 fn best_ranges(plan: Plan, surfaces: &[Surface]) -> Plan {
     let throughput = |bytes: u64| {
         let parallel = concurrent_ranges(&Plan { stream_bytes: bytes, ..plan });
-        let all = surfaces.iter().map(|surface| surface.infer(Cell { bytes, parallel }).bandwidth());
+        let all = surfaces.iter().map(|surface| surface.predict(OperatingPoint { bytes, concurrency: parallel }).bandwidth());
         all.fold(f64::INFINITY, f64::min)
     };
     let best = RANGE_CANDIDATES_BYTES.into_iter().map(|bytes| (bytes, throughput(bytes)));
@@ -154,21 +154,21 @@ fn best_ranges(plan: Plan, surfaces: &[Surface]) -> Plan {
 }
 
 fn concurrency_summary(plan: &Plan) -> String {
-    SUMMARY_SIZES_BYTES.map(|bytes| format!("{} x {}", ByteSize(bytes), plan.parallel(bytes))).join(", ")
+    SUMMARY_SIZES_BYTES.map(|bytes| format!("{} x {}", ByteSize(bytes), plan.concurrency_for(bytes))).join(", ")
 }
 
 #[cfg(test)]
 mod tests {
-    use tradewind_model::tune::{Belief, Sample};
+    use tradewind_model::tune::{Prior, Sample};
 
     use super::*;
     use crate::profiles::Profile;
 
     fn surface(latency: f64) -> Surface {
-        let cell = Cell { bytes: 4 << 10, parallel: 64 };
+        let cell = OperatingPoint { bytes: 4 << 10, concurrency: 64 };
         Surface::new(
-            Belief::default().with_round_trip(latency),
-            vec![Sample { cell, latency, error: 0.02, tail: None, is_seen: false }],
+            Prior::default().with_rtt(latency),
+            vec![Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }],
         )
     }
 
@@ -190,7 +190,7 @@ mod tests {
         let far = known(vec![(Direction::Read, surface(0.2))], false);
         let summary = far.to_string();
         assert!(summary.starts_with("profile of 2026-11-23T12:00:00Z: concurrency 4KiB x "), "{summary}");
-        assert!(far.plan.parallel(4 << 10) > 32, "{far:?}");
+        assert!(far.plan.concurrency_for(4 << 10) > 32, "{far:?}");
         let scaled = known(vec![(Direction::Read, surface(0.2))], true);
         assert_eq!((scaled.source.word(), scaled.plan), ("scaled", far.plan));
         assert_eq!(known(Vec::new(), false).source, Source::Nothing);
@@ -205,8 +205,8 @@ mod tests {
     fn ranges_shrink_only_if_memory_is_scarce() {
         let surface = |round_trip: f64| {
             let sample = |bytes, parallel, latency| {
-                let cell = Cell { bytes, parallel };
-                Sample { cell, latency, error: 0.02, tail: None, is_seen: false }
+                let cell = OperatingPoint { bytes, concurrency: parallel };
+                Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
             };
             // A connection achieves 15 MB/s, all together 110 MB/s.
             let of = |bytes: u64, parallel: usize| {
@@ -215,11 +215,11 @@ mod tests {
             };
             let samples =
                 vec![of(4 << 10, 256), of(256 << 10, 256), of(1 << 20, 8), of(1 << 20, 128), of(8 << 20, 1)];
-            vec![Surface::new(Belief::default().with_round_trip(round_trip), samples)]
+            vec![Surface::new(Prior::default().with_rtt(round_trip), samples)]
         };
         let ranges = |round_trip: f64, memory_bytes: u64| {
             let surfaces = surface(round_trip);
-            let plan = Plan { memory_bytes, ..Plan::default() }.tuned(&surfaces);
+            let plan = Plan { max_buffered_bytes: memory_bytes, ..Plan::default() }.tuned(&surfaces);
             best_ranges(plan, &surfaces).stream_bytes
         };
         assert_eq!(ranges(0.001, 32 << 20), DEFAULT_RANGE_BYTES, "all sizes are equal");

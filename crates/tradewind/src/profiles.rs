@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use tradewind_core::printable;
 use tradewind_model::store_model::Direction;
-use tradewind_model::tune::carry::Client;
-use tradewind_model::tune::{Belief, Sample, Surface};
+use tradewind_model::tune::extrapolate::ClientEnvironment;
+use tradewind_model::tune::{Prior, Sample, Surface};
 
 pub use carried::Known;
 
@@ -46,8 +46,8 @@ pub struct Profile {
 impl Profile {
     /// The prior, before any sample.
     #[must_use]
-    pub fn belief(&self) -> Belief {
-        self.round_trip.map_or_else(Belief::default, |seconds| Belief::default().with_round_trip(seconds))
+    pub fn belief(&self) -> Prior {
+        self.round_trip.map_or_else(Prior::default, |seconds| Prior::default().with_rtt(seconds))
     }
 
     /// The samples of a direction.
@@ -61,12 +61,12 @@ impl Profile {
 
     /// The client and the network path on which it was measured.
     #[must_use]
-    pub fn made_on(&self) -> Client {
-        Client {
-            processors: Some(self.cores as f64).filter(|cores| *cores > 0.0),
-            storage: self.storage,
-            round_trip: self.round_trip,
-            link: self.link,
+    pub fn made_on(&self) -> ClientEnvironment {
+        ClientEnvironment {
+            cpus: Some(self.cores as f64).filter(|cores| *cores > 0.0),
+            storage_bandwidth: self.storage,
+            rtt: self.round_trip,
+            link_bandwidth: self.link,
         }
     }
 
@@ -74,7 +74,7 @@ impl Profile {
     #[must_use]
     pub fn surface(&self, direction: Direction) -> Option<Surface> {
         let samples = self.samples(direction);
-        (!samples.is_empty()).then(|| Surface::corrected(self.belief(), samples))
+        (!samples.is_empty()).then(|| Surface::from_probes_and_transfers(self.belief(), samples))
     }
 
     /// The surfaces of uploads and downloads, as far as there are samples.
@@ -225,17 +225,17 @@ fn warn(path: &Path, why: &str) {
 
 #[cfg(test)]
 mod tests {
-    use tradewind_model::tune::Cell;
+    use tradewind_model::tune::OperatingPoint;
 
     use super::*;
 
     pub(super) fn profile() -> Profile {
         let sample = |bytes, parallel, latency| Sample {
-            cell: Cell { bytes, parallel },
+            point: OperatingPoint { bytes, concurrency: parallel },
             latency,
-            error: 0.04,
-            tail: None,
-            is_seen: false,
+            relative_error: 0.04,
+            p95_p99: None,
+            from_transfer: false,
         };
         let tail = Some([0.08, 0.095]);
         Profile {
@@ -247,8 +247,8 @@ mod tests {
             storage: Some(210e6),
             link: Some(125e6),
             round_trip: Some(0.05),
-            upload: vec![Sample { tail, ..sample(1 << 10, 64, 0.051) }, sample(8 << 20, 4, 2.7)],
-            download: vec![sample(64 << 10, 32, 0.17), Sample { is_seen: true, ..sample(64 << 10, 80, 0.3) }],
+            upload: vec![Sample { p95_p99: tail, ..sample(1 << 10, 64, 0.051) }, sample(8 << 20, 4, 2.7)],
+            download: vec![sample(64 << 10, 32, 0.17), Sample { from_transfer: true, ..sample(64 << 10, 80, 0.3) }],
         }
     }
 
@@ -256,7 +256,7 @@ mod tests {
     fn plan_follows_from_the_surfaces() {
         use tradewind_model::plan::Plan;
         let plan = Plan::default().tuned(&profile().surfaces());
-        assert!(plan.parallel(4096) > 32 && plan.parallel(8 << 20) < 32, "{plan:?}");
+        assert!(plan.concurrency_for(4096) > 32 && plan.concurrency_for(8 << 20) < 32, "{plan:?}");
         assert_eq!(Plan::default().tuned(&Profile::default().surfaces()), Plan::default());
     }
 

@@ -51,7 +51,7 @@ pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
     }
     options.tls = tls;
     if let Some(attempts) = &access.max_attempts {
-        options.retries.attempts = attempts.value;
+        options.retries.max_attempts = attempts.value;
     }
     Ok(options)
 }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tradewind_model::store_model::{
-    Alike, Direction, Failure, Operation, SizeClass, Spread, StoreModel, Times, Total,
+    SizeClassStats, Direction, Failure, Operation, SizeClass, LatencyHistogram, StoreModel, LatencySnapshot, Total,
 };
 use tradewind_volume::Planned;
 
@@ -91,8 +91,8 @@ pub fn render(name: &str, model: &StoreModel, now: Duration, out: &mut String) {
 
     REQUESTS.head(out);
     for operation in &used {
-        let outcomes = model.all_outcomes(*operation);
-        let ends = [("done", outcomes.done), ("refused", outcomes.refused), ("given_up", outcomes.given_up)];
+        let outcomes = model.total_outcomes(*operation);
+        let ends = [("done", outcomes.done), ("refused", outcomes.rejected), ("given_up", outcomes.cancelled)];
         let failed = Failure::ALL.map(|failure| (failure.name(), outcomes.failed[failure as usize]));
         for (end, count) in ends.into_iter().chain(failed).filter(|(_, count)| *count > 0) {
             REQUESTS.line(out, "", &format!("{},outcome=\"{end}\"", of(*operation)), count);
@@ -102,31 +102,31 @@ pub fn render(name: &str, model: &StoreModel, now: Duration, out: &mut String) {
     for operation in &used {
         IN_FLIGHT.line(out, "", &of(*operation), model.in_flight(*operation));
     }
-    let times: Vec<(String, Times)> = used
+    let times: Vec<(String, LatencySnapshot)> = used
         .iter()
-        .map(|operation| (size_labels(*operation, of(*operation)), model.times(now, *operation)))
+        .map(|operation| (size_labels(*operation, of(*operation)), model.latencies(now, *operation)))
         .collect();
     REQUEST_SECONDS.head(out);
     for (labels, alike) in each(&times) {
-        summary(&REQUEST_SECONDS, out, labels, alike, &alike.service, alike.done);
+        summary(&REQUEST_SECONDS, out, labels, alike, &alike.service, alike.service_total);
     }
     FIRST_BYTE.head(out);
-    for (labels, alike) in each(&times).filter(|(_, alike)| alike.answered.count > 0) {
-        summary(&FIRST_BYTE, out, labels, alike, &alike.first_byte, alike.answered);
+    for (labels, alike) in each(&times).filter(|(_, alike)| alike.first_byte_total.count > 0) {
+        summary(&FIRST_BYTE, out, labels, alike, &alike.first_byte, alike.first_byte_total);
     }
     for (metric, value) in [(BYTES, None), (RATE, Some(now))] {
         metric.head(out);
         for direction in Direction::ALL {
             let labels = format!("{store},direction=\"{}\"", direction.name());
             match value {
-                None => metric.line(out, "", &labels, model.all_moved(direction)),
+                None => metric.line(out, "", &labels, model.total_bytes(direction)),
                 Some(now) => metric.line(out, "", &labels, model.throughput(now, direction).round()),
             }
         }
     }
     SAMPLE_AGE.head(out);
     for operation in &used {
-        if let Some(age) = model.age(now, *operation) {
+        if let Some(age) = model.latest_sample_age(now, *operation) {
             SAMPLE_AGE.line(out, "", &of(*operation), age.as_secs_f64());
         }
     }
@@ -137,20 +137,20 @@ pub fn render_plan(name: &str, planned: &Planned, source: &Source, out: &mut Str
     let store = format!("store=\"{}\"", escape_label(name));
     PLAN_REQUESTS.head(out);
     for sizes in SizeClass::all() {
-        let (size, bytes) = (size_label(sizes), sizes.most_bytes().unwrap_or(u64::MAX));
+        let (size, bytes) = (size_label(sizes), sizes.max_bytes().unwrap_or(u64::MAX));
         let labels = format!("{store},from=\"{}\",up_to_bytes=\"{size}\"", source.word());
-        PLAN_REQUESTS.line(out, "", &labels, planned.plan().parallel(bytes));
+        PLAN_REQUESTS.line(out, "", &labels, planned.plan().concurrency_for(bytes));
     }
     PLAN_AHEAD_BYTES.head(out);
     PLAN_AHEAD_BYTES.line(out, "", &store, planned.held_ahead());
 }
 
 fn size_label(sizes: SizeClass) -> String {
-    sizes.most_bytes().map_or("+Inf".to_owned(), |most| most.to_string())
+    sizes.max_bytes().map_or("+Inf".to_owned(), |most| most.to_string())
 }
 
 fn is_used(model: &StoreModel, operation: Operation) -> bool {
-    model.all_outcomes(operation) != Default::default() || model.in_flight(operation) > 0
+    model.total_outcomes(operation) != Default::default() || model.in_flight(operation) > 0
 }
 
 /// Labels of an operation, ending in `up_to_bytes=` if the operation has a size.
@@ -158,14 +158,14 @@ fn size_labels(operation: Operation, labels: String) -> String {
     if operation.has_size() { format!("{labels},up_to_bytes=") } else { labels }
 }
 
-fn each(times: &[(String, Times)]) -> impl Iterator<Item = (&str, &Alike)> {
+fn each(times: &[(String, LatencySnapshot)]) -> impl Iterator<Item = (&str, &SizeClassStats)> {
     times.iter().flat_map(|(labels, times)| times.classes().iter().map(move |alike| (labels.as_str(), alike)))
 }
 
 /// Writes a summary. An unknown quantile is NaN, as Prometheus requires.
-fn summary(metric: &Metric, out: &mut String, labels: &str, alike: &Alike, times: &Spread, total: Total) {
+fn summary(metric: &Metric, out: &mut String, labels: &str, alike: &SizeClassStats, times: &LatencyHistogram, total: Total) {
     let labels = if labels.ends_with('=') {
-        format!("{labels}\"{}\"", size_label(alike.sizes))
+        format!("{labels}\"{}\"", size_label(alike.size_class))
     } else {
         labels.to_owned()
     };
@@ -185,9 +185,9 @@ fn escape_label(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tradewind_model::store_model::End;
+    use tradewind_model::store_model::RequestOutcome;
 
-    fn ended(model: &StoreModel, operation: Operation, end: End) {
+    fn ended(model: &StoreModel, operation: Operation, end: RequestOutcome) {
         let request = model.begin(operation);
         model.end(Duration::from_secs(1), request, end);
     }
@@ -197,13 +197,13 @@ mod tests {
         let (model, second) = (StoreModel::new(), Duration::from_secs(1));
         for bytes in [10, 4096, 1 << 30] {
             let request = model.begin(Operation::Get);
-            model.answered(second, &request, bytes, Duration::from_millis(2), Duration::ZERO);
-            model.moved(second, Direction::Read, bytes);
-            model.end(second, request, End::Done { bytes, service: Duration::from_millis(4) });
+            model.record_first_byte(second, &request, bytes, Duration::from_millis(2), Duration::ZERO);
+            model.record_bytes(second, Direction::Read, bytes);
+            model.end(second, request, RequestOutcome::Done { bytes, service: Duration::from_millis(4) });
         }
-        ended(&model, Operation::Head, End::Done { bytes: 0, service: Duration::from_millis(1) });
-        ended(&model, Operation::Head, End::Failed(Failure::Late));
-        ended(&model, Operation::Put, End::GivenUp { waited: second });
+        ended(&model, Operation::Head, RequestOutcome::Done { bytes: 0, service: Duration::from_millis(1) });
+        ended(&model, Operation::Head, RequestOutcome::Failed(Failure::TimedOut));
+        ended(&model, Operation::Put, RequestOutcome::Cancelled { waited: second });
         let underway = model.begin(Operation::List);
         let render = |now| {
             let mut text = String::new();
@@ -241,6 +241,6 @@ mod tests {
         let later = render(Duration::from_secs(100));
         assert!(quantile(&later, get).is_nan(), "after a minute without requests it is unknown");
         assert!(later.contains("_count{store=\"a \\\"b\\\"\",operation=\"get\",up_to_bytes=\"4096\"} 2"));
-        model.end(second, underway, End::Refused);
+        model.end(second, underway, RequestOutcome::Rejected);
     }
 }

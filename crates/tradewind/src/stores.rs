@@ -164,7 +164,7 @@ impl Stores {
                 }
                 options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
                 if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
-                    options.retries.attempts = 1;
+                    options.retries.max_attempts = 1;
                     (options.is_fresh, options.traffic) = (*is_fresh, Some(traffic.clone()));
                     // Buffered parts must not fail for lack of memory at the requested concurrency: that would look
                     // like a failure of the store.
@@ -181,7 +181,7 @@ impl Stores {
                 }
                 options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
                 if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
-                    options.retries.attempts = 1;
+                    options.retries.max_attempts = 1;
                     (options.is_fresh, options.traffic) = (*is_fresh, Some(traffic.clone()));
                     // Deleted objects are read only by concurrent measurements, so a short grace period suffices.
                     options.grace = Duration::from_secs(60);

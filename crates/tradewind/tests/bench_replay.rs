@@ -44,7 +44,7 @@ fn a_replayed_trace_leaves_no_objects() {
     let table = caller.done(&flags("s3://bucket/there --repeat 2 --samples each.csv -o own.jsonl"));
     assert!(started.elapsed() >= Duration::from_secs(1), "each round takes 500 ms: {:?}", started.elapsed());
     assert_eq!(table.lines().filter(|row| row.contains("put of trace.csv")).count(), 2, "{table}");
-    assert!(table.contains("1 requests rightly found nothing"), "{table}");
+    assert!(table.contains("1 requests correctly found nothing"), "{table}");
     let kept = std::fs::read_to_string(caller.path("own.jsonl")).unwrap();
     let cells = lines(&kept, "cell");
     let count = |cell: &Json, kind: &str| cell["operations"][kind]["operations"].as_u64().unwrap();
@@ -65,7 +65,7 @@ fn a_replayed_trace_leaves_no_objects() {
     assert_eq!((odd, one), (4, 2), "{each}");
     assert_eq!(scene.keys(), [("there/photos/a.jpg".to_owned(), 17)]);
     let page = caller.done(&["report", "own.jsonl", "own.jsonl", "-o", "-"]);
-    assert!(page.contains("get in trace.csv x 512 at its own pace"), "{page}");
+    assert!(page.contains("get in trace.csv x 512 at trace pace"), "{page}");
     assert!(page.contains("No difference: chance explains all that is seen."), "{page}");
     let output = caller.done(&flags("s3://bucket --pace fast --parallel 4 --json --no-out"));
     let cell = &lines(&output, "cell")[0];
@@ -90,11 +90,11 @@ fn broken_lines_are_reported_or_skipped() {
     );
     assert_eq!(
         (output[1], output[2]),
-        ("  line 3: a put needs a length", "  line 4: it has 1 fields, the header 5")
+        ("  line 3: a put needs a length", "  line 4: 1 fields, the header has 5")
     );
     assert_eq!((output.len(), output[11]), (12, "  and 6 more"));
     let table = caller.done(&flags("s3://bucket --no-out --skip-broken"));
-    assert!(table.contains("note: 16 broken lines of the trace were passed over"), "{table}");
+    assert!(table.contains("note: 16 invalid lines of the trace were skipped"), "{table}");
     for (text, status, why) in [
         ("time,op\n1,get\n", 2, "trace.csv, line 1: the header has no \"key\""),
         ("time,op,key\n", 2, "trace.csv has no requests"),

@@ -128,11 +128,11 @@ impl Search {
         let mut found = objects.clone().find_to_fetch(transfers.clone());
         let mut listing = Listing::default();
         listing.read_sample(&mut found, filter).await;
-        let parallel = self.query.parallel.unwrap_or_else(|| transfers.plan().readers(listing.mean_bytes()));
+        let parallel = self.query.parallel.unwrap_or_else(|| transfers.plan().reader_concurrency(listing.mean_bytes()));
         let output = Arc::new(Output::new(Writer::new(out), self.query.is_sorted));
         let objects = Arc::new(objects);
         // Objects that wait for their output turn must leave a request for the one whose turn it is, whatever its size.
-        let max_large = transfers.plan().parallel(u64::MAX).saturating_sub(1);
+        let max_large = transfers.plan().concurrency_for(u64::MAX).saturating_sub(1);
         let large = Arc::new(Semaphore::new(MAX_CONCURRENT_LARGE.min(max_large).max(1)));
         let (mut searched, mut tasks, mut turn) = (Searched::default(), JoinSet::new(), 0);
         loop {

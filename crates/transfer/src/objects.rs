@@ -102,7 +102,7 @@ impl Objects {
     /// there are many objects. Dropping the returned set cancels the probe.
     fn prewarm(&self, transfers: &Arc<Carrier>) -> JoinSet<()> {
         let mut probe = JoinSet::new();
-        if transfers.plan().at_a_time.is_none() {
+        if transfers.plan().concurrency_by_size.is_none() {
             return probe;
         }
         let useful = transfers.most_at_first(EARLY_OBJECT_BYTES);
@@ -167,7 +167,7 @@ mod tests {
     use tradewind_core::{Address, Budget};
     use tradewind_model::plan::Plan;
     use tradewind_model::retry::RetryOptions;
-    use tradewind_model::tune::{Belief, Cell, Sample, Surface};
+    use tradewind_model::tune::{Prior, OperatingPoint, Sample, Surface};
 
     use super::*;
 
@@ -188,12 +188,12 @@ mod tests {
         }
         let plan = round_trip.map_or_else(Plan::default, |round_trip| {
             let sample = |(bytes, parallel): (u64, usize)| {
-                let cell = Cell { bytes, parallel };
-                let latency = (round_trip + 1e-3).max(cell.in_flight() / 118e6);
-                Sample { cell, latency, error: 0.02, tail: None, is_seen: false }
+                let cell = OperatingPoint { bytes, concurrency: parallel };
+                let latency = (round_trip + 1e-3).max(cell.bytes_in_flight() / 118e6);
+                Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
             };
             let cells = [(4 << 10, 1), (64 << 10, 1), (64 << 10, 256), (1 << 20, 64)];
-            let belief = Belief::default().with_round_trip(round_trip);
+            let belief = Prior::default().with_rtt(round_trip);
             Plan::default().tuned(&[Surface::new(belief, cells.map(sample).to_vec())])
         });
         let transfers = Arc::new(Carrier::new(

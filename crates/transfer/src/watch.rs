@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_model::settle::{SettleOptions, Settling};
+use tradewind_model::debounce::{DebounceOptions, Debouncer};
 
 use crate::ends::End;
 use crate::filter::Filter;
@@ -53,7 +53,7 @@ pub struct Watch {
     /// The failure to report if the directory is empty at the start; `None` if that is allowed.
     pub if_empty: Option<FoundFailure>,
     /// Quiet period, comparison interval and retry delays.
-    pub settle: SettleOptions,
+    pub settle: DebounceOptions,
     /// Maximum time for transfers in flight to finish after the stop.
     pub grace: Duration,
 }
@@ -101,7 +101,7 @@ struct RunningComparison {
 struct Watcher<T> {
     watch: Watch,
     worker: Arc<Worker>,
-    settling: Settling,
+    settling: Debouncer,
     tasks: JoinSet<TaskResult>,
     running: Option<RunningComparison>,
     unseen: Unseen,
@@ -136,9 +136,9 @@ impl Watch {
         }
         let worker = Arc::new(Worker { copier: self.copier.clone(), root, links: *links, mounts });
         let clock = self.copier.carrier.clock().clone();
-        let max_tasks = self.copier.carrier.plan().requests.max(1);
+        let max_tasks = self.copier.carrier.plan().max_concurrency.max(1);
         let mut watcher = Watcher {
-            settling: Settling::new(self.settle, clock.now()),
+            settling: Debouncer::new(self.settle, clock.now()),
             watch: self,
             worker,
             tasks: JoinSet::new(),
@@ -187,7 +187,7 @@ async fn next_action(running: &mut Option<RunningComparison>) -> Option<Next> {
 impl<T: FnMut(&News<'_>)> Watcher<T> {
     fn start_due(&mut self, now: Duration, max_tasks: usize) {
         while self.tasks.len() < max_tasks
-            && let Some(name) = self.settling.take(now)
+            && let Some(name) = self.settling.take_due_name(now)
         {
             let worker = self.worker.clone();
             self.tasks.spawn(async move {
@@ -196,7 +196,7 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
             });
         }
         if self.running.is_none()
-            && let Some(tree) = self.settling.take_tree(now)
+            && let Some(tree) = self.settling.take_due_tree(now)
         {
             let decided = self.worker.compare(&tree, self.watch.comparison, self.watch.filter.clone());
             self.unseen.begin();
@@ -206,9 +206,9 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
 
     fn handle_event(&mut self, event: Event, now: Duration) -> Result<()> {
         match event {
-            Event::Touched(name) if self.watch.filter.takes(&name) => self.settling.touched(&name, now),
+            Event::Touched(name) if self.watch.filter.takes(&name) => self.settling.name_changed(&name, now),
             Event::Touched(_) => {}
-            Event::Tree(tree) => self.settling.tree_touched(&tree, now),
+            Event::Tree(tree) => self.settling.tree_changed(&tree, now),
             Event::Failed(name, error) => {
                 self.unseen.failed(&name, "");
                 self.report_failure(&name, &error);
@@ -240,7 +240,7 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
                 if let Some(RunningComparison { tree, is_complete, .. }) = self.running.take() {
                     // Files of a new mount may be equal to their objects, so that no worker checks the mounts for them.
                     self.worker.look_at_mounts()?;
-                    self.settling.tree_ended(is_complete, now);
+                    self.settling.tree_compared(is_complete, now);
                     if is_complete {
                         self.unseen.looked_at(&tree, &self.worker.root.path().join(&tree));
                         self.totals.compared |= tree.is_empty();
@@ -254,7 +254,7 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
 
     fn begin(&mut self, action: Action) {
         let name = action.item().name.clone();
-        if self.settling.begin(&name) {
+        if self.settling.try_start(&name) {
             let worker = self.worker.clone();
             self.tasks.spawn(async move {
                 let became = worker.act(&action).await;
@@ -268,11 +268,11 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
         let (name, became) = ended.map_err(failed)?;
         match became {
             Ok(Became::Changed) => {
-                self.settling.touched(&name, now);
-                self.settling.done(&name);
+                self.settling.name_changed(&name, now);
+                self.settling.succeeded(&name);
             }
             Ok(became) => {
-                self.settling.done(&name);
+                self.settling.succeeded(&name);
                 self.last_errors.remove(&name);
                 match became {
                     Became::Copied(bytes) => {
@@ -316,7 +316,7 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
     }
 
     fn failing(&self) -> u64 {
-        self.settling.failing() as u64 + self.unseen.count()
+        self.settling.failing_count() as u64 + self.unseen.count()
     }
 
     /// Reports a failure, unless its message equals the last one of that name.

@@ -232,7 +232,7 @@ impl CrossStoreCopy {
         let mut waiting =
             Plan::chunks(info.size, part_bytes).zip(1_i64..).filter(|(_, number)| !have.contains(number));
         loop {
-            while parts.len() < self.transfers.plan().of_one_object(part_bytes)
+            while parts.len() < self.transfers.plan().object_concurrency(part_bytes)
                 && let Some((span, number)) = waiting.next()
             {
                 let (copy, upload, info) = (self.clone(), upload.clone(), info.clone());

@@ -14,9 +14,9 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context, random};
-use tradewind_model::hedge::Hedges;
-use tradewind_model::pace::Pace;
-use tradewind_model::plan::{Plan, Spread};
+use tradewind_model::hedge::HedgePolicy;
+use tradewind_model::token_bucket::TokenBucket;
+use tradewind_model::plan::{Plan, StartStagger};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 use tradewind_model::store_model::SizeClass;
 
@@ -57,14 +57,14 @@ pub struct Carrier {
     /// Set until the first multi-request object starts.
     is_first_large: AtomicBool,
     /// Statistics of the chunks of all objects; `None` if hedging is disabled.
-    hedge_policy: Option<Mutex<Hedges>>,
+    hedge_policy: Option<Mutex<HedgePolicy>>,
 }
 
 /// A limit on bytes per second, for both directions together.
 #[derive(Debug)]
 struct RateLimit {
     piece_bytes: u64,
-    tokens: Mutex<Pace>,
+    tokens: Mutex<TokenBucket>,
 }
 
 /// The permits and memory of one request in flight. Dropping it releases both.
@@ -91,10 +91,10 @@ impl Carrier {
     /// Creates a context with the fixed concurrency `plan.requests`, whose memory comes from `budget`.
     #[must_use]
     pub fn new(plan: Plan, budget: Budget, clock: Arc<dyn Clock>, retries: RetryOptions) -> Self {
-        let read_ahead = Arc::new(Semaphore::new(plan.ahead()));
+        let read_ahead = Arc::new(Semaphore::new(plan.read_ahead_chunks()));
         let (buffers, retry_budget) = (Arc::default(), RetryBudget::new());
         Self {
-            permits: Turns::fixed(plan.requests),
+            permits: Turns::fixed(plan.max_concurrency),
             large_objects: Semaphore::new(MAX_MULTI_REQUEST_OBJECTS),
             plan,
             buffers,
@@ -115,10 +115,10 @@ impl Carrier {
     /// shares its link and must not request bytes twice.
     #[must_use]
     pub fn limited(mut self, bytes_per_second: u64) -> Self {
-        self.plan.requests = Pace::requests(bytes_per_second, self.plan.requests);
-        self.permits = Turns::fixed(self.plan.requests);
-        self.read_ahead = Arc::new(Semaphore::new(self.plan.ahead()));
-        let tokens = Mutex::new(Pace::new(bytes_per_second, self.clock.now()));
+        self.plan.max_concurrency = TokenBucket::max_concurrency(bytes_per_second, self.plan.max_concurrency);
+        self.permits = Turns::fixed(self.plan.max_concurrency);
+        self.read_ahead = Arc::new(Semaphore::new(self.plan.read_ahead_chunks()));
+        let tokens = Mutex::new(TokenBucket::new(bytes_per_second, self.clock.now()));
         self.rate_limit = Some(RateLimit { piece_bytes: Self::piece_under(bytes_per_second) as u64, tokens });
         self.hedge_policy = None;
         self
@@ -130,10 +130,10 @@ impl Carrier {
     pub fn steered(mut self, packets: Packets) -> Self {
         // On new connections a small request may need more permits than the largest one.
         let heaviest =
-            SizeClass::all().map(|sizes| self.permits_for(sizes.most_bytes().unwrap_or(u64::MAX))).max();
-        let (largest, max) = (self.permits_for(u64::MAX), Self::most_steered(self.plan.requests));
+            SizeClass::all().map(|sizes| self.permits_for(sizes.max_bytes().unwrap_or(u64::MAX))).max();
+        let (largest, max) = (self.permits_for(u64::MAX), Self::most_steered(self.plan.max_concurrency));
         let bounds = ((largest, heaviest.unwrap_or(largest)), max);
-        let initial = (self.plan.requests, self.plan.at_a_time.is_some());
+        let initial = (self.plan.max_concurrency, self.plan.concurrency_by_size.is_some());
         self.permits = Turns::steered(initial, bounds, self.clock.now(), packets);
         self.is_adaptive = true;
         self
@@ -142,13 +142,13 @@ impl Carrier {
     /// The concurrency of requests of `bytes` bytes on new connections: that of the plan, limited by memory.
     #[must_use]
     pub fn most_at_first(&self, bytes: u64) -> usize {
-        self.plan.parallel_at_first(bytes).min(self.budget.capacity() / window_bytes(bytes))
+        self.plan.initial_concurrency_for(bytes).min(self.budget.capacity() / window_bytes(bytes))
     }
 
     /// The maximum concurrency.
     #[must_use]
     pub fn most_requests(&self) -> usize {
-        if self.is_adaptive { Self::most_steered(self.plan.requests) } else { self.plan.requests }
+        if self.is_adaptive { Self::most_steered(self.plan.max_concurrency) } else { self.plan.max_concurrency }
     }
 
     /// The maximum concurrency of an adaptive context that starts at `requests`.
@@ -160,7 +160,7 @@ impl Carrier {
     /// The piece size for a rate limit, at most [`BUFFER_BYTES`].
     #[must_use]
     pub fn piece_under(bytes_per_second: u64) -> usize {
-        usize::try_from(Pace::piece(bytes_per_second, BUFFER_BYTES as u64)).unwrap_or(BUFFER_BYTES)
+        usize::try_from(TokenBucket::quantum_bytes(bytes_per_second, BUFFER_BYTES as u64)).unwrap_or(BUFFER_BYTES)
     }
 
     /// The plan.
@@ -197,7 +197,7 @@ impl Carrier {
     }
 
     /// Locks the statistics of current and recent chunks; `None` if hedging is disabled.
-    pub(crate) fn hedges(&self) -> Option<MutexGuard<'_, Hedges>> {
+    pub(crate) fn hedges(&self) -> Option<MutexGuard<'_, HedgePolicy>> {
         Some(self.hedge_policy.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -209,12 +209,12 @@ impl Carrier {
 
     /// The start stagger of the requests of one object. Only those of the first object use new connections and are
     /// staggered, over one RTT. If the store reports no RTT, the response time of a request stands for it.
-    pub(crate) fn spread(&self, round_trip: Option<Duration>, response_time: Duration) -> Spread {
+    pub(crate) fn spread(&self, round_trip: Option<Duration>, response_time: Duration) -> StartStagger {
         let is_new = self.is_first_large.swap(false, Ordering::Relaxed);
         // The RTT cannot exceed a response time.
         let interval =
             if is_new { response_time.min(round_trip.unwrap_or(response_time)) } else { Duration::ZERO };
-        Spread::new(self.clock.now(), interval)
+        StartStagger::new(self.clock.now(), interval)
     }
 
     /// Waits until another multi-request object may start. Acquire it before any slot and hold it until the object is
@@ -231,8 +231,8 @@ impl Carrier {
     /// The permits that a request of `bytes` bytes takes.
     fn permits_for(&self, bytes: u64) -> u32 {
         let is_new = self.permits.are_new(self.clock.now());
-        let parallel = if is_new { self.plan.parallel_at_first(bytes) } else { self.plan.parallel(bytes) };
-        let permits = steer::of(self.plan.requests) / parallel;
+        let parallel = if is_new { self.plan.initial_concurrency_for(bytes) } else { self.plan.concurrency_for(bytes) };
+        let permits = steer::of(self.plan.max_concurrency) / parallel;
         u32::try_from(permits).unwrap_or(u32::MAX).max(1)
     }
 
@@ -335,12 +335,12 @@ impl Carrier {
     /// Records a success, which refills the retry budget.
     pub(crate) fn earn(&self) {
         self.permits.done();
-        self.retry_budget.earn();
+        self.retry_budget.record_success();
     }
 
     /// Waits before the next attempt. Returns `failed` if it is permanent, or if no attempts or retry budget are left.
     pub async fn wait(&self, failed: Error, attempt: u32) -> Result<()> {
-        if !is_transient(&failed) || attempt >= self.retries.attempts || !self.retry_budget.spend() {
+        if !is_transient(&failed) || attempt >= self.retries.max_attempts || !self.retry_budget.try_spend() {
             return Err(failed);
         }
         let delay = self.retries.delay(attempt + 1, random::jitter_seed());
@@ -372,7 +372,7 @@ impl Slot<'_> {
             return;
         }
         let clock = &self.transfers.clock;
-        let due_at = limit.tokens.lock().unwrap_or_else(PoisonError::into_inner).take(due, clock.now());
+        let due_at = limit.tokens.lock().unwrap_or_else(PoisonError::into_inner).reserve(due, clock.now());
         if due_at > clock.now() {
             clock.sleep_until(due_at).await;
         }

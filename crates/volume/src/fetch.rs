@@ -116,11 +116,11 @@ impl<'a> Fetch<'a> {
         let checksum_task = whole.ask_ahead();
         if length < whole.info.size {
             // The other ranges start while the first is read.
-            let max_ranges = transfers.plan().ranges_at_a_time();
+            let max_ranges = transfers.plan().range_concurrency();
             let Origin { store, address } = &whole.origin;
             let mut stagger = transfers.spread(store.min_rtt(&address.bucket), response_time);
             for span in rest.by_ref().take(max_ranges) {
-                let (start, chunk) = (stagger.next(max_ranges), chunk(whole.clone(), sink.clone(), span));
+                let (start, chunk) = (stagger.next_start(max_ranges), chunk(whole.clone(), sink.clone(), span));
                 let clock = transfers.clock().clone();
                 chunks.spawn(async move {
                     clock.sleep_until(start).await;
@@ -163,7 +163,7 @@ impl<'a> Fetch<'a> {
         let mut ahead = VecDeque::new();
         // All streams share the read-ahead permits.
         let read_ahead = |ahead: &mut VecDeque<_>, rest: &mut Peekable<_>| {
-            while ahead.len() < transfers.plan().ahead()
+            while ahead.len() < transfers.plan().read_ahead_chunks()
                 && rest.peek().is_some()
                 && let Ok(permit) = transfers.ahead().try_acquire_owned()
                 && let Some(span) = rest.next()
@@ -228,7 +228,7 @@ async fn open_first_chunk<'a>(
     let is_whole = size.is_some_and(|size| size <= plan.chunk_bytes);
     let bytes = size.filter(|_| is_whole).unwrap_or(plan.range_bytes.0);
     if let Some(size) = size.filter(|_| !is_whole) {
-        let ranges = plan.ranges(0, size).take(plan.ranges_at_a_time());
+        let ranges = plan.ranges(0, size).take(plan.range_concurrency());
         origin.store.prewarm(&origin.address.bucket, ranges.count());
     }
     let mut slot = transfers.slot(bytes).await?;

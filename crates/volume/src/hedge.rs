@@ -16,7 +16,7 @@ use futures::stream::{BoxStream, once};
 use futures::{StreamExt as _, TryStreamExt as _};
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::{Body, ObjectInfo};
-use tradewind_model::hedge::Chunk;
+use tradewind_model::hedge::ChunkProgress;
 
 use super::carrier::{Carrier, Slot};
 use super::origin::{Origin, expected};
@@ -35,7 +35,7 @@ pub(crate) struct Begun<'a> {
 pub(crate) struct Watch<'a> {
     transfers: &'a Carrier,
     /// `None` if hedging is disabled, and after the chunk has ended.
-    chunk: Option<Chunk>,
+    chunk: Option<ChunkProgress>,
     /// The chunk must not be hedged.
     is_once: bool,
     /// Accumulated waiting time, and the start of the current wait.
@@ -58,7 +58,7 @@ impl<'a> Watch<'a> {
         let (mut chunk, mut next_check) = (None, Duration::ZERO);
         if let Some(mut hedges) = transfers.hedges() {
             let started = hedges.begin(transfers.clock().now(), bytes);
-            next_check = hedges.first_look(&started);
+            next_check = hedges.first_check(&started);
             chunk = Some(started);
         }
         Self {
@@ -131,7 +131,7 @@ impl<'a> Watch<'a> {
         if let Some(chunk) = &mut self.chunk
             && let Some(mut hedges) = self.transfers.hedges()
         {
-            hedges.came(chunk, bytes);
+            hedges.record_bytes(chunk, bytes);
         }
     }
 
@@ -147,7 +147,7 @@ impl<'a> Watch<'a> {
     /// Resolves when the chunk should be hedged.
     async fn until_late(&mut self) {
         loop {
-            let may_be = |chunk: &&mut Chunk| !self.is_once && !chunk.is_hedged();
+            let may_be = |chunk: &&mut ChunkProgress| !self.is_once && !chunk.is_hedged();
             let Some(chunk) = self.chunk.as_mut().filter(may_be) else {
                 return pending().await;
             };
@@ -160,11 +160,11 @@ impl<'a> Watch<'a> {
                 self.timer = None;
                 continue;
             }
-            let Some(look) = self.transfers.hedges().map(|mut hedges| hedges.look(chunk, now, age)) else {
+            let Some(look) = self.transfers.hedges().map(|mut hedges| hedges.check(chunk, now, age)) else {
                 return pending().await;
             };
-            self.next_check = look.again;
-            if look.is_due {
+            self.next_check = look.next_check;
+            if look.hedge_now {
                 return;
             }
         }
@@ -174,7 +174,7 @@ impl<'a> Watch<'a> {
     fn hedge_slot(&mut self, bytes: u64) -> Option<Slot<'a>> {
         let chunk = self.chunk.as_mut()?;
         let slot = self.transfers.spare_slot(bytes)?;
-        self.transfers.hedges()?.hedge(chunk);
+        self.transfers.hedges()?.mark_hedged(chunk);
         tracing::debug!(bytes, "a request is late: hedging it");
         Some(slot)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use tokio::sync::Notify;
-use tradewind_model::late::{self, Parts, UnderWay};
+use tradewind_model::straggler::{self, StragglerDetector, PartInFlight};
 
 use super::carrier::Carrier;
 
@@ -77,16 +77,16 @@ impl Progress {
         self.end();
     }
 
-    fn in_flight(&self) -> Option<UnderWay> {
+    fn in_flight(&self) -> Option<PartInFlight> {
         let began = Some(self.began.load(Ordering::Relaxed)).filter(|began| *began != NOT_STARTED)?;
         let (sent, last_sent) = (self.sent.load(Ordering::Relaxed), self.last_sent.load(Ordering::Relaxed));
         let [began, moved] = [began, last_sent].map(Duration::from_nanos);
-        Some(UnderWay { bytes: self.bytes, sent, began, moved })
+        Some(PartInFlight { bytes: self.bytes, sent, started: began, last_progress: moved })
     }
 
     /// Like [`in_flight`](Self::in_flight); a part that waits for permits counts from its assignment.
-    fn in_flight_or_assigned(&self) -> UnderWay {
-        let not_started = UnderWay { bytes: self.bytes, sent: 0, began: self.assigned, moved: self.assigned };
+    fn in_flight_or_assigned(&self) -> PartInFlight {
+        let not_started = PartInFlight { bytes: self.bytes, sent: 0, started: self.assigned, last_progress: self.assigned };
         self.in_flight().unwrap_or(not_started)
     }
 }
@@ -94,7 +94,7 @@ impl Progress {
 /// The parts of one upload.
 #[derive(Debug)]
 pub(crate) struct LateParts {
-    parts: Parts,
+    parts: StragglerDetector,
     tracked: Vec<Arc<Progress>>,
     /// Seconds per byte of the last part on each idle connection. The next part takes the most recently used one, as
     /// leaves do.
@@ -106,14 +106,14 @@ pub(crate) struct LateParts {
 impl LateParts {
     /// Creates the detection for an object of `size` bytes.
     pub fn of(size: u64) -> Self {
-        Self { parts: Parts::of(size), tracked: Vec::new(), idle: Vec::new(), next: Duration::ZERO }
+        Self { parts: StragglerDetector::new(size), tracked: Vec::new(), idle: Vec::new(), next: Duration::ZERO }
     }
 
     /// Returns true if one of `waiting` parts of `bytes` each should start now on the next idle connection.
     pub fn begins(&self, waiting: usize, bytes: u64, now: Duration) -> bool {
         let others =
             self.tracked.iter().map(|part| (part.in_flight_or_assigned(), part.previous_seconds_per_byte));
-        self.idle.last().is_none_or(|pace| late::begins(waiting, (bytes, *pace), others, now))
+        self.idle.last().is_none_or(|pace| straggler::should_start_part(waiting, (bytes, *pace), others, now))
     }
 
     /// Registers a part of `bytes` that is about to be sent.
@@ -127,7 +127,7 @@ impl LateParts {
     pub fn end(&mut self, progress: &Arc<Progress>, now: Duration) {
         self.tracked.retain(|tracked| !Arc::ptr_eq(tracked, progress));
         if let Some(part) = progress.in_flight() {
-            self.idle.push(self.parts.end(part, now));
+            self.idle.push(self.parts.complete(part, now));
         }
     }
 
@@ -145,17 +145,17 @@ impl LateParts {
             let is_first = !progress.was_aborted.load(Ordering::Relaxed);
             // A part that was handed over completely may already be stored.
             let part = progress.in_flight().filter(|part| part.sent < part.bytes && is_first)?;
-            Some((self.parts.lateness(part, now)?, part, progress.clone()))
+            Some((self.parts.straggler_seconds_left(part, now)?, part, progress.clone()))
         };
         let mut found: Vec<_> = self.tracked.iter().filter_map(late).collect();
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
         for (_, part, progress) in found.into_iter().take(transfers.spare_requests(part_bytes(&self.tracked)))
         {
             // The parts aborted before may have exhausted the budget of wasted bytes.
-            if self.parts.lateness(part, now).is_some() {
+            if self.parts.straggler_seconds_left(part, now).is_some() {
                 progress.was_aborted.store(true, Ordering::Relaxed);
                 tracing::debug!(sent = part.sent, bytes = part.bytes, "a part is late and is sent again");
-                self.parts.broke_off(part.sent);
+                self.parts.record_abort(part.sent);
                 progress.straggling.notify_one();
             }
         }
@@ -176,34 +176,34 @@ mod tests {
     use super::*;
     use tradewind_core::Budget;
     use tradewind_core::testing::SimulatedClock;
-    use tradewind_model::plan::{LEAST_PART, Plan};
+    use tradewind_model::plan::{MIN_PART_BYTES, Plan};
     use tradewind_model::retry::RetryOptions;
 
     #[test]
     fn slow_connection_leaves_last_parts_to_faster_ones() {
         let at = Duration::from_millis;
-        let mut late = LateParts::of(100 * LEAST_PART);
+        let mut late = LateParts::of(100 * MIN_PART_BYTES);
         let [slow, fast] = [0, 0].map(|began| {
-            let part = late.watch(LEAST_PART, at(began));
+            let part = late.watch(MIN_PART_BYTES, at(began));
             part.begin(at(began));
             part
         });
         assert!(
-            late.begins(1, LEAST_PART, at(0)),
+            late.begins(1, MIN_PART_BYTES, at(0)),
             "the first parts have no predecessor to predict their speed"
         );
         late.end(&fast, at(500));
-        assert!(late.begins(1, LEAST_PART, at(500)));
-        let next = late.watch(LEAST_PART, at(3900));
+        assert!(late.begins(1, MIN_PART_BYTES, at(500)));
+        let next = late.watch(MIN_PART_BYTES, at(3900));
         next.begin(at(3900));
         late.end(&slow, at(4000));
         // The fast connection completes its part in 0.5 s, and seven more before the slow one would complete the next.
-        assert!(!late.begins(7, LEAST_PART, at(4000)), "the fast connection takes all seven");
-        assert!(late.begins(8, LEAST_PART, at(4000)));
+        assert!(!late.begins(7, MIN_PART_BYTES, at(4000)), "the fast connection takes all seven");
+        assert!(late.begins(8, MIN_PART_BYTES, at(4000)));
         late.end(&next, at(4400));
-        late.watch(LEAST_PART, at(4400));
+        late.watch(MIN_PART_BYTES, at(4400));
         assert!(
-            !late.begins(7, LEAST_PART, at(4400)),
+            !late.begins(7, MIN_PART_BYTES, at(4400)),
             "the fast connection already has another part assigned"
         );
     }
@@ -211,15 +211,15 @@ mod tests {
     #[test]
     fn straggler_is_aborted_only_once() {
         let at = Duration::from_millis;
-        let mut late = LateParts::of(100 * LEAST_PART);
+        let mut late = LateParts::of(100 * MIN_PART_BYTES);
         let parts = [0; 5].map(|began| {
-            let part = late.watch(LEAST_PART, at(began));
+            let part = late.watch(MIN_PART_BYTES, at(began));
             part.begin(at(began));
             part
         });
         parts[..3].iter().for_each(|part| late.end(part, at(500)));
         let [was_aborted, other] = [&parts[3], &parts[4]];
-        let plan = Plan { requests: 3, ..Plan::default().with_chunks(LEAST_PART) };
+        let plan = Plan { max_concurrency: 3, ..Plan::default().with_chunk_bytes(MIN_PART_BYTES) };
         let clock = SimulatedClock::new();
         clock.advance(at(1500));
         let transfers = Carrier::new(plan, Budget::new(1 << 30), clock, RetryOptions::default());

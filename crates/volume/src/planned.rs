@@ -138,10 +138,10 @@ impl Planned {
         let (is_verifiable, sum) = (sum.is_some(), sum.filter(|sum| is_split || sum.is_cheap()));
         let origin = Origin { store: self.inner.clone(), address: address.clone() };
         let range_bytes = plan.stream_bytes.max(1);
-        let max_ranges = usize::try_from(plan.memory_bytes / range_bytes).unwrap_or(usize::MAX);
+        let max_ranges = usize::try_from(plan.max_buffered_bytes / range_bytes).unwrap_or(usize::MAX);
         // Half of the memory is for ranges in flight, the other half for complete ones that wait for a late
         // predecessor.
-        let max_in_flight = plan.of_one_object(range_bytes).min(max_ranges / 2).max(1);
+        let max_in_flight = plan.object_concurrency(range_bytes).min(max_ranges / 2).max(1);
         let reading = Reading {
             whole: Whole::within(&self.transfers, origin, info.clone(), context.clone()),
             context: context.clone(),

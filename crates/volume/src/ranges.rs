@@ -91,7 +91,7 @@ impl Ranges {
         let single_bytes = if length <= plan.chunk_bytes { length } else { 0 };
         let rest = plan.ranges(offset + single_bytes, offset + length);
         let mut waiting = (single_bytes > 0).then_some((offset, single_bytes)).into_iter().chain(rest);
-        let max_ranges = plan.ranges_at_a_time();
+        let max_ranges = plan.range_concurrency();
         let (mut chunks, mut found) = (JoinSet::new(), Vec::new());
         loop {
             while chunks.len() < max_ranges
@@ -127,7 +127,7 @@ impl Ranges {
                 (&mut fetched.0).await.map_err(task_failed)?
             }
         });
-        let mut chunks = futures::stream::iter(chunks).buffered(plan.ahead());
+        let mut chunks = futures::stream::iter(chunks).buffered(plan.read_ahead_chunks());
         let mut found = Vec::new();
         while let Some(chunk) = chunks.next().await {
             let (bytes, part) = chunk?;

@@ -39,7 +39,7 @@ use tradewind_core::store::{
 use tradewind_core::{
     Address, Body, BucketName, ByteRange, Clock, Context, ObjectStore, Precondition, Staged,
 };
-use tradewind_model::lanes::{Kind, LanesOptions, Size};
+use tradewind_model::lanes::{LaneKind, LanesOptions, RequestSize};
 use tradewind_model::store_model::Operation;
 use turns::{Request, Turns};
 
@@ -83,11 +83,11 @@ impl Scheduled {
     }
 
     /// Admits a request to its lane, and waits for the dispatch of a small one.
-    async fn enter(&self, context: &Context, kind: Kind) -> Result<Request> {
+    async fn enter(&self, context: &Context, kind: LaneKind) -> Result<Request> {
         context.check()?;
         let client = self.turns.client(context.client.as_deref());
         let request = self.turns.enter(client, kind)?;
-        if kind.size == Size::Small
+        if kind.size == RequestSize::Small
             && let Some(dispatch) = request.turn(0)
         {
             context.guard(dispatch).await?;
@@ -102,7 +102,7 @@ impl Scheduled {
         work: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
         let priority = self.priorities.of(context, address);
-        let mut request = self.enter(context, Kind::new(operation, priority, 0)).await?;
+        let mut request = self.enter(context, LaneKind::new(operation, priority, 0)).await?;
         request.wait();
         let response = work.await;
         request.come(0);
@@ -120,8 +120,8 @@ impl Scheduled {
     ) -> Result<Box<dyn Staged>> {
         let priority = self.priorities.of(context, Some(address));
         let kind = size.map_or_else(
-            || Kind::new(operation, priority, 0).guessed(),
-            |bytes| Kind::new(operation, priority, bytes),
+            || LaneKind::new(operation, priority, 0).with_unknown_size(),
+            |bytes| LaneKind::new(operation, priority, bytes),
         );
         let mut request = self.enter(context, kind).await?;
         request.wait();
@@ -132,12 +132,12 @@ impl Scheduled {
 }
 
 /// The kind of a read before its response: by the length of an explicit range, which is an upper bound, else guessed.
-fn kind_of_read(kind: impl Fn(u64) -> Kind, select: Select) -> Kind {
+fn kind_of_read(kind: impl Fn(u64) -> LaneKind, select: Select) -> LaneKind {
     match select {
         Select::Range(ByteRange::Inclusive { first, last }) => {
             kind(last.saturating_sub(first).saturating_add(1))
         }
-        _ => kind(0).guessed(),
+        _ => kind(0).with_unknown_size(),
     }
 }
 
@@ -177,7 +177,7 @@ impl ObjectStore for Scheduled {
 
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         let priority = self.priorities.of(context, Some(address));
-        let kind = |bytes| Kind::new(Operation::Get, priority, bytes);
+        let kind = |bytes| LaneKind::new(Operation::Get, priority, bytes);
         // Without an explicit range, the size is known only with the response.
         let mut scheduled = self.enter(context, kind_of_read(kind, request.select)).await?;
         scheduled.wait();

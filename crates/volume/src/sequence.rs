@@ -10,7 +10,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{CompletePart, PartNumber};
 use tradewind_core::object::Committed;
 use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
-use tradewind_model::plan::LEAST_PART;
+use tradewind_model::plan::MIN_PART_BYTES;
 
 use super::buffers::{BUFFER_BYTES, Buffer, Buffers};
 use super::carrier::Carrier;
@@ -289,7 +289,7 @@ impl Sequence {
 
     fn part_bytes(&self) -> usize {
         let doublings = u32::from(self.number / PARTS_PER_SIZE);
-        usize::try_from(self.transfers.plan().chunk_bytes.max(LEAST_PART) << doublings).unwrap_or(usize::MAX)
+        usize::try_from(self.transfers.plan().chunk_bytes.max(MIN_PART_BYTES) << doublings).unwrap_or(usize::MAX)
     }
 
     async fn send_part(&mut self) -> Result<()> {
@@ -321,7 +321,7 @@ impl Sequence {
             }
             (number.get(), part)
         });
-        let fit = self.transfers.plan().memory_bytes / size.max(1);
+        let fit = self.transfers.plan().max_buffered_bytes / size.max(1);
         self.wait_for_parts(usize::try_from(fit).unwrap_or(usize::MAX).max(1)).await
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tradewind_model::steering::Steering;
+use tradewind_model::concurrency_controller::ConcurrencyController;
 
 use self::look::{Look, Looked};
 
@@ -53,7 +53,7 @@ struct Adaptive {
 
 #[derive(Debug)]
 struct ControllerState {
-    steering: Steering,
+    steering: ConcurrencyController,
     interval: Look,
     /// Number of permits, and of those still held that will be retired when their requests end.
     permits: usize,
@@ -77,7 +77,7 @@ impl Turns {
     ) -> Self {
         let min = (largest as usize * ROOM).max(heaviest as usize).div_ceil(TURNS).min(requests);
         let permits = of(requests);
-        let steering = Steering::new(requests, (min, max));
+        let steering = ConcurrencyController::new(requests, (min, max));
         let steering = if is_planned { steering.planned() } else { steering };
         let interval = Look::new(now, packets());
         let state = ControllerState { steering, interval, permits, to_retire: 0 };
@@ -87,7 +87,7 @@ impl Turns {
             packets,
             is_planned,
             has_waited: AtomicBool::new(false),
-            ends: AtomicU64::new(nanos(now + Steering::look(Duration::ZERO))),
+            ends: AtomicU64::new(nanos(now + ConcurrencyController::interval(Duration::ZERO))),
             state: Mutex::new(state),
         };
         Self { permits: Semaphore::new(permits), adaptive: Some(adaptive), first: OnceLock::new() }
@@ -179,9 +179,9 @@ impl Turns {
         let is_full = self.permits.available_permits() * 8 <= state.permits;
         let is_busy = adaptive.has_waited.swap(false, Ordering::Relaxed) || is_full;
         let requests = if is_busy && !was_new {
-            state.steering.looked(carried, overruns)
+            state.steering.end_interval(carried, overruns)
         } else {
-            state.steering.idled()
+            state.steering.end_idle_interval()
         };
         let wanted = of(requests);
         if wanted >= state.permits {
@@ -197,7 +197,7 @@ impl Turns {
             tracing::debug!(requests, "concurrency changed");
         }
         state.permits = wanted;
-        adaptive.ends.store(nanos(now + Steering::look(latency)), Ordering::Relaxed);
+        adaptive.ends.store(nanos(now + ConcurrencyController::interval(latency)), Ordering::Relaxed);
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
         let adaptive = permits.adaptive.as_ref().unwrap();
         let mut steering = adaptive.state().steering.clone();
         // The throughput is the same at any concurrency.
-        let min = (0..500).map(|_| steering.looked(1e6, false)).min().unwrap();
+        let min = (0..500).map(|_| steering.end_interval(1e6, false)).min().unwrap();
         assert_eq!(min, 16);
     }
 }

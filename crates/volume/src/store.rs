@@ -8,7 +8,7 @@ use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::Committed;
 use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
-use tradewind_model::plan::{Plan, Spread};
+use tradewind_model::plan::{Plan, StartStagger};
 
 use super::carrier::Carrier;
 use super::late::LateParts;
@@ -71,7 +71,7 @@ async fn store_in_parts(
     metadata: Metadata,
 ) -> Result<Committed> {
     let parts = usize::try_from(size.div_ceil(part_bytes)).unwrap_or(usize::MAX);
-    store.prewarm(&address.bucket, transfers.plan().of_one_object(part_bytes).min(parts));
+    store.prewarm(&address.bucket, transfers.plan().object_concurrency(part_bytes).min(parts));
     let requested_at = transfers.clock().now();
     if let Some(id) = source.outdated() {
         // The upload is of different bytes and cannot be resumed.
@@ -120,7 +120,7 @@ async fn store_parts(
     upload: &Arc<Upload>,
     source: Arc<dyn Source>,
     (size, part_bytes): (u64, u64),
-    (mut done, mut stagger): (Vec<StoredPart>, Spread),
+    (mut done, mut stagger): (Vec<StoredPart>, StartStagger),
 ) -> Result<Committed> {
     // Dropped with this future, so no part outlives a failure.
     let mut parts = tokio::task::JoinSet::new();
@@ -128,7 +128,7 @@ async fn store_parts(
     let waiting = Plan::chunks(size, part_bytes).zip(1_u16..).filter(|(_, number)| !have.contains(number));
     let mut waiting: VecDeque<_> = waiting.collect();
     let mut late = LateParts::of(size);
-    let max_parts = transfers.plan().of_one_object(part_bytes);
+    let max_parts = transfers.plan().object_concurrency(part_bytes);
     loop {
         while parts.len() < max_parts {
             let now = transfers.clock().now();
@@ -137,7 +137,7 @@ async fn store_parts(
                 parts.is_empty() || transfers.is_limited() || late.begins(waiting.len(), part_bytes, now);
             let Some((span, number)) = begins.then(|| waiting.pop_front()).flatten() else { break };
             let (upload, source, progress) = (upload.clone(), source.clone(), late.watch(span.1, now));
-            let (clock, start) = (transfers.clock().clone(), stagger.next(max_parts));
+            let (clock, start) = (transfers.clock().clone(), stagger.next_start(max_parts));
             parts.spawn(async move {
                 clock.sleep_until(start).await;
                 let number = PartNumber::new(i64::from(number))?;

@@ -25,13 +25,13 @@ const PART: u64 = 5 << 20;
 
 fn transfers(chunk_bytes: u64) -> Arc<Carrier> {
     let plan = Plan {
-        requests: 4,
+        max_concurrency: 4,
         stream_bytes: chunk_bytes.min(50_000),
-        memory_bytes: 4 * chunk_bytes,
-        ..Plan::default().with_chunks(chunk_bytes)
+        max_buffered_bytes: 4 * chunk_bytes,
+        ..Plan::default().with_chunk_bytes(chunk_bytes)
     };
     let delay = Duration::from_millis(1);
-    let retries = RetryOptions { attempts: 6, first_delay: delay, most_delay: delay };
+    let retries = RetryOptions { max_attempts: 6, first_delay: delay, max_delay: delay };
     Arc::new(Carrier::new(plan, Budget::new(64 << 20), SystemClock::shared(), retries))
 }
 

@@ -75,10 +75,10 @@ impl Scene {
         }
         let store = Faulty::new(inner, faults.with_fault(Operation::Body, FaultSchedule::Always, Fault::Delay(USUAL)));
         let plan = Plan {
-            requests: CONCURRENCY,
+            max_concurrency: CONCURRENCY,
             stream_bytes: CHUNK,
-            memory_bytes: CONCURRENCY as u64 * CHUNK,
-            ..Plan::default().with_chunks(CHUNK)
+            max_buffered_bytes: CONCURRENCY as u64 * CHUNK,
+            ..Plan::default().with_chunk_bytes(CHUNK)
         };
         let budget = Budget::new(MEMORY);
         let transfers = Carrier::new(plan, budget.clone(), clock.clone(), RetryOptions::default());

@@ -14,15 +14,15 @@ use tradewind_core::testing::{
     Fault, FaultPlan, Faulty, MemoryStore, Operation, SimulatedClock, FaultSchedule, context,
 };
 use tradewind_core::{Address, Budget, Clock, Metadata, ObjectStore, ReadConditions};
-use tradewind_model::plan::{LEAST_PART, Plan};
+use tradewind_model::plan::{MIN_PART_BYTES, Plan};
 use tradewind_model::retry::RetryOptions;
 use tradewind_volume::buffers::BUFFER_BYTES;
 use tradewind_volume::{Carrier, Source, store};
 
 const PARTS: u64 = 24;
-const SIZE: u64 = PARTS * LEAST_PART;
+const SIZE: u64 = PARTS * MIN_PART_BYTES;
 /// Number of pieces in which a part is handed over.
-const PIECES: u64 = LEAST_PART.div_ceil(BUFFER_BYTES as u64);
+const PIECES: u64 = MIN_PART_BYTES.div_ceil(BUFFER_BYTES as u64);
 /// Usual time to commit a part.
 const USUAL: Duration = Duration::from_millis(200);
 const CONCURRENCY: usize = 4;
@@ -64,7 +64,7 @@ impl Scene {
         let inner: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
         inner.create_bucket(&context(), &address().bucket).await.unwrap();
         let store = Faulty::new(inner, faults.with_fault(Operation::CommitPart, FaultSchedule::Always, Fault::Delay(USUAL)));
-        let plan = Plan { requests: CONCURRENCY, ..Plan::default().with_chunks(LEAST_PART) };
+        let plan = Plan { max_concurrency: CONCURRENCY, ..Plan::default().with_chunk_bytes(MIN_PART_BYTES) };
         let budget = Budget::new(MEMORY);
         let transfers = Carrier::new(plan, budget.clone(), clock.clone(), RetryOptions::default());
         Self { clock, store, budget, transfers: Arc::new(transfers) }

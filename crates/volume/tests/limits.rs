@@ -64,7 +64,7 @@ impl Scene {
         let clock = SimulatedClock::new();
         let store: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
         store.create_bucket(&context(), &address("k").bucket).await.unwrap();
-        let plan = Plan::default().with_chunks(64 << 10);
+        let plan = Plan::default().with_chunk_bytes(64 << 10);
         let transfers = Carrier::new(plan, Budget::new(64 << 20), clock.clone(), RetryOptions::default());
         let transfers = match rate {
             Some(rate) => transfers.limited(rate),
@@ -217,5 +217,5 @@ async fn transfers_without_a_rate_limit_never_wait() {
     let (up, down) = tokio::time::timeout(Duration::from_secs(30), both).await.unwrap();
     assert_eq!((up.unwrap(), down.unwrap()), (Duration::ZERO, Duration::ZERO));
     assert_eq!((scene.clock.now(), scene.clock.sleepers()), (Duration::ZERO, 0));
-    assert_eq!(scene.transfers.plan().requests, Plan::default().requests);
+    assert_eq!(scene.transfers.plan().max_concurrency, Plan::default().max_concurrency);
 }

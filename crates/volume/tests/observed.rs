@@ -22,7 +22,7 @@ use tradewind_core::testing::{
 use tradewind_core::{
     Address, Body, Budget, Clock, Context, ObjectStore, Precondition, ReadConditions, Staged, SystemClock,
 };
-use tradewind_model::store_model::{Direction, Failure, Operation, Outcomes, StoreModel};
+use tradewind_model::store_model::{Direction, Failure, Operation, OutcomeCounts, StoreModel};
 use tradewind_volume::Observed;
 
 /// An object of more than one buffer of the memory store.
@@ -106,13 +106,13 @@ impl Fixture {
         self.store.model()
     }
 
-    fn outcomes(&self, operation: Operation) -> Outcomes {
+    fn outcomes(&self, operation: Operation) -> OutcomeCounts {
         self.model().outcomes(self.clock.now(), operation)
     }
 
     /// Number of completed requests, and the medians of service time and time to first byte, in milliseconds.
     fn times(&self, operation: Operation) -> (u64, u64, u64) {
-        let times = self.model().times(self.clock.now(), operation);
+        let times = self.model().latencies(self.clock.now(), operation);
         let Some(alike) = times.classes().first() else { return (0, 0, 0) };
         let millis =
             |time: Option<Duration>| (time.unwrap_or_default().as_secs_f64() * 1000.0).round() as u64;
@@ -134,12 +134,12 @@ async fn read_in_one_buffer_completes_with_its_response() {
     assert_eq!(fixture.model().in_flight(Operation::Get), 1);
     fixture.clock.advance(millis(40));
     let body = get.await.unwrap();
-    assert_eq!(fixture.model().all_in_flight(), 0);
+    assert_eq!(fixture.model().total_in_flight(), 0);
     let (count, service, first) = fixture.times(Operation::Get);
     assert!(count == 1 && is_near(service, 40) && is_near(first, 40), "{service} {first}");
-    assert_eq!(fixture.model().all_moved(Direction::Read), 1000);
+    assert_eq!(fixture.model().total_bytes(Direction::Read), 1000);
     assert_eq!(body.into_bytes().unwrap().len(), 1000, "it remains one buffer");
-    assert_eq!(fixture.outcomes(Operation::Get), Outcomes { done: 1, ..Outcomes::default() });
+    assert_eq!(fixture.outcomes(Operation::Get), OutcomeCounts { done: 1, ..OutcomeCounts::default() });
 }
 
 #[tokio::test]
@@ -159,12 +159,12 @@ async fn slow_reader_does_not_count_as_store_latency() {
         fixture.clock.advance(millis(700));
     }
     // The request is complete with the last byte, although the end was not polled.
-    assert_eq!(fixture.model().all_in_flight(), 0);
+    assert_eq!(fixture.model().total_in_flight(), 0);
     let (count, service, _) = fixture.times(Operation::Get);
     assert!(count == 1 && is_near(service, 30), "{service}");
-    assert_eq!(fixture.model().all_moved(Direction::Read), LARGE as u64);
+    assert_eq!(fixture.model().total_bytes(Direction::Read), LARGE as u64);
     drop(body);
-    assert_eq!(fixture.outcomes(Operation::Get), Outcomes { done: 1, ..Outcomes::default() });
+    assert_eq!(fixture.outcomes(Operation::Get), OutcomeCounts { done: 1, ..OutcomeCounts::default() });
 }
 
 #[tokio::test]
@@ -185,7 +185,7 @@ async fn abandoned_request_is_neither_failure_nor_sample() {
         fixture.clock.advance(millis(20));
         assert_eq!(fixture.model().in_flight(Operation::Get), 1);
     }
-    let abandoned = Outcomes { given_up: 3, given_up_after: millis(20), ..Outcomes::default() };
+    let abandoned = OutcomeCounts { cancelled: 3, cancelled_after: millis(20), ..OutcomeCounts::default() };
     assert_eq!(fixture.outcomes(Operation::Get), abandoned);
     assert_eq!(fixture.times(Operation::Get).0, 0, "abandoned requests are no latency samples");
     // A call that is cancelled.
@@ -194,8 +194,8 @@ async fn abandoned_request_is_neither_failure_nor_sample() {
     let context = context_until(&Budget::new(1 << 20), deadline);
     token.cancel();
     fixture.store.get(&context, &key(), Default::default()).await.unwrap_err();
-    assert_eq!(fixture.outcomes(Operation::Get).given_up, 4);
-    assert_eq!(fixture.model().all_in_flight(), 0);
+    assert_eq!(fixture.outcomes(Operation::Get).cancelled, 4);
+    assert_eq!(fixture.model().total_in_flight(), 0);
 }
 
 #[tokio::test]
@@ -217,18 +217,18 @@ async fn write_latency_excludes_the_time_of_the_writer() {
     fixture.clock.advance(millis(80));
     assert_eq!(fixture.model().in_flight(Operation::Put), 1);
     commit.await.unwrap();
-    assert_eq!(fixture.model().all_in_flight(), 0);
+    assert_eq!(fixture.model().total_in_flight(), 0);
     let (count, service, first_byte) = fixture.times(Operation::Put);
     assert!(count == 1 && is_near(service, 100) && is_near(first_byte, 80), "{service} {first_byte}");
-    assert_eq!(fixture.model().all_moved(Direction::Write), 5000);
-    assert_eq!(fixture.model().times(fixture.clock.now(), Operation::Put).classes()[0].mean_bytes, 5000);
+    assert_eq!(fixture.model().total_bytes(Direction::Write), 5000);
+    assert_eq!(fixture.model().latencies(fixture.clock.now(), Operation::Put).classes()[0].mean_bytes, 5000);
 }
 
 #[tokio::test]
 async fn failed_or_dropped_write_ends_exactly_once() {
     let fixture = Fixture::new().await;
     let failed = |kind: Failure, count: u64| {
-        let mut outcomes = Outcomes::default();
+        let mut outcomes = OutcomeCounts::default();
         outcomes.failed[kind as usize] = count;
         outcomes
     };
@@ -251,8 +251,8 @@ async fn failed_or_dropped_write_ends_exactly_once() {
     assert!(fixture.put(10).now_or_never().is_none());
     fixture.fault(At::Stage, Fault::Hang);
     assert!(fixture.put(10).now_or_never().is_none());
-    assert_eq!(fixture.outcomes(Operation::Put), Outcomes { given_up: 5, ..failed(Failure::Unavailable, 3) });
-    assert_eq!((fixture.times(Operation::Put).0, fixture.model().all_in_flight()), (0, 0));
+    assert_eq!(fixture.outcomes(Operation::Put), OutcomeCounts { cancelled: 5, ..failed(Failure::Unavailable, 3) });
+    assert_eq!((fixture.times(Operation::Put).0, fixture.model().total_in_flight()), (0, 0));
 }
 
 #[tokio::test]
@@ -260,7 +260,7 @@ async fn failures_and_rejections_are_counted_separately() {
     let fixture = Fixture::new().await;
     assert_eq!(fixture.get().await.unwrap_err().reason(), Reason::NoSuchKey);
     fixture.put(LARGE).await.unwrap();
-    assert_eq!(fixture.outcomes(Operation::Get), Outcomes { refused: 1, ..Outcomes::default() });
+    assert_eq!(fixture.outcomes(Operation::Get), OutcomeCounts { rejected: 1, ..OutcomeCounts::default() });
     for (at, reason) in [
         (At::Get, Reason::Overloaded),
         (At::Body, Reason::Io),
@@ -277,7 +277,7 @@ async fn failures_and_rejections_are_counted_separately() {
     assert_eq!(fixture.get().await.unwrap().collect().await.unwrap().len(), 5);
     let outcomes = fixture.outcomes(Operation::Get);
     // In the order of `Failure::ALL`. The truncated body counts as unavailable.
-    assert_eq!((outcomes.refused, outcomes.failed, outcomes.given_up), (2, [1, 2, 1, 1, 1], 0));
+    assert_eq!((outcomes.rejected, outcomes.failed, outcomes.cancelled), (2, [1, 2, 1, 1, 1], 0));
     assert_eq!(fixture.times(Operation::Get).0, 0);
 }
 
@@ -296,7 +296,7 @@ async fn deadline_exhausted_by_the_reader_is_no_store_failure() {
         assert_eq!(body.next().await.unwrap().unwrap_err().reason(), Reason::DeadlineExceeded);
         drop(body);
         let outcomes = fixture.outcomes(Operation::Get);
-        assert_eq!((outcomes.failed[Failure::Late as usize], outcomes.given_up), (failed, given_up));
+        assert_eq!((outcomes.failed[Failure::TimedOut as usize], outcomes.cancelled), (failed, given_up));
     }
 }
 
@@ -349,9 +349,9 @@ async fn each_operation_is_counted_under_its_name() {
             ("bucket", 2)
         ]
     );
-    assert_eq!(fixture.outcomes(Operation::Upload).refused, 1);
-    assert_eq!(fixture.model().all_moved(Direction::Write), 14);
-    assert_eq!(fixture.model().all_in_flight(), 0);
+    assert_eq!(fixture.outcomes(Operation::Upload).rejected, 1);
+    assert_eq!(fixture.model().total_bytes(Direction::Write), 14);
+    assert_eq!(fixture.model().total_in_flight(), 0);
 }
 
 #[tokio::test]

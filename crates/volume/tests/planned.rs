@@ -22,7 +22,7 @@ use tradewind_core::{
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_model::store_model::Operation;
-use tradewind_model::tune::{Belief, Cell, Sample, Surface};
+use tradewind_model::tune::{Prior, OperatingPoint, Sample, Surface};
 use tradewind_volume::planned::PlannedOptions;
 use tradewind_volume::{Observed, Planned};
 
@@ -38,8 +38,8 @@ fn options() -> PlannedOptions {
     let plan = Plan {
         chunk_bytes: 1 << 20,
         stream_bytes: RANGE,
-        memory_bytes: MAX_AHEAD_PER_REQUEST,
-        requests: REQUESTS,
+        max_buffered_bytes: MAX_AHEAD_PER_REQUEST,
+        max_concurrency: REQUESTS,
         ..Plan::default()
     };
     let retries = RetryOptions { first_delay: Duration::from_millis(1), ..RetryOptions::default() };
@@ -406,8 +406,8 @@ async fn concurrent_readers_stay_within_the_plan() {
 /// A plan with a low concurrency of large requests and a high one of small requests.
 fn tuned() -> Plan {
     let sample = |bytes, parallel, latency| {
-        let cell = Cell { bytes, parallel };
-        Sample { cell, latency, error: 0.02, tail: None, is_seen: false }
+        let cell = OperatingPoint { bytes, concurrency: parallel };
+        Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
     };
     let samples = vec![
         sample(4 << 10, 256, 0.1),
@@ -415,14 +415,14 @@ fn tuned() -> Plan {
         sample(256 << 10, 8, 0.105),
         sample(256 << 10, 64, 0.84),
     ];
-    options().plan.tuned(&[Surface::new(Belief::default(), samples)])
+    options().plan.tuned(&[Surface::new(Prior::default(), samples)])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn large_ranges_take_more_permits() {
     const CLIENTS: u64 = 5;
     let fixture = Fixture::with(PlannedOptions { plan: tuned(), ..options() }).await;
-    let (few, many) = (fixture.store.plan().parallel(RANGE) as u64, fixture.store.plan().requests as u64);
+    let (few, many) = (fixture.store.plan().concurrency_for(RANGE) as u64, fixture.store.plan().max_concurrency as u64);
     assert!(few < 20 && many > 100, "{few} and {many}");
     let bytes = content(15, 2 * LARGE);
     fixture.put("large", &bytes).await;

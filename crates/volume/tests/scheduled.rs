@@ -67,7 +67,7 @@ impl Fixture {
         let clock = SimulatedClock::new();
         let faults = Faulty::new(MemoryStore::new(clock.clone()), FaultPlan::none());
         let first = Priorities::new(vec!["bucket/first".to_owned()], ["shop".to_owned()].into());
-        let options = LanesOptions { most_waiting: 3 };
+        let options = LanesOptions { max_queue_depth: 3 };
         let store = Scheduled::new(faults.clone(), options, first, clock.clone());
         let fixture = Self { clock, faults, store, budget: Budget::new(1 << 30) };
         fixture.store.create_bucket(&fixture.context(), &key("k").bucket).await.unwrap();

@@ -10,20 +10,20 @@ use tradewind_core::error::{Reason, Result};
 use tradewind_core::multipart::ListUploads;
 use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule, context};
 use tradewind_core::{Address, Budget, Checksum, Metadata, ObjectStore, SystemClock};
-use tradewind_model::plan::{LEAST_PART, Plan};
+use tradewind_model::plan::{MIN_PART_BYTES, Plan};
 use tradewind_model::retry::RetryOptions;
 use tradewind_volume::memory::{Begun, CopiedPart};
 use tradewind_volume::{Carrier, Memory as _, Ranges, Sequence, Sink};
 
 fn transfers() -> Arc<Carrier> {
     let plan = Plan {
-        requests: 4,
+        max_concurrency: 4,
         stream_bytes: 30_000,
-        memory_bytes: 2 * LEAST_PART,
-        ..Plan::default().with_chunks(100_000)
+        max_buffered_bytes: 2 * MIN_PART_BYTES,
+        ..Plan::default().with_chunk_bytes(100_000)
     };
     let delay = Duration::from_millis(1);
-    let retries = RetryOptions { attempts: 8, first_delay: delay, most_delay: delay };
+    let retries = RetryOptions { max_attempts: 8, first_delay: delay, max_delay: delay };
     Arc::new(Carrier::new(plan, Budget::new(8 << 20), SystemClock::shared(), retries))
 }
 
@@ -55,7 +55,7 @@ async fn uploads(store: &Arc<dyn ObjectStore>) -> usize {
 /// Bytes rolled back are not in the object, however much of them was sent. Bytes written afterwards are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolled_back_bytes_are_not_in_the_object() {
-    let part = usize::try_from(LEAST_PART).unwrap();
+    let part = usize::try_from(MIN_PART_BYTES).unwrap();
     for before in [0, 1000, part, part + 1] {
         for discarded in [0, 1000, 2 * part + 5] {
             for after in [0, part] {
@@ -86,7 +86,7 @@ async fn rolled_back_bytes_are_not_in_the_object() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_upload_leaves_nothing() {
-    let part = usize::try_from(LEAST_PART).unwrap();
+    let part = usize::try_from(MIN_PART_BYTES).unwrap();
     let fault = Fault::FailBefore(Reason::AccessDenied);
     let store = store(FaultPlan::none().with_fault(Operation::StagePart, FaultSchedule::Nth(2), fault)).await;
     let mut sequence = Sequence::new(&transfers(), &store, &address(), Metadata::default());
@@ -178,7 +178,7 @@ impl InterruptedUpload {
     }
 }
 
-const PART: usize = LEAST_PART as usize;
+const PART: usize = MIN_PART_BYTES as usize;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn interrupted_upload_resumes() {

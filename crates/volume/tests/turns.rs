@@ -10,7 +10,7 @@ use tradewind_core::Budget;
 use tradewind_core::testing::SimulatedClock;
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_model::tune::{Belief, Cell, Sample, Surface};
+use tradewind_model::tune::{Prior, OperatingPoint, Sample, Surface};
 use tradewind_volume::Carrier;
 
 const SMALL: u64 = 4 << 10;
@@ -19,14 +19,14 @@ const LARGE: u64 = 8 << 20;
 /// The plan tuned by samples of bytes, concurrency and latency in seconds.
 fn plan_of(samples: &[(u64, usize, f64)]) -> Plan {
     let sample = |&(bytes, parallel, latency): &(u64, usize, f64)| Sample {
-        cell: Cell { bytes, parallel },
+        point: OperatingPoint { bytes, concurrency: parallel },
         latency,
-        error: 0.02,
-        tail: None,
-        is_seen: false,
+        relative_error: 0.02,
+        p95_p99: None,
+        from_transfer: false,
     };
     let samples = samples.iter().map(sample).collect();
-    Plan::default().tuned(&[Surface::new(Belief::default(), samples)])
+    Plan::default().tuned(&[Surface::new(Prior::default(), samples)])
 }
 
 /// The plan of a store at a high RTT: small requests wait for the RTT; the concurrency of large ones is what fills the
@@ -53,9 +53,9 @@ fn transfers_with_clock(clock: &Arc<SimulatedClock>, plan: Plan) -> Carrier {
 #[test]
 fn each_size_has_the_concurrency_of_the_plan() {
     let plan = plan();
-    let (small, large) = (plan.parallel(SMALL), plan.parallel(LARGE));
+    let (small, large) = (plan.concurrency_for(SMALL), plan.concurrency_for(LARGE));
     assert!(small >= 128 && (30..=45).contains(&large), "{plan:?}");
-    assert_eq!(plan.requests, small);
+    assert_eq!(plan.max_concurrency, small);
     for (bytes, max) in [(SMALL, small), (LARGE, large)] {
         let transfers = transfers(plan);
         let held: Vec<_> = (0..max).map(|_| transfers.slot(bytes).now_or_never().unwrap().unwrap()).collect();
@@ -70,14 +70,14 @@ fn sizes_share_the_permits() {
     let plan = plan();
     let transfers = transfers(plan);
     let (mut large, mut small) = (Vec::new(), Vec::new());
-    for _ in 0..plan.parallel(LARGE) / 2 {
+    for _ in 0..plan.concurrency_for(LARGE) / 2 {
         large.push(transfers.slot(LARGE).now_or_never().unwrap().unwrap());
     }
     while let Some(slot) = transfers.slot(SMALL).now_or_never() {
         small.push(slot.unwrap());
     }
     // Half of the large requests leave permits for about half of the small ones.
-    let part = small.len() as f64 / plan.parallel(SMALL) as f64;
+    let part = small.len() as f64 / plan.concurrency_for(SMALL) as f64;
     assert!((0.4..=0.6).contains(&part), "{part} next to {} large requests", large.len());
 }
 
@@ -86,7 +86,7 @@ fn sizes_share_the_permits() {
 fn concurrency_is_lower_on_new_connections() {
     const MIDDLE: u64 = 64 << 10;
     let plan = plan_of(&[(SMALL, 1, 0.0105), (MIDDLE, 1, 0.011), (MIDDLE, 64, 0.036), (LARGE, 16, 1.14)]);
-    let (few, many) = (plan.parallel_at_first(MIDDLE), plan.parallel(MIDDLE));
+    let (few, many) = (plan.initial_concurrency_for(MIDDLE), plan.concurrency_for(MIDDLE));
     assert!((24..=36).contains(&few) && many >= 48, "{few} {many}");
     let clock = SimulatedClock::new();
     let transfers = transfers_with_clock(&clock, plan);
@@ -112,10 +112,10 @@ fn multi_request_objects_are_limited_to_32() {
 
 #[test]
 fn concurrency_setting_and_rate_limit_cap_the_plan() {
-    let plan = Plan { requests: 16, ..plan() };
-    assert_eq!((plan.parallel(SMALL), transfers(plan).plan().requests), (16, 16));
+    let plan = Plan { max_concurrency: 16, ..plan() };
+    assert_eq!((plan.concurrency_for(SMALL), transfers(plan).plan().max_concurrency), (16, 16));
     let slow = transfers(self::plan()).limited(64 << 10);
-    assert_eq!(slow.plan().parallel(SMALL), 4);
+    assert_eq!(slow.plan().concurrency_for(SMALL), 4);
     let held: Vec<_> = (0..4).map(|_| slow.slot(SMALL).now_or_never().unwrap().unwrap()).collect();
     assert!(slow.slot(SMALL).now_or_never().is_none(), "at most {}", held.len());
 }

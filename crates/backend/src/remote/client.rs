@@ -197,7 +197,7 @@ impl Client {
             self.pool.check()?;
             match context.guard(self.attempt(call, begun)).await? {
                 Ok(answer) => {
-                    self.budget.earn();
+                    self.budget.record_success();
                     return Ok(answer);
                 }
                 Err(failed) => {
@@ -223,7 +223,7 @@ impl Client {
         if !is_safe || !failed.is_passing {
             return Err(failed.error);
         }
-        if attempt >= self.retries.attempts || !self.budget.spend() {
+        if attempt >= self.retries.max_attempts || !self.budget.try_spend() {
             return Err(failed.error.after_retries());
         }
         tracing::debug!(error = %failed.error, attempt, "retrying a request");

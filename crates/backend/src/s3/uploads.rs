@@ -153,7 +153,7 @@ impl S3Store {
         let mut attempt = 1;
         loop {
             match self.complete(context, address, upload, order).await {
-                Err(e) if is_being_completed(&e) && attempt < self.client.retries.attempts => {
+                Err(e) if is_being_completed(&e) && attempt < self.client.retries.max_attempts => {
                     match self.parts_page(context, address, upload, None, 1).await {
                         Err(gone) if gone.reason() == Reason::NoSuchUpload => {
                             return self.find_completed(context, address, upload, order).await.ok_or(gone);

@@ -1,13 +1,13 @@
-//! What may be found at a key while requests overlap. A store answers rightly where a read finds a version whose write had
-//! begun before the read was answered, and which no later write had replaced for certain before the read began. Moments are
-//! ticks of a counter that all keys share; there is no other time here.
+//! The versions that a read of a key may return while requests overlap (a register with concurrent writes). A
+//! response is correct if its version's write started before the response, and no later write had certainly replaced
+//! that version before the read started. Times are ticks of a counter shared by all keys.
 
-/// What a write leaves at a key: the number that its contents follow from, and its size; `None` where it removes.
+/// The state of a key after a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
-    /// From 0 on, which is what was there at the beginning.
+    /// The number that determines the contents; 0 is the initial state.
     pub number: u32,
-    /// In bytes.
+    /// Size in bytes; `None` if the object was deleted.
     pub size: Option<u64>,
 }
 
@@ -15,28 +15,28 @@ pub struct Version {
 struct Write {
     version: Version,
     begun: u64,
-    /// When it was acknowledged. One that failed never is: it may have been done nevertheless, and even later.
+    /// When it was acknowledged. A failed write stays `None`: it may have taken effect, or may do so later.
     ended: Option<u64>,
 }
 
-/// The writes of one key that a read may still find.
+/// The writes of one key whose versions a read may still return.
 #[derive(Debug, Clone)]
 pub struct History {
     writes: Vec<Write>,
-    /// When the reads began that are under way.
+    /// Start times of the reads in flight.
     reads: Vec<u64>,
     versions: u32,
 }
 
 impl History {
-    /// Something is there from the beginning, or nothing.
+    /// The history of a key with an initial object of `size` bytes, or without one.
     #[must_use]
     pub fn new(size: Option<u64>) -> Self {
         let version = Version { number: 0, size };
         Self { writes: vec![Write { version, begun: 0, ended: Some(0) }], reads: Vec::new(), versions: 0 }
     }
 
-    /// A write begins, before anything of it is sent.
+    /// Records the start of a write. Call it before anything is sent.
     pub fn begin_write(&mut self, size: Option<u64>, now: u64) -> Version {
         self.versions += 1;
         let version = Version { number: self.versions, size };
@@ -44,7 +44,8 @@ impl History {
         version
     }
 
-    /// A write was acknowledged. `needed` is the earliest moment that anybody else will ask about.
+    /// Records that a write was acknowledged. `needed` is the earliest start time that another check may still ask
+    /// about.
     pub fn end_write(&mut self, version: Version, now: u64, needed: u64) {
         if let Some(write) = self.writes.iter_mut().find(|write| write.version == version) {
             write.ended = Some(now);
@@ -52,25 +53,25 @@ impl History {
         self.forget(needed);
     }
 
-    /// A read begins, before anything of it is sent.
+    /// Records the start of a read. Call it before anything is sent.
     pub fn begin_read(&mut self, now: u64) {
         self.reads.push(now);
     }
 
-    /// A read that began then was judged.
+    /// Ends a read that started at `begun`, after its response was checked.
     pub fn end_read(&mut self, begun: u64, needed: u64) {
-        if let Some(at) = self.reads.iter().position(|read| *read == begun) {
-            self.reads.swap_remove(at);
+        if let Some(index) = self.reads.iter().position(|read| *read == begun) {
+            self.reads.swap_remove(index);
         }
         self.forget(needed);
     }
 
-    /// What is there from the beginning was put there after a try of the same that failed: that one may be done even later.
+    /// Marks the initial object as created after a failed attempt, which may still take effect later.
     pub fn doubt(&mut self) {
         self.writes.iter_mut().filter(|write| write.version.number == 0).for_each(|write| write.ended = None);
     }
 
-    /// What a read may find that began and was answered then.
+    /// The versions that a read from `begun` to `answered` may return.
     pub fn possible(&self, begun: u64, answered: u64) -> impl Iterator<Item = Version> + '_ {
         let replaced = self.replaced(begun);
         let is_possible =
@@ -78,8 +79,8 @@ impl History {
         self.writes.iter().filter(is_possible).map(|write| write.version)
     }
 
-    /// Whatever was acknowledged before this had been replaced before `moment`: the latest beginning of a write that was
-    /// acknowledged by then.
+    /// The latest start of a write that was acknowledged before `moment`. Writes acknowledged before that start had
+    /// been replaced by `moment`.
     fn replaced(&self, moment: u64) -> u64 {
         let before = self.writes.iter().filter(|write| write.ended.is_some_and(|ended| ended < moment));
         before.map(|write| write.begun).max().unwrap_or(0)
@@ -89,7 +90,7 @@ impl History {
         let needed = self.reads.iter().copied().min().unwrap_or(u64::MAX).min(needed);
         let replaced = self.replaced(needed);
         self.writes.retain(|write| write.ended.is_none_or(|ended| ended >= replaced));
-        // There may be millions of keys, of which few are asked about at a time.
+        // There may be millions of keys, few of which are in use at once.
         if self.reads.is_empty() {
             self.reads.shrink_to_fit();
             self.writes.shrink_to_fit();
@@ -108,27 +109,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_before_a_read_began_is_wrong() {
+    fn possible_excludes_versions_replaced_before_the_read() {
         let mut history = History::new(None);
         history.begin_read(1);
         let first = history.begin_write(Some(10), 2);
-        assert_eq!(sizes(&history, 1), [None, Some(10)], "it is under way");
+        assert_eq!(sizes(&history, 1), [None, Some(10)], "the write is in flight");
         history.end_write(first, 3, 4);
-        assert_eq!(sizes(&history, 1), [None, Some(10)], "the read began before it");
+        assert_eq!(sizes(&history, 1), [None, Some(10)], "the read started before it");
         assert_eq!(sizes(&history, 4), [Some(10)]);
         history.end_read(1, 5);
         let removed = history.begin_write(None, 6);
         let failed = history.begin_write(Some(7), 7);
         history.end_write(removed, 8, 9);
-        assert_eq!(sizes(&history, 9), [None, Some(7)], "what failed may have been done");
+        assert_eq!(sizes(&history, 9), [None, Some(7)], "the failed write may have taken effect");
         let last = history.begin_write(Some(8), 10);
         history.end_write(last, 11, 12);
-        assert_eq!(sizes(&history, 12), [Some(7), Some(8)], "and even later");
+        assert_eq!(sizes(&history, 12), [Some(7), Some(8)], "or may take effect later");
         assert_eq!((failed.number, history.writes.len()), (3, 2), "others are forgotten");
     }
 
     #[test]
-    fn what_began_behind_an_answer_is_not_in_it() {
+    fn possible_excludes_writes_started_after_the_response() {
         let mut history = History::new(Some(1));
         history.begin_read(1);
         history.begin_write(None, 3);
@@ -139,17 +140,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_before_it_was_made_may_come_back() {
+    fn failed_creation_may_take_effect_after_a_delete() {
         let mut history = History::new(Some(1));
         history.doubt();
-        assert_eq!(sizes(&history, 1), [Some(1)], "one of the tries had success");
+        assert_eq!(sizes(&history, 1), [Some(1)], "one of the attempts succeeded");
         let removed = history.begin_write(None, 2);
         history.end_write(removed, 3, 4);
         assert_eq!(sizes(&history, 4), [Some(1), None]);
     }
 
     #[test]
-    fn of_two_writes_at_a_time_either_may_be_the_last() {
+    fn either_of_two_concurrent_writes_may_be_the_last() {
         let mut history = History::new(Some(1));
         let (a, b) = (history.begin_write(Some(2), 1), history.begin_write(Some(3), 2));
         history.end_write(b, 3, 4);
@@ -158,9 +159,9 @@ mod tests {
     }
 
     proptest! {
-        /// What is forgotten is never asked for, and what is possible is what the definition says.
+        /// The possible versions match the definition, although old writes are forgotten.
         #[test]
-        fn it_is_as_defined(steps in proptest::collection::vec((0_u8..4, 0_usize..8), 1..60)) {
+        fn possible_matches_the_definition(steps in proptest::collection::vec((0_u8..4, 0_usize..8), 1..60)) {
             let mut history = History::new(Some(0));
             let mut all = vec![Write { version: Version { number: 0, size: Some(0) }, begun: 0, ended: Some(0) }];
             let (mut writing, mut reading, mut now): (Vec<Version>, Vec<u64>, u64) = (vec![], vec![], 0);

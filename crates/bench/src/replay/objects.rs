@@ -1,4 +1,4 @@
-//! The objects of a replay: names below the prefix of the run, and what may be found at each of them.
+//! The objects of a replay: their names below the prefix of the run, and the versions that each may have.
 
 mod judging;
 
@@ -14,21 +14,21 @@ use super::history::{History, Version};
 use super::plan::Plan;
 use crate::samples::Names;
 
-/// See the module.
+/// The objects of a replay and their histories. An object is identified by its index in the sorted keys of the trace.
 #[derive(Debug)]
 pub struct Objects {
-    /// All names begin with this.
+    /// The prefix of all names in the store.
     prefix: String,
-    /// Keys as the trace has them, in order, and the sizes of what has to be there at the beginning.
+    /// Sorted keys of the trace, with the sizes of the objects that must exist initially.
     known: Arc<[(Box<str>, Option<u64>)]>,
     histories: Vec<Mutex<History>>,
     tick: AtomicU64,
-    /// When the listings began that are under way.
+    /// Start times of the listings in flight.
     listings: Mutex<Vec<u64>>,
 }
 
 impl Objects {
-    /// As they are at the beginning.
+    /// The objects in their initial state.
     #[must_use]
     pub fn new(prefix: String, plan: &Plan) -> Self {
         Self {
@@ -40,19 +40,19 @@ impl Objects {
         }
     }
 
-    /// What has to be there at the beginning, and its size.
+    /// The objects that must exist initially, with their sizes.
     pub fn needed(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let sizes = self.known.iter().map(|(_, size)| *size).enumerate();
         sizes.filter_map(|(object, size)| Some((object, size?)))
     }
 
-    /// The object of a key of the trace.
+    /// The object with the given key of the trace.
     #[must_use]
     pub fn find(&self, key: &str) -> Option<usize> {
         self.known.binary_search_by(|(known, _)| (**known).cmp(key)).ok()
     }
 
-    /// Its name in the store; of a listing, what names begin with.
+    /// The name in the store of a key of the trace, or of the prefix of a listing.
     #[must_use]
     pub fn below(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
@@ -64,48 +64,48 @@ impl Objects {
         self.below(&self.known[object].0)
     }
 
-    /// How many there are.
+    /// The number of objects.
     #[must_use]
     pub fn count(&self) -> usize {
         self.known.len()
     }
 
-    /// What a version holds: no two of a key are alike, and no two keys.
+    /// The contents of a version. They differ between all versions and all keys.
     #[must_use]
     pub fn content(name: &str, number: u32, size: u64) -> ContentId {
         ContentId::new(&format!("{name}\n{number}"), size)
     }
 
-    /// The present moment, later than all before it.
+    /// The current tick, greater than all earlier ones.
     pub fn now(&self) -> u64 {
         self.tick.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// The earliest moment that a listing asks about, and at the latest now.
+    /// The start of the earliest listing in flight, or the current tick if there is none.
     fn needed_by_listings(&self) -> u64 {
-        // Before they are looked at: one that begins meanwhile begins later than this.
+        // Taken before reading the listings: a listing that starts in between starts later than this.
         let now = self.now();
         self.listings.lock().iter().copied().min().unwrap_or(now).min(now)
     }
 
-    /// It failed once to make what has to be there at the beginning: that may be done a while later.
+    /// Records a failed attempt to create an initial object, which may still take effect later.
     pub fn doubt(&self, object: usize) {
         self.histories[object].lock().doubt();
     }
 
-    /// A write begins, before anything of it is sent.
+    /// Records the start of a write. Call it before anything is sent.
     pub fn begin_write(&self, object: usize, size: Option<u64>) -> Version {
         let mut history = self.histories[object].lock();
         history.begin_write(size, self.now())
     }
 
-    /// A write was acknowledged.
+    /// Records that a write was acknowledged.
     pub fn end_write(&self, object: usize, version: Version) {
         let (now, needed) = (self.now(), self.needed_by_listings());
         self.histories[object].lock().end_write(version, now, needed);
     }
 
-    /// A read begins, before anything of it is sent. When that is.
+    /// Records the start of a read and returns its tick. Call it before anything is sent.
     pub fn begin_read(&self, object: usize) -> u64 {
         let mut history = self.histories[object].lock();
         let now = self.now();
@@ -113,19 +113,19 @@ impl Objects {
         now
     }
 
-    /// What a read may find that began then and is answered now.
+    /// The versions that a read may return that started at `begun` and is answered now.
     #[must_use]
     pub fn possible(&self, object: usize, begun: u64) -> Vec<Version> {
         self.histories[object].lock().possible(begun, self.now()).collect()
     }
 
-    /// A read that began then was judged.
+    /// Ends a read that started at `begun`, after its response was checked.
     pub fn end_read(&self, object: usize, begun: u64) {
         let needed = self.needed_by_listings();
         self.histories[object].lock().end_read(begun, needed);
     }
 
-    /// A listing begins, before anything of it is sent. When that is.
+    /// Records the start of a listing and returns its tick. Call it before anything is sent.
     pub fn begin_listing(&self) -> u64 {
         let mut listings = self.listings.lock();
         let now = self.now();
@@ -133,11 +133,11 @@ impl Objects {
         now
     }
 
-    /// A listing was judged.
+    /// Ends a listing that started at `begun`, after its response was checked.
     pub fn end_listing(&self, begun: u64) {
         let mut listings = self.listings.lock();
-        if let Some(at) = listings.iter().position(|listing| *listing == begun) {
-            listings.swap_remove(at);
+        if let Some(index) = listings.iter().position(|listing| *listing == begun) {
+            listings.swap_remove(index);
         }
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_what_is_there_and_nothing_else() {
+    fn judge_accepts_only_a_page_with_all_existing_objects() {
         let objects = objects();
         assert_eq!(judged(&objects, "", &[("run/a", 1), ("run/b/1", 2), ("run/b/3", 4)], false), Ok(()));
         assert_eq!(judged(&objects, "", &[("run/a", 1), ("run/b/1", 2)], true), Ok(()));
@@ -188,10 +188,10 @@ mod tests {
             ("", vec![("run/a", 1), ("run/b/3", 4)], "run/b/1 is not listed"),
             ("", vec![("run/a", 2), ("run/b/1", 2), ("run/b/3", 4)], "run/a is listed with 2 bytes"),
             ("b", vec![("run/b/1", 2), ("run/b/2", 3), ("run/b/3", 4)], "run/b/2 is listed with 3 bytes"),
-            ("b", vec![("run/a", 1), ("run/b/1", 2), ("run/b/3", 4)], "run/a is listed, which"),
+            ("b", vec![("run/a", 1), ("run/b/1", 2), ("run/b/3", 4)], "run/a is listed, but"),
             ("b", vec![("run/b/3", 4), ("run/b/1", 2)], "run/b/1 is not listed"),
-            ("b", vec![("run/b/1", 2), ("run/b/3", 4), ("run/b/4", 4)], "run/b/4 is listed, which"),
-            ("b", vec![("run/b/1", 2), ("run/b/3", 4), ("run/b/3", 4)], "run/b/3 is listed, which"),
+            ("b", vec![("run/b/1", 2), ("run/b/3", 4), ("run/b/4", 4)], "run/b/4 is listed, but"),
+            ("b", vec![("run/b/1", 2), ("run/b/3", 4), ("run/b/3", 4)], "run/b/3 is listed, but"),
         ] {
             let wrong = judged(&objects, prefix, &page, false).unwrap_err();
             assert!(wrong.contains(why), "{page:?}: {wrong}");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_meanwhile_may_be_listed_or_not() {
+    fn judge_accepts_both_states_of_concurrently_changed_keys() {
         let objects = objects();
         let begun = objects.begin_listing();
         let written = objects.begin_write(2, Some(3));

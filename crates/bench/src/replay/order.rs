@@ -1,18 +1,19 @@
-//! Who may begin, where requests are made as fast as possible: those of one key do not overtake each other. Reads between
-//! two changes run beside each other; a change waits for all before it, and all behind it wait for it. Listings wait for
-//! nobody.
+//! Orders requests when a trace is replayed as fast as possible: requests to one key do not overtake each other, like
+//! a fair reader-writer lock per key. Reads between two changes run concurrently; a change waits for all earlier
+//! requests, and all later ones wait for it. Listings are not ordered.
 
 use std::collections::{HashMap, VecDeque};
 
-/// What waits and what is under way at each key, of requests that are called `T`.
+/// The waiting and running requests (`T`) of each object.
 #[derive(Debug)]
 pub struct Order<T> {
-    keys: HashMap<usize, Line<T>>,
+    keys: HashMap<usize, KeyQueue<T>>,
 }
 
+/// The queue of one object.
 #[derive(Debug)]
-struct Line<T> {
-    /// Under way; a change is alone.
+struct KeyQueue<T> {
+    /// Reads in flight. A change runs alone.
     reads: usize,
     is_changing: bool,
     waiting: VecDeque<(bool, T)>,
@@ -24,8 +25,8 @@ impl<T> Default for Order<T> {
     }
 }
 
-impl<T> Line<T> {
-    const fn has_room(&self, changes: bool) -> bool {
+impl<T> KeyQueue<T> {
+    const fn may_start(&self, changes: bool) -> bool {
         !self.is_changing && (self.reads == 0 || !changes)
     }
 
@@ -39,44 +40,44 @@ impl<T> Line<T> {
 }
 
 impl<T> Order<T> {
-    /// The next request is about this object, and may change it. It comes back where it may begin at once.
+    /// Adds the next request to `object`, which may change it. Returns the request if it may start at once.
     pub fn come(&mut self, object: usize, changes: bool, request: T) -> Option<T> {
-        let line = self.keys.entry(object).or_insert_with(|| Line {
+        let queue = self.keys.entry(object).or_insert_with(|| KeyQueue {
             reads: 0,
             is_changing: false,
             waiting: VecDeque::new(),
         });
-        if line.waiting.is_empty() && line.has_room(changes) {
-            line.begin(changes);
+        if queue.waiting.is_empty() && queue.may_start(changes) {
+            queue.begin(changes);
             return Some(request);
         }
-        line.waiting.push_back((changes, request));
+        queue.waiting.push_back((changes, request));
         None
     }
 
-    /// One about this object has ended. Those that may begin now.
+    /// Records the end of a request to `object`. Returns the waiting requests that may start now.
     pub fn end(&mut self, object: usize, changed: bool) -> Vec<T> {
-        let Some(line) = self.keys.get_mut(&object) else { return Vec::new() };
+        let Some(queue) = self.keys.get_mut(&object) else { return Vec::new() };
         if changed {
-            line.is_changing = false;
+            queue.is_changing = false;
         } else {
-            line.reads = line.reads.saturating_sub(1);
+            queue.reads = queue.reads.saturating_sub(1);
         }
-        let mut begin = Vec::new();
-        while let Some((changes, request)) = line
+        let mut started = Vec::new();
+        while let Some((changes, request)) = queue
             .waiting
             .front()
             .map(|(changes, _)| *changes)
-            .filter(|changes| line.has_room(*changes))
-            .and_then(|_| line.waiting.pop_front())
+            .filter(|changes| queue.may_start(*changes))
+            .and_then(|_| queue.waiting.pop_front())
         {
-            line.begin(changes);
-            begin.push(request);
+            queue.begin(changes);
+            started.push(request);
         }
-        if line.reads == 0 && !line.is_changing && line.waiting.is_empty() {
+        if queue.reads == 0 && !queue.is_changing && queue.waiting.is_empty() {
             self.keys.remove(&object);
         }
-        begin
+        started
     }
 }
 
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_run_beside_each_other_and_changes_alone() {
+    fn reads_run_concurrently_and_changes_run_alone() {
         let mut order = Order::default();
         assert_eq!(order.come(1, false, "a"), Some("a"));
         assert_eq!(order.come(1, false, "b"), Some("b"));
@@ -106,9 +107,9 @@ mod tests {
     }
 
     proptest! {
-        /// Everyone begins once, in the order of their key.
+        /// Every request starts exactly once, in the order of its key.
         #[test]
-        fn nobody_overtakes_and_nobody_is_forgotten(
+        fn every_request_starts_once_and_in_order(
             requests in proptest::collection::vec((0_usize..3, any::<bool>()), 0..40),
             picks in proptest::collection::vec(any::<usize>(), 0..80),
         ) {
@@ -136,8 +137,8 @@ mod tests {
                 }
                 for number in &running {
                     let (object, changes) = requests[*number];
-                    let beside = running.iter().filter(|other| requests[**other].0 == object).count();
-                    prop_assert!(!changes || beside == 1);
+                    let concurrent = running.iter().filter(|other| requests[**other].0 == object).count();
+                    prop_assert!(!changes || concurrent == 1);
                 }
             }
             prop_assert_eq!(begun.len(), requests.len());

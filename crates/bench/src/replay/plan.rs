@@ -1,5 +1,5 @@
-//! What a trace comes to, found out before anything is asked: which lines are broken, how many requests of which kinds there
-//! are, and which objects have to be there before it begins. It holds the names of the keys, and of the lines nothing.
+//! The first pass over a trace, before any request is sent: finds invalid lines, counts requests by operation, and
+//! determines which objects must exist initially. Keeps the keys in memory, but not the requests.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,39 +10,39 @@ use super::trace::{Broken, Entry, Trace};
 use crate::operation::{Mix, Operation};
 use crate::sizes::Sizes;
 
-/// Broken lines that are told of.
-const TOLD: usize = 10;
+/// Number of invalid lines that are reported in full.
+const MAX_REPORTED_LINES: usize = 10;
 
-/// See the module.
+/// The contents of a trace.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Requests of each kind.
+    /// Number of requests by operation.
     pub requests: BTreeMap<Operation, u64>,
-    /// How many lines are broken.
+    /// Number of invalid lines.
     pub broken: u64,
-    /// The first of them.
+    /// The first of the invalid lines.
     pub told: Vec<Broken>,
-    /// The time of the first request. Moments count from it.
+    /// The time of the first request, from which replay times count.
     pub first: Duration,
-    /// From the first request to the last.
+    /// Time from the first request to the last.
     pub span: Duration,
-    /// All keys that requests are about, in order, and the size of what has to be there at the beginning.
+    /// Sorted keys of all requests, with the sizes of the objects that must exist initially.
     pub objects: Arc<[(Box<str>, Option<u64>)]>,
-    /// The smallest and the largest object, and the line that it is from.
+    /// Size of the smallest object; size of the largest object, and the line that requires it.
     pub sizes: Option<(u64, (u64, u64))>,
 }
 
-/// What is known of a key so far.
+/// State of a key during the pass.
 #[derive(Default)]
-struct Known {
-    /// The size of what has to be there at the beginning, and the line that says so.
+struct KeyState {
+    /// The size of the object that must exist initially, and the line that requires it.
     needed: Option<(u64, u64)>,
-    /// What is there from now on is due to the trace itself.
+    /// The trace has written or deleted the object.
     is_changed: bool,
 }
 
 impl Plan {
-    /// Reads a trace to its end. The error is that of reading.
+    /// Reads a trace to its end. Fails only on I/O errors.
     pub fn of(trace: Trace) -> io::Result<Self> {
         let (mut plan, mut known) = (Self::default(), BTreeMap::new());
         for each in trace {
@@ -52,11 +52,11 @@ impl Plan {
             }
         }
         plan.told.sort_unstable();
-        plan.told.truncate(TOLD);
-        for (size, line) in known.values().filter_map(|known: &Known| known.needed) {
+        plan.told.truncate(MAX_REPORTED_LINES);
+        for (size, line) in known.values().filter_map(|known: &KeyState| known.needed) {
             plan.add_size(size, line);
         }
-        let needed = |(key, known): (Box<str>, Known)| (key, known.needed.map(|(size, _)| size));
+        let needed = |(key, known): (Box<str>, KeyState)| (key, known.needed.map(|(size, _)| size));
         plan.objects = known.into_iter().map(needed).collect();
         Ok(plan)
     }
@@ -64,14 +64,14 @@ impl Plan {
     fn add_broken(&mut self, broken: Broken) {
         self.broken += 1;
         self.told.push(broken);
-        // What is out of order is found out later than what else is broken.
-        if self.told.len() > 16 * TOLD {
+        // Out-of-order lines are detected later than other invalid lines, so the list must be sorted.
+        if self.told.len() > 16 * MAX_REPORTED_LINES {
             self.told.sort_unstable();
-            self.told.truncate(TOLD);
+            self.told.truncate(MAX_REPORTED_LINES);
         }
     }
 
-    fn add(&mut self, entry: Entry, known: &mut BTreeMap<Box<str>, Known>) {
+    fn add(&mut self, entry: Entry, known: &mut BTreeMap<Box<str>, KeyState>) {
         if self.requests.is_empty() {
             self.first = entry.at;
         }
@@ -103,34 +103,34 @@ impl Plan {
     }
 
     fn add_size(&mut self, size: u64, line: u64) {
-        let (least, most) = self.sizes.unwrap_or((size, (size, line)));
-        self.sizes = Some((least.min(size), if size > most.0 { (size, line) } else { most }));
+        let (smallest, largest) = self.sizes.unwrap_or((size, (size, line)));
+        self.sizes = Some((smallest.min(size), if size > largest.0 { (size, line) } else { largest }));
     }
 
-    /// All requests.
+    /// Total number of requests.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.requests.values().sum()
     }
 
-    /// How many objects have to be made, and how many bytes they have.
+    /// The number of objects that must exist initially, and their total bytes.
     #[must_use]
     pub fn needed(&self) -> (u64, u64) {
         let sizes = self.objects.iter().filter_map(|(_, size)| *size);
         sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes.saturating_add(size)))
     }
 
-    /// The share of each kind, as it was counted.
+    /// The proportions of the operations.
     #[must_use]
     pub fn mix(&self) -> Mix {
         Mix::counted(&self.requests)
     }
 
-    /// Between which sizes the objects lie.
+    /// The range of object sizes.
     #[must_use]
     pub fn between(&self) -> Sizes {
         match self.sizes {
-            Some((least, (most, _))) if least < most => Sizes::Between(least, most),
+            Some((smallest, (largest, _))) if smallest < largest => Sizes::Between(smallest, largest),
             Some((size, _)) => Sizes::Fixed(size),
             None => Sizes::Fixed(0),
         }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_before_it_is_written_is_made_first() {
+    fn plan_contains_objects_read_before_they_are_written() {
         let plan = plan(
             "5,get,read,,\n5,get,read,100,28\n6,get,read,7,\n\
              6.5,put,written,,4096\n7,get,written,5000,10\n\
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_ten_broken_lines_are_told_of() {
+    fn plan_keeps_the_first_ten_invalid_lines() {
         let late = "99,get,a,,\n".repeat(1100) + "1,get,early,,\n";
         let plan = plan(&(late + &"x\n".repeat(500)));
         let lines: Vec<u64> = plan.told.iter().map(|broken| broken.line).collect();

@@ -1,4 +1,4 @@
-//! One worker of a replay: begins what the trace has when its turn comes, and judges what comes back by what may be there.
+//! One worker of a replay: sends the requests of the trace and checks each response against the possible versions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,13 @@ use crate::operation::Operation;
 use crate::record::Record;
 use crate::samples::{About, Sampler, Subject};
 
-/// Keys of a listing, at the most.
-const PAGE: usize = 1000;
+/// Maximum keys per listing page.
+const PAGE_KEYS: usize = 1000;
 
-/// A request that found no worker at its moment, and began so much later, was held up by others.
-const LATE: Duration = Duration::from_millis(5);
+/// Delay beyond which a request that found no idle worker at its time counts as having waited for others.
+const MAX_START_DELAY: Duration = Duration::from_millis(5);
 
-/// A request of the trace, whose object is known.
+/// A request of the trace, with its object resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
     Put { object: usize, size: u64 },
@@ -50,7 +50,7 @@ impl Request {
         }
     }
 
-    /// What it is about, as a sample has it.
+    /// Operation, key and size, as written to the samples.
     pub fn subject(&self, objects: &Objects) -> Subject {
         let about = match self {
             Self::List { prefix } => About::Prefix(objects.below(prefix).into()),
@@ -67,7 +67,7 @@ impl Request {
         Subject { operation: self.operation(), about, size }
     }
 
-    /// The object that it is about, and whether it may change it.
+    /// The object of the request, and whether the request may change it; `None` for listings.
     pub const fn object(&self) -> Option<(usize, bool)> {
         match self {
             Self::Put { object, .. } | Self::Delete { object } => Some((*object, true)),
@@ -77,29 +77,29 @@ impl Request {
     }
 }
 
-/// Requests that are made as fast as possible, in their order.
+/// Order and read-ahead of a replay that runs as fast as possible.
 #[derive(Debug)]
 pub(super) struct Turns {
     pub order: Mutex<Order<Request>>,
-    /// A permit for each that may be read from the trace before others have ended.
+    /// Permits for requests read from the trace ahead of unfinished ones.
     pub room: Semaphore,
 }
 
-/// What a worker came to, apart from its record.
+/// Counters of a worker, in addition to its record.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Came {
-    /// Requests whose moment came while every worker had another.
+    /// Requests that started late because all workers were busy.
     pub waited: u64,
-    /// Requests that rightly found nothing.
+    /// Requests that correctly found nothing.
     pub absent: u64,
 }
 
-/// See the module.
+/// A worker of a replay.
 pub(super) struct Player {
     pub bed: Bed,
     pub objects: Arc<Objects>,
     pub shared: Arc<Shared<Request>>,
-    /// Of a closed loop.
+    /// Set if the replay runs as fast as possible.
     pub turns: Option<Arc<Turns>>,
     pub context: Context,
     pub came: Came,
@@ -107,17 +107,17 @@ pub(super) struct Player {
 }
 
 impl Player {
-    /// Until nothing more is to be begun.
+    /// Runs until no more requests start.
     pub async fn run(mut self) -> (Record, Came) {
         let (shared, mut record) = (self.shared.clone(), self.shared.record());
         loop {
             tokio::task::coop::consume_budget().await;
-            let Some((intended, request)) = self.turn().await else { break };
+            let Some((intended, request)) = self.next_request().await else { break };
             if shared.next().is_none() {
                 break;
             }
-            let asked = self.ask(&request);
-            let handled = attend(&shared, &mut record, (request.operation(), intended), asked).await;
+            let response = self.send(&request);
+            let handled = attend(&shared, &mut record, (request.operation(), intended), response).await;
             let has_failed = handled.answer.is_err();
             if let Some(samples) = &mut self.samples {
                 samples.take(shared.window(), &handled, request.subject(&self.objects));
@@ -125,14 +125,14 @@ impl Player {
             if has_failed && self.turns.is_some() {
                 tokio::time::sleep(AFTER_FAILURE).await;
             }
-            self.end(&request);
+            self.release_successors(&request);
         }
         shared.leave();
         (record, self.came)
     }
 
-    /// Waits for the next request; when it was meant to start.
-    async fn turn(&mut self) -> Option<(Duration, Request)> {
+    /// Waits for the next request and returns it with its scheduled start.
+    async fn next_request(&mut self) -> Option<(Duration, Request)> {
         let starts = &self.shared.starts;
         let has_waited = match starts.try_acquire() {
             Ok(start) => {
@@ -146,15 +146,15 @@ impl Player {
         };
         let (intended, request) = self.shared.intended()?;
         if self.turns.is_none() {
-            let late = self.shared.now().saturating_sub(intended);
-            self.came.waited += u64::from(has_waited && late > LATE);
+            let delay = self.shared.now().saturating_sub(intended);
+            self.came.waited += u64::from(has_waited && delay > MAX_START_DELAY);
             return Some((intended, request));
         }
         (!self.shared.has_ended()).then(|| (self.shared.now(), request))
     }
 
-    /// Lets those begin that waited for it.
-    fn end(&self, request: &Request) {
+    /// Starts the requests that waited for this one.
+    fn release_successors(&self, request: &Request) {
         let Some(turns) = &self.turns else { return };
         if let Some((object, changed)) = request.object() {
             let next = turns.order.lock().end(object, changed);
@@ -163,7 +163,7 @@ impl Player {
         turns.room.add_permits(1);
     }
 
-    async fn ask(&mut self, request: &Request) -> Result<Answered, Failed> {
+    async fn send(&mut self, request: &Request) -> Result<Answered, Failed> {
         match request {
             Request::Put { object, size } => self.put(*object, *size).await,
             Request::Get { object, offset, length } => {
@@ -206,7 +206,7 @@ impl Player {
         let version = self.objects.begin_write(object, None);
         match self.bed.store.delete(&self.context, &address, Precondition::None).await {
             Ok(_) => {}
-            // Some stores say so, and it is what was to be.
+            // Some stores report a missing key. The outcome is the same.
             Err(e) if e.reason() == Reason::NoSuchKey => {}
             Err(e) => return Err(e.into()),
         }
@@ -214,16 +214,16 @@ impl Player {
         Ok(Answered::at(self.shared.now(), 0))
     }
 
-    /// What is to be made of an error to a read: it is right where one of the versions that were possible has no such bytes.
-    fn refused(&mut self, error: Error, possible: &[Version], offset: u64) -> Result<Answered, Failed> {
-        let is_right = match error.reason() {
+    /// Evaluates an error response to a read. It is correct if one of the possible versions lacks the requested bytes.
+    fn check_error(&mut self, error: Error, possible: &[Version], offset: u64) -> Result<Answered, Failed> {
+        let is_correct = match error.reason() {
             Reason::NoSuchKey => possible.iter().any(|version| version.size.is_none()),
             Reason::InvalidRange => {
                 possible.iter().any(|version| version.size.is_some_and(|size| size <= offset))
             }
             _ => false,
         };
-        if !is_right {
+        if !is_correct {
             return Err(error.into());
         }
         self.came.absent += 1;
@@ -246,14 +246,14 @@ impl Player {
         };
         let request = GetRequest { select, ..GetRequest::default() };
         let found = self.bed.store.get(&self.context, &address, request).await;
-        // Which version it is was settled by now: what is written from here on cannot be among its bytes.
+        // The store has chosen the version by now: later writes cannot be part of its bytes.
         let possible = self.objects.possible(object, begun);
         let found = match found {
             Ok(found) => found,
-            Err(e) => return self.refused(e, &possible, offset),
+            Err(e) => return self.check_error(e, &possible, offset),
         };
         let (key, size) = (address.key.as_str(), found.info.size);
-        // Those that are this large and whose bytes, so far, are those that came.
+        // The possible versions of this size whose bytes match all those received so far.
         let mut numbers: Vec<u32> = possible
             .iter()
             .filter(|version| version.size == Some(size))
@@ -261,7 +261,7 @@ impl Player {
             .collect();
         if numbers.is_empty() {
             return Err(Failed::wrong(format!(
-                "{key} is said to have {size} bytes, which it did not have then"
+                "{key} is reported with {size} bytes, a size it did not have at that time"
             )));
         }
         let end = length.map_or(size, |length| size.min(offset + length));
@@ -278,13 +278,13 @@ impl Player {
             });
             if numbers.is_empty() {
                 return Err(Failed::wrong(format!(
-                    "{key} has another byte at {wrong} than any version of it that could be read then"
+                    "{key} differs at byte {wrong} from every version that could be read at that time"
                 )));
             }
             at += piece.len() as u64;
         }
         if at != end.max(offset.min(size)) {
-            return Err(Failed::wrong(format!("{key} was read up to byte {at}, and not to {end}")));
+            return Err(Failed::wrong(format!("{key}: the response ended at byte {at} instead of {end}")));
         }
         let whole = self.shared.now();
         Ok(Answered { first: first.unwrap_or(whole), whole, bytes: at - offset.min(size) })
@@ -296,12 +296,12 @@ impl Player {
         let possible = self.objects.possible(object, begun);
         let size = match found {
             Ok(found) => found.info.size,
-            Err(e) => return self.refused(e, &possible, u64::MAX),
+            Err(e) => return self.check_error(e, &possible, u64::MAX),
         };
         if !possible.iter().any(|version| version.size == Some(size)) {
             let key = address.key.as_str();
             return Err(Failed::wrong(format!(
-                "{key} is said to have {size} bytes, which it did not have then"
+                "{key} is reported with {size} bytes, a size it did not have at that time"
             )));
         }
         Ok(Answered::at(self.shared.now(), 0))
@@ -309,13 +309,13 @@ impl Player {
 
     async fn list(&self, prefix: &str, begun: u64) -> Result<Answered, Failed> {
         let request =
-            ListRequest { prefix: self.objects.below(prefix), delimiter: None, after: None, limit: PAGE };
+            ListRequest { prefix: self.objects.below(prefix), delimiter: None, after: None, limit: PAGE_KEYS };
         let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
         let (answered, answered_at) = (Answered::at(self.shared.now(), 0), self.objects.now());
         let mut listed = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {
-                return Err(Failed::wrong(format!("{} is listed, which is no key", entry.name())));
+                return Err(Failed::wrong(format!("{} is listed, but is not a key", entry.name())));
             };
             listed.push((key.to_string(), summary.size));
         }
@@ -325,7 +325,8 @@ impl Player {
             if let Some(judged) = judging.go_on() {
                 return judged.map(|()| answered).map_err(Failed::wrong);
             }
-            // Others ask from this thread meanwhile. Once requests are given up nobody does, and this one was answered.
+            // Let other tasks of this thread send requests. Once requests are aborted there are none, and yielding
+            // would only let this answered request be aborted.
             if !self.shared.over.is_cancelled() {
                 tokio::task::yield_now().await;
             }

@@ -1,4 +1,4 @@
-//! The second reading of a trace, from a thread of its own, which is ahead of the requests by a bounded queue.
+//! The second pass over a trace, on a thread of its own, which reads ahead of the requests into a bounded queue.
 
 use std::io;
 use std::sync::Arc;
@@ -16,52 +16,52 @@ use crate::drive::shared::Shared;
 use crate::operation::Operation;
 use crate::record::Record;
 
-/// Requests that were read and not yet taken.
-const QUEUE: usize = 4096;
-/// How often it is looked whether it is over, where there is no room for more.
-const LOOK: Duration = Duration::from_millis(20);
+/// Capacity of the queue of requests.
+const QUEUE_REQUESTS: usize = 4096;
+/// How often a feeder without a permit checks whether the replay has ended.
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The thread.
+/// The reading thread.
 pub(super) struct Source {
     thread: JoinHandle<io::Result<Option<u64>>>,
     expected: u64,
 }
 
-/// What it reads: requests, and when each comes after the first.
+/// The receiving end: requests, each with its time after the first.
 pub(super) struct Requests(mpsc::Receiver<(Duration, Request)>);
 
 impl Source {
     pub fn start(replay: &Replay, objects: Arc<Objects>) -> Result<(Self, Requests)> {
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS);
         let (open, most_key_bytes, first) = (replay.open.clone(), replay.most_key_bytes, replay.plan.first);
         let reading = move || read(&open, most_key_bytes, first, (&objects, &sender));
-        let thread = std::thread::Builder::new().name("trace".to_owned()).spawn(reading).map_err(unread)?;
+        let thread = std::thread::Builder::new().name("trace".to_owned()).spawn(reading).map_err(read_error)?;
         Ok((Self { thread, expected: replay.plan.count() }, Requests(receiver)))
     }
 
-    /// Waits until it has read all that was asked for, which is so where nobody takes any more. The error says why that was
-    /// less than the plan had.
+    /// Joins the thread, which ends at the end of the trace or when the receiver has been dropped. Fails if the trace
+    /// could not be read or differs from the first pass.
     pub fn end(self) -> Result<()> {
         let read =
-            self.thread.join().map_err(|_| Error::new(Reason::Defect, "the reader of the trace failed"))?;
-        match read.map_err(unread)? {
+            self.thread.join().map_err(|_| Error::new(Reason::Defect, "the thread that reads the trace panicked"))?;
+        match read.map_err(read_error)? {
             Some(read) if read != self.expected => {
-                Err(changed(&format!("{read} requests were read, {} the first time", self.expected)))
+                Err(changed_error(&format!("it has {read} requests, the first pass found {}", self.expected)))
             }
             _ => Ok(()),
         }
     }
 }
 
-fn unread(e: io::Error) -> Error {
-    Error::with_source(Reason::Io, format!("the trace cannot be read again: {e}"), e)
+fn read_error(e: io::Error) -> Error {
+    Error::with_source(Reason::Io, format!("cannot read the trace again: {e}"), e)
 }
 
-fn changed(how: &str) -> Error {
-    Error::new(Reason::Io, format!("the trace was changed while it was replayed: {how}"))
+fn changed_error(how: &str) -> Error {
+    Error::new(Reason::Io, format!("the trace changed during the replay: {how}"))
 }
 
-/// How many requests there were; `None` where nobody takes them any more.
+/// Sends all requests of the trace. Returns their number, or `None` if the receiver was dropped.
 fn read(
     open: &Arc<Open>,
     most_key_bytes: usize,
@@ -72,11 +72,11 @@ fn read(
     let trace = Trace::open(open()?, most_key_bytes)?.map_err(|broken| other(broken.to_string()))?;
     let mut count = 0;
     for each in trace {
-        // The plan has counted those that are broken.
+        // Invalid lines were counted in the first pass.
         let Ok(entry) = each? else { continue };
         let (line, at) = (entry.line, entry.at);
         let request =
-            resolve(objects, entry).ok_or_else(|| other(format!("line {line} was not there before")))?;
+            resolve(objects, entry).ok_or_else(|| other(format!("line {line} is new")))?;
         count += 1;
         if sender.blocking_send((at.saturating_sub(first), request)).is_err() {
             return Ok(None);
@@ -100,29 +100,30 @@ fn resolve(objects: &Objects, entry: Entry) -> Option<Request> {
 }
 
 impl Requests {
-    /// With their moments, so many times as fast as they were.
+    /// The requests with their start times, at `speed` times the pace of the trace. Blocks while the queue is empty.
     pub fn starts(mut self, speed: f64) -> impl Iterator<Item = (Duration, Request)> + Send {
         let next = move || self.0.blocking_recv();
         std::iter::from_fn(next).map(move |(at, request)| (at.div_f64(speed), request))
     }
 
-    /// Hands them to workers as fast as these can take them, in the order of each key.
+    /// Passes the requests to the workers as fast as they can take them, in the order of each key.
     pub async fn feed(mut self, shared: Arc<Shared<Request>>, turns: Arc<Turns>) -> (Record, Came) {
         let mut fed = 0;
         while !shared.has_ended() {
-            let Ok(room) = tokio::time::timeout(LOOK, turns.room.acquire()).await else { continue };
-            let Ok(room) = room else { break };
-            room.forget();
+            let permit = tokio::time::timeout(END_CHECK_INTERVAL, turns.room.acquire()).await;
+            let Ok(permit) = permit else { continue };
+            let Ok(permit) = permit else { break };
+            permit.forget();
             let Some((_, request)) = self.0.recv().await else {
                 shared.at_most(fed);
                 break;
             };
             fed += 1;
-            let now = match request.object() {
+            let ready = match request.object() {
                 Some((object, changes)) => turns.order.lock().come(object, changes, request),
                 None => Some(request),
             };
-            if let Some(request) = now {
+            if let Some(request) = ready {
                 shared.release(shared.now(), request);
             }
         }

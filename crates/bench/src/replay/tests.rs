@@ -39,7 +39,7 @@ fn failures(outcome: &Outcome) -> Vec<String> {
     outcome.record.tallies().values().flat_map(|tally| tally.samples.clone()).collect()
 }
 
-/// The same bed, whose store does something else to some calls.
+/// A copy of the environment whose store injects a fault.
 fn with(bed: &Bed, call: Call, when: FaultSchedule, fault: Fault) -> Bed {
     Bed { store: Faulty::new(bed.store.clone(), FaultPlan::none().with_fault(call, when, fault)), ..bed.clone() }
 }
@@ -50,7 +50,7 @@ const EVERYTHING: &str = "0,get,read,,\n0,get,read,100,28\n0,get,read,100,1000\n
     0.12,delete,read,,\n0.12,list,re,,\n0.13,put,read,,10\n0.15,get,read,5000,1\n0.16,list,,,\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_of_a_trace_is_asked_and_judged() {
+async fn replay_sends_and_checks_all_requests() {
     for speed in [Some(1.0), Some(4.0), None] {
         let replay = replay_of(&[EVERYTHING], (16, speed));
         let (outcome, notes) = run(&bed().await, &replay).await;
@@ -59,9 +59,9 @@ async fn all_of_a_trace_is_asked_and_judged() {
         assert_eq!(counts.collect::<BTreeMap<_, _>>(), replay.planned().requests);
         assert_eq!((outcome.ending, outcome.abandoned), (Ending::Exhausted, 0));
         if speed.is_none() {
-            // Two that find nothing, one behind an empty object and one behind a short one.
+            // Two find nothing, one reads beyond an empty object, and one beyond a short one.
             assert!(
-                notes.iter().any(|note| note.starts_with("4 requests rightly found nothing")),
+                notes.iter().any(|note| note.starts_with("4 requests correctly found nothing")),
                 "{notes:?}"
             );
             assert_eq!(
@@ -73,26 +73,26 @@ async fn all_of_a_trace_is_asked_and_judged() {
 }
 
 #[tokio::test]
-async fn an_older_version_behind_a_newer_one_is_found_out() {
+async fn replay_detects_a_stale_version() {
     for (text, size, why) in [
         (
             "0,get,k,0,1000\n0.05,put,k,,1000\n0.6,get,k,17,900\n",
             1000,
-            "has another byte at 17 than any version",
+            "differs at byte 17 from every version",
         ),
         (
             "0,get,k,0,1000\n0.05,put,k,,900\n0.6,get,k,,\n",
             1000,
-            "said to have 1000 bytes, which it did not have",
+            "reported with 1000 bytes, a size it did not have",
         ),
         (
             "0,get,k,0,1000\n0.05,put,k,,900\n0.6,head,k,,\n",
             1000,
-            "said to have 1000 bytes, which it did not have",
+            "reported with 1000 bytes, a size it did not have",
         ),
         ("0,get,k,0,1000\n0.05,put,k,,900\n0.6,list,,,\n", 1000, "is listed with 1000 bytes"),
         ("0,get,k,0,1000\n0.05,delete,k,,\n0.6,list,,,\n", 1000, "is listed with 1000 bytes"),
-        ("0,get,k,0,1000\n0.05,delete,k,,\n0.6,get,k,,\n", 1000, "said to have 1000 bytes"),
+        ("0,get,k,0,1000\n0.05,delete,k,,\n0.6,get,k,,\n", 1000, "reported with 1000 bytes"),
     ] {
         let (bed, replay) = (bed().await, replay(text.to_owned(), (4, Some(1.0))));
         let tampering = async {
@@ -108,7 +108,7 @@ async fn an_older_version_behind_a_newer_one_is_found_out() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_lost_is_found_out() {
+async fn replay_detects_a_lost_object() {
     for (op, why) in [("get,k,,", "NoSuchKey"), ("head,k,,", "NoSuchKey"), ("list,,,", "WrongAnswer")] {
         let text = format!("0,put,k,,10\n0.5,{op}\n");
         let (bed, replay) = (bed().await, replay(text, (4, Some(1.0))));
@@ -126,10 +126,10 @@ async fn an_object_that_is_lost_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_write_that_failed_may_have_been_done_or_not() {
+async fn failed_write_may_or_may_not_take_effect() {
     let text = "0,get,k,0,1000\n0.02,put,k,,1000\n0.04,get,k,,\n0.04,head,k,,\n0.04,list,,,\n";
     for fault in [Fault::FailBefore(Reason::Io), Fault::FailAfter(Reason::Io)] {
-        // The first commit is that of the object that is made.
+        // The first commit creates the initial object.
         let bed = with(&bed().await, Call::Commit, FaultSchedule::Nth(2), fault);
         let (outcome, _) = run(&bed, &replay(text.to_owned(), (4, None))).await;
         let failed: Vec<Operation> = outcome
@@ -144,7 +144,7 @@ async fn a_write_that_failed_may_have_been_done_or_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_overlap_at_one_key_are_judged_by_what_was_possible() {
+async fn overlapping_requests_accept_every_possible_version() {
     let line = |n: u64| match n % 5 {
         0 => format!("{},put,k,,{}\n", n as f64 / 2000.0, 1000 + n % 3),
         3 if n % 15 == 3 => format!("{},delete,k,,\n", n as f64 / 2000.0),
@@ -163,7 +163,7 @@ async fn requests_that_overlap_at_one_key_are_judged_by_what_was_possible() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_its_own_pace_requests_start_at_their_times_however_slow_the_store_is() {
+async fn trace_pace_starts_requests_on_time_at_a_slow_store() {
     let burst = |at: &str| format!("{at},put,k,,10\n").repeat(10);
     let text = burst("1000.0") + &burst("1000.45") + &burst("1001.05");
     for (speed, tenths) in [(1.0, [0, 4, 10]), (2.0, [0, 2, 5])] {
@@ -179,16 +179,16 @@ async fn at_its_own_pace_requests_start_at_their_times_however_slow_the_store_is
         }
         assert_eq!((outcome.lag.len(), notes.len()), (30, 0), "{notes:?}");
     }
-    // One at a time takes ten times as long as one, and each latency counts from where it was meant to start.
+    // With a concurrency of 1, ten requests take ten times as long as one. Latency counts from the scheduled start.
     let slow = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(30)));
     let (outcome, notes) = run(&slow, &replay(burst("0"), (1, Some(1.0)))).await;
     let latency = &outcome.record.tallies()[&Operation::Put].latency;
     assert!(latency.max() >= 300_000 && latency.min() < 200_000, "{} to {}", latency.min(), latency.max());
-    assert!(notes[0].starts_with("9 requests waited for one of 1 at a time"), "{notes:?}");
+    assert!(notes[0].starts_with("9 requests waited because all 1 concurrent"), "{notes:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn as_fast_as_possible_those_of_one_key_do_not_overtake_each_other() {
+async fn fast_pace_keeps_the_order_of_each_key() {
     let bed = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(20)));
     let time = async |text: String| {
         let begun = Instant::now();
@@ -202,7 +202,7 @@ async fn as_fast_as_possible_those_of_one_key_do_not_overtake_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_stops_a_replay_gets_what_there_is() {
+async fn stopped_replay_returns_what_was_measured() {
     for speed in [Some(1.0), None] {
         let text: String = (0..6000).map(|n| format!("{},put,k,,10\n", n as f64 / 100.0)).collect();
         let slow = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(5)));
@@ -223,7 +223,7 @@ async fn who_stops_a_replay_gets_what_there_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stops_while_objects_are_made_does_not_wait_for_a_store_that_hangs() {
+async fn stop_during_preparation_does_not_wait_for_a_hung_store() {
     let open = bed().await;
     let hanging = with(&open, Call::Commit, FaultSchedule::From(4), Fault::Hang);
     let replay = replay((0..100).map(|n| format!("0,get,{n},,\n")).collect(), (4, None));
@@ -242,7 +242,7 @@ async fn who_stops_while_objects_are_made_does_not_wait_for_a_store_that_hangs()
 }
 
 #[tokio::test]
-async fn what_cannot_be_made_at_once_is_tried_again() {
+async fn prepare_retries_failed_creations() {
     let failing = async |times: u64| {
         let open = bed().await;
         let plan = (1..=times).fold(FaultPlan::none(), |plan, n| {
@@ -259,17 +259,17 @@ async fn what_cannot_be_made_at_once_is_tried_again() {
         assert!(made.unwrap() && count == 1);
         let removed = objects.begin_write(0, None);
         objects.end_write(0, removed);
-        // A try that failed may yet be carried out.
+        // A failed attempt may still take effect.
         let possible = objects.possible(0, objects.begin_read(0));
         assert_eq!(possible.len(), if times == 0 { 1 } else { 2 }, "{possible:?}");
     }
     let (failed, count, _) = failing(TRIES.into()).await;
-    let said = failed.unwrap_err().to_string();
-    assert!(said.contains("one of 1 objects that the trace reads could not be made") && count == 0, "{said}");
+    let error = failed.unwrap_err().to_string();
+    assert!(error.contains("cannot create one of the 1 objects that the trace reads") && count == 0, "{error}");
 }
 
-/// A worker alone, and what it shares.
-async fn alone(bed: &Bed, replay: &Replay) -> (Player, Arc<Shared<Request>>) {
+/// A single worker and its shared state.
+async fn single_worker(bed: &Bed, replay: &Replay) -> (Player, Arc<Shared<Request>>) {
     let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
     let shared = Arc::new(Shared::new(bed.clock.clone(), (1, None), Arc::default(), objects.clone()));
     shared.begin();
@@ -286,18 +286,18 @@ async fn alone(bed: &Bed, replay: &Replay) -> (Player, Arc<Shared<Request>>) {
 }
 
 #[tokio::test]
-async fn whoever_judges_a_long_listing_holds_up_nobody() {
+async fn checking_a_long_listing_yields_to_other_tasks() {
     const KEYS: usize = 20_000;
     let keys = replay((0..KEYS).map(|n| format!("0,put,{n},,1\n")).collect(), (1, Some(1.0)));
-    // The second time its requests are given up meanwhile: that one was answered before.
-    for given_up_after in [usize::MAX, 5] {
-        let (player, shared) = alone(&bed().await, &keys).await;
+    // The second time, requests are aborted during the check. This one was answered before.
+    for aborted_after in [usize::MAX, 5] {
+        let (player, shared) = single_worker(&bed().await, &keys).await;
         shared.release(shared.now(), Request::List { prefix: "".into() });
         shared.last();
-        let (turns, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (yields, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let others = async {
             while !is_over.load(Ordering::Relaxed) {
-                if turns.fetch_add(1, Ordering::Relaxed) == given_up_after {
+                if yields.fetch_add(1, Ordering::Relaxed) == aborted_after {
                     shared.give_up();
                 }
                 tokio::task::yield_now().await;
@@ -309,15 +309,15 @@ async fn whoever_judges_a_long_listing_holds_up_nobody() {
             record
         };
         let (record, ()) = tokio::join!(judging, others);
-        let (tally, turns) = (&record.tallies()[&Operation::List], turns.into_inner());
+        let (tally, yields) = (&record.tallies()[&Operation::List], yields.into_inner());
         assert_eq!((tally.operations, tally.failed(), tally.cut), (1, 0, 0));
-        assert!(turns >= (KEYS / STRETCH).min(given_up_after), "{turns}");
+        assert!(yields >= (KEYS / STRETCH).min(aborted_after), "{yields}");
     }
 }
 
 #[tokio::test]
-async fn a_worker_does_not_keep_what_is_over() {
-    let (player, shared) = alone(&bed().await, &replay("0,put,k,,1\n".to_owned(), (1, Some(1.0)))).await;
+async fn worker_moves_finished_intervals_to_the_timeline() {
+    let (player, shared) = single_worker(&bed().await, &replay("0,put,k,,1\n".to_owned(), (1, Some(1.0)))).await;
     let asking = async {
         for _ in 0..2 {
             shared.release(shared.now(), Request::Put { object: 0, size: 1 });
@@ -333,23 +333,23 @@ async fn a_worker_does_not_keep_what_is_over() {
 }
 
 #[tokio::test]
-async fn a_trace_that_changes_between_two_readings_is_told_of() {
+async fn drive_fails_if_the_trace_changed_between_passes() {
     for (second, why) in [
-        ("0,put,a,,1\n", "1 requests were read, 2 the first time"),
-        ("0,put,a,,1\n0,put,b,,1\n", "line 3 was not there before"),
+        ("0,put,a,,1\n", "it has 1 requests, the first pass found 2"),
+        ("0,put,a,,1\n0,put,b,,1\n", "line 3 is new"),
     ] {
         for speed in [Some(1.0), None] {
             let replay = replay_of(Box::leak(Box::new(["0,put,a,,1\n0,get,a,,\n", second])), (2, speed));
             let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
             let driven = replay.drive(&bed().await, &objects, &Stop::default(), &Arc::default()).await;
-            let said = driven.unwrap_err().to_string();
-            assert!(said.contains(why), "{said}");
+            let error = driven.unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
         }
     }
 }
 
 #[tokio::test]
-async fn each_round_begins_anew_and_nothing_is_left() {
+async fn each_round_starts_fresh_and_leaves_nothing() {
     let (bed, replay) = (bed().await, replay_of(&[EVERYTHING], (8, Some(10.0))));
     let mut course = Course::new(&bed, "there/", 1, (2, false));
     let (mut cells, stop) = (Vec::<Cell>::new(), Stop::default());
@@ -361,9 +361,9 @@ async fn each_round_begins_anew_and_nothing_is_left() {
     assert!(all.await.unwrap());
     assert!(cells.iter().all(|cell| cell.failed() == 0 && !cell.is_partial()), "{cells:?}");
     let said = serde_json::to_string(&cells[1]).unwrap();
-    assert_eq!(serde_json::from_str::<Cell>(&said).unwrap().name(), "t.csv x 8 at 10 times its own pace");
+    assert_eq!(serde_json::from_str::<Cell>(&said).unwrap().name(), "t.csv x 8 at 10x trace pace");
     assert_eq!((cells[0].repeat, cells[1].repeat, cells[1].trace.as_ref().unwrap().requests), (1, 2, 21));
     assert!(cells[0].rate.is_some_and(|rate| (rate - 21.0 / 0.016).abs() < 1.0) && cells[0].lag_us.is_some());
     assert_eq!(course.clean().await.unwrap(), 2);
-    assert_eq!(Course::new(&bed, "", 1, (2, false)).clean().await.unwrap(), 0, "nothing was made elsewhere");
+    assert_eq!(Course::new(&bed, "", 1, (2, false)).clean().await.unwrap(), 0, "nothing was created elsewhere");
 }

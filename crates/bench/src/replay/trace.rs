@@ -1,6 +1,6 @@
-//! An object trace, read line by line: CSV with a header, or a JSON object on each line. A record is a line, so that a quote
-//! that is never closed breaks its own line and not all that follow. Nothing is held but the lines of a small window, within
-//! which requests are put into the order of their times.
+//! Streaming reader of object traces: CSV with a header, or one JSON object per line. A record is always one line, so
+//! that an unclosed quote invalidates only its own line. Requests are sorted by time within a window of [`WINDOW`]
+//! lines, which is all that is held in memory.
 
 mod line;
 
@@ -13,34 +13,34 @@ use std::time::Duration;
 use self::line::Form;
 use crate::operation::Operation;
 
-/// A longer line is broken.
-const MOST_LINE_BYTES: u64 = 64 << 10;
-/// A line may come so many lines later than its time.
+/// Longest valid line.
+const MAX_LINE_BYTES: u64 = 64 << 10;
+/// Number of lines by which a line may come too late for its time.
 pub const WINDOW: usize = 1024;
 
 /// A request of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its line, from 1 on.
+    /// Line number, from 1.
     pub line: u64,
-    /// Its time. What counts is how far from the first it lies.
+    /// Time of the request; only the difference to the first request matters.
     pub at: Duration,
-    /// What is asked.
+    /// The operation.
     pub operation: Operation,
-    /// Of which object; of a listing what keys begin with.
+    /// The key, or the prefix of a listing.
     pub key: String,
-    /// The first byte that is read.
+    /// First byte to read.
     pub offset: u64,
-    /// How much is written; how much is read at the most, and all from the offset on where that is not said.
+    /// Bytes to write, or the maximum to read; `None` reads to the end of the object.
     pub length: Option<u64>,
 }
 
-/// A line that is no request.
+/// An invalid line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Broken {
-    /// Which, from 1 on.
+    /// Line number, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// What is wrong with the line.
     pub why: String,
 }
 
@@ -50,11 +50,11 @@ impl fmt::Display for Broken {
     }
 }
 
-/// Its requests in the order of their times, those of one time in the order of their lines.
+/// Iterator over the requests of a trace, ordered by time and then by line.
 pub struct Trace {
     lines: Lines,
     window: BinaryHeap<Reverse<Timed>>,
-    /// The time of the last one that was given out.
+    /// The time of the last returned request.
     last: Duration,
 }
 
@@ -65,8 +65,8 @@ impl fmt::Debug for Trace {
 }
 
 impl Trace {
-    /// Begins to read one whose keys may have so many bytes. The error is that of reading, or says what is wrong with the
-    /// header.
+    /// Opens a trace whose keys have at most `most_key_bytes` bytes. The outer error is an I/O error; the inner one
+    /// describes an invalid header.
     pub fn open(text: Box<dyn BufRead + Send>, most_key_bytes: usize) -> io::Result<Result<Self, Broken>> {
         let lines = Lines::open(text, most_key_bytes)?;
         Ok(lines.map(|lines| Self { lines, window: BinaryHeap::new(), last: Duration::ZERO }))
@@ -89,7 +89,7 @@ impl Iterator for Trace {
         if entry.at < self.last {
             let seconds = (self.last - entry.at).as_secs_f64();
             let why = format!(
-                "its time lies {seconds} s before that of a request more than {WINDOW} lines earlier: sort the trace by time"
+                "it is {seconds} s earlier than a request more than {WINDOW} lines before it: sort the trace by time"
             );
             return Some(Ok(Err(Broken { line: entry.line, why })));
         }
@@ -98,7 +98,7 @@ impl Iterator for Trace {
     }
 }
 
-/// By time, then by line.
+/// A request ordered by time, then by line.
 #[derive(PartialEq, Eq)]
 struct Timed(Entry);
 
@@ -114,15 +114,15 @@ impl PartialOrd for Timed {
     }
 }
 
-/// The lines, in their order.
+/// The parsed lines, in file order.
 struct Lines {
     text: Box<dyn BufRead + Send>,
     form: Form,
     most_key_bytes: usize,
-    /// Of the last line that was read, from 1 on.
+    /// Number of the last line read, from 1.
     number: u64,
     line: Vec<u8>,
-    /// It is longer than a line may be, and its rest was passed over.
+    /// The line is too long, and the rest of it was skipped.
     is_cut: bool,
     /// The first line has been read and is a request.
     is_read: bool,
@@ -162,11 +162,11 @@ impl Lines {
         Ok(Some(entry.map_err(|why| Broken { line, why })))
     }
 
-    /// Reads the next line that is not empty, up to the length that a line may have. Whether there was one.
+    /// Reads the next nonempty line, up to [`MAX_LINE_BYTES`]. Returns false at the end of the trace.
     fn read(&mut self) -> io::Result<bool> {
         loop {
             self.line.clear();
-            if self.text.by_ref().take(MOST_LINE_BYTES).read_until(b'\n', &mut self.line)? == 0 {
+            if self.text.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut self.line)? == 0 {
                 return Ok(false);
             }
             self.number += 1;
@@ -181,7 +181,7 @@ impl Lines {
         }
     }
 
-    /// Passes over the rest of a line; whether there was any.
+    /// Skips the rest of a line. Returns true if there was any.
     fn skip(&mut self) -> io::Result<bool> {
         let mut is_any = false;
         loop {
@@ -198,9 +198,9 @@ impl Lines {
 
     fn text(&self) -> Result<&str, String> {
         if self.is_cut {
-            return Err(format!("it has more than {MOST_LINE_BYTES} bytes"));
+            return Err(format!("longer than {MAX_LINE_BYTES} bytes"));
         }
-        str::from_utf8(&self.line).map_err(|e| format!("it is not UTF-8 from byte {} on", e.valid_up_to()))
+        str::from_utf8(&self.line).map_err(|e| format!("not UTF-8 from byte {} on", e.valid_up_to()))
     }
 }
 

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_model::store_model::Direction;
-use tradewind_model::tune::sampling::{LEAST_SECONDS, ROUNDS_OF_SHORT};
-use tradewind_model::tune::{Cell, Sample};
+use tradewind_model::tune::sampling::{MIN_MEASURED_SECONDS, MAX_MEASURED_ROUNDS};
+use tradewind_model::tune::{OperatingPoint, Sample};
 
 use self::seats::Seats;
 use super::ground::{Ground, Hand};
@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Pause after evaluating the log, as a multiple of the time it took: the measured workers need the CPU.
 const EVALUATION_PAUSE: u32 = 30;
 /// Minimum measured time, unless there are many short rounds; and the minimum number of rounds.
-const MIN_TIME: Duration = Duration::from_millis((LEAST_SECONDS * 1e3) as u64);
+const MIN_TIME: Duration = Duration::from_millis((MIN_MEASURED_SECONDS * 1e3) as u64);
 const MIN_ROUNDS: f64 = 2.0;
 /// With packet loss, congestion windows are too large before their first loss. The time before is skipped, as is
 /// everything until throughput is steady, and the measurement takes longer.
@@ -70,7 +70,7 @@ pub struct Probed {
     /// Uploads or downloads.
     pub direction: Direction,
     /// The probed operating point.
-    pub cell: Cell,
+    pub cell: OperatingPoint,
     /// The measured sample; `None` if no request completed in the measured time.
     pub sample: Option<Sample>,
     /// Requests in the measured time.
@@ -107,12 +107,12 @@ struct Shared {
 /// at all. Other failed requests are part of the measurement.
 pub async fn probe(
     ground: &Arc<Ground>,
-    (direction, cell): (Direction, Cell),
+    (direction, cell): (Direction, OperatingPoint),
     extent: Extent,
     (cores, stop): (usize, &Stop),
 ) -> Result<Probed> {
     let clock = ground.bed().clock.clone();
-    let is_few = cell.parallel < FEW_CONNECTIONS && cell.bytes > INITIAL_WINDOW_BYTES;
+    let is_few = cell.concurrency < FEW_CONNECTIONS && cell.bytes > INITIAL_WINDOW_BYTES;
     let requests = |bytes: u64| (bytes / cell.bytes.max(1)).max(1);
     // With losses, the measurement takes longer and may use more requests.
     let max_bytes = if is_few {
@@ -122,7 +122,7 @@ pub async fn probe(
     };
     let more = requests(max_bytes).saturating_sub(requests(extent.bytes));
     let shared = Arc::new(Shared {
-        seats: Seats::new(cell.parallel),
+        seats: Seats::new(cell.concurrency),
         failure: Mutex::default(),
         denied: Mutex::default(),
         left: AtomicU64::new(requests(extent.bytes)),
@@ -131,7 +131,7 @@ pub async fn probe(
     let mut asking = JoinSet::new();
     let bed = ground.fresh()?;
     let (start, at_start) = (clock.now(), usage()?);
-    for number in 0..cell.parallel {
+    for number in 0..cell.concurrency {
         let hand = ground.hand(&bed, (direction, cell.bytes), number).await?;
         asking.spawn(ask(hand, number, shared.clone(), ground.clone()));
     }
@@ -157,8 +157,8 @@ pub async fn probe(
             let (from, is_steady) = if loses { shared.seats.settled((*from, now)) } else { (*from, true) };
             let counted = shared.seats.count((from, now));
             let has_losses =
-                !loses || !is_few || retransmits() >= MIN_LOSSES_PER_CONNECTION * cell.parallel as u64;
-            let is_long = now - from >= min_time && has_losses || counted.rounds >= ROUNDS_OF_SHORT && !loses;
+                !loses || !is_few || retransmits() >= MIN_LOSSES_PER_CONNECTION * cell.concurrency as u64;
+            let is_long = now - from >= min_time && has_losses || counted.rounds >= MAX_MEASURED_ROUNDS && !loses;
             let is_precise = counted.rounds >= MIN_ROUNDS && counted.error <= MAX_ERROR;
             let is_enough = is_long && is_steady && is_precise && !shared.seats.grows((from, now));
             let ended = clock.now();

@@ -22,7 +22,7 @@ fn ground(bed: &Bed) -> Arc<Ground> {
 }
 
 fn asked(probes: usize) -> Asked {
-    let cells = Cell::grid(&[1 << 10, 64 << 10, 1 << 20], &[1, 4, 16]);
+    let cells = OperatingPoint::grid(&[1 << 10, 64 << 10, 1 << 20], &[1, 4, 16]);
     Asked { cells, budget: Budget { bytes: 64e6, seconds: 10.0, probes }, cores: 2 }
 }
 
@@ -37,7 +37,7 @@ async fn sample_stays_in_budget_and_clean_removes_all_objects() {
     for direction in [Direction::Write, Direction::Read] {
         let mut reported = 0;
         let count = |event: Event<'_>| reported += u32::from(matches!(event, Event::Probed(..)));
-        let sampled = sample(&ground, direction, (&asked(4), Belief::default()), &stop, count).await.unwrap();
+        let sampled = sample(&ground, direction, (&asked(4), Prior::default()), &stop, count).await.unwrap();
         assert!((1..=4).contains(&sampled.probes.len()), "{:?}", sampled.probes);
         assert_eq!(reported as usize, sampled.probes.len());
         assert!(sampled.probes.iter().all(|probed| probed.failures == 0), "{:?}", sampled.probes);
@@ -52,7 +52,7 @@ async fn sample_stays_in_budget_and_clean_removes_all_objects() {
 #[test]
 fn extent_is_bounded_by_a_part_of_the_remaining_budget() {
     // About 0.6 MB if it is precise after 32 rounds, 7.7 MB if it runs for the full time.
-    let quick = Inferred { cell: Cell { bytes: 1 << 10, parallel: 1 }, latency: 1e-4, deviation: 0.5 };
+    let quick = Prediction { point: OperatingPoint { bytes: 1 << 10, concurrency: 1 }, latency: 1e-4, std_dev: 0.5 };
     let bytes = |left| extent(&quick, &Budget { bytes: left, seconds: 1.0, probes: 8 }).bytes as f64 / 1e6;
     for (left, expected) in [(1e9, 7.7), (20e6, 2.0), (2e6, 0.6), (0.3e6, 0.3)] {
         assert!((bytes(left) - expected).abs() < 0.1, "{} of {left}", bytes(left));
@@ -67,7 +67,7 @@ async fn clean_removes_by_name_if_listing_is_denied() {
     let denied = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
     let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
     let (ground, stop) = (ground(&bed), Stop::default());
-    let cell = Cell { bytes: 1 << 10, parallel: 3 };
+    let cell = OperatingPoint { bytes: 1 << 10, concurrency: 3 };
     probe::probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();
     assert_eq!(ground.clean().await.unwrap(), 3);
     assert_eq!(super::tests::ground(&open).clean().await.unwrap(), 0, "nothing is left");
@@ -79,7 +79,7 @@ async fn packet_loss_extends_probes() {
     let (ground, stop) = (ground(&bed), Stop::default());
     let most = (Duration::from_secs(9), 8 << 20);
     let extent = Extent { time: Duration::from_secs(2), bytes: 1 << 20, most };
-    let cell = |parallel| Cell { bytes: 64 << 10, parallel };
+    let cell = |parallel| OperatingPoint { bytes: 64 << 10, concurrency };
     let bytes = async |direction, parallel| {
         let probed = probe::probe(&ground, (direction, cell(parallel)), extent, (2, &stop)).await.unwrap();
         assert!(probed.sample.is_some() && probed.failures == 0, "{probed:?}");
@@ -139,13 +139,13 @@ async fn read_probes_use_existing_objects_if_writes_are_denied() {
     let denied = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
     let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open };
     let (ground, stop) = (ground(&bed), Stop::default());
-    let cell = Cell { bytes: 1 << 10, parallel: 4 };
+    let cell = OperatingPoint { bytes: 1 << 10, concurrency: 4 };
     let error = probe::probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert_eq!(ground.most_bytes(), 0);
     assert_eq!(ground.look("theirs/").await.unwrap(), [100 << 10; 5]);
     let sampled =
-        sample(&ground, Direction::Read, (&asked(3), Belief::default()), &stop, |_| ()).await.unwrap();
+        sample(&ground, Direction::Read, (&asked(3), Prior::default()), &stop, |_| ()).await.unwrap();
     // Probes read ranges of existing objects, which are smaller than the largest sizes to sample.
     assert!(sampled.probes.iter().all(|probed| probed.failures == 0 && probed.cell.bytes <= 100 << 10));
     assert!(!sampled.probes.is_empty());
@@ -157,7 +157,7 @@ async fn failed_requests_raise_the_measured_latency() {
     let every_other =
         FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Probability(0.5), Fault::FailBefore(Reason::Overloaded));
     let bed = Bed { store: Faulty::new(open.store.clone(), every_other), ..open.clone() };
-    let (cell, stop) = (Cell { bytes: 1 << 10, parallel: 2 }, Stop::default());
+    let (cell, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, Stop::default());
     let write = (Direction::Write, cell);
     let healthy = probe::probe(&ground(&open), write, EXTENT, (2, &stop)).await.unwrap();
     let failing = probe::probe(&ground(&bed), write, EXTENT, (2, &stop)).await.unwrap();
@@ -171,7 +171,7 @@ async fn probe_without_any_success_yields_no_sample() {
     let open = bed().await;
     let never = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Always, Fault::FailBefore(Reason::Overloaded));
     let bed = Bed { store: Faulty::new(open.store.clone(), never), ..open };
-    let (cell, stop) = (Cell { bytes: 1 << 10, parallel: 2 }, Stop::default());
+    let (cell, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, Stop::default());
     let probed = probe::probe(&ground(&bed), (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();
     assert_eq!((probed.sample, probed.requests), (None, 0));
     assert!(probed.failures > 0);
@@ -183,6 +183,6 @@ async fn stopped_sampling_makes_no_probes() {
     let stop = Stop::default();
     stop.ask();
     let sampled =
-        sample(&ground(&bed), Direction::Write, (&asked(8), Belief::default()), &stop, |_| ()).await.unwrap();
+        sample(&ground(&bed), Direction::Write, (&asked(8), Prior::default()), &stop, |_| ()).await.unwrap();
     assert!(sampled.probes.is_empty());
 }

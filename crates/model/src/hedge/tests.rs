@@ -10,41 +10,41 @@ const fn millis(number: u64) -> Duration {
 
 /// Hedging statistics after chunks that took the usual time, and the current time.
 struct Scene {
-    hedges: Hedges,
+    hedges: HedgePolicy,
     now: Duration,
 }
 
 impl Scene {
     fn new(usual: Duration) -> Self {
-        let mut scene = Self { hedges: Hedges::default(), now: Duration::ZERO };
-        scene.come(20, usual);
+        let mut scene = Self { hedges: HedgePolicy::default(), now: Duration::ZERO };
+        scene.complete_others(20, usual);
         scene
     }
 
     /// Advances the time by `time`, in which `number` other chunks complete concurrently.
-    fn come(&mut self, number: u64, time: Duration) {
-        let chunks: Vec<Chunk> = (0..number).map(|_| self.hedges.begin(self.now, SIZE)).collect();
+    fn complete_others(&mut self, number: u64, time: Duration) {
+        let chunks: Vec<ChunkProgress> = (0..number).map(|_| self.hedges.begin(self.now, SIZE)).collect();
         self.now += time;
         for mut chunk in chunks {
-            self.hedges.came(&mut chunk, SIZE);
+            self.hedges.record_bytes(&mut chunk, SIZE);
             self.hedges.end(chunk, self.now, Some(time));
         }
     }
 
-    fn begin(&mut self, bytes: u64) -> Chunk {
+    fn begin(&mut self, bytes: u64) -> ChunkProgress {
         self.hedges.begin(self.now, bytes)
     }
 
-    fn look(&mut self, chunk: &mut Chunk) -> Look {
-        let age = self.now - chunk.begun;
-        self.hedges.look(chunk, self.now, age)
+    fn check(&mut self, chunk: &mut ChunkProgress) -> HedgeDecision {
+        let age = self.now - chunk.started;
+        self.hedges.check(chunk, self.now, age)
     }
 
-    fn is_due(&mut self, chunk: &mut Chunk) -> bool {
-        self.look(chunk).is_due
+    fn should_hedge(&mut self, chunk: &mut ChunkProgress) -> bool {
+        self.check(chunk).hedge_now
     }
 
-    fn end(mut self, chunk: Chunk) {
+    fn end(mut self, chunk: ChunkProgress) {
         self.hedges.end(chunk, self.now, None);
         assert_eq!(self.hedges.in_flight, 0);
     }
@@ -54,48 +54,48 @@ impl Scene {
 fn stalled_chunk_is_hedged_if_concurrent_chunks_complete() {
     let mut scene = Scene::new(millis(200));
     let mut chunk = scene.begin(SIZE);
-    assert_eq!(scene.hedges.first_look(&chunk), millis(400));
-    scene.hedges.came(&mut chunk, 5000);
-    scene.come(2, millis(400));
-    assert_eq!(scene.look(&mut chunk), Look { is_due: false, again: millis(800) });
-    scene.come(3, millis(399));
-    assert_eq!(scene.look(&mut chunk), Look { is_due: false, again: millis(999) });
+    assert_eq!(scene.hedges.first_check(&chunk), millis(400));
+    scene.hedges.record_bytes(&mut chunk, 5000);
+    scene.complete_others(2, millis(400));
+    assert_eq!(scene.check(&mut chunk), HedgeDecision { hedge_now: false, next_check: millis(800) });
+    scene.complete_others(3, millis(399));
+    assert_eq!(scene.check(&mut chunk), HedgeDecision { hedge_now: false, next_check: millis(999) });
     scene.now += millis(1);
-    assert!(scene.is_due(&mut chunk));
-    scene.hedges.hedge(&mut chunk);
-    scene.come(10, millis(200));
-    assert!(!scene.is_due(&mut chunk), "a chunk is hedged at most once");
+    assert!(scene.should_hedge(&mut chunk));
+    scene.hedges.mark_hedged(&mut chunk);
+    scene.complete_others(10, millis(200));
+    assert!(!scene.should_hedge(&mut chunk), "a chunk is hedged at most once");
     scene.hedges.end(chunk, scene.now, Some(millis(9000)));
     assert_eq!((scene.hedges.hedged(), scene.hedges.in_flight), (1, 0));
-    assert!(scene.hedges.times.values().flatten().all(|time| *time < millis(9000)));
+    assert!(scene.hedges.durations.values().flatten().all(|time| *time < millis(9000)));
 }
 
 #[test]
 fn no_chunk_is_hedged_before_500_ms() {
     let mut scene = Scene::new(millis(5));
     let mut chunk = scene.begin(SIZE);
-    assert_eq!(scene.hedges.first_look(&chunk), millis(250));
-    scene.come(9, millis(5));
+    assert_eq!(scene.hedges.first_check(&chunk), millis(250));
+    scene.complete_others(9, millis(5));
     scene.now += millis(494);
-    assert!(!scene.is_due(&mut chunk));
+    assert!(!scene.should_hedge(&mut chunk));
     scene.now += millis(1);
-    assert!(scene.is_due(&mut chunk));
+    assert!(scene.should_hedge(&mut chunk));
     scene.end(chunk);
 }
 
 #[test]
 fn no_hedge_without_samples_of_the_size_class() {
-    let mut scene = Scene { hedges: Hedges::default(), now: Duration::ZERO };
+    let mut scene = Scene { hedges: HedgePolicy::default(), now: Duration::ZERO };
     let mut chunk = scene.begin(SIZE);
     let mut smaller = scene.begin(SIZE / 3);
     let mut larger = scene.begin(SIZE + 1);
-    scene.come(7, millis(10));
+    scene.complete_others(7, millis(10));
     scene.now += millis(4990);
-    assert_eq!(scene.look(&mut chunk), Look { is_due: false, again: millis(5250) });
-    scene.come(80, millis(10));
-    assert!(scene.is_due(&mut chunk));
-    assert!(scene.is_due(&mut smaller), "a smaller chunk takes no longer");
-    assert!(!scene.is_due(&mut larger));
+    assert_eq!(scene.check(&mut chunk), HedgeDecision { hedge_now: false, next_check: millis(5250) });
+    scene.complete_others(80, millis(10));
+    assert!(scene.should_hedge(&mut chunk));
+    assert!(scene.should_hedge(&mut smaller), "a smaller chunk takes no longer");
+    assert!(!scene.should_hedge(&mut larger));
     scene.hedges.end(smaller, scene.now, None);
     scene.hedges.end(larger, scene.now, None);
     scene.end(chunk);
@@ -106,29 +106,29 @@ fn progressing_chunk_is_not_hedged_however_late_it_started() {
     for (came, is_due) in [(SIZE / 4, true), (SIZE / 2, true), (SIZE / 4 * 3, false), (SIZE - 9, false)] {
         let mut scene = Scene::new(millis(200));
         let mut chunk = scene.begin(SIZE);
-        scene.come(9, millis(200));
+        scene.complete_others(9, millis(200));
         scene.now += millis(200);
-        scene.look(&mut chunk);
-        scene.come(9, millis(200));
+        scene.check(&mut chunk);
+        scene.complete_others(9, millis(200));
         scene.now += millis(200);
-        scene.hedges.came(&mut chunk, came);
+        scene.hedges.record_bytes(&mut chunk, came);
         // The missing bytes are expected at the rate since the last check.
-        assert_eq!(scene.is_due(&mut chunk), is_due, "{came}");
+        assert_eq!(scene.should_hedge(&mut chunk), is_due, "{came}");
         scene.end(chunk);
     }
     // It progressed well and then stalls; later it crawls, but is almost complete.
     let mut scene = Scene::new(millis(200));
     let mut chunk = scene.begin(SIZE);
-    scene.hedges.came(&mut chunk, SIZE - 1000);
-    scene.come(9, millis(200));
+    scene.hedges.record_bytes(&mut chunk, SIZE - 1000);
+    scene.complete_others(9, millis(200));
     scene.now += millis(200);
-    scene.look(&mut chunk);
-    scene.come(9, millis(200));
+    scene.check(&mut chunk);
+    scene.complete_others(9, millis(200));
     scene.now += millis(200);
-    assert!(scene.is_due(&mut chunk));
-    scene.hedges.came(&mut chunk, 800);
-    scene.come(9, millis(200));
-    assert!(!scene.is_due(&mut chunk));
+    assert!(scene.should_hedge(&mut chunk));
+    scene.hedges.record_bytes(&mut chunk, 800);
+    scene.complete_others(9, millis(200));
+    assert!(!scene.should_hedge(&mut chunk));
     scene.end(chunk);
 }
 
@@ -137,16 +137,16 @@ fn no_hedge_if_concurrent_chunks_are_no_faster() {
     for (time, is_due) in [(400, true), (499, true), (510, false), (999, false)] {
         let mut scene = Scene::new(millis(10));
         let mut chunk = scene.begin(SIZE);
-        scene.come(8, millis(time));
-        scene.now = chunk.begun + millis(1000);
-        assert_eq!(scene.is_due(&mut chunk), is_due, "{time}");
+        scene.complete_others(8, millis(time));
+        scene.now = chunk.started + millis(1000);
+        assert_eq!(scene.should_hedge(&mut chunk), is_due, "{time}");
         scene.end(chunk);
     }
     // Without concurrent chunks there is nothing to compare with.
     let mut scene = Scene::new(millis(10));
     let mut chunk = scene.begin(SIZE);
     scene.now += millis(1000);
-    assert!(!scene.is_due(&mut chunk));
+    assert!(!scene.should_hedge(&mut chunk));
     scene.end(chunk);
 }
 
@@ -155,26 +155,26 @@ fn hedges_are_limited_to_one_plus_one_in_twenty() {
     let mut scene = Scene::new(millis(10));
     for _ in 0..1000 {
         let mut chunk = scene.begin(SIZE);
-        scene.come(2, millis(10));
+        scene.complete_others(2, millis(10));
         scene.now += millis(600);
-        if scene.is_due(&mut chunk) {
-            scene.hedges.hedge(&mut chunk);
-            assert!(scene.hedges.hedged() <= 1 + scene.hedges.begun / HEDGE_ONE_IN);
+        if scene.should_hedge(&mut chunk) {
+            scene.hedges.mark_hedged(&mut chunk);
+            assert!(scene.hedges.hedged() <= 1 + scene.hedges.started / HEDGE_ONE_IN);
         }
         scene.hedges.end(chunk, scene.now, None);
     }
-    assert_eq!((scene.hedges.begun, scene.hedges.hedged()), (3020, 152));
+    assert_eq!((scene.hedges.started, scene.hedges.hedged()), (3020, 152));
 }
 
 #[test]
 fn out_of_order_times_are_tolerated() {
-    let mut hedges = Hedges::default();
+    let mut hedges = HedgePolicy::default();
     let chunk = hedges.begin(millis(20), SIZE);
     let mut other = hedges.begin(millis(10), SIZE);
     hedges.end(chunk, millis(5), Some(millis(1)));
-    assert!(!hedges.look(&mut other, millis(3), millis(0)).is_due);
+    assert!(!hedges.check(&mut other, millis(3), millis(0)).hedge_now);
     hedges.end(other, millis(2), None);
-    assert_eq!((hedges.spent, hedges.in_flight), (Duration::ZERO, 0));
+    assert_eq!((hedges.time_in_flight, hedges.in_flight), (Duration::ZERO, 0));
 }
 
 /// Chunks of one transfer, of which `concurrency` are in flight; each has the time that it would take alone.
@@ -187,24 +187,24 @@ struct Transfer {
 impl Transfer {
     /// The duration of the transfer without its end. There, a link that stops looks like a single chunk that stops: all
     /// others have completed.
-    fn lasts(&self) -> Duration {
+    fn duration(&self) -> Duration {
         self.times.iter().sum::<Duration>() / u32::try_from(self.concurrency).unwrap()
     }
 
     /// Runs the transfer at a pace common to all chunks, except for one that gets no bytes. Returns which chunks were
     /// hedged, and when.
     fn run(&self, pace: impl Fn(Duration) -> f64, stalled: Option<usize>) -> Vec<(usize, Duration)> {
-        let (mut hedges, mut hedged) = (Hedges::default(), Vec::new());
+        let (mut hedges, mut hedged) = (HedgePolicy::default(), Vec::new());
         let mut waiting = self.times.iter().copied().enumerate();
         // The number of the chunk, its state, start time, completed fraction and next check.
-        let mut in_flight: Vec<(usize, Chunk, Duration, f64, Duration)> = Vec::new();
+        let mut in_flight: Vec<(usize, ChunkProgress, Duration, f64, Duration)> = Vec::new();
         let mut now = Duration::ZERO;
         loop {
             while in_flight.len() < self.concurrency
                 && let Some((number, _)) = waiting.next()
             {
                 let chunk = hedges.begin(now, SIZE);
-                let look = hedges.first_look(&chunk);
+                let look = hedges.first_check(&chunk);
                 in_flight.push((number, chunk, now, 0.0, look));
             }
             if in_flight.is_empty() {
@@ -215,8 +215,8 @@ impl Transfer {
             for (number, mut chunk, since, mut share, mut look) in in_flight {
                 if stalled != Some(number) || chunk.is_hedged() {
                     share += STEP.as_secs_f64() / self.times[number].as_secs_f64() * pace(now);
-                    let came = (share.min(1.0) * SIZE as f64) as u64 - chunk.done;
-                    hedges.came(&mut chunk, came);
+                    let came = (share.min(1.0) * SIZE as f64) as u64 - chunk.received;
+                    hedges.record_bytes(&mut chunk, came);
                 }
                 let waited = now - since;
                 if share >= 1.0 {
@@ -224,11 +224,11 @@ impl Transfer {
                     continue;
                 }
                 if waited >= look {
-                    let seen = hedges.look(&mut chunk, now, waited);
-                    assert!(seen.again > waited);
-                    look = seen.again;
-                    if seen.is_due {
-                        hedges.hedge(&mut chunk);
+                    let seen = hedges.check(&mut chunk, now, waited);
+                    assert!(seen.next_check > waited);
+                    look = seen.next_check;
+                    if seen.hedge_now {
+                        hedges.mark_hedged(&mut chunk);
                         hedged.push((number, waited));
                     }
                 }
@@ -258,7 +258,7 @@ proptest! {
         times_slower in 1.0_f64..40.0,
         from in 0.0_f64..0.5,
     ) {
-        let from = transfer.lasts().mul_f64(from);
+        let from = transfer.duration().mul_f64(from);
         let pace = |now: Duration| if now < from { 1.0 } else { 1.0 / times_slower };
         prop_assert_eq!(transfer.run(pace, None), []);
     }
@@ -266,7 +266,7 @@ proptest! {
     /// No chunk receives bytes for a while, then all do.
     #[test]
     fn nothing_is_hedged_if_all_chunks_stop(transfer in transfers(), from in 0.0_f64..0.5, length in 0_u64..9000) {
-        let from = transfer.lasts().mul_f64(from);
+        let from = transfer.duration().mul_f64(from);
         let stop = from..from + millis(length);
         let pace = |now: Duration| if stop.contains(&now) { 0.0 } else { 1.0 };
         prop_assert_eq!(transfer.run(pace, None), []);

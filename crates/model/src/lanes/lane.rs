@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use super::Turn;
-use super::carried::{Carried, Pace};
-use super::kind::Priority;
-use super::shelter::Share;
+use super::Dispatch;
+use super::capacity::{LaneCapacity, LaneRate};
+use super::lane_kind::Priority;
+use super::latency_guard::RateShare;
 
 /// Maximum number of consecutive high-priority dispatches while a normal one waits.
 const MAX_HIGH_IN_A_ROW: u32 = 8;
@@ -29,37 +29,37 @@ pub struct Ticket {
     pub(super) id: u64,
     pub(super) lane: usize,
     pub(super) priority: Priority,
-    pub(super) client: Client,
+    pub(super) client: ClientId,
     pub(super) round: u64,
 }
 
 /// Identifies a client. Clients with the same number count as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Client(pub u64);
+pub struct ClientId(pub u64);
 
 /// The rate share of a priority in a lane; `None` if it has the highest active rank.
-pub(super) trait Shares: Fn(Priority) -> Option<Share> {}
-impl<F: Fn(Priority) -> Option<Share>> Shares for F {}
+pub(super) trait RateShares: Fn(Priority) -> Option<RateShare> {}
+impl<F: Fn(Priority) -> Option<RateShare>> RateShares for F {}
 
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    pub carried: Carried,
+    pub capacity: LaneCapacity,
     /// By priority.
     queues: [Queue; 2],
     /// The amount that may be dispatched at once; negative if the lane is in debt.
     credit: f64,
     /// Time up to which the credit is refilled.
-    at: Duration,
+    refilled_at: Duration,
     /// Number of consecutive high-priority dispatches.
-    in_a_row: u32,
+    high_in_a_row: u32,
     /// Time of the last dispatch.
-    passed: Duration,
+    last_dispatch: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct QueuedDispatch {
     amount: f64,
-    since: Duration,
+    queued_at: Duration,
     ticket: Ticket,
 }
 
@@ -69,13 +69,13 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct Queue {
     /// By round, then by order of arrival.
-    waiting: BTreeMap<(u64, u64), Waiting>,
+    waiting: BTreeMap<(u64, u64), QueuedDispatch>,
     /// Number of queued requests of each client, and the round of its last one.
-    clients: HashMap<Client, (usize, u64)>,
+    clients: HashMap<ClientId, (usize, u64)>,
     /// The current round: that of the latest dispatched request.
     round: u64,
     /// Clients served in the current round.
-    served: HashSet<Client>,
+    served: HashSet<ClientId>,
 }
 
 impl Queue {
@@ -84,7 +84,7 @@ impl Queue {
         let (count, last) = self.clients.entry(ticket.client).or_insert((0, 0));
         ticket.round = if *count == 0 { earliest } else { earliest.max(*last + 1) };
         (*count, *last) = (*count + 1, ticket.round);
-        self.waiting.insert((ticket.round, ticket.id), Waiting { amount, since, ticket });
+        self.waiting.insert((ticket.round, ticket.id), QueuedDispatch { amount, queued_at: since, ticket });
         ticket
     }
 
@@ -99,7 +99,7 @@ impl Queue {
         is_found
     }
 
-    fn pass(&mut self, ticket: Ticket) {
+    fn dispatch(&mut self, ticket: Ticket) {
         if ticket.round > self.round {
             self.round = ticket.round;
             self.served.clear();
@@ -112,81 +112,81 @@ impl Queue {
 impl Lane {
     /// Requests a dispatch.
     #[allow(clippy::cast_precision_loss, reason = "an amount that is added up")]
-    pub fn ask(&mut self, ticket: Ticket, amount: u64, shares: impl Shares, now: Duration) -> Turn {
-        let (asked, amount) = (self.pace(&shares, ticket.priority, now), amount as f64);
+    pub fn request_dispatch(&mut self, ticket: Ticket, amount: u64, shares: impl RateShares, now: Duration) -> Dispatch {
+        let (asked, amount) = (self.rate(&shares, ticket.priority, now), amount as f64);
         let Some(pace) = asked else {
             self.charge(amount, shares, now);
-            return Turn::Now;
+            return Dispatch::Now;
         };
-        self.grow(pace, now);
-        if self.waiting() == 0 && self.credit >= 0.0 {
-            self.pass(ticket.priority, amount, now);
-            return Turn::Now;
+        self.refill(pace, now);
+        if self.queued() == 0 && self.credit >= 0.0 {
+            self.record_dispatch(ticket.priority, amount, now);
+            return Dispatch::Now;
         }
-        Turn::Waits(self.queues[ticket.priority as usize].insert(ticket, amount, now))
+        Dispatch::Queued(self.queues[ticket.priority as usize].insert(ticket, amount, now))
     }
 
     /// Subtracts an amount that bypassed the queue from the credit of normal priority.
-    pub fn charge(&mut self, amount: f64, shares: impl Shares, now: Duration) {
-        if let Some(pace) = self.pace(&shares, Priority::Normal, now) {
-            self.grow(pace, now);
+    pub fn charge(&mut self, amount: f64, shares: impl RateShares, now: Duration) {
+        if let Some(pace) = self.rate(&shares, Priority::Normal, now) {
+            self.refill(pace, now);
             self.credit -= amount;
         }
     }
 
     /// Dispatches the next request, if one is due.
-    pub fn next(&mut self, shares: impl Shares, now: Duration) -> Option<Ticket> {
+    pub fn next_dispatched(&mut self, shares: impl RateShares, now: Duration) -> Option<Ticket> {
         let head = self.heads().find(|head| {
-            let Some(pace) = self.pace(&shares, head.ticket.priority, now) else { return true };
-            self.credit_at(pace.rate, now) >= 0.0 || now >= self.patience(head, pace.rate)
+            let Some(pace) = self.rate(&shares, head.ticket.priority, now) else { return true };
+            self.credit_at(pace.rate, now) >= 0.0 || now >= self.dispatch_deadline(head, pace.rate)
         })?;
         let priority = head.ticket.priority;
-        self.queues[priority as usize].pass(head.ticket);
-        if let Some(pace) = self.pace(&shares, priority, now) {
-            self.grow(pace, now);
-            if !pace.share.is_felt {
-                self.carried.hold(pace, now);
+        self.queues[priority as usize].dispatch(head.ticket);
+        if let Some(pace) = self.rate(&shares, priority, now) {
+            self.refill(pace, now);
+            if !pace.share.is_measured {
+                self.capacity.record_throttled(pace, now);
             }
-            self.pass(priority, head.amount, now);
+            self.record_dispatch(priority, head.amount, now);
         }
         Some(head.ticket)
     }
 
     /// The earliest time of the next dispatch, unless something changes before.
-    pub fn wake(&self, shares: impl Shares, now: Duration) -> Option<Duration> {
+    pub fn next_wake(&self, shares: impl RateShares, now: Duration) -> Option<Duration> {
         let due = self.heads().map(|head| {
-            let Some(Pace { rate, .. }) = self.pace(&shares, head.ticket.priority, now) else { return now };
-            let paid = self.at + seconds(-self.credit / rate);
-            paid.min(self.patience(&head, rate))
+            let Some(LaneRate { rate, .. }) = self.rate(&shares, head.ticket.priority, now) else { return now };
+            let paid = self.refilled_at + saturating_seconds(-self.credit / rate);
+            paid.min(self.dispatch_deadline(&head, rate))
         });
         due.min()
     }
 
     /// Removes a queued dispatch.
-    pub fn leave(&mut self, ticket: Ticket) {
+    pub fn cancel(&mut self, ticket: Ticket) {
         self.queues[ticket.priority as usize].remove(ticket);
     }
 
     /// Number of queued dispatches.
-    pub fn waiting(&self) -> usize {
+    pub fn queued(&self) -> usize {
         self.queues.iter().map(|queue| queue.waiting.len()).sum()
     }
 
     /// Number of queued dispatches of a client.
-    pub fn waiting_of(&self, client: Client) -> usize {
+    pub fn queued_for(&self, client: ClientId) -> usize {
         self.queues.iter().filter_map(|queue| queue.clients.get(&client)).map(|(count, _)| count).sum()
     }
 
     /// Bytes of a quantum; `None` if the lane is not throttled.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-    pub fn piece(&self, share: Option<Share>, now: Duration) -> Option<u64> {
-        let rate = share?.factor * self.carried.most(now)?;
+    pub fn quantum_bytes(&self, share: Option<RateShare>, now: Duration) -> Option<u64> {
+        let rate = share?.rate_factor * self.capacity.estimate(now)?;
         Some((rate * QUANTUM_SECONDS).clamp(MIN_QUANTUM_BYTES, MAX_QUANTUM_BYTES) as u64)
     }
 
     /// The head of each queue, in the order of service.
-    fn heads(&self) -> impl Iterator<Item = Waiting> {
-        let is_normals_turn = self.in_a_row >= MAX_HIGH_IN_A_ROW;
+    fn heads(&self) -> impl Iterator<Item = QueuedDispatch> {
+        let is_normals_turn = self.high_in_a_row >= MAX_HIGH_IN_A_ROW;
         let order = if is_normals_turn {
             [Priority::Normal, Priority::High]
         } else {
@@ -199,33 +199,33 @@ impl Lane {
     }
 
     /// The current rate; `None` if the lane is not throttled or its capacity is unknown.
-    fn pace(&self, shares: &impl Shares, priority: Priority, now: Duration) -> Option<Pace> {
-        let (share, most) = (shares(priority)?, self.carried.most(now)?);
-        Some(Pace { rate: share.factor * most, most, share })
+    fn rate(&self, shares: &impl RateShares, priority: Priority, now: Duration) -> Option<LaneRate> {
+        let (share, most) = (shares(priority)?, self.capacity.estimate(now)?);
+        Some(LaneRate { rate: share.rate_factor * most, capacity: most, share })
     }
 
     /// The time at which the head of a queue is dispatched in any case. The next request starts to wait when its
     /// predecessor is dispatched.
-    fn patience(&self, head: &Waiting, rate: f64) -> Duration {
-        head.since.max(self.passed) + seconds(MAX_WAIT_QUANTA * head.amount / rate)
+    fn dispatch_deadline(&self, head: &QueuedDispatch, rate: f64) -> Duration {
+        head.queued_at.max(self.last_dispatch) + saturating_seconds(MAX_WAIT_QUANTA * head.amount / rate)
     }
 
     fn credit_at(&self, rate: f64, now: Duration) -> f64 {
-        let grown = self.credit + rate * now.saturating_sub(self.at).as_secs_f64();
+        let grown = self.credit + rate * now.saturating_sub(self.refilled_at).as_secs_f64();
         grown.clamp(-rate * DEBT_SECONDS, rate * BURST_SECONDS)
     }
 
-    fn grow(&mut self, Pace { rate, .. }: Pace, now: Duration) {
-        (self.credit, self.at) = (self.credit_at(rate, now), self.at.max(now));
+    fn refill(&mut self, LaneRate { rate, .. }: LaneRate, now: Duration) {
+        (self.credit, self.refilled_at) = (self.credit_at(rate, now), self.refilled_at.max(now));
     }
 
-    fn pass(&mut self, priority: Priority, amount: f64, now: Duration) {
+    fn record_dispatch(&mut self, priority: Priority, amount: f64, now: Duration) {
         self.credit -= amount;
-        self.passed = now;
-        self.in_a_row = if priority == Priority::High { self.in_a_row + 1 } else { 0 };
+        self.last_dispatch = now;
+        self.high_in_a_row = if priority == Priority::High { self.high_in_a_row + 1 } else { 0 };
     }
 }
 
-fn seconds(seconds: f64) -> Duration {
+fn saturating_seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::from_secs(3600))
 }

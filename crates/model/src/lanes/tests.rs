@@ -2,7 +2,7 @@
 
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "measured values")]
 
-mod world;
+mod simulation;
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::store_model::Operation;
-use world::{Load, LoadResult, Simulation};
+use simulation::{Load, LoadResult, Simulation};
 
 const LARGE: Load = Load {
     priority: Priority::Normal,
     bytes: 4 << 20,
     workers: 4,
-    from: Duration::ZERO,
+    start: Duration::ZERO,
     pause: Duration::ZERO,
     is_answered: true,
 };
@@ -32,7 +32,7 @@ fn link((mbit, round_trip, learning): (u32, u64, u64), seed: u64) -> Simulation 
         bytes_per_second: f64::from(mbit) * 125_000.0,
         round_trip: Duration::from_millis(round_trip),
         overhead: Duration::ZERO,
-        own: Duration::ZERO,
+        intrinsic_latency: Duration::ZERO,
         scheduled: true,
         warm_up: Duration::from_secs(learning),
         length: Duration::from_secs(20),
@@ -78,7 +78,7 @@ fn small_requests_stay_fast_next_to_large_ones() {
 fn lane_speeds_up_after_a_time_of_low_demand() {
     // Only one large request in flight at first, then as many as the link can take.
     let few = Load { workers: 1, bytes: 128 << 10, ..LARGE };
-    let many = Load { from: Duration::from_secs(8), ..LARGE };
+    let many = Load { start: Duration::from_secs(8), ..LARGE };
     for seed in 0..3 {
         let world = link((100, 20, 20), seed);
         let alone = world.run(&[many])[0].bytes_per_second;
@@ -100,7 +100,7 @@ fn intrinsically_slow_requests_barely_throttle_large_ones() {
     for seed in 0..3 {
         for (workers, millis) in [(1, 100), (4, 20), (4, 200)] {
             println!("{workers} workers with {millis} ms of intrinsic latency (exponential)");
-            let world = Simulation { own: millis * MILLI, ..late(link((100, 20, 0), seed)) };
+            let world = Simulation { intrinsic_latency: millis * MILLI, ..late(link((100, 20, 0), seed)) };
             let (longer, total) = run_both(world, Load { workers, ..SMALL }, LARGE);
             assert!(longer <= 2.0 && total >= 0.9, "{longer} {total}");
         }
@@ -150,20 +150,20 @@ fn high_priority_p99_is_within_1_5_times_of_alone() {
 
 const MILLI: Duration = Duration::from_millis(1);
 
-const fn put(priority: Priority, bytes: u64) -> Kind {
-    Kind::new(Operation::Put, priority, bytes)
+const fn put(priority: Priority, bytes: u64) -> LaneKind {
+    LaneKind::new(Operation::Put, priority, bytes)
 }
 
 /// Lanes that know their capacity: small requests took 5 ms each, large ones reached 10 MB/s in total.
 fn learned() -> (Lanes, Duration) {
-    let mut lanes = Lanes::new(LanesOptions { most_waiting: 4 });
+    let mut lanes = Lanes::new(LanesOptions { max_queue_depth: 4 });
     let mut now = Duration::ZERO;
     for _ in 0..500 {
         let small = lanes.enter(put(Priority::Normal, 4096), now).unwrap();
         let mut large = lanes.enter(put(Priority::Normal, 100_000), now).unwrap();
         now += 5 * MILLI;
         lanes.end(small, now, Some(5 * MILLI));
-        lanes.carried(&mut large, 100_000, now);
+        lanes.record_bytes(&mut large, 100_000, now);
         now += 5 * MILLI;
         lanes.end(large, now, Some(10 * MILLI));
     }
@@ -176,13 +176,13 @@ fn single_active_rank_never_waits() {
     let mut now = Duration::ZERO;
     for _ in 0..2000 {
         let mut entered = lanes.enter(put(Priority::Normal, 4 << 20), now).unwrap();
-        assert_eq!(lanes.piece(&entered, now), None);
-        assert_eq!(lanes.turn(&entered, 4 << 20, now), Turn::Now);
+        assert_eq!(lanes.quantum_bytes(&entered, now), None);
+        assert_eq!(lanes.request_dispatch(&entered, 4 << 20, now), Dispatch::Now);
         now += 10 * MILLI;
-        lanes.carried(&mut entered, 4 << 20, now);
+        lanes.record_bytes(&mut entered, 4 << 20, now);
         lanes.end(entered, now, Some(10 * MILLI));
     }
-    assert_eq!((lanes.under_way(), lanes.waiting(), lanes.wake(now)), (0, 0, None));
+    assert_eq!((lanes.in_flight(), lanes.queued(), lanes.next_wake(now)), (0, 0, None));
 }
 
 #[test]
@@ -193,20 +193,20 @@ fn full_queue_rejects_until_the_next_dispatch() {
     let full = loop {
         match lanes.enter(kind, now) {
             Ok(request) => {
-                lanes.turn(&request, 64 << 10, now);
+                lanes.request_dispatch(&request, 64 << 10, now);
                 entered.push(request);
             }
             Err(full) => break full,
         }
     };
-    assert_eq!(full, Full { waiting: 4 });
+    assert_eq!(full, LaneFull { queued: 4 });
     // Small requests have a queue of their own.
     let small = lanes.enter(put(Priority::Normal, 1), now).unwrap();
-    assert_eq!(lanes.turn(&small, 1, now), Turn::Now);
-    while lanes.next(now).is_none() {
-        now = lanes.wake(now).unwrap() + MILLI;
+    assert_eq!(lanes.request_dispatch(&small, 1, now), Dispatch::Now);
+    while lanes.next_dispatched(now).is_none() {
+        now = lanes.next_wake(now).unwrap() + MILLI;
     }
-    assert!(now < start + 200 * MILLI && lanes.waiting() == 3, "{:?}", now - start);
+    assert!(now < start + 200 * MILLI && lanes.queued() == 3, "{:?}", now - start);
     assert!(lanes.enter(kind, now).is_ok());
 }
 
@@ -214,13 +214,13 @@ fn full_queue_rejects_until_the_next_dispatch() {
 fn head_of_queue_is_dispatched_despite_higher_priority() {
     let (mut lanes, mut now) = learned();
     let patient = lanes.enter(put(Priority::Normal, 1 << 20), now).unwrap();
-    lanes.turn(&patient, 1 << 20, now);
-    let Turn::Waits(ticket) = lanes.turn(&patient, 64 << 10, now) else { panic!("expected to be queued") };
+    lanes.request_dispatch(&patient, 1 << 20, now);
+    let Dispatch::Queued(ticket) = lanes.request_dispatch(&patient, 64 << 10, now) else { panic!("expected to be queued") };
     let since = now;
-    while lanes.next(now) != Some(ticket) {
+    while lanes.next_dispatched(now) != Some(ticket) {
         // More than the capacity.
         let first = lanes.enter(put(Priority::High, 1 << 20), now).unwrap();
-        assert_eq!(lanes.turn(&first, 1 << 20, now), Turn::Now);
+        assert_eq!(lanes.request_dispatch(&first, 1 << 20, now), Dispatch::Now);
         now += MILLI;
         assert!(
             now < since + 300 * MILLI,
@@ -233,19 +233,19 @@ fn head_of_queue_is_dispatched_despite_higher_priority() {
 /// Order of dispatch of small normal requests of these clients, queued behind a small one of high priority.
 fn order(lanes: &mut Lanes, mut now: Duration, clients: &[u64]) -> Vec<u64> {
     let first = lanes.enter(put(Priority::High, 1), now).unwrap();
-    lanes.turn(&first, 1, now);
+    lanes.request_dispatch(&first, 1, now);
     let mut waiting = BTreeMap::new();
     for client in clients {
-        let request = lanes.enter_for(Client(*client), put(Priority::Normal, 1), now).unwrap();
-        match lanes.turn(&request, 1, now) {
-            Turn::Waits(ticket) => drop(waiting.insert(ticket, *client)),
-            Turn::Now => panic!("expected to be queued"),
+        let request = lanes.enter_as(ClientId(*client), put(Priority::Normal, 1), now).unwrap();
+        match lanes.request_dispatch(&request, 1, now) {
+            Dispatch::Queued(ticket) => drop(waiting.insert(ticket, *client)),
+            Dispatch::Now => panic!("expected to be queued"),
         }
     }
     let mut passed = Vec::new();
     while !waiting.is_empty() {
-        now = lanes.wake(now).unwrap() + MILLI;
-        passed.extend(lanes.next(now).map(|ticket| waiting.remove(&ticket).unwrap()));
+        now = lanes.next_wake(now).unwrap() + MILLI;
+        passed.extend(lanes.next_dispatched(now).map(|ticket| waiting.remove(&ticket).unwrap()));
     }
     passed
 }
@@ -253,7 +253,7 @@ fn order(lanes: &mut Lanes, mut now: Duration, clients: &[u64]) -> Vec<u64> {
 #[test]
 fn clients_are_served_round_robin() {
     let (mut lanes, now) = learned();
-    lanes.options.most_waiting = 100;
+    lanes.options.max_queue_depth = 100;
     let passed = order(&mut lanes, now, &[1, 1, 1, 1, 2, 1, 2, 3]);
     assert_eq!(passed, [1, 2, 3, 1, 2, 1, 1, 1]);
     assert_eq!(order(&mut lanes, now, &[1, 1, 1]), [1, 1, 1]);
@@ -263,14 +263,14 @@ fn clients_are_served_round_robin() {
 fn clients_that_return_immediately_share_evenly() {
     let (mut lanes, mut now) = learned();
     let first = lanes.enter(put(Priority::High, 1), now).unwrap();
-    lanes.turn(&first, 1, now);
-    lanes.options.most_waiting = 100;
+    lanes.request_dispatch(&first, 1, now);
+    lanes.options.max_queue_depth = 100;
     let mut waiting = BTreeMap::new();
     let ask = |lanes: &mut Lanes, waiting: &mut BTreeMap<_, _>, client: u64, now| {
-        let request = lanes.enter_for(Client(client), put(Priority::Normal, 1), now).unwrap();
-        match lanes.turn(&request, 1, now) {
-            Turn::Waits(ticket) => drop(waiting.insert(ticket, (client, request))),
-            Turn::Now => panic!("expected to be queued"),
+        let request = lanes.enter_as(ClientId(client), put(Priority::Normal, 1), now).unwrap();
+        match lanes.request_dispatch(&request, 1, now) {
+            Dispatch::Queued(ticket) => drop(waiting.insert(ticket, (client, request))),
+            Dispatch::Now => panic!("expected to be queued"),
         }
     };
     for client in [1, 2, 3, 3, 3, 3] {
@@ -279,10 +279,10 @@ fn clients_that_return_immediately_share_evenly() {
     let mut passed = BTreeMap::<u64, usize>::new();
     for _ in 0..300 {
         // A high-priority request keeps the lane contended.
-        assert_eq!(lanes.turn(&first, 1, now), Turn::Now);
+        assert_eq!(lanes.request_dispatch(&first, 1, now), Dispatch::Now);
         let ticket = loop {
-            now = now.max(lanes.wake(now).unwrap()) + Duration::from_micros(1);
-            if let Some(ticket) = lanes.next(now) {
+            now = now.max(lanes.next_wake(now).unwrap()) + Duration::from_micros(1);
+            if let Some(ticket) = lanes.next_dispatched(now) {
                 break ticket;
             }
         };
@@ -297,12 +297,12 @@ fn clients_that_return_immediately_share_evenly() {
 #[test]
 fn busy_client_leaves_queue_space_for_others() {
     let (mut lanes, now) = learned();
-    lanes.options.most_waiting = 16;
+    lanes.options.max_queue_depth = 16;
     let kind = put(Priority::Normal, 1 << 20);
     let mut waits_for = |client| {
         let mut waiting = 0;
-        while let Ok(request) = lanes.enter_for(Client(client), kind, now) {
-            waiting += usize::from(lanes.turn(&request, 64 << 10, now) != Turn::Now);
+        while let Ok(request) = lanes.enter_as(ClientId(client), kind, now) {
+            waiting += usize::from(lanes.request_dispatch(&request, 64 << 10, now) != Dispatch::Now);
         }
         waiting
     };
@@ -348,7 +348,7 @@ proptest! {
         if !is_learned {
             (lanes, now) = (Lanes::new(LanesOptions::default()), Duration::ZERO);
         }
-        let mut requests: Vec<Entered> = Vec::new();
+        let mut requests: Vec<LaneRequest> = Vec::new();
         let mut waiting: BTreeMap<Ticket, ()> = BTreeMap::new();
         for event in events {
             let nth = |which: usize| which % requests.len().max(1);
@@ -356,26 +356,26 @@ proptest! {
                 Event::Enter { client, is_high, is_write, bytes } => {
                     let operation = if is_write { Operation::Put } else { Operation::Get };
                     let priority = if is_high { Priority::High } else { Priority::Normal };
-                    let kind = Kind::new(operation, priority, bytes);
-                    requests.extend(lanes.enter_for(Client(client), kind, now));
+                    let kind = LaneKind::new(operation, priority, bytes);
+                    requests.extend(lanes.enter_as(ClientId(client), kind, now));
                 }
                 Event::Turn(which, bytes) => {
                     let request = requests.get(nth(which));
-                    if let Some(Turn::Waits(ticket)) = request.map(|request| lanes.turn(request, bytes, now)) {
+                    if let Some(Dispatch::Queued(ticket)) = request.map(|request| lanes.request_dispatch(request, bytes, now)) {
                         prop_assert!(waiting.insert(ticket, ()).is_none());
                     }
                 }
                 Event::Carried(which, bytes) => {
                     let which = nth(which);
                     if let Some(request) = requests.get_mut(which) {
-                        lanes.carried(request, bytes, now);
+                        lanes.record_bytes(request, bytes, now);
                     }
                 }
                 Event::Leave(which) => {
                     let ticket = waiting.keys().nth(which % waiting.len().max(1)).copied();
                     if let Some(ticket) = ticket {
                         waiting.remove(&ticket);
-                        lanes.leave(ticket);
+                        lanes.cancel(ticket);
                     }
                 }
                 Event::End(which, is_done) => {
@@ -386,21 +386,21 @@ proptest! {
                 }
                 Event::Time(millis) => now += Duration::from_millis(millis),
             }
-            while let Some(ticket) = lanes.next(now) {
+            while let Some(ticket) = lanes.next_dispatched(now) {
                 prop_assert!(waiting.remove(&ticket).is_some(), "dispatched more than once");
             }
-            prop_assert_eq!((lanes.waiting(), lanes.under_way()), (waiting.len(), requests.len()));
+            prop_assert_eq!((lanes.queued(), lanes.in_flight()), (waiting.len(), requests.len()));
         }
         let mut rounds = 0;
-        while let Some(due) = lanes.wake(now) {
+        while let Some(due) = lanes.next_wake(now) {
             now = now.max(due) + Duration::from_micros(1);
-            while let Some(ticket) = lanes.next(now) {
+            while let Some(ticket) = lanes.next_dispatched(now) {
                 prop_assert!(waiting.remove(&ticket).is_some(), "dispatched more than once");
             }
             rounds += 1;
             prop_assert!(rounds < 2000, "{} are still queued", waiting.len());
         }
         requests.into_iter().for_each(|request| lanes.end(request, now, None));
-        prop_assert_eq!((lanes.waiting(), lanes.under_way(), waiting.len()), (0, 0, 0));
+        prop_assert_eq!((lanes.queued(), lanes.in_flight(), waiting.len()), (0, 0, 0));
     }
 }

@@ -107,7 +107,7 @@ pub enum Failure {
     /// The store could not be reached or cannot be used now.
     Unavailable,
     /// The deadline passed.
-    Late,
+    TimedOut,
     /// Bytes differ from what was written.
     Corrupt,
     /// A defect.
@@ -116,7 +116,7 @@ pub enum Failure {
 
 impl Failure {
     /// All causes.
-    pub const ALL: [Self; 5] = [Self::Busy, Self::Unavailable, Self::Late, Self::Corrupt, Self::Internal];
+    pub const ALL: [Self; 5] = [Self::Busy, Self::Unavailable, Self::TimedOut, Self::Corrupt, Self::Internal];
 
     /// The name of the cause, as in metrics and logs.
     #[must_use]
@@ -124,7 +124,7 @@ impl Failure {
         match self {
             Self::Busy => "busy",
             Self::Unavailable => "unavailable",
-            Self::Late => "late",
+            Self::TimedOut => "late",
             Self::Corrupt => "corrupt",
             Self::Internal => "internal",
         }
@@ -133,7 +133,7 @@ impl Failure {
 
 /// The outcome of a request. Only successful requests count towards latency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum RequestOutcome {
     /// Success.
     Done {
         /// Bytes transferred.
@@ -142,11 +142,11 @@ pub enum End {
         service: Duration,
     },
     /// The store works and rejected the request correctly: not found, access denied, or a failed precondition.
-    Refused,
+    Rejected,
     /// Failure.
     Failed(Failure),
     /// The caller cancelled it. That is no failure, but the only trace of a request that lost a race.
-    GivenUp {
+    Cancelled {
         /// Time that the caller had waited.
         waited: Duration,
     },
@@ -154,22 +154,22 @@ pub enum End {
 
 /// Number of requests by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Outcomes {
+pub struct OutcomeCounts {
     /// Successful requests.
     pub done: u64,
     /// Rejected requests.
-    pub refused: u64,
+    pub rejected: u64,
     /// Failed requests, in the order of [`Failure::ALL`].
     pub failed: [u64; Failure::ALL.len()],
     /// Cancelled requests.
-    pub given_up: u64,
+    pub cancelled: u64,
     /// Total time that cancelled requests had been waited for.
-    pub given_up_after: Duration,
+    pub cancelled_after: Duration,
     /// Total time that requests waited inside this process before they were sent, as far as the store reports it.
-    pub queued: Duration,
+    pub queue_time: Duration,
 }
 
-impl Outcomes {
+impl OutcomeCounts {
     /// Failed requests, for any cause.
     #[must_use]
     pub fn failures(&self) -> u64 {
@@ -178,29 +178,29 @@ impl Outcomes {
 
     /// All requests that ended, including cancelled ones.
     #[must_use]
-    pub fn all(&self) -> u64 {
-        self.ended() + self.given_up
+    pub fn total(&self) -> u64 {
+        self.ended() + self.cancelled
     }
 
     /// Fraction of the requests that ended, without cancelled ones, that failed for this cause.
     #[must_use]
-    pub fn share(&self, failure: Failure) -> Option<f64> {
-        share(self.failed[failure as usize], self.ended())
+    pub fn failure_ratio(&self, failure: Failure) -> Option<f64> {
+        ratio(self.failed[failure as usize], self.ended())
     }
 
     /// Fraction of the requests that ended, without cancelled ones, that failed. Failures are often fast, so low
     /// latency means little if this is high.
     #[must_use]
-    pub fn failed_share(&self) -> Option<f64> {
-        share(self.failures(), self.ended())
+    pub fn total_failure_ratio(&self) -> Option<f64> {
+        ratio(self.failures(), self.ended())
     }
 
     fn ended(&self) -> u64 {
-        self.done + self.refused + self.failures()
+        self.done + self.rejected + self.failures()
     }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a share; beyond 2^53 requests it is as good")]
-fn share(some: u64, all: u64) -> Option<f64> {
+fn ratio(some: u64, all: u64) -> Option<f64> {
     (all > 0).then(|| some as f64 / all as f64)
 }

@@ -8,54 +8,54 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// The contents of a slice.
-pub(super) trait Forget: Default {
+pub(super) trait Reset: Default {
     /// Resets it to the initial state.
-    fn forget(&self);
+    fn reset(&self);
 }
 
 /// The last `N` slices.
 #[derive(Debug)]
 pub(super) struct Ring<T, const N: usize> {
     slots: [Slot<T>; N],
-    turning: Mutex<()>,
+    rotation: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Slot<T> {
     /// The number of the slice plus one; 0 if there was none.
     mark: AtomicU64,
-    held: T,
+    value: T,
 }
 
-impl<T: Forget, const N: usize> Default for Ring<T, N> {
+impl<T: Reset, const N: usize> Default for Ring<T, N> {
     fn default() -> Self {
         Self {
-            slots: std::array::from_fn(|_| Slot { mark: AtomicU64::new(0), held: T::default() }),
-            turning: Mutex::default(),
+            slots: std::array::from_fn(|_| Slot { mark: AtomicU64::new(0), value: T::default() }),
+            rotation: Mutex::default(),
         }
     }
 }
 
-impl<T: Forget, const N: usize> Ring<T, N> {
+impl<T: Reset, const N: usize> Ring<T, N> {
     /// The slice with this number; `None` if a later one has replaced it.
-    pub fn at(&self, number: u64) -> Option<&T> {
+    pub fn slice(&self, number: u64) -> Option<&T> {
         let slot = &self.slots[(number % N as u64) as usize];
         let mark = number.saturating_add(1);
         if slot.mark.load(Ordering::Acquire) < mark {
-            let _turn = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
+            let _turn = self.rotation.lock().unwrap_or_else(PoisonError::into_inner);
             if slot.mark.load(Ordering::Acquire) < mark {
-                slot.held.forget();
+                slot.value.reset();
                 slot.mark.store(mark, Ordering::Release);
             }
         }
-        (slot.mark.load(Ordering::Acquire) == mark).then_some(&slot.held)
+        (slot.mark.load(Ordering::Acquire) == mark).then_some(&slot.value)
     }
 
     /// The last `count` slices up to `number`, and any later ones.
     pub fn last(&self, number: u64, count: u64) -> impl Iterator<Item = &T> {
         let oldest = (number + 1).saturating_sub(count);
         let is_in = move |slot: &&Slot<T>| slot.mark.load(Ordering::Acquire) > oldest;
-        self.slots.iter().filter(is_in).map(|slot| &slot.held)
+        self.slots.iter().filter(is_in).map(|slot| &slot.value)
     }
 }
 
@@ -66,8 +66,8 @@ mod tests {
     #[derive(Default)]
     struct Count(AtomicU64);
 
-    impl Forget for Count {
-        fn forget(&self) {
+    impl Reset for Count {
+        fn reset(&self) {
             // Gives other threads time to race for the slice.
             std::thread::yield_now();
             self.0.store(0, Ordering::Relaxed);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     fn add(ring: &Ring<Count, 4>, number: u64) -> bool {
-        ring.at(number).map(|count| count.0.fetch_add(1, Ordering::Relaxed)).is_some()
+        ring.slice(number).map(|count| count.0.fetch_add(1, Ordering::Relaxed)).is_some()
     }
 
     fn sum(ring: &Ring<Count, 4>, number: u64, count: u64) -> u64 {

@@ -3,26 +3,26 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::ring::{Forget, Ring};
-use super::spread::{Histogram, Spread, nanos};
+use super::ring::{Reset, Ring};
+use super::histogram::{AtomicHistogram, LatencyHistogram, nanos};
 use super::{SLICES, SizeClass, slice_of};
 
 /// Latency histograms of the window, and totals since the start.
 #[derive(Debug, Default)]
 pub(super) struct Series {
     window: Ring<Slice, SLICES>,
-    service_total: Tally,
-    first_byte_total: Tally,
+    service_total: AtomicTotal,
+    first_byte_total: AtomicTotal,
 }
 
 /// Totals since the start.
 #[derive(Debug, Default)]
-struct Tally {
+struct AtomicTotal {
     count: AtomicU64,
     nanos: AtomicU64,
 }
 
-impl Tally {
+impl AtomicTotal {
     fn add(&self, time: Duration) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.nanos.fetch_add(nanos(time), Ordering::Relaxed);
@@ -45,69 +45,69 @@ pub struct Total {
 
 #[derive(Debug, Default)]
 struct Slice {
-    service: Histogram,
-    first_byte: Histogram,
+    service: AtomicHistogram,
+    first_byte: AtomicHistogram,
     /// Bytes of the requests in `service`.
     bytes: AtomicU64,
 }
 
-impl Forget for Slice {
-    fn forget(&self) {
-        self.service.forget();
-        self.first_byte.forget();
+impl Reset for Slice {
+    fn reset(&self) {
+        self.service.reset();
+        self.first_byte.reset();
         self.bytes.store(0, Ordering::Relaxed);
     }
 }
 
 /// Latency statistics of one operation and size class in the window.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Alike {
+pub struct SizeClassStats {
     /// The size class.
-    pub sizes: SizeClass,
+    pub size_class: SizeClass,
     /// Mean size of the requests completed in the window.
     pub mean_bytes: u64,
     /// Total time that the caller waited, of completed requests.
-    pub service: Spread,
+    pub service: LatencyHistogram,
     /// Time to the first byte of the response: of a read the first byte of the object, of a write the response after
     /// the last byte sent. Other operations have none.
-    pub first_byte: Spread,
+    pub first_byte: LatencyHistogram,
     /// `service` since the beginning.
-    pub done: Total,
+    pub service_total: Total,
     /// `first_byte` since the beginning.
-    pub answered: Total,
+    pub first_byte_total: Total,
 }
 
 impl Series {
-    pub fn done(&self, now: Duration, bytes: u64, service: Duration) {
+    pub fn record_service(&self, now: Duration, bytes: u64, service: Duration) {
         self.service_total.add(service);
-        if let Some(slice) = self.window.at(slice_of(now)) {
+        if let Some(slice) = self.window.slice(slice_of(now)) {
             slice.service.add(service);
             slice.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
-    pub fn answered(&self, now: Duration, first_byte: Duration) {
+    pub fn record_first_byte(&self, now: Duration, first_byte: Duration) {
         self.first_byte_total.add(first_byte);
-        if let Some(slice) = self.window.at(slice_of(now)) {
+        if let Some(slice) = self.window.slice(slice_of(now)) {
             slice.first_byte.add(first_byte);
         }
     }
 
-    pub fn read(&self, now: Duration, sizes: SizeClass) -> Alike {
-        let (mut service, mut first_byte, mut bytes) = (Spread::default(), Spread::default(), 0_u64);
+    pub fn snapshot(&self, now: Duration, sizes: SizeClass) -> SizeClassStats {
+        let (mut service, mut first_byte, mut bytes) = (LatencyHistogram::default(), LatencyHistogram::default(), 0_u64);
         for slice in self.window.last(slice_of(now), SLICES as u64) {
-            service.add(&slice.service);
-            first_byte.add(&slice.first_byte);
+            service.add_live(&slice.service);
+            first_byte.add_live(&slice.first_byte);
             bytes = bytes.saturating_add(slice.bytes.load(Ordering::Relaxed));
         }
         let mean_bytes = bytes.checked_div(service.count()).unwrap_or_default();
-        Alike {
-            sizes,
+        SizeClassStats {
+            size_class: sizes,
             mean_bytes,
             service,
             first_byte,
-            done: self.service_total.read(),
-            answered: self.first_byte_total.read(),
+            service_total: self.service_total.read(),
+            first_byte_total: self.first_byte_total.read(),
         }
     }
 }

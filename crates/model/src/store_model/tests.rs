@@ -9,8 +9,8 @@ const fn millis(n: u64) -> Duration {
 
 fn done(model: &StoreModel, now: Duration, operation: Operation, bytes: u64, service: Duration) {
     let request = model.begin(operation);
-    model.answered(now, &request, bytes, service / 2, Duration::ZERO);
-    model.end(now, request, End::Done { bytes, service });
+    model.record_first_byte(now, &request, bytes, service / 2, Duration::ZERO);
+    model.end(now, request, RequestOutcome::Done { bytes, service });
 }
 
 fn near(found: Duration, exact: Duration) -> bool {
@@ -29,20 +29,20 @@ fn memory_is_within_the_documented_bounds() {
 #[test]
 fn requests_are_counted_by_outcome() {
     let (model, now) = (StoreModel::new(), millis(1));
-    for failure in [Failure::Busy, Failure::Late, Failure::Late] {
-        model.end(now, model.begin(Operation::Get), End::Failed(failure));
+    for failure in [Failure::Busy, Failure::TimedOut, Failure::TimedOut] {
+        model.end(now, model.begin(Operation::Get), RequestOutcome::Failed(failure));
     }
-    model.end(now, model.begin(Operation::Get), End::Refused);
-    model.end(now, model.begin(Operation::Get), End::GivenUp { waited: millis(30) });
+    model.end(now, model.begin(Operation::Get), RequestOutcome::Rejected);
+    model.end(now, model.begin(Operation::Get), RequestOutcome::Cancelled { waited: millis(30) });
     done(&model, now, Operation::Get, 10, millis(2));
     let outcomes = model.outcomes(now, Operation::Get);
-    assert_eq!((outcomes.done, outcomes.refused, outcomes.failed), (1, 1, [1, 0, 2, 0, 0]));
-    assert_eq!((outcomes.given_up, outcomes.given_up_after), (1, millis(30)));
+    assert_eq!((outcomes.done, outcomes.rejected, outcomes.failed), (1, 1, [1, 0, 2, 0, 0]));
+    assert_eq!((outcomes.cancelled, outcomes.cancelled_after), (1, millis(30)));
     // Cancelled requests do not count towards the failure ratio.
-    assert_eq!((outcomes.share(Failure::Late), outcomes.failed_share()), (Some(0.4), Some(0.6)));
-    assert_eq!(model.all_outcomes(Operation::Get), outcomes);
-    assert_eq!(model.outcomes(now, Operation::Put).failed_share(), None);
-    assert_eq!(model.times(now, Operation::Get).count(), 1, "only successful requests count towards latency");
+    assert_eq!((outcomes.failure_ratio(Failure::TimedOut), outcomes.total_failure_ratio()), (Some(0.4), Some(0.6)));
+    assert_eq!(model.total_outcomes(Operation::Get), outcomes);
+    assert_eq!(model.outcomes(now, Operation::Put).total_failure_ratio(), None);
+    assert_eq!(model.latencies(now, Operation::Get).count(), 1, "only successful requests count towards latency");
 }
 
 #[test]
@@ -50,12 +50,12 @@ fn window_expires_and_totals_remain() {
     let model = StoreModel::new();
     done(&model, millis(9_999), Operation::Put, 100, millis(7));
     let queued = model.begin(Operation::Put);
-    model.answered(millis(9_999), &queued, 100, millis(7), millis(3));
-    model.end(millis(9_999), queued, End::Failed(Failure::Corrupt));
+    model.record_first_byte(millis(9_999), &queued, 100, millis(7), millis(3));
+    model.end(millis(9_999), queued, RequestOutcome::Failed(Failure::Corrupt));
     let at = |now: u64| {
-        let times = model.times(millis(now), Operation::Put);
+        let times = model.latencies(millis(now), Operation::Put);
         let outcomes = model.outcomes(millis(now), Operation::Put);
-        (times.count(), outcomes.failures(), outcomes.queued, times.expectation().is_some())
+        (times.count(), outcomes.failures(), outcomes.queue_time, times.linear_fit().is_some())
     };
     assert_eq!(at(59_999), (1, 1, millis(3), true));
     assert_eq!(at(60_000), (0, 0, Duration::ZERO, false));
@@ -63,24 +63,24 @@ fn window_expires_and_totals_remain() {
     done(&model, millis(75_000), Operation::Put, 100, millis(7));
     done(&model, millis(10_000), Operation::Put, 100, millis(900));
     assert_eq!(at(75_000), (1, 0, Duration::ZERO, true));
-    let times = model.times(millis(75_000), Operation::Put);
-    let alike = times.of(100).unwrap();
-    assert_eq!((alike.done.count, alike.done.time), (3, millis(914)));
-    assert_eq!(model.age(millis(80_000), Operation::Put), Some(millis(5_000)));
-    assert_eq!(model.age(millis(80_000), Operation::Get), None);
+    let times = model.latencies(millis(75_000), Operation::Put);
+    let alike = times.for_size(100).unwrap();
+    assert_eq!((alike.service_total.count, alike.service_total.time), (3, millis(914)));
+    assert_eq!(model.latest_sample_age(millis(80_000), Operation::Put), Some(millis(5_000)));
+    assert_eq!(model.latest_sample_age(millis(80_000), Operation::Get), None);
 }
 
 #[test]
 fn throughput_covers_the_last_5_to_6_seconds() {
     let model = StoreModel::new();
     for second in 0..20 {
-        model.moved(millis(second * 1000 + 500), Direction::Read, 1000 * (second + 1));
+        model.record_bytes(millis(second * 1000 + 500), Direction::Read, 1000 * (second + 1));
     }
     // 15,000 to 20,000 over 5.5 s.
     assert!((model.throughput(millis(19_500), Direction::Read) - 105_000.0 / 5.5).abs() < 1e-6);
     assert_eq!(model.throughput(millis(19_500), Direction::Write), 0.0);
     assert_eq!(model.throughput(millis(26_000), Direction::Read), 0.0);
-    assert_eq!(model.all_moved(Direction::Read), 210_000);
+    assert_eq!(model.total_bytes(Direction::Read), 210_000);
 }
 
 #[test]
@@ -92,16 +92,16 @@ fn linear_fit_matches_the_store_despite_outliers() {
         // One in twenty hangs.
         done(&model, now, Operation::Get, bytes, Duration::from_secs(30));
     }
-    let times = model.times(now, Operation::Get);
+    let times = model.latencies(now, Operation::Get);
     for bytes in [0, 1 << 10, 3 << 20, 64 << 20, 128 << 20] {
-        let found = times.expectation().unwrap().time(bytes);
+        let found = times.linear_fit().unwrap().for_bytes(bytes);
         assert!(found.abs_diff(time(bytes)) < time(bytes) / 8, "{bytes}: {found:?}");
     }
-    let late = times.within(3 << 20, 0.9).unwrap();
+    let late = times.quantile(3 << 20, 0.9).unwrap();
     assert!(late.abs_diff(time(3 << 20)) < time(3 << 20) / 4, "{late:?}");
-    let late = times.within(8 << 20, 0.95).unwrap();
+    let late = times.quantile(8 << 20, 0.95).unwrap();
     assert!(near(late, time(8 << 20)), "1 in 21 hangs: {late:?}");
-    assert_eq!(times.within(8 << 20, 0.99), None, "21 samples are too few for p99");
+    assert_eq!(times.quantile(8 << 20, 0.99), None, "21 samples are too few for p99");
 }
 
 #[test]
@@ -111,13 +111,13 @@ fn fit_error_is_relative_for_all_sizes() {
     for (bytes, micros) in [(4 << 10, 1_000), (1 << 20, 12_000), (256 << 20, 2_600_000)] {
         (0..20).for_each(|_| done(&model, now, Operation::Get, bytes, Duration::from_micros(micros)));
     }
-    let times = model.times(now, Operation::Get);
+    let times = model.latencies(now, Operation::Get);
     for (bytes, micros) in [(4 << 10, 1_000), (1 << 20, 12_000), (256 << 20, 2_600_000)] {
-        let (found, exact) = (times.expectation().unwrap().time(bytes), Duration::from_micros(micros));
+        let (found, exact) = (times.linear_fit().unwrap().for_bytes(bytes), Duration::from_micros(micros));
         assert!(found.abs_diff(exact) < exact / 5, "{bytes}: {found:?} is not {exact:?}");
     }
-    assert!(times.within(4 << 20, 0.9).is_some(), "two classes away");
-    assert_eq!(times.within(16 << 20, 0.9), None, "four classes away from both");
+    assert!(times.quantile(4 << 20, 0.9).is_some(), "two classes away");
+    assert_eq!(times.quantile(16 << 20, 0.9), None, "four classes away from both");
 }
 
 #[test]
@@ -126,18 +126,18 @@ fn first_byte_gives_the_intercept_for_equal_sizes() {
     for _ in 0..20 {
         done(&model, now, Operation::Part, 8 << 20, millis(200));
     }
-    let line = model.times(now, Operation::Part).expectation().unwrap();
-    assert!(near(line.base, millis(100)) && near(line.time(8 << 20), millis(200)), "{line:?}");
+    let line = model.latencies(now, Operation::Part).linear_fit().unwrap();
+    assert!(near(line.base, millis(100)) && near(line.for_bytes(8 << 20), millis(200)), "{line:?}");
     // The slope is never negative.
     (0..20).for_each(|_| done(&model, now, Operation::Part, 1 << 10, millis(400)));
-    let line = model.times(now, Operation::Part).expectation().unwrap();
+    let line = model.latencies(now, Operation::Part).linear_fit().unwrap();
     assert!(line.nanos_per_byte == 0.0 && line.base > millis(180), "{line:?}");
     // The intercept is never negative.
     let model = StoreModel::new();
     for (bytes, time) in [(1 << 20, 1), (8 << 20, 100)] {
         done(&model, now, Operation::Get, bytes, millis(time));
     }
-    let line = model.times(now, Operation::Get).expectation().unwrap();
+    let line = model.latencies(now, Operation::Get).linear_fit().unwrap();
     assert!(line.base.is_zero() && line.nanos_per_byte > 0.0, "{line:?}");
 }
 
@@ -145,11 +145,11 @@ fn first_byte_gives_the_intercept_for_equal_sizes() {
 fn no_quantile_with_too_few_samples() {
     let model = StoreModel::new();
     for n in 1..=16 {
-        assert_eq!(model.times(millis(1), Operation::Get).within(1, 0.5), None, "{n}");
+        assert_eq!(model.latencies(millis(1), Operation::Get).quantile(1, 0.5), None, "{n}");
         done(&model, millis(1), Operation::Get, 1, millis(n));
     }
-    assert!(model.times(millis(1), Operation::Get).within(1, 0.5).is_some());
-    assert_eq!(model.times(millis(1), Operation::Get).within(1, 0.95), None);
+    assert!(model.latencies(millis(1), Operation::Get).quantile(1, 0.5).is_some());
+    assert_eq!(model.latencies(millis(1), Operation::Get).quantile(1, 0.95), None);
 }
 
 /// A request: time in milliseconds (up to 100 s), size and latency in nanoseconds.
@@ -164,7 +164,7 @@ fn feed<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> StoreModel {
     let model = StoreModel::new();
     for &(at, bytes, nanos) in samples {
         done(&model, millis(at), Operation::Get, bytes, Duration::from_nanos(nanos));
-        model.moved(millis(at), Direction::Read, bytes);
+        model.record_bytes(millis(at), Direction::Read, bytes);
     }
     model
 }
@@ -173,14 +173,14 @@ proptest! {
     #[test]
     fn quantiles_match_the_samples_of_the_window(samples in samples(), share in 0.0..=1.0_f64) {
         let (model, now) = (feed(&samples), millis(100_000));
-        let times = model.times(now, Operation::Get);
+        let times = model.latencies(now, Operation::Get);
         for sizes in SizeClass::all() {
             // Slices 5 to 10, of which the last has just started.
-            let is_in = |(at, bytes, _): &&Sample| *at >= 50_000 && SizeClass::of(*bytes) == sizes;
+            let is_in = |(at, bytes, _): &&Sample| *at >= 50_000 && SizeClass::for_bytes(*bytes) == sizes;
             let mut exact: Vec<u64> = samples.iter().filter(is_in).map(|(.., nanos)| *nanos).collect();
             let bytes: u64 = samples.iter().filter(is_in).map(|(_, bytes, _)| *bytes).sum();
             exact.sort_unstable();
-            let alike = times.classes().iter().find(|alike| alike.sizes == sizes);
+            let alike = times.classes().iter().find(|alike| alike.size_class == sizes);
             let Some(alike) = alike.filter(|alike| alike.service.count() > 0) else {
                 prop_assert!(exact.is_empty());
                 continue;
@@ -200,10 +200,10 @@ proptest! {
         now in 0_u64..200_000,
     ) {
         let (one, other, now) = (feed(&samples), feed(&shuffled), millis(now.max(100_000)));
-        prop_assert_eq!(one.times(now, Operation::Get), other.times(now, Operation::Get));
+        prop_assert_eq!(one.latencies(now, Operation::Get), other.latencies(now, Operation::Get));
         prop_assert_eq!(one.outcomes(now, Operation::Get), other.outcomes(now, Operation::Get));
         prop_assert_eq!(one.throughput(now, Direction::Read), other.throughput(now, Direction::Read));
-        let ages = [&one, &other].map(|model| model.age(now, Operation::Get).unwrap());
+        let ages = [&one, &other].map(|model| model.latest_sample_age(now, Operation::Get).unwrap());
         prop_assert!(ages[0].abs_diff(ages[1]) < millis(1));
     }
 
@@ -215,12 +215,12 @@ proptest! {
         b in 0.0..1.0_f64,
     ) {
         let model = feed(&samples);
-        let times = model.times(millis(100_000), Operation::Get);
-        if let Some(line) = times.expectation() {
-            prop_assert!(line.time(bytes) <= line.time(bytes * 2), "{line:?}");
+        let times = model.latencies(millis(100_000), Operation::Get);
+        if let Some(line) = times.linear_fit() {
+            prop_assert!(line.for_bytes(bytes) <= line.for_bytes(bytes * 2), "{line:?}");
             prop_assert!(line.nanos_per_byte.is_finite());
             // Quantiles are compared within one size class only.
-            if let (Some(less), Some(more)) = (times.within(bytes, a.min(b)), times.within(bytes, a.max(b)))
+            if let (Some(less), Some(more)) = (times.quantile(bytes, a.min(b)), times.quantile(bytes, a.max(b)))
                 && times.classes().iter().filter(|alike| alike.service.count() > 0).count() == 1
             {
                 prop_assert!(less <= more);
@@ -243,7 +243,7 @@ proptest! {
         let slower = |(at, bytes, nanos): &Sample| (*at, *bytes, nanos * factor);
         let both = |samples: &[Sample]| {
             let slow: Vec<Sample> = samples.iter().map(slower).collect();
-            [feed(samples), feed(&slow)].map(|model| model.times(now, Operation::Get))
+            [feed(samples), feed(&slow)].map(|model| model.latencies(now, Operation::Get))
         };
         let [fast, slow] = both(&samples);
         for (fast, slow) in fast.classes().iter().zip(slow.classes()) {
@@ -254,7 +254,7 @@ proptest! {
         let line = |(at, bytes, by): &Sample| (*at, *bytes, spread(base + bytes * hundredths_per_byte / 100, *by));
         let [fast, slow] = both(&samples.iter().map(line).collect::<Vec<Sample>>());
         for alike in fast.classes().iter().filter(|alike| alike.service.count() > 0) {
-            let [fast, slow] = [&fast, &slow].map(|times| times.expectation().unwrap().time(alike.mean_bytes));
+            let [fast, slow] = [&fast, &slow].map(|times| times.linear_fit().unwrap().for_bytes(alike.mean_bytes));
             prop_assert!(slow > fast, "{} bytes: {slow:?} {fast:?}", alike.mean_bytes);
         }
     }
@@ -267,9 +267,9 @@ proptest! {
                 open.push(model.begin(Operation::ALL[which % Operation::ALL.len()]));
             } else {
                 let request = open.swap_remove(which % open.len());
-                model.end(millis(1), request, End::Refused);
+                model.end(millis(1), request, RequestOutcome::Rejected);
             }
-            prop_assert_eq!(model.all_in_flight(), open.len() as u64);
+            prop_assert_eq!(model.total_in_flight(), open.len() as u64);
         }
     }
 }
@@ -284,7 +284,7 @@ fn concurrent_updates_lose_no_request() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while fed.load(Ordering::Acquire) < THREADS {
-                assert!(model.all_in_flight() <= THREADS);
+                assert!(model.total_in_flight() <= THREADS);
                 std::thread::yield_now();
             }
         });
@@ -295,16 +295,16 @@ fn concurrent_updates_lose_no_request() {
                     // All threads reach a new slice at about the same time.
                     let now = millis(n * 20 + thread);
                     done(model, now, Operation::Get, thread << 12, Duration::from_micros(n + 1));
-                    model.moved(now, Direction::Read, thread << 12);
+                    model.record_bytes(now, Direction::Read, thread << 12);
                 }
                 fed.fetch_add(1, Ordering::Release);
             });
         }
     });
     let now = millis(EACH * 20);
-    assert_eq!(model.times(now, Operation::Get).count(), THREADS * EACH);
+    assert_eq!(model.latencies(now, Operation::Get).count(), THREADS * EACH);
     assert_eq!(model.outcomes(now, Operation::Get).done, THREADS * EACH);
-    assert_eq!(model.all_in_flight(), 0);
+    assert_eq!(model.total_in_flight(), 0);
 }
 
 /// Run with optimisation:
@@ -323,7 +323,7 @@ fn cost_of_a_request() {
                         let (now, time) =
                             (Duration::from_micros(n), Duration::from_nanos(20_000 + n % 50_000));
                         done(model, now, Operation::Get, 4096, time + Duration::from_nanos(thread));
-                        model.moved(now, Direction::Read, 4096);
+                        model.record_bytes(now, Direction::Read, 4096);
                     }
                 });
             }
@@ -339,7 +339,7 @@ fn cost_of_a_request() {
     }
     let model = feed(&[(1, 4096, 20_000), (2, 8 << 20, 9_000_000)]);
     let started = std::time::Instant::now();
-    (0..1000).for_each(|_| assert!(model.times(millis(5), Operation::Get).count() == 2));
+    (0..1000).for_each(|_| assert!(model.latencies(millis(5), Operation::Get).count() == 2));
     println!(
         "snapshot of the latencies of an operation: {:.0} ns",
         started.elapsed().as_nanos() as f64 / 1000.0

@@ -1,9 +1,9 @@
 //! Chooses the best point for a goal.
 
-use super::Cell;
-use super::sampling::MOST_ROUND;
-use super::surface::{Inferred, Surface};
-use super::tail::Statistic;
+use super::OperatingPoint;
+use super::sampling::MAX_ROUND_SECONDS;
+use super::surface::{Prediction, Surface};
+use super::tail_latency::Statistic;
 
 /// The objective. Points whose requests take longer than a probe may ([`MOST_ROUND`]) count only if no faster point is
 /// equivalent, because most of them have no sample.
@@ -13,7 +13,7 @@ pub enum Goal {
     Bandwidth,
     /// Maximum bytes per second within a latency target. Of the points within 3 % of that, the one most likely to meet
     /// the target.
-    Latency(Cap),
+    Latency(LatencyTarget),
     /// Minimum cost for the client within 3 % of the maximum bytes per second: the largest requests, then the lowest
     /// concurrency (Hou 2017, section 7).
     Efficiency,
@@ -21,18 +21,18 @@ pub enum Goal {
 
 /// A limit on the latency of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cap {
+pub struct LatencyTarget {
     /// The statistic that is limited.
-    pub of: Statistic,
+    pub statistic: Statistic,
     /// The maximum value.
-    pub seconds: f64,
+    pub max_seconds: f64,
 }
 
-impl Cap {
+impl LatencyTarget {
     /// A limit on the mean, in seconds.
     #[must_use]
     pub const fn mean(seconds: f64) -> Self {
-        Self { of: Statistic::Mean, seconds }
+        Self { statistic: Statistic::Mean, max_seconds: seconds }
     }
 }
 
@@ -45,48 +45,48 @@ const MAX_USEFUL_PROBABILITY: f64 = 0.98;
 
 /// The best of these points; `None` if none is likely to meet the target.
 #[must_use]
-pub fn choose(surface: &Surface, cells: &[Cell], goal: Goal) -> Option<Inferred> {
+pub fn choose(surface: &Surface, cells: &[OperatingPoint], goal: Goal) -> Option<Prediction> {
     // Rank by the lower confidence bound (one sigma), so that an uncertain candidate cannot win on its mean alone.
-    let lower_bound = |found: &Inferred| found.bandwidth() * (-found.deviation).exp();
-    let found: Vec<Inferred> =
-        cells.iter().map(|cell| surface.infer(*cell)).filter(|found| lower_bound(found) > 0.0).collect();
+    let lower_bound = |found: &Prediction| found.bandwidth() * (-found.std_dev).exp();
+    let found: Vec<Prediction> =
+        cells.iter().map(|cell| surface.predict(*cell)).filter(|found| lower_bound(found) > 0.0).collect();
     let equivalent_to = |best: f64| {
         found.iter().filter(move |found| lower_bound(found) >= best * (1.0 - EQUIVALENT_FRACTION))
     };
     let best = || found.iter().map(lower_bound).max_by(f64::total_cmp);
     let chosen = match goal {
         Goal::Bandwidth => {
-            not_long(equivalent_to(best()?)).max_by(|a, b| lower_bound(a).total_cmp(&lower_bound(b)))
+            within_probe_latency(equivalent_to(best()?)).max_by(|a, b| lower_bound(a).total_cmp(&lower_bound(b)))
         }
         Goal::Latency(cap) => {
-            let score = |found: &Inferred| lower_bound(found) * counts(surface, found, cap);
-            let is_eligible = |found: &&Inferred| score(found) > 0.0;
+            let score = |found: &Prediction| lower_bound(found) * target_weight(surface, found, cap);
+            let is_eligible = |found: &&Prediction| score(found) > 0.0;
             let best = found.iter().filter(is_eligible).max_by(|a, b| score(a).total_cmp(&score(b)))?;
             // Beyond the knee a lower concurrency has the same bandwidth and less latency: headroom that costs nothing.
-            let headroom = |found: &Inferred| surface.keeps(found, cap).min(MAX_USEFUL_PROBABILITY);
-            not_long(equivalent_to(lower_bound(best)).filter(is_eligible)).max_by(|a, b| {
+            let headroom = |found: &Prediction| surface.target_probability(found, cap).min(MAX_USEFUL_PROBABILITY);
+            within_probe_latency(equivalent_to(lower_bound(best)).filter(is_eligible)).max_by(|a, b| {
                 headroom(a).total_cmp(&headroom(b)).then_with(|| lower_bound(a).total_cmp(&lower_bound(b)))
             })
         }
         Goal::Efficiency => {
-            let cost = |found: &&Inferred| (std::cmp::Reverse(found.cell.bytes), found.cell.parallel);
-            not_long(equivalent_to(best()?)).min_by_key(cost)
+            let cost = |found: &&Prediction| (std::cmp::Reverse(found.point.bytes), found.point.concurrency);
+            within_probe_latency(equivalent_to(best()?)).min_by_key(cost)
         }
     };
     chosen.copied()
 }
 
 /// The points whose latency is within that of a probe, or the fastest point if there is none.
-fn not_long<'a>(found: impl Iterator<Item = &'a Inferred> + Clone) -> impl Iterator<Item = &'a Inferred> {
+fn within_probe_latency<'a>(found: impl Iterator<Item = &'a Prediction> + Clone) -> impl Iterator<Item = &'a Prediction> {
     let fastest = found.clone().map(|found| found.latency).fold(f64::INFINITY, f64::min);
-    found.filter(move |found| found.latency <= MOST_ROUND.max(fastest))
+    found.filter(move |found| found.latency <= MAX_ROUND_SECONDS.max(fastest))
 }
 
 /// Weight of a point under a target. A mean slightly above its limit is a small miss, but a missed tail is several
 /// times too long, so tails weigh the bandwidth by the probability of meeting the target.
-fn counts(surface: &Surface, found: &Inferred, cap: Cap) -> f64 {
-    let likely = surface.keeps(found, cap);
-    match cap.of {
+fn target_weight(surface: &Surface, found: &Prediction, cap: LatencyTarget) -> f64 {
+    let likely = surface.target_probability(found, cap);
+    match cap.statistic {
         _ if likely < MIN_TARGET_PROBABILITY => 0.0,
         Statistic::Mean => 1.0,
         Statistic::P95 | Statistic::P99 => likely,
@@ -96,24 +96,24 @@ fn counts(surface: &Surface, found: &Inferred, cap: Cap) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::tests::{law, sampled};
-    use crate::tune::{Belief, Sample};
+    use crate::tune::tests::{latency_model, sampled};
+    use crate::tune::{Prior, Sample};
 
     /// 64 requests of 16 MiB have the same throughput on a saturated link as 16 of 1 MiB, and take ten seconds each.
     #[test]
     fn slow_point_is_not_chosen_if_a_faster_one_is_equivalent() {
-        let mut all = Cell::grid(&[16 << 20], &[32, 64]);
-        all.extend(Cell::grid(&[64 << 10, 1 << 20], &[1, 4, 16, 64]));
+        let mut all = OperatingPoint::grid(&[16 << 20], &[32, 64]);
+        all.extend(OperatingPoint::grid(&[64 << 10, 1 << 20], &[1, 4, 16, 64]));
         for seed in 1..=5 {
-            let (surface, _) = sampled(&law(0.02, 20e6, 5e3, 100e6), seed);
+            let (surface, _) = sampled(&latency_model(0.02, 20e6, 5e3, 100e6), seed);
             for goal in [Goal::Bandwidth, Goal::Efficiency] {
                 let chosen = choose(&surface, &all, goal).unwrap();
-                assert!(chosen.latency <= MOST_ROUND, "{goal:?}: {chosen:?}");
+                assert!(chosen.latency <= MAX_ROUND_SECONDS, "{goal:?}: {chosen:?}");
             }
             // If all points are slow, the fastest one is chosen.
-            let long = Cell::grid(&[64 << 20], &[16, 32, 64]);
+            let long = OperatingPoint::grid(&[64 << 20], &[16, 32, 64]);
             for goal in [Goal::Bandwidth, Goal::Efficiency] {
-                assert_eq!(choose(&surface, &long, goal).unwrap().cell.parallel, 16, "{goal:?}");
+                assert_eq!(choose(&surface, &long, goal).unwrap().point.concurrency, 16, "{goal:?}");
             }
         }
     }
@@ -121,18 +121,18 @@ mod tests {
     /// Low concurrency has stragglers here, high concurrency waits evenly: the lower mean does not meet the p95 target.
     #[test]
     fn slow_point_is_chosen_if_no_other_meets_the_target() {
-        let model = law(0.02, 20e6, 5e3, 25e6);
-        let cells = Cell::grid(&[16 << 20], &(3..=16).collect::<Vec<usize>>());
+        let model = latency_model(0.02, 20e6, 5e3, 25e6);
+        let cells = OperatingPoint::grid(&[16 << 20], &(3..=16).collect::<Vec<usize>>());
         let samples = [(3, 6.0), (4, 6.0), (9, 1.02), (10, 1.02)].map(|(parallel, tail)| {
-            let cell = Cell { bytes: 16 << 20, parallel };
+            let cell = OperatingPoint { bytes: 16 << 20, concurrency: parallel };
             let latency = model.log_latency(cell).exp();
-            Sample { cell, latency, error: 0.02, tail: Some([latency * tail; 2]), is_seen: false }
+            Sample { point: cell, latency, relative_error: 0.02, p95_p99: Some([latency * tail; 2]), from_transfer: false }
         });
-        let surface = Surface::new(Belief::default(), samples.to_vec());
-        let cap = Cap { of: Statistic::P95, seconds: 8.0 };
+        let surface = Surface::new(Prior::default(), samples.to_vec());
+        let cap = LatencyTarget { statistic: Statistic::P95, max_seconds: 8.0 };
         let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
         assert!(
-            surface.keeps(&chosen, cap) >= MIN_TARGET_PROBABILITY && chosen.latency > MOST_ROUND,
+            surface.target_probability(&chosen, cap) >= MIN_TARGET_PROBABILITY && chosen.latency > MAX_ROUND_SECONDS,
             "{chosen:?}"
         );
     }
@@ -141,16 +141,16 @@ mod tests {
     /// to meet a target lies right at its limit.
     #[test]
     fn target_is_met_with_headroom_that_costs_nothing() {
-        let cap = Cap::mean(0.05);
+        let cap = LatencyTarget::mean(0.05);
         for seed in 1..=3 {
-            let (surface, _) = sampled(&law(0.02, 20e6, 5e3, 100e6), seed);
+            let (surface, _) = sampled(&latency_model(0.02, 20e6, 5e3, 100e6), seed);
             for bytes in [64 << 10, 256 << 10] {
-                let cells = Cell::grid(&[bytes], &(1..=128).collect::<Vec<usize>>());
+                let cells = OperatingPoint::grid(&[bytes], &(1..=128).collect::<Vec<usize>>());
                 let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
-                let found = cells.iter().map(|cell| surface.infer(*cell));
-                let keeping = found.filter(|found| surface.keeps(found, cap) >= MIN_TARGET_PROBABILITY);
+                let found = cells.iter().map(|cell| surface.predict(*cell));
+                let keeping = found.filter(|found| surface.target_probability(found, cap) >= MIN_TARGET_PROBABILITY);
                 let best = keeping.map(|found| found.bandwidth()).fold(0.0, f64::max);
-                assert!(surface.keeps(&chosen, cap) > 0.8, "{chosen:?} {}", surface.keeps(&chosen, cap));
+                assert!(surface.target_probability(&chosen, cap) > 0.8, "{chosen:?} {}", surface.target_probability(&chosen, cap));
                 assert!(chosen.bandwidth() > (1.0 - EQUIVALENT_FRACTION) * 0.99 * best, "{chosen:?} {best}");
             }
         }
@@ -160,15 +160,15 @@ mod tests {
     /// is not chosen.
     #[test]
     fn tail_target_is_met_with_headroom() {
-        let (surface, cells) = sampled(&law(0.02, 20e6, 5e3, 100e6), 1);
+        let (surface, cells) = sampled(&latency_model(0.02, 20e6, 5e3, 100e6), 1);
         for of in [Statistic::P95, Statistic::P99] {
             for seconds in [0.05, 0.2, 1.0] {
-                let cap = Cap { of, seconds };
+                let cap = LatencyTarget { statistic: of, max_seconds: seconds };
                 let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
-                let likely = surface.keeps(&chosen, cap);
-                let others = cells.iter().map(|cell| surface.infer(*cell));
+                let likely = surface.target_probability(&chosen, cap);
+                let others = cells.iter().map(|cell| surface.predict(*cell));
                 let room = others
-                    .filter(|other| surface.keeps(other, cap) > likely + 0.2)
+                    .filter(|other| surface.target_probability(other, cap) > likely + 0.2)
                     .map(|other| other.bandwidth())
                     .fold(0.0, f64::max);
                 assert!(
@@ -177,6 +177,6 @@ mod tests {
                 );
             }
         }
-        assert_eq!(choose(&surface, &cells, Goal::Latency(Cap { of: Statistic::P99, seconds: 1e-3 })), None);
+        assert_eq!(choose(&surface, &cells, Goal::Latency(LatencyTarget { statistic: Statistic::P99, max_seconds: 1e-3 })), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Chooses the next point to probe: the one with the most information about points that may be the best, per cost.
 //! There is no grid; the information gain of a probe is known before it runs.
 
-use super::surface::{Inferred, Surface, View};
-use super::{Cell, Sample};
+use super::surface::{Prediction, Surface, ProjectedPoint};
+use super::{OperatingPoint, Sample};
 
 /// Standard deviation of the shortest probe, in the logarithm of the latency.
 const PROBE_STD_DEV: f64 = 0.05;
@@ -14,7 +14,7 @@ const BASE_WEIGHT: f64 = 0.02;
 const BEST_OF_SIZE_WEIGHT: f64 = 0.3;
 const BEST_OVERALL_WEIGHT: f64 = 1.0;
 /// Points whose requests take longer than this, in seconds, are not probed but inferred.
-pub const MOST_ROUND: f64 = 3.0;
+pub const MAX_ROUND_SECONDS: f64 = 3.0;
 /// Sampling ends at this weighted standard deviation, or if no probe removes this fraction of the weighted variance.
 const TARGET_STD_DEV: f64 = 0.02;
 const MIN_RELATIVE_GAIN: f64 = 0.003;
@@ -24,9 +24,9 @@ const FAIR_PROBE_SECONDS: f64 = 3.0;
 const MAX_RESAMPLE_ERROR: f64 = 0.06;
 
 /// Measured duration of a probe in seconds, …
-pub const LEAST_SECONDS: f64 = 0.3;
+pub const MIN_MEASURED_SECONDS: f64 = 0.3;
 /// … or in rounds of requests, if those take less time.
-pub const ROUNDS_OF_SHORT: f64 = 32.0;
+pub const MAX_MEASURED_ROUNDS: f64 = 32.0;
 /// Additional rounds: those in which windows open, and those in flight at the end.
 const OVERHEAD_ROUNDS: f64 = 3.2;
 /// Delay until the end of a probe is detected.
@@ -46,7 +46,7 @@ pub struct Budget {
 impl Budget {
     /// The budget left after a probe.
     #[must_use]
-    pub fn after(&self, probe: Cost) -> Self {
+    pub fn minus_probe(&self, probe: Cost) -> Self {
         Self {
             bytes: (self.bytes - probe.bytes).max(0.0),
             seconds: (self.seconds - probe.seconds).max(0.0),
@@ -66,72 +66,72 @@ pub struct Cost {
 
 /// The cost of a probe that is soon precise enough: a round that is not measured, then the shortest measurement.
 #[must_use]
-pub fn cost(inferred: &Inferred) -> Cost {
-    lasting(inferred, LEAST_SECONDS.min(inferred.latency.mul_add(ROUNDS_OF_SHORT, END_DETECTION_SECONDS)))
+pub fn min_cost(inferred: &Prediction) -> Cost {
+    cost_of_duration(inferred, MIN_MEASURED_SECONDS.min(inferred.latency.mul_add(MAX_MEASURED_ROUNDS, END_DETECTION_SECONDS)))
 }
 
 /// The cost of a probe that needs the full measured duration.
 #[must_use]
-pub fn full_cost(inferred: &Inferred) -> Cost {
-    lasting(inferred, LEAST_SECONDS)
+pub fn max_cost(inferred: &Prediction) -> Cost {
+    cost_of_duration(inferred, MIN_MEASURED_SECONDS)
 }
 
-fn lasting(inferred: &Inferred, counted: f64) -> Cost {
+fn cost_of_duration(inferred: &Prediction, counted: f64) -> Cost {
     let seconds = inferred.latency.mul_add(OVERHEAD_ROUNDS, counted);
-    Cost { bytes: inferred.bandwidth() * seconds + inferred.cell.in_flight() / 2.0, seconds }
+    Cost { bytes: inferred.bandwidth() * seconds + inferred.point.bytes_in_flight() / 2.0, seconds }
 }
 
 /// The next point to probe among `cells`; `None` if no probe is worth its cost or fits the budget.
 #[must_use]
-pub fn next(surface: &Surface, cells: &[Cell], budget: &Budget) -> Option<Cell> {
+pub fn next_probe(surface: &Surface, cells: &[OperatingPoint], budget: &Budget) -> Option<OperatingPoint> {
     if budget.probes == 0 {
         return None;
     }
-    let views: Vec<(View, Inferred)> =
-        cells.iter().map(|cell| (surface.view(*cell), surface.infer(*cell))).collect();
+    let views: Vec<(ProjectedPoint, Prediction)> =
+        cells.iter().map(|cell| (surface.project(*cell), surface.predict(*cell))).collect();
     let weights = weights(&views);
     let total_variance: f64 =
-        (views.iter().zip(&weights)).map(|((_, found), weight)| weight * found.deviation.powi(2)).sum();
+        (views.iter().zip(&weights)).map(|((_, found), weight)| weight * found.std_dev.powi(2)).sum();
     if total_variance < TARGET_STD_DEV.powi(2) * weights.iter().sum::<f64>() {
         return None;
     }
     let fastest =
-        views.iter().map(|(_, found)| found.bandwidth() * (-found.deviation).exp()).fold(0.0, f64::max);
+        views.iter().map(|(_, found)| found.bandwidth() * (-found.std_dev).exp()).fold(0.0, f64::max);
     let probes = budget.probes as f64;
     let fair = Cost {
         bytes: (budget.bytes / probes).min(fastest * FAIR_PROBE_SECONDS),
         seconds: budget.seconds / probes,
     };
-    let gain_per_cost = |(view, found): &(View, Inferred)| {
-        let cost = cost(found);
+    let gain_per_cost = |(view, found): &(ProjectedPoint, Prediction)| {
+        let cost = min_cost(found);
         let is_over_budget = cost.bytes > budget.bytes || cost.seconds > budget.seconds;
-        let is_precise = |sample: &Sample| sample.cell == found.cell && sample.error < MAX_RESAMPLE_ERROR;
-        if is_over_budget || found.latency > MOST_ROUND || surface.samples().iter().any(is_precise) {
+        let is_precise = |sample: &Sample| sample.point == found.point && sample.relative_error < MAX_RESAMPLE_ERROR;
+        if is_over_budget || found.latency > MAX_ROUND_SECONDS || surface.samples().iter().any(is_precise) {
             return None;
         }
-        let variance = surface.covariance(view, view).max(0.0) + PROBE_STD_DEV.powi(2);
+        let variance = surface.posterior_covariance(view, view).max(0.0) + PROBE_STD_DEV.powi(2);
         let gain: f64 = (views.iter().zip(&weights))
-            .map(|((other, _), weight)| weight * surface.covariance(other, view).powi(2) / variance)
+            .map(|((other, _), weight)| weight * surface.posterior_covariance(other, view).powi(2) / variance)
             .sum();
         let price = 1.0 + (cost.bytes / fair.bytes).powi(2) + (cost.seconds / fair.seconds).powi(2);
-        (gain > total_variance * MIN_RELATIVE_GAIN).then_some((found.cell, gain / price))
+        (gain > total_variance * MIN_RELATIVE_GAIN).then_some((found.point, gain / price))
     };
     views.iter().filter_map(gain_per_cost).max_by(|a, b| a.1.total_cmp(&b.1)).map(|(cell, _)| cell)
 }
 
 /// The weight of each point: the likelihood of being chosen.
-fn weights(views: &[(View, Inferred)]) -> Vec<f64> {
-    let best = |among: &dyn Fn(&Inferred) -> bool| {
+fn weights(views: &[(ProjectedPoint, Prediction)]) -> Vec<f64> {
+    let best = |among: &dyn Fn(&Prediction) -> bool| {
         let found = views.iter().map(|(_, found)| found).filter(|found| among(found));
-        found.map(Inferred::bandwidth).fold(f64::MIN_POSITIVE, f64::max)
+        found.map(Prediction::bandwidth).fold(f64::MIN_POSITIVE, f64::max)
     };
     let best_overall = best(&|_| true);
-    let likelihood = |found: &Inferred, best: f64| {
-        let gap = (best / found.bandwidth()).ln() / (found.deviation + CONTENTION_MARGIN);
+    let likelihood = |found: &Prediction, best: f64| {
+        let gap = (best / found.bandwidth()).ln() / (found.std_dev + CONTENTION_MARGIN);
         (-gap * gap / 2.0).exp()
     };
-    let weight = |(_, found): &(View, Inferred)| {
-        let best_of_size = best(&|other| other.cell.bytes == found.cell.bytes);
+    let weight = |(_, found): &(ProjectedPoint, Prediction)| {
+        let best_of_size = best(&|other| other.point.bytes == found.point.bytes);
         BASE_WEIGHT
             + BEST_OF_SIZE_WEIGHT * likelihood(found, best_of_size)
             + BEST_OVERALL_WEIGHT * likelihood(found, best_overall)

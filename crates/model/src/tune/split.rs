@@ -4,14 +4,14 @@
 //! upload of parts is created and completed, and the first response of a download reveals the size. With many objects
 //! nothing is split, as they are transferred concurrently.
 
-use super::{Cell, Surface};
+use super::{OperatingPoint, Surface};
 use crate::store_model::Direction;
 
 /// Request sizes and concurrencies considered.
 const CANDIDATE_SIZES: [u64; 7] = [64 << 10, 256 << 10, 1 << 20, 2 << 20, 5 << 20, 8 << 20, 16 << 20];
 const CANDIDATE_CONCURRENCIES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 /// Minimum part size of S3, except for the last part.
-const MIN_PART: u64 = crate::plan::LEAST_PART;
+const MIN_PART: u64 = crate::plan::MIN_PART_BYTES;
 /// A split with fewer requests is preferred if it takes at most this multiple of the best time.
 const EQUIVALENT_TIME_RATIO: f64 = 1.03;
 
@@ -19,11 +19,11 @@ const EQUIVALENT_TIME_RATIO: f64 = 1.03;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Split {
     /// Bytes of each request, except for the last.
-    pub bytes: u64,
+    pub request_bytes: u64,
     /// Number of requests.
     pub requests: usize,
     /// Concurrent requests.
-    pub parallel: usize,
+    pub concurrency: usize,
     /// Total time in seconds, over warm connections.
     pub seconds: f64,
 }
@@ -36,40 +36,40 @@ impl Surface {
             Direction::Write => (MIN_PART, 2.0),
             Direction::Read => (0, 1.0),
         };
-        let unsplit = self.taken(size, (size, 1), 0.0);
+        let unsplit = self.split_time(size, (size, 1), 0.0);
         let sizes = CANDIDATE_SIZES.into_iter().filter(|bytes| *bytes >= min_bytes && *bytes < size);
         let several = sizes.flat_map(|bytes| CANDIDATE_CONCURRENCIES.map(|parallel| (bytes, parallel)));
         let several = several.filter(|(bytes, parallel)| *parallel as u64 <= size.div_ceil(*bytes));
-        let mut all: Vec<Split> = several.map(|how| self.taken(size, how, extra_round_trips)).collect();
+        let mut all: Vec<Split> = several.map(|how| self.split_time(size, how, extra_round_trips)).collect();
         all.push(unsplit);
         let best = all.iter().map(|split| split.seconds).fold(f64::MAX, f64::min);
         let near = all.into_iter().filter(|split| split.seconds <= best * EQUIVALENT_TIME_RATIO);
-        near.min_by_key(|split| (split.requests, split.parallel)).unwrap_or(unsplit)
+        near.min_by_key(|split| (split.requests, split.concurrency)).unwrap_or(unsplit)
     }
 
-    fn taken(&self, size: u64, (bytes, parallel): (u64, usize), extra_round_trips: f64) -> Split {
+    fn split_time(&self, size: u64, (bytes, parallel): (u64, usize), extra_round_trips: f64) -> Split {
         let requests = usize::try_from(size.div_ceil(bytes.max(1))).unwrap_or(usize::MAX).max(1);
         let waves = requests.div_ceil(parallel) as f64;
-        let latency = self.infer(Cell { bytes: bytes.max(1), parallel }).latency;
-        let seconds = waves.mul_add(latency, extra_round_trips * self.law().fixed());
-        Split { bytes, requests, parallel, seconds }
+        let latency = self.predict(OperatingPoint { bytes: bytes.max(1), concurrency: parallel }).latency;
+        let seconds = waves.mul_add(latency, extra_round_trips * self.model().fixed_latency());
+        Split { request_bytes: bytes, requests, concurrency: parallel, seconds }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::tests::{law, sampled};
+    use crate::tune::tests::{latency_model, sampled};
     use proptest::prelude::*;
 
     #[test]
     fn large_objects_are_split_at_a_long_rtt() {
-        let (far, _) = sampled(&law(0.176, 15e6, 5e3, 120e6), 1);
+        let (far, _) = sampled(&latency_model(0.176, 15e6, 5e3, 120e6), 1);
         for direction in [Direction::Read, Direction::Write] {
             let small = far.split(direction, 256 << 10);
-            assert_eq!((small.requests, small.parallel), (1, 1), "{small:?}");
+            assert_eq!((small.requests, small.concurrency), (1, 1), "{small:?}");
             let large = far.split(direction, 256 << 20);
-            assert!(large.requests > 8 && large.parallel > 4 && large.seconds < 4.0, "{large:?}");
+            assert!(large.requests > 8 && large.concurrency > 4 && large.seconds < 4.0, "{large:?}");
         }
         let medium = far.split(Direction::Write, 8 << 20);
         assert_eq!(medium.requests, 1, "two more round trips do not pay off: {medium:?}");
@@ -81,14 +81,14 @@ mod tests {
             size in 1_u64..1 << 32,
             writes in any::<bool>(),
         ) {
-            let (surface, _) = sampled(&law(0.02, 40e6, 2e3, 200e6), 1);
+            let (surface, _) = sampled(&latency_model(0.02, 40e6, 2e3, 200e6), 1);
             let direction = if writes { Direction::Write } else { Direction::Read };
             let split = surface.split(direction, size);
-            let whole = surface.infer(Cell { bytes: size, parallel: 1 }).latency;
+            let whole = surface.predict(OperatingPoint { bytes: size, concurrency: 1 }).latency;
             prop_assert!(split.seconds <= whole * EQUIVALENT_TIME_RATIO);
-            prop_assert!(split.bytes * split.requests as u64 >= size);
-            prop_assert!(split.bytes * (split.requests as u64 - 1) < size);
-            prop_assert!(split.requests == 1 || !writes || split.bytes >= MIN_PART);
+            prop_assert!(split.request_bytes * split.requests as u64 >= size);
+            prop_assert!(split.request_bytes * (split.requests as u64 - 1) < size);
+            prop_assert!(split.requests == 1 || !writes || split.request_bytes >= MIN_PART);
         }
     }
 }

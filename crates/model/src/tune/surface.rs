@@ -6,10 +6,10 @@
 //! (universal kriging with a nonlinear mean, fitted by Gauss-Newton). Bandwidth follows from latency and concurrency
 //! (Little 1961).
 
-use super::law::{Belief, COUNT, Law};
-use super::matrix::{Factor, dot};
-use super::tail::{Statistic, Tails};
-use super::{Cap, Cell, Sample};
+use super::latency_model::{Prior, PARAMETER_COUNT, LatencyModel};
+use super::cholesky::{Cholesky, dot};
+use super::tail_latency::{Statistic, TailModel};
+use super::{LatencyTarget, OperatingPoint, Sample};
 
 /// Kernel of the Gaussian process: the standard deviation in the logarithm of the latency, …
 const KERNEL_STD_DEV: f64 = 0.08;
@@ -26,26 +26,26 @@ const MIN_IMPROVEMENT: f64 = 1e-6;
 
 /// The prediction for a point.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Inferred {
+pub struct Prediction {
     /// The point.
-    pub cell: Cell,
+    pub point: OperatingPoint,
     /// Mean latency of a request, in seconds.
     pub latency: f64,
     /// Standard deviation of the logarithm of `latency`: 0.1 is about 10 %.
-    pub deviation: f64,
+    pub std_dev: f64,
 }
 
-impl Inferred {
+impl Prediction {
     /// Total bytes per second.
     #[must_use]
     pub fn bandwidth(&self) -> f64 {
-        self.cell.bandwidth(self.latency)
+        self.point.bandwidth(self.latency)
     }
 
     /// Requests per second.
     #[must_use]
-    pub fn rate(&self) -> f64 {
-        self.cell.rate(self.latency)
+    pub fn request_rate(&self) -> f64 {
+        self.point.request_rate(self.latency)
     }
 }
 
@@ -53,42 +53,42 @@ impl Inferred {
 #[derive(Debug, Clone)]
 pub struct Surface {
     samples: Vec<Sample>,
-    prior: Belief,
-    model: Law,
+    prior: Prior,
+    model: LatencyModel,
     /// Cholesky factor of the sample covariance without the uncertainty of the parameters.
-    unknown: Factor,
+    residual_factor: Cholesky,
     /// Cholesky factor of the full sample covariance.
-    all: Factor,
-    slopes: Vec<[f64; COUNT]>,
+    total_factor: Cholesky,
+    gradients: Vec<[f64; PARAMETER_COUNT]>,
     /// The residuals of the samples against the model, times the inverse of the first covariance.
-    rest: Vec<f64>,
-    tails: Tails,
+    residual_weights: Vec<f64>,
+    tail_model: TailModel,
 }
 
 impl Surface {
     /// Fits the surface to samples.
     #[must_use]
-    pub fn new(prior: Belief, samples: Vec<Sample>) -> Self {
-        let unknown = Factor::of(samples.len(), |i, j| noise(&samples, i, j));
+    pub fn new(prior: Prior, samples: Vec<Sample>) -> Self {
+        let unknown = Cholesky::new(samples.len(), |i, j| sample_covariance(&samples, i, j));
         let mut fit = Self {
             model: prior.mean,
-            all: Factor::default(),
-            slopes: Vec::new(),
-            rest: Vec::new(),
-            tails: Tails::default(),
+            total_factor: Cholesky::default(),
+            gradients: Vec::new(),
+            residual_weights: Vec::new(),
+            tail_model: TailModel::default(),
             samples,
             prior,
-            unknown,
+            residual_factor: unknown,
         };
-        let starts = fit.starts();
-        let best = starts.into_iter().map(|start| fit.descend(start)).min_by(|a, b| a.1.total_cmp(&b.1));
+        let starts = fit.starting_points();
+        let best = starts.into_iter().map(|start| fit.gauss_newton(start)).min_by(|a, b| a.1.total_cmp(&b.1));
         fit.model = best.map_or(prior.mean, |(model, _)| model);
-        fit.slopes = fit.samples.iter().map(|sample| fit.model.slopes(sample.cell)).collect();
-        fit.all = Factor::of(fit.samples.len(), |i, j| {
-            fit.believed(&fit.slopes[i], &fit.slopes[j]) + noise(&fit.samples, i, j)
+        fit.gradients = fit.samples.iter().map(|sample| fit.model.gradient(sample.point)).collect();
+        fit.total_factor = Cholesky::new(fit.samples.len(), |i, j| {
+            fit.parameter_covariance(&fit.gradients[i], &fit.gradients[j]) + sample_covariance(&fit.samples, i, j)
         });
-        fit.rest = fit.unknown.solve(&fit.residuals(&fit.model));
-        fit.tails = Tails::of(&fit.model, &fit.samples);
+        fit.residual_weights = fit.residual_factor.solve(&fit.residuals(&fit.model));
+        fit.tail_model = TailModel::fit(&fit.model, &fit.samples);
         fit
     }
 
@@ -100,79 +100,79 @@ impl Surface {
 
     /// The most likely parameters.
     #[must_use]
-    pub const fn law(&self) -> &Law {
+    pub const fn model(&self) -> &LatencyModel {
         &self.model
     }
 
     /// The posterior of the parameters: the most likely values and their remaining standard deviations.
     #[must_use]
-    pub fn learnt(&self) -> Belief {
+    pub fn posterior(&self) -> Prior {
         let remaining = |i: usize| {
-            let prior = self.prior.deviation[i].powi(2);
-            let cross: Vec<f64> = self.slopes.iter().map(|slopes| slopes[i] * prior).collect();
-            let explained = self.all.half(&cross);
+            let prior = self.prior.std_dev[i].powi(2);
+            let cross: Vec<f64> = self.gradients.iter().map(|slopes| slopes[i] * prior).collect();
+            let explained = self.total_factor.whiten(&cross);
             (prior - dot(&explained, &explained)).max(0.0).sqrt()
         };
-        Belief { mean: self.model, deviation: std::array::from_fn(remaining) }
+        Prior { mean: self.model, std_dev: std::array::from_fn(remaining) }
     }
 
     /// The prediction for a point.
     #[must_use]
-    pub fn infer(&self, cell: Cell) -> Inferred {
-        let kernel_row: Vec<f64> = self.samples.iter().map(|sample| alike(sample.cell, cell)).collect();
-        let log = self.model.log_latency(cell) + dot(&kernel_row, &self.rest);
-        let view = self.view(cell);
-        Inferred { cell, latency: log.exp(), deviation: self.covariance(&view, &view).max(0.0).sqrt() }
+    pub fn predict(&self, cell: OperatingPoint) -> Prediction {
+        let kernel_row: Vec<f64> = self.samples.iter().map(|sample| kernel(sample.point, cell)).collect();
+        let log = self.model.log_latency(cell) + dot(&kernel_row, &self.residual_weights);
+        let view = self.project(cell);
+        Prediction { point: cell, latency: log.exp(), std_dev: self.posterior_covariance(&view, &view).max(0.0).sqrt() }
     }
 
     /// A statistic of the latency at a point, in seconds.
     #[must_use]
-    pub fn latency(&self, found: &Inferred, statistic: Statistic) -> f64 {
-        found.latency * self.tails.factor(&self.model, found.cell, statistic).0.exp()
+    pub fn latency_statistic(&self, found: &Prediction, statistic: Statistic) -> f64 {
+        found.latency * self.tail_model.log_ratio(&self.model, found.point, statistic).0.exp()
     }
 
     /// The probability that a point meets a latency target, given the uncertainty of both its mean and its tail.
     #[must_use]
-    pub fn keeps(&self, found: &Inferred, cap: Cap) -> f64 {
-        let (factor, deviation) = self.tails.factor(&self.model, found.cell, cap.of);
-        let headroom = (cap.seconds / found.latency).ln() - factor;
+    pub fn target_probability(&self, found: &Prediction, cap: LatencyTarget) -> f64 {
+        let (factor, deviation) = self.tail_model.log_ratio(&self.model, found.point, cap.statistic);
+        let headroom = (cap.max_seconds / found.latency).ln() - factor;
         // The logistic approximation of the normal distribution function.
-        1.0 / (1.0 + (-1.702 * headroom / deviation.hypot(found.deviation)).exp())
+        1.0 / (1.0 + (-1.702 * headroom / deviation.hypot(found.std_dev)).exp())
     }
 
     /// Prepares a point for posterior covariances.
-    pub(super) fn view(&self, cell: Cell) -> View {
-        let slopes = self.model.slopes(cell);
+    pub(super) fn project(&self, cell: OperatingPoint) -> ProjectedPoint {
+        let slopes = self.model.gradient(cell);
         let prior_covariances = self
             .samples
             .iter()
-            .zip(&self.slopes)
-            .map(|(sample, own)| self.believed(own, &slopes) + alike(sample.cell, cell));
-        let seen = self.all.half(&prior_covariances.collect::<Vec<f64>>());
-        View { cell, slopes, seen }
+            .zip(&self.gradients)
+            .map(|(sample, own)| self.parameter_covariance(own, &slopes) + kernel(sample.point, cell));
+        let seen = self.total_factor.whiten(&prior_covariances.collect::<Vec<f64>>());
+        ProjectedPoint { point: cell, gradient: slopes, whitened: seen }
     }
 
     /// The posterior covariance of two points.
-    pub(super) fn covariance(&self, a: &View, b: &View) -> f64 {
-        self.believed(&a.slopes, &b.slopes) + alike(a.cell, b.cell) - dot(&a.seen, &b.seen)
+    pub(super) fn posterior_covariance(&self, a: &ProjectedPoint, b: &ProjectedPoint) -> f64 {
+        self.parameter_covariance(&a.gradient, &b.gradient) + kernel(a.point, b.point) - dot(&a.whitened, &b.whitened)
     }
 
     /// The covariance of two points by the prior of the parameters.
-    fn believed(&self, a: &[f64; COUNT], b: &[f64; COUNT]) -> f64 {
-        (0..COUNT).map(|i| a[i] * b[i] * self.prior.deviation[i].powi(2)).sum()
+    fn parameter_covariance(&self, a: &[f64; PARAMETER_COUNT], b: &[f64; PARAMETER_COUNT]) -> f64 {
+        (0..PARAMETER_COUNT).map(|i| a[i] * b[i] * self.prior.std_dev[i].powi(2)).sum()
     }
 
-    fn residuals(&self, model: &Law) -> Vec<f64> {
-        self.samples.iter().map(|sample| sample.latency.ln() - model.log_latency(sample.cell)).collect()
+    fn residuals(&self, model: &LatencyModel) -> Vec<f64> {
+        self.samples.iter().map(|sample| sample.latency.ln() - model.log_latency(sample.point)).collect()
     }
 
     /// Starting points of the search, as the objective has several local minima.
-    fn starts(&self) -> Vec<Law> {
+    fn starting_points(&self) -> Vec<LatencyModel> {
         let mean = self.prior.mean;
         let Some(fastest) = self.samples.iter().map(Sample::bandwidth).max_by(f64::total_cmp) else {
             return vec![mean];
         };
-        let max_rate = self.samples.iter().map(|sample| sample.cell.rate(sample.latency)).fold(1.0, f64::max);
+        let max_rate = self.samples.iter().map(|sample| sample.point.request_rate(sample.latency)).fold(1.0, f64::max);
         let quickest = self.samples.iter().map(|sample| sample.latency).fold(f64::MAX, f64::min);
         let mut from_samples = mean;
         from_samples.0[0] = (quickest * 0.9).ln();
@@ -187,21 +187,21 @@ impl Surface {
     }
 
     /// Twice the negative log posterior of the parameters, up to a constant.
-    fn misfit(&self, model: &Law) -> f64 {
-        let half = self.unknown.half(&self.residuals(model));
-        let off = (0..COUNT).map(|i| ((model.0[i] - self.prior.mean.0[i]) / self.prior.deviation[i]).powi(2));
+    fn misfit(&self, model: &LatencyModel) -> f64 {
+        let half = self.residual_factor.whiten(&self.residuals(model));
+        let off = (0..PARAMETER_COUNT).map(|i| ((model.0[i] - self.prior.mean.0[i]) / self.prior.std_dev[i]).powi(2));
         dot(&half, &half) + off.sum::<f64>()
     }
 
     /// Gauss-Newton from a starting point. Returns the parameters found and their misfit.
-    fn descend(&self, start: Law) -> (Law, f64) {
+    fn gauss_newton(&self, start: LatencyModel) -> (LatencyModel, f64) {
         let (mut model, mut misfit) = (start, self.misfit(&start));
         for _ in 0..MAX_STEPS {
-            let target = self.aim(&model);
+            let target = self.gauss_newton_target(&model);
             let mut step_size = 1.0;
             let next = (0..MAX_HALVINGS).find_map(|_| {
                 let next =
-                    Law(std::array::from_fn(|i| (target.0[i] - model.0[i]).mul_add(step_size, model.0[i])));
+                    LatencyModel(std::array::from_fn(|i| (target.0[i] - model.0[i]).mul_add(step_size, model.0[i])));
                 step_size /= 2.0;
                 let next_misfit = self.misfit(&next);
                 (next_misfit < misfit).then_some((next, next_misfit))
@@ -217,13 +217,13 @@ impl Surface {
     }
 
     /// The parameters that minimize the misfit linearized at `model`.
-    fn aim(&self, model: &Law) -> Law {
+    fn gauss_newton_target(&self, model: &LatencyModel) -> LatencyModel {
         let mean = self.prior.mean;
-        let slopes: Vec<[f64; COUNT]> = self.samples.iter().map(|sample| model.slopes(sample.cell)).collect();
-        let all = Factor::of(self.samples.len(), |i, j| {
-            self.believed(&slopes[i], &slopes[j]) + noise(&self.samples, i, j)
+        let slopes: Vec<[f64; PARAMETER_COUNT]> = self.samples.iter().map(|sample| model.gradient(sample.point)).collect();
+        let all = Cholesky::new(self.samples.len(), |i, j| {
+            self.parameter_covariance(&slopes[i], &slopes[j]) + sample_covariance(&self.samples, i, j)
         });
-        let offset: [f64; COUNT] = std::array::from_fn(|i| mean.0[i] - model.0[i]);
+        let offset: [f64; PARAMETER_COUNT] = std::array::from_fn(|i| mean.0[i] - model.0[i]);
         let linearized: Vec<f64> = self
             .residuals(model)
             .iter()
@@ -231,26 +231,26 @@ impl Surface {
             .map(|(rest, slopes)| rest - dot(slopes, &offset))
             .collect();
         let weights = all.solve(&linearized);
-        Law(std::array::from_fn(|i| {
+        LatencyModel(std::array::from_fn(|i| {
             let step: f64 = slopes.iter().zip(&weights).map(|(slopes, weight)| slopes[i] * weight).sum();
-            mean.0[i] + self.prior.deviation[i].powi(2) * step
+            mean.0[i] + self.prior.std_dev[i].powi(2) * step
         }))
     }
 }
 
 /// A point, prepared for posterior covariances.
 #[derive(Debug, Clone)]
-pub(super) struct View {
-    cell: Cell,
-    slopes: [f64; COUNT],
-    seen: Vec<f64>,
+pub(super) struct ProjectedPoint {
+    point: OperatingPoint,
+    gradient: [f64; PARAMETER_COUNT],
+    whitened: Vec<f64>,
 }
 
 /// The kernel: the prior covariance of the deviations from the model at two points.
-fn alike(a: Cell, b: Cell) -> f64 {
+fn kernel(a: OperatingPoint, b: OperatingPoint) -> f64 {
     let doublings = [
         (a.bytes.max(1) as f64 / b.bytes.max(1) as f64).log2(),
-        (a.parallel.max(1) as f64 / b.parallel.max(1) as f64).log2(),
+        (a.concurrency.max(1) as f64 / b.concurrency.max(1) as f64).log2(),
     ];
     let apart: f64 = doublings
         .iter()
@@ -263,7 +263,7 @@ fn alike(a: Cell, b: Cell) -> f64 {
 }
 
 /// The kernel plus the measurement noise of a sample.
-fn noise(samples: &[Sample], i: usize, j: usize) -> f64 {
-    let chance = if i == j { samples[i].error.max(MIN_RELATIVE_ERROR).powi(2) } else { 0.0 };
-    alike(samples[i].cell, samples[j].cell) + chance
+fn sample_covariance(samples: &[Sample], i: usize, j: usize) -> f64 {
+    let chance = if i == j { samples[i].relative_error.max(MIN_RELATIVE_ERROR).powi(2) } else { 0.0 };
+    kernel(samples[i].point, samples[j].point) + chance
 }

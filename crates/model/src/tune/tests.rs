@@ -1,16 +1,16 @@
 //! Surfaces of stores that follow the latency model, and replayed grids measured on emulated links
 //! (`experiments/tuning`).
 
-mod carried;
+mod extrapolation;
 mod grids;
 mod paper;
-pub(super) mod played;
+pub(super) mod replay;
 
 use super::sampling::Budget;
 use super::*;
 
 const SIZES: [u64; 8] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
-const PARALLEL: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const CONCURRENCIES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
@@ -23,16 +23,16 @@ fn budget() -> Budget {
 }
 
 /// Samples of a store that follows the model, with 3 % noise.
-pub(super) fn sampled(model: &Law, seed: u64) -> (Surface, Vec<Cell>) {
-    let cells = Cell::grid(&SIZES, &PARALLEL);
+pub(super) fn sampled(model: &LatencyModel, seed: u64) -> (Surface, Vec<OperatingPoint>) {
+    let cells = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
     let answer =
-        |cell: Cell, turn: usize| model.log_latency(cell).exp() * (1.0 + 0.03 * played::chance(seed, turn));
-    let prior = Belief::default().with_round_trip(model.fixed());
-    (played::sample(prior, &cells, budget(), answer), cells)
+        |cell: OperatingPoint, turn: usize| model.log_latency(cell).exp() * (1.0 + 0.03 * replay::noise(seed, turn));
+    let prior = Prior::default().with_rtt(model.fixed_latency());
+    (replay::sample(prior, &cells, budget(), answer), cells)
 }
 
-pub(super) fn law(fixed: f64, connection: f64, requests: f64, bytes: f64) -> Law {
-    Law([
+pub(super) fn latency_model(fixed: f64, connection: f64, requests: f64, bytes: f64) -> LatencyModel {
+    LatencyModel([
         fixed.ln(),
         (1.0 / connection).ln(),
         (1.0 / requests).ln(),
@@ -46,52 +46,52 @@ pub(super) fn law(fixed: f64, connection: f64, requests: f64, bytes: f64) -> Law
 
 #[test]
 fn prediction_without_samples_is_uncertain() {
-    let surface = Surface::new(Belief::default(), Vec::new());
-    let found = surface.infer(Cell { bytes: 1 << 20, parallel: 8 });
-    assert!(found.deviation > 1.0 && found.latency > 0.0, "{found:?}");
+    let surface = Surface::new(Prior::default(), Vec::new());
+    let found = surface.predict(OperatingPoint { bytes: 1 << 20, concurrency: 8 });
+    assert!(found.std_dev > 1.0 && found.latency > 0.0, "{found:?}");
 }
 
 #[test]
 fn uncertainty_grows_with_distance_from_samples() {
-    let at = Cell { bytes: 64 << 10, parallel: 8 };
+    let at = OperatingPoint { bytes: 64 << 10, concurrency: 8 };
     let surface = Surface::new(
-        Belief::default(),
-        vec![Sample { cell: at, latency: 0.1, error: 0.02, tail: None, is_seen: false }],
+        Prior::default(),
+        vec![Sample { point: at, latency: 0.1, relative_error: 0.02, p95_p99: None, from_transfer: false }],
     );
-    let (there, away) = (surface.infer(at), surface.infer(Cell { bytes: 16 << 20, parallel: 64 }));
-    assert!((there.latency / 0.1 - 1.0).abs() < 0.03 && there.deviation < 0.04, "{there:?}");
-    assert!(away.deviation > 0.3, "{away:?}");
+    let (there, away) = (surface.predict(at), surface.predict(OperatingPoint { bytes: 16 << 20, concurrency: 64 }));
+    assert!((there.latency / 0.1 - 1.0).abs() < 0.03 && there.std_dev < 0.04, "{there:?}");
+    assert!(away.std_dev > 0.3, "{away:?}");
 }
 
 #[test]
 fn latency_target_is_met() {
-    let (surface, cells) = sampled(&law(0.02, 20e6, 5e3, 100e6), 1);
+    let (surface, cells) = sampled(&latency_model(0.02, 20e6, 5e3, 100e6), 1);
     for cap in [0.03, 0.1, 0.5] {
-        let chosen = goal::choose(&surface, &cells, Goal::Latency(Cap::mean(cap))).unwrap();
+        let chosen = goal::choose(&surface, &cells, Goal::Latency(LatencyTarget::mean(cap))).unwrap();
         assert!(chosen.latency <= cap, "{chosen:?}");
     }
-    assert_eq!(goal::choose(&surface, &cells, Goal::Latency(Cap::mean(1e-3))), None);
+    assert_eq!(goal::choose(&surface, &cells, Goal::Latency(LatencyTarget::mean(1e-3))), None);
 }
 
 #[test]
 fn efficiency_prefers_large_requests_and_low_concurrency() {
-    let (surface, cells) = sampled(&law(0.01, 50e6, 5e3, 100e6), 2);
+    let (surface, cells) = sampled(&latency_model(0.01, 50e6, 5e3, 100e6), 2);
     let fastest = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
     let spared = goal::choose(&surface, &cells, Goal::Efficiency).unwrap();
-    assert!(spared.cell.bytes >= fastest.cell.bytes && spared.cell.parallel <= fastest.cell.parallel);
+    assert!(spared.point.bytes >= fastest.point.bytes && spared.point.concurrency <= fastest.point.concurrency);
     assert!(spared.bandwidth() > 0.9 * fastest.bandwidth(), "{spared:?} {fastest:?}");
 }
 
 #[test]
 fn no_probe_exceeds_the_budget() {
-    let cells = Cell::grid(&SIZES, &PARALLEL);
-    let surface = Surface::new(Belief::default(), Vec::new());
+    let cells = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
+    let surface = Surface::new(Prior::default(), Vec::new());
     for budget in [
         Budget { probes: 0, ..budget() },
         Budget { bytes: 100.0, ..budget() },
         Budget { seconds: 1e-3, ..budget() },
     ] {
-        assert_eq!(sampling::next(&surface, &cells, &budget), None, "{budget:?}");
+        assert_eq!(sampling::next_probe(&surface, &cells, &budget), None, "{budget:?}");
     }
 }
 
@@ -99,17 +99,17 @@ fn no_probe_exceeds_the_budget() {
 #[test]
 fn small_budget_suffices_for_a_fast_local_store() {
     for seed in 1..=20 {
-        let (model, budget) = (law(0.1e-3, 2e9, 50e3, 3e9), Budget { bytes: 128e6, ..budget() });
-        let cells = Cell::grid(&SIZES, &PARALLEL);
-        let answer = |cell: Cell, turn: usize| {
-            model.log_latency(cell).exp() * (1.0 + 0.03 * played::chance(seed, turn))
+        let (model, budget) = (latency_model(0.1e-3, 2e9, 50e3, 3e9), Budget { bytes: 128e6, ..budget() });
+        let cells = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
+        let answer = |cell: OperatingPoint, turn: usize| {
+            model.log_latency(cell).exp() * (1.0 + 0.03 * replay::noise(seed, turn))
         };
-        let prior = Belief::default().with_round_trip(model.fixed());
-        let surface = played::sample(prior, &cells, budget, answer);
-        let truth = |cell: Cell| cell.in_flight() / model.log_latency(cell).exp();
+        let prior = Prior::default().with_rtt(model.fixed_latency());
+        let surface = replay::sample(prior, &cells, budget, answer);
+        let truth = |cell: OperatingPoint| cell.bytes_in_flight() / model.log_latency(cell).exp();
         let best = cells.iter().copied().map(truth).fold(0.0, f64::max);
         let chosen = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
-        assert!(truth(chosen.cell) > 0.8 * best, "{seed}: {chosen:?} {} {best}", truth(chosen.cell));
+        assert!(truth(chosen.point) > 0.8 * best, "{seed}: {chosen:?} {} {best}", truth(chosen.point));
     }
 }
 
@@ -119,26 +119,26 @@ fn plans_are_near_the_optimum() {
     let mut parts: Vec<f64> = (0..300)
         .map(|seed| {
             let drawn = |turn: usize, min: f64, max: f64| {
-                let at = played::chance(seed, 1000 + turn) / 2.0 + 0.5;
+                let at = replay::noise(seed, 1000 + turn) / 2.0 + 0.5;
                 (min.ln() + at * (max / min).ln()).exp()
             };
-            let model = law(
+            let model = latency_model(
                 drawn(0, 0.3e-3, 0.3),
                 drawn(1, 2e6, 200e6),
                 drawn(2, 300.0, 30e3),
                 drawn(3, 10e6, 500e6),
             );
             let (surface, cells) = sampled(&model, seed);
-            let truth = |cell: &Cell| cell.in_flight() / model.log_latency(*cell).exp();
+            let truth = |cell: &OperatingPoint| cell.bytes_in_flight() / model.log_latency(*cell).exp();
             // More expensive points are never probed.
-            let can_be_tried = |cell: &&Cell| {
+            let can_be_tried = |cell: &&OperatingPoint| {
                 let latency = model.log_latency(**cell).exp();
-                let cost = sampling::cost(&Inferred { cell: **cell, latency, deviation: 0.0 });
+                let cost = sampling::min_cost(&Prediction { point: **cell, latency, std_dev: 0.0 });
                 latency < 3.0 && cost.bytes < budget().bytes / 2.0
             };
             let best = cells.iter().filter(can_be_tried).map(truth).fold(0.0, f64::max);
             let chosen = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
-            truth(&chosen.cell) / best
+            truth(&chosen.point) / best
         })
         .collect();
     parts.sort_by(f64::total_cmp);

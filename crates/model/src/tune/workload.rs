@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Cell, Surface};
+use super::{OperatingPoint, Surface};
 
 /// Minimum share of the requests or of the bytes for a size to be significant.
 const MIN_SHARE: f64 = 0.02;
@@ -10,12 +10,12 @@ const MIN_SHARE: f64 = 0.02;
 /// Requests of one direction, counted at the nearest of the given sizes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Workload {
-    amounts: BTreeMap<u64, Amount>,
+    amounts: BTreeMap<u64, WorkloadAmount>,
 }
 
 /// Number and total bytes of requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Amount {
+pub struct WorkloadAmount {
     /// Number of requests.
     pub requests: u64,
     /// Total bytes.
@@ -24,20 +24,20 @@ pub struct Amount {
 
 /// A significant size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Share {
+pub struct SizeShare {
     /// Approximate bytes of a request.
     pub size: u64,
     /// Share of the requests, 0 to 1.
-    pub of_requests: f64,
+    pub request_share: f64,
     /// Share of the bytes, 0 to 1.
-    pub of_bytes: f64,
+    pub byte_share: f64,
 }
 
 impl Workload {
     /// An empty workload, counted at these sizes.
     #[must_use]
     pub fn new(sizes: &[u64]) -> Self {
-        Self { amounts: sizes.iter().map(|size| (*size, Amount::default())).collect() }
+        Self { amounts: sizes.iter().map(|size| (*size, WorkloadAmount::default())).collect() }
     }
 
     /// Adds a request.
@@ -52,36 +52,36 @@ impl Workload {
 
     /// The total over all sizes.
     #[must_use]
-    pub fn whole(&self) -> Amount {
-        let add = |all: Amount, one: &Amount| Amount {
+    pub fn total(&self) -> WorkloadAmount {
+        let add = |all: WorkloadAmount, one: &WorkloadAmount| WorkloadAmount {
             requests: all.requests + one.requests,
             bytes: all.bytes.saturating_add(one.bytes),
         };
-        self.amounts.values().fold(Amount::default(), add)
+        self.amounts.values().fold(WorkloadAmount::default(), add)
     }
 
     /// The significant sizes, in ascending order; empty for an empty workload.
     #[must_use]
-    pub fn shares(&self) -> Vec<Share> {
-        let whole = self.whole();
+    pub fn significant_sizes(&self) -> Vec<SizeShare> {
+        let whole = self.total();
         let part = |some: u64, all: u64| some as f64 / all.max(1) as f64;
-        let shares = self.amounts.iter().map(|(size, amount)| Share {
+        let shares = self.amounts.iter().map(|(size, amount)| SizeShare {
             size: *size,
-            of_requests: part(amount.requests, whole.requests),
-            of_bytes: part(amount.bytes, whole.bytes),
+            request_share: part(amount.requests, whole.requests),
+            byte_share: part(amount.bytes, whole.bytes),
         });
-        shares.filter(|share| share.of_requests >= MIN_SHARE || share.of_bytes >= MIN_SHARE).collect()
+        shares.filter(|share| share.request_share >= MIN_SHARE || share.byte_share >= MIN_SHARE).collect()
     }
 
     /// Estimated duration in seconds with the given concurrency per size, one size after another: the time of a queue
     /// that is never empty, without its end.
     #[must_use]
-    pub fn seconds(&self, surface: &Surface, parallel: impl Fn(u64) -> usize) -> f64 {
-        let of = |amount: &Amount| {
+    pub fn estimate_seconds(&self, surface: &Surface, parallel: impl Fn(u64) -> usize) -> f64 {
+        let of = |amount: &WorkloadAmount| {
             let bytes = amount.bytes / amount.requests;
             let max_concurrency = usize::try_from(amount.requests).unwrap_or(usize::MAX);
-            let found = surface.infer(Cell { bytes, parallel: parallel(bytes).clamp(1, max_concurrency) });
-            amount.requests as f64 / found.rate()
+            let found = surface.predict(OperatingPoint { bytes, concurrency: parallel(bytes).clamp(1, max_concurrency) });
+            amount.requests as f64 / found.request_rate()
         };
         self.amounts.values().filter(|amount| amount.requests > 0).map(of).sum()
     }
@@ -89,7 +89,7 @@ impl Workload {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Belief, Sample};
+    use super::super::{Prior, Sample};
     use super::*;
 
     const SIZES: [u64; 4] = [1 << 10, 16 << 10, 256 << 10, 4 << 20];
@@ -97,19 +97,19 @@ mod tests {
     #[test]
     fn sizes_with_a_minimum_share_are_returned() {
         let mut workload = Workload::new(&SIZES);
-        assert!(workload.shares().is_empty());
+        assert!(workload.significant_sizes().is_empty());
         (0..900).for_each(|_| workload.add(20_000));
         (0..100).for_each(|_| workload.add(5_000_000));
         workload.add(0);
         workload.add(300_000);
         assert_eq!(
-            workload.whole(),
-            Amount { requests: 1002, bytes: 900 * 20_000 + 100 * 5_000_000 + 300_000 }
+            workload.total(),
+            WorkloadAmount { requests: 1002, bytes: 900 * 20_000 + 100 * 5_000_000 + 300_000 }
         );
-        let shares = workload.shares();
+        let shares = workload.significant_sizes();
         assert_eq!(shares.iter().map(|share| share.size).collect::<Vec<_>>(), [16 << 10, 4 << 20]);
-        assert!(shares[0].of_requests > 0.89 && shares[0].of_bytes < 0.04, "{shares:?}");
-        assert!(shares[1].of_requests < 0.11 && shares[1].of_bytes > 0.96, "{shares:?}");
+        assert!(shares[0].request_share > 0.89 && shares[0].byte_share < 0.04, "{shares:?}");
+        assert!(shares[1].request_share < 0.11 && shares[1].byte_share > 0.96, "{shares:?}");
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
         let of = |bytes| {
             let mut workload = Workload::new(&SIZES);
             workload.add(bytes);
-            workload.shares()[0].size
+            workload.significant_sizes()[0].size
         };
         assert_eq!(
             [0, 4095, 4097, 60_000, 70_000, u64::MAX].map(of),
@@ -128,19 +128,19 @@ mod tests {
     #[test]
     fn total_time_is_the_sum_over_all_sizes() {
         let sample = |bytes, parallel, latency| Sample {
-            cell: Cell { bytes, parallel },
+            point: OperatingPoint { bytes, concurrency: parallel },
             latency,
-            error: 0.01,
-            tail: None,
-            is_seen: false,
+            relative_error: 0.01,
+            p95_p99: None,
+            from_transfer: false,
         };
         let surface =
-            Surface::new(Belief::default(), vec![sample(16 << 10, 8, 0.1), sample(4 << 20, 8, 1.0)]);
+            Surface::new(Prior::default(), vec![sample(16 << 10, 8, 0.1), sample(4 << 20, 8, 1.0)]);
         let mut workload = Workload::new(&SIZES);
         (0..800).for_each(|_| workload.add(16 << 10));
         (0..80).for_each(|_| workload.add(4 << 20));
-        let seconds = workload.seconds(&surface, |_| 8);
+        let seconds = workload.estimate_seconds(&surface, |_| 8);
         assert!((seconds / 20.0 - 1.0).abs() < 0.1, "{seconds}");
-        assert!(Workload::new(&SIZES).seconds(&surface, |_| 8) == 0.0);
+        assert!(Workload::new(&SIZES).estimate_seconds(&surface, |_| 8) == 0.0);
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 use tradewind_model::plan::Plan;
-use tradewind_model::tune::{Cap, Cell, Goal, Inferred, Split, Statistic, Surface, Workload, goal};
+use tradewind_model::tune::{LatencyTarget, OperatingPoint, Goal, Prediction, Split, Statistic, Surface, Workload, goal};
 
 use super::caps;
 use crate::profiles::Profile;
@@ -52,18 +52,18 @@ pub(super) const USED: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 pub(super) fn of(
     direction: Direction,
     surface: &Surface,
-    cells: &[Cell],
-    (caps, workload): (&[Cap], Option<&Workload>),
+    cells: &[OperatingPoint],
+    (caps, workload): (&[LatencyTarget], Option<&Workload>),
 ) -> String {
-    let choose = |cells: &[Cell], goal| goal::choose(surface, cells, goal);
+    let choose = |cells: &[OperatingPoint], goal| goal::choose(surface, cells, goal);
     let mut text = String::new();
     if let Some(best) = choose(cells, Goal::Efficiency) {
         text += &format!("{}: {}\n", name(direction), plan(&best, surface));
     }
     let of_size = |size: u64, called: &str| {
-        let of_size: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == size).collect();
+        let of_size: Vec<OperatingPoint> = cells.iter().copied().filter(|cell| cell.bytes == size).collect();
         let best = choose(&of_size, Goal::Bandwidth)?;
-        let (parallel, rate) = (best.cell.parallel, best.rate());
+        let (parallel, rate) = (best.point.concurrency, best.request_rate());
         Some(format!("  {called} of {}: {parallel} concurrent, {rate:.0}/s\n", ByteSize(size)))
     };
     match workload {
@@ -76,15 +76,15 @@ pub(super) fn of(
             );
         }
         Some(workload) => {
-            let sizes = workload.shares().into_iter().filter(|share| share.size <= MAX_SMALL_BYTES);
+            let sizes = workload.significant_sizes().into_iter().filter(|share| share.size <= MAX_SMALL_BYTES);
             text += &sizes.filter_map(|share| of_size(share.size, "small requests")).collect::<String>();
             let plan = Plan::default().tuned(std::slice::from_ref(surface));
-            let whole = workload.seconds(surface, |bytes| plan.parallel(bytes));
+            let whole = workload.estimate_seconds(surface, |bytes| plan.concurrency_for(bytes));
             text += &format!("  whole workload: about {}\n", duration(whole));
         }
     }
     let candidates = target_cells(cells);
-    let capped = |cap: Cap| {
+    let capped = |cap: LatencyTarget| {
         let best = match choose(&candidates, Goal::Latency(cap)) {
             Some(best) => plan(&best, surface),
             None => "not met by any size and concurrency".to_owned(),
@@ -93,7 +93,7 @@ pub(super) fn of(
     };
     if caps.is_empty() {
         // The lowest default target that a plan meets.
-        let mut targets = DEFAULT_TARGET_SECONDS.into_iter().map(Cap::mean);
+        let mut targets = DEFAULT_TARGET_SECONDS.into_iter().map(LatencyTarget::mean);
         let first = targets.find(|cap| choose(&candidates, Goal::Latency(*cap)).is_some());
         text += &first.map(capped).unwrap_or_default();
     }
@@ -101,9 +101,9 @@ pub(super) fn of(
 }
 
 /// The rate of small files in bundles, if it is much higher than without: a bundle is transferred like a large object.
-fn bundles(surface: &Surface, cells: &[Cell]) -> Option<String> {
-    let small: Vec<Cell> = cells.iter().copied().filter(|cell| cell.bytes == SMALL_FILE_BYTES).collect();
-    let single = goal::choose(surface, &small, Goal::Bandwidth)?.rate();
+fn bundles(surface: &Surface, cells: &[OperatingPoint]) -> Option<String> {
+    let small: Vec<OperatingPoint> = cells.iter().copied().filter(|cell| cell.bytes == SMALL_FILE_BYTES).collect();
+    let single = goal::choose(surface, &small, Goal::Bandwidth)?.request_rate();
     let member_bytes = (SMALL_FILE_BYTES + TAR_BLOCK_BYTES) as f64;
     let bundled = goal::choose(surface, cells, Goal::Bandwidth)?.bandwidth() / member_bytes;
     let line = format!("  packed with cp --bundle: about {bundled:.0}/s\n");
@@ -112,7 +112,7 @@ fn bundles(surface: &Surface, cells: &[Cell]) -> Option<String> {
 
 /// The best split of one object of `size` bytes: `4MiB as 16 x 256KiB in 0.4 s`.
 fn single_object(direction: Direction, surface: &Surface, size: u64) -> String {
-    let Split { bytes, requests, parallel, seconds: time } = surface.split(direction, size);
+    let Split { request_bytes: bytes, requests, concurrency: parallel, seconds: time } = surface.split(direction, size);
     let size = ByteSize(size);
     match requests {
         1 => format!("{size} in one request in {}", seconds(time)),
@@ -128,7 +128,7 @@ fn single_object(direction: Direction, surface: &Surface, size: u64) -> String {
 /// The best splits of the example objects, as JSON.
 pub(super) fn splits(direction: Direction, surface: &Surface) -> Vec<Json> {
     let line = |size| {
-        let Split { bytes, requests, parallel, seconds } = surface.split(direction, size);
+        let Split { request_bytes: bytes, requests, concurrency: parallel, seconds } = surface.split(direction, size);
         json!({
             "line": "split",
             "direction": name(direction),
@@ -142,17 +142,17 @@ pub(super) fn splits(direction: Direction, surface: &Surface) -> Vec<Json> {
     EXAMPLE_OBJECT_BYTES.map(line).to_vec()
 }
 
-fn target_text(cap: Cap) -> String {
-    let statistic = match cap.of {
+fn target_text(cap: LatencyTarget) -> String {
+    let statistic = match cap.statistic {
         Statistic::Mean => "mean",
         Statistic::P95 => "p95",
         Statistic::P99 => "p99",
     };
-    format!("{statistic} latency at most {}", seconds(cap.seconds))
+    format!("{statistic} latency at most {}", seconds(cap.max_seconds))
 }
 
 /// The plans of one direction as JSON: one for each goal and for each of `caps`.
-pub(super) fn plans(direction: Direction, surface: &Surface, cells: &[Cell], caps: &[Cap]) -> Vec<Json> {
+pub(super) fn plans(direction: Direction, surface: &Surface, cells: &[OperatingPoint], caps: &[LatencyTarget]) -> Vec<Json> {
     let goals = [("bandwidth", Goal::Bandwidth), ("efficiency", Goal::Efficiency)];
     let capped = caps.iter().map(|cap| ("latency", Goal::Latency(*cap)));
     let candidates = target_cells(cells);
@@ -163,13 +163,13 @@ pub(super) fn plans(direction: Direction, surface: &Surface, cells: &[Cell], cap
             "line": "plan",
             "direction": name(direction),
             "goal": called,
-            "of": cap.map(|cap| caps::name(cap.of)),
-            "most_seconds": cap.map(|cap| cap.seconds),
-            "size": best.cell.bytes,
-            "parallel": best.cell.parallel,
+            "of": cap.map(|cap| caps::name(cap.statistic)),
+            "most_seconds": cap.map(|cap| cap.max_seconds),
+            "size": best.point.bytes,
+            "parallel": best.point.concurrency,
             "bytes_per_second": best.bandwidth(),
             "latency_seconds": best.latency,
-            "deviation": best.deviation,
+            "deviation": best.std_dev,
         }))
     };
     goals.into_iter().chain(capped).filter_map(plan).collect()
@@ -177,29 +177,29 @@ pub(super) fn plans(direction: Direction, surface: &Surface, cells: &[Cell], cap
 
 /// The parameters of the latency model, with the uncertainty that the samples leave.
 pub(super) fn why(surface: &Surface) -> String {
-    let posterior = surface.learnt();
+    let posterior = surface.posterior();
     let model = &posterior.mean;
-    let uncertainty = |i: usize| match posterior.deviation[i] {
+    let uncertainty = |i: usize| match posterior.std_dev[i] {
         std_dev if std_dev > MAX_MEASURED_STD_DEV => ASSUMED.to_owned(),
         std_dev => format!(" ± {:.0} %", std_dev.exp_m1() * 100.0),
     };
-    let bottleneck = if model.hidden() < 0.5 {
+    let bottleneck = if model.overlap() < 0.5 {
         "requests and bytes share one bottleneck: their costs add up"
     } else {
         "requests and bytes have separate bottlenecks: the busier one decides"
     };
-    let mark = if posterior.deviation[6] > MAX_MEASURED_STD_DEV { ASSUMED } else { "" };
-    let connection = megabytes(1.0 / model.per_byte());
-    let shared = megabytes(1.0 / model.shared_per_byte());
+    let mark = if posterior.std_dev[6] > MAX_MEASURED_STD_DEV { ASSUMED } else { "" };
+    let connection = megabytes(1.0 / model.connection_seconds_per_byte());
+    let shared = megabytes(1.0 / model.bottleneck_seconds_per_byte());
     let lines = [
-        format!("fixed time per request: {}{}", seconds(model.fixed()), uncertainty(0)),
+        format!("fixed time per request: {}{}", seconds(model.fixed_latency()), uncertainty(0)),
         format!("per-connection bandwidth: {connection} MB/s{}", uncertainty(1)),
-        format!("request limit: {:.0} req/s{}", 1.0 / model.shared_fixed(), uncertainty(2)),
+        format!("request limit: {:.0} req/s{}", 1.0 / model.bottleneck_seconds_per_request(), uncertainty(2)),
         format!("bandwidth limit: {shared} MB/s{}", uncertainty(3)),
         format!("{bottleneck}{mark}"),
         format!(
             "each doubling of the concurrency beyond the knee costs {:.1} %{}",
-            model.loss() * 2.0_f64.ln() * 100.0,
+            model.overload_loss() * 2.0_f64.ln() * 100.0,
             uncertainty(5)
         ),
     ];
@@ -216,7 +216,7 @@ pub(super) fn print_use(surfaces: &[Surface], path: &Path) -> io::Result<()> {
 /// The concurrency that commands use with these surfaces, for the example sizes: `4KiB x 384, 64KiB x 384`.
 pub(super) fn at_a_time(surfaces: &[Surface]) -> String {
     let plan = Plan::default().tuned(surfaces);
-    let parts = USED.map(|bytes| format!("{} x {}", ByteSize(bytes), plan.parallel(bytes)));
+    let parts = USED.map(|bytes| format!("{} x {}", ByteSize(bytes), plan.concurrency_for(bytes)));
     parts.join(", ")
 }
 
@@ -242,29 +242,29 @@ pub(super) fn link(profile: &Profile) -> Option<String> {
     profile.link.map(|rate| format!("{:.0} Mbit/s", rate * 8.0 / 1e6))
 }
 
-fn plan(found: &Inferred, surface: &Surface) -> String {
-    let Cell { bytes, parallel } = found.cell;
+fn plan(found: &Prediction, surface: &Surface) -> String {
+    let OperatingPoint { bytes, concurrency: parallel } = found.point;
     let bandwidth = found.bandwidth();
     let text = format!("{} x {parallel} concurrent, {} MB/s", ByteSize(bytes), megabytes(bandwidth));
-    if found.deviation <= MAX_CONFIDENT_STD_DEV {
+    if found.std_dev <= MAX_CONFIDENT_STD_DEV {
         return text;
     }
     let advice = if surface.samples().is_empty() { "run tradewind tune" } else { "use a larger --budget" };
     // Two standard deviations contain 95 %.
-    let factor = (2.0 * found.deviation).exp();
+    let factor = (2.0 * found.std_dev).exp();
     let (low, high) = (megabytes(bandwidth / factor), megabytes(bandwidth * factor));
     format!("{text} (95 %: {low} to {high} MB/s; {advice} to narrow it)")
 }
 
 /// The operating points that are considered.
-pub(super) fn cells() -> Vec<Cell> {
-    Cell::grid(&SIZES, &PARALLEL)
+pub(super) fn cells() -> Vec<OperatingPoint> {
+    OperatingPoint::grid(&SIZES, &PARALLEL)
 }
 
 /// The operating points of the same sizes that are considered for a latency target.
-fn target_cells(cells: &[Cell]) -> Vec<Cell> {
+fn target_cells(cells: &[OperatingPoint]) -> Vec<OperatingPoint> {
     let sizes: BTreeSet<u64> = cells.iter().map(|cell| cell.bytes).collect();
-    Cell::grid(&Vec::from_iter(sizes), &TARGET_CONCURRENCIES)
+    OperatingPoint::grid(&Vec::from_iter(sizes), &TARGET_CONCURRENCIES)
 }
 
 pub(super) const fn name(direction: Direction) -> &'static str {

@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tradewind_core::error::Reason;
-use tradewind_model::bundle::Limits;
+use tradewind_model::bundle::BundleLimits;
 use tradewind_transfer::bundle::{Bundle, Packer, Unpacker};
 use tradewind_transfer::files::{self, Directory, Links};
 use tradewind_transfer::filter::Filter;
@@ -102,7 +102,7 @@ impl BundleFlags {
             })
             .await;
         }
-        let mut limits = Limits::default();
+        let mut limits = BundleLimits::default();
         limits.bytes = self.bundle_size.map_or(limits.bytes, |size| size.0);
         let packer = Packer {
             from: files,

@@ -1,6 +1,6 @@
 //! Latency targets in flags and in JSON output.
 
-use tradewind_model::tune::{Cap, Statistic};
+use tradewind_model::tune::{LatencyTarget, Statistic};
 
 use crate::settings::TimeSpan;
 
@@ -8,7 +8,7 @@ const NAMES: [(&str, Statistic); 3] =
     [("mean", Statistic::Mean), ("p95", Statistic::P95), ("p99", Statistic::P99)];
 
 /// Parses a latency target: `100ms` for the mean, `p99=100ms` for the 99th percentile.
-pub(super) fn parse(text: &str) -> Result<Cap, String> {
+pub(super) fn parse(text: &str) -> Result<LatencyTarget, String> {
     let (of, time) = match text.split_once('=') {
         None => (Statistic::Mean, text),
         Some((name, time)) => {
@@ -19,7 +19,7 @@ pub(super) fn parse(text: &str) -> Result<Cap, String> {
     };
     let seconds = TimeSpan::parse(time)?.0.as_secs_f64();
     if seconds > 0.0 {
-        Ok(Cap { of, seconds })
+        Ok(LatencyTarget { statistic: of, max_seconds: seconds })
     } else {
         Err("the latency limit must be greater than 0".to_owned())
     }
@@ -36,9 +36,9 @@ mod tests {
 
     #[test]
     fn latency_targets_are_parsed() {
-        assert_eq!(parse("100ms"), Ok(Cap::mean(0.1)));
-        assert_eq!(parse("p99=2s"), Ok(Cap { of: Statistic::P99, seconds: 2.0 }));
-        assert_eq!(name(parse("p95=100ms").unwrap().of), "p95");
+        assert_eq!(parse("100ms"), Ok(LatencyTarget::mean(0.1)));
+        assert_eq!(parse("p99=2s"), Ok(LatencyTarget { statistic: Statistic::P99, max_seconds: 2.0 }));
+        assert_eq!(name(parse("p95=100ms").unwrap().statistic), "p95");
         for wrong in ["p98=1s", "0s", "p99", "=1s", "p99=0s"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

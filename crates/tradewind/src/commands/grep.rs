@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 
 use clap::Args;
-use tradewind_model::plan::MOST_READERS;
+use tradewind_model::plan::MAX_READERS;
 use tradewind_transfer::grep::{Query, Search, Show};
 
 use super::Ended;
@@ -98,7 +98,7 @@ fn search(arguments: Arguments) -> anyhow::Result<Ended> {
     })?;
     block_on(async move {
         let store =
-            arguments.store.with_jobs(arguments.readers, MOST_READERS).limited(arguments.limit).streaming();
+            arguments.store.with_jobs(arguments.readers, MAX_READERS).limited(arguments.limit).streaming();
         let session = store.open([Some(&*arguments.place.scheme)])?;
         let objects = session.objects(&arguments.place)?;
         let filter = arguments.filter.read()?;

@@ -10,7 +10,7 @@ use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressDraw
 use serde_json::{Value as Json, json};
 use tradewind_core::ObjectStore as _;
 use tradewind_core::Timestamp;
-use tradewind_model::store_model::{Operation, Outcomes};
+use tradewind_model::store_model::{Operation, OutcomeCounts};
 use tradewind_transfer::Outcome;
 use tradewind_transfer::progress::Snapshot;
 use tradewind_volume::{Carrier, Observed};
@@ -135,13 +135,13 @@ fn rate(bytes: u64, took: Duration) -> HumanBytes {
 
 /// The statistics of a store: all requests to it, and the median time to first byte of reads within the last minute.
 fn store_summary(name: &str, store: &Observed) -> Json {
-    let outcomes = Operation::ALL.map(|operation| store.model().all_outcomes(operation));
-    let first_byte = store.model().times(store.now(), Operation::Get).first_byte().median();
+    let outcomes = Operation::ALL.map(|operation| store.model().total_outcomes(operation));
+    let first_byte = store.model().latencies(store.now(), Operation::Get).first_byte().median();
     json!({
         "name": name,
         "kind": store.capabilities().kind,
-        "requests": outcomes.iter().map(Outcomes::all).sum::<u64>(),
-        "failed": outcomes.iter().map(Outcomes::failures).sum::<u64>(),
+        "requests": outcomes.iter().map(OutcomeCounts::total).sum::<u64>(),
+        "failed": outcomes.iter().map(OutcomeCounts::failures).sum::<u64>(),
         "first_byte_seconds": first_byte.map(|time| time.as_secs_f64()),
     })
 }

@@ -185,16 +185,16 @@ impl StoreFlags {
     ) -> anyhow::Result<Session> {
         logs::begin_quietly();
         let mut plan = Plan::default();
-        plan.requests = self.jobs.or(self.default_concurrency).unwrap_or(plan.requests);
-        let exactly = |plan: Plan| self.chunk_size.map_or(plan, |size| plan.with_chunks(size.0));
+        plan.max_concurrency = self.jobs.or(self.default_concurrency).unwrap_or(plan.max_concurrency);
+        let exactly = |plan: Plan| self.chunk_size.map_or(plan, |size| plan.with_chunk_bytes(size.0));
         plan = exactly(plan);
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let memory = self.max_memory.map_or(DEFAULT_MEMORY_BYTES, ByteSize::as_usize);
         let lines = |plan: &Plan| Lines {
             connections: if self.is_adaptive() {
-                Carrier::most_steered(plan.requests)
+                Carrier::most_steered(plan.max_concurrency)
             } else {
-                plan.requests
+                plan.max_concurrency
             },
             most_read_bytes: self.max_read_bytes(memory_per_request(plan, memory)),
             measuring: None,
@@ -210,7 +210,7 @@ impl StoreFlags {
         }
         // Half of the memory is for requests in flight, the other half for data that waits for its turn.
         let memory = memory / 2;
-        plan.memory_bytes = plan.memory_bytes.min(memory as u64);
+        plan.max_buffered_bytes = plan.max_buffered_bytes.min(memory as u64);
         let (mut stores, mut retries, mut directories) = (Vec::new(), None, HashMap::new());
         for scheme in schemes {
             // A local store may replay its log.
@@ -301,10 +301,10 @@ impl Session {
 
 /// The memory per request, such that the concurrent requests of every size class fit into `memory`.
 fn memory_per_request(plan: &Plan, memory: usize) -> usize {
-    let sizes = || SizeClass::all().map(|sizes| sizes.most_bytes().unwrap_or(u64::MAX));
-    let together = |each: u64| sizes().map(|bytes| plan.parallel(bytes) as u64 * bytes.min(each)).max();
-    let mut each = memory / plan.parallel(u64::MAX);
-    while each > memory / plan.requests && together(each as u64) > Some(memory as u64) {
+    let sizes = || SizeClass::all().map(|sizes| sizes.max_bytes().unwrap_or(u64::MAX));
+    let together = |each: u64| sizes().map(|bytes| plan.concurrency_for(bytes) as u64 * bytes.min(each)).max();
+    let mut each = memory / plan.concurrency_for(u64::MAX);
+    while each > memory / plan.max_concurrency && together(each as u64) > Some(memory as u64) {
         each /= 2;
     }
     each
@@ -414,13 +414,13 @@ mod tests {
 
     #[test]
     fn memory_of_concurrent_requests_is_bounded_for_every_size() {
-        use tradewind_model::tune::{Belief, Cell, Sample};
+        use tradewind_model::tune::{Prior, OperatingPoint, Sample};
         let sample = |bytes, parallel, latency| Sample {
-            cell: Cell { bytes, parallel },
+            point: OperatingPoint { bytes, concurrency: parallel },
             latency,
-            error: 0.02,
-            tail: None,
-            is_seen: false,
+            relative_error: 0.02,
+            p95_p99: None,
+            from_transfer: false,
         };
         let samples = vec![
             sample(4 << 10, 256, 0.1),
@@ -428,14 +428,14 @@ mod tests {
             sample(8 << 20, 1, 0.3),
             sample(8 << 20, 16, 1.4),
         ];
-        let plan = Plan::default().tuned(&[Surface::new(Belief::default(), samples)]);
+        let plan = Plan::default().tuned(&[Surface::new(Prior::default(), samples)]);
         let each = memory_per_request(&plan, DEFAULT_MEMORY_BYTES);
         for sizes in SizeClass::all() {
-            let bytes = sizes.most_bytes().unwrap_or(u64::MAX);
-            let together = plan.parallel(bytes) as u64 * bytes.min(each as u64);
+            let bytes = sizes.max_bytes().unwrap_or(u64::MAX);
+            let together = plan.concurrency_for(bytes) as u64 * bytes.min(each as u64);
             assert!(together <= DEFAULT_MEMORY_BYTES as u64, "{bytes}: {together}, {plan:?}");
         }
-        assert!(each >= DEFAULT_MEMORY_BYTES / plan.requests);
+        assert!(each >= DEFAULT_MEMORY_BYTES / plan.max_concurrency);
         assert_eq!(memory_per_request(&Plan::default(), DEFAULT_MEMORY_BYTES), DEFAULT_MEMORY_BYTES / 32);
     }
 

@@ -16,8 +16,8 @@ use tradewind_bench::drive::Stop;
 use tradewind_bench::tune::{self, Ground};
 use tradewind_core::Timestamp;
 use tradewind_model::store_model::Direction;
-use tradewind_model::tune::Cap;
-use tradewind_model::tune::carry::Client;
+use tradewind_model::tune::LatencyTarget;
+use tradewind_model::tune::extrapolate::ClientEnvironment;
 
 use self::find::{Finder, Found};
 use self::start::Start;
@@ -55,7 +55,7 @@ pub(super) struct Arguments {
     budget: (ByteSize, Duration),
     /// Also print the best plan that meets this latency target: of the mean, or of a percentile (p99=100ms); repeatable
     #[arg(long, value_name = "[p95=|p99=]TIME", value_parser = caps::parse)]
-    latency: Vec<Cap>,
+    latency: Vec<LatencyTarget>,
     /// Measure only the request sizes of this workload: a directory, s3://BUCKET/PREFIX, or a trace as for bench
     /// replay; earlier results for other sizes are discarded
     #[arg(long, value_name = "DIR|PREFIX|TRACE", conflicts_with = "explain")]
@@ -158,7 +158,7 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
 fn keep(
     (profiles, store): (&Profiles, &str),
     found: &[Found],
-    here: &Client,
+    here: &ClientEnvironment,
     now: Timestamp,
 ) -> anyhow::Result<(Profile, PathBuf)> {
     let client = client(cores());
@@ -170,9 +170,9 @@ fn keep(
         client: client.name,
         cores: client.cores,
         memory: Some(client.memory).filter(|bytes| *bytes > 0),
-        storage: here.storage,
-        link: here.link,
-        round_trip: here.round_trip,
+        storage: here.storage_bandwidth,
+        link: here.link_bandwidth,
+        round_trip: here.rtt,
         ..known
     };
     for Found { direction, sampled, .. } in found.iter().filter(|found| found.is_known()) {

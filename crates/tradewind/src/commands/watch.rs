@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason};
-use tradewind_model::settle::SettleOptions;
+use tradewind_model::debounce::DebounceOptions;
 use tradewind_transfer::End;
 use tradewind_transfer::watch::{News, Totals, Watch, watch};
 
@@ -43,11 +43,11 @@ fn span(text: &str) -> Result<TimeSpan, String> {
 
 impl WatchFlags {
     /// The options for debouncing and for full comparisons.
-    pub fn options(self) -> SettleOptions {
-        let defaults = SettleOptions::default();
-        SettleOptions {
-            quiet: self.settle.map_or(defaults.quiet, |span| span.0),
-            every: self.compare_every.map_or(defaults.every, |span| span.0),
+    pub fn options(self) -> DebounceOptions {
+        let defaults = DebounceOptions::default();
+        DebounceOptions {
+            quiet_period: self.settle.map_or(defaults.quiet_period, |span| span.0),
+            full_comparison_interval: self.compare_every.map_or(defaults.full_comparison_interval, |span| span.0),
             ..defaults
         }
     }

@@ -7,8 +7,8 @@
 //! is slower than the default.
 
 use tradewind_model::store_model::Direction;
-use tradewind_model::tune::carry::{self, Client, Origin};
-use tradewind_model::tune::{Belief, Surface};
+use tradewind_model::tune::extrapolate::{self, ClientEnvironment, ProfileOrigin};
+use tradewind_model::tune::{Prior, Surface};
 
 use super::{Kept, Profile, Profiles, here, host};
 
@@ -36,12 +36,12 @@ impl Profiles {
         let here = here::client(host(store), cores);
         let own = self.of(store);
         let is_carried = !own.as_ref().is_some_and(|own| own.is_made_on(&here));
-        let is_near = |profile: &Profile| carry::is_same_site(host(&profile.store), host(store));
+        let is_near = |profile: &Profile| extrapolate::is_same_site(host(&profile.store), host(store));
         let profile = own.or_else(|| self.closest(store, &here, f64::MAX, is_near))?;
         let there = profile.made_on();
         // The RTT and the storage are assumed to be those of the profile.
-        let to = Client { round_trip: there.round_trip, storage: there.storage, ..here };
-        let scaled = |surface: Surface| Surface::new(carry::carry(&surface, &there, &to), Vec::new());
+        let to = ClientEnvironment { rtt: there.rtt, storage_bandwidth: there.storage_bandwidth, ..here };
+        let scaled = |surface: Surface| Surface::new(extrapolate::extrapolate(&surface, &there, &to), Vec::new());
         let surfaces = [Direction::Write, Direction::Read].into_iter().filter_map(|direction| {
             let surface = profile.surface(direction)?;
             Some((direction, if is_carried { scaled(surface) } else { surface }))
@@ -52,18 +52,18 @@ impl Profiles {
 
     /// The closest profile of another store or another client, unless it is too far away to help.
     #[must_use]
-    pub fn nearest(&self, store: &str, to: &Client) -> Option<Profile> {
+    pub fn nearest(&self, store: &str, to: &ClientEnvironment) -> Option<Profile> {
         self.closest(store, to, MAX_DISTANCE, |profile| profile.store != store || !profile.is_made_on(to))
     }
 
     fn closest(
         &self,
         store: &str,
-        to: &Client,
+        to: &ClientEnvironment,
         max_distance: f64,
         counts: impl Fn(&Profile) -> bool,
     ) -> Option<Profile> {
-        let here = Origin { host: host(store), client: *to };
+        let here = ProfileOrigin { host: host(store), client: *to };
         let all = self.all();
         let has_samples = |profile: &Profile| {
             !(profile.store.is_empty() || profile.upload.is_empty() && profile.download.is_empty())
@@ -71,12 +71,12 @@ impl Profiles {
         let candidates = all.iter().filter(|kept| has_samples(&kept.profile) && counts(&kept.profile));
         let origins = candidates.map(|kept| {
             let Profile { store, .. } = &kept.profile;
-            (Origin { host: host(store), client: kept.profile.made_on() }, kept)
+            (ProfileOrigin { host: host(store), client: kept.profile.made_on() }, kept)
         });
         let near = origins.filter(|(origin, _)| {
-            carry::is_same_site(origin.host, here.host) || here.distance(origin) <= max_distance
+            extrapolate::is_same_site(origin.host, here.host) || here.distance(origin) <= max_distance
         });
-        let found: &Kept = carry::closest(&here, near)?;
+        let found: &Kept = extrapolate::closest(&here, near)?;
         found.warn();
         Some(found.profile.clone())
     }
@@ -85,18 +85,18 @@ impl Profiles {
 impl Profile {
     /// Returns true if no known property of the client differs from the one on which it was measured.
     #[must_use]
-    pub fn is_made_on(&self, client: &Client) -> bool {
+    pub fn is_made_on(&self, client: &ClientEnvironment) -> bool {
         let made_on = self.made_on();
         let differ = |a: Option<f64>, b: Option<f64>| {
             a.zip(b).is_some_and(|(a, b)| (a / b).max(b / a) > MAX_EQUAL_RATIO)
         };
-        !differ(made_on.processors, client.processors) && !differ(made_on.link, client.link)
+        !differ(made_on.cpus, client.cpus) && !differ(made_on.link_bandwidth, client.link_bandwidth)
     }
 
     /// The prior for sampling a direction on another client; `None` without samples.
     #[must_use]
-    pub fn begin(&self, direction: Direction, to: &Client) -> Option<Belief> {
-        Some(carry::begin(&self.surface(direction)?, &self.made_on(), to))
+    pub fn begin(&self, direction: Direction, to: &ClientEnvironment) -> Option<Prior> {
+        Some(extrapolate::sampling_prior(&self.surface(direction)?, &self.made_on(), to))
     }
 }
 
@@ -143,8 +143,8 @@ mod tests {
             Plan::default().tuned(&known.into_iter().map(|(_, surface)| surface).collect::<Vec<_>>())
         };
         let (same, stronger) = (plan(2), plan(16));
-        assert!(stronger.parallel(4096) >= same.parallel(4096), "{same:?} {stronger:?}");
-        assert!(same.at_a_time.is_some() && stronger.at_a_time.is_some());
+        assert!(stronger.concurrency_for(4096) >= same.concurrency_for(4096), "{same:?} {stronger:?}");
+        assert!(same.concurrency_by_size.is_some() && stronger.concurrency_by_size.is_some());
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         let empty = Profile { upload: Vec::new(), download: Vec::new(), ..of("S3Store(empty.example.com)") };
         let (_directory, all) = kept(&[of("S3Store(store.example.com)"), far, empty]);
         let here =
-            |round_trip| Client { processors: Some(2.0), round_trip: Some(round_trip), ..Client::default() };
+            |round_trip| ClientEnvironment { cpus: Some(2.0), rtt: Some(round_trip), ..ClientEnvironment::default() };
         let found = |store, round_trip| all.nearest(store, &here(round_trip)).map(|profile| profile.store);
         assert_eq!(found("S3Store(new.example.com)", 0.06).unwrap(), "S3Store(store.example.com)");
         assert_eq!(found("S3Store(new.example.com)", 0.15).unwrap(), "S3Store(far.example.com)");
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(found("S3Store(new.example.com)", 0.001), None, "a profile that far away misleads");
         let closest = all.nearest("S3Store(new.example.com)", &here(0.15)).unwrap();
         let belief = closest.begin(Direction::Write, &here(0.15)).unwrap();
-        assert!((belief.mean.fixed() / 0.15 - 1.0).abs() < 0.1, "{belief:?}");
+        assert!((belief.mean.fixed_latency() / 0.15 - 1.0).abs() < 0.1, "{belief:?}");
         assert!(Profile::default().begin(Direction::Read, &here(0.1)).is_none());
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
-use tradewind_model::tune::carry::Client;
+use tradewind_model::tune::extrapolate::ClientEnvironment;
 
 /// Number of CPUs available to this process.
 #[must_use]
@@ -13,8 +13,8 @@ pub fn cores() -> usize {
 
 /// This machine as a client with `cores` CPUs, and its link towards a host. Sends nothing.
 #[must_use]
-pub fn client(host: &str, cores: usize) -> Client {
-    Client { processors: Some(cores as f64), link: link(host), ..Client::default() }
+pub fn client(host: &str, cores: usize) -> ClientEnvironment {
+    ClientEnvironment { cpus: Some(cores as f64), link_bandwidth: link(host), ..ClientEnvironment::default() }
 }
 
 /// Speed in bytes per second of the interface for packets to a host. A host name is not resolved; it is assumed to be

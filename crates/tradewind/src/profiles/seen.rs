@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tradewind_model::store_model::{Direction, Operation, SizeClass, StoreModel, Total};
-use tradewind_model::tune::{Cell, Sample, seen};
+use tradewind_model::tune::{OperatingPoint, Sample, transfer_samples};
 
 use super::{Profile, Profiles, here, host, read};
 
@@ -36,10 +36,10 @@ impl Tally {
     pub fn of(model: &StoreModel, now: Duration) -> Self {
         let data_operations = Operation::ALL.into_iter().filter(|operation| operation.direction().is_some());
         let totals = data_operations.flat_map(|operation| {
-            let times = model.times(now, operation);
-            times.classes().iter().map(|alike| (operation, alike.sizes, alike.done)).collect::<Vec<_>>()
+            let times = model.latencies(now, operation);
+            times.classes().iter().map(|alike| (operation, alike.size_class, alike.service_total)).collect::<Vec<_>>()
         });
-        let failed = Operation::ALL.into_iter().map(|operation| model.all_outcomes(operation).failures());
+        let failed = Operation::ALL.into_iter().map(|operation| model.total_outcomes(operation).failures());
         Self { taken_at: now, totals: totals.collect(), failed: failed.collect() }
     }
 
@@ -79,22 +79,22 @@ pub fn since(tally: &Tally, model: &StoreModel, now: Duration) -> Option<(Direct
     }
     let (time, operation, sizes, count) = dominant?;
     // Only failures since the snapshot count: a server may have run for days.
-    if model.all_outcomes(operation).failures() > tally.failed(operation) || time < all * MIN_DOMINANT_SHARE {
+    if model.total_outcomes(operation).failures() > tally.failed(operation) || time < all * MIN_DOMINANT_SHARE {
         return None;
     }
     let parallel = (time / took).round().max(1.0);
     if (count as f64) < MIN_ROUNDS * parallel {
         return None;
     }
-    let times = model.times(now, operation);
-    let alike = times.classes().iter().find(|alike| alike.sizes == sizes)?;
+    let times = model.latencies(now, operation);
+    let alike = times.classes().iter().find(|alike| alike.size_class == sizes)?;
     let tail = [0.95, 0.99].map(|share| alike.service.quantile(share).map(|time| time.as_secs_f64()));
     let sample = Sample {
-        cell: Cell { bytes: alike.mean_bytes.max(1), parallel: parallel as usize },
+        point: OperatingPoint { bytes: alike.mean_bytes.max(1), concurrency: parallel as usize },
         latency: time / count as f64,
-        error: RELATIVE_ERROR,
-        tail: tail[0].zip(tail[1]).filter(|_| count >= MIN_TAIL_REQUESTS).map(|(p95, p99)| [p95, p99]),
-        is_seen: true,
+        relative_error: RELATIVE_ERROR,
+        p95_p99: tail[0].zip(tail[1]).filter(|_| count >= MIN_TAIL_REQUESTS).map(|(p95, p99)| [p95, p99]),
+        from_transfer: true,
     };
     Some((operation.direction()?, sample))
 }
@@ -126,14 +126,14 @@ impl Profiles {
         if samples.is_empty() {
             return Ok(false);
         }
-        seen::add(samples, sample);
+        transfer_samples::add_transfer_sample(samples, sample);
         self.replace(&profile).map(|()| true)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tradewind_model::store_model::End;
+    use tradewind_model::store_model::RequestOutcome;
 
     use super::*;
 
@@ -144,7 +144,7 @@ mod tests {
         for n in from * 20..to * 20 {
             for _ in 0..parallel {
                 let request = model.begin(operation);
-                let end = End::Done { bytes, service: STEP };
+                let end = RequestOutcome::Done { bytes, service: STEP };
                 model.end(STEP * u32::try_from(n).unwrap(), request, end);
             }
         }
@@ -159,8 +159,8 @@ mod tests {
         let tally = Tally::of(&model, AT[0]);
         done(&model, Operation::Get, (64 << 10, 12), (4, 14));
         let (direction, sample) = since(&tally, &model, AT[1]).unwrap();
-        assert_eq!((direction, sample.cell), (Direction::Read, Cell { bytes: 64 << 10, parallel: 12 }));
-        assert!((sample.latency - 0.05).abs() < 1e-6 && sample.tail.is_some(), "{sample:?}");
+        assert_eq!((direction, sample.point), (Direction::Read, OperatingPoint { bytes: 64 << 10, concurrency: 12 }));
+        assert!((sample.latency - 0.05).abs() < 1e-6 && sample.p95_p99.is_some(), "{sample:?}");
         assert!(since(&tally, &model, Duration::from_secs(5)).is_none(), "the sample is too short");
     }
 
@@ -168,8 +168,8 @@ mod tests {
     fn learn_updates_a_valid_profile_only() {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().to_owned() };
-        let (cell, tail) = (Cell { bytes: 64 << 10, parallel: 4 }, None);
-        let sample = Sample { cell, latency: 0.01, error: 0.02, tail, is_seen: false };
+        let (cell, tail) = (OperatingPoint { bytes: 64 << 10, concurrency: 4 }, None);
+        let sample = Sample { point: cell, latency: 0.01, relative_error: 0.02, p95_p99: tail, from_transfer: false };
         let profile = Profile {
             store: "S3Store(there)".to_owned(),
             cores: here::cores(),
@@ -200,8 +200,8 @@ mod tests {
     fn concurrent_learn_calls_keep_all_samples() {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().to_owned() };
-        let cell = Cell { bytes: 64 << 10, parallel: 4 };
-        let sample = Sample { cell, latency: 0.01, error: 0.02, tail: None, is_seen: false };
+        let cell = OperatingPoint { bytes: 64 << 10, concurrency: 4 };
+        let sample = Sample { point: cell, latency: 0.01, relative_error: 0.02, p95_p99: None, from_transfer: false };
         let store = "S3Store(there)".to_owned();
         let profile = Profile { store, cores: here::cores(), download: vec![sample], ..Profile::default() };
         for _ in 0..20 {
@@ -230,7 +230,7 @@ mod tests {
         let failing = StoreModel::new();
         done(&failing, Operation::Get, (64 << 10, 4), (4, 14));
         let request = failing.begin(Operation::Get);
-        failing.end(AT[1], request, End::Failed(tradewind_model::store_model::Failure::Busy));
+        failing.end(AT[1], request, RequestOutcome::Failed(tradewind_model::store_model::Failure::Busy));
         assert!(since(&tally, &failing, AT[1]).is_none());
         assert!(since(&tally, &StoreModel::new(), AT[1]).is_none());
     }

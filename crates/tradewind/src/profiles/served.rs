@@ -103,7 +103,7 @@ impl Learning {
 mod tests {
     use super::*;
     use crate::profiles::seen;
-    use tradewind_model::store_model::End;
+    use tradewind_model::store_model::RequestOutcome;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -111,7 +111,7 @@ mod tests {
     fn carry(model: &StoreModel, second: u32) {
         for n in 0..40 {
             let request = model.begin(Operation::Get);
-            let end = End::Done { bytes: 2 << 20, service: SECOND / 10 };
+            let end = RequestOutcome::Done { bytes: 2 << 20, service: SECOND / 10 };
             model.end(SECOND * second + SECOND * n / 40, request, end);
         }
     }
@@ -135,13 +135,13 @@ mod tests {
                 found.push((second, seen::since(&tally, &model, SECOND * second)));
             }
             if let Some(underway) = underway {
-                model.end(SECOND * second, underway, End::GivenUp { waited: SECOND });
+                model.end(SECOND * second, underway, RequestOutcome::Cancelled { waited: SECOND });
             }
         }
         let seconds: Vec<u32> = found.iter().map(|(second, _)| *second).collect();
         assert_eq!(seconds, [20, 42]);
         let (_, sample) = found[0].1.unwrap();
-        assert_eq!((sample.cell.bytes, sample.cell.parallel), (2 << 20, 4), "{sample:?}");
+        assert_eq!((sample.point.bytes, sample.point.concurrency), (2 << 20, 4), "{sample:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 use tradewind_core::quantity::ByteSize;
-use tradewind_model::tune::{Cell, Sample};
+use tradewind_model::tune::{OperatingPoint, Sample};
 
 use super::Profile;
 
@@ -48,9 +48,9 @@ impl Profile {
             let _ = writeln!(text, "round_trip_ms = {:.3}", seconds * 1e3);
         }
         for (name, samples) in [(UPLOAD, &self.upload), (DOWNLOAD, &self.download)] {
-            for Sample { cell, latency, error, tail, is_seen } in samples {
+            for Sample { point: cell, latency, relative_error: error, p95_p99: tail, from_transfer: is_seen } in samples {
                 let size = quoted(&ByteSize(cell.bytes).to_string());
-                let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nparallel = {}", cell.parallel);
+                let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nparallel = {}", cell.concurrency);
                 let _ =
                     writeln!(text, "latency_ms = {:.3}\nerror_percent = {:.1}", latency * 1e3, error * 100.0);
                 for (name, seconds) in TAIL_KEYS.iter().zip(tail.unwrap_or_default()) {
@@ -176,7 +176,7 @@ fn sample(value: &DeValue<'_>) -> Result<Sample, String> {
         Some(DeValue::Boolean(is_seen)) => *is_seen,
         Some(_) => return Err("seen must be true or false".to_owned()),
     };
-    Ok(Sample { cell: Cell { bytes: size.0.max(1), parallel }, latency, error, tail, is_seen })
+    Ok(Sample { point: OperatingPoint { bytes: size.0.max(1), concurrency: parallel }, latency, relative_error: error, p95_p99: tail, from_transfer: is_seen })
 }
 
 #[cfg(test)]

@@ -198,7 +198,7 @@ async fn other_documents_are_not_treated_as_empty_responses() {
             Reply::Answer(if is_asked { Answer::document(document) } else { answer })
         });
         server.lay("k", BYTES.to_vec());
-        let store = crate::leaf_over(server.address, |options| options.retries.attempts = 1);
+        let store = crate::leaf_over(server.address, |options| options.retries.max_attempts = 1);
         let (context, id) = (context(), UploadId("upload".to_owned()));
         let bucket = BucketName::new(BUCKET).unwrap();
         let parts = store.list_parts(&context, &key(), &id, None, 10).await.map(|page| page.parts.len());

@@ -5,7 +5,7 @@ use futures::StreamExt as _;
 use tradewind_core::Algorithm;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Result};
-use tradewind_model::bundle::Filling;
+use tradewind_model::bundle::BundleSize;
 use tradewind_model::plan::Plan;
 use tradewind_volume::buffers::BUFFER_BYTES;
 use tradewind_volume::{Sequence, Source as _};
@@ -25,7 +25,7 @@ struct OpenBundle {
     number: u32,
     key: String,
     sequence: Sequence,
-    filling: Filling,
+    filling: BundleSize,
     index: Writer,
     files: Files,
     /// Offset after the last member and its padding.
@@ -169,7 +169,7 @@ impl Packing<'_> {
 
     /// The bundle for a member of `frame` bytes with header and padding. Closes the open bundle if it is full.
     async fn bundle_for(&mut self, frame: u64, member: &Member) -> Result<&mut OpenBundle, AlreadyReported> {
-        let is_full = |open: &OpenBundle| !open.filling.takes(frame, member.index_bytes());
+        let is_full = |open: &OpenBundle| !open.filling.fits(frame, member.index_bytes());
         let mut number = 1;
         if let Some(full) = self.open.take_if(|open| is_full(open)) {
             number = full.number + 1;
@@ -245,7 +245,7 @@ impl Packing<'_> {
 impl OpenBundle {
     fn begin(packer: &Packer, number: u32) -> Result<Self> {
         let (key, sequence) = packer.sequence(number)?;
-        let (filling, index) = (Filling::new(packer.limits), Writer::new(packer.limits.index_bytes));
+        let (filling, index) = (BundleSize::new(packer.limits), Writer::new(packer.limits.index_bytes));
         Ok(Self { number, key, sequence, filling, index, files: Files::default(), end: 0, bytes: 0 })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_model::bundle::Limits;
+use tradewind_model::bundle::BundleLimits;
 use tradewind_volume::{Carrier, Memory, Sequence};
 
 use super::open::{Bundle, name_of_bundle};
@@ -34,7 +34,7 @@ pub struct Packer {
     /// Receives the progress.
     pub progress: Arc<Progress>,
     /// The limits of a bundle.
-    pub limits: Limits,
+    pub limits: BundleLimits,
     /// Saves the state of bundles in flight; without one a killed packing restarts from scratch.
     pub journal: Option<Journal>,
 }

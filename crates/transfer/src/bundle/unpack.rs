@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_model::bundle::{Run, runs};
+use tradewind_model::bundle::{MemberRange, member_ranges};
 use tradewind_volume::{Carrier, Sink};
 
 use super::crew::Crew;
@@ -77,11 +77,11 @@ impl Unpacker {
         let selected: Vec<&Member> =
             bundle.members().iter().filter(|member| filter.takes(&member.name)).collect();
         selected.iter().for_each(|member| self.progress.found(member.size));
-        let max_tasks = MAX_CONCURRENT_RANGES.min(self.transfers.plan().requests.max(1));
+        let max_tasks = MAX_CONCURRENT_RANGES.min(self.transfers.plan().max_concurrency.max(1));
         let mut tasks: JoinSet<MemberResults> = JoinSet::new();
         let (mut tried, mut is_stopped) = (0, false);
         let mut pending =
-            runs(selected.iter().map(|member| (member.offset, member.size)), WHOLE_BYTES).into_iter();
+            member_ranges(selected.iter().map(|member| (member.offset, member.size)), WHOLE_BYTES).into_iter();
         loop {
             while !is_stopped
                 && tasks.len() < max_tasks
@@ -111,7 +111,7 @@ impl Unpacker {
     async fn unpack_range(
         self: Arc<Self>,
         bundle: &Bundle,
-        range: Run,
+        range: MemberRange,
         members: Vec<Member>,
     ) -> MemberResults {
         let (mut results, mut remaining) = (Vec::new(), members);

@@ -73,7 +73,7 @@ impl Scene {
     /// A copier from the directory to the bucket.
     fn copier(&self, scheme: &str, links: Links) -> Arc<Copier> {
         let delay = Duration::from_millis(1);
-        let retries = RetryOptions { attempts: 1, first_delay: delay, most_delay: delay };
+        let retries = RetryOptions { max_attempts: 1, first_delay: delay, max_delay: delay };
         let transfers = Carrier::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
         let to = Objects {
             directory: None,
@@ -109,7 +109,7 @@ impl Scene {
             filter: Filter::everything(),
             removes: true,
             if_empty: None,
-            settle: SettleOptions { quiet: QUIET, every, first_retry: QUIET, most_retry: 8 * QUIET },
+            settle: DebounceOptions { quiet_period: QUIET, full_comparison_interval: every, first_retry_delay: QUIET, max_retry_delay: 8 * QUIET },
             grace: Duration::from_millis(500),
         };
         let (events, heard) = mpsc::channel(16);

@@ -64,7 +64,7 @@ async fn read(first: Pieces, stalls: bool, second: Option<(u64, Pieces)>) -> (St
         }
     };
     drop(stream);
-    assert_eq!((budget.free(), transfers.hedges().unwrap().under_way()), (1 << 20, 0));
+    assert_eq!((budget.free(), transfers.hedges().unwrap().in_flight()), (1 << 20, 0));
     (received, ended)
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::{Clock, Observation};
-use tradewind_model::store_model::{End, Failure, Operation, StoreModel, Underway};
+use tradewind_model::store_model::{RequestOutcome, Failure, Operation, StoreModel, InFlightRequest};
 
 /// State shared by all requests to a store.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Request {
     watch: Arc<Watch>,
     operation: Operation,
     /// `None` once the request has ended.
-    underway: Option<Underway>,
+    underway: Option<InFlightRequest>,
     started: Duration,
     waited: Duration,
     /// Start of the current wait; `None` while the caller does not wait.
@@ -71,20 +71,20 @@ impl Request {
     /// Records the first byte of the response to a request that transfers `bytes` in total.
     pub fn answered(&self, at: Arrival, bytes: u64, observation: &Observation) {
         if let Some(underway) = &self.underway {
-            self.watch.model.answered(at.now, underway, bytes, at.waited, observation.queued);
+            self.watch.model.record_first_byte(at.now, underway, bytes, at.waited, observation.queued);
         }
     }
 
     /// Records a piece of the body that was received or accepted.
     pub fn carried(&self, at: Arrival, bytes: usize) {
         if let Some(direction) = self.operation.direction() {
-            self.watch.model.moved(at.now, direction, bytes as u64);
+            self.watch.model.record_bytes(at.now, direction, bytes as u64);
         }
     }
 
     /// Completes the request, which transferred `bytes`.
     pub fn done(&mut self, at: Arrival, bytes: u64) {
-        self.end(at, End::Done { bytes, service: self.waited });
+        self.end(at, RequestOutcome::Done { bytes, service: self.waited });
     }
 
     /// Ends the request with an error. Later events are ignored.
@@ -101,27 +101,27 @@ impl Request {
         }
     }
 
-    fn end(&mut self, at: Arrival, end: End) {
+    fn end(&mut self, at: Arrival, end: RequestOutcome) {
         if let Some(underway) = self.underway.take() {
             self.watch.model.end(at.now, underway, end);
         }
     }
 
     /// The outcome that an error means for the store.
-    fn outcome_of(&self, at: Arrival, error: &Error) -> End {
-        let abandoned = End::GivenUp { waited: self.waited };
+    fn outcome_of(&self, at: Arrival, error: &Error) -> RequestOutcome {
+        let abandoned = RequestOutcome::Cancelled { waited: self.waited };
         let is_callers_delay = at.now.saturating_sub(self.started) > self.waited * 2;
         match (error.reason(), error.kind()) {
             (Reason::Cancelled, _) => abandoned,
             // Most of the time passed while the caller did not wait for the store.
             (Reason::DeadlineExceeded, _) if is_callers_delay => abandoned,
-            (Reason::DeadlineExceeded, _) => End::Failed(Failure::Late),
-            (_, ErrorKind::Busy) => End::Failed(Failure::Busy),
-            (_, ErrorKind::Unavailable) => End::Failed(Failure::Unavailable),
-            (_, ErrorKind::Corrupt) => End::Failed(Failure::Corrupt),
-            (_, ErrorKind::Internal) => End::Failed(Failure::Internal),
+            (Reason::DeadlineExceeded, _) => RequestOutcome::Failed(Failure::TimedOut),
+            (_, ErrorKind::Busy) => RequestOutcome::Failed(Failure::Busy),
+            (_, ErrorKind::Unavailable) => RequestOutcome::Failed(Failure::Unavailable),
+            (_, ErrorKind::Corrupt) => RequestOutcome::Failed(Failure::Corrupt),
+            (_, ErrorKind::Internal) => RequestOutcome::Failed(Failure::Internal),
             (_, ErrorKind::NotFound | ErrorKind::Precondition | ErrorKind::Invalid | ErrorKind::Denied) => {
-                End::Refused
+                RequestOutcome::Rejected
             }
         }
     }
@@ -131,7 +131,7 @@ impl Drop for Request {
     fn drop(&mut self) {
         if self.underway.is_some() {
             let at = self.come();
-            self.end(at, End::GivenUp { waited: self.waited });
+            self.end(at, RequestOutcome::Cancelled { waited: self.waited });
         }
     }
 }

@@ -11,7 +11,7 @@ use tradewind_core::deadline::Deadline;
 use tradewind_core::error::Result;
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::{Body, Observation, Staged};
-use tradewind_model::lanes::{Kind, Priority, Size};
+use tradewind_model::lanes::{LaneKind, Priority, RequestSize};
 use tradewind_model::store_model::Operation;
 
 use super::turns::Request;
@@ -66,7 +66,7 @@ impl Stream for ScheduledBody {
         if this.left == 0 && matches!(piece, Some(Ok(_))) {
             this.request.done();
         } else if bytes > 0
-            && this.request.kind().size == Size::Large
+            && this.request.kind().size == RequestSize::Large
             && let Some(dispatch) = this.request.turn(bytes as u64)
         {
             let deadline = this.deadline.clone();
@@ -103,9 +103,9 @@ impl Staged for Writing {
     async fn write(&mut self, mut bytes: Bytes) -> Result<()> {
         self.written += bytes.len() as u64;
         // A write of unknown size may turn out to be large.
-        self.request.grow(Kind::new(self.operation, self.priority, self.written))?;
+        self.request.grow(LaneKind::new(self.operation, self.priority, self.written))?;
         loop {
-            let is_large = self.request.kind().size == Size::Large;
+            let is_large = self.request.kind().size == RequestSize::Large;
             let piece = if is_large {
                 bytes.split_to(self.request.piece().min(bytes.len()))
             } else {

@@ -14,7 +14,7 @@ use futures::future::select;
 use tokio::sync::Notify;
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_model::lanes::{Client, Entered, Kind, Lanes, LanesOptions, Ticket, Turn};
+use tradewind_model::lanes::{ClientId, LaneRequest, LaneKind, Lanes, LanesOptions, Ticket, Dispatch};
 
 /// Minimum sleep, the resolution of timers.
 const MIN_SLEEP: Duration = Duration::from_micros(100);
@@ -42,9 +42,9 @@ struct QueueState {
 pub(super) struct Request {
     turns: Arc<Turns>,
     /// `None` once the request has ended.
-    entered: Option<Entered>,
-    kind: Kind,
-    client: Client,
+    entered: Option<LaneRequest>,
+    kind: LaneKind,
+    client: ClientId,
     /// Accumulated time waiting for the store, and the start of the current wait.
     waited: Duration,
     since: Option<Duration>,
@@ -65,15 +65,15 @@ impl Turns {
     }
 
     /// The client of an access key id. All clients without one count as one.
-    pub fn client(&self, id: Option<&str>) -> Client {
-        Client(self.clients.hash_one(id))
+    pub fn client(&self, id: Option<&str>) -> ClientId {
+        ClientId(self.clients.hash_one(id))
     }
 
     /// Admits a request to its lane. Fails with [`Overloaded`](Reason::Overloaded) if too many requests are queued
     /// there, or too many of this client.
-    pub fn enter(self: &Arc<Self>, client: Client, kind: Kind) -> Result<Request> {
-        let entered = self.lock().lanes.enter_for(client, kind, self.clock.now()).map_err(|full| {
-            let message = format!("{} requests are already queued; try again later", full.waiting);
+    pub fn enter(self: &Arc<Self>, client: ClientId, kind: LaneKind) -> Result<Request> {
+        let entered = self.lock().lanes.enter_as(client, kind, self.clock.now()).map_err(|full| {
+            let message = format!("{} requests are already queued; try again later", full.queued);
             Error::new(Reason::Overloaded, message)
         })?;
         let (waited, since) = (Duration::ZERO, None);
@@ -83,7 +83,7 @@ impl Turns {
     /// Numbers of queued requests, and of requests in flight.
     pub fn counts(&self) -> (usize, usize) {
         let state = self.lock();
-        (state.lanes.waiting(), state.lanes.under_way())
+        (state.lanes.queued(), state.lanes.in_flight())
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
@@ -94,7 +94,7 @@ impl Turns {
 impl QueueState {
     /// Wakes the tasks whose dispatch is due.
     fn wake_due(&mut self, now: Duration) {
-        while let Some(ticket) = self.lanes.next(now) {
+        while let Some(ticket) = self.lanes.next_dispatched(now) {
             if let Some(waiting) = self.waiting.remove(&ticket) {
                 waiting.notify_one();
             }
@@ -104,7 +104,7 @@ impl QueueState {
     /// When this task must wake: the timekeeper at the next possible dispatch, others once the timekeeper is overdue.
     /// `None` if no dispatch is pending.
     fn wake_time(&mut self, ticket: Ticket, now: Duration) -> Option<Duration> {
-        let due = self.lanes.wake(now)?.max(now + MIN_SLEEP);
+        let due = self.lanes.next_wake(now)?.max(now + MIN_SLEEP);
         match self.timekeeper {
             Some((timekeeper, until))
                 if timekeeper != ticket && until <= due && now < until + MAX_TIMEKEEPER_DELAY =>
@@ -121,7 +121,7 @@ impl QueueState {
     /// Removes a task from the queue, and wakes another one if it may have been the timekeeper.
     fn leave(&mut self, ticket: Ticket) {
         if self.waiting.remove(&ticket).is_some() {
-            self.lanes.leave(ticket);
+            self.lanes.cancel(ticket);
         }
         // The task woken to take over may have been dropped, too.
         if self.timekeeper.is_none_or(|(timekeeper, _)| timekeeper == ticket) {
@@ -135,7 +135,7 @@ impl QueueState {
 
 impl Request {
     /// The kind that determines its lane.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> LaneKind {
         self.kind
     }
 
@@ -144,7 +144,7 @@ impl Request {
     pub fn turn(&self, bytes: u64) -> Option<impl Future<Output = ()> + Send + use<>> {
         let entered = self.entered.as_ref()?;
         let mut state = self.turns.lock();
-        let Turn::Waits(ticket) = state.lanes.turn(entered, bytes, self.turns.clock.now()) else {
+        let Dispatch::Queued(ticket) = state.lanes.request_dispatch(entered, bytes, self.turns.clock.now()) else {
             return None;
         };
         let woken = Arc::new(Notify::new());
@@ -156,7 +156,7 @@ impl Request {
     pub fn piece(&self) -> usize {
         let entered = self.entered.as_ref();
         let piece =
-            entered.and_then(|entered| self.turns.lock().lanes.piece(entered, self.turns.clock.now()));
+            entered.and_then(|entered| self.turns.lock().lanes.quantum_bytes(entered, self.turns.clock.now()));
         piece.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
@@ -170,7 +170,7 @@ impl Request {
         let now = self.turns.clock.now();
         self.waited += self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
         if let Some(entered) = self.entered.as_mut().filter(|_| bytes > 0) {
-            self.turns.lock().lanes.carried(entered, bytes as u64, now);
+            self.turns.lock().lanes.record_bytes(entered, bytes as u64, now);
         }
     }
 
@@ -181,8 +181,8 @@ impl Request {
 
     /// Moves the request to the lane of `kind` if it turns out to be larger, or replaces a guessed kind. May be
     /// rejected like [`enter`](Turns::enter).
-    pub fn grow(&mut self, kind: Kind) -> Result<()> {
-        if kind.size > self.kind.size || self.kind.is_guessed {
+    pub fn grow(&mut self, kind: LaneKind) -> Result<()> {
+        if kind.size > self.kind.size || self.kind.is_size_unknown {
             let (waited, since) = (self.waited, self.since);
             let other = self.turns.enter(self.client, kind)?;
             *self = other;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tradewind_model::steering::REQUEST;
+use tradewind_model::concurrency_controller::REQUEST_COST_BYTES;
 
 use super::nanos;
 
@@ -91,7 +91,7 @@ impl Look {
         // If none completed, the duration is unknown and may be long.
         let latency = self.took.checked_div(self.ended).unwrap_or(u64::MAX / 4);
         let active_fraction = self.active_fraction(permits as u128 * u128::from(elapsed), latency, now);
-        let work = (done as f64).mul_add(REQUEST, bytes as f64) * 1e9;
+        let work = (done as f64).mul_add(REQUEST_COST_BYTES, bytes as f64) * 1e9;
         // Requests that start together end together, so the number completed in an interval varies by a whole wave.
         // Throughput derived from their durations does not (Little 1961), but needs requests that are short compared to
         // the interval.
@@ -148,7 +148,7 @@ mod tests {
 
     /// The throughput of `active` active clients per second.
     fn throughput(active: u64) -> f64 {
-        active as f64 * 20.0 * (BYTES as f64 + REQUEST)
+        active as f64 * 20.0 * (BYTES as f64 + REQUEST_COST_BYTES)
     }
 
     #[test]
@@ -179,6 +179,6 @@ mod tests {
         let next = look.end_look(at(600), 4, (BYTES, 1), (2000, 500));
         assert_eq!((next.latency, next.overruns), (at(500), false));
         // The request took longer than the interval, so throughput is computed from bytes.
-        assert!((next.carried / ((BYTES as f64 + REQUEST) / 0.3) - 1.0).abs() < 1e-9, "{next:?}");
+        assert!((next.carried / ((BYTES as f64 + REQUEST_COST_BYTES) / 0.3) - 1.0).abs() < 1e-9, "{next:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! One line of a trace: what it says, or what is wrong with it in words.
+//! Parses one line of a trace. Errors are messages for the user.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use serde::Deserialize;
 use super::Entry;
 use crate::operation::Operation;
 
-/// The columns that are read. Others are passed over.
+/// The known columns. Others are ignored.
 const COLUMNS: [&str; 5] = ["time", "op", "key", "offset", "length"];
-/// Of those: without them a line is no request.
-const NEEDED: usize = 3;
-/// Times are less than this, in seconds: thirty thousand years.
-const MOST_SECONDS: u64 = 1_000_000_000_000;
+/// Number of required columns, which come first in [`COLUMNS`].
+const REQUIRED_COLUMNS: usize = 3;
+/// Exclusive upper bound of times, in seconds: thirty thousand years.
+const TIME_BOUND_SECONDS: u64 = 1_000_000_000_000;
 
-/// How lines are written.
+/// The format of the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Fields between commas: where each of [`COLUMNS`] stands, and how many there are.
+    /// CSV, with the index of each of [`COLUMNS`] and the number of fields.
     Csv { places: [Option<usize>; COLUMNS.len()], count: usize },
     /// A JSON object.
     Json,
 }
 
-/// A line as JSON.
+/// The fields of every JSON line.
 #[derive(Deserialize)]
 #[serde(expecting = "an object with time, op and key")]
 struct Object<'a> {
@@ -35,7 +35,7 @@ struct Object<'a> {
     key: Cow<'a, str>,
 }
 
-/// What bytes of an object it is about, of a line of which they are read.
+/// The byte range of a JSON line. Parsed only for operations that have one.
 #[derive(Default, Deserialize)]
 struct Extent {
     offset: Option<u64>,
@@ -43,7 +43,7 @@ struct Extent {
 }
 
 impl Form {
-    /// That of a CSV with this header.
+    /// The format of a CSV file with the given header.
     pub fn of_header(line: &str) -> Result<Self, String> {
         let names = fields(line).map_err(|why| format!("the header: {why}"))?;
         let mut places = [None; COLUMNS.len()];
@@ -54,21 +54,21 @@ impl Form {
                 return Err(format!("the header has {name:?} twice"));
             }
         }
-        match COLUMNS.iter().zip(places).take(NEEDED).find(|(_, place)| place.is_none()) {
+        match COLUMNS.iter().zip(places).take(REQUIRED_COLUMNS).find(|(_, place)| place.is_none()) {
             Some((missing, _)) => Err(format!(
-                "the header has no {missing:?}: it names the columns time, op, key and, where there are, offset and length"
+                "the header has no {missing:?}; columns are time, op, key and, optionally, offset and length"
             )),
             None => Ok(Self::Csv { places, count: names.len() }),
         }
     }
 
-    /// What a line says.
+    /// Parses a line.
     pub fn entry(&self, text: &str, line: u64, most_key_bytes: usize) -> Result<Entry, String> {
         let entry = match self {
             Self::Csv { places, count } => {
                 let fields = fields(text)?;
                 if fields.len() != *count {
-                    return Err(format!("it has {} fields, the header {count}", fields.len()));
+                    return Err(format!("{} fields, the header has {count}", fields.len()));
                 }
                 let [time, op, key, offset, length] = places.map(|place| place.map_or("", |n| &*fields[n]));
                 let (at, operation) = (seconds(time.trim())?, operation(op)?);
@@ -76,19 +76,19 @@ impl Form {
                 let number = |name: &str, text: &str| match text.trim() {
                     "" => Ok(None),
                     text => {
-                        text.parse().map(Some).map_err(|_| format!("{name} {text:?} is no number of bytes"))
+                        text.parse().map(Some).map_err(|_| format!("{name} {text:?} is not a number of bytes"))
                     }
                 };
                 let (offset, length) = (number("offset", offset)?, number("length", length)?);
                 Entry { line, at, operation, key: key.to_owned(), offset: offset.unwrap_or(0), length }
             }
             Self::Json => {
-                let Object { time, op, key } = serde_json::from_str(text).map_err(in_one_line)?;
-                let at = Duration::try_from_secs_f64(time).ok().filter(|at| at.as_secs() < MOST_SECONDS);
-                let at = at.ok_or_else(|| format!("time {time} is no number of seconds"))?;
+                let Object { time, op, key } = serde_json::from_str(text).map_err(json_error)?;
+                let at = Duration::try_from_secs_f64(time).ok().filter(|at| at.as_secs() < TIME_BOUND_SECONDS);
+                let at = at.ok_or_else(|| format!("time {time} is not a number of seconds"))?;
                 let (operation, key) = (operation(&op)?, key.into_owned());
                 let Extent { offset, length } = if has_extent(operation) {
-                    serde_json::from_str(text).map_err(in_one_line)?
+                    serde_json::from_str(text).map_err(json_error)?
                 } else {
                     Extent::default()
                 };
@@ -100,16 +100,16 @@ impl Form {
     }
 }
 
-/// What JSON is missing, without the place that serde adds: a line has one line.
-fn in_one_line(e: serde_json::Error) -> String {
-    let said = e.to_string();
-    match said.rsplit_once(" at line ") {
+/// The message of a JSON error, with the column instead of serde's line number, which is always 1 here.
+fn json_error(e: serde_json::Error) -> String {
+    let text = e.to_string();
+    match text.rsplit_once(" at line ") {
         Some((what, _)) if e.column() > 0 => format!("{what} (column {})", e.column()),
-        _ => said,
+        _ => text,
     }
 }
 
-/// Whether offset and length are read of it.
+/// Returns true if offset and length apply to the operation.
 const fn has_extent(operation: Operation) -> bool {
     matches!(operation, Operation::Put | Operation::Get)
 }
@@ -118,16 +118,15 @@ fn operation(text: &str) -> Result<Operation, String> {
     text.trim().to_ascii_lowercase().parse().map_err(|why| format!("op {why}"))
 }
 
-/// Seconds as digits with a point among them, to the nanosecond: a binary fraction would round those that are counted from
-/// 1970 on.
+/// Parses decimal seconds exactly, to the nanosecond. A binary fraction would round times that count from 1970.
 fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("time {text:?} is no number of seconds, as 12.5");
+    let wrong = || format!("time {text:?} is not a number of seconds, for example 12.5");
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let has_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || !has_digits(whole) || !has_digits(part) {
         return Err(wrong());
     }
-    let whole = whole.parse().ok().filter(|whole| *whole < MOST_SECONDS).ok_or_else(wrong)?;
+    let whole = whole.parse().ok().filter(|whole| *whole < TIME_BOUND_SECONDS).ok_or_else(wrong)?;
     let nanos = part.bytes().chain(std::iter::repeat(b'0')).take(9);
     Ok(Duration::new(whole, nanos.fold(0, |nanos, digit| nanos * 10 + u32::from(digit - b'0'))))
 }
@@ -139,41 +138,41 @@ fn check(entry: &Entry, most_key_bytes: usize) -> Result<(), String> {
     }
     if key.len() > most_key_bytes {
         return Err(format!(
-            "the key has {} bytes; below the prefix of a run there is room for {most_key_bytes}",
+            "the key has {} bytes; the maximum below the prefix of a run is {most_key_bytes}",
             key.len()
         ));
     }
     match (operation, length) {
         (Operation::Put, None) => Err("a put needs a length".to_owned()),
         (Operation::Put, Some(_)) if *offset > 0 => {
-            Err("a put writes a whole object: it has no offset".to_owned())
+            Err("a put writes a whole object and cannot have an offset".to_owned())
         }
         (Operation::Get, Some(0)) => {
-            Err("a get of no bytes cannot be asked for; leave the length out for the whole object".to_owned())
+            Err("a get cannot request 0 bytes; omit the length to read the whole object".to_owned())
         }
         (Operation::Get, _) if offset.checked_add(length.unwrap_or(1)).is_none() => {
-            Err("offset and length are more than a number can hold".to_owned())
+            Err("the sum of offset and length exceeds 64 bits".to_owned())
         }
         _ => Ok(()),
     }
 }
 
-/// The fields of a line of CSV (RFC 4180), of which none goes over several lines.
+/// Splits a line of CSV (RFC 4180). Fields cannot span lines.
 fn fields(line: &str) -> Result<Vec<Cow<'_, str>>, String> {
     let (mut fields, mut rest) = (Vec::new(), line);
     loop {
         let number = fields.len() + 1;
         let Some(quoted) = rest.strip_prefix('"') else {
-            let (field, behind) =
+            let (field, tail) =
                 rest.split_once(',').map_or((rest, None), |(field, rest)| (field, Some(rest)));
             if field.contains('"') {
                 return Err(format!(
-                    "field {number} has a quote in it: put all of it into quotes, and \"\" for one"
+                    "field {number} contains a quote: quote the whole field and write the quote as \"\""
                 ));
             }
             fields.push(Cow::Borrowed(field));
-            match behind {
-                Some(behind) => rest = behind,
+            match tail {
+                Some(tail) => rest = tail,
                 None => return Ok(fields),
             }
             continue;
@@ -186,17 +185,17 @@ fn fields(line: &str) -> Result<Vec<Cow<'_, str>>, String> {
         } else {
             Cow::Borrowed(inside)
         });
-        let behind = &quoted[end + 1..];
-        if behind.is_empty() {
+        let tail = &quoted[end + 1..];
+        if tail.is_empty() {
             return Ok(fields);
         }
-        rest = behind
+        rest = tail
             .strip_prefix(',')
-            .ok_or_else(|| format!("field {number} goes on behind the quote that closes it"))?;
+            .ok_or_else(|| format!("field {number} continues after its closing quote"))?;
     }
 }
 
-/// Where the quote is that closes; two of them are one that is meant.
+/// The index of the closing quote. A doubled quote is an escaped one.
 fn end_of_quoted(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut at = 0;

@@ -27,7 +27,7 @@ fn entry(
 }
 
 #[test]
-fn columns_stand_in_any_order_and_fields_may_be_quoted() {
+fn csv_accepts_columns_in_any_order_and_quoted_fields() {
     let text = "\u{feff}Key,length,\"op\",other,time\r\n\r\n\
         \"a,\"\"b\"\"\",5,PUT,x,1700000000.25\r\n\
         \u{e4}/\u{2603},,get,,1700000000.5\r\n\
@@ -44,7 +44,7 @@ fn columns_stand_in_any_order_and_fields_may_be_quoted() {
 }
 
 #[test]
-fn lines_of_json_say_the_same() {
+fn json_lines_are_parsed() {
     let text = r#"{"time":0.5,"op":"get","key":"a\n\"","offset":7,"length":3,"other":[1]}
 
 {"time":1,"op":"Head","key":"b"}
@@ -58,7 +58,7 @@ fn lines_of_json_say_the_same() {
 }
 
 #[test]
-fn offset_and_length_are_passed_over_where_they_mean_nothing() {
+fn offset_and_length_are_ignored_where_they_do_not_apply() {
     let csv = "time,op,key,offset,length\n0,head,k,-,-\n0,list,k,1,x\n0,delete,k,,-1\n0,delete,k,18446744073709551615,1\n";
     let json = r#"{"time":0,"op":"head","key":"k","offset":"-","length":"-"}
 {"time":0,"op":"list","key":"k","offset":1,"length":null}
@@ -76,13 +76,13 @@ fn offset_and_length_are_passed_over_where_they_mean_nothing() {
 }
 
 #[test]
-fn broken_lines_are_named_with_what_is_wrong() {
+fn invalid_lines_are_reported_with_the_reason() {
     let long = "x".repeat(101);
     let longest = "x".repeat(70_000);
     let bad: Vec<(Vec<u8>, &str)> = vec![
-        (b"1,get,a,0".to_vec(), "it has 4 fields, the header 5"),
-        (b"1,get,a,0,1,2".to_vec(), "it has 6 fields"),
-        (b"-1,get,a,,".to_vec(), "time \"-1\" is no number of seconds"),
+        (b"1,get,a,0".to_vec(), "4 fields, the header has 5"),
+        (b"1,get,a,0,1,2".to_vec(), "6 fields"),
+        (b"-1,get,a,,".to_vec(), "time \"-1\" is not a number of seconds"),
         (b"1e3,get,a,,".to_vec(), "time \"1e3\""),
         (b".,get,a,,".to_vec(), "time \".\""),
         (b"1000000000000,get,a,,".to_vec(), "time"),
@@ -90,16 +90,16 @@ fn broken_lines_are_named_with_what_is_wrong() {
         (b"1,get,,,".to_vec(), "a get needs a key"),
         (format!("1,get,{long},,").into_bytes(), "the key has 101 bytes"),
         (b"1,put,a,,".to_vec(), "a put needs a length"),
-        (b"1,put,a,1,1".to_vec(), "it has no offset"),
-        (b"1,get,a,0,0".to_vec(), "a get of no bytes"),
-        (b"1,get,a,-1,1".to_vec(), "offset \"-1\" is no number of bytes"),
-        (b"1,get,a,1,4.5".to_vec(), "length \"4.5\" is no number of bytes"),
-        (b"1,get,a,18446744073709551615,1".to_vec(), "more than a number can hold"),
+        (b"1,put,a,1,1".to_vec(), "cannot have an offset"),
+        (b"1,get,a,0,0".to_vec(), "a get cannot request 0 bytes"),
+        (b"1,get,a,-1,1".to_vec(), "offset \"-1\" is not a number of bytes"),
+        (b"1,get,a,1,4.5".to_vec(), "length \"4.5\" is not a number of bytes"),
+        (b"1,get,a,18446744073709551615,1".to_vec(), "exceeds 64 bits"),
         (b"1,get,\"a,,".to_vec(), "field 3 opens a quote and does not close it"),
-        (b"1,get,\"a\"b,,".to_vec(), "field 3 goes on behind the quote"),
-        (b"1,get,a\"b,,".to_vec(), "field 3 has a quote in it"),
+        (b"1,get,\"a\"b,,".to_vec(), "field 3 continues after its closing quote"),
+        (b"1,get,a\"b,,".to_vec(), "field 3 contains a quote"),
         (b"1,get,\xff,,".to_vec(), "not UTF-8 from byte 6 on"),
-        (format!("1,get,{longest},,").into_bytes(), "more than 65536 bytes"),
+        (format!("1,get,{longest},,").into_bytes(), "longer than 65536 bytes"),
     ];
     for (line, why) in bad {
         let text = [b"time,op,key,offset,length\n0,get,a,,\n".as_slice(), &line, b"\n2,head,b,,"].concat();
@@ -111,7 +111,7 @@ fn broken_lines_are_named_with_what_is_wrong() {
     let json = "{\"time\":1,\"op\":\"get\",\"key\":\"a\"}\n";
     for (line, why) in [
         ("{\"time\":1,\"op\":\"get\"}", "missing field `key`"),
-        ("{\"time\":-1,\"op\":\"get\",\"key\":\"a\"}", "time -1 is no number"),
+        ("{\"time\":-1,\"op\":\"get\",\"key\":\"a\"}", "time -1 is not a number"),
         ("{\"time\":1,\"op\":\"get\",\"key\":\"a\",\"offset\":-5}", "invalid value"),
         ("1,get,a", "expected an object with time, op and key"),
         ("{\"time\":1", "EOF while parsing"),
@@ -124,7 +124,7 @@ fn broken_lines_are_named_with_what_is_wrong() {
 }
 
 #[test]
-fn a_header_that_is_none_is_refused() {
+fn open_rejects_an_invalid_header() {
     for (text, line, why) in [
         ("", 1, "the trace is empty"),
         ("\n\n0.1,get,a\n", 3, "the header has no \"time\""),
@@ -132,13 +132,13 @@ fn a_header_that_is_none_is_refused() {
         ("time,op,key,Time\n", 1, "the header has \"time\" twice"),
         ("time,op,\"key\n", 1, "the header: field 3 opens a quote"),
     ] {
-        let refused = read(text.as_bytes()).unwrap_err();
-        assert!(refused.line == line && refused.why.contains(why), "{text:?}: {refused}");
+        let error = read(text.as_bytes()).unwrap_err();
+        assert!(error.line == line && error.why.contains(why), "{text:?}: {error}");
     }
 }
 
 #[test]
-fn what_is_out_of_order_is_sorted_within_the_window_and_refused_beyond_it() {
+fn requests_are_sorted_within_the_window_only() {
     let (entries, broken) = read(b"time,op,key\n3,get,a\n1,get,b\n2,get,c\n2,get,d\n").unwrap();
     let keys: String = entries.iter().map(|entry| entry.key.as_str()).collect();
     assert_eq!((&*keys, broken.len()), ("bcda", 0));
@@ -151,7 +151,7 @@ fn what_is_out_of_order_is_sorted_within_the_window_and_refused_beyond_it() {
 }
 
 proptest! {
-    /// Whatever bytes there are, each line that is not empty is a request or broken, and is called by its number.
+    /// For arbitrary bytes, each nonempty line is either a request or invalid, and has its line number.
     #[test]
     fn every_line_is_accounted_for(
         lines in proptest::collection::vec(

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tradewind_model::tune::{Cell, Sample};
+use tradewind_model::tune::{OperatingPoint, Sample};
 
 /// Minimum relative error of one round, whatever the variation: congestion windows and queues still change.
 const MIN_ERROR_PER_ROUND: f64 = 0.08;
@@ -54,14 +54,14 @@ pub(super) struct Counted {
 
 impl Counted {
     /// Converts the statistics into a sample; `None` if no request completed.
-    pub fn sample(&self, cell: Cell) -> Option<Sample> {
+    pub fn sample(&self, cell: OperatingPoint) -> Option<Sample> {
         let tail = (self.done >= MIN_TAIL_REQUESTS).then_some(self.tail);
         (self.done > 0).then_some(Sample {
-            cell,
+            point: cell,
             latency: self.latency,
-            error: self.error,
-            tail,
-            is_seen: false,
+            relative_error: self.error,
+            p95_p99: tail,
+            from_transfer: false,
         })
     }
 }

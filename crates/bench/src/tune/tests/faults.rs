@@ -3,20 +3,20 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use tradewind_model::tune::AtATime;
+use tradewind_model::tune::ConcurrencyBySize;
 
 use super::*;
 
 const BUDGET: Duration = Duration::from_secs(4);
 
 fn small() -> Asked {
-    let cells = Cell::grid(&[1 << 10, 16 << 10], &[1, 4, 16, 64]);
+    let cells = OperatingPoint::grid(&[1 << 10, 16 << 10], &[1, 4, 16, 64]);
     Asked { cells, budget: Budget { bytes: 64e6, seconds: BUDGET.as_secs_f64(), probes: 8 }, cores: 2 }
 }
 
 async fn sampled(bed: &Bed, asked: &Asked) -> Sampled {
     let (ground, stop) = (ground(bed), Stop::default());
-    sample(&ground, Direction::Write, (asked, Belief::default()), &stop, |_| ()).await.unwrap()
+    sample(&ground, Direction::Write, (asked, Prior::default()), &stop, |_| ()).await.unwrap()
 }
 
 /// Samples a store that injects `fault` from the middle of a probe on.
@@ -75,8 +75,8 @@ async fn rate_limited_store_gets_a_limited_concurrency() {
     let failed: u64 = found.probes.iter().map(|probed| probed.failures).sum();
     assert!(failed > 0, "the limit was not reached: {:?}", found.probes);
     let limit = REQUESTS_PER_TICK as f64 / TICK.as_secs_f64();
-    let rate = |parallel| found.surface.infer(Cell { bytes: 1 << 10, parallel }).rate();
+    let rate = |parallel| found.surface.predict(OperatingPoint { bytes: 1 << 10, concurrency }).request_rate();
     assert!((0.5..1.3).contains(&(rate(64) / limit)), "{} of {limit}: {:?}", rate(64), found.probes);
-    let at_a_time = AtATime::of(std::slice::from_ref(&found.surface)).unwrap();
-    assert!(at_a_time.most() <= 32, "{at_a_time:?}: {:?}", found.surface.samples());
+    let at_a_time = ConcurrencyBySize::from_surfaces(std::slice::from_ref(&found.surface)).unwrap();
+    assert!(at_a_time.max_concurrency() <= 32, "{at_a_time:?}: {:?}", found.surface.samples());
 }

@@ -1,18 +1,18 @@
 //! The inference described by Hou 2017 (sections 5.1 and 5.3) as a baseline, with the same samples.
 
-use super::{PARALLEL, SIZES, median, played};
-use crate::tune::{Belief, Cell, Sample, Surface};
+use super::{CONCURRENCIES, SIZES, median, replay};
+use crate::tune::{Prior, OperatingPoint, Sample, Surface};
 
 /// A lower concurrency with this fraction of the maximum of its size is equivalent.
 const EQUIVALENT_FRACTION: f64 = 0.97;
 
-fn sample(grid: &played::Grid, cell: Cell) -> Option<Sample> {
-    Some(Sample { cell, latency: grid.get(&cell)?.latency, error: 0.02, tail: None, is_seen: false })
+fn sample(grid: &replay::Grid, cell: OperatingPoint) -> Option<Sample> {
+    Some(Sample { point: cell, latency: grid.get(&cell)?.latency, relative_error: 0.02, p95_p99: None, from_transfer: false })
 }
 
-fn surface(grid: &played::Grid, samples: Vec<Sample>) -> Surface {
+fn surface(grid: &replay::Grid, samples: Vec<Sample>) -> Surface {
     let round_trip = grid.values().map(|measured| measured.latency).fold(f64::MAX, f64::min);
-    Surface::new(Belief::default().with_round_trip(round_trip), samples)
+    Surface::new(Prior::default().with_rtt(round_trip), samples)
 }
 
 /// Baseline: linear interpolation between two sampled concurrencies, such as 256 KiB × 21 from 16 and 32. Ours has a
@@ -22,11 +22,11 @@ fn surface(grid: &played::Grid, samples: Vec<Sample>) -> Surface {
 #[test]
 fn latency_between_two_concurrencies() {
     let mut off = [Vec::new(), Vec::new()];
-    for (_, grid) in played::grids() {
+    for (_, grid) in replay::grids() {
         for bytes in SIZES {
-            for three in PARALLEL.windows(3) {
+            for three in CONCURRENCIES.windows(3) {
                 let [less, between, more] =
-                    [three[0], three[1], three[2]].map(|parallel| Cell { bytes, parallel });
+                    [three[0], three[1], three[2]].map(|parallel| OperatingPoint { bytes, concurrency: parallel });
                 let (Some(less), Some(truth), Some(more)) =
                     (sample(&grid, less), sample(&grid, between), sample(&grid, more))
                 else {
@@ -34,10 +34,10 @@ fn latency_between_two_concurrencies() {
                 };
                 // Each concurrency is twice the previous one.
                 let straight = less.latency + (more.latency - less.latency) / 3.0;
-                let others = PARALLEL.iter().filter(|parallel| **parallel != between.parallel);
+                let others = CONCURRENCIES.iter().filter(|parallel| **parallel != between.concurrency);
                 let samples =
-                    others.filter_map(|parallel| sample(&grid, Cell { bytes, parallel: *parallel }));
-                let ours = surface(&grid, samples.collect()).infer(between).latency;
+                    others.filter_map(|parallel| sample(&grid, OperatingPoint { bytes, concurrency: *parallel }));
+                let ours = surface(&grid, samples.collect()).predict(between).latency;
                 for (off, inferred) in off.iter_mut().zip([straight, ours]) {
                     off.push((inferred / truth.latency).ln().abs());
                 }
@@ -59,26 +59,26 @@ fn latency_between_two_concurrencies() {
 #[test]
 fn best_concurrency_between_two_sizes() {
     let mut parts = [Vec::new(), Vec::new()];
-    for (_, grid) in played::grids() {
+    for (_, grid) in replay::grids() {
         for three in SIZES.windows(3) {
             let row = |bytes: u64| -> Vec<Sample> {
-                PARALLEL
+                CONCURRENCIES
                     .iter()
-                    .filter_map(|parallel| sample(&grid, Cell { bytes, parallel: *parallel }))
+                    .filter_map(|parallel| sample(&grid, OperatingPoint { bytes, concurrency: *parallel }))
                     .collect()
             };
             let [less, between, more] = [three[0], three[1], three[2]].map(row);
-            if [&less, &between, &more].iter().any(|row| row.len() < PARALLEL.len()) {
+            if [&less, &between, &more].iter().any(|row| row.len() < CONCURRENCIES.len()) {
                 continue;
             }
-            let middle = (good(&less) + good(&more)) / 2.0;
+            let middle = (best_concurrency(&less) + best_concurrency(&more)) / 2.0;
             let ours = surface(&grid, [less, more].concat());
             let inferred: Vec<Sample> = (between.iter())
-                .map(|truth| Sample { latency: ours.infer(truth.cell).latency, ..*truth })
+                .map(|truth| Sample { latency: ours.predict(truth.point).latency, ..*truth })
                 .collect();
             let best = between.iter().map(Sample::bandwidth).fold(0.0, f64::max);
-            for (parts, parallel) in parts.iter_mut().zip([middle, good(&inferred)]) {
-                parts.push(carried(&between, parallel) / best);
+            for (parts, parallel) in parts.iter_mut().zip([middle, best_concurrency(&inferred)]) {
+                parts.push(bandwidth_at(&between, parallel) / best);
             }
         }
     }
@@ -96,18 +96,18 @@ fn best_concurrency_between_two_sizes() {
 }
 
 /// The lowest concurrency of a row that is equivalent to the best.
-fn good(row: &[Sample]) -> f64 {
+fn best_concurrency(row: &[Sample]) -> f64 {
     let best = row.iter().map(Sample::bandwidth).fold(0.0, f64::max);
     let found = row.iter().find(|sample| sample.bandwidth() >= best * EQUIVALENT_FRACTION);
-    found.map_or(1.0, |sample| sample.cell.parallel as f64)
+    found.map_or(1.0, |sample| sample.point.concurrency as f64)
 }
 
 /// Bandwidth of a row at a concurrency, interpolated between the measured ones.
-fn carried(row: &[Sample], parallel: f64) -> f64 {
+fn bandwidth_at(row: &[Sample], parallel: f64) -> f64 {
     let above =
-        row.iter().position(|sample| sample.cell.parallel as f64 >= parallel).unwrap_or(row.len() - 1);
+        row.iter().position(|sample| sample.point.concurrency as f64 >= parallel).unwrap_or(row.len() - 1);
     let (low, high) = (&row[above.saturating_sub(1)], &row[above]);
-    let (from, to) = (low.cell.parallel as f64, high.cell.parallel as f64);
+    let (from, to) = (low.point.concurrency as f64, high.point.concurrency as f64);
     let part = if to > from { (parallel - from) / (to - from) } else { 1.0 };
     low.bandwidth() + (high.bandwidth() - low.bandwidth()) * part
 }

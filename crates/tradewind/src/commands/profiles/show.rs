@@ -94,16 +94,16 @@ fn measured(kept: &Kept) -> String {
     }
     let row = |sample: &Sample| {
         [
-            ByteSize(sample.cell.bytes).to_string(),
-            sample.cell.parallel.to_string(),
+            ByteSize(sample.point.bytes).to_string(),
+            sample.point.concurrency.to_string(),
             seconds(sample.latency),
             megabytes(sample.bandwidth()),
             format!(
                 "{:.1} %{}",
-                sample.error * 100.0,
-                if sample.is_seen { " (from a transfer)" } else { "" }
+                sample.relative_error * 100.0,
+                if sample.from_transfer { " (from a transfer)" } else { "" }
             ),
-            sample.tail.map_or_else(|| "-".to_owned(), |[_, nearly_all]| seconds(nearly_all)),
+            sample.p95_p99.map_or_else(|| "-".to_owned(), |[_, nearly_all]| seconds(nearly_all)),
         ]
     };
     for direction in DIRECTIONS {
@@ -142,13 +142,13 @@ fn all_surfaces(known: &Known) -> Vec<Surface> {
 fn all_of(store: &str, own: Option<&Kept>, known: Option<&Known>) -> Json {
     let sample = |sample: &Sample| {
         json!({
-            "size": sample.cell.bytes,
-            "parallel": sample.cell.parallel,
+            "size": sample.point.bytes,
+            "parallel": sample.point.concurrency,
             "latency_seconds": sample.latency,
-            "error": sample.error,
-            "is_seen": sample.is_seen,
-            "p95_seconds": sample.tail.map(|tail| tail[0]),
-            "p99_seconds": sample.tail.map(|tail| tail[1]),
+            "error": sample.relative_error,
+            "is_seen": sample.from_transfer,
+            "p95_seconds": sample.p95_p99.map(|tail| tail[0]),
+            "p99_seconds": sample.p95_p99.map(|tail| tail[1]),
             "bytes_per_second": sample.bandwidth(),
         })
     };
@@ -163,10 +163,10 @@ fn all_of(store: &str, own: Option<&Kept>, known: Option<&Known>) -> Json {
         let best = goal::choose(surface, &cells(), Goal::Efficiency)?;
         Some(json!({
             "direction": name(*direction),
-            "size": best.cell.bytes,
-            "parallel": best.cell.parallel,
+            "size": best.point.bytes,
+            "parallel": best.point.concurrency,
             "bytes_per_second": best.bandwidth(),
-            "deviation": best.deviation,
+            "deviation": best.std_dev,
         }))
     };
     let plans: Vec<Json> = known.into_iter().flat_map(|known| &known.surfaces).filter_map(plan).collect();
@@ -177,7 +177,7 @@ fn all_of(store: &str, own: Option<&Kept>, known: Option<&Known>) -> Json {
         "from": known.map(|known| &known.profile.store),
         "scaled": known.is_some_and(|known| known.is_carried),
         "plans": plans,
-        "at_a_time": USED.map(|bytes| json!({ "size": bytes, "requests": used.parallel(bytes) })),
+        "at_a_time": USED.map(|bytes| json!({ "size": bytes, "requests": used.concurrency_for(bytes) })),
     })
 }
 

@@ -9,7 +9,7 @@ use tradewind_core::ErrorKind;
 use tradewind_core::error::Result;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::sampling::Budget;
-use tradewind_model::tune::{Cell, Workload};
+use tradewind_model::tune::{OperatingPoint, Workload};
 
 use super::Arguments;
 use super::heat::Heat;
@@ -30,7 +30,7 @@ pub(super) struct Found {
     pub direction: Direction,
     pub sampled: Sampled,
     /// The operating points that a plan may use.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<OperatingPoint>,
 }
 
 impl Found {
@@ -107,7 +107,7 @@ impl Finder<'_> {
     }
 
     /// Returns true for uploads, and for downloads if there is an object at least as large as the smallest request.
-    async fn can_measure(&self, direction: Direction, cells: &[Cell]) -> anyhow::Result<bool> {
+    async fn can_measure(&self, direction: Direction, cells: &[OperatingPoint]) -> anyhow::Result<bool> {
         let min_bytes = cells.iter().map(|cell| cell.bytes).min().unwrap_or(0).max(1);
         if direction == Direction::Write || self.ground.most_bytes() >= min_bytes {
             return Ok(true);
@@ -120,7 +120,7 @@ impl Finder<'_> {
         Ok(has_object)
     }
 
-    async fn sample(&self, direction: Direction, cells: &[Cell], budget: Budget) -> Result<Sampled> {
+    async fn sample(&self, direction: Direction, cells: &[OperatingPoint], budget: Budget) -> Result<Sampled> {
         let is_json = self.arguments.json;
         let request = Asked { cells: cells.to_vec(), budget, cores: cores() };
         let mut heat = Heat::begin(direction, cells, is_json || !io::stdout().is_terminal());

@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 
 use tradewind_bench::tune::Probed;
 use tradewind_model::store_model::Direction;
-use tradewind_model::tune::{Cell, Surface};
+use tradewind_model::tune::{OperatingPoint, Surface};
 
 use crate::commands::advice::{megabytes, name};
 use crate::settings::ByteSize;
@@ -19,25 +19,25 @@ pub(super) struct Heat {
     direction: Direction,
     sizes: BTreeSet<u64>,
     parallel: BTreeSet<usize>,
-    tried: BTreeSet<Cell>,
+    tried: BTreeSet<OperatingPoint>,
     /// The number of lines on the terminal to overwrite; `None` if nothing is shown before the end.
     drawn: Option<usize>,
 }
 
 impl Heat {
-    pub fn begin(direction: Direction, cells: &[Cell], is_quiet: bool) -> Self {
+    pub fn begin(direction: Direction, cells: &[OperatingPoint], is_quiet: bool) -> Self {
         Self {
             direction,
             sizes: cells.iter().map(|cell| cell.bytes).collect(),
-            parallel: cells.iter().map(|cell| cell.parallel).collect(),
+            parallel: cells.iter().map(|cell| cell.concurrency).collect(),
             tried: BTreeSet::new(),
             drawn: (!is_quiet).then_some(0),
         }
     }
 
-    pub fn begins(&mut self, cell: Cell) {
+    pub fn begins(&mut self, cell: OperatingPoint) {
         if self.drawn.is_some() {
-            let _ = write!(io::stdout(), "trying {} x {} ...\r", ByteSize(cell.bytes), cell.parallel);
+            let _ = write!(io::stdout(), "trying {} x {} ...\r", ByteSize(cell.bytes), cell.concurrency);
             let _ = io::stdout().flush();
         }
     }
@@ -63,7 +63,7 @@ impl Heat {
     }
 
     fn map(&self, surface: &Surface, is_coloured: bool) -> String {
-        let found = |bytes: u64, parallel: usize| surface.infer(Cell { bytes, parallel });
+        let found = |bytes: u64, parallel: usize| surface.predict(OperatingPoint { bytes, concurrency: parallel });
         let all = self.sizes.iter().flat_map(|bytes| self.parallel.iter().map(|n| (*bytes, *n)));
         let best = all.map(|(bytes, n)| found(bytes, n).bandwidth()).fold(0.0, f64::max);
         let mut map =
@@ -77,7 +77,7 @@ impl Heat {
             let _ = write!(map, "{:>9}", ByteSize(*bytes).to_string());
             for n in &self.parallel {
                 let bandwidth = found(*bytes, *n).bandwidth();
-                let mark = if self.tried.contains(&Cell { bytes: *bytes, parallel: *n }) { '*' } else { ' ' };
+                let mark = if self.tried.contains(&OperatingPoint { bytes: *bytes, concurrency: *n }) { '*' } else { ' ' };
                 let text = format!("{:>6}{mark}", megabytes(bandwidth));
                 if is_coloured {
                     let part = (bandwidth / best * (COLOURS.len() - 1) as f64).round() as usize;

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use serde_json::json;
 use tradewind_bench::tune::Probed;
 use tradewind_model::store_model::Direction;
-use tradewind_model::tune::{Cell, Surface};
+use tradewind_model::tune::{OperatingPoint, Surface};
 
 use crate::commands::advice::name;
 
@@ -15,9 +15,9 @@ pub(super) fn print_probe(probed: &Probed) {
         "line": "probe",
         "direction": name(probed.direction),
         "size": probed.cell.bytes,
-        "parallel": probed.cell.parallel,
+        "parallel": probed.cell.concurrency,
         "latency_seconds": probed.sample.map(|sample| sample.latency),
-        "error": probed.sample.map(|sample| sample.error),
+        "error": probed.sample.map(|sample| sample.relative_error),
         "bytes_per_second": probed.sample.map(|sample| sample.bandwidth()),
         "requests": probed.requests,
         "failures": probed.failures,
@@ -33,17 +33,17 @@ pub(super) fn print_probe(probed: &Probed) {
 }
 
 /// Prints the inferred values of each operating point.
-pub(super) fn print_surface(direction: Direction, cells: &[Cell], surface: &Surface) {
+pub(super) fn print_surface(direction: Direction, cells: &[OperatingPoint], surface: &Surface) {
     for cell in cells {
-        let found = surface.infer(*cell);
+        let found = surface.predict(*cell);
         let line = json!({
             "line": "inferred",
             "direction": name(direction),
             "size": cell.bytes,
-            "parallel": cell.parallel,
+            "parallel": cell.concurrency,
             "latency_seconds": found.latency,
             "bytes_per_second": found.bandwidth(),
-            "deviation": found.deviation,
+            "deviation": found.std_dev,
         });
         let _ = writeln!(io::stdout(), "{line}");
     }

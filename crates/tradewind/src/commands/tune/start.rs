@@ -7,8 +7,8 @@ use anyhow::Context as _;
 use serde_json::json;
 use tradewind_bench::files::Files;
 use tradewind_model::store_model::Direction;
-use tradewind_model::tune::Belief;
-use tradewind_model::tune::carry::Client;
+use tradewind_model::tune::Prior;
+use tradewind_model::tune::extrapolate::ClientEnvironment;
 
 use crate::commands::advice::{scaled_from, seconds};
 use crate::commands::terminal::Names;
@@ -18,7 +18,7 @@ use crate::profiles::{Profile, Profiles, here, host};
 /// The starting point of tuning.
 pub(super) struct Start {
     /// This machine and its network path to the store, as far as known.
-    pub client: Client,
+    pub client: ClientEnvironment,
     /// The closest profile of another store or another client.
     from: Option<Profile>,
 }
@@ -34,19 +34,19 @@ impl Start {
         let storage =
             files.map(Files::write_speed).transpose().context("cannot measure the disk's write speed")?;
         let round_trip = round_trip.map(|time| time.as_secs_f64());
-        let here = service.map_or_else(Client::default, |store| here::client(host(store), cores()));
-        let client = Client { round_trip, storage, ..here };
+        let here = service.map_or_else(ClientEnvironment::default, |store| here::client(host(store), cores()));
+        let client = ClientEnvironment { rtt: round_trip, storage_bandwidth: storage, ..here };
         let from = service.and_then(|store| Profiles::find()?.nearest(store, &client));
         Ok(Self { client, from })
     }
 
     /// The prior for a direction.
-    pub fn belief(&self, direction: Direction) -> Belief {
+    pub fn belief(&self, direction: Direction) -> Prior {
         let scaled = self.from.as_ref().and_then(|profile| profile.begin(direction, &self.client));
         let default = || {
             self.client
-                .round_trip
-                .map_or_else(Belief::default, |time| Belief::default().with_round_trip(time))
+                .rtt
+                .map_or_else(Prior::default, |time| Prior::default().with_rtt(time))
         };
         scaled.unwrap_or_else(default)
     }
@@ -55,7 +55,7 @@ impl Start {
     pub fn print(&self, is_json: bool) -> io::Result<()> {
         let mut out = io::stdout();
         let Self { client, from } = self;
-        if !is_json && let Some(time) = client.round_trip {
+        if !is_json && let Some(time) = client.rtt {
             writeln!(out, "RTT: {}", seconds(time))?;
         }
         let Some(profile) = from else { return Ok(()) };

@@ -15,7 +15,7 @@ use tradewind_bench::tune::ground::sizes_below;
 use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_model::plan::Plan;
 use tradewind_model::store_model::Direction;
-use tradewind_model::tune::{Cell, Workload};
+use tradewind_model::tune::{OperatingPoint, Workload};
 use tradewind_transfer::files::{self, Links, Tree};
 
 use super::Arguments;
@@ -59,7 +59,7 @@ impl Workloads {
         if found.count == 0 {
             bail!("{place}: no objects, files or requests found");
         }
-        let is_none = |workload: &Workload| workload.whole().requests == 0;
+        let is_none = |workload: &Workload| workload.total().requests == 0;
         match (is_none(&found.upload), is_none(&found.download)) {
             (true, false) => found.upload = found.download.clone(),
             (false, true) => found.download = found.upload.clone(),
@@ -179,9 +179,9 @@ impl Workloads {
     }
 
     /// The operating points that plans of one direction may use.
-    pub fn cells(&self, direction: Direction) -> Vec<Cell> {
-        let sizes: Vec<u64> = self.of(direction).shares().iter().map(|share| share.size).collect();
-        Cell::grid(&sizes, &PARALLEL)
+    pub fn cells(&self, direction: Direction) -> Vec<OperatingPoint> {
+        let sizes: Vec<u64> = self.of(direction).significant_sizes().iter().map(|share| share.size).collect();
+        OperatingPoint::grid(&sizes, &PARALLEL)
     }
 
     /// Prints the distribution of sizes.
@@ -193,15 +193,15 @@ impl Workloads {
             writeln!(out, "workload: {} {}{more}{rest}", self.count, self.what)?;
         }
         for direction in [Direction::Write, Direction::Read] {
-            let (name, shares) = (advice::name(direction), self.of(direction).shares());
+            let (name, shares) = (advice::name(direction), self.of(direction).significant_sizes());
             if is_json {
                 for share in shares {
                     let line = json!({
                         "line": "workload",
                         "direction": name,
                         "size": share.size,
-                        "of_requests": share.of_requests,
-                        "of_bytes": share.of_bytes,
+                        "of_requests": share.request_share,
+                        "of_bytes": share.byte_share,
                     });
                     writeln!(out, "{line}")?;
                 }
@@ -209,7 +209,7 @@ impl Workloads {
             }
             let sizes: Vec<String> = (shares.iter())
                 .map(|share| {
-                    let (requests, bytes) = (share.of_requests * 100.0, share.of_bytes * 100.0);
+                    let (requests, bytes) = (share.request_share * 100.0, share.byte_share * 100.0);
                     format!("{} ({requests:.0} % of requests, {bytes:.0} % of bytes)", ByteSize(share.size))
                 })
                 .collect();

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::Client;
+use super::ClientEnvironment;
 
 /// Ratio assumed for a property that is not known of both.
 const UNKNOWN_RATIO: f64 = 2.0;
@@ -13,14 +13,14 @@ const OTHER_SITE_RATIO: f64 = 1.5;
 
 /// A client, and the host of its store.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Origin<'a> {
+pub struct ProfileOrigin<'a> {
     /// The host name, without scheme and port.
     pub host: &'a str,
     /// The properties of the client, as far as known.
-    pub client: Client,
+    pub client: ClientEnvironment,
 }
 
-impl Origin<'_> {
+impl ProfileOrigin<'_> {
     /// The Euclidean distance over the logarithms of the ratios of all properties.
     #[must_use]
     pub fn distance(&self, other: &Self) -> f64 {
@@ -29,13 +29,13 @@ impl Origin<'_> {
         // Unknown properties of the path to the same site are assumed equal.
         let untold = if is_same { 1.0 } else { UNKNOWN_RATIO };
         let apart = |a: Option<f64>, b: Option<f64>| a.zip(b).map_or(untold, |(a, b)| a / b).ln();
-        let round_trip = |client: &Client| client.round_trip.map(|seconds| seconds.max(MIN_RTT_SECONDS));
+        let round_trip = |client: &ClientEnvironment| client.rtt.map(|seconds| seconds.max(MIN_RTT_SECONDS));
         let site = if is_same { 1.0 } else { OTHER_SITE_RATIO };
         let all = [
             apart(round_trip(a), round_trip(b)),
-            apart(a.link, b.link),
-            apart(a.processors, b.processors),
-            apart(a.storage, b.storage),
+            apart(a.link_bandwidth, b.link_bandwidth),
+            apart(a.cpus, b.cpus),
+            apart(a.storage_bandwidth, b.storage_bandwidth),
             site.ln(),
         ];
         all.iter().map(|part| part * part).sum::<f64>().sqrt()
@@ -43,7 +43,7 @@ impl Origin<'_> {
 }
 
 /// The entry closest to `to`, the first one on ties.
-pub fn closest<'a, T>(to: &Origin<'_>, known: impl IntoIterator<Item = (Origin<'a>, T)>) -> Option<T> {
+pub fn closest<'a, T>(to: &ProfileOrigin<'_>, known: impl IntoIterator<Item = (ProfileOrigin<'a>, T)>) -> Option<T> {
     let apart = known.into_iter().map(|(origin, what)| (to.distance(&origin), what));
     apart.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, what)| what)
 }
@@ -100,22 +100,22 @@ mod tests {
 
     #[test]
     fn closest_has_a_similar_rtt_and_cpu_count() {
-        let at = |host, milliseconds: f64, cpus| Origin {
+        let at = |host, milliseconds: f64, cpus| ProfileOrigin {
             host,
-            client: Client {
-                processors: Some(cpus),
-                round_trip: Some(milliseconds / 1e3),
-                ..Client::default()
+            client: ClientEnvironment {
+                cpus: Some(cpus),
+                rtt: Some(milliseconds / 1e3),
+                ..ClientEnvironment::default()
             },
         };
         let known = [at("a", 50.0, 2.0), at("b", 50.0, 8.0), at("c", 170.0, 2.0), at("d", 0.3, 2.0)];
-        let closest = |to: Origin<'_>| closest(&to, known.map(|origin| (origin, origin.host)));
+        let closest = |to: ProfileOrigin<'_>| closest(&to, known.map(|origin| (origin, origin.host)));
         assert_eq!(closest(at("e", 60.0, 2.0)), Some("a"));
         assert_eq!(closest(at("e", 40.0, 16.0)), Some("b"));
         assert_eq!(closest(at("e", 130.0, 2.0)), Some("c"));
         assert_eq!(closest(at("e", 1.0, 4.0)), Some("d"));
         // Without an RTT the same host is the closest.
-        assert_eq!(closest(Origin { host: "c", client: Client::default() }), Some("c"));
-        assert_eq!(super::closest(&at("e", 1.0, 1.0), Vec::<(Origin<'_>, ())>::new()), None);
+        assert_eq!(closest(ProfileOrigin { host: "c", client: ClientEnvironment::default() }), Some("c"));
+        assert_eq!(super::closest(&at("e", 1.0, 1.0), Vec::<(ProfileOrigin<'_>, ())>::new()), None);
     }
 }

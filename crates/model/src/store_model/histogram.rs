@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::ring::Forget;
+use super::ring::Reset;
 
 /// Shorter durations count as 1.024 µs.
 const MIN_BITS: u32 = 10;
@@ -21,7 +21,7 @@ fn bucket(time: Duration) -> usize {
 }
 
 /// The midpoint of a bucket.
-fn middle(bucket: usize) -> Duration {
+fn midpoint(bucket: usize) -> Duration {
     let step = 1 << STEP_BITS | bucket as u64 & ((1 << STEP_BITS) - 1);
     let bits = MIN_BITS + (bucket >> STEP_BITS) as u32 - STEP_BITS;
     Duration::from_nanos((step << bits) + (1 << bits) / 2)
@@ -34,22 +34,22 @@ pub(super) fn nanos(time: Duration) -> u64 {
 
 /// A histogram that many threads update: 1 KiB.
 #[derive(Debug)]
-pub(super) struct Histogram([AtomicU32; BUCKETS]);
+pub(super) struct AtomicHistogram([AtomicU32; BUCKETS]);
 
-impl Default for Histogram {
+impl Default for AtomicHistogram {
     fn default() -> Self {
         Self([const { AtomicU32::new(0) }; BUCKETS])
     }
 }
 
-impl Histogram {
+impl AtomicHistogram {
     pub fn add(&self, time: Duration) {
         self.0[bucket(time)].fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Forget for Histogram {
-    fn forget(&self) {
+impl Reset for AtomicHistogram {
+    fn reset(&self) {
         self.0.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 }
@@ -57,19 +57,19 @@ impl Forget for Histogram {
 /// A snapshot of a histogram. A quantile is within 1/16 of the exact one, or within 1.1 µs, whichever is more.
 /// Durations above 73 minutes count as 71 minutes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spread {
+pub struct LatencyHistogram {
     counts: Box<[u64; BUCKETS]>,
     count: u64,
 }
 
-impl Default for Spread {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         Self { counts: Box::new([0; BUCKETS]), count: 0 }
     }
 }
 
-impl Spread {
-    pub(super) fn add(&mut self, times: &Histogram) {
+impl LatencyHistogram {
+    pub(super) fn add_live(&mut self, times: &AtomicHistogram) {
         for (sum, count) in self.counts.iter_mut().zip(&times.0) {
             let count = u64::from(count.load(Ordering::Relaxed));
             *sum += count;
@@ -77,7 +77,7 @@ impl Spread {
         }
     }
 
-    pub(super) fn join(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         self.counts.iter_mut().zip(other.counts.iter()).for_each(|(sum, count)| *sum += count);
         self.count += other.count;
     }
@@ -103,7 +103,7 @@ impl Spread {
             sum += count;
             sum >= rank
         });
-        reached.map(middle)
+        reached.map(midpoint)
     }
 
     /// The median; `None` without samples.
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn midpoint_of_a_bucket_is_in_the_bucket() {
         for n in 0..BUCKETS {
-            assert_eq!(bucket(middle(n)), n);
+            assert_eq!(bucket(midpoint(n)), n);
         }
         assert_eq!(
             [Duration::ZERO, Duration::from_micros(1), Duration::MAX].map(bucket),
@@ -136,10 +136,10 @@ mod tests {
             share in 0.0..=1.0_f64,
         ) {
             let mut exact: Vec<u64> = times.iter().map(|(bits, low)| low & ((1 << bits) - 1)).collect();
-            let histogram = Histogram::default();
+            let histogram = AtomicHistogram::default();
             exact.iter().for_each(|nanos| histogram.add(Duration::from_nanos(*nanos)));
-            let mut spread = Spread::default();
-            spread.add(&histogram);
+            let mut spread = LatencyHistogram::default();
+            spread.add_live(&histogram);
             exact.sort_unstable();
             let rank = ((exact.len() as f64 * share).ceil() as usize).max(1);
             let (exact, found) = (exact[rank - 1], nanos(spread.quantile(share).unwrap()));

@@ -3,14 +3,14 @@
 
 use proptest::prelude::*;
 
-use super::{PARALLEL, SIZES, budget, law, played};
+use super::{CONCURRENCIES, SIZES, budget, latency_model, replay};
 use crate::store_model::SizeClass;
-use crate::tune::carry::{Client, begin, carry};
-use crate::tune::{AtATime, Belief, Cell, Goal, Law, Sample, Surface, goal};
+use crate::tune::extrapolate::{ClientEnvironment, sampling_prior, extrapolate};
+use crate::tune::{ConcurrencyBySize, Prior, OperatingPoint, Goal, LatencyModel, Sample, Surface, goal};
 
 /// The clients and links of `experiments/tuning/profiles.py`, in its units: RTT in ms, Mbit/s, CPUs of the measuring
 /// machine and packet loss in percent.
-const LINES: [(&str, f64, f64, f64, f64); 9] = [
+const LINKS: [(&str, f64, f64, f64, f64); 9] = [
     ("near", 0.3, 1000.0, 2.0, 0.0),
     ("near-slow", 0.3, 100.0, 2.0, 0.0),
     ("region", 10.0, 1000.0, 2.0, 0.0),
@@ -28,52 +28,52 @@ const NEAR_THE_BEST: f64 = 0.9;
 const MIN_FRACTION: f64 = 0.85;
 const EQUIVALENT_FRACTION: f64 = 0.9;
 
-fn line(name: &str) -> Option<(Client, f64)> {
-    let (_, milliseconds, megabits, cpus, loss) = LINES.into_iter().find(|line| line.0 == name)?;
+fn link_profile(name: &str) -> Option<(ClientEnvironment, f64)> {
+    let (_, milliseconds, megabits, cpus, loss) = LINKS.into_iter().find(|line| line.0 == name)?;
     Some((client(milliseconds, megabits, cpus), loss))
 }
 
-fn client(milliseconds: f64, megabits: f64, cpus: f64) -> Client {
-    Client {
-        processors: Some(cpus),
-        storage: None,
-        round_trip: Some(milliseconds / 1e3),
-        link: Some(megabits * 1e6 / 8.0),
+fn client(milliseconds: f64, megabits: f64, cpus: f64) -> ClientEnvironment {
+    ClientEnvironment {
+        cpus: Some(cpus),
+        storage_bandwidth: None,
+        rtt: Some(milliseconds / 1e3),
+        link_bandwidth: Some(megabits * 1e6 / 8.0),
     }
 }
 
 /// The surface of eight probes with 3 % noise.
-fn probed(client: &Client, cells: &[Cell], seed: u64, latency: impl Fn(Cell) -> f64) -> Surface {
-    let prior = Belief::default().with_round_trip(client.round_trip.unwrap());
-    let answer = |cell: Cell, turn: usize| latency(cell) * (1.0 + 0.03 * played::chance(seed, turn));
-    played::sample(prior, cells, budget(), answer)
+fn probed(client: &ClientEnvironment, cells: &[OperatingPoint], seed: u64, latency: impl Fn(OperatingPoint) -> f64) -> Surface {
+    let prior = Prior::default().with_rtt(client.rtt.unwrap());
+    let answer = |cell: OperatingPoint, turn: usize| latency(cell) * (1.0 + 0.03 * replay::noise(seed, turn));
+    replay::sample(prior, cells, budget(), answer)
 }
 
 /// The plan, and its throughput as a fraction of the best point.
-fn part(surface: &Surface, cells: &[Cell], latency: impl Fn(Cell) -> f64) -> (Cell, f64) {
-    let truth = |cell: &Cell| cell.bandwidth(latency(*cell));
+fn plan_fraction(surface: &Surface, cells: &[OperatingPoint], latency: impl Fn(OperatingPoint) -> f64) -> (OperatingPoint, f64) {
+    let truth = |cell: &OperatingPoint| cell.bandwidth(latency(*cell));
     let best = cells.iter().map(truth).fold(0.0, f64::max);
-    let chosen = goal::choose(surface, cells, Goal::Bandwidth).unwrap().cell;
+    let chosen = goal::choose(surface, cells, Goal::Bandwidth).unwrap().point;
     (chosen, truth(&chosen) / best)
 }
 
 /// The lowest concurrency of 16 KiB requests with nearly the maximum throughput.
-fn enough_of_16_kib(surface: &Surface) -> usize {
-    let rates = PARALLEL.map(|parallel| surface.infer(Cell { bytes: 16 << 10, parallel }).rate());
+fn sufficient_concurrency_16_kib(surface: &Surface) -> usize {
+    let rates = CONCURRENCIES.map(|parallel| surface.predict(OperatingPoint { bytes: 16 << 10, concurrency: parallel }).request_rate());
     let best = rates.into_iter().fold(0.0, f64::max);
-    PARALLEL[rates.iter().position(|rate| *rate >= best * EQUIVALENT_FRACTION).unwrap()]
+    CONCURRENCIES[rates.iter().position(|rate| *rate >= best * EQUIVALENT_FRACTION).unwrap()]
 }
 
 #[test]
 fn twice_the_cpus_give_twice_the_concurrency() {
     // Eight requests saturate two CPUs.
-    let (model, cells) = (law(0.012, 200e6, 300.0, 400e6), Cell::grid(&SIZES, &PARALLEL));
-    let two = Client { processors: Some(2.0), round_trip: Some(0.011), ..Client::default() };
-    let four = Client { processors: Some(4.0), ..two };
+    let (model, cells) = (latency_model(0.012, 200e6, 300.0, 400e6), OperatingPoint::grid(&SIZES, &CONCURRENCIES));
+    let two = ClientEnvironment { cpus: Some(2.0), rtt: Some(0.011), ..ClientEnvironment::default() };
+    let four = ClientEnvironment { cpus: Some(4.0), ..two };
     for seed in 1..=4 {
         let known = probed(&two, &cells, seed, |cell| model.log_latency(cell).exp());
-        let extrapolated = Surface::new(carry(&known, &two, &four), Vec::new());
-        assert_eq!([&known, &extrapolated].map(enough_of_16_kib), [8, 16], "{seed}");
+        let extrapolated = Surface::new(extrapolate(&known, &two, &four), Vec::new());
+        assert_eq!([&known, &extrapolated].map(sufficient_concurrency_16_kib), [8, 16], "{seed}");
     }
 }
 
@@ -91,47 +91,47 @@ proptest! {
         seed in 0_u64..1000,
     ) {
         let (model, cells) =
-            (law(round_trip + besides, connection, requests, link), Cell::grid(&SIZES, &PARALLEL));
-        let here = Client { round_trip: Some(round_trip), link: Some(link), ..Client::default() };
+            (latency_model(round_trip + besides, connection, requests, link), OperatingPoint::grid(&SIZES, &CONCURRENCIES));
+        let here = ClientEnvironment { rtt: Some(round_trip), link_bandwidth: Some(link), ..ClientEnvironment::default() };
         let known = probed(&here, &cells, seed, |cell| model.log_latency(cell).exp());
-        let there = Client { round_trip: Some(round_trip * longer), ..here };
-        let [near, far] = [&here, &there].map(|to| Surface::new(carry(&known, &here, to), Vec::new()));
-        let [few, many] = [&near, &far].map(|surface| AtATime::of(std::slice::from_ref(surface)).unwrap());
+        let there = ClientEnvironment { rtt: Some(round_trip * longer), ..here };
+        let [near, far] = [&here, &there].map(|to| Surface::new(extrapolate(&known, &here, to), Vec::new()));
+        let [few, many] = [&near, &far].map(|surface| ConcurrencyBySize::from_surfaces(std::slice::from_ref(surface)).unwrap());
         for class in SizeClass::all() {
-            prop_assert!(many.at(class) >= few.at(class), "{class:?}: {} {}", few.at(class), many.at(class));
+            prop_assert!(many.for_class(class) >= few.for_class(class), "{class:?}: {} {}", few.for_class(class), many.for_class(class));
         }
     }
 }
 
 #[test]
 fn same_client_is_not_scaled() {
-    let (model, cells) = (law(0.06, 20e6, 2e3, 90e6), Cell::grid(&SIZES, &PARALLEL));
+    let (model, cells) = (latency_model(0.06, 20e6, 2e3, 90e6), OperatingPoint::grid(&SIZES, &CONCURRENCIES));
     let here = client(50.0, 1000.0, 2.0);
     let known = probed(&here, &cells, 3, |cell| model.log_latency(cell).exp());
-    let (posterior, extrapolated) = (known.learnt(), carry(&known, &here, &here));
+    let (posterior, extrapolated) = (known.posterior(), extrapolate(&known, &here, &here));
     for number in [0, 1, 2, 3, 5, 6] {
         assert!((posterior.mean.0[number] - extrapolated.mean.0[number]).abs() < 1e-9, "{number}");
     }
     assert!(extrapolated.mean.sharpness() < posterior.mean.sharpness());
-    assert!((0..7).all(|i| extrapolated.deviation[i] >= posterior.deviation[i].min(0.7)), "{extrapolated:?}");
+    assert!((0..7).all(|i| extrapolated.std_dev[i] >= posterior.std_dev[i].min(0.7)), "{extrapolated:?}");
 }
 
 #[test]
 fn saturated_resource_determines_the_scale() {
     let sample = |parallel| Sample {
-        cell: Cell { bytes: 4 << 20, parallel },
+        point: OperatingPoint { bytes: 4 << 20, concurrency: parallel },
         latency: parallel as f64 * f64::from(4 << 20) / 97e6,
-        error: 0.02,
-        tail: None,
-        is_seen: false,
+        relative_error: 0.02,
+        p95_p99: None,
+        from_transfer: false,
     };
-    let known = Surface::new(Belief::default(), vec![sample(8), sample(16), sample(32)]);
+    let known = Surface::new(Prior::default(), vec![sample(8), sample(16), sample(32)]);
     let max_mb_per_second =
-        |from: Client, to: Client| 1e-6 / carry(&known, &from, &to).mean.shared_per_byte();
-    let with = |cpus| Client { processors: Some(cpus), ..Client::default() };
+        |from: ClientEnvironment, to: ClientEnvironment| 1e-6 / extrapolate(&known, &from, &to).mean.bottleneck_seconds_per_byte();
+    let with = |cpus| ClientEnvironment { cpus: Some(cpus), ..ClientEnvironment::default() };
     let (two, four) = (with(2.0), with(4.0));
-    let linked = |client: Client, link: f64| Client { link: Some(link), ..client };
-    let stored = |client: Client, storage: f64| Client { storage: Some(storage), ..client };
+    let linked = |client: ClientEnvironment, link: f64| ClientEnvironment { link_bandwidth: Some(link), ..client };
+    let stored = |client: ClientEnvironment, storage: f64| ClientEnvironment { storage_bandwidth: Some(storage), ..client };
     let near = |a: f64, b: f64| (a / b - 1.0).abs() < 0.1;
     assert!(near(max_mb_per_second(linked(two, 100e6), linked(four, 10e6)), 9.7));
     assert!(
@@ -153,32 +153,32 @@ fn saturated_resource_determines_the_scale() {
 /// keeps its CPUs.
 #[test]
 fn grids_carry_over() {
-    let grids = played::grids();
+    let grids = replay::grids();
     let (mut judged, mut fell_short) = (0, Vec::new());
     for (name, grid) in &grids {
         let (profile, direction) = name.split_once(' ').unwrap();
-        let Some((from, lost)) = line(profile) else { continue };
+        let Some((from, lost)) = link_profile(profile) else { continue };
         for (other, there) in &grids {
             let (to_profile, to_direction) = other.split_once(' ').unwrap();
-            let Some((to, to_lost)) = line(to_profile) else { continue };
+            let Some((to, to_lost)) = link_profile(to_profile) else { continue };
             if to_direction != direction || to_profile == profile {
                 continue;
             }
-            let cells: Vec<Cell> = there.keys().copied().collect();
+            let cells: Vec<OperatingPoint> = there.keys().copied().collect();
             let known = |seed| {
-                let cells: Vec<Cell> = grid.keys().copied().collect();
+                let cells: Vec<OperatingPoint> = grid.keys().copied().collect();
                 probed(&from, &cells, seed, |cell| grid[&cell].latency)
             };
             let found = (1..=5).map(|seed| {
-                let extrapolated = Surface::new(carry(&known(seed), &from, &to), Vec::new());
-                part(&extrapolated, &cells, |cell| there[&cell].latency)
+                let extrapolated = Surface::new(extrapolate(&known(seed), &from, &to), Vec::new());
+                plan_fraction(&extrapolated, &cells, |cell| there[&cell].latency)
             });
             let (cell, worst) = found.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
-            let is_judged = lost == 0.0 && to_lost == 0.0 && from.processors == to.processors;
+            let is_judged = lost == 0.0 && to_lost == 0.0 && from.cpus == to.cpus;
             let summary = format!(
                 "{name} to {to_profile}: {} KiB x {} reaches {worst:.3}",
                 cell.bytes >> 10,
-                cell.parallel
+                cell.concurrency
             );
             println!("{summary}{}", if is_judged { "" } else { " (not judged)" });
             judged += usize::from(is_judged);
@@ -195,18 +195,18 @@ fn grids_carry_over() {
 /// Like `grids_carry_over`, between links that follow the model without loss, and between strong and weak clients.
 #[test]
 fn modelled_links_extrapolate_to_each_other() {
-    let cells = Cell::grid(&SIZES, &PARALLEL);
-    let clients: Vec<(String, Client)> = (LINES.into_iter())
+    let cells = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
+    let clients: Vec<(String, ClientEnvironment)> = (LINKS.into_iter())
         .filter(|line| line.3 == 2.0 && line.4 == 0.0)
         .flat_map(|(name, milliseconds, megabits, ..)| {
             [1.0, 2.0, 8.0].map(|cpus| (format!("{name} {cpus}"), client(milliseconds, megabits, cpus)))
         })
         .collect();
-    let of = |client: &Client| -> Law {
-        let (time, link) = (client.round_trip.unwrap(), client.link.unwrap());
-        let cpus = client.processors.unwrap();
+    let of = |client: &ClientEnvironment| -> LatencyModel {
+        let (time, link) = (client.rtt.unwrap(), client.link_bandwidth.unwrap());
+        let cpus = client.cpus.unwrap();
         let connection = (2.5e6 / time).min(400e6);
-        law(time + 0.4e-3, connection, 2500.0 * cpus, (link * 0.96).min(90e6 * cpus))
+        latency_model(time + 0.4e-3, connection, 2500.0 * cpus, (link * 0.96).min(90e6 * cpus))
     };
     let mut parts = Vec::new();
     for (seed, (name, from)) in clients.iter().enumerate() {
@@ -214,9 +214,9 @@ fn modelled_links_extrapolate_to_each_other() {
         let known = probed(from, &cells, seed as u64, |cell| here.log_latency(cell).exp());
         for (other, to) in clients.iter().filter(|(other, _)| other != name) {
             let there = of(to);
-            let extrapolated = Surface::new(carry(&known, from, to), Vec::new());
-            let (cell, part) = part(&extrapolated, &cells, |cell| there.log_latency(cell).exp());
-            parts.push((part, format!("{name} to {other}: {} KiB x {}", cell.bytes >> 10, cell.parallel)));
+            let extrapolated = Surface::new(extrapolate(&known, from, to), Vec::new());
+            let (cell, part) = plan_fraction(&extrapolated, &cells, |cell| there.log_latency(cell).exp());
+            parts.push((part, format!("{name} to {other}: {} KiB x {}", cell.bytes >> 10, cell.concurrency)));
         }
     }
     parts.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -228,28 +228,28 @@ fn modelled_links_extrapolate_to_each_other() {
 /// was assumed.
 #[test]
 fn wrong_priors_are_corrected_by_samples() {
-    let grids = played::grids();
+    let grids = replay::grids();
     let mut parts = Vec::new();
     for (name, grid) in &grids {
         let (profile, direction) = name.split_once(' ').unwrap();
-        let Some((from, _)) = line(profile) else { continue };
-        let cells: Vec<Cell> = grid.keys().copied().collect();
+        let Some((from, _)) = link_profile(profile) else { continue };
+        let cells: Vec<OperatingPoint> = grid.keys().copied().collect();
         let known = probed(&from, &cells, 7, |cell| grid[&cell].latency);
         for (other, there) in grids.iter().filter(|(other, _)| other != name && other.ends_with(direction)) {
-            let Some((to, _)) = line(other.split_once(' ').unwrap().0) else { continue };
-            let cells: Vec<Cell> = there.keys().copied().collect();
-            for to in [to, Client { link: None, ..to }] {
+            let Some((to, _)) = link_profile(other.split_once(' ').unwrap().0) else { continue };
+            let cells: Vec<OperatingPoint> = there.keys().copied().collect();
+            for to in [to, ClientEnvironment { link_bandwidth: None, ..to }] {
                 let answer =
-                    |cell: Cell, turn: usize| there[&cell].latency * (1.0 + 0.03 * played::chance(5, turn));
+                    |cell: OperatingPoint, turn: usize| there[&cell].latency * (1.0 + 0.03 * replay::noise(5, turn));
                 let sampled = |prior| {
-                    let surface = played::sample(prior, &cells, budget(), answer);
-                    part(&surface, &cells, |cell| there[&cell].latency).1
+                    let surface = replay::sample(prior, &cells, budget(), answer);
+                    plan_fraction(&surface, &cells, |cell| there[&cell].latency).1
                 };
-                let fresh = sampled(Belief::default().with_round_trip(to.round_trip.unwrap()));
-                let extrapolated = sampled(begin(&known, &from, &to));
+                let fresh = sampled(Prior::default().with_rtt(to.rtt.unwrap()));
+                let extrapolated = sampled(sampling_prior(&known, &from, &to));
                 println!(
                     "{name} to {other}, link {:?}: {extrapolated:.3}, from scratch {fresh:.3}",
-                    to.link.map(|link| link / 1e6)
+                    to.link_bandwidth.map(|link| link / 1e6)
                 );
                 parts.push((extrapolated, fresh));
             }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::series::Alike;
-use super::size::SizeClass;
-use super::spread::{Spread, nanos};
+use super::series::SizeClassStats;
+use super::size_class::SizeClass;
+use super::histogram::{LatencyHistogram, nanos};
 
 /// Minimum number of samples for a quantile.
 const MIN_SAMPLES: u64 = 16;
@@ -18,23 +18,23 @@ const MAX_CLASS_DISTANCE: usize = 2;
 /// A snapshot of the latencies of one operation in the window. Creating it takes some microseconds: frequent readers
 /// should cache it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Times {
-    alike: Vec<Alike>,
+pub struct LatencySnapshot {
+    classes: Vec<SizeClassStats>,
 }
 
 /// The median latency as a linear function of the size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Expectation {
+pub struct LinearLatency {
     /// The latency of a request without bytes.
     pub base: Duration,
     /// Nanoseconds per byte.
     pub nanos_per_byte: f64,
 }
 
-impl Expectation {
+impl LinearLatency {
     /// The latency of a request for `bytes`.
     #[must_use]
-    pub fn time(&self, bytes: u64) -> Duration {
+    pub fn for_bytes(&self, bytes: u64) -> Duration {
         self.base.saturating_add(duration(self.nanos_per_byte * float(bytes)))
     }
 }
@@ -46,35 +46,35 @@ struct Point {
     weight: f64,
 }
 
-impl Times {
-    pub(super) const fn new(alike: Vec<Alike>) -> Self {
-        Self { alike }
+impl LatencySnapshot {
+    pub(super) const fn new(alike: Vec<SizeClassStats>) -> Self {
+        Self { classes: alike }
     }
 
     /// All size classes with requests since the start, in ascending order.
     #[must_use]
-    pub fn classes(&self) -> &[Alike] {
-        &self.alike
+    pub fn classes(&self) -> &[SizeClassStats] {
+        &self.classes
     }
 
     /// The statistics of the size class of `bytes`.
     #[must_use]
-    pub fn of(&self, bytes: u64) -> Option<&Alike> {
-        let sizes = SizeClass::of(bytes);
-        self.alike.iter().find(|alike| alike.sizes == sizes)
+    pub fn for_size(&self, bytes: u64) -> Option<&SizeClassStats> {
+        let sizes = SizeClass::for_bytes(bytes);
+        self.classes.iter().find(|alike| alike.size_class == sizes)
     }
 
     /// Number of requests completed in the window.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.alike.iter().map(|alike| alike.service.count()).sum()
+        self.classes.iter().map(|alike| alike.service.count()).sum()
     }
 
     /// Time to first byte, over all sizes.
     #[must_use]
-    pub fn first_byte(&self) -> Spread {
-        let mut all = Spread::default();
-        self.alike.iter().for_each(|alike| all.join(&alike.first_byte));
+    pub fn first_byte(&self) -> LatencyHistogram {
+        let mut all = LatencyHistogram::default();
+        self.classes.iter().for_each(|alike| all.merge(&alike.first_byte));
         all
     }
 
@@ -84,12 +84,12 @@ impl Times {
     /// fit as well as large ones. If all sizes are about the same, the time to first byte is taken as the constant
     /// part. Far from the observed sizes the fit is a guess.
     #[must_use]
-    pub fn expectation(&self) -> Option<Expectation> {
-        let seen = || self.alike.iter().filter(|alike| alike.service.count() > 0);
+    pub fn linear_fit(&self) -> Option<LinearLatency> {
+        let seen = || self.classes.iter().filter(|alike| alike.service.count() > 0);
         let smallest = seen().map(|alike| alike.mean_bytes).min()?;
         let largest = seen().map(|alike| alike.mean_bytes).max()?;
         if largest < smallest.max(1).saturating_mul(MIN_SIZE_RATIO) {
-            return seen().max_by_key(|alike| alike.service.count()).and_then(Alike::by_first_byte);
+            return seen().max_by_key(|alike| alike.service.count()).and_then(SizeClassStats::by_first_byte);
         }
         let points = seen().filter_map(|alike| {
             let time = float(nanos(alike.service.median()?));
@@ -105,35 +105,35 @@ impl Times {
     /// It is the quantile of the nearest size class with enough samples, up to two classes away, scaled by the linear
     /// fit.
     #[must_use]
-    pub fn within(&self, bytes: u64, share: f64) -> Option<Duration> {
-        let sizes = SizeClass::of(bytes);
-        let away = |alike: &Alike| alike.sizes.index().abs_diff(sizes.index());
-        let enough = self.alike.iter().filter(|alike| tells(alike.service.count(), share));
+    pub fn quantile(&self, bytes: u64, share: f64) -> Option<Duration> {
+        let sizes = SizeClass::for_bytes(bytes);
+        let away = |alike: &SizeClassStats| alike.size_class.index().abs_diff(sizes.index());
+        let enough = self.classes.iter().filter(|alike| has_enough_samples(alike.service.count(), share));
         let nearest =
             enough.min_by_key(|alike| away(alike)).filter(|alike| away(alike) <= MAX_CLASS_DISTANCE)?;
         let time = nearest.service.quantile(share)?;
-        let fit = self.expectation()?;
-        let (here, there) = (fit.time(bytes), fit.time(nearest.mean_bytes));
+        let fit = self.linear_fit()?;
+        let (here, there) = (fit.for_bytes(bytes), fit.for_bytes(nearest.mean_bytes));
         Some(duration(float(nanos(time)) * float(nanos(here)) / float(nanos(there).max(1))))
     }
 }
 
 /// Returns true if at least one of `count` samples is expected beyond the quantile.
-fn tells(count: u64, share: f64) -> bool {
+fn has_enough_samples(count: u64, share: f64) -> bool {
     count >= MIN_SAMPLES && float(count) * (1.0 - share) >= 1.0 - 1e-9
 }
 
-impl Alike {
-    fn by_first_byte(&self) -> Option<Expectation> {
+impl SizeClassStats {
+    fn by_first_byte(&self) -> Option<LinearLatency> {
         let time = self.service.median()?;
         let base = self.first_byte.median().map_or(time, |first| first.min(time));
         let rest = float(nanos(time.saturating_sub(base)));
-        Some(Expectation { base, nanos_per_byte: rest / float(self.mean_bytes.max(1)) })
+        Some(LinearLatency { base, nanos_per_byte: rest / float(self.mean_bytes.max(1)) })
     }
 }
 
 /// Weighted least squares with a non-negative intercept and slope.
-fn fit(points: impl Iterator<Item = Point>) -> Expectation {
+fn fit(points: impl Iterator<Item = Point>) -> LinearLatency {
     let (mut all, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for Point { bytes, nanos, weight } in points {
         all += weight;
@@ -146,12 +146,12 @@ fn fit(points: impl Iterator<Item = Point>) -> Expectation {
     let base = (y - slope * x) / all;
     // The slope is negative, or undefined because the sizes do not differ.
     if !slope.is_finite() || slope < 0.0 {
-        return Expectation { base: duration(y / all), nanos_per_byte: 0.0 };
+        return LinearLatency { base: duration(y / all), nanos_per_byte: 0.0 };
     }
     if base < 0.0 {
-        return Expectation { base: Duration::ZERO, nanos_per_byte: xy / xx };
+        return LinearLatency { base: Duration::ZERO, nanos_per_byte: xy / xx };
     }
-    Expectation { base: duration(base), nanos_per_byte: slope }
+    LinearLatency { base: duration(base), nanos_per_byte: slope }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "times and sizes; 2^53 ns are 104 days")]

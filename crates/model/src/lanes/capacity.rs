@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::shelter::Share;
+use super::latency_guard::RateShare;
 
 /// Length of a slice, in milliseconds.
 const SLICE_MILLIS: u64 = 500;
@@ -14,26 +14,26 @@ const STORED_SLICES: usize = 56;
 /// Number of slices whose maximum is the capacity.
 const WINDOW_SLICES: u64 = 20;
 /// Requests that take longer are counted in parts before they end.
-pub(super) const LONGEST: Duration = Duration::from_secs(16);
+pub(super) const MAX_COUNTED_SPAN: Duration = Duration::from_secs(16);
 
 /// The rate of a lane.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
+pub(super) struct LaneRate {
     /// Amount per second: a share of the capacity `most`.
     pub rate: f64,
-    pub most: f64,
-    pub share: Share,
+    pub capacity: f64,
+    pub share: RateShare,
 }
 
 /// Amounts by time slice. The amount of a request is spread evenly over its duration, because the time at which its
 /// bytes left a buffer is unknown.
 #[derive(Debug)]
-pub(super) struct Carried {
+pub(super) struct LaneCapacity {
     slices: [Slice; STORED_SLICES],
     /// Requests that started and are not counted yet.
     uncounted: BTreeSet<(Duration, u64)>,
     /// The cached maximum before a slice.
-    cached_most: Cell<Option<(u64, f64)>>,
+    cached: Cell<Option<(u64, f64)>>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -43,39 +43,39 @@ struct Slice {
     /// Requests of this lane contributed. Without them the slice says nothing about the lane's capacity.
     is_own: bool,
     /// The rate at which requests were throttled without a measured benefit.
-    held: Option<Pace>,
+    throttled_rate: Option<LaneRate>,
 }
 
-impl Default for Carried {
+impl Default for LaneCapacity {
     fn default() -> Self {
         Self {
             slices: [Slice::default(); STORED_SLICES],
             uncounted: BTreeSet::new(),
-            cached_most: Cell::default(),
+            cached: Cell::default(),
         }
     }
 }
 
-impl Carried {
+impl LaneCapacity {
     /// Registers the start of a request.
     pub fn begin(&mut self, id: u64, now: Duration) {
         self.uncounted.insert((now, id));
     }
 
     /// Counts the amount of a request since `since`.
-    pub fn count(&mut self, id: u64, since: Duration, now: Duration, amount: u64) {
-        self.forget(id, since);
+    pub fn record(&mut self, id: u64, since: Duration, now: Duration, amount: u64) {
+        self.discard(id, since);
         self.spread(since, now, amount, true);
     }
 
     /// Counts the amount of requests of another lane that use the same link.
-    pub fn add(&mut self, since: Duration, now: Duration, amount: u64) {
+    pub fn record_other(&mut self, since: Duration, now: Duration, amount: u64) {
         self.spread(since, now, amount, false);
     }
 
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
     fn spread(&mut self, since: Duration, now: Duration, amount: u64, is_own: bool) {
-        let (first, last) = (slice_of(since), slice_of(now));
+        let (first, last) = (slice_number(since), slice_number(now));
         let whole = (now.saturating_sub(since)).as_secs_f64().max(1e-9);
         for number in first.max((last + 1).saturating_sub(STORED_SLICES as u64))..=last {
             let begin = Duration::from_millis(number * SLICE_MILLIS);
@@ -89,8 +89,8 @@ impl Carried {
     }
 
     /// Records that requests were throttled to this rate without a measured benefit.
-    pub fn hold(&mut self, pace: Pace, now: Duration) {
-        self.slice(slice_of(now)).held = Some(pace);
+    pub fn record_throttled(&mut self, pace: LaneRate, now: Duration) {
+        self.slice(slice_number(now)).throttled_rate = Some(pace);
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "less than the number of slices")]
@@ -103,28 +103,28 @@ impl Carried {
     }
 
     /// Drops a request without counting it.
-    pub fn forget(&mut self, id: u64, since: Duration) {
+    pub fn discard(&mut self, id: u64, since: Duration) {
         self.uncounted.remove(&(since, id));
     }
 
     /// Number of requests that are not counted yet.
-    pub fn open(&self) -> usize {
+    pub fn open_count(&self) -> usize {
         self.uncounted.len()
     }
 
     /// The maximum per second over the completed slices of the last 10 s; `None` if there is none.
-    pub fn most(&self, now: Duration) -> Option<f64> {
+    pub fn estimate(&self, now: Duration) -> Option<f64> {
         let oldest = self.uncounted.first().map_or(now, |(since, _)| *since);
         // Longer requests were counted in parts.
-        let over = slice_of(oldest.max(now.saturating_sub(LONGEST)));
-        let capacity = match self.cached_most.get() {
+        let over = slice_number(oldest.max(now.saturating_sub(MAX_COUNTED_SPAN)));
+        let capacity = match self.cached.get() {
             Some((before, capacity)) if before == over => capacity,
             _ => {
                 let from = over.saturating_sub(WINDOW_SLICES);
                 let is_known = |slice: &&Slice| slice.is_own && (from..over).contains(&slice.number);
                 let known = self.slices.iter().filter(is_known);
-                let capacity = known.map(Slice::worth).fold(0.0, f64::max);
-                self.cached_most.set(Some((over, capacity)));
+                let capacity = known.map(Slice::unthrottled_amount).fold(0.0, f64::max);
+                self.cached.set(Some((over, capacity)));
                 capacity
             }
         };
@@ -135,12 +135,12 @@ impl Carried {
 impl Slice {
     /// The amount that the slice would have had without needless throttling, assuming that the granted rate was used as
     /// far as was carried. It cannot exceed the capacity estimated before.
-    fn worth(&self) -> f64 {
-        let before = |pace: Pace| (self.amount / pace.share.factor).min(pace.most / SLICES_PER_SECOND);
-        self.held.map_or(self.amount, |pace| before(pace).max(self.amount))
+    fn unthrottled_amount(&self) -> f64 {
+        let before = |pace: LaneRate| (self.amount / pace.share.rate_factor).min(pace.capacity / SLICES_PER_SECOND);
+        self.throttled_rate.map_or(self.amount, |pace| before(pace).max(self.amount))
     }
 }
 
-fn slice_of(now: Duration) -> u64 {
+fn slice_number(now: Duration) -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX) / SLICE_MILLIS
 }

@@ -10,10 +10,10 @@
 
 mod closest;
 
-use super::law::{Belief, COUNT, Law};
+use super::latency_model::{Prior, PARAMETER_COUNT, LatencyModel};
 use super::surface::Surface;
 
-pub use closest::{Origin, closest, is_same_site};
+pub use closest::{ProfileOrigin, closest, is_same_site};
 
 /// RTT in seconds that exceeds the processing time of store and CPU. A shorter one reveals neither the round trips per
 /// request nor the window of a connection.
@@ -37,7 +37,7 @@ const MIN_PAYLOAD_FRACTION: f64 = 0.95;
 const MIN_SATURATED_CPU_BANDWIDTH: f64 = 10e6;
 const MIN_SATURATED_CPU_REQUEST_RATE: f64 = 100.0;
 /// Standard deviation added to each parameter by any extrapolation.
-const EXTRAPOLATION_STD_DEV: [f64; COUNT] = [0.1, 0.3, 0.2, 0.1, 0.2, 0.2, 0.5];
+const EXTRAPOLATION_STD_DEV: [f64; PARAMETER_COUNT] = [0.1, 0.3, 0.2, 0.1, 0.2, 0.2, 0.5];
 /// Standard deviation of a scaled parameter, as a fraction of the logarithm of the scale.
 const SCALING_STD_DEV_RATIO: f64 = 0.5;
 /// Standard deviation of the fixed latency if the RTT is unknown.
@@ -48,32 +48,32 @@ const MIN_PRIOR_RATIO: f64 = 0.5;
 /// Properties of a client and its path to a store that determine performance. Unknown ones are assumed equal. Memory is
 /// not among them: it bounds the bytes in flight, which transfers respect by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Client {
+pub struct ClientEnvironment {
     /// Number of CPUs, possibly fractional.
-    pub processors: Option<f64>,
+    pub cpus: Option<f64>,
     /// Bandwidth of the client's storage in bytes per second, if it is source or destination.
-    pub storage: Option<f64>,
+    pub storage_bandwidth: Option<f64>,
     /// RTT to the store, in seconds.
-    pub round_trip: Option<f64>,
+    pub rtt: Option<f64>,
     /// Bandwidth of the link towards the store, in bytes per second.
-    pub link: Option<f64>,
+    pub link_bandwidth: Option<f64>,
 }
 
 /// Extrapolates a surface measured at `from` to `to`. The knee becomes softer by its standard deviation: too much
 /// concurrency costs little, too little costs in proportion.
 #[must_use]
-pub fn carry(known: &Surface, from: &Client, to: &Client) -> Belief {
-    let posterior = known.learnt();
+pub fn extrapolate(known: &Surface, from: &ClientEnvironment, to: &ClientEnvironment) -> Prior {
+    let posterior = known.posterior();
     let model = &posterior.mean;
-    let here = from.round_trip.unwrap_or(model.fixed());
-    let there = to.round_trip.unwrap_or(here);
-    let slowdown = slower(from, to, 1.0 / model.shared_fixed() / MIN_SATURATED_CPU_REQUEST_RATE);
-    let (shared_per_byte, is_known) = shared_per_byte(model, from, to);
-    let softer_knee = model.0[4] - posterior.deviation[4];
+    let here = from.rtt.unwrap_or(model.fixed_latency());
+    let there = to.rtt.unwrap_or(here);
+    let slowdown = cpu_slowdown(from, to, 1.0 / model.bottleneck_seconds_per_request() / MIN_SATURATED_CPU_REQUEST_RATE);
+    let (shared_per_byte, is_known) = bottleneck_seconds_per_byte(model, from, to);
+    let softer_knee = model.0[4] - posterior.std_dev[4];
     let scaled = [
-        fixed(model, here, there).ln(),
-        per_byte(&posterior, here, there).ln(),
-        (model.shared_fixed() * slowdown).ln(),
+        fixed_latency(model, here, there).ln(),
+        connection_seconds_per_byte(&posterior, here, there).ln(),
+        (model.bottleneck_seconds_per_request() * slowdown).ln(),
         shared_per_byte.ln(),
         softer_knee,
         model.0[5],
@@ -81,7 +81,7 @@ pub fn carry(known: &Surface, from: &Client, to: &Client) -> Belief {
     ];
     let rtt_log_ratio = (there / here).ln().abs();
     let scaling_deviation = [
-        if to.round_trip.is_some() { 0.0 } else { UNKNOWN_RTT_STD_DEV },
+        if to.rtt.is_some() { 0.0 } else { UNKNOWN_RTT_STD_DEV },
         SCALING_STD_DEV_RATIO * (scaled[1] - model.0[1]),
         SCALING_STD_DEV_RATIO * slowdown.ln(),
         // A store at the same RTT is probably behind the same link. Weaker CPUs might be the limit before a link is,
@@ -91,70 +91,70 @@ pub fn carry(known: &Surface, from: &Client, to: &Client) -> Belief {
         0.0,
         0.0,
     ];
-    let max_deviation = Belief::default().deviation;
+    let max_deviation = Prior::default().std_dev;
     let deviation = std::array::from_fn(|i| {
-        let all = [posterior.deviation[i], EXTRAPOLATION_STD_DEV[i], scaling_deviation[i]];
+        let all = [posterior.std_dev[i], EXTRAPOLATION_STD_DEV[i], scaling_deviation[i]];
         all.iter().map(|part| part * part).sum::<f64>().sqrt().min(max_deviation[i])
     });
-    Belief { mean: Law(scaled), deviation }
+    Prior { mean: LatencyModel(scaled), std_dev: deviation }
 }
 
 /// Like [`carry`], as a prior for sampling: wide enough that a few samples correct it.
 #[must_use]
-pub fn begin(known: &Surface, from: &Client, to: &Client) -> Belief {
-    let Belief { mean, deviation } = carry(known, from, to);
+pub fn sampling_prior(known: &Surface, from: &ClientEnvironment, to: &ClientEnvironment) -> Prior {
+    let Prior { mean, std_dev: deviation } = extrapolate(known, from, to);
     let default_prior =
-        to.round_trip.map_or_else(Belief::default, |time| Belief::default().with_round_trip(time));
-    Belief {
+        to.rtt.map_or_else(Prior::default, |time| Prior::default().with_rtt(time));
+    Prior {
         mean,
-        deviation: std::array::from_fn(|i| deviation[i].max(MIN_PRIOR_RATIO * default_prior.deviation[i])),
+        std_dev: std::array::from_fn(|i| deviation[i].max(MIN_PRIOR_RATIO * default_prior.std_dev[i])),
     }
 }
 
 /// Slowdown of the CPUs of `to` compared with `from`; 1 unless the load could saturate more CPUs (`filled`) than `from`
 /// has.
-fn slower(from: &Client, to: &Client, filled: f64) -> f64 {
-    match (from.processors, to.processors) {
+fn cpu_slowdown(from: &ClientEnvironment, to: &ClientEnvironment, filled: f64) -> f64 {
+    match (from.cpus, to.cpus) {
         (Some(here), Some(there)) if filled > here => here / there,
         _ => 1.0,
     }
 }
 
 /// Fixed latency: the same number of round trips, plus the same processing time of the store.
-fn fixed(model: &Law, here: f64, there: f64) -> f64 {
+fn fixed_latency(model: &LatencyModel, here: f64, there: f64) -> f64 {
     let trips = if here < MIN_SIGNIFICANT_RTT_SECONDS {
         1.0
     } else {
-        (model.fixed() / here).round().clamp(1.0, MAX_ROUND_TRIPS)
+        (model.fixed_latency() / here).round().clamp(1.0, MAX_ROUND_TRIPS)
     };
-    let processing = (model.fixed() - trips * here).max(0.0);
+    let processing = (model.fixed_latency() - trips * here).max(0.0);
     trips * there + processing
 }
 
 /// Seconds per byte on a connection with the same window; never less at a longer RTT, never more at a shorter one. A
 /// connection faster than the default counts only to the extent that it is certain, because a plan of a single large
 /// request would depend on it alone.
-fn per_byte(posterior: &Belief, here: f64, there: f64) -> f64 {
+fn connection_seconds_per_byte(posterior: &Prior, here: f64, there: f64) -> f64 {
     let default_per_byte = 1.0 / DEFAULT_CONNECTION_BANDWIDTH;
-    let observed_window = (here / posterior.mean.per_byte()).ln();
+    let observed_window = (here / posterior.mean.connection_seconds_per_byte()).ln();
     let weighted_mean = |(a, a_deviation): (f64, f64), (b, b_deviation): (f64, f64)| {
         let weights = [a_deviation, b_deviation].map(|deviation| deviation.powi(-2));
         (a * weights[0] + b * weights[1]) / (weights[0] + weights[1])
     };
-    let per_byte = if posterior.mean.per_byte() < default_per_byte {
+    let per_byte = if posterior.mean.connection_seconds_per_byte() < default_per_byte {
         weighted_mean(
-            (posterior.mean.0[1], posterior.deviation[1]),
+            (posterior.mean.0[1], posterior.std_dev[1]),
             (default_per_byte.ln(), CONNECTION_STD_DEV),
         )
         .exp()
     } else {
-        posterior.mean.per_byte()
+        posterior.mean.connection_seconds_per_byte()
     };
     let window = if here < MIN_SIGNIFICANT_RTT_SECONDS {
         // At a short RTT the window was not the limit, so this is a lower bound of it.
         observed_window.max(DEFAULT_WINDOW_BYTES.ln())
     } else {
-        weighted_mean((observed_window, posterior.deviation[1]), (DEFAULT_WINDOW_BYTES.ln(), WINDOW_STD_DEV))
+        weighted_mean((observed_window, posterior.std_dev[1]), (DEFAULT_WINDOW_BYTES.ln(), WINDOW_STD_DEV))
     };
     let bound = there / window.exp();
     match there.total_cmp(&here) {
@@ -167,15 +167,15 @@ fn per_byte(posterior: &Belief, here: f64, there: f64) -> f64 {
 }
 
 /// Seconds per byte at the shared bottleneck, and whether the capacity that determines it is known.
-fn shared_per_byte(model: &Law, from: &Client, to: &Client) -> (f64, bool) {
-    let rate = 1.0 / model.shared_per_byte();
+fn bottleneck_seconds_per_byte(model: &LatencyModel, from: &ClientEnvironment, to: &ClientEnvironment) -> (f64, bool) {
+    let rate = 1.0 / model.bottleneck_seconds_per_byte();
     let is_saturated = |capacity: &f64| rate > capacity * SATURATION;
-    let limits = [(from.link, to.link), (from.storage, to.storage)];
+    let limits = [(from.link_bandwidth, to.link_bandwidth), (from.storage_bandwidth, to.storage_bandwidth)];
     let saturated = limits.iter().find_map(|(from, to)| Some((from.filter(is_saturated)?, *to)));
     let scaled = match saturated {
         Some((from, Some(to))) if from != to => to * (rate / from).clamp(MIN_PAYLOAD_FRACTION, 1.0),
         Some(_) => rate,
-        None => rate / slower(from, to, rate / MIN_SATURATED_CPU_BANDWIDTH),
+        None => rate / cpu_slowdown(from, to, rate / MIN_SATURATED_CPU_BANDWIDTH),
     };
     let max_rate = limits.iter().filter_map(|(_, to)| *to).fold(f64::MAX, f64::min);
     let is_known = matches!(saturated, Some((_, Some(_)))) || scaled > max_rate;

@@ -10,29 +10,29 @@
 //! of Denning and Buzen 1978 for a closed system). The combination is exact for a single request. Beyond the knee, more
 //! concurrent requests reduce throughput a little: overparallelization (Hou 2017, section 4.1.1).
 
-use super::Cell;
+use super::OperatingPoint;
 
 /// Number of parameters.
-pub const COUNT: usize = 7;
+pub const PARAMETER_COUNT: usize = 7;
 
 /// The parameters, as logarithms, so that they stay positive and errors are relative. The last one is a fraction and
 /// stored as its log-odds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Law(pub [f64; COUNT]);
+pub struct LatencyModel(pub [f64; PARAMETER_COUNT]);
 
 /// A normal distribution of the parameters: a prior, or the posterior after samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Belief {
+pub struct Prior {
     /// The most likely parameters.
-    pub mean: Law,
+    pub mean: LatencyModel,
     /// The standard deviation of each parameter.
-    pub deviation: [f64; COUNT],
+    pub std_dev: [f64; PARAMETER_COUNT],
 }
 
-impl Default for Belief {
+impl Default for Prior {
     fn default() -> Self {
         Self {
-            mean: Law([
+            mean: LatencyModel([
                 (20e-3_f64).ln(),
                 (1.0 / 60e6_f64).ln(),
                 (200e-6_f64).ln(),
@@ -41,44 +41,44 @@ impl Default for Belief {
                 0.015_f64.ln(),
                 -1.5,
             ]),
-            deviation: [2.0, 2.0, 1.5, 1.5, 0.5, 1.0, 2.0],
+            std_dev: [2.0, 2.0, 1.5, 1.5, 0.5, 1.0, 2.0],
         }
     }
 }
 
-impl Belief {
+impl Prior {
     /// This prior for an observed RTT in seconds. Requests are hardly faster than the RTT, and seldom take several of
     /// them.
     #[must_use]
-    pub fn with_round_trip(mut self, seconds: f64) -> Self {
+    pub fn with_rtt(mut self, seconds: f64) -> Self {
         self.mean.0[0] = (seconds.max(50e-6) * 1.2).ln();
-        self.deviation[0] = 0.7;
+        self.std_dev[0] = 0.7;
         self
     }
 }
 
-impl Law {
+impl LatencyModel {
     /// Fixed latency of a request in seconds, without its cost at the bottleneck.
     #[must_use]
-    pub fn fixed(&self) -> f64 {
+    pub fn fixed_latency(&self) -> f64 {
         self.0[0].exp()
     }
 
     /// Seconds per byte on one connection, without its cost at the bottleneck.
     #[must_use]
-    pub fn per_byte(&self) -> f64 {
+    pub fn connection_seconds_per_byte(&self) -> f64 {
         self.0[1].exp()
     }
 
     /// Cost of a request at the bottleneck in seconds: the inverse is the maximum requests per second.
     #[must_use]
-    pub fn shared_fixed(&self) -> f64 {
+    pub fn bottleneck_seconds_per_request(&self) -> f64 {
         self.0[2].exp()
     }
 
     /// Cost of a byte at the bottleneck in seconds: the inverse is the maximum bytes per second.
     #[must_use]
-    pub fn shared_per_byte(&self) -> f64 {
+    pub fn bottleneck_seconds_per_byte(&self) -> f64 {
         self.0[3].exp()
     }
 
@@ -90,40 +90,40 @@ impl Law {
 
     /// Throughput lost beyond the knee for each factor of e in concurrency.
     #[must_use]
-    pub fn loss(&self) -> f64 {
+    pub fn overload_loss(&self) -> f64 {
         self.0[5].exp()
     }
 
     /// Overlap of the cost per request and per byte at the bottleneck: 0 if they add up (one resource), 1 if the larger
     /// hides the smaller (two resources).
     #[must_use]
-    pub fn hidden(&self) -> f64 {
+    pub fn overlap(&self) -> f64 {
         1.0 / (1.0 + (-self.0[6]).exp())
     }
 
     /// Latency of a single request, in seconds.
     #[must_use]
-    pub fn alone(&self, bytes: f64) -> f64 {
-        self.fixed() + bytes * self.per_byte() + self.shared(bytes)
+    pub fn uncontended_latency(&self, bytes: f64) -> f64 {
+        self.fixed_latency() + bytes * self.connection_seconds_per_byte() + self.bottleneck_seconds(bytes)
     }
 
     /// Cost of a request at the bottleneck, in seconds.
     #[must_use]
-    pub fn shared(&self, bytes: f64) -> f64 {
-        let (request, body) = (self.shared_fixed(), bytes * self.shared_per_byte());
+    pub fn bottleneck_seconds(&self, bytes: f64) -> f64 {
+        let (request, body) = (self.bottleneck_seconds_per_request(), bytes * self.bottleneck_seconds_per_byte());
         // A p-norm of the two would be smoother, but hides the cost per request next to many bytes, and with it the
         // advantage of larger requests.
-        request.max(body) + request.min(body) * (1.0 - self.hidden())
+        request.max(body) + request.min(body) * (1.0 - self.overlap())
     }
 
     /// Logarithm of the latency in seconds of each request at this point.
     #[must_use]
-    pub fn log_latency(&self, cell: Cell) -> f64 {
-        let (bytes, parallel) = (cell.bytes as f64, cell.parallel as f64);
-        let (alone, one) = (self.alone(bytes), self.shared(bytes));
+    pub fn log_latency(&self, cell: OperatingPoint) -> f64 {
+        let (bytes, parallel) = (cell.bytes as f64, cell.concurrency as f64);
+        let (alone, one) = (self.uncontended_latency(bytes), self.bottleneck_seconds(bytes));
         let shared = one * parallel;
         let excess = (shared / alone - 1.0).max(0.0);
-        let shared = shared * (1.0 + self.loss() * excess.ln_1p());
+        let shared = shared * (1.0 + self.overload_loss() * excess.ln_1p());
         let n = self.sharpness();
         // A single request waits for no other: its own cost at the bottleneck is already in `alone`. Factoring out the
         // larger bound avoids overflow.
@@ -133,7 +133,7 @@ impl Law {
 
     /// The gradient of the log latency with respect to the parameters.
     #[must_use]
-    pub fn slopes(&self, cell: Cell) -> [f64; COUNT] {
+    pub fn gradient(&self, cell: OperatingPoint) -> [f64; PARAMETER_COUNT] {
         const STEP: f64 = 1e-4;
         std::array::from_fn(|i| {
             let (mut more, mut less) = (*self, *self);
@@ -147,26 +147,26 @@ impl Law {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::tests::law;
+    use crate::tune::tests::latency_model;
 
     #[test]
     fn single_request_takes_its_uncontended_latency() {
         for connection in [2e6, 200e6, 20e9] {
             for bytes in [1 << 10, 16 << 20] {
-                let model = law(1e-3, connection, 1000.0, 64e6);
-                let took = model.log_latency(Cell { bytes, parallel: 1 }).exp();
-                assert!((took / model.alone(bytes as f64) - 1.0).abs() < 1e-9, "{took}");
+                let model = latency_model(1e-3, connection, 1000.0, 64e6);
+                let took = model.log_latency(OperatingPoint { bytes, concurrency: 1 }).exp();
+                assert!((took / model.uncontended_latency(bytes as f64) - 1.0).abs() < 1e-9, "{took}");
             }
         }
     }
 
     #[test]
     fn costs_of_two_resources_do_not_add_up() {
-        let one = law(1e-3, 200e6, 1000.0, 64e6);
+        let one = latency_model(1e-3, 200e6, 1000.0, 64e6);
         let mut two = one;
         two.0[6] = 20.0;
         // The size whose bytes cost as much as a request.
-        let rate = |model: &Law| Cell { bytes: 64_000, parallel: 64 }.rate(model.shared(64e3) * 64.0);
+        let rate = |model: &LatencyModel| OperatingPoint { bytes: 64_000, concurrency: 64 }.request_rate(model.bottleneck_seconds(64e3) * 64.0);
         assert!((rate(&one) / 500.0 - 1.0).abs() < 1e-3, "{}", rate(&one));
         assert!((rate(&two) / 1000.0 - 1.0).abs() < 1e-3, "{}", rate(&two));
     }

@@ -2,14 +2,14 @@
 
 /// The Cholesky factor: lower triangular, stored by rows.
 #[derive(Debug, Clone, Default)]
-pub struct Factor {
+pub struct Cholesky {
     rows: Vec<Vec<f64>>,
 }
 
-impl Factor {
+impl Cholesky {
     /// The Cholesky factor of the `n` by `n` matrix with entries `at(row, column)`. A matrix that is not positive
     /// definite because of rounding is regularized.
-    pub fn of(n: usize, at: impl Fn(usize, usize) -> f64) -> Self {
+    pub fn new(n: usize, at: impl Fn(usize, usize) -> f64) -> Self {
         let mut rows: Vec<Vec<f64>> = Vec::with_capacity(n);
         for i in 0..n {
             let mut row = Vec::with_capacity(i + 1);
@@ -25,7 +25,7 @@ impl Factor {
 
     /// The inverse of the factor times a vector (whitening). The dot product of two such vectors is their product with
     /// the inverse matrix in between.
-    pub fn half(&self, vector: &[f64]) -> Vec<f64> {
+    pub fn whiten(&self, vector: &[f64]) -> Vec<f64> {
         let mut half = Vec::with_capacity(vector.len());
         for (row, value) in self.rows.iter().zip(vector) {
             let known = row.len() - 1;
@@ -36,7 +36,7 @@ impl Factor {
 
     /// The matrix's inverse times a vector.
     pub fn solve(&self, vector: &[f64]) -> Vec<f64> {
-        let mut solved = self.half(vector);
+        let mut solved = self.whiten(vector);
         for i in (0..self.rows.len()).rev() {
             let later: f64 = (i + 1..self.rows.len()).map(|k| self.rows[k][i] * solved[k]).sum();
             solved[i] = (solved[i] - later) / self.rows[i][i];
@@ -57,12 +57,12 @@ mod tests {
     #[test]
     fn solution_matches_the_known_vector() {
         let matrix = [[4.0, 2.0, 0.4], [2.0, 5.0, 1.0], [0.4, 1.0, 3.0]];
-        let factor = Factor::of(3, |i, j| matrix[i][j]);
+        let factor = Cholesky::new(3, |i, j| matrix[i][j]);
         let wanted = [1.0, -2.0, 0.5];
         let vector: Vec<f64> = matrix.iter().map(|row| dot(row, &wanted)).collect();
         let solved = factor.solve(&vector);
         assert!(solved.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-12), "{solved:?}");
-        let half = factor.half(&vector);
+        let half = factor.whiten(&vector);
         assert!((dot(&half, &half) - dot(&vector, &wanted)).abs() < 1e-9);
     }
 }

@@ -1,6 +1,6 @@
 //! Concurrent requests by size, for transfers of objects of all sizes.
 
-use super::{Cell, Law, Surface};
+use super::{OperatingPoint, LatencyModel, Surface};
 use crate::store_model::SizeClass;
 
 /// Candidate concurrencies.
@@ -28,82 +28,82 @@ const PIPE_BDP_RATIO: f64 = 1.5;
 /// over new connections, and at least four, to keep the link busy between two objects. Never more for large requests
 /// than for small ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AtATime {
-    all: [usize; SizeClass::COUNT],
-    new: [usize; SizeClass::COUNT],
+pub struct ConcurrencyBySize {
+    steady: [usize; SizeClass::COUNT],
+    new_connections: [usize; SizeClass::COUNT],
 }
 
-impl AtATime {
+impl ConcurrencyBySize {
     /// The larger value of all surfaces for each class; `None` without surfaces.
     #[must_use]
-    pub fn of(surfaces: &[Surface]) -> Option<Self> {
+    pub fn from_surfaces(surfaces: &[Surface]) -> Option<Self> {
         if surfaces.is_empty() {
             return None;
         }
         let [mut all, mut new] = [[0; SizeClass::COUNT]; 2];
         let mut larger = 0;
         for class in SizeClass::all().collect::<Vec<_>>().into_iter().rev() {
-            let bytes = class.most_bytes().unwrap_or(1 << 29);
-            let wanted_by = |surface: &Surface| fewest(surface, bytes).max(filling(surface));
+            let bytes = class.max_bytes().unwrap_or(1 << 29);
+            let wanted_by = |surface: &Surface| fewest_with_full_throughput(surface, bytes).max(connections_to_fill_link(surface));
             let wanted = surfaces.iter().map(wanted_by).max().unwrap_or(0);
             larger = larger.max(wanted);
             all[class.index()] = larger;
-            let fitting = surfaces.iter().map(|surface| having_room(surface, bytes)).max();
+            let fitting = surfaces.iter().map(|surface| requests_that_fit(surface, bytes)).max();
             new[class.index()] = fitting.map_or(larger, |max| larger.min(max));
         }
-        Some(Self { all, new })
+        Some(Self { steady: all, new_connections: new })
     }
 
     /// Concurrency of a size class.
     #[must_use]
-    pub const fn at(&self, sizes: SizeClass) -> usize {
-        self.all[sizes.index()]
+    pub const fn for_class(&self, sizes: SizeClass) -> usize {
+        self.steady[sizes.index()]
     }
 
     /// Like [`at`](Self::at), while connections are new. Windows that open together overrun the queue in front of the
     /// link, and a request that loses its last packets waits for 200 ms. Later, windows have the size that the link
     /// allows.
     #[must_use]
-    pub const fn at_first(&self, sizes: SizeClass) -> usize {
-        self.new[sizes.index()]
+    pub const fn for_class_on_new_connections(&self, sizes: SizeClass) -> usize {
+        self.new_connections[sizes.index()]
     }
 
     /// The largest value: that of the smallest size.
     #[must_use]
-    pub const fn most(&self) -> usize {
-        self.all[0]
+    pub const fn max_concurrency(&self) -> usize {
+        self.steady[0]
     }
 }
 
 /// Number of connections that fill the link before their windows have opened, which on a long link takes longer than
 /// most transfers. The surface was sampled with open windows.
-fn filling(surface: &Surface) -> usize {
-    let model = surface.law();
-    (under_way(model) / NEW_CONNECTION_WINDOW_BYTES).min(MAX_NEW_CONNECTIONS).ceil() as usize
+fn connections_to_fill_link(surface: &Surface) -> usize {
+    let model = surface.model();
+    (bandwidth_delay_product(model) / NEW_CONNECTION_WINDOW_BYTES).min(MAX_NEW_CONNECTIONS).ceil() as usize
 }
 
 /// Number of small requests whose bytes fit into the pipe at once. A new connection never has all bytes of a large
 /// request in flight.
-fn having_room(surface: &Surface, bytes: u64) -> usize {
-    let model = surface.law();
-    if bytes as f64 >= NEW_CONNECTION_WINDOW_BYTES || model.fixed() > SHORT_RTT_SECONDS {
+fn requests_that_fit(surface: &Surface, bytes: u64) -> usize {
+    let model = surface.model();
+    if bytes as f64 >= NEW_CONNECTION_WINDOW_BYTES || model.fixed_latency() > SHORT_RTT_SECONDS {
         return usize::MAX;
     }
-    let capacity = PIPE_BDP_RATIO * under_way(model);
+    let capacity = PIPE_BDP_RATIO * bandwidth_delay_product(model);
     MIN_NEW_CONNECTIONS.max((capacity / bytes.max(1) as f64) as usize)
 }
 
 /// The bandwidth-delay product, in bytes.
-fn under_way(model: &Law) -> f64 {
-    model.fixed() / model.shared_per_byte()
+fn bandwidth_delay_product(model: &LatencyModel) -> f64 {
+    model.fixed_latency() / model.bottleneck_seconds_per_byte()
 }
 
-fn fewest(surface: &Surface, bytes: u64) -> usize {
-    let capacity = PIPE_BDP_RATIO * under_way(surface.law());
-    let fits = |parallel: usize| parallel <= MAX_PROBED || Cell { bytes, parallel }.in_flight() <= capacity;
+fn fewest_with_full_throughput(surface: &Surface, bytes: u64) -> usize {
+    let capacity = PIPE_BDP_RATIO * bandwidth_delay_product(surface.model());
+    let fits = |parallel: usize| parallel <= MAX_PROBED || OperatingPoint { bytes, concurrency: parallel }.bytes_in_flight() <= capacity;
     let candidates = CANDIDATES.into_iter().filter(|parallel| fits(*parallel));
     let rates: Vec<_> =
-        candidates.map(|parallel| (parallel, surface.infer(Cell { bytes, parallel }).rate())).collect();
+        candidates.map(|parallel| (parallel, surface.predict(OperatingPoint { bytes, concurrency: parallel }).request_rate())).collect();
     let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
     let enough = rates.iter().find(|(_, rate)| *rate >= best * (1.0 - MIN_GAIN));
     enough.map_or(CANDIDATES[0], |(parallel, _)| *parallel)
@@ -112,24 +112,24 @@ fn fewest(surface: &Surface, bytes: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::{Belief, Sample};
+    use crate::tune::{Prior, Sample};
 
     /// The concurrency for a store at this RTT in seconds, over 1 Gbit/s.
-    fn known(round_trip: f64) -> AtATime {
+    fn known(round_trip: f64) -> ConcurrencyBySize {
         let sample = |(bytes, parallel, besides): (u64, usize, f64)| {
-            let cell = Cell { bytes, parallel };
-            let latency = (round_trip + besides).max(cell.in_flight() / 115e6);
-            Sample { cell, latency, error: 0.02, tail: None, is_seen: false }
+            let cell = OperatingPoint { bytes, concurrency: parallel };
+            let latency = (round_trip + besides).max(cell.bytes_in_flight() / 115e6);
+            Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
         };
         let samples = [(4 << 10, 1, 0.5e-3), (64 << 10, 1, 1e-3), (64 << 10, 64, 0.0), (8 << 20, 16, 0.0)];
-        let prior = Belief::default().with_round_trip(round_trip);
-        AtATime::of(&[Surface::new(prior, samples.map(sample).to_vec())]).unwrap()
+        let prior = Prior::default().with_rtt(round_trip);
+        ConcurrencyBySize::from_surfaces(&[Surface::new(prior, samples.map(sample).to_vec())]).unwrap()
     }
 
     #[test]
     fn new_connections_fit_the_bandwidth_delay_product() {
         let region = known(0.01);
-        let of = |bytes| [region.at(SizeClass::of(bytes)), region.at_first(SizeClass::of(bytes))];
+        let of = |bytes| [region.for_class(SizeClass::for_bytes(bytes)), region.for_class_on_new_connections(SizeClass::for_bytes(bytes))];
         // The bandwidth-delay product is 1.2 MB; 1.5 times that is 27 requests of 64 KiB.
         let [all, new] = of(64 << 10);
         assert!(all >= 48 && (24..=32).contains(&new), "{all} {new}");
@@ -139,15 +139,15 @@ mod tests {
         }
         // At a long RTT a retransmission timeout is short compared with a round trip.
         let far = known(0.05);
-        assert!(SizeClass::all().all(|class| far.at(class) == far.at_first(class)), "{far:?}");
+        assert!(SizeClass::all().all(|class| far.for_class(class) == far.for_class_on_new_connections(class)), "{far:?}");
         // The bandwidth-delay product is 20 MB.
-        let small = SizeClass::of(64 << 10);
-        assert!(known(0.176).at(small) > MAX_PROBED, "{:?}", known(0.176));
+        let small = SizeClass::for_bytes(64 << 10);
+        assert!(known(0.176).for_class(small) > MAX_PROBED, "{:?}", known(0.176));
         // At a very short RTT hardly any bytes are in flight.
         let near = known(0.3e-3);
-        assert_eq!(near.at_first(SizeClass::of(64 << 10)), MIN_NEW_CONNECTIONS);
+        assert_eq!(near.for_class_on_new_connections(SizeClass::for_bytes(64 << 10)), MIN_NEW_CONNECTIONS);
         for class in SizeClass::all() {
-            let [all, new] = [near.at(class), near.at_first(class)];
+            let [all, new] = [near.for_class(class), near.for_class_on_new_connections(class)];
             assert!(new == all || new < all && new >= MIN_NEW_CONNECTIONS, "{class:?}: {all} {new}");
         }
     }

@@ -14,37 +14,37 @@ const MIN_REQUEST_BYTES_PER_SECOND: u64 = 16 << 10;
 
 /// The limit, and the tokens used.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub struct TokenBucket {
     bytes_per_second: u64,
     /// The time at which all bytes let through so far are paid for.
-    paid: Duration,
+    paid_until: Duration,
 }
 
-impl Pace {
+impl TokenBucket {
     /// A limit that applies from `now` on, of at least 1 byte per second.
     #[must_use]
     pub fn new(bytes_per_second: u64, now: Duration) -> Self {
-        Self { bytes_per_second: bytes_per_second.max(1), paid: now }
+        Self { bytes_per_second: bytes_per_second.max(1), paid_until: now }
     }
 
     /// The time at which these bytes may pass. Reservations are granted in order of the calls, and each waits only for
     /// those before it. In any time `t`, at most the limit times `t` + 100 ms pass, plus one reservation.
-    pub fn take(&mut self, bytes: u64, now: Duration) -> Duration {
-        let start = self.paid.max(now.saturating_sub(MAX_BURST));
+    pub fn reserve(&mut self, bytes: u64, now: Duration) -> Duration {
+        let start = self.paid_until.max(now.saturating_sub(MAX_BURST));
         let nanos = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(self.bytes_per_second));
-        self.paid = start.saturating_add(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
+        self.paid_until = start.saturating_add(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
         start
     }
 
     /// The bytes to hand over at once: those of 100 ms, at most `max_bytes`.
     #[must_use]
-    pub fn piece(bytes_per_second: u64, max_bytes: u64) -> u64 {
+    pub fn quantum_bytes(bytes_per_second: u64, max_bytes: u64) -> u64 {
         (bytes_per_second / QUANTA_PER_SECOND).clamp(MIN_QUANTUM_BYTES.min(max_bytes), max_bytes)
     }
 
     /// Concurrent requests under the limit, at most `max_requests`: each must make visible progress.
     #[must_use]
-    pub fn requests(bytes_per_second: u64, max_requests: usize) -> usize {
+    pub fn max_concurrency(bytes_per_second: u64, max_requests: usize) -> usize {
         let requests = usize::try_from(bytes_per_second / MIN_REQUEST_BYTES_PER_SECOND).unwrap_or(usize::MAX);
         requests.clamp(1, max_requests.max(1))
     }
@@ -59,28 +59,28 @@ mod tests {
 
     #[test]
     fn reservations_are_spaced_by_the_rate() {
-        let mut pace = Pace::new(1000, SECOND);
-        let turns: Vec<u128> = (0..4).map(|_| pace.take(500, SECOND).as_millis()).collect();
+        let mut pace = TokenBucket::new(1000, SECOND);
+        let turns: Vec<u128> = (0..4).map(|_| pace.reserve(500, SECOND).as_millis()).collect();
         assert_eq!(turns, [1000, 1500, 2000, 2500]);
     }
 
     #[test]
     fn unused_tokens_are_kept_for_100_ms_only() {
-        let mut pace = Pace::new(1000, Duration::ZERO);
+        let mut pace = TokenBucket::new(1000, Duration::ZERO);
         let now = 10 * SECOND;
-        let turns: Vec<u128> = (0..4).map(|_| pace.take(50, now).as_millis()).collect();
+        let turns: Vec<u128> = (0..4).map(|_| pace.reserve(50, now).as_millis()).collect();
         assert_eq!(turns, [9900, 9950, 10_000, 10_050]);
     }
 
     #[test]
     fn low_limits_give_small_quanta_and_few_requests() {
-        let at = |rate| (Pace::piece(rate, 128 << 10), Pace::requests(rate, 32));
+        let at = |rate| (TokenBucket::quantum_bytes(rate, 128 << 10), TokenBucket::max_concurrency(rate, 32));
         assert_eq!(at(16 << 10), (8 << 10, 1));
         assert_eq!(at(64 << 10), (8 << 10, 4));
         assert_eq!(at(512 << 10), ((512 << 10) / 10, 32));
         assert_eq!(at(1 << 30), (128 << 10, 32));
         assert_eq!(at(0), (8 << 10, 1));
-        assert_eq!(Pace::piece(1, 100), 100);
+        assert_eq!(TokenBucket::quantum_bytes(1, 100), 100);
     }
 
     proptest! {
@@ -90,10 +90,10 @@ mod tests {
             rate in 1_u64..10_000_000,
             asked in prop::collection::vec((1_u64..200_000, 0_u64..300), 1..60),
         ) {
-            let (mut pace, mut now, mut passed) = (Pace::new(rate, Duration::ZERO), Duration::ZERO, Vec::new());
+            let (mut pace, mut now, mut passed) = (TokenBucket::new(rate, Duration::ZERO), Duration::ZERO, Vec::new());
             for (bytes, later) in asked {
                 now += Duration::from_millis(later);
-                let turn = pace.take(bytes, now).max(now);
+                let turn = pace.reserve(bytes, now).max(now);
                 passed.push((turn, bytes));
             }
             for (first, (from, _)) in passed.iter().enumerate() {
@@ -109,10 +109,10 @@ mod tests {
 
         #[test]
         fn full_limit_is_usable_with_late_timers(rate in 100_000_u64..10_000_000, piece in 1_000_u64..100_000) {
-            let (mut pace, mut now, mut sum) = (Pace::new(rate, Duration::ZERO), Duration::ZERO, 0);
+            let (mut pace, mut now, mut sum) = (TokenBucket::new(rate, Duration::ZERO), Duration::ZERO, 0);
             while now < 5 * SECOND {
                 // Timers fire 1 ms late.
-                now = now.max(pace.take(piece, now) + Duration::from_millis(1));
+                now = now.max(pace.reserve(piece, now) + Duration::from_millis(1));
                 sum += piece;
             }
             // The last reservation has just started.

@@ -35,93 +35,93 @@ const WASTE_DIVISOR: u64 = 8;
 /// expected to take as long for every further part, or as long as its current part has taken so far if that is longer,
 /// and to start the next part as soon as one is done.
 #[must_use]
-pub fn begins(
+pub fn should_start_part(
     waiting: usize,
     (bytes, seconds_per_byte): (u64, f64),
-    others: impl IntoIterator<Item = (UnderWay, Option<f64>)>,
+    others: impl IntoIterator<Item = (PartInFlight, Option<f64>)>,
     now: Duration,
 ) -> bool {
     let own_seconds = bytes as f64 * seconds_per_byte;
-    let parts_done_by = |(part, before): (UnderWay, Option<f64>)| {
-        let each = (before.or_else(|| part.pace(now))? * bytes as f64).max(part.elapsed(now));
-        Some(((own_seconds - part.left(each, now)) / each).floor().max(0.0))
+    let parts_done_by = |(part, before): (PartInFlight, Option<f64>)| {
+        let each = (before.or_else(|| part.seconds_per_byte(now))? * bytes as f64).max(part.elapsed_seconds(now));
+        Some(((own_seconds - part.seconds_left(each, now)) / each).floor().max(0.0))
     };
     others.into_iter().filter_map(parts_done_by).sum::<f64>() < waiting as f64
 }
 
 /// The completed parts of one upload.
 #[derive(Debug)]
-pub struct Parts {
-    ended: VecDeque<Ended>,
+pub struct StragglerDetector {
+    completed: VecDeque<CompletedPart>,
     /// Bytes that may still be wasted.
-    spare: u64,
+    waste_budget_bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Ended {
-    at: Duration,
+struct CompletedPart {
+    completed: Duration,
     seconds_per_byte: f64,
 }
 
 /// A part in flight. Times are on the clock of the caller.
 #[derive(Debug, Clone, Copy)]
-pub struct UnderWay {
+pub struct PartInFlight {
     /// Size of the part.
     pub bytes: u64,
     /// Bytes sent so far.
     pub sent: u64,
     /// Start time.
-    pub began: Duration,
+    pub started: Duration,
     /// Time of the last progress, or the start time.
-    pub moved: Duration,
+    pub last_progress: Duration,
 }
 
-impl UnderWay {
+impl PartInFlight {
     /// Seconds since the start.
-    fn elapsed(&self, now: Duration) -> f64 {
-        now.saturating_sub(self.began).as_secs_f64()
+    fn elapsed_seconds(&self, now: Duration) -> f64 {
+        now.saturating_sub(self.started).as_secs_f64()
     }
 
     /// Seconds per byte so far; `None` before any progress.
-    fn pace(&self, now: Duration) -> Option<f64> {
-        let took = self.elapsed(now);
+    fn seconds_per_byte(&self, now: Duration) -> Option<f64> {
+        let took = self.elapsed_seconds(now);
         (self.sent > 0 && took > 0.0).then(|| took / self.sent as f64)
     }
 
     /// Seconds left if the whole part takes `all` seconds. A part that has stalled is expected to stall for as long
     /// again.
-    fn left(&self, all: f64, now: Duration) -> f64 {
+    fn seconds_left(&self, all: f64, now: Duration) -> f64 {
         let rest = self.bytes.saturating_sub(self.sent) as f64 / self.bytes.max(1) as f64 * all;
-        rest.max(all - self.elapsed(now)).max(now.saturating_sub(self.moved).as_secs_f64())
+        rest.max(all - self.elapsed_seconds(now)).max(now.saturating_sub(self.last_progress).as_secs_f64())
     }
 }
 
-impl Parts {
+impl StragglerDetector {
     /// No completed parts yet of an object of `size` bytes.
     #[must_use]
-    pub fn of(size: u64) -> Self {
-        Self { ended: VecDeque::with_capacity(SAMPLE_WINDOW), spare: size / WASTE_DIVISOR }
+    pub fn new(size: u64) -> Self {
+        Self { completed: VecDeque::with_capacity(SAMPLE_WINDOW), waste_budget_bytes: size / WASTE_DIVISOR }
     }
 
     /// Records a stored part. Returns its seconds per byte.
-    pub fn end(&mut self, part: UnderWay, now: Duration) -> f64 {
-        if self.ended.len() == SAMPLE_WINDOW {
-            self.ended.pop_front();
+    pub fn complete(&mut self, part: PartInFlight, now: Duration) -> f64 {
+        if self.completed.len() == SAMPLE_WINDOW {
+            self.completed.pop_front();
         }
-        let took = part.elapsed(now);
+        let took = part.elapsed_seconds(now);
         let seconds_per_byte = took / part.bytes.max(1) as f64;
-        self.ended.push_back(Ended { at: now, seconds_per_byte });
+        self.completed.push_back(CompletedPart { completed: now, seconds_per_byte });
         seconds_per_byte
     }
 
     /// Seconds that the rest of a part is expected to take, if it is a straggler that should be aborted.
     #[must_use]
-    pub fn lateness(&self, part: UnderWay, now: Duration) -> Option<f64> {
-        if part.sent > self.spare {
+    pub fn straggler_seconds_left(&self, part: PartInFlight, now: Duration) -> Option<f64> {
+        if part.sent > self.waste_budget_bytes {
             return None;
         }
         // Only parts completed since: if the link became slower for all, no part is a straggler.
-        let since = self.ended.iter().filter(|ended| ended.at >= part.began);
+        let since = self.completed.iter().filter(|ended| ended.completed >= part.started);
         let mut paces: Vec<f64> = since.map(|ended| ended.seconds_per_byte).collect();
         if paces.len() < MIN_SAMPLES {
             return None;
@@ -129,18 +129,18 @@ impl Parts {
         paces.sort_by(f64::total_cmp);
         let elsewhere = paces[paces.len() / FAST_QUANTILE_DIVISOR] * part.bytes as f64;
         let late = STRAGGLER_FACTOR.mul_add(elsewhere, STRAGGLER_EXTRA_SECONDS);
-        let elapsed = part.elapsed(now);
-        let quiet = now.saturating_sub(self.ended.back()?.at).as_secs_f64();
+        let elapsed = part.elapsed_seconds(now);
+        let quiet = now.saturating_sub(self.completed.back()?.completed).as_secs_f64();
         if elapsed < elsewhere || quiet > late * STALL_FACTOR {
             return None;
         }
-        let left = part.left(elapsed * part.bytes as f64 / part.sent.max(1) as f64, now);
+        let left = part.seconds_left(elapsed * part.bytes as f64 / part.sent.max(1) as f64, now);
         (left > late).then_some(left)
     }
 
     /// Records an aborted part of which `sent` bytes had been sent.
-    pub fn broke_off(&mut self, sent: u64) {
-        self.spare = self.spare.saturating_sub(sent);
+    pub fn record_abort(&mut self, sent: u64) {
+        self.waste_budget_bytes = self.waste_budget_bytes.saturating_sub(sent);
     }
 }
 
@@ -156,15 +156,15 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    fn part(sent: u64, began: u64) -> UnderWay {
-        UnderWay { bytes: BYTES, sent, began: at(began), moved: at(2000) }
+    fn part(sent: u64, began: u64) -> PartInFlight {
+        PartInFlight { bytes: BYTES, sent, started: at(began), last_progress: at(2000) }
     }
 
     /// Parts that take 0.5 s each; the last one ended at 2 s.
-    fn typical_parts() -> Parts {
-        let mut parts = Parts::of(SIZE);
+    fn typical_parts() -> StragglerDetector {
+        let mut parts = StragglerDetector::new(SIZE);
         for n in 1..=6 {
-            parts.end(part(BYTES, 900 + n * 100), at(1400 + n * 100));
+            parts.complete(part(BYTES, 900 + n * 100), at(1400 + n * 100));
         }
         parts
     }
@@ -172,15 +172,15 @@ mod tests {
     #[test]
     fn part_much_slower_than_others_is_a_straggler() {
         let parts = typical_parts();
-        let left = parts.lateness(part(BYTES / 4, 1000), at(2000)).unwrap();
+        let left = parts.straggler_seconds_left(part(BYTES / 4, 1000), at(2000)).unwrap();
         assert!((left - 3.0).abs() < 1e-6, "{left}");
-        assert!(parts.lateness(part(0, 1000), at(2000)).is_some(), "no byte was sent");
-        assert_eq!(parts.lateness(part(BYTES * 2 / 3, 1000), at(2000)), None, "the rest takes half a second");
-        assert_eq!(parts.lateness(part(0, 1600), at(2000)), None, "it has just started");
-        let standing = UnderWay { moved: at(1200), ..part(BYTES * 9 / 10, 1000) };
-        assert_eq!(parts.lateness(standing, at(2000)), None);
+        assert!(parts.straggler_seconds_left(part(0, 1000), at(2000)).is_some(), "no byte was sent");
+        assert_eq!(parts.straggler_seconds_left(part(BYTES * 2 / 3, 1000), at(2000)), None, "the rest takes half a second");
+        assert_eq!(parts.straggler_seconds_left(part(0, 1600), at(2000)), None, "it has just started");
+        let standing = PartInFlight { last_progress: at(1200), ..part(BYTES * 9 / 10, 1000) };
+        assert_eq!(parts.straggler_seconds_left(standing, at(2000)), None);
         assert!(
-            parts.lateness(standing, at(2400)).is_some(),
+            parts.straggler_seconds_left(standing, at(2400)).is_some(),
             "no byte was sent for longer than the straggler time"
         );
     }
@@ -194,22 +194,22 @@ mod tests {
     fn slow_connection_gets_none_of_the_last_parts() {
         // Two others take 0.5 s per part and have a quarter of one left.
         let others = [(part(BYTES / 2, 1625), Some(pace(0.5))), (part(BYTES / 2, 1625), Some(pace(0.5)))];
-        let begins = |waiting, seconds| begins(waiting, (BYTES, pace(seconds)), others, at(2000));
+        let begins = |waiting, seconds| should_start_part(waiting, (BYTES, pace(seconds)), others, at(2000));
         assert!(begins(1, 0.5) && begins(1, 0.6), "an equally fast connection starts a part");
         // In 4 s each of them completes seven parts.
         assert!(!begins(1, 4.0) && !begins(14, 4.0));
         assert!(begins(15, 4.0), "they cannot complete that many");
-        let standing = others.map(|(part, before)| (UnderWay { moved: at(0), ..part }, before));
+        let standing = others.map(|(part, before)| (PartInFlight { last_progress: at(0), ..part }, before));
         let them =
-            |standing: &[_], seconds| super::begins(1, (BYTES, pace(seconds)), standing.to_vec(), at(2000));
+            |standing: &[_], seconds| super::should_start_part(1, (BYTES, pace(seconds)), standing.to_vec(), at(2000));
         assert!(them(&standing, 2.0), "the others have stalled");
         assert!(them(&[], 60.0), "there is no other connection");
         let first = [(part(BYTES / 2, 1500), None)];
         assert!(!them(&first, 4.0) && them(&first, 1.0), "the bytes sent so far give its speed");
         assert!(them(&[(part(0, 1500), None)], 60.0), "its speed is unknown");
         // Its previous part was fast, but the current one has taken 4 s so far: a 6 s connection is better.
-        let slower = [(UnderWay { began: at(0), ..part(BYTES / 2, 0) }, Some(pace(0.5)))];
-        let then = |seconds| super::begins(2, (BYTES, pace(seconds)), slower, at(4000));
+        let slower = [(PartInFlight { started: at(0), ..part(BYTES / 2, 0) }, Some(pace(0.5)))];
+        let then = |seconds| super::should_start_part(2, (BYTES, pace(seconds)), slower, at(4000));
         assert!(then(6.0) && !then(12.0), "it completes both in 10 s");
     }
 
@@ -225,10 +225,10 @@ mod tests {
             {
                 let others = busy.iter().map(|&(began, each, before)| {
                     let sent = BYTES * (now - began) / each;
-                    (UnderWay { bytes: BYTES, sent, began: at(began), moved: at(now) }, before)
+                    (PartInFlight { bytes: BYTES, sent, started: at(began), last_progress: at(now) }, before)
                 });
                 if chosen
-                    && before.is_some_and(|pace| !super::begins(waiting, (BYTES, pace), others, at(now)))
+                    && before.is_some_and(|pace| !super::should_start_part(waiting, (BYTES, pace), others, at(now)))
                 {
                     break;
                 }
@@ -246,14 +246,14 @@ mod tests {
     #[test]
     fn no_straggler_if_all_parts_are_slow() {
         let parts = typical_parts();
-        assert_eq!(parts.lateness(part(BYTES / 4, 1000), at(5000)), None, "no part has completed for long");
+        assert_eq!(parts.straggler_seconds_left(part(BYTES / 4, 1000), at(5000)), None, "no part has completed for long");
         let mut slow = typical_parts();
         for n in 1..=8 {
-            slow.end(part(BYTES, 2000), at(6000 + n * 10));
+            slow.complete(part(BYTES, 2000), at(6000 + n * 10));
         }
-        assert_eq!(slow.lateness(part(BYTES / 4, 2500), at(6080)), None, "the others take 4 s, too");
+        assert_eq!(slow.straggler_seconds_left(part(BYTES / 4, 2500), at(6080)), None, "the others take 4 s, too");
         assert_eq!(
-            Parts::of(SIZE).lateness(part(0, 0), at(60_000)),
+            StragglerDetector::new(SIZE).straggler_seconds_left(part(0, 0), at(60_000)),
             None,
             "there is no part to compare with"
         );
@@ -279,8 +279,8 @@ mod tests {
         fn wasted_bytes_are_bounded(sent in proptest::collection::vec(0..BYTES / 4, 1..200)) {
             let (mut parts, mut wasted) = (typical_parts(), 0);
             for sent in sent {
-                if parts.lateness(part(sent, 1000), at(2000)).is_some() {
-                    parts.broke_off(sent);
+                if parts.straggler_seconds_left(part(sent, 1000), at(2000)).is_some() {
+                    parts.record_abort(sent);
                     wasted += sent;
                 }
             }
@@ -290,7 +290,7 @@ mod tests {
         #[test]
         fn fewer_bytes_sent_means_more_time_left(less in 0..BYTES, more in 0..BYTES) {
             let parts = typical_parts();
-            let late = |sent| parts.lateness(part(sent, 1000), at(2000)).unwrap_or(0.0);
+            let late = |sent| parts.straggler_seconds_left(part(sent, 1000), at(2000)).unwrap_or(0.0);
             prop_assert!(less > more || late(less) >= late(more));
         }
     }

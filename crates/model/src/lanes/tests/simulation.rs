@@ -26,7 +26,7 @@ pub struct Load {
     pub bytes: u64,
     pub workers: usize,
     /// Start time.
-    pub from: Duration,
+    pub start: Duration,
     /// Pause of a writer after each request.
     pub pause: Duration,
     /// The store answers its requests; otherwise they time out.
@@ -49,7 +49,7 @@ pub struct Simulation {
     pub overhead: Duration,
     /// Mean of an additional intrinsic latency of small requests, exponentially distributed and independent of other
     /// load.
-    pub own: Duration,
+    pub intrinsic_latency: Duration,
     pub scheduled: bool,
     /// Duration of the warm-up, which is not measured.
     pub warm_up: Duration,
@@ -73,11 +73,11 @@ enum Event {
 #[derive(Debug, Default)]
 struct Writer {
     load: usize,
-    entered: Option<Entered>,
+    entered: Option<LaneRequest>,
     started: Duration,
     /// Total time queued in the lane, and the start of the current wait.
     waited: Duration,
-    asked: Duration,
+    queued_at: Duration,
     is_waiting: bool,
     /// Bytes not dispatched yet, in the send buffer, and in flight.
     left: u64,
@@ -85,7 +85,7 @@ struct Writer {
     in_flight: u64,
 }
 
-struct Run<'a> {
+struct SimulationRun<'a> {
     simulation: Simulation,
     loads: &'a [Load],
     lanes: Lanes,
@@ -110,7 +110,7 @@ impl Simulation {
             .iter()
             .enumerate()
             .flat_map(|(load, of)| (0..of.workers).map(move |_| Writer { load, ..Writer::default() }));
-        let mut run = Run {
+        let mut run = SimulationRun {
             simulation: self,
             loads,
             lanes: Lanes::new(LanesOptions::default()),
@@ -127,17 +127,17 @@ impl Simulation {
             acknowledged: vec![0; loads.len()],
         };
         for writer in 0..run.writers.len() {
-            let from = loads[run.writers[writer].load].from;
+            let from = loads[run.writers[writer].load].start;
             let at = run.random(Duration::from_millis(100));
-            run.at(from + at, Event::Begin(writer));
+            run.schedule(from + at, Event::Begin(writer));
         }
-        run.go();
+        run.run();
         run.results()
     }
 }
 
-impl Run<'_> {
-    fn go(&mut self) {
+impl SimulationRun<'_> {
+    fn run(&mut self) {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             if at > self.simulation.warm_up + self.simulation.length {
                 return;
@@ -158,7 +158,7 @@ impl Run<'_> {
                         let takes = self.simulation.overhead / 2 + self.random(self.simulation.overhead);
                         self.store_free = self.store_free.max(at) + takes;
                         let answered = self.store_free + self.own(load);
-                        self.at(answered, Event::Answered(writer));
+                        self.schedule(answered, Event::Answered(writer));
                     }
                 }
                 Event::Answered(writer) => self.end(writer),
@@ -166,29 +166,29 @@ impl Run<'_> {
                 // An earlier wake-up replaced this one.
                 Event::Wake => continue,
             }
-            while let Some(ticket) = self.lanes.next(at) {
+            while let Some(ticket) = self.lanes.next_dispatched(at) {
                 let (writer, bytes) =
                     self.tickets.remove(&ticket).expect("every dispatched ticket was queued");
                 let waiting = &mut self.writers[writer];
                 waiting.is_waiting = false;
-                waiting.waited += at - waiting.asked;
-                self.give(writer, bytes);
+                waiting.waited += at - waiting.queued_at;
+                self.hand_over(writer, bytes);
                 self.step(writer);
             }
-            if let Some(due) = self.lanes.wake(at)
+            if let Some(due) = self.lanes.next_wake(at)
                 && self.wake.is_none_or(|wake| due < wake)
             {
                 // Timers fire up to 1 ms late.
                 let late = self.random(Duration::from_millis(1));
                 self.wake = Some(due.max(at) + late);
-                self.at(due.max(at) + late, Event::Wake);
+                self.schedule(due.max(at) + late, Event::Wake);
             }
         }
     }
 
     fn begin(&mut self, writer: usize) {
         let load = self.loads[self.writers[writer].load];
-        let kind = Kind::new(Operation::Put, load.priority, load.bytes);
+        let kind = LaneKind::new(Operation::Put, load.priority, load.bytes);
         let entered = Some(self.lanes.enter(kind, self.now).expect("the queue has space"));
         let started = self.now;
         self.writers[writer] = Writer {
@@ -209,24 +209,24 @@ impl Run<'_> {
                 return;
             }
             let piece =
-                self.lanes.piece(entered, self.now).unwrap_or(WRITE_BYTES).min(WRITE_BYTES).min(*left);
-            match self.simulation.scheduled.then(|| self.lanes.turn(entered, piece, self.now)) {
-                None | Some(Turn::Now) => self.give(writer, piece),
-                Some(Turn::Waits(ticket)) => {
+                self.lanes.quantum_bytes(entered, self.now).unwrap_or(WRITE_BYTES).min(WRITE_BYTES).min(*left);
+            match self.simulation.scheduled.then(|| self.lanes.request_dispatch(entered, piece, self.now)) {
+                None | Some(Dispatch::Now) => self.hand_over(writer, piece),
+                Some(Dispatch::Queued(ticket)) => {
                     self.tickets.insert(ticket, (writer, piece));
-                    (self.writers[writer].is_waiting, self.writers[writer].asked) = (true, self.now);
+                    (self.writers[writer].is_waiting, self.writers[writer].queued_at) = (true, self.now);
                 }
             }
         }
     }
 
-    fn give(&mut self, writer: usize, bytes: u64) {
+    fn hand_over(&mut self, writer: usize, bytes: u64) {
         let giving = &mut self.writers[writer];
         let head = if giving.left == self.loads[giving.load].bytes { HEADER_BYTES } else { 0 };
         giving.left -= bytes;
         giving.buffered += bytes + head;
         if let Some(entered) = &mut giving.entered {
-            self.lanes.carried(entered, bytes, self.now);
+            self.lanes.record_bytes(entered, bytes, self.now);
         }
         self.send(writer);
     }
@@ -242,7 +242,7 @@ impl Run<'_> {
             sending.in_flight += bytes;
             let takes = Duration::from_secs_f64(bytes as f64 / self.simulation.bytes_per_second);
             self.link_free = self.link_free.max(self.now) + takes;
-            self.at(self.link_free + self.simulation.round_trip, Event::Acknowledged(writer, bytes));
+            self.schedule(self.link_free + self.simulation.round_trip, Event::Acknowledged(writer, bytes));
         }
     }
 
@@ -256,7 +256,7 @@ impl Run<'_> {
             self.times[ending.load].push(took);
         }
         let pause = load.pause + self.random(Duration::from_micros(100));
-        self.at(self.now + pause, Event::Begin(writer));
+        self.schedule(self.now + pause, Event::Begin(writer));
     }
 
     /// Intrinsic latency of a request at the store: mostly short, sometimes long.
@@ -266,10 +266,10 @@ impl Run<'_> {
             return TIMEOUT;
         }
         let part = self.random(Duration::from_secs(1)).as_secs_f64();
-        if bytes > SMALL_BYTES { Duration::ZERO } else { self.simulation.own.mul_f64(-(1.0 - part).ln()) }
+        if bytes > SMALL_BYTES { Duration::ZERO } else { self.simulation.intrinsic_latency.mul_f64(-(1.0 - part).ln()) }
     }
 
-    fn at(&mut self, at: Duration, event: Event) {
+    fn schedule(&mut self, at: Duration, event: Event) {
         self.number += 1;
         self.events.push(Reverse((at, self.number, event)));
     }

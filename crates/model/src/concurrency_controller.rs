@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 /// The cost of a request besides its bytes, expressed in bytes.
-pub const REQUEST: f64 = 64.0 * 1024.0;
+pub const REQUEST_COST_BYTES: f64 = 64.0 * 1024.0;
 /// Factors of a step up (large while throughput grows with it) and divisor of a step down.
 const FAST_STEP_UP: f64 = 2.0;
 const STEP_UP: f64 = 1.4;
@@ -45,154 +45,154 @@ const MAX_INTERVAL: Duration = Duration::from_millis(1200);
 
 /// Adapts the number of concurrent requests to throughput.
 #[derive(Debug, Clone)]
-pub struct Steering {
+pub struct ConcurrencyController {
     /// Current concurrency, without the trial in progress.
-    number: f64,
-    least: f64,
-    most: f64,
+    current: f64,
+    min: f64,
+    max: f64,
     /// The concurrency of a plan; 0 without one.
     planned: f64,
     /// The trial value in progress.
-    tried: Option<f64>,
+    trial: Option<f64>,
     /// The current interval still reflects the previous concurrency and does not count.
-    is_settling: bool,
+    is_transition_interval: bool,
     /// Mean throughput at the current concurrency over `looks` intervals, and the decaying maximum of that mean.
-    carries: f64,
-    looks: u32,
-    best: f64,
+    throughput: f64,
+    intervals: u32,
+    best_throughput: f64,
     /// Factor of the next step up.
-    up: f64,
+    step_up: f64,
     /// A queue overruns, and whether the trial in progress is a step down because of it.
     overruns: bool,
     is_retreat: bool,
     /// Throughput before the first of those steps, or of one that was clearly better.
-    before: f64,
+    throughput_before_retreat: f64,
     /// A step down because of an overrun lost throughput, or a step up gained some.
-    has_held: bool,
+    is_retreat_ruled_out: bool,
     /// Consecutive failed trials, and intervals left until the next trial.
-    vain: u32,
-    rest: u32,
+    failed_trials: u32,
+    rest_intervals: u32,
 }
 
-impl Steering {
+impl ConcurrencyController {
     /// Starts with `number` concurrent requests, bounded by `least` and `most`.
     #[must_use]
     pub fn new(number: usize, (least, most): (usize, usize)) -> Self {
         let (least, most) = (least.min(number).max(1) as f64, most.max(number) as f64);
         Self {
-            number: number as f64,
-            least,
-            most,
+            current: number as f64,
+            min: least,
+            max: most,
             planned: 0.0,
-            tried: None,
-            is_settling: true,
-            carries: 0.0,
-            looks: 0,
-            best: 0.0,
-            up: FAST_STEP_UP,
+            trial: None,
+            is_transition_interval: true,
+            throughput: 0.0,
+            intervals: 0,
+            best_throughput: 0.0,
+            step_up: FAST_STEP_UP,
             overruns: false,
             is_retreat: false,
-            before: 0.0,
-            has_held: false,
-            vain: 0,
-            rest: 0,
+            throughput_before_retreat: 0.0,
+            is_retreat_ruled_out: false,
+            failed_trials: 0,
+            rest_intervals: 0,
         }
     }
 
     /// Marks the initial concurrency as that of a plan.
     #[must_use]
     pub const fn planned(self) -> Self {
-        Self { planned: self.number, ..self }
+        Self { planned: self.current, ..self }
     }
 
     /// The concurrency to use now.
     #[must_use]
-    pub fn requests(&self) -> usize {
-        self.tried.unwrap_or(self.number).round() as usize
+    pub fn concurrency(&self) -> usize {
+        self.trial.unwrap_or(self.current).round() as usize
     }
 
     /// The length of the next interval if a request takes `latency`.
     #[must_use]
-    pub fn look(latency: Duration) -> Duration {
+    pub fn interval(latency: Duration) -> Duration {
         (2 * latency).clamp(MIN_INTERVAL, MAX_INTERVAL)
     }
 
     /// Ends an interval with this throughput in bytes per second, in which requests waited for permits throughout.
     /// `overruns` is true if many packets were retransmitted and requests stalled. Returns the concurrency to use from
     /// now on.
-    pub fn looked(&mut self, throughput: f64, overruns: bool) -> usize {
+    pub fn end_interval(&mut self, throughput: f64, overruns: bool) -> usize {
         self.overruns = overruns;
-        if std::mem::take(&mut self.is_settling) {
-            return self.requests();
+        if std::mem::take(&mut self.is_transition_interval) {
+            return self.concurrency();
         }
-        match self.tried {
-            Some(tried) => self.judge(tried, throughput),
-            None => self.know(throughput),
+        match self.trial {
+            Some(tried) => self.evaluate_trial(tried, throughput),
+            None => self.record_throughput(throughput),
         }
-        self.requests()
+        self.concurrency()
     }
 
     /// Ends an interval in which no request waited for a permit, so that its throughput says nothing about the
     /// concurrency.
-    pub fn idled(&mut self) -> usize {
-        (self.tried, self.is_retreat, self.is_settling) = (None, false, true);
-        self.requests()
+    pub fn end_idle_interval(&mut self) -> usize {
+        (self.trial, self.is_retreat, self.is_transition_interval) = (None, false, true);
+        self.concurrency()
     }
 
     /// Records the throughput at the current concurrency, and starts a trial if one is due.
-    fn know(&mut self, throughput: f64) {
-        let (less, more) = (throughput.min(self.carries), throughput.max(self.carries));
+    fn record_throughput(&mut self, throughput: f64) {
+        let (less, more) = (throughput.min(self.throughput), throughput.max(self.throughput));
         if more > less * (1.0 + CHANGE_THRESHOLD) {
             // Trials that failed before may succeed now.
-            (self.vain, self.rest, self.up) = (0, 0, FAST_STEP_UP);
-            (self.carries, self.looks, self.best) = (throughput, 0, 0.0);
+            (self.failed_trials, self.rest_intervals, self.step_up) = (0, 0, FAST_STEP_UP);
+            (self.throughput, self.intervals, self.best_throughput) = (throughput, 0, 0.0);
         }
-        self.looks = (self.looks + 1).min(MAX_MEAN_INTERVALS);
-        self.carries += (throughput - self.carries) / f64::from(self.looks);
-        self.best = (self.best * BEST_DECAY).max(self.carries);
-        match self.rest.checked_sub(1) {
-            Some(rest) => self.rest = rest,
-            None => self.try_another(),
+        self.intervals = (self.intervals + 1).min(MAX_MEAN_INTERVALS);
+        self.throughput += (throughput - self.throughput) / f64::from(self.intervals);
+        self.best_throughput = (self.best_throughput * BEST_DECAY).max(self.throughput);
+        match self.rest_intervals.checked_sub(1) {
+            Some(rest) => self.rest_intervals = rest,
+            None => self.start_trial(),
         }
     }
 
-    fn try_another(&mut self) {
+    fn start_trial(&mut self) {
         let was_retreat = self.is_retreat;
-        self.is_retreat = self.overruns && !self.has_held && (self.vain == 0 || was_retreat);
+        self.is_retreat = self.overruns && !self.is_retreat_ruled_out && (self.failed_trials == 0 || was_retreat);
         if self.is_retreat && !was_retreat {
-            self.before = self.carries;
+            self.throughput_before_retreat = self.throughput;
         }
         let wanted = if self.is_retreat {
-            self.number / OVERRUN_STEP_DOWN
-        } else if self.vain.is_multiple_of(2) {
-            let up = self.number * self.up;
-            if self.number < self.planned { up.min(self.planned) } else { up }
+            self.current / OVERRUN_STEP_DOWN
+        } else if self.failed_trials.is_multiple_of(2) {
+            let up = self.current * self.step_up;
+            if self.current < self.planned { up.min(self.planned) } else { up }
         } else {
-            self.number / STEP_DOWN
+            self.current / STEP_DOWN
         };
-        let wanted = wanted.clamp(self.least, self.most).round();
-        if wanted == self.number.round() {
+        let wanted = wanted.clamp(self.min, self.max).round();
+        if wanted == self.current.round() {
             if std::mem::take(&mut self.is_retreat) {
                 // Already at the lower bound: try a step up instead.
-                (self.has_held, self.vain) = (true, 0);
-                return self.try_another();
+                (self.is_retreat_ruled_out, self.failed_trials) = (true, 0);
+                return self.start_trial();
             }
-            return self.was_vain();
+            return self.record_failed_trial();
         }
-        (self.tried, self.is_settling) = (Some(wanted), true);
+        (self.trial, self.is_transition_interval) = (Some(wanted), true);
     }
 
-    fn judge(&mut self, tried: f64, throughput: f64) {
-        self.tried = None;
-        let is_more = tried > self.number;
-        let required = self.carries * (1.0 + MIN_GAIN_PER_GROWTH * (tried / self.number - 1.0));
+    fn evaluate_trial(&mut self, tried: f64, throughput: f64) {
+        self.trial = None;
+        let is_more = tried > self.current;
+        let required = self.throughput * (1.0 + MIN_GAIN_PER_GROWTH * (tried / self.current - 1.0));
         let helps = if is_more {
             let is_back_to_plan = tried <= self.planned && !self.overruns;
-            if is_back_to_plan { throughput > self.carries } else { throughput > required }
+            if is_back_to_plan { throughput > self.throughput } else { throughput > required }
         } else {
-            let best = self.carries.max(self.best);
+            let best = self.throughput.max(self.best_throughput);
             let (reference, max_loss) = if self.is_retreat {
-                (self.before.max(self.best), MAX_LOSS_OVERRUN)
+                (self.throughput_before_retreat.max(self.best_throughput), MAX_LOSS_OVERRUN)
             } else if tried < self.planned {
                 (best, 0.0)
             } else {
@@ -201,26 +201,26 @@ impl Steering {
             throughput >= reference * (1.0 - max_loss)
         };
         if !helps {
-            self.has_held |= std::mem::take(&mut self.is_retreat);
-            return self.was_vain();
+            self.is_retreat_ruled_out |= std::mem::take(&mut self.is_retreat);
+            return self.record_failed_trial();
         }
         if self.is_retreat {
             // Keep a gain that exceeds noise as the new reference.
-            self.before = self.before.max(throughput * (1.0 - MAX_LOSS_OVERRUN));
+            self.throughput_before_retreat = self.throughput_before_retreat.max(throughput * (1.0 - MAX_LOSS_OVERRUN));
         }
-        let is_much = (throughput / self.carries - 1.0) > (tried / self.number - 1.0) / 2.0;
-        self.up = if is_much { FAST_STEP_UP } else { STEP_UP };
-        self.vain = u32::from(!is_more);
-        self.has_held |= is_more && throughput > required;
-        (self.number, self.carries, self.looks) = (tried, throughput, 1);
+        let is_much = (throughput / self.throughput - 1.0) > (tried / self.current - 1.0) / 2.0;
+        self.step_up = if is_much { FAST_STEP_UP } else { STEP_UP };
+        self.failed_trials = u32::from(!is_more);
+        self.is_retreat_ruled_out |= is_more && throughput > required;
+        (self.current, self.throughput, self.intervals) = (tried, throughput, 1);
         // Continue in the same direction at once.
-        self.try_another();
+        self.start_trial();
     }
 
-    fn was_vain(&mut self) {
-        (self.vain, self.up, self.is_settling) = (self.vain + 1, STEP_UP, true);
-        if self.vain >= 2 {
-            self.rest = (1 << (self.vain / 2).min(4)).min(MAX_REST_INTERVALS);
+    fn record_failed_trial(&mut self) {
+        (self.failed_trials, self.step_up, self.is_transition_interval) = (self.failed_trials + 1, STEP_UP, true);
+        if self.failed_trials >= 2 {
+            self.rest_intervals = (1 << (self.failed_trials / 2).min(4)).min(MAX_REST_INTERVALS);
         }
     }
 }

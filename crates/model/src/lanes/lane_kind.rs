@@ -18,7 +18,7 @@ pub enum Priority {
 
 /// Size category: small requests are dispatched whole, large ones in quanta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Size {
+pub enum RequestSize {
     /// Up to [`SMALL_BYTES`].
     Small,
     /// More than [`SMALL_BYTES`].
@@ -27,35 +27,35 @@ pub enum Size {
 
 /// The properties of a request that determine its lane and rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Kind {
+pub struct LaneKind {
     /// Its priority.
     pub priority: Priority,
     /// Its operation.
     pub operation: Operation,
     /// Its size category.
-    pub size: Size,
-    class: SizeClass,
+    pub size: RequestSize,
+    size_class: SizeClass,
     /// Its size is not known yet. Such a request does not throttle others the way a small request does.
-    pub is_guessed: bool,
+    pub is_size_unknown: bool,
 }
 
-impl Kind {
+impl LaneKind {
     /// Number of lanes: one for small and one for large requests in each direction.
-    pub(super) const LANES: usize = 4;
+    pub(super) const LANE_COUNT: usize = 4;
     /// Number of ranks in the order of service.
-    pub(super) const RANKS: usize = 4;
+    pub(super) const RANK_COUNT: usize = 4;
 
     /// A request of `bytes`.
     #[must_use]
     pub const fn new(operation: Operation, priority: Priority, bytes: u64) -> Self {
-        let size = if bytes <= SMALL_BYTES { Size::Small } else { Size::Large };
-        Self { priority, operation, size, class: SizeClass::of(bytes), is_guessed: false }
+        let size = if bytes <= SMALL_BYTES { RequestSize::Small } else { RequestSize::Large };
+        Self { priority, operation, size, size_class: SizeClass::for_bytes(bytes), is_size_unknown: false }
     }
 
     /// This kind, with a size that may turn out larger.
     #[must_use]
-    pub const fn guessed(self) -> Self {
-        Self { is_guessed: true, ..self }
+    pub const fn with_unknown_size(self) -> Self {
+        Self { is_size_unknown: true, ..self }
     }
 
     /// The index of its lane. `Head` and `List` count as reads, other operations without bytes as writes.
@@ -78,19 +78,19 @@ impl Kind {
     }
 
     /// The amount that a dispatch of `bytes` uses of its lane: bytes for a large request, 1 for a small one.
-    pub(super) const fn amount(self, bytes: u64) -> u64 {
+    pub(super) const fn dispatch_amount(self, bytes: u64) -> u64 {
         match self.size {
-            Size::Small => 1,
-            Size::Large => bytes,
+            RequestSize::Small => 1,
+            RequestSize::Large => bytes,
         }
     }
 }
 
 /// The rank of requests of this priority in this lane.
 pub(super) const fn rank_in(lane: usize, priority: Priority) -> usize {
-    rank(priority, if lane.is_multiple_of(2) { Size::Small } else { Size::Large })
+    rank(priority, if lane.is_multiple_of(2) { RequestSize::Small } else { RequestSize::Large })
 }
 
-const fn rank(priority: Priority, size: Size) -> usize {
+const fn rank(priority: Priority, size: RequestSize) -> usize {
     priority as usize * 2 + size as usize
 }

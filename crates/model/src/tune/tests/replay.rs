@@ -5,10 +5,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::tune::sampling::{self, Budget};
-use crate::tune::{Belief, Cell, Inferred, Sample, Surface};
+use crate::tune::{Prior, OperatingPoint, Prediction, Sample, Surface};
 
 /// The measurement of a point.
-pub struct Measured {
+pub struct MeasuredPoint {
     /// Mean latency, in seconds.
     pub latency: f64,
     /// p95 and p99 as multiples of the mean.
@@ -17,10 +17,10 @@ pub struct Measured {
     pub bytes: f64,
 }
 
-pub type Grid = BTreeMap<Cell, Measured>;
+pub type Grid = BTreeMap<OperatingPoint, MeasuredPoint>;
 
 /// A deterministic pseudo-random number from -1 to 1.
-pub fn chance(seed: u64, turn: usize) -> f64 {
+pub fn noise(seed: u64, turn: usize) -> f64 {
     let mut x = seed.wrapping_add(turn as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -28,34 +28,34 @@ pub fn chance(seed: u64, turn: usize) -> f64 {
 }
 
 /// Samples until the budget is spent or no probe is worth its cost.
-pub fn sample(prior: Belief, cells: &[Cell], budget: Budget, answer: impl Fn(Cell, usize) -> f64) -> Surface {
+pub fn sample(prior: Prior, cells: &[OperatingPoint], budget: Budget, answer: impl Fn(OperatingPoint, usize) -> f64) -> Surface {
     let latency =
-        |cell, turn| Sample { cell, latency: answer(cell, turn), error: 0.03, tail: None, is_seen: false };
+        |cell, turn| Sample { point: cell, latency: answer(cell, turn), relative_error: 0.03, p95_p99: None, from_transfer: false };
     sample_with(prior, cells, budget, latency)
 }
 
 /// Like [`sample`], of a measured grid with 3 % noise.
 pub fn sample_grid(grid: &Grid, budget: Budget, seed: u64) -> Surface {
-    let cells: Vec<Cell> = grid.keys().copied().collect();
+    let cells: Vec<OperatingPoint> = grid.keys().copied().collect();
     let round_trip = grid.values().map(|measured| measured.latency).fold(f64::MAX, f64::min);
-    sample_with(Belief::default().with_round_trip(round_trip), &cells, budget, |cell, turn| {
-        let latency = grid[&cell].latency * (1.0 + 0.03 * chance(seed, turn));
+    sample_with(Prior::default().with_rtt(round_trip), &cells, budget, |cell, turn| {
+        let latency = grid[&cell].latency * (1.0 + 0.03 * noise(seed, turn));
         let tail = Some(grid[&cell].tail.map(|times| times * latency));
-        Sample { cell, latency, error: 0.03, tail, is_seen: false }
+        Sample { point: cell, latency, relative_error: 0.03, p95_p99: tail, from_transfer: false }
     })
 }
 
 fn sample_with(
-    prior: Belief,
-    cells: &[Cell],
+    prior: Prior,
+    cells: &[OperatingPoint],
     mut budget: Budget,
-    answer: impl Fn(Cell, usize) -> Sample,
+    answer: impl Fn(OperatingPoint, usize) -> Sample,
 ) -> Surface {
     let mut surface = Surface::new(prior, Vec::new());
-    while let Some(cell) = sampling::next(&surface, cells, &budget) {
+    while let Some(cell) = sampling::next_probe(&surface, cells, &budget) {
         let mut samples = surface.samples().to_vec();
         let sample = answer(cell, samples.len());
-        budget = budget.after(sampling::cost(&Inferred { cell, latency: sample.latency, deviation: 0.0 }));
+        budget = budget.minus_probe(sampling::min_cost(&Prediction { point: cell, latency: sample.latency, std_dev: 0.0 }));
         samples.push(sample);
         surface = Surface::new(prior, samples);
     }
@@ -85,19 +85,19 @@ pub fn grids() -> Vec<(String, Grid)> {
                 rest[..rest.find([',', '}']).unwrap()].parse().unwrap()
             };
             let direction = if line.contains("\"put\"") { "up" } else { "down" };
-            let cell = Cell { bytes: number("size") as u64, parallel: number("concurrency") as usize };
+            let cell = OperatingPoint { bytes: number("size") as u64, concurrency: number("concurrency") as usize };
             let max_mb_per_second = match (&*profile, direction) {
                 ("slow-disk", "up") => SLOW_DISK_MB_PER_SECOND[0],
                 ("slow-disk", _) => SLOW_DISK_MB_PER_SECOND[1],
                 _ if SLOW_LINKS.contains(&&*profile) => SLOW_LINK_MB_PER_SECOND,
                 _ => 10.0 * SLOW_LINK_MB_PER_SECOND,
             };
-            let latency = cell.in_flight() / (number("mb_per_second").min(max_mb_per_second) * 1e6);
+            let latency = cell.bytes_in_flight() / (number("mb_per_second").min(max_mb_per_second) * 1e6);
             let bytes = number("size") * number("operations");
             let tail = ["p95_ms", "p99_ms"].map(|part| number(part) / number("mean_ms"));
             if latency.is_finite() {
                 let grid = grids.entry(format!("{profile} {direction}")).or_default();
-                grid.insert(cell, Measured { latency, tail, bytes });
+                grid.insert(cell, MeasuredPoint { latency, tail, bytes });
             }
         }
     }

@@ -1,29 +1,29 @@
 //! Concurrency control on simulated links: a closed system that follows a latency model, with noisy intervals.
 
 use super::*;
-use crate::tune::{Cell, Law};
+use crate::tune::{OperatingPoint, LatencyModel};
 
 /// A simulated link: its latency model, requests of one size, and the noise of an interval.
-struct Play {
-    model: Law,
+struct SimulatedLink {
+    model: LatencyModel,
     bytes: u64,
     noise: f64,
     chance: u64,
     clock: f64,
     /// Throughput of the previous interval, whose requests continue for a while.
-    carries: f64,
+    previous_throughput: f64,
     overruns: bool,
 }
 
 /// End time, concurrency and throughput of an interval.
-struct Looked {
-    at: f64,
+struct Interval {
+    end: f64,
     requests: usize,
     throughput: f64,
 }
 
-fn law(fixed: f64, megabytes: f64) -> Law {
-    Law([
+fn latency_model(fixed: f64, megabytes: f64) -> LatencyModel {
+    LatencyModel([
         fixed.ln(),
         (1.0 / 60e6_f64).ln(),
         100e-6_f64.ln(),
@@ -34,9 +34,9 @@ fn law(fixed: f64, megabytes: f64) -> Law {
     ])
 }
 
-impl Play {
-    fn new(model: Law, bytes: u64, seed: u64) -> Self {
-        Self { model, bytes, noise: 0.05, chance: seed, clock: 0.0, carries: 0.0, overruns: false }
+impl SimulatedLink {
+    fn new(model: LatencyModel, bytes: u64, seed: u64) -> Self {
+        Self { model, bytes, noise: 0.05, chance: seed, clock: 0.0, previous_throughput: 0.0, overruns: false }
     }
 
     fn random(&mut self) -> f64 {
@@ -46,68 +46,68 @@ impl Play {
     }
 
     /// A noisy measurement of `throughput`.
-    fn looked(&mut self, throughput: f64) -> f64 {
+    fn measure(&mut self, throughput: f64) -> f64 {
         throughput * (1.0 + self.noise * (self.random() + self.random() + self.random() - 1.5) * 2.0)
     }
 
     fn latency(&self, requests: usize) -> f64 {
-        self.model.log_latency(Cell { bytes: self.bytes, parallel: requests }).exp()
+        self.model.log_latency(OperatingPoint { bytes: self.bytes, concurrency: requests }).exp()
     }
 
     /// Throughput at a concurrency, as the controller counts it.
-    fn at(&self, requests: usize) -> f64 {
-        requests as f64 / self.latency(requests) * (self.bytes as f64 + REQUEST)
+    fn throughput(&self, requests: usize) -> f64 {
+        requests as f64 / self.latency(requests) * (self.bytes as f64 + REQUEST_COST_BYTES)
     }
 
     fn best(&self) -> f64 {
-        (1..=256).map(|n| self.at(n)).fold(0.0, f64::max)
+        (1..=256).map(|n| self.throughput(n)).fold(0.0, f64::max)
     }
 
     /// The lowest concurrency with nearly the best throughput.
     fn knee(&self) -> usize {
-        (1..=256).find(|n| self.at(*n) >= 0.95 * self.best()).unwrap()
+        (1..=256).find(|n| self.throughput(*n) >= 0.95 * self.best()).unwrap()
     }
 
-    fn go_on(&mut self, steering: &mut Steering, seconds: f64) -> Vec<Looked> {
+    fn run(&mut self, steering: &mut ConcurrencyController, seconds: f64) -> Vec<Interval> {
         let (until, mut all) = (self.clock + seconds, Vec::new());
         while self.clock < until {
-            let requests = steering.requests();
+            let requests = steering.concurrency();
             let latency = self.latency(requests);
-            let look = Steering::look(Duration::from_secs_f64(latency)).as_secs_f64();
+            let look = ConcurrencyController::interval(Duration::from_secs_f64(latency)).as_secs_f64();
             // Requests started before still count for the duration of one request.
             let early = (latency / look).min(1.0);
-            let throughput = self.carries * early + self.at(requests) * (1.0 - early);
-            self.carries = self.at(requests);
+            let throughput = self.previous_throughput * early + self.throughput(requests) * (1.0 - early);
+            self.previous_throughput = self.throughput(requests);
             self.clock += look;
-            steering.looked(self.looked(throughput), self.overruns);
-            all.push(Looked { at: self.clock, requests, throughput });
+            steering.end_interval(self.measure(throughput), self.overruns);
+            all.push(Interval { end: self.clock, requests, throughput });
         }
         all
     }
 }
 
-fn mean(looks: &[Looked], from: f64, of: impl Fn(&Looked) -> f64) -> f64 {
-    let late: Vec<f64> = looks.iter().filter(|look| look.at > from).map(of).collect();
+fn mean(looks: &[Interval], from: f64, of: impl Fn(&Interval) -> f64) -> f64 {
+    let late: Vec<f64> = looks.iter().filter(|look| look.end > from).map(of).collect();
     late.iter().sum::<f64>() / late.len() as f64
 }
 
 /// Short and long, fast and slow links, with small and large requests.
-fn plays() -> impl Iterator<Item = Play> {
+fn links() -> impl Iterator<Item = SimulatedLink> {
     let lines = [(0.5e-3, 110.0), (10e-3, 110.0), (50e-3, 12.0), (130e-3, 110.0), (180e-3, 110.0)];
     let sizes = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
     lines.into_iter().flat_map(move |(fixed, rate)| {
         sizes
             .into_iter()
-            .flat_map(move |bytes| (1..6).map(move |seed| Play::new(law(fixed, rate), bytes, seed)))
+            .flat_map(move |bytes| (1..6).map(move |seed| SimulatedLink::new(latency_model(fixed, rate), bytes, seed)))
     })
 }
 
 #[test]
 fn best_throughput_is_found_and_kept() {
     let mut parts = Vec::new();
-    for mut play in plays() {
-        let mut steering = Steering::new(32, (4, 256));
-        let looks = play.go_on(&mut steering, 60.0);
+    for mut play in links() {
+        let mut steering = ConcurrencyController::new(32, (4, 256));
+        let looks = play.run(&mut steering, 60.0);
         parts.push(mean(&looks, 6.0, |look| look.throughput) / play.best());
     }
     parts.sort_by(f64::total_cmp);
@@ -120,12 +120,12 @@ fn best_throughput_is_found_and_kept() {
 fn noise_does_not_lead_away_from_a_plan() {
     let part = |is_planned: bool| {
         let mut parts = Vec::new();
-        for mut play in plays() {
-            let knee = (1..=256).find(|n| play.at(*n) >= 0.97 * play.best()).unwrap();
-            let steering = Steering::new(knee, (4, 256));
+        for mut play in links() {
+            let knee = (1..=256).find(|n| play.throughput(*n) >= 0.97 * play.best()).unwrap();
+            let steering = ConcurrencyController::new(knee, (4, 256));
             let mut steering = if is_planned { steering.planned() } else { steering };
-            let looks = play.go_on(&mut steering, 40.0);
-            parts.push(mean(&looks, 2.0, |look| look.throughput) / play.at(knee));
+            let looks = play.run(&mut steering, 40.0);
+            parts.push(mean(&looks, 2.0, |look| look.throughput) / play.throughput(knee));
         }
         parts.sort_by(f64::total_cmp);
         println!(
@@ -145,11 +145,11 @@ fn slightly_lower_throughput_is_not_drifted_to() {
     let bent = |requests: usize| 110e6 * (1.0 - 0.5 / requests as f64);
     let mut parts = Vec::new();
     for seed in 0..200 {
-        let mut play = Play { noise: 0.03, ..Play::new(law(0.3e-3, 110.0), 8 << 20, seed) };
-        let mut steering = Steering::new(8, (5, 256)).planned();
+        let mut play = SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 110.0), 8 << 20, seed) };
+        let mut steering = ConcurrencyController::new(8, (5, 256)).planned();
         let looks = (0..80).map(|_| {
-            let throughput = bent(steering.requests());
-            steering.looked(play.looked(throughput), false);
+            let throughput = bent(steering.concurrency());
+            steering.end_interval(play.measure(throughput), false);
             throughput / bent(8)
         });
         let looks: Vec<f64> = looks.collect();
@@ -162,16 +162,16 @@ fn slightly_lower_throughput_is_not_drifted_to() {
 
 #[test]
 fn throughput_never_falls_far_below_the_start() {
-    for mut play in plays() {
-        let mut steering = Steering::new(32, (4, 256));
-        let initial_throughput = play.at(32);
-        let looks = play.go_on(&mut steering, 60.0);
+    for mut play in links() {
+        let mut steering = ConcurrencyController::new(32, (4, 256));
+        let initial_throughput = play.throughput(32);
+        let looks = play.run(&mut steering, 60.0);
         for window in looks.windows(6) {
             let throughput = window.iter().map(|look| look.throughput).sum::<f64>() / 6.0;
             assert!(
                 throughput > 0.8 * initial_throughput,
                 "{throughput} of {initial_throughput} at {}",
-                window[0].at
+                window[0].end
             );
         }
     }
@@ -179,9 +179,9 @@ fn throughput_never_falls_far_below_the_start() {
 
 #[test]
 fn concurrency_does_not_grow_without_gain() {
-    for mut play in plays() {
-        let mut steering = Steering::new(32, (4, 256));
-        let looks = play.go_on(&mut steering, 120.0);
+    for mut play in links() {
+        let mut steering = ConcurrencyController::new(32, (4, 256));
+        let looks = play.run(&mut steering, 120.0);
         let (requests, knee) = (mean(&looks, 40.0, |look| look.requests as f64), play.knee());
         // If fewer suffice, the concurrency falls to at most half.
         assert!(
@@ -195,14 +195,14 @@ fn concurrency_does_not_grow_without_gain() {
 #[test]
 fn controller_follows_a_change_of_the_link() {
     for seed in 1..20 {
-        let (near, far) = (law(10e-3, 20.0), law(150e-3, 100.0));
-        let mut play = Play::new(near, 64 << 10, seed);
-        let mut steering = Steering::new(32, (4, 256));
-        play.go_on(&mut steering, 30.0);
+        let (near, far) = (latency_model(10e-3, 20.0), latency_model(150e-3, 100.0));
+        let mut play = SimulatedLink::new(near, 64 << 10, seed);
+        let mut steering = ConcurrencyController::new(32, (4, 256));
+        play.run(&mut steering, 30.0);
         for model in [far, near, far] {
             play.model = model;
             let began = play.clock;
-            let looks = play.go_on(&mut steering, 20.0);
+            let looks = play.run(&mut steering, 20.0);
             let part = mean(&looks, began + 5.0, |look| look.throughput) / play.best();
             assert!(part > 0.85, "{part} of the best from 5 s after a change, seed {seed}");
         }
@@ -211,9 +211,9 @@ fn controller_follows_a_change_of_the_link() {
 
 #[test]
 fn step_back_up_stops_at_the_plan() {
-    let mut steering = Steering::new(10, (1, 256)).planned();
+    let mut steering = ConcurrencyController::new(10, (1, 256)).planned();
     let throughput = |requests: usize| if requests >= 8 { 100.0 } else { 50.0 };
-    let seen: Vec<usize> = (0..60).map(|_| steering.looked(throughput(steering.requests()), false)).collect();
+    let seen: Vec<usize> = (0..60).map(|_| steering.end_interval(throughput(steering.concurrency()), false)).collect();
     // From eight, ten is tried, never eleven.
     let from_eight = seen.windows(2).filter(|two| two[0] == 8 && two[1] > 8).map(|two| two[1]);
     let tried: Vec<usize> = from_eight.collect();
@@ -222,11 +222,11 @@ fn step_back_up_stops_at_the_plan() {
 
 #[test]
 fn step_back_to_the_plan_still_allows_a_retreat() {
-    let mut steering = Steering::new(8, (1, 256)).planned();
+    let mut steering = ConcurrencyController::new(8, (1, 256)).planned();
     // Six appears as good by chance, and then eight a little better.
     let mut was_less = false;
     for _ in 0..60 {
-        let requests = steering.requests();
+        let requests = steering.concurrency();
         was_less |= requests == 6;
         let throughput = match requests {
             8 if was_less => 102.0,
@@ -234,20 +234,20 @@ fn step_back_to_the_plan_still_allows_a_retreat() {
             6 => 101.0,
             _ => 90.0,
         };
-        steering.looked(throughput, false);
+        steering.end_interval(throughput, false);
     }
     assert!(was_less);
-    let seen: Vec<usize> = (0..8).map(|_| steering.looked(40.0, true)).collect();
+    let seen: Vec<usize> = (0..8).map(|_| steering.end_interval(40.0, true)).collect();
     assert!(seen.contains(&4) && !seen.contains(&16), "half is tried first: {seen:?}");
 }
 
 #[test]
 fn overrunning_queue_lowers_concurrency_immediately() {
     // At a very short RTT one request fills the link.
-    let mut play = Play::new(law(0.5e-3, 12.0), 64 << 10, 3);
+    let mut play = SimulatedLink::new(latency_model(0.5e-3, 12.0), 64 << 10, 3);
     play.overruns = true;
-    let mut steering = Steering::new(32, (5, 256));
-    let looks = play.go_on(&mut steering, 2.5);
+    let mut steering = ConcurrencyController::new(32, (5, 256));
+    let looks = play.run(&mut steering, 2.5);
     let minimum = looks.iter().map(|look| look.requests).min();
     assert!(looks.iter().all(|look| look.requests <= 32) && minimum <= Some(8), "{minimum:?}");
 }
@@ -255,11 +255,11 @@ fn overrunning_queue_lowers_concurrency_immediately() {
 #[test]
 fn plan_that_overruns_a_queue_is_not_returned_to() {
     for seed in 0..100 {
-        let mut play = Play { noise: 0.03, ..Play::new(law(0.3e-3, 12.0), 64 << 10, seed) };
-        let mut steering = Steering::new(32, (5, 256)).planned();
+        let mut play = SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 12.0), 64 << 10, seed) };
+        let mut steering = ConcurrencyController::new(32, (5, 256)).planned();
         let looks = (0..300).map(|_| {
-            let requests = steering.requests();
-            steering.looked(play.looked(12e6), requests > 10);
+            let requests = steering.concurrency();
+            steering.end_interval(play.measure(12e6), requests > 10);
             requests as f64
         });
         let late: Vec<f64> = looks.skip(200).collect();
@@ -270,26 +270,26 @@ fn plan_that_overruns_a_queue_is_not_returned_to() {
 
 #[test]
 fn random_loss_does_not_lower_throughput() {
-    for mut play in plays() {
+    for mut play in links() {
         play.overruns = true;
-        let mut steering = Steering::new(32, (4, 256));
-        let looks = play.go_on(&mut steering, 60.0);
+        let mut steering = ConcurrencyController::new(32, (4, 256));
+        let looks = play.run(&mut steering, 60.0);
         let part = mean(&looks, 10.0, |look| look.throughput) / play.best();
         assert!(part > 0.8, "{part} of the best");
         for window in looks.windows(6) {
             let throughput = window.iter().map(|look| look.throughput).sum::<f64>() / 6.0;
             // The window contains two intervals at half the concurrency.
-            assert!(throughput > 0.7 * play.at(32), "{throughput} of {}", play.at(32));
+            assert!(throughput > 0.7 * play.throughput(32), "{throughput} of {}", play.throughput(32));
         }
     }
 }
 
 #[test]
 fn second_step_down_must_keep_the_gain_of_the_first() {
-    let mut steering = Steering::new(32, (4, 256));
+    let mut steering = ConcurrencyController::new(32, (4, 256));
     let mut look_twice = |throughput| {
-        steering.looked(throughput, true);
-        steering.looked(throughput, true)
+        steering.end_interval(throughput, true);
+        steering.end_interval(throughput, true)
     };
     assert_eq!(look_twice(100.0), 16);
     assert_eq!(look_twice(200.0), 8);
@@ -298,19 +298,19 @@ fn second_step_down_must_keep_the_gain_of_the_first() {
 
 #[test]
 fn controller_at_the_minimum_tries_a_step_up() {
-    let mut steering = Steering::new(4, (4, 256));
-    steering.looked(100.0, true);
-    assert_eq!(steering.looked(100.0, true), 8);
+    let mut steering = ConcurrencyController::new(4, (4, 256));
+    steering.end_interval(100.0, true);
+    assert_eq!(steering.end_interval(100.0, true), 8);
 }
 
 #[test]
 fn idle_intervals_change_nothing() {
-    let mut steering = Steering::new(32, (4, 256));
+    let mut steering = ConcurrencyController::new(32, (4, 256));
     for _ in 0..100 {
-        assert_eq!(steering.idled(), 32);
-        steering.looked(1.0, false);
-        steering.looked(1e6, false);
+        assert_eq!(steering.end_idle_interval(), 32);
+        steering.end_interval(1.0, false);
+        steering.end_interval(1e6, false);
     }
-    assert_eq!(Steering::new(300, (4, 256)).requests(), 300, "the bounds never exclude the initial value");
-    assert_eq!(Steering::new(2, (4, 256)).requests(), 2);
+    assert_eq!(ConcurrencyController::new(300, (4, 256)).concurrency(), 300, "the bounds never exclude the initial value");
+    assert_eq!(ConcurrencyController::new(2, (4, 256)).concurrency(), 2);
 }

@@ -12,11 +12,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::kind::{Kind, Priority, rank_in};
+use super::lane_kind::{LaneKind, Priority, rank_in};
 
 /// Latency that throttled lanes may add to each rank, as a fraction of its uncontended mean. The last rank is never
 /// protected.
-const LATENCY_TARGETS: [f64; Kind::RANKS - 1] = [0.15, 0.15, 0.25];
+const LATENCY_TARGETS: [f64; LaneKind::RANK_COUNT - 1] = [0.15, 0.15, 0.25];
 /// Number of request durations within which an excess is corrected (proportional gain).
 const CORRECTION_REQUESTS: f64 = 2.0;
 /// Throttled lanes accelerate while the added latency is below this fraction of the target …
@@ -31,9 +31,9 @@ const LOSS_BUDGET: f64 = 0.08;
 /// … and the burst of it, in seconds of capacity.
 const LOSS_BURST_SECONDS: f64 = 2.0;
 /// Rate share while no higher rank has a recent latency estimate.
-const NO_ESTIMATE_SHARE: Share = Share { factor: 0.95, is_felt: false };
+const NO_ESTIMATE_SHARE: RateShare = RateShare { rate_factor: 0.95, is_measured: false };
 /// Maximum rate share while a higher rank is active in the same lane.
-const SAME_LANE_SHARE: Share = Share { factor: 0.9, is_felt: false };
+const SAME_LANE_SHARE: RateShare = RateShare { rate_factor: 0.9, is_measured: false };
 /// A rank is active this long after its last request.
 const ACTIVE_FOR: Duration = Duration::from_secs(10);
 /// Older latency estimates are ignored.
@@ -64,214 +64,214 @@ const BASELINE_SLICES: u64 = 6;
 const SLICE_SECONDS: u64 = 10;
 
 #[derive(Debug)]
-pub(super) struct Shelter {
+pub(super) struct LatencyGuard {
     /// Time of the last request of each rank.
-    seen: [Option<Duration>; Kind::RANKS],
+    last_request: [Option<Duration>; LaneKind::RANK_COUNT],
     /// Current latency of each rank.
-    speeds: [Option<Speed>; Kind::RANKS],
-    usual: BTreeMap<Kind, Usual>,
+    current: [Option<CurrentLatency>; LaneKind::RANK_COUNT],
+    baselines: BTreeMap<LaneKind, BaselineLatency>,
     /// The loss budget left, in seconds of capacity.
-    allowance: f64,
+    loss_budget_left: f64,
     /// Time up to which the loss budget is accounted.
-    at: Duration,
+    accounted_until: Duration,
     /// Time of the next probe, while any lane is throttled.
-    look: Option<Duration>,
+    next_probe: Option<Duration>,
     /// Measurement window of the probe: its second half, after the queue has drained.
-    looked: Duration,
-    looking: Duration,
+    probe_window_start: Duration,
+    probe_end: Duration,
     /// A kind of request has improved since the last probe started.
-    found: bool,
+    has_improved: bool,
     /// The last probe found no improvement, so the uncontended latencies are confirmed.
-    is_sure: bool,
+    is_baseline_confirmed: bool,
 }
 
 /// The rate of a lower rank.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Share {
+pub(super) struct RateShare {
     /// Factor of the capacity of the lane.
-    pub factor: f64,
+    pub rate_factor: f64,
     /// The factor follows from a measured latency. Otherwise the benefit of throttling is unknown.
-    pub is_felt: bool,
+    pub is_measured: bool,
 }
 
 /// The current latency of a rank.
 #[derive(Debug, Clone, Copy)]
-struct Speed {
+struct CurrentLatency {
     /// Ratio to the uncontended latency.
-    times: f64,
+    ratio: f64,
     seconds: f64,
     /// The latency during probes is known and hardly above the minimum.
-    is_steady: bool,
-    at: Duration,
+    is_stable: bool,
+    measured_at: Duration,
     /// Time since which hardly any latency is added.
-    easy: Option<Duration>,
+    headroom_since: Option<Duration>,
 }
 
 /// The uncontended latency of a kind of request.
 #[derive(Debug, Default)]
-struct Usual {
+struct BaselineLatency {
     /// The current group.
-    group: Mean,
+    group: LatencyMean,
     /// The lowest mean of each slice.
     minima: VecDeque<(u64, f64)>,
     /// The current group of requests that started during a probe.
-    calm: Mean,
+    probe_group: LatencyMean,
     /// Requests of the last such groups.
-    held: Mean,
+    probe_mean: LatencyMean,
 }
 
 /// A mean latency.
 #[derive(Debug, Default)]
-struct Mean {
+struct LatencyMean {
     seconds: f64,
     count: u32,
 }
 
-impl Default for Shelter {
+impl Default for LatencyGuard {
     fn default() -> Self {
         Self {
-            seen: [None; Kind::RANKS],
-            speeds: [None; Kind::RANKS],
-            usual: BTreeMap::new(),
-            allowance: LOSS_BURST_SECONDS,
-            at: Duration::ZERO,
-            look: None,
-            looked: Duration::ZERO,
-            looking: Duration::ZERO,
-            found: false,
-            is_sure: false,
+            last_request: [None; LaneKind::RANK_COUNT],
+            current: [None; LaneKind::RANK_COUNT],
+            baselines: BTreeMap::new(),
+            loss_budget_left: LOSS_BURST_SECONDS,
+            accounted_until: Duration::ZERO,
+            next_probe: None,
+            probe_window_start: Duration::ZERO,
+            probe_end: Duration::ZERO,
+            has_improved: false,
+            is_baseline_confirmed: false,
         }
     }
 }
 
-impl Shelter {
+impl LatencyGuard {
     /// Records the arrival of a request.
-    pub fn came(&mut self, kind: Kind, now: Duration) {
-        if !kind.is_guessed {
-            self.seen[kind.rank()] = Some(now);
+    pub fn record_arrival(&mut self, kind: LaneKind, now: Duration) {
+        if !kind.is_size_unknown {
+            self.last_request[kind.rank()] = Some(now);
         }
     }
 
     /// Records the latency of a completed request.
-    pub fn took(&mut self, kind: Kind, service: Duration, now: Duration) {
+    pub fn record_latency(&mut self, kind: LaneKind, service: Duration, now: Duration) {
         let seconds = service.as_secs_f64().max(1e-6);
-        let (rank, baseline) = (kind.rank(), self.usual.entry(kind).or_default());
-        self.found |= baseline.took(seconds, now);
-        if (self.looked..self.looking).contains(&now.saturating_sub(service)) {
-            baseline.is_calm(seconds);
+        let (rank, baseline) = (kind.rank(), self.baselines.entry(kind).or_default());
+        self.has_improved |= baseline.record(seconds, now);
+        if (self.probe_window_start..self.probe_end).contains(&now.saturating_sub(service)) {
+            baseline.record_probe(seconds);
         }
         let goal = LATENCY_TARGETS.get(rank).copied().unwrap_or_default();
-        let Some(alone) = baseline.alone(goal * RESIDUAL_QUEUE, now) else { return };
-        let (times, is_steady) = (seconds / alone, baseline.is_steady(goal, now));
-        let before = self.speeds[rank].filter(|current| current.is_fresh(now));
-        let first = Speed { times, seconds, is_steady, at: now, easy: None };
+        let Some(alone) = baseline.uncontended(goal * RESIDUAL_QUEUE, now) else { return };
+        let (times, is_steady) = (seconds / alone, baseline.is_stable(goal, now));
+        let before = self.current[rank].filter(|current| current.is_fresh(now));
+        let first = CurrentLatency { ratio: times, seconds, is_stable: is_steady, measured_at: now, headroom_since: None };
         let mut current = before.unwrap_or(first);
-        current.times += (times - current.times) * EWMA_WEIGHT;
+        current.ratio += (times - current.ratio) * EWMA_WEIGHT;
         current.seconds += (seconds - current.seconds) * EWMA_WEIGHT;
-        (current.is_steady, current.at) = (is_steady, now);
+        (current.is_stable, current.measured_at) = (is_steady, now);
         let has_headroom =
-            LATENCY_TARGETS.get(rank).is_some_and(|goal| current.times < 1.0 + goal * ACCELERATION_THRESHOLD);
-        current.easy = has_headroom.then(|| current.easy.unwrap_or(now));
-        self.speeds[rank] = Some(current);
+            LATENCY_TARGETS.get(rank).is_some_and(|goal| current.ratio < 1.0 + goal * ACCELERATION_THRESHOLD);
+        current.headroom_since = has_headroom.then(|| current.headroom_since.unwrap_or(now));
+        self.current[rank] = Some(current);
     }
 
     /// Advances the time. No loss is accounted unless `is_throttled`: a lane with a known capacity is outranked.
-    pub fn pass(&mut self, is_throttled: bool, now: Duration) {
-        let (since, at) = (now.saturating_sub(self.at).as_secs_f64(), self.at);
-        self.at = self.at.max(now);
-        let Some(first) = self.first(now).filter(|_| is_throttled) else {
-            (self.look, self.is_sure) = (None, false);
-            self.allowance = (self.allowance + LOSS_BUDGET * since).min(LOSS_BURST_SECONDS);
+    pub fn advance(&mut self, is_throttled: bool, now: Duration) {
+        let (since, at) = (now.saturating_sub(self.accounted_until).as_secs_f64(), self.accounted_until);
+        self.accounted_until = self.accounted_until.max(now);
+        let Some(first) = self.highest_active_rank(now).filter(|_| is_throttled) else {
+            (self.next_probe, self.is_baseline_confirmed) = (None, false);
+            self.loss_budget_left = (self.loss_budget_left + LOSS_BUDGET * since).min(LOSS_BURST_SECONDS);
             return;
         };
-        let lost = (1.0 - self.share(first, at).factor).max(0.0);
-        self.allowance = (self.allowance + (LOSS_BUDGET - lost) * since).clamp(0.0, LOSS_BURST_SECONDS);
-        if self.look.is_none() {
-            self.found = true;
+        let lost = (1.0 - self.throttled_share(first, at).rate_factor).max(0.0);
+        self.loss_budget_left = (self.loss_budget_left + (LOSS_BUDGET - lost) * since).clamp(0.0, LOSS_BURST_SECONDS);
+        if self.next_probe.is_none() {
+            self.has_improved = true;
         }
-        let next_probe = *self.look.get_or_insert(now + PROBE_FIRST);
+        let next_probe = *self.next_probe.get_or_insert(now + PROBE_FIRST);
         let request_time =
-            self.speeds[first].map_or(Duration::ZERO, |current| Duration::from_secs_f64(current.seconds));
+            self.current[first].map_or(Duration::ZERO, |current| Duration::from_secs_f64(current.seconds));
         if now >= next_probe {
-            self.is_sure &= !self.found;
-            let length = self.speeds[first].map_or(Duration::ZERO, |current| current.look());
-            (self.looked, self.looking) = (now + length / 2, now + length);
-            self.look = Some(now + PROBE_EVERY);
-            self.found = false;
-        } else if now >= self.looking {
-            self.is_sure = !self.found;
-            if self.found {
+            self.is_baseline_confirmed &= !self.has_improved;
+            let length = self.current[first].map_or(Duration::ZERO, |current| current.probe_length());
+            (self.probe_window_start, self.probe_end) = (now + length / 2, now + length);
+            self.next_probe = Some(now + PROBE_EVERY);
+            self.has_improved = false;
+        } else if now >= self.probe_end {
+            self.is_baseline_confirmed = !self.has_improved;
+            if self.has_improved {
                 // There was a queue, and it may not have drained yet.
-                self.look = Some(next_probe.min(now + request_time));
+                self.next_probe = Some(next_probe.min(now + request_time));
             }
         }
     }
 
     /// The rate share of a priority in a lane; `None` if it has the highest active rank.
-    pub fn share_of(&self, lane: usize, priority: Priority, now: Duration) -> Option<Share> {
+    pub fn rate_share(&self, lane: usize, priority: Priority, now: Duration) -> Option<RateShare> {
         let rank = rank_in(lane, priority);
-        let first = self.first(now).filter(|first| *first < rank)?;
-        let share = self.share(first, now);
+        let first = self.highest_active_rank(now).filter(|first| *first < rank)?;
+        let share = self.throttled_share(first, now);
         // Ranks of the same lane share its capacity, so that their latency shows no queue that throttling would drain.
-        let shares_lane = (0..rank).any(|other| other % 2 == rank % 2 && self.is_there(other, now));
-        Some(if shares_lane && share.factor > SAME_LANE_SHARE.factor { SAME_LANE_SHARE } else { share })
+        let shares_lane = (0..rank).any(|other| other % 2 == rank % 2 && self.is_active(other, now));
+        Some(if shares_lane && share.rate_factor > SAME_LANE_SHARE.rate_factor { SAME_LANE_SHARE } else { share })
     }
 
-    fn share(&self, first: usize, now: Duration) -> Share {
-        let min_factor = if self.allowance > 0.0 { MIN_RATE_FACTOR } else { 1.0 - LOSS_BUDGET };
-        let measured = |factor| Share { factor, is_felt: true };
-        if now < self.looking {
+    fn throttled_share(&self, first: usize, now: Duration) -> RateShare {
+        let min_factor = if self.loss_budget_left > 0.0 { MIN_RATE_FACTOR } else { 1.0 - LOSS_BUDGET };
+        let measured = |factor| RateShare { rate_factor: factor, is_measured: true };
+        if now < self.probe_end {
             return measured(PROBE_RATE_FACTOR.max(min_factor));
         }
-        let mut speeds = self.speeds.into_iter().zip(LATENCY_TARGETS).skip(first);
+        let mut speeds = self.current.into_iter().zip(LATENCY_TARGETS).skip(first);
         let fresh =
             speeds.find_map(|(current, goal)| Some((current.filter(|current| current.is_fresh(now))?, goal)));
-        let factor = |(current, goal): (Speed, f64)| {
+        let factor = |(current, goal): (CurrentLatency, f64)| {
             // The capacity may be underestimated because demand was low: accelerate, to twice the rate after 1 s.
-            let headroom_since = current.easy.filter(|_| self.is_sure);
+            let headroom_since = current.headroom_since.filter(|_| self.is_baseline_confirmed);
             let since = headroom_since.map_or(0.0, |since| now.saturating_sub(since).as_secs_f64());
             let acceleration = (since - current.seconds * ACCELERATION_DELAY_REQUESTS).max(0.0);
-            (1.0 + (1.0 + goal - current.times) / CORRECTION_REQUESTS) * (1.0 + acceleration)
+            (1.0 + (1.0 + goal - current.ratio) / CORRECTION_REQUESTS) * (1.0 + acceleration)
         };
         fresh
             .map_or(NO_ESTIMATE_SHARE, |current| measured(factor(current).clamp(min_factor, MAX_RATE_FACTOR)))
     }
 
     /// The highest active rank.
-    fn first(&self, now: Duration) -> Option<usize> {
-        (0..Kind::RANKS).find(|rank| self.is_there(*rank, now))
+    fn highest_active_rank(&self, now: Duration) -> Option<usize> {
+        (0..LaneKind::RANK_COUNT).find(|rank| self.is_active(*rank, now))
     }
 
     /// Returns true if an active rank of the lane is outranked.
-    pub fn has_waiting(&self, lane: usize, now: Duration) -> bool {
-        let first = self.first(now);
+    pub fn is_outranked(&self, lane: usize, now: Duration) -> bool {
+        let first = self.highest_active_rank(now);
         let mut ranks =
             [Priority::High, Priority::Normal].map(|priority| rank_in(lane, priority)).into_iter();
-        ranks.any(|rank| self.is_there(rank, now) && first.is_some_and(|first| first < rank))
+        ranks.any(|rank| self.is_active(rank, now) && first.is_some_and(|first| first < rank))
     }
 
-    fn is_there(&self, rank: usize, now: Duration) -> bool {
-        self.seen[rank].is_some_and(|seen| now.saturating_sub(seen) < ACTIVE_FOR)
+    fn is_active(&self, rank: usize, now: Duration) -> bool {
+        self.last_request[rank].is_some_and(|seen| now.saturating_sub(seen) < ACTIVE_FOR)
     }
 }
 
-impl Speed {
+impl CurrentLatency {
     /// Length of a probe: long enough to drain a queue, and the maximum if no queue was seen to drain.
-    fn look(&self) -> Duration {
+    fn probe_length(&self) -> Duration {
         let queue = Duration::from_secs_f64(self.seconds * PROBE_REQUESTS);
-        if self.is_steady { queue.min(MAX_PROBE) } else { MAX_PROBE }
+        if self.is_stable { queue.min(MAX_PROBE) } else { MAX_PROBE }
     }
 
     fn is_fresh(&self, now: Duration) -> bool {
-        now.saturating_sub(self.at) < MAX_ESTIMATE_AGE
+        now.saturating_sub(self.measured_at) < MAX_ESTIMATE_AGE
     }
 }
 
-impl Usual {
+impl BaselineLatency {
     /// Records a latency. Returns true on a significant improvement of the minimum.
-    fn took(&mut self, seconds: f64, now: Duration) -> bool {
+    fn record(&mut self, seconds: f64, now: Duration) -> bool {
         let Some(group) = self.group.add(seconds) else { return false };
-        let (before, mean) = (self.least(now), group.mean());
+        let (before, mean) = (self.minimum(now), group.mean());
         let slice = now.as_secs() / SLICE_SECONDS;
         match self.minima.back_mut() {
             Some((last, least)) if *last >= slice => *least = least.min(mean),
@@ -282,43 +282,43 @@ impl Usual {
         }
         let Some(before) = before.filter(|before| mean < before * IMPROVEMENT_RATIO) else { return false };
         // The queue had not drained during earlier probes: correct their mean by the same ratio.
-        self.held.seconds *= mean / before;
+        self.probe_mean.seconds *= mean / before;
         true
     }
 
     /// Records the latency of a request that started during a probe.
-    fn is_calm(&mut self, seconds: f64) {
-        let Some(group) = self.calm.add(seconds) else { return };
-        if group.mean() < self.held.mean() * RESET_RATIO {
-            self.held = Mean::default();
-        } else if self.held.count >= MAX_PROBE_SAMPLES {
+    fn record_probe(&mut self, seconds: f64) {
+        let Some(group) = self.probe_group.add(seconds) else { return };
+        if group.mean() < self.probe_mean.mean() * RESET_RATIO {
+            self.probe_mean = LatencyMean::default();
+        } else if self.probe_mean.count >= MAX_PROBE_SAMPLES {
             // Older requests decay.
-            self.held = Mean { seconds: self.held.seconds / 2.0, count: self.held.count / 2 };
+            self.probe_mean = LatencyMean { seconds: self.probe_mean.seconds / 2.0, count: self.probe_mean.count / 2 };
         }
-        self.held.seconds += group.seconds;
-        self.held.count += group.count;
+        self.probe_mean.seconds += group.seconds;
+        self.probe_mean.count += group.count;
     }
 
     /// The uncontended latency: the minimum, or the mean of probes without the fraction `left` that a residual queue
     /// may add.
-    fn alone(&self, left: f64, now: Duration) -> Option<f64> {
-        Some(self.least(now)?.max(self.held.mean() / (1.0 + left)))
+    fn uncontended(&self, left: f64, now: Duration) -> Option<f64> {
+        Some(self.minimum(now)?.max(self.probe_mean.mean() / (1.0 + left)))
     }
 
     /// Returns true if the latency during probes is known, and at most `goal` above the minimum.
-    fn is_steady(&self, goal: f64, now: Duration) -> bool {
-        let least = self.least(now).filter(|_| self.held.count > 0);
-        least.is_some_and(|least| self.held.mean() < least * (1.0 + goal))
+    fn is_stable(&self, goal: f64, now: Duration) -> bool {
+        let least = self.minimum(now).filter(|_| self.probe_mean.count > 0);
+        least.is_some_and(|least| self.probe_mean.mean() < least * (1.0 + goal))
     }
 
-    fn least(&self, now: Duration) -> Option<f64> {
+    fn minimum(&self, now: Duration) -> Option<f64> {
         let slice = now.as_secs() / SLICE_SECONDS;
         let known = self.minima.iter().filter(|(of, _)| of + BASELINE_SLICES > slice);
         known.map(|(_, mean)| *mean).reduce(f64::min)
     }
 }
 
-impl Mean {
+impl LatencyMean {
     /// Adds a latency. Returns the mean once the group is complete, and starts the next group.
     fn add(&mut self, seconds: f64) -> Option<Self> {
         (self.seconds, self.count) = (self.seconds + seconds, self.count + 1);

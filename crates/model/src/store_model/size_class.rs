@@ -17,14 +17,14 @@ impl SizeClass {
 
     /// The class of a size.
     #[must_use]
-    pub const fn of(bytes: u64) -> Self {
+    pub const fn for_bytes(bytes: u64) -> Self {
         let doublings = u64::BITS - (bytes.saturating_sub(1) >> FIRST_BITS).leading_zeros();
         Self(if doublings < Self::LAST as u32 { doublings as u8 } else { Self::LAST })
     }
 
     /// The largest size of the class; `None` for the last class.
     #[must_use]
-    pub const fn most_bytes(self) -> Option<u64> {
+    pub const fn max_bytes(self) -> Option<u64> {
         if self.0 == Self::LAST { None } else { Some(1 << (FIRST_BITS + self.0 as u32)) }
     }
 
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn class_bounds_are_powers_of_two() {
-        let class = |bytes| SizeClass::of(bytes).index();
+        let class = |bytes| SizeClass::for_bytes(bytes).index();
         assert_eq!([0, 1, 4096, 4097, 8192, 8193].map(class), [0, 0, 0, 1, 1, 2]);
         assert_eq!([1 << 28, (1 << 28) + 1, u64::MAX].map(class), [16, 17, 17]);
         assert_eq!(SizeClass::all().count(), SizeClass::COUNT);
@@ -57,10 +57,10 @@ mod tests {
         #[test]
         fn size_is_within_the_bounds_of_its_class(bits in 0_u32..64, low in any::<u64>()) {
             let bytes = low >> bits;
-            let class = SizeClass::of(bytes);
-            prop_assert!(class.most_bytes().is_none_or(|most| bytes <= most));
+            let class = SizeClass::for_bytes(bytes);
+            prop_assert!(class.max_bytes().is_none_or(|most| bytes <= most));
             let below = SizeClass::all().take_while(|other| *other < class).last();
-            prop_assert!(below.and_then(SizeClass::most_bytes).is_none_or(|most| bytes > most));
+            prop_assert!(below.and_then(SizeClass::max_bytes).is_none_or(|most| bytes > most));
         }
     }
 }

@@ -1,0 +1,123 @@
+//! Samples from transfers, which are newer than those of probes and show the current state of the store.
+//!
+//! Consistent samples are combined as evidence. If a transfer deviates significantly from the prediction of all older
+//! samples, the store or the path has changed. The error of the older samples is then increased by that deviation: the
+//! newest sample determines the level, and older ones still determine the shape.
+
+use super::latency_model::Prior;
+use super::surface::Surface;
+use super::{OperatingPoint, Sample};
+
+/// A deviation beyond this many standard deviations is significant.
+const MAX_DEVIATION_SIGMAS: f64 = 2.0;
+/// Maximum number of transfer samples kept per direction.
+const MAX_TRANSFER_SAMPLES: usize = 4;
+/// Two points count as the same if their sizes and concurrencies are within this factor.
+const SAME_POINT_FACTOR: f64 = 1.5;
+
+impl Surface {
+    /// Fits a surface to probes and then to transfer samples, in the order of their age, the newest last.
+    #[must_use]
+    pub fn from_probes_and_transfers(prior: Prior, samples: &[Sample]) -> Self {
+        let (mut known, transfers): (Vec<Sample>, Vec<Sample>) =
+            samples.iter().copied().partition(|sample| !sample.from_transfer);
+        for sample in transfers {
+            if !known.is_empty() {
+                let expected = Self::new(prior, known.clone()).predict(sample.point);
+                let deviation = (sample.latency / expected.latency).ln().abs();
+                if deviation > MAX_DEVIATION_SIGMAS * expected.std_dev.hypot(sample.relative_error) {
+                    known.iter_mut().for_each(|older| older.relative_error = older.relative_error.hypot(deviation));
+                }
+            }
+            known.push(sample);
+        }
+        Self::new(prior, known)
+    }
+}
+
+/// Adds a transfer sample to the samples of a direction. It replaces earlier transfer samples of about the same point.
+pub fn add_transfer_sample(samples: &mut Vec<Sample>, sample: Sample) {
+    samples.retain(|older| !older.from_transfer || !is_same_point(older.point, sample.point));
+    while samples.iter().filter(|older| older.from_transfer).count() >= MAX_TRANSFER_SAMPLES {
+        let Some(oldest) = samples.iter().position(|older| older.from_transfer) else { break };
+        samples.remove(oldest);
+    }
+    samples.push(Sample { from_transfer: true, ..sample });
+}
+
+fn is_same_point(a: OperatingPoint, b: OperatingPoint) -> bool {
+    let apart = |a: f64, b: f64| (a / b).max(b / a) > SAME_POINT_FACTOR;
+    !apart(a.bytes as f64, b.bytes as f64) && !apart(a.concurrency as f64, b.concurrency as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::tests::{latency_model, replay};
+    use crate::tune::{Goal, LatencyModel, goal};
+
+    const SEEN: OperatingPoint = OperatingPoint { bytes: 64 << 10, concurrency: 40 };
+
+    fn seen(model: &LatencyModel, cell: OperatingPoint) -> Sample {
+        Sample { point: cell, latency: model.log_latency(cell).exp(), relative_error: 0.1, p95_p99: None, from_transfer: true }
+    }
+
+    /// Probe samples of a store that follows the model.
+    fn probed(model: &LatencyModel) -> (Prior, Vec<Sample>, Vec<OperatingPoint>) {
+        let (surface, cells) = crate::tune::tests::sampled(model, 3);
+        (Prior::default().with_rtt(model.fixed_latency()), surface.samples().to_vec(), cells)
+    }
+
+    #[test]
+    fn consistent_transfer_changes_little() {
+        let model = latency_model(0.05, 20e6, 5e3, 90e6);
+        let (prior, mut samples, cells) = probed(&model);
+        let before = Surface::from_probes_and_transfers(prior, &samples);
+        add_transfer_sample(&mut samples, seen(&model, SEEN));
+        let after = Surface::from_probes_and_transfers(prior, &samples);
+        for cell in cells {
+            let (before, after) = (before.predict(cell), after.predict(cell));
+            assert!((after.latency / before.latency).ln().abs() < 0.1, "{before:?} {after:?}");
+        }
+        assert!(after.samples().iter().all(|sample| sample.relative_error <= 0.1));
+    }
+
+    #[test]
+    fn changed_store_is_followed() {
+        let was = latency_model(0.05, 20e6, 5e3, 90e6);
+        // 10 % of the bandwidth, and 10 times as much.
+        for now in [latency_model(0.05, 20e6, 500.0, 9e6), latency_model(0.05, 20e6, 50e3, 900e6)] {
+            let (prior, mut samples, cells) = probed(&was);
+            for _ in 0..2 {
+                // Each transfer uses the plan that the previous one left.
+                let small: Vec<OperatingPoint> =
+                    cells.iter().copied().filter(|cell| cell.bytes == SEEN.bytes).collect();
+                let surface = Surface::from_probes_and_transfers(prior, &samples);
+                let chosen = goal::choose(&surface, &small, Goal::Bandwidth).unwrap().point;
+                add_transfer_sample(&mut samples, seen(&now, chosen));
+            }
+            let surface = Surface::from_probes_and_transfers(prior, &samples);
+            let last = samples.last().unwrap();
+            let off = (surface.predict(last.point).latency / last.latency).ln().abs();
+            assert!(off < 0.2, "{off} of {last:?}");
+        }
+    }
+
+    #[test]
+    fn newest_transfer_samples_are_kept() {
+        let model = latency_model(0.05, 20e6, 5e3, 90e6);
+        let (_, probes, _) = probed(&model);
+        let mut samples = probes.clone();
+        for turn in 0..20 {
+            let chance = replay::noise(1, turn);
+            add_transfer_sample(&mut samples, Sample { latency: 1.0 + chance, ..seen(&model, SEEN) });
+        }
+        assert_eq!(samples.len(), probes.len() + 1);
+        for doublings in 0..10 {
+            add_transfer_sample(&mut samples, seen(&model, OperatingPoint { bytes: 1024 << doublings, concurrency: 8 }));
+        }
+        assert_eq!(samples.len(), probes.len() + MAX_TRANSFER_SAMPLES);
+        assert_eq!(samples[..probes.len()], probes);
+        assert_eq!(samples.last().unwrap().point.bytes, 1024 << 9);
+    }
+}
