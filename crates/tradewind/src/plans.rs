@@ -9,8 +9,8 @@ use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{OperatingPoint, Surface};
-use tradewind_volume::Planned;
-use tradewind_volume::planned::PlannedOptions;
+use tradewind_volume::ReadAhead;
+use tradewind_volume::read_ahead::ReadAheadOptions;
 
 use crate::profiles::here::cores;
 use crate::profiles::{Known, Profiles};
@@ -109,9 +109,9 @@ impl ServedPlan {
     }
 
     /// Wraps a store in a read-ahead layer with this plan.
-    pub fn over(&self, store: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> Arc<Planned> {
+    pub fn over(&self, store: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> Arc<ReadAhead> {
         let Self { plan, ahead_bytes, retries, tags_are_md5, .. } = *self;
-        Planned::new(store, PlannedOptions { plan, ahead_bytes, retries, tags_are_md5 }, clock)
+        ReadAhead::new(store, ReadAheadOptions { plan, max_read_ahead_bytes: ahead_bytes, retries, etags_are_md5: tags_are_md5 }, clock)
     }
 }
 

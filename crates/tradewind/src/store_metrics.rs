@@ -9,7 +9,7 @@ use std::time::Duration;
 use tradewind_model::store_model::{
     SizeClassStats, Direction, Failure, Operation, SizeClass, LatencyHistogram, StoreModel, LatencySnapshot, Total,
 };
-use tradewind_volume::Planned;
+use tradewind_volume::ReadAhead;
 
 use crate::plans::Source;
 
@@ -133,7 +133,7 @@ pub fn render(name: &str, model: &StoreModel, now: Duration, out: &mut String) {
 }
 
 /// Appends the metrics of the plan by which the store with this name is read.
-pub fn render_plan(name: &str, planned: &Planned, source: &Source, out: &mut String) {
+pub fn render_plan(name: &str, planned: &ReadAhead, source: &Source, out: &mut String) {
     let store = format!("store=\"{}\"", escape_label(name));
     PLAN_REQUESTS.head(out);
     for sizes in SizeClass::all() {
@@ -142,7 +142,7 @@ pub fn render_plan(name: &str, planned: &Planned, source: &Source, out: &mut Str
         PLAN_REQUESTS.line(out, "", &labels, planned.plan().concurrency_for(bytes));
     }
     PLAN_AHEAD_BYTES.head(out);
-    PLAN_AHEAD_BYTES.line(out, "", &store, planned.held_ahead());
+    PLAN_AHEAD_BYTES.line(out, "", &store, planned.held_bytes());
 }
 
 fn size_label(sizes: SizeClass) -> String {

@@ -65,7 +65,7 @@ async fn a_client_with_priority_finishes_first() {
             put(&mut shop, "bucket/b", 4 << 10);
         }
         let other = std::thread::spawn(move || put(&mut batch, "bucket/large", LARGE_BYTES));
-        support::eventually("the client without priority waits", || lanes.waiting() > 0);
+        support::eventually("the client without priority waits", || lanes.queued() > 0);
         let shop = put(&mut shop, "bucket/as large", LARGE_BYTES);
         (shop, other.join().unwrap())
     });

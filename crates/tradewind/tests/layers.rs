@@ -12,7 +12,7 @@ use tradewind_core::testing::conformance;
 use tradewind_core::{ObjectStore, SystemClock};
 use tradewind_model::lanes::LanesOptions;
 use tradewind_volume::scheduled::Priorities;
-use tradewind_volume::{Observed, Scheduled};
+use tradewind_volume::{Instrumented, Scheduled};
 
 /// A new local store.
 fn local(directory: &Path) -> Arc<dyn ObjectStore> {
@@ -23,14 +23,14 @@ fn local(directory: &Path) -> Arc<dyn ObjectStore> {
 
 /// A new local store with instrumentation.
 fn observed_local(directory: &Path) -> Arc<dyn ObjectStore> {
-    Observed::new(local(directory), SystemClock::shared())
+    Instrumented::new(local(directory), SystemClock::shared())
 }
 
 /// A new local store with instrumentation and lanes, as served if the settings enable lanes.
 fn scheduled_local(directory: &Path) -> Arc<dyn ObjectStore> {
     let clock = SystemClock::shared();
     let (options, none) = (LanesOptions::default(), Priorities::default());
-    Observed::new(Scheduled::new(local(directory), options, none, clock.clone()), clock)
+    Instrumented::new(Scheduled::new(local(directory), options, none, clock.clone()), clock)
 }
 
 #[tokio::test(flavor = "multi_thread")]

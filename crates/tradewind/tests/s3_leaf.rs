@@ -42,7 +42,7 @@ use tradewind_gateway::auth::{Buckets, Permissions};
 use tradewind_gateway::config::GatewayConfig;
 use tradewind_gateway::keys::{AccessKey, Keys};
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::Observed;
+use tradewind_volume::Instrumented;
 use tradewind_wire::sigv4::Credentials;
 
 const ID: &str = "leaf";
@@ -91,7 +91,7 @@ async fn conforms() {
 async fn conforms_under_a_plan() {
     let make = || async {
         let clock = SystemClock::shared();
-        let observed: Arc<dyn ObjectStore> = Observed::new(leaf().await, clock.clone());
+        let observed: Arc<dyn ObjectStore> = Instrumented::new(leaf().await, clock.clone());
         let plan = ServedPlan::of("S3Store(nobody knows it)", 64 << 20, RetryOptions::default());
         let planned: Arc<dyn ObjectStore> = plan.over(observed, clock);
         planned

@@ -11,8 +11,8 @@ use tradewind_core::{
     Address, Checksum, ChecksumScope, Metadata, Precondition, ReadConditions, SystemHeaders,
 };
 use tradewind_model::plan::Plan;
-use tradewind_volume::buffers::BUFFER_BYTES;
-use tradewind_volume::{Carrier, Fetch, Memory, Sink, Source, Told, store, store_copy, store_from};
+use tradewind_volume::buffer_pool::BUFFER_BYTES;
+use tradewind_volume::{TransferContext, Fetch, UploadCheckpoint, Sink, UploadSource, OnProgress, store_object, copy_within_store, copy_between_stores};
 
 use crate::Item;
 use crate::ends::End;
@@ -34,7 +34,7 @@ pub struct Copier {
     /// The destination.
     pub to: End,
     /// State shared with all transfers of the command.
-    pub carrier: Arc<Carrier>,
+    pub carrier: Arc<TransferContext>,
     /// Receives the progress.
     pub progress: Arc<Progress>,
     /// Saves the state of large objects in flight, so that a killed transfer resumes; `None` to disable.
@@ -104,7 +104,7 @@ impl Copier {
             source.attributes().write(&mut metadata.user);
         }
         let source = Arc::new(source.remembered(journal, self.preserves));
-        let stored = store(&self.carrier, &to.store, &address, source.clone(), size, metadata).await;
+        let stored = store_object(&self.carrier, &to.store, &address, source.clone(), size, metadata).await;
         if stored.as_ref().map_or_else(|e| !e.is_resumable(), |_| true) {
             source.forget();
         }
@@ -158,7 +158,7 @@ impl Copier {
 
     /// Waits for a permit for an object that takes several requests; `None` if `is_large` is false.
     async fn large_permit(&self, is_large: bool) -> Result<Option<SemaphorePermit<'_>>> {
-        if is_large { self.carrier.large().await.map(Some) } else { Ok(None) }
+        if is_large { self.carrier.acquire_large_object().await.map(Some) } else { Ok(None) }
     }
 
     /// The journal of a transfer between a file and an object. With `None` the transfer works, but cannot resume.
@@ -184,7 +184,7 @@ impl Copier {
             precondition: Precondition::None,
             etag: ETagForm::default(),
         };
-        let copied = store_copy(&self.carrier, &to.store, request).await?;
+        let copied = copy_within_store(&self.carrier, &to.store, request).await?;
         self.progress.carried(i64::try_from(copied.size).unwrap_or(i64::MAX));
         Ok(copied.size)
     }
@@ -202,11 +202,11 @@ impl Copier {
         let journal = self.journal.as_ref();
         let between = || Some((describe(&source), describe(&destination)));
         let journal = journal.and_then(|journal| journal.remember(is_large, between));
-        let checkpoint = journal.map(|entry| Arc::new(CopyMemory::new(entry)) as Arc<dyn Memory>);
+        let checkpoint = journal.map(|entry| Arc::new(CopyMemory::new(entry)) as Arc<dyn UploadCheckpoint>);
         let progress = self.progress.clone();
-        let on_progress: Told = Arc::new(move |bytes| progress.carried(bytes));
+        let on_progress: OnProgress = Arc::new(move |bytes| progress.carried(bytes));
         let (from, to) = ((&from.store, &source), (&to.store, &destination));
-        Ok(store_from(&self.carrier, from, to, size, on_progress, checkpoint).await?.size)
+        Ok(copy_between_stores(&self.carrier, from, to, size, on_progress, checkpoint).await?.size)
     }
 
     async fn copy_file(
@@ -281,11 +281,11 @@ pub(crate) fn describe(address: &Address) -> String {
 
 /// The full-object checksums that a store has of an object. `None` for a file: its checksum is computed later, once the
 /// algorithm is known.
-async fn checksums(transfers: &Arc<Carrier>, end: &End, name: &str) -> Result<Option<Vec<Checksum>>> {
+async fn checksums(transfers: &Arc<TransferContext>, end: &End, name: &str) -> Result<Option<Vec<Checksum>>> {
     let End::Objects(objects) = end else { return Ok(None) };
     let address = &objects.address(name)?;
-    let found = transfers.again(|| async move {
-        let slot = transfers.slot(0).await?;
+    let found = transfers.retry(|| async move {
+        let slot = transfers.acquire_slot(0).await?;
         objects.store.head(&slot.context, address, GetRequest::default()).await
     });
     let info = found.await?.info;
@@ -327,7 +327,7 @@ fn read_through(source: &FileSource, mut take: impl FnMut(u64, &[u8]) -> Result<
         source.read_at(offset, piece)?;
         take(offset, piece)?;
     }
-    source.check()
+    source.check_unchanged()
 }
 
 /// The metadata of an object created from a file: its content type, if the name's extension implies one.
@@ -344,10 +344,10 @@ impl Objects {
     }
 
     /// Deletes the object with a name below the prefix.
-    pub async fn remove(&self, transfers: &Carrier, name: &str) -> Result<()> {
+    pub async fn remove(&self, transfers: &TransferContext, name: &str) -> Result<()> {
         let address = &self.address(name)?;
-        let deleted = transfers.again(|| async move {
-            let slot = transfers.slot(0).await?;
+        let deleted = transfers.retry(|| async move {
+            let slot = transfers.acquire_slot(0).await?;
             self.store.delete(&slot.context, address, Precondition::None).await
         });
         deleted.await.map(drop)

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_volume::Carrier;
+use tradewind_volume::TransferContext;
 
 use crate::files::{self, Directory, Links, Overlap, Tree};
 use crate::objects::Objects;
@@ -28,7 +28,7 @@ struct DirectoryLabel {
 impl End {
     /// Lists all items of this endpoint, in byte order of their names.
     #[must_use]
-    pub fn find(&self, transfers: &Arc<Carrier>) -> Found {
+    pub fn find(&self, transfers: &Arc<TransferContext>) -> Found {
         match self {
             Self::Files(directory, links) => match directory.tree() {
                 Ok(tree) => files::find(tree, *links),

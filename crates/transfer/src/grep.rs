@@ -15,7 +15,7 @@ use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_volume::{Carrier, Fetch};
+use tradewind_volume::{TransferContext, Fetch};
 
 use self::output::Output;
 use self::reader::Reader;
@@ -119,7 +119,7 @@ impl Search {
     /// Returns early if `out` is closed.
     pub async fn run(
         self: Arc<Self>,
-        transfers: &Arc<Carrier>,
+        transfers: &Arc<TransferContext>,
         objects: Objects,
         filter: &Filter,
         out: impl Write + Send + 'static,
@@ -233,7 +233,7 @@ fn is_selected(next: &FoundItem, filter: &Filter) -> bool {
 /// The search of one object.
 struct ObjectSearch {
     search: Arc<Search>,
-    transfers: Arc<Carrier>,
+    transfers: Arc<TransferContext>,
     objects: Arc<Objects>,
     output: Arc<Output>,
     progress: Arc<Progress>,

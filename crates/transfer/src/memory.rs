@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::{Algorithm, Checksum, ETag, Timestamp};
-use tradewind_volume::Memory;
-use tradewind_volume::memory::{Begun, CopiedPart, Version};
+use tradewind_volume::UploadCheckpoint;
+use tradewind_volume::upload_checkpoint::{UploadState, CheckpointedPart, SourceVersion};
 
 use crate::journal::Entry;
 
@@ -34,14 +34,14 @@ impl CopyMemory {
     }
 }
 
-impl Memory for CopyMemory {
-    fn earlier(&self) -> Option<Begun> {
+impl UploadCheckpoint for CopyMemory {
+    fn load(&self) -> Option<UploadState> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let mut records = journal.as_ref()?.earlier::<JournalRecord>().into_iter();
         let (version, upload, part_bytes) = match records.next()? {
             JournalRecord::Begun { etag, modified, size, tags, upload, part_bytes } => {
                 let (etag, modified) = (ETag::from_tag(&etag), Timestamp::from_millis(modified));
-                (Some(Version { etag, modified, size, tags }), upload, part_bytes)
+                (Some(SourceVersion { etag, modified, size, tags }), upload, part_bytes)
             }
             JournalRecord::Made { upload, part_bytes } => (None, upload, part_bytes),
             JournalRecord::Part { .. } => return None,
@@ -51,17 +51,17 @@ impl Memory for CopyMemory {
                 let algorithm: Algorithm = algorithm.parse().ok()?;
                 let checksum = Checksum::from_base64(algorithm, &checksum).ok()?;
                 let number = PartNumber::new(number.into()).ok()?;
-                Some(CopiedPart { number, length, etag: ETag::from_tag(&etag), checksum })
+                Some(CheckpointedPart { number, length, etag: ETag::from_tag(&etag), checksum })
             }
             JournalRecord::Begun { .. } | JournalRecord::Made { .. } => None,
         });
-        Some(Begun { version, upload: UploadId(upload), part_bytes, parts: parts.collect() })
+        Some(UploadState { version, upload: UploadId(upload), part_bytes, parts: parts.collect() })
     }
 
-    fn begun(&self, state: &Begun) -> bool {
+    fn start(&self, state: &UploadState) -> bool {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = journal.as_mut() else { return false };
-        let Begun { version, upload, part_bytes, .. } = state;
+        let UploadState { version, upload, part_bytes, .. } = state;
         let (upload, part_bytes) = (upload.0.clone(), *part_bytes);
         let record = match version {
             Some(version) => JournalRecord::Begun {
@@ -81,7 +81,7 @@ impl Memory for CopyMemory {
         added.is_ok()
     }
 
-    fn stored(&self, part: &CopiedPart) {
+    fn part_stored(&self, part: &CheckpointedPart) {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = journal.as_ref() else { return };
         let record = JournalRecord::Part {
@@ -96,7 +96,7 @@ impl Memory for CopyMemory {
         }
     }
 
-    fn over(&self) {
+    fn clear(&self) {
         let entry = self.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Err(e)) = entry.map(Entry::remove) {
             tracing::warn!(error = %e, "cannot remove an upload journal");

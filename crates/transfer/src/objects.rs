@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tradewind_core::error::Result;
 use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 use tradewind_core::{BucketName, ObjectStore};
-use tradewind_volume::Carrier;
+use tradewind_volume::TransferContext;
 
 use crate::moves::FOUND_AHEAD;
 use crate::{Found, Item};
@@ -61,38 +61,38 @@ impl Objects {
     /// One page of the listing after the key `after`, with common prefixes rolled up at `delimiter`.
     pub async fn page(
         &self,
-        transfers: &Carrier,
+        transfers: &TransferContext,
         delimiter: Option<&str>,
         after: Option<String>,
     ) -> Result<ListPage<ObjectSummary>> {
-        transfers.again(|| self.request_page(transfers, delimiter, after.clone(), MAX_PAGE_KEYS)).await
+        transfers.retry(|| self.request_page(transfers, delimiter, after.clone(), MAX_PAGE_KEYS)).await
     }
 
     async fn request_page(
         &self,
-        transfers: &Carrier,
+        transfers: &TransferContext,
         delimiter: Option<&str>,
         after: Option<String>,
         limit: usize,
     ) -> Result<ListPage<ObjectSummary>> {
         let (prefix, delimiter) = (self.prefix.clone(), delimiter.map(str::to_owned));
-        let slot = transfers.slot(0).await?;
+        let slot = transfers.acquire_slot(0).await?;
         self.store.list(&slot.context, &self.bucket, &ListRequest { prefix, delimiter, after, limit }).await
     }
 
     /// Lists all objects in key order. The listing stops when the feed is dropped.
-    pub fn find(self, transfers: Arc<Carrier>) -> Found {
+    pub fn find(self, transfers: Arc<TransferContext>) -> Found {
         self.spawn_listing("", transfers, false)
     }
 
     /// Like [`find`](Self::find), but only for names that begin with `below`.
-    pub fn find_below(self, below: &str, transfers: Arc<Carrier>) -> Found {
+    pub fn find_below(self, below: &str, transfers: Arc<TransferContext>) -> Found {
         self.spawn_listing(below, transfers, false)
     }
 
     /// Like [`find`](Self::find), for a caller that fetches everything listed. Opens connections concurrently if the
     /// store's profile says that many are useful.
-    pub fn find_to_fetch(self, transfers: Arc<Carrier>) -> Found {
+    pub fn find_to_fetch(self, transfers: Arc<TransferContext>) -> Found {
         self.spawn_listing("", transfers, true)
     }
 
@@ -100,12 +100,12 @@ impl Objects {
     ///
     /// If more than [`MAX_EARLY_CONNECTIONS`] would be useful, a probe lists the first keys and opens the rest if
     /// there are many objects. Dropping the returned set cancels the probe.
-    fn prewarm(&self, transfers: &Arc<Carrier>) -> JoinSet<()> {
+    fn prewarm(&self, transfers: &Arc<TransferContext>) -> JoinSet<()> {
         let mut probe = JoinSet::new();
         if transfers.plan().concurrency_by_size.is_none() {
             return probe;
         }
-        let useful = transfers.most_at_first(EARLY_OBJECT_BYTES);
+        let useful = transfers.initial_concurrency_for(EARLY_OBJECT_BYTES);
         self.store.prewarm(&self.bucket, useful.min(MAX_EARLY_CONNECTIONS));
         if useful > MAX_EARLY_CONNECTIONS {
             let (objects, transfers) = (self.clone(), transfers.clone());
@@ -120,7 +120,7 @@ impl Objects {
         probe
     }
 
-    fn spawn_listing(mut self, below: &str, transfers: Arc<Carrier>, will_fetch: bool) -> Found {
+    fn spawn_listing(mut self, below: &str, transfers: Arc<TransferContext>, will_fetch: bool) -> Found {
         let prefix_len = self.prefix.len();
         self.prefix.push_str(below);
         let (found, items) = mpsc::channel(FOUND_AHEAD);
@@ -176,7 +176,7 @@ mod tests {
     async fn store_with_profile(
         round_trip: Option<f64>,
         objects: usize,
-    ) -> (Arc<Passthrough<MemoryStore>>, Arc<Carrier>, Objects) {
+    ) -> (Arc<Passthrough<MemoryStore>>, Arc<TransferContext>, Objects) {
         let store = Passthrough::new(MemoryStore::new(SystemClock::shared()));
         let all = context();
         let bucket = BucketName::new("bucket").unwrap();
@@ -196,7 +196,7 @@ mod tests {
             let belief = Prior::default().with_rtt(round_trip);
             Plan::default().tuned(&[Surface::new(belief, cells.map(sample).to_vec())])
         });
-        let transfers = Arc::new(Carrier::new(
+        let transfers = Arc::new(TransferContext::new(
             plan,
             Budget::new(64 << 20),
             SystemClock::shared(),

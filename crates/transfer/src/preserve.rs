@@ -16,7 +16,7 @@ use tradewind_core::Timestamp;
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::metadata::UserMetadata;
 use tradewind_core::store::GetRequest;
-use tradewind_volume::Carrier;
+use tradewind_volume::TransferContext;
 
 use crate::ends::End;
 use crate::files::{Directory, Links};
@@ -191,7 +191,7 @@ fn parse_mode(text: &str) -> Option<u32> {
 /// Returns true if the file and the object of a name have the same time. The object's time is in its metadata, which no
 /// listing includes. False if one is missing or the object has no time.
 pub(crate) async fn have_same_time(
-    transfers: &Arc<Carrier>,
+    transfers: &Arc<TransferContext>,
     from: &End,
     to: &End,
     name: &str,
@@ -212,10 +212,10 @@ fn time_of_file(directory: &Directory, links: Links, name: &str) -> Result<Optio
     Ok(found.ok().map(|found| FileTime::new(found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or(0))))
 }
 
-async fn time_of_object(transfers: &Arc<Carrier>, objects: &Objects, name: &str) -> Result<Option<FileTime>> {
+async fn time_of_object(transfers: &Arc<TransferContext>, objects: &Objects, name: &str) -> Result<Option<FileTime>> {
     let address = &objects.address(name)?;
-    let found = transfers.again(|| async move {
-        let slot = transfers.slot(0).await?;
+    let found = transfers.retry(|| async move {
+        let slot = transfers.acquire_slot(0).await?;
         objects.store.head(&slot.context, address, GetRequest::default()).await
     });
     match found.await {

@@ -1,7 +1,7 @@
 //! Downloads an object: in one request, or in ranges that share the permit pool with all other requests. Bytes are
 //! written at their offsets as they arrive, in any order. An interrupted range is resumed.
 
-mod range;
+mod range_fetch;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,14 +15,14 @@ use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Checksum, ChecksumScope, ObjectInfo, ObjectStore};
 use tradewind_model::plan::Plan;
 
-use super::carrier::Carrier;
-use super::hedge::{Begun, Watch};
-use super::origin::{Origin, expected};
+use super::transfer_context::TransferContext;
+use super::hedge::{OpenedChunk, HedgeTimer};
+use super::origin::{Origin, expected_crc};
 use super::task::AbortOnDrop;
-use super::whole::Whole;
-use range::Nowhere;
-use range::Range;
-pub(super) use range::{buffered, chunk};
+use super::versioned_object::VersionedObject;
+use range_fetch::NullSink;
+use range_fetch::RangeFetch;
+pub(super) use range_fetch::{fetch_into_memory, fetch_chunk};
 
 /// The destination of fetched bytes.
 pub trait Sink: Send + Sync {
@@ -30,33 +30,33 @@ pub trait Sink: Send + Sync {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// The checksum, as recorded then, of a chunk present from an earlier attempt; `None` if it must be fetched.
-    fn holds(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
+    fn held_checksum(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
         let _ = (offset, length);
         Ok(None)
     }
 
     /// Chunks that may be present from an earlier attempt, as offset and length, in order.
-    fn held(&self) -> Vec<(u64, u64)> {
+    fn held_chunks(&self) -> Vec<(u64, u64)> {
         Vec::new()
     }
 
     /// Called when a held chunk of `length` bytes is reused instead of fetched.
-    fn kept(&self, length: u64) {
+    fn chunk_reused(&self, length: u64) {
         let _ = length;
     }
 
     /// Called when a chunk has been written completely.
-    fn finished(&self, offset: u64, length: u64, checksum: &Checksum) {
+    fn chunk_finished(&self, offset: u64, length: u64, checksum: &Checksum) {
         let _ = (offset, length, checksum);
     }
 }
 
 /// An object being fetched, whose first chunk is in flight.
 pub struct Fetch<'a> {
-    transfers: &'a Arc<Carrier>,
+    transfers: &'a Arc<TransferContext>,
     origin: Origin,
     info: ObjectInfo,
-    first: Begun<'a>,
+    first: OpenedChunk<'a>,
     /// Response time of the first request.
     response_time: Duration,
 }
@@ -67,7 +67,7 @@ impl<'a> Fetch<'a> {
     ///
     /// Fails with [`Io`](Reason::Io) if a response without a checksum is shorter than the object turns out to be.
     pub async fn open(
-        transfers: &'a Arc<Carrier>,
+        transfers: &'a Arc<TransferContext>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
         size: Option<u64>,
@@ -94,7 +94,7 @@ impl<'a> Fetch<'a> {
                 }
                 Err(failed) => failed,
             };
-            transfers.wait(failed, attempt).await?;
+            transfers.wait_before_retry(failed, attempt).await?;
             attempt += 1;
         }
     }
@@ -109,18 +109,18 @@ impl<'a> Fetch<'a> {
     pub async fn write_to(self, sink: Arc<dyn Sink>) -> Result<ObjectInfo> {
         let Self { transfers, origin, info, first, response_time } = self;
         let length = first.length;
-        let whole = Whole::new(transfers, origin, info, first.is_whole);
-        let mut rest = transfers.plan().ranges_around(length, whole.info.size, sink.held());
+        let whole = VersionedObject::new(transfers, origin, info, first.is_whole);
+        let mut rest = transfers.plan().ranges_around(length, whole.info.size, sink.held_chunks());
         let mut chunks = tokio::task::JoinSet::new();
         let mut found = Vec::new();
-        let checksum_task = whole.ask_ahead();
+        let checksum_task = whole.prefetch_checksum();
         if length < whole.info.size {
             // The other ranges start while the first is read.
             let max_ranges = transfers.plan().range_concurrency();
             let Origin { store, address } = &whole.origin;
-            let mut stagger = transfers.spread(store.min_rtt(&address.bucket), response_time);
+            let mut stagger = transfers.start_stagger(store.min_rtt(&address.bucket), response_time);
             for span in rest.by_ref().take(max_ranges) {
-                let (start, chunk) = (stagger.next_start(max_ranges), chunk(whole.clone(), sink.clone(), span));
+                let (start, chunk) = (stagger.next_start(max_ranges), fetch_chunk(whole.clone(), sink.clone(), span));
                 let clock = transfers.clock().clone();
                 chunks.spawn(async move {
                     clock.sleep_until(start).await;
@@ -129,13 +129,13 @@ impl<'a> Fetch<'a> {
             }
         }
         let fetched = async {
-            let checksum = Range::of(&whole, &*sink).read((0, length), Some(first)).await?;
-            sink.finished(0, length, &checksum);
+            let checksum = RangeFetch::new(&whole, &*sink).read_to_sink((0, length), Some(first)).await?;
+            sink.chunk_finished(0, length, &checksum);
             found.push((0, checksum, length));
             while let Some(done) = chunks.join_next().await {
                 found.push(done.map_err(task_failed)??);
                 if let Some(span) = rest.next() {
-                    chunks.spawn(chunk(whole.clone(), sink.clone(), span));
+                    chunks.spawn(fetch_chunk(whole.clone(), sink.clone(), span));
                 }
             }
             whole.verify(found).await
@@ -156,8 +156,8 @@ impl<'a> Fetch<'a> {
     {
         let Self { transfers, origin, info, first, .. } = self;
         let length = first.length;
-        let whole = Whole::new(transfers, origin, info, first.is_whole);
-        let _checksum_task = whole.ask_ahead();
+        let whole = VersionedObject::new(transfers, origin, info, first.is_whole);
+        let _checksum_task = whole.prefetch_checksum();
         let rest = Plan::chunks(whole.info.size - length, transfers.plan().stream_bytes);
         let mut rest = rest.map(|(offset, size)| (offset + length, size)).peekable();
         let mut ahead = VecDeque::new();
@@ -165,16 +165,16 @@ impl<'a> Fetch<'a> {
         let read_ahead = |ahead: &mut VecDeque<_>, rest: &mut Peekable<_>| {
             while ahead.len() < transfers.plan().read_ahead_chunks()
                 && rest.peek().is_some()
-                && let Ok(permit) = transfers.ahead().try_acquire_owned()
+                && let Ok(permit) = transfers.read_ahead_permits().try_acquire_owned()
                 && let Some(span) = rest.next()
             {
-                ahead.push_back((AbortOnDrop(tokio::spawn(buffered(whole.clone(), span))), permit));
+                ahead.push_back((AbortOnDrop(tokio::spawn(fetch_into_memory(whole.clone(), span))), permit));
             }
         };
         read_ahead(&mut ahead, &mut rest);
         let mut found = Vec::new();
-        let handed_on = Range::of(&whole, &Nowhere);
-        let checksum = handed_on.pass_on((0, length), Some(first), &mut take).await?;
+        let handed_on = RangeFetch::new(&whole, &NullSink);
+        let checksum = handed_on.forward((0, length), Some(first), &mut take).await?;
         found.push((0, checksum, length));
         loop {
             if let Some((mut chunk, permit)) = ahead.pop_front() {
@@ -184,7 +184,7 @@ impl<'a> Fetch<'a> {
                 drop(permit);
             } else if let Some(span) = rest.next() {
                 // Other streams hold the read-ahead permits: forward the bytes as they arrive.
-                let checksum = handed_on.pass_on(span, None, &mut take).await?;
+                let checksum = handed_on.forward(span, None, &mut take).await?;
                 found.push((span.0, checksum, span.1));
             } else {
                 break;
@@ -198,17 +198,17 @@ impl<'a> Fetch<'a> {
 
 /// Returns true if a response is shorter than listed and has no checksum to verify it: an object that has since been
 /// replaced looks the same as a truncated response.
-fn is_truncated(info: &ObjectInfo, first: &Begun<'_>, listed: u64) -> bool {
+fn is_truncated(info: &ObjectInfo, first: &OpenedChunk<'_>, listed: u64) -> bool {
     let of_whole = info.scope == ChecksumScope::FullObject && !info.checksums.is_empty();
-    let is_compared = expected(info).is_some() || (first.is_whole && of_whole);
+    let is_compared = expected_crc(info).is_some() || (first.is_whole && of_whole);
     info.size < listed && !is_compared
 }
 
 /// The size of the object according to a HEAD request.
-async fn head_size(origin: &Origin, transfers: &Carrier) -> Result<u64> {
+async fn head_size(origin: &Origin, transfers: &TransferContext) -> Result<u64> {
     let Origin { store, address } = origin;
-    let head = transfers.again(|| async {
-        let slot = transfers.slot(0).await?;
+    let head = transfers.retry(|| async {
+        let slot = transfers.acquire_slot(0).await?;
         store.head(&slot.context, address, GetRequest::default()).await
     });
     Ok(head.await?.info.size)
@@ -221,9 +221,9 @@ fn task_failed(e: tokio::task::JoinError) -> Error {
 /// Requests the object's first chunk, and hedges it if it is late.
 async fn open_first_chunk<'a>(
     origin: &Origin,
-    transfers: &'a Carrier,
+    transfers: &'a TransferContext,
     size: Option<u64>,
-) -> Result<(ObjectInfo, Begun<'a>)> {
+) -> Result<(ObjectInfo, OpenedChunk<'a>)> {
     let plan = transfers.plan();
     let is_whole = size.is_some_and(|size| size <= plan.chunk_bytes);
     let bytes = size.filter(|_| is_whole).unwrap_or(plan.range_bytes.0);
@@ -231,10 +231,10 @@ async fn open_first_chunk<'a>(
         let ranges = plan.ranges(0, size).take(plan.range_concurrency());
         origin.store.prewarm(&origin.address.bucket, ranges.count());
     }
-    let mut slot = transfers.slot(bytes).await?;
-    slot.pass_first_of(bytes).await;
-    let mut watch = Watch::begin(transfers, bytes);
+    let mut slot = transfers.acquire_slot(bytes).await?;
+    slot.throttle_first_piece(bytes).await;
+    let mut watch = HedgeTimer::start(transfers, bytes);
     let open = |slot| origin.open(slot, bytes, is_whole);
-    let (slot, info, (body, length, is_whole)) = watch.first(bytes, slot, open).await?;
-    Ok((info, Begun { watch, slot, body, length, is_whole }))
+    let (slot, info, (body, length, is_whole)) = watch.first_success(bytes, slot, open).await?;
+    Ok((info, OpenedChunk { timer: watch, slot, body, length, is_whole }))
 }

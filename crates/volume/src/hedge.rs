@@ -18,12 +18,12 @@ use tradewind_core::error::{Reason, Result};
 use tradewind_core::{Body, ObjectInfo};
 use tradewind_model::hedge::ChunkProgress;
 
-use super::carrier::{Carrier, Slot};
-use super::origin::{Origin, expected};
+use super::transfer_context::{TransferContext, Slot};
+use super::origin::{Origin, expected_crc};
 
 /// The first chunk of an object, whose response has begun.
-pub(crate) struct Begun<'a> {
-    pub watch: Watch<'a>,
+pub(crate) struct OpenedChunk<'a> {
+    pub timer: HedgeTimer<'a>,
     pub slot: Slot<'a>,
     pub body: Body,
     pub length: u64,
@@ -32,12 +32,12 @@ pub(crate) struct Begun<'a> {
 }
 
 /// Measures how long the consumer waits for a chunk, and fires when the chunk should be hedged.
-pub(crate) struct Watch<'a> {
-    transfers: &'a Carrier,
+pub(crate) struct HedgeTimer<'a> {
+    transfers: &'a TransferContext,
     /// `None` if hedging is disabled, and after the chunk has ended.
     chunk: Option<ChunkProgress>,
     /// The chunk must not be hedged.
-    is_once: bool,
+    is_hedging_disabled: bool,
     /// Accumulated waiting time, and the start of the current wait.
     waited: Duration,
     waiting_since: Option<Duration>,
@@ -46,17 +46,17 @@ pub(crate) struct Watch<'a> {
     timer: Option<BoxFuture<'static, ()>>,
 }
 
-impl Drop for Watch<'_> {
+impl Drop for HedgeTimer<'_> {
     fn drop(&mut self) {
         self.end(None);
     }
 }
 
-impl<'a> Watch<'a> {
+impl<'a> HedgeTimer<'a> {
     /// Starts a chunk of `bytes`, which is about to be requested.
-    pub fn begin(transfers: &'a Carrier, bytes: u64) -> Self {
+    pub fn start(transfers: &'a TransferContext, bytes: u64) -> Self {
         let (mut chunk, mut next_check) = (None, Duration::ZERO);
-        if let Some(mut hedges) = transfers.hedges() {
+        if let Some(mut hedges) = transfers.hedge_policy() {
             let started = hedges.begin(transfers.clock().now(), bytes);
             next_check = hedges.first_check(&started);
             chunk = Some(started);
@@ -64,7 +64,7 @@ impl<'a> Watch<'a> {
         Self {
             transfers,
             chunk,
-            is_once: false,
+            is_hedging_disabled: false,
             waited: Duration::ZERO,
             waiting_since: None,
             next_check,
@@ -81,7 +81,7 @@ impl<'a> Watch<'a> {
 
     /// Runs `ask` and, if it is late, a second time with a spare slot. Returns the first success, or the last error if
     /// both fail.
-    pub async fn first<T, F: Future<Output = Result<T>>>(
+    pub async fn first_success<T, F: Future<Output = Result<T>>>(
         &mut self,
         bytes: u64,
         slot: Slot<'a>,
@@ -129,7 +129,7 @@ impl<'a> Watch<'a> {
     /// Records received bytes.
     fn record_bytes(&mut self, bytes: u64) {
         if let Some(chunk) = &mut self.chunk
-            && let Some(mut hedges) = self.transfers.hedges()
+            && let Some(mut hedges) = self.transfers.hedge_policy()
         {
             hedges.record_bytes(chunk, bytes);
         }
@@ -138,7 +138,7 @@ impl<'a> Watch<'a> {
     /// Ends the chunk. `came_at` is the waiting time at which it completed; `None` if it did not.
     fn end(&mut self, came_at: Option<Duration>) {
         if let Some(chunk) = self.chunk.take()
-            && let Some(mut hedges) = self.transfers.hedges()
+            && let Some(mut hedges) = self.transfers.hedge_policy()
         {
             hedges.end(chunk, self.transfers.clock().now(), came_at);
         }
@@ -147,7 +147,7 @@ impl<'a> Watch<'a> {
     /// Resolves when the chunk should be hedged.
     async fn until_late(&mut self) {
         loop {
-            let may_be = |chunk: &&mut ChunkProgress| !self.is_once && !chunk.is_hedged();
+            let may_be = |chunk: &&mut ChunkProgress| !self.is_hedging_disabled && !chunk.is_hedged();
             let Some(chunk) = self.chunk.as_mut().filter(may_be) else {
                 return pending().await;
             };
@@ -160,7 +160,7 @@ impl<'a> Watch<'a> {
                 self.timer = None;
                 continue;
             }
-            let Some(look) = self.transfers.hedges().map(|mut hedges| hedges.check(chunk, now, age)) else {
+            let Some(look) = self.transfers.hedge_policy().map(|mut hedges| hedges.check(chunk, now, age)) else {
                 return pending().await;
             };
             self.next_check = look.next_check;
@@ -173,8 +173,8 @@ impl<'a> Watch<'a> {
     /// A slot for a second request, if one is free without waiting.
     fn hedge_slot(&mut self, bytes: u64) -> Option<Slot<'a>> {
         let chunk = self.chunk.as_mut()?;
-        let slot = self.transfers.spare_slot(bytes)?;
-        self.transfers.hedges()?.mark_hedged(chunk);
+        let slot = self.transfers.try_acquire_slot(bytes)?;
+        self.transfers.hedge_policy()?.mark_hedged(chunk);
         tracing::debug!(bytes, "a request is late: hedging it");
         Some(slot)
     }
@@ -189,110 +189,110 @@ async fn output_of<F: Future>(request: &mut Option<Pin<Box<F>>>) -> F::Output {
 }
 
 /// The bytes of a chunk, from one or two requests.
-pub(crate) struct Coming<'a> {
-    watch: Watch<'a>,
+pub(crate) struct ChunkStream<'a> {
+    timer: HedgeTimer<'a>,
     origin: &'a Origin,
     info: &'a ObjectInfo,
     /// End of the forwarded bytes, and of the chunk, as offsets in the object.
-    at: u64,
+    position: u64,
     end: u64,
-    first: Option<Request<'a>>,
-    second: Option<Request<'a>>,
+    first: Option<ChunkRequest<'a>>,
+    second: Option<ChunkRequest<'a>>,
 }
 
 /// One of the requests for a chunk.
-struct Request<'a> {
+struct ChunkRequest<'a> {
     slot: Slot<'a>,
     pieces: BoxStream<'a, Result<Bytes>>,
     /// End of the bytes that this request delivered.
-    at: u64,
+    position: u64,
     /// Some of its bytes were forwarded.
-    counts: bool,
+    has_contributed: bool,
 }
 
-impl<'a> Request<'a> {
+impl<'a> ChunkRequest<'a> {
     /// Requests a range of the version of `info`, lazily: on the first poll.
     fn new(origin: &'a Origin, info: &'a ObjectInfo, slot: Slot<'a>, (offset, length): (u64, u64)) -> Self {
         let context = slot.context.clone();
         let body = async move { origin.get(&context, info, (offset, length)).await };
         let pieces = once(body).try_flatten().boxed();
-        Self { slot, pieces, at: offset, counts: false }
+        Self { slot, pieces, position: offset, has_contributed: false }
     }
 
     /// The part of a delivered piece that lies beyond `at`; advances `at` to its end. `None` if all of it was known.
     fn take_new(&mut self, mut piece: Bytes, at: &mut u64) -> Option<Bytes> {
-        let duplicate = usize::try_from(*at - self.at).unwrap_or(usize::MAX);
-        self.at += piece.len() as u64;
+        let duplicate = usize::try_from(*at - self.position).unwrap_or(usize::MAX);
+        self.position += piece.len() as u64;
         if duplicate >= piece.len() {
             return None;
         }
-        self.counts = true;
-        *at = self.at;
+        self.has_contributed = true;
+        *at = self.position;
         Some(piece.split_off(duplicate))
     }
 }
 
-impl<'a> Coming<'a> {
+impl<'a> ChunkStream<'a> {
     /// Requests a range of the version of `info`.
-    pub fn ask(
+    pub fn open(
         origin: &'a Origin,
         info: &'a ObjectInfo,
-        (transfers, slot): (&'a Carrier, Slot<'a>),
+        (transfers, slot): (&'a TransferContext, Slot<'a>),
         (offset, length): (u64, u64),
     ) -> Self {
-        let first = Some(Request::new(origin, info, slot, (offset, length)));
-        let watch = Watch::begin(transfers, length);
-        Self { watch, origin, info, at: offset, end: offset + length, first, second: None }
+        let first = Some(ChunkRequest::new(origin, info, slot, (offset, length)));
+        let watch = HedgeTimer::start(transfers, length);
+        Self { timer: watch, origin, info, position: offset, end: offset + length, first, second: None }
     }
 
     /// Continues with the first chunk of an object, whose response has begun.
-    pub fn begun(origin: &'a Origin, info: &'a ObjectInfo, opened: Begun<'a>) -> Self {
-        let Begun { mut watch, slot, body, length, .. } = opened;
+    pub fn from_opened(origin: &'a Origin, info: &'a ObjectInfo, opened: OpenedChunk<'a>) -> Self {
+        let OpenedChunk { timer: mut watch, slot, body, length, .. } = opened;
         watch.resize(length);
         // The leaf verifies a whole object by an MD5 or SHA, which cannot be combined: bytes of two requests would go
         // unverified.
-        watch.is_once = length == info.size && expected(info).is_none();
-        let first = Some(Request { slot, pieces: body.boxed(), at: 0, counts: false });
-        Self { watch, origin, info, at: 0, end: length, first, second: None }
+        watch.is_hedging_disabled = length == info.size && expected_crc(info).is_none();
+        let first = Some(ChunkRequest { slot, pieces: body.boxed(), position: 0, has_contributed: false });
+        Self { timer: watch, origin, info, position: 0, end: length, first, second: None }
     }
 
     /// The next bytes; `None` after the last. An error is final. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
-        self.watch.start_waiting();
+        self.timer.start_waiting();
         let next = self.next_piece().await;
-        self.watch.stop_waiting();
+        self.timer.stop_waiting();
         match &next {
-            Some(Ok(piece)) => self.watch.record_bytes(piece.len() as u64),
-            None if self.at == self.end => self.watch.end(Some(self.watch.waited)),
-            Some(Err(_)) | None => self.watch.end(None),
+            Some(Ok(piece)) => self.timer.record_bytes(piece.len() as u64),
+            None if self.position == self.end => self.timer.end(Some(self.timer.waited)),
+            Some(Err(_)) | None => self.timer.end(None),
         }
         next
     }
 
     /// Waits until more may be read. See [`Slot::pass`].
-    pub async fn pass(&mut self, bytes: u64) {
+    pub async fn throttle(&mut self, bytes: u64) {
         if let Some(request) = &mut self.first {
-            request.slot.pass(bytes).await;
+            request.slot.throttle(bytes).await;
         }
     }
 
     async fn next_piece(&mut self) -> Option<Result<Bytes>> {
         loop {
-            if self.first.is_some() && self.second.is_some() && self.at >= self.end {
+            if self.first.is_some() && self.second.is_some() && self.position >= self.end {
                 return None;
             }
             let (piece, request, other) = tokio::select! {
                 biased;
                 piece = piece_of(&mut self.first) => (piece, &mut self.first, &self.second),
                 piece = piece_of(&mut self.second) => (piece, &mut self.second, &self.first),
-                () = self.watch.until_late() => {
+                () = self.timer.until_late() => {
                     self.hedge();
                     continue;
                 }
             };
             let failed = match piece {
                 Some(Ok(piece)) => {
-                    match request.as_mut().and_then(|request| request.take_new(piece, &mut self.at)) {
+                    match request.as_mut().and_then(|request| request.take_new(piece, &mut self.position)) {
                         Some(piece) => return Some(Ok(piece)),
                         None => continue,
                     }
@@ -300,7 +300,7 @@ impl<'a> Coming<'a> {
                 Some(Err(e)) => Some(e),
                 None => None,
             };
-            let has_contributed = request.take().is_some_and(|request| request.counts);
+            let has_contributed = request.take().is_some_and(|request| request.has_contributed);
             // It is unknown which of the forwarded bytes are wrong.
             let is_corrupt =
                 has_contributed && failed.as_ref().is_some_and(|e| e.reason() == Reason::CorruptData);
@@ -316,17 +316,17 @@ impl<'a> Coming<'a> {
 
     /// Requests the missing bytes over another connection, if a slot is free without waiting.
     fn hedge(&mut self) {
-        let missing = self.end.saturating_sub(self.at);
+        let missing = self.end.saturating_sub(self.position);
         if missing > 0
-            && let Some(slot) = self.watch.hedge_slot(missing)
+            && let Some(slot) = self.timer.hedge_slot(missing)
         {
-            self.second = Some(Request::new(self.origin, self.info, slot, (self.at, missing)));
+            self.second = Some(ChunkRequest::new(self.origin, self.info, slot, (self.position, missing)));
         }
     }
 }
 
 /// The next piece of `request`; pending forever if there is none.
-async fn piece_of(request: &mut Option<Request<'_>>) -> Option<Result<Bytes>> {
+async fn piece_of(request: &mut Option<ChunkRequest<'_>>) -> Option<Result<Bytes>> {
     match request {
         Some(request) => request.pieces.next().await,
         None => pending().await,

@@ -9,7 +9,7 @@ use tradewind_core::{
     Address, Body, ByteRange, Checksum, ChecksumScope, Context, ObjectInfo, ObjectStore, Span,
 };
 
-use super::carrier::Slot;
+use super::transfer_context::Slot;
 
 /// The location of the object.
 #[derive(Clone)]
@@ -38,7 +38,7 @@ impl Origin {
             Err(e) if e.reason() == Reason::InvalidRange => (get(Select::Whole).await?, true),
             found => (found?, is_whole),
         };
-        check_place(found.span, Span { offset: 0, ..found.span })?;
+        check_span(found.span, Span { offset: 0, ..found.span })?;
         let GetResponse { info, span, body, .. } = found;
         Ok((slot, info, (body, span.length, is_whole)))
     }
@@ -56,9 +56,9 @@ impl Origin {
         let found = found.map_err(|e| self.map_changed(e))?;
         if (&found.info.etag, found.info.size) != (&info.etag, info.size) {
             // The store, or a proxy in front of it, ignores conditions.
-            return Err(self.has_changed());
+            return Err(self.changed_error());
         }
-        check_place(found.span, Span { offset: first, length })?;
+        check_span(found.span, Span { offset: first, length })?;
         Ok(found.body)
     }
 
@@ -78,7 +78,7 @@ impl Origin {
     }
 
     /// The error for a response of another version than the one being read.
-    pub(crate) fn has_changed(&self) -> Error {
+    pub(crate) fn changed_error(&self) -> Error {
         let key = self.address.key.as_str();
         Error::new(Reason::Conflict, format!("{key:?} changed while it was read"))
     }
@@ -90,13 +90,13 @@ fn if_match_version(info: &ObjectInfo) -> ReadConditions {
 }
 
 /// The full-object checksum that can be combined from chunks: a CRC.
-pub(crate) fn expected(info: &ObjectInfo) -> Option<Checksum> {
+pub(crate) fn expected_crc(info: &ObjectInfo) -> Option<Checksum> {
     let is_usable = |checksum: &&Checksum| checksum.algorithm().is_crc();
     info.checksums.iter().find(is_usable).copied().filter(|_| info.scope == ChecksumScope::FullObject)
 }
 
 /// Fails if a response is for another range than requested: its bytes would be written at the wrong offset.
-pub(crate) fn check_place(found: Span, requested: Span) -> Result<()> {
+pub(crate) fn check_span(found: Span, requested: Span) -> Result<()> {
     if found == requested {
         return Ok(());
     }

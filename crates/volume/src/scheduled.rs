@@ -15,9 +15,9 @@
 //! Place this layer below the one that measures how long callers wait, and above the one that retries. If only one
 //! class is active, a request costs a few clock reads and a lock.
 
-mod carried;
+mod scheduled_io;
 mod priorities;
-mod turns;
+mod dispatcher;
 
 use std::fmt;
 use std::future::Future;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use carried::{Writing, reading};
+use scheduled_io::{ScheduledWrite, schedule_body};
 use tradewind_core::error::Result;
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
 use tradewind_core::metadata::Tags;
@@ -41,14 +41,14 @@ use tradewind_core::{
 };
 use tradewind_model::lanes::{LaneKind, LanesOptions, RequestSize};
 use tradewind_model::store_model::Operation;
-use turns::{Request, Turns};
+use dispatcher::{ScheduledRequest, Dispatcher};
 
 pub use priorities::Priorities;
 
 /// The lane scheduling layer. See the module documentation.
 pub struct Scheduled {
     inner: Arc<dyn ObjectStore>,
-    turns: Arc<Turns>,
+    dispatcher: Arc<Dispatcher>,
     priorities: Priorities,
 }
 
@@ -67,67 +67,67 @@ impl Scheduled {
         priorities: Priorities,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
-        Arc::new(Self { inner, turns: Turns::new(options, clock), priorities })
+        Arc::new(Self { inner, dispatcher: Dispatcher::new(options, clock), priorities })
     }
 
     /// Number of queued requests.
     #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.turns.counts().0
+    pub fn queued(&self) -> usize {
+        self.dispatcher.counts().0
     }
 
     /// Number of admitted requests that have not ended.
     #[must_use]
-    pub fn under_way(&self) -> usize {
-        self.turns.counts().1
+    pub fn in_flight(&self) -> usize {
+        self.dispatcher.counts().1
     }
 
     /// Admits a request to its lane, and waits for the dispatch of a small one.
-    async fn enter(&self, context: &Context, kind: LaneKind) -> Result<Request> {
+    async fn enter(&self, context: &Context, kind: LaneKind) -> Result<ScheduledRequest> {
         context.check()?;
-        let client = self.turns.client(context.client.as_deref());
-        let request = self.turns.enter(client, kind)?;
+        let client = self.dispatcher.client_id(context.client.as_deref());
+        let request = self.dispatcher.enter(client, kind)?;
         if kind.size == RequestSize::Small
-            && let Some(dispatch) = request.turn(0)
+            && let Some(dispatch) = request.request_dispatch(0)
         {
             context.guard(dispatch).await?;
         }
         Ok(request)
     }
 
-    async fn call<T>(
+    async fn schedule<T>(
         &self,
         context: &Context,
         (operation, address): (Operation, Option<&Address>),
         work: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        let priority = self.priorities.of(context, address);
+        let priority = self.priorities.priority_for(context, address);
         let mut request = self.enter(context, LaneKind::new(operation, priority, 0)).await?;
-        request.wait();
+        request.start_wait();
         let response = work.await;
-        request.come(0);
+        request.end_wait(0);
         if response.is_ok() {
-            request.done();
+            request.complete();
         }
         response
     }
 
-    async fn staging(
+    async fn schedule_stage(
         &self,
         context: &Context,
         (operation, address, size): (Operation, &Address, Option<u64>),
         work: impl Future<Output = Result<Box<dyn Staged>>> + Send,
     ) -> Result<Box<dyn Staged>> {
-        let priority = self.priorities.of(context, Some(address));
+        let priority = self.priorities.priority_for(context, Some(address));
         let kind = size.map_or_else(
             || LaneKind::new(operation, priority, 0).with_unknown_size(),
             |bytes| LaneKind::new(operation, priority, bytes),
         );
         let mut request = self.enter(context, kind).await?;
-        request.wait();
+        request.start_wait();
         let staged = work.await;
-        request.come(0);
-        Ok(Writing::wrap(staged?, request, operation, priority, &context.deadline))
+        request.end_wait(0);
+        Ok(ScheduledWrite::wrap(staged?, request, operation, priority, &context.deadline))
     }
 }
 
@@ -172,20 +172,20 @@ impl ObjectStore for Scheduled {
     }
 
     async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
-        self.call(context, (Operation::Head, Some(address)), self.inner.head(context, address, request)).await
+        self.schedule(context, (Operation::Head, Some(address)), self.inner.head(context, address, request)).await
     }
 
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
-        let priority = self.priorities.of(context, Some(address));
+        let priority = self.priorities.priority_for(context, Some(address));
         let kind = |bytes| LaneKind::new(Operation::Get, priority, bytes);
         // Without an explicit range, the size is known only with the response.
         let mut scheduled = self.enter(context, kind_of_read(kind, request.select)).await?;
-        scheduled.wait();
+        scheduled.start_wait();
         let found = self.inner.get(context, address, request).await;
-        scheduled.come(0);
+        scheduled.end_wait(0);
         let found = found?;
-        scheduled.grow(kind(found.body.length()))?;
-        Ok(GetResponse { body: reading(found.body, scheduled, &context.deadline), ..found })
+        scheduled.update_kind(kind(found.body.length()))?;
+        Ok(GetResponse { body: schedule_body(found.body, scheduled, &context.deadline), ..found })
     }
 
     async fn stage(
@@ -195,7 +195,7 @@ impl ObjectStore for Scheduled {
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         let size = request.size;
-        self.staging(context, (Operation::Put, address, size), self.inner.stage(context, address, request))
+        self.schedule_stage(context, (Operation::Put, address, size), self.inner.stage(context, address, request))
             .await
     }
 
@@ -205,7 +205,7 @@ impl ObjectStore for Scheduled {
         address: &Address,
         precondition: Precondition,
     ) -> Result<Deleted> {
-        self.call(
+        self.schedule(
             context,
             (Operation::Delete, Some(address)),
             self.inner.delete(context, address, precondition),
@@ -219,7 +219,7 @@ impl ObjectStore for Scheduled {
         bucket: &BucketName,
         request: &ListRequest,
     ) -> Result<ListPage<ObjectSummary>> {
-        self.call(context, (Operation::List, None), self.inner.list(context, bucket, request)).await
+        self.schedule(context, (Operation::List, None), self.inner.list(context, bucket, request)).await
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
@@ -227,7 +227,7 @@ impl ObjectStore for Scheduled {
     }
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        self.call(context, (Operation::Tag, Some(address)), self.inner.set_tags(context, address, tags)).await
+        self.schedule(context, (Operation::Tag, Some(address)), self.inner.set_tags(context, address, tags)).await
     }
 
     async fn object_parts(
@@ -237,7 +237,7 @@ impl ObjectStore for Scheduled {
         after: Option<PartNumber>,
         limit: usize,
     ) -> Result<(Vec<PartInfo>, bool)> {
-        self.call(
+        self.schedule(
             context,
             (Operation::List, Some(address)),
             self.inner.object_parts(context, address, after, limit),
@@ -264,7 +264,7 @@ impl ObjectStore for Scheduled {
     ) -> Result<Box<dyn Staged>> {
         let size = request.size;
         let work = self.inner.stage_part(context, address, upload, number, request);
-        self.staging(context, (Operation::Part, address, size), work).await
+        self.schedule_stage(context, (Operation::Part, address, size), work).await
     }
 
     async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
@@ -279,7 +279,7 @@ impl ObjectStore for Scheduled {
         after: Option<PartNumber>,
         limit: usize,
     ) -> Result<PartsPage> {
-        self.call(
+        self.schedule(
             context,
             (Operation::List, Some(address)),
             self.inner.list_parts(context, address, upload, after, limit),
@@ -293,7 +293,7 @@ impl ObjectStore for Scheduled {
         bucket: &BucketName,
         request: &ListUploads,
     ) -> Result<UploadsPage> {
-        self.call(context, (Operation::List, None), self.inner.list_uploads(context, bucket, request)).await
+        self.schedule(context, (Operation::List, None), self.inner.list_uploads(context, bucket, request)).await
     }
 
     async fn complete_upload(

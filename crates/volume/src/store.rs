@@ -10,28 +10,28 @@ use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
 use tradewind_model::plan::{Plan, StartStagger};
 
-use super::carrier::Carrier;
-use super::late::LateParts;
-use super::memory::StoredPart;
-use super::sent::pour;
-use super::source::Source;
-use super::upload::Upload;
+use super::transfer_context::TransferContext;
+use super::part_tracker::PartTracker;
+use super::upload_checkpoint::StoredPart;
+use super::sent_bytes::write_and_commit;
+use super::upload_source::UploadSource;
+use super::multipart_upload::MultipartUpload;
 
 /// Stores an object of `size` bytes. A large one is stored in parts, and resumes the source's earlier upload, if any.
-pub async fn store(
-    transfers: &Arc<Carrier>,
+pub async fn store_object(
+    transfers: &Arc<TransferContext>,
     store: &Arc<dyn ObjectStore>,
     address: &Address,
-    source: Arc<dyn Source>,
+    source: Arc<dyn UploadSource>,
     size: u64,
     metadata: Metadata,
 ) -> Result<Committed> {
     let is_multipart = store.capabilities().multipart;
     match transfers.plan().part_bytes(size).filter(|_| is_multipart) {
         None => {
-            if let Some(id) = source.outdated().or_else(|| source.earlier().map(|(id, _)| id)) {
+            if let Some(id) = source.stale_upload().or_else(|| source.resumable_upload().map(|(id, _)| id)) {
                 // The source was larger, or the part size smaller, at the time of the earlier upload.
-                Upload::of(transfers, store, address, id).give_up().await;
+                MultipartUpload::from_id(transfers, store, address, id).abort().await;
             }
             store_whole(transfers, store, address, &*source, size, metadata).await
         }
@@ -42,50 +42,50 @@ pub async fn store(
 }
 
 async fn store_whole(
-    transfers: &Carrier,
+    transfers: &TransferContext,
     store: &Arc<dyn ObjectStore>,
     address: &Address,
-    source: &dyn Source,
+    source: &dyn UploadSource,
     size: u64,
     metadata: Metadata,
 ) -> Result<Committed> {
     let request = StageRequest { metadata, size: Some(size), ..StageRequest::default() };
     let request = &request;
     transfers
-        .again(|| async move {
-            let mut slot = transfers.slot(size).await?;
-            let checksum = transfers.checksum_beforehand(source, (0, size))?;
+        .retry(|| async move {
+            let mut slot = transfers.acquire_slot(size).await?;
+            let checksum = transfers.checksum_in_advance(source, (0, size))?;
             let request = StageRequest { checksum, ..request.clone() };
             let staged = store.stage(&slot.context, address, request).await?;
-            pour(transfers, &mut slot, staged, source, (0, size)).await
+            write_and_commit(transfers, &mut slot, staged, source, (0, size)).await
         })
         .await
 }
 
 async fn store_in_parts(
-    transfers: &Arc<Carrier>,
+    transfers: &Arc<TransferContext>,
     store: &Arc<dyn ObjectStore>,
     address: &Address,
-    source: Arc<dyn Source>,
+    source: Arc<dyn UploadSource>,
     (size, part_bytes): (u64, u64),
     metadata: Metadata,
 ) -> Result<Committed> {
     let parts = usize::try_from(size.div_ceil(part_bytes)).unwrap_or(usize::MAX);
     store.prewarm(&address.bucket, transfers.plan().object_concurrency(part_bytes).min(parts));
     let requested_at = transfers.clock().now();
-    if let Some(id) = source.outdated() {
+    if let Some(id) = source.stale_upload() {
         // The upload is of different bytes and cannot be resumed.
-        Upload::of(transfers, store, address, id).give_up().await;
+        MultipartUpload::from_id(transfers, store, address, id).abort().await;
     }
-    let earlier = match source.earlier() {
+    let earlier = match source.resumable_upload() {
         Some((id, part_bytes)) => {
-            let upload = Arc::new(Upload::of(transfers, store, address, id));
-            match upload.parts_of(&source, (size, part_bytes)).await {
+            let upload = Arc::new(MultipartUpload::from_id(transfers, store, address, id));
+            match upload.matching_parts(&source, (size, part_bytes)).await {
                 Ok(found) => found.map(|parts| (upload, part_bytes, parts)),
                 Err(e) if e.is_inconclusive() => return Err(e),
                 Err(e) => {
                     tracing::debug!(error = %e, "an upload cannot be resumed");
-                    upload.give_up().await;
+                    upload.abort().await;
                     None
                 }
             }
@@ -96,29 +96,29 @@ async fn store_in_parts(
         Some((upload, part_bytes, done)) => (upload, part_bytes, done, true),
         None => {
             let upload =
-                Arc::new(Upload::begin(transfers, store, address, (metadata, Algorithm::Crc64Nvme)).await?);
-            let is_resumable = source.begun(upload.id(), part_bytes);
+                Arc::new(MultipartUpload::create(transfers, store, address, (metadata, Algorithm::Crc64Nvme)).await?);
+            let is_resumable = source.upload_started(upload.id(), part_bytes);
             if is_resumable {
-                upload.keep();
+                upload.detach();
             }
             (upload, part_bytes, Vec::new(), is_resumable)
         }
     };
     let response_time = transfers.clock().now().saturating_sub(requested_at);
-    let stagger = transfers.spread(store.min_rtt(&address.bucket), response_time);
+    let stagger = transfers.start_stagger(store.min_rtt(&address.bucket), response_time);
     let stored = store_parts(transfers, &upload, source, (size, part_bytes), (done, stagger)).await;
     if let Err(e) = &stored
         && !(is_resumable && e.is_resumable())
     {
-        upload.give_up().await;
+        upload.abort().await;
     }
     stored
 }
 
 async fn store_parts(
-    transfers: &Arc<Carrier>,
-    upload: &Arc<Upload>,
-    source: Arc<dyn Source>,
+    transfers: &Arc<TransferContext>,
+    upload: &Arc<MultipartUpload>,
+    source: Arc<dyn UploadSource>,
     (size, part_bytes): (u64, u64),
     (mut done, mut stagger): (Vec<StoredPart>, StartStagger),
 ) -> Result<Committed> {
@@ -127,32 +127,32 @@ async fn store_parts(
     let have: HashSet<u16> = done.iter().map(|(part, _)| part.number.get()).collect();
     let waiting = Plan::chunks(size, part_bytes).zip(1_u16..).filter(|(_, number)| !have.contains(number));
     let mut waiting: VecDeque<_> = waiting.collect();
-    let mut late = LateParts::of(size);
+    let mut late = PartTracker::new(size);
     let max_parts = transfers.plan().object_concurrency(part_bytes);
     loop {
         while parts.len() < max_parts {
             let now = transfers.clock().now();
             // With no part in flight, no event would start the next one later.
             let begins =
-                parts.is_empty() || transfers.is_limited() || late.begins(waiting.len(), part_bytes, now);
+                parts.is_empty() || transfers.is_rate_limited() || late.should_start_part(waiting.len(), part_bytes, now);
             let Some((span, number)) = begins.then(|| waiting.pop_front()).flatten() else { break };
-            let (upload, source, progress) = (upload.clone(), source.clone(), late.watch(span.1, now));
+            let (upload, source, progress) = (upload.clone(), source.clone(), late.track(span.1, now));
             let (clock, start) = (transfers.clock().clone(), stagger.next_start(max_parts));
             parts.spawn(async move {
                 clock.sleep_until(start).await;
                 let number = PartNumber::new(i64::from(number))?;
-                let part = upload.part(&*source, number, span, Some(&progress)).await?;
+                let part = upload.store_part(&*source, number, span, Some(&progress)).await?;
                 Ok::<_, Error>((part, progress))
             });
         }
-        let is_watched = (waiting.is_empty() || parts.len() < max_parts) && !transfers.is_limited();
+        let is_watched = (waiting.is_empty() || parts.len() < max_parts) && !transfers.is_rate_limited();
         let ended = tokio::select! {
             biased;
             ended = parts.join_next() => ended,
-            () = late.wait(transfers), if is_watched => {
+            () = late.until_next_check(transfers), if is_watched => {
                 // While parts wait, faster connections simply take more of them.
                 if waiting.is_empty() {
-                    late.tell(transfers);
+                    late.abort_stragglers(transfers);
                 }
                 continue;
             }
@@ -160,10 +160,10 @@ async fn store_parts(
         let Some(ended) = ended else { break };
         let task_failed = |e| Error::with_source(Reason::Defect, "a part's task failed", e);
         let (part, progress) = ended.map_err(task_failed)??;
-        late.end(&progress, transfers.clock().now());
+        late.complete(&progress, transfers.clock().now());
         done.push(part);
     }
-    source.check()?;
+    source.check_unchanged()?;
     check_all_stored(done.iter().map(|(_, length)| *length), size)?;
     upload.complete(done).await
 }

@@ -8,18 +8,18 @@ use tradewind_core::error::Result;
 use tradewind_core::object::Committed;
 use tradewind_core::{Address, Metadata, ObjectStore};
 
-use super::carrier::Carrier;
-use super::sequence::Sequence;
+use super::transfer_context::TransferContext;
+use super::streaming_upload::StreamingUpload;
 
 /// Stores the bytes of a stream as one object. It becomes visible once the stream has ended and all bytes are stored.
 pub async fn store_stream(
-    transfers: &Arc<Carrier>,
+    transfers: &Arc<TransferContext>,
     to: &Arc<dyn ObjectStore>,
     address: &Address,
     mut bytes: impl Stream<Item = Result<Bytes>> + Unpin,
     metadata: Metadata,
 ) -> Result<Committed> {
-    let mut sequence = Sequence::new(transfers, to, address, metadata);
+    let mut sequence = StreamingUpload::new(transfers, to, address, metadata);
     let written = async {
         while let Some(piece) = bytes.next().await {
             sequence.write(&piece?).await?;

@@ -20,18 +20,18 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::memory::{Begun, CopiedPart};
-use tradewind_volume::{Carrier, Memory, Told, store_from};
+use tradewind_volume::upload_checkpoint::{UploadState, CheckpointedPart};
+use tradewind_volume::{TransferContext, UploadCheckpoint, OnProgress, copy_between_stores};
 
 const PART: u64 = 5 << 20;
 /// Four parts, the last one shorter.
 const LARGE: u64 = 3 * PART + 7;
 
-fn transfers() -> Arc<Carrier> {
+fn transfers() -> Arc<TransferContext> {
     let plan = Plan { max_concurrency: 2, ..Plan::default().with_chunk_bytes(PART) };
     let delay = Duration::from_millis(1);
     let retries = RetryOptions { max_attempts: 4, first_delay: delay, max_delay: delay };
-    Arc::new(Carrier::new(plan, Budget::new(8 << 20), SystemClock::shared(), retries))
+    Arc::new(TransferContext::new(plan, Budget::new(8 << 20), SystemClock::shared(), retries))
 }
 
 fn pattern(length: u64) -> Bytes {
@@ -55,23 +55,23 @@ struct Scene {
 
 /// A checkpoint in memory.
 #[derive(Default)]
-struct MemoryCheckpoint(Mutex<Option<Begun>>);
+struct MemoryCheckpoint(Mutex<Option<UploadState>>);
 
-impl Memory for MemoryCheckpoint {
-    fn earlier(&self) -> Option<Begun> {
+impl UploadCheckpoint for MemoryCheckpoint {
+    fn load(&self) -> Option<UploadState> {
         self.0.lock().unwrap().clone()
     }
 
-    fn begun(&self, state: &Begun) -> bool {
+    fn start(&self, state: &UploadState) -> bool {
         *self.0.lock().unwrap() = Some(state.clone());
         true
     }
 
-    fn stored(&self, part: &CopiedPart) {
+    fn part_stored(&self, part: &CheckpointedPart) {
         self.0.lock().unwrap().as_mut().unwrap().parts.push(part.clone());
     }
 
-    fn over(&self) {
+    fn clear(&self) {
         assert!(self.0.lock().unwrap().take().is_some());
     }
 }
@@ -97,17 +97,17 @@ impl Scene {
 
     async fn copy(&self, size: Option<u64>) -> Result<Committed> {
         let reported = self.reported.clone();
-        let reported: Told = Arc::new(move |bytes| {
+        let reported: OnProgress = Arc::new(move |bytes| {
             reported.fetch_add(bytes, Ordering::Relaxed);
         });
         self.copy_reporting(size, reported).await
     }
 
-    async fn copy_reporting(&self, size: Option<u64>, reported: Told) -> Result<Committed> {
+    async fn copy_reporting(&self, size: Option<u64>, reported: OnProgress) -> Result<Committed> {
         let source: Arc<dyn ObjectStore> = self.source.clone();
         let destination: Arc<dyn ObjectStore> = self.destination.clone();
-        let checkpoint = Some(self.checkpoint.clone() as Arc<dyn Memory>).filter(|_| self.has_checkpoint);
-        store_from(
+        let checkpoint = Some(self.checkpoint.clone() as Arc<dyn UploadCheckpoint>).filter(|_| self.has_checkpoint);
+        copy_between_stores(
             &transfers(),
             (&source, &address("k")),
             (&destination, &address("copy")),
@@ -248,7 +248,7 @@ async fn source_replaced_during_copy_is_a_conflict() {
     scene.put_source(&pattern(8 * PART), StageRequest::default()).await;
     let (changing, is_changed) = (scene.clone(), AtomicBool::new(false));
     let newer = pattern(8 * PART + 1);
-    let reported: Told = Arc::new(move |_| {
+    let reported: OnProgress = Arc::new(move |_| {
         if !is_changed.swap(true, Ordering::Relaxed) {
             // The callback must not wait; the memory store does not.
             changing
@@ -272,7 +272,7 @@ async fn interrupted(bytes: &Bytes) -> Scene {
     scene.put_source(bytes, StageRequest { metadata: metadata(), ..StageRequest::default() }).await;
     assert_eq!(scene.copy(None).await.unwrap_err().reason(), Reason::Overloaded);
     assert!(!scene.is_empty().await, "the upload remains in the store");
-    assert_eq!(scene.checkpoint.earlier().unwrap().parts.len(), 2);
+    assert_eq!(scene.checkpoint.load().unwrap().parts.len(), 2);
     scene.destination.set_plan(FaultPlan::none());
     scene.reported.store(0, Ordering::Relaxed);
     scene
@@ -291,7 +291,7 @@ impl Scene {
         let uploads = ListUploads { limit: 10, ..ListUploads::default() };
         let uploads = self.to.list_uploads(&context(), &address("k").bucket, &uploads).await.unwrap();
         assert!(uploads.entries.is_empty());
-        assert_eq!(self.checkpoint.earlier(), None, "the checkpoint is cleared");
+        assert_eq!(self.checkpoint.load(), None, "the checkpoint is cleared");
     }
 }
 
@@ -304,7 +304,7 @@ async fn interrupted_copy_resumes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn part_that_differs_from_checkpoint_is_copied_again() {
-    type Change = fn(&mut CopiedPart);
+    type Change = fn(&mut CheckpointedPart);
     let changes: [Change; 3] = [
         |part| part.etag = ETag::from_tag("another"),
         |part| part.length -= 1,
@@ -368,7 +368,7 @@ async fn inconclusive_source_error_keeps_the_upload() {
 async fn missing_upload_restarts_the_copy() {
     let bytes = pattern(LARGE);
     let scene = interrupted(&bytes).await;
-    let upload = scene.checkpoint.earlier().unwrap().upload;
+    let upload = scene.checkpoint.load().unwrap().upload;
     scene.to.abort_upload(&context(), &address("copy"), &upload).await.unwrap();
     scene.assert_copied_with(&bytes, 4).await;
 }

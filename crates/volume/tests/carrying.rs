@@ -18,12 +18,12 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{Carrier, Fetch, Sink, Source, store, store_copy, store_stream};
+use tradewind_volume::{TransferContext, Fetch, Sink, UploadSource, store_object, copy_within_store, store_stream};
 
 const CHUNK: u64 = 64 << 10;
 const PART: u64 = 5 << 20;
 
-fn transfers(chunk_bytes: u64) -> Arc<Carrier> {
+fn transfers(chunk_bytes: u64) -> Arc<TransferContext> {
     let plan = Plan {
         max_concurrency: 4,
         stream_bytes: chunk_bytes.min(50_000),
@@ -32,7 +32,7 @@ fn transfers(chunk_bytes: u64) -> Arc<Carrier> {
     };
     let delay = Duration::from_millis(1);
     let retries = RetryOptions { max_attempts: 6, first_delay: delay, max_delay: delay };
-    Arc::new(Carrier::new(plan, Budget::new(64 << 20), SystemClock::shared(), retries))
+    Arc::new(TransferContext::new(plan, Budget::new(64 << 20), SystemClock::shared(), retries))
 }
 
 fn pattern(length: u64) -> Bytes {
@@ -79,7 +79,7 @@ impl Sink for MemorySink {
         Ok(())
     }
 
-    fn holds(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
+    fn held_checksum(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
         if !self.held.contains(&(offset, length)) {
             return Ok(None);
         }
@@ -87,7 +87,7 @@ impl Sink for MemorySink {
         Ok(Some(Checksum::compute(Algorithm::Crc64Nvme, &all[offset as usize..(offset + length) as usize])))
     }
 
-    fn held(&self) -> Vec<(u64, u64)> {
+    fn held_chunks(&self) -> Vec<(u64, u64)> {
         self.held.clone()
     }
 }
@@ -220,26 +220,26 @@ impl CountingSource {
     }
 }
 
-impl Source for CountingSource {
+impl UploadSource for CountingSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let at = offset as usize;
         buffer.copy_from_slice(&self.bytes[at..at + buffer.len()]);
         Ok(())
     }
 
-    fn sent(&self, bytes: i64) {
+    fn report_sent(&self, bytes: i64) {
         self.sent.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    fn check(&self) -> Result<()> {
+    fn check_unchanged(&self) -> Result<()> {
         if self.changes { Err(Error::new(Reason::Conflict, "the source changed")) } else { Ok(()) }
     }
 
-    fn earlier(&self) -> Option<(UploadId, u64)> {
+    fn resumable_upload(&self) -> Option<(UploadId, u64)> {
         self.earlier.clone()
     }
 
-    fn begun(&self, _: &UploadId, _: u64) -> bool {
+    fn upload_started(&self, _: &UploadId, _: u64) -> bool {
         self.is_persistent
     }
 }
@@ -260,7 +260,7 @@ async fn uploads(store: &Arc<dyn ObjectStore>) -> Vec<UploadId> {
 async fn send(to: &Arc<dyn ObjectStore>, source: Arc<CountingSource>) -> Result<u64> {
     let size = source.bytes.len() as u64;
     let stored =
-        store(&transfers(PART), to, &address("k"), source.clone(), size, Metadata::default()).await?;
+        store_object(&transfers(PART), to, &address("k"), source.clone(), size, Metadata::default()).await?;
     assert_eq!(source.sent.load(Ordering::Relaxed), size as i64, "each byte is reported once");
     Ok(stored.size)
 }
@@ -310,7 +310,7 @@ async fn failed_upload_is_aborted_unless_resumable() {
     let earlier = Some((left[0].clone(), PART));
     let source = Arc::new(CountingSource { earlier, ..CountingSource::new(&bytes) });
     let size = bytes.len() as u64;
-    store(&transfers(PART), &inner, &address("k"), source.clone(), size, Metadata::default()).await.unwrap();
+    store_object(&transfers(PART), &inner, &address("k"), source.clone(), size, Metadata::default()).await.unwrap();
     assert_eq!(source.sent.load(Ordering::Relaxed), 0);
     assert!(read(&inner, "k").await.unwrap() == bytes && uploads(&inner).await.is_empty());
 
@@ -336,7 +336,7 @@ async fn resumed_upload_resends_changed_parts() {
     let earlier = Some((uploads(&inner).await[0].clone(), PART));
     let source = Arc::new(CountingSource { earlier, ..CountingSource::new(&bytes) });
     let size = bytes.len() as u64;
-    store(&transfers(PART), &inner, &address("k"), source.clone(), size, Metadata::default()).await.unwrap();
+    store_object(&transfers(PART), &inner, &address("k"), source.clone(), size, Metadata::default()).await.unwrap();
     assert_eq!(source.sent.load(Ordering::Relaxed), PART as i64, "one part differs");
     assert!(read(&inner, "k").await.unwrap() == bytes);
 }
@@ -376,6 +376,6 @@ async fn server_side_copy_is_retried() {
         precondition: Precondition::None,
         etag: ETagForm::default(),
     };
-    store_copy(&transfers(CHUNK), &to, request).await.unwrap();
+    copy_within_store(&transfers(CHUNK), &to, request).await.unwrap();
     assert!(read(&inner, "to").await.unwrap() == pattern(1000));
 }

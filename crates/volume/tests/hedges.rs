@@ -19,7 +19,7 @@ use tradewind_core::testing::{
 use tradewind_core::{Address, Budget, Clock, ObjectStore};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{Carrier, Fetch, Sink};
+use tradewind_volume::{TransferContext, Fetch, Sink};
 
 const CHUNK: u64 = 64 << 10;
 const CHUNKS: u64 = 40;
@@ -36,7 +36,7 @@ struct Scene {
     clock: Arc<SimulatedClock>,
     store: Arc<dyn ObjectStore>,
     budget: Budget,
-    transfers: Arc<Carrier>,
+    transfers: Arc<TransferContext>,
 }
 
 /// A sink that counts the bytes written.
@@ -81,7 +81,7 @@ impl Scene {
             ..Plan::default().with_chunk_bytes(CHUNK)
         };
         let budget = Budget::new(MEMORY);
-        let transfers = Carrier::new(plan, budget.clone(), clock.clone(), RetryOptions::default());
+        let transfers = TransferContext::new(plan, budget.clone(), clock.clone(), RetryOptions::default());
         Self { clock, store, budget, transfers: Arc::new(transfers) }
     }
 
@@ -118,7 +118,7 @@ impl Scene {
         }
         work.await.unwrap();
         assert_eq!(self.budget.free(), MEMORY, "all memory is released");
-        let slots = (0..CONCURRENCY).map(|_| self.transfers.slot(1).now_or_never().unwrap().unwrap());
+        let slots = (0..CONCURRENCY).map(|_| self.transfers.acquire_slot(1).now_or_never().unwrap().unwrap());
         assert_eq!(slots.collect::<Vec<_>>().len(), CONCURRENCY, "all permits are released");
         self.clock.now() - started
     }
@@ -145,7 +145,7 @@ async fn no_chunk_is_hedged_if_none_is_late() {
     let scene = Scene::new(FaultPlan::none()).await;
     let took = scene.fetch().await;
     assert!(took >= NORMAL && took < NORMAL + millis(400), "{took:?}");
-    assert_eq!(scene.transfers.hedged(), 0);
+    assert_eq!(scene.transfers.hedged_chunks(), 0);
 }
 
 #[tokio::test]
@@ -155,7 +155,7 @@ async fn stalled_chunk_is_hedged() {
         let scene = Scene::new(on_body(number, Fault::Hang)).await;
         let took = scene.fetch().await;
         assert!(took < normal + millis(500), "{took:?}");
-        assert_eq!(scene.transfers.hedged(), 1, "{number}");
+        assert_eq!(scene.transfers.hedged_chunks(), 1, "{number}");
     }
 }
 
@@ -164,7 +164,7 @@ async fn request_without_response_is_hedged() {
     let scene = Scene::new(FaultPlan::none().with_fault(Operation::Get, FaultSchedule::Nth(CHUNKS), Fault::Hang)).await;
     let took = scene.fetch().await;
     assert!(took < NORMAL + LATE + millis(300), "{took:?}");
-    assert_eq!(scene.transfers.hedged(), 1);
+    assert_eq!(scene.transfers.hedged_chunks(), 1);
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn no_chunk_is_hedged_if_all_are_slow() {
         let scene = Scene::new(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::From(from), slow)).await;
         let took = scene.fetch().await;
         assert!(took > Duration::from_secs(4), "{took:?}");
-        assert_eq!(scene.transfers.hedged(), 0, "from {from}");
+        assert_eq!(scene.transfers.hedged_chunks(), 0, "from {from}");
     }
 }
 
@@ -191,7 +191,7 @@ async fn failed_hedge_does_not_delay_the_chunk() {
         let scene = Scene::new(slow.clone().with_fault(operation, FaultSchedule::Nth(CHUNKS + 1), fault)).await;
         let took = scene.fetch().await;
         assert!((5500..6500).contains(&took.as_millis()), "{fault:?}: {took:?}");
-        assert_eq!(scene.transfers.hedged(), 1);
+        assert_eq!(scene.transfers.hedged_chunks(), 1);
     }
 }
 
@@ -204,25 +204,25 @@ async fn hedge_needs_a_free_permit() {
         scene.step().await;
     }
     // Other requests take all permits that the stalled one does not hold.
-    let held: Vec<_> = (0..others).map(|_| transfers.slot(1).now_or_never().unwrap().unwrap()).collect();
+    let held: Vec<_> = (0..others).map(|_| transfers.acquire_slot(1).now_or_never().unwrap().unwrap()).collect();
     while scene.clock.now() < Duration::from_secs(10) {
         scene.step().await;
     }
-    assert_eq!(scene.transfers.hedged(), 0);
+    assert_eq!(scene.transfers.hedged_chunks(), 0);
     drop(held);
     scene.run(async { fetching.await.unwrap() }).await;
-    assert_eq!(scene.transfers.hedged(), 1);
+    assert_eq!(scene.transfers.hedged_chunks(), 1);
 }
 
 #[tokio::test]
 async fn no_chunk_is_hedged_under_a_rate_limit() {
     let mut scene = Scene::new(on_body(CHUNKS, Fault::Delay(Duration::from_secs(5)))).await;
     let (plan, clock) = (*scene.transfers.plan(), scene.clock.clone());
-    let transfers = Carrier::new(plan, scene.budget.clone(), clock, RetryOptions::default()).limited(1 << 30);
+    let transfers = TransferContext::new(plan, scene.budget.clone(), clock, RetryOptions::default()).with_rate_limit(1 << 30);
     scene.transfers = Arc::new(transfers);
     let took = scene.fetch().await;
     assert!(took > Duration::from_secs(5), "{took:?}");
-    assert_eq!(scene.transfers.hedged(), 0);
+    assert_eq!(scene.transfers.hedged_chunks(), 0);
 }
 
 #[tokio::test]
@@ -245,7 +245,7 @@ async fn stalled_chunk_of_an_ordered_read_is_hedged() {
     });
     let took = took.await;
     assert!(took < 2 * NORMAL + LATE, "{took:?}");
-    assert_eq!(scene.transfers.hedged(), 1);
+    assert_eq!(scene.transfers.hedged_chunks(), 1);
 }
 
 #[tokio::test]
@@ -264,6 +264,6 @@ async fn stalled_small_object_is_hedged() {
         });
         let took = took.await;
         assert!(took < NORMAL + LATE + millis(500), "{took:?}");
-        assert_eq!(scene.transfers.hedged(), 1);
+        assert_eq!(scene.transfers.hedged_chunks(), 1);
     }
 }

@@ -16,8 +16,8 @@ use tradewind_core::testing::{
 use tradewind_core::{Address, Budget, Clock, Metadata, ObjectStore, ReadConditions};
 use tradewind_model::plan::{MIN_PART_BYTES, Plan};
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::buffers::BUFFER_BYTES;
-use tradewind_volume::{Carrier, Source, store};
+use tradewind_volume::buffer_pool::BUFFER_BYTES;
+use tradewind_volume::{TransferContext, UploadSource, store};
 
 const PARTS: u64 = 24;
 const SIZE: u64 = PARTS * MIN_PART_BYTES;
@@ -36,13 +36,13 @@ const fn byte(at: u64) -> u8 {
     (at.wrapping_mul(2_654_435_761) >> 13) as u8
 }
 
-impl Source for PatternSource {
+impl UploadSource for PatternSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         buffer.iter_mut().zip(offset..).for_each(|(to, at)| *to = byte(at));
         Ok(())
     }
 
-    fn sent(&self, bytes: i64) {
+    fn report_sent(&self, bytes: i64) {
         self.0.fetch_add(bytes, Ordering::Relaxed);
     }
 }
@@ -51,7 +51,7 @@ struct Scene {
     clock: Arc<SimulatedClock>,
     store: Arc<Faulty<dyn ObjectStore>>,
     budget: Budget,
-    transfers: Arc<Carrier>,
+    transfers: Arc<TransferContext>,
 }
 
 fn address() -> Address {
@@ -66,7 +66,7 @@ impl Scene {
         let store = Faulty::new(inner, faults.with_fault(Operation::CommitPart, FaultSchedule::Always, Fault::Delay(USUAL)));
         let plan = Plan { max_concurrency: CONCURRENCY, ..Plan::default().with_chunk_bytes(MIN_PART_BYTES) };
         let budget = Budget::new(MEMORY);
-        let transfers = Carrier::new(plan, budget.clone(), clock.clone(), RetryOptions::default());
+        let transfers = TransferContext::new(plan, budget.clone(), clock.clone(), RetryOptions::default());
         Self { clock, store, budget, transfers: Arc::new(transfers) }
     }
 
@@ -77,7 +77,7 @@ impl Scene {
         let (started, real_start) = (self.clock.now(), Instant::now());
         let work = tokio::spawn(async move {
             let to: Arc<dyn ObjectStore> = to;
-            store(&transfers, &to, &address(), from, SIZE, Metadata::default()).await.unwrap();
+            store_object(&transfers, &to, &address(), from, SIZE, Metadata::default()).await.unwrap();
         });
         while !work.is_finished() {
             if self.clock.now() - started > Duration::from_secs(30) {
@@ -94,7 +94,7 @@ impl Scene {
         work.await.unwrap();
         assert_eq!(source.0.load(Ordering::Relaxed), i64::try_from(SIZE).unwrap(), "each byte counts once");
         assert_eq!(self.budget.free(), MEMORY, "all memory is released");
-        let slots = (0..CONCURRENCY).map(|_| self.transfers.slot(1).now_or_never().unwrap().unwrap());
+        let slots = (0..CONCURRENCY).map(|_| self.transfers.acquire_slot(1).now_or_never().unwrap().unwrap());
         assert_eq!(slots.collect::<Vec<_>>().len(), CONCURRENCY, "all permits are released");
         self.check().await;
         Some(self.clock.now() - started)
@@ -142,7 +142,7 @@ async fn first_parts_start_staggered_over_one_rtt() {
         let (transfers, to) = (scene.transfers.clone(), scene.store.clone());
         let work = tokio::spawn(async move {
             let to: Arc<dyn ObjectStore> = to;
-            store(&transfers, &to, &address(), Arc::<PatternSource>::default(), SIZE, Metadata::default())
+            store_object(&transfers, &to, &address(), Arc::<PatternSource>::default(), SIZE, Metadata::default())
                 .await
         });
         wait_until(|| scene.clock.next_wake() == Some(created)).await;

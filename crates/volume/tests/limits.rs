@@ -15,14 +15,14 @@ use tradewind_core::testing::{MemoryStore, SimulatedClock, context};
 use tradewind_core::{Address, Budget, Clock, ObjectStore};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{Carrier, Fetch, Ranges, Sequence, Sink, Source, store};
+use tradewind_volume::{TransferContext, Fetch, RangeReader, StreamingUpload, Sink, UploadSource, store};
 
 const RATE: u64 = 1 << 20;
 
 struct Scene {
     clock: Arc<SimulatedClock>,
     store: Arc<dyn ObjectStore>,
-    transfers: Arc<Carrier>,
+    transfers: Arc<TransferContext>,
     /// Bytes transferred, with the times.
     passed: Arc<Mutex<Vec<(Duration, u64)>>>,
 }
@@ -39,7 +39,7 @@ impl ByteRecorder {
     }
 }
 
-impl Source for ByteRecorder {
+impl UploadSource for ByteRecorder {
     fn read_at(&self, _offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.record(buffer.len());
         buffer.fill(7);
@@ -65,9 +65,9 @@ impl Scene {
         let store: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
         store.create_bucket(&context(), &address("k").bucket).await.unwrap();
         let plan = Plan::default().with_chunk_bytes(64 << 10);
-        let transfers = Carrier::new(plan, Budget::new(64 << 20), clock.clone(), RetryOptions::default());
+        let transfers = TransferContext::new(plan, Budget::new(64 << 20), clock.clone(), RetryOptions::default());
         let transfers = match rate {
-            Some(rate) => transfers.limited(rate),
+            Some(rate) => transfers.with_rate_limit(rate),
             None => transfers,
         };
         let scene = Self { clock, store, transfers: Arc::new(transfers), passed: Arc::default() };
@@ -83,7 +83,7 @@ impl Scene {
         let (transfers, to, recorder, clock) =
             (self.transfers.clone(), self.store.clone(), self.recorder(), self.clock.clone());
         async move {
-            store(&transfers, &to, &address(key), recorder, size, Default::default()).await.unwrap();
+            store_object(&transfers, &to, &address(key), recorder, size, Default::default()).await.unwrap();
             clock.now()
         }
     }
@@ -166,7 +166,7 @@ async fn streaming_upload_uses_the_whole_rate_limit() {
     let scene = Scene::new(Some(RATE)).await;
     let (transfers, to, clock) = (scene.transfers.clone(), scene.store.clone(), scene.clock.clone());
     let written = async move {
-        let mut sequence = Sequence::new(&transfers, &to, &address("made"), Default::default());
+        let mut sequence = StreamingUpload::new(&transfers, &to, &address("made"), Default::default());
         for _ in 0..60 {
             sequence.write(&[7; 200_000]).await.unwrap();
         }
@@ -186,8 +186,8 @@ async fn range_reads_use_the_whole_rate_limit() {
     let sink: Arc<dyn Sink> = scene.recorder();
     let fetched = async move {
         // The tail, which opening the object fetches, is a quarter of it.
-        let (ranges, _) = Ranges::open(&transfers, &from, &address("ranged"), 1 << 20).await.unwrap();
-        ranges.bytes((0, 1 << 20)).await.unwrap();
+        let (ranges, _) = RangeReader::open(&transfers, &from, &address("ranged"), 1 << 20).await.unwrap();
+        ranges.fetch((0, 1 << 20)).await.unwrap();
         ranges.write_to((1 << 20, 1 << 20), &sink).await.unwrap();
         ranges.write_in_order((2 << 20, 1 << 20), async |_| Ok(())).await.unwrap();
         clock.now()

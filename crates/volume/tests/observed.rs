@@ -23,7 +23,7 @@ use tradewind_core::{
     Address, Body, Budget, Clock, Context, ObjectStore, Precondition, ReadConditions, Staged, SystemClock,
 };
 use tradewind_model::store_model::{Direction, Failure, Operation, OutcomeCounts, StoreModel};
-use tradewind_volume::Observed;
+use tradewind_volume::Instrumented;
 
 /// An object of more than one buffer of the memory store.
 const LARGE: usize = 300_000;
@@ -33,7 +33,7 @@ const fn millis(n: u64) -> Duration {
 }
 
 fn instrumented_memory() -> Arc<dyn ObjectStore> {
-    Observed::new(MemoryStore::new(SystemClock::shared()), SystemClock::shared())
+    Instrumented::new(MemoryStore::new(SystemClock::shared()), SystemClock::shared())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -46,7 +46,7 @@ async fn it_conforms_under_and_over_other_layers() {
     conformance::run(|| async { stack_layers(instrumented_memory(), 1) }.boxed()).await;
     let over = || {
         let inner = stack_layers(instrumented_memory(), 1);
-        async { Observed::new(inner, SystemClock::shared()) as Arc<dyn ObjectStore> }.boxed()
+        async { Instrumented::new(inner, SystemClock::shared()) as Arc<dyn ObjectStore> }.boxed()
     };
     conformance::run(over).await;
 }
@@ -63,7 +63,7 @@ async fn random_operations_match_the_memory_store() {
 struct Fixture {
     clock: Arc<SimulatedClock>,
     faults: Arc<Faulty<MemoryStore>>,
-    store: Arc<Observed>,
+    store: Arc<Instrumented>,
 }
 
 fn key() -> Address {
@@ -74,7 +74,7 @@ impl Fixture {
     async fn new() -> Self {
         let clock = SimulatedClock::new();
         let faults = Faulty::new(MemoryStore::new(clock.clone()), FaultPlan::none());
-        let store = Observed::new(faults.clone(), clock.clone());
+        let store = Instrumented::new(faults.clone(), clock.clone());
         let fixture = Self { clock, faults, store };
         fixture.store.create_bucket(&fixture.context(), &key().bucket).await.unwrap();
         fixture
@@ -384,7 +384,7 @@ fn cost_of_a_read() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let inner: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
-        let instrumented: Arc<dyn ObjectStore> = Observed::new(inner.clone(), SystemClock::shared());
+        let instrumented: Arc<dyn ObjectStore> = Instrumented::new(inner.clone(), SystemClock::shared());
         let context = tradewind_core::testing::context();
         inner.create_bucket(&context, &key().bucket).await.unwrap();
         for (size, times) in [(4096, 20_000), (1 << 20, 500)] {

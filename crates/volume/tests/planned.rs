@@ -23,8 +23,8 @@ use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_model::store_model::Operation;
 use tradewind_model::tune::{Prior, OperatingPoint, Sample, Surface};
-use tradewind_volume::planned::PlannedOptions;
-use tradewind_volume::{Observed, Planned};
+use tradewind_volume::read_ahead::ReadAheadOptions;
+use tradewind_volume::{Instrumented, ReadAhead};
 
 /// A range size that is not aligned with the pieces of the inner store.
 const RANGE: u64 = 250_001;
@@ -34,7 +34,7 @@ const MAX_AHEAD: u64 = 4 << 20;
 const MAX_AHEAD_PER_REQUEST: u64 = MAX_AHEAD / 2;
 const REQUESTS: usize = 6;
 
-fn options() -> PlannedOptions {
+fn options() -> ReadAheadOptions {
     let plan = Plan {
         chunk_bytes: 1 << 20,
         stream_bytes: RANGE,
@@ -43,19 +43,19 @@ fn options() -> PlannedOptions {
         ..Plan::default()
     };
     let retries = RetryOptions { first_delay: Duration::from_millis(1), ..RetryOptions::default() };
-    PlannedOptions { plan, ahead_bytes: MAX_AHEAD, retries, tags_are_md5: false }
+    ReadAheadOptions { plan, max_read_ahead_bytes: MAX_AHEAD, retries, etags_are_md5: false }
 }
 
 /// The layer with the default plan.
 fn read_ahead(inner: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
     let plan = Plan::default();
-    Planned::new(inner, PlannedOptions { plan, ..options() }, SystemClock::shared())
+    ReadAhead::new(inner, ReadAheadOptions { plan, ..options() }, SystemClock::shared())
 }
 
 /// The layer with a plan that splits all but tiny objects.
 fn split(inner: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
     let plan = Plan { chunk_bytes: 10_000, stream_bytes: 30_001, ..options().plan };
-    Planned::new(inner, PlannedOptions { plan, ..options() }, SystemClock::shared())
+    ReadAhead::new(inner, ReadAheadOptions { plan, ..options() }, SystemClock::shared())
 }
 
 fn memory() -> Arc<dyn ObjectStore> {
@@ -95,8 +95,8 @@ async fn random_operations_match_the_memory_store() {
 /// A read-ahead layer over an instrumented store with injected faults.
 struct Fixture {
     faults: Arc<Faulty<MemoryStore>>,
-    observed: Arc<Observed>,
-    store: Arc<Planned>,
+    observed: Arc<Instrumented>,
+    store: Arc<ReadAhead>,
     budget: Budget,
 }
 
@@ -117,11 +117,11 @@ impl Fixture {
         Self::with(options()).await
     }
 
-    async fn with(options: PlannedOptions) -> Self {
+    async fn with(options: ReadAheadOptions) -> Self {
         let clock = SystemClock::shared();
         let faults = Faulty::new(MemoryStore::new(clock.clone()), FaultPlan::none());
-        let observed = Observed::new(faults.clone(), clock.clone());
-        let store = Planned::new(observed.clone(), options, clock);
+        let observed = Instrumented::new(faults.clone(), clock.clone());
+        let store = ReadAhead::new(observed.clone(), options, clock);
         let fixture = Self { faults, observed, store, budget: Budget::new(64 << 20) };
         fixture.store.create_bucket(&fixture.context().await, &key("k").bucket).await.unwrap();
         fixture
@@ -159,7 +159,7 @@ impl Fixture {
     async fn wait_until_quiet(&self) {
         let is_quiet = || {
             self.in_flight() == 0
-                && self.store.held_ahead() == 0
+                && self.store.held_bytes() == 0
                 && self.budget.free() == self.budget.capacity()
         };
         for _ in 0..500 {
@@ -168,14 +168,14 @@ impl Fixture {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("{} in flight, {} held, {:?}", self.in_flight(), self.store.held_ahead(), self.budget);
+        panic!("{} in flight, {} held, {:?}", self.in_flight(), self.store.held_bytes(), self.budget);
     }
 
     /// Waits until no more requests start without a reader.
     async fn wait_until_idle(&self) {
         let (mut before, mut same) = (None, 0);
         while same < 20 {
-            let now = (self.faults.calls(At::Get), self.store.held_ahead());
+            let now = (self.faults.calls(At::Get), self.store.held_bytes());
             same = if before == Some(now) { same + 1 } else { 0 };
             before = Some(now);
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -324,14 +324,14 @@ async fn slow_reader_holds_limited_memory_and_no_permits() {
     let (_, mut slow) = fixture.open("large", Select::Whole).await.unwrap();
     let first = slow.next().await.unwrap().unwrap();
     fixture.wait_until_idle().await;
-    assert!(fixture.store.held_ahead() <= MAX_AHEAD_PER_REQUEST, "{}", fixture.store.held_ahead());
+    assert!(fixture.store.held_bytes() <= MAX_AHEAD_PER_REQUEST, "{}", fixture.store.held_bytes());
     let requests = fixture.faults.calls(At::Get);
     assert!(requests <= 2 + MAX_AHEAD_PER_REQUEST / RANGE, "{requests} requests for a reader that stopped");
     // Far more slow readers than permits and memory.
     let more =
         join_all((0..30).map(|_| async { fixture.open("large", Select::Whole).await.unwrap().1 })).await;
     fixture.wait_until_idle().await;
-    assert!(fixture.store.held_ahead() <= MAX_AHEAD);
+    assert!(fixture.store.held_bytes() <= MAX_AHEAD);
     let quick = async {
         assert!(fixture.read("large").await.unwrap() == bytes);
         fixture.put("one", &content(10, 1 << 20)).await;
@@ -395,7 +395,7 @@ async fn concurrent_readers_stay_within_the_plan() {
     let mut clients = std::pin::pin!(clients);
     while (&mut clients).now_or_never().is_none() {
         max = max.max(fixture.in_flight());
-        assert!(fixture.store.held_ahead() <= MAX_AHEAD);
+        assert!(fixture.store.held_bytes() <= MAX_AHEAD);
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // The first request of each client needs no permit.
@@ -421,7 +421,7 @@ fn tuned() -> Plan {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn large_ranges_take_more_permits() {
     const CLIENTS: u64 = 5;
-    let fixture = Fixture::with(PlannedOptions { plan: tuned(), ..options() }).await;
+    let fixture = Fixture::with(ReadAheadOptions { plan: tuned(), ..options() }).await;
     let (few, many) = (fixture.store.plan().concurrency_for(RANGE) as u64, fixture.store.plan().max_concurrency as u64);
     assert!(few < 20 && many > 100, "{few} and {many}");
     let bytes = content(15, 2 * LARGE);
@@ -443,7 +443,7 @@ async fn large_ranges_take_more_permits() {
 
 #[tokio::test]
 async fn without_memory_an_object_is_read_in_one_request() {
-    let fixture = Fixture::with(PlannedOptions { ahead_bytes: 0, ..options() }).await;
+    let fixture = Fixture::with(ReadAheadOptions { max_read_ahead_bytes: 0, ..options() }).await;
     let bytes = content(13, LARGE);
     fixture.put("large", &bytes).await;
     assert!(fixture.read("large").await.unwrap() == bytes);

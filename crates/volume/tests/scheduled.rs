@@ -133,10 +133,10 @@ async fn large_requests_queue_while_small_ones_pass() {
     };
     let mut many = pin!(many);
     assert!(many.as_mut().now_or_never().is_none());
-    assert_eq!(fixture.store.waiting(), 1, "the large request is queued");
-    assert_eq!(fixture.store.under_way(), 3);
+    assert_eq!(fixture.store.queued(), 1, "the large request is queued");
+    assert_eq!(fixture.store.in_flight(), 3);
     fixture.advance_until(many).await.0.0.unwrap();
-    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (0, 0));
+    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (0, 0));
 }
 
 #[tokio::test]
@@ -148,14 +148,14 @@ async fn high_priority_client_overtakes_normal_ones() {
     // Two large requests of normal priority are queued. A client of high priority overtakes them, whatever its key.
     let mut other = pin!(fixture.put_as(Some("other"), "b", 32 * LARGE));
     assert!(other.as_mut().now_or_never().is_none());
-    assert_eq!(fixture.store.waiting(), 2);
+    assert_eq!(fixture.store.queued(), 2);
     let mut shop = pin!(fixture.put_as(Some("shop"), "c", 32 * LARGE));
     assert!(shop.as_mut().now_or_never().is_none(), "the request is waiting for the store");
-    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (2, 3));
+    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (2, 3));
     fixture.advance_until(shop).await.0.unwrap();
-    assert_eq!(fixture.store.waiting(), 2, "the requests of normal priority are still queued");
+    assert_eq!(fixture.store.queued(), 2, "the requests of normal priority are still queued");
     fixture.advance_until(async { futures::try_join!(batch, other) }).await.0.unwrap();
-    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (0, 0));
+    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (0, 0));
 }
 
 #[tokio::test]
@@ -166,14 +166,14 @@ async fn dropped_requests_leave_the_queue() {
     for put in &mut waiting {
         assert!(put.now_or_never().is_none());
     }
-    assert_eq!(fixture.store.waiting(), 3);
+    assert_eq!(fixture.store.queued(), 3);
     let rejected = fixture.put("large", LARGE).now_or_never().unwrap().unwrap_err();
     assert!(rejected.reason() == Reason::Overloaded && rejected.kind().is_retryable(), "{rejected:?}");
     // The timekeeper is among the dropped requests.
     waiting.drain(..2).for_each(drop);
-    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (1, 1));
+    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (1, 1));
     fixture.advance_until(waiting.remove(0)).await.0.unwrap();
-    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (0, 0));
+    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (0, 0));
 }
 
 #[tokio::test]
@@ -202,7 +202,7 @@ async fn deadline_applies_while_a_request_is_queued() {
     let (late, took) = fixture.advance_until(late).await;
     assert_eq!(late.unwrap_err().reason(), Reason::DeadlineExceeded);
     assert!(took <= 25 * MILLI, "{took:?}");
-    assert_eq!((fixture.store.waiting(), fixture.store.under_way()), (0, 0));
+    assert_eq!((fixture.store.queued(), fixture.store.in_flight()), (0, 0));
 }
 
 #[tokio::test]
@@ -219,10 +219,10 @@ async fn slow_reader_holds_no_place_in_its_lane() {
     let mut body = found.body;
     fixture.advance_until(body.next()).await.0.unwrap().unwrap();
     fixture.clock.advance(Duration::from_secs(5));
-    assert_eq!(fixture.store.waiting(), 0, "a reader that does not poll is not queued");
+    assert_eq!(fixture.store.queued(), 0, "a reader that does not poll is not queued");
     let (done, took) = fixture.advance_until(fixture.put("small", 4096)).await;
     done.unwrap();
     assert!(took <= 6 * MILLI, "{took:?}");
     drop(body);
-    assert_eq!(fixture.store.under_way(), 0);
+    assert_eq!(fixture.store.in_flight(), 0);
 }

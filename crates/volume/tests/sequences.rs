@@ -12,10 +12,10 @@ use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, 
 use tradewind_core::{Address, Budget, Checksum, Metadata, ObjectStore, SystemClock};
 use tradewind_model::plan::{MIN_PART_BYTES, Plan};
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::memory::{Begun, CopiedPart};
-use tradewind_volume::{Carrier, Memory as _, Ranges, Sequence, Sink};
+use tradewind_volume::upload_checkpoint::{UploadState, CheckpointedPart};
+use tradewind_volume::{TransferContext, UploadCheckpoint as _, RangeReader, StreamingUpload, Sink};
 
-fn transfers() -> Arc<Carrier> {
+fn transfers() -> Arc<TransferContext> {
     let plan = Plan {
         max_concurrency: 4,
         stream_bytes: 30_000,
@@ -24,7 +24,7 @@ fn transfers() -> Arc<Carrier> {
     };
     let delay = Duration::from_millis(1);
     let retries = RetryOptions { max_attempts: 8, first_delay: delay, max_delay: delay };
-    Arc::new(Carrier::new(plan, Budget::new(8 << 20), SystemClock::shared(), retries))
+    Arc::new(TransferContext::new(plan, Budget::new(8 << 20), SystemClock::shared(), retries))
 }
 
 fn pattern(length: usize, seed: u64) -> Vec<u8> {
@@ -60,18 +60,18 @@ async fn rolled_back_bytes_are_not_in_the_object() {
         for discarded in [0, 1000, 2 * part + 5] {
             for after in [0, part] {
                 let store = store(FaultPlan::none()).await;
-                let mut sequence = Sequence::new(&transfers(), &store, &address(), Metadata::default());
+                let mut sequence = StreamingUpload::new(&transfers(), &store, &address(), Metadata::default());
                 sequence.write(&pattern(before, 1)).await.unwrap();
                 for seed in [2, 3] {
                     sequence.mark();
                     sequence.write(&pattern(discarded, seed)).await.unwrap();
-                    sequence.go_back();
+                    sequence.roll_back();
                 }
                 assert_eq!(sequence.written(), before as u64);
                 sequence.mark();
                 sequence.write(&pattern(after, 4)).await.unwrap();
-                sequence.keep();
-                sequence.go_back();
+                sequence.clear_mark();
+                sequence.roll_back();
                 sequence.finish().await.unwrap();
                 let expected = [pattern(before, 1), pattern(after, 4)].concat();
                 assert!(
@@ -89,7 +89,7 @@ async fn failed_upload_leaves_nothing() {
     let part = usize::try_from(MIN_PART_BYTES).unwrap();
     let fault = Fault::FailBefore(Reason::AccessDenied);
     let store = store(FaultPlan::none().with_fault(Operation::StagePart, FaultSchedule::Nth(2), fault)).await;
-    let mut sequence = Sequence::new(&transfers(), &store, &address(), Metadata::default());
+    let mut sequence = StreamingUpload::new(&transfers(), &store, &address(), Metadata::default());
     let written = sequence.write(&pattern(5 * part, 1)).await;
     let failed = match written {
         Ok(()) => sequence.finish().await.map(drop),
@@ -105,23 +105,23 @@ async fn failed_upload_leaves_nothing() {
 
 /// A checkpoint in memory.
 #[derive(Default)]
-struct MemoryCheckpoint(Mutex<Option<Begun>>);
+struct MemoryCheckpoint(Mutex<Option<UploadState>>);
 
-impl tradewind_volume::Memory for MemoryCheckpoint {
-    fn earlier(&self) -> Option<Begun> {
+impl tradewind_volume::UploadCheckpoint for MemoryCheckpoint {
+    fn load(&self) -> Option<UploadState> {
         self.0.lock().unwrap().clone()
     }
 
-    fn begun(&self, state: &Begun) -> bool {
+    fn start(&self, state: &UploadState) -> bool {
         *self.0.lock().unwrap() = Some(state.clone());
         true
     }
 
-    fn stored(&self, part: &CopiedPart) {
+    fn part_stored(&self, part: &CheckpointedPart) {
         self.0.lock().unwrap().as_mut().unwrap().parts.push(part.clone());
     }
 
-    fn over(&self) {
+    fn clear(&self) {
         self.0.lock().unwrap().take();
     }
 }
@@ -151,13 +151,13 @@ impl InterruptedUpload {
 
     /// Number of checkpointed parts.
     fn checkpointed_parts(&self) -> u64 {
-        self.checkpoint.earlier().map_or(0, |state| state.parts.len() as u64)
+        self.checkpoint.load().map_or(0, |state| state.parts.len() as u64)
     }
 
     async fn write(&self, bytes: &[u8]) -> Result<()> {
-        let checkpoint: Arc<dyn tradewind_volume::Memory> = self.checkpoint.clone();
-        let sequence = Sequence::new(&transfers(), &self.store, &address(), Metadata::default());
-        let mut sequence = sequence.remembered(Some(checkpoint));
+        let checkpoint: Arc<dyn tradewind_volume::UploadCheckpoint> = self.checkpoint.clone();
+        let sequence = StreamingUpload::new(&transfers(), &self.store, &address(), Metadata::default());
+        let mut sequence = sequence.with_checkpoint(Some(checkpoint));
         match sequence.write(bytes).await {
             Ok(()) => sequence.finish().await.map(drop),
             Err(e) => {
@@ -174,7 +174,7 @@ impl InterruptedUpload {
         assert_eq!(self.faults.calls(Operation::StagePart) - before, parts);
         assert!(read(&self.store).await.unwrap() == bytes);
         assert_eq!(uploads(&self.store).await, 0);
-        assert_eq!(self.checkpoint.earlier(), None, "the checkpoint is cleared");
+        assert_eq!(self.checkpoint.load(), None, "the checkpoint is cleared");
     }
 }
 
@@ -192,7 +192,7 @@ async fn part_with_other_bytes_is_sent_again() {
     let bytes = pattern(4 * PART + 5, 1);
     let interrupted = InterruptedUpload::start(&bytes).await;
     let mut others = bytes.clone();
-    let first = interrupted.checkpoint.earlier().unwrap().parts[0].number.get();
+    let first = interrupted.checkpoint.load().unwrap().parts[0].number.get();
     others[usize::from(first - 1) * PART] ^= 1;
     interrupted.assert_completes_with(&others, 6 - interrupted.checkpointed_parts()).await;
     // An inserted byte shifts all parts.
@@ -204,7 +204,7 @@ async fn part_with_other_bytes_is_sent_again() {
 async fn missing_upload_restarts() {
     let bytes = pattern(4 * PART + 5, 1);
     let interrupted = InterruptedUpload::start(&bytes).await;
-    let upload = interrupted.checkpoint.earlier().unwrap().upload;
+    let upload = interrupted.checkpoint.load().unwrap().upload;
     interrupted.store.abort_upload(&context(), &address(), &upload).await.unwrap();
     interrupted.assert_completes_with(&bytes, 5).await;
 }
@@ -246,7 +246,7 @@ async fn permanent_failure_aborts_the_upload() {
     interrupted.faults.set_plan(FaultPlan::none().with_fault(Operation::StagePart, FaultSchedule::Always, refused));
     assert_eq!(interrupted.write(&bytes).await.unwrap_err().reason(), Reason::InvalidRequest);
     assert_eq!(uploads(&interrupted.store).await, 0);
-    assert_eq!(interrupted.checkpoint.earlier(), None);
+    assert_eq!(interrupted.checkpoint.load(), None);
 }
 
 #[derive(Default)]
@@ -273,17 +273,17 @@ async fn range_reads_return_the_requested_bytes() {
     ];
     for plan in plans {
         let store = store(plan).await;
-        let mut sequence = Sequence::new(&transfers(), &store, &address(), Metadata::default());
+        let mut sequence = StreamingUpload::new(&transfers(), &store, &address(), Metadata::default());
         sequence.write(&bytes).await.unwrap();
         sequence.finish().await.unwrap();
         for tail in [1, 64, 1_000_000, 2_000_000] {
-            let (ranges, end) = Ranges::open(&transfers(), &store, &address(), tail as u64).await.unwrap();
+            let (ranges, end) = RangeReader::open(&transfers(), &store, &address(), tail as u64).await.unwrap();
             assert_eq!((ranges.size(), end.len()), (1_000_000, tail.min(1_000_000)));
             assert!(bytes.ends_with(&end));
             for (offset, length) in [(0, 0), (5, 0), (0, 1), (999_999, 1), (100, 99_999), (7, 730_000)] {
                 let (span, expected) = ((offset as u64, length as u64), &bytes[offset..offset + length]);
                 let checksum = Checksum::compute(tradewind_core::Algorithm::Crc64Nvme, expected);
-                let (found, its_checksum) = ranges.bytes(span).await.unwrap();
+                let (found, its_checksum) = ranges.fetch(span).await.unwrap();
                 assert!(found == expected && its_checksum == checksum, "{span:?}");
                 let memory = Arc::new(MemorySink::default());
                 let sink: Arc<dyn Sink> = memory.clone();
@@ -300,7 +300,7 @@ async fn range_reads_return_the_requested_bytes() {
         }
     }
     let empty = store(FaultPlan::none()).await;
-    Sequence::new(&transfers(), &empty, &address(), Metadata::default()).finish().await.unwrap();
-    let (ranges, end) = Ranges::open(&transfers(), &empty, &address(), 64).await.unwrap();
+    StreamingUpload::new(&transfers(), &empty, &address(), Metadata::default()).finish().await.unwrap();
+    let (ranges, end) = RangeReader::open(&transfers(), &empty, &address(), 64).await.unwrap();
     assert_eq!((ranges.size(), end.len()), (0, 0));
 }

@@ -14,7 +14,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Budget, Clock, Timestamp};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::Carrier;
+use tradewind_volume::TransferContext;
 
 const BYTES: u64 = 64 << 10;
 const SECOND: Duration = Duration::from_secs(1);
@@ -80,8 +80,8 @@ impl SimulatedLink {
     }
 }
 
-fn transfers() -> Carrier {
-    Carrier::new(
+fn transfers() -> TransferContext {
+    TransferContext::new(
         Plan::default(),
         Budget::new(1 << 30),
         Arc::new(Paused(Instant::now())),
@@ -90,14 +90,14 @@ fn transfers() -> Carrier {
 }
 
 /// Starts as many clients as the maximum concurrency, each of which sends one request after another.
-fn start_clients(transfers: &Arc<Carrier>, link: &Arc<SimulatedLink>, is_failing: bool) -> JoinSet<()> {
+fn start_clients(transfers: &Arc<TransferContext>, link: &Arc<SimulatedLink>, is_failing: bool) -> JoinSet<()> {
     let mut clients = JoinSet::new();
-    for _ in 0..transfers.most_requests() {
+    for _ in 0..transfers.max_concurrency() {
         let (transfers, link) = (transfers.clone(), link.clone());
         clients.spawn(async move {
             loop {
-                let result = transfers.again(|| async {
-                    let _slot = transfers.slot(BYTES).await?;
+                let result = transfers.retry(|| async {
+                    let _slot = transfers.acquire_slot(BYTES).await?;
                     link.serve().await;
                     if is_failing {
                         Err(Error::new(Reason::Defect, "injected failure"))
@@ -116,7 +116,7 @@ fn start_clients(transfers: &Arc<Carrier>, link: &Arc<SimulatedLink>, is_failing
 async fn concurrency_rises_for_small_objects_at_a_high_rtt() {
     // A concurrency of 32 reaches 160 req/s.
     let link = SimulatedLink::new(SECOND / 5, 1000);
-    let transfers = Arc::new(transfers().steered(|| (0, 0)));
+    let transfers = Arc::new(transfers().with_adaptive_concurrency(|| (0, 0)));
     let _clients = start_clients(&transfers, &link, false);
     let first = link.throughput(SECOND).await;
     assert!(first >= 0.8 * 160.0, "{first}");
@@ -128,7 +128,7 @@ async fn concurrency_rises_for_small_objects_at_a_high_rtt() {
 #[tokio::test(start_paused = true)]
 async fn concurrency_stays_low_at_a_low_rtt() {
     let link = SimulatedLink::new(SECOND / 1000, 1000);
-    let transfers = Arc::new(transfers().steered(|| (0, 0)));
+    let transfers = Arc::new(transfers().with_adaptive_concurrency(|| (0, 0)));
     let _clients = start_clients(&transfers, &link, false);
     tokio::time::sleep(30 * SECOND).await;
     let throughput = link.throughput(10 * SECOND).await;
@@ -139,7 +139,7 @@ async fn concurrency_stays_low_at_a_low_rtt() {
 #[tokio::test(start_paused = true)]
 async fn concurrency_follows_a_capacity_step_within_5_s() {
     let link = SimulatedLink::new(SECOND / 10, 200);
-    let transfers = Arc::new(transfers().steered(|| (0, 0)));
+    let transfers = Arc::new(transfers().with_adaptive_concurrency(|| (0, 0)));
     let _clients = start_clients(&transfers, &link, false);
     tokio::time::sleep(20 * SECOND).await;
     for per_second in [1500, 200, 1500] {
@@ -153,7 +153,7 @@ async fn concurrency_follows_a_capacity_step_within_5_s() {
 #[tokio::test(start_paused = true)]
 async fn failing_requests_do_not_raise_concurrency() {
     let link = SimulatedLink::new(SECOND / 10, 1_000_000);
-    let transfers = Arc::new(transfers().steered(|| (0, 0)));
+    let transfers = Arc::new(transfers().with_adaptive_concurrency(|| (0, 0)));
     let _clients = start_clients(&transfers, &link, true);
     tokio::time::sleep(30 * SECOND).await;
     let in_flight = link.in_flight.load(Ordering::Relaxed);
@@ -164,7 +164,7 @@ async fn failing_requests_do_not_raise_concurrency() {
 async fn fixed_concurrency_is_not_adapted() {
     let link = SimulatedLink::new(SECOND / 5, 1000);
     let transfers = Arc::new(transfers());
-    assert_eq!(transfers.most_requests(), 32);
+    assert_eq!(transfers.max_concurrency(), 32);
     let _clients = start_clients(&transfers, &link, false);
     tokio::time::sleep(20 * SECOND).await;
     assert_eq!(link.in_flight.load(Ordering::Relaxed), 32);
@@ -173,7 +173,7 @@ async fn fixed_concurrency_is_not_adapted() {
 #[tokio::test(start_paused = true)]
 async fn cancelled_requests_release_their_permits() {
     let link = SimulatedLink::new(SECOND / 20, 700);
-    let transfers = Arc::new(transfers().steered(|| (0, 0)));
+    let transfers = Arc::new(transfers().with_adaptive_concurrency(|| (0, 0)));
     for seconds in 1..20 {
         let clients = start_clients(&transfers, &link, false);
         tokio::time::sleep(Duration::from_millis(700 * seconds % 3100)).await;
@@ -192,13 +192,13 @@ async fn cancelled_requests_release_their_permits() {
 async fn pool_always_has_permits_for_five_largest_requests() {
     // One request in flight reaches the full throughput.
     let link = SimulatedLink::new(Duration::ZERO, 1000);
-    let transfers = Arc::new(transfers().steered(|| (0, 0)));
+    let transfers = Arc::new(transfers().with_adaptive_concurrency(|| (0, 0)));
     let clients = start_clients(&transfers, &link, false);
     tokio::time::sleep(60 * SECOND).await;
     drop(clients);
     tokio::time::sleep(SECOND).await;
     // Four of the largest requests hold a slot while they wait for a fifth.
-    let held: Vec<_> = futures::future::join_all((0..4).map(|_| transfers.slot(u64::MAX))).await;
-    let fifth = tokio::time::timeout(SECOND, transfers.slot(u64::MAX)).await;
+    let held: Vec<_> = futures::future::join_all((0..4).map(|_| transfers.acquire_slot(u64::MAX))).await;
+    let fifth = tokio::time::timeout(SECOND, transfers.acquire_slot(u64::MAX)).await;
     assert!(fifth.is_ok() && held.iter().all(Result::is_ok));
 }

@@ -11,7 +11,7 @@ use tradewind_core::testing::SimulatedClock;
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_model::tune::{Prior, OperatingPoint, Sample, Surface};
-use tradewind_volume::Carrier;
+use tradewind_volume::TransferContext;
 
 const SMALL: u64 = 4 << 10;
 const LARGE: u64 = 8 << 20;
@@ -42,12 +42,12 @@ fn plan() -> Plan {
     ])
 }
 
-fn transfers(plan: Plan) -> Carrier {
+fn transfers(plan: Plan) -> TransferContext {
     transfers_with_clock(&SimulatedClock::new(), plan)
 }
 
-fn transfers_with_clock(clock: &Arc<SimulatedClock>, plan: Plan) -> Carrier {
-    Carrier::new(plan, Budget::new(1 << 30), clock.clone(), RetryOptions::default())
+fn transfers_with_clock(clock: &Arc<SimulatedClock>, plan: Plan) -> TransferContext {
+    TransferContext::new(plan, Budget::new(1 << 30), clock.clone(), RetryOptions::default())
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn each_size_has_the_concurrency_of_the_plan() {
     assert_eq!(plan.max_concurrency, small);
     for (bytes, max) in [(SMALL, small), (LARGE, large)] {
         let transfers = transfers(plan);
-        let held: Vec<_> = (0..max).map(|_| transfers.slot(bytes).now_or_never().unwrap().unwrap()).collect();
-        assert!(transfers.slot(LARGE).now_or_never().is_none(), "at most {max} requests of {bytes} bytes");
+        let held: Vec<_> = (0..max).map(|_| transfers.acquire_slot(bytes).now_or_never().unwrap().unwrap()).collect();
+        assert!(transfers.acquire_slot(LARGE).now_or_never().is_none(), "at most {max} requests of {bytes} bytes");
         drop(held);
-        assert!(transfers.slot(bytes).now_or_never().is_some());
+        assert!(transfers.acquire_slot(bytes).now_or_never().is_some());
     }
 }
 
@@ -71,9 +71,9 @@ fn sizes_share_the_permits() {
     let transfers = transfers(plan);
     let (mut large, mut small) = (Vec::new(), Vec::new());
     for _ in 0..plan.concurrency_for(LARGE) / 2 {
-        large.push(transfers.slot(LARGE).now_or_never().unwrap().unwrap());
+        large.push(transfers.acquire_slot(LARGE).now_or_never().unwrap().unwrap());
     }
-    while let Some(slot) = transfers.slot(SMALL).now_or_never() {
+    while let Some(slot) = transfers.acquire_slot(SMALL).now_or_never() {
         small.push(slot.unwrap());
     }
     // Half of the large requests leave permits for about half of the small ones.
@@ -91,9 +91,9 @@ fn concurrency_is_lower_on_new_connections() {
     let clock = SimulatedClock::new();
     let transfers = transfers_with_clock(&clock, plan);
     // Requests without data, such as listings, do not count as use of the connections.
-    drop(transfers.slot(0).now_or_never().unwrap());
+    drop(transfers.acquire_slot(0).now_or_never().unwrap());
     clock.advance(Duration::from_secs(10));
-    let fill = || -> Vec<_> { std::iter::from_fn(|| transfers.slot(MIDDLE).now_or_never()).collect() };
+    let fill = || -> Vec<_> { std::iter::from_fn(|| transfers.acquire_slot(MIDDLE).now_or_never()).collect() };
     let held = fill();
     // Permits per request are rounded down, so one more request may fit.
     assert!((few..=few + 1).contains(&held.len()), "{} of {few}", held.len());
@@ -106,16 +106,16 @@ fn concurrency_is_lower_on_new_connections() {
 #[test]
 fn multi_request_objects_are_limited_to_32() {
     let transfers = transfers(plan());
-    let held: Vec<_> = (0..32).map(|_| transfers.large().now_or_never().unwrap().unwrap()).collect();
-    assert!(transfers.large().now_or_never().is_none(), "at most {}", held.len());
+    let held: Vec<_> = (0..32).map(|_| transfers.acquire_large_object().now_or_never().unwrap().unwrap()).collect();
+    assert!(transfers.acquire_large_object().now_or_never().is_none(), "at most {}", held.len());
 }
 
 #[test]
 fn concurrency_setting_and_rate_limit_cap_the_plan() {
     let plan = Plan { max_concurrency: 16, ..plan() };
     assert_eq!((plan.concurrency_for(SMALL), transfers(plan).plan().max_concurrency), (16, 16));
-    let slow = transfers(self::plan()).limited(64 << 10);
+    let slow = transfers(self::plan()).with_rate_limit(64 << 10);
     assert_eq!(slow.plan().concurrency_for(SMALL), 4);
-    let held: Vec<_> = (0..4).map(|_| slow.slot(SMALL).now_or_never().unwrap().unwrap()).collect();
-    assert!(slow.slot(SMALL).now_or_never().is_none(), "at most {}", held.len());
+    let held: Vec<_> = (0..4).map(|_| slow.acquire_slot(SMALL).now_or_never().unwrap().unwrap()).collect();
+    assert!(slow.acquire_slot(SMALL).now_or_never().is_none(), "at most {}", held.len());
 }

@@ -79,7 +79,7 @@ async fn packet_loss_extends_probes() {
     let (ground, stop) = (ground(&bed), Stop::default());
     let most = (Duration::from_secs(9), 8 << 20);
     let extent = Extent { time: Duration::from_secs(2), bytes: 1 << 20, most };
-    let cell = |parallel| OperatingPoint { bytes: 64 << 10, concurrency };
+    let cell = |parallel| OperatingPoint { bytes: 64 << 10, concurrency: parallel };
     let bytes = async |direction, parallel| {
         let probed = probe::probe(&ground, (direction, cell(parallel)), extent, (2, &stop)).await.unwrap();
         assert!(probed.sample.is_some() && probed.failures == 0, "{probed:?}");

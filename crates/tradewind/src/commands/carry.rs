@@ -45,7 +45,7 @@ pub(super) async fn carry_out(
     report: ReportFlags,
 ) -> anyhow::Result<Ended> {
     let report = report.begin(session);
-    let workers = session.carrier.most_requests();
+    let workers = session.carrier.max_concurrency();
     let outcome = moves::run(workers, decided, &session.progress, move |action| {
         let copier = copier.clone();
         async move { copier.act(&action).await }

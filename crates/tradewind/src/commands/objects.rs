@@ -141,7 +141,7 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
         }
         let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::of_standard_output());
         let Ok(place) = place else {
-            let slot = session.carrier.slot(0).await?;
+            let slot = session.carrier.acquire_slot(0).await?;
             for bucket in session.store(scheme)?.list_buckets(&slot.context).await? {
                 if arguments.json {
                     writeln!(
@@ -217,7 +217,7 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
         let report = arguments.report.begin(&session);
         let carrier = session.carrier.clone();
         let outcome =
-            moves::run(carrier.most_requests(), decided, &session.progress, move |action: Action| {
+            moves::run(carrier.max_concurrency(), decided, &session.progress, move |action: Action| {
                 let (carrier, objects) = (carrier.clone(), objects.clone());
                 async move { objects.remove(&carrier, &action.item().name).await.map(|()| Done::Removed) }
             });
@@ -258,7 +258,7 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<Ended> {
         let place = &arguments.place;
         let session = arguments.store.open([Some(&*place.scheme)])?;
         let address = Address::parse(place.bucket.as_str(), &place.key)?;
-        let slot = session.carrier.slot(0).await?;
+        let slot = session.carrier.acquire_slot(0).await?;
         let store = session.store(&place.scheme)?;
         let info = store.head(&slot.context, &address, GetRequest::default()).await?.info;
         let checksums: Vec<(String, String)> = info
@@ -325,7 +325,7 @@ pub(super) fn mb(arguments: Mb) -> anyhow::Result<Ended> {
         let bucket = whole_bucket(&arguments.place)?;
         let scheme = &*arguments.place.scheme;
         let session = arguments.store.open_or_make([Some(scheme)], Absent::Make)?;
-        let slot = session.carrier.slot(0).await?;
+        let slot = session.carrier.acquire_slot(0).await?;
         session.store(scheme)?.create_bucket(&slot.context, bucket).await?;
         Ok(Ended::Done)
     })
@@ -336,7 +336,7 @@ pub(super) fn rb(arguments: Rb) -> anyhow::Result<Ended> {
         let bucket = whole_bucket(&arguments.place)?;
         let scheme = &*arguments.place.scheme;
         let session = arguments.store.open([Some(scheme)])?;
-        let slot = session.carrier.slot(0).await?;
+        let slot = session.carrier.acquire_slot(0).await?;
         session.store(scheme)?.delete_bucket(&slot.context, bucket).await?;
         Ok(Ended::Done)
     })

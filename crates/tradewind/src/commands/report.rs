@@ -13,7 +13,7 @@ use tradewind_core::Timestamp;
 use tradewind_model::store_model::{Operation, OutcomeCounts};
 use tradewind_transfer::Outcome;
 use tradewind_transfer::progress::Snapshot;
-use tradewind_volume::{Carrier, Observed};
+use tradewind_volume::{TransferContext, Instrumented};
 use tradewind_wire::sigv4::AmzDate;
 
 use super::Ended;
@@ -44,8 +44,8 @@ pub(super) struct Report {
     started: Instant,
     shown: tokio::task::JoinHandle<()>,
     bar: ProgressBar,
-    stores: Vec<(Arc<str>, Arc<Observed>)>,
-    carrier: Arc<Carrier>,
+    stores: Vec<(Arc<str>, Arc<Instrumented>)>,
+    carrier: Arc<TransferContext>,
     /// The tally of each store at the end of the warm-up.
     warm: Arc<OnceLock<Vec<Tally>>>,
 }
@@ -134,7 +134,7 @@ fn rate(bytes: u64, took: Duration) -> HumanBytes {
 }
 
 /// The statistics of a store: all requests to it, and the median time to first byte of reads within the last minute.
-fn store_summary(name: &str, store: &Observed) -> Json {
+fn store_summary(name: &str, store: &Instrumented) -> Json {
     let outcomes = Operation::ALL.map(|operation| store.model().total_outcomes(operation));
     let first_byte = store.model().latencies(store.now(), Operation::Get).first_byte().median();
     json!({
@@ -146,14 +146,14 @@ fn store_summary(name: &str, store: &Observed) -> Json {
     })
 }
 
-fn tally(store: &Observed) -> Tally {
+fn tally(store: &Instrumented) -> Tally {
     Tally::of(store.model(), store.now())
 }
 
 impl Report {
     /// Updates the profiles of the stores with the measurements of this transfer, unless it was rate-limited.
     fn update_profiles(&self) {
-        let Some(warm) = self.warm.get().filter(|_| !self.carrier.is_limited()) else { return };
+        let Some(warm) = self.warm.get().filter(|_| !self.carrier.is_rate_limited()) else { return };
         let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return };
         for ((name, store), tally) in self.stores.iter().zip(warm) {
             let updated = profiles.learn(&format!("{store:?}"), (tally, store.model()), store.now());
@@ -174,7 +174,7 @@ impl Report {
     pub fn conclude(self, outcome: &Outcome) -> io::Result<Ended> {
         let (took, flags) = (self.started.elapsed(), self.flags);
         let stores: Vec<Json> = self.stores.iter().map(|(name, store)| store_summary(name, store)).collect();
-        let hedged = self.carrier.hedged();
+        let hedged = self.carrier.hedged_chunks();
         self.update_profiles();
         drop(self);
         for (name, error) in &outcome.failures {

@@ -15,7 +15,7 @@ use tradewind_backend::local::LocalStore;
 use tradewind_core::{Clock, ObjectStore, SystemClock};
 use tradewind_gateway::Gateway;
 use tradewind_gateway::admin::{self, Admin, Render};
-use tradewind_volume::{Observed, Planned};
+use tradewind_volume::{Instrumented, ReadAhead};
 
 use super::limits::{OpenFiles, raise_file_limit};
 use super::signals::Signals;
@@ -139,7 +139,7 @@ async fn serve(
     let (s3, endpoint) = listen(server.listen.value, "--listen").await?;
     let (admin, admin_address) = listen(server.admin.value, "--admin").await?;
     let laned = assemble::with_lanes(&settings, served.store(), clock.clone());
-    let observed = Observed::new(laned, clock.clone());
+    let observed = Instrumented::new(laned, clock.clone());
     let mut store: Arc<dyn ObjectStore> = observed.clone();
     let name = settings.served().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
     let mut metrics = vec![model_metrics(name.clone(), observed.clone())];
@@ -247,12 +247,12 @@ fn admin_service(
 }
 
 /// The metrics of a store's model.
-fn model_metrics(name: String, store: Arc<Observed>) -> Render {
+fn model_metrics(name: String, store: Arc<Instrumented>) -> Render {
     Arc::new(move |text| store_metrics::render(&name, store.model(), store.now(), text))
 }
 
 /// The metrics of a store's read plan.
-fn plan_metrics(name: String, planned: Arc<Planned>, plan: Arc<ServedPlan>) -> Render {
+fn plan_metrics(name: String, planned: Arc<ReadAhead>, plan: Arc<ServedPlan>) -> Render {
     Arc::new(move |text| store_metrics::render_plan(&name, &planned, &plan.source, text))
 }
 

@@ -20,8 +20,8 @@ use tradewind_transfer::files::{Directory, Links};
 use tradewind_transfer::journal::Journal;
 use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, End, Progress};
-use tradewind_volume::buffers::BUFFER_BYTES;
-use tradewind_volume::{Carrier, Observed};
+use tradewind_volume::buffer_pool::BUFFER_BYTES;
+use tradewind_volume::{TransferContext, Instrumented};
 
 use super::Stopped;
 use super::advice::scaled_from;
@@ -120,8 +120,8 @@ fn max_bandwidth(text: &str) -> Result<ByteSize, String> {
 /// The stores and the state of one command.
 pub(super) struct Session {
     /// The stores of the command's places, by name, with their measurements.
-    pub stores: Vec<(Arc<str>, Arc<Observed>)>,
-    pub carrier: Arc<Carrier>,
+    pub stores: Vec<(Arc<str>, Arc<Instrumented>)>,
+    pub carrier: Arc<TransferContext>,
     pub progress: Arc<Progress>,
     /// Directories of local stores, by the names of the stores.
     directories: HashMap<Arc<str>, Arc<Path>>,
@@ -167,7 +167,7 @@ impl StoreFlags {
     /// The maximum size of one read of a connection, given the memory per request: a quarter of it. Under a rate limit
     /// a read delays later ones, so it must be small.
     fn max_read_bytes(&self, memory: usize) -> usize {
-        let limited = self.max_bandwidth.map(|limit| Carrier::piece_under(limit.0));
+        let limited = self.max_bandwidth.map(|limit| TransferContext::piece_bytes_for_rate(limit.0));
         let streaming = self.streams.then_some(BUFFER_BYTES);
         [limited, streaming].into_iter().flatten().fold(memory / 4, usize::min)
     }
@@ -192,7 +192,7 @@ impl StoreFlags {
         let memory = self.max_memory.map_or(DEFAULT_MEMORY_BYTES, ByteSize::as_usize);
         let lines = |plan: &Plan| Lines {
             connections: if self.is_adaptive() {
-                Carrier::most_steered(plan.max_concurrency)
+                TransferContext::max_adaptive_concurrency(plan.max_concurrency)
             } else {
                 plan.max_concurrency
             },
@@ -220,13 +220,13 @@ impl StoreFlags {
             if let Some(directory) = opened.directory {
                 directories.insert(scheme.clone(), Arc::from(directory));
             }
-            stores.push((scheme, Observed::new(opened.store, clock.clone())));
+            stores.push((scheme, Instrumented::new(opened.store, clock.clone())));
         }
-        let mut carrier = Carrier::new(plan, Budget::new(memory), clock, retries.unwrap_or_default());
+        let mut carrier = TransferContext::new(plan, Budget::new(memory), clock, retries.unwrap_or_default());
         if let Some(limit) = self.max_bandwidth {
-            carrier = carrier.limited(limit.0);
+            carrier = carrier.with_rate_limit(limit.0);
         } else if self.is_adaptive() {
-            carrier = carrier.steered(packets);
+            carrier = carrier.with_adaptive_concurrency(packets);
         }
         let journals = journal_directory();
         let (carrier, progress) = (Arc::new(carrier), Arc::default());
@@ -242,7 +242,7 @@ fn packets() -> (u64, u64) {
 
 impl Session {
     /// The store with this name, and its name.
-    fn find(&self, scheme: &str) -> anyhow::Result<&(Arc<str>, Arc<Observed>)> {
+    fn find(&self, scheme: &str) -> anyhow::Result<&(Arc<str>, Arc<Instrumented>)> {
         let found = self.stores.iter().find(|(name, _)| **name == *scheme);
         found.with_context(|| format!("{scheme}:// was not opened"))
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tradewind_model::store_model::{Operation, StoreModel};
-use tradewind_volume::Observed;
+use tradewind_volume::Instrumented;
 
 use super::Profiles;
 use super::seen::{Tally, WARM};
@@ -25,7 +25,7 @@ const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub struct Learning {
     /// The store, whose debug name is that of the profile.
-    pub store: Arc<Observed>,
+    pub store: Arc<Instrumented>,
     /// All profiles of this user.
     pub profiles: Profiles,
 }

@@ -13,7 +13,7 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{Carrier, Fetch, store_from};
+use tradewind_volume::{TransferContext, Fetch, copy_between_stores};
 
 use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
 
@@ -132,9 +132,9 @@ fn cut_once() -> Scripted {
     })
 }
 
-fn carrier() -> Arc<Carrier> {
+fn carrier() -> Arc<TransferContext> {
     let memory = Budget::new(64 << 20);
-    Arc::new(Carrier::new(Plan::default(), memory, SystemClock::shared(), RetryOptions::default()))
+    Arc::new(TransferContext::new(Plan::default(), memory, SystemClock::shared(), RetryOptions::default()))
 }
 
 /// Copies the object, listed with ten bytes, to another store.
@@ -142,7 +142,7 @@ async fn copied(server: &Scripted) -> Bytes {
     let from: Arc<dyn ObjectStore> = crate::leaf_over(server.address, |_| {});
     let to: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
     to.create_bucket(&context(), &key().bucket).await.unwrap();
-    store_from(&carrier(), (&from, &key()), (&to, &key()), Some(10), Arc::new(|_| ()), None).await.unwrap();
+    copy_between_stores(&carrier(), (&from, &key()), (&to, &key()), Some(10), Arc::new(|_| ()), None).await.unwrap();
     to.get(&context(), &key(), GetRequest::default()).await.unwrap().body.collect().await.unwrap()
 }
 

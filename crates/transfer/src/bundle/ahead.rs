@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::{Stream, StreamExt as _};
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_volume::Source as _;
+use tradewind_volume::UploadSource as _;
 
 use super::archive::{self, BLOCK_BYTES};
 use super::crew::Crew;
@@ -112,7 +112,7 @@ fn read_file((tree, links): (&Tree, Links), name: &str, archive: &mut Vec<u8>) -
     let data = archive.len();
     archive.resize(data + usize::try_from(size).unwrap_or(0), 0);
     source.read_at(0, &mut archive[data..])?;
-    source.check()?;
+    source.check_unchanged()?;
     let checksum = crc64nvme(&archive[data..]);
     archive::pad(archive, size);
     let member = Member { offset: data as u64, checksum, ..member };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tradewind_core::Checksum;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_volume::{Carrier, Ranges};
+use tradewind_volume::{TransferContext, RangeReader};
 
 use super::index::{self, FOOTER_BYTES, Footer, Member};
 use crate::objects::Objects;
@@ -28,32 +28,32 @@ pub fn name_of_bundle(key: &str, number: u32) -> String {
 
 /// A bundle in a store. All its bytes are read from one version of the object.
 pub struct Bundle {
-    transfers: Arc<Carrier>,
+    transfers: Arc<TransferContext>,
     objects: Objects,
     /// The key of the first bundle of the set.
     first: String,
     key: String,
-    ranges: Ranges,
+    ranges: RangeReader,
     footer: Footer,
     members: Vec<Member>,
 }
 
 impl Bundle {
     /// Opens the bundle at `key` and reads its index.
-    pub async fn open(transfers: &Arc<Carrier>, objects: &Objects, key: &str) -> Result<Self> {
+    pub async fn open(transfers: &Arc<TransferContext>, objects: &Objects, key: &str) -> Result<Self> {
         Self::read(transfers, objects, (key, key)).await.map_err(|e| with_location(objects, key, e))
     }
 
-    async fn read(transfers: &Arc<Carrier>, objects: &Objects, (first, key): (&str, &str)) -> Result<Self> {
+    async fn read(transfers: &Arc<TransferContext>, objects: &Objects, (first, key): (&str, &str)) -> Result<Self> {
         let address = objects.address(key)?;
-        let (ranges, tail) = Ranges::open(transfers, &objects.store, &address, TAIL_BYTES).await?;
+        let (ranges, tail) = RangeReader::open(transfers, &objects.store, &address, TAIL_BYTES).await?;
         let footer = Footer::decode(&tail, ranges.size())?;
         let trailer_bytes = footer.index_bytes + FOOTER_BYTES as u64;
         // No underflow: decoding the footer checked that it and the index fit into the object.
         let archive_bytes = ranges.size() - trailer_bytes;
         let index = match tail.len().checked_sub(usize::try_from(trailer_bytes).unwrap_or(usize::MAX)) {
             Some(start) => tail.slice(start..tail.len() - FOOTER_BYTES),
-            None => ranges.bytes((archive_bytes, footer.index_bytes)).await?.0,
+            None => ranges.fetch((archive_bytes, footer.index_bytes)).await?.0,
         };
         let members = index::decode(&index, &footer, archive_bytes)?;
         let (transfers, objects) = (transfers.clone(), objects.clone());
@@ -145,13 +145,13 @@ impl Bundle {
         }
     }
 
-    pub(super) const fn ranges(&self) -> &Ranges {
+    pub(super) const fn ranges(&self) -> &RangeReader {
         &self.ranges
     }
 
     /// Fetches a small member into memory and verifies it.
     pub(super) async fn fetch(&self, member: &Member) -> Result<Bytes> {
-        self.verified(member, || self.ranges.bytes((member.offset, member.size))).await
+        self.verified(member, || self.ranges.fetch((member.offset, member.size))).await
     }
 
     /// Runs `fetch`, and retries it if the member's checksum differs: the transfer may have damaged the bytes. Other
@@ -167,7 +167,7 @@ impl Bundle {
             if checksum.crc64_value() == member.checksum {
                 return Ok(fetched);
             }
-            self.transfers.wait(self.damaged(member), attempt).await?;
+            self.transfers.wait_before_retry(self.damaged(member), attempt).await?;
             attempt += 1;
         }
     }

@@ -7,8 +7,8 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Result};
 use tradewind_model::bundle::BundleSize;
 use tradewind_model::plan::Plan;
-use tradewind_volume::buffers::BUFFER_BYTES;
-use tradewind_volume::{Sequence, Source as _};
+use tradewind_volume::buffer_pool::BUFFER_BYTES;
+use tradewind_volume::{StreamingUpload, UploadSource as _};
 
 use super::ahead::{self, Batch, Read, read_ahead};
 use super::archive;
@@ -24,7 +24,7 @@ use crate::moves::Decided;
 struct OpenBundle {
     number: u32,
     key: String,
-    sequence: Sequence,
+    sequence: StreamingUpload,
     filling: BundleSize,
     index: Writer,
     files: Files,
@@ -148,17 +148,17 @@ impl Packing<'_> {
                 reported += length;
             }
             open.sequence.write(&archive::END[..archive::padding(member.size)]).await?;
-            Ok(source.check())
+            Ok(source.check_unchanged())
         };
         match written.await {
             Ok(Ok(())) => {
-                open.sequence.keep();
+                open.sequence.clear_mark();
                 member.checksum = hasher.finish().crc64_value();
                 open.add(&member, source.version());
                 progress.done();
             }
             Ok(Err(e)) => {
-                open.sequence.go_back();
+                open.sequence.roll_back();
                 progress.carried(-reported);
                 self.packed.outcome.add(name, Err(e), &progress);
             }

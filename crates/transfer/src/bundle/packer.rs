@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::bundle::BundleLimits;
-use tradewind_volume::{Carrier, Memory, Sequence};
+use tradewind_volume::{TransferContext, UploadCheckpoint, StreamingUpload};
 
 use super::open::{Bundle, name_of_bundle};
 use crate::copy::{describe, metadata_of};
@@ -30,7 +30,7 @@ pub struct Packer {
     /// The key of the first bundle; [`name_of_bundle`] derives those of the others.
     pub key: String,
     /// State shared with all transfers of the command.
-    pub carrier: Arc<Carrier>,
+    pub carrier: Arc<TransferContext>,
     /// Receives the progress.
     pub progress: Arc<Progress>,
     /// The limits of a bundle.
@@ -70,17 +70,17 @@ pub(super) fn check_size(bytes: u64) -> Result<()> {
 
 impl Packer {
     /// The key of bundle `number`, and the upload that creates it.
-    pub(super) fn sequence(&self, number: u32) -> Result<(String, Sequence)> {
+    pub(super) fn sequence(&self, number: u32) -> Result<(String, StreamingUpload)> {
         let key = name_of_bundle(&self.key, number);
         let address = self.to.address(&key)?;
         let checkpoint = self.remember(&describe(&address)).map(CopyMemory::new);
-        let sequence = Sequence::new(&self.carrier, &self.to.store, &address, metadata_of(&key));
-        Ok((key, sequence.remembered(checkpoint.map(|checkpoint| Arc::new(checkpoint) as Arc<dyn Memory>))))
+        let sequence = StreamingUpload::new(&self.carrier, &self.to.store, &address, metadata_of(&key));
+        Ok((key, sequence.with_checkpoint(checkpoint.map(|checkpoint| Arc::new(checkpoint) as Arc<dyn UploadCheckpoint>))))
     }
 
     /// Aborts the upload that an earlier packing left of bundle `number`.
     pub(super) async fn discard(&self, number: u32) -> Result<()> {
-        self.sequence(number)?.1.forget().await;
+        self.sequence(number)?.1.discard().await;
         Ok(())
     }
 

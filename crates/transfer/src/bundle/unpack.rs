@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::bundle::{MemberRange, member_ranges};
-use tradewind_volume::{Carrier, Sink};
+use tradewind_volume::{TransferContext, Sink};
 
 use super::crew::Crew;
 use super::index::Member;
@@ -29,7 +29,7 @@ const MAX_CONCURRENT_RANGES: usize = 16;
 #[derive(Debug)]
 pub struct Unpacker {
     to: Directory,
-    transfers: Arc<Carrier>,
+    transfers: Arc<TransferContext>,
     progress: Arc<Progress>,
     threads: Crew,
 }
@@ -40,7 +40,7 @@ type MemberResults = Vec<(String, Result<Done>)>;
 impl Unpacker {
     /// An unpacker into the directory `to` that reports to `progress`.
     #[must_use]
-    pub fn new(to: Directory, transfers: Arc<Carrier>, progress: Arc<Progress>) -> Self {
+    pub fn new(to: Directory, transfers: Arc<TransferContext>, progress: Arc<Progress>) -> Self {
         Self { to, transfers, progress, threads: Crew::new(WRITER_THREADS) }
     }
 
@@ -116,7 +116,7 @@ impl Unpacker {
     ) -> MemberResults {
         let (mut results, mut remaining) = (Vec::new(), members);
         if remaining.len() > 1
-            && let Ok((bytes, _)) = bundle.ranges().bytes((range.offset, range.length)).await
+            && let Ok((bytes, _)) = bundle.ranges().fetch((range.offset, range.length)).await
         {
             let unpacker = self.clone();
             let written = self.threads.begin(move || unpacker.write_all(range.offset, &bytes, remaining));

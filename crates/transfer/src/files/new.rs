@@ -181,7 +181,7 @@ impl Sink for NewFile {
     }
 
     /// Verifies a recorded chunk by reading it back: after a power loss the journal may list data that is not on disk.
-    fn holds(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
+    fn held_checksum(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
         let recorded = self.resumable.as_ref().and_then(|resumable| resumable.chunks.get(&(offset, length)));
         let Some(recorded) = recorded else { return Ok(None) };
         let mut hasher = Hasher::new(recorded.algorithm());
@@ -206,18 +206,18 @@ impl Sink for NewFile {
         Ok(Some(found))
     }
 
-    fn held(&self) -> Vec<(u64, u64)> {
+    fn held_chunks(&self) -> Vec<(u64, u64)> {
         let chunks = self.resumable.as_ref().map(|resumable| resumable.chunks.keys().copied());
         let mut chunks: Vec<_> = chunks.into_iter().flatten().collect();
         chunks.sort_unstable();
         chunks
     }
 
-    fn kept(&self, length: u64) {
+    fn chunk_reused(&self, length: u64) {
         self.progress.carried(i64::try_from(length).unwrap_or(i64::MAX));
     }
 
-    fn finished(&self, offset: u64, length: u64, checksum: &Checksum) {
+    fn chunk_finished(&self, offset: u64, length: u64, checksum: &Checksum) {
         let Some(resumable) = &self.resumable else { return };
         let (algorithm, checksum) = (checksum.algorithm().name().to_owned(), checksum.to_base64());
         if let Err(e) = resumable.journal.add(&Line::Chunk { offset, length, algorithm, checksum }) {

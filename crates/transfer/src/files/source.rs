@@ -10,7 +10,7 @@ use tradewind_core::Timestamp;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::UploadId;
-use tradewind_volume::Source;
+use tradewind_volume::UploadSource;
 
 use super::{Links, Tree, failed};
 use crate::journal::Entry;
@@ -135,7 +135,7 @@ impl FileSource {
     }
 }
 
-impl Source for FileSource {
+impl UploadSource for FileSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let mut at = 0;
         while at < buffer.len() {
@@ -149,28 +149,28 @@ impl Source for FileSource {
         Ok(())
     }
 
-    fn sent(&self, bytes: i64) {
+    fn report_sent(&self, bytes: i64) {
         self.progress.carried(bytes);
     }
 
-    fn check(&self) -> Result<()> {
+    fn check_unchanged(&self) -> Result<()> {
         let metadata = self.file.metadata().map_err(|e| failed("access", &self.path, e))?;
         if FileVersion::from_metadata(&metadata) == self.seen { Ok(()) } else { Err(self.changed()) }
     }
 
-    fn earlier(&self) -> Option<(UploadId, u64)> {
+    fn resumable_upload(&self) -> Option<(UploadId, u64)> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let record = journal.as_ref()?.earlier::<UploadRecord>().pop()?;
         self.is_same(&record).then_some((UploadId(record.upload), record.part_bytes))
     }
 
-    fn outdated(&self) -> Option<UploadId> {
+    fn stale_upload(&self) -> Option<UploadId> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let record = journal.as_ref()?.earlier::<UploadRecord>().pop()?;
         (!self.is_same(&record)).then_some(UploadId(record.upload))
     }
 
-    fn begun(&self, upload: &UploadId, part_bytes: u64) -> bool {
+    fn upload_started(&self, upload: &UploadId, part_bytes: u64) -> bool {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = journal.as_mut() else { return false };
         let (seen, preserves) = (self.seen.clone(), self.preserves);
@@ -200,12 +200,12 @@ mod tests {
             source.remembered(journal.open("a", "b").unwrap(), preserves)
         };
         let id = UploadId("id".to_owned());
-        assert!(source(false).begun(&id, 5));
+        assert!(source(false).upload_started(&id, 5));
         let plain = source(false);
-        assert_eq!((plain.earlier(), plain.outdated()), (Some((id.clone(), 5)), None));
+        assert_eq!((plain.resumable_upload(), plain.stale_upload()), (Some((id.clone(), 5)), None));
         drop(plain);
         let preserving = source(true);
-        assert_eq!((preserving.earlier(), preserving.outdated()), (None, Some(id)));
+        assert_eq!((preserving.resumable_upload(), preserving.stale_upload()), (None, Some(id)));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, 
 use tradewind_core::{Address, Budget, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::Carrier;
+use tradewind_volume::TransferContext;
 
 use super::*;
 use crate::files::{Directory, Links};
@@ -74,7 +74,7 @@ impl Scene {
     fn copier(&self, scheme: &str, links: Links) -> Arc<Copier> {
         let delay = Duration::from_millis(1);
         let retries = RetryOptions { max_attempts: 1, first_delay: delay, max_delay: delay };
-        let transfers = Carrier::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
+        let transfers = TransferContext::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
         let to = Objects {
             directory: None,
             store: self.store.clone(),

@@ -154,8 +154,8 @@ impl Worker {
     async fn exists_in_store(&self, name: &str) -> Result<bool> {
         let End::Objects(objects) = &self.copier.to else { return Ok(true) };
         let (transfers, address) = (&self.copier.carrier, &objects.address(name)?);
-        let found = transfers.again(|| async move {
-            let slot = transfers.slot(0).await?;
+        let found = transfers.retry(|| async move {
+            let slot = transfers.acquire_slot(0).await?;
             objects.store.head(&slot.context, address, GetRequest::default()).await
         });
         match found.await {

@@ -9,7 +9,7 @@ use tradewind_model::lanes::Priority;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Priorities {
     /// Buckets, or prefixes in the form `BUCKET/PREFIX`.
-    keys: Vec<String>,
+    key_prefixes: Vec<String>,
     clients: BTreeSet<String>,
 }
 
@@ -18,12 +18,12 @@ impl Priorities {
     /// clients.
     #[must_use]
     pub const fn new(keys: Vec<String>, clients: BTreeSet<String>) -> Self {
-        Self { keys, clients }
+        Self { key_prefixes: keys, clients }
     }
 
     /// The priority of a request. `address` is its object, if it is for a single one.
     #[must_use]
-    pub fn of(&self, context: &Context, address: Option<&Address>) -> Priority {
+    pub fn priority_for(&self, context: &Context, address: Option<&Address>) -> Priority {
         let is_first = context.client.as_ref().is_some_and(|client| self.clients.contains(&**client))
             || address.is_some_and(|address| self.is_prioritized(address));
         if is_first { Priority::High } else { Priority::Normal }
@@ -31,7 +31,7 @@ impl Priorities {
 
     fn is_prioritized(&self, address: &Address) -> bool {
         let (bucket, key) = (address.bucket.as_str(), address.key.as_str());
-        self.keys.iter().any(|prefix| {
+        self.key_prefixes.iter().any(|prefix| {
             let (prefix_bucket, prefix) = prefix.split_once('/').unwrap_or((prefix, ""));
             prefix_bucket == bucket && key.starts_with(prefix)
         })
@@ -55,13 +55,13 @@ mod tests {
         let keys = vec!["orders".to_owned(), "photos/small/".to_owned()];
         let priorities = Priorities::new(keys, BTreeSet::new());
         let context = context_of(None);
-        let priority = |bucket, key| priorities.of(&context, Some(&Address::parse(bucket, key).unwrap()));
+        let priority = |bucket, key| priorities.priority_for(&context, Some(&Address::parse(bucket, key).unwrap()));
         assert_eq!(priority("orders", "any"), Priority::High);
         assert_eq!(priority("photos", "small/a"), Priority::High);
         assert_eq!(priority("photos", "smaller"), Priority::Normal);
         assert_eq!(priority("orders-old", "any"), Priority::Normal);
         let address = Address::parse("orders", "any").unwrap();
-        assert_eq!(Priorities::default().of(&context, Some(&address)), Priority::Normal);
+        assert_eq!(Priorities::default().priority_for(&context, Some(&address)), Priority::Normal);
     }
 
     #[test]
@@ -72,8 +72,8 @@ mod tests {
             [(Some("shop"), Priority::High), (Some("shops"), Priority::Normal), (None, Priority::Normal)]
         {
             let context = context_of(client);
-            assert_eq!(priorities.of(&context, Some(&address)), expected);
-            assert_eq!(priorities.of(&context, None), expected, "a listing");
+            assert_eq!(priorities.priority_for(&context, Some(&address)), expected);
+            assert_eq!(priorities.priority_for(&context, None), expected, "a listing");
         }
     }
 }

@@ -75,7 +75,7 @@ async fn rate_limited_store_gets_a_limited_concurrency() {
     let failed: u64 = found.probes.iter().map(|probed| probed.failures).sum();
     assert!(failed > 0, "the limit was not reached: {:?}", found.probes);
     let limit = REQUESTS_PER_TICK as f64 / TICK.as_secs_f64();
-    let rate = |parallel| found.surface.predict(OperatingPoint { bytes: 1 << 10, concurrency }).request_rate();
+    let rate = |parallel| found.surface.predict(OperatingPoint { bytes: 1 << 10, concurrency: parallel }).request_rate();
     assert!((0.5..1.3).contains(&(rate(64) / limit)), "{} of {limit}: {:?}", rate(64), found.probes);
     let at_a_time = ConcurrencyBySize::from_surfaces(std::slice::from_ref(&found.surface)).unwrap();
     assert!(at_a_time.max_concurrency() <= 32, "{at_a_time:?}: {:?}", found.surface.samples());

@@ -12,12 +12,12 @@ use tradewind_core::object::Committed;
 use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
 use tradewind_model::plan::MIN_PART_BYTES;
 
-use super::buffers::{BUFFER_BYTES, Buffer, Buffers};
-use super::carrier::Carrier;
-use super::memory::{Begun, CopiedPart, StoredPart};
-use super::source::Source;
-use super::store::store;
-use super::upload::Upload;
+use super::buffer_pool::{BUFFER_BYTES, PooledBuffer, BufferPool};
+use super::transfer_context::TransferContext;
+use super::upload_checkpoint::{UploadState, CheckpointedPart, StoredPart};
+use super::upload_source::UploadSource;
+use super::store::store_object;
+use super::multipart_upload::MultipartUpload;
 
 /// Parts of one size, after which the part size doubles. S3's limit of 10,000 parts then allows more than 400 GiB.
 const PARTS_PER_SIZE: u16 = 2000;
@@ -25,13 +25,13 @@ const PARTS_PER_SIZE: u16 = 2000;
 /// A part in memory: pooled buffers, all full except the last.
 #[derive(Default)]
 struct PartBuffer {
-    buffers: Vec<Buffer>,
+    buffers: Vec<PooledBuffer>,
     length: usize,
 }
 
 impl PartBuffer {
     /// Appends as many bytes as fit into the last buffer, or a new one if that is full. Returns their number.
-    fn add(&mut self, bytes: &[u8], free: &Arc<Buffers>) -> usize {
+    fn add(&mut self, bytes: &[u8], free: &Arc<BufferPool>) -> usize {
         let at = self.length % BUFFER_BYTES;
         if at == 0 {
             self.buffers.push(free.take(BUFFER_BYTES));
@@ -59,7 +59,7 @@ impl PartBuffer {
     }
 }
 
-impl Source for PartBuffer {
+impl UploadSource for PartBuffer {
     fn read_at(&self, offset: u64, mut buffer: &mut [u8]) -> Result<()> {
         let missing = || Error::new(Reason::Defect, "read beyond the end of a part");
         let mut at = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -80,13 +80,13 @@ impl Source for PartBuffer {
 
 /// An object being produced. It becomes visible when it is finished. Dropping it earlier aborts the upload, unless it
 /// has a checkpoint.
-pub struct Sequence {
-    transfers: Arc<Carrier>,
+pub struct StreamingUpload {
+    transfers: Arc<TransferContext>,
     store: Arc<dyn ObjectStore>,
     address: Address,
     metadata: Metadata,
     /// Created with the first part; a smaller object is stored in one request.
-    upload: Option<Arc<Upload>>,
+    upload: Option<Arc<MultipartUpload>>,
     current: PartBuffer,
     written: u64,
     /// Number of the part being filled.
@@ -96,11 +96,11 @@ pub struct Sequence {
     rolled_back: Vec<Range<u16>>,
     in_flight: JoinSet<(u16, Result<StoredPart>)>,
     done: Vec<StoredPart>,
-    checkpoint: Option<Arc<dyn super::Memory>>,
+    checkpoint: Option<Arc<dyn super::UploadCheckpoint>>,
     /// The upload has a checkpoint: after a retryable failure it stays in the store.
     is_checkpointed: bool,
     /// Parts of an earlier attempt that the store still has, by number.
-    stored_earlier: HashMap<u16, CopiedPart>,
+    stored_earlier: HashMap<u16, CheckpointedPart>,
 }
 
 /// A position in the object to roll back to.
@@ -113,11 +113,11 @@ struct Mark {
     sent: Option<Arc<PartBuffer>>,
 }
 
-impl Sequence {
+impl StreamingUpload {
     /// Creates an empty object. Sends nothing yet.
     #[must_use]
     pub fn new(
-        transfers: &Arc<Carrier>,
+        transfers: &Arc<TransferContext>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
         metadata: Metadata,
@@ -143,7 +143,7 @@ impl Sequence {
 
     /// Adds a checkpoint. An interrupted upload then resumes: stored parts whose bytes are the same are not sent again.
     #[must_use]
-    pub fn remembered(mut self, checkpoint: Option<Arc<dyn super::Memory>>) -> Self {
+    pub fn with_checkpoint(mut self, checkpoint: Option<Arc<dyn super::UploadCheckpoint>>) -> Self {
         self.checkpoint = checkpoint;
         self
     }
@@ -178,13 +178,13 @@ impl Sequence {
     }
 
     /// Removes the mark and keeps all bytes written.
-    pub fn keep(&mut self) {
+    pub fn clear_mark(&mut self) {
         self.mark = None;
     }
 
     /// Discards what was written since the mark. Parts already sent are omitted from the completion, and their numbers
     /// are not reused, because one of them may still be in flight.
-    pub fn go_back(&mut self) {
+    pub fn roll_back(&mut self) {
         let Some(mark) = self.mark.take() else { return };
         self.written = mark.written;
         let Some(sent) = mark.sent else {
@@ -210,8 +210,8 @@ impl Sequence {
             let (transfers, to, address) = (self.transfers.clone(), self.store.clone(), self.address.clone());
             let metadata = std::mem::take(&mut self.metadata);
             // All parts of the upload, if there is one, were rolled back.
-            self.forget().await;
-            return store(&transfers, &to, &address, Arc::new(source), size, metadata).await;
+            self.discard().await;
+            return store_object(&transfers, &to, &address, Arc::new(source), size, metadata).await;
         };
         let stored = async {
             if self.current.length > 0 {
@@ -224,7 +224,7 @@ impl Sequence {
         match &stored {
             Ok(_) => {
                 if let Some(checkpoint) = &self.checkpoint {
-                    checkpoint.over();
+                    checkpoint.clear();
                 }
             }
             Err(e) => self.fail(e).await,
@@ -238,51 +238,51 @@ impl Sequence {
         self.in_flight.shutdown().await;
         let stays = self.is_checkpointed || self.upload.is_none();
         if !(stays && error.is_resumable()) {
-            self.forget().await;
+            self.discard().await;
         }
     }
 
     /// Aborts the upload of this or an earlier attempt, and removes the checkpoint.
-    pub async fn forget(mut self) {
+    pub async fn discard(mut self) {
         self.in_flight.shutdown().await;
         let earlier = self
             .checkpoint
             .as_ref()
             .filter(|_| self.upload.is_none())
-            .and_then(|checkpoint| checkpoint.earlier());
+            .and_then(|checkpoint| checkpoint.load());
         let earlier_upload =
-            |state: Begun| Upload::of(&self.transfers, &self.store, &self.address, state.upload);
+            |state: UploadState| MultipartUpload::from_id(&self.transfers, &self.store, &self.address, state.upload);
         let is_freed = match (&self.upload, earlier.map(earlier_upload)) {
-            (Some(upload), _) => upload.give_up().await,
-            (None, Some(upload)) => upload.give_up().await,
+            (Some(upload), _) => upload.abort().await,
+            (None, Some(upload)) => upload.abort().await,
             (None, None) => true,
         };
         // If the abort failed, the checkpoint stays so that a later attempt can abort it.
         if let Some(checkpoint) = self.checkpoint.as_ref().filter(|_| is_freed) {
-            checkpoint.over();
+            checkpoint.clear();
         }
     }
 
     /// Resumes the upload of the checkpoint, or creates one.
-    async fn open_upload(&mut self) -> Result<Upload> {
+    async fn open_upload(&mut self) -> Result<MultipartUpload> {
         let to = (&self.transfers, &self.store, &self.address);
-        let earlier = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.earlier());
+        let earlier = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.load());
         if let Some(state) = earlier
-            && let Some((upload, parts)) = Upload::remembered(to.0, to.1, to.2, &state).await?
+            && let Some((upload, parts)) = MultipartUpload::resume(to.0, to.1, to.2, &state).await?
         {
             self.stored_earlier = parts.into_iter().map(|part| (part.number.get(), part)).collect();
             self.is_checkpointed = true;
             return Ok(upload);
         }
         let options = (self.metadata.clone(), Algorithm::Crc64Nvme);
-        let upload = Upload::begin(to.0, to.1, to.2, options).await?;
+        let upload = MultipartUpload::create(to.0, to.1, to.2, options).await?;
         if let Some(checkpoint) = &self.checkpoint {
             let part_bytes = self.transfers.plan().chunk_bytes;
-            let state = Begun { version: None, upload: upload.id().clone(), part_bytes, parts: Vec::new() };
-            self.is_checkpointed = checkpoint.begun(&state);
+            let state = UploadState { version: None, upload: upload.id().clone(), part_bytes, parts: Vec::new() };
+            self.is_checkpointed = checkpoint.start(&state);
         }
         if self.is_checkpointed {
-            upload.keep();
+            upload.detach();
         }
         Ok(upload)
     }
@@ -308,14 +308,14 @@ impl Sequence {
         }
         self.number += 1;
         if let Some(part) =
-            self.stored_earlier.remove(&number.get()).filter(|part| part.is_of(&*source, size))
+            self.stored_earlier.remove(&number.get()).filter(|part| part.matches_source(&*source, size))
         {
-            self.done.push(part.stored());
+            self.done.push(part.to_stored());
             return Ok(());
         }
         let checkpoint = self.checkpoint.clone().filter(|_| self.is_checkpointed);
         self.in_flight.spawn(async move {
-            let part = upload.part(&*source, number, (0, size), None).await;
+            let part = upload.store_part(&*source, number, (0, size), None).await;
             if let (Some(checkpoint), Ok(part)) = (checkpoint, &part) {
                 checkpoint_part(&*checkpoint, part);
             }
@@ -345,9 +345,9 @@ impl Sequence {
     }
 }
 
-fn checkpoint_part(checkpoint: &dyn super::Memory, (part, length): &StoredPart) {
+fn checkpoint_part(checkpoint: &dyn super::UploadCheckpoint, (part, length): &StoredPart) {
     let &CompletePart { number, ref etag, checksum } = part;
     if let Some(checksum) = checksum {
-        checkpoint.stored(&CopiedPart { number, length: *length, etag: etag.clone(), checksum });
+        checkpoint.part_stored(&CheckpointedPart { number, length: *length, etag: etag.clone(), checksum });
     }
 }

@@ -6,37 +6,37 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_model::plan::Plan;
 
-use super::carrier::{Carrier, Slot};
-use super::late::Progress;
-use super::source::Source;
+use super::transfer_context::{TransferContext, Slot};
+use super::part_tracker::PartProgress;
+use super::upload_source::UploadSource;
 
 /// Bytes that an attempt has reported as sent. Dropping it rolls the report back, unless [`keep`](Self::keep) was
 /// called.
-pub(crate) struct Sent<F: Fn(i64)> {
+pub(crate) struct SentBytes<F: Fn(i64)> {
     report: F,
     bytes: i64,
 }
 
-impl<F: Fn(i64)> Sent<F> {
+impl<F: Fn(i64)> SentBytes<F> {
     /// Starts at zero. `report` is called with changes in bytes sent; negative when they are rolled back.
     pub const fn new(report: F) -> Self {
         Self { report, bytes: 0 }
     }
 
     /// Reports `bytes` more.
-    pub fn more(&mut self, bytes: usize) {
+    pub fn add(&mut self, bytes: usize) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.bytes += bytes;
         (self.report)(bytes);
     }
 
     /// Confirms the bytes: the store has accepted them.
-    pub fn keep(mut self) {
+    pub fn confirm(mut self) {
         self.bytes = 0;
     }
 }
 
-impl<F: Fn(i64)> Drop for Sent<F> {
+impl<F: Fn(i64)> Drop for SentBytes<F> {
     fn drop(&mut self) {
         if self.bytes != 0 {
             (self.report)(-self.bytes);
@@ -45,30 +45,30 @@ impl<F: Fn(i64)> Drop for Sent<F> {
 }
 
 /// Writes a range of a source to a staged object and commits it.
-pub(crate) async fn pour(
-    transfers: &Carrier,
+pub(crate) async fn write_and_commit(
+    transfers: &TransferContext,
     slot: &mut Slot<'_>,
     staged: Box<dyn Staged>,
-    source: &dyn Source,
+    source: &dyn UploadSource,
     span: (u64, u64),
 ) -> Result<Committed> {
-    let committed = pour_watched(transfers, slot, staged, source, span, None).await?;
+    let committed = write_and_commit_tracked(transfers, slot, staged, source, span, None).await?;
     committed.ok_or_else(|| Error::new(Reason::Defect, "a part without progress tracking was aborted"))
 }
 
 /// Like [`pour`], but returns `None` if the part is declared a straggler before all of it was handed over. Nothing of
 /// it is stored then.
-pub(crate) async fn pour_watched(
-    transfers: &Carrier,
+pub(crate) async fn write_and_commit_tracked(
+    transfers: &TransferContext,
     slot: &mut Slot<'_>,
     mut staged: Box<dyn Staged>,
-    source: &dyn Source,
+    source: &dyn UploadSource,
     span: (u64, u64),
-    progress: Option<&Progress>,
+    progress: Option<&PartProgress>,
 ) -> Result<Option<Committed>> {
     let straggling = async {
         match progress {
-            Some(progress) => progress.late().await,
+            Some(progress) => progress.until_straggling().await,
             None => std::future::pending().await,
         }
     };
@@ -77,32 +77,32 @@ pub(crate) async fn pour_watched(
         sent = write_pieces(transfers, slot, &mut *staged, source, span, progress) => sent?,
         () = straggling => return Ok(None),
     };
-    source.check()?;
+    source.check_unchanged()?;
     let (committed, _) = staged.commit(Expected::default()).await?;
-    sent.keep();
-    transfers.stored();
+    sent.confirm();
+    transfers.record_first_write();
     Ok(Some(committed))
 }
 
 async fn write_pieces<'a>(
-    transfers: &Carrier,
+    transfers: &TransferContext,
     slot: &mut Slot<'_>,
     staged: &mut dyn Staged,
-    source: &'a dyn Source,
+    source: &'a dyn UploadSource,
     (offset, length): (u64, u64),
-    progress: Option<&Progress>,
-) -> Result<Sent<impl Fn(i64) + use<'a>>> {
-    let mut sent = Sent::new(|bytes| source.sent(bytes));
+    progress: Option<&PartProgress>,
+) -> Result<SentBytes<impl Fn(i64) + use<'a>>> {
+    let mut sent = SentBytes::new(|bytes| source.report_sent(bytes));
     for (at, size) in Plan::chunks(length, transfers.piece_bytes()) {
-        slot.pass(size).await;
+        slot.throttle(size).await;
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         let reservation = slot.context.window.reserve_own(size).await;
         let mut piece = transfers.buffers().take(size);
         source.read_at(offset + at, piece.bytes_mut())?;
         staged.write(reservation.attach(piece)).await?;
-        sent.more(size);
+        sent.add(size);
         if let Some(progress) = progress {
-            progress.more(size, transfers.clock().now());
+            progress.record_sent(size, transfers.clock().now());
         }
     }
     Ok(sent)
@@ -116,16 +116,16 @@ mod tests {
     #[test]
     fn unconfirmed_bytes_are_rolled_back_on_drop() {
         let reported = Cell::new(0);
-        let begin = || Sent::new(|bytes| reported.set(reported.get() + bytes));
+        let begin = || SentBytes::new(|bytes| reported.set(reported.get() + bytes));
         let mut sent = begin();
-        sent.more(3);
-        sent.more(4);
+        sent.add(3);
+        sent.add(4);
         assert_eq!(reported.get(), 7);
         drop(sent);
         assert_eq!(reported.get(), 0);
         let mut sent = begin();
-        sent.more(5);
-        sent.keep();
+        sent.add(5);
+        sent.confirm();
         assert_eq!(reported.get(), 5);
     }
 }

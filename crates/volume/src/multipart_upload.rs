@@ -15,25 +15,25 @@ use tradewind_core::{
 
 use tradewind_model::plan::Plan;
 
-use super::buffers::BUFFER_BYTES;
-use super::carrier::Carrier;
-use super::late::Progress;
-use super::memory::{Begun, CopiedPart, StoredPart};
-use super::sent::pour_watched;
-use super::source::Source;
+use super::buffer_pool::BUFFER_BYTES;
+use super::transfer_context::TransferContext;
+use super::part_tracker::PartProgress;
+use super::upload_checkpoint::{UploadState, CheckpointedPart, StoredPart};
+use super::sent_bytes::write_and_commit_tracked;
+use super::upload_source::UploadSource;
 
 /// A multipart upload in progress. Dropping it before its end aborts it, unless [`keep`](Self::keep) was called.
-pub(crate) struct Upload {
-    transfers: Arc<Carrier>,
+pub(crate) struct MultipartUpload {
+    transfers: Arc<TransferContext>,
     store: Arc<dyn ObjectStore>,
     address: Address,
     id: UploadId,
-    is_over: AtomicBool,
+    is_detached: AtomicBool,
 }
 
-impl Drop for Upload {
+impl Drop for MultipartUpload {
     fn drop(&mut self) {
-        if *self.is_over.get_mut() {
+        if *self.is_detached.get_mut() {
             return;
         }
         // Without a runtime the process is exiting.
@@ -43,9 +43,9 @@ impl Drop for Upload {
             store: self.store.clone(),
             address: self.address.clone(),
             id: self.id.clone(),
-            is_over: AtomicBool::new(true),
+            is_detached: AtomicBool::new(true),
         };
-        runtime.spawn(async move { dropped.give_up().await });
+        runtime.spawn(async move { dropped.abort().await });
     }
 }
 
@@ -54,7 +54,7 @@ const MAX_PARTS_PER_PAGE: usize = 1000;
 
 /// Returns the part if the source still has the same bytes, by its CRC-64/NVME or else its MD5; `None` if it has
 /// neither.
-fn matching_part(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Option<StoredPart>> {
+fn matching_part(source: &dyn UploadSource, offset: u64, part: PartInfo) -> Result<Option<StoredPart>> {
     let mut hasher = Hasher::new(Algorithm::Crc64Nvme);
     let stored_crc = part.checksums.iter().find(|checksum| checksum.algorithm() == Algorithm::Crc64Nvme);
     let mut md5 = part.etag.md5().filter(|_| stored_crc.is_none()).map(|expected| (Md5::new(), expected));
@@ -80,70 +80,70 @@ fn matching_part(source: &dyn Source, offset: u64, part: PartInfo) -> Result<Opt
     Ok(is_same.then_some((named, part.size)))
 }
 
-impl Upload {
+impl MultipartUpload {
     /// Creates an upload with a full-object checksum of this algorithm, which must be a CRC.
-    pub async fn begin(
-        transfers: &Arc<Carrier>,
+    pub async fn create(
+        transfers: &Arc<TransferContext>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
         (metadata, algorithm): (Metadata, Algorithm),
     ) -> Result<Self> {
         let checksum = Some((algorithm, ChecksumScope::FullObject));
-        let slot = transfers.slot(0).await?;
+        let slot = transfers.acquire_slot(0).await?;
         let id = store.create_upload(&slot.context, address, CreateUpload { metadata, checksum }).await?;
         let (store, address) = (store.clone(), address.clone());
-        Ok(Self { transfers: transfers.clone(), store, address, id, is_over: AtomicBool::new(false) })
+        Ok(Self { transfers: transfers.clone(), store, address, id, is_detached: AtomicBool::new(false) })
     }
 
     /// Refers to an existing upload, which is not aborted on drop.
-    pub fn of(
-        transfers: &Arc<Carrier>,
+    pub fn from_id(
+        transfers: &Arc<TransferContext>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
         id: UploadId,
     ) -> Self {
         let (store, address) = (store.clone(), address.clone());
-        Self { transfers: transfers.clone(), store, address, id, is_over: AtomicBool::new(true) }
+        Self { transfers: transfers.clone(), store, address, id, is_detached: AtomicBool::new(true) }
     }
 
     /// Resumes a checkpointed upload. Returns it with those checkpointed parts that the store still has; `None` if it
     /// cannot be resumed, in which case it is aborted.
-    pub async fn remembered(
-        transfers: &Arc<Carrier>,
+    pub async fn resume(
+        transfers: &Arc<TransferContext>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
-        state: &Begun,
-    ) -> Result<Option<(Self, Vec<CopiedPart>)>> {
-        let upload = Self::of(transfers, store, address, state.upload.clone());
-        let there = match upload.listed().await {
+        state: &UploadState,
+    ) -> Result<Option<(Self, Vec<CheckpointedPart>)>> {
+        let upload = Self::from_id(transfers, store, address, state.upload.clone());
+        let there = match upload.list_parts().await {
             Ok(Some(there)) => there,
             Ok(None) => return Ok(None),
             Err(e) if e.is_inconclusive() => return Err(e),
             Err(e) => {
                 tracing::debug!(error = %e, "an upload cannot be resumed");
-                upload.give_up().await;
+                upload.abort().await;
                 return Ok(None);
             }
         };
         // If a part was stored repeatedly, the last one is valid.
         let last_of = |there: &PartInfo| state.parts.iter().rfind(|part| part.number == there.number);
-        let parts = there.iter().filter_map(|there| last_of(there).filter(|part| part.is(there)));
+        let parts = there.iter().filter_map(|there| last_of(there).filter(|part| part.matches_listed(there)));
         let parts = parts.cloned().collect();
         Ok(Some((upload, parts)))
     }
 
     /// Leaves the upload in the store on drop, because it can be resumed.
-    pub fn keep(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
+    pub fn detach(&self) {
+        self.is_detached.store(true, Ordering::Relaxed);
     }
 
     /// The stored parts whose bytes match the source; `None` if the upload no longer exists.
-    pub async fn parts_of(
+    pub async fn matching_parts(
         &self,
-        source: &Arc<dyn Source>,
+        source: &Arc<dyn UploadSource>,
         (size, part_bytes): (u64, u64),
     ) -> Result<Option<Vec<StoredPart>>> {
-        let Some(parts) = self.listed().await? else { return Ok(None) };
+        let Some(parts) = self.list_parts().await? else { return Ok(None) };
         let mut same = Vec::new();
         for part in parts {
             let offset = u64::from(part.number.get() - 1) * part_bytes;
@@ -158,12 +158,12 @@ impl Upload {
     }
 
     /// All stored parts; `None` if the upload no longer exists.
-    pub async fn listed(&self) -> Result<Option<Vec<PartInfo>>> {
+    pub async fn list_parts(&self) -> Result<Option<Vec<PartInfo>>> {
         let (mut parts, mut after) = (Vec::new(), None);
         loop {
             let transfers = &self.transfers;
-            let listed = transfers.again(|| async move {
-                let slot = transfers.slot(0).await?;
+            let listed = transfers.retry(|| async move {
+                let slot = transfers.acquire_slot(0).await?;
                 self.store.list_parts(&slot.context, &self.address, &self.id, after, MAX_PARTS_PER_PAGE).await
             });
             let page = match listed.await {
@@ -179,10 +179,10 @@ impl Upload {
     }
 
     /// Aborts the upload. Returns false if that failed and it remains in the store.
-    pub async fn give_up(&self) -> bool {
-        self.is_over.store(true, Ordering::Relaxed);
+    pub async fn abort(&self) -> bool {
+        self.is_detached.store(true, Ordering::Relaxed);
         let aborted = async {
-            let slot = self.transfers.slot(0).await?;
+            let slot = self.transfers.acquire_slot(0).await?;
             self.store.abort_upload(&slot.context, &self.address, &self.id).await
         };
         match aborted.await {
@@ -195,43 +195,43 @@ impl Upload {
     }
 
     /// Stores a part, with retries. A part that `progress` declares a straggler is aborted and sent again.
-    pub async fn part(
+    pub async fn store_part(
         &self,
-        source: &dyn Source,
+        source: &dyn UploadSource,
         number: PartNumber,
         span: (u64, u64),
-        progress: Option<&Progress>,
+        progress: Option<&PartProgress>,
     ) -> Result<StoredPart> {
         let algorithms = vec![Algorithm::Crc64Nvme];
         let request = StageRequest { size: Some(span.1), algorithms, ..StageRequest::default() };
         let request = &request;
         let transfers = &self.transfers;
         loop {
-            let attempt = transfers.again(|| async move {
-                let mut slot = transfers.slot(span.1).await?;
-                let checksum = transfers.checksum_beforehand(source, span)?;
+            let attempt = transfers.retry(|| async move {
+                let mut slot = transfers.acquire_slot(span.1).await?;
+                let checksum = transfers.checksum_in_advance(source, span)?;
                 if let Some(progress) = progress {
-                    progress.begin(transfers.clock().now());
+                    progress.start_attempt(transfers.clock().now());
                 }
                 let request = StageRequest { checksum, ..request.clone() };
                 let attempt = async {
-                    let staged = self.stage(&slot.context, number, request).await?;
-                    pour_watched(transfers, &mut slot, staged, source, span, progress).await
+                    let staged = self.stage_part(&slot.context, number, request).await?;
+                    write_and_commit_tracked(transfers, &mut slot, staged, source, span, progress).await
                 };
                 let attempt = attempt.await;
                 if let (Err(_), Some(progress)) = (&attempt, progress) {
-                    progress.end();
+                    progress.end_attempt();
                 }
                 attempt
             });
             if let Some(committed) = attempt.await? {
-                return Ok(Self::stored(number, &committed));
+                return Ok(Self::stored_part(number, &committed));
             }
         }
     }
 
     /// Starts to write a part.
-    pub async fn stage(
+    pub async fn stage_part(
         &self,
         context: &Context,
         number: PartNumber,
@@ -241,7 +241,7 @@ impl Upload {
     }
 
     /// A committed part as listed in the completion, and its length.
-    pub fn stored(number: PartNumber, part: &Committed) -> StoredPart {
+    pub fn stored_part(number: PartNumber, part: &Committed) -> StoredPart {
         let checksum = part.checksums.first().copied();
         (CompletePart { number, etag: part.etag.clone(), checksum }, part.size)
     }
@@ -264,9 +264,9 @@ impl Upload {
             precondition: Precondition::None,
             expected_checksum: whole,
         };
-        let slot = self.transfers.slot(0).await?;
+        let slot = self.transfers.acquire_slot(0).await?;
         let completed = self.store.complete_upload(&slot.context, &self.address, &self.id, order).await?;
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_detached.store(true, Ordering::Relaxed);
         Ok(completed)
     }
 }

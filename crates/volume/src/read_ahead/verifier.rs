@@ -7,15 +7,15 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Checksum, ChecksumScope, ObjectInfo};
 
 /// The running and the expected digest of an object.
-pub(super) enum Sum {
+pub(super) enum Verifier {
     Checksum(Box<Hasher>, Checksum),
     Md5(Box<Md5>, [u8; 16]),
 }
 
-impl Sum {
+impl Verifier {
     /// The expected digest of the whole object, if the store has one. The ETag counts only if `is_tag_md5`: the store's
     /// ETags are known to be the MD5 of the bytes.
-    pub fn of(info: &ObjectInfo, is_tag_md5: bool) -> Option<Self> {
+    pub fn for_object(info: &ObjectInfo, is_tag_md5: bool) -> Option<Self> {
         let checksum = info.checksums.first().filter(|_| info.scope == ChecksumScope::FullObject);
         if let Some(checksum) = checksum {
             return Some(Self::Checksum(Box::new(Hasher::new(checksum.algorithm())), *checksum));
@@ -37,7 +37,7 @@ impl Sum {
     }
 
     /// Fails with [`CorruptData`](Reason::CorruptData) if the digests differ.
-    pub fn finish(self) -> Result<()> {
+    pub fn verify(self) -> Result<()> {
         let is_right = match self {
             Self::Checksum(hasher, expected) => hasher.finish() == expected,
             Self::Md5(hasher, expected) => <[u8; 16]>::from(hasher.finalize()) == expected,

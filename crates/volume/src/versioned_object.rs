@@ -8,19 +8,19 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum, Context, ObjectInfo};
 
-use super::carrier::{Carrier, Slot};
-use super::origin::{Origin, expected};
+use super::transfer_context::{TransferContext, Slot};
+use super::origin::{Origin, expected_crc};
 use super::task::AbortOnDrop;
 
 /// Algorithms whose checksums of parts can be combined.
 const COMBINABLE_ALGORITHMS: [Algorithm; 3] = [Algorithm::Crc64Nvme, Algorithm::Crc32, Algorithm::Crc32c];
 
 /// A range's offset, checksum and length.
-pub(super) type Part = (u64, Checksum, u64);
+pub(super) type RangeChecksum = (u64, Checksum, u64);
 
 /// A version of an object being read. See the module documentation.
-pub(super) struct Whole {
-    pub carrier: Arc<Carrier>,
+pub(super) struct VersionedObject {
+    pub transfers: Arc<TransferContext>,
     pub origin: Origin,
     pub info: ObjectInfo,
     /// The admitted request that its ranges are read for, whose memory and deadline they use.
@@ -29,45 +29,45 @@ pub(super) struct Whole {
     checksum: OnceCell<Option<Checksum>>,
 }
 
-impl Whole {
+impl VersionedObject {
     /// The version of `info`. If `is_all`, the response to a request for the whole object, it lists all checksums.
-    pub fn new(transfers: &Arc<Carrier>, origin: Origin, info: ObjectInfo, is_all: bool) -> Arc<Self> {
-        let found = expected(&info);
+    pub fn new(transfers: &Arc<TransferContext>, origin: Origin, info: ObjectInfo, is_all: bool) -> Arc<Self> {
+        let found = expected_crc(&info);
         let checksum = OnceCell::new_with((is_all || found.is_some()).then_some(found));
-        Arc::new(Self { carrier: transfers.clone(), origin, info, admitted: None, checksum })
+        Arc::new(Self { transfers: transfers.clone(), origin, info, admitted: None, checksum })
     }
 
     /// Like [`new`](Self::new), but without verification.
-    pub fn unverified(transfers: &Arc<Carrier>, origin: Origin, info: ObjectInfo) -> Arc<Self> {
+    pub fn unverified(transfers: &Arc<TransferContext>, origin: Origin, info: ObjectInfo) -> Arc<Self> {
         let checksum = OnceCell::new_with(Some(None));
-        Arc::new(Self { carrier: transfers.clone(), origin, info, admitted: None, checksum })
+        Arc::new(Self { transfers: transfers.clone(), origin, info, admitted: None, checksum })
     }
 
     /// Like [`unverified`](Self::unverified), read on behalf of a request that has already been admitted.
-    pub fn within(transfers: &Arc<Carrier>, origin: Origin, info: ObjectInfo, request: Context) -> Arc<Self> {
+    pub fn for_admitted_request(transfers: &Arc<TransferContext>, origin: Origin, info: ObjectInfo, request: Context) -> Arc<Self> {
         let checksum = OnceCell::new_with(Some(None));
-        Arc::new(Self { carrier: transfers.clone(), origin, info, admitted: Some(request), checksum })
+        Arc::new(Self { transfers: transfers.clone(), origin, info, admitted: Some(request), checksum })
     }
 
     /// Waits for a slot for a range.
     pub async fn slot(&self, bytes: u64) -> Result<Slot<'_>> {
         match &self.admitted {
-            Some(request) => self.carrier.slot_within(request, bytes).await,
-            None => self.carrier.slot(bytes).await,
+            Some(request) => self.transfers.acquire_nested_slot(request, bytes).await,
+            None => self.transfers.acquire_slot(bytes).await,
         }
     }
 
     /// Like [`slot`](Self::slot), but returns `None` instead of waiting.
     pub fn spare_slot(&self, bytes: u64) -> Option<Slot<'_>> {
         match &self.admitted {
-            Some(request) => self.carrier.spare_slot_within(request, bytes),
-            None => self.carrier.spare_slot(bytes),
+            Some(request) => self.transfers.try_acquire_nested_slot(request, bytes),
+            None => self.transfers.try_acquire_slot(bytes),
         }
     }
 
     /// Fetches the checksum in the background, unless it is known. Dropping the task cancels that. If it fails,
     /// [`checksum`](Self::checksum) tries again.
-    pub fn ask_ahead(self: &Arc<Self>) -> Option<AbortOnDrop<()>> {
+    pub fn prefetch_checksum(self: &Arc<Self>) -> Option<AbortOnDrop<()>> {
         let whole = self.clone();
         let request_checksum = async move { drop(whole.checksum().await) };
         (!self.checksum.initialized()).then(|| AbortOnDrop(tokio::spawn(request_checksum)))
@@ -79,16 +79,16 @@ impl Whole {
     }
 
     async fn request_checksum(&self) -> Result<Option<Checksum>> {
-        let head = self.carrier.again(|| async {
-            let slot = self.carrier.slot(0).await?;
+        let head = self.transfers.retry(|| async {
+            let slot = self.transfers.acquire_slot(0).await?;
             self.origin.head(&slot.context, &self.info).await
         });
         let found = head.await?;
         if (&found.etag, found.size) != (&self.info.etag, self.info.size) {
             // The store ignores conditions on HEAD.
-            return Err(self.origin.has_changed());
+            return Err(self.origin.changed_error());
         }
-        Ok(expected(&found))
+        Ok(expected_crc(&found))
     }
 
     /// The algorithm of its ranges' checksums. The caller must not hold a slot.
@@ -97,15 +97,15 @@ impl Whole {
     }
 
     /// The hashers for a range.
-    pub fn hashers(&self) -> Hashers {
+    pub fn hashers(&self) -> RangeHashers {
         match self.checksum.get() {
-            Some(known) => Hashers(vec![Hasher::new(algorithm(*known))]),
-            None => Hashers(COMBINABLE_ALGORITHMS.map(Hasher::new).into()),
+            Some(known) => RangeHashers(vec![Hasher::new(algorithm(*known))]),
+            None => RangeHashers(COMBINABLE_ALGORITHMS.map(Hasher::new).into()),
         }
     }
 
     /// Combines the checksums of all ranges and compares them with the full-object checksum, if there is one.
-    pub async fn verify(&self, mut found: Vec<Part>) -> Result<()> {
+    pub async fn verify(&self, mut found: Vec<RangeChecksum>) -> Result<()> {
         found.sort_by_key(|(offset, ..)| *offset);
         let mut found = found.into_iter().map(|(_, checksum, length)| (checksum, length));
         let Some((first, _)) = found.next() else { return Ok(()) };
@@ -125,15 +125,15 @@ fn algorithm(full_object: Option<Checksum>) -> Algorithm {
 }
 
 /// The running checksum of a range: of one algorithm, or of all candidates until it is known which is needed.
-pub(super) struct Hashers(Vec<Hasher>);
+pub(super) struct RangeHashers(Vec<Hasher>);
 
-impl Hashers {
+impl RangeHashers {
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.iter_mut().for_each(|hasher| hasher.update(bytes));
     }
 
     /// The checksum of the algorithm that is needed. The caller must not hold a slot.
-    pub async fn finish(self, whole: &Whole) -> Result<Checksum> {
+    pub async fn finish(self, whole: &VersionedObject) -> Result<Checksum> {
         let algorithm = whole.algorithm().await?;
         let hasher = self.0.into_iter().find(|hasher| hasher.algorithm() == algorithm);
         hasher

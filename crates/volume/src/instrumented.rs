@@ -13,8 +13,8 @@
 //! The layer copies nothing and adds no task. A request costs two clock reads and a few atomic additions; a body in
 //! pieces costs one allocation, and two more clock reads a piece. `close` is not measured.
 
-mod carried;
-mod request;
+mod instrumented_io;
+mod request_timer;
 
 use std::fmt;
 use std::future::Future;
@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use carried::{Writing, reading};
-use request::{Request, Watch};
+use instrumented_io::{InstrumentedWrite, instrument_body};
+use request_timer::{RequestTimer, Instruments};
 use tradewind_core::error::Result;
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
 use tradewind_core::metadata::Tags;
@@ -38,67 +38,67 @@ use tradewind_core::{Address, Body, BucketName, Clock, Context, ObjectStore, Pre
 use tradewind_model::store_model::{Operation, StoreModel};
 
 /// The instrumentation layer. See the module documentation.
-pub struct Observed {
+pub struct Instrumented {
     inner: Arc<dyn ObjectStore>,
-    watch: Arc<Watch>,
+    instruments: Arc<Instruments>,
 }
 
 /// Formats as the inner store, which it represents.
-impl fmt::Debug for Observed {
+impl fmt::Debug for Instrumented {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-impl Observed {
+impl Instrumented {
     /// Instruments `inner`; times are those of `clock`.
     pub fn new(inner: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let watch = Arc::new(Watch { model: Arc::default(), clock });
-        Arc::new(Self { inner, watch })
+        let watch = Arc::new(Instruments { model: Arc::default(), clock });
+        Arc::new(Self { inner, instruments: watch })
     }
 
     /// The current time of the clock, as expected by the model.
     #[must_use]
     pub fn now(&self) -> Duration {
-        self.watch.clock.now()
+        self.instruments.clock.now()
     }
 
     /// The live model of the store.
     #[must_use]
     pub fn model(&self) -> &Arc<StoreModel> {
-        &self.watch.model
+        &self.instruments.model
     }
 
-    fn begin(&self, operation: Operation) -> Request {
-        Request::begin(&self.watch, operation)
+    fn start_request(&self, operation: Operation) -> RequestTimer {
+        RequestTimer::start(&self.instruments, operation)
     }
 
-    async fn call<T>(&self, operation: Operation, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        let request = self.begin(operation);
+    async fn measure<T>(&self, operation: Operation, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let request = self.start_request(operation);
         let response = work.await;
-        request.end_as(&response, |_| 0);
+        request.end_with_response(&response, |_| 0);
         response
     }
 
-    async fn copying(&self, work: impl Future<Output = Result<Committed>> + Send) -> Result<Committed> {
-        let request = self.begin(Operation::Copy);
+    async fn measure_copy(&self, work: impl Future<Output = Result<Committed>> + Send) -> Result<Committed> {
+        let request = self.start_request(Operation::Copy);
         let response = work.await;
-        request.end_as(&response, |committed| committed.size);
+        request.end_with_response(&response, |committed| committed.size);
         response
     }
 
-    async fn staging(
+    async fn measure_stage(
         &self,
         operation: Operation,
         work: impl Future<Output = Result<Box<dyn Staged>>> + Send,
     ) -> Result<Box<dyn Staged>> {
-        let mut request = self.begin(operation);
+        let mut request = self.start_request(operation);
         let response = work.await;
-        let at = request.come();
+        let at = request.end_wait();
         match response {
-            Ok(staged) => Ok(Writing::wrap(staged, request)),
+            Ok(staged) => Ok(InstrumentedWrite::wrap(staged, request)),
             Err(error) => {
-                request.failed(at, &error);
+                request.fail(at, &error);
                 Err(error)
             }
         }
@@ -106,7 +106,7 @@ impl Observed {
 }
 
 #[async_trait]
-impl ObjectStore for Observed {
+impl ObjectStore for Instrumented {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
@@ -120,36 +120,36 @@ impl ObjectStore for Observed {
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.call(Operation::Bucket, self.inner.create_bucket(context, bucket)).await
+        self.measure(Operation::Bucket, self.inner.create_bucket(context, bucket)).await
     }
 
     async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.call(Operation::Bucket, self.inner.delete_bucket(context, bucket)).await
+        self.measure(Operation::Bucket, self.inner.delete_bucket(context, bucket)).await
     }
 
     async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.call(Operation::Bucket, self.inner.head_bucket(context, bucket)).await
+        self.measure(Operation::Bucket, self.inner.head_bucket(context, bucket)).await
     }
 
     async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
-        self.call(Operation::List, self.inner.list_buckets(context)).await
+        self.measure(Operation::List, self.inner.list_buckets(context)).await
     }
 
     async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
-        self.call(Operation::Head, self.inner.head(context, address, request)).await
+        self.measure(Operation::Head, self.inner.head(context, address, request)).await
     }
 
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
-        let mut watched = self.begin(Operation::Get);
+        let mut watched = self.start_request(Operation::Get);
         let response = self.inner.get(context, address, request).await;
-        let at = watched.come();
+        let at = watched.end_wait();
         match response {
             Ok(found) => {
-                watched.answered(at, found.body.length(), &found.observation);
-                Ok(GetResponse { body: reading(found.body, at, watched), ..found })
+                watched.record_first_byte(at, found.body.length(), &found.observation);
+                Ok(GetResponse { body: instrument_body(found.body, at, watched), ..found })
             }
             Err(error) => {
-                watched.failed(at, &error);
+                watched.fail(at, &error);
                 Err(error)
             }
         }
@@ -161,7 +161,7 @@ impl ObjectStore for Observed {
         address: &Address,
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
-        self.staging(Operation::Put, self.inner.stage(context, address, request)).await
+        self.measure_stage(Operation::Put, self.inner.stage(context, address, request)).await
     }
 
     async fn delete(
@@ -170,7 +170,7 @@ impl ObjectStore for Observed {
         address: &Address,
         precondition: Precondition,
     ) -> Result<Deleted> {
-        self.call(Operation::Delete, self.inner.delete(context, address, precondition)).await
+        self.measure(Operation::Delete, self.inner.delete(context, address, precondition)).await
     }
 
     async fn list(
@@ -179,15 +179,15 @@ impl ObjectStore for Observed {
         bucket: &BucketName,
         request: &ListRequest,
     ) -> Result<ListPage<ObjectSummary>> {
-        self.call(Operation::List, self.inner.list(context, bucket, request)).await
+        self.measure(Operation::List, self.inner.list(context, bucket, request)).await
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
-        self.copying(self.inner.copy(context, request)).await
+        self.measure_copy(self.inner.copy(context, request)).await
     }
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        self.call(Operation::Tag, self.inner.set_tags(context, address, tags)).await
+        self.measure(Operation::Tag, self.inner.set_tags(context, address, tags)).await
     }
 
     async fn object_parts(
@@ -197,7 +197,7 @@ impl ObjectStore for Observed {
         after: Option<PartNumber>,
         limit: usize,
     ) -> Result<(Vec<PartInfo>, bool)> {
-        self.call(Operation::List, self.inner.object_parts(context, address, after, limit)).await
+        self.measure(Operation::List, self.inner.object_parts(context, address, after, limit)).await
     }
 
     async fn create_upload(
@@ -206,7 +206,7 @@ impl ObjectStore for Observed {
         address: &Address,
         request: CreateUpload,
     ) -> Result<UploadId> {
-        self.call(Operation::Upload, self.inner.create_upload(context, address, request)).await
+        self.measure(Operation::Upload, self.inner.create_upload(context, address, request)).await
     }
 
     async fn stage_part(
@@ -218,11 +218,11 @@ impl ObjectStore for Observed {
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         let work = self.inner.stage_part(context, address, upload, number, request);
-        self.staging(Operation::Part, work).await
+        self.measure_stage(Operation::Part, work).await
     }
 
     async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
-        self.copying(self.inner.copy_part(context, request)).await
+        self.measure_copy(self.inner.copy_part(context, request)).await
     }
 
     async fn list_parts(
@@ -233,7 +233,7 @@ impl ObjectStore for Observed {
         after: Option<PartNumber>,
         limit: usize,
     ) -> Result<PartsPage> {
-        self.call(Operation::List, self.inner.list_parts(context, address, upload, after, limit)).await
+        self.measure(Operation::List, self.inner.list_parts(context, address, upload, after, limit)).await
     }
 
     async fn list_uploads(
@@ -242,7 +242,7 @@ impl ObjectStore for Observed {
         bucket: &BucketName,
         request: &ListUploads,
     ) -> Result<UploadsPage> {
-        self.call(Operation::List, self.inner.list_uploads(context, bucket, request)).await
+        self.measure(Operation::List, self.inner.list_uploads(context, bucket, request)).await
     }
 
     async fn complete_upload(
@@ -253,11 +253,11 @@ impl ObjectStore for Observed {
         request: CompleteUpload,
     ) -> Result<Committed> {
         let work = self.inner.complete_upload(context, address, upload, request);
-        self.call(Operation::Upload, work).await
+        self.measure(Operation::Upload, work).await
     }
 
     async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
-        self.call(Operation::Upload, self.inner.abort_upload(context, address, upload)).await
+        self.measure(Operation::Upload, self.inner.abort_upload(context, address, upload)).await
     }
 
     async fn close(&self) -> Result<()> {

@@ -6,42 +6,42 @@ use tradewind_core::multipart::{CompletePart, PartInfo, PartNumber, UploadId};
 use tradewind_core::{Checksum, ETag, ObjectInfo, Timestamp};
 use tradewind_model::plan::Plan;
 
-use super::buffers::BUFFER_BYTES;
-use super::source::Source;
+use super::buffer_pool::BUFFER_BYTES;
+use super::upload_source::UploadSource;
 
 /// Persistent checkpoint of at most one upload.
-pub trait Memory: Send + Sync {
+pub trait UploadCheckpoint: Send + Sync {
     /// The upload in progress according to the checkpoint, if any.
-    fn earlier(&self) -> Option<Begun>;
+    fn load(&self) -> Option<UploadState>;
 
     /// Starts a checkpoint, which replaces any earlier one. Returns true if it was persisted: a retryable failure then
     /// leaves the upload in the store, to be resumed later.
-    fn begun(&self, begun: &Begun) -> bool;
+    fn start(&self, begun: &UploadState) -> bool;
 
     /// Adds a part that has been stored.
-    fn stored(&self, part: &CopiedPart);
+    fn part_stored(&self, part: &CheckpointedPart);
 
     /// Removes the checkpoint: the upload was completed or aborted.
-    fn over(&self);
+    fn clear(&self);
 }
 
 /// The state of an upload in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Begun {
+pub struct UploadState {
     /// The version of the object being copied. `None` for a stream, whose parts are compared with the newly produced
     /// bytes.
-    pub version: Option<Version>,
+    pub version: Option<SourceVersion>,
     /// The multipart upload at the destination.
     pub upload: UploadId,
     /// Part size.
     pub part_bytes: u64,
     /// The stored parts, in the order in which they were recorded. The last one of a number is valid.
-    pub parts: Vec<CopiedPart>,
+    pub parts: Vec<CheckpointedPart>,
 }
 
 /// A version of a source object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version {
+pub struct SourceVersion {
     /// ETag.
     pub etag: ETag,
     /// Last-modified time: a change of metadata alone may leave the ETag unchanged.
@@ -52,9 +52,9 @@ pub struct Version {
     pub tags: u64,
 }
 
-impl Version {
+impl SourceVersion {
     /// The version that `info` describes.
-    pub(crate) fn of(info: &ObjectInfo) -> Self {
+    pub(crate) fn from_info(info: &ObjectInfo) -> Self {
         let mut tags = Vec::new();
         for (name, value) in info.metadata.tags.pairs() {
             // Neither contains a zero byte.
@@ -70,7 +70,7 @@ pub(crate) type StoredPart = (CompletePart, u64);
 
 /// A checkpointed part.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CopiedPart {
+pub struct CheckpointedPart {
     /// Part number.
     pub number: PartNumber,
     /// Length in bytes.
@@ -81,9 +81,9 @@ pub struct CopiedPart {
     pub checksum: Checksum,
 }
 
-impl CopiedPart {
+impl CheckpointedPart {
     /// Returns true if the part consists of exactly the first `length` bytes of `source`.
-    pub(crate) fn is_of(&self, source: &impl Source, length: u64) -> bool {
+    pub(crate) fn matches_source(&self, source: &impl UploadSource, length: u64) -> bool {
         let mut hasher = Hasher::new(self.checksum.algorithm());
         let mut buffer = vec![0; BUFFER_BYTES];
         self.length == length
@@ -97,13 +97,13 @@ impl CopiedPart {
     }
 
     /// The part as listed in the completion, and its length.
-    pub(crate) fn stored(&self) -> StoredPart {
+    pub(crate) fn to_stored(&self) -> StoredPart {
         let Self { number, ref etag, checksum, length } = *self;
         (CompletePart { number, etag: etag.clone(), checksum: Some(checksum) }, length)
     }
 
     /// Returns true if the destination still has this part. One stored by another transfer has another ETag.
-    pub(crate) fn is(&self, there: &PartInfo) -> bool {
+    pub(crate) fn matches_listed(&self, there: &PartInfo) -> bool {
         let mut same_kind = there.checksums.iter().filter(|c| c.algorithm() == self.checksum.algorithm());
         (self.number, self.length, &self.etag) == (there.number, there.size, &there.etag)
             && same_kind.all(|checksum| *checksum == self.checksum)

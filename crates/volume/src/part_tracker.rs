@@ -12,7 +12,7 @@ use futures::FutureExt as _;
 use tokio::sync::Notify;
 use tradewind_model::straggler::{self, StragglerDetector, PartInFlight};
 
-use super::carrier::Carrier;
+use super::transfer_context::TransferContext;
 
 /// Interval at which parts are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -21,11 +21,11 @@ const NOT_STARTED: u64 = u64::MAX;
 
 /// The progress of a part, shared by its sender and the straggler detection.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct PartProgress {
     bytes: u64,
     sent: AtomicU64,
     /// When sending started and when the last bytes were handed over, in nanoseconds.
-    began: AtomicU64,
+    started: AtomicU64,
     last_sent: AtomicU64,
     straggling: Notify,
     was_aborted: AtomicBool,
@@ -35,14 +35,14 @@ pub(crate) struct Progress {
     assigned: Duration,
 }
 
-impl Progress {
+impl PartProgress {
     fn new(bytes: u64, previous_seconds_per_byte: Option<f64>, assigned: Duration) -> Arc<Self> {
         let [sent, last_sent, began] = [0, 0, NOT_STARTED].map(AtomicU64::new);
         let (straggling, was_aborted) = (Notify::new(), AtomicBool::new(false));
         Arc::new(Self {
             bytes,
             sent,
-            began,
+            started: began,
             last_sent,
             straggling,
             was_aborted,
@@ -52,33 +52,33 @@ impl Progress {
     }
 
     /// Starts an attempt, which sends the part from its first byte.
-    pub fn begin(&self, now: Duration) {
+    pub fn start_attempt(&self, now: Duration) {
         // Discard a notification meant for the previous attempt.
         let _ = self.straggling.notified().now_or_never();
         self.sent.store(0, Ordering::Relaxed);
         self.last_sent.store(nanos(now), Ordering::Relaxed);
-        self.began.store(nanos(now), Ordering::Relaxed);
+        self.started.store(nanos(now), Ordering::Relaxed);
     }
 
     /// Ends a failed or aborted attempt, of which the store keeps nothing.
-    pub fn end(&self) {
-        self.began.store(NOT_STARTED, Ordering::Relaxed);
+    pub fn end_attempt(&self) {
+        self.started.store(NOT_STARTED, Ordering::Relaxed);
     }
 
     /// Records that `bytes` more were handed over.
-    pub fn more(&self, bytes: usize, now: Duration) {
+    pub fn record_sent(&self, bytes: usize, now: Duration) {
         self.last_sent.store(nanos(now), Ordering::Relaxed);
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Resolves when the sender must abort this attempt, because the part is a straggler.
-    pub async fn late(&self) {
+    pub async fn until_straggling(&self) {
         self.straggling.notified().await;
-        self.end();
+        self.end_attempt();
     }
 
     fn in_flight(&self) -> Option<PartInFlight> {
-        let began = Some(self.began.load(Ordering::Relaxed)).filter(|began| *began != NOT_STARTED)?;
+        let began = Some(self.started.load(Ordering::Relaxed)).filter(|began| *began != NOT_STARTED)?;
         let (sent, last_sent) = (self.sent.load(Ordering::Relaxed), self.last_sent.load(Ordering::Relaxed));
         let [began, moved] = [began, last_sent].map(Duration::from_nanos);
         Some(PartInFlight { bytes: self.bytes, sent, started: began, last_progress: moved })
@@ -93,9 +93,9 @@ impl Progress {
 
 /// The parts of one upload.
 #[derive(Debug)]
-pub(crate) struct LateParts {
-    parts: StragglerDetector,
-    tracked: Vec<Arc<Progress>>,
+pub(crate) struct PartTracker {
+    detector: StragglerDetector,
+    tracked: Vec<Arc<PartProgress>>,
     /// Seconds per byte of the last part on each idle connection. The next part takes the most recently used one, as
     /// leaves do.
     idle: Vec<f64>,
@@ -103,59 +103,59 @@ pub(crate) struct LateParts {
     next: Duration,
 }
 
-impl LateParts {
+impl PartTracker {
     /// Creates the detection for an object of `size` bytes.
-    pub fn of(size: u64) -> Self {
-        Self { parts: StragglerDetector::new(size), tracked: Vec::new(), idle: Vec::new(), next: Duration::ZERO }
+    pub fn new(size: u64) -> Self {
+        Self { detector: StragglerDetector::new(size), tracked: Vec::new(), idle: Vec::new(), next: Duration::ZERO }
     }
 
     /// Returns true if one of `waiting` parts of `bytes` each should start now on the next idle connection.
-    pub fn begins(&self, waiting: usize, bytes: u64, now: Duration) -> bool {
+    pub fn should_start_part(&self, waiting: usize, bytes: u64, now: Duration) -> bool {
         let others =
             self.tracked.iter().map(|part| (part.in_flight_or_assigned(), part.previous_seconds_per_byte));
         self.idle.last().is_none_or(|pace| straggler::should_start_part(waiting, (bytes, *pace), others, now))
     }
 
     /// Registers a part of `bytes` that is about to be sent.
-    pub fn watch(&mut self, bytes: u64, now: Duration) -> Arc<Progress> {
-        let progress = Progress::new(bytes, self.idle.pop(), now);
+    pub fn track(&mut self, bytes: u64, now: Duration) -> Arc<PartProgress> {
+        let progress = PartProgress::new(bytes, self.idle.pop(), now);
         self.tracked.push(progress.clone());
         progress
     }
 
     /// Removes a part that the store has acknowledged.
-    pub fn end(&mut self, progress: &Arc<Progress>, now: Duration) {
+    pub fn complete(&mut self, progress: &Arc<PartProgress>, now: Duration) {
         self.tracked.retain(|tracked| !Arc::ptr_eq(tracked, progress));
         if let Some(part) = progress.in_flight() {
-            self.idle.push(self.parts.complete(part, now));
+            self.idle.push(self.detector.complete(part, now));
         }
     }
 
     /// Waits until the next check. Cancel-safe.
-    pub async fn wait(&mut self, transfers: &Carrier) {
+    pub async fn until_next_check(&mut self, transfers: &TransferContext) {
         transfers.clock().sleep_until(self.next).await;
         self.next = transfers.clock().now() + CHECK_INTERVAL;
     }
 
     /// Notifies the stragglers, slowest first, as far as permits are free for sending them again.
-    pub fn tell(&mut self, transfers: &Carrier) {
+    pub fn abort_stragglers(&mut self, transfers: &TransferContext) {
         let now = transfers.clock().now();
-        let late = |progress: &Arc<Progress>| {
+        let late = |progress: &Arc<PartProgress>| {
             // A part is aborted once at most: a second delay is not caused by the connection.
             let is_first = !progress.was_aborted.load(Ordering::Relaxed);
             // A part that was handed over completely may already be stored.
             let part = progress.in_flight().filter(|part| part.sent < part.bytes && is_first)?;
-            Some((self.parts.straggler_seconds_left(part, now)?, part, progress.clone()))
+            Some((self.detector.straggler_seconds_left(part, now)?, part, progress.clone()))
         };
         let mut found: Vec<_> = self.tracked.iter().filter_map(late).collect();
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
-        for (_, part, progress) in found.into_iter().take(transfers.spare_requests(part_bytes(&self.tracked)))
+        for (_, part, progress) in found.into_iter().take(transfers.free_requests(part_bytes(&self.tracked)))
         {
             // The parts aborted before may have exhausted the budget of wasted bytes.
-            if self.parts.straggler_seconds_left(part, now).is_some() {
+            if self.detector.straggler_seconds_left(part, now).is_some() {
                 progress.was_aborted.store(true, Ordering::Relaxed);
                 tracing::debug!(sent = part.sent, bytes = part.bytes, "a part is late and is sent again");
-                self.parts.record_abort(part.sent);
+                self.detector.record_abort(part.sent);
                 progress.straggling.notify_one();
             }
         }
@@ -167,7 +167,7 @@ fn nanos(time: Duration) -> u64 {
 }
 
 /// The common part size; only the last part is smaller.
-fn part_bytes(parts: &[Arc<Progress>]) -> u64 {
+fn part_bytes(parts: &[Arc<PartProgress>]) -> u64 {
     parts.iter().map(|part| part.bytes).max().unwrap_or(0)
 }
 
@@ -182,28 +182,28 @@ mod tests {
     #[test]
     fn slow_connection_leaves_last_parts_to_faster_ones() {
         let at = Duration::from_millis;
-        let mut late = LateParts::of(100 * MIN_PART_BYTES);
+        let mut late = PartTracker::new(100 * MIN_PART_BYTES);
         let [slow, fast] = [0, 0].map(|began| {
-            let part = late.watch(MIN_PART_BYTES, at(began));
-            part.begin(at(began));
+            let part = late.track(MIN_PART_BYTES, at(began));
+            part.start_attempt(at(began));
             part
         });
         assert!(
-            late.begins(1, MIN_PART_BYTES, at(0)),
+            late.should_start_part(1, MIN_PART_BYTES, at(0)),
             "the first parts have no predecessor to predict their speed"
         );
-        late.end(&fast, at(500));
-        assert!(late.begins(1, MIN_PART_BYTES, at(500)));
-        let next = late.watch(MIN_PART_BYTES, at(3900));
-        next.begin(at(3900));
-        late.end(&slow, at(4000));
+        late.complete(&fast, at(500));
+        assert!(late.should_start_part(1, MIN_PART_BYTES, at(500)));
+        let next = late.track(MIN_PART_BYTES, at(3900));
+        next.start_attempt(at(3900));
+        late.complete(&slow, at(4000));
         // The fast connection completes its part in 0.5 s, and seven more before the slow one would complete the next.
-        assert!(!late.begins(7, MIN_PART_BYTES, at(4000)), "the fast connection takes all seven");
-        assert!(late.begins(8, MIN_PART_BYTES, at(4000)));
-        late.end(&next, at(4400));
-        late.watch(MIN_PART_BYTES, at(4400));
+        assert!(!late.should_start_part(7, MIN_PART_BYTES, at(4000)), "the fast connection takes all seven");
+        assert!(late.should_start_part(8, MIN_PART_BYTES, at(4000)));
+        late.complete(&next, at(4400));
+        late.track(MIN_PART_BYTES, at(4400));
         assert!(
-            !late.begins(7, MIN_PART_BYTES, at(4400)),
+            !late.should_start_part(7, MIN_PART_BYTES, at(4400)),
             "the fast connection already has another part assigned"
         );
     }
@@ -211,21 +211,21 @@ mod tests {
     #[test]
     fn straggler_is_aborted_only_once() {
         let at = Duration::from_millis;
-        let mut late = LateParts::of(100 * MIN_PART_BYTES);
+        let mut late = PartTracker::new(100 * MIN_PART_BYTES);
         let parts = [0; 5].map(|began| {
-            let part = late.watch(MIN_PART_BYTES, at(began));
-            part.begin(at(began));
+            let part = late.track(MIN_PART_BYTES, at(began));
+            part.start_attempt(at(began));
             part
         });
-        parts[..3].iter().for_each(|part| late.end(part, at(500)));
+        parts[..3].iter().for_each(|part| late.complete(part, at(500)));
         let [was_aborted, other] = [&parts[3], &parts[4]];
         let plan = Plan { max_concurrency: 3, ..Plan::default().with_chunk_bytes(MIN_PART_BYTES) };
         let clock = SimulatedClock::new();
         clock.advance(at(1500));
-        let transfers = Carrier::new(plan, Budget::new(1 << 30), clock, RetryOptions::default());
+        let transfers = TransferContext::new(plan, Budget::new(1 << 30), clock, RetryOptions::default());
         was_aborted.was_aborted.store(true, Ordering::Relaxed);
-        other.more(1, at(600));
-        late.tell(&transfers);
-        assert!(was_aborted.late().now_or_never().is_none() && other.late().now_or_never().is_some());
+        other.record_sent(1, at(600));
+        late.abort_stragglers(&transfers);
+        assert!(was_aborted.until_straggling().now_or_never().is_none() && other.until_straggling().now_or_never().is_some());
     }
 }

@@ -14,21 +14,21 @@ use tradewind_core::{Body, Observation, Staged};
 use tradewind_model::lanes::{LaneKind, Priority, RequestSize};
 use tradewind_model::store_model::Operation;
 
-use super::turns::Request;
+use super::dispatcher::ScheduledRequest;
 
 /// Schedules the body of a read whose response has begun.
-pub(super) fn reading(body: Body, mut request: Request, deadline: &Deadline) -> Body {
+pub(super) fn schedule_body(body: Body, mut request: ScheduledRequest, deadline: &Deadline) -> Body {
     let length = body.length();
     let body = match body.into_bytes() {
         Ok(bytes) => {
-            request.come(bytes.len());
-            request.done();
+            request.end_wait(bytes.len());
+            request.complete();
             return Body::from_bytes(bytes);
         }
         Err(body) => body,
     };
     if length == 0 {
-        request.done();
+        request.complete();
     }
     Body::from_stream(
         length,
@@ -39,7 +39,7 @@ pub(super) fn reading(body: Body, mut request: Request, deadline: &Deadline) -> 
 /// A slow reader occupies nothing: the next dispatch is awaited only when it polls for more.
 struct ScheduledBody {
     body: Body,
-    request: Request,
+    request: ScheduledRequest,
     deadline: Deadline,
     left: u64,
     /// The dispatch charged for the last piece, awaited before the next one is read.
@@ -58,16 +58,16 @@ impl Stream for ScheduledBody {
                 return Poll::Ready(Some(Err(error)));
             }
         }
-        this.request.wait();
+        this.request.start_wait();
         let piece = ready!(Pin::new(&mut this.body).poll_next(cx));
         let bytes = piece.as_ref().map_or(0, |piece| piece.as_ref().map_or(0, Bytes::len));
-        this.request.come(bytes);
+        this.request.end_wait(bytes);
         this.left = this.left.saturating_sub(bytes as u64);
         if this.left == 0 && matches!(piece, Some(Ok(_))) {
-            this.request.done();
+            this.request.complete();
         } else if bytes > 0
             && this.request.kind().size == RequestSize::Large
-            && let Some(dispatch) = this.request.turn(bytes as u64)
+            && let Some(dispatch) = this.request.request_dispatch(bytes as u64)
         {
             let deadline = this.deadline.clone();
             this.dispatch = Some(Box::pin(async move { deadline.guard(dispatch).await }));
@@ -77,19 +77,19 @@ impl Stream for ScheduledBody {
 }
 
 /// A write in progress.
-pub(super) struct Writing {
+pub(super) struct ScheduledWrite {
     inner: Box<dyn Staged>,
-    request: Request,
+    request: ScheduledRequest,
     operation: Operation,
     priority: Priority,
     deadline: Deadline,
     written: u64,
 }
 
-impl Writing {
+impl ScheduledWrite {
     pub fn wrap(
         inner: Box<dyn Staged>,
-        request: Request,
+        request: ScheduledRequest,
         operation: Operation,
         priority: Priority,
         deadline: &Deadline,
@@ -99,26 +99,26 @@ impl Writing {
 }
 
 #[async_trait]
-impl Staged for Writing {
+impl Staged for ScheduledWrite {
     async fn write(&mut self, mut bytes: Bytes) -> Result<()> {
         self.written += bytes.len() as u64;
         // A write of unknown size may turn out to be large.
-        self.request.grow(LaneKind::new(self.operation, self.priority, self.written))?;
+        self.request.update_kind(LaneKind::new(self.operation, self.priority, self.written))?;
         loop {
             let is_large = self.request.kind().size == RequestSize::Large;
             let piece = if is_large {
-                bytes.split_to(self.request.piece().min(bytes.len()))
+                bytes.split_to(self.request.quantum_bytes().min(bytes.len()))
             } else {
                 std::mem::take(&mut bytes)
             };
-            let dispatch = if is_large { self.request.turn(piece.len() as u64) } else { None };
+            let dispatch = if is_large { self.request.request_dispatch(piece.len() as u64) } else { None };
             if let Some(dispatch) = dispatch {
                 self.deadline.guard(dispatch).await?;
             }
             let length = piece.len();
-            self.request.wait();
+            self.request.start_wait();
             let written = self.inner.write(piece).await;
-            self.request.come(length);
+            self.request.end_wait(length);
             written?;
             if bytes.is_empty() {
                 return Ok(());
@@ -128,11 +128,11 @@ impl Staged for Writing {
 
     async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
         let Self { inner, mut request, .. } = *self;
-        request.wait();
+        request.start_wait();
         let committed = inner.commit(expected).await;
-        request.come(0);
+        request.end_wait(0);
         if committed.is_ok() {
-            request.done();
+            request.complete();
         }
         committed
     }

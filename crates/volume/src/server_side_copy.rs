@@ -11,8 +11,8 @@ use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
 use tradewind_core::{Algorithm, ByteRange, ObjectStore};
 use tradewind_model::plan::Plan;
 
-use super::carrier::Carrier;
-use super::upload::Upload;
+use super::transfer_context::TransferContext;
+use super::multipart_upload::MultipartUpload;
 
 /// S3 copies at most 5 GiB in one request.
 const MAX_SINGLE_COPY_BYTES: u64 = 5 << 30;
@@ -20,15 +20,15 @@ const MAX_SINGLE_COPY_BYTES: u64 = 5 << 30;
 const COPY_PART_BYTES: u64 = 512 << 20;
 
 /// Copies an object within a store. A multipart copy is pinned to the version found first, and aborted if a part fails.
-pub async fn store_copy(
-    transfers: &Arc<Carrier>,
+pub async fn copy_within_store(
+    transfers: &Arc<TransferContext>,
     store: &Arc<dyn ObjectStore>,
     request: CopyRequest,
 ) -> Result<Committed> {
     let request = &request;
     let found = transfers
-        .again(|| async move {
-            let slot = transfers.slot(0).await?;
+        .retry(|| async move {
+            let slot = transfers.acquire_slot(0).await?;
             let get = GetRequest { conditions: request.source_conditions.clone(), ..GetRequest::default() };
             store.head(&slot.context, &request.source, get).await
         })
@@ -36,8 +36,8 @@ pub async fn store_copy(
     let info = found.info;
     if info.size <= MAX_SINGLE_COPY_BYTES {
         return transfers
-            .again(|| async move {
-                let slot = transfers.slot(0).await?;
+            .retry(|| async move {
+                let slot = transfers.acquire_slot(0).await?;
                 store.copy(&slot.context, request.clone()).await
             })
             .await;
@@ -47,19 +47,19 @@ pub async fn store_copy(
     pinned.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
     let metadata = request.metadata.clone().unwrap_or(info.metadata);
     let upload =
-        Upload::begin(transfers, store, &request.destination, (metadata, Algorithm::Crc64Nvme)).await?;
+        MultipartUpload::create(transfers, store, &request.destination, (metadata, Algorithm::Crc64Nvme)).await?;
     let copied = copy_parts(transfers, store, &pinned, &upload, info.size).await;
     if copied.is_err() {
-        upload.give_up().await;
+        upload.abort().await;
     }
     copied
 }
 
 async fn copy_parts(
-    transfers: &Arc<Carrier>,
+    transfers: &Arc<TransferContext>,
     store: &Arc<dyn ObjectStore>,
     request: &CopyRequest,
-    upload: &Upload,
+    upload: &MultipartUpload,
     size: u64,
 ) -> Result<Committed> {
     let parts = Plan::chunks(size, COPY_PART_BYTES).zip(1..).map(|((offset, length), number)| async move {
@@ -74,12 +74,12 @@ async fn copy_parts(
         };
         let part = &part;
         let copied = transfers
-            .again(|| async move {
-                let slot = transfers.slot(0).await?;
+            .retry(|| async move {
+                let slot = transfers.acquire_slot(0).await?;
                 store.copy_part(&slot.context, part.clone()).await
             })
             .await?;
-        Ok::<_, tradewind_core::Error>(Upload::stored(part.number, &copied))
+        Ok::<_, tradewind_core::Error>(MultipartUpload::stored_part(part.number, &copied))
     });
     let done = futures::future::try_join_all(parts).await?;
     upload.complete(done).await

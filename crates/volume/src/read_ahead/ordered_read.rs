@@ -23,12 +23,12 @@ use tokio::sync::mpsc::{Permit, Receiver, Sender, channel};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Body, Context, Span};
 
-use super::ahead::{Share, Shares};
-use super::sum::Sum;
-use crate::carrier::Slot;
-use crate::fetch::buffered;
+use super::read_ahead_budget::{RangeReservation, RequestReadAhead};
+use super::verifier::Verifier;
+use crate::transfer_context::Slot;
+use crate::fetch::fetch_into_memory;
 use crate::task::AbortOnDrop;
-use crate::whole::Whole;
+use crate::versioned_object::VersionedObject;
 
 /// A task that waits longer than this for its reader releases its permits.
 const MAX_READER_WAIT: Duration = Duration::from_millis(100);
@@ -37,25 +37,25 @@ const MAX_READER_WAIT: Duration = Duration::from_millis(100);
 const MIN_RANGES_AHEAD: usize = 3;
 
 /// A read to perform.
-pub(super) struct Reading {
-    pub whole: Arc<Whole>,
+pub(super) struct OrderedRead {
+    pub whole: Arc<VersionedObject>,
     /// Context of the client request.
     pub context: Context,
     pub span: Span,
     /// Verifies all bytes at the end.
-    pub sum: Option<Sum>,
+    pub verifier: Option<Verifier>,
     /// True if an interrupted request may be resumed: false if only the leaf verifies the bytes, in one request.
-    pub may_go_on: bool,
+    pub is_resumable: bool,
     /// Limits the ranges in flight.
-    pub under_way: Arc<Semaphore>,
+    pub in_flight: Arc<Semaphore>,
     /// Range size, and the maximum number of ranges in memory; 0 if a single request is enough.
     pub range_bytes: u64,
-    pub most_ahead: usize,
-    pub shares: Shares,
+    pub max_ranges_ahead: usize,
+    pub read_ahead: RequestReadAhead,
 }
 
 /// Returns the body of the read; `first` is that of the first request.
-pub(super) fn body(reading: Reading, first: Body) -> Body {
+pub(super) fn body(reading: OrderedRead, first: Body) -> Body {
     let (length, context) = (reading.span.length, reading.context.clone());
     // One piece is queued here, one is with the reader, and one in the store's leaf.
     let (to, pieces) = channel(1);
@@ -91,22 +91,22 @@ type Fetched = AbortOnDrop<Result<Bytes>>;
 
 /// The task that delivers the bytes.
 struct ReadTask {
-    reading: Reading,
+    reading: OrderedRead,
     /// Offsets in the object: end of the delivered bytes, of the ranges started, and of the read.
-    at: u64,
-    next: u64,
+    delivered_to: u64,
+    started_to: u64,
     end: u64,
     /// Ranges read ahead, with their offsets.
     ahead: VecDeque<(u64, Fetched)>,
 }
 
 /// An open response whose bytes are delivered as they arrive, and the offset of its end.
-type Open = (Body, u64);
+type OpenResponse = (Body, u64);
 
 impl ReadTask {
-    fn new(reading: Reading) -> Self {
+    fn new(reading: OrderedRead) -> Self {
         let (offset, end) = (reading.span.offset, reading.span.end());
-        Self { reading, at: offset, next: offset, end, ahead: VecDeque::new() }
+        Self { reading, delivered_to: offset, started_to: offset, end, ahead: VecDeque::new() }
     }
 
     async fn run(mut self, first: Body, to: Sender<Result<Bytes>>) {
@@ -120,11 +120,11 @@ impl ReadTask {
     async fn deliver_all(&mut self, first: Body, to: &Sender<Result<Bytes>>) -> Result<()> {
         let whole = self.reading.whole.clone();
         // Before its own ranges take the free permits.
-        let slot = whole.spare_slot(self.reading.range_bytes.min(self.end - self.at));
+        let slot = whole.spare_slot(self.reading.range_bytes.min(self.end - self.delivered_to));
         self.fetch_ahead();
-        let ends = self.at + first.length();
+        let ends = self.delivered_to + first.length();
         self.deliver_until_ahead(&whole, (slot, Some((first, ends))), to).await?;
-        while self.at < self.end {
+        while self.delivered_to < self.end {
             let Some((_, mut range)) = self.ahead.pop_front() else {
                 self.deliver_until_ahead(&whole, (None, None), to).await?;
                 continue;
@@ -142,11 +142,11 @@ impl ReadTask {
 
     /// Starts as many ranges as memory allows.
     fn fetch_ahead(&mut self) {
-        let Reading { whole, under_way, range_bytes, most_ahead, shares, .. } = &self.reading;
-        let (mut next, mut min_ranges) = (self.next, 1);
+        let OrderedRead { whole, in_flight: under_way, range_bytes, max_ranges_ahead: most_ahead, read_ahead: shares, .. } = &self.reading;
+        let (mut next, mut min_ranges) = (self.started_to, 1);
         if self.ahead.is_empty() {
             // The open response delivers one more range.
-            next = self.at.saturating_add(*range_bytes).min(self.end);
+            next = self.delivered_to.saturating_add(*range_bytes).min(self.end);
             min_ranges = MIN_RANGES_AHEAD.min(*most_ahead);
             // A nearly complete response is not worth cutting short either.
             if min_ranges == 0 || (self.end - next) / range_bytes < min_ranges as u64 {
@@ -156,14 +156,14 @@ impl ReadTask {
         let mut started = Vec::new();
         while self.ahead.len() + started.len() < *most_ahead && next < self.end {
             let span = (next, (*range_bytes).min(self.end - next));
-            let Some(share) = shares.take(span.1) else { break };
+            let Some(share) = shares.try_reserve(span.1) else { break };
             started.push((span, share));
             next += span.1;
         }
         if started.len() < min_ranges {
             return;
         }
-        self.next = next;
+        self.started_to = next;
         for (span, share) in started {
             let fetched = tokio::spawn(fetch_range(whole.clone(), under_way.clone(), span, share));
             self.ahead.push_back((span.0, AbortOnDrop(fetched)));
@@ -171,29 +171,29 @@ impl ReadTask {
     }
 
     /// Offset at which the ranges read ahead begin; the end of the read if there are none.
-    fn until(&self) -> u64 {
+    fn ahead_start(&self) -> u64 {
         self.ahead.front().map_or(self.end, |(begins, _)| *begins)
     }
 
     /// Delivers bytes as they arrive, up to the first range read ahead.
     async fn deliver_until_ahead<'a>(
         &mut self,
-        whole: &'a Whole,
-        (mut slot, mut open): (Option<Slot<'a>>, Option<Open>),
+        whole: &'a VersionedObject,
+        (mut slot, mut open): (Option<Slot<'a>>, Option<OpenResponse>),
         to: &Sender<Result<Bytes>>,
     ) -> Result<()> {
         let mut attempt = 1;
-        while self.at < self.until() {
+        while self.delivered_to < self.ahead_start() {
             let permit = reserve(whole, to, &mut slot).await?;
             if slot.is_none() {
-                open = open.filter(|(_, ends)| *ends > self.at);
-                let left = self.until() - self.at;
+                open = open.filter(|(_, ends)| *ends > self.delivered_to);
+                let left = self.ahead_start() - self.delivered_to;
                 slot = if open.is_some() { whole.spare_slot(left) } else { Some(whole.slot(left).await?) };
             }
             let failed = match self.next_piece(&mut open).await {
                 Ok(mut piece) => {
                     attempt = 1;
-                    let left = usize::try_from(self.until() - self.at).unwrap_or(usize::MAX);
+                    let left = usize::try_from(self.ahead_start() - self.delivered_to).unwrap_or(usize::MAX);
                     piece.truncate(left);
                     self.deliver(piece, permit)?;
                     if self.ahead.is_empty() {
@@ -203,23 +203,23 @@ impl ReadTask {
                 }
                 Err(failed) => failed,
             };
-            if !self.reading.may_go_on || failed.reason() == Reason::CorruptData {
+            if !self.reading.is_resumable || failed.reason() == Reason::CorruptData {
                 return Err(failed);
             }
             (slot, open) = (None, None);
-            whole.carrier.wait(failed, attempt).await?;
+            whole.transfers.wait_before_retry(failed, attempt).await?;
             attempt += 1;
         }
-        whole.carrier.earn();
+        whole.transfers.record_success();
         Ok(())
     }
 
     /// The next piece of the open response. Sends a request first if none is open.
-    async fn next_piece(&self, open: &mut Option<Open>) -> Result<Bytes> {
-        if open.as_ref().is_none_or(|(_, ends)| *ends <= self.at) {
-            let Whole { origin, info, .. } = &*self.reading.whole;
-            let ends = self.until();
-            let body = origin.get(&self.reading.context, info, (self.at, ends - self.at)).await?;
+    async fn next_piece(&self, open: &mut Option<OpenResponse>) -> Result<Bytes> {
+        if open.as_ref().is_none_or(|(_, ends)| *ends <= self.delivered_to) {
+            let VersionedObject { origin, info, .. } = &*self.reading.whole;
+            let ends = self.ahead_start();
+            let body = origin.get(&self.reading.context, info, (self.delivered_to, ends - self.delivered_to)).await?;
             *open = Some((body, ends));
         }
         let piece = match open {
@@ -231,15 +231,15 @@ impl ReadTask {
 
     /// Delivers the next piece to the reader. The last one is delivered only if all bytes have been verified.
     fn deliver(&mut self, bytes: Bytes, permit: Permit<'_, Result<Bytes>>) -> Result<()> {
-        self.at += bytes.len() as u64;
-        self.reading.shares.taken(bytes.len() as u64);
-        if let Some(sum) = &mut self.reading.sum {
+        self.delivered_to += bytes.len() as u64;
+        self.reading.read_ahead.record_consumed(bytes.len() as u64);
+        if let Some(sum) = &mut self.reading.verifier {
             sum.update(&bytes);
         }
-        if self.at == self.end
-            && let Some(sum) = self.reading.sum.take()
+        if self.delivered_to == self.end
+            && let Some(sum) = self.reading.verifier.take()
         {
-            sum.finish()?;
+            sum.verify()?;
         }
         permit.send(Ok(bytes));
         Ok(())
@@ -248,20 +248,20 @@ impl ReadTask {
 
 /// Fetches a range into the memory reserved for it.
 async fn fetch_range(
-    whole: Arc<Whole>,
+    whole: Arc<VersionedObject>,
     in_flight: Arc<Semaphore>,
     span: (u64, u64),
-    share: Share,
+    share: RangeReservation,
 ) -> Result<Bytes> {
     let stopped = |e| Error::with_source(Reason::ShuttingDown, "reading has been stopped", e);
     let _permit = in_flight.acquire().await.map_err(stopped)?;
-    let (bytes, _) = buffered(whole, span).await?;
+    let (bytes, _) = fetch_into_memory(whole, span).await?;
     Ok(share.attach(bytes))
 }
 
 /// Waits for space in the channel to the reader. A long wait releases the slot.
 async fn reserve<'to, 'a>(
-    whole: &'a Whole,
+    whole: &'a VersionedObject,
     to: &'to Sender<Result<Bytes>>,
     slot: &mut Option<Slot<'a>>,
 ) -> Result<Permit<'to, Result<Bytes>>> {
@@ -270,7 +270,7 @@ async fn reserve<'to, 'a>(
         Err(TrySendError::Closed(())) => return Err(reader_gone()),
         Err(TrySendError::Full(())) => {}
     }
-    let clock = whole.carrier.clock();
+    let clock = whole.transfers.clock();
     let mut reserving = std::pin::pin!(to.reserve());
     tokio::select! {
         biased;

@@ -20,9 +20,9 @@ use tradewind_model::plan::{Plan, StartStagger};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 use tradewind_model::store_model::SizeClass;
 
-use super::buffers::{BUFFER_BYTES, Buffers};
-use super::source::Source;
-use super::steer::{self, Packets, Turns};
+use super::buffer_pool::{BUFFER_BYTES, BufferPool};
+use super::upload_source::UploadSource;
+use super::permit_pool::{self, PacketCounters, PermitPool};
 
 /// Memory window of one request: one buffer each being read, queued, handed over and sent. The fifth lets the sender
 /// notice that the store accepts nothing.
@@ -37,13 +37,13 @@ const READ_OVERHEAD_BYTES: usize = 32 << 10;
 
 /// State shared by all transfers of a command. See the module documentation.
 #[derive(Debug)]
-pub struct Carrier {
+pub struct TransferContext {
     plan: Plan,
     /// A request takes an equal share of the permits: all of them divided by the concurrency of its size class.
-    permits: Turns,
+    permits: PermitPool,
     /// Limits concurrent multi-request objects.
     large_objects: Semaphore,
-    buffers: Arc<Buffers>,
+    buffers: Arc<BufferPool>,
     /// Chunks that all in-order streams together may hold in memory ahead of their reader.
     read_ahead: Arc<Semaphore>,
     budget: Budget,
@@ -72,7 +72,7 @@ struct RateLimit {
 pub struct Slot<'a> {
     /// Deadline and memory window of the request.
     pub context: Context,
-    transfers: &'a Carrier,
+    transfers: &'a TransferContext,
     /// Bytes charged to the rate limit in advance that have not passed yet.
     prepaid_bytes: u64,
     started: Duration,
@@ -82,19 +82,19 @@ pub struct Slot<'a> {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         if let Some(permits) = self.permits.take() {
-            self.transfers.permits.give_back(permits, self.started, self.transfers.clock.now());
+            self.transfers.permits.release(permits, self.started, self.transfers.clock.now());
         }
     }
 }
 
-impl Carrier {
+impl TransferContext {
     /// Creates a context with the fixed concurrency `plan.requests`, whose memory comes from `budget`.
     #[must_use]
     pub fn new(plan: Plan, budget: Budget, clock: Arc<dyn Clock>, retries: RetryOptions) -> Self {
         let read_ahead = Arc::new(Semaphore::new(plan.read_ahead_chunks()));
         let (buffers, retry_budget) = (Arc::default(), RetryBudget::new());
         Self {
-            permits: Turns::fixed(plan.max_concurrency),
+            permits: PermitPool::fixed(plan.max_concurrency),
             large_objects: Semaphore::new(MAX_MULTI_REQUEST_OBJECTS),
             plan,
             buffers,
@@ -114,12 +114,12 @@ impl Carrier {
     /// Limits the body bytes per second, sent and received together. This disables hedging: a rate-limited transfer
     /// shares its link and must not request bytes twice.
     #[must_use]
-    pub fn limited(mut self, bytes_per_second: u64) -> Self {
+    pub fn with_rate_limit(mut self, bytes_per_second: u64) -> Self {
         self.plan.max_concurrency = TokenBucket::max_concurrency(bytes_per_second, self.plan.max_concurrency);
-        self.permits = Turns::fixed(self.plan.max_concurrency);
+        self.permits = PermitPool::fixed(self.plan.max_concurrency);
         self.read_ahead = Arc::new(Semaphore::new(self.plan.read_ahead_chunks()));
         let tokens = Mutex::new(TokenBucket::new(bytes_per_second, self.clock.now()));
-        self.rate_limit = Some(RateLimit { piece_bytes: Self::piece_under(bytes_per_second) as u64, tokens });
+        self.rate_limit = Some(RateLimit { piece_bytes: Self::piece_bytes_for_rate(bytes_per_second) as u64, tokens });
         self.hedge_policy = None;
         self
     }
@@ -127,39 +127,39 @@ impl Carrier {
     /// Adapts the concurrency to the measured throughput, starting at the plan's. Not to be combined with a rate limit.
     /// `packets` reads this machine's counters of sent and retransmitted packets, which reveal queue overruns.
     #[must_use]
-    pub fn steered(mut self, packets: Packets) -> Self {
+    pub fn with_adaptive_concurrency(mut self, packets: PacketCounters) -> Self {
         // On new connections a small request may need more permits than the largest one.
         let heaviest =
             SizeClass::all().map(|sizes| self.permits_for(sizes.max_bytes().unwrap_or(u64::MAX))).max();
-        let (largest, max) = (self.permits_for(u64::MAX), Self::most_steered(self.plan.max_concurrency));
+        let (largest, max) = (self.permits_for(u64::MAX), Self::max_adaptive_concurrency(self.plan.max_concurrency));
         let bounds = ((largest, heaviest.unwrap_or(largest)), max);
         let initial = (self.plan.max_concurrency, self.plan.concurrency_by_size.is_some());
-        self.permits = Turns::steered(initial, bounds, self.clock.now(), packets);
+        self.permits = PermitPool::adaptive(initial, bounds, self.clock.now(), packets);
         self.is_adaptive = true;
         self
     }
 
     /// The concurrency of requests of `bytes` bytes on new connections: that of the plan, limited by memory.
     #[must_use]
-    pub fn most_at_first(&self, bytes: u64) -> usize {
+    pub fn initial_concurrency_for(&self, bytes: u64) -> usize {
         self.plan.initial_concurrency_for(bytes).min(self.budget.capacity() / window_bytes(bytes))
     }
 
     /// The maximum concurrency.
     #[must_use]
-    pub fn most_requests(&self) -> usize {
-        if self.is_adaptive { Self::most_steered(self.plan.max_concurrency) } else { self.plan.max_concurrency }
+    pub fn max_concurrency(&self) -> usize {
+        if self.is_adaptive { Self::max_adaptive_concurrency(self.plan.max_concurrency) } else { self.plan.max_concurrency }
     }
 
     /// The maximum concurrency of an adaptive context that starts at `requests`.
     #[must_use]
-    pub fn most_steered(requests: usize) -> usize {
+    pub fn max_adaptive_concurrency(requests: usize) -> usize {
         requests.max(MAX_ADAPTIVE_CONCURRENCY)
     }
 
     /// The piece size for a rate limit, at most [`BUFFER_BYTES`].
     #[must_use]
-    pub fn piece_under(bytes_per_second: u64) -> usize {
+    pub fn piece_bytes_for_rate(bytes_per_second: u64) -> usize {
         usize::try_from(TokenBucket::quantum_bytes(bytes_per_second, BUFFER_BYTES as u64)).unwrap_or(BUFFER_BYTES)
     }
 
@@ -170,13 +170,13 @@ impl Carrier {
     }
 
     /// The pool of the buffers that sources are read into.
-    pub(crate) const fn buffers(&self) -> &Arc<Buffers> {
+    pub(crate) const fn buffers(&self) -> &Arc<BufferPool> {
         &self.buffers
     }
 
     /// Returns true if a rate limit is set.
     #[must_use]
-    pub const fn is_limited(&self) -> bool {
+    pub const fn is_rate_limited(&self) -> bool {
         self.rate_limit.is_some()
     }
 
@@ -186,7 +186,7 @@ impl Carrier {
     }
 
     /// Permits for chunks read ahead of an in-order stream.
-    pub(crate) fn ahead(&self) -> Arc<Semaphore> {
+    pub(crate) fn read_ahead_permits(&self) -> Arc<Semaphore> {
         self.read_ahead.clone()
     }
 
@@ -197,19 +197,19 @@ impl Carrier {
     }
 
     /// Locks the statistics of current and recent chunks; `None` if hedging is disabled.
-    pub(crate) fn hedges(&self) -> Option<MutexGuard<'_, HedgePolicy>> {
+    pub(crate) fn hedge_policy(&self) -> Option<MutexGuard<'_, HedgePolicy>> {
         Some(self.hedge_policy.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Number of chunks that were hedged.
     #[must_use]
-    pub fn hedged(&self) -> u64 {
-        self.hedges().map_or(0, |hedges| hedges.hedged())
+    pub fn hedged_chunks(&self) -> u64 {
+        self.hedge_policy().map_or(0, |hedges| hedges.hedged())
     }
 
     /// The start stagger of the requests of one object. Only those of the first object use new connections and are
     /// staggered, over one RTT. If the store reports no RTT, the response time of a request stands for it.
-    pub(crate) fn spread(&self, round_trip: Option<Duration>, response_time: Duration) -> StartStagger {
+    pub(crate) fn start_stagger(&self, round_trip: Option<Duration>, response_time: Duration) -> StartStagger {
         let is_new = self.is_first_large.swap(false, Ordering::Relaxed);
         // The RTT cannot exceed a response time.
         let interval =
@@ -219,31 +219,31 @@ impl Carrier {
 
     /// Waits until another multi-request object may start. Acquire it before any slot and hold it until the object is
     /// done.
-    pub async fn large(&self) -> Result<SemaphorePermit<'_>> {
+    pub async fn acquire_large_object(&self) -> Result<SemaphorePermit<'_>> {
         self.large_objects.acquire().await.map_err(stopped)
     }
 
     /// Waits for the permits and memory of a request of `bytes` bytes. The caller must not hold another slot.
-    pub async fn slot(&self, bytes: u64) -> Result<Slot<'_>> {
-        self.slot_with(bytes, window_bytes(bytes)).await
+    pub async fn acquire_slot(&self, bytes: u64) -> Result<Slot<'_>> {
+        self.acquire_slot_with_window(bytes, window_bytes(bytes)).await
     }
 
     /// The permits that a request of `bytes` bytes takes.
     fn permits_for(&self, bytes: u64) -> u32 {
-        let is_new = self.permits.are_new(self.clock.now());
+        let is_new = self.permits.has_new_connections(self.clock.now());
         let parallel = if is_new { self.plan.initial_concurrency_for(bytes) } else { self.plan.concurrency_for(bytes) };
-        let permits = steer::of(self.plan.max_concurrency) / parallel;
+        let permits = permit_pool::permits_for_requests(self.plan.max_concurrency) / parallel;
         u32::try_from(permits).unwrap_or(u32::MAX).max(1)
     }
 
     /// The number of requests of `bytes` bytes that could start now. Zero while other tasks wait.
-    pub(crate) fn spare_requests(&self, bytes: u64) -> usize {
-        self.permits.spare() / self.permits_for(bytes) as usize
+    pub(crate) fn free_requests(&self, bytes: u64) -> usize {
+        self.permits.available() / self.permits_for(bytes) as usize
     }
 
     /// Like [`slot`](Self::slot), but returns `None` instead of waiting, or if other tasks wait.
-    pub(crate) fn spare_slot(&self, bytes: u64) -> Option<Slot<'_>> {
-        let permits = self.permits.try_take(self.permits_for(bytes))?;
+    pub(crate) fn try_acquire_slot(&self, bytes: u64) -> Option<Slot<'_>> {
+        let permits = self.permits.try_acquire(self.permits_for(bytes))?;
         let window = self.budget.try_admit(window_bytes(bytes))?;
         let context = Context::new(Deadline::none(self.clock.clone()), window);
         Some(self.new_slot(permits, bytes, context))
@@ -251,28 +251,28 @@ impl Carrier {
 
     /// Like [`slot`](Self::slot), for a read of up to `bytes` that is relayed into a write. The window has room for
     /// both, so that bytes held by the write do not block the read.
-    pub async fn slot_between(&self, bytes: u64) -> Result<Slot<'_>> {
+    pub async fn acquire_relay_slot(&self, bytes: u64) -> Result<Slot<'_>> {
         let window = usize::try_from(bytes)
             .unwrap_or(usize::MAX)
             .saturating_mul(2)
             .saturating_add(READ_OVERHEAD_BYTES);
-        self.slot_with(bytes, window.min(2 * REQUEST_WINDOW_BYTES)).await
+        self.acquire_slot_with_window(bytes, window.min(2 * REQUEST_WINDOW_BYTES)).await
     }
 
     /// Like [`slot`](Self::slot), for a request on behalf of an already admitted one, whose window it uses: it waits
     /// for permits only.
-    pub(crate) async fn slot_within(&self, context: &Context, bytes: u64) -> Result<Slot<'_>> {
+    pub(crate) async fn acquire_nested_slot(&self, context: &Context, bytes: u64) -> Result<Slot<'_>> {
         let permits = self.acquire_permits(bytes).await?;
         Ok(self.new_slot(permits, bytes, context.clone()))
     }
 
     /// Like [`slot_within`](Self::slot_within), but returns `None` instead of waiting.
-    pub(crate) fn spare_slot_within(&self, context: &Context, bytes: u64) -> Option<Slot<'_>> {
-        let permits = self.permits.try_take(self.permits_for(bytes))?;
+    pub(crate) fn try_acquire_nested_slot(&self, context: &Context, bytes: u64) -> Option<Slot<'_>> {
+        let permits = self.permits.try_acquire(self.permits_for(bytes))?;
         Some(self.new_slot(permits, bytes, context.clone()))
     }
 
-    async fn slot_with(&self, bytes: u64, window: usize) -> Result<Slot<'_>> {
+    async fn acquire_slot_with_window(&self, bytes: u64, window: usize) -> Result<Slot<'_>> {
         let permits = self.acquire_permits(bytes).await?;
         let deadline = Deadline::none(self.clock.clone());
         let window = self.budget.admit(window, &deadline).await?;
@@ -282,26 +282,26 @@ impl Carrier {
     /// Starts a request that has its permits.
     fn new_slot<'a>(&'a self, permits: SemaphorePermit<'a>, bytes: u64, context: Context) -> Slot<'a> {
         let started = self.clock.now();
-        self.permits.begin(&permits, bytes > 0, started);
+        self.permits.record_start(&permits, bytes > 0, started);
         Slot { context, transfers: self, prepaid_bytes: 0, started, permits: Some(permits) }
     }
 
     async fn acquire_permits(&self, bytes: u64) -> Result<SemaphorePermit<'_>> {
         let stopped = || Error::new(Reason::ShuttingDown, "transfers have been stopped");
-        self.permits.take(self.permits_for(bytes)).await.ok_or_else(stopped)
+        self.permits.acquire(self.permits_for(bytes)).await.ok_or_else(stopped)
     }
 
     /// Runs `work` until it succeeds, fails permanently, or exhausts the attempts or the retry budget. `work` must be
     /// idempotent.
-    pub async fn again<T, F: Future<Output = Result<T>>>(&self, mut work: impl FnMut() -> F) -> Result<T> {
+    pub async fn retry<T, F: Future<Output = Result<T>>>(&self, mut work: impl FnMut() -> F) -> Result<T> {
         let mut attempt = 1;
         loop {
             match work().await {
                 Ok(done) => {
-                    self.earn();
+                    self.record_success();
                     return Ok(done);
                 }
-                Err(failed) => self.wait(failed, attempt).await?,
+                Err(failed) => self.wait_before_retry(failed, attempt).await?,
             }
             attempt += 1;
         }
@@ -309,9 +309,9 @@ impl Carrier {
 
     /// The checksum of a source range, computed in advance until a first write has succeeded. Before that, the leaf may
     /// not know whether the store accepts a checksum after the bytes.
-    pub(crate) fn checksum_beforehand(
+    pub(crate) fn checksum_in_advance(
         &self,
-        source: &dyn Source,
+        source: &dyn UploadSource,
         (offset, length): (u64, u64),
     ) -> Result<Option<Checksum>> {
         if self.has_stored.load(Ordering::Relaxed) {
@@ -328,18 +328,18 @@ impl Carrier {
     }
 
     /// Records that a write succeeded.
-    pub(crate) fn stored(&self) {
+    pub(crate) fn record_first_write(&self) {
         self.has_stored.store(true, Ordering::Relaxed);
     }
 
     /// Records a success, which refills the retry budget.
-    pub(crate) fn earn(&self) {
-        self.permits.done();
+    pub(crate) fn record_success(&self) {
+        self.permits.record_success();
         self.retry_budget.record_success();
     }
 
     /// Waits before the next attempt. Returns `failed` if it is permanent, or if no attempts or retry budget are left.
-    pub async fn wait(&self, failed: Error, attempt: u32) -> Result<()> {
+    pub async fn wait_before_retry(&self, failed: Error, attempt: u32) -> Result<()> {
         if !is_transient(&failed) || attempt >= self.retries.max_attempts || !self.retry_budget.try_spend() {
             return Err(failed);
         }
@@ -353,18 +353,18 @@ impl Carrier {
 impl Slot<'_> {
     /// Charges the first piece of a request of `bytes` to the rate limit before it is sent, so that requests that start
     /// together do not cause a burst.
-    pub(crate) async fn pass_first_of(&mut self, bytes: u64) {
+    pub(crate) async fn throttle_first_piece(&mut self, bytes: u64) {
         if let Some(limit) = &self.transfers.rate_limit {
             let first = bytes.min(limit.piece_bytes);
-            self.pass(first).await;
+            self.throttle(first).await;
             self.prepaid_bytes += first;
         }
     }
 
     /// Waits until `bytes` of a body may be sent or, after they were received, until more may be read. Only the slot is
     /// held while waiting. Without a rate limit it only counts them.
-    pub(crate) async fn pass(&mut self, bytes: u64) {
-        self.transfers.permits.passed(bytes, || self.transfers.clock.now());
+    pub(crate) async fn throttle(&mut self, bytes: u64) {
+        self.transfers.permits.record_bytes(bytes, || self.transfers.clock.now());
         let Some(limit) = &self.transfers.rate_limit else { return };
         let due = bytes - bytes.min(self.prepaid_bytes);
         self.prepaid_bytes -= bytes - due;

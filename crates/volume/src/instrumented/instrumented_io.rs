@@ -10,21 +10,21 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::{Body, Observation, Staged};
 
-use super::request::{Arrival, Request};
+use super::request_timer::{Arrival, RequestTimer};
 
 /// Instruments the body of a read whose response has begun.
-pub(super) fn reading(body: Body, at: Arrival, mut request: Request) -> Body {
+pub(super) fn instrument_body(body: Body, at: Arrival, mut request: RequestTimer) -> Body {
     let length = body.length();
     let body = match body.into_bytes() {
         Ok(bytes) => {
-            request.carried(at, bytes.len());
-            request.done(at, length);
+            request.record_bytes(at, bytes.len());
+            request.complete(at, length);
             return Body::from_bytes(bytes);
         }
         Err(body) => body,
     };
     if length == 0 {
-        request.done(at, 0);
+        request.complete(at, 0);
     }
     Body::from_stream(length, InstrumentedBody { body, request, left: length })
 }
@@ -32,7 +32,7 @@ pub(super) fn reading(body: Body, at: Arrival, mut request: Request) -> Body {
 /// Completes the request with the last byte, because a consumer that counts bytes does not poll for the end.
 struct InstrumentedBody {
     body: Body,
-    request: Request,
+    request: RequestTimer,
     left: u64,
 }
 
@@ -41,20 +41,20 @@ impl Stream for InstrumentedBody {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        this.request.wait();
+        this.request.start_wait();
         let piece = ready!(Pin::new(&mut this.body).poll_next(cx));
-        let (at, left) = (this.request.come(), this.left);
+        let (at, left) = (this.request.end_wait(), this.left);
         match &piece {
             Some(Ok(bytes)) => {
-                this.request.carried(at, bytes.len());
+                this.request.record_bytes(at, bytes.len());
                 this.left = left.saturating_sub(bytes.len() as u64);
                 if this.left == 0 {
-                    this.request.done(at, this.body.length());
+                    this.request.complete(at, this.body.length());
                 }
             }
-            Some(Err(error)) => this.request.failed(at, error),
+            Some(Err(error)) => this.request.fail(at, error),
             // The consumer detects the missing bytes by itself.
-            None if left > 0 => this.request.failed(at, &Error::new(Reason::Io, "the body ended early")),
+            None if left > 0 => this.request.fail(at, &Error::new(Reason::Io, "the body ended early")),
             None => {}
         }
         Poll::Ready(piece)
@@ -62,46 +62,46 @@ impl Stream for InstrumentedBody {
 }
 
 /// A write in progress.
-pub(super) struct Writing {
+pub(super) struct InstrumentedWrite {
     inner: Box<dyn Staged>,
-    request: Request,
+    request: RequestTimer,
     written: u64,
 }
 
-impl Writing {
-    pub fn wrap(inner: Box<dyn Staged>, request: Request) -> Box<dyn Staged> {
+impl InstrumentedWrite {
+    pub fn wrap(inner: Box<dyn Staged>, request: RequestTimer) -> Box<dyn Staged> {
         Box::new(Self { inner, request, written: 0 })
     }
 }
 
 #[async_trait]
-impl Staged for Writing {
+impl Staged for InstrumentedWrite {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         let length = bytes.len();
-        self.request.wait();
+        self.request.start_wait();
         let written = self.inner.write(bytes).await;
-        let at = self.request.come();
+        let at = self.request.end_wait();
         match &written {
             Ok(()) => {
-                self.request.carried(at, length);
+                self.request.record_bytes(at, length);
                 self.written += length as u64;
             }
-            Err(error) => self.request.failed(at, error),
+            Err(error) => self.request.fail(at, error),
         }
         written
     }
 
     async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
         let Self { inner, mut request, written } = *self;
-        request.wait();
+        request.start_wait();
         let committed = inner.commit(expected).await;
-        let at = request.come();
+        let at = request.end_wait();
         match &committed {
             Ok((_, observation)) => {
-                request.answered(at, written, observation);
-                request.done(at, written);
+                request.record_first_byte(at, written, observation);
+                request.complete(at, written);
             }
-            Err(error) => request.failed(at, error),
+            Err(error) => request.fail(at, error),
         }
         committed
     }

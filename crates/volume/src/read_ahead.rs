@@ -14,18 +14,18 @@
 //! Writes are forwarded unchanged (decision 26). Place this layer above the one that measures the store, so that ranges
 //! are measured individually.
 
-mod ahead;
-mod reading;
-mod sum;
+mod read_ahead_budget;
+mod ordered_read;
+mod verifier;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahead::{Ahead, Shares};
+use read_ahead_budget::{ReadAheadBudget, RequestReadAhead};
 use async_trait::async_trait;
-use reading::Reading;
-use sum::Sum;
+use ordered_read::OrderedRead;
+use verifier::Verifier;
 use tokio::sync::Semaphore;
 use tradewind_core::error::Result;
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
@@ -43,10 +43,10 @@ use tradewind_core::{
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 
-use super::buffers::BUFFER_BYTES;
-use super::carrier::Carrier;
-use super::origin::{Origin, check_place};
-use super::whole::Whole;
+use super::buffer_pool::BUFFER_BYTES;
+use super::transfer_context::TransferContext;
+use super::origin::{Origin, check_span};
+use super::versioned_object::VersionedObject;
 
 /// A body up to this size has nearly arrived with its response: it needs neither permits nor a task.
 const MAX_SMALL_BODY_BYTES: u64 = 2 * BUFFER_BYTES as u64;
@@ -55,38 +55,38 @@ const HEDGE_MEMORY_BYTES: usize = 4 << 20;
 
 /// Options of the read-ahead layer.
 #[derive(Debug, Clone)]
-pub struct PlannedOptions {
+pub struct ReadAheadOptions {
     /// The plan: range size, concurrency by size, and read-ahead memory per object.
     pub plan: Plan,
     /// Maximum bytes read ahead, for all objects together.
-    pub ahead_bytes: u64,
+    pub max_read_ahead_bytes: u64,
     /// Retries of ranges that break off.
     pub retries: RetryOptions,
     /// An ETag in the form of an MD5 is always the MD5 of the bytes.
-    pub tags_are_md5: bool,
+    pub etags_are_md5: bool,
 }
 
 /// The read-ahead layer. See the module documentation.
-pub struct Planned {
+pub struct ReadAhead {
     inner: Arc<dyn ObjectStore>,
-    transfers: Arc<Carrier>,
-    ahead: Arc<Ahead>,
-    tags_are_md5: bool,
+    transfers: Arc<TransferContext>,
+    budget: Arc<ReadAheadBudget>,
+    etags_are_md5: bool,
 }
 
 /// Formats as the inner store, which it represents.
-impl fmt::Debug for Planned {
+impl fmt::Debug for ReadAhead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-impl Planned {
+impl ReadAhead {
     /// Wraps `inner`; delays are those of `clock`.
-    pub fn new(inner: Arc<dyn ObjectStore>, options: PlannedOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let PlannedOptions { plan, ahead_bytes, retries, tags_are_md5 } = options;
-        let transfers = Arc::new(Carrier::new(plan, Budget::new(HEDGE_MEMORY_BYTES), clock, retries));
-        Arc::new(Self { inner, transfers, ahead: Ahead::new(ahead_bytes), tags_are_md5 })
+    pub fn new(inner: Arc<dyn ObjectStore>, options: ReadAheadOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let ReadAheadOptions { plan, max_read_ahead_bytes: ahead_bytes, retries, etags_are_md5: tags_are_md5 } = options;
+        let transfers = Arc::new(TransferContext::new(plan, Budget::new(HEDGE_MEMORY_BYTES), clock, retries));
+        Arc::new(Self { inner, transfers, budget: ReadAheadBudget::new(ahead_bytes), etags_are_md5: tags_are_md5 })
     }
 
     /// The plan.
@@ -97,8 +97,8 @@ impl Planned {
 
     /// Bytes currently held that were read ahead.
     #[must_use]
-    pub fn held_ahead(&self) -> u64 {
-        self.ahead.held()
+    pub fn held_bytes(&self) -> u64 {
+        self.budget.held_bytes()
     }
 
     /// The first request for a selection: the first part of a large range, else the selection itself.
@@ -129,12 +129,12 @@ impl Planned {
         if span == found.span && span.length <= MAX_SMALL_BODY_BYTES {
             return Ok(found);
         }
-        check_place(found.span, Span { offset: span.offset, ..found.span })?;
+        check_span(found.span, Span { offset: span.offset, ..found.span })?;
         let GetResponse { info, body, observation, .. } = found;
         let plan = self.plan();
         let is_split = span.length > plan.chunk_bytes || span.length > body.length();
         // The leaf verifies a whole object read in one request, too; computing an expensive checksum again is avoided.
-        let sum = (select == Select::Whole).then(|| Sum::of(&info, self.tags_are_md5)).flatten();
+        let sum = (select == Select::Whole).then(|| Verifier::for_object(&info, self.etags_are_md5)).flatten();
         let (is_verifiable, sum) = (sum.is_some(), sum.filter(|sum| is_split || sum.is_cheap()));
         let origin = Origin { store: self.inner.clone(), address: address.clone() };
         let range_bytes = plan.stream_bytes.max(1);
@@ -142,23 +142,23 @@ impl Planned {
         // Half of the memory is for ranges in flight, the other half for complete ones that wait for a late
         // predecessor.
         let max_in_flight = plan.object_concurrency(range_bytes).min(max_ranges / 2).max(1);
-        let reading = Reading {
-            whole: Whole::within(&self.transfers, origin, info.clone(), context.clone()),
+        let reading = OrderedRead {
+            whole: VersionedObject::for_admitted_request(&self.transfers, origin, info.clone(), context.clone()),
             context: context.clone(),
             span,
-            may_go_on: sum.is_some() || !is_verifiable,
-            sum,
+            is_resumable: sum.is_some() || !is_verifiable,
+            verifier: sum,
             range_bytes,
-            under_way: Arc::new(Semaphore::new(max_in_flight)),
-            most_ahead: if is_split { max_ranges } else { 0 },
-            shares: Shares::new(&self.ahead, &context.window),
+            in_flight: Arc::new(Semaphore::new(max_in_flight)),
+            max_ranges_ahead: if is_split { max_ranges } else { 0 },
+            read_ahead: RequestReadAhead::new(&self.budget, &context.window),
         };
-        Ok(GetResponse { info, span, body: reading::body(reading, body), observation })
+        Ok(GetResponse { info, span, body: ordered_read::body(reading, body), observation })
     }
 }
 
 #[async_trait]
-impl ObjectStore for Planned {
+impl ObjectStore for ReadAhead {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }

@@ -9,7 +9,7 @@ use tradewind_model::store_model::{RequestOutcome, Failure, Operation, StoreMode
 
 /// State shared by all requests to a store.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct Instruments {
     pub model: Arc<StoreModel>,
     pub clock: Arc<dyn Clock>,
 }
@@ -19,11 +19,11 @@ pub(super) struct Watch {
 /// It measures how long the caller waits for the store, and excludes the time that the caller itself takes between
 /// pieces.
 #[derive(Debug)]
-pub(super) struct Request {
-    watch: Arc<Watch>,
+pub(super) struct RequestTimer {
+    instruments: Arc<Instruments>,
     operation: Operation,
     /// `None` once the request has ended.
-    underway: Option<InFlightRequest>,
+    in_flight: Option<InFlightRequest>,
     started: Duration,
     waited: Duration,
     /// Start of the current wait; `None` while the caller does not wait.
@@ -38,15 +38,15 @@ pub(super) struct Arrival {
     waited: Duration,
 }
 
-impl Request {
+impl RequestTimer {
     /// Starts a request; the caller waits from now on.
-    pub fn begin(watch: &Arc<Watch>, operation: Operation) -> Self {
+    pub fn start(watch: &Arc<Instruments>, operation: Operation) -> Self {
         let underway = Some(watch.model.begin(operation));
         let started = watch.clock.now();
         Self {
-            watch: watch.clone(),
+            instruments: watch.clone(),
             operation,
-            underway,
+            in_flight: underway,
             started,
             waited: Duration::ZERO,
             since: Some(started),
@@ -54,56 +54,56 @@ impl Request {
     }
 
     /// Starts a wait, unless one is running.
-    pub fn wait(&mut self) {
+    pub fn start_wait(&mut self) {
         if self.since.is_none() {
-            self.since = Some(self.watch.clock.now());
+            self.since = Some(self.instruments.clock.now());
         }
     }
 
     /// Ends the current wait.
-    pub fn come(&mut self) -> Arrival {
-        let now = self.watch.clock.now();
+    pub fn end_wait(&mut self) -> Arrival {
+        let now = self.instruments.clock.now();
         let waited = self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
         self.waited += waited;
         Arrival { now, waited }
     }
 
     /// Records the first byte of the response to a request that transfers `bytes` in total.
-    pub fn answered(&self, at: Arrival, bytes: u64, observation: &Observation) {
-        if let Some(underway) = &self.underway {
-            self.watch.model.record_first_byte(at.now, underway, bytes, at.waited, observation.queued);
+    pub fn record_first_byte(&self, at: Arrival, bytes: u64, observation: &Observation) {
+        if let Some(underway) = &self.in_flight {
+            self.instruments.model.record_first_byte(at.now, underway, bytes, at.waited, observation.queued);
         }
     }
 
     /// Records a piece of the body that was received or accepted.
-    pub fn carried(&self, at: Arrival, bytes: usize) {
+    pub fn record_bytes(&self, at: Arrival, bytes: usize) {
         if let Some(direction) = self.operation.direction() {
-            self.watch.model.record_bytes(at.now, direction, bytes as u64);
+            self.instruments.model.record_bytes(at.now, direction, bytes as u64);
         }
     }
 
     /// Completes the request, which transferred `bytes`.
-    pub fn done(&mut self, at: Arrival, bytes: u64) {
+    pub fn complete(&mut self, at: Arrival, bytes: u64) {
         self.end(at, RequestOutcome::Done { bytes, service: self.waited });
     }
 
     /// Ends the request with an error. Later events are ignored.
-    pub fn failed(&mut self, at: Arrival, error: &Error) {
+    pub fn fail(&mut self, at: Arrival, error: &Error) {
         self.end(at, self.outcome_of(at, error));
     }
 
     /// Ends a request that consists of a single response.
-    pub fn end_as<T>(mut self, response: &Result<T>, bytes: impl FnOnce(&T) -> u64) {
-        let at = self.come();
+    pub fn end_with_response<T>(mut self, response: &Result<T>, bytes: impl FnOnce(&T) -> u64) {
+        let at = self.end_wait();
         match response {
-            Ok(response) => self.done(at, bytes(response)),
-            Err(error) => self.failed(at, error),
+            Ok(response) => self.complete(at, bytes(response)),
+            Err(error) => self.fail(at, error),
         }
     }
 
     fn end(&mut self, at: Arrival, end: RequestOutcome) {
-        if let Some(underway) = self.underway.take() {
-            self.watch.model.end(at.now, underway, end);
+        if let Some(underway) = self.in_flight.take() {
+            self.instruments.model.end(at.now, underway, end);
         }
     }
 
@@ -127,10 +127,10 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for RequestTimer {
     fn drop(&mut self) {
-        if self.underway.is_some() {
-            let at = self.come();
+        if self.in_flight.is_some() {
+            let at = self.end_wait();
             self.end(at, RequestOutcome::Cancelled { waited: self.waited });
         }
     }

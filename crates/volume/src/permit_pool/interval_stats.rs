@@ -14,7 +14,7 @@ const MIN_STALLED_FRACTION: f64 = 0.1;
 
 /// The interval in progress.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct Interval {
     started: Duration,
     /// Completed requests, their total duration in nanoseconds, their duration times permits, and the part of that
     /// inside the interval.
@@ -31,16 +31,16 @@ pub(super) struct Look {
 
 /// Statistics of a completed interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Looked {
+pub(super) struct IntervalStats {
     /// Throughput per second, in the unit of [`Steering`](tradewind_model::steering::Steering).
-    pub carried: f64,
+    pub throughput: f64,
     /// Many packets were retransmitted, and requests stalled.
-    pub overruns: bool,
+    pub is_overrun: bool,
     /// Mean request duration; very long if none completed.
     pub latency: Duration,
 }
 
-impl Look {
+impl Interval {
     /// Creates the first interval.
     pub const fn new(began: Duration, packets: (u64, u64)) -> Self {
         Self {
@@ -56,18 +56,18 @@ impl Look {
     }
 
     /// Start of the interval.
-    pub const fn began(&self) -> Duration {
+    pub const fn started(&self) -> Duration {
         self.started
     }
 
     /// Records the start of a request.
-    pub const fn begin(&mut self, permits: u64, now: Duration) {
+    pub const fn record_start(&mut self, permits: u64, now: Duration) {
         self.held += permits;
         self.held_since += now.as_nanos() * permits as u128;
     }
 
     /// Records the end of a request that started at `began`.
-    pub fn end(&mut self, permits: u64, began: Duration, now: Duration) {
+    pub fn record_end(&mut self, permits: u64, began: Duration, now: Duration) {
         let took = nanos(now.saturating_sub(began));
         self.ended += 1;
         self.took += took;
@@ -80,13 +80,13 @@ impl Look {
 
     /// Completes the interval and starts the next. `permits` is their number in the pool; `bytes` were
     /// transferred and `done` requests completed.
-    pub fn end_look(
+    pub fn finish(
         &mut self,
         now: Duration,
         permits: usize,
         (bytes, done): (u64, u64),
         packets: (u64, u64),
-    ) -> Looked {
+    ) -> IntervalStats {
         let elapsed = nanos(now.saturating_sub(self.started)).max(1);
         // If none completed, the duration is unknown and may be long.
         let latency = self.took.checked_div(self.ended).unwrap_or(u64::MAX / 4);
@@ -108,7 +108,7 @@ impl Look {
         tracing::trace!(throughput, latency, elapsed, sent, retransmitted, active_fraction, "interval ended");
         (self.started, self.packets) = (now, packets);
         (self.ended, self.took, self.permit_time, self.permit_time_inside) = (0, 0, 0, 0);
-        Looked { carried: throughput, overruns, latency: Duration::from_nanos(latency) }
+        IntervalStats { throughput, is_overrun: overruns, latency: Duration::from_nanos(latency) }
     }
 
     /// The fraction of all permit time used at the rate of completed requests. A request in flight for longer than
@@ -133,17 +133,17 @@ mod tests {
 
     /// An interval of 400 ms: `active` clients complete a request every 50 ms, `stalled` ones are stalled from the
     /// start.
-    fn look(active: u64, stalled: u64, packets: (u64, u64)) -> Looked {
-        let mut look = Look::new(at(0), (0, 0));
-        (0..active + stalled).for_each(|_| look.begin(1, at(0)));
+    fn look(active: u64, stalled: u64, packets: (u64, u64)) -> IntervalStats {
+        let mut look = Interval::new(at(0), (0, 0));
+        (0..active + stalled).for_each(|_| look.record_start(1, at(0)));
         for round in 0..8 {
             for _ in 0..active {
-                look.end(1, at(round * 50), at(round * 50 + 50));
-                look.begin(1, at(round * 50 + 50));
+                look.record_end(1, at(round * 50), at(round * 50 + 50));
+                look.record_start(1, at(round * 50 + 50));
             }
         }
         let done = 8 * active;
-        look.end_look(at(400), (active + stalled) as usize, (done * BYTES, done), packets)
+        look.finish(at(400), (active + stalled) as usize, (done * BYTES, done), packets)
     }
 
     /// The throughput of `active` active clients per second.
@@ -153,32 +153,32 @@ mod tests {
 
     #[test]
     fn stalled_requests_hardly_count_as_throughput() {
-        let all = look(16, 0, (0, 0)).carried / throughput(16);
+        let all = look(16, 0, (0, 0)).throughput / throughput(16);
         assert!((all - 1.0).abs() < 0.01, "{all}");
-        let half = look(8, 8, (0, 0)).carried / throughput(8);
+        let half = look(8, 8, (0, 0)).throughput / throughput(8);
         assert!((1.0..1.3).contains(&half), "{half}");
     }
 
     #[test]
     fn overrun_needs_retransmissions_and_stalled_requests() {
-        assert!(look(8, 8, (1000, 60)).overruns);
-        assert!(!look(16, 0, (1000, 60)).overruns, "no request is stalled");
-        assert!(!look(8, 8, (1000, 20)).overruns, "few packets are lost");
-        assert!(!look(8, 8, (100, 6)).overruns, "too few packets to be significant");
+        assert!(look(8, 8, (1000, 60)).is_overrun);
+        assert!(!look(16, 0, (1000, 60)).is_overrun, "no request is stalled");
+        assert!(!look(8, 8, (1000, 20)).is_overrun, "few packets are lost");
+        assert!(!look(8, 8, (100, 6)).is_overrun, "too few packets to be significant");
     }
 
     #[test]
     fn each_interval_has_statistics_of_its_own() {
-        let mut look = Look::new(at(0), (0, 0));
-        look.begin(4, at(0));
-        look.end(4, at(0), at(100));
-        look.begin(4, at(100));
-        let first = look.end_look(at(300), 4, (BYTES, 1), (1000, 500));
+        let mut look = Interval::new(at(0), (0, 0));
+        look.record_start(4, at(0));
+        look.record_end(4, at(0), at(100));
+        look.record_start(4, at(100));
+        let first = look.finish(at(300), 4, (BYTES, 1), (1000, 500));
         assert_eq!(first.latency, at(100));
-        look.end(4, at(100), at(600));
-        let next = look.end_look(at(600), 4, (BYTES, 1), (2000, 500));
-        assert_eq!((next.latency, next.overruns), (at(500), false));
+        look.record_end(4, at(100), at(600));
+        let next = look.finish(at(600), 4, (BYTES, 1), (2000, 500));
+        assert_eq!((next.latency, next.is_overrun), (at(500), false));
         // The request took longer than the interval, so throughput is computed from bytes.
-        assert!((next.carried / ((BYTES as f64 + REQUEST_COST_BYTES) / 0.3) - 1.0).abs() < 1e-9, "{next:?}");
+        assert!((next.throughput / ((BYTES as f64 + REQUEST_COST_BYTES) / 0.3) - 1.0).abs() < 1e-9, "{next:?}");
     }
 }

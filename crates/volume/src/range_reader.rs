@@ -11,22 +11,22 @@ use tradewind_core::store::{GetResponse, GetRequest, Select};
 use tradewind_core::{Address, ByteRange, Checksum, ObjectStore, ReadConditions, Span};
 use tradewind_model::plan::Plan;
 
-use super::carrier::Carrier;
-use super::fetch::{Sink, buffered, chunk};
-use super::origin::{Origin, check_place};
+use super::transfer_context::TransferContext;
+use super::fetch::{Sink, fetch_into_memory, fetch_chunk};
+use super::origin::{Origin, check_span};
 use super::task::AbortOnDrop;
-use super::whole::{Part, Whole};
+use super::versioned_object::{RangeChecksum, VersionedObject};
 
 /// An object whose ranges are fetched.
-pub struct Ranges {
-    whole: Arc<Whole>,
+pub struct RangeReader {
+    whole: Arc<VersionedObject>,
 }
 
-impl Ranges {
+impl RangeReader {
     /// Opens the object by fetching its last `tail` bytes, or all of a smaller one. The response also has its size and
     /// version.
     pub async fn open(
-        transfers: &Arc<Carrier>,
+        transfers: &Arc<TransferContext>,
         store: &Arc<dyn ObjectStore>,
         address: &Address,
         tail: u64,
@@ -34,9 +34,9 @@ impl Ranges {
         let origin = Origin { store: store.clone(), address: address.clone() };
         let origin = &origin;
         let (info, bytes) = transfers
-            .again(|| async move {
-                let mut slot = transfers.slot(tail).await?;
-                slot.pass_first_of(tail).await;
+            .retry(|| async move {
+                let mut slot = transfers.acquire_slot(tail).await?;
+                slot.throttle_first_piece(tail).await;
                 let get = async |select| {
                     let request = GetRequest { select, conditions: ReadConditions::default() };
                     origin.store.get(&slot.context, &origin.address, request).await
@@ -48,14 +48,14 @@ impl Ranges {
                 };
                 let GetResponse { info, span, mut body, .. } = found;
                 let length = tail.min(info.size);
-                check_place(span, Span { offset: info.size - length, length })?;
+                check_span(span, Span { offset: info.size - length, length })?;
                 let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
                 while let Some(piece) = body.next().await {
                     let piece = piece?;
                     bytes.extend_from_slice(&piece);
                     let received = piece.len() as u64;
                     drop(piece);
-                    slot.pass(received).await;
+                    slot.throttle(received).await;
                 }
                 if bytes.len() as u64 != length {
                     return Err(Error::new(Reason::Io, "the store sent fewer bytes than it announced"));
@@ -64,7 +64,7 @@ impl Ranges {
             })
             .await?;
         // Ranges always get a CRC-64/NVME, whichever checksum the store has of the whole object.
-        let whole = Whole::unverified(transfers, origin.clone(), info);
+        let whole = VersionedObject::unverified(transfers, origin.clone(), info);
         Ok((Self { whole }, bytes))
     }
 
@@ -75,18 +75,18 @@ impl Ranges {
     }
 
     /// Fetches a range into memory with its CRC-64/NVME, in one request unless it must be retried.
-    pub async fn bytes(&self, span: (u64, u64)) -> Result<(Bytes, Checksum)> {
+    pub async fn fetch(&self, span: (u64, u64)) -> Result<(Bytes, Checksum)> {
         if span.1 == 0 {
             return Ok((Bytes::new(), empty_checksum()));
         }
-        let (bytes, (_, checksum, _)) = buffered(self.whole.clone(), span).await?;
+        let (bytes, (_, checksum, _)) = fetch_into_memory(self.whole.clone(), span).await?;
         Ok((bytes, checksum))
     }
 
     /// Fetches a range in concurrent chunks of the plan and returns its CRC-64/NVME. Offsets passed to the sink are
     /// those in the object.
     pub async fn write_to(&self, (offset, length): (u64, u64), sink: &Arc<dyn Sink>) -> Result<Checksum> {
-        let plan = self.whole.carrier.plan();
+        let plan = self.whole.transfers.plan();
         // A range no larger than a chunk is fetched in one request.
         let single_bytes = if length <= plan.chunk_bytes { length } else { 0 };
         let rest = plan.ranges(offset + single_bytes, offset + length);
@@ -97,7 +97,7 @@ impl Ranges {
             while chunks.len() < max_ranges
                 && let Some(span) = waiting.next()
             {
-                chunks.spawn(chunk(self.whole.clone(), sink.clone(), span));
+                chunks.spawn(fetch_chunk(self.whole.clone(), sink.clone(), span));
             }
             let Some(ended) = chunks.join_next().await else { return combine(found) };
             match ended.map_err(task_failed).flatten() {
@@ -118,12 +118,12 @@ impl Ranges {
         (offset, length): (u64, u64),
         mut take: impl AsyncFnMut(Bytes) -> Result<()>,
     ) -> Result<Checksum> {
-        let plan = self.whole.carrier.plan();
+        let plan = self.whole.transfers.plan();
         let chunks = Plan::chunks(length, plan.stream_bytes).map(|(at, size)| {
             let span = (offset + at, size);
             let whole = self.whole.clone();
             async move {
-                let mut fetched = AbortOnDrop(tokio::spawn(buffered(whole, span)));
+                let mut fetched = AbortOnDrop(tokio::spawn(fetch_into_memory(whole, span)));
                 (&mut fetched.0).await.map_err(task_failed)?
             }
         });
@@ -139,7 +139,7 @@ impl Ranges {
 }
 
 /// Combines the checksums of consecutive parts.
-fn combine(mut found: Vec<Part>) -> Result<Checksum> {
+fn combine(mut found: Vec<RangeChecksum>) -> Result<Checksum> {
     found.sort_by_key(|(offset, ..)| *offset);
     let mut found = found.into_iter().map(|(_, checksum, length)| (checksum, length));
     let Some((first, _)) = found.next() else { return Ok(empty_checksum()) };

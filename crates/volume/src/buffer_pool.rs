@@ -10,21 +10,21 @@ const MAX_FREE_BUFFERS: usize = 128;
 
 /// The buffers not in use.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers {
+pub(crate) struct BufferPool {
     free: Mutex<Vec<Box<[u8]>>>,
 }
 
 /// A buffer of which the first `length` bytes are valid. Dropping it returns it to the pool.
-pub(crate) struct Buffer {
+pub(crate) struct PooledBuffer {
     bytes: Box<[u8]>,
     length: usize,
-    pool: Arc<Buffers>,
+    pool: Arc<BufferPool>,
 }
 
-impl Buffers {
+impl BufferPool {
     /// Returns a buffer of `length` bytes, at most [`BUFFER_BYTES`]. Its content is unspecified: data of an earlier
     /// user may remain.
-    pub fn take(self: &Arc<Self>, length: usize) -> Buffer {
+    pub fn take(self: &Arc<Self>, length: usize) -> PooledBuffer {
         let length = length.min(BUFFER_BYTES);
         // A small request would waste most of a pooled buffer.
         let reused = if length > BUFFER_BYTES / 4 {
@@ -34,24 +34,24 @@ impl Buffers {
         };
         let size = if length > BUFFER_BYTES / 4 { BUFFER_BYTES } else { length };
         let bytes = reused.unwrap_or_else(|| vec![0; size].into_boxed_slice());
-        Buffer { bytes, length, pool: self.clone() }
+        PooledBuffer { bytes, length, pool: self.clone() }
     }
 }
 
-impl Buffer {
+impl PooledBuffer {
     /// The valid bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.length]
     }
 }
 
-impl AsRef<[u8]> for Buffer {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
-impl Drop for Buffer {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         if self.bytes.len() == BUFFER_BYTES {
             let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn only_large_buffers_return_to_the_pool() {
-        let buffers = Arc::new(Buffers::default());
+        let buffers = Arc::new(BufferPool::default());
         let mut first = buffers.take(BUFFER_BYTES);
         first.bytes_mut()[0] = 7;
         drop(first);

@@ -8,8 +8,8 @@ use tradewind_core::Checksum;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::Sink;
-use crate::hedge::{Begun, Coming};
-use crate::whole::{Part, Whole};
+use crate::hedge::{OpenedChunk, ChunkStream};
+use crate::versioned_object::{RangeChecksum, VersionedObject};
 
 /// A sink that collects one chunk in memory.
 struct ChunkBuffer {
@@ -28,29 +28,29 @@ impl Sink for ChunkBuffer {
 }
 
 /// A sink that discards all bytes.
-pub(crate) struct Nowhere;
+pub(crate) struct NullSink;
 
-impl Sink for Nowhere {
+impl Sink for NullSink {
     fn write_at(&self, _offset: u64, _bytes: &[u8]) -> Result<()> {
         Ok(())
     }
 }
 
 /// Fetches a range into memory.
-pub(crate) async fn buffered(whole: Arc<Whole>, span: (u64, u64)) -> Result<(Bytes, Part)> {
+pub(crate) async fn fetch_into_memory(whole: Arc<VersionedObject>, span: (u64, u64)) -> Result<(Bytes, RangeChecksum)> {
     let capacity = usize::try_from(span.1).unwrap_or(0);
     let buffer = ChunkBuffer { offset: span.0, bytes: Mutex::new(Vec::with_capacity(capacity)) };
-    let checksum = Range::of(&whole, &buffer).read(span, None).await?;
+    let checksum = RangeFetch::new(&whole, &buffer).read_to_sink(span, None).await?;
     let bytes = buffer.bytes.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok((Bytes::from(bytes), (span.0, checksum, span.1)))
 }
 
 /// Fetches a range into a sink, unless the sink holds it from an earlier attempt.
-pub(crate) async fn chunk(whole: Arc<Whole>, sink: Arc<dyn Sink>, span: (u64, u64)) -> Result<Part> {
+pub(crate) async fn fetch_chunk(whole: Arc<VersionedObject>, sink: Arc<dyn Sink>, span: (u64, u64)) -> Result<RangeChecksum> {
     let earlier = {
         let sink = sink.clone();
         // The sink may have to read the chunk from disk.
-        let held = tokio::task::spawn_blocking(move || sink.holds(span.0, span.1));
+        let held = tokio::task::spawn_blocking(move || sink.held_checksum(span.0, span.1));
         held.await.map_err(|e| {
             Error::with_source(Reason::Defect, "the task that looks for a stored chunk failed", e)
         })??
@@ -58,45 +58,45 @@ pub(crate) async fn chunk(whole: Arc<Whole>, sink: Arc<dyn Sink>, span: (u64, u6
     if let Some(checksum) = earlier
         && checksum.algorithm() == whole.algorithm().await?
     {
-        sink.kept(span.1);
+        sink.chunk_reused(span.1);
         return Ok((span.0, checksum, span.1));
     }
-    let checksum = Range::of(&whole, &*sink).read(span, None).await?;
-    sink.finished(span.0, span.1, &checksum);
+    let checksum = RangeFetch::new(&whole, &*sink).read_to_sink(span, None).await?;
+    sink.chunk_finished(span.0, span.1, &checksum);
     Ok((span.0, checksum, span.1))
 }
 
 /// Fetches ranges of an object into a sink.
-pub(super) struct Range<'a> {
-    whole: &'a Whole,
+pub(super) struct RangeFetch<'a> {
+    whole: &'a VersionedObject,
     sink: &'a dyn Sink,
 }
 
-impl<'a> Range<'a> {
-    pub const fn of(whole: &'a Whole, sink: &'a dyn Sink) -> Self {
+impl<'a> RangeFetch<'a> {
+    pub const fn new(whole: &'a VersionedObject, sink: &'a dyn Sink) -> Self {
         Self { whole, sink }
     }
 
     /// The stream of a range: that of `opened`, or of a new request.
-    async fn open<'b>(&self, (offset, length): (u64, u64), opened: Option<Begun<'b>>) -> Result<Coming<'b>>
+    async fn open<'b>(&self, (offset, length): (u64, u64), opened: Option<OpenedChunk<'b>>) -> Result<ChunkStream<'b>>
     where
         'a: 'b,
     {
-        let Whole { carrier: transfers, origin, info, .. } = self.whole;
+        let VersionedObject { transfers, origin, info, .. } = self.whole;
         if let Some(opened) = opened {
-            return Ok(Coming::begun(origin, info, opened));
+            return Ok(ChunkStream::from_opened(origin, info, opened));
         }
         let mut slot = self.whole.slot(length).await?;
-        slot.pass_first_of(length).await;
-        Ok(Coming::ask(origin, info, (transfers, slot), (offset, length)))
+        slot.throttle_first_piece(length).await;
+        Ok(ChunkStream::open(origin, info, (transfers, slot), (offset, length)))
     }
 
     /// Forwards a range as it arrives. An interrupted request is resumed. Corruption is an error, because
     /// forwarded bytes cannot be taken back.
-    pub async fn pass_on<F: Future<Output = Result<()>>>(
+    pub async fn forward<F: Future<Output = Result<()>>>(
         &self,
         (offset, length): (u64, u64),
-        mut opened: Option<Begun<'_>>,
+        mut opened: Option<OpenedChunk<'_>>,
         take: &mut impl FnMut(Bytes) -> F,
     ) -> Result<Checksum> {
         let mut hashers = self.whole.hashers();
@@ -111,12 +111,12 @@ impl<'a> Range<'a> {
                         attempt = 1;
                         hashers.update(&piece);
                         take(piece).await?;
-                        stream.pass(received).await;
+                        stream.throttle(received).await;
                     }
                     Some(Err(failed)) => break failed,
                     None if done == length => {
                         drop(stream);
-                        self.whole.carrier.earn();
+                        self.whole.transfers.record_success();
                         return hashers.finish(self.whole).await;
                     }
                     None => break Error::new(Reason::Io, "the store sent fewer bytes than it announced"),
@@ -126,17 +126,17 @@ impl<'a> Range<'a> {
                 return Err(failed);
             }
             drop(stream);
-            self.whole.carrier.wait(failed, attempt).await?;
+            self.whole.transfers.wait_before_retry(failed, attempt).await?;
             attempt += 1;
         }
     }
 
     /// Reads a range into the sink and returns its checksum. An interrupted request is resumed; corruption restarts the
     /// range.
-    pub async fn read(
+    pub async fn read_to_sink(
         &self,
         (offset, length): (u64, u64),
-        mut opened: Option<Begun<'_>>,
+        mut opened: Option<OpenedChunk<'_>>,
     ) -> Result<Checksum> {
         let mut hashers = self.whole.hashers();
         let mut done = 0;
@@ -156,14 +156,14 @@ impl<'a> Range<'a> {
                     let received = piece.len() as u64;
                     done += received;
                     drop(piece);
-                    stream.pass(received).await;
+                    stream.throttle(received).await;
                 }
                 Ok(())
             };
             let read: Result<()> = read.await;
             match read {
                 Ok(()) if done == length => {
-                    self.whole.carrier.earn();
+                    self.whole.transfers.record_success();
                     return hashers.finish(self.whole).await;
                 }
                 Ok(()) => {
@@ -178,7 +178,7 @@ impl<'a> Range<'a> {
                         // An attempt that makes progress does not count.
                         attempt = 1;
                     }
-                    self.whole.carrier.wait(failed, attempt).await?;
+                    self.whole.transfers.wait_before_retry(failed, attempt).await?;
                 }
             }
             attempt += 1;

@@ -18,17 +18,17 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 
-use super::carrier::{Carrier, Slot};
-use super::memory::{Begun, CopiedPart, Memory, StoredPart, Version};
-use super::origin::{Origin, check_place};
-use super::sent::Sent;
-use super::upload::Upload;
+use super::transfer_context::{TransferContext, Slot};
+use super::upload_checkpoint::{UploadState, CheckpointedPart, UploadCheckpoint, StoredPart, SourceVersion};
+use super::origin::{Origin, check_span};
+use super::sent_bytes::SentBytes;
+use super::multipart_upload::MultipartUpload;
 
 /// Called with the change in bytes sent; negative when a failed attempt is rolled back. It must not block.
-pub type Told = Arc<dyn Fn(i64) + Send + Sync>;
+pub type OnProgress = Arc<dyn Fn(i64) + Send + Sync>;
 
 /// A store and an address in it.
-pub type Place<'a> = (&'a Arc<dyn ObjectStore>, &'a Address);
+pub type StoreLocation<'a> = (&'a Arc<dyn ObjectStore>, &'a Address);
 
 /// Copies an object to another store, with its metadata except the storage class, whose names are specific to each
 /// service. `size` is the object's size according to a listing, if known. The copy is of a single version and is
@@ -38,13 +38,13 @@ pub type Place<'a> = (&'a Arc<dyn ObjectStore>, &'a Address);
 /// # Errors
 ///
 /// [`Conflict`](Reason::Conflict) if the source changed during the copy; the destination is then unchanged.
-pub async fn store_from(
-    transfers: &Arc<Carrier>,
-    from: Place<'_>,
-    to: Place<'_>,
+pub async fn copy_between_stores(
+    transfers: &Arc<TransferContext>,
+    from: StoreLocation<'_>,
+    to: StoreLocation<'_>,
     size: Option<u64>,
-    on_progress: Told,
-    checkpoint: Option<Arc<dyn Memory>>,
+    on_progress: OnProgress,
+    checkpoint: Option<Arc<dyn UploadCheckpoint>>,
 ) -> Result<Committed> {
     let copy = Arc::new(CrossStoreCopy {
         transfers: transfers.clone(),
@@ -78,12 +78,12 @@ pub async fn store_from(
 
 /// A copy between two stores.
 struct CrossStoreCopy {
-    transfers: Arc<Carrier>,
+    transfers: Arc<TransferContext>,
     origin: Origin,
     to: Arc<dyn ObjectStore>,
     address: Address,
-    on_progress: Told,
-    checkpoint: Option<Arc<dyn Memory>>,
+    on_progress: OnProgress,
+    checkpoint: Option<Arc<dyn UploadCheckpoint>>,
 }
 
 /// A part stored at the destination, and the checksum of the relayed bytes.
@@ -96,27 +96,27 @@ impl CrossStoreCopy {
 
     async fn head(&self) -> Result<ObjectInfo> {
         let head = || async move {
-            let slot = self.transfers.slot(0).await?;
+            let slot = self.transfers.acquire_slot(0).await?;
             let Origin { store, address } = &self.origin;
             Ok(store.head(&slot.context, address, GetRequest::default()).await?.info)
         };
-        self.transfers.again(head).await
+        self.transfers.retry(head).await
     }
 
     /// Copies an object of up to `size` bytes in one request; `None` if it has become larger.
     async fn copy_whole(&self, size: u64) -> Result<Option<Committed>> {
-        self.transfers.again(|| self.copy_whole_once(size)).await
+        self.transfers.retry(|| self.copy_whole_once(size)).await
     }
 
     async fn copy_whole_once(&self, size: u64) -> Result<Option<Committed>> {
-        let mut slot = self.transfers.slot_between(size).await?;
+        let mut slot = self.transfers.acquire_relay_slot(size).await?;
         let Origin { store, address } = &self.origin;
         let found = store.get(&slot.context, address, GetRequest::default()).await?;
         let info = found.info;
         if info.size > size {
             return Ok(None);
         }
-        check_place(found.span, Span::whole(info.size))?;
+        check_span(found.span, Span::whole(info.size))?;
         let expected = full_object_checksum(&info);
         if info.size < size && expected.is_none() {
             // The object was replaced, or the response is truncated. Release the connection before waiting for another
@@ -150,17 +150,17 @@ impl CrossStoreCopy {
             None => {
                 let metadata = copy_metadata(info.metadata.clone());
                 let upload =
-                    Upload::begin(&self.transfers, &self.to, &self.address, (metadata, algorithm)).await?;
-                let state = || Begun {
-                    version: Some(Version::of(&info)),
+                    MultipartUpload::create(&self.transfers, &self.to, &self.address, (metadata, algorithm)).await?;
+                let state = || UploadState {
+                    version: Some(SourceVersion::from_info(&info)),
                     upload: upload.id().clone(),
                     part_bytes,
                     parts: Vec::new(),
                 };
                 let is_checkpointed =
-                    self.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.begun(&state()));
+                    self.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.start(&state()));
                 if is_checkpointed {
-                    upload.keep();
+                    upload.detach();
                 }
                 (upload, part_bytes, Vec::new(), is_checkpointed)
             }
@@ -175,10 +175,10 @@ impl CrossStoreCopy {
             if is_checkpointed && e.is_resumable() {
                 return copied;
             }
-            upload.give_up().await;
+            upload.abort().await;
         }
         if let Some(checkpoint) = &self.checkpoint {
-            checkpoint.over();
+            checkpoint.clear();
         }
         copied
     }
@@ -186,9 +186,9 @@ impl CrossStoreCopy {
     /// Discards a checkpointed upload that is obsolete, because the object was copied in one request.
     async fn discard_checkpoint(&self) {
         let Some(checkpoint) = &self.checkpoint else { return };
-        if let Some(state) = checkpoint.earlier() {
-            Upload::of(&self.transfers, &self.to, &self.address, state.upload).give_up().await;
-            checkpoint.over();
+        if let Some(state) = checkpoint.load() {
+            MultipartUpload::from_id(&self.transfers, &self.to, &self.address, state.upload).abort().await;
+            checkpoint.clear();
         }
     }
 
@@ -198,23 +198,23 @@ impl CrossStoreCopy {
         &self,
         info: &ObjectInfo,
         algorithm: Algorithm,
-    ) -> Result<Option<(Upload, u64, Vec<RelayedPart>)>> {
-        let Some(state) = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.earlier()) else {
+    ) -> Result<Option<(MultipartUpload, u64, Vec<RelayedPart>)>> {
+        let Some(state) = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.load()) else {
             return Ok(None);
         };
-        if state.version != Some(Version::of(info)) {
-            Upload::of(&self.transfers, &self.to, &self.address, state.upload).give_up().await;
+        if state.version != Some(SourceVersion::from_info(info)) {
+            MultipartUpload::from_id(&self.transfers, &self.to, &self.address, state.upload).abort().await;
             return Ok(None);
         }
-        let found = Upload::remembered(&self.transfers, &self.to, &self.address, &state).await?;
+        let found = MultipartUpload::resume(&self.transfers, &self.to, &self.address, &state).await?;
         let Some((upload, parts)) = found else { return Ok(None) };
-        let is_whole = |part: &&CopiedPart| {
+        let is_whole = |part: &&CheckpointedPart| {
             let offset = u64::from(part.number.get() - 1) * state.part_bytes;
             part.checksum.algorithm() == algorithm
                 && part.length == state.part_bytes.min(info.size.saturating_sub(offset))
         };
         let done: Vec<RelayedPart> =
-            parts.iter().filter(is_whole).map(|part| (part.stored(), part.checksum)).collect();
+            parts.iter().filter(is_whole).map(|part| (part.to_stored(), part.checksum)).collect();
         for ((_, length), _) in &done {
             (self.on_progress)(i64::try_from(*length).unwrap_or(i64::MAX));
         }
@@ -223,7 +223,7 @@ impl CrossStoreCopy {
 
     async fn copy_parts(
         self: Arc<Self>,
-        upload: &Arc<Upload>,
+        upload: &Arc<MultipartUpload>,
         (parts, mut done): (&mut JoinSet<Result<RelayedPart>>, Vec<RelayedPart>),
         info: Arc<ObjectInfo>,
         (part_bytes, algorithm): (u64, Algorithm),
@@ -254,38 +254,38 @@ impl CrossStoreCopy {
         let committed = upload.complete(done.into_iter().map(|(part, _)| part).collect()).await?;
         if !have.is_empty() && !info.metadata.tags.is_empty() {
             // Some stores do not keep the tags given at creation, which only the earlier process could then set.
-            self.transfers.again(|| self.tag(&info)).await?;
+            self.transfers.retry(|| self.tag(&info)).await?;
         }
         Ok(committed)
     }
 
     async fn tag(&self, info: &ObjectInfo) -> Result<()> {
-        let slot = self.transfers.slot(0).await?;
+        let slot = self.transfers.acquire_slot(0).await?;
         self.to.set_tags(&slot.context, &self.address, info.metadata.tags.clone()).await
     }
 
     /// Copies a part, with retries.
     async fn copy_part(
         &self,
-        upload: &Upload,
+        upload: &MultipartUpload,
         info: &ObjectInfo,
         (number, span): (PartNumber, (u64, u64)),
         algorithm: Algorithm,
     ) -> Result<RelayedPart> {
         let once = || async move {
-            let mut slot = self.transfers.slot_between(span.1).await?;
+            let mut slot = self.transfers.acquire_relay_slot(span.1).await?;
             let body = self.origin.get(&slot.context, info, span).await?;
             let algorithms = vec![algorithm];
             let request = StageRequest { size: Some(span.1), algorithms, ..StageRequest::default() };
-            let staged = upload.stage(&slot.context, number, request).await?;
+            let staged = upload.stage_part(&slot.context, number, request).await?;
             let (committed, checksum) =
                 self.relay(&mut slot, (body, span.1), staged, (algorithm, None)).await?;
-            Ok((Upload::stored(number, &committed), checksum))
+            Ok((MultipartUpload::stored_part(number, &committed), checksum))
         };
-        let (stored, checksum) = self.transfers.again(once).await?;
+        let (stored, checksum) = self.transfers.retry(once).await?;
         if let Some(checkpoint) = &self.checkpoint {
             let (length, etag) = (stored.1, stored.0.etag.clone());
-            checkpoint.stored(&CopiedPart { number, length, etag, checksum });
+            checkpoint.part_stored(&CheckpointedPart { number, length, etag, checksum });
         }
         Ok((stored, checksum))
     }
@@ -300,11 +300,11 @@ impl CrossStoreCopy {
         (algorithm, expected): (Algorithm, Option<Checksum>),
     ) -> Result<(Committed, Checksum)> {
         let mut hasher = Hasher::new(algorithm);
-        let mut sent = Sent::new(&*self.on_progress);
+        let mut sent = SentBytes::new(&*self.on_progress);
         let mut relayed = 0;
         // Each byte is charged twice, so a piece of half the size costs one full piece.
         let piece_bytes = usize::try_from(self.transfers.piece_bytes() / 2).unwrap_or(usize::MAX).max(1);
-        let piece_bytes = if self.transfers.is_limited() { piece_bytes } else { usize::MAX };
+        let piece_bytes = if self.transfers.is_rate_limited() { piece_bytes } else { usize::MAX };
         while let Some(piece) = body.next().await {
             let piece = piece.map_err(source_error)?;
             hasher.update(&piece);
@@ -313,9 +313,9 @@ impl CrossStoreCopy {
             while !left.is_empty() {
                 let piece = left.split_to(piece_bytes.min(left.len()));
                 let bytes = piece.len();
-                slot.pass(2 * bytes as u64).await;
+                slot.throttle(2 * bytes as u64).await;
                 staged.write(piece).await?;
-                sent.more(bytes);
+                sent.add(bytes);
             }
         }
         if relayed != length {
@@ -327,8 +327,8 @@ impl CrossStoreCopy {
             compare(checksum, expected)?;
         }
         let (committed, _) = staged.commit(Expected::default()).await?;
-        sent.keep();
-        self.transfers.stored();
+        sent.confirm();
+        self.transfers.record_first_write();
         Ok((committed, checksum))
     }
 }

@@ -23,7 +23,7 @@ const MAX_TIMEKEEPER_DELAY: Duration = Duration::from_millis(20);
 
 /// The lanes of one store, and the tasks queued in them.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct Dispatcher {
     state: Mutex<QueueState>,
     clock: Arc<dyn Clock>,
     clients: RandomState,
@@ -39,10 +39,10 @@ struct QueueState {
 
 /// A request admitted to a lane. Dropping it before its end abandons it.
 #[derive(Debug)]
-pub(super) struct Request {
-    turns: Arc<Turns>,
+pub(super) struct ScheduledRequest {
+    dispatcher: Arc<Dispatcher>,
     /// `None` once the request has ended.
-    entered: Option<LaneRequest>,
+    lane_request: Option<LaneRequest>,
     kind: LaneKind,
     client: ClientId,
     /// Accumulated time waiting for the store, and the start of the current wait.
@@ -53,31 +53,31 @@ pub(super) struct Request {
 /// A queued task. Dropping it leaves the queue.
 #[derive(Debug)]
 struct QueuedTask {
-    turns: Arc<Turns>,
+    dispatcher: Arc<Dispatcher>,
     ticket: Ticket,
     woken: Arc<Notify>,
 }
 
-impl Turns {
+impl Dispatcher {
     pub fn new(options: LanesOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
         let state = QueueState { lanes: Lanes::new(options), waiting: BTreeMap::new(), timekeeper: None };
         Arc::new(Self { state: Mutex::new(state), clock, clients: RandomState::new() })
     }
 
     /// The client of an access key id. All clients without one count as one.
-    pub fn client(&self, id: Option<&str>) -> ClientId {
+    pub fn client_id(&self, id: Option<&str>) -> ClientId {
         ClientId(self.clients.hash_one(id))
     }
 
     /// Admits a request to its lane. Fails with [`Overloaded`](Reason::Overloaded) if too many requests are queued
     /// there, or too many of this client.
-    pub fn enter(self: &Arc<Self>, client: ClientId, kind: LaneKind) -> Result<Request> {
+    pub fn enter(self: &Arc<Self>, client: ClientId, kind: LaneKind) -> Result<ScheduledRequest> {
         let entered = self.lock().lanes.enter_as(client, kind, self.clock.now()).map_err(|full| {
             let message = format!("{} requests are already queued; try again later", full.queued);
             Error::new(Reason::Overloaded, message)
         })?;
         let (waited, since) = (Duration::ZERO, None);
-        Ok(Request { turns: self.clone(), entered: Some(entered), kind, client, waited, since })
+        Ok(ScheduledRequest { dispatcher: self.clone(), lane_request: Some(entered), kind, client, waited, since })
     }
 
     /// Numbers of queued requests, and of requests in flight.
@@ -133,7 +133,7 @@ impl QueueState {
     }
 }
 
-impl Request {
+impl ScheduledRequest {
     /// The kind that determines its lane.
     pub const fn kind(&self) -> LaneKind {
         self.kind
@@ -141,50 +141,50 @@ impl Request {
 
     /// Requests the dispatch of `bytes`. Returns `None` if it is immediate, else a future that resolves when it is due.
     /// Await it before requesting the next one.
-    pub fn turn(&self, bytes: u64) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let entered = self.entered.as_ref()?;
-        let mut state = self.turns.lock();
-        let Dispatch::Queued(ticket) = state.lanes.request_dispatch(entered, bytes, self.turns.clock.now()) else {
+    pub fn request_dispatch(&self, bytes: u64) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let entered = self.lane_request.as_ref()?;
+        let mut state = self.dispatcher.lock();
+        let Dispatch::Queued(ticket) = state.lanes.request_dispatch(entered, bytes, self.dispatcher.clock.now()) else {
             return None;
         };
         let woken = Arc::new(Notify::new());
         state.waiting.insert(ticket, woken.clone());
-        Some(QueuedTask { turns: self.turns.clone(), ticket, woken }.wait())
+        Some(QueuedTask { dispatcher: self.dispatcher.clone(), ticket, woken }.wait())
     }
 
     /// Bytes after which the next dispatch must be requested (the quantum).
-    pub fn piece(&self) -> usize {
-        let entered = self.entered.as_ref();
+    pub fn quantum_bytes(&self) -> usize {
+        let entered = self.lane_request.as_ref();
         let piece =
-            entered.and_then(|entered| self.turns.lock().lanes.quantum_bytes(entered, self.turns.clock.now()));
+            entered.and_then(|entered| self.dispatcher.lock().lanes.quantum_bytes(entered, self.dispatcher.clock.now()));
         piece.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     /// Starts waiting for the store, unless already waiting.
-    pub fn wait(&mut self) {
-        self.since.get_or_insert_with(|| self.turns.clock.now());
+    pub fn start_wait(&mut self) {
+        self.since.get_or_insert_with(|| self.dispatcher.clock.now());
     }
 
     /// Ends the wait for the store, which accepted or delivered `bytes`.
-    pub fn come(&mut self, bytes: usize) {
-        let now = self.turns.clock.now();
+    pub fn end_wait(&mut self, bytes: usize) {
+        let now = self.dispatcher.clock.now();
         self.waited += self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
-        if let Some(entered) = self.entered.as_mut().filter(|_| bytes > 0) {
-            self.turns.lock().lanes.record_bytes(entered, bytes as u64, now);
+        if let Some(entered) = self.lane_request.as_mut().filter(|_| bytes > 0) {
+            self.dispatcher.lock().lanes.record_bytes(entered, bytes as u64, now);
         }
     }
 
     /// Completes the request.
-    pub fn done(&mut self) {
+    pub fn complete(&mut self) {
         self.end(Some(self.waited));
     }
 
     /// Moves the request to the lane of `kind` if it turns out to be larger, or replaces a guessed kind. May be
     /// rejected like [`enter`](Turns::enter).
-    pub fn grow(&mut self, kind: LaneKind) -> Result<()> {
+    pub fn update_kind(&mut self, kind: LaneKind) -> Result<()> {
         if kind.size > self.kind.size || self.kind.is_size_unknown {
             let (waited, since) = (self.waited, self.since);
-            let other = self.turns.enter(self.client, kind)?;
+            let other = self.dispatcher.enter(self.client, kind)?;
             *self = other;
             (self.waited, self.since) = (waited, since);
         }
@@ -192,14 +192,14 @@ impl Request {
     }
 
     fn end(&mut self, service: Option<Duration>) {
-        if let Some(entered) = self.entered.take() {
-            let now = self.turns.clock.now();
-            self.turns.lock().lanes.end(entered, now, service);
+        if let Some(entered) = self.lane_request.take() {
+            let now = self.dispatcher.clock.now();
+            self.dispatcher.lock().lanes.end(entered, now, service);
         }
     }
 }
 
-impl Drop for Request {
+impl Drop for ScheduledRequest {
     fn drop(&mut self) {
         self.end(None);
     }
@@ -209,8 +209,8 @@ impl QueuedTask {
     async fn wait(self) {
         loop {
             let sleep = {
-                let now = self.turns.clock.now();
-                let mut state = self.turns.lock();
+                let now = self.dispatcher.clock.now();
+                let mut state = self.dispatcher.lock();
                 state.wake_due(now);
                 if !state.waiting.contains_key(&self.ticket) {
                     return;
@@ -219,7 +219,7 @@ impl QueuedTask {
             };
             let woken = std::pin::pin!(self.woken.notified());
             match sleep {
-                Some(until) => drop(select(woken, self.turns.clock.sleep_until(until)).await),
+                Some(until) => drop(select(woken, self.dispatcher.clock.sleep_until(until)).await),
                 None => woken.await,
             }
         }
@@ -228,6 +228,6 @@ impl QueuedTask {
 
 impl Drop for QueuedTask {
     fn drop(&mut self) {
-        self.turns.lock().leave(self.ticket);
+        self.dispatcher.lock().leave(self.ticket);
     }
 }

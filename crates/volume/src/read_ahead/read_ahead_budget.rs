@@ -17,37 +17,37 @@ const MIN_REST_BYTES: usize = 512 << 10;
 
 /// The budget of all requests. See the module documentation.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct ReadAheadBudget {
     max_bytes: u64,
     held_bytes: AtomicU64,
 }
 
-impl Ahead {
+impl ReadAheadBudget {
     pub fn new(max_bytes: u64) -> Arc<Self> {
         Arc::new(Self { max_bytes, held_bytes: AtomicU64::new(0) })
     }
 
     /// Bytes currently held.
-    pub fn held(&self) -> u64 {
+    pub fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Acquire)
     }
 }
 
 /// The share of one request.
 #[derive(Debug)]
-pub(super) struct Shares {
-    ahead: Arc<Ahead>,
+pub(super) struct RequestReadAhead {
+    budget: Arc<ReadAheadBudget>,
     held: Arc<AtomicU64>,
     /// Bytes that the reader has consumed.
     consumed: AtomicU64,
     window: Arc<Window>,
 }
 
-impl Shares {
+impl RequestReadAhead {
     /// Creates an empty share for a request with this window.
-    pub fn new(ahead: &Arc<Ahead>, window: &Arc<Window>) -> Self {
+    pub fn new(ahead: &Arc<ReadAheadBudget>, window: &Arc<Window>) -> Self {
         Self {
-            ahead: ahead.clone(),
+            budget: ahead.clone(),
             held: Arc::default(),
             consumed: AtomicU64::new(0),
             window: window.clone(),
@@ -55,36 +55,36 @@ impl Shares {
     }
 
     /// Records that the reader consumed `bytes` more.
-    pub fn taken(&self, bytes: u64) {
+    pub fn record_consumed(&self, bytes: u64) {
         self.consumed.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Reserves memory for `bytes`; `None` if the limits do not allow it.
-    pub fn take(&self, bytes: u64) -> Option<Share> {
-        let left = self.ahead.max_bytes.saturating_sub(self.ahead.held());
+    pub fn try_reserve(&self, bytes: u64) -> Option<RangeReservation> {
+        let left = self.budget.max_bytes.saturating_sub(self.budget.held_bytes());
         let limit = left.saturating_add(left.min(self.consumed.load(Ordering::Relaxed)));
         let held = self.held.load(Ordering::Acquire);
         if held.saturating_add(bytes) > limit {
             return None;
         }
-        let increase = |held: u64| held.checked_add(bytes).filter(|held| *held <= self.ahead.max_bytes);
-        self.ahead.held_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, increase).ok()?;
+        let increase = |held: u64| held.checked_add(bytes).filter(|held| *held <= self.budget.max_bytes);
+        self.budget.held_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, increase).ok()?;
         self.held.fetch_add(bytes, Ordering::AcqRel);
-        let held_bytes = HeldBytes { ahead: self.ahead.clone(), held: self.held.clone(), bytes };
+        let held_bytes = HeldBytes { ahead: self.budget.clone(), held: self.held.clone(), bytes };
         // The admission budget may be exhausted by admitted requests.
         let memory = self.window.try_reserve_leaving(usize::try_from(bytes).ok()?, MIN_REST_BYTES)?;
-        Some(Share { memory, held_bytes })
+        Some(RangeReservation { memory, held_bytes })
     }
 }
 
 /// Memory for a range, released when the last of its bytes is dropped.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct RangeReservation {
     memory: Reservation,
     held_bytes: HeldBytes,
 }
 
-impl Share {
+impl RangeReservation {
     /// Ties the reservation to the bytes of the range.
     pub fn attach(self, bytes: Bytes) -> Bytes {
         let Self { memory, held_bytes } = self;
@@ -94,7 +94,7 @@ impl Share {
 
 #[derive(Debug)]
 struct HeldBytes {
-    ahead: Arc<Ahead>,
+    ahead: Arc<ReadAheadBudget>,
     held: Arc<AtomicU64>,
     bytes: u64,
 }
@@ -127,24 +127,24 @@ mod tests {
     async fn take_limits_a_request_to_the_remaining_bytes() {
         let budget = Budget::new(1 << 20);
         let window = budget.admit(4096, &Deadline::none(SystemClock::shared())).await.unwrap();
-        let ahead = Ahead::new(64 << 10);
-        let share = || Shares::new(&ahead, &window);
-        let take = |shares: &Shares| std::iter::from_fn(|| shares.take(8 << 10)).collect::<Vec<_>>();
+        let ahead = ReadAheadBudget::new(64 << 10);
+        let share = || RequestReadAhead::new(&ahead, &window);
+        let take = |shares: &RequestReadAhead| std::iter::from_fn(|| shares.try_reserve(8 << 10)).collect::<Vec<_>>();
         let (one, other) = (share(), share());
         let first = take(&one);
         let second = take(&other);
         assert_eq!((first.len(), second.len()), (4, 2), "each may hold at most the remaining bytes");
-        assert_eq!(ahead.held(), 48 << 10);
+        assert_eq!(ahead.held_bytes(), 48 << 10);
         assert!(take(&other).is_empty());
-        other.taken(1 << 20);
+        other.record_consumed(1 << 20);
         assert_eq!(take(&other).len(), 1, "an active reader may hold twice as much");
         let bytes = first.into_iter().map(|share| share.attach(Bytes::from_static(b"some")));
         let kept: Vec<Bytes> = bytes.collect();
-        assert!(one.take(8 << 10).is_none(), "bytes count as held until the last reference is dropped");
+        assert!(one.try_reserve(8 << 10).is_none(), "bytes count as held until the last reference is dropped");
         drop(kept);
-        assert!(one.take(8 << 10).is_some());
+        assert!(one.try_reserve(8 << 10).is_some());
         drop(second);
-        assert_eq!((ahead.held(), budget.free()), (0, budget.capacity() - 4096));
+        assert_eq!((ahead.held_bytes(), budget.free()), (0, budget.capacity() - 4096));
     }
 
     #[tokio::test]
@@ -153,10 +153,10 @@ mod tests {
         let deadline = Deadline::none(SystemClock::shared());
         let window = budget.admit(4096, &deadline).await.unwrap();
         let _others = budget.admit(48 << 10, &deadline).await.unwrap();
-        let ahead = Ahead::new(1 << 20);
-        let shares = Shares::new(&ahead, &window);
-        assert!(shares.take(16 << 10).is_none());
-        assert_eq!(ahead.held(), 0, "a failed reservation is not counted");
-        assert!(shares.take(8 << 10).is_some());
+        let ahead = ReadAheadBudget::new(1 << 20);
+        let shares = RequestReadAhead::new(&ahead, &window);
+        assert!(shares.try_reserve(16 << 10).is_none());
+        assert_eq!(ahead.held_bytes(), 0, "a failed reservation is not counted");
+        assert!(shares.try_reserve(8 << 10).is_some());
     }
 }

@@ -1,7 +1,7 @@
 //! The permits of a transfer context. Their number is fixed, or resized by the concurrency controller in
 //! [`model::steering`](tradewind_model::steering), which is fed the measured throughput once per interval.
 
-mod look;
+mod interval_stats;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,28 +10,28 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tradewind_model::concurrency_controller::ConcurrencyController;
 
-use self::look::{Look, Looked};
+use self::interval_stats::{Interval, IntervalStats};
 
 /// Permits of one request if all size classes have the same concurrency.
-pub(super) const TURNS: usize = 64;
+pub(super) const PERMITS_PER_REQUEST: usize = 64;
 
 /// Minimum number of largest requests that the permits must allow. Some hold permits while waiting for another request,
 /// as those of a search wait for its output; that one must get permits, too.
-pub const ROOM: usize = 5;
+pub const MIN_LARGEST_REQUESTS: usize = 5;
 
 /// Time after the first data request during which connections count as new.
 const NEW_CONNECTION_PERIOD: Duration = Duration::from_secs(1);
 
 /// Reads the counters of packets sent and retransmitted since boot.
-pub type Packets = fn() -> (u64, u64);
+pub type PacketCounters = fn() -> (u64, u64);
 
 /// A pool of concurrency permits.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct PermitPool {
     permits: Semaphore,
     adaptive: Option<Adaptive>,
     /// Start of the first data request.
-    first: OnceLock<Duration>,
+    first_data_request: OnceLock<Duration>,
 }
 
 /// The state of an adaptive pool. The counters cover the current interval.
@@ -40,7 +40,7 @@ struct Adaptive {
     /// Bytes transferred, and requests completed.
     bytes: AtomicU64,
     done: AtomicU64,
-    packets: Packets,
+    packets: PacketCounters,
     /// The concurrency comes from a plan. Fewer requests are then in flight on new connections, so the throughput of
     /// that time is ignored.
     is_planned: bool,
@@ -54,32 +54,32 @@ struct Adaptive {
 #[derive(Debug)]
 struct ControllerState {
     steering: ConcurrencyController,
-    interval: Look,
+    interval: Interval,
     /// Number of permits, and of those still held that will be retired when their requests end.
     permits: usize,
     to_retire: usize,
 }
 
-impl Turns {
+impl PermitPool {
     /// A pool of fixed size for `requests` concurrent requests.
     pub fn fixed(requests: usize) -> Self {
-        Self { permits: Semaphore::new(of(requests)), adaptive: None, first: OnceLock::new() }
+        Self { permits: Semaphore::new(permits_for_requests(requests)), adaptive: None, first_data_request: OnceLock::new() }
     }
 
     /// A pool resized by a [`Steering`]. It starts at `requests`, which a plan may have chosen (`is_planned`), and
     /// never exceeds `max`. It never shrinks below [`ROOM`] of the largest requests. One request takes up to `largest`
     /// permits, and up to `heaviest` on new connections.
-    pub fn steered(
+    pub fn adaptive(
         (requests, is_planned): (usize, bool),
         ((largest, heaviest), max): ((u32, u32), usize),
         now: Duration,
-        packets: Packets,
+        packets: PacketCounters,
     ) -> Self {
-        let min = (largest as usize * ROOM).max(heaviest as usize).div_ceil(TURNS).min(requests);
-        let permits = of(requests);
+        let min = (largest as usize * MIN_LARGEST_REQUESTS).max(heaviest as usize).div_ceil(PERMITS_PER_REQUEST).min(requests);
+        let permits = permits_for_requests(requests);
         let steering = ConcurrencyController::new(requests, (min, max));
         let steering = if is_planned { steering.planned() } else { steering };
-        let interval = Look::new(now, packets());
+        let interval = Interval::new(now, packets());
         let state = ControllerState { steering, interval, permits, to_retire: 0 };
         let adaptive = Adaptive {
             bytes: AtomicU64::new(0),
@@ -90,11 +90,11 @@ impl Turns {
             ends: AtomicU64::new(nanos(now + ConcurrencyController::interval(Duration::ZERO))),
             state: Mutex::new(state),
         };
-        Self { permits: Semaphore::new(permits), adaptive: Some(adaptive), first: OnceLock::new() }
+        Self { permits: Semaphore::new(permits), adaptive: Some(adaptive), first_data_request: OnceLock::new() }
     }
 
     /// Waits for permits; `None` if the pool is closed.
-    pub async fn take(&self, permits: u32) -> Option<SemaphorePermit<'_>> {
+    pub async fn acquire(&self, permits: u32) -> Option<SemaphorePermit<'_>> {
         if let Ok(taken) = self.permits.try_acquire_many(permits) {
             return Some(taken);
         }
@@ -105,17 +105,17 @@ impl Turns {
     }
 
     /// Takes permits if that is possible without waiting.
-    pub fn try_take(&self, permits: u32) -> Option<SemaphorePermit<'_>> {
+    pub fn try_acquire(&self, permits: u32) -> Option<SemaphorePermit<'_>> {
         self.permits.try_acquire_many(permits).ok()
     }
 
     /// Number of free permits.
-    pub fn spare(&self) -> usize {
+    pub fn available(&self) -> usize {
         self.permits.available_permits()
     }
 
     /// Records transferred bytes of a body.
-    pub fn passed(&self, bytes: u64, now: impl FnOnce() -> Duration) {
+    pub fn record_bytes(&self, bytes: u64, now: impl FnOnce() -> Duration) {
         if let Some(adaptive) = &self.adaptive {
             adaptive.bytes.fetch_add(bytes, Ordering::Relaxed);
             self.end_interval_if_due(adaptive, now());
@@ -123,32 +123,32 @@ impl Turns {
     }
 
     /// Records a successful request. Failed ones do not count as throughput.
-    pub fn done(&self) {
+    pub fn record_success(&self) {
         if let Some(adaptive) = &self.adaptive {
             adaptive.done.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Returns true while connections are too new to reach the throughput that a plan assumes.
-    pub fn are_new(&self, now: Duration) -> bool {
-        self.first.get().is_none_or(|first| now.saturating_sub(*first) < NEW_CONNECTION_PERIOD)
+    pub fn has_new_connections(&self, now: Duration) -> bool {
+        self.first_data_request.get().is_none_or(|first| now.saturating_sub(*first) < NEW_CONNECTION_PERIOD)
     }
 
     /// Records the start of a request. `has_data` is true if it transfers data.
-    pub fn begin(&self, permits: &SemaphorePermit<'_>, has_data: bool, now: Duration) {
+    pub fn record_start(&self, permits: &SemaphorePermit<'_>, has_data: bool, now: Duration) {
         if has_data {
-            self.first.get_or_init(|| now);
+            self.first_data_request.get_or_init(|| now);
         }
         if let Some(adaptive) = &self.adaptive {
-            adaptive.state().interval.begin(permits.num_permits() as u64, now);
+            adaptive.state().interval.record_start(permits.num_permits() as u64, now);
         }
     }
 
     /// Releases the permits of a request that started at `began`.
-    pub fn give_back(&self, mut permits: SemaphorePermit<'_>, began: Duration, now: Duration) {
+    pub fn release(&self, mut permits: SemaphorePermit<'_>, began: Duration, now: Duration) {
         let Some(adaptive) = &self.adaptive else { return };
         let mut state = adaptive.state();
-        state.interval.end(permits.num_permits() as u64, began, now);
+        state.interval.record_end(permits.num_permits() as u64, began, now);
         let to_retire = state.to_retire.min(permits.num_permits());
         state.to_retire -= to_retire;
         drop(state);
@@ -172,9 +172,9 @@ impl Turns {
         }
         let [bytes, done] = [&adaptive.bytes, &adaptive.done].map(|count| count.swap(0, Ordering::Relaxed));
         let permits = state.permits;
-        let was_new = adaptive.is_planned && self.are_new(state.interval.began());
-        let Looked { carried, overruns, latency } =
-            state.interval.end_look(now, permits, (bytes, done), packets);
+        let was_new = adaptive.is_planned && self.has_new_connections(state.interval.started());
+        let IntervalStats { throughput: carried, is_overrun: overruns, latency } =
+            state.interval.finish(now, permits, (bytes, done), packets);
         // With exactly as many callers as permits no task waits, but nearly all permits are taken.
         let is_full = self.permits.available_permits() * 8 <= state.permits;
         let is_busy = adaptive.has_waited.swap(false, Ordering::Relaxed) || is_full;
@@ -183,7 +183,7 @@ impl Turns {
         } else {
             state.steering.end_idle_interval()
         };
-        let wanted = of(requests);
+        let wanted = permits_for_requests(requests);
         if wanted >= state.permits {
             let more = wanted - state.permits;
             let paid = state.to_retire.min(more);
@@ -208,8 +208,8 @@ impl Adaptive {
 }
 
 /// The permits of `requests` requests.
-pub(super) fn of(requests: usize) -> usize {
-    requests.clamp(1, Semaphore::MAX_PERMITS / TURNS) * TURNS
+pub(super) fn permits_for_requests(requests: usize) -> usize {
+    requests.clamp(1, Semaphore::MAX_PERMITS / PERMITS_PER_REQUEST) * PERMITS_PER_REQUEST
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -222,12 +222,12 @@ mod tests {
 
     /// The time at which the controller first tries a higher concurrency, under constant throughput.
     fn first_try(is_planned: bool) -> Option<Duration> {
-        let permits = Turns::steered((8, is_planned), ((64, 64), 256), Duration::ZERO, || (0, 0));
-        let held = permits.try_take(8 * 64)?;
-        permits.begin(&held, true, Duration::ZERO);
+        let permits = PermitPool::adaptive((8, is_planned), ((64, 64), 256), Duration::ZERO, || (0, 0));
+        let held = permits.try_acquire(8 * 64)?;
+        permits.record_start(&held, true, Duration::ZERO);
         (0..100).map(|n| Duration::from_millis(50) * n).find(|now| {
-            permits.passed(1 << 20, || *now);
-            permits.spare() > 0
+            permits.record_bytes(1 << 20, || *now);
+            permits.available() > 0
         })
     }
 
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn pool_never_shrinks_below_the_heaviest_request() {
         // Five of the largest requests take the permits of eight.
-        let permits = Turns::steered((64, true), ((100, 1024), 256), Duration::ZERO, || (0, 0));
+        let permits = PermitPool::adaptive((64, true), ((100, 1024), 256), Duration::ZERO, || (0, 0));
         let adaptive = permits.adaptive.as_ref().unwrap();
         let mut steering = adaptive.state().steering.clone();
         // The throughput is the same at any concurrency.
