@@ -7,26 +7,26 @@
 //! `docs/format.md`.
 
 mod apply;
-mod buffers;
+mod buffer_pool;
 mod bulk;
 mod check;
 mod commit;
 mod complete;
-mod evidence;
+mod loss_evidence;
 mod fields;
-mod fit;
+mod index_fit;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod index;
 mod inspect;
-mod io;
+mod io_threads;
 mod layout;
-mod leaf;
+mod open_store;
 mod list;
-mod log;
+mod log_files;
 mod loss;
-mod manifests;
+mod manifest_cache;
 mod open;
 mod options;
 mod position;
@@ -34,11 +34,11 @@ mod read;
 mod record;
 mod recovery;
 mod reindex;
-mod repair;
+mod pending_records;
 mod replay;
 mod scan;
 mod segment;
-mod shared;
+mod store_state;
 mod space;
 mod stage;
 mod store;
@@ -47,7 +47,7 @@ mod uploads;
 
 pub use self::check::{CheckReport, Damage, StoreStats, check, reindex_store as reindex, stats};
 pub use self::inspect::IndexState;
-pub use self::loss::{Loss, LossProof, LostRange, Names};
+pub use self::loss::{Loss, LossProof, LostRange, NameList};
 pub use self::options::LocalOptions;
 pub use self::recovery::Recovery;
 pub use self::store::LocalStore;

@@ -2,16 +2,16 @@
 //! where they are safe. Everything specific to a protocol (URLs, credentials, error classification) is supplied by an
 //! implementation of [`Protocol`](client::Protocol).
 
-pub(crate) mod answer;
+pub(crate) mod response;
 pub(crate) mod client;
-pub(crate) mod fields;
+pub(crate) mod header_fields;
 pub(crate) mod payload;
 mod peer;
 pub(crate) mod pool;
 pub(crate) mod query;
-pub(crate) mod sending;
+pub(crate) mod streaming_request;
 mod socket;
 pub(crate) mod time;
-mod waking;
+mod rcv_lowat;
 
 pub use self::peer::Peer;

@@ -1,21 +1,21 @@
 //! The `s3` leaf: a store on top of an S3 service. It keeps no object data of its own; acknowledged writes are as
 //! durable as the service makes them.
 
-mod begun;
+mod upload_cache;
 mod buckets;
-mod chunks;
+mod aws_chunked;
 mod conditions;
 mod copy;
 mod dialect;
-mod doubt;
+mod ambiguous_outcome;
 mod endpoint;
-mod failure;
+mod service_error;
 mod headers;
 mod list;
-mod login;
-mod pages;
-mod parts;
-mod places;
+mod credentials;
+mod list_uploads;
+mod multipart_write;
+mod regions;
 mod protocol;
 mod read;
 mod stage;
@@ -48,16 +48,16 @@ use tradewind_core::{
 };
 use tradewind_wire::sigv4::Credentials;
 
-use self::begun::BegunUploads;
+use self::upload_cache::UploadCache;
 use self::dialect::Dialect;
-pub use self::endpoint::{Endpoint, Style};
-use self::login::Login;
-pub use self::login::{Issued, Issuer};
-use self::places::Places;
-use self::protocol::{S3, Shared};
-use self::stage::{StagedWrite, Target};
+pub use self::endpoint::{Endpoint, AddressingStyle};
+use self::credentials::CredentialProvider;
+pub use self::credentials::{ExpiringCredentials, CredentialIssuer};
+use self::regions::BucketRegions;
+use self::protocol::{S3Protocol, ServiceState};
+use self::stage::{StagedWrite, WriteTarget};
 use crate::remote::client::{Call, Client};
-use crate::remote::pool::{Pool, PoolOptions, READ_BYTES};
+use crate::remote::pool::{Pool, PoolOptions, DEFAULT_READ_BYTES};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 /// Longest body of a response whose body is ignored.
@@ -75,29 +75,29 @@ pub struct S3Options {
     /// When these credentials expire, if known.
     pub expires: Option<Timestamp>,
     /// Issues new credentials before these expire and when the service rejects them as expired.
-    pub issuer: Option<Arc<dyn Issuer>>,
+    pub issuer: Option<Arc<dyn CredentialIssuer>>,
     /// TLS configuration with the trusted certificates. Required for an `https` endpoint.
     pub tls: Option<Arc<ClientConfig>>,
     /// Maximum number of connections.
-    pub connections: usize,
+    pub max_connections: usize,
     /// Read buffer of one connection, in bytes.
     pub read_bytes: usize,
     /// No connection is reused.
-    pub is_fresh: bool,
+    pub is_single_use: bool,
     /// Counts the bytes of all connections.
     pub traffic: Option<Arc<Traffic>>,
     /// Maximum time to connect.
-    pub connect_time: Duration,
+    pub connect_timeout: Duration,
     /// Maximum time until a response begins; longer for a request with a body.
-    pub answer_time: Duration,
+    pub response_timeout: Duration,
     /// Maximum time without progress of a body.
-    pub stall_time: Duration,
+    pub stall_timeout: Duration,
     /// Retry policy.
     pub retries: RetryOptions,
     /// Part size for objects of unknown size, in bytes; smaller objects are sent in one request. S3's minimum is 5 MiB.
     pub part_bytes: usize,
     /// Memory for all writes of unknown size together, in bytes.
-    pub gathered_bytes: usize,
+    pub buffer_bytes: usize,
 }
 
 impl S3Options {
@@ -111,16 +111,16 @@ impl S3Options {
             expires: None,
             issuer: None,
             tls: None,
-            connections: 64,
-            read_bytes: READ_BYTES,
-            is_fresh: false,
+            max_connections: 64,
+            read_bytes: DEFAULT_READ_BYTES,
+            is_single_use: false,
             traffic: None,
-            connect_time: Duration::from_secs(5),
-            answer_time: Duration::from_secs(60),
-            stall_time: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(30),
             retries: RetryOptions::default(),
             part_bytes: 8 << 20,
-            gathered_bytes: 64 << 20,
+            buffer_bytes: 64 << 20,
         }
     }
 }
@@ -132,59 +132,59 @@ pub struct S3Store {
     client: Arc<Client>,
     endpoint: Endpoint,
     region: String,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
     /// Buckets in other regions, and their clients.
-    places: Mutex<Places>,
+    regions: Mutex<BucketRegions>,
     part_bytes: usize,
-    gathering: Budget,
+    buffer_budget: Budget,
     /// The service's S3 dialect, detected from its first response.
     dialect: OnceLock<Dialect>,
     /// The service has rejected signed chunks.
-    refuses_chunks: AtomicBool,
+    rejects_signed_chunks: AtomicBool,
     /// Uploads started or used by this store.
-    uploads: Mutex<BegunUploads>,
+    uploads: Mutex<UploadCache>,
 }
 
 impl S3Store {
     /// Creates a store. Sends nothing.
     pub fn new(options: S3Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let S3Options { endpoint, region, credentials, expires, issuer, tls, .. } = options;
-        let S3Options { connections, connect_time, read_bytes, is_fresh, traffic, .. } = options;
+        let S3Options { max_connections: connections, connect_timeout: connect_time, read_bytes, is_single_use: is_fresh, traffic, .. } = options;
         if endpoint.peer.is_tls && tls.is_none() {
             return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs a TLS configuration"));
         }
         let pool = Pool::new(
             endpoint.peer.clone(),
             tls.filter(|_| endpoint.peer.is_tls),
-            PoolOptions { connections, connect_time, read_bytes, is_fresh, traffic },
+            PoolOptions { max_connections: connections, connect_timeout: connect_time, read_bytes, is_single_use: is_fresh, traffic },
             clock.clone(),
         );
         let peer = endpoint.peer.to_string().into();
-        let issued = credentials.map(|credentials| Issued { credentials, expires });
-        let login = issued.map(|issued| Login::new(issued, issuer, region.clone(), clock.clone()));
-        let shared = Arc::new(Shared { login, compares: AtomicBool::new(false) });
+        let issued = credentials.map(|credentials| ExpiringCredentials { credentials, expires });
+        let login = issued.map(|issued| CredentialProvider::new(issued, issuer, region.clone(), clock.clone()));
+        let shared = Arc::new(ServiceState { login, verifies_checksums: AtomicBool::new(false) });
         let client = Client {
             peer,
-            protocol: Arc::new(S3::new(endpoint.clone(), None, shared.clone())),
+            protocol: Arc::new(S3Protocol::new(endpoint.clone(), None, shared.clone())),
             pool: Arc::new(pool),
-            retries: options.retries,
-            budget: Arc::new(RetryBudget::new()),
+            retry_options: options.retries,
+            retry_budget: Arc::new(RetryBudget::new()),
             clock,
-            answer_time: options.answer_time,
-            stall_time: options.stall_time,
+            response_timeout: options.response_timeout,
+            stall_timeout: options.stall_timeout,
         };
-        let (part_bytes, gathering) = (options.part_bytes, Budget::new(options.gathered_bytes));
+        let (part_bytes, gathering) = (options.part_bytes, Budget::new(options.buffer_bytes));
         let client = Arc::new(client);
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
             client,
             endpoint,
             shared,
-            places: Mutex::default(),
-            refuses_chunks: AtomicBool::new(false),
+            regions: Mutex::default(),
+            rejects_signed_chunks: AtomicBool::new(false),
             region,
             part_bytes,
-            gathering,
+            buffer_budget: gathering,
             dialect: OnceLock::new(),
             uploads: Mutex::default(),
         }))
@@ -202,7 +202,7 @@ impl S3Store {
     }
 
     /// Sets the dialect, if it is not known yet.
-    fn heed(&self, dialect: Option<Dialect>) {
+    fn set_dialect(&self, dialect: Option<Dialect>) {
         if let Some(dialect) = dialect {
             self.dialect.get_or_init(|| dialect);
         }
@@ -227,28 +227,28 @@ impl S3Store {
         &self,
         context: &Context,
         address: &Address,
-        target: Target,
+        target: WriteTarget,
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         context.check()?;
-        self.client.pool.check()?;
+        self.client.pool.check_open()?;
         request.metadata.check()?;
         let Some(this) = self.this.upgrade() else { unreachable!("a store is used only through its handle") };
         Ok(Box::new(StagedWrite::new(this, context, address, target, request)?))
     }
 
     /// The framing of a body that is sent before all of it has arrived. `may_tell`: a checksum may be sent with it.
-    fn framing(&self, may_tell: bool) -> Framing {
+    fn choose_framing(&self, may_tell: bool) -> Framing {
         if self.shared.login.is_none() {
             // An unsigned request cannot declare its framing.
-            Framing::Bare
-        } else if may_tell && self.shared.compares.load(Ordering::Relaxed) {
+            Framing::Unframed
+        } else if may_tell && self.shared.verifies_checksums.load(Ordering::Relaxed) {
             // A service without checksums would store the framing as part of the object. Trailers are used only after
             // the service has returned a checksum.
             Framing::Trailer
         } else if self.endpoint.peer.is_tls {
-            Framing::Bare
-        } else if self.refuses_chunks.load(Ordering::Relaxed) {
+            Framing::Unframed
+        } else if self.rejects_signed_chunks.load(Ordering::Relaxed) {
             Framing::Whole
         } else {
             Framing::SignedChunks
@@ -256,8 +256,8 @@ impl S3Store {
     }
 
     /// Records whether the service supports checksums.
-    fn learn_trailers(&self, supports: bool) {
-        self.shared.compares.store(supports, Ordering::Relaxed);
+    fn set_supports_checksums(&self, supports: bool) {
+        self.shared.verifies_checksums.store(supports, Ordering::Relaxed);
     }
 
     /// Evaluates the response to a write. A service that returns the checksum supports checksums; one that was sent a
@@ -265,13 +265,13 @@ impl S3Store {
     ///
     /// # Errors
     /// [`BadDigest`](Reason::BadDigest) if the service returns another checksum: it has stored other bytes.
-    fn learn_by_answer(&self, answered: &HeaderMap, checksum: &Checksum, was_told: bool) -> Result<()> {
+    fn check_response_checksum(&self, answered: &HeaderMap, checksum: &Checksum, was_told: bool) -> Result<()> {
         let (found, scope) = headers::checksums(answered)?;
         let found = found.into_iter().find(|found| found.algorithm() == checksum.algorithm());
         let found = found.filter(|_| scope == ChecksumScope::FullObject);
         let is_other = found.is_some_and(|found| found != *checksum);
         if found.is_some() || was_told {
-            self.learn_trailers(found.is_some() && !is_other);
+            self.set_supports_checksums(found.is_some() && !is_other);
         }
         if is_other {
             let why = format!("the store returned checksum {found:?}; the bytes sent have {checksum:?}");
@@ -282,16 +282,16 @@ impl S3Store {
 
     /// Evaluates a failed write. If the service does not support the framing, it is not used again, and the error
     /// becomes retryable.
-    fn learn_framing(&self, framing: Framing, error: Error) -> Error {
+    fn learn_from_failure(&self, framing: Framing, error: Error) -> Error {
         let what = match framing {
             _ if error.reason() != Reason::Unsupported => return error,
-            Framing::Bare | Framing::Whole => return error,
+            Framing::Unframed | Framing::Whole => return error,
             Framing::SignedChunks => {
-                self.refuses_chunks.store(true, Ordering::Relaxed);
+                self.rejects_signed_chunks.store(true, Ordering::Relaxed);
                 "signed chunks"
             }
             Framing::Trailer => {
-                self.learn_trailers(false);
+                self.set_supports_checksums(false);
                 "trailing checksums"
             }
         };
@@ -304,7 +304,7 @@ impl S3Store {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
     /// No framing, no signature over the body.
-    Bare,
+    Unframed,
     /// `aws-chunked` with a trailing checksum.
     Trailer,
     /// `aws-chunked` with a signature for each chunk.
@@ -327,15 +327,15 @@ impl ObjectStore for S3Store {
     }
 
     fn prewarm(&self, bucket: &BucketName, requests: usize) {
-        self.client_of(Some(bucket.as_str())).pool.expect(requests);
+        self.client_for_bucket(Some(bucket.as_str())).pool.prewarm(requests);
     }
 
     fn min_rtt(&self, bucket: &BucketName) -> Option<Duration> {
-        self.client_of(Some(bucket.as_str())).pool.round_trip()
+        self.client_for_bucket(Some(bucket.as_str())).pool.min_rtt()
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.make_bucket(context, bucket).await
+        self.put_bucket(context, bucket).await
     }
 
     async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
@@ -355,7 +355,7 @@ impl ObjectStore for S3Store {
     }
 
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
-        self.read_bytes(context, address, &request).await
+        self.read_object(context, address, &request).await
     }
 
     async fn stage(
@@ -365,8 +365,8 @@ impl ObjectStore for S3Store {
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         context.check()?;
-        self.check_condition(context, &request.precondition).await?;
-        self.stage_target(context, address, Target::Object, request)
+        self.check_write_condition(context, &request.precondition).await?;
+        self.stage_target(context, address, WriteTarget::Object, request)
     }
 
     /// DeleteObject. S3 does not report whether the object existed; the result assumes that it did.
@@ -376,10 +376,10 @@ impl ObjectStore for S3Store {
         address: &Address,
         precondition: Precondition,
     ) -> Result<Deleted> {
-        self.check_condition(context, &precondition).await?;
+        self.check_write_condition(context, &precondition).await?;
         let mut call = Call::object(Method::DELETE, &address.bucket, address.key.as_str());
         headers::write_precondition(&precondition, &mut call.headers)?;
-        call.may_repeat = precondition == Precondition::None;
+        call.is_idempotent = precondition == Precondition::None;
         self.send(context, &call).await?.collect(MAX_IGNORED_BODY_BYTES).await?;
         Ok(Deleted { existed: true })
     }
@@ -408,7 +408,7 @@ impl ObjectStore for S3Store {
         after: Option<PartNumber>,
         limit: usize,
     ) -> Result<(Vec<PartInfo>, bool)> {
-        self.parts_of_object(context, address, after, limit).await
+        self.list_object_parts(context, address, after, limit).await
     }
 
     async fn create_upload(
@@ -417,7 +417,7 @@ impl ObjectStore for S3Store {
         address: &Address,
         request: CreateUpload,
     ) -> Result<UploadId> {
-        self.begin_upload(context, address, request).await
+        self.start_upload(context, address, request).await
     }
 
     async fn stage_part(
@@ -428,8 +428,8 @@ impl ObjectStore for S3Store {
         number: PartNumber,
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
-        let algorithm = self.checksum_of_parts(context, address, upload).await?;
-        self.stage_target(context, address, Target::Part(upload.clone(), number, algorithm), request)
+        let algorithm = self.part_checksum_algorithm(context, address, upload).await?;
+        self.stage_target(context, address, WriteTarget::Part(upload.clone(), number, algorithm), request)
     }
 
     async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
@@ -463,16 +463,16 @@ impl ObjectStore for S3Store {
         upload: &UploadId,
         request: CompleteUpload,
     ) -> Result<Committed> {
-        self.end_upload(context, address, upload, request).await
+        self.complete_upload_checked(context, address, upload, request).await
     }
 
     async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
-        self.give_up(context, address, upload).await
+        self.abort(context, address, upload).await
     }
 
     async fn close(&self) -> Result<()> {
         self.client.pool.close();
-        self.places.lock().close();
+        self.regions.lock().close();
         Ok(())
     }
 }

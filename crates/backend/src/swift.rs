@@ -13,13 +13,13 @@
 mod auth;
 mod buckets;
 mod copy;
-mod failure;
-mod headers;
+mod service_error;
+mod stored_metadata;
 mod json;
 mod list;
-mod marker;
+mod upload_marker;
 mod names;
-mod parts;
+mod part_records;
 mod protocol;
 mod read;
 mod replace;
@@ -51,21 +51,21 @@ use tradewind_core::store::{
 };
 use tradewind_core::{Address, Body, BucketName, Clock, Context, Precondition, Tags, Traffic};
 
-pub use self::auth::{Auth, Domain, Login, Party};
-use self::replace::Companions;
-use self::session::{Session, Sessions};
-use self::stage::{StagedWrite, Target};
-use self::uploads::Turns;
-use crate::remote::answer::Answer;
+pub use self::auth::{Auth, Domain, KeystoneCredentials, NameOrId};
+use self::replace::CompanionState;
+use self::session::{Session, SessionManager};
+use self::stage::{StagedWrite, WriteTarget};
+use self::uploads::UploadLocks;
+use crate::remote::response::StoreResponse;
 use crate::remote::client::Call;
-use crate::remote::pool::READ_BYTES;
-use crate::remote::sending::Sending;
+use crate::remote::pool::DEFAULT_READ_BYTES;
+use crate::remote::streaming_request::StreamingRequest;
 use tradewind_model::retry::RetryOptions;
 
 /// Maximum size of an object in one request: the default of Swift's `max_file_size`.
-const MOST_OBJECT_BYTES: u64 = 5 << 30;
+const MAX_REQUEST_OBJECT_BYTES: u64 = 5 << 30;
 /// Longest body of a response whose body is ignored.
-const MOST_EMPTY_BYTES: usize = 64 << 10;
+const MAX_IGNORED_BODY_BYTES: usize = 64 << 10;
 /// Maximum wait for `100 Continue`. It includes the service's token validation by Keystone.
 const MAX_CONTINUE_WAIT: Duration = Duration::from_secs(5);
 
@@ -79,19 +79,19 @@ pub struct SwiftOptions {
     /// TLS configuration with the trusted certificates. Required for an `https` endpoint.
     pub tls: Option<Arc<ClientConfig>>,
     /// Maximum number of connections.
-    pub connections: usize,
+    pub max_connections: usize,
     /// Read buffer of one connection, in bytes.
     pub read_bytes: usize,
     /// No connection is reused.
-    pub is_fresh: bool,
+    pub is_single_use: bool,
     /// Counts the bytes of all connections.
     pub traffic: Option<Arc<Traffic>>,
     /// Maximum time to connect.
-    pub connect_time: Duration,
+    pub connect_timeout: Duration,
     /// Maximum time until a response begins; longer for a request with a body.
-    pub answer_time: Duration,
+    pub response_timeout: Duration,
     /// Maximum time without progress of a body.
-    pub stall_time: Duration,
+    pub stall_timeout: Duration,
     /// Retry policy.
     pub retries: RetryOptions,
     /// Segment size of large objects, in bytes: at most 5 GiB. Swift allows 1000 segments per manifest, and a million
@@ -99,10 +99,10 @@ pub struct SwiftOptions {
     pub segment_bytes: u64,
     /// How long the segments of replaced and deleted objects remain, for reads in flight. Swift's object expirer
     /// deletes them; below one second they are deleted at once.
-    pub grace: Duration,
+    pub segment_grace_period: Duration,
     /// Reads compare all replicas and use the newest. Otherwise the first replica that responds is used, which may have
     /// missed a write.
-    pub newest: bool,
+    pub read_newest: bool,
 }
 
 impl SwiftOptions {
@@ -113,17 +113,17 @@ impl SwiftOptions {
             auth,
             account_url: None,
             tls: None,
-            connections: 64,
-            read_bytes: READ_BYTES,
-            is_fresh: false,
+            max_connections: 64,
+            read_bytes: DEFAULT_READ_BYTES,
+            is_single_use: false,
             traffic: None,
-            connect_time: Duration::from_secs(5),
-            answer_time: Duration::from_secs(60),
-            stall_time: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(30),
             retries: RetryOptions::default(),
             segment_bytes: 1 << 30,
-            grace: Duration::from_secs(3600),
-            newest: true,
+            segment_grace_period: Duration::from_secs(3600),
+            read_newest: true,
         }
     }
 }
@@ -131,26 +131,26 @@ impl SwiftOptions {
 /// A store on top of a Swift service.
 pub struct SwiftStore {
     this: Weak<Self>,
-    sessions: Sessions,
+    sessions: SessionManager,
     /// The service does not support `Expect: 100-continue`.
-    is_silent: AtomicBool,
+    lacks_continue: AtomicBool,
     segment_bytes: u64,
-    grace: Duration,
-    newest: bool,
+    segment_grace_period: Duration,
+    read_newest: bool,
     capabilities: Capabilities,
     /// Cached existence of the buckets' companions.
-    companions: Mutex<HashMap<BucketName, Companions>>,
+    companions: Mutex<HashMap<BucketName, CompanionState>>,
     /// Locks of the uploads in use in this process.
-    turns: Turns,
+    upload_locks: UploadLocks,
 }
 
 impl SwiftStore {
     /// Creates a store. Sends nothing.
     pub fn new(options: SwiftOptions, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
-        if options.segment_bytes == 0 || options.segment_bytes > MOST_OBJECT_BYTES {
+        if options.segment_bytes == 0 || options.segment_bytes > MAX_REQUEST_OBJECT_BYTES {
             return Err(Error::new(Reason::InvalidArgument, "the segment size must be 1 byte to 5 GiB"));
         }
-        let sessions = Sessions::new(&options, clock)?;
+        let sessions = SessionManager::new(&options, clock)?;
         let capabilities = Capabilities {
             kind: "swift",
             owns_buckets: true,
@@ -170,17 +170,17 @@ impl SwiftStore {
             max_object_bytes: 5 << 40,
             unsupported: &[],
         };
-        let SwiftOptions { segment_bytes, grace, newest, .. } = options;
+        let SwiftOptions { segment_bytes, segment_grace_period: grace, read_newest: newest, .. } = options;
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
             sessions,
-            is_silent: AtomicBool::new(false),
+            lacks_continue: AtomicBool::new(false),
             segment_bytes,
-            grace,
-            newest,
+            segment_grace_period: grace,
+            read_newest: newest,
             capabilities,
             companions: Mutex::default(),
-            turns: Turns::default(),
+            upload_locks: UploadLocks::default(),
         }))
     }
 
@@ -194,11 +194,11 @@ impl SwiftStore {
     }
 
     /// Sends a request, and once more with a new token if the token is rejected.
-    async fn send(&self, context: &Context, call: &Call<'_>) -> Result<Answer> {
+    async fn send(&self, context: &Context, call: &Call<'_>) -> Result<StoreResponse> {
         let session = self.sessions.current(context).await?;
         match session.client.send(context, call).await {
-            Err(e) if failure::is_unauthorized(&e) => {
-                session.reject();
+            Err(e) if service_error::is_unauthorized(&e) => {
+                session.mark_rejected();
                 self.sessions.current(context).await?.client.send(context, call).await
             }
             answered => answered,
@@ -209,7 +209,7 @@ impl SwiftStore {
     async fn send_and_drain(&self, context: &Context, call: &Call<'_>) -> Result<http::response::Parts> {
         let mut answer = self.send(context, call).await?;
         let (status, headers) = (answer.head.status, std::mem::take(&mut answer.head.headers));
-        answer.collect(MOST_EMPTY_BYTES).await?;
+        answer.collect(MAX_IGNORED_BODY_BYTES).await?;
         let (mut head, ()) = http::Response::new(()).into_parts();
         (head.status, head.headers) = (status, headers);
         Ok(head)
@@ -218,32 +218,32 @@ impl SwiftStore {
     /// Starts a request whose body is supplied while it is sent. The body cannot be sent again, so
     /// `Expect: 100-continue` makes the service validate the token first. It is not used any more with a service that
     /// does not respond in time; there a rejected token fails the request, and the next request gets a new token.
-    async fn begin(&self, context: &Context, mut call: Call<'_>, length: Option<u64>) -> Result<Sending> {
-        if !self.is_silent.load(Ordering::Relaxed) {
+    async fn start_streaming(&self, context: &Context, mut call: Call<'_>, length: Option<u64>) -> Result<StreamingRequest> {
+        if !self.lacks_continue.load(Ordering::Relaxed) {
             call.headers.insert(EXPECT, HeaderValue::from_static("100-continue"));
         }
         let session = self.sessions.current(context).await?;
-        match self.begin_with(&session, context, &call, length).await {
-            Err(e) if failure::is_unauthorized(&e) => {
-                session.reject();
+        match self.start_streaming_with(&session, context, &call, length).await {
+            Err(e) if service_error::is_unauthorized(&e) => {
+                session.mark_rejected();
                 let session = self.sessions.current(context).await?;
-                self.begin_with(&session, context, &call, length).await
+                self.start_streaming_with(&session, context, &call, length).await
             }
             begun => begun,
         }
     }
 
-    async fn begin_with(
+    async fn start_streaming_with(
         &self,
         session: &Session,
         context: &Context,
         call: &Call<'_>,
         length: Option<u64>,
-    ) -> Result<Sending> {
-        let mut sending = session.client.begin(context, call, length).await?;
-        if !sending.invited(MAX_CONTINUE_WAIT).await? {
+    ) -> Result<StreamingRequest> {
+        let mut sending = session.client.start_streaming(context, call, length).await?;
+        if !sending.wait_for_continue(MAX_CONTINUE_WAIT).await? {
             tracing::debug!("the service sends no 100 Continue: Expect is no longer used");
-            self.is_silent.store(true, Ordering::Relaxed);
+            self.lacks_continue.store(true, Ordering::Relaxed);
         }
         Ok(sending)
     }
@@ -252,13 +252,13 @@ impl SwiftStore {
         &self,
         context: &Context,
         address: &Address,
-        target: Target,
+        target: WriteTarget,
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         context.check()?;
-        self.sessions.check()?;
+        self.sessions.check_open()?;
         request.metadata.check()?;
-        refuse_condition(&request.precondition)?;
+        reject_condition(&request.precondition)?;
         Ok(Box::new(StagedWrite::new(self.this(), context, address, target, request)?))
     }
 }
@@ -266,7 +266,7 @@ impl SwiftStore {
 /// Rejects conditional writes. Swift ignores `If-Match` on a PUT or a DELETE. It evaluates `If-None-Match: *` in each
 /// object server separately, before the body: two concurrent writers may both succeed or both fail
 /// (<https://docs.openstack.org/api-ref/object-store/#create-or-replace-object>).
-fn refuse_condition(precondition: &Precondition) -> Result<()> {
+fn reject_condition(precondition: &Precondition) -> Result<()> {
     match precondition {
         Precondition::None => Ok(()),
         _ => {
@@ -288,11 +288,11 @@ impl ObjectStore for SwiftStore {
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.make_bucket(context, bucket).await
+        self.put_container(context, bucket).await
     }
 
     async fn delete_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        self.remove_bucket(context, bucket).await
+        self.delete_container(context, bucket).await
     }
 
     async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
@@ -308,7 +308,7 @@ impl ObjectStore for SwiftStore {
     }
 
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
-        self.read_bytes(context, address, &request).await
+        self.read_object(context, address, &request).await
     }
 
     async fn stage(
@@ -317,7 +317,7 @@ impl ObjectStore for SwiftStore {
         address: &Address,
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
-        self.stage_target(context, address, Target::Object, request).await
+        self.stage_target(context, address, WriteTarget::Object, request).await
     }
 
     /// The result assumes that the object existed: each of Swift's object servers reports that separately, so two
@@ -329,8 +329,8 @@ impl ObjectStore for SwiftStore {
         precondition: Precondition,
     ) -> Result<Deleted> {
         context.check()?;
-        refuse_condition(&precondition)?;
-        self.remove(context, address).await?;
+        reject_condition(&precondition)?;
+        self.delete_object(context, address).await?;
         Ok(Deleted { existed: true })
     }
 
@@ -371,7 +371,7 @@ impl ObjectStore for SwiftStore {
         address: &Address,
         request: CreateUpload,
     ) -> Result<UploadId> {
-        self.begin_upload(context, address, request).await
+        self.start_upload(context, address, request).await
     }
 
     async fn stage_part(
@@ -384,7 +384,7 @@ impl ObjectStore for SwiftStore {
     ) -> Result<Box<dyn Staged>> {
         let marker = self.find_upload(context, address, upload).await?;
         let algorithm = marker.algorithm();
-        let target = Target::Part { upload: upload.clone(), number, algorithm };
+        let target = WriteTarget::Part { upload: upload.clone(), number, algorithm };
         self.stage_target(context, address, target, request).await
     }
 
@@ -419,11 +419,11 @@ impl ObjectStore for SwiftStore {
         upload: &UploadId,
         request: CompleteUpload,
     ) -> Result<Committed> {
-        self.end_upload(context, address, upload, request).await
+        self.complete_in_background(context, address, upload, request).await
     }
 
     async fn abort_upload(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
-        self.give_up(context, address, upload).await
+        self.abort(context, address, upload).await
     }
 
     async fn close(&self) -> Result<()> {

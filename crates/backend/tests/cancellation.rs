@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/desk.rs"]
-mod desk;
+#[path = "support/test_store.rs"]
+mod test_store;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,21 +18,21 @@ use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::unbounded_context;
 use tradewind_core::{Algorithm, Budget, Context, ObjectStore, Precondition, SystemClock};
 
-use desk::{Desk, Random, at, check, pattern, segment_bytes, small};
+use test_store::{TestStore, Random, address, check, pattern, segment_bytes, small};
 
 fn tiny() -> LocalOptions {
     LocalOptions { segment_bytes: 64 << 10, inline_bytes: 4 << 10, io_threads: 2, ..small() }
 }
 
 /// Runs one request with its memory in `budget`.
-async fn request(desk: &Desk, budget: &Budget, kind: usize, size: usize, key: String) {
+async fn request(desk: &TestStore, budget: &Budget, kind: usize, size: usize, key: String) {
     // Pending writes of a dropped request hold its window until they are done.
     let deadline = Deadline::none(SystemClock::shared());
     let context = Context::new(deadline.clone(), budget.admit(1 << 20, &deadline).await.unwrap());
     match kind {
         0 | 1 => {
             let request = StageRequest { algorithms: vec![Algorithm::Sha256], ..StageRequest::default() };
-            let mut staged = desk.store.stage(&context, &at(&key), request).await.unwrap();
+            let mut staged = desk.store.stage(&context, &address(&key), request).await.unwrap();
             let mut bytes = pattern(size, 1);
             while !bytes.is_empty() {
                 let piece = bytes.split_to(bytes.len().min(100_000));
@@ -43,12 +43,12 @@ async fn request(desk: &Desk, budget: &Budget, kind: usize, size: usize, key: St
         }
         2 => {
             let upload =
-                desk.store.create_upload(&context, &at(&key), CreateUpload::default()).await.unwrap();
+                desk.store.create_upload(&context, &address(&key), CreateUpload::default()).await.unwrap();
             let part = desk.part(&key, &upload, 1, pattern(size, 2)).await.unwrap();
             desk.complete(&key, &upload, vec![part]).await.unwrap();
         }
         3 => {
-            if let Ok(found) = desk.store.get(&context, &at("read"), GetRequest::default()).await {
+            if let Ok(found) = desk.store.get(&context, &address("read"), GetRequest::default()).await {
                 let mut body = found.body;
                 while let Some(piece) = body.next().await {
                     drop(piece.unwrap());
@@ -56,14 +56,14 @@ async fn request(desk: &Desk, budget: &Budget, kind: usize, size: usize, key: St
                 }
             }
         }
-        _ => drop(desk.store.delete(&context, &at(&key), Precondition::None).await.unwrap()),
+        _ => drop(desk.store.delete(&context, &address(&key), Precondition::None).await.unwrap()),
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_leaks_when_requests_are_dropped() {
     let place = tempfile::tempdir().unwrap();
-    let desk = Arc::new(Desk::with(place.path(), tiny()).await);
+    let desk = Arc::new(TestStore::with_options(place.path(), tiny()).await);
     desk.put("read", pattern(2 << 20, 5)).await;
     let budget = Budget::new(16 << 20);
     let mut random = Random(20_301);
@@ -96,10 +96,10 @@ async fn nothing_leaks_when_requests_are_dropped() {
     }
     let context = unbounded_context(&budget);
     let listed = tradewind_core::multipart::ListUploads { limit: 1000, ..Default::default() };
-    let uploads = desk.store.list_uploads(&context, &at("x").bucket, &listed).await.unwrap();
+    let uploads = desk.store.list_uploads(&context, &address("x").bucket, &listed).await.unwrap();
     for entry in uploads.entries {
         if let tradewind_core::listing::ListEntry::Key(_, upload) = entry {
-            desk.store.abort_upload(&context, &at(&upload.key), &upload.id).await.unwrap();
+            desk.store.abort_upload(&context, &address(&upload.key), &upload.id).await.unwrap();
         }
     }
     // No pin is left behind: all segments except the last two can be removed.
@@ -116,7 +116,7 @@ async fn nothing_leaks_when_requests_are_dropped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_a_hundred_create_only_puts_succeeds() {
     let place = tempfile::tempdir().unwrap();
-    let desk = Arc::new(Desk::with(place.path(), tiny()).await);
+    let desk = Arc::new(TestStore::with_options(place.path(), tiny()).await);
     for size in [10, 50_000] {
         let key = format!("first{size}");
         let mut uploads = Vec::new();
@@ -138,7 +138,7 @@ async fn one_of_a_hundred_create_only_puts_succeeds() {
                     ..Default::default()
                 };
                 let context = tradewind_core::testing::context();
-                (1000, desk.store.complete_upload(&context, &at(&key), &upload, order).await)
+                (1000, desk.store.complete_upload(&context, &address(&key), &upload, order).await)
             });
         }
         let mut winners = Vec::new();
@@ -158,7 +158,7 @@ async fn store_with_one_io_thread_closes_during_upkeep() {
     for _ in 0..5 {
         let place = tempfile::tempdir().unwrap();
         let options = LocalOptions { io_threads: 1, compact_interval: Duration::from_millis(1), ..tiny() };
-        let desk = Desk::with(place.path(), options).await;
+        let desk = TestStore::with_options(place.path(), options).await;
         for n in 0..30 {
             desk.put("churn", pattern(40_000, n)).await;
             desk.put(&format!("stay{n}"), pattern(10_000, n)).await;
@@ -173,16 +173,16 @@ async fn partially_cancelled_write_is_never_committed() {
     use futures::FutureExt;
 
     let place = tempfile::tempdir().unwrap();
-    let desk = Desk::with(place.path(), tiny()).await;
+    let desk = TestStore::with_options(place.path(), tiny()).await;
     let budget = Budget::new(8 << 20);
     let context = unbounded_context(&budget);
-    let mut staged = desk.store.stage(&context, &at("torn"), StageRequest::default()).await.unwrap();
+    let mut staged = desk.store.stage(&context, &address("torn"), StageRequest::default()).await.unwrap();
     // Three extents: the first poll cannot finish it, because extents are written on another thread.
     assert!(staged.write(pattern(3 << 20, 1)).now_or_never().is_none(), "the write must be cancelled midway");
     let more = staged.write(pattern(5000, 2)).await.unwrap_err();
     assert_eq!(more.reason(), Reason::InvalidRequest, "nothing can be appended after missing bytes");
     let error = staged.commit(Expected::default()).await.unwrap_err();
     assert_eq!(error.reason(), Reason::InvalidRequest);
-    let gone = desk.store.head(&context, &at("torn"), GetRequest::default()).await.unwrap_err();
+    let gone = desk.store.head(&context, &address("torn"), GetRequest::default()).await.unwrap_err();
     assert_eq!(gone.reason(), Reason::NoSuchKey);
 }

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
-#[path = "support/desk.rs"]
-mod desk;
+#[path = "support/test_store.rs"]
+mod test_store;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::context;
 
-use desk::{
-    Desk, Random, at, check, copy, drain, find, flip, pattern, reason, segment_bytes, segments, small, stats,
+use test_store::{
+    TestStore, Random, address, check, copy_tree, drain, find_offset, invert_byte, pattern, reason, segment_bytes, segments, small, stats,
 };
 
 fn tiny() -> LocalOptions {
@@ -29,7 +29,7 @@ fn tiny() -> LocalOptions {
 #[tokio::test(flavor = "multi_thread")]
 async fn space_is_freed() {
     let place = tempfile::tempdir().unwrap();
-    let desk = Desk::with(place.path(), tiny()).await;
+    let desk = TestStore::with_options(place.path(), tiny()).await;
     for round in 0..4 {
         for n in 0..40 {
             desk.put(&format!("small{n}"), pattern(3000, round * 100 + n)).await;
@@ -58,7 +58,7 @@ async fn space_is_freed() {
 async fn reads_and_writes_continue_during_compaction() {
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions { compact_interval: Duration::from_millis(5), ..tiny() };
-    let desk = Arc::new(Desk::with(place.path(), options).await);
+    let desk = Arc::new(TestStore::with_options(place.path(), options).await);
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..6_u64 {
@@ -107,7 +107,7 @@ async fn reads_and_writes_continue_during_compaction() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tombstones_are_removed_only_after_older_records() {
     let place = tempfile::tempdir().unwrap();
-    let mut desk = Desk::with(place.path(), tiny()).await;
+    let mut desk = TestStore::with_options(place.path(), tiny()).await;
     // Old versions in a segment that is mostly live, and so is not compacted at first.
     for n in 0..10 {
         desk.put(&format!("victim{n}"), pattern(500, n)).await;
@@ -139,7 +139,7 @@ async fn tombstones_are_removed_only_after_older_records() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ended_uploads_do_not_reappear() {
     let place = tempfile::tempdir().unwrap();
-    let mut desk = Desk::with(place.path(), tiny()).await;
+    let mut desk = TestStore::with_options(place.path(), tiny()).await;
     for n in 0..6_u64 {
         let key = format!("u{n}");
         let upload = desk.create_upload(&key).await;
@@ -174,7 +174,7 @@ async fn part_replaced_during_completion_is_not_used() {
     // Compaction takes the replaced part out of the counts in between.
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions { compact_interval: Duration::from_millis(1), ..tiny() };
-    let desk = Arc::new(Desk::with(place.path(), options).await);
+    let desk = Arc::new(TestStore::with_options(place.path(), options).await);
     for round in 0..30_u64 {
         let upload = desk.create_upload("u").await;
         let first = desk.part("u", &upload, 1, pattern(10_000, round)).await.unwrap();
@@ -194,9 +194,9 @@ async fn part_replaced_during_completion_is_not_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn long_read_continues_during_compaction() {
     let place = tempfile::tempdir().unwrap();
-    let desk = Desk::with(place.path(), tiny()).await;
+    let desk = TestStore::with_options(place.path(), tiny()).await;
     desk.put("slow", pattern(3 << 20, 1)).await;
-    let mut body = desk.store.get(&context(), &at("slow"), GetRequest::default()).await.unwrap().body;
+    let mut body = desk.store.get(&context(), &address("slow"), GetRequest::default()).await.unwrap().body;
     let mut read = body.next().await.unwrap().unwrap().to_vec();
     desk.put("slow", pattern(100, 2)).await;
     desk.put("other", pattern(100_000, 3)).await;
@@ -210,9 +210,9 @@ async fn long_read_continues_during_compaction() {
 #[tokio::test(flavor = "multi_thread")]
 async fn staged_extents_are_not_compacted() {
     let place = tempfile::tempdir().unwrap();
-    let desk = Desk::with(place.path(), tiny()).await;
+    let desk = TestStore::with_options(place.path(), tiny()).await;
     let context = context();
-    let mut staged = desk.store.stage(&context, &at("late"), StageRequest::default()).await.unwrap();
+    let mut staged = desk.store.stage(&context, &address("late"), StageRequest::default()).await.unwrap();
     for n in 0..3 {
         staged.write(pattern(1 << 20, n)).await.unwrap();
     }
@@ -231,10 +231,10 @@ async fn staged_extents_are_not_compacted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_writes_are_freed() {
     let place = tempfile::tempdir().unwrap();
-    let desk = Desk::with(place.path(), tiny()).await;
+    let desk = TestStore::with_options(place.path(), tiny()).await;
     for n in 0..8 {
         let context = context();
-        let mut staged = desk.store.stage(&context, &at("never"), StageRequest::default()).await.unwrap();
+        let mut staged = desk.store.stage(&context, &address("never"), StageRequest::default()).await.unwrap();
         staged.write(pattern(1 << 20, n)).await.unwrap();
         drop(staged);
     }
@@ -247,7 +247,7 @@ async fn cancelled_writes_are_freed() {
 async fn damage_retains_only_its_own_segment() {
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions { inline_bytes: 4 << 10, ..small() };
-    let desk = Desk::with(place.path(), options.clone()).await;
+    let desk = TestStore::with_options(place.path(), options.clone()).await;
     for n in 0..30 {
         desk.put(&format!("small{n}"), pattern(3000, n)).await;
         desk.put(&format!("large{n}"), pattern(30_000, n)).await;
@@ -256,10 +256,10 @@ async fn damage_retains_only_its_own_segment() {
     for (path, needle) in
         [(segments(&root, "log"), pattern(3000, 12)), (segments(&root, "bulk"), pattern(30_000, 12))]
     {
-        let (path, offset) = path.iter().find_map(|path| Some((path, find(path, &needle[..64])?))).unwrap();
-        flip(path, offset + 1000);
+        let (path, offset) = path.iter().find_map(|path| Some((path, find_offset(path, &needle[..64])?))).unwrap();
+        invert_byte(path, offset + 1000);
     }
-    let desk = Desk::open(&root, options).unwrap();
+    let desk = TestStore::open(&root, options).unwrap();
     for n in 0..30 {
         if n % 4 != 0 {
             desk.delete(&format!("small{n}")).await.unwrap();
@@ -284,14 +284,14 @@ async fn damage_retains_only_its_own_segment() {
         }
     }
     let root = desk.close().await;
-    let named: Vec<_> = check(&root).unwrap().damage.into_iter().map(|damage| damage.what).collect();
+    let named: Vec<_> = check(&root).unwrap().damage.into_iter().map(|damage| damage.item).collect();
     assert_eq!(named, ["bucket/large12", "bucket/small12"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_manifest_of_deleted_object_blocks_nothing() {
     let place = tempfile::tempdir().unwrap();
-    let desk = Desk::with(place.path(), tiny()).await;
+    let desk = TestStore::with_options(place.path(), tiny()).await;
     desk.put("gone", pattern(30_000, 1)).await;
     for n in 0..40 {
         desk.put("churn", pattern(3000, n)).await;
@@ -299,10 +299,10 @@ async fn damaged_manifest_of_deleted_object_blocks_nothing() {
     let root = desk.close().await;
     let (log, offset) = segments(&root, "log")
         .into_iter()
-        .find_map(|path| find(&path, b"gone").map(|at| (path, at)))
+        .find_map(|path| find_offset(&path, b"gone").map(|at| (path, at)))
         .unwrap();
-    flip(&log, offset);
-    let desk = Desk::open(&root, tiny()).unwrap();
+    invert_byte(&log, offset);
+    let desk = TestStore::open(&root, tiny()).unwrap();
     desk.delete("gone").await.unwrap();
     let before = segment_bytes(&root);
     desk.compact().await;
@@ -318,11 +318,11 @@ async fn uploads_are_found_while_their_records_are_moved() {
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions {
         segment_bytes: 8 << 10,
-        compact_below: 2.0,
+        compact_below_fraction: 2.0,
         compact_interval: Duration::from_millis(1),
         ..tiny()
     };
-    let desk = Arc::new(Desk::with(place.path(), options).await);
+    let desk = Arc::new(TestStore::with_options(place.path(), options).await);
     let key = "u";
     let uploads: Vec<_> = futures::future::join_all((0..UPLOADS).map(|_| desk.create_upload(key))).await;
     let started = std::time::Instant::now();
@@ -347,7 +347,7 @@ async fn uploads_are_found_while_their_records_are_moved() {
         let desk = desk.clone();
         tasks.spawn(async move {
             while !is_over() {
-                let parts = desk.store.list_parts(&context(), &at(key), &upload, None, 10).await;
+                let parts = desk.store.list_parts(&context(), &address(key), &upload, None, 10).await;
                 assert_eq!(parts.unwrap().next, None);
             }
             let part = desk.part(key, &upload, 1, pattern(5000, 2)).await.unwrap();
@@ -372,11 +372,11 @@ async fn overwrites_do_not_starve_compaction() {
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions {
         segment_bytes: SEGMENT,
-        compact_below: 0.6,
+        compact_below_fraction: 0.6,
         compact_interval: Duration::from_millis(50),
         ..small()
     };
-    let desk = Arc::new(Desk::with(place.path(), options).await);
+    let desk = Arc::new(TestStore::with_options(place.path(), options).await);
     let mut writers = tokio::task::JoinSet::new();
     for writer in 0..WRITERS {
         let desk = desk.clone();
@@ -417,7 +417,7 @@ async fn compaction_can_be_interrupted_anywhere() {
         compact_interval: Duration::from_millis(1),
         ..tiny()
     };
-    let desk = Desk::with(&root, tiny()).await;
+    let desk = TestStore::with_options(&root, tiny()).await;
     for n in 0..60 {
         desk.put(&format!("k{n}"), pattern(2000, n)).await;
         desk.put(&format!("large{n}"), pattern(8000, n)).await;
@@ -428,15 +428,15 @@ async fn compaction_can_be_interrupted_anywhere() {
     }
     desk.close().await;
     for stop in 0..12_u64 {
-        let desk = Desk::open(&root, slow.clone()).unwrap();
+        let desk = TestStore::open(&root, slow.clone()).unwrap();
         tokio::time::sleep(Duration::from_millis(20 + stop * 17)).await;
         desk.close().await;
         let copied = place.path().join(stop.to_string());
-        copy(&root, &copied);
+        copy_tree(&root, &copied);
         if stop % 2 == 0 {
             std::fs::remove_dir_all(copied.join("index")).unwrap();
         }
-        let mut desk = Desk::open(&copied, tiny()).unwrap();
+        let mut desk = TestStore::open(&copied, tiny()).unwrap();
         for turn in 0..2 {
             for n in 0..60 {
                 if n % 3 == 0 {

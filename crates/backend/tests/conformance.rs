@@ -36,10 +36,10 @@ fn eager() -> LocalOptions {
     LocalOptions {
         segment_bytes: 256 << 10,
         inline_bytes: 4 << 10,
-        gather_bytes: 0,
+        max_buffered_bytes: 0,
         piece_bytes: 3 << 10,
         checkpoint_bytes: 256 << 10,
-        compact_below: 0.95,
+        compact_below_fraction: 0.95,
         compact_bytes_per_second: 1 << 30,
         compact_interval: std::time::Duration::from_millis(20),
         ..LocalOptions::default()

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/desk.rs"]
-mod desk;
+#[path = "support/test_store.rs"]
+mod test_store;
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use bytes::Bytes;
 use tradewind_backend::local::LocalOptions;
 use tradewind_core::error::Reason;
 
-use desk::{Desk, Random, check, copy, find, flip, pattern, range, reason, segments, small};
+use test_store::{TestStore, Random, check, copy_tree, find_offset, invert_byte, pattern, range, reason, segments, small};
 
 /// Fills a store with small and large objects, an upload and a multipart object; returns its contents.
 async fn filled(root: &std::path::Path) -> BTreeMap<String, Bytes> {
-    let desk = Desk::new(root).await;
+    let desk = TestStore::new(root).await;
     let mut expected = BTreeMap::new();
     for n in 0..12 {
         expected.insert(format!("small{n}"), pattern(200 + 100 * n, n as u64));
@@ -44,8 +44,8 @@ async fn flipped_byte_damages_at_most_one_object() {
         let original = &files[random.below(files.len())];
         let good = std::fs::read(original).unwrap();
         let offset = random.below(good.len());
-        flip(original, offset);
-        let desk = Desk::open(&root, small()).unwrap();
+        invert_byte(original, offset);
+        let desk = TestStore::open(&root, small()).unwrap();
         let mut spoiled = Vec::new();
         for (key, bytes) in &expected {
             match desk.get(key).await {
@@ -59,7 +59,7 @@ async fn flipped_byte_damages_at_most_one_object() {
         assert!(spoiled.len() <= 1, "round {round}: {} at {offset} spoiled {spoiled:?}", original.display());
         assert_eq!(desk.names().await.len(), expected.len());
         let closed = desk.close().await;
-        let named: Vec<_> = check(&closed).unwrap().damage.into_iter().map(|damage| damage.what).collect();
+        let named: Vec<_> = check(&closed).unwrap().damage.into_iter().map(|damage| damage.item).collect();
         let objects: Vec<_> = named.iter().filter(|what| what.starts_with("bucket/")).cloned().collect();
         assert_eq!(objects, spoiled, "round {round}: check names exactly the damaged objects");
         spoiled_ever += spoiled.len();
@@ -77,13 +77,13 @@ async fn damage_and_reindex_affect_only_damaged_objects() {
     let mut random = Random(815);
     for round in 0..25 {
         let copied = place.path().join(round.to_string());
-        copy(&root, &copied);
+        copy_tree(&root, &copied);
         let files = [segments(&copied, "log"), segments(&copied, "bulk")].concat();
         let file = &files[random.below(files.len())];
         let offset = random.below(std::fs::metadata(file).unwrap().len() as usize);
-        flip(file, offset);
+        invert_byte(file, offset);
         std::fs::remove_dir_all(copied.join("index")).unwrap();
-        let desk = Desk::open(&copied, small()).unwrap();
+        let desk = TestStore::open(&copied, small()).unwrap();
         // If the bucket's own record is hit, its objects are kept under a name that indicates this.
         let context = tradewind_core::testing::context();
         let buckets = tradewind_core::ObjectStore::list_buckets(&*desk.store, &context).await.unwrap();
@@ -95,7 +95,7 @@ async fn damage_and_reindex_affect_only_damaged_objects() {
             let got =
                 tradewind_core::ObjectStore::get(&*desk.store, &context, &address, Default::default()).await;
             let got = match got {
-                Ok(found) => desk::drain(found.body).await,
+                Ok(found) => test_store::drain(found.body).await,
                 Err(e) => Err(e),
             };
             match got {
@@ -113,10 +113,10 @@ async fn bucket_with_lost_record_keeps_its_objects() {
     let root = place.path().join("store");
     let expected = filled(&root).await;
     let log = &segments(&root, "log")[0];
-    flip(log, find(log, b"bucket").unwrap());
+    invert_byte(log, find_offset(log, b"bucket").unwrap());
     std::fs::remove_dir_all(root.join("index")).unwrap();
     for turn in 0..3 {
-        let desk = Desk::open(&root, small()).unwrap();
+        let desk = TestStore::open(&root, small()).unwrap();
         let context = tradewind_core::testing::context();
         let buckets = tradewind_core::ObjectStore::list_buckets(&*desk.store, &context).await.unwrap();
         assert_eq!(buckets.len(), 1, "turn {turn}");
@@ -142,13 +142,13 @@ async fn missing_or_short_segment_affects_only_its_objects() {
     let length = std::fs::metadata(&bulk).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(&bulk).unwrap().set_len(length / 2).unwrap();
     let accepting = || LocalOptions { accept_loss: true, ..small() };
-    let desk = Desk::open(&root, accepting()).unwrap();
+    let desk = TestStore::open(&root, accepting()).unwrap();
     assert_eq!(reason(desk.get("multi").await), Reason::CorruptData);
     desk.assert_holds("small3", &pattern(500, 3)).await;
     desk.put("new", pattern(50_000, 5)).await;
     let root = desk.close().await;
     std::fs::remove_file(&bulk).unwrap();
-    let desk = Desk::open(&root, accepting()).unwrap();
+    let desk = TestStore::open(&root, accepting()).unwrap();
     assert_eq!(reason(desk.get("multi").await), Reason::CorruptData);
     desk.assert_holds("small3", &pattern(500, 3)).await;
     desk.compact().await;
@@ -162,7 +162,7 @@ async fn small_range_of_large_object_reads_at_most_two_blocks() {
     const BLOCK: u64 = 64 << 10;
     const HEAD: u64 = 2048;
     let place = tempfile::tempdir().unwrap();
-    let desk = Desk::with(place.path(), LocalOptions { inline_bytes: 128 << 10, ..small() }).await;
+    let desk = TestStore::with_options(place.path(), LocalOptions { inline_bytes: 128 << 10, ..small() }).await;
     let bytes = pattern(9 << 20, 1);
     desk.put("large", bytes.clone()).await;
     desk.put("inline", bytes.slice(..128 << 10)).await;

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/desk.rs"]
-mod desk;
+#[path = "support/test_store.rs"]
+mod test_store;
 #[path = "support/disk.rs"]
 mod disk;
 
@@ -13,8 +13,8 @@ use tradewind_backend::local::LocalOptions;
 use tradewind_core::error::Reason;
 use tradewind_powerloss::FsyncFailure;
 
-use desk::{Desk, pattern, reason, small};
-use disk::{crash, mounted};
+use test_store::{TestStore, pattern, reason, small};
+use disk::{crash, mount};
 
 fn options() -> LocalOptions {
     LocalOptions { segment_bytes: 48 << 10, inline_bytes: 4 << 10, checkpoint_bytes: 64 << 10, ..small() }
@@ -23,11 +23,11 @@ fn options() -> LocalOptions {
 /// Every sync in turn fails once: of the log, of extents, of directories, of the index.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn failed_sync_is_not_acknowledged_or_retried() {
-    let Some((disk, _place)) = mounted() else { return };
+    let Some((disk, _place)) = mount() else { return };
     let mut failures = 0;
     for number in 0..36_u64 {
         let root = disk.path().join(format!("store{number}"));
-        let desk = Desk::with(&root, options()).await;
+        let desk = TestStore::with_options(&root, options()).await;
         desk.put("first", pattern(3000, number)).await;
         let failure = if number % 2 == 0 { FsyncFailure::DropPending } else { FsyncFailure::KeepPending };
         disk.fail_fsync_after(number / 2, failure);
@@ -76,7 +76,7 @@ async fn failed_sync_is_not_acknowledged_or_retried() {
         }
         rejected.retain(|(_, _, reason)| *reason == Reason::ReadOnly);
         for turn in 0..2 {
-            let desk = Desk::open(&root, options());
+            let desk = TestStore::open(&root, options());
             let desk = desk.unwrap_or_else(|e| panic!("failure {number}: {e:?}"));
             if goes_at_once && turn == 0 {
                 // The on-disk state was unknown: the write exists completely or not at all, and stays so.

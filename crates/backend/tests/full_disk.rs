@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
-#[path = "support/desk.rs"]
-mod desk;
+#[path = "support/test_store.rs"]
+mod test_store;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use tradewind_core::error::Reason;
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::store::{CopyPartRequest, CopyRequest, StageRequest};
 
-use desk::{Desk, check, pattern, reason, small};
+use test_store::{TestStore, check, pattern, reason, small};
 
 /// A small file system of its own, gone when dropped.
 struct Disk(tempfile::TempDir);
@@ -70,7 +70,7 @@ fn options() -> LocalOptions {
 
 /// Writes until something is refused. Answers the error and what is stored.
 async fn fill(
-    desk: &Desk,
+    desk: &TestStore,
     size: usize,
     from: u64,
 ) -> (tradewind_core::Error, BTreeMap<String, (usize, u64)>) {
@@ -85,7 +85,7 @@ async fn fill(
     unreachable!("no disk is without end")
 }
 
-async fn assert_all(desk: &Desk, stored: &BTreeMap<String, (usize, u64)>) {
+async fn assert_all(desk: &TestStore, stored: &BTreeMap<String, (usize, u64)>) {
     for (key, (size, seed)) in stored {
         desk.assert_holds(key, &pattern(*size, *seed)).await;
     }
@@ -95,7 +95,7 @@ async fn assert_all(desk: &Desk, stored: &BTreeMap<String, (usize, u64)>) {
 async fn space_can_be_freed_and_used_again() {
     for size in [8_000, 100_000] {
         let Some(disk) = Disk::mount(32) else { return };
-        let desk = Desk::with(&disk.root(), options()).await;
+        let desk = TestStore::with_options(&disk.root(), options()).await;
         let (refused, mut stored) = fill(&desk, size, 0).await;
         assert_eq!(refused.reason(), Reason::Full, "{refused:?}");
         assert!(!desk.store.is_read_only());
@@ -135,8 +135,8 @@ async fn what_is_dead_in_full_segments_is_freed_where_space_is_short() {
     {
         let Some(disk) = Disk::mount(96) else { return };
         let options =
-            LocalOptions { segment_bytes, reserve_bytes: 64 << 20, compact_below: 0.5, ..options() };
-        let desk = Desk::with(&disk.root(), options).await;
+            LocalOptions { segment_bytes, reserve_bytes: 64 << 20, compact_below_fraction: 0.5, ..options() };
+        let desk = TestStore::with_options(&disk.root(), options).await;
         let mut stored = fill(&desk, size, 0).await.1;
         let gone: Vec<_> = stored.keys().step_by(5).cloned().collect();
         for key in &gone {
@@ -173,11 +173,11 @@ async fn what_is_dead_in_full_segments_is_freed_where_space_is_short() {
 async fn write_that_cannot_fit_is_refused_before_it_begins() {
     const LARGE: usize = 9 << 20;
     let Some(disk) = Disk::mount(96) else { return };
-    let desk = Desk::with(&disk.root(), options()).await;
+    let desk = TestStore::with_options(&disk.root(), options()).await;
     desk.put("large", pattern(LARGE, 1)).await;
     let upload = desk.create_upload("upload").await;
     let context = tradewind_core::testing::context();
-    let (from, to) = (desk::at("large"), desk::at("copy"));
+    let (from, to) = (test_store::address("large"), test_store::address("copy"));
     let number = PartNumber::new(1).unwrap();
     let free = || desk.store.free_bytes().unwrap();
     // More than is free, and more than is free beside the reserve, of which a quarter is a file.
@@ -186,14 +186,14 @@ async fn write_that_cannot_fit_is_refused_before_it_begins() {
         let request = || StageRequest { size: Some(size), ..StageRequest::default() };
         let staged = desk.store.stage(&context, &to, request()).await.map(drop);
         assert_eq!(reason(staged), Reason::Full, "{size}");
-        let part = desk.store.stage_part(&context, &desk::at("upload"), &upload, number, request()).await;
+        let part = desk.store.stage_part(&context, &test_store::address("upload"), &upload, number, request()).await;
         assert_eq!(reason(part.map(drop)), Reason::Full, "{size}");
     }
     // Three quarters of the large object are left beside that.
     let file = std::fs::File::create(disk.0.path().join("taken")).unwrap();
     let taken = free() - kept - u64::try_from(LARGE).unwrap() * 3 / 4;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, taken).unwrap();
-    let (before, bytes) = (free(), desk::segment_bytes(&disk.root()));
+    let (before, bytes) = (free(), test_store::segment_bytes(&disk.root()));
     let copy = CopyRequest {
         source: from.clone(),
         source_conditions: Default::default(),
@@ -209,14 +209,14 @@ async fn write_that_cannot_fit_is_refused_before_it_begins() {
         source: from,
         range: None,
         source_conditions: Default::default(),
-        destination: desk::at("upload"),
+        destination: test_store::address("upload"),
         upload: upload.clone(),
         number,
         etag: Default::default(),
     };
     assert_eq!(reason(desk.store.copy_part(&context, copy_part).await), Reason::Full);
     assert_eq!(reason(desk.try_put("put", pattern(LARGE, 2)).await), Reason::Full);
-    assert_eq!((free(), desk::segment_bytes(&disk.root())), (before, bytes), "nothing was written");
+    assert_eq!((free(), test_store::segment_bytes(&disk.root())), (before, bytes), "nothing was written");
     desk.put("fits", pattern(LARGE / 2, 3)).await;
     desk.assert_holds("fits", &pattern(LARGE / 2, 3)).await;
 }
@@ -225,8 +225,8 @@ async fn write_that_cannot_fit_is_refused_before_it_begins() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_write_fits_after_compaction_made_room() {
     let Some(disk) = Disk::mount(96) else { return };
-    let options = LocalOptions { compact_below: 0.1, ..options() };
-    let desk = Desk::with(&disk.root(), options).await;
+    let options = LocalOptions { compact_below_fraction: 0.1, ..options() };
+    let desk = TestStore::with_options(&disk.root(), options).await;
     let mut gone = 0;
     for n in 0..600 {
         desk.put(&format!("k{n}"), pattern(100_000, n)).await;
@@ -251,7 +251,7 @@ async fn refused_write_fits_after_compaction_made_room() {
 async fn a_shortage_is_noticed_between_rounds() {
     let Some(disk) = Disk::mount(32) else { return };
     let interval = Duration::from_secs(32);
-    let desk = Desk::with(&disk.root(), LocalOptions { compact_interval: interval, ..options() }).await;
+    let desk = TestStore::with_options(&disk.root(), LocalOptions { compact_interval: interval, ..options() }).await;
     let begun = Instant::now();
     // The first round, which comes after a sixteenth of the interval, finds nothing.
     tokio::time::sleep(interval / 16 + Duration::from_millis(500)).await;
@@ -267,7 +267,7 @@ async fn a_shortage_is_noticed_between_rounds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn deletes_work_when_another_program_took_everything() {
     let Some(disk) = Disk::mount(32) else { return };
-    let desk = Desk::with(&disk.root(), options()).await;
+    let desk = TestStore::with_options(&disk.root(), options()).await;
     let mut stored = BTreeMap::new();
     for n in 0..60_u64 {
         desk.put(&format!("k{n}"), pattern(100_000, n)).await;
@@ -309,7 +309,7 @@ async fn a_write_that_the_device_refuses_leaves_nothing() {
     for (size, left) in [(1_000, 300_000), (9_000, 50_000), (9_000, 500_000), (100_000, 1_000_000)] {
         let Some(disk) = Disk::mount(32) else { return };
         let options = LocalOptions { reserve_bytes: 0, ..options() };
-        let desk = Desk::with(&disk.root(), options.clone()).await;
+        let desk = TestStore::with_options(&disk.root(), options.clone()).await;
         desk.put("before", pattern(5000, 1)).await;
         let eaten = disk.eat();
         let length = eaten.metadata().unwrap().len();
@@ -337,7 +337,7 @@ async fn a_write_that_the_device_refuses_leaves_nothing() {
         assert_all(&desk, &stored).await;
         drop(desk);
         std::fs::remove_file(eaten).unwrap();
-        let mut desk = Desk::open(&disk.root(), options).unwrap();
+        let mut desk = TestStore::open(&disk.root(), options).unwrap();
         for _ in 0..2 {
             assert_all(&desk, &stored).await;
             desk.assert_holds("before", &pattern(5000, 1)).await;

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
-#[path = "support/desk.rs"]
-mod desk;
+#[path = "support/test_store.rs"]
+mod test_store;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use std::process::Command;
 use tradewind_backend::local::{self, IndexState, LocalOptions, Loss, LossProof, reindex};
 use tradewind_core::error::Reason;
 
-use desk::{Desk, check, copy, pattern, reason, segments, small, state_of_files, stats};
+use test_store::{TestStore, check, copy_tree, pattern, reason, segments, small, state_of_files, stats};
 
 fn accepting() -> LocalOptions {
     LocalOptions { accept_loss: true, ..small() }
@@ -65,7 +65,7 @@ fn assert_refused(root: &Path, what: &str) {
     let before = check(root).unwrap();
     assert!(before.loss.is_some() && !before.is_sound(), "{what}");
     for _ in 0..2 {
-        let error = Desk::open(root, small()).map(drop).unwrap_err();
+        let error = TestStore::open(root, small()).map(drop).unwrap_err();
         assert_eq!(error.reason(), Reason::CorruptData, "{what}");
         assert!(error.message().contains("--accept-loss"), "{what}: {error}");
         assert_eq!(reindex(root, false).unwrap_err().reason(), Reason::CorruptData, "{what}");
@@ -77,7 +77,7 @@ fn assert_refused(root: &Path, what: &str) {
 /// Writes an object with an older version, one without, and one that is deleted; the end of the log has the last of
 /// each.
 async fn changed(root: &Path) {
-    let desk = Desk::new(root).await;
+    let desk = TestStore::new(root).await;
     desk.put("k", "old").await;
     desk.put("gone", "old").await;
     desk.put("kept", "old").await;
@@ -103,15 +103,15 @@ async fn lost_end_of_log_is_named_and_must_be_accepted() {
         assert_eq!(loss.proof, LossProof::Index);
         assert_eq!(loss.ranges.len(), 1, "{what}: {loss}");
         assert_eq!(loss.ranges[0].segment, last, "{what}");
-        assert_eq!(loss.ranges[0].from, if damage_kind == SegmentDamage::Cut { 32 } else { 0 });
-        assert!(loss.ranges[0].until > Some(32), "{what}");
-        assert_eq!(loss.objects.first, ["bucket/k", "bucket/new"], "{what}");
+        assert_eq!(loss.ranges[0].existing_bytes, if damage_kind == SegmentDamage::Cut { 32 } else { 0 });
+        assert!(loss.ranges[0].recorded_end > Some(32), "{what}");
+        assert_eq!(loss.objects.first_names, ["bucket/k", "bucket/new"], "{what}");
         assert_eq!(loss.objects_with_older_records, 1, "{what}");
-        assert_eq!(loss.deletions.first, ["bucket/gone"], "{what}");
-        let bad: Vec<_> = check(&root).unwrap().damage.into_iter().map(|damage| damage.what).collect();
+        assert_eq!(loss.deletions.first_names, ["bucket/gone"], "{what}");
+        let bad: Vec<_> = check(&root).unwrap().damage.into_iter().map(|damage| damage.item).collect();
         assert_eq!(bad, ["bucket/k", "bucket/new"], "{what}");
 
-        let desk = Desk::open(&root, accepting()).unwrap();
+        let desk = TestStore::open(&root, accepting()).unwrap();
         assert_eq!(desk.store.recovery().loss.as_ref(), Some(&loss), "{what}");
         desk.assert_holds("k", b"old").await;
         desk.assert_holds("gone", b"old").await;
@@ -120,7 +120,7 @@ async fn lost_end_of_log_is_named_and_must_be_accepted() {
         assert!(number(&last_log(&root)) > last, "{what}: the lost file may be found again");
         // A loss is accepted only once.
         let root = desk.close().await;
-        let desk = Desk::open(&root, small()).unwrap();
+        let desk = TestStore::open(&root, small()).unwrap();
         assert_eq!((desk.store.recovery().loss.as_ref(), desk.store.recovery().reindexed), (None, false));
         desk.assert_holds("after", b"after").await;
         assert!(check(&desk.close().await).unwrap().is_sound(), "{what}");
@@ -136,7 +136,7 @@ async fn reindex_drops_lost_data_only_if_accepted() {
     let loss = lost(&root);
     assert_eq!(reindex(&root, true).unwrap().loss, Some(loss));
     assert!(check(&root).unwrap().is_sound());
-    Desk::open(&root, small()).unwrap().assert_holds("k", b"old").await;
+    TestStore::open(&root, small()).unwrap().assert_holds("k", b"old").await;
 }
 
 /// The file has its length but no contents: a start serves objects from the index that a rebuilt one would lack.
@@ -153,14 +153,14 @@ async fn reindex_of_a_damaged_log_keeps_the_index_by_default() {
     assert_eq!(bytes.len(), length);
     let error = reindex(&root, false).unwrap_err();
     assert!(error.message().contains("bucket/gone"), "{error}");
-    let desk = Desk::open(&root, small()).unwrap();
+    let desk = TestStore::open(&root, small()).unwrap();
     assert_eq!(reason(desk.get("k").await), Reason::CorruptData);
     desk.assert_absent("gone").await;
     let root = desk.close().await;
     assert!(!check(&root).unwrap().is_sound());
     let loss = reindex(&root, true).unwrap().loss.unwrap();
     assert_eq!((loss.objects.count, loss.deletions.count), (2, 1), "{loss}");
-    Desk::open(&root, small()).unwrap().assert_holds("k", b"old").await;
+    TestStore::open(&root, small()).unwrap().assert_holds("k", b"old").await;
 }
 
 /// The log continues after the index's coverage: the index is older, and the loss is proven nevertheless.
@@ -172,24 +172,24 @@ async fn lost_middle_of_log_is_proven_by_an_older_index() {
             let place = tempfile::tempdir().unwrap();
             let root = place.path().join("store");
             changed(&root).await;
-            let desk = Desk::open(&root, small()).unwrap();
+            let desk = TestStore::open(&root, small()).unwrap();
             desk.put("third", "third").await;
             desk.close().await;
-            copy(&root.join("index"), &place.path().join("index"));
-            let desk = Desk::open(&root, small()).unwrap();
+            copy_tree(&root.join("index"), &place.path().join("index"));
+            let desk = TestStore::open(&root, small()).unwrap();
             // One of the lost objects is written again, and so is not lost.
             desk.put("new", "newer").await;
             desk.close().await;
             if is_index_older {
                 std::fs::remove_dir_all(root.join("index")).unwrap();
-                copy(&place.path().join("index"), &root.join("index"));
+                copy_tree(&place.path().join("index"), &root.join("index"));
             }
             damage_kind.apply(&segments(&root, "log")[1]);
             assert_refused(&root, &what);
             let loss = lost(&root);
-            assert_eq!(loss.objects.first, ["bucket/k"], "{what}");
-            assert_eq!(loss.deletions.first, ["bucket/gone"], "{what}");
-            let desk = Desk::open(&root, accepting()).unwrap();
+            assert_eq!(loss.objects.first_names, ["bucket/k"], "{what}");
+            assert_eq!(loss.deletions.first_names, ["bucket/gone"], "{what}");
+            let desk = TestStore::open(&root, accepting()).unwrap();
             desk.assert_holds("k", b"old").await;
             desk.assert_holds("new", b"newer").await;
             desk.assert_holds("third", b"third").await;
@@ -204,7 +204,7 @@ async fn lost_bulk_segment_is_named_and_must_be_accepted() {
         let what = &format!("{damage_kind:?}");
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("store");
-        let desk = Desk::new(&root).await;
+        let desk = TestStore::new(&root).await;
         desk.put("large", pattern(100_000, 1)).await;
         desk.put("replaced", pattern(100_000, 2)).await;
         let upload = desk.create_upload("upload").await;
@@ -222,10 +222,10 @@ async fn lost_bulk_segment_is_named_and_must_be_accepted() {
             "{what}: {loss}"
         );
         assert_eq!(loss.unreadable.count, 2, "{what}: {loss}");
-        assert_eq!(loss.unreadable.first[0], "bucket/large", "{what}");
-        assert!(loss.unreadable.first[1].starts_with("part 1 of upload"), "{what}: {loss}");
+        assert_eq!(loss.unreadable.first_names[0], "bucket/large", "{what}");
+        assert!(loss.unreadable.first_names[1].starts_with("part 1 of upload"), "{what}: {loss}");
 
-        let desk = Desk::open(&root, accepting()).unwrap();
+        let desk = TestStore::open(&root, accepting()).unwrap();
         assert_eq!(desk.store.recovery().unreadable, loss.unreadable, "{what}");
         assert_eq!(reason(desk.get("large").await), Reason::CorruptData, "{what}");
         desk.assert_holds("replaced", &pattern(100_000, 4)).await;
@@ -241,7 +241,7 @@ async fn lost_segment_without_live_records_is_no_loss() {
     for extension in ["log", "bulk"] {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("store");
-        let desk = Desk::new(&root).await;
+        let desk = TestStore::new(&root).await;
         let desk = desk.reopen().await;
         desk.put("a", pattern(100_000, 1)).await;
         let dead = segments(&root, extension).pop().unwrap();
@@ -254,7 +254,7 @@ async fn lost_segment_without_live_records_is_no_loss() {
             report.is_sound() && matches!(report.index, IndexState::Outdated(_)),
             "{extension}: {report:?}"
         );
-        let desk = Desk::open(&root, small()).unwrap();
+        let desk = TestStore::open(&root, small()).unwrap();
         assert!(desk.store.recovery().reindexed && desk.store.recovery().loss.is_none(), "{extension}");
         desk.assert_holds("a", &pattern(100_000, 2)).await;
     }
@@ -270,7 +270,7 @@ async fn without_an_index_later_records_prove_a_cut_segment() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("store");
         changed(&root).await;
-        let desk = Desk::open(&root, small()).unwrap();
+        let desk = TestStore::open(&root, small()).unwrap();
         desk.put("third", "third").await;
         desk.close().await;
         let cut_segment = segments(&root, "log").remove(1);
@@ -278,10 +278,10 @@ async fn without_an_index_later_records_prove_a_cut_segment() {
         spoil(&root);
         let is_index_there = root.join("index").exists();
         let loss = lost(&root);
-        assert_eq!((loss.proof, loss.ranges.len(), loss.ranges[0].from), (LossProof::Log, 1, 32), "{what}");
+        assert_eq!((loss.proof, loss.ranges.len(), loss.ranges[0].existing_bytes), (LossProof::Log, 1, 32), "{what}");
         assert_refused(&root, what);
         assert_eq!(root.join("index").exists(), is_index_there, "{what}: a rejected opening removes nothing");
-        let desk = Desk::open(&root, accepting()).unwrap();
+        let desk = TestStore::open(&root, accepting()).unwrap();
         assert_eq!(
             desk.store.recovery().loss.as_ref().map(|loss| loss.proof),
             Some(LossProof::Log),
@@ -297,7 +297,7 @@ async fn without_an_index_later_records_prove_a_cut_segment() {
         std::fs::remove_dir_all(root.join("index")).unwrap();
         let report = check(&root).unwrap();
         assert!(report.is_sound(), "{what}: {report:?}");
-        let desk = Desk::open(&root, small()).unwrap();
+        let desk = TestStore::open(&root, small()).unwrap();
         assert!(desk.store.recovery().reindexed && desk.store.recovery().loss.is_none(), "{what}");
     }
 }
@@ -308,13 +308,13 @@ async fn accepted_cut_through_a_record_leaves_a_sound_store() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     changed(&root).await;
-    let desk = Desk::open(&root, small()).unwrap();
+    let desk = TestStore::open(&root, small()).unwrap();
     desk.put("third", "third").await;
     desk.close().await;
     let cut_segment = segments(&root, "log").remove(1);
     cut(&cut_segment, cut_segment.metadata().unwrap().len() - 60);
     assert_refused(&root, "through a record");
-    let root = Desk::open(&root, accepting()).unwrap().close().await;
+    let root = TestStore::open(&root, accepting()).unwrap().close().await;
     assert!(check(&root).unwrap().is_sound());
     assert_eq!(reindex(&root, false).unwrap().loss, None);
     assert!(check(&root).unwrap().is_sound());
@@ -344,7 +344,7 @@ async fn check_without_an_index_reports_unprovable_end() {
             IndexState::Unreadable(_) => assert_ne!(what, "missing"),
             other => panic!("{what}: {other:?}"),
         }
-        Desk::open(&root, small()).unwrap().assert_holds("k", b"old").await;
+        TestStore::open(&root, small()).unwrap().assert_holds("k", b"old").await;
     }
 }
 
@@ -352,16 +352,16 @@ async fn check_without_an_index_reports_unprovable_end() {
 async fn data_that_a_rebuild_misses_is_reported() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
-    let desk = Desk::new(&root).await;
+    let desk = TestStore::new(&root).await;
     desk.put("large", pattern(100_000, 1)).await;
     desk.put("small", pattern(100, 1)).await;
     desk.close().await;
     std::fs::remove_file(&segments(&root, "bulk")[0]).unwrap();
     std::fs::remove_dir_all(root.join("index")).unwrap();
-    let bad: Vec<_> = check(&root).unwrap().damage.into_iter().map(|damage| damage.what).collect();
+    let bad: Vec<_> = check(&root).unwrap().damage.into_iter().map(|damage| damage.item).collect();
     assert_eq!(bad, ["bucket/large"]);
-    let desk = Desk::open(&root, small()).unwrap();
-    assert_eq!(desk.store.recovery().unreadable.first, ["bucket/large"]);
+    let desk = TestStore::open(&root, small()).unwrap();
+    assert_eq!(desk.store.recovery().unreadable.first_names, ["bucket/large"]);
     assert_eq!(reason(desk.get("large").await), Reason::CorruptData);
     desk.assert_holds("small", &pattern(100, 1)).await;
 }
@@ -379,10 +379,10 @@ async fn store_without_segments_or_format_is_not_taken_for_empty() {
         damage_kind(&root);
         assert_refused(&root, what);
         assert_eq!(lost(&root).objects.count, 3, "{what}");
-        assert_eq!(lost(&root).buckets.first, ["bucket"], "{what}");
+        assert_eq!(lost(&root).buckets.first_names, ["bucket"], "{what}");
         std::fs::remove_file(root.join("FORMAT")).unwrap();
         // Only the index proves that there was a store.
-        let error = Desk::open(&root, small()).map(drop).unwrap_err();
+        let error = TestStore::open(&root, small()).map(drop).unwrap_err();
         assert!(error.message().contains("FORMAT"), "{what}: {error}");
         assert!(check(&root).unwrap_err().message().contains("FORMAT"), "{what}");
         assert!(!root.join("FORMAT").exists(), "{what}");
@@ -395,14 +395,14 @@ async fn store_without_segments_or_format_is_not_taken_for_empty() {
 async fn older_index_with_compacted_deletion_is_no_proof() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
-    let desk = Desk::new(&root).await;
+    let desk = TestStore::new(&root).await;
     let desk = desk.reopen().await;
     desk.put("a", pattern(1000, 1)).await;
     let desk = desk.reopen().await;
     desk.put("b", pattern(1000, 2)).await;
     desk.close().await;
-    copy(&root.join("index"), &place.path().join("index"));
-    let desk = Desk::open(&root, small()).unwrap();
+    copy_tree(&root.join("index"), &place.path().join("index"));
+    let desk = TestStore::open(&root, small()).unwrap();
     desk.delete("a").await.unwrap();
     let desk = desk.reopen().await;
     desk.put("c", pattern(1000, 3)).await;
@@ -411,11 +411,11 @@ async fn older_index_with_compacted_deletion_is_no_proof() {
     assert!(segments(&root, "log").len() + 2 <= logs, "the object and its deletion are both removed");
     desk.close().await;
     std::fs::remove_dir_all(root.join("index")).unwrap();
-    copy(&place.path().join("index"), &root.join("index"));
+    copy_tree(&place.path().join("index"), &root.join("index"));
     let report = check(&root).unwrap();
     assert!(report.loss.is_none() && !report.is_sound(), "{report:?}");
-    assert_eq!(report.doubt.map(|doubt| doubt.objects.first), Some(vec!["bucket/a".to_owned()]));
-    let desk = Desk::open(&root, small()).unwrap();
+    assert_eq!(report.possible_loss.map(|doubt| doubt.objects.first_names), Some(vec!["bucket/a".to_owned()]));
+    let desk = TestStore::open(&root, small()).unwrap();
     assert!(desk.store.recovery().reindexed);
     assert!(root.join("index.doubtful/keyspaces").is_dir());
     desk.assert_absent("a").await;
@@ -430,24 +430,24 @@ async fn segment_lost_after_the_coverage_is_no_proof() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     changed(&root).await;
-    copy(&root.join("index"), &place.path().join("index"));
-    let mut desk = Desk::open(&root, small()).unwrap();
+    copy_tree(&root.join("index"), &place.path().join("index"));
+    let mut desk = TestStore::open(&root, small()).unwrap();
     for key in ["lost", "second", "third"] {
         desk.put(key, "x").await;
         desk = desk.reopen().await;
     }
     desk.close().await;
     std::fs::remove_dir_all(root.join("index")).unwrap();
-    copy(&place.path().join("index"), &root.join("index"));
+    copy_tree(&place.path().join("index"), &root.join("index"));
     let logs = segments(&root, "log");
     let lost = &logs[logs.len() - 3];
     std::fs::remove_file(lost).unwrap();
     let report = check(&root).unwrap();
     assert!(!report.is_sound() && report.loss.is_none(), "{report:?}");
     assert_eq!(report.damage, []);
-    let ranges: Vec<_> = report.doubt.unwrap().ranges.iter().map(|range| range.segment).collect();
+    let ranges: Vec<_> = report.possible_loss.unwrap().ranges.iter().map(|range| range.segment).collect();
     assert_eq!(ranges, [number(lost)]);
-    let desk = Desk::open(&root, small()).unwrap();
+    let desk = TestStore::open(&root, small()).unwrap();
     assert!(desk.store.recovery().reindexed);
     desk.assert_absent("lost").await;
     desk.assert_holds("third", b"x").await;
@@ -462,17 +462,17 @@ async fn torn_tail_and_older_index_open_without_being_accepted() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
     changed(&root).await;
-    copy(&root.join("index"), &place.path().join("index"));
-    let desk = Desk::open(&root, small()).unwrap();
+    copy_tree(&root.join("index"), &place.path().join("index"));
+    let desk = TestStore::open(&root, small()).unwrap();
     desk.put("last", pattern(3000, 1)).await;
     desk.close().await;
     // As after a power loss: neither the end of the log nor the index reached the disk.
     let last = last_log(&root);
     cut(&last, last.metadata().unwrap().len() - 8);
     std::fs::remove_dir_all(root.join("index")).unwrap();
-    copy(&place.path().join("index"), &root.join("index"));
+    copy_tree(&place.path().join("index"), &root.join("index"));
     assert!(check(&root).unwrap().is_sound());
-    let desk = Desk::open(&root, small()).unwrap();
+    let desk = TestStore::open(&root, small()).unwrap();
     assert!(!desk.store.recovery().reindexed);
     desk.assert_absent("last").await;
     desk.assert_holds("k", b"new").await;
@@ -482,7 +482,7 @@ async fn torn_tail_and_older_index_open_without_being_accepted() {
 async fn check_of_a_store_in_use_fails_without_a_lock_file() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
-    let desk = Desk::new(&root).await;
+    let desk = TestStore::new(&root).await;
     desk.put("a", "a").await;
     assert_eq!(check(&root).unwrap_err().reason(), Reason::Overloaded);
     assert_eq!(stats(&root).unwrap_err().reason(), Reason::Overloaded);
@@ -565,7 +565,7 @@ async fn store_on_a_read_only_file_system_is_checked() {
     assert!(std::fs::write(view.join("x"), b"x").is_err(), "the mount is read-only");
     assert!(check(&view).unwrap().is_sound());
     // A store in use cannot be inspected here either.
-    let desk = Desk::open(&root, small()).unwrap();
+    let desk = TestStore::open(&root, small()).unwrap();
     assert_eq!(check(&view).unwrap_err().reason(), Reason::Overloaded);
     let root = desk.close().await;
     std::fs::remove_file(last_log(&root)).unwrap();
@@ -578,7 +578,7 @@ async fn store_on_a_read_only_file_system_is_checked() {
 async fn full_temporary_directory_is_named() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("store");
-    let desk = Desk::new(&root).await;
+    let desk = TestStore::new(&root).await;
     for n in 0..2000 {
         desk.put(&format!("{n:05}{}", "k".repeat(200)), "x").await;
     }

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
-#[path = "support/desk.rs"]
-mod desk;
+#[path = "support/test_store.rs"]
+mod test_store;
 #[path = "support/disk.rs"]
 mod disk;
 
@@ -17,10 +17,10 @@ use tradewind_core::error::Reason;
 use tradewind_core::multipart::UploadId;
 use tradewind_core::store::StageRequest;
 use tradewind_core::{ObjectStore, Precondition};
-use tradewind_powerloss::{FsyncFailure, Mode, PowerLossFs};
+use tradewind_powerloss::{FsyncFailure, CrashMode, PowerLossFs};
 
-use desk::{Desk, Random, check, pattern, small};
-use disk::{crash, mounted};
+use test_store::{TestStore, Random, check, pattern, small};
+use disk::{crash, mount};
 
 fn options() -> LocalOptions {
     LocalOptions {
@@ -40,7 +40,7 @@ struct Possible {
 }
 
 /// Writes and deletes the worker's own keys until an operation fails.
-async fn work(desk: Arc<Desk>, worker: u64, mut random: Random) -> BTreeMap<String, Possible> {
+async fn work(desk: Arc<TestStore>, worker: u64, mut random: Random) -> BTreeMap<String, Possible> {
     let mut keys: BTreeMap<String, Possible> = BTreeMap::new();
     for step in 0.. {
         let key = format!("{worker}/{}", random.below(6));
@@ -64,16 +64,16 @@ async fn work(desk: Arc<Desk>, worker: u64, mut random: Random) -> BTreeMap<Stri
     keys
 }
 
-async fn multipart(desk: &Desk, key: &str, size: usize, seed: u64) -> tradewind_core::Result<()> {
+async fn multipart(desk: &TestStore, key: &str, size: usize, seed: u64) -> tradewind_core::Result<()> {
     let context = tradewind_core::testing::context();
     let create = tradewind_core::multipart::CreateUpload::default();
-    let upload: UploadId = desk.store.create_upload(&context, &desk::at(key), create).await?;
+    let upload: UploadId = desk.store.create_upload(&context, &test_store::address(key), create).await?;
     desk.part(key, &upload, 1, pattern(100, seed + 1)).await?;
     let part = desk.part(key, &upload, 2, pattern(size, seed)).await?;
     desk.complete(key, &upload, vec![part]).await.map(|_| ())
 }
 
-async fn verify(desk: &Desk, keys: &BTreeMap<String, Possible>, what: &str) -> BTreeMap<String, Possible> {
+async fn verify(desk: &TestStore, keys: &BTreeMap<String, Possible>, what: &str) -> BTreeMap<String, Possible> {
     let mut settled = BTreeMap::new();
     for (key, possible) in keys {
         let found = match desk.get(key).await {
@@ -95,14 +95,14 @@ async fn verify(desk: &Desk, keys: &BTreeMap<String, Possible>, what: &str) -> B
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_acknowledged_write_survives_a_power_failure() {
-    let Some((disk, _place)) = mounted() else { return };
+    let Some((disk, _place)) = mount() else { return };
     disk.set_sync_delay(Duration::from_micros(300));
     let root = disk.path().join("store");
     let mut possible_states: BTreeMap<String, Possible> = BTreeMap::new();
     for seed in 0..14_u64 {
-        let desk = Desk::open(&root, options()).unwrap_or_else(|e| panic!("seed {seed}: {e:?}"));
+        let desk = TestStore::open(&root, options()).unwrap_or_else(|e| panic!("seed {seed}: {e:?}"));
         if seed == 0 {
-            let bucket = tradewind_core::BucketName::new(desk::BUCKET).unwrap();
+            let bucket = tradewind_core::BucketName::new(test_store::BUCKET).unwrap();
             let context = tradewind_core::testing::context();
             desk.store.create_bucket(&context, &bucket).await.unwrap();
         }
@@ -123,7 +123,7 @@ async fn every_acknowledged_write_survives_a_power_failure() {
             std::fs::remove_dir_all(root.join("index")).unwrap();
         }
     }
-    let desk = Desk::open(&root, options()).unwrap();
+    let desk = TestStore::open(&root, options()).unwrap();
     possible_states = verify(&desk, &possible_states, "in the end").await;
     let desk = desk.reindex().await;
     verify(&desk, &possible_states, "after a reindex").await;
@@ -137,7 +137,7 @@ async fn every_acknowledged_write_survives_a_power_failure() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn new_store_survives_a_power_failure() {
-    let Some((disk, _place)) = mounted() else { return };
+    let Some((disk, _place)) = mount() else { return };
     for seed in 0..6_u64 {
         let root = disk.path().join(format!("deep{seed}/er/store"));
         if seed >= 3 {
@@ -147,12 +147,12 @@ async fn new_store_survives_a_power_failure() {
             std::fs::File::open(disk.path().join(format!("deep{seed}"))).unwrap().sync_all().unwrap();
             std::fs::create_dir(&root).unwrap();
         }
-        let desk = Desk::with(&root, options()).await;
+        let desk = TestStore::with_options(&root, options()).await;
         desk.put_if("a", pattern(100, seed), Precondition::Absent).await.unwrap();
-        disk.crash(seed, if seed % 2 == 0 { Mode::DropAll } else { Mode::Random });
+        disk.crash(seed, if seed % 2 == 0 { CrashMode::DropAll } else { CrashMode::Random });
         drop(desk);
         disk.revive();
-        let desk = Desk::open(&root, options()).unwrap();
+        let desk = TestStore::open(&root, options()).unwrap();
         desk.assert_holds("a", &pattern(100, seed)).await;
         // The index was only written at the start; nothing is missing from it nevertheless.
         assert_eq!(desk.names().await, ["a"]);
@@ -163,10 +163,10 @@ async fn new_store_survives_a_power_failure() {
 /// Nothing else syncs the data written by compaction here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn compacted_data_survives_without_its_original() {
-    let Some((disk, _place)) = mounted() else { return };
+    let Some((disk, _place)) = mount() else { return };
     let quiet = LocalOptions { compact_interval: Duration::from_secs(3600), ..options() };
     let root = disk.path().join("store");
-    let desk = Desk::with(&root, quiet.clone()).await;
+    let desk = TestStore::with_options(&root, quiet.clone()).await;
     for n in 0..24 {
         desk.put(&format!("small{n}"), pattern(3000, n)).await;
         desk.put(&format!("large{n}"), pattern(9000, n)).await;
@@ -177,10 +177,10 @@ async fn compacted_data_survives_without_its_original() {
         desk.delete(&format!("large{n}")).await.unwrap();
     }
     assert!(desk.compact().await > 4);
-    disk.crash(1, Mode::DropAll);
+    disk.crash(1, CrashMode::DropAll);
     drop(desk);
     disk.revive();
-    let mut desk = Desk::open(&root, quiet).unwrap();
+    let mut desk = TestStore::open(&root, quiet).unwrap();
     assert!(!desk.store.recovery().reindexed, "the index was durable before a segment was removed");
     for _ in 0..2 {
         for n in (0..24).step_by(3) {
@@ -196,11 +196,11 @@ async fn compacted_data_survives_without_its_original() {
 /// A segment that reappears after its removal brings back an object whose tombstone is gone as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn deleted_object_stays_deleted_after_record_removal() {
-    let Some((disk, _place)) = mounted() else { return };
+    let Some((disk, _place)) = mount() else { return };
     let quiet = LocalOptions { compact_interval: Duration::from_secs(3600), ..options() };
     for seed in 0..12 {
         let root = disk.path().join(format!("store{seed}"));
-        let mut desk = Desk::with(&root, quiet.clone()).await;
+        let mut desk = TestStore::with_options(&root, quiet.clone()).await;
         desk.put("stays", pattern(3000, seed)).await;
         // Each in a segment of its own: one with an object is removed before the one with its tombstone, and no new
         // one is created in between.
@@ -214,12 +214,12 @@ async fn deleted_object_stays_deleted_after_record_removal() {
             desk = desk.reopen().await;
         }
         assert_eq!(desk.compact().await, 6);
-        disk.crash(seed, Mode::Random);
+        disk.crash(seed, CrashMode::Random);
         drop(desk);
         disk.revive();
         // The log alone determines the contents.
         std::fs::remove_dir_all(root.join("index")).unwrap();
-        let desk = Desk::open(&root, quiet.clone()).unwrap();
+        let desk = TestStore::open(&root, quiet.clone()).unwrap();
         assert_eq!(desk.names().await, ["stays"], "seed {seed}");
         desk.close().await;
     }
@@ -228,25 +228,25 @@ async fn deleted_object_stays_deleted_after_record_removal() {
 /// The blocks of a new segment may contain one of another store, including its header.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn unfinished_segment_is_not_mistaken_for_another_stores() {
-    let Some((disk, _place)) = mounted() else { return };
+    let Some((disk, _place)) = mount() else { return };
     for seed in 0..32_u64 {
-        let other = Desk::new(&disk.path().join("other")).await;
+        let other = TestStore::new(&disk.path().join("other")).await;
         other.put("small", pattern(3000, seed)).await;
         other.put("large", pattern(60_000, seed)).await;
         std::fs::remove_dir_all(other.close().await).unwrap();
         std::fs::File::open(disk.path()).unwrap().sync_all().unwrap();
         let root = disk.path().join("store");
-        let desk = Desk::new(&root).await;
+        let desk = TestStore::new(&root).await;
         desk.put("a", pattern(1000, seed)).await;
         // Starts a segment that is never synced.
         let request = StageRequest { size: Some(60_000), ..StageRequest::default() };
         let context = tradewind_core::testing::context();
-        let mut staged = desk.store.stage(&context, &desk::at("b"), request).await.unwrap();
-        desk::write(&mut *staged, pattern(50_000, seed)).await.unwrap();
-        disk.crash(seed, Mode::Random);
+        let mut staged = desk.store.stage(&context, &test_store::address("b"), request).await.unwrap();
+        test_store::write(&mut *staged, pattern(50_000, seed)).await.unwrap();
+        disk.crash(seed, CrashMode::Random);
         drop((staged, desk));
         disk.revive();
-        let desk = Desk::open(&root, small()).unwrap_or_else(|e| panic!("seed {seed}: {e:?}"));
+        let desk = TestStore::open(&root, small()).unwrap_or_else(|e| panic!("seed {seed}: {e:?}"));
         desk.assert_holds("a", &pattern(1000, seed)).await;
         std::fs::remove_dir_all(desk.close().await).unwrap();
     }
@@ -256,11 +256,11 @@ async fn unfinished_segment_is_not_mistaken_for_another_stores() {
 /// must not be lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn replayed_records_are_durable_before_being_served() {
-    let Some((disk, _place)) = mounted() else { return };
+    let Some((disk, _place)) = mount() else { return };
     let root = disk.path().join("store");
-    let desk = Desk::new(&root).await;
+    let desk = TestStore::new(&root).await;
     desk.put("a", pattern(1000, 1)).await;
-    let log = desk::segments(&root, "log").pop().unwrap();
+    let log = test_store::segments(&root, "log").pop().unwrap();
     let before = std::fs::metadata(&log).unwrap().len();
     desk.put("b", pattern(1000, 2)).await;
     desk.close().await;
@@ -272,12 +272,12 @@ async fn replayed_records_are_durable_before_being_served() {
     std::fs::File::open(&root).unwrap().sync_all().unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &tail, before).unwrap();
     drop(file);
-    let desk = Desk::open(&root, small()).unwrap();
+    let desk = TestStore::open(&root, small()).unwrap();
     desk.assert_holds("b", &pattern(1000, 2)).await;
-    disk.crash(1, Mode::DropAll);
+    disk.crash(1, CrashMode::DropAll);
     drop(desk);
     disk.revive();
-    let desk = Desk::open(&root, small()).unwrap();
+    let desk = TestStore::open(&root, small()).unwrap();
     desk.assert_holds("a", &pattern(1000, 1)).await;
     desk.assert_holds("b", &pattern(1000, 2)).await;
     desk.close().await;
@@ -287,10 +287,10 @@ async fn replayed_records_are_durable_before_being_served() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn index_removal_is_all_or_nothing() {
     const FILES: usize = 64;
-    let Some((disk, _place)) = mounted() else { return };
+    let Some((disk, _place)) = mount() else { return };
     for seed in 0..16_u64 {
         let root = disk.path().join(format!("store{seed}"));
-        let desk = Desk::new(&root).await;
+        let desk = TestStore::new(&root).await;
         desk.put("a", pattern(1000, seed)).await;
         desk.close().await;
         let index = root.join("index");
@@ -304,7 +304,7 @@ async fn index_removal_is_all_or_nothing() {
             move || reindex(&root, false).map(|_| ())
         });
         std::thread::sleep(Duration::from_millis(seed * 12));
-        disk.crash(seed, Mode::Random);
+        disk.crash(seed, CrashMode::Random);
         // It fails if the power fails before its end.
         let _ = reindexing.join().unwrap();
         disk.revive();
@@ -315,7 +315,7 @@ async fn index_removal_is_all_or_nothing() {
         });
         let left = names.unwrap_or(0);
         assert!(left == 0 || left == FILES, "seed {seed}: {left} of {FILES} files are left of the index");
-        let desk = Desk::open(&root, small()).unwrap();
+        let desk = TestStore::open(&root, small()).unwrap();
         desk.assert_holds("a", &pattern(1000, seed)).await;
         desk.close().await;
     }
@@ -325,12 +325,12 @@ async fn index_removal_is_all_or_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn writes_rejected_on_a_full_disk_never_appear() {
     const SIZE: usize = 600 << 10;
-    let Some((disk, _place)) = mounted() else { return };
+    let Some((disk, _place)) = mount() else { return };
     let options = LocalOptions { inline_bytes: 1 << 20, segment_bytes: 64 << 20, ..small() };
     let mut rejected = 0;
     for seed in 0..16_u64 {
         let root = disk.path().join(format!("store{seed}"));
-        let desk = Desk::with(&root, options.clone()).await;
+        let desk = TestStore::with_options(&root, options.clone()).await;
         desk.put("before", pattern(1000, seed)).await;
         disk.set_sync_delay(Duration::from_millis(50));
         // While the first one is synced the others queue up and are written as one batch.
@@ -357,19 +357,19 @@ async fn writes_rejected_on_a_full_disk_never_appear() {
         if continues {
             // Nothing is written in the place of the rejected batch.
             disk.limit_bytes(None);
-            let first_log = &desk::segments(&root, "log")[0];
+            let first_log = &test_store::segments(&root, "log")[0];
             let before = std::fs::metadata(first_log).unwrap().len();
             desk.put("after", pattern(SIZE, seed)).await;
             assert_eq!(std::fs::metadata(first_log).unwrap().len(), before, "seed {seed}");
             // States that everything before it was durable.
             desk.put("last", pattern(1000, seed)).await;
         }
-        disk.crash(seed, Mode::Random);
+        disk.crash(seed, CrashMode::Random);
         drop(desk);
         disk.revive();
         disk.limit_bytes(None);
         disk.set_sync_delay(Duration::ZERO);
-        let mut desk = Desk::open(&root, options.clone()).unwrap();
+        let mut desk = TestStore::open(&root, options.clone()).unwrap();
         for _ in 0..2 {
             for key in &rejected_keys {
                 desk.assert_absent(key).await;
@@ -403,20 +403,20 @@ fn used_bytes(directory: &std::path::Path) -> u64 {
 async fn replayed_log_is_durable_before_the_index_covers_it() {
     // More than one replay batch.
     const OBJECTS: u64 = 6000;
-    if let Some(reason) = tradewind_powerloss::unavailable() {
+    if let Some(reason) = tradewind_powerloss::mount_unavailable() {
         return println!("skipped: {reason}");
     }
     let options = || LocalOptions { segment_bytes: 64 << 20, ..small() };
     let place = tempfile::tempdir().unwrap();
     let (root, tree) = (place.path().join("store"), place.path().join("tree"));
-    let desk = Desk::with(&root, options()).await;
+    let desk = TestStore::with_options(&root, options()).await;
     let root = desk.close().await;
-    desk::copy(&root, &tree.join("store"));
-    let desk = Desk::open(&root, options()).unwrap();
+    test_store::copy_tree(&root, &tree.join("store"));
+    let desk = TestStore::open(&root, options()).unwrap();
     let keys: Vec<String> = (0..OBJECTS).map(|n| format!("k{n}")).collect();
     futures::future::join_all(keys.iter().map(|key| desk.put(key, "x"))).await;
     let root = desk.close().await;
-    let log = desk::segments(&root, "log").pop().unwrap();
+    let log = test_store::segments(&root, "log").pop().unwrap();
     let bytes = std::fs::read(&log).unwrap();
     let log = Path::new("store/segments").join(log.file_name().unwrap());
     std::fs::write(tree.join(&log), &bytes[..32]).unwrap();
@@ -431,11 +431,11 @@ async fn replayed_log_is_durable_before_the_index_covers_it() {
         std::os::unix::fs::FileExt::write_all_at(&file, &bytes[32..], 32).unwrap();
         drop(file);
         disk.fail_fsync_after(successes, FsyncFailure::KeepPending);
-        drop(Desk::open(&root, options()));
+        drop(TestStore::open(&root, options()));
         let has_failed = disk.counters().failed_syncs > 0;
-        disk.crash(successes, Mode::DropAll);
+        disk.crash(successes, CrashMode::DropAll);
         disk.revive();
-        let desk = Desk::open(&root, options());
+        let desk = TestStore::open(&root, options());
         let desk = desk.unwrap_or_else(|e| panic!("sync {successes} failed: {e}"));
         if !has_failed {
             desk.assert_holds("k5999", b"x").await;
@@ -452,24 +452,24 @@ async fn replayed_log_is_durable_before_the_index_covers_it() {
 /// to that copy before it is durable, because the original is then removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn rebuilt_index_refers_to_durable_copies_only() {
-    if let Some(reason) = tradewind_powerloss::unavailable() {
+    if let Some(reason) = tradewind_powerloss::mount_unavailable() {
         return println!("skipped: {reason}");
     }
     let options = || LocalOptions { compact_interval: Duration::from_secs(3600), ..small() };
     let place = tempfile::tempdir().unwrap();
     let (root, tree) = (place.path().join("store"), place.path().join("tree"));
-    let desk = Desk::with(&root, options()).await;
+    let desk = TestStore::with_options(&root, options()).await;
     desk.put("large", pattern(100_000, 1)).await;
     desk.put("dead", pattern(200_000, 2)).await;
     let desk = desk.reopen().await;
     desk.delete("dead").await.unwrap();
     let root = desk.close().await;
-    desk::copy(&root, &tree.join("store"));
-    let original = desk::segments(&root, "bulk").pop().unwrap();
-    let desk = Desk::open(&root, options()).unwrap();
+    test_store::copy_tree(&root, &tree.join("store"));
+    let original = test_store::segments(&root, "bulk").pop().unwrap();
+    let desk = TestStore::open(&root, options()).unwrap();
     desk.compact().await;
     let root = desk.close().await;
-    let copied = desk::segments(&root, "bulk").pop().unwrap();
+    let copied = test_store::segments(&root, "bulk").pop().unwrap();
     assert!(copied != original && !original.exists());
     let bytes = std::fs::read(&copied).unwrap();
     let in_tree = |path: &Path| Path::new("store/segments").join(path.file_name().unwrap());
@@ -482,13 +482,13 @@ async fn rebuilt_index_refers_to_durable_copies_only() {
     let file = std::fs::OpenOptions::new().write(true).open(mountpoint.join(in_tree(&copied))).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &bytes[32..], 32).unwrap();
     drop(file);
-    let desk = Desk::open(&mountpoint.join("store"), options()).unwrap();
+    let desk = TestStore::open(&mountpoint.join("store"), options()).unwrap();
     desk.compact().await;
     assert!(!mountpoint.join(in_tree(&original)).exists(), "nothing refers to the original");
-    disk.crash(1, Mode::DropAll);
+    disk.crash(1, CrashMode::DropAll);
     drop(desk);
     disk.revive();
-    let desk = Desk::open(&mountpoint.join("store"), options()).unwrap();
+    let desk = TestStore::open(&mountpoint.join("store"), options()).unwrap();
     desk.assert_holds("large", &pattern(100_000, 1)).await;
     drop(desk);
     disk.unmount().unwrap();

@@ -3,10 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
-#[path = "support/desk.rs"]
-mod desk;
-#[path = "support/restarting.rs"]
-mod restarting;
+#[path = "support/test_store.rs"]
+mod test_store;
+#[path = "support/restarting_store.rs"]
+mod restarting_store;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,19 +16,19 @@ use tradewind_backend::local::{LocalOptions, reindex};
 use tradewind_core::ObjectStore;
 use tradewind_core::testing::conformance;
 
-use desk::{Desk, Random, check, pattern, small, stats};
-use restarting::{Restarting, Turn};
+use test_store::{TestStore, Random, check, pattern, small, stats};
+use restarting_store::{RestartingStore, RestartAction};
 
 fn tiny() -> LocalOptions {
     LocalOptions { segment_bytes: 16 << 10, inline_bytes: 4 << 10, checkpoint_bytes: 16 << 10, ..small() }
 }
 
-async fn play(seeds: std::ops::Range<u64>, every: usize, turns: &[Turn]) {
+async fn play(seeds: std::ops::Range<u64>, every: usize, turns: &[RestartAction]) {
     let place = Box::leak(Box::new(tempfile::tempdir().unwrap()));
     let number = AtomicUsize::new(0);
     let make = || {
         let root = place.path().join(number.fetch_add(1, Ordering::Relaxed).to_string());
-        let store = Restarting::open(root, tiny(), every, turns.to_vec());
+        let store = RestartingStore::open(root, tiny(), every, turns.to_vec());
         async move { store as Arc<dyn ObjectStore> }.boxed()
     };
     for seed in seeds {
@@ -40,12 +40,12 @@ async fn play(seeds: std::ops::Range<u64>, every: usize, turns: &[Turn]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_or_reappears_between_starts() {
-    play(100..102, 9, &[Turn::Reopen, Turn::Reindex]).await;
+    play(100..102, 9, &[RestartAction::Reopen, RestartAction::Reindex]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_or_reappears_after_compaction() {
-    play(200..204, 6, &[Turn::Compact, Turn::Compact, Turn::Reindex, Turn::Compact, Turn::Reopen]).await;
+    play(200..204, 6, &[RestartAction::Compact, RestartAction::Compact, RestartAction::Reindex, RestartAction::Compact, RestartAction::Reopen]).await;
 }
 
 /// Counts agree as well, not only visible contents: otherwise tombstones would stay forever or be removed too early,
@@ -55,7 +55,7 @@ async fn counts_are_equal_after_a_reindex() {
     for seed in 1..5 {
         println!("seed {seed}");
         let place = tempfile::tempdir().unwrap();
-        let mut desk = Desk::with(place.path(), tiny()).await;
+        let mut desk = TestStore::with_options(place.path(), tiny()).await;
         let mut random = Random(seed * 7919);
         let mut uploads = Vec::new();
         for step in 0..400_u64 {

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/scripted.rs"]
-mod scripted;
+#[path = "support/scripted_server.rs"]
+mod scripted_server;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use md5::{Digest as _, Md5};
-use tradewind_backend::swift::{Auth, Domain, Login, Party, SwiftOptions, SwiftStore};
+use tradewind_backend::swift::{Auth, Domain, KeystoneCredentials, NameOrId, SwiftOptions, SwiftStore};
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::listing::ListRequest;
 use tradewind_core::object::{Committed, Expected};
@@ -22,7 +22,7 @@ use tradewind_core::testing::{SimulatedClock, context};
 use tradewind_core::{Address, ByteRange, Clock, SystemClock};
 use tradewind_model::retry::RetryOptions;
 
-use scripted::{Reply, Request, Server, Welcome};
+use scripted_server::{ScriptedResponse, Request, ScriptedServer, ContinueReply};
 
 /// A tag that is not the MD5 of anything here, and a time.
 const OBJECT: &str =
@@ -36,7 +36,7 @@ fn here() -> Address {
     Address::parse("bucket", "key").unwrap()
 }
 
-fn options(server: &Server) -> SwiftOptions {
+fn options(server: &ScriptedServer) -> SwiftOptions {
     let auth =
         Auth::V1 { url: format!("{}/auth/v1.0", server.url), user: "a:u".to_owned(), key: "k".to_owned() };
     let first_delay = Duration::from_millis(1);
@@ -46,27 +46,27 @@ fn options(server: &Server) -> SwiftOptions {
     }
 }
 
-fn store(server: &Server) -> Arc<SwiftStore> {
+fn store(server: &ScriptedServer) -> Arc<SwiftStore> {
     SwiftStore::new(options(server), SystemClock::shared()).unwrap()
 }
 
 /// A service that issues the tokens `t1`, `t2`, ... and leaves the rest to `answer`.
-async fn service(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Server {
+async fn service(answer: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static) -> ScriptedServer {
     service_resetting(|_| None, answer).await
 }
 
 async fn service_resetting(
     reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
-    answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
-) -> Server {
-    service_asked(|_| Welcome::Wanted, reset, answer).await
+    answer: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static,
+) -> ScriptedServer {
+    service_asked(|_| ContinueReply::Wanted, reset, answer).await
 }
 
 async fn service_asked(
-    ask: impl Fn(&Request) -> Welcome + Send + Sync + 'static,
+    ask: impl Fn(&Request) -> ContinueReply + Send + Sync + 'static,
     reset: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
-    answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
-) -> Server {
+    answer: impl Fn(&Request) -> ScriptedResponse + Send + Sync + 'static,
+) -> ScriptedServer {
     let tokens = AtomicUsize::new(0);
     let answer = move |request: &Request| {
         if request.path != "/auth/v1.0" {
@@ -76,9 +76,9 @@ async fn service_asked(
         let n = tokens.fetch_add(1, Ordering::Relaxed) + 1;
         let url = format!("http://{}/v1/AUTH_a", request.header("host").unwrap());
         let token = format!("X-Auth-Token: t{n}\r\nX-Auth-Token-Expires: 600\r\nX-Storage-Url: {url}\r\n");
-        Reply::new(200, &token, b"")
+        ScriptedResponse::new(200, &token, b"")
     };
-    Server::start_asked(ask, reset, answer).await
+    ScriptedServer::start_with_continue(ask, reset, answer).await
 }
 
 async fn size(store: &SwiftStore) -> Result<u64> {
@@ -108,27 +108,27 @@ async fn until(what: impl Fn() -> bool) {
 #[tokio::test]
 async fn rejected_token_is_replaced_once() {
     let server = service(|request| match request.header("x-auth-token") {
-        Some("t2") => Reply::new(200, OBJECT, b"five!"),
-        _ => Reply::new(401, "", b""),
+        Some("t2") => ScriptedResponse::new(200, OBJECT, b"five!"),
+        _ => ScriptedResponse::new(401, "", b""),
     })
     .await;
     let leaf = store(&server);
     assert_eq!(size(&leaf).await.unwrap(), 5);
     assert_eq!((server.count("/auth/v1.0"), server.count("/v1/AUTH_a/bucket/key")), (2, 2));
 
-    let server = service(|_| Reply::new(401, "", b"")).await;
+    let server = service(|_| ScriptedResponse::new(401, "", b"")).await;
     let error = size(&store(&server)).await.unwrap_err();
     assert_eq!(error.reason(), Reason::AccessDenied, "{error}");
     assert_eq!((server.count("/auth/v1.0"), server.count("/v1/AUTH_a/bucket/key")), (2, 2));
 }
 
 /// A container that lists the object, while the first `reads` reads do not find it.
-async fn missed(reads: usize) -> (Server, Result<u64>) {
+async fn missed(reads: usize) -> (ScriptedServer, Result<u64>) {
     let missed = AtomicUsize::new(0);
     let server = service(move |request| match request.path.ends_with("/key") {
-        true if missed.fetch_add(1, Ordering::Relaxed) < reads => Reply::new(404, "", b""),
-        true => Reply::new(200, OBJECT, b"five!"),
-        false => Reply::new(200, "", format!("[{LISTED}]").as_bytes()),
+        true if missed.fetch_add(1, Ordering::Relaxed) < reads => ScriptedResponse::new(404, "", b""),
+        true => ScriptedResponse::new(200, OBJECT, b"five!"),
+        false => ScriptedResponse::new(200, "", format!("[{LISTED}]").as_bytes()),
     })
     .await;
     let found = size(&store(&server)).await;
@@ -139,7 +139,7 @@ async fn missed(reads: usize) -> (Server, Result<u64>) {
 #[tokio::test]
 async fn long_head_fits_into_the_smallest_read() {
     let noise = format!("{OBJECT}X-Noise: {}\r\n", "n".repeat(20_000));
-    let server = service(move |_| Reply::new(200, &noise, b"five!")).await;
+    let server = service(move |_| ScriptedResponse::new(200, &noise, b"five!")).await;
     let small = SwiftOptions { read_bytes: 1, ..options(&server) };
     assert_eq!(size(&SwiftStore::new(small, SystemClock::shared()).unwrap()).await.unwrap(), 5);
 }
@@ -158,8 +158,8 @@ async fn unlisted_object_is_missing() {
     let other = LISTED.replace("\"key\"", "\"key2\"");
     for listed in [String::new(), other] {
         let server = service(move |request| match request.path.ends_with("/key") {
-            true => Reply::new(404, "", b""),
-            false => Reply::new(200, "", format!("[{listed}]").as_bytes()),
+            true => ScriptedResponse::new(404, "", b""),
+            false => ScriptedResponse::new(200, "", format!("[{listed}]").as_bytes()),
         })
         .await;
         assert_eq!(size(&store(&server)).await.unwrap_err().reason(), Reason::NoSuchKey);
@@ -169,7 +169,7 @@ async fn unlisted_object_is_missing() {
 
 #[tokio::test]
 async fn token_is_shared_and_renewed_before_expiry() {
-    let server = service(|_| Reply::new(200, OBJECT, b"five!")).await;
+    let server = service(|_| ScriptedResponse::new(200, OBJECT, b"five!")).await;
     let clock = SimulatedClock::new();
     let leaf = SwiftStore::new(options(&server), clock.clone() as Arc<dyn Clock>).unwrap();
     let many: Vec<_> = (0..20).map(|_| size(&leaf)).collect();
@@ -188,10 +188,10 @@ async fn token_is_shared_and_renewed_before_expiry() {
 
 #[tokio::test]
 async fn keystone_provides_token_and_endpoint() {
-    let server = Server::start(|request| {
+    let server = ScriptedServer::start(|request| {
         if request.path != "/v3/auth/tokens" {
             assert_eq!(request.header("x-auth-token"), Some("from keystone"));
-            return Reply::new(200, OBJECT, b"five!");
+            return ScriptedResponse::new(200, OBJECT, b"five!");
         }
         let requests: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
         let user = &requests["auth"]["identity"]["password"]["user"];
@@ -205,15 +205,15 @@ async fn keystone_provides_token_and_endpoint() {
         let catalog = serde_json::json!({"token": {"expires_at": "2999-01-01T00:00:00.000000Z", "catalog": [
             {"type": "object-store", "endpoints": [endpoint("one", "AUTH_wrong"), endpoint("two", "AUTH_p")]},
         ]}});
-        Reply::new(201, "X-Subject-Token: from keystone\r\n", catalog.to_string().as_bytes())
+        ScriptedResponse::new(201, "X-Subject-Token: from keystone\r\n", catalog.to_string().as_bytes())
     })
     .await;
     let auth = Auth::Keystone {
         url: format!("{}/v3", server.url),
-        login: Login::Password {
-            user: Party::Named("u".to_owned(), Domain::Name("ud".to_owned())),
+        login: KeystoneCredentials::Password {
+            user: NameOrId::Named("u".to_owned(), Domain::Name("ud".to_owned())),
             password: "pw".to_owned(),
-            project: Party::Named("p".to_owned(), Domain::Name("pd".to_owned())),
+            project: NameOrId::Named("p".to_owned(), Domain::Name("pd".to_owned())),
         },
         region: Some("two".to_owned()),
         interface: "public".to_owned(),
@@ -227,8 +227,8 @@ async fn keystone_provides_token_and_endpoint() {
 async fn overloaded_response_is_retried() {
     let requests = AtomicUsize::new(0);
     let server = service(move |_| match requests.fetch_add(1, Ordering::Relaxed) {
-        0 | 1 => Reply::new(503, "", b""),
-        _ => Reply::new(200, OBJECT, b"five!"),
+        0 | 1 => ScriptedResponse::new(503, "", b""),
+        _ => ScriptedResponse::new(200, OBJECT, b"five!"),
     })
     .await;
     assert_eq!(size(&store(&server)).await.unwrap(), 5);
@@ -250,13 +250,13 @@ async fn separate_metadata_does_not_wait_for_its_object() {
     let server = service(|request| {
         if request.path.contains("%2Bsegments") || request.path.contains("+segments") {
             let metadata = br#"{"headers": {}, "user": [["colour", "green"]], "tags": [], "ranges": null}"#;
-            return Reply::new(200, OBJECT, metadata);
+            return ScriptedResponse::new(200, OBJECT, metadata);
         }
         let apart = "X-Object-Meta-Tradewind-Aside: 1\r\nX-Object-Meta-Tradewind-Write: w\r\n";
-        Reply::new(200, &format!("{OBJECT}{apart}"), b"five!")
+        ScriptedResponse::new(200, &format!("{OBJECT}{apart}"), b"five!")
     })
     .await;
-    let one = SwiftOptions { connections: 1, ..options(&server) };
+    let one = SwiftOptions { max_connections: 1, ..options(&server) };
     let leaf = SwiftStore::new(one, SystemClock::shared()).unwrap();
     let context = context();
     let here = here();
@@ -267,22 +267,22 @@ async fn separate_metadata_does_not_wait_for_its_object() {
 
 #[tokio::test]
 async fn truncated_body_is_an_error() {
-    let server = service(|_| Reply::new(200, OBJECT, b"five!").cut_short(3)).await;
+    let server = service(|_| ScriptedResponse::new(200, OBJECT, b"five!").cut_short(3)).await;
     assert_eq!(read(&store(&server)).await.unwrap_err().reason(), Reason::Io);
 }
 
 #[tokio::test]
 async fn bytes_that_mismatch_the_etag_are_not_served() {
-    let server = service(|_| Reply::new(200, OBJECT, b"five!")).await;
+    let server = service(|_| ScriptedResponse::new(200, OBJECT, b"five!")).await;
     assert_eq!(read(&store(&server)).await.unwrap_err().reason(), Reason::CorruptData);
 }
 
 #[tokio::test]
 async fn small_write_sends_its_md5_and_may_be_overtaken() {
     let server = service(|request| match (request.method.as_str(), request.path.as_str()) {
-        ("HEAD", _) => Reply::new(404, "", b""),
+        ("HEAD", _) => ScriptedResponse::new(404, "", b""),
         // A later write of the key exists already.
-        _ => Reply::new(202, "Date: Sun, 22 Nov 2026 02:58:55 GMT\r\n", b""),
+        _ => ScriptedResponse::new(202, "Date: Sun, 22 Nov 2026 02:58:55 GMT\r\n", b""),
     })
     .await;
     let committed = put(&store(&server), "five!".into()).await.unwrap();
@@ -300,15 +300,15 @@ fn is_segment(request: &Request) -> bool {
 }
 
 /// Everything succeeds except segments: they are answered with a wrong tag.
-fn wrong_tags(request: &Request) -> Reply {
+fn wrong_tags(request: &Request) -> ScriptedResponse {
     match request.method.as_str() {
-        "HEAD" if request.path.ends_with("/key") => Reply::new(404, "", b""),
-        "HEAD" | "DELETE" => Reply::new(204, "", b""),
-        _ => Reply::new(201, OBJECT, b""),
+        "HEAD" if request.path.ends_with("/key") => ScriptedResponse::new(404, "", b""),
+        "HEAD" | "DELETE" => ScriptedResponse::new(204, "", b""),
+        _ => ScriptedResponse::new(201, OBJECT, b""),
     }
 }
 
-fn deleted(server: &Server) -> bool {
+fn deleted(server: &ScriptedServer) -> bool {
     let seen = server.seen();
     seen.iter().any(|request| request.method == "DELETE" && request.path.contains("%2Bsegments/d/"))
 }
@@ -342,8 +342,8 @@ async fn lost_body_is_not_an_empty_object() {
     for (more, reason) in [("", Reason::CorruptData), ("X-Static-Large-Object: True\r\n", Reason::Io)] {
         let headers = format!("{OBJECT}{more}");
         let server = service(move |request| match request.method.as_str() {
-            "HEAD" => Reply::new(200, &headers, b"bytes"),
-            _ => Reply::new(200, &headers, b""),
+            "HEAD" => ScriptedResponse::new(200, &headers, b"bytes"),
+            _ => ScriptedResponse::new(200, &headers, b""),
         })
         .await;
         let store = store(&server);
@@ -358,8 +358,8 @@ async fn lost_body_is_not_an_empty_object() {
 #[tokio::test]
 async fn lost_listing_is_not_an_empty_one() {
     let server = service(|request| match request.path.as_str() {
-        "/v1/AUTH_a/bucket" => Reply::new(200, "", b""),
-        _ => Reply::new(204, "", b""),
+        "/v1/AUTH_a/bucket" => ScriptedResponse::new(200, "", b""),
+        _ => ScriptedResponse::new(204, "", b""),
     })
     .await;
     let (store, request) = (store(&server), ListRequest { limit: 10, ..ListRequest::default() });
@@ -372,23 +372,23 @@ async fn lost_listing_is_not_an_empty_one() {
 
 /// Everything succeeds; `manifest` answers the request for the manifest.
 fn right_tags(
-    manifest: impl Fn() -> Reply + Send + Sync + 'static,
-) -> impl Fn(&Request) -> Reply + Send + Sync {
+    manifest: impl Fn() -> ScriptedResponse + Send + Sync + 'static,
+) -> impl Fn(&Request) -> ScriptedResponse + Send + Sync {
     move |request| match request.method.as_str() {
-        "HEAD" if request.path.ends_with("/key") => Reply::new(404, "", b""),
-        "HEAD" | "DELETE" => Reply::new(204, "", b""),
+        "HEAD" if request.path.ends_with("/key") => ScriptedResponse::new(404, "", b""),
+        "HEAD" | "DELETE" => ScriptedResponse::new(204, "", b""),
         _ if request.path.ends_with("/key") => manifest(),
         _ => {
             let md5: [u8; 16] = Md5::digest(&request.body).into();
             let etag = tradewind_core::ETag::from_md5(&md5);
-            Reply::new(201, &format!("Etag: {etag}\r\nLast-Modified: Sun, 22 Nov 2026 02:58:55 GMT\r\n"), b"")
+            ScriptedResponse::new(201, &format!("Etag: {etag}\r\nLast-Modified: Sun, 22 Nov 2026 02:58:55 GMT\r\n"), b"")
         }
     }
 }
 
 #[tokio::test]
 async fn segments_are_kept_if_the_manifest_may_exist() {
-    let server = service(right_tags(|| Reply::new(507, "", b""))).await;
+    let server = service(right_tags(|| ScriptedResponse::new(507, "", b""))).await;
     let error = put(&store(&server), Bytes::from(vec![7; LARGE])).await.unwrap_err();
     assert_eq!(error.reason(), Reason::Full, "{error}");
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -402,10 +402,10 @@ async fn segments_are_kept_if_the_manifest_may_exist() {
 async fn segment_is_sent_once_its_token_is_accepted() {
     let is_first = |request: &Request| request.header("x-auth-token") == Some("t1");
     let ask = move |request: &Request| match is_first(request) {
-        true => Welcome::Refused(Reply::new(401, "", b"")),
-        false => Welcome::Wanted,
+        true => ContinueReply::Refused(ScriptedResponse::new(401, "", b"")),
+        false => ContinueReply::Wanted,
     };
-    let server = service_asked(ask, |_| None, right_tags(|| Reply::new(201, OBJECT, b""))).await;
+    let server = service_asked(ask, |_| None, right_tags(|| ScriptedResponse::new(201, OBJECT, b""))).await;
     put(&store(&server), Bytes::from(vec![7; LARGE])).await.unwrap();
     let seen = server.seen();
     let requests: Vec<_> = seen.iter().filter(|request| request.header("expect").is_some()).collect();
@@ -416,8 +416,8 @@ async fn segment_is_sent_once_its_token_is_accepted() {
 
 #[tokio::test]
 async fn unresponsive_service_is_asked_once() {
-    let answer = right_tags(|| Reply::new(201, OBJECT, b""));
-    let server = service_asked(|_| Welcome::Silence, |_| None, answer).await;
+    let answer = right_tags(|| ScriptedResponse::new(201, OBJECT, b""));
+    let server = service_asked(|_| ContinueReply::Silence, |_| None, answer).await;
     let store = store(&server);
     for _ in 0..2 {
         put(&store, Bytes::from(vec![7; LARGE])).await.unwrap();
@@ -428,7 +428,7 @@ async fn unresponsive_service_is_asked_once() {
 
 #[tokio::test]
 async fn segments_are_deleted_if_the_manifest_is_rejected() {
-    let server = service(right_tags(|| Reply::new(403, "", b""))).await;
+    let server = service(right_tags(|| ScriptedResponse::new(403, "", b""))).await;
     let error = put(&store(&server), Bytes::from(vec![7; LARGE])).await.unwrap_err();
     assert_eq!(error.reason(), Reason::AccessDenied, "{error}");
     assert!(deleted(&server));
@@ -444,7 +444,7 @@ async fn segments_are_kept_if_commit_is_dropped_mid_manifest() {
         came.store(true, Ordering::Relaxed);
         let ends = Duration::from_secs(10);
         tokio::task::block_in_place(|| dropped.lock().unwrap().recv_timeout(ends)).unwrap();
-        Reply::new(201, OBJECT, b"")
+        ScriptedResponse::new(201, OBJECT, b"")
     };
     let server = service(right_tags(held_back)).await;
     let leaf = store(&server);

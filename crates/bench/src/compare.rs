@@ -1,6 +1,6 @@
-//! Whether two results differ. A difference is told where repetitions of the same measurement vary too little for chance to
-//! explain it (Welch's test on logarithms, since speeds and latencies differ by factors), with all measurements of a
-//! comparison judged together: of unchanged things, at most one comparison of fifty finds any difference.
+//! Compares two results. A difference is reported if it is statistically significant given the variance between
+//! rounds. Welch's t-test is applied to logarithms, since throughput and latency differ by factors. Holm's correction
+//! covers all measurements of a comparison: if nothing changed, at most one comparison in 50 reports any difference.
 
 use std::collections::BTreeMap;
 
@@ -9,41 +9,41 @@ use statrs::distribution::{ContinuousCDF as _, StudentsT};
 use crate::operation::Operation;
 use crate::result::Cell;
 
-/// So often a comparison of the same with the same may find a difference. With one of twenty, more than one of twenty would
-/// every fourth time; and two runs are farther apart than the rounds of one, which is what chance is judged by.
-const CHANCE: f64 = 0.02;
+/// Family-wise significance level of a comparison. It is stricter than 5 % because separate runs vary more than the
+/// rounds of one run, from which the variance is estimated.
+const SIGNIFICANCE_LEVEL: f64 = 0.02;
 
-/// Of more degrees of freedom nothing is seen in Student's distribution.
-const MOST_FREEDOM: f64 = 1000.0;
+/// Limit of the degrees of freedom: beyond it, Student's t-distribution is practically normal and its inverse is slow.
+const MAX_DEGREES_OF_FREEDOM: f64 = 1000.0;
 
-/// What is compared.
+/// A compared figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// Requests a second.
+    /// Requests per second.
     Throughput,
-    /// Half of all requests took no longer.
+    /// Median latency.
     Median,
-    /// 99 of a hundred did not.
+    /// 99th percentile of latency.
     P99,
-    /// Bytes a second, of files.
+    /// Bytes per second, of files.
     Bandwidth,
-    /// Transactions a second.
+    /// Postmark transactions per second.
     Transactions,
 }
 
 impl Measure {
-    /// Those of requests.
+    /// The measures of requests.
     pub const ALL: [Self; 3] = [Self::Throughput, Self::Median, Self::P99];
 
-    /// Of all requests, or of one kind of several.
-    fn of(self, cell: &Cell, kind: Option<Operation>) -> Option<f64> {
+    /// The value for all requests of a measurement, or for those of one operation.
+    fn value(self, cell: &Cell, kind: Option<Operation>) -> Option<f64> {
         let latency = |of: fn(&crate::result::Latency) -> u64| {
             let is_meant = |operation| kind.is_none_or(|kind| kind == operation);
             let mut all = cell
                 .operations
                 .iter()
                 .filter(|(operation, figures)| is_meant(**operation) && figures.latency_us.count > 0);
-            // Those of a mix are of each kind of request.
+            // A mix has no common latency, only one of each operation.
             let (_, only) = all.next().filter(|_| all.next().is_none())?;
             Some(of(&only.latency_us) as f64)
         };
@@ -56,8 +56,8 @@ impl Measure {
         value.filter(|value| *value > 0.0)
     }
 
-    /// How finely it is told, as a part of it. Latencies are whole microseconds, and no more than a thousandth of them is kept: a
-    /// step of that has the same way in all rounds.
+    /// The relative resolution of the values: latencies are stored in whole microseconds and with three significant
+    /// digits. Rounding may shift all rounds in the same direction.
     fn resolution(self, a: &[f64], b: &[f64]) -> f64 {
         match self {
             Self::Median | Self::P99 => mean(a).min(mean(b)).exp().recip().max(1e-3),
@@ -65,44 +65,44 @@ impl Measure {
         }
     }
 
-    /// Whether more of it is better.
+    /// Returns true if higher values are better.
     #[must_use]
     pub const fn is_speed(self) -> bool {
         matches!(self, Self::Throughput | Self::Bandwidth | Self::Transactions)
     }
 }
 
-/// What came of comparing one measure of one measurement.
+/// The outcome of comparing one figure of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
-    /// Chance explains what is seen: no difference.
+    /// No significant difference.
     Same,
-    /// It does not.
+    /// A significant difference.
     Differs,
-    /// There are too few repetitions to know: two on each side at the least.
+    /// Too few rounds: each side needs at least two.
     Unknown,
 }
 
-/// A measure of a measurement on both sides.
+/// A figure of a measurement in both results.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
-    /// What was measured, for people.
+    /// Name of the measurement.
     pub what: String,
-    /// Which figure of it.
+    /// The compared figure.
     pub measure: Measure,
-    /// Geometric means over the repetitions.
+    /// Geometric mean over the rounds of the first result.
     pub before: f64,
-    /// Of the second result.
+    /// Geometric mean over the rounds of the second result.
     pub after: f64,
-    /// The ratio of the two lies between these with 95 % confidence, where that can be known.
+    /// 95 % confidence interval of the ratio `after / before`, if there are enough rounds.
     pub ratio: Option<(f64, f64)>,
-    /// A factor by which it would have to change for this comparison to find it, in one of two cases.
+    /// Minimum detectable effect: the factor of change that this comparison detects with a power of 50 %.
     pub visible: Option<f64>,
-    /// What it comes to.
+    /// The outcome.
     pub verdict: Verdict,
 }
 
-/// Compares all measurements that both results have, in the order of the first.
+/// Compares all measurements that both results contain, in the order of the first.
 #[must_use]
 pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
     let mut names: Vec<(String, Option<Operation>)> = Vec::new();
@@ -117,12 +117,12 @@ pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
     let values = |cells: &[Cell], (what, kind): &(String, Option<Operation>), measure: Measure| -> Vec<f64> {
         let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for cell in cells.iter().filter(|cell| !cell.is_partial() && cell.name() == *what) {
-            rounds.entry(cell.repeat).or_default().extend(measure.of(cell, *kind).map(f64::ln));
+            rounds.entry(cell.repeat).or_default().extend(measure.value(cell, *kind).map(f64::ln));
         }
-        // Those of one round know of each other: a load beside itself is two, and one value.
+        // Values of one round are not independent. A load that runs with itself has two measurements and counts once.
         rounds.values().filter(|values| !values.is_empty()).map(|values| mean(values)).collect()
     };
-    // Not so those that somebody ended, which says nothing of what was measured.
+    // Stopped measurements do not count as failed.
     let has_failed = |cells: &[Cell], what: &str| {
         let is_lost = |cell: &&Cell| cell.is_void() || (!cell.is_partial() && cell.has_nothing());
         cells.iter().filter(|cell| cell.name() == what).any(|cell| is_lost(&cell))
@@ -132,7 +132,7 @@ pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
         for measure in Measure::ALL {
             let (mut a, mut b) = (values(before, &name, measure), values(after, &name, measure));
             if has_failed(before, &name.0) || has_failed(after, &name.0) {
-                // What is left beside rounds in which nothing succeeded, or that were void, says nothing of those.
+                // Some rounds failed or are void, so the remaining ones are not a fair sample: no significance test.
                 (a, b) = (as_one(&a), as_one(&b));
             }
             if !a.is_empty() && !b.is_empty() {
@@ -147,13 +147,13 @@ pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
     judge(compared)
 }
 
-/// A measure of something on both sides: logarithms of what its repetitions came to, one at the least.
+/// A figure in both results: name, measure, and the logarithms of the values of each side, at least one.
 pub(crate) type Sample = (String, Measure, Vec<f64>, Vec<f64>);
 
-/// Judges samples together.
+/// Tests all samples with a common significance level.
 pub(crate) fn judge(samples: Vec<Sample>) -> Vec<Compared> {
-    let tests: Vec<Option<Welch>> =
-        samples.iter().map(|(_, measure, a, b)| Welch::of(a, b, measure.resolution(a, b))).collect();
+    let tests: Vec<Option<WelchTest>> =
+        samples.iter().map(|(_, measure, a, b)| WelchTest::new(a, b, measure.resolution(a, b))).collect();
     let differs = holm(&tests);
     let count = tests.iter().flatten().count();
     (samples.into_iter().zip(tests).zip(differs))
@@ -163,7 +163,7 @@ pub(crate) fn judge(samples: Vec<Sample>) -> Vec<Compared> {
             before: mean(&a).exp(),
             after: mean(&b).exp(),
             ratio: test.map(|test| test.interval()),
-            visible: test.map(|test| test.reach(CHANCE / count as f64).exp()),
+            visible: test.map(|test| test.critical_difference(SIGNIFICANCE_LEVEL / count as f64).exp()),
             verdict: match (test, differs) {
                 (None, _) => Verdict::Unknown,
                 (Some(_), true) => Verdict::Differs,
@@ -173,15 +173,15 @@ pub(crate) fn judge(samples: Vec<Sample>) -> Vec<Compared> {
         .collect()
 }
 
-/// What is compared of a measurement: the whole, and each of several kinds of requests, whose latencies have nothing to do
-/// with each other. Where requests come at a pace of their own, throughput is what it always was, and there is nothing else.
+/// The compared parts of a measurement: the whole (`None`) and, for a mix, each operation, since their latencies are
+/// unrelated. With scheduled requests, throughput is given, so that only the latencies of the operations can differ.
 fn kinds(cell: &Cell) -> Vec<Option<Operation>> {
     let each = cell.operations.keys().copied().map(Some);
     let is_several = cell.operations.len() > 1;
     std::iter::once(None).chain(each.filter(|_| is_several)).collect()
 }
 
-/// Of several values their mean, of which nobody can tell how sure it is.
+/// Reduces values to their mean, as a single value without a known variance.
 pub(crate) fn as_one(values: &[f64]) -> Vec<f64> {
     values.first().map(|_| mean(values)).into_iter().collect()
 }
@@ -190,67 +190,67 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Welch's test of two means.
+/// Welch's t-test of two means.
 #[derive(Debug, Clone, Copy)]
-struct Welch {
+struct WelchTest {
     difference: f64,
-    error: f64,
-    freedom: f64,
+    standard_error: f64,
+    degrees_of_freedom: f64,
 }
 
-impl Welch {
-    /// `None` where either side has but one value. What is told no finer than by steps may be off by one, however often it was
-    /// measured.
-    fn of(a: &[f64], b: &[f64], step: f64) -> Option<Self> {
+impl WelchTest {
+    /// Tests the values of two sides; `None` if either has fewer than two. `step` is the resolution of the values:
+    /// the means may be off by one step, however many values there are.
+    fn new(a: &[f64], b: &[f64], step: f64) -> Option<Self> {
         if a.len() < 2 || b.len() < 2 {
             return None;
         }
         let part = |values: &[f64]| {
             let mean = mean(values);
             let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-            // What is equal to the last digit was rounded.
+            // Equal values were rounded, so their variance is not 0.
             let variance = (squares / (values.len() - 1) as f64).max(1e-6);
             (variance / values.len() as f64, (values.len() - 1) as f64)
         };
         let ((a_part, a_freedom), (b_part, b_freedom)) = (part(a), part(b));
         let sum = a_part + b_part + step.powi(2);
         let freedom = sum.powi(2) / (a_part.powi(2) / a_freedom + b_part.powi(2) / b_freedom);
-        // Behind that it is as good as normal, and what turns it round takes for ever.
-        let freedom = freedom.min(MOST_FREEDOM);
-        Some(Self { difference: mean(b) - mean(a), error: sum.sqrt(), freedom })
+        let degrees_of_freedom = freedom.min(MAX_DEGREES_OF_FREEDOM);
+        Some(Self { difference: mean(b) - mean(a), standard_error: sum.sqrt(), degrees_of_freedom })
     }
 
     fn student(&self) -> Option<StudentsT> {
-        StudentsT::new(0.0, 1.0, self.freedom).ok()
+        StudentsT::new(0.0, 1.0, self.degrees_of_freedom).ok()
     }
 
-    /// How likely chance alone brings about so much or more.
-    fn chance(&self) -> f64 {
-        let far = (self.difference / self.error).abs();
-        self.student().map_or(1.0, |student| 2.0 * student.sf(far))
+    /// The two-sided p-value.
+    fn p_value(&self) -> f64 {
+        let statistic = (self.difference / self.standard_error).abs();
+        self.student().map_or(1.0, |student| 2.0 * student.sf(statistic))
     }
 
-    /// Chance alone reaches no further, but for so many cases of one.
-    fn reach(&self, chance: f64) -> f64 {
-        self.student().map_or(f64::INFINITY, |student| student.inverse_cdf(1.0 - chance / 2.0)) * self.error
+    /// The smallest difference that is significant at the given level.
+    fn critical_difference(&self, level: f64) -> f64 {
+        let quantile = self.student().map_or(f64::INFINITY, |student| student.inverse_cdf(1.0 - level / 2.0));
+        quantile * self.standard_error
     }
 
-    /// The ratio, with 95 % confidence: of this figure by itself.
+    /// The 95 % confidence interval of the ratio, without correction for multiple tests.
     fn interval(&self) -> (f64, f64) {
-        let reach = self.reach(0.05);
-        ((self.difference - reach).exp(), (self.difference + reach).exp())
+        let half_width = self.critical_difference(0.05);
+        ((self.difference - half_width).exp(), (self.difference + half_width).exp())
     }
 }
 
-/// Which of several tests find a difference, so that all together err no more often than [`CHANCE`] (Holm 1979).
-fn holm(tests: &[Option<Welch>]) -> Vec<bool> {
-    let mut chances: Vec<(usize, f64)> =
-        tests.iter().enumerate().filter_map(|(n, test)| Some((n, test.as_ref()?.chance()))).collect();
-    chances.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+/// Determines which tests are significant, with a family-wise error rate of at most [`SIGNIFICANCE_LEVEL`] (Holm 1979).
+fn holm(tests: &[Option<WelchTest>]) -> Vec<bool> {
+    let mut p_values: Vec<(usize, f64)> =
+        tests.iter().enumerate().filter_map(|(n, test)| Some((n, test.as_ref()?.p_value()))).collect();
+    p_values.sort_by(|(_, a), (_, b)| a.total_cmp(b));
     let mut differs = vec![false; tests.len()];
-    let count = chances.len();
-    for (rank, (n, chance)) in chances.into_iter().enumerate() {
-        if chance > CHANCE / (count - rank) as f64 {
+    let count = p_values.len();
+    for (rank, (n, p_value)) in p_values.into_iter().enumerate() {
+        if p_value > SIGNIFICANCE_LEVEL / (count - rank) as f64 {
             break;
         }
         differs[n] = true;
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
     use crate::random::{mix, share};
 
-    /// About normal: the sum of twelve even shares.
+    /// An approximately normal value: the sum of twelve uniform ones.
     fn normal(seed: u64) -> f64 {
         (0..12).map(|n| share(mix(mix(seed) ^ n))).sum::<f64>() - 6.0
     }
@@ -273,37 +273,37 @@ mod tests {
     }
 
     fn finds(run: u64, factor: f64) -> bool {
-        let tests: Vec<Option<Welch>> = (0..24)
+        let tests: Vec<Option<WelchTest>> = (0..24)
             .map(|cell| {
                 let seed = mix(run) ^ mix(cell);
-                Welch::of(&values(seed, 5, 1.0, 0.02), &values(!seed, 5, factor, 0.02), 0.0)
+                WelchTest::new(&values(seed, 5, 1.0, 0.02), &values(!seed, 5, factor, 0.02), 0.0)
             })
             .collect();
         holm(&tests).contains(&true)
     }
 
     #[test]
-    fn the_same_is_hardly_ever_told_apart_and_a_tenth_nearly_always() {
+    fn compare_rarely_errs_and_nearly_always_finds_10_percent() {
         let wrong = (0..1000).filter(|run| finds(*run, 1.0)).count();
-        assert!(wrong <= 30, "{wrong} of 1000 comparisons of the same found a difference");
-        let seen = (0..200).filter(|run| finds(*run, 1.1)).count();
-        assert!(seen >= 198, "{seen} of 200 saw a tenth");
+        assert!(wrong <= 30, "{wrong} of 1000 comparisons of equal results found a difference");
+        let found = (0..200).filter(|run| finds(*run, 1.1)).count();
+        assert!(found >= 198, "{found} of 200 comparisons found a difference of 10 %");
     }
 
     #[test]
-    fn what_is_said_to_be_visible_is_seen_in_one_of_two_cases() {
-        let seen = (0..2000_u64).filter(|run| {
+    fn minimum_detectable_effect_has_50_percent_power() {
+        let detected = (0..2000_u64).filter(|run| {
             let (a, seed) = (values(*run, 5, 1.0, 0.02), mix(!run));
-            let visible = Welch::of(&a, &values(seed, 5, 1.0, 0.02), 0.0).unwrap().reach(CHANCE).exp();
-            let test = Welch::of(&a, &values(seed, 5, visible, 0.02), 0.0).unwrap();
-            test.chance() <= CHANCE
+            let visible = WelchTest::new(&a, &values(seed, 5, 1.0, 0.02), 0.0).unwrap().critical_difference(SIGNIFICANCE_LEVEL).exp();
+            let test = WelchTest::new(&a, &values(seed, 5, visible, 0.02), 0.0).unwrap();
+            test.p_value() <= SIGNIFICANCE_LEVEL
         });
-        let seen = seen.count() as f64 / 2000.0;
-        assert!((0.42..0.58).contains(&seen), "{seen}");
+        let power = detected.count() as f64 / 2000.0;
+        assert!((0.42..0.58).contains(&power), "{power}");
     }
 
     #[test]
-    fn a_step_of_what_is_told_is_no_difference() {
+    fn one_step_of_resolution_is_not_a_difference() {
         let verdict = |measure, before: f64, after: f64| {
             let sample = ("x".to_owned(), measure, vec![before.ln(); 3], vec![after.ln(); 3]);
             judge(vec![sample])[0].verdict
@@ -315,9 +315,9 @@ mod tests {
     }
 
     #[test]
-    fn one_of_each_says_nothing() {
-        assert!(Welch::of(&[1.0], &[2.0, 2.1], 0.0).is_none());
-        let test = Welch::of(&[1.0, 1.0, 1.0], &[1.0, 1.0, 1.0], 0.0).unwrap();
-        assert!(test.chance() > 0.99 && test.interval().0 < 1.0 && test.interval().1 > 1.0);
+    fn test_needs_two_values_on_each_side() {
+        assert!(WelchTest::new(&[1.0], &[2.0, 2.1], 0.0).is_none());
+        let test = WelchTest::new(&[1.0, 1.0, 1.0], &[1.0, 1.0, 1.0], 0.0).unwrap();
+        assert!(test.p_value() > 0.99 && test.interval().0 < 1.0 && test.interval().1 > 1.0);
     }
 }

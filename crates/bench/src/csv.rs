@@ -1,8 +1,8 @@
-//! Fields of comma-separated values, as every table that is written here has them (RFC 4180).
+//! Quoting of CSV fields (RFC 4180), for all CSV output of this crate.
 
 use std::borrow::Cow;
 
-/// A field that may hold anything.
+/// Quotes a field if it contains a separator, a quote or a line break.
 pub(crate) fn quoted(field: &str) -> Cow<'_, str> {
     if field.contains(['"', ',', '\r', '\n']) {
         return format!("\"{}\"", field.replace('"', "\"\"")).into();
@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_with_commas_and_quotes_are_quoted() {
+    fn quoted_quotes_fields_with_commas_or_quotes() {
         assert_eq!(quoted("get=1,put=2"), "\"get=1,put=2\"");
         assert_eq!(quoted("a \"b\""), "\"a \"\"b\"\"\"");
         assert_eq!(quoted("4KiB"), "4KiB");

@@ -1,5 +1,5 @@
-//! One page of HTML that says what results mean: plain words first, then charts, then tables. It needs no network and no
-//! script, can be read on a telephone and printed, and follows the reader's light or dark.
+//! Renders results as one HTML page: a summary in words, then charts, then tables. The page is self-contained, without
+//! scripts, suits small screens and print, and follows the reader's light or dark theme.
 
 mod carried;
 mod charts;
@@ -19,27 +19,27 @@ use crate::compare::{Compared, compare};
 use crate::posix::result::Measured;
 use crate::result::{Cell, Line, Run, SCHEMA};
 
-/// A result as it was kept.
+/// A parsed result file.
 #[derive(Debug, Clone)]
 pub struct Kept {
-    /// What it is called: its file's name.
+    /// The file name.
     pub name: String,
-    /// What ran where.
+    /// The run: version, client machines and store.
     pub run: Run,
-    /// What was measured.
+    /// Measurements of object requests.
     pub cells: Vec<Cell>,
-    /// The same of a mounted file system.
+    /// Measurements of a mounted file system.
     pub posix: Vec<Measured>,
-    /// It was stopped before all was measured.
+    /// The run was stopped early.
     pub is_partial: bool,
-    /// Where the store answered.
+    /// Addresses of the store's servers.
     pub servers: Vec<String>,
 }
 
-/// Why a result cannot be read: the line, from 1 on, and what is wrong with it.
+/// Error of an invalid result file.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// Which line.
+    /// Line number, from 1.
     pub line: usize,
     why: Why,
 }
@@ -56,8 +56,8 @@ impl fmt::Display for Unreadable {
         write!(f, "line {}: ", self.line)?;
         match &self.why {
             Why::Json(e) => write!(f, "{e}"),
-            Why::Schema(schema) => write!(f, "it is written as {schema:?}; this version reads {SCHEMA:?}"),
-            Why::NoRun => write!(f, "the first line does not say what ran where: this is no result"),
+            Why::Schema(schema) => write!(f, "the schema is {schema:?}; this version reads {SCHEMA:?}"),
+            Why::NoRun => write!(f, "not a result file: the first line, and only that, must describe the run"),
         }
     }
 }
@@ -65,7 +65,7 @@ impl fmt::Display for Unreadable {
 impl std::error::Error for Unreadable {}
 
 impl Kept {
-    /// Reads the lines of a result. The last may be torn, where the process ended in the middle of it.
+    /// Parses a result file. The last line may be torn, if the process was killed while writing it.
     pub fn parse(name: &str, text: &str) -> Result<Self, Unreadable> {
         let (mut run, mut cells, mut posix) = (None, Vec::new(), Vec::new());
         let (mut is_partial, mut servers) = (true, Vec::new());
@@ -73,8 +73,8 @@ impl Kept {
         for (n, line) in text.lines().enumerate() {
             let bad = |why| Unreadable { line: n + 1, why };
             match serde_json::from_str(line) {
-                Ok(Line::Run(said)) if said.schema != SCHEMA => return Err(bad(Why::Schema(said.schema))),
-                Ok(Line::Run(said)) if n == 0 => run = Some(*said),
+                Ok(Line::Run(parsed)) if parsed.schema != SCHEMA => return Err(bad(Why::Schema(parsed.schema))),
+                Ok(Line::Run(parsed)) if n == 0 => run = Some(*parsed),
                 Ok(Line::Run(_)) => return Err(bad(Why::NoRun)),
                 Ok(_) if run.is_none() => return Err(bad(Why::NoRun)),
                 Ok(Line::Cell(cell)) => cells.push(*cell),
@@ -89,35 +89,34 @@ impl Kept {
     }
 }
 
-/// What the results mean, in plain words: a heading and what is said below it, for each of them and for each comparison with
-/// the first.
+/// The summary: a heading and sentences for each result, and for each comparison with the first result.
 #[must_use]
 pub fn words(results: &[Kept]) -> Vec<(String, Vec<String>)> {
-    let mut said: Vec<(String, Vec<String>)> =
+    let mut sections: Vec<(String, Vec<String>)> =
         results.iter().map(|result| (result.name.clone(), words::summary(result))).collect();
     if let Some((first, others)) = results.split_first() {
-        said.extend(others.iter().map(|other| {
-            let heading = format!("{} against {}", other.name, first.name);
+        sections.extend(others.iter().map(|other| {
+            let heading = format!("{} compared with {}", other.name, first.name);
             (heading, words::comparison(first, other, &compared(first, other)))
         }));
     }
-    said
+    sections
 }
 
-/// All measurements as comma-separated values, a line for each kind of request of each.
+/// All measurements as CSV, one line per operation of each measurement.
 #[must_use]
 pub fn csv(results: &[Kept]) -> String {
     csv::write(results)
 }
 
-/// What two results have in common: about objects and about file systems.
+/// Compares the measurements that two results have in common.
 fn compared(first: &Kept, other: &Kept) -> Vec<Compared> {
     let mut compared = compare(&first.cells, &other.cells);
     compared.extend(crate::posix::compare::compare(&first.posix, &other.posix));
     compared
 }
 
-/// The means of what lies at the same place, in the order of the places.
+/// Sorts points by x and averages those with equal x.
 fn means(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut all: Vec<(f64, f64)> = points.collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -127,7 +126,7 @@ fn means(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// The page about one result or several, the first of which the others are compared with.
+/// The HTML page about one or several results. All others are compared with the first.
 #[must_use]
 pub fn page(results: &[Kept]) -> String {
     page::write(results)

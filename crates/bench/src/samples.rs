@@ -1,7 +1,6 @@
-//! Raw samples: a line of CSV for each request that lies in a measured window, for whoever wants to see more than a histogram
-//! keeps. Workers fill batches that were made before; full ones go through a bounded channel to one thread that writes them.
-//! Nobody waits for that thread while it counts: where it cannot follow, samples are dropped and counted, and what a
-//! measurement tells of itself has that number.
+//! Raw samples: one CSV line per request in the measured window, for analyses that need more than a histogram.
+//! Workers fill preallocated batches, which pass through a bounded channel to one writer thread. Workers never wait
+//! for that thread: if it is too slow, samples are dropped, and the result of the measurement reports their number.
 
 mod writer;
 
@@ -21,52 +20,52 @@ use self::writer::{Batch, Message, Writer};
 use crate::operation::Operation;
 use crate::record::Window;
 
-/// Samples of a batch.
-const BATCH: usize = 64;
-/// Batches that may be on their way to the file, beside the one that each worker fills.
-const ON_THEIR_WAY: usize = 2048;
-/// Room in the channel for what is no batch: there is one of it at a time, and the end.
-const OTHERS: usize = 2;
+/// Samples per batch.
+const BATCH_SAMPLES: usize = 64;
+/// Maximum batches waiting to be written, in addition to the one that each worker fills.
+const MAX_QUEUED_BATCHES: usize = 2048;
+/// Channel capacity for other messages: one `Conclude` at a time, and `End`.
+const CONTROL_MESSAGES: usize = 2;
 
-/// What numbers of objects are called.
+/// Maps object numbers to keys.
 pub(crate) trait Names: Send + Sync + fmt::Debug {
-    /// The key of an object.
+    /// The key of the object with the given number.
     fn name(&self, number: u64) -> String;
 }
 
-/// What a request is about.
+/// Operation, key and size of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Subject {
     pub operation: Operation,
     pub about: About,
-    /// Bytes of objects that it carries, where that is known before the answer.
+    /// Payload bytes, if known before the response.
     pub size: Option<u64>,
 }
 
-/// Which key.
+/// The key of a request.
 #[derive(Debug, Clone)]
 pub(crate) enum About {
-    /// That of an object.
+    /// The key of the object with this number.
     Number(u64),
-    /// What keys begin with.
+    /// The prefix of a listing.
     Prefix(Box<str>),
-    /// It was never drawn.
+    /// No key was drawn, because the request never started.
     Nothing,
 }
 
-/// A request as it went. Times are those of the clock.
+/// A finished request. Times are those of the clock.
 #[derive(Debug)]
 pub(crate) struct Handled {
-    /// When it was meant to start.
+    /// The scheduled start.
     pub intended: Duration,
-    /// When it did, if ever.
+    /// The actual start, if it started.
     pub begun: Option<Duration>,
     pub ended: Duration,
-    /// When the first byte was there, and how many there were; or the kind of failure.
+    /// The time of the first byte and the number of bytes, or the kind of failure.
     pub answer: Result<(Duration, u64), String>,
 }
 
-/// The same as it is kept: in microseconds from the beginning of the window.
+/// A finished request as it is written. Times are in microseconds since the start of the window.
 #[derive(Debug)]
 struct Sample {
     subject: Subject,
@@ -100,27 +99,27 @@ fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// What became of the samples of a measurement.
+/// Counts of the samples of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampled {
-    /// The number that its lines have, from 1 on: which measurement of the result it is.
+    /// Number of the measurement in the result, from 1: the first field of its lines.
     pub cell: u64,
-    /// Lines that are in the file.
+    /// Lines in the file.
     pub written: u64,
-    /// Requests that have none, since the thread that writes could not follow.
+    /// Samples dropped because the writer thread was too slow.
     pub dropped: u64,
-    /// Requests that have none, since the file could not be written.
+    /// Samples lost because the file could not be written.
     pub unwritten: u64,
 }
 
 impl Sampled {
-    /// What is to be known of it.
+    /// Caveats for the result.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let all = self.written + self.dropped + self.unwritten;
         let mut notes = Vec::new();
         if self.dropped > 0 {
-            let what = "the thread that writes them could not follow";
+            let what = "the thread that writes them was too slow";
             notes.push(format!("{} of {all} samples were dropped: {what}", self.dropped));
         }
         if self.unwritten > 0 {
@@ -131,7 +130,7 @@ impl Sampled {
     }
 }
 
-/// Where samples go. Dropping it ends the thread.
+/// The sample file and its writer thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Samples {
     sender: SyncSender<Message>,
@@ -140,7 +139,7 @@ pub struct Samples {
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// Batches that nobody uses.
+/// The pool of unused batches.
 #[derive(Debug)]
 struct Spare(Mutex<Vec<Vec<Sample>>>);
 
@@ -156,21 +155,22 @@ impl Spare {
 }
 
 impl Samples {
-    /// Of so many workers at a time, at the most. The first line is written at once: an error where that cannot be.
+    /// Starts the writer thread for at most `workers` concurrent workers. Writes the header at once and fails if it
+    /// cannot.
     pub fn begin(mut out: impl Write + Send + 'static, workers: usize) -> io::Result<Self> {
         out.write_all(writer::HEAD.as_bytes())?;
-        let batches = workers + ON_THEIR_WAY;
-        let made = (0..batches).map(|_| Vec::with_capacity(BATCH)).collect();
-        let spare = Arc::new(Spare(Mutex::new(made)));
-        // There is room for all batches that there are.
-        let (sender, receiver) = sync_channel(batches + OTHERS);
+        let batches = workers + MAX_QUEUED_BATCHES;
+        let pool = (0..batches).map(|_| Vec::with_capacity(BATCH_SAMPLES)).collect();
+        let spare = Arc::new(Spare(Mutex::new(pool)));
+        // The channel has capacity for all batches, so that sending never blocks.
+        let (sender, receiver) = sync_channel(batches + CONTROL_MESSAGES);
         let writer = Writer::new(out, spare.clone());
         let thread = std::thread::Builder::new().name("samples".to_owned());
         let thread = Some(thread.spawn(move || writer.run(&receiver))?);
         Ok(Self { sender, spare, cells: AtomicU64::new(0), thread })
     }
 
-    /// Those of the next measurement.
+    /// The samples of the next measurement.
     pub(crate) fn next_cell(&self, repeat: u32) -> Arc<CellSamples> {
         Arc::new(CellSamples {
             cell: self.cells.fetch_add(1, Ordering::Relaxed) + 1,
@@ -182,41 +182,41 @@ impl Samples {
         })
     }
 
-    /// Ends the thread; the first error of the file, if there was any. Blocks until what is on its way is written, which it is
-    /// where all measurements are concluded.
+    /// Ends the thread and returns the first error of the file. Blocks until all queued batches are written; none are
+    /// left if all measurements were concluded.
     pub fn end(mut self) -> io::Result<()> {
         self.join()
     }
 
     fn join(&mut self) -> io::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        // Where nobody listens it has ended.
+        // Sending fails only if the thread has already ended.
         let _ = self.sender.send(Message::End);
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes samples failed")))
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes samples panicked")))
     }
 }
 
 impl Drop for Samples {
     fn drop(&mut self) {
-        // Whoever wants to know asked.
+        // Callers that need the error use `end`.
         let _ = self.join();
     }
 }
 
-/// Samples of one measurement.
+/// The samples of one measurement.
 #[derive(Debug)]
 pub(crate) struct CellSamples {
     cell: u64,
     repeat: u32,
     sender: SyncSender<Message>,
     spare: Arc<Spare>,
-    /// Samples that were handed to the thread, and those that were not.
+    /// Samples sent to the thread, and samples dropped.
     handed_in: AtomicU64,
     dropped: AtomicU64,
 }
 
 impl CellSamples {
-    /// One worker's.
+    /// The sampler of one worker.
     pub fn sampler(self: &Arc<Self>, worker: Option<usize>, names: Arc<dyn Names>) -> Sampler {
         Sampler { cell: self.clone(), worker, names, batch: None }
     }
@@ -228,12 +228,12 @@ impl CellSamples {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Waits until what was handed in is in the file. No worker samples any more.
+    /// Waits until all samples sent are in the file, and returns the counts. Call it after all samplers were dropped.
     pub async fn conclude(&self) -> Sampled {
         let (answer, answered) = oneshot::channel();
         let mut written = 0;
         if self.sender.try_send(Message::Conclude { cell: self.cell, answer }).is_ok() {
-            // A thread that failed has written nothing that could be relied on.
+            // If the thread panicked, nothing counts as written.
             written = answered.await.unwrap_or(0);
         }
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl CellSamples {
     }
 }
 
-/// Takes the samples of one worker. Dropping it hands in what it has.
+/// Collects the samples of one worker. Dropping it sends the last batch.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     cell: Arc<CellSamples>,
@@ -252,7 +252,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// A request that has ended, if it lies in the window.
+    /// Records a finished request if it overlaps the window.
     pub fn take(&mut self, window: Window, handled: &Handled, subject: Subject) {
         if !window.touches(handled.intended, handled.ended) {
             return;
@@ -265,7 +265,7 @@ impl Sampler {
             return;
         };
         batch.push(Sample::new(window.begin, handled, subject));
-        if batch.len() >= BATCH {
+        if batch.len() >= BATCH_SAMPLES {
             self.hand_in();
         }
     }

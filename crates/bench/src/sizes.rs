@@ -1,5 +1,5 @@
-//! How large the objects of a workload are: the same number has the same size in every run, so that whoever reads an
-//! object knows what to expect of it.
+//! Object sizes of a workload. The size of an object follows from its number, in every run, so that a reader knows
+//! what to expect.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,46 +9,47 @@ use tradewind_core::quantity::ByteSize;
 
 use crate::random::{mix, share};
 
-/// A distribution of sizes, in bytes. As text: `4KiB`; `4KiB-1MiB` for any size between the two; `lognormal:60KiB:1.5` for
-/// a median and the standard deviation of the logarithm; `60%4KiB+40%1MiB` for shares, and parentheses for shares of shares.
+/// A distribution of sizes, in bytes. As text: `4KiB`; `4KiB-1MiB` for any size between the two;
+/// `lognormal:60KiB:1.5` for a median and the standard deviation of the logarithm; `60%4KiB+40%1MiB` for shares, and
+/// parentheses for shares of shares.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Sizes {
-    /// All the same.
+    /// One size.
     Fixed(u64),
-    /// All between the two as likely, the ends among them.
+    /// Uniform between the two, inclusive.
     Between(u64, u64),
-    /// The logarithm is normal. None is larger than a thousand times the median.
+    /// Log-normal, truncated at 1000 times the median.
     LogNormal {
-        /// Half are smaller.
+        /// The median.
         median: u64,
         /// The standard deviation of the natural logarithm.
         sigma: f64,
     },
-    /// Each with its share of the objects; the shares need not add up to one.
+    /// A mixture: each distribution with its relative share of the objects. The shares need not add up to 1.
     Shares(Vec<(f64, Self)>),
 }
 
-/// Of the median: the most that one of a logarithmic normal distribution has.
-const MOST_OF_MEDIAN: u64 = 1000;
+/// Largest size of a log-normal distribution, as a multiple of its median.
+const MAX_MEDIAN_MULTIPLE: u64 = 1000;
 
 impl Sizes {
-    /// The size of the object that has a number.
+    /// The size of the object with the given number.
     #[must_use]
     pub fn of(&self, number: u64) -> u64 {
         let drawn = mix(number ^ 0x0073_697a_6573);
         match self {
             Self::Fixed(size) => *size,
-            Self::Between(least, most) => {
-                let span = u128::from(most - least) + 1;
-                least + u64::try_from((u128::from(drawn) * span) >> 64).unwrap_or(0)
+            Self::Between(min, max) => {
+                let span = u128::from(max - min) + 1;
+                min + u64::try_from((u128::from(drawn) * span) >> 64).unwrap_or(0)
             }
             Self::LogNormal { median, sigma } => {
-                // Box and Muller: two even shares make a normal one.
+                // Box-Muller transform.
                 let radius = (-2.0 * (1.0 - share(drawn)).ln()).sqrt();
                 let normal = radius * (std::f64::consts::TAU * share(mix(drawn))).cos();
                 let size = *median as f64 * (sigma * normal).exp();
-                (size.round() as u64).clamp(1, median.saturating_mul(MOST_OF_MEDIAN))
+                (size.round() as u64).clamp(1, median.saturating_mul(MAX_MEDIAN_MULTIPLE))
             }
             Self::Shares(parts) => {
                 let mut left = share(drawn) * parts.iter().map(|(share, _)| share).sum::<f64>();
@@ -61,12 +62,12 @@ impl Sizes {
         }
     }
 
-    /// The mean.
+    /// The mean size. That of a log-normal distribution ignores the truncation.
     #[must_use]
     pub fn mean(&self) -> f64 {
         match self {
             Self::Fixed(size) => *size as f64,
-            Self::Between(least, most) => (*least as f64 + *most as f64) / 2.0,
+            Self::Between(min, max) => (*min as f64 + *max as f64) / 2.0,
             Self::LogNormal { median, sigma } => *median as f64 * (sigma * sigma / 2.0).exp(),
             Self::Shares(parts) => {
                 let all: f64 = parts.iter().map(|(share, _)| share).sum();
@@ -75,13 +76,13 @@ impl Sizes {
         }
     }
 
-    /// None is larger.
+    /// The largest possible size.
     #[must_use]
     pub fn most(&self) -> u64 {
         match self {
             Self::Fixed(size) => *size,
-            Self::Between(_, most) => *most,
-            Self::LogNormal { median, .. } => median.saturating_mul(MOST_OF_MEDIAN),
+            Self::Between(_, max) => *max,
+            Self::LogNormal { median, .. } => median.saturating_mul(MAX_MEDIAN_MULTIPLE),
             Self::Shares(parts) => parts.iter().map(|(_, sizes)| sizes.most()).max().unwrap_or(0),
         }
     }
@@ -115,26 +116,26 @@ impl FromStr for Sizes {
             };
         }
         match text.split_once('-') {
-            Some((least, most)) => {
-                let (least, most) = (size(least)?, size(most)?);
-                if least > most {
-                    return Err(format!("{text:?}: the first size is the larger one"));
+            Some((min, max)) => {
+                let (min, max) = (size(min)?, size(max)?);
+                if min > max {
+                    return Err(format!("{text:?}: the first size must not exceed the second"));
                 }
-                Ok(Self::Between(least, most))
+                Ok(Self::Between(min, max))
             }
             None => Ok(Self::Fixed(size(text)?)),
         }
     }
 }
 
-/// What stands between pluses that are in no parentheses.
+/// Splits at the plus signs outside of parentheses.
 fn summands(text: &str) -> Result<Vec<&str>, String> {
     let (mut parts, mut from, mut depth) = (Vec::new(), 0, 0_u32);
     for (at, sign) in text.char_indices() {
         match sign {
             '(' => depth += 1,
             ')' => {
-                depth = depth.checked_sub(1).ok_or_else(|| format!("{text:?} closes what it did not open"))?
+                depth = depth.checked_sub(1).ok_or_else(|| format!("{text:?} has an unmatched closing parenthesis"))?
             }
             '+' if depth == 0 => {
                 parts.push(&text[from..at]);
@@ -144,14 +145,14 @@ fn summands(text: &str) -> Result<Vec<&str>, String> {
         }
     }
     parts.push(&text[from..]);
-    if depth == 0 { Ok(parts) } else { Err(format!("{text:?} does not close what it opens")) }
+    if depth == 0 { Ok(parts) } else { Err(format!("{text:?} has an unclosed parenthesis")) }
 }
 
 impl fmt::Display for Sizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fixed(size) => ByteSize(*size).fmt(f),
-            Self::Between(least, most) => write!(f, "{}-{}", ByteSize(*least), ByteSize(*most)),
+            Self::Between(min, max) => write!(f, "{}-{}", ByteSize(*min), ByteSize(*max)),
             Self::LogNormal { median, sigma } => write!(f, "lognormal:{}:{sigma}", ByteSize(*median)),
             Self::Shares(parts) => parts.iter().enumerate().try_for_each(|(n, (share, sizes))| {
                 let (plus, is_nested) = (if n == 0 { "" } else { "+" }, matches!(sizes, Self::Shares(_)));
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn sizes_round_trip_through_text() {
         for text in [
             "4KiB",
             "4KiB-1MiB",
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_as_they_are_said_to_be() {
+    fn drawn_sizes_match_the_distribution() {
         for text in [
             "4KiB",
             "1B-3B",

@@ -1,41 +1,41 @@
-//! Statistics of what was recorded: quantiles, and how sure a rate is.
+//! Statistics of measured rates: the mean and its confidence interval, by the method of batch means.
 
-/// Neighbouring stretches share what lies in both: one has to be so many times as long as that takes.
-const TIMES_AS_LONG: f64 = 4.0;
+/// Length of an interval as a multiple of the mean operation time. Operations that span two intervals correlate them.
+const MIN_INTERVAL_OPERATIONS: f64 = 4.0;
 
-/// Stretches of a time, in seconds, that are long enough to tell something apart where each thing in it takes so long; no more than
-/// are of use.
+/// The number of intervals into which `seconds` can be divided if an operation takes `each` seconds on average: as
+/// many as are long enough to be nearly independent, and no more than [`rate`] uses.
 #[must_use]
 pub fn stretches(seconds: f64, each: f64) -> usize {
-    ((seconds / (TIMES_AS_LONG * each).max(f64::MIN_POSITIVE)) as usize).min(MOST_BATCHES)
+    ((seconds / (MIN_INTERVAL_OPERATIONS * each).max(f64::MIN_POSITIVE)) as usize).min(MAX_BATCHES)
 }
 
-/// The mean of a rate, and how far from it the true one may be with 95 % confidence.
+/// The mean of a rate, with a 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     /// The mean.
     pub mean: f64,
-    /// The true mean is within so much of it.
+    /// Half width of the confidence interval.
     pub within: f64,
 }
 
-/// Fewer batches say nothing of how they vary.
-const LEAST_BATCHES: usize = 5;
-/// Neighbours within a run are alike; means of so few long stretches hardly are.
-const MOST_BATCHES: usize = 10;
+/// Fewer batches do not give an estimate of their variance.
+const MIN_BATCHES: usize = 5;
+/// Adjacent intervals of a run are correlated; the means of this few long batches hardly are.
+const MAX_BATCHES: usize = 10;
 
-/// The rate from amounts in equal stretches of time, in units of amount per stretch, by the method of batch means. `None`
-/// where there are too few of them.
+/// The rate from the amounts in equal time intervals, in amount per interval, by the method of batch means; `None`
+/// for too few intervals.
 #[must_use]
 pub fn rate(amounts: &[f64]) -> Option<Rate> {
-    rate_of(amounts, MOST_BATCHES)
+    rate_of(amounts, MAX_BATCHES)
 }
 
-/// The same with so many batches at the most.
+/// Like [`rate`], but with at most `max_batches` batches.
 #[must_use]
-pub fn rate_of(amounts: &[f64], most: usize) -> Option<Rate> {
-    let batches = amounts.len().min(MOST_BATCHES).min(most);
-    if batches < LEAST_BATCHES {
+pub fn rate_of(amounts: &[f64], max_batches: usize) -> Option<Rate> {
+    let batches = amounts.len().min(MAX_BATCHES).min(max_batches);
+    if batches < MIN_BATCHES {
         return None;
     }
     let bound = |n: usize| n * amounts.len() / batches;
@@ -46,7 +46,7 @@ pub fn rate_of(amounts: &[f64], most: usize) -> Option<Rate> {
     Some(of_independent(&(0..batches).map(mean).collect::<Vec<f64>>()))
 }
 
-/// The same of values that do not depend on each other, two at the least.
+/// The rate from at least two independent values.
 #[must_use]
 pub fn of_independent(values: &[f64]) -> Rate {
     let count = values.len() as f64;
@@ -55,7 +55,7 @@ pub fn of_independent(values: &[f64]) -> Rate {
     Rate { mean, within: student(values.len() - 1) * (variance / count).sqrt() }
 }
 
-/// The 0.975 quantile of Student's distribution.
+/// The 0.975 quantile of Student's t-distribution.
 fn student(freedom: usize) -> f64 {
     const FIRST: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
@@ -65,7 +65,7 @@ fn student(freedom: usize) -> f64 {
     match freedom {
         0 => f64::INFINITY,
         few @ 1..=30 => FIRST[few - 1],
-        // Within a thousandth from there on.
+        // Accurate to 0.1 % beyond the table.
         many => 1.960 + 2.4 / many as f64,
     }
 }
@@ -76,16 +76,16 @@ mod tests {
     use crate::random::{mix, share};
 
     #[test]
-    fn ninety_five_of_a_hundred_intervals_hold_the_truth() {
+    fn rate_interval_contains_the_mean_in_95_percent() {
         for count in [5, 12, 40, 200] {
-            let held = (0..4000_u64).filter(|run| {
+            let covered = (0..4000_u64).filter(|run| {
                 let drawn = |n: usize| share(mix(mix(*run) ^ n as u64)) + share(mix(mix(!*run) ^ n as u64));
                 let amounts: Vec<f64> = (0..count).map(drawn).collect();
                 let Rate { mean, within } = rate(&amounts).unwrap();
                 (mean - 1.0).abs() <= within
             });
-            let held = held.count() as f64 / 4000.0;
-            assert!((0.935..0.965).contains(&held), "{count}: {held}");
+            let covered = covered.count() as f64 / 4000.0;
+            assert!((0.935..0.965).contains(&covered), "{count}: {covered}");
         }
         assert!(rate(&[1.0; 4]).is_none());
         assert_eq!([0.0, 0.01, 0.1, 0.3, 1.0].map(|each| stretches(3.0, each)), [10, 10, 7, 2, 0]);

@@ -373,7 +373,7 @@ mod tests {
             requests in 1_usize..100,
         ) {
             let range_bytes = (max_bytes, min_bytes.min(max_bytes));
-            let plan = Plan { range_bytes, min_tail_range_bytes, max_concurrency, ..Plan::default() };
+            let plan = Plan { range_bytes, min_tail_range_bytes: last_bytes, max_concurrency: requests, ..Plan::default() };
             let mut at = from.min(size);
             for (offset, length) in plan.ranges(at, size) {
                 prop_assert!(offset == at && length > 0 && length <= max_bytes);

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 /// Bytes in a page.
-pub const PAGE: u64 = 4096;
+pub const PAGE_BYTES: u64 = 4096;
 
-type Page = Arc<[u8; PAGE as usize]>;
+type Page = Arc<[u8; PAGE_BYTES as usize]>;
 
-static ZEROS: LazyLock<Page> = LazyLock::new(|| Arc::new([0; PAGE as usize]));
+static ZEROS: LazyLock<Page> = LazyLock::new(|| Arc::new([0; PAGE_BYTES as usize]));
 
 /// Sparse bytes with cheap clones.
 #[derive(Debug, Clone, Default)]
@@ -30,18 +30,18 @@ impl Content {
 
     /// Bytes of allocated pages.
     pub fn allocated(&self) -> u64 {
-        self.pages.len() as u64 * PAGE
+        self.pages.len() as u64 * PAGE_BYTES
     }
 
     /// Bytes that writing or allocating `length` bytes at `offset` would newly allocate.
     pub fn missing(&self, offset: u64, length: u64) -> u64 {
         let Some((first, last)) = page_span(offset, length) else { return 0 };
-        (last - first + 1 - self.pages.range(first..=last).count() as u64) * PAGE
+        (last - first + 1 - self.pages.range(first..=last).count() as u64) * PAGE_BYTES
     }
 
     /// Returns true if the page that contains `offset` is allocated.
     pub fn is_allocated(&self, offset: u64) -> bool {
-        self.pages.contains_key(&(offset / PAGE))
+        self.pages.contains_key(&(offset / PAGE_BYTES))
     }
 
     /// Up to `size` bytes from `offset`; shorter at the end of the file.
@@ -51,11 +51,11 @@ impl Content {
             return Vec::new();
         }
         let mut bytes = vec![0; (end - offset) as usize];
-        for (&index, page) in self.pages.range(offset / PAGE..=(end - 1) / PAGE) {
-            let start = (index * PAGE).max(offset);
-            let stop = ((index + 1) * PAGE).min(end);
+        for (&index, page) in self.pages.range(offset / PAGE_BYTES..=(end - 1) / PAGE_BYTES) {
+            let start = (index * PAGE_BYTES).max(offset);
+            let stop = ((index + 1) * PAGE_BYTES).min(end);
             bytes[(start - offset) as usize..(stop - offset) as usize]
-                .copy_from_slice(&page[(start - index * PAGE) as usize..(stop - index * PAGE) as usize]);
+                .copy_from_slice(&page[(start - index * PAGE_BYTES) as usize..(stop - index * PAGE_BYTES) as usize]);
         }
         bytes
     }
@@ -74,10 +74,10 @@ impl Content {
         let mut at = offset;
         let mut rest = data;
         while !rest.is_empty() {
-            let within = (at % PAGE) as usize;
-            let (piece, tail) = rest.split_at(rest.len().min(PAGE as usize - within));
-            let page = self.pages.entry(at / PAGE).or_insert_with(|| ZEROS.clone());
-            if let Ok(whole) = <&[u8; PAGE as usize]>::try_from(piece) {
+            let within = (at % PAGE_BYTES) as usize;
+            let (piece, tail) = rest.split_at(rest.len().min(PAGE_BYTES as usize - within));
+            let page = self.pages.entry(at / PAGE_BYTES).or_insert_with(|| ZEROS.clone());
+            if let Ok(whole) = <&[u8; PAGE_BYTES as usize]>::try_from(piece) {
                 *page = Arc::new(*whole);
             } else {
                 Arc::make_mut(page)[within..within + piece.len()].copy_from_slice(piece);
@@ -93,24 +93,24 @@ impl Content {
         let Some((first, last)) = page_span(offset, length) else { return };
         let touched: Vec<u64> = self.pages.range(first..=last).map(|(&index, _)| index).collect();
         for index in touched {
-            let start = (index * PAGE).max(offset);
-            let stop = (index * PAGE).saturating_add(PAGE).min(end);
-            if stop - start == PAGE {
+            let start = (index * PAGE_BYTES).max(offset);
+            let stop = (index * PAGE_BYTES).saturating_add(PAGE_BYTES).min(end);
+            if stop - start == PAGE_BYTES {
                 self.pages.remove(&index);
             } else if let Some(page) = self.pages.get_mut(&index) {
-                Arc::make_mut(page)[(start - index * PAGE) as usize..(stop - index * PAGE) as usize].fill(0);
+                Arc::make_mut(page)[(start - index * PAGE_BYTES) as usize..(stop - index * PAGE_BYTES) as usize].fill(0);
             }
         }
     }
 
     /// Sets the length: bytes past it are gone, bytes gained are a hole.
     pub fn set_len(&mut self, len: u64) {
-        drop(self.pages.split_off(&len.div_ceil(PAGE)));
-        if !len.is_multiple_of(PAGE)
-            && let Some(page) = self.pages.get_mut(&(len / PAGE))
-            && page[(len % PAGE) as usize..].iter().any(|&byte| byte != 0)
+        drop(self.pages.split_off(&len.div_ceil(PAGE_BYTES)));
+        if !len.is_multiple_of(PAGE_BYTES)
+            && let Some(page) = self.pages.get_mut(&(len / PAGE_BYTES))
+            && page[(len % PAGE_BYTES) as usize..].iter().any(|&byte| byte != 0)
         {
-            Arc::make_mut(page)[(len % PAGE) as usize..].fill(0);
+            Arc::make_mut(page)[(len % PAGE_BYTES) as usize..].fill(0);
         }
         self.len = len;
     }
@@ -142,8 +142,8 @@ impl Content {
 
     /// The first byte at or after `offset` that is in an allocated page (`SEEK_DATA`).
     pub fn next_data(&self, offset: u64) -> Option<u64> {
-        let (&index, _) = self.pages.range(offset / PAGE..).next()?;
-        let at = (index * PAGE).max(offset);
+        let (&index, _) = self.pages.range(offset / PAGE_BYTES..).next()?;
+        let at = (index * PAGE_BYTES).max(offset);
         (at < self.len).then_some(at)
     }
 
@@ -152,14 +152,14 @@ impl Content {
         if offset >= self.len {
             return None;
         }
-        let mut expected = offset / PAGE;
+        let mut expected = offset / PAGE_BYTES;
         for (&index, _) in self.pages.range(expected..) {
             if index != expected {
                 break;
             }
             expected += 1;
         }
-        Some((expected * PAGE).max(offset).min(self.len))
+        Some((expected * PAGE_BYTES).max(offset).min(self.len))
     }
 }
 
@@ -178,7 +178,7 @@ impl PartialEq for Content {
 
 /// First and last page of a range; `None` if it is empty.
 fn page_span(offset: u64, length: u64) -> Option<(u64, u64)> {
-    (length > 0).then(|| (offset / PAGE, offset.saturating_add(length - 1) / PAGE))
+    (length > 0).then(|| (offset / PAGE_BYTES, offset.saturating_add(length - 1) / PAGE_BYTES))
 }
 
 #[cfg(test)]
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(content.len(), 14_000);
         assert_eq!(content.read(4000, 20_000), data);
         assert_eq!(content.read(0, 4000), vec![0; 4000]);
-        assert_eq!(content.allocated(), 4 * PAGE);
+        assert_eq!(content.allocated(), 4 * PAGE_BYTES);
     }
 
     #[test]
@@ -208,24 +208,24 @@ mod tests {
     #[test]
     fn allocation_is_counted_and_freed() {
         let mut content = Content::default();
-        assert_eq!(content.missing(10, 8192), 3 * PAGE);
+        assert_eq!(content.missing(10, 8192), 3 * PAGE_BYTES);
         content.allocate(10, 8192);
         assert_eq!(content.missing(10, 8192), 0);
-        assert_eq!(content.allocated(), 3 * PAGE);
-        content.set_len(PAGE);
-        assert_eq!(content.allocated(), PAGE);
-        content.zero(0, PAGE);
+        assert_eq!(content.allocated(), 3 * PAGE_BYTES);
+        content.set_len(PAGE_BYTES);
+        assert_eq!(content.allocated(), PAGE_BYTES);
+        content.zero(0, PAGE_BYTES);
         assert_eq!(content.allocated(), 0);
     }
 
     #[test]
     fn data_and_holes_are_found() {
         let mut content = Content::default();
-        content.write(2 * PAGE, &[1; 100]);
-        content.set_len(10 * PAGE);
-        assert_eq!(content.next_data(0), Some(2 * PAGE));
-        assert_eq!(content.next_hole(2 * PAGE + 5), Some(3 * PAGE));
-        assert_eq!(content.next_data(3 * PAGE), None);
-        assert_eq!(content.next_hole(10 * PAGE), None);
+        content.write(2 * PAGE_BYTES, &[1; 100]);
+        content.set_len(10 * PAGE_BYTES);
+        assert_eq!(content.next_data(0), Some(2 * PAGE_BYTES));
+        assert_eq!(content.next_hole(2 * PAGE_BYTES + 5), Some(3 * PAGE_BYTES));
+        assert_eq!(content.next_data(3 * PAGE_BYTES), None);
+        assert_eq!(content.next_hole(10 * PAGE_BYTES), None);
     }
 }

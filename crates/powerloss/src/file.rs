@@ -5,18 +5,18 @@
 //! changes applied in order reads like the volatile content, unless a failed sync dropped some of them.
 
 mod change;
-mod failed;
+mod failed_sectors;
 mod fate;
 mod garbage;
 mod sectors;
-mod settle;
+mod crash;
 mod space;
 
 use crate::content::Content;
-use crate::mode::Mode;
+use crate::mode::CrashMode;
 use crate::rng::Rng;
-use change::{Change, freed};
-use failed::FailedSectors;
+use change::{FileChange, contents_before_frees};
+use failed_sectors::FailedSectors;
 
 pub use fate::FileFates;
 
@@ -25,7 +25,7 @@ pub use fate::FileFates;
 pub struct FileState {
     volatile: Content,
     durable: Content,
-    pending: Vec<Change>,
+    pending: Vec<FileChange>,
     /// Number of changes ever made; the pending ones are the last, except for writes lost by a failed sync.
     issued: u64,
     /// Sectors that a failed sync may have written.
@@ -57,22 +57,22 @@ impl FileState {
 
     /// Writes bytes; the file grows to cover them.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
-        self.change(Change::Write { offset, data: data.into() });
+        self.change(FileChange::Write { offset, data: data.into() });
     }
 
     /// Truncates or extends.
     pub fn set_len(&mut self, len: u64) {
-        self.change(Change::SetLen(len));
+        self.change(FileChange::SetLen(len));
     }
 
     /// Zeros a range within the file.
     pub fn zero(&mut self, offset: u64, length: u64) {
-        self.change(Change::Zero { offset, length });
+        self.change(FileChange::Zero { offset, length });
     }
 
     /// Allocates a range, extending the file unless `keep_size`.
     pub fn allocate(&mut self, offset: u64, length: u64, keep_size: bool) {
-        self.change(Change::Allocate { offset, length, keep_size });
+        self.change(FileChange::Allocate { offset, length, keep_size });
     }
 
     /// The number of changes that a sync starting now must cover.
@@ -83,16 +83,16 @@ impl FileState {
     /// Makes every change up to `mark` durable; later ones stay pending. If that frees blocks, it returns the file's
     /// previous content.
     pub fn sync(&mut self, mark: u64) -> Option<Content> {
-        let count = self.reached(mark);
-        let freed = freed(&self.durable, self.pending[..count].iter().map(|change| (change, true))).pop();
+        let count = self.changes_before(mark);
+        let freed = contents_before_frees(&self.durable, self.pending[..count].iter().map(|change| (change, true))).pop();
         if count == self.pending.len() && !self.released {
             self.sync_all();
         } else {
             for change in self.pending.drain(..count) {
                 if let Some((offset, length)) = change.range() {
-                    self.failed.take_along(&mut self.durable, offset, length);
-                } else if let Change::SetLen(len) = change {
-                    self.failed.cut(len);
+                    self.failed.write_pages(&mut self.durable, offset, length);
+                } else if let FileChange::SetLen(len) = change {
+                    self.failed.truncate(len);
                 }
                 change.apply(&mut self.durable);
             }
@@ -104,13 +104,13 @@ impl FileState {
     /// are marked clean and no later sync writes them, although some sectors may be on disk. Later changes, and those
     /// of lengths and blocks, wait for the next sync.
     pub fn drop_pending(&mut self, mark: u64) {
-        let count = self.reached(mark);
+        let count = self.changes_before(mark);
         let later = self.pending.split_off(count);
         self.pending.retain(|change| {
-            if let Change::Write { offset, data } = change {
+            if let FileChange::Write { offset, data } = change {
                 self.failed.add(&self.volatile, *offset, data.len() as u64);
             }
-            !matches!(change, Change::Write { .. })
+            !matches!(change, FileChange::Write { .. })
         });
         self.pending.extend(later);
     }
@@ -124,7 +124,7 @@ impl FileState {
 
     /// Bytes that pending changes hold in memory.
     pub fn pending_bytes(&self) -> u64 {
-        self.pending.iter().filter_map(Change::written).sum()
+        self.pending.iter().filter_map(FileChange::written).sum()
     }
 
     /// The disk's content if all pending changes had reached it.
@@ -137,20 +137,20 @@ impl FileState {
     }
 
     /// The disk's content after a power cut; `stale` is the content of freed blocks of files of the same kind.
-    pub fn crash(self, mode: Mode, stale: &[Content], rng: &mut Rng) -> (Content, FileFates) {
-        let mut changes = if mode == Mode::Random { self.failed.writes() } else { Vec::new() };
+    pub fn crash(self, mode: CrashMode, stale: &[Content], rng: &mut Rng) -> (Content, FileFates) {
+        let mut changes = if mode == CrashMode::Random { self.failed.writes() } else { Vec::new() };
         changes.extend(self.pending);
-        settle::settle(self.durable, &changes, mode, stale, rng)
+        crash::apply_fates(self.durable, &changes, mode, stale, rng)
     }
 
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: FileChange) {
         change.apply(&mut self.volatile);
         self.pending.push(change);
         self.issued += 1;
     }
 
     /// Number of pending changes before a mark.
-    fn reached(&self, mark: u64) -> usize {
+    fn changes_before(&self, mark: u64) -> usize {
         let settled = self.issued - self.pending.len() as u64;
         mark.saturating_sub(settled).min(self.pending.len() as u64) as usize
     }
@@ -159,14 +159,14 @@ impl FileState {
     fn sync_all(&mut self) {
         // Bytes beyond the shortest intermediate length are gone; later ones are in a touched range.
         let shortest = self.pending.iter().filter_map(|change| match change {
-            Change::SetLen(len) => Some(*len),
+            FileChange::SetLen(len) => Some(*len),
             _ => None,
         });
         if let Some(len) = shortest.min() {
             self.durable.set_len(len);
-            self.failed.cut(len);
+            self.failed.truncate(len);
         }
-        for (offset, length) in self.pending.iter().filter_map(Change::range) {
+        for (offset, length) in self.pending.iter().filter_map(FileChange::range) {
             self.durable.share(&self.volatile, offset, length);
             self.failed.forget(offset, length);
         }

@@ -3,7 +3,7 @@
 //! Nothing is decided here: `arguments` translates requests, the model executes them, and `answer` translates the
 //! results. File locks are left to the kernel.
 
-mod answer;
+mod reply;
 mod arguments;
 mod listings;
 
@@ -20,10 +20,10 @@ use fuser::{
 };
 use rustix::io::Errno;
 
-use crate::content::PAGE;
-use crate::shared::Shared;
-use answer::{Answer, Opened, errno, file_type};
-use arguments::{fallocate, is_regular_file, is_synchronous, moment, owner, rename, seek};
+use crate::content::PAGE_BYTES;
+use crate::shared::SharedModel;
+use reply::{SendReply, Opened, errno, file_type};
+use arguments::{fallocate, is_regular_file, is_synchronous, system_time, owner, rename, seek};
 use listings::Listings;
 
 /// Space that `statfs` reports without a limit.
@@ -31,12 +31,12 @@ const DEFAULT_SPACE_BYTES: u64 = 64 << 30;
 
 /// The file system to mount.
 pub struct PowerLoss {
-    shared: Arc<Shared>,
+    shared: Arc<SharedModel>,
     listings: Listings,
 }
 
 impl PowerLoss {
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub fn new(shared: Arc<SharedModel>) -> Self {
         Self { shared, listings: Listings::new() }
     }
 }
@@ -51,11 +51,11 @@ impl Filesystem for PowerLoss {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        reply.answer(self.shared.with(|model| model.lookup(parent.0, name)));
+        reply.send(self.shared.with(|model| model.lookup(parent.0, name)));
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply.answer(self.shared.with(|model| model.attributes(ino.0)));
+        reply.send(self.shared.with(|model| model.attributes(ino.0)));
     }
 
     fn setattr(
@@ -76,7 +76,7 @@ impl Filesystem for PowerLoss {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        reply.answer(self.shared.with(|model| {
+        reply.send(self.shared.with(|model| {
             if let Some(size) = size {
                 model.set_len(ino.0, size)?;
             }
@@ -88,7 +88,7 @@ impl Filesystem for PowerLoss {
                 })?;
             }
             if atime.is_some() || mtime.is_some() {
-                model.set_times(ino.0, atime.map(moment), mtime.map(moment))?;
+                model.set_times(ino.0, atime.map(system_time), mtime.map(system_time))?;
             }
             model.attributes(ino.0)
         }));
@@ -96,7 +96,7 @@ impl Filesystem for PowerLoss {
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
         let bytes = |target: &Path| target.as_os_str().as_encoded_bytes().to_vec();
-        reply.answer(self.shared.with(|model| model.read_link(ino.0).map(bytes)));
+        reply.send(self.shared.with(|model| model.read_link(ino.0).map(bytes)));
     }
 
     fn mknod(
@@ -109,7 +109,7 @@ impl Filesystem for PowerLoss {
         _: u32,
         reply: ReplyEntry,
     ) {
-        reply.answer(self.shared.with(|model| {
+        reply.send(self.shared.with(|model| {
             if !is_regular_file(mode) {
                 return Err(Errno::PERM);
             }
@@ -126,21 +126,21 @@ impl Filesystem for PowerLoss {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        reply.answer(
+        reply.send(
             self.shared.with(|model| model.make_directory(parent.0, name, owner(request, mode, umask))),
         );
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply.answer(self.shared.with(|model| model.unlink(parent.0, name)));
+        reply.send(self.shared.with(|model| model.unlink(parent.0, name)));
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply.answer(self.shared.with(|model| model.remove_directory(parent.0, name)));
+        reply.send(self.shared.with(|model| model.remove_directory(parent.0, name)));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        reply.answer(
+        reply.send(
             self.shared.with(|model| model.symlink(parent.0, name, target, owner(request, 0o777, 0))),
         );
     }
@@ -156,15 +156,15 @@ impl Filesystem for PowerLoss {
         reply: ReplyEmpty,
     ) {
         let (from, to) = ((parent.0, name), (newparent.0, newname));
-        reply.answer(self.shared.with(|model| rename(model, from, to, flags)));
+        reply.send(self.shared.with(|model| rename(model, from, to, flags)));
     }
 
     fn link(&self, _: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        reply.answer(self.shared.with(|model| model.link(ino.0, newparent.0, newname)));
+        reply.send(self.shared.with(|model| model.link(ino.0, newparent.0, newname)));
     }
 
     fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.answer(self.shared.with(|model| model.open(ino.0)).map(|()| Opened::File));
+        reply.send(self.shared.with(|model| model.open(ino.0)).map(|()| Opened::File));
     }
 
     fn create(
@@ -177,7 +177,7 @@ impl Filesystem for PowerLoss {
         _: i32,
         reply: ReplyCreate,
     ) {
-        reply.answer(self.shared.with(|model| {
+        reply.send(self.shared.with(|model| {
             let attributes = model.create(parent.0, name, owner(request, mode, umask))?;
             model.open(attributes.ino)?;
             Ok(attributes)
@@ -195,7 +195,7 @@ impl Filesystem for PowerLoss {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        reply.answer(self.shared.with(|model| model.read(ino.0, offset, size as usize)));
+        reply.send(self.shared.with(|model| model.read(ino.0, offset, size as usize)));
     }
 
     fn write(
@@ -216,11 +216,11 @@ impl Filesystem for PowerLoss {
             }
             Ok(data.len() as u32)
         });
-        reply.answer(written);
+        reply.send(written);
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.answer(self.shared.with(|_| Ok(())));
+        reply.send(self.shared.with(|_| Ok(())));
     }
 
     fn release(
@@ -233,16 +233,16 @@ impl Filesystem for PowerLoss {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        reply.answer(self.shared.with(|model| model.close(ino.0)));
+        reply.send(self.shared.with(|model| model.close(ino.0)));
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        reply.answer(self.shared.sync(ino.0, |model, mark| model.sync_file(ino.0, mark, datasync)));
+        reply.send(self.shared.sync(ino.0, |model, mark| model.sync_file(ino.0, mark, datasync)));
     }
 
     fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let found = self.shared.with(|model| model.list(ino.0));
-        reply.answer(found.map(|_| Opened::Directory(self.listings.open())));
+        reply.send(found.map(|_| Opened::Directory(self.listings.open())));
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -261,26 +261,26 @@ impl Filesystem for PowerLoss {
 
     fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         self.listings.close(fh.0);
-        reply.answer(self.shared.with(|_| Ok(())));
+        reply.send(self.shared.with(|_| Ok(())));
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply.answer(self.shared.sync(ino.0, |model, mark| model.sync_directory(ino.0, mark)));
+        reply.send(self.shared.sync(ino.0, |model, mark| model.sync_directory(ino.0, mark)));
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         match self.shared.with(|model| Ok((model.space(), model.inode_count() as u64))) {
             Ok(((used, limit), inodes)) => {
-                let total = limit.unwrap_or(DEFAULT_SPACE_BYTES) / PAGE;
-                let free = total.saturating_sub(used / PAGE);
-                reply.statfs(total, free, free, inodes + (1 << 20), 1 << 20, PAGE as u32, 255, PAGE as u32);
+                let total = limit.unwrap_or(DEFAULT_SPACE_BYTES) / PAGE_BYTES;
+                let free = total.saturating_sub(used / PAGE_BYTES);
+                reply.statfs(total, free, free, inodes + (1 << 20), 1 << 20, PAGE_BYTES as u32, 255, PAGE_BYTES as u32);
             }
             Err(error) => reply.error(errno(error)),
         }
     }
 
     fn access(&self, _: &Request, ino: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
-        reply.answer(self.shared.with(|model| model.attributes(ino.0).map(|_| ())));
+        reply.send(self.shared.with(|model| model.attributes(ino.0).map(|_| ())));
     }
 
     fn fallocate(
@@ -293,10 +293,10 @@ impl Filesystem for PowerLoss {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply.answer(self.shared.with(|model| fallocate(model, ino.0, offset, length, mode)));
+        reply.send(self.shared.with(|model| fallocate(model, ino.0, offset, length, mode)));
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        reply.answer(self.shared.with(|model| seek(model, ino.0, offset, whence)));
+        reply.send(self.shared.with(|model| seek(model, ino.0, offset, whence)));
     }
 }

@@ -26,7 +26,7 @@
 mod content;
 mod file;
 mod fuse;
-mod graveyard;
+mod stale_contents;
 mod mode;
 mod model;
 mod mount;
@@ -36,8 +36,8 @@ mod shared;
 mod tree;
 
 pub use file::FileFates;
-pub use mode::Mode;
-pub use model::{Attributes, Counters, CrashReport, FileReport, FsyncFailure, Kind, Mark, Model};
-pub use mount::{Handle, Options, PowerLossFs, unavailable};
+pub use mode::CrashMode;
+pub use model::{Attributes, Counters, CrashReport, FileReport, FsyncFailure, InodeKind, SyncMark, Model};
+pub use mount::{MountHandle, MountOptions, PowerLossFs, mount_unavailable};
 pub use namespace::{EntryFates, Ino, ROOT};
 pub use rustix::io::Errno;

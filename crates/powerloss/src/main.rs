@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tradewind_powerloss::{FsyncFailure, Handle, Options, PowerLossFs};
+use tradewind_powerloss::{FsyncFailure, MountHandle, MountOptions, PowerLossFs};
 
 const USAGE: &str = "usage: tradewind-powerloss mount DIR [--from DIR] [--threads N]
 commands on standard input:
@@ -27,7 +27,7 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 struct Arguments {
     mountpoint: PathBuf,
     from: Option<PathBuf>,
-    options: Options,
+    options: MountOptions,
 }
 
 fn main() -> ExitCode {
@@ -54,7 +54,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
     let mut arguments = Arguments {
         mountpoint: words.next().ok_or("the mount directory is missing")?.into(),
         from: None,
-        options: Options::default(),
+        options: MountOptions::default(),
     };
     while let Some(flag) = words.next() {
         let value = words.next().ok_or_else(|| format!("{flag} needs a value"))?;
@@ -90,7 +90,7 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     Ok(())
 }
 
-fn execute(handle: &Handle, words: &[&str]) -> Outcome<String> {
+fn execute(handle: &MountHandle, words: &[&str]) -> Outcome<String> {
     match words {
         ["crash", seed, mode] => return Ok(handle.crash(seed.parse()?, mode.parse()?).to_string()),
         ["revive"] => handle.revive(),

@@ -2,7 +2,7 @@
 
 /// The effect of a power cut on unsynced changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum CrashMode {
     /// All of it is lost.
     DropAll,
     /// All of it is on disk, as if the machine had synced everything at the last moment.
@@ -11,7 +11,7 @@ pub enum Mode {
     Random,
 }
 
-impl std::str::FromStr for Mode {
+impl std::str::FromStr for CrashMode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

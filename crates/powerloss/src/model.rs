@@ -22,16 +22,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use crate::graveyard::Graveyard;
+use crate::stale_contents::StaleContents;
 use crate::namespace::{Ino, Namespace, ROOT};
 use faults::FsyncFault;
-use inode::{Body, Inode};
+use inode::{InodeBody, Inode};
 
 pub use counters::Counters;
 pub use faults::FsyncFailure;
-pub use inode::{Attributes, Kind, Owner};
+pub use inode::{Attributes, InodeKind, Owner};
 pub use report::{CrashReport, FileReport};
-pub use syncs::Mark;
+pub use syncs::SyncMark;
 
 type Result<T> = std::result::Result<T, Errno>;
 
@@ -40,7 +40,7 @@ type Result<T> = std::result::Result<T, Errno>;
 pub struct Model {
     inodes: HashMap<Ino, Inode>,
     names: Namespace,
-    graveyard: Graveyard,
+    graveyard: StaleContents,
     next_ino: Ino,
     now: SystemTime,
     allocated: u64,
@@ -59,7 +59,7 @@ impl Model {
         let mut model = Self {
             inodes: HashMap::new(),
             names: Namespace::new(),
-            graveyard: Graveyard::default(),
+            graveyard: StaleContents::default(),
             next_ino: ROOT + 1,
             now: UNIX_EPOCH + Duration::from_secs(1),
             allocated: 0,
@@ -71,7 +71,7 @@ impl Model {
             unlinks_since_sweep: 0,
         };
         let owner = Owner { mode: 0o755, ..Owner::default() };
-        let root = Inode::new(Body::Directory { parent: ROOT }, OsStr::new(""), owner, model.now);
+        let root = Inode::new(InodeBody::Directory { parent: ROOT }, OsStr::new(""), owner, model.now);
         model.inodes.insert(ROOT, root);
         model
     }

@@ -11,16 +11,16 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::fuse::PowerLoss;
-use crate::mode::Mode;
+use crate::mode::CrashMode;
 use crate::model::{Counters, CrashReport, FsyncFailure, Model};
-use crate::shared::Shared;
+use crate::shared::SharedModel;
 use crate::tree;
 
 /// Maximum time that an unmount waits for open files.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The reason why mounting is impossible here, for a skipped test; `None` if it is possible.
-pub fn unavailable() -> Option<String> {
+pub fn mount_unavailable() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root to mount".to_owned());
     }
@@ -38,12 +38,12 @@ pub struct PowerLossFs;
 
 /// Options of the mount.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct MountOptions {
     /// Threads that serve requests; a delayed sync occupies one.
     pub threads: usize,
 }
 
-impl Default for Options {
+impl Default for MountOptions {
     fn default() -> Self {
         Self { threads: 8 }
     }
@@ -52,16 +52,16 @@ impl Default for Options {
 impl PowerLossFs {
     /// Mounts at `mountpoint`, with a copy of `initial_tree` as the durable state, or empty. A dead mount of a killed
     /// process is removed first.
-    pub fn mount(mountpoint: &Path, initial_tree: Option<&Path>) -> io::Result<Handle> {
-        Self::mount_with(mountpoint, initial_tree, Options::default())
+    pub fn mount(mountpoint: &Path, initial_tree: Option<&Path>) -> io::Result<MountHandle> {
+        Self::mount_with(mountpoint, initial_tree, MountOptions::default())
     }
 
     /// [`mount`](Self::mount) with options.
     pub fn mount_with(
         mountpoint: &Path,
         initial_tree: Option<&Path>,
-        options: Options,
-    ) -> io::Result<Handle> {
+        options: MountOptions,
+    ) -> io::Result<MountHandle> {
         if fs::metadata(mountpoint)
             .is_err_and(|error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
         {
@@ -69,7 +69,7 @@ impl PowerLossFs {
         }
         let mountpoint = mountpoint.canonicalize()?;
         let model = initial_tree.map_or_else(|| Ok(Model::new()), tree::load)?;
-        let shared = Arc::new(Shared::new(model));
+        let shared = Arc::new(SharedModel::new(model));
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName("powerloss".to_owned()),
@@ -80,18 +80,18 @@ impl PowerLossFs {
         config.n_threads = Some(options.threads.max(1));
         config.clone_fd = true;
         let session = fuser::spawn_mount(PowerLoss::new(shared.clone()), &mountpoint, &config)?;
-        Ok(Handle { shared, mountpoint, session: Some(session) })
+        Ok(MountHandle { shared, mountpoint, session: Some(session) })
     }
 }
 
 /// A mounted file system; dropping it unmounts.
-pub struct Handle {
-    shared: Arc<Shared>,
+pub struct MountHandle {
+    shared: Arc<SharedModel>,
     mountpoint: PathBuf,
     session: Option<BackgroundSession>,
 }
 
-impl Handle {
+impl MountHandle {
     /// The mount point.
     pub fn path(&self) -> &Path {
         &self.mountpoint
@@ -100,7 +100,7 @@ impl Handle {
     /// Cuts the power. By `seed` and `mode`, some unsynced changes reach the disk; the disk's state is all that
     /// remains. From this moment every request returns EIO, until [`revive`](Self::revive); handles opened before
     /// remain invalid forever.
-    pub fn crash(&self, seed: u64, mode: Mode) -> CrashReport {
+    pub fn crash(&self, seed: u64, mode: CrashMode) -> CrashReport {
         self.shared.model().crash(seed, mode)
     }
 
@@ -155,7 +155,7 @@ impl Handle {
                 }
                 Err(Errno::BUSY) => {
                     // The threads end when the last file is closed.
-                    self.shared.model().crash(0, Mode::DropAll);
+                    self.shared.model().crash(0, CrashMode::DropAll);
                     rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH)?;
                     drop(session);
                     return Ok(());
@@ -176,7 +176,7 @@ fn join(session: BackgroundSession) -> io::Result<()> {
     }
 }
 
-impl Drop for Handle {
+impl Drop for MountHandle {
     fn drop(&mut self) {
         if let Err(error) = self.detach() {
             eprintln!("powerloss: unmounting {}: {error}", self.mountpoint.display());

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 
-use crate::mode::Mode;
+use crate::mode::CrashMode;
 use crate::rng::Rng;
 
 /// An inode number; never reused.
@@ -29,7 +29,7 @@ type Slot = (Ino, OsString);
 
 /// One entry operation that is not durable yet.
 #[derive(Debug, Clone)]
-struct Operation {
+struct EntryOperation {
     sequence: u64,
     /// The directory whose sync makes it durable.
     owner: Ino,
@@ -40,7 +40,7 @@ struct Operation {
     synced: bool,
 }
 
-impl Operation {
+impl EntryOperation {
     fn crosses_directories(&self) -> bool {
         self.changes.iter().any(|((dir, _), _)| *dir != self.changes[0].0.0)
     }
@@ -60,7 +60,7 @@ pub struct EntryFates {
 pub struct Namespace {
     volatile: HashMap<Ino, Entries>,
     durable: HashMap<Ino, Entries>,
-    pending: Vec<Operation>,
+    pending: Vec<EntryOperation>,
     issued: u64,
 }
 
@@ -132,32 +132,32 @@ impl Namespace {
         for operation in &mut self.pending {
             operation.synced |= operation.owner == dir && operation.sequence < mark;
         }
-        self.settle();
+        self.apply_synced_operations();
     }
 
     /// Cuts the power: the durable entries become the disk's state.
-    pub fn crash(&mut self, mode: Mode, rng: &mut Rng) -> EntryFates {
+    pub fn crash(&mut self, mode: CrashMode, rng: &mut Rng) -> EntryFates {
         let total = self.pending.len() as u64;
         match mode {
-            Mode::DropAll => {}
-            Mode::KeepAll => self.pending.iter_mut().for_each(|operation| operation.synced = true),
-            Mode::Random if rng.chance(50) => {
+            CrashMode::DropAll => {}
+            CrashMode::KeepAll => self.pending.iter_mut().for_each(|operation| operation.synced = true),
+            CrashMode::Random if rng.chance(50) => {
                 let stop = rng.below(total + 1) as usize;
                 self.pending[..stop].iter_mut().for_each(|operation| operation.synced = true);
             }
-            Mode::Random => {
+            CrashMode::Random => {
                 let keep = rng.below(101);
                 self.pending.iter_mut().for_each(|operation| operation.synced |= rng.chance(keep));
             }
         }
-        self.settle();
+        self.apply_synced_operations();
         let dropped = self.pending.len() as u64;
         self.pending.clear();
         EntryFates { kept: total - dropped, dropped }
     }
 
     /// Every inode that has a name on either side or in a pending operation.
-    pub fn named(&self) -> HashSet<Ino> {
+    pub fn referenced_inodes(&self) -> HashSet<Ino> {
         let mut named = HashSet::from([ROOT]);
         let mut open: Vec<Ino> = vec![ROOT];
         let waiting = self.pending.iter().flat_map(|operation| {
@@ -188,13 +188,13 @@ impl Namespace {
         if let Some(dir) = removed_directory {
             self.volatile.remove(&dir);
         }
-        let operation = Operation { sequence: self.issued, owner, changes, removed_directory, synced: false };
+        let operation = EntryOperation { sequence: self.issued, owner, changes, removed_directory, synced: false };
         self.issued += 1;
         self.pending.push(operation);
     }
 
     /// Applies the synced operations, with those that they depend on, to the durable side.
-    fn settle(&mut self) {
+    fn apply_synced_operations(&mut self) {
         self.mark_dependencies();
         while self.apply_synced() {}
     }
@@ -224,7 +224,7 @@ impl Namespace {
             let free = operation.synced
                 && !operation.changes.iter().any(|(slot, _)| blocked_slots.contains(slot))
                 && !operation.removed_directory.is_some_and(|dir| blocked_directories.contains(&dir))
-                && (!operation.crosses_directories() || self.lands(&operation));
+                && (!operation.crosses_directories() || self.reaches_root(&operation));
             if free {
                 write_changes(&mut self.durable, &operation.changes);
                 progress = true;
@@ -241,7 +241,7 @@ impl Namespace {
     }
 
     /// Returns true if a rename across directories leaves everything that it moves reachable from the durable root.
-    fn lands(&self, operation: &Operation) -> bool {
+    fn reaches_root(&self, operation: &EntryOperation) -> bool {
         let moved: HashSet<Ino> = operation.changes.iter().filter_map(|(_, target)| *target).collect();
         let mut seen = HashSet::from([ROOT]);
         let mut open = vec![ROOT];

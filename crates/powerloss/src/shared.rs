@@ -8,16 +8,16 @@ use std::time::{Duration, SystemTime};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
-use crate::model::{Mark, Model};
+use crate::model::{SyncMark, Model};
 use crate::namespace::Ino;
 
 /// The model behind its lock.
-pub struct Shared {
+pub struct SharedModel {
     model: Mutex<Model>,
     sync_delay_nanos: AtomicU64,
 }
 
-impl Shared {
+impl SharedModel {
     pub fn new(model: Model) -> Self {
         Self { model: Mutex::new(model), sync_delay_nanos: AtomicU64::new(0) }
     }
@@ -45,7 +45,7 @@ impl Shared {
     pub fn sync(
         &self,
         ino: Ino,
-        commit: impl FnOnce(&mut Model, Mark) -> Result<(), Errno>,
+        commit: impl FnOnce(&mut Model, SyncMark) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let mark = self.with(|model| model.mark(ino))?;
         let delay = self.sync_delay_nanos.load(Ordering::Relaxed);
@@ -61,23 +61,23 @@ mod tests {
     use std::ffi::OsStr;
 
     use super::*;
-    use crate::mode::Mode;
+    use crate::mode::CrashMode;
     use crate::model::Owner;
     use crate::namespace::ROOT;
 
     #[test]
     fn sync_spanning_a_power_cut_fails() {
-        let shared = Shared::new(Model::new());
+        let shared = SharedModel::new(Model::new());
         let name = OsStr::new("new");
         let ended = shared.sync(ROOT, |model, mark| {
             // Changes during the delay.
-            model.crash(0, Mode::DropAll);
+            model.crash(0, CrashMode::DropAll);
             model.revive();
             model.create(ROOT, name, Owner::default())?;
             model.sync_directory(ROOT, mark)
         });
         assert_eq!(ended, Err(Errno::IO));
-        shared.model().crash(0, Mode::DropAll);
+        shared.model().crash(0, CrashMode::DropAll);
         assert_eq!(shared.model().lookup(ROOT, name), Err(Errno::NOENT));
     }
 }

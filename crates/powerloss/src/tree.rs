@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::content::PAGE;
-use crate::mode::Mode;
-use crate::model::{Kind, Model, Owner};
+use crate::content::PAGE_BYTES;
+use crate::mode::CrashMode;
+use crate::model::{InodeKind, Model, Owner};
 use crate::namespace::{Ino, ROOT};
 
 /// Bytes per read or write of a real file.
@@ -20,7 +20,7 @@ const IO_CHUNK_BYTES: usize = 1 << 20;
 pub fn load(from: &Path) -> io::Result<Model> {
     let mut model = Model::new();
     load_directory(&mut model, ROOT, from)?;
-    model.crash(0, Mode::KeepAll);
+    model.crash(0, CrashMode::KeepAll);
     model.revive();
     model.reset_counters();
     Ok(model)
@@ -58,9 +58,9 @@ fn load_file(model: &mut Model, ino: Ino, from: &Path, len: u64) -> io::Result<(
         if read == 0 {
             break;
         }
-        for (i, page) in buffer[..read].chunks(PAGE as usize).enumerate() {
+        for (i, page) in buffer[..read].chunks(PAGE_BYTES as usize).enumerate() {
             if page.iter().any(|&byte| byte != 0) {
-                model.write(ino, offset + i as u64 * PAGE, page)?;
+                model.write(ino, offset + i as u64 * PAGE_BYTES, page)?;
             }
         }
         offset += read as u64;
@@ -88,13 +88,13 @@ fn export_directory(
         let path = to.join(name);
         let mode = fs::Permissions::from_mode(model.attributes(ino)?.mode & 0o7777);
         match kind {
-            Kind::Directory => {
+            InodeKind::Directory => {
                 fs::create_dir(&path)?;
                 export_directory(model, ino, &path, written)?;
                 fs::set_permissions(&path, mode)?;
             }
-            Kind::Symlink => symlink(model.read_link(ino)?, &path)?,
-            Kind::File => {
+            InodeKind::Symlink => symlink(model.read_link(ino)?, &path)?,
+            InodeKind::File => {
                 if let Some(first) = written.get(&ino) {
                     fs::hard_link(first, &path)?;
                     continue;

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tradewind_powerloss::{FsyncFailure, Handle, Mode, PowerLossFs, unavailable};
+use tradewind_powerloss::{FsyncFailure, MountHandle, CrashMode, PowerLossFs, mount_unavailable};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
 /// A new mount and its parent directory; `None` if the test must be skipped.
-fn mounted() -> Option<(Handle, tempfile::TempDir)> {
-    if let Some(reason) = unavailable() {
+fn mounted() -> Option<(MountHandle, tempfile::TempDir)> {
+    if let Some(reason) = mount_unavailable() {
         println!("skipped: {reason}");
         return None;
     }
@@ -38,7 +38,7 @@ fn durable_file(path: &Path, data: &[u8]) -> File {
     file
 }
 
-fn restart(handle: &Handle, seed: u64, mode: Mode) {
+fn restart(handle: &MountHandle, seed: u64, mode: CrashMode) {
     println!("{}", handle.crash(seed, mode));
     handle.revive();
 }
@@ -51,13 +51,13 @@ fn synced_data_survives_and_unsynced_data_is_lost() {
     file.write_all_at(b"new", 0).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"new");
     drop(file);
-    restart(&fs, 0, Mode::DropAll);
+    restart(&fs, 0, CrashMode::DropAll);
     assert_eq!(fs::read(&path).unwrap(), b"old");
 
     let file = OpenOptions::new().append(true).open(&path).unwrap();
     (&file).write_all(b" and appended").unwrap();
     file.sync_data().unwrap();
-    restart(&fs, 0, Mode::DropAll);
+    restart(&fs, 0, CrashMode::DropAll);
     assert_eq!(fs::read(&path).unwrap(), b"old and appended");
     assert!(fs.counters().fdatasyncs >= 2);
 }
@@ -68,14 +68,14 @@ fn names_need_a_sync_of_their_directory() {
     durable_file(&fs.path().join("old"), b"data");
     File::create(fs.path().join("new")).unwrap().sync_all().unwrap();
     fs::rename(fs.path().join("old"), fs.path().join("renamed")).unwrap();
-    restart(&fs, 0, Mode::DropAll);
+    restart(&fs, 0, CrashMode::DropAll);
     assert!(!fs.path().join("new").exists());
     assert!(!fs.path().join("renamed").exists());
     assert_eq!(fs::read(fs.path().join("old")).unwrap(), b"data");
 
     fs::rename(fs.path().join("old"), fs.path().join("renamed")).unwrap();
     sync_dir(fs.path());
-    restart(&fs, 0, Mode::DropAll);
+    restart(&fs, 0, CrashMode::DropAll);
     assert_eq!(fs::read(fs.path().join("renamed")).unwrap(), b"data");
     assert!(!fs.path().join("old").exists());
 }
@@ -93,7 +93,7 @@ fn random_crashes_reorder_and_tear_writes() {
         file.write_all_at(&[1; 4096], 0).unwrap();
         file.write_all_at(&[2; 4096], 4096).unwrap();
         drop(file);
-        fs.crash(seed, Mode::Random);
+        fs.crash(seed, CrashMode::Random);
         fs.revive();
         let bytes = fs::read(&path).unwrap();
         let sectors: Vec<u8> = bytes.chunks(512).map(|sector| sector[0]).collect();
@@ -109,7 +109,7 @@ fn crashed_mount_fails_until_revived() {
     let Some((fs, _dir)) = mounted() else { return };
     let path = fs.path().join("x");
     let file = durable_file(&path, b"data");
-    fs.crash(0, Mode::KeepAll);
+    fs.crash(0, CrashMode::KeepAll);
     let errno = |error: std::io::Error| error.raw_os_error();
     assert_eq!(File::open(&path).map(|_| ()).map_err(errno), Err(Some(EIO)));
     assert_eq!(fs::read_dir(fs.path()).map(|_| ()).map_err(errno), Err(Some(EIO)));
@@ -150,7 +150,7 @@ fn injected_sync_failure_and_space_limit_work() {
         thread::sleep(Duration::from_millis(5));
     }
     drop(file);
-    restart(&fs, 0, Mode::DropAll);
+    restart(&fs, 0, CrashMode::DropAll);
     assert_eq!(fs::read(&path).unwrap(), b"one");
 }
 
@@ -192,7 +192,7 @@ fn storage_engine_calls_work() {
     std::os::unix::fs::symlink("x", fs.path().join("symlink")).unwrap();
     assert_eq!(fs::read(fs.path().join("symlink")).unwrap()[..4096], [3; 4096]);
     assert_eq!(fs::copy(&path, fs.path().join("copy")).unwrap(), 5000);
-    restart(&fs, 0, Mode::DropAll);
+    restart(&fs, 0, CrashMode::DropAll);
     assert_eq!(fs::read(fs.path().join("dsync")).unwrap(), b"at once");
 }
 
@@ -213,7 +213,7 @@ fn large_directories_and_files_survive_a_crash() {
     let file = durable_file(&fs.path().join("large"), &data);
     drop(file);
     sync_dir(&dir);
-    restart(&fs, 0, Mode::DropAll);
+    restart(&fs, 0, CrashMode::DropAll);
     let mut back = Vec::new();
     File::open(fs.path().join("large")).unwrap().read_to_end(&mut back).unwrap();
     assert!(back == data);
@@ -229,7 +229,7 @@ fn exported_tree_can_be_imported() {
     file.write_all_at(b"tail", 1 << 20).unwrap();
     drop(file);
     std::os::unix::fs::symlink("b/sparse", fs.path().join("a/link")).unwrap();
-    fs.crash(0, Mode::KeepAll);
+    fs.crash(0, CrashMode::KeepAll);
     let out = tempfile::tempdir().unwrap();
     fs.export(out.path()).unwrap();
     assert!(fs.export(out.path()).is_err(), "only into an empty directory");
@@ -239,7 +239,7 @@ fn exported_tree_can_be_imported() {
 
     let dir = tempfile::tempdir().unwrap();
     let fs = PowerLossFs::mount(dir.path(), Some(out.path())).unwrap();
-    restart(&fs, 0, Mode::DropAll);
+    restart(&fs, 0, CrashMode::DropAll);
     assert!(fs::read(fs.path().join("a/b/sparse")).unwrap() == exported);
     assert_eq!(fs::read_link(fs.path().join("a/link")).unwrap(), Path::new("b/sparse"));
 }
@@ -261,7 +261,7 @@ fn delayed_sync_covers_only_earlier_writes() {
     let during = thread::scope(|scope| {
         let sync = scope.spawn(|| file.sync_data());
         thread::sleep(Duration::from_millis(100));
-        fs.crash(0, Mode::DropAll);
+        fs.crash(0, CrashMode::DropAll);
         sync.join().unwrap()
     });
     assert_eq!(during.unwrap_err().raw_os_error(), Some(EIO), "the power failed before the sync was done");
@@ -290,7 +290,7 @@ fn acknowledged_appends_of_eight_threads_survive() {
             })
             .collect();
         thread::sleep(Duration::from_secs(1));
-        println!("{}", fs.crash(7, Mode::Random));
+        println!("{}", fs.crash(7, CrashMode::Random));
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     });
     let rate = promised.iter().sum::<u64>() as f64 / started.elapsed().as_secs_f64();

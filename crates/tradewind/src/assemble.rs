@@ -67,16 +67,16 @@ pub fn open_store(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>)
     let options = match settings.served().map(|store| &store.kind) {
         Some(StoreKind::S3(set)) => {
             let options = stores::s3_options(set, Overrides::default())?;
-            let (connections, retries) = (options.connections, options.retries);
+            let (connections, retries) = (options.max_connections, options.retries);
             let open =
-                |connections| S3Store::new(S3Options { connections, ..options.clone() }, clock.clone());
+                |connections| S3Store::new(S3Options { max_connections: connections, ..options.clone() }, clock.clone());
             return planned(settings, open, (connections, set.connections.is_some()), retries);
         }
         Some(StoreKind::Swift(set)) => {
             let options = stores::swift_options(set)?;
-            let (connections, retries) = (options.connections, options.retries);
+            let (connections, retries) = (options.max_connections, options.retries);
             let open =
-                |connections| SwiftStore::new(SwiftOptions { connections, ..options.clone() }, clock.clone());
+                |connections| SwiftStore::new(SwiftOptions { max_connections: connections, ..options.clone() }, clock.clone());
             let served = planned(settings, open, (connections, set.connections.is_some()), retries)?;
             let Served::Remote(store, plan) = served else { return Ok(served) };
             // Large objects have ETags of another form, so an ETag that is an MD5 is always the MD5 of the bytes.

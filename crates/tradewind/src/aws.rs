@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use tradewind_backend::s3::Endpoint;
 
-pub use login::{Issued, Login};
+pub use login::{ExpiringCredentials, Login};
 pub use origin::{Origin, Problem, Traced};
 pub use process::CredentialProcess;
 pub use trust::client_tls;
@@ -110,7 +110,7 @@ impl Access {
 
     /// The credentials; `None` for unsigned requests. If a program issues them, each call runs it on the calling
     /// thread and may block for up to 30 seconds. Call it again before [`Issued::expires`].
-    pub fn credentials(&self) -> Result<Option<Issued>, Problem> {
+    pub fn credentials(&self) -> Result<Option<ExpiringCredentials>, Problem> {
         self.login.issue()
     }
 }

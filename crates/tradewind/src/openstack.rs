@@ -12,7 +12,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use tradewind_backend::swift::{Auth, Domain, Login, Party};
+use tradewind_backend::swift::{Auth, Domain, KeystoneCredentials, NameOrId};
 
 pub use openrc::Openrc;
 
@@ -131,7 +131,7 @@ fn keystone(inputs: &Inputs) -> Result<Auth, String> {
         let id: &[&str] = &["OS_APPLICATION_CREDENTIAL_ID"];
         let needed = [&["OS_AUTH_URL"], id, &["OS_APPLICATION_CREDENTIAL_SECRET"]];
         let [url, id, secret] = require_all(inputs, needed, "an application credential")?;
-        (url, Login::ApplicationCredential { id, secret })
+        (url, KeystoneCredentials::ApplicationCredential { id, secret })
     } else {
         if inputs.get("OS_PASSWORD").is_none() && inputs.get("OS_AUTH_TOKEN").is_some() {
             return Err("OS_AUTH_TOKEN is set, but an expired token cannot be renewed; set OS_USERNAME and \
@@ -149,7 +149,7 @@ fn keystone(inputs: &Inputs) -> Result<Auth, String> {
             &["OS_PROJECT_NAME", "OS_TENANT_NAME"],
             "OS_PROJECT_DOMAIN",
         );
-        (url, Login::Password { user, password, project })
+        (url, KeystoneCredentials::Password { user, password, project })
     };
     let interface = inputs.first(&["OS_ENDPOINT_TYPE", "OS_INTERFACE"]).unwrap_or("public");
     let interface = interface.trim_end_matches("URL").to_owned();
@@ -161,9 +161,9 @@ fn keystone(inputs: &Inputs) -> Result<Auth, String> {
 }
 
 /// A user or project by its id, which is unique, otherwise by its name and domain.
-fn user_or_project(inputs: &Inputs, ids: &[&str], names: &[&str], domain: &str) -> Party {
+fn user_or_project(inputs: &Inputs, ids: &[&str], names: &[&str], domain: &str) -> NameOrId {
     if let Some(id) = inputs.first(ids) {
-        return Party::Id(id.to_owned());
+        return NameOrId::Id(id.to_owned());
     }
     let domain_part = |what: &str| inputs.get(&format!("{domain}_{what}")).map(str::to_owned);
     let domain = match (domain_part("ID"), domain_part("NAME")) {
@@ -172,7 +172,7 @@ fn user_or_project(inputs: &Inputs, ids: &[&str], names: &[&str], domain: &str) 
         // The domain that exists in every Keystone.
         (None, None) => Domain::Id("default".to_owned()),
     };
-    Party::Named(inputs.first(names).unwrap_or_default().to_owned(), domain)
+    NameOrId::Named(inputs.first(names).unwrap_or_default().to_owned(), domain)
 }
 
 /// Appends the version to Keystone's URL, unless it is there already.

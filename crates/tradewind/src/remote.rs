@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tradewind_backend::s3::{Issued, Issuer, S3Options};
+use tradewind_backend::s3::{ExpiringCredentials, CredentialIssuer, S3Options};
 use tradewind_core::error::{Error, Reason, Result};
 
 use crate::aws::{self, Access, Inputs, Problem};
@@ -69,8 +69,8 @@ impl fmt::Debug for Again {
 }
 
 #[async_trait]
-impl Issuer for Again {
-    async fn issue(&self) -> Result<Issued> {
+impl CredentialIssuer for Again {
+    async fn issue(&self) -> Result<ExpiringCredentials> {
         let inputs = self.inputs.clone();
         let found = tokio::task::spawn_blocking(move || {
             Access::find(&inputs, &|path: &std::path::Path| std::fs::read(path))?.credentials()

@@ -160,16 +160,16 @@ impl Stores {
                 let flags = if scheme == S3 { self.overrides.clone() } else { Overrides::default() };
                 let mut options = s3_options(set, flags)?;
                 if set.connections.is_none() || self.lines.measuring.is_some() {
-                    options.connections = self.lines.connections;
+                    options.max_connections = self.lines.connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
                 if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
                     options.retries.max_attempts = 1;
-                    (options.is_fresh, options.traffic) = (*is_fresh, Some(traffic.clone()));
+                    (options.is_single_use, options.traffic) = (*is_fresh, Some(traffic.clone()));
                     // Buffered parts must not fail for lack of memory at the requested concurrency: that would look
                     // like a failure of the store.
-                    let all = options.connections.saturating_mul(options.part_bytes);
-                    options.gathered_bytes = options.gathered_bytes.max(all);
+                    let all = options.max_connections.saturating_mul(options.part_bytes);
+                    options.buffer_bytes = options.buffer_bytes.max(all);
                 }
                 let retries = Some(options.retries);
                 Ok(Opened { store: S3Store::new(options, self.clock.clone())?, retries, directory: None })
@@ -177,14 +177,14 @@ impl Stores {
             StoreKind::Swift(set) => {
                 let mut options = swift_options(set).with_context(|| format!("{scheme}://"))?;
                 if set.connections.is_none() || self.lines.measuring.is_some() {
-                    options.connections = self.lines.connections;
+                    options.max_connections = self.lines.connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
                 if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
                     options.retries.max_attempts = 1;
-                    (options.is_fresh, options.traffic) = (*is_fresh, Some(traffic.clone()));
+                    (options.is_single_use, options.traffic) = (*is_fresh, Some(traffic.clone()));
                     // Deleted objects are read only by concurrent measurements, so a short grace period suffices.
-                    options.grace = Duration::from_secs(60);
+                    options.segment_grace_period = Duration::from_secs(60);
                 }
                 let store = SwiftStore::new(options, self.clock.clone())?;
                 Ok(Opened { store, retries: None, directory: None })
@@ -238,7 +238,7 @@ fn text(set: &Option<Sourced<String>>) -> Option<String> {
 /// The options of a local store that a command opens itself. Buffered bytes count towards the writer's window, and the
 /// writer waits for that, so no further buffer is needed.
 fn local_options_of_commands(set: &LocalOptions) -> local::LocalOptions {
-    local::LocalOptions { gather_bytes: 0, ..local_options(set) }
+    local::LocalOptions { max_buffered_bytes: 0, ..local_options(set) }
 }
 
 /// The options of a local store.
@@ -254,10 +254,10 @@ pub fn local_options(set: &LocalOptions) -> local::LocalOptions {
         reserve_bytes: set.reserve.as_ref().map_or(defaults.reserve_bytes, |s| bytes(s.value)),
         io_threads: set.io_threads.as_ref().map_or(defaults.io_threads, |s| s.value.get()),
         hash_threads: set.hash_threads.as_ref().map_or(defaults.hash_threads, |s| s.value.get()),
-        compact_below: set
+        compact_below_fraction: set
             .compact_below
             .as_ref()
-            .map_or(defaults.compact_below, |s| f64::from(s.value.0) / 100.0),
+            .map_or(defaults.compact_below_fraction, |s| f64::from(s.value.0) / 100.0),
         compact_bytes_per_second: set
             .compact_rate
             .as_ref()
@@ -277,7 +277,7 @@ pub fn s3_options(set: &S3Settings, flags: Overrides) -> anyhow::Result<tradewin
     };
     let mut options = remote::options(&overrides)?;
     if let Some(connections) = &set.connections {
-        options.connections = connections.value.get();
+        options.max_connections = connections.value.get();
     }
     if let Some(size) = &set.part_size {
         options.part_bytes = size.value.as_usize();
@@ -316,7 +316,7 @@ pub fn swift_options(set: &SwiftSettings) -> anyhow::Result<SwiftOptions> {
     };
     let mut options = SwiftOptions { account_url, tls, ..SwiftOptions::new(auth) };
     if let Some(connections) = &set.connections {
-        options.connections = connections.value.get();
+        options.max_connections = connections.value.get();
     }
     if let Some(size) = &set.segment_size {
         options.segment_bytes = size.value.0;

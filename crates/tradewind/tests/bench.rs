@@ -57,12 +57,12 @@ fn measuring_a_store_leaves_it_unchanged() {
     assert_eq!(lines(&kept, "end")[0]["partial"], false);
     assert_eq!(lines(&kept, "run")[0]["place"], "s3://bucket/there");
     let page = caller.done(&["report", "result.jsonl", "result.jsonl", "-o", "-"]);
-    assert!(page.contains("No difference: chance explains all that is seen."), "{page}");
+    assert!(page.contains("No significant difference."), "{page}");
     let ran = caller.run(&["report", "result.jsonl", "-o", "result.jsonl"]);
     assert_eq!(ran.status.code(), Some(2), "{}", ran.err);
     assert_eq!(std::fs::read_to_string(caller.path("result.jsonl")).unwrap(), kept);
     let words = caller.done(&["report", "result.jsonl", "-o", "page.html"]);
-    assert!(words.contains("Writing reaches") && words.contains("tables are in page.html"), "{words}");
+    assert!(words.contains("Write throughput: ") && words.contains("tables are in page.html"), "{words}");
     assert!(caller.path("page.html").exists());
     let figures = caller.done(&["report", "result.jsonl", "--csv", "-", "-o", "both.html"]);
     assert!(figures.starts_with("result,load,") && caller.path("both.html").exists(), "{figures}");
@@ -127,7 +127,7 @@ fn an_interrupted_run_saves_results_and_removes_objects() {
         assert_eq!(lines(&kept, "end")[0]["partial"], true);
         assert_eq!(scene.caller.keys("s3://bucket"), [""; 0]);
         let page = scene.caller.done(&["report", "result.jsonl", "-o", "-"]);
-        assert!(page.contains("It was stopped before all was measured."), "{page}");
+        assert!(page.contains("The run was stopped before all measurements were done."), "{page}");
     }
 }
 
@@ -147,7 +147,7 @@ fn loads_are_measured_alone_and_concurrently() {
     assert!(cells.iter().all(|cell| failures(cell) == 0), "{kept}");
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
     let page = caller.done(&["report", "mix.jsonl", "-o", "-"]);
-    assert!(page.contains("throughput that is left, in %"), "{page}");
+    assert!(page.contains("throughput relative to running alone, in %"), "{page}");
     let ran = caller.run(&["bench", "mix", "s3://bucket", "--count", "5", "--no-out"]);
     assert!(ran.status.code() == Some(2) && ran.err.contains("end together"), "{}", ran.err);
 }

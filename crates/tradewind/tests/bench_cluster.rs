@@ -98,7 +98,7 @@ fn results_of_two_agents_are_merged() {
     assert!(run["agents"][1]["client"]["cores"].as_u64().unwrap() > 0 && run["store"] == "s3", "{run}");
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
     let page = caller.done(&["report", "result.jsonl", "-o", "-"]);
-    assert!(page.contains("2 machines asked"), "{page}");
+    assert!(page.contains("sent by 2 client machines"), "{page}");
     for agent in agents {
         agent.wait_for_output("done with");
         agent.running.signal(Signal::TERM);
@@ -162,7 +162,7 @@ fn mixed_loads_run_on_all_agents_or_apart_on_one_each() {
         assert!(!cells.iter().any(failed), "{cells:?}");
         assert_eq!(caller.keys("s3://bucket"), [""; 0]);
         let page = caller.done(&["report", "result.jsonl", "-o", "-"]);
-        assert!(page.contains("throughput that is left, in %"), "{page}");
+        assert!(page.contains("throughput relative to running alone, in %"), "{page}");
         cells
     };
     let cells = measured("");

@@ -74,11 +74,11 @@ fn measuring_a_directory_leaves_it_unchanged() {
     assert_eq!(fs::read(caller.path("place/tradewind-bench-00000000/mine")).unwrap(), b"nor this");
     let words = caller.done(&["report", "result.jsonl", "-o", "page.html"]);
     assert!(
-        words.contains("Writing whole files reaches") && words.contains("Postmark with files of"),
+        words.contains("Write throughput of whole files: ") && words.contains("Postmark with files of"),
         "{words}"
     );
     let page = caller.done(&["report", "result.jsonl", "result.jsonl", "-o", "-"]);
-    assert!(page.contains("No difference: chance explains all that is seen."), "{page}");
+    assert!(page.contains("No significant difference."), "{page}");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn an_interrupted_run_saves_results_and_removes_files() {
         assert!(kept.ends_with("{\"line\":\"end\",\"partial\":true}\n"), "{kept}");
         assert_eq!(names(&caller.path("place")), ["mine"]);
         let page = caller.done(&["report", "result.jsonl", "-o", "-"]);
-        assert!(page.contains("It was stopped before all was measured."), "{page}");
+        assert!(page.contains("The run was stopped before all measurements were done."), "{page}");
     }
 }
 

@@ -19,11 +19,11 @@ use support::s3::S3;
 use support::server::{Server, Start, tradewind};
 use support::sign::Credentials;
 use support::workload::Workload;
-use tradewind_powerloss::{Handle, Mode, PowerLossFs, unavailable};
+use tradewind_powerloss::{MountHandle, CrashMode, PowerLossFs, mount_unavailable};
 
 #[test]
 fn nothing_acknowledged_is_lost_to_a_power_cut() {
-    if let Some(reason) = unavailable() {
+    if let Some(reason) = mount_unavailable() {
         return support::skip("power_loss", &reason);
     }
     let directory = tempfile::tempdir().unwrap();
@@ -63,7 +63,7 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
 
 #[test]
 fn a_root_key_survives_a_power_cut() {
-    if let Some(reason) = unavailable() {
+    if let Some(reason) = mount_unavailable() {
         return support::skip("power_loss", &reason);
     }
     let Rounds { seed, rounds, .. } = Rounds::from_environment("TRADEWIND_POWER", 6);
@@ -100,14 +100,14 @@ fn a_root_key_survives_a_power_cut() {
 }
 
 /// Cuts the power.
-fn cut(disk: &Handle, random: &mut Random) {
+fn cut(disk: &MountHandle, random: &mut Random) {
     let mode = mode(random);
     let report = disk.crash(random.next(), mode);
     println!("cut with {mode:?}: {report}");
 }
 
 /// Runs the binary and cuts the power before it finishes.
-fn cut_during(disk: &Handle, random: &mut Random, arguments: &[&str], start: &Start) {
+fn cut_during(disk: &MountHandle, random: &mut Random, arguments: &[&str], start: &Start) {
     let log = File::options().create(true).append(true).open(&start.log).unwrap();
     let mut command = tradewind();
     command.args(arguments);
@@ -124,7 +124,7 @@ fn cut_during(disk: &Handle, random: &mut Random, arguments: &[&str], start: &St
 }
 
 /// Leaves almost no free space for a moment: writes may fail, reads succeed, and nothing acknowledged is lost.
-fn fill_for_a_while(disk: &Handle, random: &mut Random, workload: &Workload<'_>) {
+fn fill_for_a_while(disk: &MountHandle, random: &mut Random, workload: &Workload<'_>) {
     workload.was_full.store(true, Ordering::SeqCst);
     disk.limit_bytes(Some(used_bytes(disk.path()) + random.below(64 << 10)));
     std::thread::sleep(Duration::from_millis(random.below(200)));
@@ -143,10 +143,10 @@ fn used_bytes(directory: &Path) -> u64 {
     entries.filter_map(Result::ok).map(size).sum()
 }
 
-fn mode(random: &mut Random) -> Mode {
+fn mode(random: &mut Random) -> CrashMode {
     match random.below(10) {
-        0..3 => Mode::DropAll,
-        3 => Mode::KeepAll,
-        _ => Mode::Random,
+        0..3 => CrashMode::DropAll,
+        3 => CrashMode::KeepAll,
+        _ => CrashMode::Random,
     }
 }

@@ -31,7 +31,7 @@ use support::ceph::Ceph;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tradewind::plans::ServedPlan;
-use tradewind_backend::s3::{Endpoint, S3Options, S3Store, Style};
+use tradewind_backend::s3::{Endpoint, S3Options, S3Store, AddressingStyle};
 use tradewind_core::error::Reason;
 use tradewind_core::listing::{ListEntry, ListRequest};
 use tradewind_core::multipart::ListUploads;
@@ -50,7 +50,7 @@ const SECRET: &str = "a secret of the tests";
 
 /// A store over a scripted service. `change` adjusts its options.
 fn leaf_over(address: SocketAddr, change: impl FnOnce(&mut S3Options)) -> Arc<S3Store> {
-    let endpoint = Endpoint::parse(&format!("http://{address}"), Style::Path).unwrap();
+    let endpoint = Endpoint::parse(&format!("http://{address}"), AddressingStyle::Path).unwrap();
     let credentials = Credentials { id: ID.to_owned(), secret: SECRET.to_owned(), token: None };
     let mut options = S3Options::new(endpoint, "us-east-1".to_owned(), Some(credentials));
     change(&mut options);
@@ -72,7 +72,7 @@ async fn leaf() -> Arc<dyn ObjectStore> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { gateway.serve(listener, CancellationToken::new()).await });
-    let endpoint = Endpoint::parse(&url, Style::Path).unwrap();
+    let endpoint = Endpoint::parse(&url, AddressingStyle::Path).unwrap();
     let credentials = Credentials { id: ID.to_owned(), secret: SECRET.to_owned(), token: None };
     S3Store::new(S3Options::new(endpoint, "us-east-1".to_owned(), Some(credentials)), clock).unwrap()
 }
@@ -104,7 +104,7 @@ async fn conforms_over_radosgw() {
     let Some(ceph) = Ceph::start("conforms_over_radosgw") else { return };
     conformance::run(|| {
         let (id, secret) = (ceph.key.id.clone(), ceph.key.secret.clone());
-        let endpoint = Endpoint::parse(&format!("http://{}", ceph.address), Style::Path).unwrap();
+        let endpoint = Endpoint::parse(&format!("http://{}", ceph.address), AddressingStyle::Path).unwrap();
         let options =
             S3Options::new(endpoint, "us-east-1".to_owned(), Some(Credentials { id, secret, token: None }));
         async move {

@@ -17,7 +17,7 @@ use tradewind_core::{Address, Budget, Clock, Metadata, ObjectStore, ReadConditio
 use tradewind_model::plan::{MIN_PART_BYTES, Plan};
 use tradewind_model::retry::RetryOptions;
 use tradewind_volume::buffer_pool::BUFFER_BYTES;
-use tradewind_volume::{TransferContext, UploadSource, store};
+use tradewind_volume::{TransferContext, UploadSource, store_object};
 
 const PARTS: u64 = 24;
 const SIZE: u64 = PARTS * MIN_PART_BYTES;

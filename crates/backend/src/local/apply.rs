@@ -8,50 +8,50 @@
 use tradewind_core::error::Result;
 
 use super::fields::malformed;
-use super::frame::{Header, RecordKind};
-use super::index::Changes;
+use super::frame::{RecordHeader, RecordKind};
+use super::index::IndexChanges;
 use super::index::entries::{
-    BucketEntry, DeletedEntry, ObjectEntry, PartEntry, Place, SegmentEntry, UploadEntry, UploadRecords,
+    BucketEntry, DeletedEntry, ObjectEntry, PartEntry, RecordLocation, SegmentEntry, UploadEntry, UploadRecords,
 };
 use super::index::keys;
 use super::position::Position;
-use super::record::{Bucket, Content, ExtentAt, Object, Part, Record, Run, Upload, UploadSeq};
+use super::record::{Bucket, ObjectContent, ExtentLocation, Object, Part, Record, ExtentRun, Upload, UploadSeq};
 
 /// The place of no record.
-pub(crate) const NOWHERE: Place = Place { at: Position::new(0, 0), record_bytes: 0 };
+pub(crate) const NO_LOCATION: RecordLocation = RecordLocation { position: Position::new(0, 0), record_bytes: 0 };
 
 /// A record and its position.
-pub(crate) struct Located<'a> {
-    pub header: &'a Header,
+pub(crate) struct LocatedRecord<'a> {
+    pub header: &'a RecordHeader,
     pub record: &'a Record,
     /// The encoded fields of the record.
     pub fields: &'a [u8],
-    pub at: Position,
+    pub position: Position,
     /// True if the extents that it names first are where it says. False for a copy, whose extents may have moved
     /// since, and for a rebuild, which finds the extents itself.
-    pub places_extents: bool,
+    pub records_extent_positions: bool,
 }
 
-impl Located<'_> {
-    fn place(&self) -> Place {
+impl LocatedRecord<'_> {
+    fn location(&self) -> RecordLocation {
         #[expect(clippy::cast_possible_truncation, reason = "a record has at most 18 MiB")]
         let record_bytes = self.header.record_bytes() as u32;
-        Place { at: self.at, record_bytes }
+        RecordLocation { position: self.position, record_bytes }
     }
 }
 
 /// Takes one record into the index.
-pub(crate) fn apply(changes: &mut Changes<'_>, located: &Located<'_>) -> Result<()> {
+pub(crate) fn apply(changes: &mut IndexChanges<'_>, located: &LocatedRecord<'_>) -> Result<()> {
     // Even if nothing will refer to the record: the segment is known to reach this far.
-    update_segment(changes, located.place(), 0)?;
+    update_segment(changes, located.location(), 0)?;
     match located.record {
-        Record::BucketCreated(bucket) => bucket_created(changes, bucket, located.place()),
+        Record::BucketCreated(bucket) => bucket_created(changes, bucket, located.location()),
         Record::BucketDeleted { id } => {
             if let Some(old) = changes.get(&keys::bucket(*id))? {
-                release(changes, BucketEntry::decode(&old)?.place)?;
+                remove_live_bytes(changes, BucketEntry::decode(&old)?.location)?;
                 changes.remove(keys::bucket(*id));
             }
-            replace_place(changes, &keys::bucket_deleted(*id), located.place())
+            replace_location(changes, &keys::bucket_deleted(*id), located.location())
         }
         Record::Object(object) => object_written(changes, object, located),
         Record::Tombstone { bucket, key } => {
@@ -64,66 +64,66 @@ pub(crate) fn apply(changes: &mut Changes<'_>, located: &Located<'_>) -> Result<
         Record::Part(part) => part_written(changes, part, located),
         Record::UploadEnded { upload } => {
             end_upload(changes, *upload, &[])?;
-            put_upload_end(changes, *upload, located.place())
+            put_upload_end(changes, *upload, located.location())
         }
-        Record::Void { at } => replace_place(changes, &keys::void(*at), located.place()),
+        Record::Void { at } => replace_location(changes, &keys::void(*at), located.location()),
     }
 }
 
-fn bucket_created(changes: &mut Changes<'_>, bucket: &Bucket, place: Place) -> Result<()> {
+fn bucket_created(changes: &mut IndexChanges<'_>, bucket: &Bucket, place: RecordLocation) -> Result<()> {
     if changes.get(&keys::bucket_deleted(bucket.id))?.is_some() {
         return Ok(());
     }
     if let Some(old) = changes.get(&keys::bucket(bucket.id))? {
-        release(changes, BucketEntry::decode(&old)?.place)?;
+        remove_live_bytes(changes, BucketEntry::decode(&old)?.location)?;
     }
-    hold(changes, place)?;
-    let entry = BucketEntry { place, created: bucket.created, name: bucket.name.clone() };
+    add_live_bytes(changes, place)?;
+    let entry = BucketEntry { location: place, created: bucket.created, name: bucket.name.clone() };
     changes.put(keys::bucket(bucket.id), entry.encode());
     Ok(())
 }
 
-fn object_written(changes: &mut Changes<'_>, object: &Object, located: &Located<'_>) -> Result<()> {
+fn object_written(changes: &mut IndexChanges<'_>, object: &Object, located: &LocatedRecord<'_>) -> Result<()> {
     let key = keys::object(object.bucket, &object.key);
     let deleted_key = keys::deleted(object.bucket, &object.key);
     let seq = located.header.seq;
     let mut others = 0;
     if let Some(value) = changes.get(&key)? {
         let mut current = ObjectEntry::decode(&value)?;
-        others = current.others + 1;
+        others = current.other_records + 1;
         if seq < current.seq {
-            current.others = others;
+            current.other_records = others;
             changes.put(key, current.encode());
             return Ok(());
         }
-        release(changes, current.place)?;
-        let takes_over = seq == current.seq || object.rewrites == Some(current.seq);
+        remove_live_bytes(changes, current.location)?;
+        let takes_over = seq == current.seq || object.rewritten_seq == Some(current.seq);
         if current.in_extents && !takes_over {
-            changes.put(keys::reclaim(current.seq), current.place.encode());
+            changes.put(keys::reclaim(current.seq), current.location.encode());
         }
     } else if let Some(value) = changes.get(&deleted_key)? {
         let mut deleted = DeletedEntry::decode(&value)?;
-        others = deleted.others + 1;
+        others = deleted.other_records + 1;
         if seq < deleted.seq {
-            deleted.others = others;
+            deleted.other_records = others;
             return put_tombstone(changes, deleted_key, deleted);
         }
         remove_tombstone(changes, deleted_key)?;
     }
     let mut in_extents = false;
-    if let Content::Extents { runs, fresh } = &object.content {
+    if let ObjectContent::Extents { runs, fresh } = &object.content {
         in_extents = true;
-        if located.places_extents {
+        if located.records_extent_positions {
             extents_written(changes, fresh)?;
         }
         if let Some(upload) = object.upload {
             end_upload(changes, upload, runs)?;
         }
     }
-    hold(changes, located.place())?;
+    add_live_bytes(changes, located.location())?;
     let entry = ObjectEntry {
         seq,
-        place: located.place(),
+        location: located.location(),
         head_bytes: u32::try_from(located.header.head_bytes())
             .map_err(|_| malformed("a head is too long"))?,
         size: object.size,
@@ -131,90 +131,90 @@ fn object_written(changes: &mut Changes<'_>, object: &Object, located: &Located<
         etag: object.etag.clone(),
         checksum: object.checksums.first().map(|c| (c.algorithm(), object.scope)),
         in_extents,
-        others,
+        other_records: others,
     };
     changes.put(key, entry.encode());
     Ok(())
 }
 
 fn tombstone(
-    changes: &mut Changes<'_>,
+    changes: &mut IndexChanges<'_>,
     key: Vec<u8>,
     deleted_key: Vec<u8>,
-    located: &Located<'_>,
+    located: &LocatedRecord<'_>,
 ) -> Result<()> {
     let seq = located.header.seq;
     let mut others = 0;
     if let Some(value) = changes.get(&key)? {
         let mut current = ObjectEntry::decode(&value)?;
-        others = current.others + 1;
+        others = current.other_records + 1;
         if seq < current.seq {
-            current.others = others;
+            current.other_records = others;
             changes.put(key, current.encode());
             return Ok(());
         }
-        release(changes, current.place)?;
+        remove_live_bytes(changes, current.location)?;
         if current.in_extents {
-            changes.put(keys::reclaim(current.seq), current.place.encode());
+            changes.put(keys::reclaim(current.seq), current.location.encode());
         }
         changes.remove(key);
     } else if let Some(value) = changes.get(&deleted_key)? {
         let mut current = DeletedEntry::decode(&value)?;
-        others = current.others + 1;
+        others = current.other_records + 1;
         if seq < current.seq {
-            current.others = others;
+            current.other_records = others;
             return put_tombstone(changes, deleted_key, current);
         }
     }
-    put_tombstone(changes, deleted_key, DeletedEntry { seq, place: located.place(), others })
+    put_tombstone(changes, deleted_key, DeletedEntry { seq, location: located.location(), other_records: others })
 }
 
 /// Adds or replaces a tombstone. Its record counts as live while it hides something.
-pub(crate) fn put_tombstone(changes: &mut Changes<'_>, key: Vec<u8>, tombstone: DeletedEntry) -> Result<()> {
+pub(crate) fn put_tombstone(changes: &mut IndexChanges<'_>, key: Vec<u8>, tombstone: DeletedEntry) -> Result<()> {
     remove_tombstone(changes, key.clone())?;
-    if tombstone.others > 0 {
-        hold(changes, tombstone.place)?;
+    if tombstone.other_records > 0 {
+        add_live_bytes(changes, tombstone.location)?;
     }
     changes.put(key, tombstone.encode());
     Ok(())
 }
 
 /// Removes a tombstone from the index.
-pub(crate) fn remove_tombstone(changes: &mut Changes<'_>, key: Vec<u8>) -> Result<()> {
+pub(crate) fn remove_tombstone(changes: &mut IndexChanges<'_>, key: Vec<u8>) -> Result<()> {
     if let Some(value) = changes.get(&key)? {
         let old = DeletedEntry::decode(&value)?;
-        if old.others > 0 {
-            release(changes, old.place)?;
+        if old.other_records > 0 {
+            remove_live_bytes(changes, old.location)?;
         }
         changes.remove(key);
     }
     Ok(())
 }
 
-fn extents_written(changes: &mut Changes<'_>, fresh: &[ExtentAt]) -> Result<()> {
+fn extents_written(changes: &mut IndexChanges<'_>, fresh: &[ExtentLocation]) -> Result<()> {
     for extent in fresh {
-        let place = Place { at: extent.at, record_bytes: extent.record_bytes };
-        replace_place(changes, &keys::extent(extent.id), place)?;
+        let place = RecordLocation { position: extent.position, record_bytes: extent.record_bytes };
+        replace_location(changes, &keys::extent(extent.id), place)?;
     }
     Ok(())
 }
 
-fn upload_created(changes: &mut Changes<'_>, upload: &Upload, located: &Located<'_>) -> Result<()> {
+fn upload_created(changes: &mut IndexChanges<'_>, upload: &Upload, located: &LocatedRecord<'_>) -> Result<()> {
     let seq = located.header.seq;
     count_record(changes, seq, 0)?;
     if changes.get(&keys::upload_ended(seq))?.is_some() {
         return Ok(());
     }
     if let Some(value) = changes.get(&keys::upload(seq))? {
-        release(changes, UploadEntry::decode(&value)?.place)?;
+        remove_live_bytes(changes, UploadEntry::decode(&value)?.location)?;
     }
-    hold(changes, located.place())?;
-    let entry = UploadEntry { bucket: upload.bucket, key: upload.key.clone(), place: located.place() };
+    add_live_bytes(changes, located.location())?;
+    let entry = UploadEntry { bucket: upload.bucket, key: upload.key.clone(), location: located.location() };
     changes.put(keys::upload(seq), entry.encode());
     Ok(())
 }
 
-fn part_written(changes: &mut Changes<'_>, part: &Part, located: &Located<'_>) -> Result<()> {
+fn part_written(changes: &mut IndexChanges<'_>, part: &Part, located: &LocatedRecord<'_>) -> Result<()> {
     let seq = located.header.seq;
     count_record(changes, part.upload, seq)?;
     if changes.get(&keys::upload_ended(part.upload))?.is_some() {
@@ -226,113 +226,113 @@ fn part_written(changes: &mut Changes<'_>, part: &Part, located: &Located<'_>) -
         if seq < old.seq {
             return Ok(());
         }
-        release(changes, old.place)?;
+        remove_live_bytes(changes, old.location)?;
         if seq > old.seq {
-            changes.put(keys::reclaim(old.seq), old.place.encode());
+            changes.put(keys::reclaim(old.seq), old.location.encode());
         }
     }
-    if located.places_extents {
-        extents_written(changes, &part.fresh)?;
+    if located.records_extent_positions {
+        extents_written(changes, &part.new_extents)?;
     }
-    hold(changes, located.place())?;
-    changes.put(key, PartEntry { seq, place: located.place(), fields: located.fields.to_vec() }.encode());
+    add_live_bytes(changes, located.location())?;
+    changes.put(key, PartEntry { seq, location: located.location(), fields: located.fields.to_vec() }.encode());
     Ok(())
 }
 
 /// Counts a record of an upload, in progress or ended: its creation, or the part with this seq.
-fn count_record(changes: &mut Changes<'_>, upload: UploadSeq, part: u64) -> Result<()> {
+fn count_record(changes: &mut IndexChanges<'_>, upload: UploadSeq, part: u64) -> Result<()> {
     let mut records = upload_records(changes, upload)?;
     records.count += 1;
     records.newest_part = records.newest_part.max(part);
     if records.count == 1 {
-        hold(changes, upload_end(changes, upload)?)?;
+        add_live_bytes(changes, upload_end(changes, upload)?)?;
     }
     changes.put(keys::upload_records(upload), records.encode());
     Ok(())
 }
 
 /// Counts the removal of a record of an upload.
-pub(crate) fn forget_record(changes: &mut Changes<'_>, upload: UploadSeq) -> Result<()> {
+pub(crate) fn uncount_record(changes: &mut IndexChanges<'_>, upload: UploadSeq) -> Result<()> {
     let mut records = upload_records(changes, upload)?;
     if records.count > 1 {
         records.count -= 1;
         changes.put(keys::upload_records(upload), records.encode());
     } else if records.count == 1 {
-        release(changes, upload_end(changes, upload)?)?;
+        remove_live_bytes(changes, upload_end(changes, upload)?)?;
         changes.remove(keys::upload_records(upload));
     }
     Ok(())
 }
 
 /// The place of the record that ends an upload.
-fn upload_end(changes: &Changes<'_>, upload: UploadSeq) -> Result<Place> {
+fn upload_end(changes: &IndexChanges<'_>, upload: UploadSeq) -> Result<RecordLocation> {
     let value = changes.get(&keys::upload_ended(upload))?;
-    value.map_or(Ok(NOWHERE), |value| Place::decode(&value))
+    value.map_or(Ok(NO_LOCATION), |value| RecordLocation::decode(&value))
 }
 
 /// Adds the end of an upload. Its record counts as live while it hides something.
-fn put_upload_end(changes: &mut Changes<'_>, upload: UploadSeq, place: Place) -> Result<()> {
+fn put_upload_end(changes: &mut IndexChanges<'_>, upload: UploadSeq, place: RecordLocation) -> Result<()> {
     if upload_records(changes, upload)?.count > 0 {
-        release(changes, upload_end(changes, upload)?)?;
-        hold(changes, place)?;
+        remove_live_bytes(changes, upload_end(changes, upload)?)?;
+        add_live_bytes(changes, place)?;
     }
     changes.put(keys::upload_ended(upload), place.encode());
     Ok(())
 }
 
 /// The records of an upload on disk.
-pub(crate) fn upload_records(changes: &Changes<'_>, upload: UploadSeq) -> Result<UploadRecords> {
+pub(crate) fn upload_records(changes: &IndexChanges<'_>, upload: UploadSeq) -> Result<UploadRecords> {
     let value = changes.get(&keys::upload_records(upload))?;
     Ok(value.map(|value| UploadRecords::decode(&value)).transpose()?.unwrap_or_default())
 }
 
 /// Removes an upload and its parts. Extents of parts that `used` does not take over are freed.
-fn end_upload(changes: &mut Changes<'_>, upload: UploadSeq, used: &[Run]) -> Result<()> {
+fn end_upload(changes: &mut IndexChanges<'_>, upload: UploadSeq, used: &[ExtentRun]) -> Result<()> {
     let Some(value) = changes.get(&keys::upload(upload))? else { return Ok(()) };
-    release(changes, UploadEntry::decode(&value)?.place)?;
+    remove_live_bytes(changes, UploadEntry::decode(&value)?.location)?;
     changes.remove(keys::upload(upload));
     let used: std::collections::HashSet<u64> = used.iter().map(|run| run.first).collect();
     for (key, value) in changes.with_prefix(&keys::parts(upload))? {
         let part = PartEntry::decode(&value)?;
-        release(changes, part.place)?;
+        remove_live_bytes(changes, part.location)?;
         let Record::Part(record) = Record::decode(RecordKind::Part, &part.fields)? else {
             return Err(malformed("a part entry holds another record"));
         };
         if record.runs.iter().any(|run| !used.contains(&run.first)) {
-            changes.put(keys::reclaim(part.seq), part.place.encode());
+            changes.put(keys::reclaim(part.seq), part.location.encode());
         }
         changes.remove(key);
     }
     // The record of the end, which hides all remaining records of the upload, follows.
-    changes.put(keys::upload_ended(upload), NOWHERE.encode());
+    changes.put(keys::upload_ended(upload), NO_LOCATION.encode());
     Ok(())
 }
 
-fn replace_place(changes: &mut Changes<'_>, key: &[u8], place: Place) -> Result<()> {
+fn replace_location(changes: &mut IndexChanges<'_>, key: &[u8], place: RecordLocation) -> Result<()> {
     if let Some(old) = changes.get(key)? {
-        release(changes, Place::decode(&old)?)?;
+        remove_live_bytes(changes, RecordLocation::decode(&old)?)?;
     }
-    hold(changes, place)?;
+    add_live_bytes(changes, place)?;
     changes.put(key, place.encode());
     Ok(())
 }
 
 /// Marks a record as referred to.
-pub(crate) fn hold(changes: &mut Changes<'_>, place: Place) -> Result<()> {
+pub(crate) fn add_live_bytes(changes: &mut IndexChanges<'_>, place: RecordLocation) -> Result<()> {
     update_segment(changes, place, i64::from(place.record_bytes))
 }
 
 /// Marks a record as no longer referred to.
-pub(crate) fn release(changes: &mut Changes<'_>, place: Place) -> Result<()> {
+pub(crate) fn remove_live_bytes(changes: &mut IndexChanges<'_>, place: RecordLocation) -> Result<()> {
     update_segment(changes, place, -i64::from(place.record_bytes))
 }
 
 /// Adds to the live bytes of the segment of an existing record.
-fn update_segment(changes: &mut Changes<'_>, place: Place, live_bytes: i64) -> Result<()> {
+fn update_segment(changes: &mut IndexChanges<'_>, place: RecordLocation, live_bytes: i64) -> Result<()> {
     if place.record_bytes == 0 {
         return Ok(());
     }
-    let key = keys::segment(place.at.segment);
+    let key = keys::segment(place.position.segment);
     let mut entry = match changes.get(&key)? {
         Some(value) => SegmentEntry::decode(&value)?,
         None => SegmentEntry::default(),

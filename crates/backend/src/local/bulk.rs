@@ -2,8 +2,8 @@
 //! until a commit record refers to it, and that record is written only after the extent is durable; so bulk segments
 //! are never replayed.
 
-mod extent;
-mod queue;
+mod extent_writer;
+mod write_queue;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,21 +12,21 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tradewind_core::error::Result;
 
-pub(crate) use self::extent::ExtentWriter;
-use self::queue::WriteQueue;
+pub(crate) use self::extent_writer::ExtentWriter;
+use self::write_queue::WriteQueue;
 use super::position::Position;
-use super::segment::{Pin, Segment};
-use super::shared::Shared;
+use super::segment::{SegmentPin, Segment};
+use super::store_state::StoreState;
 
 /// Starts writing out to the device after this many bytes, so that the sync at the end is short.
 const WRITE_OUT_BYTES: u32 = 32 << 20;
 
 /// Allocates the ranges of extents.
 #[derive(Default)]
-pub(crate) struct BulkWriter {
+pub(crate) struct ExtentAllocator {
     active: Mutex<Option<Arc<Segment>>>,
     /// Held while a segment is created.
-    making: Mutex<()>,
+    creating: Mutex<()>,
     queue: Arc<WriteQueue>,
 }
 
@@ -37,26 +37,26 @@ pub(crate) struct ExtentBytes {
     pub payload_bytes: usize,
     pub table: Vec<u64>,
     /// A copy made by compaction.
-    pub relocated: bool,
+    pub is_relocated: bool,
 }
 
-impl BulkWriter {
+impl ExtentAllocator {
     /// Ensures that there is a segment with room: if not, calls `make`, in one thread at a time.
-    pub fn make_room(&self, segment_bytes: u32, make: impl FnOnce() -> Result<Arc<Segment>>) -> Result<()> {
-        let _guard = self.making.lock();
+    pub fn ensure_room(&self, segment_bytes: u32, make: impl FnOnce() -> Result<Arc<Segment>>) -> Result<()> {
+        let _guard = self.creating.lock();
         let has_room = |active: &Arc<Segment>| active.end.load(Ordering::Acquire) < segment_bytes;
         if self.active.lock().as_ref().is_some_and(has_room) {
             return Ok(());
         }
         let segment = make()?;
         if let Some(full) = self.active.lock().replace(segment) {
-            full.sealed.store(true, Ordering::Release);
+            full.is_sealed.store(true, Ordering::Release);
         }
         Ok(())
     }
 
     /// Allocates a range in the active segment, if it has room.
-    fn take_place(&self, shared: &Shared, record_bytes: u32) -> Option<(Pin, Position)> {
+    fn allocate(&self, shared: &StoreState, record_bytes: u32) -> Option<(SegmentPin, Position)> {
         let active = self.active.lock();
         let segment = active.as_ref()?;
         let offset = segment.end.load(Ordering::Acquire);
@@ -65,13 +65,13 @@ impl BulkWriter {
         }
         segment.end.store(offset.checked_add(record_bytes)?, Ordering::Release);
         // Pinned under the lock: a sealed segment never gains a pin.
-        Some((Pin::new(segment.clone()), Position::new(segment.number, offset)))
+        Some((SegmentPin::new(segment.clone()), Position::new(segment.number, offset)))
     }
 }
 
 /// Starts to make recently appended data durable. A failure is recorded by the segment and returned by its next sync.
-fn start_write_out(shared: &Shared, segment: &Arc<Segment>, offset: u32, length: u32) {
+fn start_write_out(shared: &StoreState, segment: &Arc<Segment>, offset: u32, length: u32) {
     if offset / WRITE_OUT_BYTES != (offset + length) / WRITE_OUT_BYTES {
-        segment.begin_sync(&shared.io);
+        segment.start_sync(&shared.io);
     }
 }

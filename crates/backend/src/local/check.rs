@@ -8,22 +8,22 @@ use std::sync::Arc;
 use tradewind_core::SystemClock;
 use tradewind_core::error::Result;
 
-use super::evidence::Gaps;
+use super::loss_evidence::LogGaps;
 use super::frame::RecordKind;
-use super::index::entries::{ObjectEntry, PartEntry, Place, SegmentEntry, UploadEntry};
+use super::index::entries::{ObjectEntry, PartEntry, RecordLocation, SegmentEntry, UploadEntry};
 use super::index::keys;
 use super::inspect::{IndexState, Inspection, disk_bytes};
-use super::io::io_error;
+use super::io_threads::io_error;
 use super::layout::Layout;
-use super::leaf::Local;
+use super::open_store::OpenStore;
 use super::loss::{Loss, LossProof};
 use super::open::IndexUse;
 use super::options::LocalOptions;
 use super::position::Position;
-use super::read::length;
-use super::record::{Content, Record, Run};
+use super::read::to_usize;
+use super::record::{ObjectContent, Record, ExtentRun};
 use super::recovery::Recovery;
-use super::scan::{Item, Scanned, Scanner, read_payload};
+use super::scan::{ScanItem, ScannedRecord, Scanner, read_payload};
 use super::segment::Segment;
 use super::space;
 
@@ -31,9 +31,9 @@ use super::space;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     /// The affected `bucket/key`, upload or file.
-    pub what: String,
+    pub item: String,
     /// The kind of damage.
-    pub why: String,
+    pub cause: String,
 }
 
 /// The result of verifying a store.
@@ -44,14 +44,14 @@ pub struct CheckReport {
     /// Parts of unfinished uploads verified.
     pub parts: u64,
     /// Payload bytes read and verified.
-    pub bytes: u64,
+    pub verified_bytes: u64,
     /// Damaged items. The store is sound if this is empty and there is neither a loss nor a doubt.
     pub damage: Vec<Damage>,
     /// Acknowledged changes that are lost.
     pub loss: Option<Loss>,
     /// Either a loss, or an index that is an older copy: the two cannot be distinguished. A start proceeds and sets
     /// that index aside.
-    pub doubt: Option<Loss>,
+    pub possible_loss: Option<Loss>,
     /// The state of the index. Unless it is good, a loss at the end of the log cannot be excluded.
     pub index: IndexState,
 }
@@ -60,7 +60,7 @@ impl CheckReport {
     /// Returns true if everything can be served as it was written, and no loss is known or suspected.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        self.damage.is_empty() && self.loss.is_none() && self.doubt.is_none()
+        self.damage.is_empty() && self.loss.is_none() && self.possible_loss.is_none()
     }
 }
 
@@ -96,7 +96,7 @@ pub struct StoreStats {
 pub fn reindex_store(root: &Path, accept_loss: bool) -> Result<Recovery> {
     let layout = Layout::open(root)?;
     let options = LocalOptions { accept_loss, ..LocalOptions::default() };
-    let (local, recovery) = Local::open_layout(layout, options, SystemClock::shared(), IndexUse::Rebuild)?;
+    let (local, recovery) = OpenStore::open_layout(layout, options, SystemClock::shared(), IndexUse::Rebuild)?;
     local.shared.index.checkpoint()?;
     Ok(recovery)
 }
@@ -105,7 +105,7 @@ pub fn reindex_store(root: &Path, accept_loss: bool) -> Result<Recovery> {
 /// files: a copy of the index's journals, or, if the index is unusable, a rebuilt index.
 pub fn stats(root: &Path, temporary: &Path) -> Result<StoreStats> {
     let store = Inspection::open(root, temporary)?;
-    let view = store.index.view();
+    let view = store.index.snapshot();
     let index_bytes = disk_bytes(&root.join("index"));
     let mut stats = StoreStats {
         buckets: store.buckets.len() as u64,
@@ -141,37 +141,37 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
     let mut report = CheckReport {
         objects: 0,
         parts: 0,
-        bytes: 0,
+        verified_bytes: 0,
         damage: Vec::new(),
         loss: store.loss.clone(),
-        doubt: store.doubt.clone(),
+        possible_loss: store.possible_loss.clone(),
         index: store.state.clone(),
     };
-    let view = store.index.view();
+    let view = store.index.snapshot();
     for entry in view.prefix(&[keys::space::OBJECT]) {
         let (key, value) = entry?;
-        let bucket = store.buckets.get(&keys::bucket_of(&key)?).map_or("(no bucket)", String::as_str);
+        let bucket = store.buckets.get(&keys::bucket_id(&key)?).map_or("(no bucket)", String::as_str);
         let what = format!("{bucket}/{}", keys::object_name(&key)?);
         report.objects += 1;
         let entry = ObjectEntry::decode(&value)?;
-        if let Err(why) = check_object(&store, &entry, &mut report.bytes)? {
-            report.damage.push(Damage { what, why });
+        if let Err(why) = check_object(&store, &entry, &mut report.verified_bytes)? {
+            report.damage.push(Damage { item: what, cause: why });
         }
     }
     for entry in view.prefix(&[keys::space::UPLOAD]) {
         let (key, value) = entry?;
         let (seq, upload) = (keys::number(&key)?, UploadEntry::decode(&value)?);
         let what = format!("upload {} of {}", super::uploads::format_id(seq), upload.key);
-        if let Err(why) = record_at(&store, upload.place)? {
-            report.damage.push(Damage { what: what.clone(), why });
+        if let Err(why) = record_at(&store, upload.location)? {
+            report.damage.push(Damage { item: what.clone(), cause: why });
         }
         for entry in view.prefix(&keys::parts(seq)) {
             report.parts += 1;
             if let Record::Part(part) =
                 Record::decode(RecordKind::Part, &PartEntry::decode(&entry?.1)?.fields)?
-                && let Err(why) = check_runs(&store, &part.runs, part.size, &mut report.bytes)?
+                && let Err(why) = check_runs(&store, &part.runs, part.size, &mut report.verified_bytes)?
             {
-                report.damage.push(Damage { what: format!("part {} of {what}", part.number), why });
+                report.damage.push(Damage { item: format!("part {} of {what}", part.number), cause: why });
             }
         }
     }
@@ -180,56 +180,56 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
 }
 
 /// Reads a record; the inner error is the reason why it is unavailable.
-fn record_at(store: &Inspection, place: Place) -> Result<Result<(Scanned, Arc<Segment>), String>> {
-    let Some(segment) = store.log.segments.get(place.at.segment) else {
-        return Ok(Err(format!("its record at {} is in a missing segment", place.at)));
+fn record_at(store: &Inspection, place: RecordLocation) -> Result<Result<(ScannedRecord, Arc<Segment>), String>> {
+    let Some(segment) = store.log.segments.get(place.position.segment) else {
+        return Ok(Err(format!("its record at {} is in a missing segment", place.position)));
     };
     if segment.bytes() < place.end() {
-        return Ok(Err(format!("its record at {} is beyond the end of the segment", place.at)));
+        return Ok(Err(format!("its record at {} is beyond the end of the segment", place.position)));
     }
-    match super::scan::record_at(&segment, store.log.salt, place.at.offset)? {
+    match super::scan::record_at(&segment, store.log.salt, place.position.offset)? {
         Some(scanned) => Ok(Ok((scanned, segment))),
-        None => Ok(Err(format!("the head of its record at {} is damaged", place.at))),
+        None => Ok(Err(format!("the head of its record at {} is damaged", place.position))),
     }
 }
 
 fn check_object(store: &Inspection, entry: &ObjectEntry, bytes: &mut u64) -> Result<Result<(), String>> {
-    let (scanned, segment) = match record_at(store, entry.place)? {
+    let (scanned, segment) = match record_at(store, entry.location)? {
         Ok(found) => found,
         Err(why) => return Ok(Err(why)),
     };
     let Ok(Record::Object(object)) = scanned.record() else {
-        return Ok(Err(format!("the record at {} is not an object", entry.place.at)));
+        return Ok(Err(format!("the record at {} is not an object", entry.location.position)));
     };
     match object.content {
-        Content::Inline => match read_payload(&segment, &scanned)? {
-            Some(payload) if payload.len() == length(object.size)? => {
+        ObjectContent::Inline => match read_payload(&segment, &scanned)? {
+            Some(payload) if payload.len() == to_usize(object.size)? => {
                 *bytes += object.size;
                 Ok(Ok(()))
             }
-            _ => Ok(Err(format!("the data of its record at {} is damaged", entry.place.at))),
+            _ => Ok(Err(format!("the data of its record at {} is damaged", entry.location.position))),
         },
-        Content::Extents { runs, .. } => check_runs(store, &runs, object.size, bytes),
+        ObjectContent::Extents { runs, .. } => check_runs(store, &runs, object.size, bytes),
     }
 }
 
-fn check_runs(store: &Inspection, runs: &[Run], size: u64, bytes: &mut u64) -> Result<Result<(), String>> {
+fn check_runs(store: &Inspection, runs: &[ExtentRun], size: u64, bytes: &mut u64) -> Result<Result<(), String>> {
     let mut seen = 0;
     for id in runs.iter().flat_map(|run| run.ids()) {
         let Some(value) = store.index.get(&keys::extent(id))? else {
             return Ok(Err(format!("extent {id} is missing")));
         };
-        let place = Place::decode(&value)?;
+        let place = RecordLocation::decode(&value)?;
         let (scanned, segment) = match record_at(store, place)? {
             Ok(found) => found,
             Err(why) => return Ok(Err(format!("extent {id}: {why}"))),
         };
         if scanned.record().ok() != Some(Record::Extent { id }) {
-            return Ok(Err(format!("another record is in the place of extent {id}, at {}", place.at)));
+            return Ok(Err(format!("another record is in the place of extent {id}, at {}", place.position)));
         }
         match read_payload(&segment, &scanned)? {
             Some(payload) => seen += payload.len() as u64,
-            None => return Ok(Err(format!("the data of extent {id} at {} is damaged", place.at))),
+            None => return Ok(Err(format!("the data of extent {id} at {} is damaged", place.position))),
         }
     }
     *bytes += seen;
@@ -244,20 +244,20 @@ fn check_runs(store: &Inspection, runs: &[Run], size: u64, bytes: &mut u64) -> R
 fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
     let mut gaps = Vec::new();
     let mut durable: BTreeMap<u32, u32> = BTreeMap::new();
-    for (segment, _) in store.log.from(Position::default()) {
+    for (segment, _) in store.log.segments_from(Position::default()) {
         let mut scanner = Scanner::new(segment.clone(), store.log.salt, 0);
         while let Some(item) = scanner.next()? {
             match item {
-                Item::Record(scanned) => {
+                ScanItem::Record(scanned) => {
                     let until = durable.entry(scanned.header.durable.segment).or_default();
                     *until = (*until).max(scanned.header.durable.offset);
                 }
-                Item::Gap { from, to } => gaps.push((segment.clone(), from, to)),
+                ScanItem::Gap { from, to } => gaps.push((segment.clone(), from, to)),
             }
         }
     }
     let mut voided = HashSet::new();
-    for entry in store.index.view().prefix(&[keys::space::VOID]) {
+    for entry in store.index.snapshot().prefix(&[keys::space::VOID]) {
         voided.insert(Position::unpack(keys::number(&entry?.0)?));
     }
     for (segment, from, to) in gaps {
@@ -269,15 +269,15 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
                 && voided.contains(&Position::accepted_end(segment.number, segment.bytes())));
         if is_durable && !is_known {
             report.damage.push(Damage {
-                what: segment.path.display().to_string(),
-                why: format!("bytes {from} to {to} of the log are damaged"),
+                item: segment.path.display().to_string(),
+                cause: format!("bytes {from} to {to} of the log are damaged"),
             });
         }
     }
     if report.loss.is_none() {
         // An index of an earlier version does not record where each segment ended.
-        let gaps = Gaps::find_in_log(&store.log, durable, |end| voided.contains(&end));
-        report.loss = (!gaps.is_empty()).then(|| gaps.as_loss(LossProof::Log));
+        let gaps = LogGaps::find_in_log(&store.log, durable, |end| voided.contains(&end));
+        report.loss = (!gaps.is_empty()).then(|| gaps.to_loss(LossProof::Log));
     }
     Ok(())
 }

@@ -16,13 +16,13 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason, Result};
 
-use self::batch::Failed;
+use self::batch::BatchError;
 pub(crate) use self::batch::{Batch, LogWriter};
 pub(crate) use self::operations::{
-    AbortUpload, Amendment, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject, Md5Use,
-    PutObject, PutPart, RecordCopy, Relocate,
+    AbortUpload, IndexAmendment, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject, Md5Use,
+    PutObject, PutPart, RecordCopy, RelocateRecords,
 };
-use super::shared::Shared;
+use super::store_state::StoreState;
 
 /// Maximum changes per batch, and the payload bytes after which no further change is added.
 const MAX_BATCH_CHANGES: usize = 512;
@@ -32,43 +32,43 @@ const HASH_GROUP_CHANGES: usize = 64;
 
 /// A change: decides against the state it finds and adds records to the batch.
 pub(crate) trait Operation: Send + 'static {
-    type Answer: Send + 'static;
+    type Output: Send + 'static;
 
     /// Bytes whose MD5 the decision needs, unless it is known: those of many changes are hashed in parallel.
-    fn unhashed(&self) -> Option<&[Bytes]> {
+    fn md5_input(&self) -> Option<&[Bytes]> {
         None
     }
 
     /// Receives that MD5. An error is the result of the change.
-    fn take_md5(&mut self, _md5: [u8; 16]) -> Result<()> {
+    fn set_md5(&mut self, _md5: [u8; 16]) -> Result<()> {
         Ok(())
     }
 
-    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Self::Answer>;
+    fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Self::Output>;
 }
 
 /// A queued change, with the channel for its result.
 trait QueuedChange: Send {
-    fn unhashed(&self) -> Option<&[Bytes]>;
-    fn take_md5(&mut self, md5: [u8; 16]);
+    fn md5_input(&self) -> Option<&[Bytes]>;
+    fn set_md5(&mut self, md5: [u8; 16]);
     /// An error fails the whole batch.
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()>;
-    fn settle(self: Box<Self>, outcome: Result<(), &Error>);
+    fn complete(self: Box<Self>, outcome: Result<(), &Error>);
 }
 
-struct Submitted<O: Operation> {
+struct SubmittedChange<O: Operation> {
     operation: O,
-    decision: Option<Result<O::Answer>>,
-    answer: oneshot::Sender<Result<O::Answer>>,
+    decision: Option<Result<O::Output>>,
+    result_sender: oneshot::Sender<Result<O::Output>>,
 }
 
-impl<O: Operation> QueuedChange for Submitted<O> {
-    fn unhashed(&self) -> Option<&[Bytes]> {
-        self.operation.unhashed()
+impl<O: Operation> QueuedChange for SubmittedChange<O> {
+    fn md5_input(&self) -> Option<&[Bytes]> {
+        self.operation.md5_input()
     }
 
-    fn take_md5(&mut self, md5: [u8; 16]) {
-        self.decision = self.operation.take_md5(md5).err().map(Err);
+    fn set_md5(&mut self, md5: [u8; 16]) {
+        self.decision = self.operation.set_md5(md5).err().map(Err);
     }
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
@@ -87,7 +87,7 @@ impl<O: Operation> QueuedChange for Submitted<O> {
         Ok(())
     }
 
-    fn settle(self: Box<Self>, outcome: Result<(), &Error>) {
+    fn complete(self: Box<Self>, outcome: Result<(), &Error>) {
         let answer = match outcome {
             Ok(()) => {
                 self.decision.unwrap_or_else(|| Err(Error::new(Reason::Defect, "a change was never decided")))
@@ -95,32 +95,32 @@ impl<O: Operation> QueuedChange for Submitted<O> {
             Err(e) => Err(Error::new(e.reason(), e.message())),
         };
         // The receiver may be gone; the change is committed nevertheless.
-        let _ = self.answer.send(answer);
+        let _ = self.result_sender.send(answer);
     }
 }
 
 /// The queue of the committer.
 pub(crate) struct Committer {
-    queue: Arc<Queue>,
+    queue: Arc<CommitQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Queue {
-    state: Mutex<QueueState>,
+struct CommitQueue {
+    state: Mutex<CommitQueueState>,
     ready: Condvar,
     failed: AtomicBool,
 }
 
-struct QueueState {
+struct CommitQueueState {
     waiting: Vec<Box<dyn QueuedChange>>,
     closed: bool,
 }
 
 impl Committer {
     /// Starts the thread.
-    pub fn start(shared: Arc<Shared>, log: LogWriter) -> Result<Self> {
-        let queue = Arc::new(Queue {
-            state: Mutex::new(QueueState { waiting: Vec::new(), closed: false }),
+    pub fn start(shared: Arc<StoreState>, log: LogWriter) -> Result<Self> {
+        let queue = Arc::new(CommitQueue {
+            state: Mutex::new(CommitQueueState { waiting: Vec::new(), closed: false }),
             ready: Condvar::new(),
             failed: AtomicBool::new(false),
         });
@@ -129,19 +129,19 @@ impl Committer {
             std::thread::Builder::new()
                 .name("local-commit".to_owned())
                 .spawn(move || run(&queue, &shared, log))
-                .map_err(|e| super::io::io_error("a thread could not be started", e))?
+                .map_err(|e| super::io_threads::io_error("a thread could not be started", e))?
         };
         Ok(Self { queue, thread: Mutex::new(Some(thread)) })
     }
 
     /// Submits a change and waits for its result. Dropping the future does not cancel the change.
-    pub async fn submit<O: Operation>(&self, operation: O) -> Result<O::Answer> {
-        self.enqueue(operation)?.await.unwrap_or_else(|_| Err(closed()))
+    pub async fn submit<O: Operation>(&self, operation: O) -> Result<O::Output> {
+        self.enqueue(operation)?.await.unwrap_or_else(|_| Err(closed_error()))
     }
 
     /// Like [`submit`](Self::submit), for callers that may block.
-    pub fn submit_blocking<O: Operation>(&self, operation: O) -> Result<O::Answer> {
-        block_on(self.enqueue(operation)?).unwrap_or_else(|_| Err(closed()))
+    pub fn submit_blocking<O: Operation>(&self, operation: O) -> Result<O::Output> {
+        block_on(self.enqueue(operation)?).unwrap_or_else(|_| Err(closed_error()))
     }
 
     /// Returns true if a failed sync or index update made the store read-only.
@@ -150,23 +150,23 @@ impl Committer {
     }
 
     /// An error if the store is read-only.
-    pub fn check(&self) -> Result<()> {
-        if self.has_failed() { Err(read_only()) } else { Ok(()) }
+    pub fn check_writable(&self) -> Result<()> {
+        if self.has_failed() { Err(read_only_error()) } else { Ok(()) }
     }
 
     /// Makes the store read-only after a sync failed elsewhere.
-    pub fn fail(&self) {
+    pub fn set_read_only(&self) {
         self.queue.failed.store(true, Ordering::Release);
     }
 
-    fn enqueue<O: Operation>(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Answer>>> {
+    fn enqueue<O: Operation>(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Output>>> {
         let (answer, answered) = oneshot::channel();
         let mut state = self.queue.state.lock();
-        self.check()?;
+        self.check_writable()?;
         if state.closed {
-            return Err(closed());
+            return Err(closed_error());
         }
-        state.waiting.push(Box::new(Submitted { operation, decision: None, answer }));
+        state.waiting.push(Box::new(SubmittedChange { operation, decision: None, result_sender: answer }));
         if state.waiting.len() == 1 {
             self.queue.ready.notify_one();
         }
@@ -194,7 +194,7 @@ impl Drop for Committer {
     }
 }
 
-fn run(queue: &Queue, shared: &Shared, mut log: LogWriter) {
+fn run(queue: &CommitQueue, shared: &StoreState, mut log: LogWriter) {
     let _ended = CloseOnExit(queue);
     let mut waiting = Vec::new();
     loop {
@@ -214,7 +214,7 @@ fn run(queue: &Queue, shared: &Shared, mut log: LogWriter) {
 
 /// Closes the queue when the thread ends for any reason: no caller waits forever, and a store whose committer
 /// panicked is read-only.
-struct CloseOnExit<'a>(&'a Queue);
+struct CloseOnExit<'a>(&'a CommitQueue);
 
 impl Drop for CloseOnExit<'_> {
     fn drop(&mut self) {
@@ -229,27 +229,27 @@ impl Drop for CloseOnExit<'_> {
 
 /// Commits as many changes as fit into one batch and returns the rest.
 fn commit_some(
-    queue: &Queue,
-    shared: &Shared,
+    queue: &CommitQueue,
+    shared: &StoreState,
     log: &mut LogWriter,
     mut waiting: Vec<Box<dyn QueuedChange>>,
 ) -> Vec<Box<dyn QueuedChange>> {
     if queue.failed.load(Ordering::Acquire) {
-        let error = read_only();
-        waiting.into_iter().for_each(|change| change.settle(Err(&error)));
+        let error = read_only_error();
+        waiting.into_iter().for_each(|change| change.complete(Err(&error)));
         return Vec::new();
     }
     let mut decided = 0;
-    let outcome = decide(log.begin(shared), &mut waiting, &mut decided).and_then(Batch::commit);
+    let outcome = decide(log.begin_batch(shared), &mut waiting, &mut decided).and_then(Batch::commit);
     if let Err(failed) = &outcome {
         tracing::error!(error = ?failed.error, changes = decided, "a batch of changes failed");
-        if !failed.may_go_on {
+        if !failed.is_resumable {
             queue.failed.store(true, Ordering::Release);
         }
     }
     let rest = waiting.split_off(decided);
     for change in waiting {
-        change.settle(outcome.as_ref().copied().map_err(|failed| &failed.error));
+        change.complete(outcome.as_ref().copied().map_err(|failed| &failed.error));
     }
     rest
 }
@@ -259,18 +259,18 @@ fn decide<'a>(
     mut batch: Batch<'a>,
     waiting: &mut [Box<dyn QueuedChange>],
     decided: &mut usize,
-) -> Result<Batch<'a>, Failed> {
-    if let Err(e) = batch.shared.space.make_room() {
+) -> Result<Batch<'a>, BatchError> {
+    if let Err(e) = batch.shared.space.release_file_if_full() {
         tracing::warn!(error = ?e, "the free space of the device could not be read");
     }
     let count = waiting.len().min(MAX_BATCH_CHANGES);
     for changes in waiting[..count].chunks_mut(HASH_GROUP_CHANGES) {
-        hash(changes);
+        compute_md5s(changes);
         for change in changes {
             *decided += 1;
             if let Err(e) = change.decide(&mut batch) {
                 let is_permanent = e.reason() == Reason::ReadOnly;
-                return Err(if is_permanent { Failed::for_good(e) } else { Failed::for_now(e) });
+                return Err(if is_permanent { BatchError::permanent(e) } else { BatchError::resumable(e) });
             }
             if batch.bytes() >= MAX_BATCH_BYTES {
                 return Ok(batch);
@@ -281,22 +281,22 @@ fn decide<'a>(
 }
 
 /// Computes the MD5s that changes still need, in parallel, at a fraction of the cost.
-fn hash(changes: &mut [Box<dyn QueuedChange>]) {
-    let messages: Vec<&[Bytes]> = changes.iter().filter_map(|change| change.unhashed()).collect();
+fn compute_md5s(changes: &mut [Box<dyn QueuedChange>]) {
+    let messages: Vec<&[Bytes]> = changes.iter().filter_map(|change| change.md5_input()).collect();
     let md5s = tradewind_digest::md5_each(&messages);
-    let unhashed = changes.iter_mut().filter(|change| change.unhashed().is_some());
+    let unhashed = changes.iter_mut().filter(|change| change.md5_input().is_some());
     for (change, md5) in unhashed.zip(md5s) {
-        change.take_md5(md5);
+        change.set_md5(md5);
     }
 }
 
-fn read_only() -> Error {
+fn read_only_error() -> Error {
     Error::new(
         Reason::ReadOnly,
         "the store is read-only because its device failed; reads continue; check the device and reopen the store",
     )
 }
 
-fn closed() -> Error {
+fn closed_error() -> Error {
     Error::new(Reason::ShuttingDown, "the store is closed")
 }

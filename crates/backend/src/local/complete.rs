@@ -13,20 +13,20 @@ use tradewind_core::{Address, Algorithm, BucketName, Context, ETag, Metadata, Ti
 
 use super::commit::{CompleteUpload, PutObject};
 use super::frame::RecordKind;
-use super::index::View;
+use super::index::IndexSnapshot;
 use super::index::entries::{PartEntry, UploadEntry, UploadRecords};
 use super::index::keys;
-use super::leaf::Local;
-use super::read::{Moment, corrupt};
-use super::record::{Content, Object, Part, PartSummary, Record, Upload, UploadSeq};
+use super::open_store::OpenStore;
+use super::read::{StoreSnapshot, corrupt};
+use super::record::{ObjectContent, Object, Part, PartSummary, Record, Upload, UploadSeq};
 use super::scan::record_at;
 use super::uploads::{format_id, parse_id};
 
 /// Listing entries processed between deadline checks.
 const ENTRIES_BETWEEN_CHECKS: usize = 1024;
 
-impl Local {
-    fn upload_entry(&self, view: &View, address: &Address, upload: UploadSeq) -> Result<UploadEntry> {
+impl OpenStore {
+    fn upload_entry(&self, view: &IndexSnapshot, address: &Address, upload: UploadSeq) -> Result<UploadEntry> {
         let bucket = self.shared.bucket(address.bucket.as_str())?;
         let entry = view.get(&keys::upload(upload))?.map(|value| UploadEntry::decode(&value)).transpose()?;
         entry
@@ -36,14 +36,14 @@ impl Local {
 
     /// The record that created an upload.
     pub(super) fn upload(&self, address: &Address, upload: UploadSeq) -> Result<Upload> {
-        let moment = Moment::take(self);
-        let entry = self.upload_entry(&moment.view, address, upload)?;
+        let moment = StoreSnapshot::capture(self);
+        let entry = self.upload_entry(&moment.index, address, upload)?;
         self.upload_record(&moment, &entry)
     }
 
     /// Reads the record as of that moment: compaction may have moved it since.
-    fn upload_record(&self, moment: &Moment, entry: &UploadEntry) -> Result<Upload> {
-        let at = entry.place.at;
+    fn upload_record(&self, moment: &StoreSnapshot, entry: &UploadEntry) -> Result<Upload> {
+        let at = entry.location.position;
         let segment =
             moment.segments.get(&at.segment).ok_or_else(|| corrupt(at, "its segment is missing"))?;
         let scanned = record_at(segment, self.shared.layout.salt, at.offset)?;
@@ -53,7 +53,7 @@ impl Local {
         }
     }
 
-    fn upload_info(&self, moment: &Moment, upload: UploadSeq, entry: &UploadEntry) -> Result<UploadInfo> {
+    fn upload_info(&self, moment: &StoreSnapshot, upload: UploadSeq, entry: &UploadEntry) -> Result<UploadInfo> {
         let record = self.upload_record(moment, entry)?;
         Ok(UploadInfo {
             id: UploadId(format_id(upload)),
@@ -72,12 +72,12 @@ impl Local {
         limit: usize,
     ) -> Result<PartsPage> {
         let seq = parse_id(upload)?;
-        let moment = Moment::take(self);
-        let entry = self.upload_entry(&moment.view, address, seq)?;
+        let moment = StoreSnapshot::capture(self);
+        let entry = self.upload_entry(&moment.index, address, seq)?;
         let mut parts = Vec::new();
         let mut next = None;
         let from = after.map_or(0, |after| after.get() + 1);
-        for found in moment.view.range(&keys::part(seq, from), &keys::parts(seq + 1)) {
+        for found in moment.index.range(&keys::part(seq, from), &keys::parts(seq + 1)) {
             let part = decode_part(&found?.1)?;
             if parts.len() == limit {
                 next = parts.last().map(|p: &PartInfo| p.number);
@@ -97,8 +97,8 @@ impl Local {
         request: &ListUploads,
     ) -> Result<UploadsPage> {
         let bucket = self.shared.bucket(bucket.as_str())?;
-        let moment = Moment::take(self);
-        let view = &moment.view;
+        let moment = StoreSnapshot::capture(self);
+        let view = &moment.index;
         let after = request.after_key.as_deref().unwrap_or_default();
         let mut found = Vec::new();
         // Entries are ordered by creation across all buckets, so the number to scan is not bounded by the request.
@@ -132,8 +132,8 @@ impl Local {
         upload: UploadSeq,
         order: &multipart::CompleteUpload,
     ) -> Result<(CompleteUpload, Committed)> {
-        let moment = Moment::take(self);
-        let view = &moment.view;
+        let moment = StoreSnapshot::capture(self);
+        let view = &moment.index;
         let entry = self.upload_entry(view, address, upload)?;
         let records = view.get(&keys::upload_records(upload))?;
         let records = records.map(|value| UploadRecords::decode(&value)).transpose()?.unwrap_or_default();
@@ -189,13 +189,13 @@ impl Local {
             metadata: created.metadata,
             checksums: checksum.into_iter().collect(),
             scope,
-            content: Content::Extents {
+            content: ObjectContent::Extents {
                 runs: parts.iter().flat_map(|part| part.runs.clone()).collect(),
                 fresh: Vec::new(),
             },
             parts: parts.iter().map(summary).collect(),
             upload: Some(upload),
-            rewrites: None,
+            rewritten_seq: None,
         };
         let committed = Committed {
             etag: object.etag.clone(),

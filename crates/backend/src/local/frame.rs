@@ -58,10 +58,10 @@ impl RecordKind {
 
 /// A header's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct RecordHeader {
     pub kind: RecordKind,
     /// A copy made by compaction; `seq` is the original's.
-    pub relocated: bool,
+    pub is_relocated: bool,
     pub fields_bytes: u32,
     pub payload_bytes: u32,
     /// Sequence number of the write; grows with every record but is preserved in relocated copies.
@@ -73,7 +73,7 @@ pub(crate) struct Header {
 /// The range of a record's batch in its segment. Batches are written and synced as one: nothing of an incomplete
 /// batch was acknowledged, and nothing of it counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct BatchSpan {
+pub(crate) struct BatchRange {
     pub begin: u32,
     /// Zero if the record stands alone.
     pub end: u32,
@@ -92,10 +92,10 @@ pub(crate) enum NotARecord {
     BadChecksum,
 }
 
-impl Header {
+impl RecordHeader {
     /// Bytes of header, fields and block table together.
     pub const fn head_bytes(&self) -> usize {
-        HEADER_BYTES + self.fields_bytes as usize + 8 * blocks(self.payload_bytes as usize)
+        HEADER_BYTES + self.fields_bytes as usize + 8 * block_count(self.payload_bytes as usize)
     }
 
     /// Bytes of the whole record with its padding.
@@ -106,7 +106,7 @@ impl Header {
     /// Encodes header, fields and table as stored at `position`, for a record that stands alone.
     pub fn encode_head(&self, salt: u64, position: Position, fields: &[u8], table: &[u64]) -> Vec<u8> {
         let mut head = self.encode_open_head(fields, table);
-        seal_head(salt, position, BatchSpan::default(), &mut head);
+        seal_head(salt, position, BatchRange::default(), &mut head);
         head
     }
 
@@ -114,12 +114,12 @@ impl Header {
     pub fn encode_open_head(&self, fields: &[u8], table: &[u64]) -> Vec<u8> {
         debug_assert_eq!(
             (fields.len(), table.len()),
-            (self.fields_bytes as usize, blocks(self.payload_bytes as usize))
+            (self.fields_bytes as usize, block_count(self.payload_bytes as usize))
         );
         let mut head = Vec::with_capacity(self.head_bytes());
         head.extend_from_slice(&MAGIC.to_le_bytes());
         head.push(self.kind as u8);
-        head.push(u8::from(self.relocated));
+        head.push(u8::from(self.is_relocated));
         head.push(VERSION);
         head.push(0);
         head.extend_from_slice(&self.fields_bytes.to_le_bytes());
@@ -157,7 +157,7 @@ impl Header {
         }
         Ok(Self {
             kind,
-            relocated: bytes[5] == 1,
+            is_relocated: bytes[5] == 1,
             fields_bytes,
             payload_bytes,
             seq: u64_at(16),
@@ -166,7 +166,7 @@ impl Header {
     }
 
     /// Reads and verifies the head of the record at `position`, whose bytes begin at `bytes[0]`.
-    pub fn decode(salt: u64, position: Position, bytes: &[u8]) -> Result<(Self, Head<'_>), NotARecord> {
+    pub fn decode(salt: u64, position: Position, bytes: &[u8]) -> Result<(Self, RecordHead<'_>), NotARecord> {
         let header = Self::peek(bytes)?;
         let head_bytes = header.head_bytes();
         let Some(head) = bytes.get(..head_bytes) else { return Err(NotARecord::Short(head_bytes)) };
@@ -176,13 +176,13 @@ impl Header {
         }
         let fields_end = HEADER_BYTES + header.fields_bytes as usize;
         let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap_or_default());
-        let batch = BatchSpan { begin: u32_at(32), end: u32_at(36) };
-        Ok((header, Head { batch, fields: &head[HEADER_BYTES..fields_end], table: &head[fields_end..] }))
+        let batch = BatchRange { begin: u32_at(32), end: u32_at(36) };
+        Ok((header, RecordHead { batch, fields: &head[HEADER_BYTES..fields_end], table: &head[fields_end..] }))
     }
 }
 
 /// Completes a head once the end of its batch is known.
-pub(crate) fn seal_head(salt: u64, position: Position, batch: BatchSpan, head: &mut [u8]) {
+pub(crate) fn seal_head(salt: u64, position: Position, batch: BatchRange, head: &mut [u8]) {
     head[32..36].copy_from_slice(&batch.begin.to_le_bytes());
     head[36..40].copy_from_slice(&batch.end.to_le_bytes());
     let crc = head_checksum(salt, position, head);
@@ -191,13 +191,13 @@ pub(crate) fn seal_head(salt: u64, position: Position, batch: BatchSpan, head: &
 
 /// The verified variable parts of a head.
 #[derive(Clone, Copy)]
-pub(crate) struct Head<'a> {
-    pub batch: BatchSpan,
+pub(crate) struct RecordHead<'a> {
+    pub batch: BatchRange,
     pub fields: &'a [u8],
     pub table: &'a [u8],
 }
 
-impl Head<'_> {
+impl RecordHead<'_> {
     /// The checksum of payload block `index`.
     pub fn block_crc(&self, index: usize) -> u64 {
         table_entry(self.table, index)
@@ -211,7 +211,7 @@ pub(crate) fn table_entry(table: &[u8], index: usize) -> u64 {
 }
 
 /// Number of payload blocks.
-pub(crate) const fn blocks(payload_bytes: usize) -> usize {
+pub(crate) const fn block_count(payload_bytes: usize) -> usize {
     payload_bytes.div_ceil(BLOCK_BYTES)
 }
 
@@ -242,16 +242,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sample(fields: &[u8], payload: u32) -> (Header, Vec<u64>) {
-        let header = Header {
+    fn sample(fields: &[u8], payload: u32) -> (RecordHeader, Vec<u64>) {
+        let header = RecordHeader {
             kind: RecordKind::Object,
-            relocated: false,
+            is_relocated: false,
             fields_bytes: u32::try_from(fields.len()).unwrap(),
             payload_bytes: payload,
             seq: 7,
             durable: Position::new(1, 8),
         };
-        let table = (0..blocks(payload as usize) as u64).collect();
+        let table = (0..block_count(payload as usize) as u64).collect();
         (header, table)
     }
 
@@ -260,10 +260,10 @@ mod tests {
         fn heads_round_trip(fields in prop::collection::vec(any::<u8>(), 0..200), payload in 0_u32..(1 << 20), at in 0_u32..1000) {
             let (header, table) = sample(&fields, payload);
             let position = Position::new(3, at * 8);
-            let batch = BatchSpan { begin: at * 4, end: at * 8 + payload };
+            let batch = BatchRange { begin: at * 4, end: at * 8 + payload };
             let mut encoded = header.encode_open_head(&fields, &table);
             seal_head(99, position, batch, &mut encoded);
-            let (decoded, head) = Header::decode(99, position, &encoded).unwrap();
+            let (decoded, head) = RecordHeader::decode(99, position, &encoded).unwrap();
             prop_assert_eq!((decoded, head.batch), (header, batch));
             prop_assert_eq!(head.fields, &fields[..]);
             prop_assert_eq!((0..table.len()).map(|i| head.block_crc(i)).collect::<Vec<_>>(), table);
@@ -276,15 +276,15 @@ mod tests {
             let mut encoded = header.encode_head(99, position, &[5; 20], &table);
             encoded[bit / 8] ^= 1 << (bit % 8);
             // The reserved byte and the flag byte's unused bits are covered as well.
-            prop_assert!(Header::decode(99, position, &encoded).is_err());
+            prop_assert!(RecordHeader::decode(99, position, &encoded).is_err());
         }
 
         #[test]
         fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut with_magic = bytes.clone();
             if with_magic.len() >= 4 { with_magic[..4].copy_from_slice(b"TWr1"); }
-            let _ = Header::decode(1, Position::default(), &bytes);
-            let _ = Header::decode(1, Position::default(), &with_magic);
+            let _ = RecordHeader::decode(1, Position::default(), &bytes);
+            let _ = RecordHeader::decode(1, Position::default(), &with_magic);
         }
     }
 
@@ -292,9 +292,9 @@ mod tests {
     fn record_at_other_position_or_salt_is_rejected() {
         let (header, table) = sample(b"x", 0);
         let encoded = header.encode_head(1, Position::new(1, 0), b"x", &table);
-        assert!(Header::decode(1, Position::new(1, 0), &encoded).is_ok());
-        assert_eq!(Header::decode(1, Position::new(1, 8), &encoded).err(), Some(NotARecord::BadChecksum));
-        assert_eq!(Header::decode(1, Position::new(2, 0), &encoded).err(), Some(NotARecord::BadChecksum));
-        assert_eq!(Header::decode(2, Position::new(1, 0), &encoded).err(), Some(NotARecord::BadChecksum));
+        assert!(RecordHeader::decode(1, Position::new(1, 0), &encoded).is_ok());
+        assert_eq!(RecordHeader::decode(1, Position::new(1, 8), &encoded).err(), Some(NotARecord::BadChecksum));
+        assert_eq!(RecordHeader::decode(1, Position::new(2, 0), &encoded).err(), Some(NotARecord::BadChecksum));
+        assert_eq!(RecordHeader::decode(2, Position::new(1, 0), &encoded).err(), Some(NotARecord::BadChecksum));
     }
 }

@@ -9,10 +9,10 @@
 use tradewind_core::checksum::crc64nvme;
 
 use super::frame::{
-    ALIGNMENT, BLOCK_BYTES, HEADER_BYTES, Header, MAX_FIELDS_BYTES, MAX_PAYLOAD_BYTES, NotARecord, RecordKind,
+    ALIGNMENT, BLOCK_BYTES, HEADER_BYTES, RecordHeader, MAX_FIELDS_BYTES, MAX_PAYLOAD_BYTES, NotARecord, RecordKind,
 };
 use super::position::Position;
-use super::record::{Record, decode_name};
+use super::record::{Record, decode_bucket_and_key};
 
 /// The first byte selects the case (a stored frame, the parts of a frame, or fields), followed by 16 bytes of salt
 /// and position, and the data.
@@ -30,12 +30,12 @@ pub fn record(data: &[u8]) {
 /// A frame from arbitrary bytes: unchanged, and with a corrected checksum.
 fn frame(salt: u64, position: Position, bytes: &[u8]) {
     let checksum = |head: &[u8]| head_checksum(salt, position, head);
-    match Header::decode(salt, position, bytes) {
+    match RecordHeader::decode(salt, position, bytes) {
         Ok((header, _)) => assert_eq!(checksum(&bytes[..header.head_bytes()]), stored_checksum(bytes)),
         Err(NotARecord::Short(needed)) => assert!(needed > bytes.len()),
         Err(_) => {}
     }
-    let Ok(header) = Header::peek(bytes) else { return };
+    let Ok(header) = RecordHeader::peek(bytes) else { return };
     assert!(header.fields_bytes as usize <= MAX_FIELDS_BYTES);
     assert!(header.payload_bytes as usize <= MAX_PAYLOAD_BYTES);
     let head_bytes = HEADER_BYTES
@@ -48,7 +48,7 @@ fn frame(salt: u64, position: Position, bytes: &[u8]) {
     let mut head = head.to_vec();
     let right = checksum(&head);
     head[40..48].copy_from_slice(&right.to_le_bytes());
-    let (found, parts) = Header::decode(salt, position, &head).expect("the checksum is right");
+    let (found, parts) = RecordHeader::decode(salt, position, &head).expect("the checksum is right");
     assert_eq!(found, header);
     assert_eq!([parts.fields, parts.table].concat(), head[HEADER_BYTES..]);
     fields(header.kind, parts.fields);
@@ -70,9 +70,9 @@ fn parts(salt: u64, position: Position, bytes: &[u8]) {
     let kinds = RecordKind::ALL;
     let payload_bytes = u32::from_le_bytes(numbers[16..20].try_into().unwrap());
     let payload_bytes = payload_bytes % (u32::try_from(MAX_PAYLOAD_BYTES).unwrap() + 1);
-    let header = Header {
+    let header = RecordHeader {
         kind: kinds[usize::from(numbers[20]) % kinds.len()],
-        relocated: numbers[21] & 1 == 1,
+        is_relocated: numbers[21] & 1 == 1,
         fields_bytes: u32::try_from(rest.len()).unwrap(),
         payload_bytes,
         seq: number(0),
@@ -81,19 +81,19 @@ fn parts(salt: u64, position: Position, bytes: &[u8]) {
     let blocks = u64::from(payload_bytes.div_ceil(u32::try_from(BLOCK_BYTES).unwrap()));
     let table: Vec<u64> = (0..blocks).map(|index| number(0).rotate_left(7) ^ index).collect();
     let mut head = header.encode_head(salt, position, rest, &table);
-    let (found, parts) = Header::decode(salt, position, &head).expect("it was just encoded");
+    let (found, parts) = RecordHeader::decode(salt, position, &head).expect("it was just encoded");
     assert_eq!((found, parts.fields), (header, rest));
     assert!(table.iter().enumerate().all(|(index, crc)| parts.block_crc(index) == *crc));
     let elsewhere = Position::new(position.segment ^ 1, position.offset);
-    assert_eq!(Header::decode(salt, elsewhere, &head).err(), Some(NotARecord::BadChecksum));
+    assert_eq!(RecordHeader::decode(salt, elsewhere, &head).err(), Some(NotARecord::BadChecksum));
     let bit = usize::from(u16::from_le_bytes([numbers[22], numbers[23]])) % (head.len() * 8);
     head[bit / 8] ^= 1 << (bit % 8);
-    assert!(Header::decode(salt, position, &head).is_err(), "bit {bit} was flipped");
+    assert!(RecordHeader::decode(salt, position, &head).is_err(), "bit {bit} was flipped");
 }
 
 /// Decoded fields stay equal when encoded and decoded again.
 fn fields(kind: RecordKind, bytes: &[u8]) {
-    let name = decode_name(bytes);
+    let name = decode_bucket_and_key(bytes);
     let Ok(record) = Record::decode(kind, bytes) else { return };
     let encoded = record.encode();
     // Missing fields read as defaults, some of which are written.
@@ -108,7 +108,7 @@ fn fields(kind: RecordKind, bytes: &[u8]) {
         Record::Tombstone { bucket, key } => (*bucket, key),
         _ => return,
     };
-    assert_eq!(decode_name(&encoded).unwrap(), (bucket, key.clone()));
+    assert_eq!(decode_bucket_and_key(&encoded).unwrap(), (bucket, key.clone()));
     assert!(name.is_ok() || !matches!(record, Record::Tombstone { .. }));
 }
 

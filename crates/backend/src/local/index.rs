@@ -2,7 +2,7 @@
 //! deleting it loses nothing. It is one key space of one LSM tree, so that whatever survives a crash is an exact
 //! prefix of the applied batches, together with the log position that it covers.
 
-mod cache;
+mod entry_cache;
 pub(crate) mod entries;
 pub(crate) mod keys;
 pub(crate) mod trust;
@@ -16,10 +16,10 @@ use fjall::config::PartitioningPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use tradewind_core::error::{Error, Reason, Result};
 
-use self::cache::EntryCache;
+use self::entry_cache::EntryCache;
 use self::entries::Coverage;
-use self::trust::{Trust, index_error};
-use super::io::io_error;
+use self::trust::{IndexTrust, index_error};
+use super::io_threads::io_error;
 use super::segment::sync_directory;
 
 const KEYSPACE: &str = "index";
@@ -44,7 +44,7 @@ fn partitioned_below_first_level() -> PartitioningPolicy {
 pub(crate) struct Index {
     tree: Option<Tree>,
     cache: EntryCache,
-    pub trust: Arc<Trust>,
+    pub trust: Arc<IndexTrust>,
 }
 
 struct Tree {
@@ -105,7 +105,7 @@ impl Index {
         Ok(Self {
             tree: Some(Tree { database, entries }),
             cache: EntryCache::new(ENTRY_CACHE_BYTES),
-            trust: Arc::new(Trust::new(directory)),
+            trust: Arc::new(IndexTrust::new(directory)),
         })
     }
 
@@ -118,7 +118,7 @@ impl Index {
 
     /// One entry.
     pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
-        self.tree().entries.get(key).map_err(|e| self.trust.failed(READ_FAILED, e))
+        self.tree().entries.get(key).map_err(|e| self.trust.classify_error(READ_FAILED, e))
     }
 
     /// The entry of an object, through the cache for readers.
@@ -127,9 +127,9 @@ impl Index {
     }
 
     /// A consistent snapshot.
-    pub fn view(&self) -> View {
+    pub fn snapshot(&self) -> IndexSnapshot {
         let Tree { database, entries } = self.tree();
-        View { snapshot: database.snapshot(), entries: entries.clone(), trust: self.trust.clone() }
+        IndexSnapshot { snapshot: database.snapshot(), entries: entries.clone(), trust: self.trust.clone() }
     }
 
     /// The covered part of the log; `None` for a new index.
@@ -138,8 +138,8 @@ impl Index {
     }
 
     /// Starts a set of changes to be applied atomically.
-    pub fn changes(&self) -> Changes<'_> {
-        Changes { index: self, pending: BTreeMap::new() }
+    pub fn changes(&self) -> IndexChanges<'_> {
+        IndexChanges { index: self, pending: BTreeMap::new() }
     }
 
     /// Makes all applied changes survive a power loss, which bounds replay.
@@ -147,20 +147,20 @@ impl Index {
         self.tree()
             .database
             .persist(PersistMode::SyncAll)
-            .map_err(|e| self.trust.failed("the index could not be made durable", e))
+            .map_err(|e| self.trust.classify_error("the index could not be made durable", e))
     }
 }
 
 /// A snapshot of the index.
-pub(crate) struct View {
+pub(crate) struct IndexSnapshot {
     snapshot: Snapshot,
     entries: Keyspace,
-    trust: Arc<Trust>,
+    trust: Arc<IndexTrust>,
 }
 
-impl View {
+impl IndexSnapshot {
     pub fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
-        self.snapshot.get(&self.entries, key).map_err(|e| self.trust.failed(READ_FAILED, e))
+        self.snapshot.get(&self.entries, key).map_err(|e| self.trust.classify_error(READ_FAILED, e))
     }
 
     /// Entries from `from` (inclusive) to `to` (exclusive), in order.
@@ -187,17 +187,17 @@ impl View {
         found: fjall::Iter,
     ) -> impl Iterator<Item = Result<(fjall::Slice, fjall::Slice)>> + use<> {
         let trust = self.trust.clone();
-        found.map(move |guard| guard.into_inner().map_err(|e| trust.failed(READ_FAILED, e)))
+        found.map(move |guard| guard.into_inner().map_err(|e| trust.classify_error(READ_FAILED, e)))
     }
 }
 
 /// Changes that are applied atomically. Reads see the changes made so far.
-pub(crate) struct Changes<'a> {
+pub(crate) struct IndexChanges<'a> {
     index: &'a Index,
     pending: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
 
-impl Changes<'_> {
+impl IndexChanges<'_> {
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         if let Some(pending) = self.pending.get(key) {
             return Ok(pending.clone());
@@ -216,7 +216,7 @@ impl Changes<'_> {
     /// All entries that start with `prefix`, including these changes.
     pub fn with_prefix(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut found = BTreeMap::new();
-        for entry in self.index.view().prefix(prefix) {
+        for entry in self.index.snapshot().prefix(prefix) {
             let (key, value) = entry?;
             found.insert(key.to_vec(), value.to_vec());
         }
@@ -232,12 +232,12 @@ impl Changes<'_> {
     }
 
     /// Returns true if any entry is within `from..to`, including these changes.
-    pub fn any_within(&self, from: &[u8], to: &[u8]) -> Result<bool> {
+    pub fn any_in_range(&self, from: &[u8], to: &[u8]) -> Result<bool> {
         let pending = || self.pending.range(from.to_vec()..to.to_vec());
         if pending().any(|(_, value)| value.is_some()) {
             return Ok(true);
         }
-        for entry in self.index.view().range(from, to) {
+        for entry in self.index.snapshot().range(from, to) {
             let (key, _) = entry?;
             if !matches!(self.pending.get(&key[..]), Some(None)) {
                 return Ok(true);
@@ -267,6 +267,6 @@ impl Changes<'_> {
                 None => batch.remove(entries, key),
             }
         }
-        batch.commit().map_err(|e| self.index.trust.failed("the index could not be updated", e))
+        batch.commit().map_err(|e| self.index.trust.classify_error("the index could not be updated", e))
     }
 }

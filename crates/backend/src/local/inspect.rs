@@ -13,21 +13,21 @@ use std::path::Path;
 use tempfile::TempDir;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::evidence::Gaps;
-use super::fit::{Fit, bring_up, take_in_tail};
+use super::loss_evidence::LogGaps;
+use super::index_fit::{IndexFit, catch_up, replay_tail};
 use super::index::Index;
 use super::index::entries::Coverage;
-use super::index::trust::{DOUBTS_TO_GIVE_UP, Trust};
-use super::io::io_error;
+use super::index::trust::{MAX_DOUBTS, IndexTrust};
+use super::io_threads::io_error;
 use super::layout::{lock_for_reading, read_salt};
-use super::log::{Log, Purpose};
+use super::log_files::{LogFiles, LogPurpose};
 use super::loss::{Loss, LossProof};
 use super::open::read_buckets;
 use super::record::BucketId;
 use super::recovery::Recovery;
 use super::reindex::reindex;
-use super::repair::Legacy;
-use super::replay::Survey;
+use super::pending_records::InheritedFacts;
+use super::replay::LogSurvey;
 
 /// The library's directory of key spaces: `keyspaces/*/tables`.
 const KEYSPACES: &str = "keyspaces";
@@ -51,7 +51,7 @@ pub enum IndexState {
 
 /// A store as it would be served, locked against being opened elsewhere.
 pub(super) struct Inspection {
-    pub log: Log,
+    pub log: LogFiles,
     /// The private copy, or one rebuilt from the log. Dropped before its directory.
     pub index: Index,
     pub buckets: BTreeMap<BucketId, String>,
@@ -59,7 +59,7 @@ pub(super) struct Inspection {
     /// Acknowledged changes that are lost.
     pub loss: Option<Loss>,
     /// Either a loss, or an index that is an older copy.
-    pub doubt: Option<Loss>,
+    pub possible_loss: Option<Loss>,
     _temporary: TempDir,
     _lock: Option<File>,
 }
@@ -70,12 +70,12 @@ impl Inspection {
     pub fn open(root: &Path, temporary: &Path) -> Result<Self> {
         let salt = read_salt(root)?;
         let lock = lock_for_reading(root)?;
-        let log = Log::open(&root.join("segments"), salt, Purpose::Inspection)?;
+        let log = LogFiles::open(&root.join("segments"), salt, LogPurpose::Inspection)?;
         let directory = make_temporary(root, temporary)?;
-        let prepared = Prepared::new(root, &log, directory.path());
-        let Prepared { index, state, loss, doubt } = prepared.map_err(|e| explain_full(e, temporary))?;
+        let prepared = PreparedIndex::new(root, &log, directory.path());
+        let PreparedIndex { index, state, loss, possible_loss: doubt } = prepared.map_err(|e| explain_full(e, temporary))?;
         let buckets = read_buckets(&index)?.into_values().map(|bucket| (bucket.id, bucket.name)).collect();
-        Ok(Self { log, index, buckets, state, loss, doubt, _temporary: directory, _lock: lock })
+        Ok(Self { log, index, buckets, state, loss, possible_loss: doubt, _temporary: directory, _lock: lock })
     }
 }
 
@@ -108,18 +108,18 @@ fn explain_full(e: Error, temporary: &Path) -> Error {
 }
 
 /// An index in a temporary directory that agrees with the log, and how it was obtained.
-struct Prepared {
+struct PreparedIndex {
     index: Index,
     state: IndexState,
     loss: Option<Loss>,
-    doubt: Option<Loss>,
+    possible_loss: Option<Loss>,
 }
 
 /// Reasons not to use a store's index: a start would rebuild it, and so does an inspection.
 enum UnusableIndex {
     State(IndexState),
     /// Its creation was interrupted.
-    Empty(Legacy),
+    Empty(InheritedFacts),
     /// It is an older copy, or this is lost.
     Doubtful(Loss),
 }
@@ -130,9 +130,9 @@ impl From<IndexState> for UnusableIndex {
     }
 }
 
-impl Prepared {
-    fn new(root: &Path, log: &Log, directory: &Path) -> Result<Self> {
-        let (mut doubt, mut legacy) = (None, Legacy::default());
+impl PreparedIndex {
+    fn new(root: &Path, log: &LogFiles, directory: &Path) -> Result<Self> {
+        let (mut doubt, mut legacy) = (None, InheritedFacts::default());
         let existing = catch_unwind(AssertUnwindSafe(|| Self::from_index(root, log, directory)))
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
         let state = match existing {
@@ -150,23 +150,23 @@ impl Prepared {
             Err(e) => return Err(e),
         };
         let index = Index::open(&directory.join("rebuilt"))?;
-        let survey = Survey::of(log, Coverage::NOTHING)?;
+        let survey = LogSurvey::scan(log, Coverage::EMPTY)?;
         let is_accepted = |end| survey.is_voided(end) || legacy.has_accepted(end);
-        let gaps = Gaps::find_in_log(log, survey.durable_ends(), is_accepted);
-        let loss = (!gaps.is_empty()).then(|| gaps.as_loss(LossProof::Log));
-        legacy.enter(&index, survey.coverage)?;
+        let gaps = LogGaps::find_in_log(log, survey.durable_ends(), is_accepted);
+        let loss = (!gaps.is_empty()).then(|| gaps.to_loss(LossProof::Log));
+        legacy.write_to(&index, survey.coverage)?;
         reindex(log, &index, &survey, &mut Recovery::default())?;
-        Ok(Self { index, state, loss, doubt })
+        Ok(Self { index, state, loss, possible_loss: doubt })
     }
 
     /// Opens a copy of the store's index; the inner error is the reason why it is unusable.
-    fn from_index(root: &Path, log: &Log, directory: &Path) -> Result<Result<Self, UnusableIndex>> {
+    fn from_index(root: &Path, log: &LogFiles, directory: &Path) -> Result<Result<Self, UnusableIndex>> {
         let (original, copy) = (root.join("index"), directory.join("index"));
         if !original.exists() {
             return Ok(Err(IndexState::Missing.into()));
         }
-        let doubts = std::fs::metadata(Trust::doubts(&original)).map_or(0, |found| found.len());
-        if doubts >= DOUBTS_TO_GIVE_UP as u64 {
+        let doubts = std::fs::metadata(IndexTrust::doubts_path(&original)).map_or(0, |found| found.len());
+        if doubts >= MAX_DOUBTS as u64 {
             let why = "it broke in use, or crashed the process";
             return Ok(Err(IndexState::Unreadable(why.to_owned()).into()));
         }
@@ -174,25 +174,25 @@ impl Prepared {
         copy_index(&original.canonicalize().map_err(failed)?, &copy).map_err(failed)?;
         let index = Index::open(&copy)?;
         let mut recovery = Recovery::default();
-        let loss = match bring_up(&index, log, &mut recovery)? {
-            Fit::Current(_) => None,
-            Fit::Empty if Legacy::is_in(&index)? => {
-                return Ok(Err(UnusableIndex::Empty(Legacy::of(&index, log)?)));
+        let loss = match catch_up(&index, log, &mut recovery)? {
+            IndexFit::Current(_) => None,
+            IndexFit::Empty if InheritedFacts::is_interrupted_rebuild(&index)? => {
+                return Ok(Err(UnusableIndex::Empty(InheritedFacts::read_from(&index, log)?)));
             }
-            Fit::Empty => {
+            IndexFit::Empty => {
                 return Ok(Err(IndexState::Unreadable("it does not record its coverage".to_owned()).into()));
             }
-            Fit::Outdated(why) => return Ok(Err(IndexState::Outdated(why).into())),
-            Fit::Lost(loss) => Some(loss),
-            Fit::Doubtful(doubt) => return Ok(Err(UnusableIndex::Doubtful(doubt))),
+            IndexFit::Outdated(why) => return Ok(Err(IndexState::Outdated(why).into())),
+            IndexFit::Lost(loss) => Some(loss),
+            IndexFit::Ambiguous(doubt) => return Ok(Err(UnusableIndex::Doubtful(doubt))),
         };
         if loss.is_some()
             && let Some(coverage) = index.coverage()?
         {
             // The remaining data is verified as it would be served.
-            take_in_tail(&index, coverage, log, &mut recovery)?;
+            replay_tail(&index, coverage, log, &mut recovery)?;
         }
-        Ok(Ok(Self { index, state: IndexState::Good, loss, doubt: None }))
+        Ok(Ok(Self { index, state: IndexState::Good, loss, possible_loss: None }))
     }
 }
 

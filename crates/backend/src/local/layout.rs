@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::index::trust::{DOUBTS_TO_GIVE_UP, Trust};
-use super::io::io_error;
+use super::index::trust::{MAX_DOUBTS, IndexTrust};
+use super::io_threads::io_error;
 use super::segment::sync_directory;
 
 const FORMAT_VERSION: u32 = 1;
@@ -66,29 +66,29 @@ impl Layout {
 
     /// Counts an attempt to open the index, because the library may crash the process before it can report. Returns
     /// true if the index should be abandoned.
-    pub fn begin_opening(&self) -> bool {
-        let path = Trust::doubts(&self.index());
+    pub fn count_open_attempt(&self) -> bool {
+        let path = IndexTrust::doubts_path(&self.index());
         let before = std::fs::metadata(&path).map_or(0, |found| found.len());
         let count = || OpenOptions::new().append(true).create(true).open(&path)?.write_all(b".");
         if let Err(e) = count() {
             // A full device must not keep the store from being opened.
             tracing::warn!(error = %e, path = %path.display(), "an attempt to open the index is not counted");
         }
-        before >= DOUBTS_TO_GIVE_UP as u64
+        before >= MAX_DOUBTS as u64
     }
 
     /// Keeps later starts from opening the existing index.
-    pub fn give_up_index(&self) {
-        let path = Trust::doubts(&self.index());
-        if let Err(e) = std::fs::write(&path, [b'.'; DOUBTS_TO_GIVE_UP]) {
+    pub fn abandon_index(&self) {
+        let path = IndexTrust::doubts_path(&self.index());
+        if let Err(e) = std::fs::write(&path, [b'.'; MAX_DOUBTS]) {
             tracing::warn!(error = %e, path = %path.display(), "a start may open the unreadable index again");
         }
     }
 
     /// Clears the doubts: the index is open, or is being replaced.
-    pub fn end_opening(&self) {
+    pub fn clear_doubts(&self) {
         // A remaining file is one doubt too many: at worst the index is rebuilt unnecessarily.
-        let _ = std::fs::remove_file(Trust::doubts(&self.index()));
+        let _ = std::fs::remove_file(IndexTrust::doubts_path(&self.index()));
     }
 
     /// Removes the index directory, to be rebuilt from the log. An interrupted removal leaves no partial index: the
@@ -111,7 +111,7 @@ impl Layout {
     }
 
     /// Renames the index directory for inspection or removal by the user, replacing an earlier such directory.
-    pub fn put_index_aside(&self) -> Result<()> {
+    pub fn set_index_aside(&self) -> Result<()> {
         let (index, aside) = (self.index(), self.root.join("index.doubtful"));
         let put = || -> std::io::Result<()> {
             if aside.exists() {

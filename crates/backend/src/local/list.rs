@@ -4,16 +4,16 @@ use tradewind_core::error::Result;
 use tradewind_core::listing::{KeyCursor, ListPage, ListRequest, ObjectSummary, page};
 use tradewind_core::object::Generation;
 
-use super::index::View;
+use super::index::IndexSnapshot;
 use super::index::entries::ObjectEntry;
 use super::index::keys;
 use super::record::BucketId;
-use super::shared::Shared;
+use super::store_state::StoreState;
 
 type Entries = Box<dyn Iterator<Item = Result<(fjall::Slice, fjall::Slice)>>>;
 
 struct IndexCursor {
-    view: View,
+    view: IndexSnapshot,
     bucket: BucketId,
     entries: Option<Entries>,
 }
@@ -44,11 +44,11 @@ impl KeyCursor for IndexCursor {
 }
 
 /// One page of a bucket.
-pub(super) fn page_of(
-    shared: &Shared,
+pub(super) fn list_page(
+    shared: &StoreState,
     bucket: BucketId,
     request: &ListRequest,
 ) -> Result<ListPage<ObjectSummary>> {
-    let mut cursor = IndexCursor { view: shared.index.view(), bucket, entries: None };
+    let mut cursor = IndexCursor { view: shared.index.snapshot(), bucket, entries: None };
     page(&mut cursor, request)
 }

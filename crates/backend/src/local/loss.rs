@@ -26,14 +26,14 @@ pub struct LostRange {
     /// The segment's number, which its file name has in hexadecimal.
     pub segment: u32,
     /// Length of the existing file; 0 if it is missing or empty.
-    pub from: u64,
+    pub existing_bytes: u64,
     /// The offset up to which the segment held records; `None` if unknown.
-    pub until: Option<u64>,
+    pub recorded_end: Option<u64>,
 }
 
 impl fmt::Display for LostRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { segment, from, until } = self;
+        let Self { segment, existing_bytes: from, recorded_end: until } = self;
         match (from, until) {
             (0, Some(until)) => {
                 write!(f, "segment {segment:08x} is missing (it held records up to offset {until})")
@@ -52,27 +52,27 @@ impl fmt::Display for LostRange {
 
 /// Names of one kind: their count and the first ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Names {
+pub struct NameList {
     /// Their number.
     pub count: u64,
     /// The first 100,000.
-    pub first: Vec<String>,
+    pub first_names: Vec<String>,
 }
 
-impl Names {
+impl NameList {
     /// Adds a name.
     pub(super) fn add(&mut self, name: String) {
         self.count += 1;
-        if self.first.len() < MAX_NAMES {
-            self.first.push(name);
+        if self.first_names.len() < MAX_NAMES {
+            self.first_names.push(name);
         }
     }
 }
 
-impl fmt::Display for Names {
+impl fmt::Display for NameList {
     /// `2 (a/b, a/c)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown: Vec<&str> = self.first.iter().take(MAX_SHOWN_NAMES).map(String::as_str).collect();
+        let shown: Vec<&str> = self.first_names.iter().take(MAX_SHOWN_NAMES).map(String::as_str).collect();
         write!(f, "{} ({}", self.count, shown.join(", "))?;
         if self.count > shown.len() as u64 { f.write_str(", ...)") } else { f.write_str(")") }
     }
@@ -86,16 +86,16 @@ pub struct Loss {
     /// The ranges of the lost records. Empty if the segments exist but records in them are damaged.
     pub ranges: Vec<LostRange>,
     /// Objects (`bucket/key`) whose newest version is lost. An older version on disk becomes current again.
-    pub objects: Names,
+    pub objects: NameList,
     /// The number of these with an older version, or a deletion, on disk.
     pub objects_with_older_records: u64,
     /// Deleted objects (`bucket/key`) whose deletion is lost while an older version is on disk, which becomes current
     /// again.
-    pub deletions: Names,
+    pub deletions: NameList,
     /// Objects, and parts of unfinished uploads, whose record exists but whose data is lost: they cannot be read.
-    pub unreadable: Names,
+    pub unreadable: NameList,
     /// Buckets whose creation is lost.
-    pub buckets: Names,
+    pub buckets: NameList,
     /// Other lost records: ends of buckets, uploads and their parts and ends, voids.
     pub other_records: u64,
 }
@@ -106,27 +106,27 @@ impl Loss {
         Self {
             proof,
             ranges,
-            objects: Names::default(),
+            objects: NameList::default(),
             objects_with_older_records: 0,
-            deletions: Names::default(),
-            unreadable: Names::default(),
-            buckets: Names::default(),
+            deletions: NameList::default(),
+            unreadable: NameList::default(),
+            buckets: NameList::default(),
             other_records: 0,
         }
     }
 
     /// Returns true if the copies that compaction made from a segment are not lost, so that the segment may be
     /// removed. A copy of a log record is in a later log segment.
-    pub(super) fn spares_copies_of(&self, segment: &Segment) -> bool {
+    pub(super) fn spares_copies(&self, segment: &Segment) -> bool {
         let is_later = |range: &LostRange| range.segment > segment.number;
-        self.names_nothing()
+        self.is_empty()
             || (segment.kind == SegmentKind::Log
                 && !self.ranges.is_empty()
                 && !self.ranges.iter().any(is_later))
     }
 
     /// Returns true if no record and no data is known to be lost.
-    pub(crate) const fn names_nothing(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         let Self { objects, deletions, unreadable, buckets, other_records, .. } = self;
         objects.count == 0
             && deletions.count == 0
@@ -175,20 +175,20 @@ mod tests {
 
     #[test]
     fn names_beyond_the_limit_are_only_counted() {
-        let mut names = Names::default();
+        let mut names = NameList::default();
         (0..MAX_NAMES + 5).for_each(|n| names.add(n.to_string()));
-        assert_eq!((names.count, names.first.len()), (MAX_NAMES as u64 + 5, MAX_NAMES));
+        assert_eq!((names.count, names.first_names.len()), (MAX_NAMES as u64 + 5, MAX_NAMES));
         assert_eq!(names.to_string(), "100005 (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...)");
     }
 
     #[test]
     fn loss_display_names_position_and_objects() {
         let ranges = vec![
-            LostRange { segment: 5, from: 0, until: Some(4096) },
-            LostRange { segment: 16, from: 32, until: Some(64) },
+            LostRange { segment: 5, existing_bytes: 0, recorded_end: Some(4096) },
+            LostRange { segment: 16, existing_bytes: 32, recorded_end: Some(64) },
         ];
         let mut loss = Loss::new(LossProof::Index, ranges);
-        assert!(loss.names_nothing());
+        assert!(loss.is_empty());
         loss.objects.add("b/k".to_owned());
         loss.objects_with_older_records = 1;
         loss.deletions.add("b/gone".to_owned());

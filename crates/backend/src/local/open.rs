@@ -12,44 +12,44 @@ use parking_lot::{Mutex, RwLock};
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::buffers::Buffers;
-use super::bulk::BulkWriter;
+use super::buffer_pool::BufferPool;
+use super::bulk::ExtentAllocator;
 use super::commit::{Committer, LogWriter};
-use super::evidence::{Gaps, find_damaged, segment_number};
-use super::fit::{Fit, bring_up, note_ends};
+use super::loss_evidence::{LogGaps, find_damaged_records, segment_number};
+use super::index_fit::{IndexFit, catch_up, record_segment_ends};
 use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, SegmentEntry};
 use super::index::{Index, keys};
-use super::io::{IoThreads, io_error};
+use super::io_threads::{IoThreads, io_error};
 use super::layout::Layout;
-use super::leaf::Local;
-use super::log::{Log, Purpose};
+use super::open_store::OpenStore;
+use super::log_files::{LogFiles, LogPurpose};
 use super::loss::{Loss, LossProof};
-use super::manifests::Manifests;
+use super::manifest_cache::ManifestCache;
 use super::options::LocalOptions;
 use super::record::Bucket;
 use super::recovery::Recovery;
 use super::reindex::reindex;
-use super::repair::{Legacy, Unsaid};
-use super::replay::{Survey, apply_with_coverage};
-use super::segment::{Segment, Segments};
-use super::shared::Shared;
-use super::space::Space;
-use super::upkeep::MOST_LIVE;
+use super::pending_records::{InheritedFacts, PendingRecords};
+use super::replay::{LogSurvey, apply_with_coverage};
+use super::segment::{Segment, SegmentMap};
+use super::store_state::StoreState;
+use super::space::DeviceSpace;
+use super::upkeep::MAX_LIVE_FRACTION;
 
 /// The use of an existing index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IndexUse {
     /// Use it if possible.
-    Keep,
+    Reuse,
     /// Rebuild it, after checking it for proof of a loss.
     Rebuild,
 }
 
-impl Local {
+impl OpenStore {
     /// Opens the store in `root`, creating an empty one if there is none.
     pub fn open(root: &Path, options: LocalOptions, clock: Arc<dyn Clock>) -> Result<(Arc<Self>, Recovery)> {
         let layout = Layout::open_or_create(root)?;
-        Self::open_layout(layout, options, clock, IndexUse::Keep)
+        Self::open_layout(layout, options, clock, IndexUse::Reuse)
     }
 
     pub(super) fn open_layout(
@@ -59,25 +59,25 @@ impl Local {
         index_use: IndexUse,
     ) -> Result<(Arc<Self>, Recovery)> {
         let mut recovery = Recovery::default();
-        let log = Log::open(&layout.segments(), layout.salt, Purpose::Work)?;
-        let space = Space::open(&layout, options.reserve_bytes)?;
-        options.segment_bytes = space.segment_bytes(options.segment_bytes, MOST_LIVE);
+        let log = LogFiles::open(&layout.segments(), layout.salt, LogPurpose::Serving)?;
+        let space = DeviceSpace::open(&layout, options.reserve_bytes)?;
+        options.segment_bytes = space.segment_bytes(options.segment_bytes, MAX_LIVE_FRACTION);
         layout.remove_old_index();
-        let opening = Opening { layout: &layout, log: &log, accept_loss: options.accept_loss, index_use };
-        let Ready { index, coverage, buckets, unsaid } = opening.ready_index(&mut recovery)?;
-        recovery.voided = unsaid.voids;
+        let opening = IndexOpener { layout: &layout, log: &log, accept_loss: options.accept_loss, index_use };
+        let ReadyIndex { index, coverage, buckets, pending_records: unsaid } = opening.ready_index(&mut recovery)?;
+        recovery.voided_records = unsaid.void_count;
         log.unfinished.iter().try_for_each(|path| remove_unfinished(path))?;
         let io = IoThreads::start(options.io_threads.max(1))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreState {
             space,
             hashing: tradewind_digest::Engine::new(options.hash_threads.max(1)),
-            buffers: Arc::new(Buffers::default()),
-            manifests: Manifests::default(),
-            gathered: Arc::default(),
+            buffers: Arc::new(BufferPool::default()),
+            manifests: ManifestCache::default(),
+            buffered_bytes: Arc::default(),
             buckets: RwLock::new(buckets),
             next_id: AtomicU64::new(coverage.next_id),
             next_segment: AtomicU32::new(coverage.next_segment),
-            making: Mutex::default(),
+            segment_creation: Mutex::default(),
             layout,
             options,
             clock,
@@ -85,17 +85,17 @@ impl Local {
             segments: log.segments,
             io,
         });
-        let durable = unsaid.durable.unwrap_or(coverage.covered);
-        let log = LogWriter::new(coverage.covered, durable, coverage.next_bucket);
+        let durable = unsaid.durable_end.unwrap_or(coverage.covered_end);
+        let log = LogWriter::new(coverage.covered_end, durable, coverage.next_bucket);
         let committer = Committer::start(shared.clone(), log)?;
         let local = Arc::new_cyclic(|this| Self {
-            this: this.clone(),
+            handle: this.clone(),
             shared,
             committer,
-            bulk: BulkWriter::default(),
-            round: Mutex::new(()),
+            bulk: ExtentAllocator::default(),
+            upkeep_round: Mutex::new(()),
         });
-        unsaid.say(&local)?;
+        unsaid.write(&local)?;
         Ok((local, recovery))
     }
 }
@@ -108,87 +108,87 @@ fn remove_unfinished(path: &Path) -> Result<()> {
 }
 
 /// An index that agrees with the log, and what was read from it.
-struct Ready {
+struct ReadyIndex {
     index: Index,
     coverage: Coverage,
     buckets: BTreeMap<String, Bucket>,
-    unsaid: Unsaid,
+    pending_records: PendingRecords,
 }
 
 /// The result of opening the existing index.
-enum Found {
-    Ready(Box<Ready>),
+enum OpenedIndex {
+    Ready(Box<ReadyIndex>),
     Nothing,
     /// Its creation was interrupted.
     Empty(Index),
     /// It is unusable, for this reason.
     Outdated(Index, String),
     Lost(Index, Loss),
-    Doubtful(Index, Loss),
+    Ambiguous(Index, Loss),
 }
 
 /// An index about to be replaced.
 #[derive(Default)]
-struct Former {
+struct PreviousIndex {
     /// `None` if it must not be read.
     index: Option<Index>,
     /// The loss that it proves.
     loss: Option<Loss>,
     /// Either a loss, or an index that is an older copy.
-    doubt: Option<Loss>,
+    possible_loss: Option<Loss>,
 }
 
-impl From<Index> for Former {
+impl From<Index> for PreviousIndex {
     fn from(index: Index) -> Self {
-        Self { index: Some(index), loss: None, doubt: None }
+        Self { index: Some(index), loss: None, possible_loss: None }
     }
 }
 
 /// The inputs for opening the index.
-struct Opening<'a> {
+struct IndexOpener<'a> {
     layout: &'a Layout,
-    log: &'a Log,
+    log: &'a LogFiles,
     accept_loss: bool,
     index_use: IndexUse,
 }
 
-impl Opening<'_> {
+impl IndexOpener<'_> {
     /// Returns the index, brought up to date. A broken or outdated one is rebuilt. One that proves a loss stays
     /// unchanged, with an error, unless the loss is accepted.
-    fn ready_index(&self, recovery: &mut Recovery) -> Result<Ready> {
+    fn ready_index(&self, recovery: &mut Recovery) -> Result<ReadyIndex> {
         let Self { layout, log, index_use, .. } = self;
         // The library panics on some data that it did not write, wherever it is read.
         let found = catch_unwind(AssertUnwindSafe(|| self.open_index(recovery)))
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
         let former = match found {
-            Ok(Found::Ready(ready)) if *index_use == IndexUse::Keep => return Ok(*ready),
-            Ok(Found::Ready(ready)) => {
-                Former { loss: find_damaged(&ready.index, log)?, ..Former::from(ready.index) }
+            Ok(OpenedIndex::Ready(ready)) if *index_use == IndexUse::Reuse => return Ok(*ready),
+            Ok(OpenedIndex::Ready(ready)) => {
+                PreviousIndex { loss: find_damaged_records(&ready.index, log)?, ..PreviousIndex::from(ready.index) }
             }
-            Ok(Found::Nothing) if log.segments.is_empty() => Former::default(),
-            Ok(Found::Nothing) => {
+            Ok(OpenedIndex::Nothing) if log.segments.is_empty() => PreviousIndex::default(),
+            Ok(OpenedIndex::Nothing) => {
                 tracing::warn!(
                     "the index is missing and is rebuilt from the log; without it, a loss at the end of the log cannot \
                      be detected"
                 );
-                Former::default()
+                PreviousIndex::default()
             }
-            Ok(Found::Empty(index)) => {
+            Ok(OpenedIndex::Empty(index)) => {
                 tracing::warn!("the creation of the index was interrupted; it is rebuilt from the log");
-                Former::from(index)
+                PreviousIndex::from(index)
             }
-            Ok(Found::Outdated(index, why)) => {
+            Ok(OpenedIndex::Outdated(index, why)) => {
                 tracing::error!(why, "the index does not match the log; it is rebuilt from it");
-                Former::from(index)
+                PreviousIndex::from(index)
             }
-            Ok(Found::Lost(index, loss)) => Former { loss: Some(loss), ..Former::from(index) },
-            Ok(Found::Doubtful(index, doubt)) => {
+            Ok(OpenedIndex::Lost(index, loss)) => PreviousIndex { loss: Some(loss), ..PreviousIndex::from(index) },
+            Ok(OpenedIndex::Ambiguous(index, doubt)) => {
                 tracing::warn!(
                     doubt = %doubt,
                     "the index is an older copy, or parts of the log are lost, which cannot be distinguished; the \
                      index is rebuilt from the log, and the old one is kept as index.doubtful"
                 );
-                Former { doubt: Some(doubt), ..Former::from(index) }
+                PreviousIndex { possible_loss: Some(doubt), ..PreviousIndex::from(index) }
             }
             Err(e) if e.reason() == Reason::CorruptData => {
                 tracing::error!(
@@ -197,8 +197,8 @@ impl Opening<'_> {
                      cannot be detected"
                 );
                 // The library may have dropped what it could not read, and would take the rest for complete.
-                layout.give_up_index();
-                Former::default()
+                layout.abandon_index();
+                PreviousIndex::default()
             }
             Err(e) => return Err(e),
         };
@@ -207,42 +207,42 @@ impl Opening<'_> {
     }
 
     /// Rebuilds the index. The existing one stays if a loss is not accepted.
-    fn replace(&self, former: Former, recovery: &mut Recovery) -> Result<Ready> {
+    fn replace(&self, former: PreviousIndex, recovery: &mut Recovery) -> Result<ReadyIndex> {
         let Self { layout, log, .. } = self;
-        let Former { index, mut loss, doubt } = former;
-        let mut survey = Survey::of(log, Coverage::NOTHING)?;
-        let legacy = index.as_ref().map(|index| Legacy::of(index, log)).transpose()?;
+        let PreviousIndex { index, mut loss, possible_loss: doubt } = former;
+        let mut survey = LogSurvey::scan(log, Coverage::EMPTY)?;
+        let legacy = index.as_ref().map(|index| InheritedFacts::read_from(index, log)).transpose()?;
         let mut legacy = legacy.unwrap_or_default();
         let is_accepted = |end| survey.is_voided(end) || legacy.has_accepted(end);
-        let cuts = Gaps::find_in_log(log, survey.durable_ends(), is_accepted);
+        let cuts = LogGaps::find_in_log(log, survey.durable_ends(), is_accepted);
         if loss.is_none() && !cuts.is_empty() {
-            loss = Some(cuts.as_loss(LossProof::Log));
+            loss = Some(cuts.to_loss(LossProof::Log));
         }
         if let Some(loss) = loss {
             self.accept(&loss)?;
             recovery.loss = Some(loss);
         }
         legacy.accept(cuts.accepted_ends());
-        legacy.raise(&mut survey.coverage);
+        legacy.raise_numbers(&mut survey.coverage);
         if let Some(index) = index {
             let is_emptied = |segment: &Segment| {
-                [&recovery.loss, &doubt].into_iter().flatten().all(|loss| loss.spares_copies_of(segment))
+                [&recovery.loss, &doubt].into_iter().flatten().all(|loss| loss.spares_copies(segment))
             };
             if remove_retired(layout, &index, &log.segments, is_emptied)? > 0 {
                 let numbers = survey.coverage;
-                survey = Survey::of(log, Coverage::NOTHING)?;
+                survey = LogSurvey::scan(log, Coverage::EMPTY)?;
                 survey.coverage.raise_numbers(numbers);
             }
         }
         if doubt.is_some() {
-            layout.put_index_aside()?;
+            layout.set_index_aside()?;
         } else {
             layout.remove_index()?;
         }
         // The doubts were about the previous index.
-        layout.end_opening();
+        layout.clear_doubts();
         let index = Index::open(&layout.index())?;
-        legacy.enter(&index, survey.coverage)?;
+        legacy.write_to(&index, survey.coverage)?;
         let coverage = if log.segments.is_empty() {
             survey.coverage
         } else {
@@ -255,7 +255,7 @@ impl Opening<'_> {
                 "object data is damaged or missing and cannot be read; see `tradewind store check`"
             );
         }
-        settle(layout, index, log, coverage)
+        finish_opening(layout, index, log, coverage)
     }
 
     /// Proceeds without the lost data if the user accepted that.
@@ -276,42 +276,42 @@ impl Opening<'_> {
     }
 
     /// Opens the existing index and brings it up to date.
-    fn open_index(&self, recovery: &mut Recovery) -> Result<Found> {
+    fn open_index(&self, recovery: &mut Recovery) -> Result<OpenedIndex> {
         let Self { layout, log, .. } = self;
         if !layout.index().exists() {
-            return Ok(Found::Nothing);
+            return Ok(OpenedIndex::Nothing);
         }
-        if layout.begin_opening() {
+        if layout.count_open_attempt() {
             return Err(Error::new(Reason::CorruptData, "it broke in use, or crashed the process"));
         }
         let opened = Index::open(&layout.index());
-        layout.end_opening();
+        layout.clear_doubts();
         let index = opened?;
-        Ok(match bring_up(&index, log, recovery)? {
-            Fit::Current(coverage) => {
-                note_ends(&index, log)?;
-                Found::Ready(Box::new(settle(layout, index, log, coverage)?))
+        Ok(match catch_up(&index, log, recovery)? {
+            IndexFit::Current(coverage) => {
+                record_segment_ends(&index, log)?;
+                OpenedIndex::Ready(Box::new(finish_opening(layout, index, log, coverage)?))
             }
-            Fit::Empty if Legacy::is_in(&index)? => Found::Empty(index),
+            IndexFit::Empty if InheritedFacts::is_interrupted_rebuild(&index)? => OpenedIndex::Empty(index),
             // The library leaves this of an index that lost files, and finds parts of it on a second opening.
-            Fit::Empty => {
+            IndexFit::Empty => {
                 return Err(Error::new(Reason::CorruptData, "it does not record its coverage"));
             }
-            Fit::Outdated(why) => Found::Outdated(index, why),
-            Fit::Lost(loss) => Found::Lost(index, loss),
-            Fit::Doubtful(doubt) => Found::Doubtful(index, doubt),
+            IndexFit::Outdated(why) => OpenedIndex::Outdated(index, why),
+            IndexFit::Lost(loss) => OpenedIndex::Lost(index, loss),
+            IndexFit::Ambiguous(doubt) => OpenedIndex::Ambiguous(index, doubt),
         })
     }
 }
 
 /// Completes the opening: removes retired segments, reserves numbers, reads buckets and pending records.
-fn settle(layout: &Layout, index: Index, log: &Log, mut coverage: Coverage) -> Result<Ready> {
+fn finish_opening(layout: &Layout, index: Index, log: &LogFiles, mut coverage: Coverage) -> Result<ReadyIndex> {
     remove_retired(layout, &index, &log.segments, |_| true)?;
-    let last = log.numbers.last().copied().unwrap_or(0).max(coverage.covered.segment);
+    let last = log.numbers.last().copied().unwrap_or(0).max(coverage.covered_end.segment);
     coverage.next_segment = coverage.next_segment.max(last + 1);
     reserve_numbers(&index, coverage)?;
-    let (buckets, unsaid) = (read_buckets(&index)?, Unsaid::of(&index)?);
-    Ok(Ready { index, coverage, buckets, unsaid })
+    let (buckets, unsaid) = (read_buckets(&index)?, PendingRecords::collect(&index)?);
+    Ok(ReadyIndex { index, coverage, buckets, pending_records: unsaid })
 }
 
 /// Makes durable that the numbers from now on are in use: those given to uncommitted writes must not be allocated
@@ -319,7 +319,7 @@ fn settle(layout: &Layout, index: Index, log: &Log, mut coverage: Coverage) -> R
 fn reserve_numbers(index: &Index, coverage: Coverage) -> Result<()> {
     let reserved = Coverage { next_id: coverage.next_id + ID_MARGIN, ..coverage };
     let mut changes = index.changes();
-    changes.remove(keys::NUMBERS);
+    changes.remove(keys::NEXT_NUMBERS);
     apply_with_coverage(changes, reserved)?;
     index.checkpoint()
 }
@@ -328,14 +328,14 @@ fn reserve_numbers(index: &Index, coverage: Coverage) -> Result<()> {
 fn remove_retired(
     layout: &Layout,
     index: &Index,
-    segments: &Segments,
+    segments: &SegmentMap,
     is_emptied: impl Fn(&Segment) -> bool,
 ) -> Result<u64> {
     let mut changes = index.changes();
     let mut removed = 0;
-    for entry in index.view().prefix(&[keys::space::SEGMENT]) {
+    for entry in index.snapshot().prefix(&[keys::space::SEGMENT]) {
         let (key, value) = entry?;
-        if !SegmentEntry::decode(&value)?.retired {
+        if !SegmentEntry::decode(&value)?.is_retired {
             continue;
         }
         let number = segment_number(&key)?;
@@ -355,7 +355,7 @@ fn remove_retired(
 
 pub(super) fn read_buckets(index: &Index) -> Result<BTreeMap<String, Bucket>> {
     let mut buckets = BTreeMap::new();
-    for entry in index.view().prefix(&[keys::space::BUCKET]) {
+    for entry in index.snapshot().prefix(&[keys::space::BUCKET]) {
         let (key, value) = entry?;
         let bucket = BucketEntry::decode(&value)?.into_bucket(&key)?;
         buckets.insert(bucket.name.clone(), bucket);

@@ -13,7 +13,7 @@ pub struct LocalOptions {
     pub inline_bytes: usize,
     /// Bytes that all writes together may buffer in order to write full extents. In addition to the requests'
     /// windows.
-    pub gather_bytes: usize,
+    pub max_buffered_bytes: usize,
     /// Beyond that, extents are written in pieces of this size, in bytes: slightly slower, with less memory.
     pub piece_bytes: usize,
     /// The index is made durable after this many bytes of log, which bounds the replay after a power loss.
@@ -28,7 +28,7 @@ pub struct LocalOptions {
     pub hash_threads: usize,
     /// A sealed segment is compacted when less than this fraction of it is live. When space is short the fraction
     /// grows: up to 0.9, from twice `reserve_bytes` of free space down to the rejection of writes.
-    pub compact_below: f64,
+    pub compact_below_fraction: f64,
     /// Maximum bytes per second that compaction writes, unless writes are about to be rejected.
     pub compact_bytes_per_second: u64,
     /// The interval between checks for segments to compact.
@@ -43,13 +43,13 @@ impl Default for LocalOptions {
         Self {
             segment_bytes: 512 << 20,
             inline_bytes: 128 << 10,
-            gather_bytes: 24 << 20,
+            max_buffered_bytes: 24 << 20,
             piece_bytes: 256 << 10,
             checkpoint_bytes: 64 << 20,
             reserve_bytes: 640 << 20,
             io_threads: 4,
             hash_threads: 1,
-            compact_below: 0.6,
+            compact_below_fraction: 0.6,
             compact_bytes_per_second: 64 << 20,
             compact_interval: Duration::from_secs(10),
             accept_loss: false,

@@ -14,18 +14,18 @@ use tradewind_core::store::{GetResponse, GetRequest, Select};
 use tradewind_core::{Address, Body, Context, Observation, Span};
 
 use self::extents::ExtentBody;
-use super::buffers::Buffer;
-use super::frame::{BLOCK_BYTES, Header, RecordKind, table_entry};
-use super::index::View;
+use super::buffer_pool::PooledBuffer;
+use super::frame::{BLOCK_BYTES, RecordHeader, RecordKind, table_entry};
+use super::index::IndexSnapshot;
 use super::index::entries::ObjectEntry;
 use super::index::keys;
-use super::leaf::Local;
+use super::open_store::OpenStore;
 use super::position::Position;
-use super::record::{Content, Object, Record};
-use super::segment::{Segment, Segments};
+use super::record::{ObjectContent, Object, Record};
+use super::segment::{Segment, SegmentMap};
 
 /// Maximum bytes per read.
-const PIECE_BYTES: usize = 256 << 10;
+const MAX_PIECE_BYTES: usize = 256 << 10;
 /// Retries of a lookup when compaction moves the record between reading the index and reading the segments.
 const MAX_MOVED_RETRIES: usize = 100;
 
@@ -38,7 +38,7 @@ pub(super) struct ObjectRecord {
     pub table: Vec<u64>,
 }
 
-impl Local {
+impl OpenStore {
     /// The entry of an object and its segment.
     fn locate(&self, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
         let key = keys::object(self.shared.bucket_id(address.bucket.as_str())?, address.key.as_str());
@@ -46,10 +46,10 @@ impl Local {
         for _ in 0..MAX_MOVED_RETRIES {
             let value = self.shared.index.object(&key)?;
             let entry = decode_entry(value.as_deref(), address)?;
-            match self.shared.segments.get(entry.place.at.segment) {
+            match self.shared.segments.get(entry.location.position.segment) {
                 Some(segment) => return Ok((entry, segment)),
-                None if missing.replace(entry.place) == Some(entry.place) => {
-                    return Err(corrupt(entry.place.at, "its segment is missing"));
+                None if missing.replace(entry.location) == Some(entry.location) => {
+                    return Err(corrupt(entry.location.position, "its segment is missing"));
                 }
                 None => {}
             }
@@ -58,11 +58,11 @@ impl Local {
     }
 
     /// Like [`locate`](Self::locate), in a moment, in which the object cannot move.
-    fn locate_at(&self, moment: &Moment, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
+    fn locate_at(&self, moment: &StoreSnapshot, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
         let key = keys::object(self.shared.bucket_id(address.bucket.as_str())?, address.key.as_str());
-        let value = moment.view.get(&key)?;
+        let value = moment.index.get(&key)?;
         let entry = decode_entry(value.as_deref(), address)?;
-        let segment = moment.segments.get(&entry.place.at.segment).cloned();
+        let segment = moment.segments.get(&entry.location.position.segment).cloned();
         segment
             .map(|segment| (entry, segment))
             .ok_or_else(|| corrupt(Position::default(), "its segment is missing"))
@@ -87,15 +87,15 @@ impl Local {
         entry: &ObjectEntry,
         with_payload: bool,
     ) -> Result<ObjectRecord> {
-        let at = entry.place.at;
+        let at = entry.location.position;
         let cached = if entry.in_extents { self.shared.manifests.get(at, entry.head_bytes) } else { None };
         if let Some(object) = cached.filter(|object| object.key == address.key.as_str()) {
             return Ok(ObjectRecord { seq: entry.seq, object, payload: None, table: Vec::new() });
         }
         let head_bytes = entry.head_bytes as usize;
-        let payload_bytes = if with_payload && !entry.in_extents { length(entry.size)? } else { 0 };
+        let payload_bytes = if with_payload && !entry.in_extents { to_usize(entry.size)? } else { 0 };
         let bytes = self.read(context, segment, at.offset.into(), head_bytes + payload_bytes).await?;
-        let (header, head) = Header::decode(self.shared.layout.salt, at, &bytes)
+        let (header, head) = RecordHeader::decode(self.shared.layout.salt, at, &bytes)
             .map_err(|_| corrupt(at, "its head is damaged"))?;
         if header.kind != RecordKind::Object {
             return Err(corrupt(at, "it is not an object"));
@@ -134,25 +134,25 @@ impl Local {
         let reservation = context.guard(context.window.reserve_own(length)).await?;
         let mut buffer = self.shared.buffers.take(length);
         self.shared.io.count_read(length);
-        let buffer = match self.shared.io.try_read(&segment.file, buffer.as_mut(), offset) {
+        let buffer = match self.shared.io.read_nowait(&segment.file, buffer.as_mut(), offset) {
             Some(result) => result.map(|()| buffer),
             None => context.guard(self.read_waiting(segment, buffer, offset)).await?,
         }?;
         Ok(reservation.attach(buffer))
     }
 
-    async fn read_waiting(&self, segment: &Arc<Segment>, mut buffer: Buffer, offset: u64) -> Result<Buffer> {
+    async fn read_waiting(&self, segment: &Arc<Segment>, mut buffer: PooledBuffer, offset: u64) -> Result<PooledBuffer> {
         let segment = segment.clone();
         let read = move || {
             std::os::unix::fs::FileExt::read_exact_at(&segment.file, buffer.as_mut(), offset)
-                .map_err(|e| super::io::io_error("a segment could not be read", e))?;
+                .map_err(|e| super::io_threads::io_error("a segment could not be read", e))?;
             Ok(buffer)
         };
         self.shared.io.run(read).await
     }
 
     /// Opens an object for reading.
-    pub(super) async fn find(
+    pub(super) async fn open_object(
         &self,
         context: &Context,
         address: &Address,
@@ -166,7 +166,7 @@ impl Local {
                 break (self.object_at(context, address, &segment, &entry, true).await?, None);
             }
             // Extents are found and read in one moment of index and segments.
-            let moment = Moment::take(self);
+            let moment = StoreSnapshot::capture(self);
             let (entry, segment) = self.locate_at(&moment, address)?;
             if entry.in_extents {
                 let record = self.object_at(context, address, &segment, &entry, false).await?;
@@ -177,8 +177,8 @@ impl Local {
         request.conditions.check(&object.etag, object.modified)?;
         let span = select(object, request.select)?;
         let body = match (&object.content, record.payload, moment) {
-            (Content::Inline, Some(payload), _) => Body::from_bytes(slice(&payload, span)?),
-            (Content::Extents { runs, .. }, _, Some(moment)) => {
+            (ObjectContent::Inline, Some(payload), _) => Body::from_bytes(slice(&payload, span)?),
+            (ObjectContent::Extents { runs, .. }, _, Some(moment)) => {
                 ExtentBody::new(self.this(), context.clone(), moment, runs, span).into_body()
             }
             _ => {
@@ -193,11 +193,11 @@ impl Local {
             wire_bytes: span.length,
             ..Observation::default()
         };
-        Ok(GetResponse { info: info(record.object, record.seq), span, body, observation })
+        Ok(GetResponse { info: object_info(record.object, record.seq), span, body, observation })
     }
 
     /// Like [`find`](Self::find), without the bytes.
-    pub(super) async fn find_head(
+    pub(super) async fn head_object(
         &self,
         context: &Context,
         address: &Address,
@@ -210,33 +210,33 @@ impl Local {
         let span = select(&record.object, request.select)?;
         let first_byte = self.shared.clock.now().saturating_sub(started);
         let observation = Observation { first_byte, ..Observation::default() };
-        Ok(GetResponse { info: info(record.object, record.seq), span, body: (), observation })
+        Ok(GetResponse { info: object_info(record.object, record.seq), span, body: (), observation })
     }
 }
 
 /// A snapshot of the index together with the segments of its places. While it is held, everything that it refers to
 /// can be read, regardless of compaction.
-pub(super) struct Moment {
-    pub view: View,
+pub(super) struct StoreSnapshot {
+    pub index: IndexSnapshot,
     pub segments: Arc<std::collections::HashMap<u32, Arc<Segment>>>,
 }
 
-impl Moment {
-    pub fn take(local: &Local) -> Self {
-        let all: &Segments = &local.shared.segments;
+impl StoreSnapshot {
+    pub fn capture(local: &OpenStore) -> Self {
+        let all: &SegmentMap = &local.shared.segments;
         loop {
             let before = all.removals();
-            let view = local.shared.index.view();
+            let view = local.shared.index.snapshot();
             let segments = all.all();
             if all.removals() == before {
-                return Self { view, segments };
+                return Self { index: view, segments };
             }
         }
     }
 }
 
 /// The port's description of an object. Clones its fields only if the manifest is cached.
-pub(super) fn info(object: Arc<Object>, seq: u64) -> ObjectInfo {
+pub(super) fn object_info(object: Arc<Object>, seq: u64) -> ObjectInfo {
     let parts = u32::try_from(object.parts.len()).ok().filter(|parts| *parts > 0);
     let (size, modified, scope, generation) = (object.size, object.modified, object.scope, Generation(seq));
     let (etag, metadata, checksums) = match Arc::try_unwrap(object) {
@@ -293,14 +293,14 @@ pub(super) fn object_parts(
 }
 
 fn slice(payload: &Bytes, span: Span) -> Result<Bytes> {
-    let (from, to) = (length(span.offset)?, length(span.end())?);
+    let (from, to) = (to_usize(span.offset)?, to_usize(span.end())?);
     if to > payload.len() {
         return Err(Error::new(Reason::CorruptData, "the object's record is shorter than the object"));
     }
     Ok(payload.slice(from..to))
 }
 
-pub(super) fn length(bytes: u64) -> Result<usize> {
+pub(super) fn to_usize(bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| Error::new(Reason::Defect, "a length does not fit into memory"))
 }
 

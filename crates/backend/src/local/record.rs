@@ -8,7 +8,7 @@ use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::Result;
 use tradewind_core::{Algorithm, Checksum, ETag, Metadata, Timestamp};
 
-pub(crate) use self::part::{ExtentAt, Part, PartSummary, Run};
+pub(crate) use self::part::{ExtentLocation, Part, PartSummary, ExtentRun};
 
 use super::fields::{FieldReader, FieldWriter, malformed};
 use super::frame::RecordKind;
@@ -65,25 +65,25 @@ pub(crate) struct Object {
     pub metadata: Metadata,
     pub checksums: Vec<Checksum>,
     pub scope: ChecksumScope,
-    pub content: Content,
+    pub content: ObjectContent,
     /// The parts of which it was assembled, in order.
     pub parts: Vec<PartSummary>,
     /// The upload that this completes.
     pub upload: Option<UploadSeq>,
     /// The write whose bytes this reuses, if only metadata changed.
-    pub rewrites: Option<u64>,
+    pub rewritten_seq: Option<u64>,
 }
 
 /// Location of an object's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum ObjectContent {
     /// In the record's own payload.
     Inline,
     /// In extents: runs in order of the bytes.
     Extents {
-        runs: Vec<Run>,
+        runs: Vec<ExtentRun>,
         /// Positions of the extents to which this record is the first to refer.
-        fresh: Vec<ExtentAt>,
+        fresh: Vec<ExtentLocation>,
     },
 }
 
@@ -181,7 +181,7 @@ impl Record {
             RecordKind::BucketDeleted => Self::BucketDeleted { id: narrow(only(tag::ID)?)? },
             RecordKind::Object => Self::Object(Box::new(Object::decode(fields)?)),
             RecordKind::Tombstone => {
-                let (bucket, key) = decode_name(fields)?;
+                let (bucket, key) = decode_bucket_and_key(fields)?;
                 Self::Tombstone { bucket, key }
             }
             RecordKind::Extent => Self::Extent { id: only(tag::ID)? },
@@ -221,10 +221,10 @@ impl Default for Object {
             metadata: Metadata::default(),
             checksums: Vec::new(),
             scope: ChecksumScope::FullObject,
-            content: Content::Inline,
+            content: ObjectContent::Inline,
             parts: Vec::new(),
             upload: None,
-            rewrites: None,
+            rewritten_seq: None,
         }
     }
 }
@@ -240,10 +240,10 @@ impl Object {
         if self.scope == ChecksumScope::Composite {
             out.number(tag::SCOPE, 1);
         }
-        if let Content::Extents { runs, fresh } = &self.content {
-            out.bytes(tag::RUNS, &Run::encode_all(runs));
+        if let ObjectContent::Extents { runs, fresh } = &self.content {
+            out.bytes(tag::RUNS, &ExtentRun::encode_all(runs));
             if !fresh.is_empty() {
-                out.bytes(tag::FRESH, &ExtentAt::encode_all(fresh));
+                out.bytes(tag::FRESH, &ExtentLocation::encode_all(fresh));
             }
         }
         if !self.parts.is_empty() {
@@ -256,7 +256,7 @@ impl Object {
         if let Some(upload) = self.upload {
             out.number(tag::UPLOAD, upload);
         }
-        if let Some(seq) = self.rewrites {
+        if let Some(seq) = self.rewritten_seq {
             out.number(tag::REWRITES, seq);
         }
         put_metadata(out, &self.metadata);
@@ -277,17 +277,17 @@ impl Object {
                 tag::ETAG_TEXT => object.etag = ETag::from_tag(&value.rest_as_text()?),
                 tag::CHECKSUM | tag::MORE_CHECKSUMS => object.checksums.extend(read_checksum(tag, value)?),
                 tag::SCOPE => object.scope = ChecksumScope::Composite,
-                tag::RUNS => runs = Some(Run::decode_all(value)?),
-                tag::FRESH => first_seen = ExtentAt::decode_all(value)?,
+                tag::RUNS => runs = Some(ExtentRun::decode_all(value)?),
+                tag::FRESH => first_seen = ExtentLocation::decode_all(value)?,
                 tag::PARTS => object.parts = PartSummary::decode_all(value)?,
                 tag::MORE_OF_PARTS => PartSummary::decode_more(&mut object.parts, value)?,
                 tag::UPLOAD => object.upload = Some(value.number()?),
-                tag::REWRITES => object.rewrites = Some(value.number()?),
+                tag::REWRITES => object.rewritten_seq = Some(value.number()?),
                 other => read_metadata_field(&mut object.metadata, other, value)?,
             }
         }
         if let Some(runs) = runs {
-            object.content = Content::Extents { runs, fresh: first_seen };
+            object.content = ObjectContent::Extents { runs, fresh: first_seen };
         }
         Ok(object)
     }
@@ -299,7 +299,7 @@ impl Upload {
         put_time(out, self.initiated);
         if let Some((algorithm, scope)) = self.checksum {
             let plan = [algorithm_byte(algorithm), u8::from(scope == ChecksumScope::Composite)];
-            let tag = if is_first(algorithm) { tag::CHECKSUM_PLAN } else { tag::MORE_CHECKSUM_PLAN };
+            let tag = if is_original_algorithm(algorithm) { tag::CHECKSUM_PLAN } else { tag::MORE_CHECKSUM_PLAN };
             out.bytes(tag, &plan);
         }
         put_metadata(out, &self.metadata);
@@ -320,10 +320,10 @@ impl Upload {
                 tag::KEY => upload.key = value.rest_as_text()?,
                 tag::TIME => upload.initiated = read_time(value)?,
                 tag::CHECKSUM_PLAN | tag::MORE_CHECKSUM_PLAN => {
-                    let algorithm = algorithm_from(value.byte()?);
+                    let algorithm = algorithm_from_byte(value.byte()?);
                     let composite = value.byte()? == 1;
                     let scope = if composite { ChecksumScope::Composite } else { ChecksumScope::FullObject };
-                    upload.checksum = known(tag, algorithm)?.map(|algorithm| (algorithm, scope));
+                    upload.checksum = known_algorithm(tag, algorithm)?.map(|algorithm| (algorithm, scope));
                 }
                 other => read_metadata_field(&mut upload.metadata, other, value)?,
             }
@@ -333,7 +333,7 @@ impl Upload {
 }
 
 /// The bucket and the key of an object, tombstone or upload record.
-pub(crate) fn decode_name(fields: &[u8]) -> Result<(BucketId, String)> {
+pub(crate) fn decode_bucket_and_key(fields: &[u8]) -> Result<(BucketId, String)> {
     let (mut bucket, mut key) = (None, None);
     let mut reader = FieldReader::new(fields);
     while let Some((tag, mut value)) = reader.next()? {
@@ -368,13 +368,13 @@ fn put_etag(out: &mut FieldWriter, etag: &ETag) {
 /// Later algorithms have a tag of their own, which older readers skip.
 fn put_checksum(out: &mut FieldWriter, checksum: &Checksum) {
     let algorithm = checksum.algorithm();
-    let tag = if is_first(algorithm) { tag::CHECKSUM } else { tag::MORE_CHECKSUMS };
+    let tag = if is_original_algorithm(algorithm) { tag::CHECKSUM } else { tag::MORE_CHECKSUMS };
     out.bytes(tag, &[&[algorithm_byte(algorithm)], checksum.bytes()].concat());
 }
 
 /// A checksum; `None` for an unknown algorithm of a later program.
 fn read_checksum(tag: u8, mut value: super::fields::Decoder<'_>) -> Result<Option<Checksum>> {
-    let algorithm = known(tag, algorithm_from(value.byte()?))?;
+    let algorithm = known_algorithm(tag, algorithm_from_byte(value.byte()?))?;
     algorithm.map(|algorithm| checksum_of(algorithm, value.0)).transpose()
 }
 
@@ -383,13 +383,13 @@ fn checksum_of(algorithm: Algorithm, value: &[u8]) -> Result<Checksum> {
 }
 
 /// The algorithm of a field, which holds either the first ones or later ones; an unknown later one is skipped.
-fn known(tag: u8, algorithm: Result<Algorithm>) -> Result<Option<Algorithm>> {
+fn known_algorithm(tag: u8, algorithm: Result<Algorithm>) -> Result<Option<Algorithm>> {
     match tag {
         tag::MORE_CHECKSUMS | tag::MORE_OF_PARTS | tag::MORE_CHECKSUM_PLAN => {
-            Ok(algorithm.ok().filter(|algorithm| !is_first(*algorithm)))
+            Ok(algorithm.ok().filter(|algorithm| !is_original_algorithm(*algorithm)))
         }
         _ => match algorithm? {
-            algorithm if is_first(algorithm) => Ok(Some(algorithm)),
+            algorithm if is_original_algorithm(algorithm) => Ok(Some(algorithm)),
             _ => Err(malformed("a later checksum algorithm is in a field of the first ones")),
         },
     }
@@ -413,11 +413,11 @@ pub(crate) const fn algorithm_byte(algorithm: Algorithm) -> u8 {
 
 /// Returns true if every program that reads this format knows the algorithm. The first fields for checksums hold only
 /// these.
-pub(crate) const fn is_first(algorithm: Algorithm) -> bool {
+pub(crate) const fn is_original_algorithm(algorithm: Algorithm) -> bool {
     algorithm_byte(algorithm) <= 5
 }
 
-pub(crate) fn algorithm_from(byte: u8) -> Result<Algorithm> {
+pub(crate) fn algorithm_from_byte(byte: u8) -> Result<Algorithm> {
     Algorithm::ALL
         .into_iter()
         .find(|a| algorithm_byte(*a) == byte)

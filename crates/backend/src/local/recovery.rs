@@ -1,6 +1,6 @@
 //! The result of opening a store.
 
-use super::loss::{Loss, Names};
+use super::loss::{Loss, NameList};
 
 /// Actions taken while opening, for logs and tests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -8,14 +8,14 @@ pub struct Recovery {
     /// The index was rebuilt from the whole log.
     pub reindexed: bool,
     /// Commit records replayed into the index.
-    pub replayed: u64,
+    pub replayed_records: u64,
     /// Damaged bytes of the log: neither a record nor a torn tail.
     pub damaged_bytes: u64,
     /// Torn commit records that were voided.
-    pub voided: u64,
+    pub voided_records: u64,
     /// Acknowledged changes that were lost, with the loss accepted.
     pub loss: Option<Loss>,
     /// Objects, and parts of unfinished uploads, whose data the rebuild did not find: it is damaged or missing, and
     /// they cannot be read.
-    pub unreadable: Names,
+    pub unreadable: NameList,
 }

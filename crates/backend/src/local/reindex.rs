@@ -4,28 +4,28 @@
 use tradewind_core::Timestamp;
 use tradewind_core::error::Result;
 
-use super::apply::{NOWHERE, hold, release};
+use super::apply::{NO_LOCATION, add_live_bytes, remove_live_bytes};
 use super::frame::RecordKind;
-use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, ObjectEntry, PartEntry, Place, UploadEntry};
-use super::index::{Changes, Index, keys};
-use super::log::Log;
-use super::loss::Names;
+use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, ObjectEntry, PartEntry, RecordLocation, UploadEntry};
+use super::index::{IndexChanges, Index, keys};
+use super::log_files::LogFiles;
+use super::loss::NameList;
 use super::position::Position;
-use super::record::{BucketId, Content, Record, Run};
+use super::record::{BucketId, ObjectContent, Record, ExtentRun};
 use super::recovery::Recovery;
-use super::replay::{Mode, REPLAY_BATCH, Survey, apply_with_coverage, take_log};
-use super::scan::{Item, Scanner, read_payload, record_at};
+use super::replay::{ReplayMode, MAX_REPLAY_BATCH_ENTRIES, LogSurvey, apply_with_coverage, replay_log};
+use super::scan::{ScanItem, Scanner, read_payload, record_at};
 use super::uploads::format_id;
 
 /// Fills an empty index from the whole log, which `known` surveyed. Returns the coverage.
 pub(super) fn reindex(
-    log: &Log,
+    log: &LogFiles,
     index: &Index,
-    survey: &Survey,
+    survey: &LogSurvey,
     recovery: &mut Recovery,
 ) -> Result<Coverage> {
     log.make_durable(Position::default())?;
-    take_log(log, index, Mode::Anew, survey, recovery)?;
+    replay_log(log, index, ReplayMode::Rebuild, survey, recovery)?;
     let mut coverage = survey.coverage;
     // Allocated numbers of which no record remains, such as those of old uploads.
     coverage.next_id += ID_MARGIN;
@@ -40,39 +40,39 @@ pub(super) fn reindex(
 /// never removed, its record was lost: its contents are kept under a name that indicates this.
 fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
     let mut changes = index.changes();
-    for entry in index.view().prefix(&[keys::space::OBJECT]) {
+    for entry in index.snapshot().prefix(&[keys::space::OBJECT]) {
         let (key, value) = entry?;
         let bucket =
             key.get(1..5).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes).unwrap_or_default();
-        if !keep_bucket(&mut changes, bucket, coverage)? {
-            release(&mut changes, ObjectEntry::decode(&value)?.place)?;
+        if !ensure_bucket(&mut changes, bucket, coverage)? {
+            remove_live_bytes(&mut changes, ObjectEntry::decode(&value)?.location)?;
             changes.remove(key.to_vec());
         }
     }
-    for entry in index.view().prefix(&[keys::space::UPLOAD]) {
+    for entry in index.snapshot().prefix(&[keys::space::UPLOAD]) {
         let (key, value) = entry?;
         let entry = UploadEntry::decode(&value)?;
-        if !keep_bucket(&mut changes, entry.bucket, coverage)? {
-            release(&mut changes, entry.place)?;
+        if !ensure_bucket(&mut changes, entry.bucket, coverage)? {
+            remove_live_bytes(&mut changes, entry.location)?;
             changes.remove(key.to_vec());
         }
     }
-    for entry in index.view().prefix(&[keys::space::PART]) {
+    for entry in index.snapshot().prefix(&[keys::space::PART]) {
         let (key, value) = entry?;
         if changes.get(&keys::upload(keys::number(&key)?))?.is_none() {
-            release(&mut changes, PartEntry::decode(&value)?.place)?;
+            remove_live_bytes(&mut changes, PartEntry::decode(&value)?.location)?;
             changes.remove(key.to_vec());
         }
     }
     // Extents still to be freed are not referred to by anything live: no place for them will be found.
-    for entry in index.view().prefix(&[keys::space::RECLAIM]) {
+    for entry in index.snapshot().prefix(&[keys::space::RECLAIM]) {
         changes.remove(entry?.0.to_vec());
     }
     changes.apply()
 }
 
 /// Returns true if a bucket exists; re-creates one of which only the record is missing.
-fn keep_bucket(changes: &mut Changes<'_>, id: BucketId, coverage: &mut Coverage) -> Result<bool> {
+fn ensure_bucket(changes: &mut IndexChanges<'_>, id: BucketId, coverage: &mut Coverage) -> Result<bool> {
     if changes.get(&keys::bucket(id))?.is_some() {
         return Ok(true);
     }
@@ -86,22 +86,22 @@ fn keep_bucket(changes: &mut Changes<'_>, id: BucketId, coverage: &mut Coverage)
         "the record of a bucket was lost; its objects are kept in a bucket with another name"
     );
     coverage.next_bucket = coverage.next_bucket.max(id + 1);
-    let entry = BucketEntry { place: NOWHERE, created: Timestamp::default(), name };
+    let entry = BucketEntry { location: NO_LOCATION, created: Timestamp::default(), name };
     changes.put(keys::bucket(id), entry.encode());
     Ok(true)
 }
 
 /// Finds every extent that a manifest refers to. Returns what refers to missing ones.
-fn place_extents(log: &Log, index: &Index, coverage: &mut Coverage) -> Result<Names> {
+fn place_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Result<NameList> {
     let mut runs = Vec::new();
-    for entry in index.view().prefix(&[keys::space::OBJECT]) {
+    for entry in index.snapshot().prefix(&[keys::space::OBJECT]) {
         let (_, value) = entry?;
         let entry = ObjectEntry::decode(&value)?;
         if entry.in_extents {
-            runs.extend(manifest(log, entry.place)?);
+            runs.extend(manifest_runs(log, entry.location)?);
         }
     }
-    for entry in index.view().prefix(&[keys::space::PART]) {
+    for entry in index.snapshot().prefix(&[keys::space::PART]) {
         let (_, value) = entry?;
         if let Record::Part(part) = Record::decode(RecordKind::Part, &PartEntry::decode(&value)?.fields)? {
             runs.extend(part.runs);
@@ -109,44 +109,44 @@ fn place_extents(log: &Log, index: &Index, coverage: &mut Coverage) -> Result<Na
     }
     runs.sort_by_key(|run| run.first);
     runs.dedup();
-    let mut missing: u64 = runs.iter().map(|run| run.extents()).sum();
+    let mut missing: u64 = runs.iter().map(|run| run.extent_count()).sum();
     let is_live = |id: u64| {
         let at = runs.partition_point(|run| run.first <= id);
         at > 0 && runs[at - 1].ids().contains(&id)
     };
-    for segment in log.bulk() {
+    for segment in log.bulk_segments() {
         // A copy by an interrupted compaction may be only in the page cache.
         log.make_segment_durable(&segment)?;
         let mut changes = index.changes();
         let mut scanner = Scanner::new(segment.clone(), log.salt, 0);
         while let Some(item) = scanner.next()? {
-            let Item::Record(scanned) = item else { continue };
+            let ScanItem::Record(scanned) = item else { continue };
             let Record::Extent { id } = scanned.record()? else { continue };
             coverage.next_id = coverage.next_id.max(id + 1);
             // A copy being written during a power loss may be torn; the original is complete.
-            if !is_live(id) || (scanned.header.relocated && read_payload(&segment, &scanned)?.is_none()) {
+            if !is_live(id) || (scanned.header.is_relocated && read_payload(&segment, &scanned)?.is_none()) {
                 continue;
             }
-            let place = Place { at: scanned.at, record_bytes: scanned.end() - scanned.at.offset };
+            let place = RecordLocation { position: scanned.position, record_bytes: scanned.end() - scanned.position.offset };
             let key = keys::extent(id);
             match changes.get(&key)? {
-                Some(old) => release(&mut changes, Place::decode(&old)?)?,
+                Some(old) => remove_live_bytes(&mut changes, RecordLocation::decode(&old)?)?,
                 None => missing = missing.saturating_sub(1),
             }
-            hold(&mut changes, place)?;
+            add_live_bytes(&mut changes, place)?;
             changes.put(key, place.encode());
-            if changes.len() >= REPLAY_BATCH {
+            if changes.len() >= MAX_REPLAY_BATCH_ENTRIES {
                 std::mem::replace(&mut changes, index.changes()).apply()?;
             }
         }
         changes.apply()?;
     }
-    if missing == 0 { Ok(Names::default()) } else { find_unreadable(log, index) }
+    if missing == 0 { Ok(NameList::default()) } else { find_unreadable(log, index) }
 }
 
 /// Names what refers to missing extents.
-fn find_unreadable(log: &Log, index: &Index) -> Result<Names> {
-    let is_complete = |runs: &[Run]| -> Result<bool> {
+fn find_unreadable(log: &LogFiles, index: &Index) -> Result<NameList> {
+    let is_complete = |runs: &[ExtentRun]| -> Result<bool> {
         for id in runs.iter().flat_map(|run| run.ids()) {
             if index.get(&keys::extent(id))?.is_none() {
                 return Ok(false);
@@ -154,22 +154,22 @@ fn find_unreadable(log: &Log, index: &Index) -> Result<Names> {
         }
         Ok(true)
     };
-    let mut names = Names::default();
+    let mut names = NameList::default();
     let bucket_name = |id: BucketId| -> Result<String> {
         let value = index.get(&keys::bucket(id))?;
         Ok(value.map(|value| BucketEntry::decode(&value)).transpose()?.map_or_else(String::new, |b| b.name))
     };
-    for entry in index.view().prefix(&[keys::space::OBJECT]) {
+    for entry in index.snapshot().prefix(&[keys::space::OBJECT]) {
         let (key, value) = entry?;
         let entry = ObjectEntry::decode(&value)?;
-        if entry.in_extents && !is_complete(&manifest(log, entry.place)?)? {
-            names.add(format!("{}/{}", bucket_name(keys::bucket_of(&key)?)?, keys::object_name(&key)?));
+        if entry.in_extents && !is_complete(&manifest_runs(log, entry.location)?)? {
+            names.add(format!("{}/{}", bucket_name(keys::bucket_id(&key)?)?, keys::object_name(&key)?));
         }
     }
-    for entry in index.view().prefix(&[keys::space::UPLOAD]) {
+    for entry in index.snapshot().prefix(&[keys::space::UPLOAD]) {
         let (key, value) = entry?;
         let (upload, entry) = (keys::number(&key)?, UploadEntry::decode(&value)?);
-        for part in index.view().prefix(&keys::parts(upload)) {
+        for part in index.snapshot().prefix(&keys::parts(upload)) {
             if let Record::Part(part) =
                 Record::decode(RecordKind::Part, &PartEntry::decode(&part?.1)?.fields)?
                 && !is_complete(&part.runs)?
@@ -183,11 +183,11 @@ fn find_unreadable(log: &Log, index: &Index) -> Result<Names> {
 }
 
 /// The runs of an object's record. If that is damaged, its extents are unknown and freed.
-pub(super) fn manifest(log: &Log, place: Place) -> Result<Vec<Run>> {
-    if let Some(segment) = log.segments.get(place.at.segment)
-        && let Some(scanned) = record_at(&segment, log.salt, place.at.offset)?
+pub(super) fn manifest_runs(log: &LogFiles, place: RecordLocation) -> Result<Vec<ExtentRun>> {
+    if let Some(segment) = log.segments.get(place.position.segment)
+        && let Some(scanned) = record_at(&segment, log.salt, place.position.offset)?
         && let Record::Object(object) = scanned.record()?
-        && let Content::Extents { runs, .. } = object.content
+        && let ObjectContent::Extents { runs, .. } = object.content
     {
         return Ok(runs);
     }

@@ -8,22 +8,22 @@ use std::sync::Arc;
 
 use tradewind_core::error::Result;
 
-use super::apply::{Located, NOWHERE, apply};
-use super::frame::{BatchSpan, RecordKind};
+use super::apply::{LocatedRecord, NO_LOCATION, apply};
+use super::frame::{BatchRange, RecordKind};
 use super::index::entries::Coverage;
-use super::index::{Changes, Index, keys};
-use super::log::Log;
+use super::index::{IndexChanges, Index, keys};
+use super::log_files::LogFiles;
 use super::position::Position;
-use super::record::{Record, decode_name};
+use super::record::{Record, decode_bucket_and_key};
 use super::recovery::Recovery;
-use super::scan::{Item, Scanned, Scanner, read_payload};
+use super::scan::{ScanItem, ScannedRecord, Scanner, read_payload};
 use super::segment::Segment;
 
 /// Changed entries per batch of a replay.
-pub(super) const REPLAY_BATCH: usize = 4096;
+pub(super) const MAX_REPLAY_BATCH_ENTRIES: usize = 4096;
 
 /// Facts about a part of the log that are needed before its records are applied.
-pub(super) struct Survey {
+pub(super) struct LogSurvey {
     /// Positions named by voids.
     voided: HashSet<Position>,
     /// Records of torn batches, and remains of records there, that no void names yet.
@@ -36,10 +36,10 @@ pub(super) struct Survey {
     pub coverage: Coverage,
 }
 
-impl Survey {
+impl LogSurvey {
     /// Surveys the log from `coverage` on.
-    pub fn of(log: &Log, coverage: Coverage) -> Result<Self> {
-        let durable = coverage.covered;
+    pub fn scan(log: &LogFiles, coverage: Coverage) -> Result<Self> {
+        let durable = coverage.covered_end;
         let mut survey = Self {
             voided: HashSet::new(),
             torn: HashSet::new(),
@@ -47,21 +47,21 @@ impl Survey {
             durable_in: HashMap::from([(durable.segment, durable.offset)]),
             coverage,
         };
-        for (segment, start) in log.from(durable) {
+        for (segment, start) in log.segments_from(durable) {
             let mut scanner = Scanner::new(segment, log.salt, start);
             while let Some(item) = scanner.next()? {
-                if let Item::Record(scanned) = item {
-                    survey.take(&scanned)?;
+                if let ScanItem::Record(scanned) = item {
+                    survey.add_record(&scanned)?;
                 }
             }
         }
-        for (segment, start) in log.from(survey.durable) {
+        for (segment, start) in log.segments_from(survey.durable) {
             survey.find_torn(&segment, Scanner::new(segment.clone(), log.salt, start))?;
         }
         Ok(survey)
     }
 
-    fn take(&mut self, scanned: &Scanned) -> Result<()> {
+    fn add_record(&mut self, scanned: &ScannedRecord) -> Result<()> {
         let durable = scanned.header.durable;
         self.durable = self.durable.max(durable);
         let until = self.durable_in.entry(durable.segment).or_default();
@@ -69,7 +69,7 @@ impl Survey {
         let coverage = &mut self.coverage;
         // The log may be the only trace of removed segments; their numbers are not reused.
         coverage.next_segment = coverage.next_segment.max(durable.segment.saturating_add(1));
-        coverage.covered = Position::new(scanned.at.segment, scanned.end());
+        coverage.covered_end = Position::new(scanned.position.segment, scanned.end());
         coverage.next_id = coverage.next_id.max(scanned.header.seq + 1);
         let bucket = match scanned.header.kind {
             RecordKind::Void | RecordKind::BucketCreated | RecordKind::BucketDeleted => {
@@ -85,7 +85,7 @@ impl Survey {
                 }
             }
             RecordKind::Object | RecordKind::Tombstone | RecordKind::UploadCreated => {
-                decode_name(&scanned.fields)?.0
+                decode_bucket_and_key(&scanned.fields)?.0
             }
             RecordKind::Extent | RecordKind::Part | RecordKind::UploadEnded => return Ok(()),
         };
@@ -98,7 +98,7 @@ impl Survey {
         let mut batch = FoundBatch::default();
         while let Some(item) = scanner.next()? {
             match item {
-                Item::Record(scanned) => {
+                ScanItem::Record(scanned) => {
                     let span = span_of(&scanned);
                     if span != batch.span {
                         self.finish_batch(std::mem::replace(
@@ -107,17 +107,17 @@ impl Survey {
                         ));
                     }
                     if read_payload(segment, &scanned)?.is_some() {
-                        batch.whole_bytes += scanned.end() - scanned.at.offset;
+                        batch.whole_bytes += scanned.end() - scanned.position.offset;
                     }
                     // A void holds wherever it is, even in a torn batch.
                     if scanned.header.kind != RecordKind::Void {
-                        batch.records.push(scanned.at);
+                        batch.records.push(scanned.position);
                     }
                 }
-                Item::Gap { from, .. } => {
+                ScanItem::Gap { from, .. } => {
                     let at = Position::new(segment.number, from);
                     // After the last record of the log no void is needed.
-                    if at < self.coverage.covered {
+                    if at < self.coverage.covered_end {
                         self.tear(at);
                     }
                 }
@@ -140,7 +140,7 @@ impl Survey {
     }
 
     /// Returns false for a voided or torn record.
-    pub fn counts(&self, at: Position) -> bool {
+    pub fn is_valid(&self, at: Position) -> bool {
         !self.voided.contains(&at) && !self.torn.contains(&at)
     }
 
@@ -165,54 +165,54 @@ impl Survey {
 /// The records of one batch found so far.
 #[derive(Default)]
 struct FoundBatch {
-    span: BatchSpan,
+    span: BatchRange,
     /// Bytes of its complete records.
     whole_bytes: u32,
     records: Vec<Position>,
 }
 
-fn span_of(scanned: &Scanned) -> BatchSpan {
-    let BatchSpan { begin, end } = scanned.batch;
-    let (at, after) = (scanned.at.offset, scanned.end());
+fn span_of(scanned: &ScannedRecord) -> BatchRange {
+    let BatchRange { begin, end } = scanned.batch;
+    let (at, after) = (scanned.position.offset, scanned.end());
     // A record without a batch, or outside the one that it names, stands alone.
-    if begin <= at && after <= end { scanned.batch } else { BatchSpan { begin: at, end: after } }
+    if begin <= at && after <= end { scanned.batch } else { BatchRange { begin: at, end: after } }
 }
 
 /// The extent of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum ReplayMode {
     /// From this position on, up to which the index covers the log; the coverage grows with every batch.
-    Onward(Position),
+    Resume(Position),
     /// The whole log, into an empty index without coverage until the end: an interruption starts over.
-    Anew,
+    Rebuild,
 }
 
 /// Replays the log: in [`Mode::Onward`] from the index's coverage, otherwise from the start. The log must be durable.
 /// Torn records are entered as voided in the same changes that cover them: the void record is still to be written,
 /// however often the store stops before that.
-pub(super) fn take_log(
-    log: &Log,
+pub(super) fn replay_log(
+    log: &LogFiles,
     index: &Index,
-    mode: Mode,
-    survey: &Survey,
+    mode: ReplayMode,
+    survey: &LogSurvey,
     recovery: &mut Recovery,
 ) -> Result<()> {
     let mut changes = index.changes();
     let mut reached = survey.coverage;
     let from = match mode {
-        Mode::Onward(from) => from,
-        Mode::Anew => Position::default(),
+        ReplayMode::Resume(from) => from,
+        ReplayMode::Rebuild => Position::default(),
     };
-    for (segment, start) in log.from(from) {
+    for (segment, start) in log.segments_from(from) {
         let mut scanner = Scanner::new(segment.clone(), log.salt, start);
         while let Some(item) = scanner.next()? {
             let scanned = match item {
-                Item::Record(scanned) => scanned,
-                Item::Gap { from, to } => {
+                ScanItem::Record(scanned) => scanned,
+                ScanItem::Gap { from, to } => {
                     let at = Position::new(segment.number, from);
                     if survey.torn.contains(&at) {
                         // Later records will state that everything before them was durable.
-                        void(&mut changes, at);
+                        mark_void(&mut changes, at);
                     } else if survey.is_damage(at) {
                         tracing::error!(segment = %segment.path.display(), from, to, "the log is damaged");
                         recovery.damaged_bytes += u64::from(to - from);
@@ -220,47 +220,47 @@ pub(super) fn take_log(
                     continue;
                 }
             };
-            reached.covered = Position::new(segment.number, scanned.end());
-            if survey.voided.contains(&scanned.at) {
+            reached.covered_end = Position::new(segment.number, scanned.end());
+            if survey.voided.contains(&scanned.position) {
                 continue;
             }
-            if survey.torn.contains(&scanned.at) {
-                void(&mut changes, scanned.at);
+            if survey.torn.contains(&scanned.position) {
+                mark_void(&mut changes, scanned.position);
                 continue;
             }
             let record = scanned.record()?;
             apply_record(&mut changes, &scanned, &record, mode)?;
-            recovery.replayed += 1;
-            if changes.len() >= REPLAY_BATCH {
+            recovery.replayed_records += 1;
+            if changes.len() >= MAX_REPLAY_BATCH_ENTRIES {
                 let batch = std::mem::replace(&mut changes, index.changes());
                 match mode {
-                    Mode::Onward(_) => apply_with_coverage(batch, reached)?,
-                    Mode::Anew => batch.apply()?,
+                    ReplayMode::Resume(_) => apply_with_coverage(batch, reached)?,
+                    ReplayMode::Rebuild => batch.apply()?,
                 }
             }
         }
     }
     match mode {
-        Mode::Onward(_) => apply_with_coverage(changes, survey.coverage)?,
-        Mode::Anew => changes.apply()?,
+        ReplayMode::Resume(_) => apply_with_coverage(changes, survey.coverage)?,
+        ReplayMode::Rebuild => changes.apply()?,
     }
     Ok(())
 }
 
 /// Enters that a position was never a record, although no record states it yet.
-fn void(changes: &mut Changes<'_>, at: Position) {
-    changes.put(keys::void(at), NOWHERE.encode());
+fn mark_void(changes: &mut IndexChanges<'_>, at: Position) {
+    changes.put(keys::void(at), NO_LOCATION.encode());
 }
 
-fn apply_record(changes: &mut Changes<'_>, scanned: &Scanned, record: &Record, mode: Mode) -> Result<()> {
-    let places_extents = matches!(mode, Mode::Onward(_)) && !scanned.header.relocated;
+fn apply_record(changes: &mut IndexChanges<'_>, scanned: &ScannedRecord, record: &Record, mode: ReplayMode) -> Result<()> {
+    let places_extents = matches!(mode, ReplayMode::Resume(_)) && !scanned.header.is_relocated;
     let located =
-        Located { header: &scanned.header, record, fields: &scanned.fields, at: scanned.at, places_extents };
+        LocatedRecord { header: &scanned.header, record, fields: &scanned.fields, position: scanned.position, records_extent_positions: places_extents };
     apply(changes, &located)
 }
 
 /// Applies changes together with the new coverage.
-pub(super) fn apply_with_coverage(mut changes: Changes<'_>, coverage: Coverage) -> Result<()> {
+pub(super) fn apply_with_coverage(mut changes: IndexChanges<'_>, coverage: Coverage) -> Result<()> {
     changes.put(keys::META, coverage.encode());
     changes.apply()
 }

@@ -10,9 +10,9 @@ use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::Result;
 
 use super::frame::{
-    ALIGNMENT, BLOCK_BYTES, BatchSpan, HEADER_BYTES, Head, Header, NotARecord, RecordKind, table_entry,
+    ALIGNMENT, BLOCK_BYTES, BatchRange, HEADER_BYTES, RecordHead, RecordHeader, NotARecord, RecordKind, table_entry,
 };
-use super::io::io_error;
+use super::io_threads::io_error;
 use super::position::Position;
 use super::record::Record;
 use super::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentKind};
@@ -27,18 +27,18 @@ const MAX_EXTENT_FIELDS_BYTES: u32 = 1 << 10;
 const INITIAL_HEAD_BYTES: usize = 512;
 
 /// A record with a verified head.
-pub(crate) struct Scanned {
-    pub at: Position,
-    pub header: Header,
-    pub batch: BatchSpan,
+pub(crate) struct ScannedRecord {
+    pub position: Position,
+    pub header: RecordHeader,
+    pub batch: BatchRange,
     pub fields: Vec<u8>,
     pub table: Vec<u64>,
 }
 
-impl Scanned {
-    fn new(at: Position, header: Header, head: Head<'_>) -> Self {
+impl ScannedRecord {
+    fn new(at: Position, header: RecordHeader, head: RecordHead<'_>) -> Self {
         let table = (0..head.table.len() / 8).map(|index| table_entry(head.table, index)).collect();
-        Self { at, header, batch: head.batch, fields: head.fields.to_vec(), table }
+        Self { position: at, header, batch: head.batch, fields: head.fields.to_vec(), table }
     }
 
     pub fn record(&self) -> Result<Record> {
@@ -48,13 +48,13 @@ impl Scanned {
     /// One past the record's last byte.
     #[expect(clippy::cast_possible_truncation, reason = "a record lies within its segment")]
     pub fn end(&self) -> u32 {
-        self.at.offset + self.header.record_bytes() as u32
+        self.position.offset + self.header.record_bytes() as u32
     }
 }
 
 /// An item of a segment.
-pub(crate) enum Item {
-    Record(Scanned),
+pub(crate) enum ScanItem {
+    Record(ScannedRecord),
     /// Bytes that are not a record: a torn tail, an aborted write, or damage.
     Gap {
         from: u32,
@@ -81,13 +81,13 @@ impl Scanner {
     }
 
     /// The next record or gap; `None` at the end.
-    pub fn next(&mut self) -> Result<Option<Item>> {
+    pub fn next(&mut self) -> Result<Option<ScanItem>> {
         if self.at >= self.end {
             return Ok(None);
         }
         if let Some(scanned) = self.record_at(self.at)? {
             self.at = scanned.end();
-            return Ok(Some(Item::Record(scanned)));
+            return Ok(Some(ScanItem::Record(scanned)));
         }
         let from = self.at;
         #[expect(clippy::cast_possible_truncation, reason = "eight")]
@@ -100,10 +100,10 @@ impl Scanner {
             self.at = self.at.saturating_add(step);
         }
         self.at = self.at.min(self.end);
-        Ok(Some(Item::Gap { from, to: self.at }))
+        Ok(Some(ScanItem::Gap { from, to: self.at }))
     }
 
-    fn record_at(&mut self, at: u32) -> Result<Option<Scanned>> {
+    fn record_at(&mut self, at: u32) -> Result<Option<ScannedRecord>> {
         let (position, kind) = (Position::new(self.segment.number, at), self.segment.kind);
         let (salt, end) = (self.salt, self.end);
         let mut wanted = HEADER_BYTES;
@@ -112,10 +112,10 @@ impl Scanner {
             if !may_be_record(kind, bytes) {
                 return Ok(None);
             }
-            match Header::decode(salt, position, bytes) {
+            match RecordHeader::decode(salt, position, bytes) {
                 Ok((header, head)) => {
                     let fits = header.record_bytes() <= (end - at) as usize;
-                    return Ok(fits.then(|| Scanned::new(position, header, head)));
+                    return Ok(fits.then(|| ScannedRecord::new(position, header, head)));
                 }
                 Err(NotARecord::Short(more)) if more > wanted => wanted = more,
                 Err(_) => return Ok(None),
@@ -153,19 +153,19 @@ impl Scanner {
 /// segment has client bytes without a head: whatever they announce must cost little.
 fn may_be_record(kind: SegmentKind, bytes: &[u8]) -> bool {
     kind == SegmentKind::Log
-        || Header::peek(bytes).is_ok_and(|header| {
+        || RecordHeader::peek(bytes).is_ok_and(|header| {
             header.kind == RecordKind::Extent && header.fields_bytes <= MAX_EXTENT_FIELDS_BYTES
         })
 }
 
 /// The record at an offset, with a verified head; `None` if there is none.
-pub(crate) fn record_at(segment: &Arc<Segment>, salt: u64, offset: u32) -> Result<Option<Scanned>> {
+pub(crate) fn record_at(segment: &Arc<Segment>, salt: u64, offset: u32) -> Result<Option<ScannedRecord>> {
     let position = Position::new(segment.number, offset);
     let mut bytes = vec![0; INITIAL_HEAD_BYTES];
     loop {
         let filled = read_up_to(segment, &mut bytes, offset)?;
-        match Header::decode(salt, position, &bytes[..filled]) {
-            Ok((header, head)) => return Ok(Some(Scanned::new(position, header, head))),
+        match RecordHeader::decode(salt, position, &bytes[..filled]) {
+            Ok((header, head)) => return Ok(Some(ScannedRecord::new(position, header, head))),
             Err(NotARecord::Short(more)) if more > bytes.len() => bytes.resize(more, 0),
             Err(_) => return Ok(None),
         }
@@ -187,10 +187,10 @@ fn read_up_to(segment: &Segment, buffer: &mut [u8], offset: u32) -> Result<usize
 }
 
 /// Reads and verifies a record's payload; `None` if it is damaged.
-pub(crate) fn read_payload(segment: &Segment, scanned: &Scanned) -> Result<Option<Bytes>> {
+pub(crate) fn read_payload(segment: &Segment, scanned: &ScannedRecord) -> Result<Option<Bytes>> {
     let mut payload = vec![0; scanned.header.payload_bytes as usize];
     #[expect(clippy::cast_possible_truncation, reason = "a record lies within its segment")]
-    let from = scanned.at.offset + scanned.header.head_bytes() as u32;
+    let from = scanned.position.offset + scanned.header.head_bytes() as u32;
     if read_up_to(segment, &mut payload, from)? < payload.len() {
         return Ok(None);
     }
@@ -212,9 +212,9 @@ mod tests {
         {
             let number = payload_bytes;
             let segment = Segment::create(place.path(), 7, number, SegmentKind::Bulk).unwrap();
-            let header = Header {
+            let header = RecordHeader {
                 kind: RecordKind::Extent,
-                relocated: false,
+                is_relocated: false,
                 fields_bytes: 0,
                 payload_bytes,
                 seq: 1,
@@ -234,7 +234,7 @@ mod tests {
             let mut scanner = Scanner::new(segment, 7, 0);
             let (mut found, mut read, mut buffer_at) = (0, 0, 0);
             while let Some(item) = scanner.next().unwrap() {
-                assert!(matches!(item, Item::Record(_)), "record {found}");
+                assert!(matches!(item, ScanItem::Record(_)), "record {found}");
                 found += 1;
                 if std::mem::replace(&mut buffer_at, scanner.buffer_at) != scanner.buffer_at {
                     read += scanner.buffer.len();
@@ -251,9 +251,9 @@ mod tests {
     fn bytes_announcing_large_heads_cost_little() {
         const HOSTILE: usize = 4 << 20;
         let place = tempfile::tempdir().unwrap();
-        let header = |kind, fields_bytes| Header {
+        let header = |kind, fields_bytes| RecordHeader {
             kind,
-            relocated: false,
+            is_relocated: false,
             fields_bytes,
             payload_bytes: 0,
             seq: 1,
@@ -275,10 +275,10 @@ mod tests {
             segment.end.store(end, Ordering::Release);
             let started = std::time::Instant::now();
             let mut scanner = Scanner::new(segment.clone(), 7, 0);
-            let Some(Item::Gap { from: SEGMENT_HEADER_BYTES, to }) = scanner.next().unwrap() else {
+            let Some(ScanItem::Gap { from: SEGMENT_HEADER_BYTES, to }) = scanner.next().unwrap() else {
                 panic!("bytes that are not a record are a gap")
             };
-            assert!(to == at && matches!(scanner.next().unwrap(), Some(Item::Record(_))));
+            assert!(to == at && matches!(scanner.next().unwrap(), Some(ScanItem::Record(_))));
             // Verifying what is announced would take minutes.
             assert!(started.elapsed() < std::time::Duration::from_secs(20), "{:?}", started.elapsed());
         }

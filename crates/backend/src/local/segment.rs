@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::io::{IoThreads, io_error};
+use super::io_threads::{IoThreads, io_error};
 
 /// Bytes of a segment's header; records start after it.
 pub(crate) const SEGMENT_HEADER_BYTES: u32 = 32;
@@ -60,9 +60,9 @@ pub(crate) struct Segment {
     /// Bytes allocated to records so far, including the header.
     pub end: AtomicU32,
     /// No further record is added.
-    pub sealed: AtomicBool,
+    pub is_sealed: AtomicBool,
     /// A live record here is damaged: compaction skips the segment.
-    pub damaged: AtomicBool,
+    pub is_damaged: AtomicBool,
     /// Extents started here that are neither committed nor aborted.
     pub pins: AtomicU32,
     sync: Mutex<SyncQueue>,
@@ -163,8 +163,8 @@ impl Segment {
             file,
             path,
             end: AtomicU32::new(end),
-            sealed: AtomicBool::new(sealed),
-            damaged: AtomicBool::new(false),
+            is_sealed: AtomicBool::new(sealed),
+            is_damaged: AtomicBool::new(false),
             pins: AtomicU32::new(0),
             sync: Mutex::default(),
             sync_failed: AtomicBool::new(false),
@@ -199,12 +199,12 @@ impl Segment {
     /// Makes everything written so far durable. Concurrent callers share one fdatasync. An error is final: a failed
     /// sync is not retried, and every later call fails as well.
     pub async fn sync(self: &Arc<Self>, io: &IoThreads) -> Result<()> {
-        let answered = self.begin_sync(io);
+        let answered = self.start_sync(io);
         answered.await.unwrap_or_else(|_| Err(Error::new(Reason::ShuttingDown, "the store is closed")))
     }
 
     /// Like [`sync`](Self::sync), without waiting.
-    pub fn begin_sync(self: &Arc<Self>, io: &IoThreads) -> oneshot::Receiver<Result<()>> {
+    pub fn start_sync(self: &Arc<Self>, io: &IoThreads) -> oneshot::Receiver<Result<()>> {
         let (answer, answered) = oneshot::channel();
         let start = {
             let mut queue = self.sync.lock();
@@ -244,16 +244,16 @@ impl Segment {
 }
 
 /// Keeps a segment from being compacted while extents in it are neither committed nor aborted.
-pub(crate) struct Pin(pub Arc<Segment>);
+pub(crate) struct SegmentPin(pub Arc<Segment>);
 
-impl Pin {
+impl SegmentPin {
     pub fn new(segment: Arc<Segment>) -> Self {
         segment.pins.fetch_add(1, Ordering::AcqRel);
         Self(segment)
     }
 }
 
-impl Drop for Pin {
+impl Drop for SegmentPin {
     fn drop(&mut self) {
         self.0.pins.fetch_sub(1, Ordering::AcqRel);
     }
@@ -319,16 +319,16 @@ pub(crate) fn sync_directory(directory: &Path) -> std::io::Result<()> {
 }
 
 /// All segments. Reading the map takes no lock; a reader that holds the map keeps its files readable.
-pub(crate) struct Segments {
+pub(crate) struct SegmentMap {
     map: ArcSwap<HashMap<u32, Arc<Segment>>>,
-    removals: AtomicU64,
+    removal_count: AtomicU64,
     change: Mutex<()>,
 }
 
-impl Segments {
+impl SegmentMap {
     pub fn new(segments: impl IntoIterator<Item = Arc<Segment>>) -> Self {
         let map = segments.into_iter().map(|segment| (segment.number, segment)).collect();
-        Self { map: ArcSwap::from_pointee(map), removals: AtomicU64::new(0), change: Mutex::new(()) }
+        Self { map: ArcSwap::from_pointee(map), removal_count: AtomicU64::new(0), change: Mutex::new(()) }
     }
 
     pub fn get(&self, number: u32) -> Option<Arc<Segment>> {
@@ -347,7 +347,7 @@ impl Segments {
     /// Number of removals so far: equal counts show that a snapshot of the index and one of the segments belong
     /// together.
     pub fn removals(&self) -> u64 {
-        self.removals.load(Ordering::Acquire)
+        self.removal_count.load(Ordering::Acquire)
     }
 
     pub fn add(&self, segment: Arc<Segment>) {
@@ -364,7 +364,7 @@ impl Segments {
             map.remove(&segment.number);
         }
         // Counted first: a reader that sees the old count also sees the segment.
-        self.removals.fetch_add(1, Ordering::AcqRel);
+        self.removal_count.fetch_add(1, Ordering::AcqRel);
         self.map.store(Arc::new(map));
     }
 

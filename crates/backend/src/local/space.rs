@@ -12,7 +12,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::io::io_error;
+use super::io_threads::io_error;
 use super::layout::Layout;
 
 /// Maximum size of the file.
@@ -27,7 +27,7 @@ const QUERY_INTERVAL_BYTES: u64 = 16 << 20;
 const MIN_QUERIED_WRITE_BYTES: u64 = 1 << 20;
 
 /// Tracks the device's free space.
-pub(crate) struct Space {
+pub(crate) struct DeviceSpace {
     directory: File,
     /// Total reserve, including the file.
     reserve_bytes: u64,
@@ -36,20 +36,20 @@ pub(crate) struct Space {
     file: File,
     file_bytes: u64,
     /// True if the file has its blocks.
-    held: AtomicBool,
+    is_allocated: AtomicBool,
     /// Bytes that compaction is about to write.
     claimed: AtomicU64,
     /// Size of the largest write rejected as a whole since upkeep last did what it could.
-    wanted: AtomicU64,
+    rejected_bytes: AtomicU64,
     /// Capacity of the device.
     device_bytes: u64,
     free_space: Mutex<FreeSpace>,
 }
 
 /// Space reserved for a compaction's writes until it is dropped.
-pub(crate) struct Claim<'a>(&'a Space);
+pub(crate) struct SpaceClaim<'a>(&'a DeviceSpace);
 
-impl Drop for Claim<'_> {
+impl Drop for SpaceClaim<'_> {
     fn drop(&mut self) {
         self.0.claimed.store(0, Ordering::Release);
     }
@@ -62,7 +62,7 @@ struct FreeSpace {
     written_since: u64,
 }
 
-impl Space {
+impl DeviceSpace {
     pub fn open(layout: &Layout, configured_reserve_bytes: u64) -> Result<Self> {
         let directory = File::open(layout.segments())
             .map_err(|e| io_error("the store's directory could not be opened", e))?;
@@ -85,15 +85,15 @@ impl Space {
             configured_reserve_bytes,
             file,
             file_bytes,
-            held,
+            is_allocated: held,
             claimed: AtomicU64::new(0),
-            wanted: AtomicU64::new(0),
+            rejected_bytes: AtomicU64::new(0),
             device_bytes: device.total,
             free_space: Mutex::default(),
         };
-        space.restore()?;
+        space.restore_file()?;
         // Opening itself writes to the index.
-        space.make_room()?;
+        space.release_file_if_full()?;
         Ok(space)
     }
 
@@ -109,26 +109,26 @@ impl Space {
     pub fn admit_whole(&self, bytes: u64) -> Result<()> {
         let admitted = self.ensure_room(bytes).map(drop);
         if admitted.is_err() && bytes.saturating_add(self.reserve_bytes) < self.device_bytes {
-            self.wanted.fetch_max(bytes, Ordering::AcqRel);
+            self.rejected_bytes.fetch_max(bytes, Ordering::AcqRel);
         }
         admitted
     }
 
     /// Size of the largest write that was rejected as a whole.
     pub fn wanted(&self) -> u64 {
-        self.wanted.load(Ordering::Acquire)
+        self.rejected_bytes.load(Ordering::Acquire)
     }
 
     /// Called when upkeep has done what it could for the `bytes` wanted when it began.
-    pub fn forget_wanted(&self, bytes: u64) {
+    pub fn clear_rejected(&self, bytes: u64) {
         // A larger request that came since remains.
-        let _ = self.wanted.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.rejected_bytes.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 
     fn ensure_room(&self, bytes: u64) -> Result<MutexGuard<'_, FreeSpace>> {
         let claimed = self.claimed.load(Ordering::Acquire);
         // The reserve also serves compaction; what exceeds it is added.
-        let reserved = self.reserved().max(if claimed > 0 { claimed + self.file_bytes } else { 0 });
+        let reserved = self.min_free_bytes().max(if claimed > 0 { claimed + self.file_bytes } else { 0 });
         let mut free_space = self.free_space.lock();
         let needed = reserved.saturating_add(bytes);
         let left = |free_space: &FreeSpace| free_space.free.saturating_sub(free_space.written_since);
@@ -155,29 +155,29 @@ impl Space {
 
     /// Queries the device before every batch of changes and releases the file if little space is left: another
     /// program may have taken it, and the index must not lack space after the log. Returns true if that freed space.
-    pub fn make_room(&self) -> Result<bool> {
+    pub fn release_file_if_full(&self) -> Result<bool> {
         let free = self.free()?;
         *self.free_space.lock() = FreeSpace { free, written_since: 0 };
-        if !self.held.load(Ordering::Acquire) || free >= self.file_bytes {
+        if !self.is_allocated.load(Ordering::Acquire) || free >= self.file_bytes {
             return Ok(false);
         }
         tracing::warn!("the device is full; the store's reserve is used for deletes and compaction");
         self.file.set_len(0).map_err(|e| io_error("the reserve could not be released", e))?;
-        self.held.store(false, Ordering::Release);
+        self.is_allocated.store(false, Ordering::Release);
         *self.free_space.lock() = FreeSpace::default();
         Ok(true)
     }
 
     /// Allocates the file's blocks again if there is room for the whole reserve.
-    pub fn restore(&self) -> Result<()> {
-        if self.file_bytes == 0 || self.held.load(Ordering::Acquire) || self.free()? < self.reserve_bytes {
+    pub fn restore_file(&self) -> Result<()> {
+        if self.file_bytes == 0 || self.is_allocated.load(Ordering::Acquire) || self.free()? < self.reserve_bytes {
             return Ok(());
         }
         if let Err(e) = allocate(&self.file, self.file_bytes) {
             tracing::warn!(error = %e, "no blocks could be reserved; free space is only monitored");
             return self.file.set_len(0).map_err(|e| io_error("the reserve could not be released", e));
         }
-        self.held.store(true, Ordering::Release);
+        self.is_allocated.store(true, Ordering::Release);
         *self.free_space.lock() = FreeSpace::default();
         Ok(())
     }
@@ -188,12 +188,12 @@ impl Space {
     }
 
     /// Reserves space for the copies of a compaction; there is one at a time. `None` if there is too little.
-    pub fn claim(&self, bytes: u64) -> Result<Option<Claim<'_>>> {
+    pub fn claim(&self, bytes: u64) -> Result<Option<SpaceClaim<'_>>> {
         if !self.has_room(bytes)? {
             return Ok(None);
         }
         self.claimed.store(bytes, Ordering::Release);
-        Ok(Some(Claim(self)))
+        Ok(Some(SpaceClaim(self)))
     }
 
     /// The segment size at which any segment with a live fraction of up to `max_live` can be compacted. Equal to
@@ -216,15 +216,15 @@ impl Space {
     /// counts as if it were stored.
     pub fn shortage(&self) -> f64 {
         let Ok(free) = self.free() else { return 0.0 };
-        let spare = free.saturating_sub(self.reserved().saturating_add(self.wanted()));
+        let spare = free.saturating_sub(self.min_free_bytes().saturating_add(self.wanted()));
         #[expect(clippy::cast_precision_loss, reason = "a share")]
         let share = spare as f64 / self.reserve_bytes.max(1) as f64;
         if self.reserve_bytes == 0 { 0.0 } else { (1.0 - share).clamp(0.0, 1.0) }
     }
 
     /// Free space below which writes are rejected.
-    fn reserved(&self) -> u64 {
-        self.reserve_bytes - if self.held.load(Ordering::Acquire) { self.file_bytes } else { 0 }
+    fn min_free_bytes(&self) -> u64 {
+        self.reserve_bytes - if self.is_allocated.load(Ordering::Acquire) { self.file_bytes } else { 0 }
     }
 
     /// Free bytes of the device for this process.
@@ -240,15 +240,15 @@ pub(super) fn free_bytes(root: &Path) -> Result<u64> {
     Ok(stat(&directory)?.free)
 }
 
-struct Device {
+struct DeviceCapacity {
     total: u64,
     free: u64,
 }
 
-fn stat(directory: &File) -> Result<Device> {
+fn stat(directory: &File) -> Result<DeviceCapacity> {
     let stat = rustix::fs::fstatvfs(directory)
         .map_err(|e| io_error("the device's free space could not be read", e.into()))?;
-    Ok(Device {
+    Ok(DeviceCapacity {
         total: stat.f_blocks.saturating_mul(stat.f_frsize),
         free: stat.f_bavail.saturating_mul(stat.f_frsize),
     })
@@ -276,10 +276,10 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn space(configured_reserve_bytes: u64) -> (Space, tempfile::TempDir) {
+    fn space(configured_reserve_bytes: u64) -> (DeviceSpace, tempfile::TempDir) {
         let place = tempfile::tempdir().unwrap();
         let layout = Layout::open_or_create(&place.path().join("store")).unwrap();
-        (Space::open(&layout, configured_reserve_bytes).unwrap(), place)
+        (DeviceSpace::open(&layout, configured_reserve_bytes).unwrap(), place)
     }
 
     #[test]
@@ -323,9 +323,9 @@ mod tests {
         }
         assert!(space.admit_whole(bytes).is_err());
         assert!(space.shortage() >= 1.0);
-        space.forget_wanted(bytes - 1);
+        space.clear_rejected(bytes - 1);
         assert_eq!(space.wanted(), bytes);
-        space.forget_wanted(bytes);
+        space.clear_rejected(bytes);
         assert!(space.shortage() <= 0.0);
     }
 

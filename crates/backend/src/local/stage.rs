@@ -3,7 +3,7 @@
 
 mod digests;
 mod extents;
-mod gathered;
+mod buffered_payload;
 mod ids;
 
 use std::sync::Arc;
@@ -16,33 +16,33 @@ use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{ETagForm, StageRequest};
 use tradewind_core::{Algorithm, Context, ETag, Metadata, Observation, Precondition, Staged};
 
-use self::digests::{Digests, FoundMd5};
-use self::extents::Extents;
-use self::gathered::Gathered;
+use self::digests::{StagedDigests, Md5Outcome};
+use self::extents::StagedExtents;
+use self::buffered_payload::BufferedPayload;
 use super::commit::{Md5Use, PutObject, PutPart};
 use super::frame::BLOCK_BYTES;
-use super::leaf::Local;
-use super::record::{Content, Object, Part, UploadSeq};
+use super::open_store::OpenStore;
+use super::record::{ObjectContent, Object, Part, UploadSeq};
 
 /// Shorter buffers are joined.
 const MIN_FRAME_BYTES: usize = 2 << 10;
 
 /// The destination of the bytes.
-pub(crate) enum Target {
+pub(crate) enum StageTarget {
     Object { bucket: String, key: String, metadata: Box<Metadata> },
     Part { bucket: String, key: String, upload: UploadSeq, number: u16 },
 }
 
 /// An uncommitted write.
 pub(crate) struct LocalStaged {
-    local: Arc<Local>,
+    local: Arc<OpenStore>,
     context: Context,
-    target: Target,
+    target: StageTarget,
     etag: ETagForm,
-    keeps_crc64: bool,
-    digests: Digests,
-    gathered: Gathered,
-    extents: Extents,
+    stores_crc64: bool,
+    digests: StagedDigests,
+    gathered: BufferedPayload,
+    extents: StagedExtents,
     size: u64,
     /// The size declared at the start.
     declared_size: Option<u64>,
@@ -50,21 +50,21 @@ pub(crate) struct LocalStaged {
     /// Short buffers, joined: a body of single bytes must not cost a buffer for each.
     short: BytesMut,
     /// True if a write failed or was cancelled: some of its bytes are missing.
-    is_torn: bool,
+    is_incomplete: bool,
 }
 
 impl LocalStaged {
-    pub fn new(local: Arc<Local>, context: Context, target: Target, request: StageRequest) -> Self {
+    pub fn new(local: Arc<OpenStore>, context: Context, target: StageTarget, request: StageRequest) -> Self {
         let plan_md5 = request.etag == ETagForm::Md5 || request.verify_md5;
-        let extents = Extents::expecting(request.size);
-        let digests = Digests::new(&local.shared.hashing, plan_md5, &request.algorithms);
-        let gathered = Gathered::new(local.shared.gathered.clone(), context.window.clone());
+        let extents = StagedExtents::with_expected_size(request.size);
+        let digests = StagedDigests::new(&local.shared.hashing, plan_md5, &request.algorithms);
+        let gathered = BufferedPayload::new(local.shared.buffered_bytes.clone(), context.window.clone());
         Self {
             local,
             context,
             target,
             etag: request.etag,
-            keeps_crc64: request.algorithms.is_empty() || request.algorithms.contains(&Algorithm::Crc64Nvme),
+            stores_crc64: request.algorithms.is_empty() || request.algorithms.contains(&Algorithm::Crc64Nvme),
             digests,
             gathered,
             extents,
@@ -72,7 +72,7 @@ impl LocalStaged {
             declared_size: request.size,
             precondition: request.precondition,
             short: BytesMut::new(),
-            is_torn: false,
+            is_incomplete: false,
         }
     }
 
@@ -82,17 +82,17 @@ impl LocalStaged {
         while !rest.is_empty() {
             let gathered = self.gathered.bytes();
             let piece_bytes = self.local.shared.options.piece_bytes.max(1);
-            let room = (self.extents.room() - gathered).min(piece_bytes - gathered % piece_bytes);
+            let room = (self.extents.extent_capacity() - gathered).min(piece_bytes - gathered % piece_bytes);
             let frame = rest.split_to(rest.len().min(room));
             self.size += frame.len() as u64;
             self.digests.update(&frame).await;
             self.gathered.push(frame);
             let gathered = self.gathered.bytes();
-            let is_full = gathered == self.extents.room();
+            let is_full = gathered == self.extents.extent_capacity();
             if !is_full && self.may_gather() {
                 continue;
             }
-            if is_full || self.extents.expects(gathered) {
+            if is_full || self.extents.is_expected_end(gathered) {
                 self.end_extent().await?;
             } else {
                 let handing = self.extents.append(&self.local, self.gathered.take_frames());
@@ -110,7 +110,7 @@ impl LocalStaged {
     }
 
     fn memory_is_ample(&self) -> bool {
-        self.gathered.everywhere() <= self.local.shared.options.gather_bytes
+        self.gathered.everywhere() <= self.local.shared.options.max_buffered_bytes
     }
 
     /// Returns true if the buffered bytes may go into the log, provided that the write stays small.
@@ -121,14 +121,14 @@ impl LocalStaged {
 
     /// Returns true if the buffered bytes go into the log should the write end here.
     fn is_small(&self) -> bool {
-        let is_object = matches!(self.target, Target::Object { .. });
+        let is_object = matches!(self.target, StageTarget::Object { .. });
         let bytes = self.gathered.bytes();
         is_object && self.extents.is_empty() && bytes <= self.local.shared.options.inline_bytes
     }
 
     /// Rejects further calls if bytes are missing.
     fn check_complete(&self) -> Result<()> {
-        if self.is_torn {
+        if self.is_incomplete {
             let why = "an earlier write failed or was cancelled; stage the object again";
             return Err(Error::new(Reason::InvalidRequest, why));
         }
@@ -142,16 +142,16 @@ impl LocalStaged {
 
     async fn end_extent(&mut self) -> Result<()> {
         let (payload, table) = self.gathered.take();
-        self.context.guard(self.extents.end(&self.local, payload, &table)).await?
+        self.context.guard(self.extents.finish_extent(&self.local, payload, &table)).await?
     }
 
     /// Makes the extents durable before any record refers to them.
     async fn sync_extents(&self) -> Result<()> {
         for pin in &self.extents.pins {
-            self.local.committer.check()?;
+            self.local.committer.check_writable()?;
             let synced = self.context.guard(pin.0.sync(&self.local.shared.io)).await?;
             if let Err(e) = synced {
-                self.local.committer.fail();
+                self.local.committer.set_read_only();
                 return Err(e);
             }
         }
@@ -159,10 +159,10 @@ impl LocalStaged {
     }
 
     /// The ETag; empty if the committer derives it from the MD5.
-    fn etag(&self, md5: FoundMd5) -> ETag {
+    fn etag(&self, md5: Md5Outcome) -> ETag {
         match (self.etag, md5) {
-            (ETagForm::Md5, FoundMd5::Known(md5)) => ETag::from_md5(&md5),
-            (ETagForm::Md5, FoundMd5::Late) => ETag::from_text(""),
+            (ETagForm::Md5, Md5Outcome::Known(md5)) => ETag::from_md5(&md5),
+            (ETagForm::Md5, Md5Outcome::Deferred) => ETag::from_text(""),
             _ => {
                 let id = self.local.shared.next_id.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
                 ETag::from_text(&format!("{id:016x}-tw"))
@@ -176,7 +176,7 @@ impl Staged for LocalStaged {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         self.context.check()?;
         self.check_complete()?;
-        self.is_torn = true;
+        self.is_incomplete = true;
         if bytes.len() < MIN_FRAME_BYTES {
             self.short.extend_from_slice(&bytes);
             if self.short.len() >= BLOCK_BYTES {
@@ -186,7 +186,7 @@ impl Staged for LocalStaged {
             self.absorb_short().await?;
             self.absorb(bytes).await?;
         }
-        self.is_torn = false;
+        self.is_incomplete = false;
         Ok(())
     }
 
@@ -210,14 +210,14 @@ impl Staged for LocalStaged {
         let mut computed = checksums.clone();
         computed.push(whole);
         let md5_use = match md5 {
-            FoundMd5::Late => Some(Md5Use {
+            Md5Outcome::Deferred => Some(Md5Use {
                 is_etag: self.etag == ETagForm::Md5,
                 expected: Expected { md5: expected.md5.take(), ..Expected::default() },
             }),
-            FoundMd5::Known(_) | FoundMd5::NotWanted => None,
+            Md5Outcome::Known(_) | Md5Outcome::NotRequested => None,
         };
         expected.with_default_size(self.declared_size).verify(self.size, md5.known(), &computed)?;
-        if self.keeps_crc64 {
+        if self.stores_crc64 {
             checksums.push(whole);
         }
         self.sync_extents().await?;
@@ -233,11 +233,11 @@ impl Staged for LocalStaged {
         let staged = *self;
         let (local, extents) = (staged.local, staged.extents);
         match staged.target {
-            Target::Object { bucket, key, metadata } => {
+            StageTarget::Object { bucket, key, metadata } => {
                 let content = if small {
-                    Content::Inline
+                    ObjectContent::Inline
                 } else {
-                    Content::Extents { runs: extents.runs, fresh: extents.fresh }
+                    ObjectContent::Extents { runs: extents.runs, fresh: extents.fresh }
                 };
                 let object = Object {
                     bucket: 0,
@@ -251,7 +251,7 @@ impl Staged for LocalStaged {
                     content,
                     parts: Vec::new(),
                     upload: None,
-                    rewrites: None,
+                    rewritten_seq: None,
                 };
                 let put = PutObject {
                     bucket,
@@ -265,7 +265,7 @@ impl Staged for LocalStaged {
                 (committed.generation, committed.etag) =
                     staged.context.guard(local.committer.submit(put)).await??;
             }
-            Target::Part { bucket, key, upload, number } => {
+            StageTarget::Part { bucket, key, upload, number } => {
                 let part = Part {
                     upload,
                     number,
@@ -274,7 +274,7 @@ impl Staged for LocalStaged {
                     etag,
                     checksums,
                     runs: extents.runs,
-                    fresh: extents.fresh,
+                    new_extents: extents.fresh,
                 };
                 let put = PutPart { bucket, key, part: Box::new(part), pins: extents.pins };
                 committed.generation = staged.context.guard(local.committer.submit(put)).await??;

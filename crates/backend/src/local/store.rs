@@ -23,13 +23,13 @@ use tradewind_core::{
 };
 
 use super::commit;
-use super::io::io_error;
-use super::leaf::Local;
+use super::io_threads::io_error;
+use super::open_store::OpenStore;
 use super::options::LocalOptions;
 use super::read::object_parts;
-use super::record::{Content, Upload};
+use super::record::{ObjectContent, Upload};
 use super::recovery::Recovery;
-use super::stage::{LocalStaged, Target};
+use super::stage::{LocalStaged, StageTarget};
 use super::upkeep::{self, Upkeep};
 use super::uploads::{format_id, parse_id};
 
@@ -38,7 +38,7 @@ const MAX_OBJECT_BYTES: u64 = 5 << 40;
 
 /// A store in a local directory. Dropping the last handle closes it.
 pub struct LocalStore {
-    local: Arc<Local>,
+    local: Arc<OpenStore>,
     upkeep: Mutex<Option<Upkeep>>,
     recovery: Recovery,
     capabilities: Capabilities,
@@ -49,14 +49,14 @@ impl LocalStore {
     /// Opens the store in `root`, creating an empty one if there is none, and starts its upkeep. Only one process at
     /// a time can open a directory. Blocks while the log is replayed.
     pub fn open(root: &Path, options: LocalOptions, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
-        let (local, recovery) = Local::open(root, options, clock)?;
+        let (local, recovery) = OpenStore::open(root, options, clock)?;
         let upkeep = Upkeep::start(&local)?;
-        let store = Self::over(local, recovery);
+        let store = Self::from_open(local, recovery);
         *store.upkeep.lock() = Some(upkeep);
         Ok(store)
     }
 
-    pub(super) fn over(local: Arc<Local>, recovery: Recovery) -> Arc<Self> {
+    pub(super) fn from_open(local: Arc<OpenStore>, recovery: Recovery) -> Arc<Self> {
         let capabilities = Capabilities {
             kind: "local",
             owns_buckets: true,
@@ -97,9 +97,9 @@ impl LocalStore {
     }
 
     /// Wakes the upkeep thread.
-    pub fn kick_upkeep(&self) {
+    pub fn wake_upkeep(&self) {
         if let Some(upkeep) = &*self.upkeep.lock() {
-            upkeep.kick();
+            upkeep.wake();
         }
     }
 
@@ -128,18 +128,18 @@ impl LocalStore {
     }
 
     /// Rejects a write that is known not to fit before any of it is written.
-    fn check_room(&self, size: Option<u64>) -> Result<()> {
+    fn check_space(&self, size: Option<u64>) -> Result<()> {
         size.map_or(Ok(()), |bytes| self.local.shared.space.admit_whole(bytes))
     }
 
-    async fn submit<O: commit::Operation>(&self, context: &Context, operation: O) -> Result<O::Answer> {
+    async fn submit<O: commit::Operation>(&self, context: &Context, operation: O) -> Result<O::Output> {
         self.check_open(context)?;
         context.guard(self.local.committer.submit(operation)).await?
     }
 
     /// Copies a body into a write. The bytes are copied because buffered bytes would hold the window that the body's
     /// reads wait for.
-    async fn fill(context: &Context, staged: &mut dyn Staged, mut body: Body) -> Result<u64> {
+    async fn copy_body(context: &Context, staged: &mut dyn Staged, mut body: Body) -> Result<u64> {
         let mut size = 0;
         while let Some(bytes) = context.guard(body.next()).await? {
             let bytes = bytes?;
@@ -158,12 +158,12 @@ impl std::fmt::Debug for LocalStore {
 
 impl Drop for LocalStore {
     fn drop(&mut self) {
-        shut(self.upkeep.lock().take(), &self.local);
+        stop_threads(self.upkeep.lock().take(), &self.local);
     }
 }
 
 /// Ends the store's threads after finishing queued work.
-fn shut(upkeep: Option<Upkeep>, local: &Local) {
+fn stop_threads(upkeep: Option<Upkeep>, local: &OpenStore) {
     drop(upkeep);
     local.committer.close();
 }
@@ -199,12 +199,12 @@ impl ObjectStore for LocalStore {
 
     async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
         self.check_open(context)?;
-        self.local.find_head(context, address, request).await
+        self.local.head_object(context, address, request).await
     }
 
     async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
         self.check_open(context)?;
-        self.local.find(context, address, request).await
+        self.local.open_object(context, address, request).await
     }
 
     async fn stage(
@@ -216,8 +216,8 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         request.metadata.check()?;
         self.local.shared.bucket(address.bucket.as_str())?;
-        self.check_room(request.size)?;
-        let target = Target::Object {
+        self.check_space(request.size)?;
+        let target = StageTarget::Object {
             bucket: address.bucket.as_str().to_owned(),
             key: address.key.as_str().to_owned(),
             metadata: Box::new(request.metadata.clone()),
@@ -245,7 +245,7 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         let bucket = self.local.shared.bucket(bucket.as_str())?;
         let (shared, request) = (self.local.shared.clone(), request.clone());
-        let listing = move || super::list::page_of(&shared, bucket.id, &request);
+        let listing = move || super::list::list_page(&shared, bucket.id, &request);
         context.guard(self.local.shared.io.run(listing)).await?
     }
 
@@ -268,7 +268,7 @@ impl ObjectStore for LocalStore {
             checksum: None,
         };
         let mut staged = self.stage(context, &request.destination, stage).await?;
-        let size = Self::fill(context, &mut *staged, found.body).await?;
+        let size = Self::copy_body(context, &mut *staged, found.body).await?;
         let expected = Expected { size: Some(found.info.size.max(size)), ..Expected::default() };
         let (committed, _) = staged.commit(expected).await?;
         Ok(committed)
@@ -281,9 +281,9 @@ impl ObjectStore for LocalStore {
             let record = self.local.object(context, address, true).await?;
             let mut object = Box::new(Arc::unwrap_or_clone(record.object));
             object.metadata.tags = tags.clone();
-            object.rewrites = Some(record.seq);
+            object.rewritten_seq = Some(record.seq);
             object.upload = None;
-            if let Content::Extents { fresh, .. } = &mut object.content {
+            if let ObjectContent::Extents { fresh, .. } = &mut object.content {
                 fresh.clear();
             }
             let put = commit::PutObject {
@@ -344,13 +344,13 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         let seq = parse_id(upload)?;
         let created_upload = self.local.upload(address, seq)?;
-        self.check_room(request.size)?;
+        self.check_space(request.size)?;
         let mut request = request;
         let needed = created_upload.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
         if !request.algorithms.contains(&needed) {
             request.algorithms.push(needed);
         }
-        let target = Target::Part {
+        let target = StageTarget::Part {
             bucket: address.bucket.as_str().to_owned(),
             key: address.key.as_str().to_owned(),
             upload: seq,
@@ -377,7 +377,7 @@ impl ObjectStore for LocalStore {
         let mut staged =
             self.stage_part(context, &request.destination, &request.upload, request.number, stage).await?;
         let length = found.span.length;
-        Self::fill(context, &mut *staged, found.body).await?;
+        Self::copy_body(context, &mut *staged, found.body).await?;
         let expected = Expected { size: Some(length), ..Expected::default() };
         let (committed, _) = staged.commit(expected).await?;
         Ok(committed)
@@ -441,7 +441,7 @@ impl ObjectStore for LocalStore {
         let (answer, answered) = tokio::sync::oneshot::channel();
         // Not on a file thread: the upkeep thread, which is joined here, may be waiting for one.
         let closing = move || {
-            shut(upkeep, &local);
+            stop_threads(upkeep, &local);
             let closed = if local.committer.has_failed() { Ok(()) } else { local.shared.index.checkpoint() };
             drop(local);
             let _ = answer.send(closed);

@@ -5,10 +5,10 @@
 //! Removal is safe by its order: the copies are durable; the index is changed only where it still refers to the
 //! original; the index is made durable; then the file is removed.
 
-mod about;
+mod subject;
 mod compact;
-mod forget;
-mod moving;
+mod uncount;
+mod mover;
 mod pace;
 mod plan;
 mod reclaim;
@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tradewind_core::error::{Error, Reason, Result};
 
-use self::compact::{Compacted, compact};
+use self::compact::{CompactionResult, compact};
 use self::pace::Pace;
-pub(super) use self::plan::MOST_LIVE;
-use self::plan::{Candidate, Plan, worth_below};
+pub(super) use self::plan::MAX_LIVE_FRACTION;
+use self::plan::{CompactionCandidate, CompactionPlan, max_worthwhile_fraction};
 use self::reclaim::reclaim;
-use super::io::io_error;
-use super::leaf::Local;
+use super::io_threads::io_error;
+use super::open_store::OpenStore;
 use super::segment::{Segment, SegmentKind};
 
 /// After a productive round, the next one starts after the interval divided by this.
@@ -40,31 +40,31 @@ const MAX_GROUP_BYTES: u64 = 64 << 20;
 
 /// The upkeep thread.
 pub(crate) struct Upkeep {
-    control: Arc<Control>,
+    control: Arc<UpkeepControl>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Stop and wake-up signals for the thread.
 #[derive(Default)]
-pub(super) struct Control {
-    state: Mutex<State>,
+pub(super) struct UpkeepControl {
+    state: Mutex<ControlState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ControlState {
     stop: bool,
     kicked: bool,
 }
 
-impl Control {
-    fn stopped(&self) -> bool {
+impl UpkeepControl {
+    fn is_stopped(&self) -> bool {
         self.state.lock().stop
     }
 
     /// Sleeps for `time`, or until a stop, a kick, or `is_urgent`, which is checked every `step`. Returns false if the
     /// thread must stop.
-    fn rest(&self, time: Duration, step: Duration, is_urgent: impl Fn() -> bool) -> bool {
+    fn wait(&self, time: Duration, step: Duration, is_urgent: impl Fn() -> bool) -> bool {
         let started = Instant::now();
         let mut state = self.state.lock();
         while !state.stop && !state.kicked && started.elapsed() < time {
@@ -79,8 +79,8 @@ impl Control {
 }
 
 impl Upkeep {
-    pub fn start(local: &Arc<Local>) -> Result<Self> {
-        let control = Arc::new(Control::default());
+    pub fn start(local: &Arc<OpenStore>) -> Result<Self> {
+        let control = Arc::new(UpkeepControl::default());
         let (weak, interval) = (Arc::downgrade(local), local.shared.options.compact_interval);
         let thread = {
             let control = control.clone();
@@ -93,7 +93,7 @@ impl Upkeep {
     }
 
     /// Starts a round now instead of at the next interval.
-    pub fn kick(&self) {
+    pub fn wake(&self) {
         self.control.state.lock().kicked = true;
         self.control.changed.notify_all();
     }
@@ -112,19 +112,19 @@ impl Drop for Upkeep {
     }
 }
 
-fn run(weak: &Weak<Local>, control: &Control, interval: Duration) {
+fn run(weak: &Weak<OpenStore>, control: &UpkeepControl, interval: Duration) {
     // The first round comes early: a store that is restarted often is maintained, too.
     let early = interval / EARLY_ROUND_DIVISOR;
     let mut wait = early;
     // A store that rejects writes, or soon will, must not wait.
     let is_short = || weak.upgrade().is_some_and(|local| local.shared.space.shortage() > 0.0);
-    while control.rest(wait, early, is_short) {
+    while control.wait(wait, early, is_short) {
         let Some(local) = weak.upgrade() else { return };
         wait = interval;
         if local.committer.has_failed() {
             continue;
         }
-        match round(&local, control) {
+        match run_round(&local, control) {
             // A removal probably leads to more.
             Ok(removed) if removed > 0 => wait = early,
             Ok(_) => {}
@@ -136,53 +136,53 @@ fn run(weak: &Weak<Local>, control: &Control, interval: Duration) {
 
 /// One round of upkeep: frees what can be freed, compacts what is worth it. Returns the number of segments removed. A
 /// failing segment does not block the others.
-pub(super) fn round(local: &Local, control: &Control) -> Result<usize> {
-    let _guard = local.round.lock();
+pub(super) fn run_round(local: &OpenStore, control: &UpkeepControl) -> Result<usize> {
+    let _guard = local.upkeep_round.lock();
     let wanted = local.shared.space.wanted();
     let mut pace = Pace::new(local.shared.options.compact_bytes_per_second);
     let mut skipped = HashSet::new();
     let mut removed = 0;
     for _ in 0..MAX_PASSES {
-        let passed = pass(local, &mut skipped, (control, &mut pace))?;
+        let passed = run_pass(local, &mut skipped, (control, &mut pace))?;
         removed += passed;
-        if passed == 0 || control.stopped() {
+        if passed == 0 || control.is_stopped() {
             break;
         }
     }
-    local.shared.space.forget_wanted(wanted);
+    local.shared.space.clear_rejected(wanted);
     Ok(removed)
 }
 
 /// Runs one round on this thread: for commands and tests.
-pub(super) fn run_once(local: &Local) -> Result<usize> {
-    round(local, &Control::default())
+pub(super) fn run_once(local: &OpenStore) -> Result<usize> {
+    run_round(local, &UpkeepControl::default())
 }
 
 /// Frees and compacts what there was at the start; it ends regardless of new work.
-fn pass(local: &Local, skipped: &mut HashSet<u32>, (control, pace): (&Control, &mut Pace)) -> Result<usize> {
-    if let Err(e) = local.shared.space.restore() {
+fn run_pass(local: &OpenStore, skipped: &mut HashSet<u32>, (control, pace): (&UpkeepControl, &mut Pace)) -> Result<usize> {
+    if let Err(e) = local.shared.space.restore_file() {
         tracing::warn!(error = ?e, "the store's reserve could not be allocated again");
     }
     reclaim(local, control)?;
-    let plan = Plan::of(local, skipped)?;
+    let plan = CompactionPlan::select(local, skipped)?;
     let mut removed = 0;
-    let mut is_log_held = !plan.begun.is_empty();
-    if is_log_held && plan.begun.iter().all(|segment| !skipped.contains(&segment.number)) {
-        let result = compact(local, &plan.begun, skipped, (control, pace))?;
-        is_log_held = result.removed < plan.begun.len();
+    let mut is_log_held = !plan.interrupted.is_empty();
+    if is_log_held && plan.interrupted.iter().all(|segment| !skipped.contains(&segment.number)) {
+        let result = compact(local, &plan.interrupted, skipped, (control, pace))?;
+        is_log_held = result.removed < plan.interrupted.len();
         removed += result.removed;
     }
-    let mut group = Group::default();
-    for candidate in plan.worth {
-        if control.stopped() {
+    let mut group = CompactionGroup::default();
+    for candidate in plan.candidates {
+        if control.is_stopped() {
             break;
         }
-        if !group.takes(&candidate) {
+        if !group.accepts(&candidate) {
             removed += group.compact(local, skipped, &mut is_log_held, (control, pace))?;
         }
         let is_held = is_log_held && candidate.segment.kind == SegmentKind::Log;
         // What was freed since may be enough.
-        let is_worth_it = candidate.share < worth_below(local);
+        let is_worth_it = candidate.live_fraction < max_worthwhile_fraction(local);
         if !is_held && is_worth_it && local.shared.space.has_room(group.live_bytes + candidate.live_bytes)? {
             group.add(candidate);
         }
@@ -193,21 +193,21 @@ fn pass(local: &Local, skipped: &mut HashSet<u32>, (control, pace): (&Control, &
 
 /// Segments that are compacted together.
 #[derive(Default)]
-struct Group {
+struct CompactionGroup {
     segments: Vec<Arc<Segment>>,
     live_bytes: u64,
 }
 
-impl Group {
+impl CompactionGroup {
     /// Segments without live data are grouped separately and go first: that makes room for the copies of others.
-    fn takes(&self, candidate: &Candidate) -> bool {
+    fn accepts(&self, candidate: &CompactionCandidate) -> bool {
         let is_alike = (self.live_bytes == 0) == (candidate.live_bytes == 0);
         let live_bytes = self.live_bytes + candidate.live_bytes;
         self.segments.is_empty()
             || is_alike && self.segments.len() < MAX_GROUP_SEGMENTS && live_bytes <= MAX_GROUP_BYTES
     }
 
-    fn add(&mut self, candidate: Candidate) {
+    fn add(&mut self, candidate: CompactionCandidate) {
         self.live_bytes += candidate.live_bytes;
         self.segments.push(candidate.segment);
     }
@@ -216,21 +216,21 @@ impl Group {
     /// uncounted.
     fn compact(
         &mut self,
-        local: &Local,
+        local: &OpenStore,
         skipped: &mut HashSet<u32>,
         is_log_held: &mut bool,
-        (control, pace): (&Control, &mut Pace),
+        (control, pace): (&UpkeepControl, &mut Pace),
     ) -> Result<usize> {
         let Self { segments, live_bytes } = std::mem::take(self);
         // The files are removed only when all of them are copied.
         let Some(_claim) = local.shared.space.claim(live_bytes)? else { return Ok(0) };
-        let Compacted { removed, left_begun } = compact(local, &segments, skipped, (control, pace))?;
+        let CompactionResult { removed, left_partly_uncounted: left_begun } = compact(local, &segments, skipped, (control, pace))?;
         *is_log_held |= left_begun;
         Ok(removed)
     }
 }
 
 /// Returns true if upkeep cannot continue at all.
-fn is_final(e: &Error) -> bool {
+fn is_fatal(e: &Error) -> bool {
     matches!(e.reason(), Reason::ShuttingDown | Reason::ReadOnly)
 }

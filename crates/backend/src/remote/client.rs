@@ -13,8 +13,8 @@ use hyper::body::Incoming;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random};
 
-use super::answer::Answer;
-use super::payload::{Held, Payload};
+use super::response::StoreResponse;
+use super::payload::{BufferedBody, Payload};
 use super::pool::{Connection, Pool};
 use super::query::Query;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
@@ -29,7 +29,7 @@ const LONG_RUNNING_TIMEOUT_FACTOR: u32 = 10;
 
 /// The kind of resource that a request addresses: it explains an error response without a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Subject {
+pub(crate) enum ResourceKind {
     Service,
     Bucket,
     Object,
@@ -37,12 +37,12 @@ pub(crate) enum Subject {
 }
 
 /// An error response, classified by the protocol.
-pub(crate) struct Refused {
+pub(crate) struct ClassifiedError {
     pub error: Error,
     /// The same request may succeed later.
-    pub is_passing: bool,
+    pub is_retryable: bool,
     /// The store certainly rejected it before doing anything.
-    pub is_before_all: bool,
+    pub is_unprocessed: bool,
 }
 
 /// The parts of a request and its response that are specific to one protocol.
@@ -51,7 +51,7 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     fn scheme(&self) -> &'static str;
 
     /// The path and query of a request, and its `Host`.
-    fn address(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)>;
+    fn request_target(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)>;
 
     /// Adds the credentials to the headers. Called for each attempt, since an attempt may start long after the previous
     /// one. Returns the signer of the body's chunks if the headers declare signed chunks.
@@ -65,14 +65,14 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     ) -> Result<Option<ChunkSigner>>;
 
     /// Classifies an error response. `what` describes the request, for messages.
-    fn refuse(
+    fn classify_error(
         &self,
         status: StatusCode,
         headers: &HeaderMap,
         body: &[u8],
-        subject: Subject,
+        subject: ResourceKind,
         what: &str,
-    ) -> Refused;
+    ) -> ClassifiedError;
 }
 
 /// A client of one service. Its clones share connections and the retry budget.
@@ -82,48 +82,48 @@ pub(crate) struct Client {
     /// The service's name in observations and messages.
     pub peer: Arc<str>,
     pub pool: Arc<Pool>,
-    pub retries: RetryOptions,
-    pub budget: Arc<RetryBudget>,
+    pub retry_options: RetryOptions,
+    pub retry_budget: Arc<RetryBudget>,
     pub clock: Arc<dyn Clock>,
     /// Maximum time from the last byte of the request to the first of the response.
-    pub answer_time: Duration,
+    pub response_timeout: Duration,
     /// Maximum time between two chunks of a response.
-    pub stall_time: Duration,
+    pub stall_timeout: Duration,
 }
 
 /// A request.
 pub(crate) struct Call<'a> {
     pub method: Method,
-    pub subject: Subject,
+    pub resource: ResourceKind,
     pub bucket: Option<&'a str>,
     pub key: Option<&'a str>,
     pub query: Query,
     pub headers: HeaderMap,
-    pub payload: Held,
+    pub payload: BufferedBody,
     /// The request is idempotent: repeating it has no further effect.
-    pub may_repeat: bool,
+    pub is_idempotent: bool,
     /// Sent while another response is being read, so it does not wait for a connection permit.
-    pub holds_one: bool,
+    pub holds_connection: bool,
     /// The store works on it before it responds: a copy, a completion. The response timeout is longer.
-    pub is_work: bool,
+    pub is_long_running: bool,
     /// Set if an attempt failed without a response that says whether the store carried it out.
-    pub doubt: Arc<AtomicBool>,
+    pub outcome_unknown: Arc<AtomicBool>,
 }
 
 impl<'a> Call<'a> {
     /// A request about a bucket.
     pub fn bucket(method: Method, bucket: &'a BucketName) -> Self {
-        Self { subject: Subject::Bucket, bucket: Some(bucket.as_str()), ..Self::service(method) }
+        Self { resource: ResourceKind::Bucket, bucket: Some(bucket.as_str()), ..Self::service(method) }
     }
 
     /// A request about an object.
     pub fn object(method: Method, bucket: &'a BucketName, key: &'a str) -> Self {
-        Self { subject: Subject::Object, key: Some(key), ..Self::bucket(method, bucket) }
+        Self { resource: ResourceKind::Object, key: Some(key), ..Self::bucket(method, bucket) }
     }
 
     /// A request to a container that is not a bucket of the port.
-    pub fn within(method: Method, subject: Subject, place: &'a str, key: Option<&'a str>) -> Self {
-        Self { subject, bucket: Some(place), key, ..Self::service(method) }
+    pub fn in_container(method: Method, subject: ResourceKind, place: &'a str, key: Option<&'a str>) -> Self {
+        Self { resource: subject, bucket: Some(place), key, ..Self::service(method) }
     }
 
     /// A request about the service.
@@ -131,40 +131,40 @@ impl<'a> Call<'a> {
         let may_repeat = method != Method::POST;
         Self {
             method,
-            subject: Subject::Service,
+            resource: ResourceKind::Service,
             bucket: None,
             key: None,
             query: Query::default(),
             headers: HeaderMap::new(),
-            payload: Held::default(),
-            may_repeat,
-            holds_one: false,
-            is_work: false,
-            doubt: Arc::default(),
+            payload: BufferedBody::default(),
+            is_idempotent: may_repeat,
+            holds_connection: false,
+            is_long_running: false,
+            outcome_unknown: Arc::default(),
         }
     }
 }
 
 /// Description of a sent request, for errors and observations.
-pub(crate) struct About {
+pub(crate) struct RequestInfo {
     scheme: &'static str,
     endpoint: Arc<str>,
     method: Method,
     bucket: Option<Box<str>>,
     key: Option<Box<str>>,
-    subject: Subject,
-    is_work: bool,
+    resource: ResourceKind,
+    is_long_running: bool,
     /// Length of its body, in bytes.
-    length: u64,
+    body_bytes: u64,
     /// Bytes of the body that may still be unsent when the wait for the response begins.
-    pub unseen: u64,
-    begun: Duration,
-    asked: Duration,
+    pub unsent_bytes: u64,
+    started_at: Duration,
+    sent_at: Duration,
 }
 
-impl About {
+impl RequestInfo {
     /// The request in one line for messages: method, URL and endpoint.
-    pub fn what(&self) -> String {
+    pub fn description(&self) -> String {
         let bucket = self.bucket.as_deref().unwrap_or_default();
         let key = self.key.as_ref().map(|key| format!("/{key}")).unwrap_or_default();
         format!("{} {}{bucket}{key} on {}", self.method, self.scheme, self.endpoint)
@@ -172,39 +172,39 @@ impl About {
 }
 
 /// A failed attempt.
-pub(crate) struct Failed {
+pub(crate) struct FailedAttempt {
     pub error: Error,
     /// The store cannot have carried out any of it.
-    is_unsent: bool,
+    is_unprocessed: bool,
     /// A retry may succeed.
-    is_passing: bool,
+    is_retryable: bool,
 }
 
-impl Failed {
-    pub(super) fn unsent(error: Error) -> Self {
+impl FailedAttempt {
+    pub(super) fn before_sending(error: Error) -> Self {
         let is_passing = error.kind().is_retryable();
-        Self { error, is_unsent: true, is_passing }
+        Self { error, is_unprocessed: true, is_retryable: is_passing }
     }
 }
 
 impl Client {
     /// Sends a request, with retries, until it succeeds, fails permanently, or the retry budget or number of attempts
     /// is exhausted.
-    pub async fn send(&self, context: &Context, call: &Call<'_>) -> Result<Answer> {
+    pub async fn send(&self, context: &Context, call: &Call<'_>) -> Result<StoreResponse> {
         let begun = self.clock.now();
         let mut attempt = 1;
         loop {
-            self.pool.check()?;
+            self.pool.check_open()?;
             match context.guard(self.attempt(call, begun)).await? {
                 Ok(answer) => {
-                    self.budget.record_success();
+                    self.retry_budget.record_success();
                     return Ok(answer);
                 }
                 Err(failed) => {
-                    if failed.is_passing && !failed.is_unsent {
-                        call.doubt.store(true, Ordering::Relaxed);
+                    if failed.is_retryable && !failed.is_unprocessed {
+                        call.outcome_unknown.store(true, Ordering::Relaxed);
                     }
-                    Box::pin(self.wait(context, failed, call.may_repeat, attempt)).await?;
+                    Box::pin(self.wait_before_retry(context, failed, call.is_idempotent, attempt)).await?;
                 }
             }
             attempt += 1;
@@ -212,36 +212,36 @@ impl Client {
     }
 
     /// Waits before the next attempt, or returns the error if no retry is allowed.
-    pub(super) async fn wait(
+    pub(super) async fn wait_before_retry(
         &self,
         context: &Context,
-        failed: Failed,
+        failed: FailedAttempt,
         may_repeat: bool,
         attempt: u32,
     ) -> Result<()> {
-        let is_safe = failed.is_unsent || may_repeat;
-        if !is_safe || !failed.is_passing {
+        let is_safe = failed.is_unprocessed || may_repeat;
+        if !is_safe || !failed.is_retryable {
             return Err(failed.error);
         }
-        if attempt >= self.retries.max_attempts || !self.budget.try_spend() {
+        if attempt >= self.retry_options.max_attempts || !self.retry_budget.try_spend() {
             return Err(failed.error.after_retries());
         }
         tracing::debug!(error = %failed.error, attempt, "retrying a request");
-        self.rest(context, attempt + 1).await
+        self.backoff(context, attempt + 1).await
     }
 
     /// Sleeps for the backoff delay before the given attempt; the first attempt is number 1.
-    pub async fn rest(&self, context: &Context, attempt: u32) -> Result<()> {
-        let delay = self.retries.delay(attempt, random::jitter_seed());
+    pub async fn backoff(&self, context: &Context, attempt: u32) -> Result<()> {
+        let delay = self.retry_options.delay(attempt, random::jitter_seed());
         context.guard(self.clock.sleep_until(self.clock.now() + delay)).await
     }
 
-    async fn attempt(&self, call: &Call<'_>, begun: Duration) -> Result<Answer, Failed> {
-        let mut connection = self.pool.take(call.holds_one).await.map_err(Failed::unsent)?;
+    async fn attempt(&self, call: &Call<'_>, begun: Duration) -> Result<StoreResponse, FailedAttempt> {
+        let mut connection = self.pool.acquire(call.holds_connection).await.map_err(FailedAttempt::before_sending)?;
         let length = call.payload.length();
-        let payload = Payload::Held(call.payload.clone());
-        let (request, _) = self.request(call, payload, Some(length)).map_err(Failed::unsent)?;
-        let about = self.about(call, begun, length);
+        let payload = Payload::Buffered(call.payload.clone());
+        let (request, _) = self.build_request(call, payload, Some(length)).map_err(FailedAttempt::before_sending)?;
+        let about = self.request_info(call, begun, length);
         let mut is_unsent = false;
         let sending = connection.sender().try_send_request(request);
         let answered = {
@@ -251,78 +251,78 @@ impl Client {
                     e.into_error()
                 })
             });
-            self.answered(&about, sending, connection).await
+            self.receive_response(&about, sending, connection).await
         };
-        answered.map_err(|failed| Failed { is_unsent: is_unsent || failed.is_unsent, ..failed })
+        answered.map_err(|failed| FailedAttempt { is_unprocessed: is_unsent || failed.is_unprocessed, ..failed })
     }
 
-    pub(super) fn about(&self, call: &Call<'_>, begun: Duration, length: u64) -> About {
-        About {
+    pub(super) fn request_info(&self, call: &Call<'_>, begun: Duration, length: u64) -> RequestInfo {
+        RequestInfo {
             scheme: self.protocol.scheme(),
             endpoint: self.peer.clone(),
             method: call.method.clone(),
             bucket: call.bucket.map(Into::into),
             key: call.key.map(Into::into),
-            subject: call.subject,
-            is_work: call.is_work,
-            length,
-            unseen: length,
-            begun,
-            asked: self.clock.now(),
+            resource: call.resource,
+            is_long_running: call.is_long_running,
+            body_bytes: length,
+            unsent_bytes: length,
+            started_at: begun,
+            sent_at: self.clock.now(),
         }
     }
 
     /// Waits for the response; the body of an error response is read and classified.
-    pub async fn answered(
+    pub async fn receive_response(
         &self,
-        about: &About,
+        about: &RequestInfo,
         answered: Pin<&mut impl Future<Output = hyper::Result<Response<Incoming>>>>,
         mut connection: Connection,
-    ) -> Result<Answer, Failed> {
-        let kib = u32::try_from(about.unseen >> 10).unwrap_or(u32::MAX);
-        let timeout = self.answer_time.saturating_add(SEND_TIME_PER_KIB.saturating_mul(kib));
+    ) -> Result<StoreResponse, FailedAttempt> {
+        let kib = u32::try_from(about.unsent_bytes >> 10).unwrap_or(u32::MAX);
+        let timeout = self.response_timeout.saturating_add(SEND_TIME_PER_KIB.saturating_mul(kib));
         let timeout =
-            if about.is_work { timeout.saturating_mul(LONG_RUNNING_TIMEOUT_FACTOR) } else { timeout };
-        let lost = |error| Failed { error, is_unsent: false, is_passing: true };
+            if about.is_long_running { timeout.saturating_mul(LONG_RUNNING_TIMEOUT_FACTOR) } else { timeout };
+        let lost = |error| FailedAttempt { error, is_unprocessed: false, is_retryable: true };
         let answered = tokio::time::timeout(timeout, connection.drive(answered));
         let answered = answered.await.map_err(|_| {
-            let (what, seconds) = (about.what(), timeout.as_secs());
+            let (what, seconds) = (about.description(), timeout.as_secs());
             lost(Error::new(Reason::Io, format!("{what}: no response within {seconds} s")))
         })?;
         let response = answered.map_err(|e| {
-            let what = format!("{}: the connection failed: {e}", about.what());
+            let what = format!("{}: the connection failed: {e}", about.description());
             lost(Error::with_source(Reason::Io, what, e))
         })?;
         let observation = Observation {
             peer: Some(self.peer.clone()),
             reused: Some(connection.is_reused),
-            queued: about.asked.saturating_sub(about.begun),
-            first_byte: self.clock.now().saturating_sub(about.asked),
-            wire_bytes: about.length,
+            queued: about.sent_at.saturating_sub(about.started_at),
+            first_byte: self.clock.now().saturating_sub(about.sent_at),
+            wire_bytes: about.body_bytes,
         };
-        let answer = Answer::new(response, (self.pool.clone(), connection), self.stall_time, observation);
+        let answer = StoreResponse::new(response, (self.pool.clone(), connection), self.stall_timeout, observation);
         if answer.head.status.is_success() {
             return Ok(answer);
         }
-        Err(Box::pin(self.refused(about, answer)).await)
+        Err(Box::pin(self.read_error(about, answer)).await)
     }
 
-    async fn refused(&self, about: &About, answer: Answer) -> Failed {
+    async fn read_error(&self, about: &RequestInfo, answer: StoreResponse) -> FailedAttempt {
         let (status, headers) = (answer.head.status, answer.head.headers.clone());
         // An unreadable body is treated like an empty one: the status remains.
-        let body = answer.document(MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
-        let Refused { error, is_passing, is_before_all } =
-            self.protocol.refuse(status, &headers, &body, about.subject, &about.what());
-        Failed { error, is_unsent: is_before_all, is_passing }
+        let body = answer.collect_document(MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
+        let ClassifiedError { error, is_retryable: is_passing, is_unprocessed: is_before_all } =
+            self.protocol.classify_error(status, &headers, &body, about.resource, &about.description());
+        FailedAttempt { error, is_unprocessed: is_before_all, is_retryable: is_passing }
     }
 
-    pub(super) fn request(
+    pub(super) fn build_request(
         &self,
         call: &Call<'_>,
         payload: Payload,
         length: Option<u64>,
     ) -> Result<(Request<Payload>, Option<ChunkSigner>)> {
-        let (uri, host) = self.protocol.address(call)?;
+        let (uri, host) = self.protocol.request_target(call)?;
         let mut headers = call.headers.clone();
         headers.insert(HOST, host);
         // Without a length the body uses chunked transfer encoding, which marks its own end.

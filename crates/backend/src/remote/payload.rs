@@ -12,62 +12,62 @@ use tradewind_wire::sigv4::Sha256;
 
 /// A body in memory: buffers that are sent in order. Cloning it is cheap.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Held {
-    pieces: VecDeque<Bytes>,
-    left: u64,
+pub(crate) struct BufferedBody {
+    buffers: VecDeque<Bytes>,
+    remaining_bytes: u64,
 }
 
-impl Held {
+impl BufferedBody {
     /// Builds a body from buffers; empty ones are dropped.
-    pub fn of(pieces: impl IntoIterator<Item = Bytes>) -> Self {
+    pub fn from_buffers(pieces: impl IntoIterator<Item = Bytes>) -> Self {
         let pieces: VecDeque<Bytes> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
         let left = pieces.iter().map(|piece| piece.len() as u64).sum();
-        Self { pieces, left }
+        Self { buffers: pieces, remaining_bytes: left }
     }
 
     /// Total length, in bytes.
     pub const fn length(&self) -> u64 {
-        self.left
+        self.remaining_bytes
     }
 
     /// The SHA-256 of the whole body.
     pub fn sha256(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
-        self.pieces.iter().for_each(|piece| hash.update(piece));
+        self.buffers.iter().for_each(|piece| hash.update(piece));
         hash.finish()
     }
 }
 
 /// A body that is supplied while the request is in flight. If its length is unknown, an empty buffer ends it.
 #[derive(Debug)]
-pub(crate) struct Fed {
-    pieces: mpsc::Receiver<Bytes>,
+pub(crate) struct StreamedBody {
+    buffers: mpsc::Receiver<Bytes>,
     /// Bytes not yet sent; `None` if the length is unknown.
-    left: Option<u64>,
+    remaining_bytes: Option<u64>,
     is_ended: bool,
 }
 
-impl Fed {
+impl StreamedBody {
     /// Returns a body of `length` bytes and the sender for its buffers. Dropping the sender before the end aborts the
     /// request.
     pub fn new(length: Option<u64>) -> (mpsc::Sender<Bytes>, Self) {
         let (feed, pieces) = mpsc::channel(1);
-        (feed, Self { pieces, left: length, is_ended: length == Some(0) })
+        (feed, Self { buffers: pieces, remaining_bytes: length, is_ended: length == Some(0) })
     }
 }
 
-impl Fed {
+impl StreamedBody {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         if self.is_ended {
             return Poll::Ready(None);
         }
-        let piece = match self.pieces.poll_recv(cx) {
+        let piece = match self.buffers.poll_recv(cx) {
             Poll::Pending => return Poll::Pending,
             // The sender was dropped early. An error closes the connection, so the store discards the partial body.
             Poll::Ready(None) => return Poll::Ready(Some(Err(io::ErrorKind::BrokenPipe.into()))),
             Poll::Ready(Some(piece)) => piece,
         };
-        match &mut self.left {
+        match &mut self.remaining_bytes {
             None => self.is_ended = piece.is_empty(),
             Some(left) => {
                 *left = left.saturating_sub(piece.len() as u64);
@@ -81,8 +81,8 @@ impl Fed {
 /// The body of a request.
 #[derive(Debug)]
 pub(crate) enum Payload {
-    Held(Held),
-    Fed(Fed),
+    Buffered(BufferedBody),
+    Streamed(StreamedBody),
 }
 
 impl Body for Payload {
@@ -94,26 +94,26 @@ impl Body for Payload {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
-            Self::Held(held) => {
-                let piece = held.pieces.pop_front();
-                held.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
+            Self::Buffered(held) => {
+                let piece = held.buffers.pop_front();
+                held.remaining_bytes -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
                 Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
             }
-            Self::Fed(fed) => fed.poll_next(cx),
+            Self::Streamed(fed) => fed.poll_next(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Held(held) => held.left == 0,
-            Self::Fed(fed) => fed.is_ended,
+            Self::Buffered(held) => held.remaining_bytes == 0,
+            Self::Streamed(fed) => fed.is_ended,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Held(held) => SizeHint::with_exact(held.left),
-            Self::Fed(fed) => fed.left.map_or_else(SizeHint::new, SizeHint::with_exact),
+            Self::Buffered(held) => SizeHint::with_exact(held.remaining_bytes),
+            Self::Streamed(fed) => fed.remaining_bytes.map_or_else(SizeHint::new, SizeHint::with_exact),
         }
     }
 }

@@ -25,15 +25,15 @@ use tradewind_core::{Clock, Traffic};
 
 use super::payload::Payload;
 use super::peer::Peer;
-use super::socket::{Counted, Socket};
-use super::waking::Waking;
+use super::socket::{CountedStream, PlainSocket};
+use super::rcv_lowat::RcvLowat;
 
 /// Longest time that a connection stays idle. After that, the store may close it at the moment it is used.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(20);
 
 /// Default read buffer of a connection. Half of it doubles the number of chunks written to a file, and the kernel
 /// serializes the writes to one file.
-pub(crate) const READ_BYTES: usize = 256 << 10;
+pub(crate) const DEFAULT_READ_BYTES: usize = 256 << 10;
 /// Smallest read buffer: a response head must fit.
 const MIN_READ_BYTES: usize = 32 << 10;
 
@@ -41,13 +41,13 @@ const MIN_READ_BYTES: usize = 32 << 10;
 #[derive(Debug, Clone)]
 pub(crate) struct PoolOptions {
     /// Maximum number of connections.
-    pub connections: usize,
+    pub max_connections: usize,
     /// Maximum time to connect.
-    pub connect_time: Duration,
+    pub connect_timeout: Duration,
     /// Read buffer of one connection, in bytes.
     pub read_bytes: usize,
     /// No connection is reused.
-    pub is_fresh: bool,
+    pub is_single_use: bool,
     /// Counts the bytes of all connections.
     pub traffic: Option<Arc<Traffic>>,
 }
@@ -57,9 +57,9 @@ pub(crate) struct Pool {
     peer: Peer,
     tls: Option<Arc<ClientConfig>>,
     options: PoolOptions,
-    idle: Mutex<Vec<Idle>>,
+    idle: Mutex<Vec<IdleConnection>>,
     /// Connections opened in advance by [`Pool::expect`], oldest first; the oldest is taken first.
-    coming: Mutex<Vec<PendingConnection>>,
+    pending: Mutex<Vec<PendingConnection>>,
     permits: Arc<Semaphore>,
     /// Lowest time that a TCP connect took, in nanoseconds.
     min_rtt_nanos: AtomicU64,
@@ -69,26 +69,26 @@ pub(crate) struct Pool {
 /// No RTT has been measured yet.
 const NO_RTT: u64 = u64::MAX;
 
-struct Idle {
-    link: Link,
+struct IdleConnection {
+    link: HttpConnection,
     since: Duration,
 }
 
 /// A connection that a task is opening, or has opened. Dropping it aborts the task.
 struct PendingConnection {
-    link: AbortOnDropHandle<Result<Link>>,
+    link: AbortOnDropHandle<Result<HttpConnection>>,
     since: Duration,
-    home: Option<Id>,
+    runtime: Option<Id>,
 }
 
 /// The id of the current runtime; `None` outside one.
-fn here() -> Option<Id> {
+fn current_runtime() -> Option<Id> {
     Handle::try_current().ok().map(|runtime| runtime.id())
 }
 
 /// A connection for one request. Dropping it closes the connection, unless it is returned by [`Pool::give_back`].
 pub(crate) struct Connection {
-    link: Link,
+    link: HttpConnection,
     /// It was opened earlier, so the store may have closed it since.
     pub is_reused: bool,
     _permit: Option<OwnedSemaphorePermit>,
@@ -97,23 +97,23 @@ pub(crate) struct Connection {
 type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send + Sync>>;
 
 /// The two halves of an HTTP connection: the request sender and the driver, the future that does the socket I/O.
-struct Link {
+struct HttpConnection {
     sender: SendRequest<Payload>,
     /// `None` if a separate task drives the connection, or after it has ended.
     driver: Option<Driver>,
-    waking: Arc<Waking>,
+    rcv_lowat: Arc<RcvLowat>,
     /// The runtime that opened it.
-    home: Option<Id>,
+    runtime: Option<Id>,
 }
 
-impl Link {
+impl HttpConnection {
     /// Polls `what` and the connection's driver in the calling task, which saves the wake-up of a separate task.
     async fn drive<T>(&mut self, mut what: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|cx| {
             if let Poll::Ready(done) = what.as_mut().poll(cx) {
                 return Poll::Ready(done);
             }
-            if !self.turn(cx) {
+            if !self.poll_driver(cx) {
                 return Poll::Pending;
             }
             what.as_mut().poll(cx)
@@ -122,11 +122,11 @@ impl Link {
     }
 
     /// Polls the driver once. Returns false if a separate task drives the connection.
-    fn turn(&mut self, cx: &mut std::task::Context<'_>) -> bool {
+    fn poll_driver(&mut self, cx: &mut std::task::Context<'_>) -> bool {
         let Some(driver) = &mut self.driver else { return false };
         if let Poll::Ready(ended) = driver.as_mut().poll(cx) {
             self.driver = None;
-            log(ended);
+            log_failure(ended);
         }
         true
     }
@@ -134,20 +134,20 @@ impl Link {
     /// Waits until another request can be sent. Returns false if the store has closed the connection.
     async fn is_ready(&mut self) -> bool {
         // A close is noticed only when the driver is polled.
-        poll_fn(|cx| Poll::Ready(self.turn(cx))).await;
+        poll_fn(|cx| Poll::Ready(self.poll_driver(cx))).await;
         poll_fn(|cx| {
             if let Poll::Ready(ready) = self.sender.poll_ready(cx) {
                 return Poll::Ready(ready.is_ok());
             }
-            if self.turn(cx) { self.sender.poll_ready(cx).map(|ready| ready.is_ok()) } else { Poll::Pending }
+            if self.poll_driver(cx) { self.sender.poll_ready(cx).map(|ready| ready.is_ok()) } else { Poll::Pending }
         })
         .await
     }
 }
 
 impl Connection {
-    fn new(link: Link, is_reused: bool, permit: Option<OwnedSemaphorePermit>) -> Self {
-        link.waking.begin();
+    fn new(link: HttpConnection, is_reused: bool, permit: Option<OwnedSemaphorePermit>) -> Self {
+        link.rcv_lowat.start_request();
         Self { link, is_reused, _permit: permit }
     }
 
@@ -158,16 +158,16 @@ impl Connection {
     }
 
     /// Moves the driver to a separate task, so that the sender of a body can do other work between two buffers.
-    pub fn drive_apart(&mut self) {
+    pub fn spawn_driver(&mut self) {
         if let Some(driver) = self.link.driver.take() {
-            tokio::spawn(async move { log(driver.await) });
+            tokio::spawn(async move { log_failure(driver.await) });
         }
     }
 
     /// Announces a response body of `bytes` bytes and batches its wake-ups.
-    pub(super) fn await_body(&self, bytes: u64) -> Arc<Waking> {
-        self.link.waking.expect(bytes);
-        self.link.waking.clone()
+    pub(super) fn expect_body(&self, bytes: u64) -> Arc<RcvLowat> {
+        self.link.rcv_lowat.expect_body(bytes);
+        self.link.rcv_lowat.clone()
     }
 
     /// The sender of requests.
@@ -177,7 +177,7 @@ impl Connection {
 }
 
 /// Logs a failed connection. The request that waits for a response receives the error separately.
-fn log(ended: hyper::Result<()>) {
+fn log_failure(ended: hyper::Result<()>) {
     if let Err(e) = ended {
         tracing::debug!(error = %e, "a connection failed");
     }
@@ -191,18 +191,18 @@ impl Pool {
         options: PoolOptions,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let permits = Arc::new(Semaphore::new(options.connections.clamp(1, Semaphore::MAX_PERMITS)));
+        let permits = Arc::new(Semaphore::new(options.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
         let (idle, coming, min_rtt_nanos) = (Mutex::default(), Mutex::default(), AtomicU64::new(NO_RTT));
-        Self { peer, tls, options, idle, coming, permits, min_rtt_nanos, clock }
+        Self { peer, tls, options, idle, pending: coming, permits, min_rtt_nanos, clock }
     }
 
     /// Creates a pool with the same settings for another peer; it has its own limit.
-    pub fn to(&self, peer: Peer) -> Self {
+    pub fn for_peer(&self, peer: Peer) -> Self {
         Self::new(peer, self.tls.clone(), self.options.clone(), self.clock.clone())
     }
 
     /// Fails if the pool is closed.
-    pub fn check(&self) -> Result<()> {
+    pub fn check_open(&self) -> Result<()> {
         if self.permits.is_closed() {
             return Err(Error::new(Reason::ShuttingDown, "the store is closed"));
         }
@@ -211,52 +211,52 @@ impl Pool {
 
     /// Returns an idle or a new connection; waits while the maximum is in use. A caller that `holds_one` does not wait:
     /// requests that hold a connection and wait for another would deadlock.
-    pub async fn take(&self, holds_one: bool) -> Result<Connection> {
+    pub async fn acquire(&self, holds_one: bool) -> Result<Connection> {
         let closed = |e| Error::with_source(Reason::ShuttingDown, "the store is closed", e);
         let permit = match holds_one {
             true => None,
             false => Some(self.permits.clone().acquire_owned().await.map_err(closed)?),
         };
-        self.forget_old();
-        while let Some(mut link) = self.pop() {
+        self.close_expired_pending();
+        while let Some(mut link) = self.pop_idle() {
             // Ready at once, unless the end of its last response is still unread.
-            let ready = tokio::time::timeout(self.options.connect_time, link.is_ready()).await;
+            let ready = tokio::time::timeout(self.options.connect_timeout, link.is_ready()).await;
             if ready.unwrap_or(false) {
                 return Ok(Connection::new(link, true, permit));
             }
         }
-        if let Some(coming) = self.pop_coming()
-            && let Ok(Ok(Ok(mut link))) = tokio::time::timeout(self.options.connect_time, coming).await
+        if let Some(coming) = self.pop_pending()
+            && let Ok(Ok(Ok(mut link))) = tokio::time::timeout(self.options.connect_timeout, coming).await
             && link.is_ready().await
         {
             // It may have been idle for a while, so it counts as reused.
             return Ok(Connection::new(link, true, permit));
         }
-        let link = self.connect_in_time().await?;
+        let link = self.connect_with_timeout().await?;
         Ok(Connection::new(link, false, permit))
     }
 
     /// Opens connections in the background, up to `connections` in this runtime and up to the pool's maximum. Returns
     /// at once.
-    pub fn expect(self: &Arc<Self>, connections: usize) {
+    pub fn prewarm(self: &Arc<Self>, connections: usize) {
         let Ok(runtime) = Handle::try_current() else { return };
-        if self.options.is_fresh || self.permits.is_closed() {
+        if self.options.is_single_use || self.permits.is_closed() {
             return;
         }
         let (now, home) = (self.clock.now(), Some(runtime.id()));
-        let mut coming = self.coming.lock();
+        let mut coming = self.pending.lock();
         coming.retain(|each| each.since + MAX_IDLE_TIME >= now);
         let (all, own) = {
             let idle = self.idle.lock();
-            (idle.len(), idle.iter().filter(|each| each.link.home == home).count())
+            (idle.len(), idle.iter().filter(|each| each.link.runtime == home).count())
         };
-        let there = own + coming.iter().filter(|each| each.home == home).count();
+        let there = own + coming.iter().filter(|each| each.runtime == home).count();
         // Connections in use, idle and being opened all count towards the maximum.
         let room = self.permits.available_permits().saturating_sub(all + coming.len());
         for _ in 0..connections.saturating_sub(there).min(room) {
             let pool = self.clone();
-            let link = runtime.spawn(async move { pool.connect_in_time().await });
-            coming.push(PendingConnection { link: AbortOnDropHandle::new(link), since: now, home });
+            let link = runtime.spawn(async move { pool.connect_with_timeout().await });
+            coming.push(PendingConnection { link: AbortOnDropHandle::new(link), since: now, runtime: home });
         }
         // The pool may have been closed concurrently.
         if self.permits.is_closed() {
@@ -265,32 +265,32 @@ impl Pool {
     }
 
     /// Closes connections that were opened in advance and not used in time.
-    fn forget_old(&self) {
+    fn close_expired_pending(&self) {
         let now = self.clock.now();
-        let mut coming = self.coming.lock();
+        let mut coming = self.pending.lock();
         if coming.first().is_some_and(|each| each.since + MAX_IDLE_TIME < now) {
             coming.retain(|each| each.since + MAX_IDLE_TIME >= now);
         }
     }
 
     /// Takes this runtime's oldest connection opened in advance, finished or not.
-    fn pop_coming(&self) -> Option<AbortOnDropHandle<Result<Link>>> {
-        let mut coming = self.coming.lock();
-        let index = coming.iter().position(|each| each.home == here())?;
+    fn pop_pending(&self) -> Option<AbortOnDropHandle<Result<HttpConnection>>> {
+        let mut coming = self.pending.lock();
+        let index = coming.iter().position(|each| each.runtime == current_runtime())?;
         Some(coming.remove(index).link)
     }
 
-    async fn connect_in_time(&self) -> Result<Link> {
-        let connected = tokio::time::timeout(self.options.connect_time, self.connect()).await;
+    async fn connect_with_timeout(&self) -> Result<HttpConnection> {
+        let connected = tokio::time::timeout(self.options.connect_timeout, self.connect()).await;
         connected.map_err(|_| {
             let address = &self.peer;
-            let seconds = self.options.connect_time.as_secs();
+            let seconds = self.options.connect_timeout.as_secs();
             Error::new(Reason::Io, format!("connecting to {address} timed out after {seconds} s"))
         })?
     }
 
     /// Records the time that a connect took. Loopback is ignored: it may be the near end of a tunnel.
-    fn connected(&self, to: SocketAddr, took: Duration) {
+    fn record_connect_time(&self, to: SocketAddr, took: Duration) {
         if !to.ip().to_canonical().is_loopback() {
             let took = u64::try_from(took.as_nanos()).unwrap_or(NO_RTT);
             self.min_rtt_nanos.fetch_min(took, Ordering::Relaxed);
@@ -298,15 +298,15 @@ impl Pool {
     }
 
     /// The lowest RTT observed, measured by TCP connects; `None` if unknown.
-    pub fn round_trip(&self) -> Option<Duration> {
+    pub fn min_rtt(&self) -> Option<Duration> {
         let nanos = self.min_rtt_nanos.load(Ordering::Relaxed);
         (nanos != NO_RTT).then(|| Duration::from_nanos(nanos))
     }
 
     /// Returns a connection to the pool. Its last response must have been read to the end.
-    pub fn give_back(&self, connection: Connection) {
-        if !self.options.is_fresh && !connection.link.sender.is_closed() && !self.permits.is_closed() {
-            self.idle.lock().push(Idle { link: connection.link, since: self.clock.now() });
+    pub fn release(&self, connection: Connection) {
+        if !self.options.is_single_use && !connection.link.sender.is_closed() && !self.permits.is_closed() {
+            self.idle.lock().push(IdleConnection { link: connection.link, since: self.clock.now() });
         }
     }
 
@@ -314,67 +314,67 @@ impl Pool {
     pub fn close(&self) {
         self.permits.close();
         self.idle.lock().clear();
-        self.coming.lock().clear();
+        self.pending.lock().clear();
     }
 
-    fn pop(&self) -> Option<Link> {
+    fn pop_idle(&self) -> Option<HttpConnection> {
         let now = self.clock.now();
         let mut idle = self.idle.lock();
         // Sorted by age, oldest first.
         let old = idle.partition_point(|each| each.since + MAX_IDLE_TIME < now);
         idle.drain(..old);
-        let here = here();
-        if let Some(index) = idle.iter().rposition(|each| each.link.home == here) {
+        let here = current_runtime();
+        if let Some(index) = idle.iter().rposition(|each| each.link.runtime == here) {
             return Some(idle.remove(index).link);
         }
         // The caller opens a new connection. At the maximum, the oldest idle one is closed to make room.
-        let used = self.options.connections.saturating_sub(self.permits.available_permits());
-        if !idle.is_empty() && idle.len() + used > self.options.connections {
+        let used = self.options.max_connections.saturating_sub(self.permits.available_permits());
+        if !idle.is_empty() && idle.len() + used > self.options.max_connections {
             idle.remove(0);
         }
         None
     }
 
-    async fn connect(&self) -> Result<Link> {
-        let (Peer { host, port, .. }, home) = (&self.peer, here());
+    async fn connect(&self) -> Result<HttpConnection> {
+        let (Peer { host, port, .. }, home) = (&self.peer, current_runtime());
         let connecting = async {
             let addresses: Vec<_> = lookup_host((host.as_str(), *port)).await?.collect();
             let began = self.clock.now();
             let socket = TcpStream::connect(&addresses[..]).await?;
-            self.connected(socket.peer_addr()?, self.clock.now().saturating_sub(began));
+            self.record_connect_time(socket.peer_addr()?, self.clock.now().saturating_sub(began));
             Ok(socket)
         };
-        let socket = connecting.await.map_err(|e| self.failed("connecting to", e))?;
-        socket.set_nodelay(true).map_err(|e| self.failed("setting up the connection to", e))?;
-        let waking = Arc::new(Waking::default());
-        let socket = Counted::new(socket, self.options.traffic.clone(), waking.clone());
+        let socket = connecting.await.map_err(|e| self.connect_error("connecting to", e))?;
+        socket.set_nodelay(true).map_err(|e| self.connect_error("setting up the connection to", e))?;
+        let waking = Arc::new(RcvLowat::default());
+        let socket = CountedStream::new(socket, self.options.traffic.clone(), waking.clone());
         let (sender, driver) = match &self.tls {
-            None => self.speak(Socket::new(socket)).await?,
+            None => self.http_handshake(PlainSocket::new(socket)).await?,
             // Boxed, so that plain connections do not pay for the size of this future.
-            Some(tls) => Box::pin(self.secure(tls, socket)).await?,
+            Some(tls) => Box::pin(self.tls_handshake(tls, socket)).await?,
         };
-        Ok(Link { sender, driver: Some(driver), waking, home })
+        Ok(HttpConnection { sender, driver: Some(driver), rcv_lowat: waking, runtime: home })
     }
 
-    async fn secure(
+    async fn tls_handshake(
         &self,
         tls: &Arc<ClientConfig>,
-        socket: Counted,
+        socket: CountedStream,
     ) -> Result<(SendRequest<Payload>, Driver)> {
         let host = &self.peer.host;
         let name = ServerName::try_from(host.clone()).map_err(|e| {
             Error::with_source(Reason::InvalidArgument, format!("{host:?} is not a host name"), e)
         })?;
         let secured = TlsConnector::from(tls.clone()).connect(name, socket).await;
-        let secured = secured.map_err(|e| self.failed("TLS with", e))?;
-        self.speak(TokioIo::new(secured)).await
+        let secured = secured.map_err(|e| self.connect_error("TLS with", e))?;
+        self.http_handshake(TokioIo::new(secured)).await
     }
 
-    fn failed(&self, what: &str, e: std::io::Error) -> Error {
+    fn connect_error(&self, what: &str, e: std::io::Error) -> Error {
         Error::with_source(Reason::Io, format!("{what} {} failed: {e}", self.peer), e)
     }
 
-    async fn speak<T>(&self, io: T) -> Result<(SendRequest<Payload>, Driver)>
+    async fn http_handshake<T>(&self, io: T) -> Result<(SendRequest<Payload>, Driver)>
     where
         T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + Sync + 'static,
     {
@@ -417,8 +417,8 @@ mod tests {
     }
 
     fn pool(peer: &Peer, connections: usize) -> Arc<Pool> {
-        let (connect_time, read_bytes) = (Duration::from_secs(5), READ_BYTES);
-        let options = PoolOptions { connections, connect_time, read_bytes, is_fresh: false, traffic: None };
+        let (connect_time, read_bytes) = (Duration::from_secs(5), DEFAULT_READ_BYTES);
+        let options = PoolOptions { max_connections: connections, connect_timeout: connect_time, read_bytes, is_single_use: false, traffic: None };
         Arc::new(Pool::new(peer.clone(), None, options, SystemClock::shared()))
     }
 
@@ -429,8 +429,8 @@ mod tests {
         let at = Duration::from_millis;
         [(here, 1), (far, 180), (far, 176), (far, 1200)]
             .into_iter()
-            .for_each(|(to, took)| pool.connected(to, at(took)));
-        assert_eq!(pool.round_trip(), Some(at(176)));
+            .for_each(|(to, took)| pool.record_connect_time(to, at(took)));
+        assert_eq!(pool.min_rtt(), Some(at(176)));
     }
 
     #[test]
@@ -440,28 +440,28 @@ mod tests {
             Peer { is_tls: false, host: "127.0.0.1".to_owned(), port: store.local_addr().unwrap().port() };
         let (home, pool) = (runtime(), pool(&peer, 3));
         home.block_on(async {
-            let held = pool.take(false).await.unwrap();
-            assert_eq!(pool.round_trip(), None, "loopback has no RTT");
-            pool.expect(2);
+            let held = pool.acquire(false).await.unwrap();
+            assert_eq!(pool.min_rtt(), None, "loopback has no RTT");
+            pool.prewarm(2);
             // Existing connections count, and the maximum is not exceeded.
-            pool.expect(2);
-            assert_eq!(pool.coming.lock().len(), 2);
-            pool.expect(100);
-            assert_eq!(pool.coming.lock().len(), 2);
-            let taken = [pool.take(false).await.unwrap(), pool.take(false).await.unwrap()];
+            pool.prewarm(2);
+            assert_eq!(pool.pending.lock().len(), 2);
+            pool.prewarm(100);
+            assert_eq!(pool.pending.lock().len(), 2);
+            let taken = [pool.acquire(false).await.unwrap(), pool.acquire(false).await.unwrap()];
             assert!(!held.is_reused && taken.iter().all(|connection| connection.is_reused));
-            assert!(pool.coming.lock().is_empty());
+            assert!(pool.pending.lock().is_empty());
             drop(taken);
-            pool.expect(1);
+            pool.prewarm(1);
             pool.close();
-            assert!(pool.coming.lock().is_empty() && pool.take(false).await.is_err());
+            assert!(pool.pending.lock().is_empty() && pool.acquire(false).await.is_err());
         });
         // A failure to connect in advance is reported to the next caller.
         drop(store);
         let pool = self::pool(&peer, 2);
         home.block_on(async {
-            pool.expect(1);
-            assert!(pool.take(false).await.is_err());
+            pool.prewarm(1);
+            assert!(pool.acquire(false).await.is_err());
         });
     }
 
@@ -472,9 +472,9 @@ mod tests {
     /// Returns true if `take` in the given runtime returns a reused connection.
     fn reuses(pool: &Pool, home: &Runtime) -> bool {
         home.block_on(async {
-            let connection = pool.take(false).await.unwrap();
+            let connection = pool.acquire(false).await.unwrap();
             let is_reused = connection.is_reused;
-            pool.give_back(connection);
+            pool.release(connection);
             is_reused
         })
     }

@@ -9,20 +9,20 @@ pub(crate) struct Query(Vec<u8>);
 impl Query {
     /// Adds a parameter without a value, such as `uploads`.
     pub fn flag(mut self, name: &str) -> Self {
-        self.begin(name);
+        self.start_parameter(name);
         self
     }
 
     /// Adds a parameter with a value.
     pub fn with(mut self, name: &str, value: &str) -> Self {
-        self.begin(name);
+        self.start_parameter(name);
         self.0.push(b'=');
         encode_query(value, &mut self.0);
         self
     }
 
     /// Adds a parameter if it has a value.
-    pub fn with_some(self, name: &str, value: Option<&str>) -> Self {
+    pub fn with_optional(self, name: &str, value: Option<&str>) -> Self {
         match value {
             Some(value) => self.with(name, value),
             None => self,
@@ -34,7 +34,7 @@ impl Query {
         &self.0
     }
 
-    fn begin(&mut self, name: &str) {
+    fn start_parameter(&mut self, name: &str) {
         if !self.0.is_empty() {
             self.0.push(b'&');
         }

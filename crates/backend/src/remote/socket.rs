@@ -13,25 +13,25 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tradewind_core::Traffic;
 
-use super::waking::{Told, Waking};
+use super::rcv_lowat::{AppliedThreshold, RcvLowat};
 
 /// A TCP stream that counts the bytes in each direction and applies the wake-up threshold.
-pub(super) struct Counted {
+pub(super) struct CountedStream {
     stream: TcpStream,
     traffic: Option<Arc<Traffic>>,
-    waking: Arc<Waking>,
-    told: Told,
+    rcv_lowat: Arc<RcvLowat>,
+    applied_threshold: AppliedThreshold,
 }
 
-impl Counted {
-    pub fn new(stream: TcpStream, traffic: Option<Arc<Traffic>>, waking: Arc<Waking>) -> Self {
+impl CountedStream {
+    pub fn new(stream: TcpStream, traffic: Option<Arc<Traffic>>, waking: Arc<RcvLowat>) -> Self {
         if let (Some(traffic), Ok(address)) = (&traffic, stream.peer_addr()) {
             traffic.record_connection(address);
         }
-        Self { stream, traffic, waking, told: Told::NOTHING }
+        Self { stream, traffic, rcv_lowat: waking, applied_threshold: AppliedThreshold::DEFAULT }
     }
 
-    fn sent(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
+    fn count_sent(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
         if let (Some(traffic), Poll::Ready(Ok(bytes))) = (&self.traffic, &written) {
             traffic.record_sent(*bytes);
         }
@@ -39,14 +39,14 @@ impl Counted {
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
-        let Self { stream, traffic, waking, told } = &mut *self;
-        if let Err(e) = told.tell(stream, waking, cx) {
+        let Self { stream, traffic, rcv_lowat: waking, applied_threshold: told } = &mut *self;
+        if let Err(e) = told.apply(stream, waking, cx) {
             tracing::debug!(error = %e, "cannot set SO_RCVLOWAT: the reader is woken for each packet");
         }
         let before = buffer.filled().len();
@@ -60,10 +60,10 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.sent(written)
+        self.count_sent(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
@@ -84,30 +84,30 @@ impl AsyncWrite for Counted {
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.sent(written)
+        self.count_sent(written)
     }
 }
 
 /// A connection without TLS.
-pub(super) struct Socket(TokioIo<Counted>);
+pub(super) struct PlainSocket(TokioIo<CountedStream>);
 
-impl Socket {
-    pub fn new(stream: Counted) -> Self {
+impl PlainSocket {
+    pub fn new(stream: CountedStream) -> Self {
         Self(TokioIo::new(stream))
     }
 
-    fn inner(self: Pin<&mut Self>) -> Pin<&mut TokioIo<Counted>> {
+    fn inner(self: Pin<&mut Self>) -> Pin<&mut TokioIo<CountedStream>> {
         Pin::new(&mut self.get_mut().0)
     }
 }
 
-impl Read for Socket {
+impl Read for PlainSocket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<Result<()>> {
         self.inner().poll_read(cx, buffer)
     }
 }
 
-impl Write for Socket {
+impl Write for PlainSocket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         self.inner().poll_write(cx, bytes)
     }

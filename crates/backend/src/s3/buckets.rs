@@ -9,7 +9,7 @@ use tradewind_core::{BucketName, Context};
 use super::S3Store;
 use super::xml::{self, DocumentKind};
 use crate::remote::client::Call;
-use crate::remote::payload::Held;
+use crate::remote::payload::BufferedBody;
 use crate::remote::time::parse_time;
 
 /// Longest list of buckets: 10,000 names.
@@ -18,7 +18,7 @@ const BUCKETS: DocumentKind = DocumentKind { name: "a list of buckets", roots: &
 
 impl S3Store {
     /// CreateBucket, in the store's region.
-    pub(super) async fn make_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+    pub(super) async fn put_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         // us-east-1 and radosgw report success to the owner of an existing bucket.
         match self.find_bucket(context, bucket).await {
             Ok(()) => {
@@ -37,17 +37,17 @@ impl S3Store {
             let mut document = "<CreateBucketConfiguration><LocationConstraint>".to_owned();
             xml::escape(&self.region, &mut document);
             document.push_str("</LocationConstraint></CreateBucketConfiguration>");
-            call.payload = Held::of([Bytes::from(document)]);
+            call.payload = BufferedBody::from_buffers([Bytes::from(document)]);
         }
         // A retry would find the bucket that the first attempt created.
-        call.may_repeat = false;
+        call.is_idempotent = false;
         self.send(context, &call).await?.collect(MAX_BUCKET_LIST_BYTES).await.map(drop)
     }
 
     /// DeleteBucket.
     pub(super) async fn remove_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let mut call = Call::bucket(Method::DELETE, bucket);
-        call.may_repeat = false;
+        call.is_idempotent = false;
         self.send(context, &call).await?.collect(MAX_BUCKET_LIST_BYTES).await.map(drop)
     }
 
@@ -62,7 +62,7 @@ impl S3Store {
         let document = self.send(context, &Call::service(Method::GET)).await?;
         let document = document.collect(MAX_BUCKET_LIST_BYTES).await?;
         let (mut found, mut name, mut created) = (Vec::new(), String::new(), None);
-        BUCKETS.leaves(&document, |path, text| match path {
+        BUCKETS.for_each_element(&document, |path, text| match path {
             [.., "Bucket", "Name"] => name = text.to_owned(),
             [.., "Bucket", "CreationDate"] => created = parse_time(text),
             [.., "Bucket"] => {

@@ -10,7 +10,7 @@ use super::S3Store;
 
 impl S3Store {
     /// Rejects a write condition that the service would ignore.
-    pub(super) async fn check_condition(&self, context: &Context, precondition: &Precondition) -> Result<()> {
+    pub(super) async fn check_write_condition(&self, context: &Context, precondition: &Precondition) -> Result<()> {
         if *precondition != Precondition::None && self.is_ceph(context).await? {
             return Err(Error::unsupported("make conditional writes: radosgw ignores some conditions"));
         }
@@ -19,7 +19,7 @@ impl S3Store {
 
     /// Converts the conditions of a read to ones that the service evaluates correctly: radosgw supports a single ETag,
     /// and dates.
-    pub(super) async fn settle(
+    pub(super) async fn resolve_conditions(
         &self,
         context: &Context,
         address: &Address,
@@ -28,11 +28,11 @@ impl S3Store {
         if has_no_list(conditions) || !self.is_ceph(context).await? {
             return Ok(conditions.clone());
         }
-        Ok(pinned_to(&self.judge(context, address, conditions).await?.etag))
+        Ok(pinned_to(&self.evaluate_conditions(context, address, conditions).await?.etag))
     }
 
     /// Requests the head of an object and evaluates the conditions against it.
-    pub(super) async fn judge(
+    pub(super) async fn evaluate_conditions(
         &self,
         context: &Context,
         address: &Address,
@@ -45,7 +45,7 @@ impl S3Store {
     }
 
     /// Rejects the selection of a part if the service would return the whole object.
-    pub(super) async fn settle_select(
+    pub(super) async fn resolve_select(
         &self,
         context: &Context,
         address: &Address,
@@ -55,7 +55,7 @@ impl S3Store {
         if !self.is_ceph(context).await? {
             return Ok(request.select);
         }
-        let info = self.judge(context, address, &request.conditions).await?;
+        let info = self.evaluate_conditions(context, address, &request.conditions).await?;
         match info.parts {
             Some(_) => {
                 Err(Error::unsupported("select one part of an object: radosgw returns the whole object"))

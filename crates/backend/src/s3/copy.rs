@@ -9,13 +9,13 @@ use tradewind_wire::sigv4::encode_path;
 
 use super::S3Store;
 use super::conditions::pinned_to;
-use super::failure::Refusal;
-use super::headers::{self, AnsweredChecksums, Whose};
+use super::service_error::ServiceError;
+use super::headers::{self, ResponseChecksums, ConditionTarget};
 use super::xml;
 use crate::remote::client::Call;
-use crate::remote::client::Subject;
-use crate::remote::fields;
-use crate::remote::fields::generation;
+use crate::remote::client::ResourceKind;
+use crate::remote::header_fields;
+use crate::remote::header_fields::generation;
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
@@ -27,23 +27,23 @@ impl S3Store {
     pub(super) async fn copy_object(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
         let to = &request.destination;
         let mut call = Call::object(Method::PUT, &to.bucket, to.key.as_str());
-        call.is_work = true;
+        call.is_long_running = true;
         write_copy_source(&request.source, &mut call.headers)?;
-        self.check_condition(context, &request.precondition).await?;
+        self.check_write_condition(context, &request.precondition).await?;
         let is_ceph = self.is_ceph(context).await?;
         let source_info = match is_ceph {
-            true => Some(self.judge(context, &request.source, &request.source_conditions).await?),
+            true => Some(self.evaluate_conditions(context, &request.source, &request.source_conditions).await?),
             false => None,
         };
         match &source_info {
             Some(source_info) => {
                 headers::write_conditions(
                     &pinned_to(&source_info.etag),
-                    Whose::CephSource,
+                    ConditionTarget::CephCopySource,
                     &mut call.headers,
                 )?;
             }
-            None => headers::write_conditions(&request.source_conditions, Whose::Source, &mut call.headers)?,
+            None => headers::write_conditions(&request.source_conditions, ConditionTarget::CopySource, &mut call.headers)?,
         }
         headers::write_precondition(&request.precondition, &mut call.headers)?;
         let mut metadata = request.metadata;
@@ -65,14 +65,14 @@ impl S3Store {
             (false, None) => None,
         });
         if let Some(tags) = request.tags.as_ref().filter(|_| !is_ceph) {
-            call.headers.insert("x-amz-tagging", fields::value(&headers::tagging(tags))?);
+            call.headers.insert("x-amz-tagging", header_fields::header_value(&headers::tagging(tags))?);
             call.headers.insert("x-amz-tagging-directive", HeaderValue::from_static("REPLACE"));
         }
         if let Some(algorithm) = request.algorithm {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
         }
-        call.may_repeat = request.precondition == Default::default();
-        let copied = self.copied(context, &call).await?;
+        call.is_idempotent = request.precondition == Default::default();
+        let copied = self.send_copy(context, &call).await?;
         if let Some(tags) = later {
             self.write_tags(context, to, tags).await?;
         }
@@ -95,13 +95,13 @@ impl S3Store {
     ) -> Result<Committed> {
         let to = &request.destination;
         let mut call = Call::object(Method::PUT, &to.bucket, to.key.as_str());
-        call.subject = Subject::Upload;
+        call.resource = ResourceKind::Upload;
         call.query = Query::default()
             .with("partNumber", &request.number.get().to_string())
             .with("uploadId", &request.upload.0);
-        call.is_work = true;
+        call.is_long_running = true;
         write_copy_source(&request.source, &mut call.headers)?;
-        headers::write_conditions(&request.source_conditions, Whose::Source, &mut call.headers)?;
+        headers::write_conditions(&request.source_conditions, ConditionTarget::CopySource, &mut call.headers)?;
         let source_info = self.read_head(context, &request.source, &GetRequest::default()).await?.info;
         let size = source_info.size;
         // radosgw ignores conditions on the source of a part: they are evaluated here, before and after the copy.
@@ -119,26 +119,26 @@ impl S3Store {
                 return Err(Error::new(Reason::InvalidRange, "the range must be within the source object"));
             }
             let text = format!("bytes={}-{}", span.offset, span.end() - 1);
-            call.headers.insert("x-amz-copy-source-range", fields::value(&text)?);
+            call.headers.insert("x-amz-copy-source-range", header_fields::header_value(&text)?);
         }
-        let copied = self.copied(context, &call).await?;
+        let copied = self.send_copy(context, &call).await?;
         if is_judged {
-            self.judge(context, &request.source, &pinned_to(&source_info.etag)).await?;
+            self.evaluate_conditions(context, &request.source, &pinned_to(&source_info.etag)).await?;
         }
         let copied = Committed { size: span.length, ..copied };
-        self.remember_part(&request.upload, request.number, &copied);
+        self.cache_part(&request.upload, request.number, &copied);
         Ok(copied)
     }
 
     /// Sends a copy and parses the response; the size in the result is 0. A response of status 200 may still contain an
     /// error.
-    async fn copied(&self, context: &Context, call: &Call<'_>) -> Result<Committed> {
+    async fn send_copy(&self, context: &Context, call: &Call<'_>) -> Result<Committed> {
         let answer = self.send(context, call).await?;
         let status = answer.head.status;
         let document = answer.collect(MAX_RESPONSE_BYTES).await?;
         let (mut etag, mut modified) = (None, None);
-        let (mut answered, mut is_refused) = (AnsweredChecksums::default(), false);
-        xml::leaves(&document, |path, text| match path {
+        let (mut answered, mut is_refused) = (ResponseChecksums::default(), false);
+        xml::for_each_element(&document, |path, text| match path {
             ["Error"] => is_refused = true,
             [_, "ETag"] => etag = Some(ETag::from_text(text)),
             [_, "LastModified"] => modified = parse_time(text),
@@ -146,7 +146,7 @@ impl S3Store {
             _ => {}
         })?;
         if is_refused {
-            return Err(Refusal::read(&document).into_error(status, call.subject, "copying"));
+            return Err(ServiceError::parse_body(&document).into_error(status, call.resource, "copying"));
         }
         let etag =
             etag.ok_or_else(|| Error::new(Reason::Io, "the store's response to the copy has no ETag"))?;

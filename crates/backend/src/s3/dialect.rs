@@ -22,7 +22,7 @@ pub(super) enum Dialect {
 
 impl Dialect {
     /// Detects the dialect from the headers of a response; `None` without a request id, as from a proxy.
-    pub fn of(answered: &HeaderMap) -> Option<Self> {
+    pub fn detect(answered: &HeaderMap) -> Option<Self> {
         let name = answered.get("x-amz-request-id")?.to_str().ok()?;
         // radosgw: `tx`, a number, the time, the process and the zone. Swift's S3 API stops after the time.
         let is_ceph = name.starts_with("tx") && name.bytes().filter(|c| *c == b'-').count() >= 3;
@@ -30,10 +30,10 @@ impl Dialect {
     }
 
     /// Decodes the value of a metadata header.
-    pub fn metadata(self, text: String) -> String {
+    pub fn decode_metadata(self, text: String) -> String {
         match self {
             Self::Plain => encoded_word::decode(text),
-            Self::Ceph => ceph_metadata(&text).unwrap_or(text),
+            Self::Ceph => decode_ceph_metadata(&text).unwrap_or(text),
         }
     }
 
@@ -99,7 +99,7 @@ const CEPH: Capabilities = Capabilities {
 
 /// Decodes radosgw's metadata values. It encodes only values with control characters, as one encoded word. Unlike
 /// RFC 2047 it leaves spaces, question marks and underscores unencoded. `None` if the value is not encoded.
-fn ceph_metadata(text: &str) -> Option<String> {
+fn decode_ceph_metadata(text: &str) -> Option<String> {
     let mut rest = text.strip_prefix("=?UTF-8?Q?")?.strip_suffix("?=")?.as_bytes();
     let mut bytes = Vec::with_capacity(rest.len());
     while let [first, tail @ ..] = rest {
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn metadata_decodes_the_encoding_of_radosgw() {
-        let read = |text: &str| Dialect::Ceph.metadata(text.to_owned());
+        let read = |text: &str| Dialect::Ceph.decode_metadata(text.to_owned());
         assert_eq!(read("=?UTF-8?Q?a=09b_c?="), "a\tb_c");
         assert_eq!(
             read("=?UTF-8?Q?=3D?UTF-8?Q?=3DC3=3DA9?=3D tab=09\"?="),
@@ -142,12 +142,12 @@ mod tests {
         let dialect = |name: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert("x-amz-request-id", HeaderValue::from_static(name));
-            Dialect::of(&headers)
+            Dialect::detect(&headers)
         };
         assert_eq!(dialect("tx00000cdc607c7513cb9ba-006b0282a7-101a-default"), Some(Dialect::Ceph));
         assert_eq!(dialect("tx00000cdc607c7513cb9ba-006b0282a7-101a-eu-west"), Some(Dialect::Ceph));
         assert_eq!(dialect("tx6f2ab1f7e7b04b0a9b6a0-0065a1b2c3"), Some(Dialect::Plain));
         assert_eq!(dialect("656c76696e6727732072657175657374"), Some(Dialect::Plain));
-        assert_eq!(Dialect::of(&HeaderMap::new()), None);
+        assert_eq!(Dialect::detect(&HeaderMap::new()), None);
     }
 }

@@ -11,7 +11,7 @@ use crate::remote::query::Query;
 
 /// The position of the bucket in a URL.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Style {
+pub enum AddressingStyle {
     /// In the path: `https://host/bucket/key`. Supported by every service except some regions of Amazon.
     #[default]
     Path,
@@ -25,7 +25,7 @@ pub struct Endpoint {
     /// Host and port.
     pub peer: Peer,
     /// The position of the bucket in a URL.
-    pub style: Style,
+    pub style: AddressingStyle,
     /// The domain, if the host is derived from a region and this domain. Buckets of other regions then have other
     /// hosts.
     pub domain: Option<String>,
@@ -40,7 +40,7 @@ impl fmt::Display for Endpoint {
 
 impl Endpoint {
     /// Parses `http://host[:port]` or `https://host[:port]`.
-    pub fn parse(url: &str, style: Style) -> Result<Self> {
+    pub fn parse(url: &str, style: AddressingStyle) -> Result<Self> {
         let (peer, path) = Peer::parse(url)?;
         if !path.is_empty() {
             let why = format!(
@@ -53,7 +53,7 @@ impl Endpoint {
 
     /// Amazon's endpoint of a region: `s3.REGION.DOMAIN`.
     #[must_use]
-    pub fn of_region(region: &str, domain: &str, style: Style) -> Self {
+    pub fn for_region(region: &str, domain: &str, style: AddressingStyle) -> Self {
         let peer = Peer { is_tls: true, host: format!("s3.{region}.{domain}"), port: 443 };
         Self { peer, style, domain: Some(domain.to_owned()) }
     }
@@ -61,14 +61,14 @@ impl Endpoint {
     /// The endpoint for buckets of the given region. An explicitly configured endpoint stays the same.
     pub(super) fn in_region(&self, region: &str) -> Self {
         match &self.domain {
-            Some(domain) => Self::of_region(region, domain, self.style),
+            Some(domain) => Self::for_region(region, domain, self.style),
             None => self.clone(),
         }
     }
 
     /// The `Host` header of a request to a bucket, or to the service.
     pub(super) fn host_header(&self, bucket: Option<&str>) -> Result<HeaderValue> {
-        let host = match bucket.filter(|_| self.style == Style::VirtualHost) {
+        let host = match bucket.filter(|_| self.style == AddressingStyle::VirtualHost) {
             Some(bucket) => format!("{bucket}.{}", self.peer),
             None => self.peer.to_string(),
         };
@@ -80,7 +80,7 @@ impl Endpoint {
     /// The path and query of a request.
     pub(super) fn target(&self, bucket: Option<&str>, key: Option<&str>, query: &Query) -> Result<Uri> {
         let mut target = Vec::with_capacity(64 + key.map_or(0, str::len) + query.as_bytes().len());
-        if let Some(bucket) = bucket.filter(|_| self.style == Style::Path) {
+        if let Some(bucket) = bucket.filter(|_| self.style == AddressingStyle::Path) {
             target.push(b'/');
             target.extend_from_slice(bucket.as_bytes());
         }
@@ -104,17 +104,17 @@ mod tests {
     #[test]
     fn parse_rejects_an_endpoint_with_a_bucket() {
         for bad in ["http://host/bucket", "host"] {
-            assert_eq!(Endpoint::parse(bad, Style::Path).unwrap_err().reason(), Reason::InvalidArgument);
+            assert_eq!(Endpoint::parse(bad, AddressingStyle::Path).unwrap_err().reason(), Reason::InvalidArgument);
         }
     }
 
     #[test]
     fn in_region_changes_only_hosts_derived_from_a_region() {
-        let amazon = Endpoint::of_region("us-east-1", "amazonaws.com", Style::VirtualHost);
+        let amazon = Endpoint::for_region("us-east-1", "amazonaws.com", AddressingStyle::VirtualHost);
         let there = amazon.in_region("eu-west-3");
         assert_eq!(there.to_string(), "s3.eu-west-3.amazonaws.com");
         assert_eq!(there.host_header(Some("photos")).unwrap(), "photos.s3.eu-west-3.amazonaws.com");
-        let named = Endpoint::parse("http://127.0.0.1:9000", Style::Path).unwrap();
+        let named = Endpoint::parse("http://127.0.0.1:9000", AddressingStyle::Path).unwrap();
         assert_eq!(named.in_region("eu-west-3"), named);
     }
 
@@ -122,7 +122,7 @@ mod tests {
     fn target_and_host_follow_the_style() {
         let bucket = "photos";
         let query = Query::default().flag("tagging").with("versionId", "a/b c");
-        let mut endpoint = Endpoint::parse("https://s3.example.com", Style::Path).unwrap();
+        let mut endpoint = Endpoint::parse("https://s3.example.com", AddressingStyle::Path).unwrap();
         let target = |e: &Endpoint, key| e.target(Some(bucket), key, &query).unwrap().to_string();
         assert_eq!(
             target(&endpoint, Some("a b/../é//")),
@@ -130,7 +130,7 @@ mod tests {
         );
         assert_eq!(target(&endpoint, None), "/photos/?tagging&versionId=a%2Fb%20c");
         assert_eq!(endpoint.host_header(Some(bucket)).unwrap(), "s3.example.com");
-        endpoint.style = Style::VirtualHost;
+        endpoint.style = AddressingStyle::VirtualHost;
         assert_eq!(target(&endpoint, Some("k")), "/k?tagging&versionId=a%2Fb%20c");
         assert_eq!(endpoint.host_header(Some(bucket)).unwrap(), "photos.s3.example.com");
         assert_eq!(endpoint.host_header(None).unwrap(), "s3.example.com");

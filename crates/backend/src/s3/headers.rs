@@ -18,35 +18,35 @@ use tradewind_wire::http_date::http_date;
 use tradewind_wire::sigv4::encode_query;
 
 use super::dialect::Dialect;
-use crate::remote::fields::{date, text, value};
+use crate::remote::header_fields::{parse_date, header_text, header_value};
 
 /// The id of a conditional write, stored in the metadata of the object.
-pub(super) const WRITE: HeaderName = HeaderName::from_static("x-amz-meta-tradewind-write");
+pub(super) const WRITE_ID: HeaderName = HeaderName::from_static("x-amz-meta-tradewind-write");
 
 /// The headers of a response without a body, and its observation.
-pub(super) type Answered = (HeaderMap, Observation);
+pub(super) type HeadersOnly = (HeaderMap, Observation);
 
 /// Writes an object's metadata into the request that creates it.
 pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {
     for (name, text) in SYSTEM_HEADERS.into_iter().zip(metadata.headers.values()) {
         if let Some(text) = text {
-            headers.insert(name, value(text)?);
+            headers.insert(name, header_value(text)?);
         }
     }
     for (name, text) in &metadata.user {
         let name = HeaderName::try_from(format!("{USER_PREFIX}{name}")).map_err(|e| {
             Error::with_source(Reason::InvalidArgument, format!("metadata name {name:?} cannot be sent"), e)
         })?;
-        headers.insert(name, value(text)?);
+        headers.insert(name, header_value(text)?);
     }
     if !metadata.tags.is_empty() {
-        headers.insert(TAGGING, value(&tagging(&metadata.tags))?);
+        headers.insert(TAGGING, header_value(&tagging(&metadata.tags))?);
     }
     if let Some(class) = metadata.classes.object {
         headers.insert(OBJECT_CLASS, u16::from(class.value()).into());
     }
     if let Some(ranges) = metadata.classes.format_ranges() {
-        headers.insert(RANGE_CLASS, value(&ranges)?);
+        headers.insert(RANGE_CLASS, header_value(&ranges)?);
     }
     Ok(())
 }
@@ -79,20 +79,20 @@ pub(super) fn tagging(tags: &Tags) -> String {
 pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
     let mut metadata = Metadata::default();
     for (name, value) in SYSTEM_HEADERS.into_iter().zip(metadata.headers.values_mut()) {
-        *value = headers.get(name).map(text).transpose()?;
+        *value = headers.get(name).map(header_text).transpose()?;
     }
     let system = &mut metadata.headers;
     system.content_type = system.content_type.take().filter(|kind| kind != DEFAULT_TYPE);
     system.storage_class = system.storage_class.take().filter(|class| class != "STANDARD");
-    let dialect = Dialect::of(headers).unwrap_or(Dialect::Plain);
+    let dialect = Dialect::detect(headers).unwrap_or(Dialect::Plain);
     for (name, value) in headers {
-        if let Some(short) = name.as_str().strip_prefix(USER_PREFIX).filter(|_| *name != WRITE) {
-            metadata.user.push((short.to_owned(), dialect.metadata(text(value)?)));
+        if let Some(short) = name.as_str().strip_prefix(USER_PREFIX).filter(|_| *name != WRITE_ID) {
+            metadata.user.push((short.to_owned(), dialect.decode_metadata(header_text(value)?)));
         }
     }
     metadata.user.sort();
-    let object = headers.get(OBJECT_CLASS).map(text).transpose()?;
-    let ranges = headers.get(RANGE_CLASS).map(text).transpose()?;
+    let object = headers.get(OBJECT_CLASS).map(header_text).transpose()?;
+    let ranges = headers.get(RANGE_CLASS).map(header_text).transpose()?;
     metadata.classes = Classes {
         object: object.map(|text| Classes::parse_object(&text)).transpose()?,
         ranges: ranges.map(|text| Classes::parse_ranges(&text)).transpose()?.unwrap_or_default(),
@@ -106,8 +106,8 @@ pub(super) fn has_tags(headers: &HeaderMap) -> bool {
 }
 
 /// The object's modification time, with a resolution of one second.
-pub(super) fn modified(headers: &HeaderMap) -> Result<Timestamp> {
-    date(headers, &LAST_MODIFIED)?
+pub(super) fn last_modified(headers: &HeaderMap) -> Result<Timestamp> {
+    parse_date(headers, &LAST_MODIFIED)?
         .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Last-Modified"))
 }
 
@@ -118,13 +118,13 @@ pub(super) fn checksums(headers: &HeaderMap) -> Result<(Vec<Checksum>, ChecksumS
     let mut found = Vec::new();
     for algorithm in Algorithm::ALL {
         if let Some(value) = headers.get(algorithm.header()) {
-            let text = text(value)?;
+            let text = header_text(value)?;
             // A composite value may end in a hyphen and the number of parts.
             let (value, parts) = text.split_once('-').unwrap_or((&text, ""));
             if !parts.is_empty() {
                 scope = ChecksumScope::Composite;
             }
-            found.push(answered_checksum(algorithm, value)?);
+            found.push(parse_response_checksum(algorithm, value)?);
         }
     }
     Ok((found, scope))
@@ -132,35 +132,35 @@ pub(super) fn checksums(headers: &HeaderMap) -> Result<(Vec<Checksum>, ChecksumS
 
 /// The checksum of the requested part; `None` if unknown. Only with composite checksums, and only for a value without a
 /// number of parts, is it certain that the value belongs to the part.
-pub(super) fn checksum_of_part(headers: &HeaderMap) -> Result<Option<Checksum>> {
+pub(super) fn part_checksum(headers: &HeaderMap) -> Result<Option<Checksum>> {
     let is_composite =
         headers.get(CHECKSUM_TYPE).is_some_and(|scope| scope == ChecksumScope::Composite.name());
     for algorithm in Algorithm::ALL.into_iter().filter(|_| is_composite) {
         if let Some(value) = headers.get(algorithm.header()) {
-            let text = text(value)?;
-            return (!text.contains('-')).then(|| answered_checksum(algorithm, &text)).transpose();
+            let text = header_text(value)?;
+            return (!text.contains('-')).then(|| parse_response_checksum(algorithm, &text)).transpose();
         }
     }
     Ok(None)
 }
 
 /// Parses a checksum in a response. An invalid one is reported as an error of the store, not of the request.
-fn answered_checksum(algorithm: Algorithm, text: &str) -> Result<Checksum> {
+fn parse_response_checksum(algorithm: Algorithm, text: &str) -> Result<Checksum> {
     Checksum::from_base64(algorithm, text)
         .map_err(|e| Error::with_source(Reason::Io, format!("the store sent an invalid checksum: {e}"), e))
 }
 
 /// Writes the checksums that the store verifies the body against.
-pub(super) fn write_promises(
+pub(super) fn write_expected_checksums(
     checksum: Option<Checksum>,
     md5: Option<[u8; 16]>,
     headers: &mut HeaderMap,
 ) -> Result<()> {
     if let Some(checksum) = checksum {
-        headers.insert(checksum.algorithm().header(), value(&checksum.to_base64())?);
+        headers.insert(checksum.algorithm().header(), header_value(&checksum.to_base64())?);
     }
     if let Some(md5) = md5 {
-        headers.insert("content-md5", value(&BASE64.encode(md5))?);
+        headers.insert("content-md5", header_value(&BASE64.encode(md5))?);
     }
     Ok(())
 }
@@ -168,37 +168,37 @@ pub(super) fn write_promises(
 /// The checksum in an XML element named like `ChecksumCRC32`; `None` for other elements.
 pub(super) fn checksum_element(name: &str, text: &str) -> Option<Checksum> {
     let algorithm = name.strip_prefix("Checksum")?.parse().ok()?;
-    Checksum::from_base64(algorithm, without_parts(text)).ok()
+    Checksum::from_base64(algorithm, strip_part_count(text)).ok()
 }
 
 /// Strips the number of parts from a composite value.
-fn without_parts(text: &str) -> &str {
+fn strip_part_count(text: &str) -> &str {
     text.split_once('-').map_or(text, |(value, _)| value)
 }
 
 /// Collects the checksums in the response document of a copy or a completion.
 #[derive(Default)]
-pub(super) struct AnsweredChecksums {
+pub(super) struct ResponseChecksums {
     checksums: Vec<Checksum>,
     scope: Option<ChecksumScope>,
     /// A value ends in the number of parts.
-    names_parts: bool,
+    has_part_count: bool,
 }
 
-impl AnsweredChecksums {
+impl ResponseChecksums {
     /// Reads an element; others than checksums are ignored.
     pub fn read(&mut self, name: &str, text: &str) {
         if name == "ChecksumType" {
             self.scope = text.parse().ok();
         } else if let Some(checksum) = checksum_element(name, text) {
             self.checksums.push(checksum);
-            self.names_parts |= text.contains('-');
+            self.has_part_count |= text.contains('-');
         }
     }
 
     /// The checksums, and their scope.
     pub fn finish(self) -> (Vec<Checksum>, ChecksumScope) {
-        let inferred = if self.names_parts { ChecksumScope::Composite } else { ChecksumScope::FullObject };
+        let inferred = if self.has_part_count { ChecksumScope::Composite } else { ChecksumScope::FullObject };
         (self.checksums, self.scope.unwrap_or(inferred))
     }
 }
@@ -209,7 +209,7 @@ pub(super) fn write_precondition(precondition: &Precondition, headers: &mut Head
         Precondition::None => {}
         Precondition::Absent => drop(headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"))),
         Precondition::Exists => drop(headers.insert(IF_MATCH, HeaderValue::from_static("*"))),
-        Precondition::Matches(etag) => drop(headers.insert(IF_MATCH, value(&format!("\"{etag}\""))?)),
+        Precondition::Matches(etag) => drop(headers.insert(IF_MATCH, header_value(&format!("\"{etag}\""))?)),
         Precondition::MatchesGeneration(_) => return Err(Error::unsupported("compare generations: S3 has none")),
     }
     Ok(())
@@ -217,25 +217,25 @@ pub(super) fn write_precondition(precondition: &Precondition, headers: &mut Head
 
 /// The object that conditions apply to, which selects the header names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum ConditionTarget {
     /// The requested object.
-    Own,
+    Object,
     /// The source of a copy.
-    Source,
+    CopySource,
     /// The source of a copy, with radosgw's header names.
-    CephSource,
+    CephCopySource,
 }
 
 /// Writes the conditions of a read.
 pub(super) fn write_conditions(
     conditions: &ReadConditions,
-    whose: Whose,
+    whose: ConditionTarget,
     headers: &mut HeaderMap,
 ) -> Result<()> {
     let name = |plain: HeaderName| match whose {
-        Whose::Own => plain,
-        Whose::Source => HeaderName::try_from(format!("x-amz-copy-source-{plain}")).unwrap_or(plain),
-        Whose::CephSource => HeaderName::try_from(format!("x-amz-copy-{plain}")).unwrap_or(plain),
+        ConditionTarget::Object => plain,
+        ConditionTarget::CopySource => HeaderName::try_from(format!("x-amz-copy-source-{plain}")).unwrap_or(plain),
+        ConditionTarget::CephCopySource => HeaderName::try_from(format!("x-amz-copy-{plain}")).unwrap_or(plain),
     };
     for (plain, tags) in [(IF_MATCH, &conditions.if_match), (IF_NONE_MATCH, &conditions.if_none_match)] {
         let text = match tags {
@@ -245,14 +245,14 @@ pub(super) fn write_conditions(
                 tags.iter().map(|tag| format!("\"{tag}\"")).collect::<Vec<_>>().join(", ")
             }
         };
-        headers.insert(name(plain), value(&text)?);
+        headers.insert(name(plain), header_value(&text)?);
     }
     for (plain, time) in [
         (IF_MODIFIED_SINCE, conditions.if_modified_since),
         (IF_UNMODIFIED_SINCE, conditions.if_unmodified_since),
     ] {
         if let Some(time) = time {
-            headers.insert(name(plain), value(&http_date(time))?);
+            headers.insert(name(plain), header_value(&http_date(time))?);
         }
     }
     Ok(())
@@ -301,7 +301,7 @@ mod tests {
             let conditions =
                 ReadConditions { if_modified_since: since, if_unmodified_since: since, ..Default::default() };
             let mut headers = HeaderMap::new();
-            write_conditions(&conditions, Whose::Own, &mut headers).unwrap();
+            write_conditions(&conditions, ConditionTarget::Object, &mut headers).unwrap();
             assert_eq!([&headers[IF_MODIFIED_SINCE], &headers[IF_UNMODIFIED_SINCE]], [date; 2]);
         }
     }

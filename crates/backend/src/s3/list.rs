@@ -10,7 +10,7 @@ use tradewind_core::{Algorithm, BucketName, ChecksumScope, Context, ETag, Timest
 use super::S3Store;
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
-use crate::remote::fields::generation;
+use crate::remote::header_fields::generation;
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
@@ -45,12 +45,12 @@ impl S3Store {
         }
         let has_long_delimiter = request.delimiter.as_ref().is_some_and(|delimiter| delimiter.len() > 1);
         if has_long_delimiter && self.is_ceph(context).await? {
-            return self.roll_up(context, bucket, request).await;
+            return self.list_rolled_up(context, bucket, request).await;
         }
         let after = request.after.as_deref().unwrap_or_default();
         let mut token: Option<String> = None;
         loop {
-            let (mut page, next_token) = self.list_once(context, bucket, request, token.as_deref()).await?;
+            let (mut page, next_token) = self.fetch_page(context, bucket, request, token.as_deref()).await?;
             let no_progress =
                 || Error::new(Reason::Io, format!("the store's listing makes no progress after {after:?}"));
             if page.entries.iter().any(|entry| matches!(entry, ListEntry::Key(key, _) if &**key <= after)) {
@@ -68,7 +68,7 @@ impl S3Store {
 
     /// Lists one page, with common prefixes computed here. radosgw matches a delimiter of several characters also where
     /// it overlaps the prefix, and skips keys under what it takes for a common prefix.
-    async fn roll_up(
+    async fn list_rolled_up(
         &self,
         context: &Context,
         bucket: &BucketName,
@@ -78,8 +78,8 @@ impl S3Store {
         let mut flat = ListRequest { delimiter: None, limit: MAX_PAGE_ENTRIES, ..request.clone() };
         let mut entries = Vec::new();
         loop {
-            let (page, _) = self.list_once(context, bucket, &flat, None).await?;
-            let rolled = listing::page(&mut PageCursor { entries: &page.entries, at: 0 }, &request)?;
+            let (page, _) = self.fetch_page(context, bucket, &flat, None).await?;
+            let rolled = listing::page(&mut PageCursor { entries: &page.entries, index: 0 }, &request)?;
             request.limit -= rolled.entries.len();
             entries.extend(rolled.entries);
             request.after = entries.last().map(|entry: &ListEntry<_>| entry.name().to_owned());
@@ -93,7 +93,7 @@ impl S3Store {
         }
     }
 
-    async fn list_once(
+    async fn fetch_page(
         &self,
         context: &Context,
         bucket: &BucketName,
@@ -107,45 +107,45 @@ impl S3Store {
             // Keys may contain characters that XML cannot represent.
             .with("encoding-type", "url")
             .with("max-keys", &request.limit.min(MAX_PAGE_ENTRIES).to_string())
-            .with_some("prefix", Some(request.prefix.as_str()).filter(|prefix| !prefix.is_empty()))
-            .with_some("delimiter", request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()))
-            .with_some("start-after", after)
-            .with_some("continuation-token", token);
+            .with_optional("prefix", Some(request.prefix.as_str()).filter(|prefix| !prefix.is_empty()))
+            .with_optional("delimiter", request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()))
+            .with_optional("start-after", after)
+            .with_optional("continuation-token", token);
         // A tenth of the bytes saves a new connection, in slow start, two to four round trips.
         call.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
-        let document = self.send(context, &call).await?.document(MAX_PAGE_BYTES).await?;
-        read_page(&document)
+        let document = self.send(context, &call).await?.collect_document(MAX_PAGE_BYTES).await?;
+        parse_page(&document)
     }
 }
 
 /// A cursor over the keys of a page, for the roll-up.
 struct PageCursor<'a> {
     entries: &'a [ListEntry<ObjectSummary>],
-    at: usize,
+    index: usize,
 }
 
 impl KeyCursor for PageCursor<'_> {
     type Item = ObjectSummary;
 
     fn seek(&mut self, bytes: &[u8]) -> Result<()> {
-        self.at = self.entries.partition_point(|entry| entry.name().as_bytes() < bytes);
+        self.index = self.entries.partition_point(|entry| entry.name().as_bytes() < bytes);
         Ok(())
     }
 
     fn next(&mut self) -> Result<Option<(String, ObjectSummary)>> {
-        let Some(ListEntry::Key(key, summary)) = self.entries.get(self.at) else { return Ok(None) };
-        self.at += 1;
+        let Some(ListEntry::Key(key, summary)) = self.entries.get(self.index) else { return Ok(None) };
+        self.index += 1;
         Ok(Some((key.clone(), summary.clone())))
     }
 }
 
 /// Parses a page. Also returns the continuation token.
-fn read_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>)> {
+fn parse_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>)> {
     let (mut entries, mut token) = (Vec::new(), None);
     let (mut is_encoded, mut is_truncated) = (false, false);
     let mut entry = PartialEntry::default();
     let mut failure = None;
-    LISTING.leaves(document, |path, text| match path {
+    LISTING.for_each_element(document, |path, text| match path {
         [_, "EncodingType"] => is_encoded = text == "url",
         [_, "IsTruncated"] => is_truncated = text == "true",
         [_, "NextContinuationToken"] => token = Some(text.to_owned()),
@@ -166,7 +166,7 @@ fn read_page(document: &[u8]) -> Result<(ListPage<ObjectSummary>, Option<String>
         return Err(Error::new(Reason::Io, failure));
     }
     if is_encoded {
-        entries.iter_mut().try_for_each(decode)?;
+        entries.iter_mut().try_for_each(decode_entry)?;
     }
     if is_truncated && !is_ordered(&entries) {
         return Err(Error::new(
@@ -208,7 +208,7 @@ impl PartialEntry {
     }
 }
 
-fn decode(entry: &mut ListEntry<ObjectSummary>) -> Result<()> {
+fn decode_entry(entry: &mut ListEntry<ObjectSummary>) -> Result<()> {
     let (ListEntry::Key(name, _) | ListEntry::CommonPrefix(name)) = entry;
     *name = decode_key(name)?;
     Ok(())
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn read_page_merges_keys_and_prefixes_in_order() {
-        let page = read_page(
+        let page = parse_page(
             b"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>\
             <Contents><Key>a+b%2Fc%26</Key><Size>5</Size><ETag>&quot;x-2&quot;</ETag>\
             <LastModified>2026-01-02T03:04:05.678Z</LastModified><ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm></Contents>\
@@ -258,7 +258,7 @@ mod tests {
             "<Welcome></Welcome>",
             "",
         ] {
-            assert_eq!(read_page(bad.as_bytes()).unwrap_err().reason(), Reason::Io, "{bad}");
+            assert_eq!(parse_page(bad.as_bytes()).unwrap_err().reason(), Reason::Io, "{bad}");
         }
     }
 }

@@ -8,10 +8,10 @@ use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::{ChunkSigner, Payload as SignedBody};
 
-use super::endpoint::{Endpoint, Style};
-use super::failure::Refusal;
-use super::login::Login;
-use crate::remote::client::{Call, Protocol, Refused, Subject};
+use super::endpoint::{Endpoint, AddressingStyle};
+use super::service_error::ServiceError;
+use super::credentials::CredentialProvider;
+use crate::remote::client::{Call, Protocol, ClassifiedError, ResourceKind};
 use crate::remote::payload::Payload;
 
 /// Header that names the trailing checksum of a body.
@@ -21,54 +21,54 @@ pub(super) const TRAILER: &str = "x-amz-trailer";
 pub(super) const DECODED_LENGTH: &str = "x-amz-decoded-content-length";
 
 /// State of a service that the clients of all its regions share.
-pub(super) struct Shared {
+pub(super) struct ServiceState {
     /// `None` sends unsigned requests.
-    pub login: Option<Login>,
+    pub login: Option<CredentialProvider>,
     /// The service has returned a checksum, so it verifies them.
-    pub compares: AtomicBool,
+    pub verifies_checksums: AtomicBool,
 }
 
 /// The S3 protocol for one endpoint and region.
-pub(super) struct S3 {
+pub(super) struct S3Protocol {
     endpoint: Endpoint,
     /// The `Host` of every path-style request; `None` if it is not a valid header value.
     host: Option<HeaderValue>,
     /// The region for signatures, if not the store's default.
     region: Option<String>,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
 }
 
-impl S3 {
-    pub fn new(endpoint: Endpoint, region: Option<String>, shared: Arc<Shared>) -> Self {
+impl S3Protocol {
+    pub fn new(endpoint: Endpoint, region: Option<String>, shared: Arc<ServiceState>) -> Self {
         let host = endpoint.host_header(None).ok();
         Self { endpoint, host, region, shared }
     }
 
     /// How the signature covers a body. Without TLS, the body is signed, or the store verifies it against a signed
     /// checksum.
-    fn payload(&self, headers: &HeaderMap, body: &Payload) -> SignedBody {
+    fn signed_payload(&self, headers: &HeaderMap, body: &Payload) -> SignedBody {
         let has_checksum = headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-"));
         let is_protected =
-            self.endpoint.peer.is_tls || (has_checksum && self.shared.compares.load(Ordering::Relaxed));
+            self.endpoint.peer.is_tls || (has_checksum && self.shared.verifies_checksums.load(Ordering::Relaxed));
         match body {
             _ if headers.contains_key(TRAILER) => SignedBody::UnsignedTrailer,
             _ if headers.contains_key(DECODED_LENGTH) => SignedBody::SignedChunks,
-            Payload::Held(held) if held.length() == 0 => SignedBody::Empty,
-            Payload::Held(held) if !is_protected => SignedBody::Sha256(held.sha256()),
-            Payload::Held(_) | Payload::Fed(_) => SignedBody::Unsigned,
+            Payload::Buffered(held) if held.length() == 0 => SignedBody::Empty,
+            Payload::Buffered(held) if !is_protected => SignedBody::Sha256(held.sha256()),
+            Payload::Buffered(_) | Payload::Streamed(_) => SignedBody::Unsigned,
         }
     }
 }
 
-impl Protocol for S3 {
+impl Protocol for S3Protocol {
     fn scheme(&self) -> &'static str {
         "s3://"
     }
 
-    fn address(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)> {
+    fn request_target(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)> {
         let uri = self.endpoint.target(call.bucket, call.key, &call.query)?;
         let host = match &self.host {
-            Some(host) if self.endpoint.style == Style::Path => host.clone(),
+            Some(host) if self.endpoint.style == AddressingStyle::Path => host.clone(),
             _ => self.endpoint.host_header(call.bucket)?,
         };
         Ok((uri, host))
@@ -83,22 +83,22 @@ impl Protocol for S3 {
         now: Timestamp,
     ) -> Result<Option<ChunkSigner>> {
         let Some(login) = &self.shared.login else { return Ok(None) };
-        let payload = self.payload(headers, body);
+        let payload = self.signed_payload(headers, body);
         login.signer.sign(self.region.as_deref(), method, uri, headers, payload, now).map_err(|e| {
             Error::with_source(Reason::InvalidArgument, format!("the request cannot be signed: {e}"), e)
         })
     }
 
-    fn refuse(
+    fn classify_error(
         &self,
         status: StatusCode,
         headers: &HeaderMap,
         body: &[u8],
-        subject: Subject,
+        subject: ResourceKind,
         what: &str,
-    ) -> Refused {
-        let refusal = Refusal::read_all(status, headers, body);
-        let (is_passing, is_before_all) = (refusal.is_passing(status), refusal.is_before_all(status));
-        Refused { error: refusal.into_error(status, subject, what), is_passing, is_before_all }
+    ) -> ClassifiedError {
+        let refusal = ServiceError::parse(status, headers, body);
+        let (is_passing, is_before_all) = (refusal.is_retryable(status), refusal.is_unprocessed(status));
+        ClassifiedError { error: refusal.into_error(status, subject, what), is_retryable: is_passing, is_unprocessed: is_before_all }
     }
 }

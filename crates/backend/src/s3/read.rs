@@ -8,11 +8,11 @@ use tradewind_core::store::{GetResponse, GetRequest, Select};
 use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span, Timestamp};
 
 use super::S3Store;
-use super::headers::{self, Whose};
+use super::headers::{self, ConditionTarget};
 use super::xml::DocumentKind;
-use crate::remote::answer::{Answer, Sum};
+use crate::remote::response::{StoreResponse, ExpectedDigest};
 use crate::remote::client::Call;
-use crate::remote::fields;
+use crate::remote::header_fields;
 use crate::remote::query::Query;
 
 /// Maximum number of parts in a page.
@@ -34,7 +34,7 @@ impl S3Store {
         address: &Address,
         request: &GetRequest,
     ) -> Result<GetResponse<()>> {
-        let answer = match self.ask(context, address, request, Method::HEAD).await {
+        let answer = match self.send_read(context, address, request, Method::HEAD).await {
             // A response to HEAD has no body that says whether the bucket or the key is missing.
             Err(e) if e.reason() == Reason::NoSuchKey => {
                 self.send(context, &Call::bucket(Method::HEAD, &address.bucket)).await?;
@@ -53,16 +53,16 @@ impl S3Store {
     }
 
     /// GetObject.
-    pub(super) async fn read_bytes(
+    pub(super) async fn read_object(
         &self,
         context: &Context,
         address: &Address,
         request: &GetRequest,
     ) -> Result<GetResponse<Body>> {
-        let answer = self.ask(context, address, request, Method::GET).await?;
+        let answer = self.send_read(context, address, request, Method::GET).await?;
         let (info, span) = self.describe(context, address, request, &answer).await?;
         let length = answer
-            .length()
+            .content_length()
             .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))?;
         if length != span.length {
             return Err(Error::new(
@@ -72,11 +72,11 @@ impl S3Store {
         }
         let is_whole = span == Span::whole(info.size) && info.scope == ChecksumScope::FullObject;
         let expected = match request.select {
-            Select::Part(_) if info.parts.is_some() => headers::checksum_of_part(&answer.head.headers)?,
+            Select::Part(_) if info.parts.is_some() => headers::part_checksum(&answer.head.headers)?,
             _ => info.checksums.first().copied().filter(|_| is_whole),
         };
         let observation = answer.observation.clone();
-        let body = answer.into_body(context.clone(), length, expected.map(Sum::Checksum))?;
+        let body = answer.into_body(context.clone(), length, expected.map(ExpectedDigest::Checksum))?;
         if length == 0 && expected.is_none() {
             self.confirm_empty(context, address, request, &info).await?;
         }
@@ -116,26 +116,26 @@ impl S3Store {
     }
 
     /// Sends a GET or HEAD with the request's conditions and selection.
-    pub(super) async fn ask(
+    pub(super) async fn send_read(
         &self,
         context: &Context,
         address: &Address,
         request: &GetRequest,
         method: Method,
-    ) -> Result<Answer> {
+    ) -> Result<StoreResponse> {
         if request.select == Select::Range(ByteRange::Suffix(0)) {
             // Not all services reject it: radosgw returns the whole object.
-            self.judge(context, address, &request.conditions).await?;
+            self.evaluate_conditions(context, address, &request.conditions).await?;
             return Err(Error::new(Reason::InvalidRange, "a range of no bytes cannot be satisfied"));
         }
-        let select = self.settle_select(context, address, request).await?;
-        let conditions = self.settle(context, address, &request.conditions).await?;
+        let select = self.resolve_select(context, address, request).await?;
+        let conditions = self.resolve_conditions(context, address, &request.conditions).await?;
         let mut call = Call::object(method, &address.bucket, address.key.as_str());
         call.headers.insert("x-amz-checksum-mode", HeaderValue::from_static("ENABLED"));
-        headers::write_conditions(&conditions, Whose::Own, &mut call.headers)?;
+        headers::write_conditions(&conditions, ConditionTarget::Object, &mut call.headers)?;
         match select {
             Select::Whole => {}
-            Select::Range(range) => drop(call.headers.insert(RANGE, fields::range(range))),
+            Select::Range(range) => drop(call.headers.insert(RANGE, header_fields::range_value(range))),
             Select::Part(number) => {
                 call.query = Query::default().with("partNumber", &number.get().to_string())
             }
@@ -150,14 +150,14 @@ impl S3Store {
         context: &Context,
         address: &Address,
         request: &GetRequest,
-        answer: &Answer,
+        answer: &StoreResponse,
     ) -> Result<(ObjectInfo, Span)> {
         let answered = &answer.head.headers;
         let length = answer
-            .length()
+            .content_length()
             .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))?;
         let is_partial = answer.head.status == StatusCode::PARTIAL_CONTENT;
-        let (span, size) = match fields::content_range(answered)? {
+        let (span, size) = match header_fields::content_range(answered)? {
             Some(found) if is_partial => found,
             // Without a range its length would be taken for the object's.
             None if is_partial => {
@@ -171,7 +171,7 @@ impl S3Store {
             metadata.tags = Box::pin(self.read_tags(context, address)).await?;
         }
         let (mut checksums, scope) = headers::checksums(answered)?;
-        let (etag, modified) = (fields::etag(answered)?, headers::modified(answered)?);
+        let (etag, modified) = (header_fields::etag(answered)?, headers::last_modified(answered)?);
         let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parts.parse().ok());
         let is_asked_for = match request.select {
             Select::Whole => span == Span::whole(size),
@@ -189,13 +189,13 @@ impl S3Store {
             // They are the part's checksums, not the object's.
             checksums.clear();
         }
-        let generation = fields::generation(modified, etag.as_str());
+        let generation = header_fields::generation(modified, etag.as_str());
         Ok((ObjectInfo { size, etag, modified, generation, metadata, checksums, scope, parts }, span))
     }
 
     /// GetObjectAttributes: numbers, sizes and checksums of the parts, and whether more follow. Amazon S3 lists parts
     /// only for objects with a composite checksum.
-    pub(super) async fn parts_of_object(
+    pub(super) async fn list_object_parts(
         &self,
         context: &Context,
         address: &Address,
@@ -217,7 +217,7 @@ impl S3Store {
         let document = self.send(context, &call).await?.collect(MAX_PARTS_PAGE_BYTES).await?;
         let (mut parts, mut is_truncated) = (Vec::new(), false);
         let (mut number, mut size, mut checksums) = (0, 0, Vec::new());
-        ATTRIBUTES.leaves(&document, |path, text| match path {
+        ATTRIBUTES.for_each_element(&document, |path, text| match path {
             [.., "ObjectParts", "IsTruncated"] => is_truncated = text == "true",
             [.., "ObjectParts", "Part", "PartNumber"] => number = text.parse().unwrap_or_default(),
             [.., "ObjectParts", "Part", "Size"] => size = text.parse().unwrap_or_default(),

@@ -15,20 +15,20 @@ use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{StageRequest, Staged};
 use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, Observation};
 
-use super::chunks::{Chunks, Frame, SignedChunks};
+use super::aws_chunked::{UnsignedChunks, FrameEncoder, SignedChunks};
 use super::dialect::Dialect;
-use super::doubt::Named;
-use super::headers::{self, Answered, WRITE};
-use super::parts::{Gathered, Parts, part_query};
-use super::places::Sent;
+use super::ambiguous_outcome::IdentifiedWrite;
+use super::headers::{self, HeadersOnly, WRITE_ID};
+use super::multipart_write::{PartBuffer, MultipartWrite, part_query};
+use super::regions::SentWith;
 use super::protocol::{DECODED_LENGTH, TRAILER};
 use super::{Framing, S3Store};
 use crate::remote::client::Call;
-use crate::remote::client::Subject;
-use crate::remote::fields;
-use crate::remote::fields::generation;
-use crate::remote::payload::Held;
-use crate::remote::sending::Sending;
+use crate::remote::client::ResourceKind;
+use crate::remote::header_fields;
+use crate::remote::header_fields::generation;
+use crate::remote::payload::BufferedBody;
+use crate::remote::streaming_request::StreamingRequest;
 
 /// Longest body of a response of which only the headers matter.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
@@ -38,7 +38,7 @@ const MAX_BUFFERED_BYTES: u64 = 256 << 10;
 const MAX_PUT_BYTES: u64 = 5 << 30;
 
 /// The destination of a write.
-pub(super) enum Target {
+pub(super) enum WriteTarget {
     Object,
     /// A part, with the checksum algorithm of its upload, if any.
     Part(UploadId, PartNumber, Option<Algorithm>),
@@ -49,47 +49,47 @@ pub(super) struct StagedWrite {
     store: Arc<S3Store>,
     context: Context,
     address: Address,
-    target: Target,
+    target: WriteTarget,
     request: StageRequest,
     /// Hashers of the whole body; the first is for the checksum that the store verifies.
     hashers: Vec<Hasher>,
     md5: Option<Md5>,
     /// Bytes written so far.
     size: u64,
-    way: WriteMode,
+    mode: WriteMode,
     /// An earlier write failed or was cancelled: bytes are missing.
-    is_torn: bool,
+    is_incomplete: bool,
 }
 
 /// How the bytes of a write are handled until the commit.
 enum WriteMode {
     /// Buffered until the commit.
-    Gathered(Vec<Bytes>),
+    Buffered(Vec<Bytes>),
     /// Like `Gathered`, but copied, so that the caller's buffers can be reused.
-    Copied(Gathered),
+    BufferedCopy(PartBuffer),
     /// Streamed: the request starts with the first buffer; the latest buffer is held back.
-    Sent(Option<Streaming>, Bytes),
+    Streamed(Option<StreamingWrite>, Bytes),
     /// Sent part by part.
-    Parts(Parts),
+    Parts(MultipartWrite),
 }
 
 /// A request in flight, with the framing of its body, if any.
-struct Streaming {
-    sending: Sending,
-    sent: Sent,
-    frame: Option<Frame>,
+struct StreamingWrite {
+    request: StreamingRequest,
+    sent_with: SentWith,
+    frame: Option<FrameEncoder>,
     /// Its headers, if they contain a write id.
     named: Option<HeaderMap>,
 }
 
-impl Streaming {
+impl StreamingWrite {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         match &mut self.frame {
             None if bytes.is_empty() => Ok(()),
-            None => self.sending.write(bytes).await,
+            None => self.request.write(bytes).await,
             Some(frame) => {
                 for piece in frame.frame(bytes) {
-                    self.sending.write(piece).await?;
+                    self.request.write(piece).await?;
                 }
                 Ok(())
             }
@@ -98,9 +98,9 @@ impl Streaming {
 
     const fn framing(&self) -> Framing {
         match self.frame {
-            Some(Frame::Signed(_)) => Framing::SignedChunks,
-            Some(Frame::Trailing(_)) => Framing::Trailer,
-            None => Framing::Bare,
+            Some(FrameEncoder::Signed(_)) => Framing::SignedChunks,
+            Some(FrameEncoder::Trailing(_)) => Framing::Trailer,
+            None => Framing::Unframed,
         }
     }
 }
@@ -110,25 +110,25 @@ impl StagedWrite {
         store: Arc<S3Store>,
         context: &Context,
         address: &Address,
-        target: Target,
+        target: WriteTarget,
         request: StageRequest,
     ) -> Result<Self> {
         let mut algorithms = request.algorithms.clone();
-        if let Target::Part(.., Some(algorithm)) = target {
+        if let WriteTarget::Part(.., Some(algorithm)) = target {
             algorithms.retain(|other| *other != algorithm);
             algorithms.insert(0, algorithm);
         }
         if algorithms.is_empty() {
             algorithms.push(Algorithm::Crc64Nvme);
         }
-        let may_tell = !matches!(target, Target::Part(_, _, None));
-        let is_whole = store.framing(may_tell) == Framing::Whole;
+        let may_tell = !matches!(target, WriteTarget::Part(_, _, None));
+        let is_whole = store.choose_framing(may_tell) == Framing::Whole;
         let way = match (request.size, &target) {
-            (Some(size), _) if size <= MAX_BUFFERED_BYTES => WriteMode::Gathered(Vec::new()),
-            (_, Target::Object) if is_whole => {
-                WriteMode::Parts(Parts::new(store.clone(), context, address, &request))
+            (Some(size), _) if size <= MAX_BUFFERED_BYTES => WriteMode::Buffered(Vec::new()),
+            (_, WriteTarget::Object) if is_whole => {
+                WriteMode::Parts(MultipartWrite::new(store.clone(), context, address, &request))
             }
-            (Some(size), Target::Part(..)) if is_whole && size > store.part_bytes as u64 => {
+            (Some(size), WriteTarget::Part(..)) if is_whole && size > store.part_bytes as u64 => {
                 let (size, max_mib) = (size >> 20, store.part_bytes >> 20);
                 let why = format!(
                     "the store does not support signed chunks, so a part of {size} MiB would be sent unsigned over \
@@ -136,13 +136,13 @@ impl StagedWrite {
                 );
                 return Err(Error::new(Reason::EntityTooLarge, why));
             }
-            (Some(_), Target::Part(..)) if is_whole => WriteMode::Copied(Gathered::default()),
-            (Some(size), _) if size <= MAX_PUT_BYTES => WriteMode::Sent(None, Bytes::new()),
-            (Some(_), Target::Part(..)) => {
+            (Some(_), WriteTarget::Part(..)) if is_whole => WriteMode::BufferedCopy(PartBuffer::default()),
+            (Some(size), _) if size <= MAX_PUT_BYTES => WriteMode::Streamed(None, Bytes::new()),
+            (Some(_), WriteTarget::Part(..)) => {
                 return Err(Error::new(Reason::EntityTooLarge, "a part is limited to 5 GiB"));
             }
-            (None, Target::Part(..)) => WriteMode::Gathered(Vec::new()),
-            (_, Target::Object) => WriteMode::Parts(Parts::new(store.clone(), context, address, &request)),
+            (None, WriteTarget::Part(..)) => WriteMode::Buffered(Vec::new()),
+            (_, WriteTarget::Object) => WriteMode::Parts(MultipartWrite::new(store.clone(), context, address, &request)),
         };
         Ok(Self {
             store,
@@ -153,12 +153,12 @@ impl StagedWrite {
             md5: request.verify_md5.then(Md5::new),
             request,
             size: 0,
-            way,
-            is_torn: false,
+            mode: way,
+            is_incomplete: false,
         })
     }
 
-    async fn take_in(&mut self, bytes: Bytes) -> Result<()> {
+    async fn append(&mut self, bytes: Bytes) -> Result<()> {
         self.size += bytes.len() as u64;
         if self.request.size.is_some_and(|declared| self.size > declared) {
             let (size, declared) = (self.size, self.request.size.unwrap_or_default());
@@ -174,8 +174,8 @@ impl StagedWrite {
         if bytes.is_empty() {
             return Ok(());
         }
-        match &mut self.way {
-            WriteMode::Gathered(pieces) => {
+        match &mut self.mode {
+            WriteMode::Buffered(pieces) => {
                 if self.size > self.store.part_bytes as u64 {
                     let max_mib = self.store.part_bytes >> 20;
                     let why = format!("a part of unknown length is limited to {max_mib} MiB");
@@ -183,21 +183,21 @@ impl StagedWrite {
                 }
                 pieces.push(bytes);
             }
-            WriteMode::Copied(gathered) => gathered.add(&self.store, &bytes)?,
-            WriteMode::Parts(parts) => parts.take_in(bytes).await?,
-            WriteMode::Sent(..) => self.send(bytes).await?,
+            WriteMode::BufferedCopy(gathered) => gathered.append(&self.store, &bytes)?,
+            WriteMode::Parts(parts) => parts.write(bytes).await?,
+            WriteMode::Streamed(..) => self.send_previous(bytes).await?,
         }
         Ok(())
     }
 
     /// Sends the held-back buffer, and holds back this one.
-    async fn send(&mut self, bytes: Bytes) -> Result<()> {
-        if let WriteMode::Sent(None, _) = &self.way {
-            let streaming = self.begin().await?;
-            self.way = WriteMode::Sent(Some(streaming), Bytes::new());
+    async fn send_previous(&mut self, bytes: Bytes) -> Result<()> {
+        if let WriteMode::Streamed(None, _) = &self.mode {
+            let streaming = self.start_streaming().await?;
+            self.mode = WriteMode::Streamed(Some(streaming), Bytes::new());
         }
-        if let WriteMode::Sent(Some(streaming), waiting) = &mut self.way {
-            let (sent, framing) = (streaming.sent, streaming.framing());
+        if let WriteMode::Streamed(Some(streaming), waiting) = &mut self.mode {
+            let (sent, framing) = (streaming.sent_with, streaming.framing());
             if let Err(e) = streaming.write(std::mem::replace(waiting, bytes)).await {
                 return Err(self.explain(sent, framing, e).await);
             }
@@ -206,7 +206,7 @@ impl StagedWrite {
     }
 
     /// A placeholder for the checksum sent to the store, with its algorithm and length.
-    fn told(&self) -> Checksum {
+    fn checksum_placeholder(&self) -> Checksum {
         Checksum::compute(self.hashers.first().map_or(Algorithm::Crc64Nvme, Hasher::algorithm), b"")
     }
 
@@ -214,14 +214,14 @@ impl StagedWrite {
     fn call(&self) -> Result<Call<'_>> {
         let mut call = Call::object(Method::PUT, &self.address.bucket, self.address.key.as_str());
         match &self.target {
-            Target::Object => {
+            WriteTarget::Object => {
                 headers::write_metadata(&self.request.metadata, &mut call.headers)?;
                 headers::write_precondition(&self.request.precondition, &mut call.headers)?;
                 let StageRequest { precondition, metadata, .. } = &self.request;
-                call.may_repeat = Named::write(precondition, metadata, &mut call.headers)?;
+                call.is_idempotent = IdentifiedWrite::add_id(precondition, metadata, &mut call.headers)?;
             }
-            Target::Part(id, number, _) => {
-                call.subject = Subject::Upload;
+            WriteTarget::Part(id, number, _) => {
+                call.resource = ResourceKind::Upload;
                 call.query = part_query(id, *number);
             }
         }
@@ -229,26 +229,26 @@ impl StagedWrite {
     }
 
     /// Starts a streamed request.
-    async fn begin(&mut self) -> Result<Streaming> {
+    async fn start_streaming(&mut self) -> Result<StreamingWrite> {
         let length = self.request.size.unwrap_or_default();
         let mut call = self.call()?;
         let declared = self
             .request
             .checksum
-            .filter(|declared| self.tells() && declared.algorithm() == self.told().algorithm());
-        let framing = self.store.framing(self.tells());
+            .filter(|declared| self.sends_checksum() && declared.algorithm() == self.checksum_placeholder().algorithm());
+        let framing = self.store.choose_framing(self.sends_checksum());
         let on_wire = match framing {
             Framing::Trailer => {
-                let told = self.told();
+                let told = self.checksum_placeholder();
                 call.headers.insert(TRAILER, HeaderValue::from_static(told.algorithm().header()));
-                Chunks::length(length, &told)
+                UnsignedChunks::framed_length(length, &told)
             }
             Framing::SignedChunks => {
-                headers::write_promises(declared, None, &mut call.headers)?;
-                SignedChunks::length(length)
+                headers::write_expected_checksums(declared, None, &mut call.headers)?;
+                SignedChunks::framed_length(length)
             }
-            Framing::Bare => {
-                headers::write_promises(declared, None, &mut call.headers)?;
+            Framing::Unframed => {
+                headers::write_expected_checksums(declared, None, &mut call.headers)?;
                 length
             }
             // Signed chunks were rejected since this write was staged, so it would be sent unsigned. A retry is sent
@@ -269,25 +269,25 @@ impl StagedWrite {
             })?;
             call.headers.insert(CONTENT_ENCODING, encodings);
         }
-        let named = call.headers.contains_key(WRITE).then(|| call.headers.clone());
-        let (mut sending, sent) = self.store.begin(&self.context, &call, on_wire).await?;
+        let named = call.headers.contains_key(WRITE_ID).then(|| call.headers.clone());
+        let (mut sending, sent) = self.store.start_streaming(&self.context, &call, on_wire).await?;
         let frame = match (framing, sending.take_signer()) {
-            (Framing::Trailer, _) => Some(Frame::Trailing(Chunks::new(length))),
-            (_, Some(signer)) => Some(Frame::Signed(SignedChunks::new(length, signer))),
+            (Framing::Trailer, _) => Some(FrameEncoder::Trailing(UnsignedChunks::new(length))),
+            (_, Some(signer)) => Some(FrameEncoder::Signed(SignedChunks::new(length, signer))),
             (_, None) => None,
         };
-        Ok(Streaming { sending, sent, frame, named })
+        Ok(StreamingWrite { request: sending, sent_with: sent, frame, named })
     }
 
     /// Finishes a streamed request: sends the held-back buffer and the end of the framing, and reads the response.
-    async fn end(streaming: Streaming, waiting: Bytes, checksum: &Checksum) -> Result<Answered> {
+    async fn finish_streaming(streaming: StreamingWrite, waiting: Bytes, checksum: &Checksum) -> Result<HeadersOnly> {
         let mut streaming = streaming;
         streaming.write(waiting).await?;
         if let Some(frame) = &mut streaming.frame {
             let end = frame.end(checksum);
-            streaming.sending.write(end).await?;
+            streaming.request.write(end).await?;
         }
-        let mut answer = streaming.sending.finish().await?;
+        let mut answer = streaming.request.finish().await?;
         let headers = std::mem::take(&mut answer.head.headers);
         let observation = answer.observation.clone();
         answer.collect(MAX_RESPONSE_BYTES).await?;
@@ -295,34 +295,34 @@ impl StagedWrite {
     }
 
     /// Sends a buffered body as one request.
-    async fn end_gathered(
+    async fn put_buffered(
         &mut self,
         pieces: Vec<Bytes>,
         checksum: &Checksum,
         expected: &Expected,
-    ) -> Result<Answered> {
+    ) -> Result<HeadersOnly> {
         let mut call = self.call()?;
-        call.payload = Held::of(pieces);
-        let named = Named::read(&call.headers, self.size, *checksum);
-        let told = Some(*checksum).filter(|_| self.tells());
+        call.payload = BufferedBody::from_buffers(pieces);
+        let named = IdentifiedWrite::from_headers(&call.headers, self.size, *checksum);
+        let told = Some(*checksum).filter(|_| self.sends_checksum());
         let answered =
             self.store.put(&self.context, &self.address, call, (told, expected.md5), named).await?;
         if told.is_none() {
             // The store may have computed one itself.
-            self.store.learn_by_answer(&answered.0, checksum, false)?;
+            self.store.check_response_checksum(&answered.0, checksum, false)?;
         }
         Ok(answered)
     }
 
     /// Converts the error of a streamed request, which cannot be retried here.
-    async fn explain(&mut self, sent: Sent, framing: Framing, error: Error) -> Error {
-        let error = self.store.learn_framing(framing, error);
-        self.store.explain(&self.context, self.address.bucket.as_str(), sent, error).await
+    async fn explain(&mut self, sent: SentWith, framing: Framing, error: Error) -> Error {
+        let error = self.store.learn_from_failure(framing, error);
+        self.store.explain_failure(&self.context, self.address.bucket.as_str(), sent, error).await
     }
 
     /// Returns true if a checksum is sent to the store: false for a part of an upload without checksums.
-    fn tells(&self) -> bool {
-        !matches!(self.target, Target::Part(_, _, None))
+    fn sends_checksum(&self) -> bool {
+        !matches!(self.target, WriteTarget::Part(_, _, None))
     }
 }
 
@@ -330,16 +330,16 @@ impl StagedWrite {
 impl Staged for StagedWrite {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         self.context.check()?;
-        self.check_whole()?;
-        self.is_torn = true;
-        self.take_in(bytes).await?;
-        self.is_torn = false;
+        self.check_complete()?;
+        self.is_incomplete = true;
+        self.append(bytes).await?;
+        self.is_incomplete = false;
         Ok(())
     }
 
     async fn commit(mut self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
         self.context.check()?;
-        self.check_whole()?;
+        self.check_complete()?;
         let computed: Vec<Checksum> =
             std::mem::take(&mut self.hashers).into_iter().map(Hasher::finish).collect();
         let md5: Option<[u8; 16]> = self.md5.take().map(|md5| md5.finalize().into());
@@ -350,24 +350,24 @@ impl Staged for StagedWrite {
         let Some(checksum) = computed.first().copied() else {
             unreachable!("`new` adds at least one algorithm")
         };
-        let (answered, observation) = match std::mem::replace(&mut self.way, WriteMode::Gathered(Vec::new()))
+        let (answered, observation) = match std::mem::replace(&mut self.mode, WriteMode::Buffered(Vec::new()))
         {
             WriteMode::Parts(parts) => {
                 return parts.commit(self.request.precondition, checksum, computed).await;
             }
-            WriteMode::Gathered(pieces) => self.end_gathered(pieces, &checksum, &expected).await?,
-            WriteMode::Copied(mut gathered) => {
-                self.end_gathered(vec![gathered.take()], &checksum, &expected).await?
+            WriteMode::Buffered(pieces) => self.put_buffered(pieces, &checksum, &expected).await?,
+            WriteMode::BufferedCopy(mut gathered) => {
+                self.put_buffered(vec![gathered.take()], &checksum, &expected).await?
             }
-            WriteMode::Sent(Some(mut streaming), waiting) => {
-                let (sent, framing) = (streaming.sent, streaming.framing());
+            WriteMode::Streamed(Some(mut streaming), waiting) => {
+                let (sent, framing) = (streaming.sent_with, streaming.framing());
                 let named = streaming.named.take();
-                let named = named.and_then(|headers| Named::read(&headers, self.size, checksum));
-                let answered = match (Self::end(streaming, waiting, &checksum).await, named) {
+                let named = named.and_then(|headers| IdentifiedWrite::from_headers(&headers, self.size, checksum));
+                let answered = match (Self::finish_streaming(streaming, waiting, &checksum).await, named) {
                     (Ok(answered), _) => answered,
                     (Err(e), Some(named)) if e.kind() != ErrorKind::Precondition => {
                         let (context, address) = (self.context.clone(), self.address.clone());
-                        let settled = self.store.settle_write(&context, &address, &named, e).await;
+                        let settled = self.store.resolve_failed_write(&context, &address, &named, e).await;
                         match settled {
                             Ok(answered) => answered,
                             Err(e) => return Err(self.explain(sent, framing, e).await),
@@ -375,26 +375,26 @@ impl Staged for StagedWrite {
                     }
                     (Err(e), _) => return Err(self.explain(sent, framing, e).await),
                 };
-                self.store.heed(Dialect::of(&answered.0));
-                let was_told = self.request.checksum.is_some() && self.tells();
-                self.store.learn_by_answer(&answered.0, &checksum, was_told)?;
+                self.store.set_dialect(Dialect::detect(&answered.0));
+                let was_told = self.request.checksum.is_some() && self.sends_checksum();
+                self.store.check_response_checksum(&answered.0, &checksum, was_told)?;
                 answered
             }
-            WriteMode::Sent(None, _) => {
+            WriteMode::Streamed(None, _) => {
                 unreachable!("a streamed body has more than `MAX_BUFFERED_BYTES` bytes")
             }
         };
-        let committed = self.store.committed(&answered, self.size, computed)?;
-        if let Target::Part(upload, number, _) = &self.target {
-            self.store.remember_part(upload, *number, &committed);
+        let committed = self.store.build_committed(&answered, self.size, computed)?;
+        if let WriteTarget::Part(upload, number, _) = &self.target {
+            self.store.cache_part(upload, *number, &committed);
         }
         Ok((committed, observation))
     }
 }
 
 impl StagedWrite {
-    fn check_whole(&self) -> Result<()> {
-        if self.is_torn {
+    fn check_complete(&self) -> Result<()> {
+        if self.is_incomplete {
             let why = "an earlier write failed or was cancelled; stage the object again";
             return Err(Error::new(Reason::InvalidRequest, why));
         }
@@ -410,31 +410,31 @@ impl S3Store {
         address: &Address,
         mut call: Call<'_>,
         (checksum, md5): (Option<Checksum>, Option<[u8; 16]>),
-        named: Option<Named>,
-    ) -> Result<Answered> {
-        headers::write_promises(checksum, md5, &mut call.headers)?;
+        named: Option<IdentifiedWrite>,
+    ) -> Result<HeadersOnly> {
+        headers::write_expected_checksums(checksum, md5, &mut call.headers)?;
         let mut answer = match self.send(context, &call).await {
-            Err(e) => return self.settle_call(context, address, &call, named.as_ref(), e).await,
+            Err(e) => return self.resolve_failed_call(context, address, &call, named.as_ref(), e).await,
             Ok(answer) => answer,
         };
         let headers = std::mem::take(&mut answer.head.headers);
         let observation = answer.observation.clone();
         answer.collect(MAX_RESPONSE_BYTES).await?;
         if let Some(checksum) = checksum {
-            self.learn_by_answer(&headers, &checksum, true)?;
+            self.check_response_checksum(&headers, &checksum, true)?;
         }
         Ok((headers, observation))
     }
 
     /// Builds the result of a write. S3 does not return the modification time; the response's `Date` is close to it.
-    pub(super) fn committed(
+    pub(super) fn build_committed(
         &self,
         answered: &HeaderMap,
         size: u64,
         checksums: Vec<Checksum>,
     ) -> Result<Committed> {
-        let etag = fields::etag(answered)?;
-        let modified = fields::date(answered, &DATE)?.unwrap_or_else(|| self.client.clock.wall());
+        let etag = header_fields::etag(answered)?;
+        let modified = header_fields::parse_date(answered, &DATE)?.unwrap_or_else(|| self.client.clock.wall());
         let generation = generation(modified, etag.as_str());
         Ok(Committed { etag, size, modified, generation, checksums, scope: ChecksumScope::FullObject })
     }

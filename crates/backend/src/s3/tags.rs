@@ -8,7 +8,7 @@ use tradewind_core::{Address, Context, Tags};
 use super::S3Store;
 use super::xml::{self, DocumentKind};
 use crate::remote::client::Call;
-use crate::remote::payload::Held;
+use crate::remote::payload::BufferedBody;
 use crate::remote::query::Query;
 
 /// Longest response: an object's tags as XML.
@@ -31,7 +31,7 @@ impl S3Store {
                 document.push_str("</Value></Tag>");
             }
             document.push_str("</TagSet></Tagging>");
-            call.payload = Held::of([Bytes::from(document)]);
+            call.payload = BufferedBody::from_buffers([Bytes::from(document)]);
         }
         self.send(context, &call).await?.collect(MAX_RESPONSE_BYTES).await.map(drop)
     }
@@ -40,10 +40,10 @@ impl S3Store {
     pub(super) async fn read_tags(&self, context: &Context, address: &Address) -> Result<Tags> {
         let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("tagging");
-        call.holds_one = true;
+        call.holds_connection = true;
         let document = self.send(context, &call).await?.collect(MAX_RESPONSE_BYTES).await?;
         let (mut pairs, mut key, mut value) = (Vec::new(), String::new(), String::new());
-        TAGS.leaves(&document, |path, text| match path {
+        TAGS.for_each_element(&document, |path, text| match path {
             [.., "Tag", "Key"] => key = text.to_owned(),
             [.., "Tag", "Value"] => value = text.to_owned(),
             [.., "Tag"] => pairs.push((std::mem::take(&mut key), std::mem::take(&mut value))),

@@ -16,16 +16,16 @@ use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, ETag,
 use tradewind_wire::headers::CHECKSUM_TYPE;
 
 use super::S3Store;
-use super::begun::StoredPart;
+use super::upload_cache::CachedPart;
 use super::dialect::Dialect;
-use super::failure::Refusal;
-use super::headers::{self, AnsweredChecksums};
+use super::service_error::ServiceError;
+use super::headers::{self, ResponseChecksums};
 use super::xml::{self, DocumentKind};
 use crate::remote::client::Call;
-use crate::remote::client::Subject;
-use crate::remote::fields;
-use crate::remote::fields::generation;
-use crate::remote::payload::Held;
+use crate::remote::client::ResourceKind;
+use crate::remote::header_fields;
+use crate::remote::header_fields::generation;
+use crate::remote::payload::BufferedBody;
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
@@ -39,7 +39,7 @@ const PARTS: DocumentKind = DocumentKind { name: "a list of parts", roots: &["Li
 
 impl S3Store {
     /// CreateMultipartUpload.
-    pub(super) async fn begin_upload(
+    pub(super) async fn start_upload(
         &self,
         context: &Context,
         address: &Address,
@@ -49,7 +49,7 @@ impl S3Store {
         let mut call = Call::object(Method::POST, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("uploads");
         // A retry could leave an orphaned upload in the store, which is worse than an error.
-        call.may_repeat = false;
+        call.is_idempotent = false;
         headers::write_metadata(&request.metadata, &mut call.headers)?;
         if let Some((algorithm, scope)) = request.checksum {
             call.headers.insert("x-amz-checksum-algorithm", HeaderValue::from_static(algorithm.name()));
@@ -57,11 +57,11 @@ impl S3Store {
         }
         let answer = self.send(context, &call).await?;
         if request.checksum.is_some() {
-            self.learn_trailers(answer.header("x-amz-checksum-algorithm").is_some());
+            self.set_supports_checksums(answer.header("x-amz-checksum-algorithm").is_some());
         }
         let document = answer.collect(MAX_PAGE_BYTES).await?;
         let mut id = String::new();
-        xml::leaves(&document, |path, text| {
+        xml::for_each_element(&document, |path, text| {
             if let [_, "UploadId"] = path {
                 id = text.to_owned();
             }
@@ -70,12 +70,12 @@ impl S3Store {
             return Err(Error::new(Reason::Io, "the store created an upload without an UploadId"));
         }
         let id = UploadId(id);
-        self.remember(&id, request.checksum.map(|(algorithm, _)| algorithm), request.metadata.tags);
+        self.cache_upload(&id, request.checksum.map(|(algorithm, _)| algorithm), request.metadata.tags);
         Ok(id)
     }
 
     /// The checksum algorithm of an upload's parts; S3 rejects a part with another one.
-    pub(super) async fn checksum_of_parts(
+    pub(super) async fn part_checksum_algorithm(
         &self,
         context: &Context,
         address: &Address,
@@ -87,23 +87,23 @@ impl S3Store {
         }
         let page = self.parts_page(context, address, upload, None, 1).await?;
         let algorithm = page.upload.checksum.map(|(algorithm, _)| algorithm);
-        self.remember(upload, algorithm, Tags::default());
+        self.cache_upload(upload, algorithm, Tags::default());
         Ok(algorithm)
     }
 
-    fn remember(&self, upload: &UploadId, algorithm: Option<Algorithm>, tags: Tags) {
+    fn cache_upload(&self, upload: &UploadId, algorithm: Option<Algorithm>, tags: Tags) {
         self.uploads.lock().insert(upload, algorithm, tags);
     }
 
     /// Caches a stored part, to verify the checksum of the completed object.
-    pub(super) fn remember_part(&self, upload: &UploadId, number: PartNumber, part: &Committed) {
+    pub(super) fn cache_part(&self, upload: &UploadId, number: PartNumber, part: &Committed) {
         let Some(checksum) = part.checksums.first().copied() else { return };
-        let part = StoredPart { etag: part.etag.clone(), size: part.size, checksum };
+        let part = CachedPart { etag: part.etag.clone(), size: part.size, checksum };
         self.uploads.lock().insert_part(upload, number, part);
     }
 
     /// AbortMultipartUpload.
-    pub(super) async fn give_up(
+    pub(super) async fn abort(
         &self,
         context: &Context,
         address: &Address,
@@ -116,18 +116,18 @@ impl S3Store {
 
     /// Completes an upload. If the response is lost, the store is queried: the completion succeeded if the upload is
     /// gone and the object matches its parts.
-    pub(super) async fn end_upload(
+    pub(super) async fn complete_upload_checked(
         &self,
         context: &Context,
         address: &Address,
         upload: &UploadId,
         order: CompleteUpload,
     ) -> Result<Committed> {
-        self.check_condition(context, &order.precondition).await?;
+        self.check_write_condition(context, &order.precondition).await?;
         self.check_order(context, address, upload, &order).await?;
-        let ended = match self.complete_once_free(context, address, upload, &order).await {
+        let ended = match self.complete_when_free(context, address, upload, &order).await {
             Err(e) if e.kind() == ErrorKind::Unavailable => {
-                self.find_completed(context, address, upload, &order).await.ok_or(e)
+                self.find_completed_object(context, address, upload, &order).await.ok_or(e)
             }
             ended => ended,
         }?;
@@ -143,7 +143,7 @@ impl S3Store {
 
     /// Completes an upload, and waits while another request completes it: radosgw rejects concurrent completions, with
     /// the same error as for an upload that does not exist.
-    async fn complete_once_free(
+    async fn complete_when_free(
         &self,
         context: &Context,
         address: &Address,
@@ -152,15 +152,15 @@ impl S3Store {
     ) -> Result<Committed> {
         let mut attempt = 1;
         loop {
-            match self.complete(context, address, upload, order).await {
-                Err(e) if is_being_completed(&e) && attempt < self.client.retries.max_attempts => {
+            match self.send_completion(context, address, upload, order).await {
+                Err(e) if is_being_completed(&e) && attempt < self.client.retry_options.max_attempts => {
                     match self.parts_page(context, address, upload, None, 1).await {
                         Err(gone) if gone.reason() == Reason::NoSuchUpload => {
-                            return self.find_completed(context, address, upload, order).await.ok_or(gone);
+                            return self.find_completed_object(context, address, upload, order).await.ok_or(gone);
                         }
                         _ => attempt += 1,
                     }
-                    self.client.rest(context, attempt).await?;
+                    self.client.backoff(context, attempt).await?;
                 }
                 ended => return ended,
             }
@@ -204,14 +204,14 @@ impl S3Store {
     }
 
     /// The object, if it was certainly created by this upload.
-    async fn find_completed(
+    async fn find_completed_object(
         &self,
         context: &Context,
         address: &Address,
         upload: &UploadId,
         order: &CompleteUpload,
     ) -> Option<Committed> {
-        let tag = tag_of_parts(&order.parts);
+        let tag = multipart_etag(&order.parts);
         match self.parts_page(context, address, upload, None, 1).await {
             Err(e) if e.reason() == Reason::NoSuchUpload => {}
             _ => return None,
@@ -232,7 +232,7 @@ impl S3Store {
     }
 
     /// CompleteMultipartUpload. A response of status 200 may still contain an error.
-    async fn complete(
+    async fn send_completion(
         &self,
         context: &Context,
         address: &Address,
@@ -257,22 +257,22 @@ impl S3Store {
         }
         document.push_str("</CompleteMultipartUpload>");
         let mut call = upload_call(Method::POST, address, upload, Query::default());
-        call.may_repeat = false;
-        call.is_work = true;
-        call.payload = Held::of([Bytes::from(document)]);
+        call.is_idempotent = false;
+        call.is_long_running = true;
+        call.payload = BufferedBody::from_buffers([Bytes::from(document)]);
         headers::write_precondition(&order.precondition, &mut call.headers)?;
         if let Some(checksum) = order.expected_checksum {
-            call.headers.insert(checksum.algorithm().header(), fields::value(&checksum.to_base64())?);
+            call.headers.insert(checksum.algorithm().header(), header_fields::header_value(&checksum.to_base64())?);
         }
         if let Some(size) = order.expected_size {
             call.headers.insert("x-amz-mp-object-size", size.into());
         }
         let answer = self.send(context, &call).await?;
-        let (status, date) = (answer.head.status, fields::date(&answer.head.headers, &DATE)?);
+        let (status, date) = (answer.head.status, header_fields::parse_date(&answer.head.headers, &DATE)?);
         let document = answer.collect(MAX_PAGE_BYTES).await?;
-        let (mut etag, mut answered) = (None, AnsweredChecksums::default());
+        let (mut etag, mut answered) = (None, ResponseChecksums::default());
         let mut is_refused = false;
-        COMPLETION.leaves(&document, |path, text| match path {
+        COMPLETION.for_each_element(&document, |path, text| match path {
             ["Error"] => is_refused = true,
             [_, "ETag"] => etag = Some(ETag::from_text(text)),
             [_, name] => answered.read(name, text),
@@ -280,10 +280,10 @@ impl S3Store {
         })?;
         if is_refused {
             let what = format!("completing the upload of {}", address.key);
-            return Err(Refusal::read(&document).into_error(status, Subject::Upload, &what));
+            return Err(ServiceError::parse_body(&document).into_error(status, ResourceKind::Upload, &what));
         }
         let (checksums, scope) = answered.finish();
-        self.compare_completed(upload, order, &checksums, scope)?;
+        self.verify_completed(upload, order, &checksums, scope)?;
         let modified = date.unwrap_or_else(|| self.client.clock.wall());
         let (etag, size) = match (etag.filter(|etag| !etag.as_str().is_empty()), order.expected_size) {
             (Some(etag), Some(size)) => (etag, size),
@@ -301,7 +301,7 @@ impl S3Store {
     ///
     /// # Errors
     /// [`CorruptData`](Reason::CorruptData) if one differs. The object exists already, but is not what was sent.
-    fn compare_completed(
+    fn verify_completed(
         &self,
         upload: &UploadId,
         order: &CompleteUpload,
@@ -310,7 +310,7 @@ impl S3Store {
     ) -> Result<()> {
         let uploads = self.uploads.lock();
         for found in checksums {
-            let expected = uploads.checksum_of(upload, order, found.algorithm(), scope);
+            let expected = uploads.object_checksum(upload, order, found.algorithm(), scope);
             if let Some(expected) = expected.filter(|expected| expected != found) {
                 let scope = scope.name();
                 let why = format!(
@@ -334,7 +334,7 @@ impl S3Store {
         let after = after.map(|number| number.get().to_string());
         let query = Query::default()
             .with("max-parts", &limit.clamp(1, MAX_PAGE_ENTRIES).to_string())
-            .with_some("part-number-marker", after.as_deref());
+            .with_optional("part-number-marker", after.as_deref());
         let call = upload_call(Method::GET, address, upload, query);
         let document = match self.send(context, &call).await {
             Err(e) if e.reason() == Reason::NoSuchKey => {
@@ -356,7 +356,7 @@ impl S3Store {
         };
         let (mut part, mut is_truncated) = (PartialPart::default(), false);
         let (mut algorithm, mut scope) = (None, None);
-        PARTS.leaves(&document, |path, text| match path {
+        PARTS.for_each_element(&document, |path, text| match path {
             [_, "IsTruncated"] => is_truncated = text == "true",
             [_, "ChecksumAlgorithm"] => algorithm = text.parse().ok(),
             [_, "ChecksumType"] => scope = text.parse().ok(),
@@ -369,7 +369,7 @@ impl S3Store {
             _ => {}
         })?;
         if algorithm.is_some() {
-            self.learn_trailers(true);
+            self.set_supports_checksums(true);
         }
         page.upload.checksum =
             algorithm.map(|algorithm| (algorithm, scope.unwrap_or(ChecksumScope::Composite)));
@@ -404,14 +404,14 @@ impl PartialPart {
 }
 
 /// The ETag of an object made of these parts; `None` unless every part's ETag is an MD5.
-fn tag_of_parts(parts: &[CompletePart]) -> Option<ETag> {
+fn multipart_etag(parts: &[CompletePart]) -> Option<ETag> {
     let tags: Option<Vec<[u8; 16]>> = parts.iter().map(|part| part.etag.md5()).collect();
     Some(ETag::from_parts(&Md5::digest(tags?.concat()).into(), parts.len()))
 }
 
 /// Returns true for radosgw's error if the upload is being completed concurrently, or does not exist.
 fn is_being_completed(error: &Error) -> bool {
-    Refusal::of(error).is_some_and(|refusal| {
+    ServiceError::from_source(error).is_some_and(|refusal| {
         refusal.dialect == Some(Dialect::Ceph)
             && refusal.code == "InternalError"
             && refusal.message.contains("completion is already in progress")
@@ -420,7 +420,7 @@ fn is_being_completed(error: &Error) -> bool {
 
 fn upload_call<'a>(method: Method, address: &'a Address, upload: &UploadId, query: Query) -> Call<'a> {
     let mut call = Call::object(method, &address.bucket, address.key.as_str());
-    call.subject = Subject::Upload;
+    call.resource = ResourceKind::Upload;
     call.query = query.with("uploadId", &upload.0);
     call
 }

@@ -23,9 +23,9 @@ pub(super) struct DocumentKind {
 impl DocumentKind {
     /// Like [`leaves`], but fails if the document is empty or of another kind: it must not be taken for an empty
     /// response.
-    pub fn leaves(&self, document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Result<()> {
+    pub fn for_each_element(&self, document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Result<()> {
         let mut is_answer = false;
-        leaves(document, |path, text| {
+        for_each_element(document, |path, text| {
             is_answer |=
                 matches!(path, [root] if self.roots.iter().any(|name| name.eq_ignore_ascii_case(root)));
             take(path, text);
@@ -39,7 +39,7 @@ impl DocumentKind {
 
 /// Calls `take` at the end of each element, with the path of names and its text, in document order. A parent therefore
 /// comes after its children; its text is the text directly inside it.
-pub(super) fn leaves(document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Result<()> {
+pub(super) fn for_each_element(document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Result<()> {
     let text = std::str::from_utf8(document).map_err(|e| malformed(Some(Box::new(e))))?;
     let mut reader = Reader::from_str(text);
     let mut open: Vec<(String, String)> = Vec::with_capacity(MAX_DEPTH);
@@ -50,22 +50,22 @@ pub(super) fn leaves(document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Re
                 if open.len() == MAX_DEPTH {
                     return Err(malformed(None));
                 }
-                open.push((name(start.local_name().as_ref())?, String::new()));
+                open.push((utf8_name(start.local_name().as_ref())?, String::new()));
             }
             Event::Empty(empty) => {
-                let name = name(empty.local_name().as_ref())?;
+                let name = utf8_name(empty.local_name().as_ref())?;
                 let mut path: Vec<&str> = open.iter().map(|(name, _)| name.as_str()).collect();
                 path.push(&name);
                 take(&path, "");
             }
             Event::Text(piece) => {
-                add(
+                append_text(
                     &mut open,
                     piece.xml_content(XmlVersion::Implicit1_0).map_err(|e| malformed(Some(Box::new(e))))?,
                 );
             }
             Event::CData(piece) => {
-                add(
+                append_text(
                     &mut open,
                     piece.xml_content(XmlVersion::Implicit1_0).map_err(|e| malformed(Some(Box::new(e))))?,
                 );
@@ -73,11 +73,11 @@ pub(super) fn leaves(document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Re
             Event::GeneralRef(reference) => {
                 let character = reference.resolve_char_ref().map_err(|e| malformed(Some(Box::new(e))))?;
                 match character {
-                    Some(character) => add(&mut open, character.to_string().into()),
+                    Some(character) => append_text(&mut open, character.to_string().into()),
                     None => {
                         let entity = reference.decode().map_err(|e| malformed(Some(Box::new(e))))?;
                         let text = resolve_xml_entity(&entity).ok_or_else(|| malformed(None))?;
-                        add(&mut open, text.into());
+                        append_text(&mut open, text.into());
                     }
                 }
             }
@@ -94,13 +94,13 @@ pub(super) fn leaves(document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Re
     }
 }
 
-fn add(open: &mut [(String, String)], piece: Cow<'_, str>) {
+fn append_text(open: &mut [(String, String)], piece: Cow<'_, str>) {
     if let Some((_, text)) = open.last_mut() {
         text.push_str(&piece);
     }
 }
 
-fn name(bytes: &[u8]) -> Result<String> {
+fn utf8_name(bytes: &[u8]) -> Result<String> {
     String::from_utf8(bytes.to_vec()).map_err(|e| malformed(Some(Box::new(e))))
 }
 
@@ -134,7 +134,7 @@ mod tests {
 
     fn all(text: &str) -> Result<Vec<(String, String)>> {
         let mut found = Vec::new();
-        leaves(text.as_bytes(), |path, text| found.push((path.join("/"), text.to_owned())))?;
+        for_each_element(text.as_bytes(), |path, text| found.push((path.join("/"), text.to_owned())))?;
         Ok(found)
     }
 
@@ -151,7 +151,7 @@ mod tests {
         for bad in ["<a>", "<a></b>", "<a>&unknown;</a>", "</a>", &"<a>".repeat(100)] {
             assert_eq!(all(bad).unwrap_err().reason(), Reason::Io, "{bad}");
         }
-        assert!(leaves(&[b'<', 0xff, b'>'], |_, _| {}).is_err());
+        assert!(for_each_element(&[b'<', 0xff, b'>'], |_, _| {}).is_err());
     }
 
     proptest! {

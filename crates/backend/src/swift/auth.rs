@@ -12,10 +12,10 @@ use serde_json::{Value as Json, json};
 use tradewind_core::Context;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::failure::{Unauthorized, is_unauthorized};
+use super::service_error::{Unauthorized, is_unauthorized};
 use crate::remote::client::{Call, Client};
-use crate::remote::fields::value;
-use crate::remote::payload::Held;
+use crate::remote::header_fields::header_value;
+use crate::remote::payload::BufferedBody;
 use crate::remote::time::parse_time;
 
 /// Longest response with a token and its catalog.
@@ -38,7 +38,7 @@ pub enum Auth {
         /// The URL.
         url: String,
         /// The credentials.
-        login: Login,
+        login: KeystoneCredentials,
         /// The region of the endpoint in the catalog; `None` selects the first one.
         region: Option<String>,
         /// The interface of the endpoint in the catalog: `public`, `internal` or `admin`.
@@ -48,15 +48,15 @@ pub enum Auth {
 
 /// Credentials for Keystone.
 #[derive(Clone)]
-pub enum Login {
+pub enum KeystoneCredentials {
     /// A user, scoped to the project that owns the account.
     Password {
         /// The user.
-        user: Party,
+        user: NameOrId,
         /// The password.
         password: String,
         /// The project.
-        project: Party,
+        project: NameOrId,
     },
     /// An application credential, which is bound to one project.
     ApplicationCredential {
@@ -69,7 +69,7 @@ pub enum Login {
 
 /// A user or a project in Keystone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Party {
+pub enum NameOrId {
     /// By its id.
     Id(String),
     /// By its name, which is unique within a domain.
@@ -85,7 +85,7 @@ pub enum Domain {
     Name(String),
 }
 
-impl Party {
+impl NameOrId {
     fn json(&self) -> Json {
         match self {
             Self::Id(id) => json!({ "id": id }),
@@ -95,7 +95,7 @@ impl Party {
     }
 }
 
-impl fmt::Display for Party {
+impl fmt::Display for NameOrId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Id(id) => f.write_str(id),
@@ -104,7 +104,7 @@ impl fmt::Display for Party {
     }
 }
 
-impl fmt::Display for Login {
+impl fmt::Display for KeystoneCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Password { user, project, .. } => write!(f, "{user} for {project}"),
@@ -142,12 +142,12 @@ impl Auth {
     }
 
     /// Requests a token.
-    pub(super) async fn ask(&self, context: &Context, client: &Client) -> Result<Grant> {
+    pub(super) async fn request_token(&self, context: &Context, client: &Client) -> Result<IssuedToken> {
         match self {
             Self::V1 { user, key, .. } => {
                 let mut call = Call::service(Method::GET);
-                call.headers.insert("x-auth-user", value(user)?);
-                call.headers.insert("x-auth-key", secret(key)?);
+                call.headers.insert("x-auth-user", header_value(user)?);
+                call.headers.insert("x-auth-key", sensitive_value(key)?);
                 let answer = client.send(context, &call).await?;
                 let header = |name: &str| answer.header(name).map(str::to_owned);
                 let token = header("x-auth-token").or_else(|| header("x-storage-token"));
@@ -156,35 +156,35 @@ impl Auth {
                 };
                 let life = header("x-auth-token-expires").and_then(|seconds| seconds.parse().ok());
                 answer.collect(MAX_TOKEN_RESPONSE_BYTES).await?;
-                Ok(Grant { token: secret(&token)?, url, life: life.map(Duration::from_secs) })
+                Ok(IssuedToken { token: sensitive_value(&token)?, url, lifetime: life.map(Duration::from_secs) })
             }
             Self::Keystone { url, login, region, interface } => {
                 let mut call = Call::service(Method::POST);
                 call.key = Some("auth/tokens");
                 call.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                call.payload = Held::of([Bytes::from(login.request().to_string())]);
+                call.payload = BufferedBody::from_buffers([Bytes::from(login.request_body().to_string())]);
                 // A retry issues a second token, which does no harm.
-                call.may_repeat = true;
-                let answer = client.send(context, &call).await.map_err(|e| login.refused(url, e))?;
-                let token = answer.header("x-subject-token").map(secret).transpose()?;
+                call.is_idempotent = true;
+                let answer = client.send(context, &call).await.map_err(|e| login.explain_unauthorized(url, e))?;
+                let token = answer.header("x-subject-token").map(sensitive_value).transpose()?;
                 let token = token.ok_or_else(|| Error::new(Reason::Io, "Keystone returned no token"))?;
                 let document = answer.collect(MAX_TOKEN_RESPONSE_BYTES).await?;
                 let document: Json = serde_json::from_slice(&document)
                     .map_err(|e| Error::with_source(Reason::Io, "Keystone's response is not JSON", e))?;
-                let url = endpoint(&document, region.as_deref(), interface)?;
+                let url = find_endpoint(&document, region.as_deref(), interface)?;
                 let expires = document["token"]["expires_at"].as_str().and_then(parse_time);
                 let life = expires.map(|at| at.millis().saturating_sub(client.clock.wall().millis()));
                 let life = life.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0)));
-                Ok(Grant { token, url, life })
+                Ok(IssuedToken { token, url, lifetime: life })
             }
         }
     }
 }
 
-impl Login {
+impl KeystoneCredentials {
     /// Adds advice to Keystone's 401. Keystone does not say which part of the credentials is wrong, so that it does not
     /// disclose its users.
-    fn refused(&self, url: &str, error: Error) -> Error {
+    fn explain_unauthorized(&self, url: &str, error: Error) -> Error {
         if !is_unauthorized(&error) {
             return error;
         }
@@ -199,7 +199,7 @@ impl Login {
     }
 
     /// The body of a token request.
-    fn request(&self) -> Json {
+    fn request_body(&self) -> Json {
         match self {
             Self::Password { user, password, project } => {
                 let mut user = user.json();
@@ -219,16 +219,16 @@ impl Login {
 }
 
 /// An issued token.
-pub(super) struct Grant {
+pub(super) struct IssuedToken {
     pub token: HeaderValue,
     /// The account's URL.
     pub url: String,
     /// Remaining lifetime of the token, if known.
-    pub life: Option<Duration>,
+    pub lifetime: Option<Duration>,
 }
 
 /// A header value that is marked as sensitive, so that logs omit it.
-fn secret(text: &str) -> Result<HeaderValue> {
+fn sensitive_value(text: &str) -> Result<HeaderValue> {
     let mut secret = HeaderValue::from_bytes(text.as_bytes()).map_err(|e| {
         Error::with_source(Reason::InvalidArgument, "the key or the token cannot be sent in a header", e)
     })?;
@@ -237,7 +237,7 @@ fn secret(text: &str) -> Result<HeaderValue> {
 }
 
 /// The object store's URL in Keystone's catalog.
-fn endpoint(document: &Json, region: Option<&str>, interface: &str) -> Result<String> {
+fn find_endpoint(document: &Json, region: Option<&str>, interface: &str) -> Result<String> {
     let none = Vec::new();
     let list = |value: &Json| value.as_array().unwrap_or(&none).clone();
     let mut regions = Vec::new();
@@ -287,11 +287,11 @@ mod tests {
     #[test]
     fn endpoint_matches_region_and_interface() {
         let find =
-            |region, interface| endpoint(&catalog(), region, interface).map_err(|e| e.message().to_owned());
+            |region, interface| find_endpoint(&catalog(), region, interface).map_err(|e| e.message().to_owned());
         assert_eq!(find(Some("two"), "public").unwrap(), "http://public.two/v1/AUTH_p");
         assert_eq!(find(None, "internal").unwrap(), "http://internal.one/v1/AUTH_p");
         assert!(find(Some("three"), "public").unwrap_err().ends_with("only in one, two"));
-        assert!(find(None, "admin").is_err() && endpoint(&Json::Null, None, "public").is_err());
+        assert!(find(None, "admin").is_err() && find_endpoint(&Json::Null, None, "public").is_err());
     }
 
     #[test]
@@ -302,29 +302,29 @@ mod tests {
             region: None,
             interface: "public".to_owned(),
         };
-        let named = |name: &str| Party::Named(name.to_owned(), Domain::Name("d".to_owned()));
+        let named = |name: &str| NameOrId::Named(name.to_owned(), Domain::Name("d".to_owned()));
         let (user, project) = (named("u"), named("p"));
-        let password = keystone(Login::Password { user, password: "hidden".to_owned(), project });
+        let password = keystone(KeystoneCredentials::Password { user, password: "hidden".to_owned(), project });
         assert_eq!(format!("{password}"), "d/u for d/p at http://k/v3, public in any region");
-        let secret_of = |id: &str, secret: &str| Login::ApplicationCredential {
+        let secret_of = |id: &str, secret: &str| KeystoneCredentials::ApplicationCredential {
             id: id.to_owned(),
             secret: secret.to_owned(),
         };
         let keystone = keystone(secret_of("i", "hidden"));
         let plain = Auth::V1 { url: "http://s".to_owned(), user: "a:u".to_owned(), key: "hidden".to_owned() };
-        let shown = format!("{password:?} {keystone:?} {plain:?} {:?}", secret("hidden").unwrap());
+        let shown = format!("{password:?} {keystone:?} {plain:?} {:?}", sensitive_value("hidden").unwrap());
         assert!(!shown.contains("hidden"), "{shown}");
     }
 
     #[test]
     fn token_requests_match_keystone_v3() {
-        let user = Party::Named("u".to_owned(), Domain::Id("default".to_owned()));
-        let project = Party::Id("4711".to_owned());
-        let asked = Login::Password { user, password: "w".to_owned(), project }.request();
+        let user = NameOrId::Named("u".to_owned(), Domain::Id("default".to_owned()));
+        let project = NameOrId::Id("4711".to_owned());
+        let asked = KeystoneCredentials::Password { user, password: "w".to_owned(), project }.request_body();
         let user = json!({"name": "u", "domain": {"id": "default"}, "password": "w"});
         assert_eq!(asked["auth"]["identity"], json!({"methods": ["password"], "password": {"user": user}}));
         assert_eq!(asked["auth"]["scope"], json!({"project": {"id": "4711"}}));
-        let asked = Login::ApplicationCredential { id: "i".to_owned(), secret: "s".to_owned() }.request();
+        let asked = KeystoneCredentials::ApplicationCredential { id: "i".to_owned(), secret: "s".to_owned() }.request_body();
         let credential = json!({"id": "i", "secret": "s"});
         let identity = json!({"methods": ["application_credential"], "application_credential": credential});
         assert_eq!(asked, json!({"auth": {"identity": identity}}));

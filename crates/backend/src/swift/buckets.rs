@@ -6,41 +6,41 @@ use tradewind_core::store::BucketInfo;
 use tradewind_core::{BucketName, Context};
 
 use super::SwiftStore;
-use super::json::{self, MOST_ENTRIES, MOST_PAGE_BYTES};
+use super::json::{self, MAX_PAGE_ENTRIES, MAX_PAGE_BYTES};
 use super::names;
-use crate::remote::client::{Call, Subject};
+use crate::remote::client::{Call, ResourceKind};
 use crate::remote::query::Query;
 
 impl SwiftStore {
     /// Creates the container. Swift accepts the creation of an existing container, with status 202. Of several
     /// concurrent requests, more than one may be reported as the first.
-    pub(super) async fn make_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+    pub(super) async fn put_container(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let mut call = Call::bucket(Method::PUT, bucket);
         // A retry would find the container that the first attempt created.
-        call.may_repeat = false;
+        call.is_idempotent = false;
         if self.send_and_drain(context, &call).await?.status == StatusCode::ACCEPTED {
             return Err(Error::new(Reason::BucketExists, format!("bucket {bucket} already exists")));
         }
         // Left behind by an interrupted removal.
-        self.forget_companion(bucket);
+        self.uncache_companion(bucket);
         self.empty_companion(context, bucket).await
     }
 
     /// Removes the container, then the companion with its unfinished uploads. In the other order, a rejected removal
     /// would lose the uploads.
-    pub(super) async fn remove_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
+    pub(super) async fn delete_container(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let mut call = Call::bucket(Method::DELETE, bucket);
-        call.may_repeat = false;
+        call.is_idempotent = false;
         let removed = self.send_and_drain(context, &call).await;
         removed.map_err(|e| match e.reason() {
             Reason::Conflict => Error::new(Reason::BucketNotEmpty, format!("bucket {bucket} is not empty")),
             _ => e,
         })?;
-        self.forget_companion(bucket);
+        self.uncache_companion(bucket);
         let emptied = async {
             self.empty_companion(context, bucket).await?;
             let companion = names::companion(bucket);
-            let call = Call::within(Method::DELETE, Subject::Bucket, &companion, None);
+            let call = Call::in_container(Method::DELETE, ResourceKind::Bucket, &companion, None);
             match self.send_and_drain(context, &call).await {
                 // The companion never existed, or the bucket has been created again and is in use.
                 Err(e) if matches!(e.reason(), Reason::NoSuchBucket | Reason::Conflict) => Ok(()),
@@ -67,12 +67,12 @@ impl SwiftStore {
             let mut call = Call::service(Method::GET);
             call.query = Query::default()
                 .with("format", "json")
-                .with("limit", &MOST_ENTRIES.to_string())
-                .with_some("marker", marker.as_deref());
+                .with("limit", &MAX_PAGE_ENTRIES.to_string())
+                .with_optional("marker", marker.as_deref());
             let answer = self.send(context, &call).await?;
             let status = answer.head.status;
-            let page = json::containers(status, &answer.collect(MOST_PAGE_BYTES).await?)?;
-            let is_last = page.len() < MOST_ENTRIES;
+            let page = json::parse_account(status, &answer.collect(MAX_PAGE_BYTES).await?)?;
+            let is_last = page.len() < MAX_PAGE_ENTRIES;
             marker = page.last().map(|(name, _)| name.clone());
             let named = |(name, created): (String, _)| {
                 Some(BucketInfo { name: BucketName::new(&name).ok()?, created })
@@ -88,7 +88,7 @@ impl SwiftStore {
     /// Deletes everything in a bucket's companion, if it exists.
     async fn empty_companion(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         let companion = names::companion(bucket);
-        match self.all_lines(context, &companion, "").await {
+        match self.list_objects(context, &companion, "").await {
             Ok(lines) => self.delete_all(context, &companion, lines.into_iter().map(|line| line.name)).await,
             Err(e) if e.reason() == Reason::NoSuchBucket => Ok(()),
             Err(e) => Err(e),

@@ -11,16 +11,16 @@ use tradewind_core::store::{
 use tradewind_core::{Algorithm, ByteRange, ChecksumScope, Context, Metadata, ObjectInfo};
 use tradewind_wire::sigv4::encode_path;
 
-use super::headers::Kept;
-use super::{MOST_OBJECT_BYTES, SwiftStore, names, refuse_condition};
+use super::stored_metadata::StoredMetadata;
+use super::{MAX_REQUEST_OBJECT_BYTES, SwiftStore, names, reject_condition};
 use crate::remote::client::Call;
-use crate::remote::fields;
+use crate::remote::header_fields;
 
 impl SwiftStore {
     /// Copies an object. The copy is one Swift object up to 5 GiB, and has segments beyond.
     pub(super) async fn copy_object(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
         context.check()?;
-        refuse_condition(&request.precondition)?;
+        reject_condition(&request.precondition)?;
         let conditions = request.source_conditions.clone();
         let head = GetRequest { conditions: conditions.clone(), ..GetRequest::default() };
         let source = self.read_head(context, &request.source, &head).await?.info;
@@ -36,19 +36,19 @@ impl SwiftStore {
         let available = source.checksums.iter().find(|checksum| checksum.algorithm() == algorithm);
         let available = available.filter(|_| source.scope == ChecksumScope::FullObject);
         if let Some(checksum) = available.copied()
-            && source.size <= MOST_OBJECT_BYTES
+            && source.size <= MAX_REQUEST_OBJECT_BYTES
         {
-            let kept = Kept { metadata: metadata.clone(), checksums: vec![checksum], ..Kept::default() };
-            if let Some(copied) = self.copy_there(context, &request, &source, kept).await? {
+            let kept = StoredMetadata { metadata: metadata.clone(), checksums: vec![checksum], ..StoredMetadata::default() };
+            if let Some(copied) = self.copy_server_side(context, &request, &source, kept).await? {
                 return Ok(copied);
             }
         }
         // The source may have been overwritten since the HEAD; its ETag is compared below.
-        let found = self.read_bytes(context, &request.source, &head).await?;
+        let found = self.read_object(context, &request.source, &head).await?;
         let size = Some(found.info.size);
         let staged = StageRequest { metadata, size, algorithms: vec![algorithm], ..StageRequest::default() };
         if found.info.etag != source.etag {
-            return Err(changed(&request.source));
+            return Err(overwritten_error(&request.source));
         }
         let mut staged = self.stage(context, &request.destination, staged).await?;
         let mut body = found.body;
@@ -60,32 +60,32 @@ impl SwiftStore {
 
     /// Copies server-side. Returns `None` if Swift's `If-Match` fails although the ETag is current: for a copy of a
     /// static large object, Swift compares the ETag of the original.
-    async fn copy_there(
+    async fn copy_server_side(
         &self,
         context: &Context,
         request: &CopyRequest,
         source: &ObjectInfo,
-        mut kept: Kept,
+        mut kept: StoredMetadata,
     ) -> Result<Option<Committed>> {
         let (from, to) = (&request.source, &request.destination);
-        let old = self.held_by(context, to).await?;
+        let old = self.current_id(context, to).await?;
         let from_name = names::object(from.key.as_str())?;
         // Swift compares its native ETag, which is the object's ETag unless the metadata has another one.
         let native =
             self.send_and_drain(context, &Call::object(Method::HEAD, &from.bucket, &from_name)).await?;
-        let current = Kept::read(&native.headers, Some(b"{}"))?;
-        let native = fields::etag(&native.headers)?;
+        let current = StoredMetadata::decode(&native.headers, Some(b"{}"))?;
+        let native = header_fields::etag(&native.headers)?;
         if current.etag.as_ref().unwrap_or(&native) != &source.etag {
-            return Err(changed(from));
+            return Err(overwritten_error(from));
         }
         let mut written = kept.encode()?;
-        if written.aside.is_some() {
-            kept.write = Some(names::unique(self.clock().wall())?);
+        if written.overflow.is_some() {
+            kept.id = Some(names::unique_id(self.clock().wall())?);
             written = kept.encode()?;
         }
-        if let (Some(aside), Some(write)) = (written.aside, &kept.write) {
-            let companion = self.need_companion(context, &to.bucket).await?;
-            self.put_aside(context, &companion, &names::metadata(write), aside).await?;
+        if let (Some(aside), Some(write)) = (written.overflow, &kept.id) {
+            let companion = self.ensure_companion(context, &to.bucket).await?;
+            self.put_companion_object(context, &companion, &names::metadata(write), aside).await?;
         }
         let to_name = names::object(to.key.as_str())?;
         let mut call = Call::object(Method::PUT, &to.bucket, &to_name);
@@ -97,7 +97,7 @@ impl SwiftStore {
         })?;
         call.headers.insert("x-copy-from", path);
         call.headers.insert("x-fresh-metadata", HeaderValue::from_static("true"));
-        call.headers.insert(IF_MATCH, fields::value(&format!("\"{native}\""))?);
+        call.headers.insert(IF_MATCH, header_fields::header_value(&format!("\"{native}\""))?);
         let headers = match self.send_and_drain(context, &call).await {
             Ok(head) => head.headers,
             Err(e) => match e.reason() {
@@ -109,19 +109,19 @@ impl SwiftStore {
                 _ => return Err(e),
             },
         };
-        let etag = fields::etag(&headers)?;
+        let etag = header_fields::etag(&headers)?;
         if source.etag.md5().is_some() && etag != source.etag {
             let why = format!("checksum mismatch: the copy has MD5 {etag}, the source has {}", source.etag);
             return Err(Error::new(Reason::BadDigest, why));
         }
-        if let Some(old) = old.filter(|old| Some(old) != kept.write.as_ref()) {
-            self.retire(context, &to.bucket, &old).await;
+        if let Some(old) = old.filter(|old| Some(old) != kept.id.as_ref()) {
+            self.free_segments(context, &to.bucket, &old).await;
         }
-        let modified = self.modified(&headers)?;
+        let modified = self.modification_time(&headers)?;
         Ok(Some(Committed {
             size: source.size,
             modified,
-            generation: fields::generation(modified, etag.as_str()),
+            generation: header_fields::generation(modified, etag.as_str()),
             etag,
             checksums: kept.checksums,
             scope: ChecksumScope::FullObject,
@@ -142,7 +142,7 @@ impl SwiftStore {
             return Err(Error::new(Reason::InvalidRange, "the range must be within the source object"));
         }
         let select = range.map_or(Select::Whole, Select::Range);
-        let found = self.read_bytes(context, &source, &GetRequest { select, ..head }).await?;
+        let found = self.read_object(context, &source, &GetRequest { select, ..head }).await?;
         let staged = StageRequest { size: Some(found.span.length), ..StageRequest::default() };
         let mut staged = self.stage_part(context, &destination, &upload, number, staged).await?;
         let mut body = found.body;
@@ -153,6 +153,6 @@ impl SwiftStore {
     }
 }
 
-fn changed(source: &tradewind_core::Address) -> Error {
+fn overwritten_error(source: &tradewind_core::Address) -> Error {
     Error::new(Reason::Conflict, format!("key {:?} was overwritten during the copy", source.key.as_str()))
 }

@@ -8,19 +8,19 @@ use tradewind_core::error::{Error, Reason, Result};
 use crate::remote::time::parse_time;
 
 /// Longest page: 1000 names of 1000 bytes, each byte escaped in six characters, and content types of the same length.
-pub(super) const MOST_PAGE_BYTES: usize = 24 << 20;
+pub(super) const MAX_PAGE_BYTES: usize = 24 << 20;
 /// Maximum number of entries requested per page; Swift's limit is 10,000.
-pub(super) const MOST_ENTRIES: usize = 1000;
+pub(super) const MAX_PAGE_ENTRIES: usize = 1000;
 
 /// An entry of a container's listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum ListingEntry {
     /// A common prefix.
     Prefix(String),
-    Object(Listed),
+    Object(ListedObject),
 }
 
-impl Line {
+impl ListingEntry {
     pub fn name(&self) -> &str {
         match self {
             Self::Prefix(name) => name,
@@ -31,11 +31,11 @@ impl Line {
 
 /// An object in a container's listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct ListedObject {
     pub name: String,
     pub size: u64,
     pub hash: String,
-    pub kind: String,
+    pub content_type: String,
     /// The ETag of a static large object.
     pub slo_etag: Option<String>,
     /// Rounded up to the next full second, like `Last-Modified`.
@@ -43,55 +43,55 @@ pub(super) struct Listed {
 }
 
 /// Parses a page of a container.
-pub(super) fn lines(status: StatusCode, document: &[u8]) -> Result<Vec<Line>> {
-    entries(status, document)?.iter().map(|entry| line(entry).ok_or_else(malformed)).collect()
+pub(super) fn parse_container(status: StatusCode, document: &[u8]) -> Result<Vec<ListingEntry>> {
+    parse_entries(status, document)?.iter().map(|entry| parse_entry(entry).ok_or_else(malformed_error)).collect()
 }
 
 /// Parses a page of an account: names and times of containers.
-pub(super) fn containers(status: StatusCode, document: &[u8]) -> Result<Vec<(String, Timestamp)>> {
+pub(super) fn parse_account(status: StatusCode, document: &[u8]) -> Result<Vec<(String, Timestamp)>> {
     let container = |entry: &Json| {
-        let time = entry["last_modified"].as_str().and_then(time).unwrap_or_default();
+        let time = entry["last_modified"].as_str().and_then(parse_listed_time).unwrap_or_default();
         Some((entry["name"].as_str()?.to_owned(), time))
     };
-    entries(status, document)?.iter().map(|entry| container(entry).ok_or_else(malformed)).collect()
+    parse_entries(status, document)?.iter().map(|entry| container(entry).ok_or_else(malformed_error)).collect()
 }
 
-fn entries(status: StatusCode, document: &[u8]) -> Result<Vec<Json>> {
+fn parse_entries(status: StatusCode, document: &[u8]) -> Result<Vec<Json>> {
     // An empty listing may have no body only with status 204. Otherwise a lost body would look like an empty listing.
     if document.is_empty() && status == StatusCode::NO_CONTENT {
         return Ok(Vec::new());
     }
     match serde_json::from_slice(document) {
         Ok(Json::Array(entries)) => Ok(entries),
-        Ok(_) => Err(malformed()),
+        Ok(_) => Err(malformed_error()),
         Err(e) => Err(Error::with_source(Reason::Io, "the store's listing is not JSON", e)),
     }
 }
 
-fn line(entry: &Json) -> Option<Line> {
+fn parse_entry(entry: &Json) -> Option<ListingEntry> {
     if let Some(prefix) = entry["subdir"].as_str() {
-        return Some(Line::Prefix(prefix.to_owned()));
+        return Some(ListingEntry::Prefix(prefix.to_owned()));
     }
     let text = |name: &str| entry[name].as_str().map(str::to_owned);
-    Some(Line::Object(Listed {
+    Some(ListingEntry::Object(ListedObject {
         name: text("name")?,
         size: entry["bytes"].as_u64()?,
         hash: text("hash")?,
-        kind: text("content_type").unwrap_or_default(),
+        content_type: text("content_type").unwrap_or_default(),
         slo_etag: text("slo_etag"),
-        modified: time(entry["last_modified"].as_str()?)?,
+        modified: parse_listed_time(entry["last_modified"].as_str()?)?,
     }))
 }
 
 /// Parses `2026-11-22T02:58:54.632770` in UTC, and rounds it up to a full second, like `Last-Modified`.
-fn time(text: &str) -> Option<Timestamp> {
+fn parse_listed_time(text: &str) -> Option<Timestamp> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let whole = parse_time(&format!("{seconds}Z"))?;
     let is_between = fraction.bytes().any(|digit| digit != b'0');
     Some(Timestamp::from_millis(whole.millis() + if is_between { 1000 } else { 0 }))
 }
 
-fn malformed() -> Error {
+fn malformed_error() -> Error {
     Error::new(Reason::Io, "the store's response is not a listing")
 }
 
@@ -105,24 +105,24 @@ mod tests {
         let page =
             br#"[{"subdir": "a\u0001/"}, {"bytes": 7, "hash": "5112", "name": "\u00e9", "content_type": "x",
             "last_modified": "2026-11-22T02:58:54.000010", "slo_etag": "\"94b7\""}]"#;
-        let object = Listed {
+        let object = ListedObject {
             name: "é".to_owned(),
             size: 7,
             hash: "5112".to_owned(),
-            kind: "x".to_owned(),
+            content_type: "x".to_owned(),
             slo_etag: Some("\"94b7\"".to_owned()),
             modified: Timestamp::from_millis(1_795_316_335_000),
         };
         assert_eq!(
-            lines(StatusCode::OK, page).unwrap(),
-            [Line::Prefix("a\u{1}/".to_owned()), Line::Object(object)]
+            parse_container(StatusCode::OK, page).unwrap(),
+            [ListingEntry::Prefix("a\u{1}/".to_owned()), ListingEntry::Object(object)]
         );
-        assert_eq!(lines(StatusCode::NO_CONTENT, b"").unwrap(), []);
+        assert_eq!(parse_container(StatusCode::NO_CONTENT, b"").unwrap(), []);
     }
 
     #[test]
     fn time_rounds_up_to_seconds() {
-        let seconds = |text| time(text).map(|time| time.millis());
+        let seconds = |text| parse_listed_time(text).map(|time| time.millis());
         assert_eq!(seconds("1970-01-01T00:00:01.000000"), Some(1000));
         assert_eq!(seconds("1970-01-01T00:00:01"), Some(1000));
         assert_eq!(seconds("1970-01-01T00:00:01.000001"), Some(2000));
@@ -132,21 +132,21 @@ mod tests {
     #[test]
     fn lines_rejects_other_documents() {
         for bad in [&b""[..], b"<html>", b"{}", b"[{}]", b"[1]", b"[{\"name\": \"a\"}]"] {
-            assert_eq!(lines(StatusCode::OK, bad).unwrap_err().reason(), Reason::Io);
+            assert_eq!(parse_container(StatusCode::OK, bad).unwrap_err().reason(), Reason::Io);
         }
     }
 
     proptest! {
         #[test]
         fn parsers_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = lines(StatusCode::OK, &bytes);
-            let _ = containers(StatusCode::OK, &bytes);
+            let _ = parse_container(StatusCode::OK, &bytes);
+            let _ = parse_account(StatusCode::OK, &bytes);
         }
 
         #[test]
         fn lines_preserves_any_name(name in ".*") {
             let page = serde_json::json!([{"subdir": name}]).to_string();
-            prop_assert_eq!(lines(StatusCode::OK, page.as_bytes()).unwrap(), [Line::Prefix(name)]);
+            prop_assert_eq!(parse_container(StatusCode::OK, page.as_bytes()).unwrap(), [ListingEntry::Prefix(name)]);
         }
     }
 }

@@ -12,11 +12,11 @@ use tradewind_core::listing::{KeyCursor, ListEntry, ListPage, ListRequest, Objec
 use tradewind_core::{BucketName, Context, ETag};
 
 use super::SwiftStore;
-use super::headers::{assembled_etag, listed_etag};
-use super::json::{self, Line, Listed, MOST_ENTRIES, MOST_PAGE_BYTES};
+use super::stored_metadata::{large_object_etag, split_listed_etag};
+use super::json::{self, ListingEntry, ListedObject, MAX_PAGE_ENTRIES, MAX_PAGE_BYTES};
 use super::names;
-use crate::remote::client::{Call, Subject};
-use crate::remote::fields::generation;
+use crate::remote::client::{Call, ResourceKind};
+use crate::remote::header_fields::generation;
 use crate::remote::query::Query;
 
 /// Appended to a common prefix, it sorts after all names under the prefix, except names that continue with this
@@ -28,7 +28,7 @@ const WITHOUT_SUCCESSOR: [char; 2] = ['\u{d7ff}', LAST_CHAR];
 
 /// The parameters of a container listing, in escaped names.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Names<'a> {
+pub(super) struct ListingQuery<'a> {
     pub prefix: &'a str,
     pub delimiter: Option<&'a str>,
     pub marker: Option<&'a str>,
@@ -52,19 +52,19 @@ impl SwiftStore {
             request.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()).map(names::escape);
         let after = request.after.as_deref().map(names::escape).unwrap_or_default();
         let mut marker = first_marker(&after, &prefix, delimiter.as_deref());
-        let limit = request.limit.min(MOST_ENTRIES);
+        let limit = request.limit.min(MAX_PAGE_ENTRIES);
         if [Some(&*prefix), delimiter.as_deref()].into_iter().flatten().any(ends_without_successor) {
-            return self.rolled_up_here(context, bucket, request, &prefix).await;
+            return self.list_rolled_up(context, bucket, request, &prefix).await;
         }
         loop {
-            let request = Names {
+            let request = ListingQuery {
                 prefix: &prefix,
                 delimiter: delimiter.as_deref(),
                 marker: Some(marker.as_str()).filter(|marker| !marker.is_empty()),
                 // One more than needed, to know whether more follow.
                 limit: limit + 1,
             };
-            let mut lines = self.lines(context, bucket.as_str(), request).await?;
+            let mut lines = self.fetch_entries(context, bucket.as_str(), request).await?;
             let is_last = lines.len() <= limit;
             lines.truncate(limit);
             let last = lines.last().map(|line| line.name().to_owned());
@@ -81,7 +81,7 @@ impl SwiftStore {
 
     /// Lists one page for a prefix or delimiter that Swift cannot increment. Reads everything under the longest prefix
     /// that Swift supports, and builds the page here.
-    async fn rolled_up_here(
+    async fn list_rolled_up(
         &self,
         context: &Context,
         bucket: &BucketName,
@@ -89,54 +89,54 @@ impl SwiftStore {
         prefix: &str,
     ) -> Result<ListPage<ObjectSummary>> {
         let supported = prefix.trim_end_matches(WITHOUT_SUCCESSOR);
-        let lines = self.all_lines(context, bucket.as_str(), supported).await?;
+        let lines = self.list_objects(context, bucket.as_str(), supported).await?;
         let entries = lines.into_iter().map(|object| (names::unescape(&object.name), summary(object)));
-        page(&mut SortedEntries { entries: entries.collect(), at: Vec::new() }, request)
+        page(&mut SortedEntries { entries: entries.collect(), seek_position: Vec::new() }, request)
     }
 
     /// Returns true if a container lists an object. For a name that ends in a character that Swift cannot increment, a
     /// shorter prefix is used; the object is then not found if another name with that prefix sorts before it.
     pub(super) async fn is_listed(&self, context: &Context, bucket: &BucketName, name: &str) -> Result<bool> {
         let prefix = name.trim_end_matches(WITHOUT_SUCCESSOR);
-        let first = Names { prefix, limit: 1, ..Names::default() };
-        let lines = self.lines(context, bucket.as_str(), first).await?;
+        let first = ListingQuery { prefix, limit: 1, ..ListingQuery::default() };
+        let lines = self.fetch_entries(context, bucket.as_str(), first).await?;
         Ok(lines.iter().any(|line| line.name() == name))
     }
 
     /// Fetches one page of a container. A missing container is reported as a missing bucket.
-    pub(super) async fn lines(
+    pub(super) async fn fetch_entries(
         &self,
         context: &Context,
         container: &str,
-        names: Names<'_>,
-    ) -> Result<Vec<Line>> {
-        let mut call = Call::within(Method::GET, Subject::Bucket, container, None);
+        names: ListingQuery<'_>,
+    ) -> Result<Vec<ListingEntry>> {
+        let mut call = Call::in_container(Method::GET, ResourceKind::Bucket, container, None);
         call.query = Query::default()
             .with("format", "json")
             .with("limit", &names.limit.to_string())
-            .with_some("prefix", Some(names.prefix).filter(|prefix| !prefix.is_empty()))
-            .with_some("delimiter", names.delimiter)
-            .with_some("marker", names.marker);
+            .with_optional("prefix", Some(names.prefix).filter(|prefix| !prefix.is_empty()))
+            .with_optional("delimiter", names.delimiter)
+            .with_optional("marker", names.marker);
         let answer = self.send(context, &call).await?;
         let status = answer.head.status;
-        json::lines(status, &answer.collect(MOST_PAGE_BYTES).await?)
+        json::parse_container(status, &answer.collect(MAX_PAGE_BYTES).await?)
     }
 
     /// Lists all objects of a container whose names begin with `prefix`.
-    pub(super) async fn all_lines(
+    pub(super) async fn list_objects(
         &self,
         context: &Context,
         container: &str,
         prefix: &str,
-    ) -> Result<Vec<Listed>> {
+    ) -> Result<Vec<ListedObject>> {
         let (mut all, mut marker) = (Vec::new(), None::<String>);
         loop {
-            let names = Names { prefix, delimiter: None, marker: marker.as_deref(), limit: MOST_ENTRIES };
-            let lines = self.lines(context, container, names).await?;
-            let is_last = lines.len() < MOST_ENTRIES;
+            let names = ListingQuery { prefix, delimiter: None, marker: marker.as_deref(), limit: MAX_PAGE_ENTRIES };
+            let lines = self.fetch_entries(context, container, names).await?;
+            let is_last = lines.len() < MAX_PAGE_ENTRIES;
             all.extend(lines.into_iter().filter_map(|line| match line {
-                Line::Object(object) => Some(object),
-                Line::Prefix(_) => None,
+                ListingEntry::Object(object) => Some(object),
+                ListingEntry::Prefix(_) => None,
             }));
             marker = all.last().map(|object| object.name.clone());
             if is_last || marker.is_none() {
@@ -155,18 +155,18 @@ fn first_marker(after: &str, prefix: &str, delimiter: Option<&str>) -> String {
     delimiter.and_then(within).unwrap_or_else(|| after.to_owned())
 }
 
-fn entry(line: Line) -> ListEntry<ObjectSummary> {
+fn entry(line: ListingEntry) -> ListEntry<ObjectSummary> {
     let object = match line {
-        Line::Prefix(name) => return ListEntry::CommonPrefix(names::unescape(&name)),
-        Line::Object(object) => object,
+        ListingEntry::Prefix(name) => return ListEntry::CommonPrefix(names::unescape(&name)),
+        ListingEntry::Object(object) => object,
     };
     ListEntry::Key(names::unescape(&object.name), summary(object))
 }
 
-fn summary(object: Listed) -> ObjectSummary {
-    let etag = match (listed_etag(&object.kind).1, object.slo_etag) {
+fn summary(object: ListedObject) -> ObjectSummary {
+    let etag = match (split_listed_etag(&object.content_type).1, object.slo_etag) {
         (Some(etag), _) => etag,
-        (None, Some(tag)) => assembled_etag(&tag),
+        (None, Some(tag)) => large_object_etag(&tag),
         (None, None) => ETag::from_text(&object.hash),
     };
     let generation = generation(object.modified, etag.as_str());
@@ -180,19 +180,19 @@ fn ends_without_successor(text: &str) -> bool {
 /// A cursor over entries in memory.
 struct SortedEntries {
     entries: BTreeMap<String, ObjectSummary>,
-    at: Vec<u8>,
+    seek_position: Vec<u8>,
 }
 
 impl KeyCursor for SortedEntries {
     type Item = ObjectSummary;
 
     fn seek(&mut self, bytes: &[u8]) -> Result<()> {
-        self.at = bytes.to_vec();
+        self.seek_position = bytes.to_vec();
         Ok(())
     }
 
     fn next(&mut self) -> Result<Option<(String, ObjectSummary)>> {
-        let is_before = |key: &str| key.as_bytes() < self.at.as_slice();
+        let is_before = |key: &str| key.as_bytes() < self.seek_position.as_slice();
         while let Some(first) = self.entries.first_entry() {
             if !is_before(first.key()) {
                 return Ok(Some(first.remove_entry()));

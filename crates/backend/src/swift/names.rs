@@ -74,7 +74,7 @@ pub(super) fn companion(bucket: &BucketName) -> String {
 }
 
 /// A unique id for a write or an upload. Ids created by one process sort in the order of creation.
-pub(super) fn unique(now: Timestamp) -> Result<String> {
+pub(super) fn unique_id(now: Timestamp) -> Result<String> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let random = getrandom::u64()
         .map_err(|e| Error::new(Reason::Io, format!("the system's random number generator failed: {e}")))?;
@@ -84,23 +84,23 @@ pub(super) fn unique(now: Timestamp) -> Result<String> {
 }
 
 /// Returns true if the text has the form of an id from [`unique`].
-pub(super) fn is_unique(id: &str) -> bool {
+pub(super) fn is_unique_id(id: &str) -> bool {
     id.len() == 37 && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
-pub(super) fn upload(id: &str) -> String {
+pub(super) fn marker_name(id: &str) -> String {
     format!("u/{id}")
 }
 
-pub(super) fn parts(id: &str) -> String {
+pub(super) fn record_prefix(id: &str) -> String {
     format!("p/{id}/")
 }
 
-pub(super) fn part(id: &str, number: u16) -> String {
+pub(super) fn record_name(id: &str, number: u16) -> String {
     format!("p/{id}/{number:05}")
 }
 
-pub(super) fn data(id: &str) -> String {
+pub(super) fn segment_prefix(id: &str) -> String {
     format!("d/{id}/")
 }
 
@@ -116,12 +116,12 @@ mod tests {
     #[test]
     fn unique_ids_are_distinct_and_sorted() {
         let now = Timestamp::from_millis(1_795_316_334_000);
-        let ids: Vec<String> = (0..100).map(|_| unique(now).unwrap()).collect();
-        assert!(ids.is_sorted() && ids.iter().all(|id| is_unique(id)));
-        assert!(!is_unique("no-such-upload"));
+        let ids: Vec<String> = (0..100).map(|_| unique_id(now).unwrap()).collect();
+        assert!(ids.is_sorted() && ids.iter().all(|id| is_unique_id(id)));
+        assert!(!is_unique_id("no-such-upload"));
         for millis in [i64::MIN, -1, i64::MAX] {
-            let id = unique(Timestamp::from_millis(millis)).unwrap();
-            assert!(is_unique(&id), "{id}");
+            let id = unique_id(Timestamp::from_millis(millis)).unwrap();
+            assert!(is_unique_id(&id), "{id}");
         }
     }
 

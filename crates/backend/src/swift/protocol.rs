@@ -5,20 +5,20 @@ use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::{ChunkSigner, encode_path};
 
-use super::failure::refuse;
+use super::service_error::classify_error;
 use crate::remote::Peer;
-use crate::remote::client::{Call, Protocol, Refused, Subject};
+use crate::remote::client::{Call, Protocol, ClassifiedError, ResourceKind};
 use crate::remote::payload::Payload;
 
 /// The Swift protocol for one base URL and token.
-pub(super) struct Swift {
+pub(super) struct SwiftProtocol {
     host: HeaderValue,
     /// The path of the account, or of the service that issues tokens.
     path: String,
     token: Option<HeaderValue>,
 }
 
-impl Swift {
+impl SwiftProtocol {
     /// Creates a protocol whose URLs begin with `path`.
     pub fn new(peer: &Peer, path: String, token: Option<HeaderValue>) -> Result<Self> {
         let host = HeaderValue::try_from(peer.to_string()).map_err(|e| {
@@ -28,12 +28,12 @@ impl Swift {
     }
 }
 
-impl Protocol for Swift {
+impl Protocol for SwiftProtocol {
     fn scheme(&self) -> &'static str {
         "swift://"
     }
 
-    fn address(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)> {
+    fn request_target(&self, call: &Call<'_>) -> Result<(Uri, HeaderValue)> {
         let mut target = self.path.clone().into_bytes();
         for element in [call.bucket, call.key].into_iter().flatten() {
             target.push(b'/');
@@ -63,14 +63,14 @@ impl Protocol for Swift {
         Ok(None)
     }
 
-    fn refuse(
+    fn classify_error(
         &self,
         status: StatusCode,
         headers: &HeaderMap,
         body: &[u8],
-        subject: Subject,
+        subject: ResourceKind,
         what: &str,
-    ) -> Refused {
-        refuse(status, headers, body, subject, what)
+    ) -> ClassifiedError {
+        classify_error(status, headers, body, subject, what)
     }
 }

@@ -9,12 +9,12 @@ use tradewind_core::multipart::PartNumber;
 use tradewind_core::store::{GetResponse, GetRequest, Select};
 use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span};
 
-use super::headers::{Kept, assembled_etag};
-use super::parts::number_of;
+use super::stored_metadata::{StoredMetadata, large_object_etag};
+use super::part_records::part_number;
 use super::{SwiftStore, names};
-use crate::remote::answer::{Answer, Sum};
-use crate::remote::client::{Call, Subject};
-use crate::remote::fields::{self, value};
+use crate::remote::response::{StoreResponse, ExpectedDigest};
+use crate::remote::client::{Call, ResourceKind};
+use crate::remote::header_fields::{self, header_value};
 use crate::remote::query::Query;
 
 /// Longest metadata in the companion.
@@ -32,7 +32,7 @@ impl SwiftStore {
         address: &Address,
         request: &GetRequest,
     ) -> Result<GetResponse<()>> {
-        let answer = self.ask(context, address, request, Method::HEAD, None).await?;
+        let answer = self.send_read(context, address, request, Method::HEAD, None).await?;
         let (info, kept) = self.describe(context, address, &answer).await?;
         request.conditions.check(&info.etag, info.modified)?;
         let span = match request.select {
@@ -46,7 +46,7 @@ impl SwiftStore {
     }
 
     /// Reads an object's bytes.
-    pub(super) async fn read_bytes(
+    pub(super) async fn read_object(
         &self,
         context: &Context,
         address: &Address,
@@ -84,7 +84,7 @@ impl SwiftStore {
         request: &GetRequest,
         range: Option<ByteRange>,
     ) -> Result<GetResponse<Body>> {
-        let answer = match self.ask(context, address, request, Method::GET, range).await {
+        let answer = match self.send_read(context, address, request, Method::GET, range).await {
             Err(e) if e.reason() == Reason::InvalidRange => {
                 // Conditions take precedence over ranges, and the error response does not describe the object.
                 let head = GetRequest { conditions: request.conditions.clone(), ..GetRequest::default() };
@@ -95,7 +95,7 @@ impl SwiftStore {
         };
         let (info, _) = self.describe(context, address, &answer).await?;
         request.conditions.check(&info.etag, info.modified)?;
-        let span = match fields::content_range(&answer.head.headers)? {
+        let span = match header_fields::content_range(&answer.head.headers)? {
             Some((span, _)) if answer.head.status == StatusCode::PARTIAL_CONTENT => span,
             _ => Span::whole(info.size),
         };
@@ -104,7 +104,7 @@ impl SwiftStore {
             Some(range) if info.size > 0 => range.resolve(info.size)?,
             _ => Span::whole(info.size),
         };
-        let length = answer.length();
+        let length = answer.content_length();
         if span != requested || length != Some(span.length) {
             return Err(Error::new(
                 Reason::Io,
@@ -144,17 +144,17 @@ impl SwiftStore {
 
     /// Sends a read. Of the conditions only `If-None-Match` is sent. Swift compares its native ETag, which differs from
     /// the ETag of a large object; if it nevertheless responds "not modified", that is correct.
-    async fn ask(
+    async fn send_read(
         &self,
         context: &Context,
         address: &Address,
         request: &GetRequest,
         method: Method,
         range: Option<ByteRange>,
-    ) -> Result<Answer> {
+    ) -> Result<StoreResponse> {
         let name = names::object(address.key.as_str())?;
         let mut call = Call::object(method, &address.bucket, &name);
-        if self.newest {
+        if self.read_newest {
             call.headers.insert("x-newest", HeaderValue::from_static("true"));
         }
         let conditions = &request.conditions;
@@ -162,10 +162,10 @@ impl SwiftStore {
             (&conditions.if_none_match, &conditions.if_match, conditions.if_unmodified_since)
         {
             let all: Vec<String> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
-            call.headers.insert(IF_NONE_MATCH, value(&all.join(", "))?);
+            call.headers.insert(IF_NONE_MATCH, header_value(&all.join(", "))?);
         }
         if let Some(range) = range {
-            call.headers.insert(RANGE, fields::range(range));
+            call.headers.insert(RANGE, header_fields::range_value(range));
         }
         for _ in 1..MAX_ATTEMPTS {
             match self.send(context, &call).await {
@@ -188,18 +188,18 @@ impl SwiftStore {
         &self,
         context: &Context,
         address: &Address,
-        answer: &Answer,
-    ) -> Result<(ObjectInfo, Kept)> {
+        answer: &StoreResponse,
+    ) -> Result<(ObjectInfo, StoredMetadata)> {
         let headers = &answer.head.headers;
-        let size = match fields::content_range(headers)? {
+        let size = match header_fields::content_range(headers)? {
             Some((_, size)) => Some(size),
-            None => answer.length(),
+            None => answer.content_length(),
         };
         let size =
             size.ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))?;
-        let aside = match Kept::aside(headers) {
+        let aside = match StoredMetadata::companion_id(headers) {
             Some(write) => {
-                let found = self.read_aside(context, address, &names::metadata(write), true).await;
+                let found = self.read_companion_object(context, address, &names::metadata(write), true).await;
                 Some(found.map_err(|e| match e.reason() {
                     Reason::NoSuchUpload => {
                         Error::new(Reason::Io, "the object was replaced while it was read; retry")
@@ -209,15 +209,15 @@ impl SwiftStore {
             }
             None => None,
         };
-        let kept = Kept::read(headers, aside.as_deref())?;
+        let kept = StoredMetadata::decode(headers, aside.as_deref())?;
         let etag = kept.etag.clone().map_or_else(|| etag_of(headers), Ok)?;
-        let modified = fields::date(headers, &LAST_MODIFIED)?;
+        let modified = header_fields::parse_date(headers, &LAST_MODIFIED)?;
         let modified =
             modified.ok_or_else(|| Error::new(Reason::Io, "the store's response has no Last-Modified"))?;
         let info = ObjectInfo {
             size,
             modified,
-            generation: fields::generation(modified, etag.as_str()),
+            generation: header_fields::generation(modified, etag.as_str()),
             etag,
             metadata: kept.metadata.clone(),
             checksums: kept.checksums.clone(),
@@ -228,7 +228,7 @@ impl SwiftStore {
     }
 
     /// Reads a small object of the companion. `holds_one`: the caller holds the connection of another response.
-    pub(super) async fn read_aside(
+    pub(super) async fn read_companion_object(
         &self,
         context: &Context,
         address: &Address,
@@ -236,9 +236,9 @@ impl SwiftStore {
         holds_one: bool,
     ) -> Result<Bytes> {
         let companion = names::companion(&address.bucket);
-        let mut call = Call::within(Method::GET, Subject::Upload, &companion, Some(name));
-        call.holds_one = holds_one;
-        if self.newest {
+        let mut call = Call::in_container(Method::GET, ResourceKind::Upload, &companion, Some(name));
+        call.holds_connection = holds_one;
+        if self.read_newest {
             call.headers.insert("x-newest", HeaderValue::from_static("true"));
         }
         self.send(context, &call).await?.collect(MAX_METADATA_BYTES).await
@@ -250,7 +250,7 @@ impl SwiftStore {
         context: &Context,
         address: &Address,
         info: &ObjectInfo,
-        kept: &Kept,
+        kept: &StoredMetadata,
         number: PartNumber,
     ) -> Result<Span> {
         let missing = || Error::new(Reason::InvalidRange, format!("the object has no part {}", number.get()));
@@ -263,13 +263,13 @@ impl SwiftStore {
         // Nested manifests are read in order: the stack has the next one on top.
         while let Some((container, name)) = pending.pop() {
             let mut inner = Vec::new();
-            for (path, size, is_manifest) in self.manifest_of(context, &container, &name).await? {
+            for (path, size, is_manifest) in self.read_manifest(context, &container, &name).await? {
                 let (container, name) = path.trim_start_matches('/').split_once('/').ok_or_else(missing)?;
                 if is_manifest {
                     inner.push((container.to_owned(), name.to_owned()));
                     continue;
                 }
-                if number_of(name) == Some(number) {
+                if part_number(name) == Some(number) {
                     return Ok(Span { offset, length: size });
                 }
                 offset += size;
@@ -281,15 +281,15 @@ impl SwiftStore {
 
     /// The entries of a manifest: path, size, and whether the entry is a manifest itself. Empty if the object has no
     /// segments.
-    async fn manifest_of(
+    async fn read_manifest(
         &self,
         context: &Context,
         container: &str,
         name: &str,
     ) -> Result<Vec<(String, u64, bool)>> {
-        let mut call = Call::within(Method::GET, Subject::Object, container, Some(name));
+        let mut call = Call::in_container(Method::GET, ResourceKind::Object, container, Some(name));
         call.query = Query::default().with("multipart-manifest", "get");
-        if self.newest {
+        if self.read_newest {
             call.headers.insert("x-newest", HeaderValue::from_static("true"));
         }
         let answer = self.send(context, &call).await?;
@@ -315,17 +315,17 @@ fn etag_of(headers: &HeaderMap) -> Result<ETag> {
     let is_assembled =
         headers.contains_key("x-static-large-object") || headers.contains_key("x-object-manifest");
     match headers.get(ETAG).and_then(|tag| tag.to_str().ok()) {
-        Some(tag) if is_assembled => Ok(assembled_etag(tag)),
-        _ => fields::etag(headers),
+        Some(tag) if is_assembled => Ok(large_object_etag(tag)),
+        _ => header_fields::etag(headers),
     }
 }
 
 /// The expected digest of the whole object: a checksum in its metadata, otherwise Swift's MD5, if any.
-fn expected_digest(info: &ObjectInfo) -> Option<Sum> {
+fn expected_digest(info: &ObjectInfo) -> Option<ExpectedDigest> {
     if info.scope == ChecksumScope::FullObject
         && let Some(checksum) = info.checksums.first()
     {
-        return Some(Sum::Checksum(*checksum));
+        return Some(ExpectedDigest::Checksum(*checksum));
     }
-    info.etag.md5().map(Sum::Md5)
+    info.etag.md5().map(ExpectedDigest::Md5)
 }

@@ -18,12 +18,12 @@ use md5::{Digest as _, Md5};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Address, BucketName, Context, ETag, Observation};
 
-use super::headers::Kept;
+use super::stored_metadata::StoredMetadata;
 use super::segments::Segment;
-use super::{MOST_EMPTY_BYTES, SwiftStore, names};
-use crate::remote::client::{Call, Subject};
-use crate::remote::fields::value;
-use crate::remote::payload::Held;
+use super::{MAX_IGNORED_BODY_BYTES, SwiftStore, names};
+use crate::remote::client::{Call, ResourceKind};
+use crate::remote::header_fields::header_value;
+use crate::remote::payload::BufferedBody;
 use crate::remote::query::Query;
 
 /// How long the absence of a companion is cached. Until then, segments written by another process may be orphaned.
@@ -35,56 +35,56 @@ const MAX_MANIFEST_SEGMENTS: usize = 1000;
 
 /// The cached existence of a bucket's companion.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Companions {
-    There,
+pub(super) enum CompanionState {
+    Exists,
     /// It did not exist at this time of the store's clock.
     Absent(Duration),
 }
 
 /// The new content of a key.
-pub(super) enum Content {
+pub(super) enum ObjectContent {
     Bytes(Vec<Bytes>),
     Segments(Vec<Segment>),
 }
 
 impl SwiftStore {
     /// Creates the companion of an existing bucket, unless it is cached as existing. Returns its name.
-    pub(super) async fn need_companion(&self, context: &Context, bucket: &BucketName) -> Result<String> {
+    pub(super) async fn ensure_companion(&self, context: &Context, bucket: &BucketName) -> Result<String> {
         let companion = names::companion(bucket);
-        if !matches!(self.companions.lock().get(bucket), Some(Companions::There)) {
+        if !matches!(self.companions.lock().get(bucket), Some(CompanionState::Exists)) {
             self.find_bucket(context, bucket).await?;
-            let call = Call::within(Method::PUT, Subject::Bucket, &companion, None);
+            let call = Call::in_container(Method::PUT, ResourceKind::Bucket, &companion, None);
             self.send_and_drain(context, &call).await?;
-            self.companions.lock().insert(bucket.clone(), Companions::There);
+            self.companions.lock().insert(bucket.clone(), CompanionState::Exists);
         }
         Ok(companion)
     }
 
-    pub(super) fn forget_companion(&self, bucket: &BucketName) {
+    pub(super) fn uncache_companion(&self, bucket: &BucketName) {
         self.companions.lock().remove(bucket);
     }
 
     async fn has_companion(&self, context: &Context, bucket: &BucketName) -> Result<bool> {
         match self.companions.lock().get(bucket) {
-            Some(Companions::There) => return Ok(true),
-            Some(Companions::Absent(at)) if self.clock().now() < *at + ABSENCE_CACHE_TIME => {
+            Some(CompanionState::Exists) => return Ok(true),
+            Some(CompanionState::Absent(at)) if self.clock().now() < *at + ABSENCE_CACHE_TIME => {
                 return Ok(false);
             }
             _ => {}
         }
         let companion = names::companion(bucket);
-        let call = Call::within(Method::HEAD, Subject::Bucket, &companion, None);
+        let call = Call::in_container(Method::HEAD, ResourceKind::Bucket, &companion, None);
         let found = match self.send_and_drain(context, &call).await {
-            Ok(_) => Companions::There,
-            Err(e) if e.reason() == Reason::NoSuchBucket => Companions::Absent(self.clock().now()),
+            Ok(_) => CompanionState::Exists,
+            Err(e) if e.reason() == Reason::NoSuchBucket => CompanionState::Absent(self.clock().now()),
             Err(e) => return Err(e),
         };
         self.companions.lock().insert(bucket.clone(), found);
-        Ok(matches!(found, Companions::There))
+        Ok(matches!(found, CompanionState::Exists))
     }
 
     /// The id under which the companion has data of the key's current object, if any.
-    pub(super) async fn held_by(&self, context: &Context, address: &Address) -> Result<Option<String>> {
+    pub(super) async fn current_id(&self, context: &Context, address: &Address) -> Result<Option<String>> {
         if !self.has_companion(context, &address.bucket).await? {
             return Ok(None);
         }
@@ -92,67 +92,67 @@ impl SwiftStore {
         let mut call = Call::object(Method::HEAD, &address.bucket, &name);
         call.headers.insert("x-newest", HeaderValue::from_static("true"));
         match self.send_and_drain(context, &call).await {
-            Ok(head) => Ok(Kept::write_of(&head.headers)),
+            Ok(head) => Ok(StoredMetadata::id_in_headers(&head.headers)),
             Err(e) if e.reason() == Reason::NoSuchKey => Ok(None),
             Err(e) => Err(e),
         }
     }
 
     /// Replaces the object of a key, and frees the segments of the previous one. Returns the response headers.
-    pub(super) async fn put(
+    pub(super) async fn replace_object(
         &self,
         context: &Context,
         address: &Address,
-        mut kept: Kept,
-        content: Content,
+        mut kept: StoredMetadata,
+        content: ObjectContent,
     ) -> Result<(HeaderMap, Observation)> {
-        let old = self.held_by(context, address).await?;
+        let old = self.current_id(context, address).await?;
         let mut written = kept.encode()?;
-        if written.aside.is_some() && kept.write.is_none() {
-            kept.write = Some(names::unique(self.clock().wall())?);
+        if written.overflow.is_some() && kept.id.is_none() {
+            kept.id = Some(names::unique_id(self.clock().wall())?);
             written = kept.encode()?;
         }
-        if let (Some(aside), Some(write)) = (written.aside, &kept.write) {
-            let companion = self.need_companion(context, &address.bucket).await?;
-            self.put_aside(context, &companion, &names::metadata(write), aside).await?;
+        if let (Some(aside), Some(write)) = (written.overflow, &kept.id) {
+            let companion = self.ensure_companion(context, &address.bucket).await?;
+            self.put_companion_object(context, &companion, &names::metadata(write), aside).await?;
         }
         let name = names::object(address.key.as_str())?;
         let mut call = Call::object(Method::PUT, &address.bucket, &name);
         // A 404 can only mean that the container is missing.
-        call.subject = Subject::Bucket;
+        call.resource = ResourceKind::Bucket;
         call.headers = written.headers;
         match content {
-            Content::Bytes(pieces) => {
+            ObjectContent::Bytes(pieces) => {
                 let mut md5 = Md5::new();
                 pieces.iter().for_each(|piece| md5.update(piece));
                 let md5: [u8; 16] = md5.finalize().into();
-                call.headers.insert(ETAG, value(ETag::from_md5(&md5).as_str())?);
-                call.payload = Held::of(pieces);
+                call.headers.insert(ETAG, header_value(ETag::from_md5(&md5).as_str())?);
+                call.payload = BufferedBody::from_buffers(pieces);
             }
-            Content::Segments(segments) => {
+            ObjectContent::Segments(segments) => {
                 let companion = names::companion(&address.bucket);
-                let manifest = self.manifest(context, &companion, &kept, segments).await?;
+                let manifest = self.write_manifest(context, &companion, &kept, segments).await?;
                 call.query = Query::default().with("multipart-manifest", "put");
-                call.payload = Held::of([manifest]);
+                call.payload = BufferedBody::from_buffers([manifest]);
             }
         }
         let sent = self.send(context, &call).await;
         let mut answer = sent.inspect_err(|e| {
             if e.reason() == Reason::NoSuchBucket {
-                self.forget_companion(&address.bucket);
+                self.uncache_companion(&address.bucket);
             }
         })?;
         let (headers, observation) = (std::mem::take(&mut answer.head.headers), answer.observation.clone());
-        answer.collect(MOST_EMPTY_BYTES).await?;
-        if let Some(old) = old.filter(|old| Some(old) != kept.write.as_ref()) {
-            self.retire(context, &address.bucket, &old).await;
+        answer.collect(MAX_IGNORED_BODY_BYTES).await?;
+        if let Some(old) = old.filter(|old| Some(old) != kept.id.as_ref()) {
+            self.free_segments(context, &address.bucket, &old).await;
         }
         Ok((headers, observation))
     }
 
     /// Deletes the object of a key, and frees its segments. A missing object is not an error.
-    pub(super) async fn remove(&self, context: &Context, address: &Address) -> Result<()> {
-        let old = self.held_by(context, address).await?;
+    pub(super) async fn delete_object(&self, context: &Context, address: &Address) -> Result<()> {
+        let old = self.current_id(context, address).await?;
         let name = names::object(address.key.as_str())?;
         match self.send_and_drain(context, &Call::object(Method::DELETE, &address.bucket, &name)).await {
             Ok(_) => {}
@@ -160,19 +160,19 @@ impl SwiftStore {
             Err(e) => return Err(e),
         }
         if let Some(old) = old {
-            self.retire(context, &address.bucket, &old).await;
+            self.free_segments(context, &address.bucket, &old).await;
         }
         Ok(())
     }
 
     /// Frees the companion's data of a write that no key refers to any more. The replacement has succeeded already, so
     /// a failure is only logged: it leaves orphaned segments.
-    pub(super) async fn retire(&self, context: &Context, bucket: &BucketName, write: &str) {
+    pub(super) async fn free_segments(&self, context: &Context, bucket: &BucketName, write: &str) {
         let companion = names::companion(bucket);
         let retired = async {
             // If it was an upload whose completion was interrupted, it can no longer be completed.
-            self.delete_all(context, &companion, [names::upload(write)]).await?;
-            let lines = self.all_lines(context, &companion, &names::data(write)).await?;
+            self.delete_all(context, &companion, [names::marker_name(write)]).await?;
+            let lines = self.list_objects(context, &companion, &names::segment_prefix(write)).await?;
             self.expire_all(context, &companion, lines.into_iter().map(|line| line.name)).await
         };
         if let Err(e) = retired.await {
@@ -187,12 +187,12 @@ impl SwiftStore {
         companion: &str,
         all: impl IntoIterator<Item = String>,
     ) -> Result<()> {
-        if self.grace < Duration::from_secs(1) {
+        if self.segment_grace_period < Duration::from_secs(1) {
             return self.delete_all(context, companion, all).await;
         }
         let mut headers = HeaderMap::new();
-        headers.insert("x-delete-after", self.grace.as_secs().into());
-        self.each(context, companion, Method::POST, &headers, all).await
+        headers.insert("x-delete-after", self.segment_grace_period.as_secs().into());
+        self.for_each_object(context, companion, Method::POST, &headers, all).await
     }
 
     /// Deletes objects of a companion. Missing objects are not an error.
@@ -202,11 +202,11 @@ impl SwiftStore {
         companion: &str,
         all: impl IntoIterator<Item = String>,
     ) -> Result<()> {
-        self.each(context, companion, Method::DELETE, &HeaderMap::new(), all).await
+        self.for_each_object(context, companion, Method::DELETE, &HeaderMap::new(), all).await
     }
 
     /// Sends one request per object of a companion, concurrently.
-    async fn each(
+    async fn for_each_object(
         &self,
         context: &Context,
         companion: &str,
@@ -217,8 +217,8 @@ impl SwiftStore {
         let one = |name: String| {
             let method = method.clone();
             async move {
-                let mut call = Call::within(method, Subject::Object, companion, Some(&name));
-                (call.headers, call.may_repeat) = (headers.clone(), true);
+                let mut call = Call::in_container(method, ResourceKind::Object, companion, Some(&name));
+                (call.headers, call.is_idempotent) = (headers.clone(), true);
                 match self.send_and_drain(context, &call).await {
                     Err(e) if e.reason() == Reason::NoSuchKey => Ok(()),
                     other => other.map(drop),
@@ -232,26 +232,26 @@ impl SwiftStore {
     }
 
     /// Writes a small object into a companion.
-    pub(super) async fn put_aside(
+    pub(super) async fn put_companion_object(
         &self,
         context: &Context,
         companion: &str,
         name: &str,
         bytes: Bytes,
     ) -> Result<()> {
-        let mut call = Call::within(Method::PUT, Subject::Bucket, companion, Some(name));
+        let mut call = Call::in_container(Method::PUT, ResourceKind::Bucket, companion, Some(name));
         let md5: [u8; 16] = Md5::digest(&bytes).into();
-        call.headers.insert(ETAG, value(ETag::from_md5(&md5).as_str())?);
-        call.payload = Held::of([bytes]);
+        call.headers.insert(ETAG, header_value(ETag::from_md5(&md5).as_str())?);
+        call.payload = BufferedBody::from_buffers([bytes]);
         self.send_and_drain(context, &call).await.map(drop)
     }
 
     /// Builds the manifest of segments. With more segments than one manifest allows, writes second-level manifests.
-    async fn manifest(
+    async fn write_manifest(
         &self,
         context: &Context,
         companion: &str,
-        kept: &Kept,
+        kept: &StoredMetadata,
         segments: Vec<Segment>,
     ) -> Result<Bytes> {
         if segments.len() <= MAX_MANIFEST_SEGMENTS {
@@ -263,15 +263,15 @@ impl SwiftStore {
                 "the object needs more than a million segments; use larger segments",
             ));
         }
-        let write = kept.write.as_deref().unwrap_or_default();
+        let write = kept.id.as_deref().unwrap_or_default();
         let mut groups = Vec::new();
         for (n, group) in segments.chunks(MAX_MANIFEST_SEGMENTS).enumerate() {
-            let name = format!("{}manifest-{n:04}", names::data(write));
-            let mut call = Call::within(Method::PUT, Subject::Bucket, companion, Some(&name));
+            let name = format!("{}manifest-{n:04}", names::segment_prefix(write));
+            let mut call = Call::in_container(Method::PUT, ResourceKind::Bucket, companion, Some(&name));
             call.query = Query::default().with("multipart-manifest", "put");
-            call.payload = Held::of([Segment::manifest(companion, group)]);
+            call.payload = BufferedBody::from_buffers([Segment::manifest(companion, group)]);
             let head = self.send_and_drain(context, &call).await?;
-            let etag = crate::remote::fields::etag(&head.headers)?.as_str().to_owned();
+            let etag = crate::remote::header_fields::etag(&head.headers)?.as_str().to_owned();
             groups.push(Segment { size: group.iter().map(|segment| segment.size).sum(), name, etag });
         }
         Ok(Segment::manifest(companion, &groups))

@@ -10,10 +10,10 @@ use serde_json::json;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{BucketName, Context, ETag};
 
-use super::{MOST_EMPTY_BYTES, SwiftStore};
-use crate::remote::client::{Call, Subject};
-use crate::remote::fields;
-use crate::remote::sending::Sending;
+use super::{MAX_IGNORED_BODY_BYTES, SwiftStore};
+use crate::remote::client::{Call, ResourceKind};
+use crate::remote::header_fields;
+use crate::remote::streaming_request::StreamingRequest;
 
 /// A stored segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,32 +42,32 @@ impl Segment {
 }
 
 /// A writer of segments. Dropping it deletes them in the background.
-pub(super) struct Segments {
+pub(super) struct SegmentWriter {
     store: Arc<SwiftStore>,
     context: Context,
     bucket: BucketName,
     /// The prefix of their names.
     prefix: String,
     /// Maximum size of a segment, in bytes.
-    most: u64,
+    max_segment_bytes: u64,
     /// Bytes not yet written, if the total is known.
-    left: Option<u64>,
-    done: Vec<Segment>,
-    current: Option<Current>,
+    remaining_bytes: Option<u64>,
+    completed: Vec<Segment>,
+    current: Option<CurrentSegment>,
 }
 
 /// The segment that is being written.
-struct Current {
-    sending: Sending,
+struct CurrentSegment {
+    request: StreamingRequest,
     name: String,
     /// Bytes that still fit into it.
-    room: u64,
+    remaining_bytes: u64,
     size: u64,
     /// `None` for the first segment, whose MD5 is that of all bytes so far.
     md5: Option<Md5>,
 }
 
-impl Segments {
+impl SegmentWriter {
     /// Creates a writer of segments of at most `most` bytes. `length` is the total, if known.
     pub fn new(
         store: Arc<SwiftStore>,
@@ -78,21 +78,21 @@ impl Segments {
         length: Option<u64>,
     ) -> Self {
         let (context, bucket) = (context.clone(), bucket.clone());
-        Self { store, context, bucket, prefix, most, left: length, done: Vec::new(), current: None }
+        Self { store, context, bucket, prefix, max_segment_bytes: most, remaining_bytes: length, completed: Vec::new(), current: None }
     }
 
     /// Writes bytes. `before` is the MD5 of all earlier bytes.
     pub async fn write(&mut self, mut bytes: Bytes, before: &Md5) -> Result<()> {
         let mut before = before.clone();
         while !bytes.is_empty() {
-            if self.current.as_ref().is_some_and(|current| current.room == 0) {
-                self.end(&before).await?;
+            if self.current.as_ref().is_some_and(|current| current.remaining_bytes == 0) {
+                self.finish_segment(&before).await?;
             }
             let mut current = match self.current.take() {
                 Some(current) => current,
-                None => self.begin().await?,
+                None => self.start_segment().await?,
             };
-            let fits = usize::try_from(current.room).unwrap_or(usize::MAX).min(bytes.len());
+            let fits = usize::try_from(current.remaining_bytes).unwrap_or(usize::MAX).min(bytes.len());
             let piece = bytes.split_to(fits);
             match &mut current.md5 {
                 Some(md5) => md5.update(&piece),
@@ -103,59 +103,59 @@ impl Segments {
             let size = piece.len() as u64;
             // If this future is cancelled here, dropping the writer must find the current segment.
             let current = self.current.insert(current);
-            current.sending.write(piece).await?;
-            (current.room, current.size) = (current.room - size, current.size + size);
-            self.left = self.left.map(|left| left.saturating_sub(size));
+            current.request.write(piece).await?;
+            (current.remaining_bytes, current.size) = (current.remaining_bytes - size, current.size + size);
+            self.remaining_bytes = self.remaining_bytes.map(|left| left.saturating_sub(size));
         }
         Ok(())
     }
 
     /// Waits until all segments are stored. `whole` is the MD5 of all bytes.
-    pub async fn finish(mut self, whole: &Md5) -> Result<Whole> {
-        self.end(whole).await?;
-        Ok(Whole { segments: self })
+    pub async fn finish(mut self, whole: &Md5) -> Result<CompleteSegments> {
+        self.finish_segment(whole).await?;
+        Ok(CompleteSegments { segments: self })
     }
 
-    async fn begin(&mut self) -> Result<Current> {
-        let companion = self.store.need_companion(&self.context, &self.bucket).await?;
-        let name = format!("{}{:06}", self.prefix, self.done.len());
-        let length = self.left.map(|left| left.min(self.most));
-        let call = Call::within(Method::PUT, Subject::Bucket, &companion, Some(&name));
-        let sending = self.store.begin(&self.context, call, length).await?;
-        let md5 = (!self.done.is_empty()).then(Md5::new);
-        Ok(Current { sending, name, room: length.unwrap_or(self.most), size: 0, md5 })
+    async fn start_segment(&mut self) -> Result<CurrentSegment> {
+        let companion = self.store.ensure_companion(&self.context, &self.bucket).await?;
+        let name = format!("{}{:06}", self.prefix, self.completed.len());
+        let length = self.remaining_bytes.map(|left| left.min(self.max_segment_bytes));
+        let call = Call::in_container(Method::PUT, ResourceKind::Bucket, &companion, Some(&name));
+        let sending = self.store.start_streaming(&self.context, call, length).await?;
+        let md5 = (!self.completed.is_empty()).then(Md5::new);
+        Ok(CurrentSegment { request: sending, name, remaining_bytes: length.unwrap_or(self.max_segment_bytes), size: 0, md5 })
     }
 
     /// Finishes the current segment and verifies its MD5.
-    async fn end(&mut self, whole: &Md5) -> Result<()> {
-        let Some(Current { sending, name, size, md5, .. }) = self.current.take() else { return Ok(()) };
+    async fn finish_segment(&mut self, whole: &Md5) -> Result<()> {
+        let Some(CurrentSegment { request: sending, name, size, md5, .. }) = self.current.take() else { return Ok(()) };
         // It may be stored as soon as the request ends, even if the response is lost.
-        self.done.push(Segment { name, size, etag: String::new() });
+        self.completed.push(Segment { name, size, etag: String::new() });
         let mut answer = sending.finish().await.inspect_err(|e| {
             if e.reason() == Reason::NoSuchBucket {
-                self.store.forget_companion(&self.bucket);
+                self.store.uncache_companion(&self.bucket);
             }
         })?;
         let headers = std::mem::take(&mut answer.head.headers);
-        answer.collect(MOST_EMPTY_BYTES).await?;
+        answer.collect(MAX_IGNORED_BODY_BYTES).await?;
         let expected = ETag::from_md5(&md5.unwrap_or_else(|| whole.clone()).finalize().into());
-        let found = fields::etag(&headers)?;
+        let found = header_fields::etag(&headers)?;
         if found != expected {
             return Err(Error::new(
                 Reason::BadDigest,
                 format!("checksum mismatch: the store received MD5 {found}, {expected} was sent"),
             ));
         }
-        if let Some(segment) = self.done.last_mut() {
+        if let Some(segment) = self.completed.last_mut() {
             segment.etag = expected.as_str().to_owned();
         }
         Ok(())
     }
 }
 
-impl Drop for Segments {
+impl Drop for SegmentWriter {
     fn drop(&mut self) {
-        let mut names: Vec<String> = self.done.drain(..).map(|segment| segment.name).collect();
+        let mut names: Vec<String> = self.completed.drain(..).map(|segment| segment.name).collect();
         // Swift discards an incomplete segment, but the current one may just have become complete.
         names.extend(self.current.take().map(|current| current.name));
         if names.is_empty() {
@@ -172,13 +172,13 @@ impl Drop for Segments {
 }
 
 /// A complete set of stored segments. Dropping it deletes them.
-pub(super) struct Whole {
-    segments: Segments,
+pub(super) struct CompleteSegments {
+    segments: SegmentWriter,
 }
 
-impl Whole {
+impl CompleteSegments {
     /// Takes the segments, so that they are no longer deleted: a manifest is about to refer to them.
-    pub fn keep(mut self) -> Vec<Segment> {
-        std::mem::take(&mut self.segments.done)
+    pub fn into_segments(mut self) -> Vec<Segment> {
+        std::mem::take(&mut self.segments.completed)
     }
 }

@@ -12,8 +12,8 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Clock, Context};
 
 use super::SwiftOptions;
-use super::auth::{Auth, Grant};
-use super::protocol::Swift;
+use super::auth::{Auth, IssuedToken};
+use super::protocol::SwiftProtocol;
 use crate::remote::Peer;
 use crate::remote::client::Client;
 use crate::remote::pool::{Pool, PoolOptions};
@@ -35,67 +35,67 @@ pub(super) struct Session {
 
 impl Session {
     /// Records that the token was rejected: the next request gets a new one.
-    pub fn reject(&self) {
+    pub fn mark_rejected(&self) {
         self.is_rejected.store(true, Ordering::Release);
     }
 
-    fn is_good(&self, until: Option<Duration>, now: Duration) -> bool {
+    fn is_valid(&self, until: Option<Duration>, now: Duration) -> bool {
         !self.is_rejected.load(Ordering::Acquire) && until.is_none_or(|at| now < at)
     }
 }
 
 /// The current session, and how to open a new one.
-pub(super) struct Sessions {
+pub(super) struct SessionManager {
     auth: Auth,
     /// Client of the service that issues tokens.
-    login: Client,
+    token_client: Client,
     /// Overrides the URL returned with a token.
     account_url: Option<String>,
     tls: Option<Arc<ClientConfig>>,
     /// Settings of the connections to the account.
-    pool: PoolOptions,
+    pool_options: PoolOptions,
     current: Mutex<Option<Arc<Session>>>,
     /// Held by the request that gets a token.
-    turn: Semaphore,
+    renewal_permit: Semaphore,
 }
 
-impl Sessions {
+impl SessionManager {
     /// Validates the options. Sends nothing.
     pub fn new(options: &SwiftOptions, clock: Arc<dyn Clock>) -> Result<Self> {
         let (peer, path) = Peer::parse(options.auth.url())?;
-        let tls = tls_of(&peer, options.tls.as_ref())?;
-        let SwiftOptions { connections, connect_time, read_bytes, is_fresh, .. } = *options;
+        let tls = tls_for(&peer, options.tls.as_ref())?;
+        let SwiftOptions { max_connections: connections, connect_timeout: connect_time, read_bytes, is_single_use: is_fresh, .. } = *options;
         let traffic = options.traffic.clone();
-        let account = PoolOptions { connections, connect_time, read_bytes, is_fresh, traffic };
-        let login_options = PoolOptions { connections: 2, ..account.clone() };
+        let account = PoolOptions { max_connections: connections, connect_timeout: connect_time, read_bytes, is_single_use: is_fresh, traffic };
+        let login_options = PoolOptions { max_connections: 2, ..account.clone() };
         let pool = Pool::new(peer.clone(), tls, login_options, clock.clone());
         let login = Client {
-            protocol: Arc::new(Swift::new(&peer, path, None)?),
+            protocol: Arc::new(SwiftProtocol::new(&peer, path, None)?),
             peer: peer.to_string().into(),
             pool: Arc::new(pool),
-            retries: options.retries,
-            budget: Arc::new(RetryBudget::new()),
+            retry_options: options.retries,
+            retry_budget: Arc::new(RetryBudget::new()),
             clock,
-            answer_time: options.answer_time,
-            stall_time: options.stall_time,
+            response_timeout: options.response_timeout,
+            stall_timeout: options.stall_timeout,
         };
         if let Some(url) = &options.account_url {
-            tls_of(&Peer::parse(url)?.0, options.tls.as_ref())?;
+            tls_for(&Peer::parse(url)?.0, options.tls.as_ref())?;
         }
         Ok(Self {
             auth: options.auth.clone(),
-            login,
+            token_client: login,
             account_url: options.account_url.clone(),
             tls: options.tls.clone(),
-            pool: account,
+            pool_options: account,
             current: Mutex::default(),
-            turn: Semaphore::new(1),
+            renewal_permit: Semaphore::new(1),
         })
     }
 
     /// The store's clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
-        &self.login.clock
+        &self.token_client.clock
     }
 
     /// The account in one line, without secrets.
@@ -107,35 +107,35 @@ impl Sessions {
     }
 
     /// Fails if the store is closed.
-    pub fn check(&self) -> Result<()> {
-        self.login.pool.check()
+    pub fn check_open(&self) -> Result<()> {
+        self.token_client.pool.check_open()
     }
 
     /// Returns a session whose token has neither expired nor been rejected. Requests a token if necessary.
     pub async fn current(&self, context: &Context) -> Result<Arc<Session>> {
-        self.check()?;
+        self.check_open()?;
         context.check()?;
-        if let Some(session) = self.fresh() {
+        if let Some(session) = self.valid_session() {
             return Ok(session);
         }
-        let turn = context.guard(self.turn.acquire()).await?;
+        let turn = context.guard(self.renewal_permit.acquire()).await?;
         let _turn = turn.map_err(|e| Error::with_source(Reason::ShuttingDown, "the store is closed", e))?;
         // Another request may have renewed it meanwhile.
-        if let Some(session) = self.fresh() {
+        if let Some(session) = self.valid_session() {
             return Ok(session);
         }
         let old = self.current.lock().clone();
         let opened =
-            self.auth.ask(context, &self.login).await.and_then(|grant| self.open(grant, old.as_deref()));
+            self.auth.request_token(context, &self.token_client).await.and_then(|grant| self.open_session(grant, old.as_deref()));
         match (opened, old) {
             (Ok(session), _) => {
                 let session = Arc::new(session);
                 *self.current.lock() = Some(session.clone());
                 // If the store was closed meanwhile, nothing else closes these connections.
-                self.check().inspect_err(|_| session.client.pool.close())?;
+                self.check_open().inspect_err(|_| session.client.pool.close())?;
                 Ok(session)
             }
-            (Err(e), Some(old)) if old.is_good(old.expires_at, self.login.clock.now()) => {
+            (Err(e), Some(old)) if old.is_valid(old.expires_at, self.token_client.clock.now()) => {
                 tracing::warn!(error = %e, "cannot renew the token; the current one is still valid");
                 Ok(old)
             }
@@ -145,45 +145,45 @@ impl Sessions {
 
     /// Closes all connections.
     pub fn close(&self) {
-        self.login.pool.close();
-        self.turn.close();
+        self.token_client.pool.close();
+        self.renewal_permit.close();
         if let Some(session) = &*self.current.lock() {
             session.client.pool.close();
         }
     }
 
-    fn fresh(&self) -> Option<Arc<Session>> {
-        let now = self.login.clock.now();
-        self.current.lock().clone().filter(|session| session.is_good(session.renew_at, now))
+    fn valid_session(&self) -> Option<Arc<Session>> {
+        let now = self.token_client.clock.now();
+        self.current.lock().clone().filter(|session| session.is_valid(session.renew_at, now))
     }
 
     /// Creates the session of a new token. Connections are kept if the account's address is the same.
-    fn open(&self, grant: Grant, old: Option<&Session>) -> Result<Session> {
+    fn open_session(&self, grant: IssuedToken, old: Option<&Session>) -> Result<Session> {
         let (peer, path) = Peer::parse(self.account_url.as_ref().unwrap_or(&grant.url))?;
-        let now = self.login.clock.now();
-        let protocol = Arc::new(Swift::new(&peer, path, Some(grant.token))?);
+        let now = self.token_client.clock.now();
+        let protocol = Arc::new(SwiftProtocol::new(&peer, path, Some(grant.token))?);
         let client = match old {
             Some(old) if old.peer == peer => Client { protocol, ..Client::clone(&old.client) },
             _ => {
-                let tls = tls_of(&peer, self.tls.as_ref())?;
-                let pool = Pool::new(peer.clone(), tls, self.pool.clone(), self.login.clock.clone());
+                let tls = tls_for(&peer, self.tls.as_ref())?;
+                let pool = Pool::new(peer.clone(), tls, self.pool_options.clone(), self.token_client.clock.clone());
                 let budget = Arc::new(RetryBudget::new());
                 let (name, pool) = (peer.to_string().into(), Arc::new(pool));
-                Client { protocol, peer: name, pool, budget, ..self.login.clone() }
+                Client { protocol, peer: name, pool, retry_budget: budget, ..self.token_client.clone() }
             }
         };
-        let renew_after = grant.life.map(|life| life.saturating_sub(RENEW_BEFORE).max(life / 10 * 9));
+        let renew_after = grant.lifetime.map(|life| life.saturating_sub(RENEW_BEFORE).max(life / 10 * 9));
         Ok(Session {
             client: Arc::new(client),
             peer,
             renew_at: renew_after.map(|after| now + after),
-            expires_at: grant.life.map(|life| now + life),
+            expires_at: grant.lifetime.map(|life| now + life),
             is_rejected: AtomicBool::new(false),
         })
     }
 }
 
-fn tls_of(peer: &Peer, tls: Option<&Arc<ClientConfig>>) -> Result<Option<Arc<ClientConfig>>> {
+fn tls_for(peer: &Peer, tls: Option<&Arc<ClientConfig>>) -> Result<Option<Arc<ClientConfig>>> {
     if peer.is_tls && tls.is_none() {
         return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs a TLS configuration"));
     }

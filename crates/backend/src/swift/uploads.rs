@@ -21,14 +21,14 @@ use tradewind_core::multipart::{
 use tradewind_core::object::Committed;
 use tradewind_core::{Address, Algorithm, BucketName, Checksum, ChecksumScope, Context, ETag};
 
-use super::headers::Kept;
-use super::marker::Marker;
-use super::parts::Record;
-use super::replace::Content;
-use super::{SwiftStore, names, refuse_condition};
-use crate::remote::client::{Call, Subject};
-use crate::remote::fields::{generation, value};
-use crate::remote::payload::Held;
+use super::stored_metadata::StoredMetadata;
+use super::upload_marker::UploadMarker;
+use super::part_records::PartRecord;
+use super::replace::ObjectContent;
+use super::{SwiftStore, names, reject_condition};
+use crate::remote::client::{Call, ResourceKind};
+use crate::remote::header_fields::{generation, header_value};
+use crate::remote::payload::BufferedBody;
 
 /// Number of locks above which unused ones are dropped.
 const MAX_UNUSED_LOCKS: usize = 1024;
@@ -37,22 +37,22 @@ const SHARED_PERMITS: u32 = 1024;
 
 /// Locks of the uploads in this process: shared for committing a part, exclusive for ending an upload.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct UploadLocks {
     uploads: Mutex<HashMap<UploadId, Arc<Semaphore>>>,
 }
 
-impl Turns {
+impl UploadLocks {
     /// Takes a shared lock.
-    pub async fn one(&self, context: &Context, upload: &UploadId) -> Result<OwnedSemaphorePermit> {
-        self.take(context, upload, 1).await
+    pub async fn lock_shared(&self, context: &Context, upload: &UploadId) -> Result<OwnedSemaphorePermit> {
+        self.lock(context, upload, 1).await
     }
 
     /// Takes the exclusive lock.
-    async fn all(&self, context: &Context, upload: &UploadId) -> Result<OwnedSemaphorePermit> {
-        self.take(context, upload, SHARED_PERMITS).await
+    async fn lock_exclusive(&self, context: &Context, upload: &UploadId) -> Result<OwnedSemaphorePermit> {
+        self.lock(context, upload, SHARED_PERMITS).await
     }
 
-    async fn take(&self, context: &Context, upload: &UploadId, count: u32) -> Result<OwnedSemaphorePermit> {
+    async fn lock(&self, context: &Context, upload: &UploadId, count: u32) -> Result<OwnedSemaphorePermit> {
         let turns = {
             let mut uploads = self.uploads.lock();
             if uploads.len() > MAX_UNUSED_LOCKS {
@@ -72,7 +72,7 @@ fn no_such_upload(id: &UploadId) -> Error {
 
 impl SwiftStore {
     /// Creates an upload by writing its marker.
-    pub(super) async fn begin_upload(
+    pub(super) async fn start_upload(
         &self,
         context: &Context,
         address: &Address,
@@ -82,16 +82,16 @@ impl SwiftStore {
         request.check()?;
         names::object(address.key.as_str())?;
         let CreateUpload { metadata, checksum } = request;
-        let marker = Marker { key: address.key.to_string(), metadata, checksum };
+        let marker = UploadMarker { key: address.key.to_string(), metadata, checksum };
         self.find_bucket(context, &address.bucket).await?;
-        let companion = self.need_companion(context, &address.bucket).await?;
-        let id = UploadId(names::unique(self.clock().wall())?);
-        let name = names::upload(&id.0);
-        let mut call = Call::within(Method::PUT, Subject::Bucket, &companion, Some(&name));
-        call.headers.insert(CONTENT_TYPE, value(&marker.kind())?);
-        call.payload = Held::of([marker.document()]);
+        let companion = self.ensure_companion(context, &address.bucket).await?;
+        let id = UploadId(names::unique_id(self.clock().wall())?);
+        let name = names::marker_name(&id.0);
+        let mut call = Call::in_container(Method::PUT, ResourceKind::Bucket, &companion, Some(&name));
+        call.headers.insert(CONTENT_TYPE, header_value(&marker.content_type())?);
+        call.payload = BufferedBody::from_buffers([marker.document()]);
         let put = self.send_and_drain(context, &call).await;
-        put.inspect_err(|_| self.forget_companion(&address.bucket))?;
+        put.inspect_err(|_| self.uncache_companion(&address.bucket))?;
         Ok(id)
     }
 
@@ -101,13 +101,13 @@ impl SwiftStore {
         context: &Context,
         address: &Address,
         upload: &UploadId,
-    ) -> Result<Marker> {
+    ) -> Result<UploadMarker> {
         context.check()?;
-        if !names::is_unique(&upload.0) {
+        if !names::is_unique_id(&upload.0) {
             return Err(no_such_upload(upload));
         }
-        let document = self.read_aside(context, address, &names::upload(&upload.0), false).await?;
-        let marker = Marker::read(&document).ok_or_else(|| {
+        let document = self.read_companion_object(context, address, &names::marker_name(&upload.0), false).await?;
+        let marker = UploadMarker::parse(&document).ok_or_else(|| {
             Error::new(Reason::CorruptData, format!("the marker of upload {upload:?} is corrupt"))
         })?;
         if marker.key != address.key.as_str() {
@@ -127,18 +127,18 @@ impl SwiftStore {
         if request.limit == 0 {
             return Ok(UploadsPage { entries: Vec::new(), next: None });
         }
-        let lines = match self.all_lines(context, &names::companion(bucket), "u/").await {
+        let lines = match self.list_objects(context, &names::companion(bucket), "u/").await {
             Err(e) if e.reason() == Reason::NoSuchBucket => Vec::new(),
             lines => lines?,
         };
-        let mut uploads: Vec<UploadInfo> = lines.iter().filter_map(Marker::listed).collect();
+        let mut uploads: Vec<UploadInfo> = lines.iter().filter_map(UploadMarker::from_listing).collect();
         uploads.sort_by(|a, b| (&a.key, &a.id).cmp(&(&b.key, &b.id)));
         Ok(multipart::page_uploads(uploads, request))
     }
 
     /// Completes an upload. It continues in the background if the caller is cancelled, so that it is not left half
     /// done.
-    pub(super) async fn end_upload(
+    pub(super) async fn complete_in_background(
         &self,
         context: &Context,
         address: &Address,
@@ -146,7 +146,7 @@ impl SwiftStore {
         order: CompleteUpload,
     ) -> Result<Committed> {
         context.check()?;
-        refuse_condition(&order.precondition)?;
+        reject_condition(&order.precondition)?;
         let (store, context, address, upload) =
             (self.this(), context.clone(), address.clone(), upload.clone());
         let ending = tokio::spawn(async move { store.complete(&context, &address, &upload, order).await });
@@ -162,66 +162,66 @@ impl SwiftStore {
         upload: &UploadId,
         order: CompleteUpload,
     ) -> Result<Committed> {
-        let _turns = self.turns.all(context, upload).await?;
+        let _turns = self.upload_locks.lock_exclusive(context, upload).await?;
         let marker = self.find_upload(context, address, upload).await?;
         let mut records: HashMap<_, _> = HashMap::new();
         for (record, modified) in self.all_records(context, address, upload).await? {
             records.insert(record.number, (record.info(modified), record));
         }
         let matched = multipart::match_parts(&order.parts, |number| records.get(&number).cloned())?;
-        let (parts, records): (Vec<PartInfo>, Vec<Record>) = matched.into_iter().unzip();
+        let (parts, records): (Vec<PartInfo>, Vec<PartRecord>) = matched.into_iter().unzip();
         let size = parts.iter().map(|part| part.size).sum();
         let (checksum, scope) = completed_checksum(&marker, &order, &parts, size)?;
-        let etag = etag_of(&parts);
-        let segments: Vec<_> = records.into_iter().filter_map(Record::into_segment).collect();
+        let etag = multipart_etag(&parts);
+        let segments: Vec<_> = records.into_iter().filter_map(PartRecord::into_segment).collect();
         let chosen: HashSet<String> = segments.iter().map(|segment| segment.name.clone()).collect();
-        let kept = Kept {
+        let kept = StoredMetadata {
             metadata: marker.metadata,
             etag: Some(etag.clone()),
             checksums: vec![checksum],
             scope: Some(scope),
             parts: u32::try_from(parts.len()).ok(),
-            write: Some(upload.0.clone()),
+            id: Some(upload.0.clone()),
         };
         // Swift allows neither empty segments nor empty manifests.
         let content =
-            if segments.is_empty() { Content::Bytes(Vec::new()) } else { Content::Segments(segments) };
-        let (headers, _) = self.put(context, address, kept, content).await?;
+            if segments.is_empty() { ObjectContent::Bytes(Vec::new()) } else { ObjectContent::Segments(segments) };
+        let (headers, _) = self.replace_object(context, address, kept, content).await?;
         self.remove_marker(context, address, upload).await?;
-        self.drop_parts(context, address, upload, Some(&chosen)).await;
-        let modified = self.modified(&headers)?;
+        self.delete_parts(context, address, upload, Some(&chosen)).await;
+        let modified = self.modification_time(&headers)?;
         let generation = generation(modified, etag.as_str());
         Ok(Committed { etag, size, modified, generation, checksums: vec![checksum], scope })
     }
 
     /// Aborts an upload: removes the marker, so that it cannot be completed any more, then the parts.
-    pub(super) async fn give_up(
+    pub(super) async fn abort(
         &self,
         context: &Context,
         address: &Address,
         upload: &UploadId,
     ) -> Result<()> {
         context.check()?;
-        let _turns = self.turns.all(context, upload).await?;
+        let _turns = self.upload_locks.lock_exclusive(context, upload).await?;
         self.find_upload(context, address, upload).await?;
         self.remove_marker(context, address, upload).await?;
-        if self.held_by(context, address).await?.as_ref() == Some(&upload.0) {
+        if self.current_id(context, address).await?.as_ref() == Some(&upload.0) {
             // It was completed, and only the marker remained.
             return Err(no_such_upload(upload));
         }
-        self.drop_parts(context, address, upload, None).await;
+        self.delete_parts(context, address, upload, None).await;
         Ok(())
     }
 
     async fn remove_marker(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
-        let (companion, name) = (names::companion(&address.bucket), names::upload(&upload.0));
-        let call = Call::within(Method::DELETE, Subject::Upload, &companion, Some(&name));
+        let (companion, name) = (names::companion(&address.bucket), names::marker_name(&upload.0));
+        let call = Call::in_container(Method::DELETE, ResourceKind::Upload, &companion, Some(&name));
         self.send_and_drain(context, &call).await.map(drop)
     }
 
     /// Deletes the records and, except the `chosen` ones, the segments of the parts. The upload has ended already, so a
     /// failure is only logged: it leaves orphaned objects.
-    async fn drop_parts(
+    async fn delete_parts(
         &self,
         context: &Context,
         address: &Address,
@@ -230,13 +230,13 @@ impl SwiftStore {
     ) {
         let companion = names::companion(&address.bucket);
         let dropped = async {
-            let mut lines = self.all_lines(context, &companion, &names::parts(&upload.0)).await?;
-            let data = names::data(&upload.0);
+            let mut lines = self.list_objects(context, &companion, &names::record_prefix(&upload.0)).await?;
+            let data = names::segment_prefix(&upload.0);
             // The object also needs its metadata and second-level manifests, whose names have no part number.
             let is_needed = |name: &str| {
-                chosen.is_some_and(|chosen| chosen.contains(name) || super::parts::number_of(name).is_none())
+                chosen.is_some_and(|chosen| chosen.contains(name) || super::part_records::part_number(name).is_none())
             };
-            lines.extend(self.all_lines(context, &companion, &data).await?);
+            lines.extend(self.list_objects(context, &companion, &data).await?);
             let all = lines
                 .into_iter()
                 .map(|line| line.name)
@@ -251,7 +251,7 @@ impl SwiftStore {
 
 /// The checksum of the whole object. Fails if it or the size differs from what the request expects.
 fn completed_checksum(
-    marker: &Marker,
+    marker: &UploadMarker,
     order: &CompleteUpload,
     parts: &[PartInfo],
     size: u64,
@@ -273,7 +273,7 @@ fn completed_checksum(
     }
 }
 
-fn etag_of(parts: &[PartInfo]) -> ETag {
+fn multipart_etag(parts: &[PartInfo]) -> ETag {
     let mut md5 = Md5::new();
     parts.iter().filter_map(|part| part.etag.md5()).for_each(|part| md5.update(part));
     ETag::from_parts(&md5.finalize().into(), parts.len())

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
-use tradewind_powerloss::{Handle, Mode, PowerLossFs, unavailable};
+use tradewind_powerloss::{MountHandle, CrashMode, PowerLossFs, mount_unavailable};
 
 /// A new disk; prints the reason and returns `None` if none can be mounted.
-pub fn mounted() -> Option<(Handle, tempfile::TempDir)> {
-    if let Some(reason) = unavailable() {
+pub fn mount() -> Option<(MountHandle, tempfile::TempDir)> {
+    if let Some(reason) = mount_unavailable() {
         println!("skipped: {reason}");
         return None;
     }
@@ -16,7 +16,7 @@ pub fn mounted() -> Option<(Handle, tempfile::TempDir)> {
 }
 
 /// Cuts the power as determined by the seed.
-pub fn crash(disk: &Handle, seed: u64) {
-    let mode = [Mode::Random, Mode::DropAll, Mode::Random, Mode::KeepAll][(seed % 4) as usize];
+pub fn crash(disk: &MountHandle, seed: u64) {
+    let mode = [CrashMode::Random, CrashMode::DropAll, CrashMode::Random, CrashMode::KeepAll][(seed % 4) as usize];
     disk.crash(seed, mode);
 }

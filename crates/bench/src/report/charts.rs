@@ -1,5 +1,5 @@
-//! Charts as SVG. What is ink and what is grid has a colour of its own, which the page's style replaces by that of the
-//! reader's light or dark.
+//! Charts as SVG. Ink and grid are drawn in two reserved colours, which the style sheet of the page replaces by those
+//! of the reader's light or dark theme.
 
 use std::error::Error;
 use std::ops::Range;
@@ -9,11 +9,11 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
-/// Replaced by the style of the page.
+/// Reserved colours, replaced by the style sheet of the page.
 pub(super) const INK: RGBColor = RGBColor(1, 1, 1);
 pub(super) const GRID: RGBColor = RGBColor(2, 2, 2);
-/// Told apart by people who see few colours, on white and on black.
-const SERIES: [RGBColor; 7] = [
+/// Colours of the series, distinguishable with colour blindness, on white and on black.
+const SERIES_COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -22,22 +22,23 @@ const SERIES: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(150, 120, 90),
 ];
-const SIZE: (u32, u32) = (640, 360);
+/// Width and height of a line chart.
+const CHART_SIZE: (u32, u32) = (640, 360);
 const FONT: &str = "sans-serif";
 
 type Drawn = Result<String, Box<dyn Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// A line of a chart.
+/// One line of a chart.
 #[derive(Debug, Clone)]
 pub(super) struct Series {
     pub name: String,
     pub points: Vec<(f64, f64)>,
-    /// It belongs to the one before it, and has its colour.
+    /// The line belongs to the previous one: it has the same colour and is dashed.
     pub is_second: bool,
 }
 
-/// How an axis is divided.
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Axis {
     Linear,
@@ -58,7 +59,7 @@ fn drawn(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Result<(), Box<dyn Er
     Ok(svg)
 }
 
-/// A number as an axis has it: 0.25, 1, 30, 4k, 2M.
+/// Formats a number with few digits and an SI prefix: 0.25, 1, 30, 45.6k, 2M.
 pub(super) fn short(value: f64) -> String {
     let (value, unit) = match value.abs() {
         large if large >= 1e9 => (value / 1e9, "G"),
@@ -77,28 +78,28 @@ pub(super) fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// The room that values take, with a little around them.
-fn room(values: impl Iterator<Item = f64>, axis: Axis) -> Range<f64> {
-    let (least, most) = values
+/// The range of an axis: that of the values, with a margin.
+fn axis_range(values: impl Iterator<Item = f64>, axis: Axis) -> Range<f64> {
+    let (min, max) = values
         .filter(|value| value.is_finite() && (axis == Axis::Linear || *value > 0.0))
-        .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)));
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| (min.min(value), max.max(value)));
     match axis {
-        _ if !least.is_finite() => 0.1..1.0,
-        Axis::Linear => 0.0..(most * 1.08).max(f64::MIN_POSITIVE),
+        _ if !min.is_finite() => 0.1..1.0,
+        Axis::Linear => 0.0..(max * 1.08).max(f64::MIN_POSITIVE),
         Axis::Logarithmic => {
-            let (low, high) = (least / 1.15, most * 1.15);
+            let (low, high) = (min / 1.15, max * 1.15);
             let below = 10.0_f64.powf(high.log10().floor());
-            // Numbers begin at a power of ten: without one there are none. A little less finds it in spite of rounding.
+            // Labels start at a power of ten, so the range must contain one. The factor compensates rounding errors.
             low.min(below * 0.999)..high
         }
     }
 }
 
-/// Lines over two axes.
+/// Draws a line chart.
 pub(super) fn lines((x, x_name): (Axis, &str), (y, y_name): (Axis, &str), series: &[Series]) -> Drawn {
     let points = || series.iter().flat_map(|series| &series.points);
-    let (across, up) = (room(points().map(|point| point.0), x), room(points().map(|point| point.1), y));
-    drawn(SIZE, |area| match (x, y) {
+    let (across, up) = (axis_range(points().map(|point| point.0), x), axis_range(points().map(|point| point.1), y));
+    drawn(CHART_SIZE, |area| match (x, y) {
         (Axis::Linear, Axis::Linear) => plot(area, across, up, (x_name, y_name), series),
         (Axis::Linear, Axis::Logarithmic) => plot(area, across, up.log_scale(), (x_name, y_name), series),
         (Axis::Logarithmic, Axis::Linear) => plot(area, across.log_scale(), up, (x_name, y_name), series),
@@ -143,7 +144,7 @@ where
         if n > 0 && !each.is_second {
             colour += 1;
         }
-        let style = SERIES[colour % SERIES.len()].stroke_width(2);
+        let style = SERIES_COLOURS[colour % SERIES_COLOURS.len()].stroke_width(2);
         let points = each.points.iter().copied();
         if each.is_second {
             let drawn = chart.draw_series(DashedLineSeries::new(points, 5, 4, style))?;
@@ -166,7 +167,7 @@ where
     Ok(())
 }
 
-/// Where names cover least: lines that fall begin at the upper left.
+/// The corner where the legend covers the lines least: falling lines start at the upper left.
 fn free_corner(series: &[Series]) -> SeriesLabelPosition {
     let falls = |series: &&Series| match (series.points.first(), series.points.last()) {
         (Some(first), Some(last)) => first.1 > last.1,
@@ -176,7 +177,7 @@ fn free_corner(series: &[Series]) -> SeriesLabelPosition {
     if are_falling { SeriesLabelPosition::UpperRight } else { SeriesLabelPosition::UpperLeft }
 }
 
-/// A table of values as a map: the darker the more. `values` has a row for each of `down`.
+/// Draws a heat map, darker for higher values. `values` has a row for each name of `down`.
 pub(super) fn heat(
     (across_name, across): (&str, &[String]),
     down: &[String],
@@ -184,12 +185,12 @@ pub(super) fn heat(
 ) -> Drawn {
     const TOP: i32 = 50;
     const HEIGHT: i32 = 40;
-    let room =
+    let label_width =
         |names: &[String]| names.iter().map(|name| name.chars().count()).max().unwrap_or(0) as i32 * 7 + 14;
-    // Wide enough for the names on both sides.
-    let (left, wide) = (room(down).max(110), room(across).max(76));
+    // Wide enough for the labels of rows and columns.
+    let (left, wide) = (label_width(down).max(110), label_width(across).max(76));
     let (width, height) = (across.len() as i32 * wide + left + 10, down.len() as i32 * HEIGHT + TOP + 10);
-    let most = values.iter().flatten().flatten().copied().fold(0.0, f64::max);
+    let max = values.iter().flatten().flatten().copied().fold(0.0, f64::max);
     drawn((width.unsigned_abs(), height.unsigned_abs()), |area| {
         let middle = |style: TextStyle<'static>| {
             style.pos(plotters::style::text_anchor::Pos::new(
@@ -208,8 +209,8 @@ pub(super) fn heat(
             for (column, value) in values.iter().enumerate() {
                 let x = left + column as i32 * wide;
                 let Some(value) = value else { continue };
-                let part = if most > 0.0 { value / most } else { 0.0 };
-                let style = SERIES[0].mix(0.06 + 0.74 * part).filled();
+                let part = if max > 0.0 { value / max } else { 0.0 };
+                let style = SERIES_COLOURS[0].mix(0.06 + 0.74 * part).filled();
                 area.draw(&Rectangle::new([(x + 1, y + 1), (x + wide - 1, y + HEIGHT - 1)], style))?;
                 let at = (x + wide / 2, y + HEIGHT / 2);
                 area.draw(&Text::new(short(*value), at, middle(text(14))))?;
@@ -219,7 +220,7 @@ pub(super) fn heat(
     })
 }
 
-/// A chart with what it is of; where it cannot be drawn, why.
+/// A chart with its caption, or with an error message if it could not be drawn.
 pub(super) fn figure(caption: &str, drawn: Result<String, Box<dyn std::error::Error>>) -> Markup {
     html! {
         figure {
@@ -237,34 +238,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
-        let said: Vec<String> =
+    fn short_uses_few_digits_and_prefixes() {
+        let texts: Vec<String> =
             [0.0, 0.25, 1.0, 2.5, 30.0, 999.0, 1234.0, 45_600.0, 2e6, 3.21e9].map(short).to_vec();
-        assert_eq!(said, ["0", "0.25", "1", "2.5", "30", "999", "1234", "45.6k", "2M", "3.21G"]);
+        assert_eq!(texts, ["0", "0.25", "1", "2.5", "30", "999", "1234", "45.6k", "2M", "3.21G"]);
     }
 
     #[test]
-    fn logarithmic_axes_have_numbers_wherever_the_values_lie() {
-        for (least, most) in
+    fn logarithmic_axes_have_labels_for_any_range() {
+        for (min, max) in
             [(120.0, 700.0), (2.0, 8.0), (0.0012, 0.008), (15.0, 80.0), (1.0, 64.0), (3.0, 3.0)]
         {
             let line =
-                Series { name: "a".to_owned(), points: vec![(least, least), (most, most)], is_second: false };
+                Series { name: "a".to_owned(), points: vec![(min, min), (max, max)], is_second: false };
             let svg = lines((Axis::Logarithmic, "x"), (Axis::Logarithmic, "y"), &[line]).unwrap();
             let numbers = svg.lines().filter(|line| line.trim().parse::<f64>().is_ok()).count();
-            assert!(numbers >= 4, "{least} to {most}: {numbers}");
+            assert!(numbers >= 4, "{min} to {max}: {numbers}");
         }
-        assert_eq!(room([1.0, 64.0].into_iter(), Axis::Logarithmic), 1.0 / 1.15..64.0 * 1.15);
+        assert_eq!(axis_range([1.0, 64.0].into_iter(), Axis::Logarithmic), 1.0 / 1.15..64.0 * 1.15);
     }
 
     #[test]
-    fn names_stand_where_lines_do_not_begin() {
+    fn legend_avoids_the_start_of_the_lines() {
         let line = |first: f64, last: f64| Series {
             name: "a line".to_owned(),
             points: vec![(1.0, first), (100.0, last)],
             is_second: false,
         };
-        // The name of the first line is the first text of its kind that is not of an axis.
+        // The legend entry of the first line is the first text that does not belong to an axis.
         let across = |series: &[Series]| -> f64 {
             let svg = lines((Axis::Linear, "x"), (Axis::Linear, "y"), series).unwrap();
             let text = &svg[..svg.find("a line").unwrap()];
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn charts_can_be_drawn_whatever_they_are_of() {
+    fn charts_are_drawn_for_any_points() {
         let line = |points: Vec<(f64, f64)>| Series { name: "<a & b>".to_owned(), points, is_second: false };
         for points in [vec![], vec![(1.0, 0.0)], vec![(1.0, 3.0), (64.0, 3000.0)]] {
             for x in [Axis::Linear, Axis::Logarithmic] {
@@ -288,9 +289,9 @@ mod tests {
             }
         }
         let names = ["1".to_owned(), "2".to_owned()];
-        let svg = heat(("at a time", &names), &names, &[vec![Some(1.0), None], vec![Some(0.0), Some(5.0)]])
+        let svg = heat(("concurrency", &names), &names, &[vec![Some(1.0), None], vec![Some(0.0), Some(5.0)]])
             .unwrap();
-        assert!(svg.contains("at a time"));
+        assert!(svg.contains("concurrency"));
         assert!(heat(("none", &[]), &[], &[]).is_ok());
     }
 }

@@ -1,7 +1,6 @@
-//! Under which conditions two results were measured, where those differ: the machines and kernels that asked, how they held
-//! connections and objects, and of mounted file systems what was mounted how, what the time of a file consists of, and what
-//! became of caches. A difference between the figures may come of any of these, and nobody should have to find it out by
-//! comparing two pages.
+//! Differences between the conditions of two results: client machines and kernels, reuse of connections, where
+//! objects were held; for mounted file systems the mount, the calls included in the write time, and the treatment of
+//! caches. Any of them may explain a difference between the figures, so the report names them.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +9,10 @@ use super::charts::short;
 use crate::posix::result::{Conditions, Measured, Mount};
 use crate::result::{Cell, Client, Run};
 
-/// Memory that differs by less is that of the same machine: its firmware and kernel keep a little, not always the same.
-const MEMORY: f64 = 0.02;
+/// Largest relative difference of memory on the same machine: firmware and kernel reserve slightly varying amounts.
+const MAX_MEMORY_DIFFERENCE: f64 = 0.02;
 
-/// One sentence with all that differs; nothing where nothing does.
+/// A sentence that lists all differing conditions; `None` if none differ.
 pub(super) fn differing(before: &Kept, after: &Kept) -> Option<String> {
     let mut differing = clients(before, after);
     if let (Some(before), Some(after)) = (caches(before), caches(after)) {
@@ -21,40 +20,40 @@ pub(super) fn differing(before: &Kept, after: &Kept) -> Option<String> {
     }
     if !before.cells.is_empty() && !after.cells.is_empty() {
         let [first, second] = [&before.run, &after.run];
-        let lines = |run: &Run| if run.fresh { "one for each request" } else { "kept" };
-        differing.extend(different("connections", lines(first), lines(second)));
-        let place =
+        let connections = |run: &Run| if run.fresh { "new for each request" } else { "reused" };
+        differing.extend(different("connections", connections(first), connections(second)));
+        let objects =
             |run: &Run| run.files.as_ref().map_or("memory".to_owned(), |files| format!("files in {files}"));
-        differing.extend(different("objects of the machine that asked", &place(first), &place(second)));
-        differing.extend(of_the_same_name(&before.cells, &after.cells));
+        differing.extend(different("objects on the client", &objects(first), &objects(second)));
+        differing.extend(same_name_differences(&before.cells, &after.cells));
     }
-    if let (Some(before), Some(after)) = (of_posix(before), of_posix(after)) {
+    if let (Some(before), Some(after)) = (posix_conditions(before), posix_conditions(after)) {
         differing.extend(mounts(&before.mount, &after.mount));
-        let caches = |told: &Conditions| told.caches.to_string();
+        let caches = |conditions: &Conditions| conditions.caches.to_string();
         differing.extend(different("caches before reading", &caches(before), &caches(after)));
-        differing.extend(different("the time of a file that is written", &before.counted, &after.counted));
+        differing.extend(different("calls included in the write time", &before.counted, &after.counted));
     }
     (!differing.is_empty()).then(|| {
         format!(
-            "They were not measured under the same conditions, and any difference may come of that: {}.",
+            "The results were not measured under the same conditions, which may explain any difference: {}.",
             differing.join("; ")
         )
     })
 }
 
-/// What a name does not tell: the first warm-up that differs, and what a trace consists of.
-fn of_the_same_name(before: &[Cell], after: &[Cell]) -> Vec<String> {
+/// Differences between measurements of the same name: the first warm-up that differs, and the contents of traces.
+fn same_name_differences(before: &[Cell], after: &[Cell]) -> Vec<String> {
     let pairs = || {
         before.iter().filter_map(|cell| Some((cell, after.iter().find(|other| other.name() == cell.name())?)))
     };
     let warm_up = pairs().find(|(a, b)| a.warm_up != b.warm_up).and_then(|(a, b)| {
         let seconds = |cell: &Cell| format!("{} s", cell.warm_up);
-        different(&format!("the warm-up of {}", a.name()), &seconds(a), &seconds(b))
+        different(&format!("warm-up of {}", a.name()), &seconds(a), &seconds(b))
     });
     let trace = |cell: &Cell| {
         let trace = cell.trace.as_ref()?;
         let (requests, broken) = (trace.requests, trace.broken);
-        Some(format!("{requests} requests, {broken} broken lines, {} of {}", cell.mix, cell.sizes))
+        Some(format!("{requests} requests, {broken} invalid lines, {} of {}", cell.mix, cell.sizes))
     };
     let mut traces: Vec<String> = Vec::new();
     for (a, b) in pairs() {
@@ -65,14 +64,14 @@ fn of_the_same_name(before: &[Cell], after: &[Cell]) -> Vec<String> {
     warm_up.into_iter().chain(traces).collect()
 }
 
-/// How caches were dropped before objects were measured; `None` where none were.
+/// How caches were dropped before the measurements of objects; `None` without such measurements.
 fn caches(kept: &Kept) -> Option<String> {
     let all: BTreeSet<_> = kept.cells.iter().map(|cell| cell.caches).collect();
     let all: Vec<String> = all.iter().map(ToString::to_string).collect();
     (!all.is_empty()).then(|| all.join(" and "))
 }
 
-fn of_posix(kept: &Kept) -> Option<&Conditions> {
+fn posix_conditions(kept: &Kept) -> Option<&Conditions> {
     kept.posix.iter().find_map(|each| match each {
         Measured::Conditions(conditions) => Some(&**conditions),
         _ => None,
@@ -83,7 +82,7 @@ fn different(what: &str, before: &str, after: &str) -> Option<String> {
     (before != after).then(|| format!("{what}: {before} before, {after} after"))
 }
 
-/// The machines that asked: the only one, or those of several.
+/// Differences between the client machines.
 fn clients(before: &Kept, after: &Kept) -> Vec<String> {
     fn all(kept: &Kept) -> Vec<&Client> {
         let run = &kept.run;
@@ -91,28 +90,28 @@ fn clients(before: &Kept, after: &Kept) -> Vec<String> {
             return vec![&run.client];
         }
         let mut all: Vec<&Client> = run.agents.iter().map(|agent| &agent.client).collect();
-        // The order in which they were named is no condition.
+        // The order of the agents does not matter.
         all.sort_by_key(|client| (&client.name, &client.processor, client.cores, client.memory));
         all
     }
     let machine = |client: &Client| {
         let memory = short(client.memory as f64 / 1e9);
-        format!("{} ({} cores, {}, {memory} GB)", client.name, client.cores, client.processor)
+        format!("{} ({} CPUs, {}, {memory} GB)", client.name, client.cores, client.processor)
     };
-    let listed = |clients: &[&Client], of: &dyn Fn(&Client) -> String| -> String {
-        let listed: BTreeSet<String> = clients.iter().map(|client| of(client)).collect();
+    let listed = |clients: &[&Client], text: &dyn Fn(&Client) -> String| -> String {
+        let listed: BTreeSet<String> = clients.iter().map(|client| text(client)).collect();
         listed.into_iter().collect::<Vec<_>>().join(" and ")
     };
     let is_same = |(a, b): (&&Client, &&Client)| {
         let parts = |client: &Client| (client.name.clone(), client.processor.clone(), client.cores);
         let memory = (a.memory as f64 - b.memory as f64).abs() / (a.memory.max(b.memory).max(1) as f64);
-        parts(a) == parts(b) && memory <= MEMORY
+        parts(a) == parts(b) && memory <= MAX_MEMORY_DIFFERENCE
     };
     let (before, after) = (all(before), all(after));
     let are_same = before.len() == after.len() && before.iter().zip(&after).all(is_same);
     let machines = (!are_same).then(|| {
-        let said = |clients: &[&Client]| listed(clients, &machine);
-        format!("measured from {} before, from {} after", said(&before), said(&after))
+        let machines = |clients: &[&Client]| listed(clients, &machine);
+        format!("measured from {} before, from {} after", machines(&before), machines(&after))
     });
     let kernel = |clients: &[&Client]| listed(clients, &|client| format!("Linux {}", client.kernel));
     let kernels = different("kernel", &kernel(&before), &kernel(&after));
@@ -126,13 +125,13 @@ fn mounts(before: &Mount, after: &Mount) -> Vec<String> {
         mount.options.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect()
     };
     let (first, second) = (options(before), options(after));
-    // Most of many options are the same: what matters would not be found among them.
+    // Most options are equal and would hide the differing ones.
     let only = |one: &BTreeSet<String>, other: &BTreeSet<String>| -> String {
         let only: Vec<&str> = one.difference(other).map(String::as_str).collect();
-        if only.is_empty() { "nothing more".to_owned() } else { only.join(",") }
+        if only.is_empty() { "none".to_owned() } else { only.join(",") }
     };
     let options =
-        different("options of its mount that differ", &only(&first, &second), &only(&second, &first));
+        different("mount options that differ", &only(&first, &second), &only(&second, &first));
     system.into_iter().chain(options).collect()
 }
 
@@ -151,34 +150,34 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_of_the_same_name_is_not_the_same_trace() {
+    fn different_traces_of_the_same_name_are_reported() {
         let cell = |requests: u64, warm_up: f64| {
             let mut cell = crate::result::tests::cell("get", 4, 1, 100.0);
             cell.trace = Some(Traced { name: "day.csv".to_owned(), requests, broken: 2, speed: None });
             cell.warm_up = warm_up;
             cell
         };
-        assert_eq!(of_the_same_name(&[cell(9, 0.5)], &[cell(9, 0.5)]), [""; 0]);
+        assert_eq!(same_name_differences(&[cell(9, 0.5)], &[cell(9, 0.5)]), [""; 0]);
         let name = cell(9, 0.5).name();
         assert_eq!(
-            of_the_same_name(&[cell(9, 0.5), cell(9, 0.5)], &[cell(8, 1.0)]),
+            same_name_differences(&[cell(9, 0.5), cell(9, 0.5)], &[cell(8, 1.0)]),
             [
-                format!("the warm-up of {name}: 0.5 s before, 1 s after"),
+                format!("warm-up of {name}: 0.5 s before, 1 s after"),
                 format!(
-                    "{name}: 9 requests, 2 broken lines, get of 4KiB before, 8 requests, 2 broken lines, get of 4KiB after"
+                    "{name}: 9 requests, 2 invalid lines, get of 4KiB before, 8 requests, 2 invalid lines, get of 4KiB after"
                 )
             ]
         );
     }
 
     #[test]
-    fn of_options_only_those_that_differ_are_named() {
+    fn mounts_names_only_the_differing_options() {
         assert_eq!(mounts(&mount("a", "rw,sync"), &mount("a", "sync,rw")), [""; 0]);
         assert_eq!(
             mounts(&mount("a", "rw,relatime"), &mount("b", "rw,relatime,discard")),
             [
                 "file system: ext4 of a at /mnt before, ext4 of b at /mnt after",
-                "options of its mount that differ: nothing more before, discard after"
+                "mount options that differ: none before, discard after"
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! What loads lose by each other: the matrix of those that were measured beside each other.
+//! Interference between concurrent loads: a matrix and a table of their slowdowns.
 
 use maud::{Markup, html};
 
@@ -6,21 +6,21 @@ use super::charts::{figure, heat, short};
 use crate::interference::{Loss, losses};
 use crate::result::Cell;
 
-/// So much less is worth a word.
-const NOTABLE: f64 = 0.9;
+/// Relative throughput below which a slowdown is worth mentioning.
+const NOTABLE_RATIO: f64 = 0.9;
 
-/// The most that is lost, in words.
+/// Sentences about the largest slowdowns.
 pub(super) fn words(cells: &[Cell]) -> Vec<String> {
     let losses = losses(cells);
     let Some(worst) = losses.iter().min_by(|a, b| a.left().total_cmp(&b.left())) else { return Vec::new() };
-    if worst.left() > NOTABLE {
+    if worst.left() > NOTABLE_RATIO {
         return vec![format!(
-            "No load keeps less than {} % of its throughput beside another.",
+            "Every load keeps at least {} % of its throughput when another runs concurrently.",
             short(100.0 * worst.left())
         )];
     }
-    let mut said = vec![format!(
-        "{} keeps {} % of its throughput beside {}: {} requests a second, of {} alone.",
+    let mut sentences = vec![format!(
+        "{} keeps {} % of its throughput when run concurrently with {}: {} requests/s instead of {}.",
         worst.load,
         short(100.0 * worst.left()),
         worst.beside,
@@ -30,12 +30,15 @@ pub(super) fn words(cells: &[Cell]) -> Vec<String> {
     let known = losses.iter().filter_map(|loss| Some((loss, loss.longer()?)));
     if let Some((longest, times)) = known.max_by(|(_, a), (_, b)| a.total_cmp(b)) {
         let (load, beside) = (&longest.load, &longest.beside);
-        said.push(format!("Requests of {load} take {} times as long beside {beside}.", short(times)));
+        sentences.push(format!(
+            "The median latency of {load} is {} times as high when run concurrently with {beside}.",
+            short(times)
+        ));
     }
-    said
+    sentences
 }
 
-/// The matrix, and its figures; nothing where loads were only measured alone.
+/// The matrix and the table; empty if no loads ran concurrently.
 pub(super) fn section(cells: &[Cell]) -> Markup {
     let losses = losses(cells);
     let (mut down, mut across) = (Vec::new(), Vec::new());
@@ -48,26 +51,26 @@ pub(super) fn section(cells: &[Cell]) -> Markup {
             across.push(loss.beside.clone());
         }
     }
-    let values = |of: fn(&Loss) -> Option<f64>| -> Vec<Vec<Option<f64>>> {
+    let values = |figure: fn(&Loss) -> Option<f64>| -> Vec<Vec<Option<f64>>> {
         let at = |load: &String, beside: &String| {
             let found = losses.iter().find(|loss| loss.load.to_string() == *load && loss.beside == *beside);
-            found.and_then(of).filter(|value| value.is_finite())
+            found.and_then(figure).filter(|value| value.is_finite())
         };
         down.iter().map(|load| across.iter().map(|beside| at(load, beside)).collect()).collect()
     };
     html! {
         @if !losses.is_empty() {
-            h3 { "what loads lose by each other" }
+            h3 { "Interference between loads" }
             div.wide {
-                (figure("throughput that is left, in %", heat(("beside", &across), &down, &values(|loss| Some(100.0 * loss.left())))))
-                (figure("how many times as long requests take (median)", heat(("beside", &across), &down, &values(Loss::longer))))
+                (figure("throughput relative to running alone, in %", heat(("concurrent with", &across), &down, &values(|loss| Some(100.0 * loss.left())))))
+                (figure("median latency relative to running alone", heat(("concurrent with", &across), &down, &values(Loss::longer))))
             }
             div.wide {
                 table {
                     thead {
                         tr {
-                            th { "load" } th { "beside" } th { "requests/s alone" } th { "beside" } th { "MB/s alone" } th { "beside" }
-                            th { "p50 alone, ms" } th { "beside" } th { "p99 alone, ms" } th { "beside" }
+                            th { "load" } th { "concurrent with" } th { "requests/s alone" } th { "concurrent" } th { "MB/s alone" }
+                            th { "concurrent" } th { "p50 alone, ms" } th { "concurrent" } th { "p99 alone, ms" } th { "concurrent" }
                         }
                     }
                     tbody { @for loss in &losses { (row(loss)) } }

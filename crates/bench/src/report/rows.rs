@@ -1,35 +1,35 @@
-//! Measurements of a result in rows: of one kind of request and one size, by parallelism.
+//! Groups the measurements of a result into rows: one operation and one object size, by concurrency.
 
 use crate::operation::Operation;
 use crate::record::histogram;
 use crate::result::Cell;
 
-/// The cells that are of one kind of request alone, of a size, by parallelism, several repetitions of each.
+/// The measurements of one operation and object size, by concurrency, with one or more rounds each.
 pub(super) struct Row<'a> {
     pub operation: Operation,
     pub size: String,
-    /// Parallelism, and the cells that have it.
+    /// Each concurrency with its measurements, in ascending order.
     pub by_parallel: Vec<(usize, Vec<&'a Cell>)>,
 }
 
 impl Row<'_> {
-    /// Requests a second, in the mean of the repetitions, by parallelism.
+    /// Requests per second by concurrency, mean over the rounds.
     pub fn rates(&self) -> Vec<(usize, f64)> {
         self.means(|cell| cell.operations_per_second.mean)
     }
 
-    /// Bytes a second.
+    /// Bytes per second by concurrency, mean over the rounds.
     pub fn bandwidths(&self) -> Vec<(usize, f64)> {
         self.means(|cell| cell.bytes_per_second.mean)
     }
 
-    /// So long this part of the requests of all repetitions took at the most, in microseconds; without those of which it is
-    /// not known.
+    /// The quantile `part` of latency by concurrency, over all rounds, in microseconds. Omits concurrencies without
+    /// latencies.
     pub fn latencies(&self, part: f64) -> Vec<(usize, f64)> {
         let of_all = |cells: &[&Cell]| -> Option<f64> {
             let mut all = histogram();
             for figures in cells.iter().filter_map(|cell| cell.operations.get(&self.operation)) {
-                // It grows as it needs to.
+                // Cannot fail: the histogram resizes automatically.
                 let _ = all.add(figures.latency_us.histogram());
             }
             (!all.is_empty()).then(|| all.value_at_quantile(part) as f64)
@@ -37,14 +37,14 @@ impl Row<'_> {
         self.by_parallel.iter().filter_map(|(parallel, cells)| Some((*parallel, of_all(cells)?))).collect()
     }
 
-    fn means(&self, of: impl Fn(&Cell) -> f64) -> Vec<(usize, f64)> {
+    fn means(&self, figure: impl Fn(&Cell) -> f64) -> Vec<(usize, f64)> {
         let mean =
-            |cells: &[&Cell]| cells.iter().map(|cell| of(cell)).sum::<f64>() / cells.len().max(1) as f64;
+            |cells: &[&Cell]| cells.iter().map(|cell| figure(cell)).sum::<f64>() / cells.len().max(1) as f64;
         self.by_parallel.iter().map(|(parallel, cells)| (*parallel, mean(cells))).collect()
     }
 }
 
-/// The rows of a result, in their order. What is mixed, has a rate of its own or is a trace is in none.
+/// The rows of a result, in the order of the file. Excludes mixes, open loops, traces and concurrent loads.
 pub(super) fn rows(cells: &[Cell]) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for cell in cells.iter().filter(|cell| {

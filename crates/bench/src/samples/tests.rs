@@ -10,7 +10,7 @@ use crate::sizes::Sizes;
 use crate::stock::Stock;
 use crate::survey::Step;
 
-/// What was written, for whoever wants to read it meanwhile.
+/// A file in memory that can be read while it is written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sheet(Arc<Mutex<Vec<u8>>>);
 
@@ -25,7 +25,7 @@ impl Write for Sheet {
 }
 
 impl Sheet {
-    /// Fields of all lines behind the first, none of which has a comma in it.
+    /// The fields of all lines after the header. None may contain a comma.
     pub fn lines(&self) -> Vec<Vec<String>> {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         let rest = text.strip_prefix(writer::HEAD).expect("the first line names the columns");
@@ -34,12 +34,12 @@ impl Sheet {
     }
 }
 
-/// A file that takes nothing until it may.
+/// A file that blocks each write until it receives a message.
 struct Stuck(mpsc::Receiver<()>, Sheet);
 
 impl Write for Stuck {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Whoever has let go of the other end lets everything through.
+        // Once the sender is dropped, all writes pass.
         let _ = self.0.recv();
         self.1.write(bytes)
     }
@@ -49,7 +49,7 @@ impl Write for Stuck {
     }
 }
 
-/// A disk with room for so many writes.
+/// A disk that is full after the given number of writes.
 struct Full(usize);
 
 impl Write for Full {
@@ -86,7 +86,7 @@ fn about(number: u64) -> Subject {
 const WINDOW: Window = Window { begin: Duration::from_millis(1000), end: Duration::from_millis(2000) };
 
 #[tokio::test]
-async fn what_lies_in_the_window_is_kept_with_times_from_its_beginning() {
+async fn samples_in_the_window_have_times_since_its_start() {
     let sheet = Sheet::default();
     let samples = Samples::begin(sheet.clone(), 1).unwrap();
     let cell = samples.next_cell(3);
@@ -98,13 +98,13 @@ async fn what_lies_in_the_window_is_kept_with_times_from_its_beginning() {
         sampler.take(WINDOW, handled, about(1));
     }
     drop(sampler);
-    // A warm-up has no window yet.
+    // During the warm-up there is no window yet.
     let none = Window { begin: Duration::MAX, end: Duration::MAX };
-    let mut nobody = cell.sampler(None, Arc::new(Numbers));
-    nobody.take(none, &at(1500, 1600), about(1));
+    let mut without_worker = cell.sampler(None, Arc::new(Numbers));
+    without_worker.take(none, &at(1500, 1600), about(1));
     let unknown = Subject { operation: Operation::List, about: About::Nothing, size: None };
-    nobody.take(WINDOW, &never, unknown);
-    drop(nobody);
+    without_worker.take(WINDOW, &never, unknown);
+    drop(without_worker);
     let sampled = cell.conclude().await;
     assert_eq!(sampled, Sampled { cell: 1, written: 4, dropped: 0, unwritten: 0 });
     assert_eq!(samples.next_cell(1).cell, 2);
@@ -120,23 +120,23 @@ async fn what_lies_in_the_window_is_kept_with_times_from_its_beginning() {
 }
 
 #[tokio::test]
-async fn what_the_file_is_too_slow_for_is_dropped_and_counted() {
+async fn slow_file_drops_and_counts_samples() {
     let sheet = Sheet::default();
     let (go, going) = mpsc::channel();
     go.send(()).unwrap();
     let samples = Samples::begin(Stuck(going, sheet.clone()), 1).unwrap();
     let cell = samples.next_cell(1);
     let mut sampler = cell.sampler(Some(0), Arc::new(Numbers));
-    let room = ((ON_THEIR_WAY + 1) * BATCH) as u64;
-    let all = 3 * room;
+    let capacity = ((MAX_QUEUED_BATCHES + 1) * BATCH_SAMPLES) as u64;
+    let all = 3 * capacity;
     let begun = std::time::Instant::now();
     (0..all).for_each(|number| sampler.take(WINDOW, &at(1500, 1600), about(number)));
-    assert!(begun.elapsed() < Duration::from_secs(20), "nobody waits for it: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "workers do not wait for the file: {:?}", begun.elapsed());
     drop(sampler);
     drop(go);
     let sampled = cell.conclude().await;
-    // A batch whose lines wait for the file to take them is free again.
-    assert!(sampled.dropped > 0 && sampled.written >= room, "{sampled:?}");
+    // A formatted batch is free again, even while its lines wait for the file.
+    assert!(sampled.dropped > 0 && sampled.written >= capacity, "{sampled:?}");
     assert_eq!((sampled.written + sampled.dropped, sampled.unwritten), (all, 0));
     assert_eq!(
         String::from_utf8(sheet.0.lock().clone()).unwrap().lines().count() as u64,
@@ -148,13 +148,13 @@ async fn what_the_file_is_too_slow_for_is_dropped_and_counted() {
     assert_eq!(
         next.conclude().await,
         Sampled { cell: 2, written: 1, dropped: 0, unwritten: 0 },
-        "it goes on"
+        "the next measurement is sampled"
     );
     samples.end().unwrap();
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_of_and_loses_nothing_else() {
+async fn full_disk_loses_only_the_samples_after_it() {
     assert!(Samples::begin(Full(0), 1).is_err(), "before anything is measured");
     let samples = Samples::begin(Full(2), 1).unwrap();
     let mut cells = Vec::new();
@@ -180,7 +180,7 @@ fn step(mix: &str, pace: Pace) -> Step {
 }
 
 #[tokio::test]
-async fn every_request_that_is_counted_has_a_line() {
+async fn every_counted_request_has_a_line() {
     let (bed, sheet) = (bed().await, Sheet::default());
     let samples = Samples::begin(sheet.clone(), 8).unwrap();
     let mut course = Course::new(&bed, "there/", 2, (2, false)).sampled(Some(samples));
@@ -210,7 +210,7 @@ async fn every_request_that_is_counted_has_a_line() {
             let of_kind = of_cell.iter().filter(|line| line[2] == operation.name());
             let meant = of_kind.clone().filter(|line| (0..end).contains(&time(line, 6))).count();
             let done = of_kind.clone().filter(|line| (0..end).contains(&time(line, 9))).count();
-            // Times are cut to microseconds: one at either end may be told to lie beside it.
+            // Times are truncated to microseconds: a request at either end may appear to lie outside.
             assert!(
                 (meant as u64).abs_diff(figures.latency_us.count) <= 8,
                 "{operation}: {meant}, {figures:?}"
@@ -229,7 +229,7 @@ async fn every_request_that_is_counted_has_a_line() {
 }
 
 #[tokio::test]
-async fn what_was_never_answered_has_a_line_too() {
+async fn unanswered_requests_have_a_line() {
     use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, FaultSchedule};
     let plan = FaultPlan::none().with_fault(Call::Commit, FaultSchedule::Always, Fault::Hang);
     let bed = bed().await;

@@ -1,5 +1,5 @@
-//! The thread that makes lines of samples and writes them. Once the file cannot be written it only gives batches back: what a
-//! measurement did not get into the file is known by how much of it was handed in.
+//! The thread that formats and writes samples. After a write error it only returns batches to the pool. A measurement
+//! derives the number of lost samples from the number sent and the number written.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,16 +14,16 @@ use crate::csv::quoted;
 
 pub(super) const HEAD: &str =
     "cell,repeat,operation,key,size,worker,intended_us,sent_us,first_byte_us,end_us,outcome\n";
-/// Bytes that are written at once, about.
-const PIECE: usize = 64 << 10;
-/// An outcome that is no failure.
+/// Approximate bytes per write.
+const WRITE_BYTES: usize = 64 << 10;
+/// The outcome of a successful request.
 const SUCCESS: &str = "ok";
 
-/// What the thread is told.
+/// A message to the thread.
 #[derive(Debug)]
 pub(super) enum Message {
     Batch(Batch),
-    /// All of a measurement was handed in: how many lines of it are in the file?
+    /// All samples of a measurement were sent: flush, and answer with the number of its lines in the file.
     Conclude {
         cell: u64,
         answer: oneshot::Sender<u64>,
@@ -31,7 +31,7 @@ pub(super) enum Message {
     End,
 }
 
-/// Samples of one worker.
+/// A batch of samples of one worker.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub cell: u64,
@@ -41,11 +41,11 @@ pub(super) struct Batch {
     pub samples: Vec<Sample>,
 }
 
-/// See the module.
+/// State of the writer thread.
 pub(super) struct Writer<W> {
     out: W,
     spare: Arc<Spare>,
-    /// Lines that are not in the file yet, and how many there are of each measurement.
+    /// Lines not yet written, and their number by measurement.
     text: String,
     waiting: BTreeMap<u64, u64>,
     /// Lines in the file, by measurement.
@@ -55,18 +55,18 @@ pub(super) struct Writer<W> {
 
 impl<W: Write> Writer<W> {
     pub fn new(out: W, spare: Arc<Spare>) -> Self {
-        let text = String::with_capacity(2 * PIECE);
+        let text = String::with_capacity(2 * WRITE_BYTES);
         Self { out, spare, text, waiting: BTreeMap::new(), written: BTreeMap::new(), failed: None }
     }
 
-    /// Until the end, or until nobody is left who could tell it of one.
+    /// Runs until [`Message::End`], or until all senders were dropped. Returns the first write error.
     pub fn run(mut self, receiver: &Receiver<Message>) -> io::Result<()> {
         while let Ok(message) = receiver.recv() {
             match message {
                 Message::Batch(batch) => self.add(batch),
                 Message::Conclude { cell, answer } => {
                     self.flush();
-                    // Whoever does not wait any more does not want to know.
+                    // The receiver may have stopped waiting.
                     let _ = answer.send(self.written.remove(&cell).unwrap_or(0));
                 }
                 Message::End => break,
@@ -78,11 +78,11 @@ impl<W: Write> Writer<W> {
 
     fn add(&mut self, batch: Batch) {
         if self.failed.is_none() {
-            batch.samples.iter().for_each(|sample| line(&mut self.text, &batch, sample));
+            batch.samples.iter().for_each(|sample| write_line(&mut self.text, &batch, sample));
             *self.waiting.entry(batch.cell).or_default() += batch.samples.len() as u64;
         }
         self.spare.give_back(batch.samples);
-        if self.text.len() >= PIECE {
+        if self.text.len() >= WRITE_BYTES {
             self.flush();
         }
     }
@@ -99,25 +99,25 @@ impl<W: Write> Writer<W> {
     }
 }
 
-fn line(text: &mut String, batch: &Batch, sample: &Sample) {
+fn write_line(text: &mut String, batch: &Batch, sample: &Sample) {
     let Sample { subject, intended, begun, first, ended, failure } = sample;
-    let named = match &subject.about {
+    let key = match &subject.about {
         About::Number(number) => batch.names.name(*number),
         About::Prefix(prefix) => prefix.to_string(),
         About::Nothing => String::new(),
     };
-    // It is a string that is written to.
-    let _ = write!(text, "{},{},{},{},", batch.cell, batch.repeat, subject.operation.name(), quoted(&named));
-    maybe(text, subject.size);
-    maybe(text, batch.worker);
+    // Writing to a string cannot fail.
+    let _ = write!(text, "{},{},{},{},", batch.cell, batch.repeat, subject.operation.name(), quoted(&key));
+    write_optional(text, subject.size);
+    write_optional(text, batch.worker);
     let _ = write!(text, "{intended},");
-    maybe(text, *begun);
-    maybe(text, *first);
+    write_optional(text, *begun);
+    write_optional(text, *first);
     let _ = writeln!(text, "{ended},{}", quoted(failure.as_deref().unwrap_or(SUCCESS)));
 }
 
-/// A field that is empty where there is nothing, and the comma behind it.
-fn maybe(text: &mut String, value: Option<impl std::fmt::Display>) {
+/// Writes a field, empty if `None`, and the comma after it.
+fn write_optional(text: &mut String, value: Option<impl std::fmt::Display>) {
     if let Some(value) = value {
         let _ = write!(text, "{value}");
     }

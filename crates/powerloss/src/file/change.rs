@@ -1,22 +1,22 @@
 //! A change of a file's content: listed by `file` until a sync, and decided by `fate`.
 
-use crate::content::{Content, PAGE};
+use crate::content::{Content, PAGE_BYTES};
 
 /// A change that is not durable yet.
 #[derive(Debug, Clone)]
-pub enum Change {
+pub enum FileChange {
     Write { offset: u64, data: Box<[u8]> },
     SetLen(u64),
     Zero { offset: u64, length: u64 },
     Allocate { offset: u64, length: u64, keep_size: bool },
 }
 
-impl Change {
+impl FileChange {
     /// Returns true if it frees blocks of a file with this content.
     fn frees(&self, content: &Content) -> bool {
         match self {
             Self::SetLen(len) => *len < content.len(),
-            Self::Zero { length, .. } => *length >= PAGE,
+            Self::Zero { length, .. } => *length >= PAGE_BYTES,
             Self::Write { .. } | Self::Allocate { .. } => false,
         }
     }
@@ -56,12 +56,12 @@ impl Change {
 
 /// The volatile content before each change that frees blocks. The flag of a change is false if it is not on disk: it
 /// then frees none.
-pub fn freed<'a>(
+pub fn contents_before_frees<'a>(
     content: &Content,
-    changes: impl Iterator<Item = (&'a Change, bool)> + Clone,
+    changes: impl Iterator<Item = (&'a FileChange, bool)> + Clone,
 ) -> Vec<Content> {
-    let may_free = |(change, on_disk): (&Change, bool)| {
-        on_disk && matches!(change, Change::SetLen(_) | Change::Zero { .. })
+    let may_free = |(change, on_disk): (&FileChange, bool)| {
+        on_disk && matches!(change, FileChange::SetLen(_) | FileChange::Zero { .. })
     };
     let mut freed = Vec::new();
     // Avoids the copy for most syncs and crashes.

@@ -4,7 +4,7 @@
 //! allocation, `data=writeback`), or be written partly. Only a write that extended the file can leave its length
 //! alone; inside the file that equals a lost write.
 
-use super::change::Change;
+use super::change::FileChange;
 use super::sectors::sectors;
 use crate::rng::Rng;
 
@@ -27,14 +27,14 @@ pub struct FileFates {
 
 impl FileFates {
     /// Counts fates; sector counts stay zero.
-    pub fn of(fates: &[Fate]) -> Self {
+    pub fn count(fates: &[ChangeFate]) -> Self {
         let mut counts = Self::default();
         for fate in fates {
             match fate {
-                Fate::Kept => counts.kept += 1,
-                Fate::Dropped => counts.dropped += 1,
-                Fate::Torn { .. } => counts.torn += 1,
-                Fate::Hollow => counts.hollow += 1,
+                ChangeFate::Kept => counts.kept += 1,
+                ChangeFate::Dropped => counts.dropped += 1,
+                ChangeFate::Torn { .. } => counts.torn += 1,
+                ChangeFate::Hollow => counts.hollow += 1,
             }
         }
         counts
@@ -53,7 +53,7 @@ impl FileFates {
 
 /// The fate of one change.
 #[derive(Debug, Clone)]
-pub enum Fate {
+pub enum ChangeFate {
     Kept,
     Dropped,
     /// One flag per sector of the write; `full_length` is set if the length nevertheless covers the whole write.
@@ -68,7 +68,7 @@ pub enum Fate {
 /// Draws a fate for each change of a file of `len` bytes: either an ordered disk that stopped at some change, or
 /// independent fates with a survival probability drawn per file. For some files the length is ahead of the bytes up
 /// to some change.
-pub fn draw(len: u64, pending: &[Change], rng: &mut Rng) -> Vec<Fate> {
+pub fn draw_fates(len: u64, pending: &[FileChange], rng: &mut Rng) -> Vec<ChangeFate> {
     let mut fates = if rng.chance(20) { ordered(pending, rng) } else { independent(pending, rng) };
     let ahead = match rng.below(100) {
         0..15 => pending.len(),
@@ -77,42 +77,42 @@ pub fn draw(len: u64, pending: &[Change], rng: &mut Rng) -> Vec<Fate> {
     };
     for (i, (fate, grows)) in fates.iter_mut().zip(growing(len, pending)).enumerate() {
         match fate {
-            Fate::Dropped if grows && i < ahead => *fate = Fate::Hollow,
-            Fate::Torn { full_length, .. } if i < ahead => *full_length = true,
-            Fate::Hollow if !grows => *fate = Fate::Dropped,
+            ChangeFate::Dropped if grows && i < ahead => *fate = ChangeFate::Hollow,
+            ChangeFate::Torn { full_length, .. } if i < ahead => *full_length = true,
+            ChangeFate::Hollow if !grows => *fate = ChangeFate::Dropped,
             _ => {}
         }
     }
     fates
 }
 
-fn ordered(pending: &[Change], rng: &mut Rng) -> Vec<Fate> {
+fn ordered(pending: &[FileChange], rng: &mut Rng) -> Vec<ChangeFate> {
     let stop = rng.below(pending.len() as u64 + 1) as usize;
     (0..pending.len())
         .map(|i| match i.cmp(&stop) {
-            std::cmp::Ordering::Less => Fate::Kept,
+            std::cmp::Ordering::Less => ChangeFate::Kept,
             std::cmp::Ordering::Equal => tear(&pending[i], rng),
-            std::cmp::Ordering::Greater => Fate::Dropped,
+            std::cmp::Ordering::Greater => ChangeFate::Dropped,
         })
         .collect()
 }
 
-fn independent(pending: &[Change], rng: &mut Rng) -> Vec<Fate> {
+fn independent(pending: &[FileChange], rng: &mut Rng) -> Vec<ChangeFate> {
     let keep = rng.below(101);
     let torn = rng.below(51);
     pending
         .iter()
         .map(|change| match change {
-            Change::Write { .. } if rng.chance(torn) => tear(change, rng),
-            _ if rng.chance(keep) => Fate::Kept,
-            _ => Fate::Dropped,
+            FileChange::Write { .. } if rng.chance(torn) => tear(change, rng),
+            _ if rng.chance(keep) => ChangeFate::Kept,
+            _ => ChangeFate::Dropped,
         })
         .collect()
 }
 
 /// Reduces a write to only its length, a few of its sectors, a prefix or any subset; other changes are lost.
-fn tear(change: &Change, rng: &mut Rng) -> Fate {
-    let Change::Write { offset, data } = change else { return Fate::Dropped };
+fn tear(change: &FileChange, rng: &mut Rng) -> ChangeFate {
+    let FileChange::Write { offset, data } = change else { return ChangeFate::Dropped };
     let count = sectors(*offset, data.len() as u64).count();
     let (survivors, full_length): (Vec<bool>, bool) = match rng.below(100) {
         0..20 => (vec![false; count], true),
@@ -124,34 +124,34 @@ fn tear(change: &Change, rng: &mut Rng) -> Fate {
         _ => ((0..count).map(|_| rng.chance(50)).collect(), rng.chance(50)),
     };
     if count == 0 || survivors.iter().all(|&survives| survives) {
-        Fate::Kept
+        ChangeFate::Kept
     } else if survivors.iter().any(|&survives| survives) {
-        Fate::Torn { sectors: survivors, full_length }
+        ChangeFate::Torn { sectors: survivors, full_length }
     } else if full_length {
-        Fate::Hollow
+        ChangeFate::Hollow
     } else {
-        Fate::Dropped
+        ChangeFate::Dropped
     }
 }
 
 /// Flags the changes that are writes beyond the end of the volatile file.
-fn growing(mut len: u64, pending: &[Change]) -> Vec<bool> {
-    let grows = |change: &Change| match change {
-        Change::Write { offset, data } => {
+fn growing(mut len: u64, pending: &[FileChange]) -> Vec<bool> {
+    let grows = |change: &FileChange| match change {
+        FileChange::Write { offset, data } => {
             let end = if data.is_empty() { 0 } else { offset + data.len() as u64 };
             let grows = end > len;
             len = len.max(end);
             grows
         }
-        Change::SetLen(new) => {
+        FileChange::SetLen(new) => {
             len = *new;
             false
         }
-        Change::Allocate { offset, length, keep_size } => {
+        FileChange::Allocate { offset, length, keep_size } => {
             len = if *keep_size { len } else { len.max(offset + length) };
             false
         }
-        Change::Zero { .. } => false,
+        FileChange::Zero { .. } => false,
     };
     pending.iter().map(grows).collect()
 }

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use super::sectors::SECTOR;
-use crate::content::{Content, PAGE};
+use super::sectors::SECTOR_BYTES;
+use crate::content::{Content, PAGE_BYTES};
 use crate::rng::Rng;
 
 /// Draws before a run of sectors falls back to noise, because a hole in a donor is not a source.
@@ -23,30 +23,30 @@ pub struct Donors<'a> {
 
 /// Number of sectors filled, by content.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Spoiled {
+pub struct GarbageCounts {
     pub noise: u64,
     pub stale: u64,
 }
 
 /// Fills the sectors `lost` of a file.
-pub fn spoil(content: &mut Content, lost: &BTreeSet<u64>, donors: Donors<'_>, rng: &mut Rng) -> Spoiled {
-    let mut spoiled = Spoiled::default();
+pub fn fill_garbage(content: &mut Content, lost: &BTreeSet<u64>, donors: Donors<'_>, rng: &mut Rng) -> GarbageCounts {
+    let mut spoiled = GarbageCounts::default();
     let only_noise = rng.chance(25);
     let mut source = Source::Noise;
     let mut expected = None;
     for &sector in lost {
-        let start = sector * SECTOR;
-        let stop = (start + SECTOR).min(content.len());
+        let start = sector * SECTOR_BYTES;
+        let stop = (start + SECTOR_BYTES).min(content.len());
         if start >= stop {
             break;
         }
-        let runs_on = expected == Some(sector) && !(start.is_multiple_of(PAGE) && rng.chance(5));
+        let runs_on = expected == Some(sector) && !(start.is_multiple_of(PAGE_BYTES) && rng.chance(5));
         let is_settled = only_noise || (runs_on && source.reaches(start));
         if !is_settled {
             source = Source::draw(start, donors, rng);
         }
         expected = Some(sector + 1);
-        let mut garbage = [0; SECTOR as usize];
+        let mut garbage = [0; SECTOR_BYTES as usize];
         if source.fill(start, &mut garbage, rng) {
             spoiled.stale += 1;
         } else {
@@ -77,9 +77,9 @@ impl<'a> Source<'a> {
         for _ in 0..MAX_DRAWS {
             let pool = if !donors.own.is_empty() && rng.chance(60) { donors.own } else { donors.others };
             let Some(donor) = pool.get(rng.below(pool.len() as u64) as usize) else { continue };
-            let at = if rng.chance(50) { start / PAGE } else { rng.below(donor.len().div_ceil(PAGE)) } * PAGE;
+            let at = if rng.chance(50) { start / PAGE_BYTES } else { rng.below(donor.len().div_ceil(PAGE_BYTES)) } * PAGE_BYTES;
             let (ahead, behind) =
-                (at.saturating_sub(start / PAGE * PAGE), (start / PAGE * PAGE).saturating_sub(at));
+                (at.saturating_sub(start / PAGE_BYTES * PAGE_BYTES), (start / PAGE_BYTES * PAGE_BYTES).saturating_sub(at));
             let source = Self::Stale { donor, ahead, behind };
             if source.reaches(start) {
                 return source;
@@ -124,8 +124,8 @@ mod tests {
     fn numbered(pages: u8, mark: u8) -> Content {
         let mut content = Content::default();
         for page in 0..pages {
-            content.write(u64::from(page) * PAGE, &[mark; PAGE as usize]);
-            content.write(u64::from(page) * PAGE, &[page]);
+            content.write(u64::from(page) * PAGE_BYTES, &[mark; PAGE_BYTES as usize]);
+            content.write(u64::from(page) * PAGE_BYTES, &[page]);
         }
         content
     }
@@ -136,12 +136,12 @@ mod tests {
         let (mut in_place, mut moved, mut noise) = (0, 0, 0);
         for seed in 0..400 {
             let mut content = Content::default();
-            content.set_len(4 * PAGE);
+            content.set_len(4 * PAGE_BYTES);
             let donors = Donors { own: &[], others: &others };
-            let spoiled = spoil(&mut content, &(8..32).collect(), donors, &mut Rng::new(seed));
+            let spoiled = fill_garbage(&mut content, &(8..32).collect(), donors, &mut Rng::new(seed));
             assert_eq!(spoiled.noise + spoiled.stale, 24);
-            assert_eq!(content.read(0, PAGE as usize), [0; PAGE as usize], "only lost sectors change");
-            let page = content.read(PAGE, PAGE as usize);
+            assert_eq!(content.read(0, PAGE_BYTES as usize), [0; PAGE_BYTES as usize], "only lost sectors change");
+            let page = content.read(PAGE_BYTES, PAGE_BYTES as usize);
             match page[1..].iter().all(|&byte| byte == 200).then_some(page[0]) {
                 Some(1) => in_place += 1,
                 Some(_) => moved += 1,
@@ -154,13 +154,13 @@ mod tests {
     #[test]
     fn sparse_or_short_donors_are_used() {
         let mut donor = Content::default();
-        donor.write(2 * PAGE, &[9; 700]);
+        donor.write(2 * PAGE_BYTES, &[9; 700]);
         let donors = Donors { own: &[donor], others: &[] };
         let mut stale = 0;
         for seed in 0..200 {
             let mut content = Content::default();
-            content.set_len(4 * PAGE);
-            stale += spoil(&mut content, &(0..32).collect(), donors, &mut Rng::new(seed)).stale;
+            content.set_len(4 * PAGE_BYTES);
+            stale += fill_garbage(&mut content, &(0..32).collect(), donors, &mut Rng::new(seed)).stale;
         }
         assert!(stale > 20, "{stale}");
     }

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::sectors::SECTOR;
+use super::sectors::SECTOR_BYTES;
 use super::*;
 use crate::rng::Rng;
 
@@ -10,7 +10,7 @@ fn synced(data: &[u8]) -> FileState {
     FileState::durable(content)
 }
 
-fn crash(file: &FileState, mode: Mode, seed: u64) -> Content {
+fn crash(file: &FileState, mode: CrashMode, seed: u64) -> Content {
     file.clone().crash(mode, &[], &mut Rng::new(seed)).0
 }
 
@@ -23,10 +23,10 @@ fn unsynced_write_is_lost_and_synced_write_stays() {
     let mut file = synced(b"old");
     file.write(0, b"new!");
     assert_eq!(bytes(file.content()), b"new!");
-    assert_eq!(bytes(&crash(&file, Mode::DropAll, 0)), b"old");
-    assert_eq!(bytes(&crash(&file, Mode::KeepAll, 0)), b"new!");
+    assert_eq!(bytes(&crash(&file, CrashMode::DropAll, 0)), b"old");
+    assert_eq!(bytes(&crash(&file, CrashMode::KeepAll, 0)), b"new!");
     file.sync(file.mark());
-    assert_eq!(bytes(&crash(&file, Mode::DropAll, 0)), b"new!");
+    assert_eq!(bytes(&crash(&file, CrashMode::DropAll, 0)), b"new!");
 }
 
 #[test]
@@ -36,9 +36,9 @@ fn sync_stops_at_its_mark() {
     let mark = file.mark();
     file.write(3, b"two");
     file.sync(mark);
-    assert_eq!(bytes(&crash(&file, Mode::DropAll, 0)), b"one");
+    assert_eq!(bytes(&crash(&file, CrashMode::DropAll, 0)), b"one");
     file.sync(file.mark());
-    assert_eq!(bytes(&crash(&file, Mode::DropAll, 0)), b"onetwo");
+    assert_eq!(bytes(&crash(&file, CrashMode::DropAll, 0)), b"onetwo");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn later_write_may_survive_an_earlier_one() {
     file.write(0, &[1; 4096]);
     file.write(4096, &[2; 4096]);
     let reordered = (0..1000).any(|seed| {
-        let content = crash(&file, Mode::Random, seed);
+        let content = crash(&file, CrashMode::Random, seed);
         content.read(0, 4096) == [0; 4096] && content.read(4096, 4096) == [2; 4096]
     });
     assert!(reordered);
@@ -59,7 +59,7 @@ fn sector_preserves_the_order_of_its_writes() {
     file.write(0, &[1; 100]);
     file.write(100, &[2; 100]);
     for seed in 0..1000 {
-        let content = crash(&file, Mode::Random, seed);
+        let content = crash(&file, CrashMode::Random, seed);
         assert!(content.read(100, 1) == [0] || content.read(0, 1) == [1], "seed {seed}");
     }
 }
@@ -71,12 +71,12 @@ fn writes_tear_at_sectors_only() {
     let mut torn = 0;
     let mut scattered = 0;
     for seed in 0..1000 {
-        let content = crash(&file, Mode::Random, seed);
+        let content = crash(&file, CrashMode::Random, seed);
         let flags: Vec<bool> =
-            (0..8).map(|i| content.read(i * SECTOR, 512) == vec![9; SECTOR as usize]).collect();
+            (0..8).map(|i| content.read(i * SECTOR_BYTES, 512) == vec![9; SECTOR_BYTES as usize]).collect();
         for (i, whole) in flags.iter().enumerate() {
-            let sector = content.read(i as u64 * SECTOR, 512);
-            assert!(*whole || sector == vec![0; SECTOR as usize], "seed {seed}: sector {i} is mixed");
+            let sector = content.read(i as u64 * SECTOR_BYTES, 512);
+            assert!(*whole || sector == vec![0; SECTOR_BYTES as usize], "seed {seed}: sector {i} is mixed");
         }
         torn += u32::from(flags.iter().any(|&f| f) && !flags.iter().all(|&f| f));
         scattered += u32::from(flags.windows(2).any(|pair| !pair[0] && pair[1]));
@@ -91,7 +91,7 @@ fn lost_sectors_of_new_space_are_zeros_or_garbage() {
     file.write(4096, &[2; 4096]);
     let (mut zeros, mut garbage) = (false, false);
     for seed in 0..1000 {
-        let content = crash(&file, Mode::Random, seed);
+        let content = crash(&file, CrashMode::Random, seed);
         if content.len() == 8192 && content.read(4096, 4096) == [2; 4096] {
             let first = content.read(0, 512);
             zeros |= first == [0; 512];
@@ -107,7 +107,7 @@ fn length_may_be_durable_without_its_bytes() {
     file.write(1000, &[1; 6000]);
     let (mut zeros, mut garbage) = (0, 0);
     for seed in 0..1000 {
-        let (content, fates) = file.clone().crash(Mode::Random, &[], &mut Rng::new(seed));
+        let (content, fates) = file.clone().crash(CrashMode::Random, &[], &mut Rng::new(seed));
         if fates.hollow > 0 {
             assert_eq!(content.len(), 7000, "seed {seed}");
             assert_eq!(content.read(0, 1000), [7; 1000], "seed {seed}");
@@ -124,7 +124,7 @@ fn write_inside_a_file_is_never_hollow() {
     let mut file = synced(&[7; 8192]);
     file.write(0, &[1; 8192]);
     for seed in 0..1000 {
-        assert_eq!(file.clone().crash(Mode::Random, &[], &mut Rng::new(seed)).1.hollow, 0, "seed {seed}");
+        assert_eq!(file.clone().crash(CrashMode::Random, &[], &mut Rng::new(seed)).1.hollow, 0, "seed {seed}");
     }
 }
 
@@ -135,7 +135,7 @@ fn allocated_space_never_shows_garbage() {
     file.sync(file.mark());
     file.write(0, &[1; 1 << 16]);
     for seed in 0..300 {
-        let content = crash(&file, Mode::Random, seed);
+        let content = crash(&file, CrashMode::Random, seed);
         assert_eq!(content.len(), 1 << 16);
         assert!(bytes(&content).iter().all(|&byte| byte <= 1), "seed {seed}");
     }
@@ -148,7 +148,7 @@ fn dropped_changes_are_visible_but_never_durable() {
     file.drop_pending(file.mark());
     file.sync(file.mark());
     assert_eq!(file.content().read(0, 1), [1]);
-    assert_eq!(crash(&file, Mode::KeepAll, 0).read(0, 1), [0]);
+    assert_eq!(crash(&file, CrashMode::KeepAll, 0).read(0, 1), [0]);
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn a_failed_sync_may_have_written_some_sectors() {
     file.write(0, &[1; 8192]);
     file.drop_pending(file.mark());
     file.sync(file.mark());
-    assert_eq!(bytes(&crash(&file, Mode::DropAll, 0)), [0; 8192]);
+    assert_eq!(bytes(&crash(&file, CrashMode::DropAll, 0)), [0; 8192]);
     let torn = |file: &FileState, at: u64| {
-        let page = |seed| crash(file, Mode::Random, seed).read(at, 4096);
+        let page = |seed| crash(file, CrashMode::Random, seed).read(at, 4096);
         (0..1000).map(page).filter(|page| page.contains(&0) && page.contains(&1)).count()
     };
     assert!(torn(&file, 0) > 50 && torn(&file, 4096) > 50);
@@ -168,7 +168,7 @@ fn a_failed_sync_may_have_written_some_sectors() {
     file.sync(file.mark());
     let first = [vec![1; 100], vec![2; 10], vec![1; 3986]].concat();
     assert!(
-        (0..1000).all(|seed| crash(&file, Mode::Random, seed).read(0, 4096) == first),
+        (0..1000).all(|seed| crash(&file, CrashMode::Random, seed).read(0, 4096) == first),
         "the page as seen"
     );
     assert!(torn(&file, 4096) > 50);
@@ -177,7 +177,7 @@ fn a_failed_sync_may_have_written_some_sectors() {
     file.set_len(8192);
     file.sync(file.mark());
     let cut = [vec![1; 100], vec![0; 8092]].concat();
-    assert!((0..1000).all(|seed| bytes(&crash(&file, Mode::Random, seed)) == cut));
+    assert!((0..1000).all(|seed| bytes(&crash(&file, CrashMode::Random, seed)) == cut));
 }
 
 #[test]
@@ -192,11 +192,11 @@ fn failed_sync_leaves_later_changes_pending() {
     file.drop_pending(mark);
     assert_eq!(file.pending_changes(), 3, "a length is not part of a write-back");
     file.sync(later);
-    let content = crash(&file, Mode::DropAll, 0);
+    let content = crash(&file, CrashMode::DropAll, 0);
     assert_eq!((content.len(), content.read(4096, 512)), (12_000, vec![2; 512]));
     assert_eq!((content.read(0, 1), content.read(8192, 1)), (vec![0], vec![0]));
     file.sync(file.mark());
-    assert_eq!(crash(&file, Mode::DropAll, 0).read(8192, 512), [3; 512]);
+    assert_eq!(crash(&file, CrashMode::DropAll, 0).read(8192, 512), [3; 512]);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn rewritten_page_includes_failed_sectors() {
     let mark = file.mark();
     file.write(1024, &[3; 512]);
     file.sync(mark);
-    let content = crash(&file, Mode::DropAll, 0);
+    let content = crash(&file, CrashMode::DropAll, 0);
     assert_eq!(
         (content.read(0, 1), content.read(512, 1), content.read(1024, 1)),
         (vec![1], vec![2], vec![0])
@@ -291,28 +291,28 @@ proptest! {
     #[test]
     fn drop_all_is_last_sync_and_keep_all_is_volatile(steps in prop::collection::vec(step(), 0..25)) {
         let (file, durable, history) = run(&steps);
-        prop_assert_eq!(bytes(&crash(&file, Mode::DropAll, 1)), durable);
-        prop_assert_eq!(bytes(&crash(&file, Mode::KeepAll, 1)), history.last().cloned().unwrap_or_default());
+        prop_assert_eq!(bytes(&crash(&file, CrashMode::DropAll, 1)), durable);
+        prop_assert_eq!(bytes(&crash(&file, CrashMode::KeepAll, 1)), history.last().cloned().unwrap_or_default());
     }
 
     /// Each surviving sector equals the disk's or the page cache's at some time.
     #[test]
     fn every_sector_is_a_snapshot(steps in prop::collection::vec(step(), 0..25), seed: u64) {
         let (file, _, history) = run(&steps);
-        let (content, fates) = file.clone().crash(Mode::Random, &[], &mut Rng::new(seed));
+        let (content, fates) = file.clone().crash(CrashMode::Random, &[], &mut Rng::new(seed));
         prop_assert_eq!(fates.kept + fates.dropped + fates.torn + fates.hollow, file.pending_changes() as u64);
         if fates.garbage_sectors > 0 {
             return Ok(());
         }
         let max_len = history.iter().map(Vec::len).max().unwrap_or(0) as u64;
         prop_assert!(content.len() <= max_len);
-        for sector in 0..content.len().div_ceil(SECTOR) {
-            let found = content.read(sector * SECTOR, SECTOR as usize);
+        for sector in 0..content.len().div_ceil(SECTOR_BYTES) {
+            let found = content.read(sector * SECTOR_BYTES, SECTOR_BYTES as usize);
             let is_snapshot = history.iter().any(|moment| {
-                let start = moment.len().min((sector * SECTOR) as usize);
-                let mut held = moment[start..moment.len().min(start + SECTOR as usize)].to_vec();
+                let start = moment.len().min((sector * SECTOR_BYTES) as usize);
+                let mut held = moment[start..moment.len().min(start + SECTOR_BYTES as usize)].to_vec();
                 // A length change without the bytes cuts the sector or shows zeros past it.
-                held.resize(SECTOR as usize, 0);
+                held.resize(SECTOR_BYTES as usize, 0);
                 let cut = cut(&history, sector);
                 found.iter().zip(&held).enumerate().all(|(i, (a, b))| a == b || (*a == 0 && i >= cut))
             });
@@ -323,6 +323,6 @@ proptest! {
 
 /// The first byte of a sector that any intermediate length cut off.
 fn cut(history: &[Vec<u8>], sector: u64) -> usize {
-    let start = (sector * SECTOR) as usize;
+    let start = (sector * SECTOR_BYTES) as usize;
     history.iter().map(|moment| moment.len().saturating_sub(start)).min().unwrap_or(0)
 }

@@ -16,7 +16,7 @@ pub fn owner(request: &Request, mode: u32, umask: u32) -> Owner {
 }
 
 /// The time set by a request.
-pub fn moment(time: TimeOrNow) -> SystemTime {
+pub fn system_time(time: TimeOrNow) -> SystemTime {
     match time {
         TimeOrNow::SpecificTime(time) => time,
         TimeOrNow::Now => SystemTime::now(),

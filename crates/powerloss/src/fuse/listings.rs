@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::model::{Kind, Model};
+use crate::model::{InodeKind, Model};
 use crate::namespace::Ino;
 
 /// The entries of a directory, including `.` and `..`.
-pub type Listing = Arc<Vec<(OsString, Ino, Kind)>>;
+pub type Listing = Arc<Vec<(OsString, Ino, InodeKind)>>;
 
 /// The listing of each open directory, by handle.
 pub struct Listings {
@@ -38,7 +38,7 @@ impl Listings {
         {
             return Ok(listing.clone());
         }
-        let mut entries = vec![(".".into(), dir, Kind::Directory), ("..".into(), dir, Kind::Directory)];
+        let mut entries = vec![(".".into(), dir, InodeKind::Directory), ("..".into(), dir, InodeKind::Directory)];
         entries.extend(model.list(dir)?);
         let listing = Arc::new(entries);
         self.by_handle.lock().insert(handle, listing.clone());

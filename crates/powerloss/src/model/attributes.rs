@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use rustix::io::Errno;
 
-use super::inode::{Attributes, Body, Owner};
+use super::inode::{Attributes, InodeBody, Owner};
 use super::{Model, Result};
 use crate::namespace::Ino;
 
@@ -42,7 +42,7 @@ impl Model {
     /// The target of a symbolic link.
     pub fn read_link(&self, ino: Ino) -> Result<&Path> {
         match &self.get(ino)?.body {
-            Body::Symlink(target) => Ok(target),
+            InodeBody::Symlink(target) => Ok(target),
             _ => Err(Errno::INVAL),
         }
     }

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::inode::Body;
+use super::inode::InodeBody;
 use super::{Model, Result};
 use crate::content::Content;
 use crate::file::FileState;
@@ -67,9 +67,9 @@ impl Model {
 
     fn content(&self, ino: Ino) -> Result<&Content> {
         match &self.get(ino)?.body {
-            Body::File(file) => Ok(file.content()),
-            Body::Directory { .. } => Err(Errno::ISDIR),
-            Body::Symlink(_) => Err(Errno::INVAL),
+            InodeBody::File(file) => Ok(file.content()),
+            InodeBody::Directory { .. } => Err(Errno::ISDIR),
+            InodeBody::Symlink(_) => Err(Errno::INVAL),
         }
     }
 
@@ -85,7 +85,7 @@ impl Model {
     fn change(&mut self, ino: Ino, change: impl FnOnce(&mut FileState)) -> Result<()> {
         let now = self.now;
         let inode = self.get_mut(ino)?;
-        let Body::File(file) = &mut inode.body else { return Err(Errno::ISDIR) };
+        let InodeBody::File(file) = &mut inode.body else { return Err(Errno::ISDIR) };
         let before = file.content().allocated();
         change(file);
         let after = file.content().allocated();

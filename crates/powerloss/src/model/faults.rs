@@ -19,7 +19,7 @@ pub struct FsyncFault {
 
 impl FsyncFault {
     /// Counts one sync: returns `None` if it must succeed, otherwise the failure, which is then disarmed.
-    pub fn strike(armed: &mut Option<Self>) -> Option<FsyncFailure> {
+    pub fn next_sync(armed: &mut Option<Self>) -> Option<FsyncFailure> {
         let fault = armed.as_mut()?;
         if fault.successes_left > 0 {
             fault.successes_left -= 1;

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use crate::file::FileState;
-use crate::graveyard;
+use crate::stale_contents;
 use crate::namespace::Ino;
 
 /// The type of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum InodeKind {
     /// A regular file.
     File,
     /// A directory.
@@ -27,7 +27,7 @@ pub struct Attributes {
     /// Inode number.
     pub ino: Ino,
     /// Type of the inode.
-    pub kind: Kind,
+    pub kind: InodeKind,
     /// Length in bytes.
     pub size: u64,
     /// Allocated bytes.
@@ -59,9 +59,9 @@ pub struct Owner {
 /// One file, directory or symbolic link, apart from its names.
 #[derive(Debug, Clone)]
 pub struct Inode {
-    pub body: Body,
+    pub body: InodeBody,
     /// The kind of file according to its latest name.
-    pub named_as: OsString,
+    pub file_kind: OsString,
     pub owner: Owner,
     pub accessed: SystemTime,
     pub modified: SystemTime,
@@ -73,7 +73,7 @@ pub struct Inode {
 
 /// The contents of an inode; the entries of a directory are in the namespace.
 #[derive(Debug, Clone)]
-pub enum Body {
+pub enum InodeBody {
     File(FileState),
     Directory { parent: Ino },
     Symlink(PathBuf),
@@ -81,17 +81,17 @@ pub enum Body {
 
 impl Inode {
     /// A new inode with one name.
-    pub fn new(body: Body, name: &OsStr, owner: Owner, now: SystemTime) -> Self {
-        let named_as = graveyard::kind(name);
-        Self { body, named_as, owner, accessed: now, modified: now, changed: now, links: 1, opens: 0 }
+    pub fn new(body: InodeBody, name: &OsStr, owner: Owner, now: SystemTime) -> Self {
+        let named_as = stale_contents::file_kind(name);
+        Self { body, file_kind: named_as, owner, accessed: now, modified: now, changed: now, links: 1, opens: 0 }
     }
 
     /// The `stat` result under the number `ino`.
     pub fn attributes(&self, ino: Ino) -> Attributes {
         let (kind, size, allocated) = match &self.body {
-            Body::File(file) => (Kind::File, file.content().len(), file.content().allocated()),
-            Body::Directory { .. } => (Kind::Directory, 4096, 4096),
-            Body::Symlink(target) => (Kind::Symlink, target.as_os_str().len() as u64, 0),
+            InodeBody::File(file) => (InodeKind::File, file.content().len(), file.content().allocated()),
+            InodeBody::Directory { .. } => (InodeKind::Directory, 4096, 4096),
+            InodeBody::Symlink(target) => (InodeKind::Symlink, target.as_os_str().len() as u64, 0),
         };
         Attributes {
             ino,
@@ -101,7 +101,7 @@ impl Inode {
             mode: self.owner.mode,
             uid: self.owner.uid,
             gid: self.owner.gid,
-            links: if kind == Kind::Directory { 1 } else { self.links },
+            links: if kind == InodeKind::Directory { 1 } else { self.links },
             accessed: self.accessed,
             modified: self.modified,
             changed: self.changed,

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::inode::{Attributes, Body, Inode, Kind, Owner};
+use super::inode::{Attributes, InodeBody, Inode, InodeKind, Owner};
 use super::{Model, Result};
 use crate::file::FileState;
-use crate::graveyard;
+use crate::stale_contents;
 use crate::namespace::{Ino, ROOT};
 
 impl Model {
@@ -20,46 +20,46 @@ impl Model {
     }
 
     /// Names, inodes and kinds in a directory, without `.` and `..`.
-    pub fn list(&self, dir: Ino) -> Result<Vec<(OsString, Ino, Kind)>> {
+    pub fn list(&self, dir: Ino) -> Result<Vec<(OsString, Ino, InodeKind)>> {
         let entries = self.names.entries(dir).ok_or(Errno::NOTDIR)?;
         entries.iter().map(|(name, &ino)| Ok((name.clone(), ino, self.attributes(ino)?.kind))).collect()
     }
 
     /// Creates an empty file; EEXIST if the name exists.
     pub fn create(&mut self, dir: Ino, name: &OsStr, owner: Owner) -> Result<Attributes> {
-        self.make(dir, name, Body::File(FileState::default()), owner)
+        self.make(dir, name, InodeBody::File(FileState::default()), owner)
     }
 
     /// Creates a directory.
     pub fn make_directory(&mut self, dir: Ino, name: &OsStr, owner: Owner) -> Result<Attributes> {
-        self.make(dir, name, Body::Directory { parent: dir }, owner)
+        self.make(dir, name, InodeBody::Directory { parent: dir }, owner)
     }
 
     /// Creates a symbolic link.
     pub fn symlink(&mut self, dir: Ino, name: &OsStr, target: &Path, owner: Owner) -> Result<Attributes> {
-        self.make(dir, name, Body::Symlink(target.to_owned()), Owner { mode: 0o777, ..owner })
+        self.make(dir, name, InodeBody::Symlink(target.to_owned()), Owner { mode: 0o777, ..owner })
     }
 
     /// Adds a name to a file.
     pub fn link(&mut self, ino: Ino, dir: Ino, name: &OsStr) -> Result<Attributes> {
-        self.vacant(dir, name)?;
-        if matches!(self.get(ino)?.body, Body::Directory { .. }) {
+        self.check_vacant(dir, name)?;
+        if matches!(self.get(ino)?.body, InodeBody::Directory { .. }) {
             return Err(Errno::PERM);
         }
         self.names.add(dir, name, ino, false);
         self.get_mut(ino)?.links += 1;
-        self.touch(&[ino], &[dir])?;
+        self.update_times(&[ino], &[dir])?;
         self.attributes(ino)
     }
 
     /// Removes a name of a file.
     pub fn unlink(&mut self, dir: Ino, name: &OsStr) -> Result<()> {
         let ino = self.find(dir, name)?;
-        if matches!(self.get(ino)?.body, Body::Directory { .. }) {
+        if matches!(self.get(ino)?.body, InodeBody::Directory { .. }) {
             return Err(Errno::ISDIR);
         }
         self.names.remove(dir, name, None);
-        self.touch(&[ino], &[dir])?;
+        self.update_times(&[ino], &[dir])?;
         self.drop_link(ino)
     }
 
@@ -70,7 +70,7 @@ impl Model {
             return Err(Errno::NOTEMPTY);
         }
         self.names.remove(dir, name, Some(ino));
-        self.touch(&[], &[dir])?;
+        self.update_times(&[], &[dir])?;
         self.drop_link(ino)
     }
 
@@ -99,9 +99,9 @@ impl Model {
             }
         }
         self.names.rename(from, to, ino, replaced_directory);
-        self.adopt(ino, to.0)?;
-        self.get_mut(ino)?.named_as = graveyard::kind(to.1);
-        self.touch(&[ino], &[from.0, to.0])?;
+        self.set_parent(ino, to.0)?;
+        self.get_mut(ino)?.file_kind = stale_contents::file_kind(to.1);
+        self.update_times(&[ino], &[from.0, to.0])?;
         replaced.map_or(Ok(()), |old| self.drop_link(old))
     }
 
@@ -112,9 +112,9 @@ impl Model {
             return Err(Errno::INVAL);
         }
         self.names.exchange((a.0, a.1, first), (b.0, b.1, second));
-        self.adopt(first, b.0)?;
-        self.adopt(second, a.0)?;
-        self.touch(&[first, second], &[a.0, b.0])
+        self.set_parent(first, b.0)?;
+        self.set_parent(second, a.0)?;
+        self.update_times(&[first, second], &[a.0, b.0])
     }
 
     fn find(&self, dir: Ino, name: &OsStr) -> Result<Ino> {
@@ -122,7 +122,7 @@ impl Model {
         entries.get(name).copied().ok_or(Errno::NOENT)
     }
 
-    fn vacant(&self, dir: Ino, name: &OsStr) -> Result<()> {
+    fn check_vacant(&self, dir: Ino, name: &OsStr) -> Result<()> {
         if name.len() > 255 {
             return Err(Errno::NAMETOOLONG);
         }
@@ -130,19 +130,19 @@ impl Model {
         if entries.contains_key(name) { Err(Errno::EXIST) } else { Ok(()) }
     }
 
-    fn make(&mut self, dir: Ino, name: &OsStr, body: Body, owner: Owner) -> Result<Attributes> {
-        self.vacant(dir, name)?;
+    fn make(&mut self, dir: Ino, name: &OsStr, body: InodeBody, owner: Owner) -> Result<Attributes> {
+        self.check_vacant(dir, name)?;
         let ino = self.next_ino;
         self.next_ino += 1;
-        let directory = matches!(body, Body::Directory { .. });
+        let directory = matches!(body, InodeBody::Directory { .. });
         let inode = Inode::new(body, name, owner, self.now);
         self.inodes.insert(ino, inode);
         self.names.add(dir, name, ino, directory);
-        self.touch(&[], &[dir])?;
+        self.update_times(&[], &[dir])?;
         self.attributes(ino)
     }
 
-    fn touch(&mut self, renamed: &[Ino], directories: &[Ino]) -> Result<()> {
+    fn update_times(&mut self, renamed: &[Ino], directories: &[Ino]) -> Result<()> {
         let now = self.now;
         for &ino in renamed {
             self.get_mut(ino)?.changed = now;
@@ -155,8 +155,8 @@ impl Model {
         Ok(())
     }
 
-    fn adopt(&mut self, ino: Ino, dir: Ino) -> Result<()> {
-        if let Body::Directory { parent } = &mut self.get_mut(ino)?.body {
+    fn set_parent(&mut self, ino: Ino, dir: Ino) -> Result<()> {
+        if let InodeBody::Directory { parent } = &mut self.get_mut(ino)?.body {
             *parent = dir;
         }
         Ok(())
@@ -169,7 +169,7 @@ impl Model {
                 return Ok(true);
             }
             match self.get(dir)?.body {
-                Body::Directory { parent } if dir != ROOT => dir = parent,
+                InodeBody::Directory { parent } if dir != ROOT => dir = parent,
                 _ => return Ok(false),
             }
         }

@@ -6,19 +6,19 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::inode::{Body, Inode};
+use super::inode::{InodeBody, Inode};
 use super::report::{CrashReport, FileReport};
 use super::{Model, Result};
 use crate::file::FileState;
-use crate::graveyard::{self, Graveyard};
-use crate::mode::Mode;
+use crate::stale_contents::{self, StaleContents};
+use crate::mode::CrashMode;
 use crate::namespace::{Ino, Namespace, ROOT};
 use crate::rng::Rng;
 
 impl Model {
     /// Cuts the power: by `seed` and `mode`, some pending changes reach the disk and the rest is lost. The disk's
     /// state becomes both states, under new inode numbers; every call returns EIO until [`revive`](Self::revive).
-    pub fn crash(&mut self, seed: u64, mode: Mode) -> CrashReport {
+    pub fn crash(&mut self, seed: u64, mode: CrashMode) -> CrashReport {
         let mut rng = Rng::new(seed);
         // Blocks of permanently removed files may belong to others.
         self.sweep();
@@ -32,7 +32,7 @@ impl Model {
         self.down = true;
         self.epoch = before.epoch + 1;
         let seen: Vec<Ino> = before.seen_files();
-        let mut rebuild = Rebuild {
+        let mut rebuild = CrashRebuild {
             model: self,
             names: before.names,
             inodes: before.inodes,
@@ -43,7 +43,7 @@ impl Model {
         };
         rebuild.root();
         rebuild.directory(ROOT, ROOT, Path::new(""), &mut report);
-        rebuild.bury_the_rest();
+        rebuild.retain_unnamed();
         let moved = rebuild.moved;
         report.vanished_files = seen.iter().filter(|ino| !moved.contains_key(ino)).count() as u64;
         report
@@ -62,26 +62,26 @@ impl Model {
     /// Files that have a volatile name.
     fn seen_files(&self) -> Vec<Ino> {
         let files =
-            self.inodes.iter().filter(|(_, inode)| matches!(inode.body, Body::File(_)) && inode.links > 0);
+            self.inodes.iter().filter(|(_, inode)| matches!(inode.body, InodeBody::File(_)) && inode.links > 0);
         files.map(|(&ino, _)| ino).collect()
     }
 }
 
 /// Builds the state after a crash from the one before, in the order of names, so that a seed always gives the same
 /// result.
-struct Rebuild<'a> {
+struct CrashRebuild<'a> {
     model: &'a mut Model,
     names: Namespace,
     inodes: HashMap<Ino, Inode>,
     /// Contents of blocks that were free before the crash; those that the crash frees do not count yet.
-    graveyard: Graveyard,
+    graveyard: StaleContents,
     /// Old inode numbers of files and links, with the new ones.
     moved: HashMap<Ino, Ino>,
-    mode: Mode,
+    mode: CrashMode,
     rng: Rng,
 }
 
-impl Rebuild<'_> {
+impl CrashRebuild<'_> {
     fn root(&mut self) {
         if let Some(mut root) = self.inodes.remove(&ROOT) {
             root.opens = 0;
@@ -119,12 +119,12 @@ impl Rebuild<'_> {
         self.model.next_ino += 1;
         inode.links = 1;
         inode.opens = 0;
-        inode.named_as = graveyard::kind(name);
-        let directory = matches!(inode.body, Body::Directory { .. });
+        inode.file_kind = stale_contents::file_kind(name);
+        let directory = matches!(inode.body, InodeBody::Directory { .. });
         inode.body = match inode.body {
-            Body::File(file) => Body::File(self.file(file, &inode.named_as, path, report)),
-            Body::Directory { .. } => Body::Directory { parent: dir },
-            Body::Symlink(target) => Body::Symlink(target),
+            InodeBody::File(file) => InodeBody::File(self.file(file, &inode.file_kind, path, report)),
+            InodeBody::Directory { .. } => InodeBody::Directory { parent: dir },
+            InodeBody::Symlink(target) => InodeBody::Symlink(target),
         };
         self.model.names.add_durable(dir, name, new, directory);
         self.model.inodes.insert(new, inode);
@@ -138,27 +138,27 @@ impl Rebuild<'_> {
     fn file(&mut self, file: FileState, kind: &OsStr, path: &Path, report: &mut CrashReport) -> FileState {
         let seen_bytes = file.content().len();
         let changed = !file.is_durable();
-        if changed && self.mode != Mode::KeepAll {
+        if changed && self.mode != CrashMode::KeepAll {
             // Bytes may be written to blocks that no file owns in the end.
-            self.model.graveyard.bury(kind, file.latest());
+            self.model.graveyard.retain(kind, file.latest());
         }
         let (content, fates) = file.crash(self.mode, self.graveyard.contents(kind), &mut self.rng);
         self.model.allocated += content.allocated();
         if changed {
             report.writes.add(&fates);
             let left_bytes = content.len();
-            report.files.push(FileReport { path: path.to_owned(), fates, seen_bytes, left_bytes });
+            report.files.push(FileReport { path: path.to_owned(), fates, volatile_bytes: seen_bytes, remaining_bytes: left_bytes });
         }
         FileState::durable(content)
     }
 
     /// Retains the contents of files that the crash left without a name.
-    fn bury_the_rest(&mut self) {
+    fn retain_unnamed(&mut self) {
         let mut rest: Vec<(Ino, Inode)> = self.inodes.drain().collect();
         rest.sort_unstable_by_key(|(ino, _)| *ino);
         for (_, inode) in rest {
-            if let Body::File(file) = inode.body {
-                self.model.graveyard.bury(&inode.named_as, file.latest());
+            if let InodeBody::File(file) = inode.body {
+                self.model.graveyard.retain(&inode.file_kind, file.latest());
             }
         }
     }

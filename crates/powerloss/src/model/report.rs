@@ -26,9 +26,9 @@ pub struct FileReport {
     /// Fates of its pending changes.
     pub fates: FileFates,
     /// Its volatile length before.
-    pub seen_bytes: u64,
+    pub volatile_bytes: u64,
     /// Its length after.
-    pub left_bytes: u64,
+    pub remaining_bytes: u64,
 }
 
 impl std::fmt::Display for CrashReport {

@@ -6,13 +6,13 @@
 use rustix::io::Errno;
 
 use super::faults::{FsyncFailure, FsyncFault};
-use super::inode::Body;
+use super::inode::InodeBody;
 use super::{Model, Result};
 use crate::namespace::Ino;
 
 /// The extent of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
+pub struct SyncMark {
     /// Number of power cuts before it was taken.
     epoch: u64,
     position: u64,
@@ -26,30 +26,30 @@ impl Model {
     }
 
     /// The mark for a sync of this inode that starts now.
-    pub fn mark(&self, ino: Ino) -> Result<Mark> {
+    pub fn mark(&self, ino: Ino) -> Result<SyncMark> {
         let position = match &self.get(ino)?.body {
-            Body::File(file) => file.mark(),
+            InodeBody::File(file) => file.mark(),
             _ => self.names.mark(),
         };
-        Ok(Mark { epoch: self.epoch, position })
+        Ok(SyncMark { epoch: self.epoch, position })
     }
 
     /// `fsync` or `fdatasync` of a file: its data and length up to `mark` become durable.
-    pub fn sync_file(&mut self, ino: Ino, mark: Mark, data_only: bool) -> Result<()> {
+    pub fn sync_file(&mut self, ino: Ino, mark: SyncMark, data_only: bool) -> Result<()> {
         if data_only {
             self.counters.fdatasyncs += 1;
         } else {
             self.counters.fsyncs += 1;
         }
-        let position = self.reach(mark)?;
-        let failure = FsyncFault::strike(&mut self.fsync_fault);
+        let position = self.position_of(mark)?;
+        let failure = FsyncFault::next_sync(&mut self.fsync_fault);
         self.counters.failed_syncs += u64::from(failure.is_some());
         let inode = self.inodes.get_mut(&ino).ok_or(Errno::STALE)?;
-        let Body::File(file) = &mut inode.body else { return Err(Errno::INVAL) };
+        let InodeBody::File(file) = &mut inode.body else { return Err(Errno::INVAL) };
         match failure {
             None => {
                 if let Some(freed) = file.sync(position) {
-                    self.graveyard.bury(&inode.named_as, freed);
+                    self.graveyard.retain(&inode.file_kind, freed);
                 }
             }
             Some(FsyncFailure::DropPending) => file.drop_pending(position),
@@ -59,11 +59,11 @@ impl Model {
     }
 
     /// `fsync` of a directory: its entry operations up to `mark` become durable.
-    pub fn sync_directory(&mut self, dir: Ino, mark: Mark) -> Result<()> {
+    pub fn sync_directory(&mut self, dir: Ino, mark: SyncMark) -> Result<()> {
         self.counters.directory_syncs += 1;
-        let position = self.reach(mark)?;
+        let position = self.position_of(mark)?;
         self.names.entries(dir).ok_or(Errno::NOTDIR)?;
-        if FsyncFault::strike(&mut self.fsync_fault).is_some() {
+        if FsyncFault::next_sync(&mut self.fsync_fault).is_some() {
             self.counters.failed_syncs += 1;
             return Err(Errno::IO);
         }
@@ -74,14 +74,14 @@ impl Model {
     /// Numbers of unsynced file changes and entry operations.
     pub fn pending(&self) -> (usize, usize) {
         let files = self.inodes.values().map(|inode| match &inode.body {
-            Body::File(file) => file.pending_changes(),
+            InodeBody::File(file) => file.pending_changes(),
             _ => 0,
         });
         (files.sum(), self.names.pending_operations())
     }
 
     /// The position of a mark; EIO if the power was cut since, because its changes are gone.
-    fn reach(&self, mark: Mark) -> Result<u64> {
+    fn position_of(&self, mark: SyncMark) -> Result<u64> {
         if mark.epoch == self.epoch { Ok(mark.position) } else { Err(Errno::IO) }
     }
 }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
-use super::lifetime::SWEEP_EVERY;
+use super::lifetime::SWEEP_INTERVAL_UNLINKS;
 use super::*;
-use crate::mode::Mode;
+use crate::mode::CrashMode;
 
 fn name(text: &str) -> &OsStr {
     OsStr::new(text)
@@ -21,7 +21,7 @@ fn file(model: &mut Model, dir: Ino, text: &str, data: &[u8]) -> Ino {
 fn sync(model: &mut Model, ino: Ino) -> Result<()> {
     let mark = model.mark(ino)?;
     match model.attributes(ino)?.kind {
-        Kind::Directory => model.sync_directory(ino, mark),
+        InodeKind::Directory => model.sync_directory(ino, mark),
         _ => model.sync_file(ino, mark, true),
     }
 }
@@ -31,7 +31,7 @@ fn files(model: &Model) -> BTreeMap<PathBuf, Vec<u8>> {
     fn walk(model: &Model, dir: Ino, path: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
         for (name, ino, kind) in model.list(dir).unwrap() {
             let path = path.join(name);
-            if kind == Kind::Directory {
+            if kind == InodeKind::Directory {
                 found.insert(path.join(""), Vec::new());
                 walk(model, ino, &path, found);
             } else {
@@ -44,7 +44,7 @@ fn files(model: &Model) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-fn after(model: &Model, seed: u64, mode: Mode) -> BTreeMap<PathBuf, Vec<u8>> {
+fn after(model: &Model, seed: u64, mode: CrashMode) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut model = model.clone();
     model.crash(seed, mode);
     model.revive();
@@ -56,9 +56,9 @@ fn a_synced_file_in_an_unsynced_directory_vanishes() {
     let mut model = Model::new();
     let ino = file(&mut model, ROOT, "x", b"data");
     sync(&mut model, ino).unwrap();
-    assert!(after(&model, 0, Mode::DropAll).is_empty());
+    assert!(after(&model, 0, CrashMode::DropAll).is_empty());
     sync(&mut model, ROOT).unwrap();
-    assert_eq!(after(&model, 0, Mode::DropAll)[Path::new("x")], b"data");
+    assert_eq!(after(&model, 0, CrashMode::DropAll)[Path::new("x")], b"data");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn an_unsynced_file_in_a_synced_directory_is_empty() {
     let mut model = Model::new();
     file(&mut model, ROOT, "x", b"data");
     sync(&mut model, ROOT).unwrap();
-    assert_eq!(after(&model, 0, Mode::DropAll)[Path::new("x")], b"");
+    assert_eq!(after(&model, 0, CrashMode::DropAll)[Path::new("x")], b"");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn crashed_model_fails_until_revived_and_old_inodes_stay_stale() {
     let mut model = Model::new();
     let ino = file(&mut model, ROOT, "x", b"data");
     sync(&mut model, ROOT).unwrap();
-    let report = model.crash(1, Mode::KeepAll);
+    let report = model.crash(1, CrashMode::KeepAll);
     assert_eq!(report.writes.kept, 1);
     assert_eq!(report.vanished_files, 0);
     assert_eq!(model.check_power(), Err(Errno::IO));
@@ -96,7 +96,7 @@ fn failed_sync_drops_or_keeps_pending_changes() {
         assert_eq!(sync(&mut model, ino), Err(Errno::IO));
         assert_eq!(model.peek(ino, 0, 3).unwrap(), b"two");
         sync(&mut model, ino).unwrap();
-        let left = &after(&model, 0, Mode::DropAll)[Path::new("x")];
+        let left = &after(&model, 0, CrashMode::DropAll)[Path::new("x")];
         assert_eq!(left == b"two", survives);
     }
 }
@@ -122,12 +122,12 @@ fn full_disk_rejects_writes_until_space_is_freed() {
 #[test]
 fn unreachable_unlinked_inodes_are_forgotten() {
     let mut model = Model::new();
-    for _ in 0..4 * SWEEP_EVERY {
+    for _ in 0..4 * SWEEP_INTERVAL_UNLINKS {
         file(&mut model, ROOT, "x", &[1; 100]);
         model.unlink(ROOT, name("x")).unwrap();
         sync(&mut model, ROOT).unwrap();
     }
-    assert!(model.inode_count() <= SWEEP_EVERY as usize + 1, "{}", model.inode_count());
+    assert!(model.inode_count() <= SWEEP_INTERVAL_UNLINKS as usize + 1, "{}", model.inode_count());
     assert_eq!(model.space().0, 0);
 }
 
@@ -139,8 +139,8 @@ fn unsynced_unlink_is_undone_by_a_crash() {
     sync(&mut model, ROOT).unwrap();
     model.unlink(ROOT, name("x")).unwrap();
     model.sweep();
-    assert_eq!(after(&model, 0, Mode::DropAll)[Path::new("x")], b"data");
-    assert!(after(&model, 0, Mode::KeepAll).is_empty());
+    assert_eq!(after(&model, 0, CrashMode::DropAll)[Path::new("x")], b"data");
+    assert!(after(&model, 0, CrashMode::KeepAll).is_empty());
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn hard_links_share_their_bytes_across_a_crash() {
     let mut model = Model::new();
     let ino = file(&mut model, ROOT, "x", b"data");
     model.link(ino, ROOT, name("y")).unwrap();
-    model.crash(0, Mode::KeepAll);
+    model.crash(0, CrashMode::KeepAll);
     model.revive();
     let (x, y) = (model.lookup(ROOT, name("x")).unwrap(), model.lookup(ROOT, name("y")).unwrap());
     assert_eq!((x.ino, x.links), (y.ino, 2));
@@ -258,7 +258,7 @@ proptest! {
             runner.step(step);
         }
         runner.model.sweep();
-        prop_assert_eq!(after(&runner.model, 0, Mode::KeepAll), files(&runner.model));
+        prop_assert_eq!(after(&runner.model, 0, CrashMode::KeepAll), files(&runner.model));
     }
 
     #[test]
@@ -270,7 +270,7 @@ proptest! {
         for dir in runner.directories.clone() {
             let _ = sync(&mut runner.model, dir);
         }
-        prop_assert_eq!(after(&runner.model, 0, Mode::DropAll), files(&runner.model));
+        prop_assert_eq!(after(&runner.model, 0, CrashMode::DropAll), files(&runner.model));
     }
 
     /// Nothing is removed or replaced here, so anything once on disk is there after every crash, whatever renames
@@ -279,9 +279,9 @@ proptest! {
     fn renames_never_lose_a_file(steps in prop::collection::vec(step(false), 0..60), seed: u64) {
         let mut runner = Runner::new(false);
         for step in &steps {
-            let durable: Vec<Vec<u8>> = after(&runner.model, 0, Mode::DropAll).into_values().collect();
+            let durable: Vec<Vec<u8>> = after(&runner.model, 0, CrashMode::DropAll).into_values().collect();
             runner.step(step);
-            for (seed, mode) in [(0, Mode::DropAll), (seed, Mode::Random), (!seed, Mode::Random)] {
+            for (seed, mode) in [(0, CrashMode::DropAll), (seed, CrashMode::Random), (!seed, CrashMode::Random)] {
                 let left: Vec<Vec<u8>> = after(&runner.model, seed, mode).into_values().collect();
                 for file in durable.iter().filter(|file| !file.is_empty()) {
                     prop_assert!(left.contains(file), "{:?} lost {:?} at {:?}", mode, file, step);

@@ -14,7 +14,7 @@ fn two_directories() -> Namespace {
     names
 }
 
-fn crashed(names: &Namespace, mode: Mode, seed: u64) -> Namespace {
+fn crashed(names: &Namespace, mode: CrashMode, seed: u64) -> Namespace {
     let mut names = names.clone();
     names.crash(mode, &mut Rng::new(seed));
     names
@@ -30,9 +30,9 @@ fn an_entry_is_durable_by_its_own_directory_only() {
     names.add(2, name("x"), FILE, false);
     names.sync(ROOT, names.mark());
     names.sync(3, names.mark());
-    assert!(on_disk(&crashed(&names, Mode::DropAll, 0), 2).is_empty());
+    assert!(on_disk(&crashed(&names, CrashMode::DropAll, 0), 2).is_empty());
     names.sync(2, names.mark());
-    assert_eq!(on_disk(&crashed(&names, Mode::DropAll, 0), 2), ["x"]);
+    assert_eq!(on_disk(&crashed(&names, CrashMode::DropAll, 0), 2), ["x"]);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_rename_belongs_to_its_destination_and_is_atomic() {
     names.sync(2, names.mark());
     assert_eq!(on_disk(&names, 2), ["x"]);
     for seed in 0..100 {
-        let after = crashed(&names, Mode::Random, seed);
+        let after = crashed(&names, CrashMode::Random, seed);
         assert_eq!(on_disk(&after, 2).len() + on_disk(&after, 3).len(), 1, "seed {seed}");
     }
     names.sync(3, names.mark());
@@ -107,7 +107,7 @@ fn directories_moved_into_each_other_never_form_a_cycle() {
     names.sync(5, names.mark());
     assert_eq!(on_disk(&names, ROOT), ["a", "b"]);
     for seed in 0..200 {
-        let after = crashed(&before, Mode::Random, seed);
+        let after = crashed(&before, CrashMode::Random, seed);
         assert!(on_disk(&after, ROOT).len() >= 2, "seed {seed}: {:?}", on_disk(&after, ROOT));
     }
     names.sync(ROOT, names.mark());
@@ -123,7 +123,7 @@ fn random_crashes_keep_every_subset() {
     }
     let seen: BTreeSet<Vec<String>> = (0..500)
         .map(|seed| {
-            let after = crashed(&names, Mode::Random, seed);
+            let after = crashed(&names, CrashMode::Random, seed);
             on_disk(&after, 2).into_iter().map(str::to_owned).collect()
         })
         .collect();

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use tradewind_backend::s3::{Endpoint, Style};
+use tradewind_backend::s3::{Endpoint, AddressingStyle};
 
 use super::Inputs;
 use super::origin::{Origin, Problem, Traced};
@@ -40,19 +40,19 @@ pub(super) fn find(
             let mut endpoint = url.read(parse_url)?;
             let host = &endpoint.value.peer.host;
             let is_address = host.parse::<IpAddr>().is_ok();
-            let default_style = if is_amazon(host) { Style::VirtualHost } else { Style::Path };
+            let default_style = if is_amazon(host) { AddressingStyle::VirtualHost } else { AddressingStyle::Path };
             let region =
                 region.or_else(|| Some(Traced::new(region_of(host)?.to_owned(), Origin::Host(host.clone()))));
             // A bucket name cannot be prepended to an IP address.
-            endpoint.value.style = if is_address { Style::Path } else { style.unwrap_or(default_style) };
+            endpoint.value.style = if is_address { AddressingStyle::Path } else { style.unwrap_or(default_style) };
             Ok((endpoint, region.unwrap_or_else(default_region)))
         }
         None => {
             let region = region.unwrap_or_else(default_region);
             let domain = PARTITIONS.iter().find(|(begin, _)| region.value.starts_with(begin));
             let domain = domain.map_or("amazonaws.com", |(_, domain)| domain);
-            let style = style.unwrap_or(Style::VirtualHost);
-            let endpoint = Endpoint::of_region(&region.value, domain, style);
+            let style = style.unwrap_or(AddressingStyle::VirtualHost);
+            let endpoint = Endpoint::for_region(&region.value, domain, style);
             Ok((Traced::new(endpoint, region.origin.clone()), region))
         }
     }
@@ -88,7 +88,7 @@ fn parse_url(url: &str) -> Result<Endpoint, String> {
             "the endpoint's URL contains a user; write it as https://HOST or http://HOST:PORT".to_owned()
         );
     }
-    Endpoint::parse(url, Style::Path).map_err(|error| error.to_string())
+    Endpoint::parse(url, AddressingStyle::Path).map_err(|error| error.to_string())
 }
 
 /// Validates a region: it becomes part of a host name and of every signature.
@@ -100,10 +100,10 @@ fn parse_region(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn parse_style(text: &str) -> Result<Option<Style>, String> {
+fn parse_style(text: &str) -> Result<Option<AddressingStyle>, String> {
     match text {
-        "path" => Ok(Some(Style::Path)),
-        "virtual" => Ok(Some(Style::VirtualHost)),
+        "path" => Ok(Some(AddressingStyle::Path)),
+        "virtual" => Ok(Some(AddressingStyle::VirtualHost)),
         "auto" => Ok(None),
         _ => Err(format!("addressing_style is {text:?}; write path, virtual or auto")),
     }

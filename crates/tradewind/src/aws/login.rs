@@ -3,7 +3,7 @@
 //! Roles, single sign-on and the metadata services of Amazon's machines are not supported. If the CLI would use one of
 //! them, this is an error, instead of an unsigned request or one with other credentials.
 
-pub use tradewind_backend::s3::Issued;
+pub use tradewind_backend::s3::ExpiringCredentials;
 use tradewind_core::Timestamp;
 use tradewind_wire::sigv4::Credentials;
 
@@ -27,7 +27,7 @@ pub enum Login {
     /// None: requests are not signed.
     Anonymous,
     /// Fixed keys.
-    Keys(Traced<Issued>),
+    Keys(Traced<ExpiringCredentials>),
     /// A program that issues credentials on each run.
     Process(Traced<CredentialProcess>),
 }
@@ -63,7 +63,7 @@ impl Login {
     }
 
     /// The credentials; `None` for unsigned requests. Each call runs the program, if there is one.
-    pub(super) fn issue(&self) -> Result<Option<Issued>, Problem> {
+    pub(super) fn issue(&self) -> Result<Option<ExpiringCredentials>, Problem> {
         match self {
             Self::Anonymous => Ok(None),
             Self::Keys(issued) => Ok(Some(issued.value.clone())),
@@ -75,7 +75,7 @@ impl Login {
     }
 }
 
-fn environment_keys(inputs: &Inputs) -> Result<Option<Traced<Issued>>, Problem> {
+fn environment_keys(inputs: &Inputs) -> Result<Option<Traced<ExpiringCredentials>>, Problem> {
     let Some(id) = inputs.variable("AWS_ACCESS_KEY_ID") else { return Ok(None) };
     let Some(secret) = inputs.variable("AWS_SECRET_ACCESS_KEY") else {
         return Err(half_set_error("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"));
@@ -88,7 +88,7 @@ fn environment_keys(inputs: &Inputs) -> Result<Option<Traced<Issued>>, Problem> 
 }
 
 /// The keys in one of the files. Both halves must be in the same file.
-fn profile_keys(profile: &Profile<'_>, kind: Kind) -> Result<Option<Traced<Issued>>, Problem> {
+fn profile_keys(profile: &Profile<'_>, kind: Kind) -> Result<Option<Traced<ExpiringCredentials>>, Problem> {
     let id = profile.of(kind, "aws_access_key_id");
     let secret = profile.of(kind, "aws_secret_access_key");
     let alone = |found: Traced<&str>, missing: &str| {
@@ -107,9 +107,9 @@ fn profile_keys(profile: &Profile<'_>, kind: Kind) -> Result<Option<Traced<Issue
     }
 }
 
-fn issued(id: &str, secret: &str, token: Option<Traced<&str>>, expires: Option<Timestamp>) -> Issued {
+fn issued(id: &str, secret: &str, token: Option<Traced<&str>>, expires: Option<Timestamp>) -> ExpiringCredentials {
     let token = token.map(|token| token.value.to_owned());
-    Issued { credentials: Credentials { id: id.to_owned(), secret: secret.to_owned(), token }, expires }
+    ExpiringCredentials { credentials: Credentials { id: id.to_owned(), secret: secret.to_owned(), token }, expires }
 }
 
 fn parse_time(text: &str) -> Result<Timestamp, String> {

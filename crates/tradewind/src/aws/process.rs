@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use tradewind_wire::sigv4::Credentials;
 
 use super::{moment, words};
-use tradewind_backend::s3::Issued;
+use tradewind_backend::s3::ExpiringCredentials;
 
 /// Maximum run time of the program.
 const MAX_RUN_TIME: Duration = Duration::from_secs(30);
@@ -51,11 +51,11 @@ impl CredentialProcess {
     }
 
     /// Runs the program and parses its output.
-    pub(super) fn run(&self) -> Result<Issued, String> {
+    pub(super) fn run(&self) -> Result<ExpiringCredentials, String> {
         self.run_with_timeout(MAX_RUN_TIME)
     }
 
-    fn run_with_timeout(&self, max_time: Duration) -> Result<Issued, String> {
+    fn run_with_timeout(&self, max_time: Duration) -> Result<ExpiringCredentials, String> {
         let name = self.name();
         let cannot =
             |error: io::Error| format!("cannot run {name}: {error}; write the whole path, without ~ and $");
@@ -156,7 +156,7 @@ fn last_line(errors: &[u8]) -> String {
 }
 
 /// Parses the JSON. An error continues a sentence that begins with the program's name, and quotes none of the output.
-fn read(text: &[u8]) -> Result<Issued, String> {
+fn read(text: &[u8]) -> Result<ExpiringCredentials, String> {
     let json: Json = serde_json::from_slice(text).map_err(|why| format!("printed no JSON object ({why})"))?;
     if json.get("Version").and_then(Json::as_u64) != Some(1) {
         return Err("printed no \"Version\": 1, the only supported version".to_owned());
@@ -175,7 +175,7 @@ fn read(text: &[u8]) -> Result<Issued, String> {
         secret: needed("SecretAccessKey")?,
         token: word("SessionToken").map(str::to_owned),
     };
-    Ok(Issued { credentials, expires })
+    Ok(ExpiringCredentials { credentials, expires })
 }
 
 #[cfg(test)]
@@ -185,7 +185,7 @@ mod tests {
 
     /// Runs a script by passing its name to a shell. Executing a file that was just written may fail, because a process
     /// forked by another test may still have it open.
-    fn run_script(script: &str, arguments: &str, max_time: Duration) -> Result<Issued, String> {
+    fn run_script(script: &str, arguments: &str, max_time: Duration) -> Result<ExpiringCredentials, String> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("issue keys.sh");
         fs::write(&path, script).unwrap();
@@ -193,7 +193,7 @@ mod tests {
         CredentialProcess::parse(&command).unwrap().run_with_timeout(max_time)
     }
 
-    fn run(script: &str) -> Result<Issued, String> {
+    fn run(script: &str) -> Result<ExpiringCredentials, String> {
         run_script(script, "", MAX_RUN_TIME)
     }
 

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use tradewind_backend::s3::Style;
+use tradewind_backend::s3::AddressingStyle;
 
 use super::*;
 
@@ -58,7 +58,7 @@ fn variables<'a>(variables: &'a [(&'a str, &'a str)]) -> Setup<'a> {
 fn default_access_is_amazon_without_a_signature() {
     let access = find(Setup::default()).unwrap();
     assert_eq!(access.endpoint.value.to_string(), "s3.us-east-1.amazonaws.com");
-    assert_eq!(access.endpoint.value.style, Style::VirtualHost);
+    assert_eq!(access.endpoint.value.style, AddressingStyle::VirtualHost);
     assert_eq!(access.region, Traced::new("us-east-1".to_owned(), Origin::Default));
     assert_eq!((access.login.clone(), access.credentials()), (Login::Anonymous, Ok(None)));
     assert_eq!((access.ca_bundle, access.max_attempts, access.profile.as_str()), (None, None, "default"));
@@ -202,17 +202,17 @@ fn endpoint_is_resolved_in_order_of_precedence() {
 #[test]
 fn addressing_style_depends_on_host_and_setting() {
     for (url, style, expected) in [
-        ("", "", Style::VirtualHost),
-        ("", "auto", Style::VirtualHost),
-        ("", "path", Style::Path),
-        ("http://localhost:9000", "", Style::Path),
-        ("http://localhost:9000", "auto", Style::Path),
-        ("http://localhost:9000", "virtual", Style::VirtualHost),
-        ("http://127.0.0.1:9000", "virtual", Style::Path),
-        ("http://[::1]:9000", "virtual", Style::Path),
-        ("https://s3.eu-west-1.amazonaws.com", "", Style::VirtualHost),
-        ("https://s3.eu-west-1.amazonaws.com", "path", Style::Path),
-        ("https://s3.eu-west-1.notamazonaws.com", "", Style::Path),
+        ("", "", AddressingStyle::VirtualHost),
+        ("", "auto", AddressingStyle::VirtualHost),
+        ("", "path", AddressingStyle::Path),
+        ("http://localhost:9000", "", AddressingStyle::Path),
+        ("http://localhost:9000", "auto", AddressingStyle::Path),
+        ("http://localhost:9000", "virtual", AddressingStyle::VirtualHost),
+        ("http://127.0.0.1:9000", "virtual", AddressingStyle::Path),
+        ("http://[::1]:9000", "virtual", AddressingStyle::Path),
+        ("https://s3.eu-west-1.amazonaws.com", "", AddressingStyle::VirtualHost),
+        ("https://s3.eu-west-1.amazonaws.com", "path", AddressingStyle::Path),
+        ("https://s3.eu-west-1.notamazonaws.com", "", AddressingStyle::Path),
     ] {
         let text = format!("[default]\ns3 =\n    addressing_style = {style}\n");
         let set = [("AWS_ENDPOINT_URL_S3", url)];

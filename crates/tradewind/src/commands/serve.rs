@@ -80,9 +80,9 @@ fn open(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow
     info!(
         directory = %settings.store_directory().unwrap_or(settings.data_directory()).display(),
         took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-        replayed = recovery.replayed,
+        replayed = recovery.replayed_records,
         reindexed = recovery.reindexed,
-        voided = recovery.voided,
+        voided = recovery.voided_records,
         "store open"
     );
     if recovery.damaged_bytes > 0 {

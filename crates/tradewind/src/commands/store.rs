@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
-use tradewind_backend::local::{self, CheckReport, IndexState, Loss, LossProof, Names, StoreStats};
+use tradewind_backend::local::{self, CheckReport, IndexState, Loss, LossProof, NameList, StoreStats};
 
 use tradewind_core::printable;
 
@@ -114,8 +114,8 @@ fn check(inspecting: &InspectArguments) -> anyhow::Result<Ended> {
     let report = local::check(&arguments.directory, &inspecting.temp_directory())
         .with_context(|| arguments.failed("check"))?;
     let is_sound = report.is_sound();
-    let CheckReport { objects, parts, bytes, damage, loss, doubt, index } = report;
-    let bad: Vec<Json> = damage.iter().map(|bad| json!({ "what": bad.what, "why": bad.why })).collect();
+    let CheckReport { objects, parts, verified_bytes: bytes, damage, loss, possible_loss: doubt, index } = report;
+    let bad: Vec<Json> = damage.iter().map(|bad| json!({ "what": bad.item, "why": bad.cause })).collect();
     let json = json!({
         "sound": is_sound,
         "objects": objects,
@@ -127,7 +127,7 @@ fn check(inspecting: &InspectArguments) -> anyhow::Result<Ended> {
         "index": index_as_json(&index),
     });
     let mut text = loss.as_ref().map(loss_as_text).unwrap_or_default();
-    text.extend(damage.iter().map(|bad| format!("bad: {}: {}\n", printable(&bad.what), printable(&bad.why))));
+    text.extend(damage.iter().map(|bad| format!("bad: {}: {}\n", printable(&bad.item), printable(&bad.cause))));
     if let Some(doubt) = &doubt {
         text += &format!(
             "doubt: either the index is an older copy, as from a backup, and this went since; or this is lost: \
@@ -177,13 +177,13 @@ fn index_as_json(index: &IndexState) -> Json {
 }
 
 fn loss_as_json(loss: &Loss) -> Json {
-    let names = |names: &Names| json!({ "count": names.count, "names": names.first });
+    let names = |names: &NameList| json!({ "count": names.count, "names": names.first_names });
     let ranges = loss.ranges.iter().map(|range| {
         json!({
             "segment": format!("{:08x}", range.segment),
-            "from": range.from,
-            "until": range.until,
-            "is_gone": range.from == 0,
+            "from": range.existing_bytes,
+            "until": range.recorded_end,
+            "is_gone": range.existing_bytes == 0,
         })
     });
     json!({
@@ -203,8 +203,8 @@ fn loss_as_json(loss: &Loss) -> Json {
 
 fn loss_as_text(loss: &Loss) -> String {
     let mut text: String = loss.ranges.iter().map(|range| format!("lost: {range}\n")).collect();
-    let mut list = |names: &Names, one: &str, all: &str| {
-        for name in names.first.iter().take(MAX_PRINTED_NAMES) {
+    let mut list = |names: &NameList, one: &str, all: &str| {
+        for name in names.first_names.iter().take(MAX_PRINTED_NAMES) {
             text += &format!("lost: {one} {}\n", printable(name));
         }
         if names.count > MAX_PRINTED_NAMES as u64 {
@@ -269,12 +269,12 @@ fn rounded_size(bytes: u64) -> String {
 fn reindex(ReindexArguments { arguments, accept_loss }: &ReindexArguments) -> anyhow::Result<Ended> {
     let recovery =
         local::reindex(&arguments.directory, *accept_loss).with_context(|| arguments.failed("reindex"))?;
-    let (records, damaged) = (recovery.replayed, recovery.damaged_bytes);
+    let (records, damaged) = (recovery.replayed_records, recovery.damaged_bytes);
     let unreadable = recovery.unreadable.count;
     let json = json!({
         "records": records,
         "damaged_bytes": damaged,
-        "voided": recovery.voided,
+        "voided": recovery.voided_records,
         "unreadable": unreadable,
         "lost": recovery.loss.as_ref().map(loss_as_json),
     });
@@ -310,9 +310,9 @@ mod tests {
 
     #[test]
     fn control_characters_of_lost_keys_are_escaped() {
-        let names = |names: &[&str]| Names {
+        let names = |names: &[&str]| NameList {
             count: names.len() as u64,
-            first: names.iter().map(|name| (*name).to_owned()).collect(),
+            first_names: names.iter().map(|name| (*name).to_owned()).collect(),
         };
         let loss = Loss {
             proof: LossProof::Index,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use tradewind_backend::s3::{Issued, Issuer, S3Store};
+use tradewind_backend::s3::{ExpiringCredentials, CredentialIssuer, S3Store};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::GetRequest;
 use tradewind_core::testing::context;
@@ -27,15 +27,15 @@ struct Counting {
     is_broken: bool,
 }
 
-fn issued(n: u64, life: Option<Duration>) -> Issued {
+fn issued(n: u64, life: Option<Duration>) -> ExpiringCredentials {
     let token = Some(format!("token-{n}"));
     let credentials = Credentials { id: "id".to_owned(), secret: "secret".to_owned(), token };
-    Issued { credentials, expires: life.map(|life| Timestamp::from(SystemTime::now() + life)) }
+    ExpiringCredentials { credentials, expires: life.map(|life| Timestamp::from(SystemTime::now() + life)) }
 }
 
 #[async_trait]
-impl Issuer for Counting {
-    async fn issue(&self) -> Result<Issued> {
+impl CredentialIssuer for Counting {
+    async fn issue(&self) -> Result<ExpiringCredentials> {
         let n = self.times.fetch_add(1, Ordering::Relaxed) + 2;
         // Time for concurrent requests to arrive.
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -46,7 +46,7 @@ impl Issuer for Counting {
     }
 }
 
-fn leaf(server: &Scripted, first: Issued, issuer: &Arc<Counting>) -> Arc<S3Store> {
+fn leaf(server: &Scripted, first: ExpiringCredentials, issuer: &Arc<Counting>) -> Arc<S3Store> {
     crate::leaf_over(server.address, |options| {
         options.credentials = Some(first.credentials);
         options.expires = first.expires;

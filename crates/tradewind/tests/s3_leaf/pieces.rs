@@ -29,7 +29,7 @@ fn store(count: usize, change: impl Fn(Answer) -> Reply + Send + Sync + 'static)
         _ => Reply::Answer(answer),
     });
     server.lay("object", bytes(count));
-    let store = crate::leaf_over(server.address, |options| options.stall_time = STALL_TIME);
+    let store = crate::leaf_over(server.address, |options| options.stall_timeout = STALL_TIME);
     (server, store)
 }
 

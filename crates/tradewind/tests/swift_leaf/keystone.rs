@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use tradewind_backend::swift::{Auth, Domain, Login, Party, SwiftOptions, SwiftStore};
+use tradewind_backend::swift::{Auth, Domain, KeystoneCredentials, NameOrId, SwiftOptions, SwiftStore};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{Select, StageRequest};
 use tradewind_core::testing::context;
@@ -16,11 +16,11 @@ use super::{at, bucket, pattern, put, read};
 
 /// The options of porter's store, with segments of 1 MiB.
 fn options(laboratory: &Laboratory) -> SwiftOptions {
-    let party = |name: &str| Party::Named(name.to_owned(), Domain::Name("yard".to_owned()));
+    let party = |name: &str| NameOrId::Named(name.to_owned(), Domain::Name("yard".to_owned()));
     let (user, project, password) = (party("porter"), party("cargo"), "secret".to_owned());
     let auth = Auth::Keystone {
         url: laboratory.said("OS_AUTH_URL"),
-        login: Login::Password { user, password, project },
+        login: KeystoneCredentials::Password { user, password, project },
         region: Some("harbour".to_owned()),
         interface: "public".to_owned(),
     };

@@ -139,7 +139,7 @@ async fn whole_object_verified_by_the_leaf_is_not_hedged() {
         let info = ObjectInfo { size, ..info.clone() };
         let body = Body::from_bytes(Bytes::from_static(CONTENT));
         let (watch, slot) = (HedgeTimer::start(&transfers, 10), transfers.acquire_slot(10).await.unwrap());
-        let stream = ChunkStream::from_opened(&origin, &info, OpenedChunk { timer, slot, body, length: 10, is_whole: true });
+        let stream = ChunkStream::from_opened(&origin, &info, OpenedChunk { timer: watch, slot, body, length: 10, is_whole: true });
         assert_eq!(stream.timer.is_hedging_disabled, is_once);
     }
 }

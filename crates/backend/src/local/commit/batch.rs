@@ -6,15 +6,15 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
 
-use crate::local::apply::{Located, apply};
-use crate::local::frame::{BatchSpan, Header, MAX_FIELDS_BYTES, padding, seal_head};
+use crate::local::apply::{LocatedRecord, apply};
+use crate::local::frame::{BatchRange, RecordHeader, MAX_FIELDS_BYTES, padding, seal_head};
 use crate::local::index::entries::{Coverage, ID_MARGIN};
-use crate::local::index::{Changes, keys};
-use crate::local::io::io_error;
+use crate::local::index::{IndexChanges, keys};
+use crate::local::io_threads::io_error;
 use crate::local::position::Position;
 use crate::local::record::{Bucket, BucketId, Record};
 use crate::local::segment::{Segment, SegmentKind, sync_failed};
-use crate::local::shared::Shared;
+use crate::local::store_state::StoreState;
 
 /// The end of the log and the active segment. Owned by the committer's thread.
 pub(crate) struct LogWriter {
@@ -35,7 +35,7 @@ impl LogWriter {
     }
 
     /// Starts a batch.
-    pub fn begin<'a>(&'a mut self, shared: &'a Shared) -> Batch<'a> {
+    pub fn begin_batch<'a>(&'a mut self, shared: &'a StoreState) -> Batch<'a> {
         let base = self.active.as_ref().map_or(0, |segment| segment.end.load(Ordering::Acquire));
         Batch {
             base,
@@ -52,12 +52,12 @@ impl LogWriter {
         }
     }
 
-    fn segment_for_batch(&mut self, shared: &Shared) -> Result<Arc<Segment>> {
+    fn segment_for_batch(&mut self, shared: &StoreState) -> Result<Arc<Segment>> {
         if let Some(active) = &self.active {
             if active.end.load(Ordering::Acquire) < shared.options.segment_bytes {
                 return Ok(active.clone());
             }
-            active.sealed.store(true, Ordering::Release);
+            active.is_sealed.store(true, Ordering::Release);
             self.active = None;
         }
         let segment = shared.create_segment(SegmentKind::Log)?;
@@ -68,9 +68,9 @@ impl LogWriter {
 
 /// A batch under construction.
 pub(crate) struct Batch<'a> {
-    pub shared: &'a Shared,
+    pub shared: &'a StoreState,
     /// The state after this batch's changes.
-    pub changes: Changes<'a>,
+    pub changes: IndexChanges<'a>,
     log: &'a mut LogWriter,
     base: u32,
     end: u32,
@@ -150,7 +150,7 @@ impl Batch<'_> {
     }
 
     /// Allows the current change to use the reserved space, because it frees space in the end.
-    pub fn use_reserve(&mut self) {
+    pub fn allow_reserve(&mut self) {
         self.may_use_reserve = true;
     }
 
@@ -194,9 +194,9 @@ impl Batch<'_> {
         let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
         let too_long =
             |_| Error::for_client(Reason::EntityTooLarge, "the object's metadata or part list is too long");
-        let header = Header {
+        let header = RecordHeader {
             kind: record.kind(),
-            relocated,
+            is_relocated: relocated,
             fields_bytes: u32::try_from(fields.len()).map_err(too_long)?,
             payload_bytes: u32::try_from(payload_bytes).map_err(too_long)?,
             seq,
@@ -224,7 +224,7 @@ impl Batch<'_> {
         let bytes = header.encode_open_head(fields, table);
         self.heads.push(OpenHead { at, bytes, piece: self.pieces.len() });
         self.pieces.push(Bytes::new());
-        let located = Located { header: &header, record, fields, at, places_extents: !relocated };
+        let located = LocatedRecord { header: &header, record, fields, position: at, records_extent_positions: !relocated };
         apply(&mut self.changes, &located)?;
         self.pieces.extend(payload.iter().filter(|piece| !piece.is_empty()).cloned());
         let pad = padding(header.head_bytes() + payload_bytes);
@@ -238,7 +238,7 @@ impl Batch<'_> {
     fn segment(&mut self) -> Result<Arc<Segment>> {
         match self.log.segment_for_batch(self.shared) {
             Err(e)
-                if e.reason() == Reason::Full && self.may_use_reserve && self.shared.space.make_room()? =>
+                if e.reason() == Reason::Full && self.may_use_reserve && self.shared.space.release_file_if_full()? =>
             {
                 self.log.segment_for_batch(self.shared)
             }
@@ -247,21 +247,21 @@ impl Batch<'_> {
     }
 
     /// Writes, syncs and applies the batch.
-    pub fn commit(mut self) -> Result<(), Failed> {
+    pub fn commit(mut self) -> Result<(), BatchError> {
         if self.records() == 0 && self.changes.is_empty() {
             return Ok(());
         }
         if self.records() > 0 {
             self.write()?;
         }
-        self.apply().map_err(|e| Failed::for_good(not_indexed(e)))
+        self.apply().map_err(|e| BatchError::permanent(not_indexed_error(e)))
     }
 
     fn apply(mut self) -> Result<()> {
         let covered =
             self.log.active.as_ref().map_or(self.log.covered, |s| Position::new(s.number, self.end));
         let coverage = Coverage {
-            covered,
+            covered_end: covered,
             next_id: self.shared.next_id.load(Ordering::Acquire) + ID_MARGIN,
             next_bucket: self.next_bucket,
             next_segment: self.shared.next_segment.load(Ordering::Acquire),
@@ -292,31 +292,31 @@ impl Batch<'_> {
 
     /// Records in each head the range of the batch in the segment: either all of its records count, or none.
     fn seal(&mut self) {
-        let span = BatchSpan { begin: self.base, end: self.end };
+        let span = BatchRange { begin: self.base, end: self.end };
         for OpenHead { at, bytes, piece } in &mut self.heads {
             seal_head(self.shared.layout.salt, *at, span, bytes);
             self.pieces[*piece] = std::mem::take(bytes).into();
         }
     }
 
-    fn write(&mut self) -> Result<(), Failed> {
+    fn write(&mut self) -> Result<(), BatchError> {
         let Some(segment) = self.log.active.clone() else {
-            return Err(Failed::for_good(Error::new(Reason::Defect, "a batch has records but no segment")));
+            return Err(BatchError::permanent(Error::new(Reason::Defect, "a batch has records but no segment")));
         };
         self.seal();
         if let Err(e) = segment.write_all(&self.pieces, self.base.into()) {
             // The next batch goes to another segment, so that nothing of this one can end up between its records. And
             // because later records state that everything before them was durable, this one must be removed
             // permanently.
-            segment.sealed.store(true, Ordering::Release);
+            segment.is_sealed.store(true, Ordering::Release);
             self.log.active = None;
             let cut = || segment.file.set_len(self.base.into()).and_then(|()| segment.file.sync_data());
             if let Err(worse) = cut() {
                 tracing::error!(error = %worse, "a failed write could not be undone");
-                return Err(Failed::for_good(sync_failed(Some(worse))));
+                return Err(BatchError::permanent(sync_failed(Some(worse))));
             }
             let e = io_error("the log could not be written", e);
-            return Err(if e.reason() == Reason::Full { Failed::for_now(e) } else { Failed::for_good(e) });
+            return Err(if e.reason() == Reason::Full { BatchError::resumable(e) } else { BatchError::permanent(e) });
         }
         if let Err(e) = segment.file.sync_data() {
             // Nothing of this batch was acknowledged, and its state on the device is unknown. Cut off, it is not
@@ -324,7 +324,7 @@ impl Batch<'_> {
             if let Err(worse) = segment.file.set_len(self.base.into()) {
                 tracing::error!(error = %worse, "a failed write could not be cut off");
             }
-            return Err(Failed::for_good(sync_failed(Some(e))));
+            return Err(BatchError::permanent(sync_failed(Some(e))));
         }
         segment.end.store(self.end, Ordering::Release);
         Ok(())
@@ -332,26 +332,26 @@ impl Batch<'_> {
 }
 
 /// The failure of a batch.
-pub(crate) struct Failed {
+pub(crate) struct BatchError {
     pub error: Error,
     /// True if nothing of the batch happened and the next one may succeed. Otherwise the store is read-only until it
     /// is reopened.
-    pub may_go_on: bool,
+    pub is_resumable: bool,
 }
 
-impl Failed {
-    pub const fn for_now(error: Error) -> Self {
-        Self { error, may_go_on: true }
+impl BatchError {
+    pub const fn resumable(error: Error) -> Self {
+        Self { error, is_resumable: true }
     }
 
-    pub const fn for_good(error: Error) -> Self {
-        Self { error, may_go_on: false }
+    pub const fn permanent(error: Error) -> Self {
+        Self { error, is_resumable: false }
     }
 }
 
 /// The error of a batch that is durable but not in the index, whatever the cause. Its changes are visible after the
 /// store is reopened, so no response may claim that they did not happen.
-fn not_indexed(cause: Error) -> Error {
+fn not_indexed_error(cause: Error) -> Error {
     let what = "the change is in the log but not in the index; the store is read-only until it is reopened";
     Error::with_source(Reason::ReadOnly, what, cause)
 }

@@ -10,11 +10,11 @@ use tradewind_core::object::{Expected, Generation};
 use super::Operation;
 use super::batch::Batch;
 use crate::local::apply::upload_records;
-use crate::local::frame::{Header, RecordKind};
+use crate::local::frame::{RecordHeader, RecordKind};
 use crate::local::index::entries::{ObjectEntry, UploadEntry};
 use crate::local::index::keys;
 use crate::local::record::{Bucket, BucketId, Object, Part, Record, Upload, UploadSeq};
-use crate::local::segment::Pin;
+use crate::local::segment::SegmentPin;
 
 /// Creates a bucket.
 pub(crate) struct CreateBucket {
@@ -23,7 +23,7 @@ pub(crate) struct CreateBucket {
 }
 
 impl Operation for CreateBucket {
-    type Answer = ();
+    type Output = ();
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
         if batch.bucket(&self.name).is_ok() {
@@ -39,17 +39,17 @@ pub(crate) struct DeleteBucket {
 }
 
 impl Operation for DeleteBucket {
-    type Answer = ();
+    type Output = ();
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
         let bucket = batch.bucket(&self.name)?;
-        if batch.changes.any_within(&keys::object_from(bucket.id, b""), &keys::bucket_end(bucket.id))? {
+        if batch.changes.any_in_range(&keys::object_from(bucket.id, b""), &keys::bucket_end(bucket.id))? {
             return Err(Error::new(
                 Reason::BucketNotEmpty,
                 format!("bucket {:?} still holds objects", self.name),
             ));
         }
-        batch.use_reserve();
+        batch.allow_reserve();
         for (key, value) in batch.changes.with_prefix(&[keys::space::UPLOAD])? {
             if UploadEntry::decode(&value)?.bucket == bucket.id {
                 let seq = batch.next_id();
@@ -71,7 +71,7 @@ pub(crate) struct PutObject {
     pub precondition: Precondition,
     /// Keeps the extents from being compacted until the commit is done.
     #[expect(dead_code, reason = "held for its drop")]
-    pub pins: Vec<Pin>,
+    pub pins: Vec<SegmentPin>,
 }
 
 /// The use of an MD5.
@@ -82,13 +82,13 @@ pub(crate) struct Md5Use {
 }
 
 impl Operation for PutObject {
-    type Answer = (Generation, ETag);
+    type Output = (Generation, ETag);
 
-    fn unhashed(&self) -> Option<&[Bytes]> {
+    fn md5_input(&self) -> Option<&[Bytes]> {
         self.md5_use.as_ref().map(|_| &self.payload[..])
     }
 
-    fn take_md5(&mut self, md5: [u8; 16]) -> Result<()> {
+    fn set_md5(&mut self, md5: [u8; 16]) -> Result<()> {
         let Some(Md5Use { is_etag, expected }) = self.md5_use.take() else { return Ok(()) };
         if is_etag {
             self.object.etag = ETag::from_md5(&md5);
@@ -98,7 +98,7 @@ impl Operation for PutObject {
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<(Generation, ETag)> {
         self.object.bucket = batch.bucket(&self.bucket)?.id;
-        check(batch, self.object.bucket, &self.object.key, &self.precondition)?;
+        check_precondition(batch, self.object.bucket, &self.object.key, &self.precondition)?;
         let seq = batch.next_id();
         let etag = self.object.etag.clone();
         let record = Record::Object(std::mem::take(&mut self.object));
@@ -115,15 +115,15 @@ pub(crate) struct DeleteObject {
 }
 
 impl Operation for DeleteObject {
-    type Answer = bool;
+    type Output = bool;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<bool> {
         let bucket = batch.bucket(&self.bucket)?.id;
-        check(batch, bucket, &self.key, &self.precondition)?;
+        check_precondition(batch, bucket, &self.key, &self.precondition)?;
         if batch.changes.get(&keys::object(bucket, &self.key))?.is_none() {
             return Ok(false);
         }
-        batch.use_reserve();
+        batch.allow_reserve();
         let seq = batch.next_id();
         batch.append(&Record::Tombstone { bucket, key: self.key.clone() }, seq)?;
         Ok(true)
@@ -137,7 +137,7 @@ pub(crate) struct CreateUpload {
 }
 
 impl Operation for CreateUpload {
-    type Answer = UploadSeq;
+    type Output = UploadSeq;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<UploadSeq> {
         self.upload.bucket = batch.bucket(&self.bucket)?.id;
@@ -153,14 +153,14 @@ pub(crate) struct PutPart {
     pub key: String,
     pub part: Box<Part>,
     #[expect(dead_code, reason = "held for its drop")]
-    pub pins: Vec<Pin>,
+    pub pins: Vec<SegmentPin>,
 }
 
 impl Operation for PutPart {
-    type Answer = Generation;
+    type Output = Generation;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Generation> {
-        upload(batch, &self.bucket, &self.key, self.part.upload)?;
+        find_upload(batch, &self.bucket, &self.key, self.part.upload)?;
         let seq = batch.next_id();
         batch.append(&Record::Part(self.part.clone()), seq)?;
         Ok(Generation(seq))
@@ -177,15 +177,15 @@ pub(crate) struct CompleteUpload {
 
 impl Operation for CompleteUpload {
     /// `None`: assemble it again.
-    type Answer = Option<Generation>;
+    type Output = Option<Generation>;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Option<Generation>> {
-        upload(batch, &self.put.bucket, &self.put.object.key, self.upload)?;
+        find_upload(batch, &self.put.bucket, &self.put.object.key, self.upload)?;
         if upload_records(&batch.changes, self.upload)?.newest_part != self.newest_part {
             return Ok(None);
         }
         let (generation, _) = self.put.decide(batch)?;
-        batch.use_reserve();
+        batch.allow_reserve();
         let seq = batch.next_id();
         batch.append(&Record::UploadEnded { upload: self.upload }, seq)?;
         Ok(Some(generation))
@@ -200,11 +200,11 @@ pub(crate) struct AbortUpload {
 }
 
 impl Operation for AbortUpload {
-    type Answer = ();
+    type Output = ();
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
-        upload(batch, &self.bucket, &self.key, self.upload)?;
-        batch.use_reserve();
+        find_upload(batch, &self.bucket, &self.key, self.upload)?;
+        batch.allow_reserve();
         let seq = batch.next_id();
         batch.append(&Record::UploadEnded { upload: self.upload }, seq)
     }
@@ -212,21 +212,21 @@ impl Operation for AbortUpload {
 
 /// Writes copies of commit records that compaction moves, with one sync for all. The copy of a record that was
 /// superseded concurrently is only garbage.
-pub(crate) struct Relocate(pub Vec<RecordCopy>);
+pub(crate) struct RelocateRecords(pub Vec<RecordCopy>);
 
 /// A commit record, read and verified.
 pub(crate) struct RecordCopy {
-    pub header: Header,
+    pub header: RecordHeader,
     pub fields: Vec<u8>,
     pub payload: Bytes,
     pub table: Vec<u64>,
 }
 
-impl Operation for Relocate {
-    type Answer = ();
+impl Operation for RelocateRecords {
+    type Output = ();
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<()> {
-        batch.use_reserve();
+        batch.allow_reserve();
         for copy in &self.0 {
             debug_assert!(copy.header.kind != RecordKind::Extent, "extents are moved within bulk segments");
             let record = Record::decode(copy.header.kind, &copy.fields)?;
@@ -238,23 +238,23 @@ impl Operation for Relocate {
 }
 
 /// Any other change of the index by upkeep.
-pub(crate) struct Amendment<F>(pub F);
+pub(crate) struct IndexAmendment<F>(pub F);
 
-impl<F, T> Operation for Amendment<F>
+impl<F, T> Operation for IndexAmendment<F>
 where
     F: FnMut(&mut Batch<'_>) -> Result<T> + Send + 'static,
     T: Send + 'static,
 {
-    type Answer = T;
+    type Output = T;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<T> {
-        batch.use_reserve();
+        batch.allow_reserve();
         (self.0)(batch)
     }
 }
 
 /// Evaluates a precondition on the current state of the batch.
-fn check(batch: &Batch<'_>, bucket: BucketId, key: &str, precondition: &Precondition) -> Result<()> {
+fn check_precondition(batch: &Batch<'_>, bucket: BucketId, key: &str, precondition: &Precondition) -> Result<()> {
     if *precondition == Precondition::None {
         return Ok(());
     }
@@ -265,7 +265,7 @@ fn check(batch: &Batch<'_>, bucket: BucketId, key: &str, precondition: &Precondi
     precondition.check(key, entry.as_ref().map(|e| (&e.etag, Generation(e.seq))))
 }
 
-fn upload(batch: &Batch<'_>, bucket: &str, key: &str, upload: UploadSeq) -> Result<UploadEntry> {
+fn find_upload(batch: &Batch<'_>, bucket: &str, key: &str, upload: UploadSeq) -> Result<UploadEntry> {
     let bucket = batch.bucket(bucket)?.id;
     let entry =
         batch.changes.get(&keys::upload(upload))?.map(|value| UploadEntry::decode(&value)).transpose()?;

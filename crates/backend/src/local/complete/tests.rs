@@ -12,10 +12,10 @@ use tradewind_core::{Address, BucketName, ByteRange, ETag, ObjectStore, SystemCl
 use super::super::bulk::ExtentBytes;
 use super::super::commit::PutPart;
 use super::super::frame::MAX_PAYLOAD_BYTES;
-use super::super::index::entries::Place;
+use super::super::index::entries::RecordLocation;
 use super::super::options::LocalOptions;
 use super::super::position::Position;
-use super::super::record::{Part, Run};
+use super::super::record::{Part, ExtentRun};
 use super::super::store::LocalStore;
 use super::*;
 
@@ -32,7 +32,7 @@ fn bytes_of(part: u16, extent: u64) -> Vec<u8> {
 }
 
 /// Stores a part of five extents of 1 MiB, which are written only for [`WRITTEN_PARTS`] parts.
-async fn put_part(local: &Local, address: &Address, upload: UploadSeq, number: u16) -> ETag {
+async fn put_part(local: &OpenStore, address: &Address, upload: UploadSeq, number: u16) -> ETag {
     let extents = DECLARED_BYTES / MAX_PAYLOAD_BYTES as u64;
     let first = local.shared.next_id.fetch_add(extents, std::sync::atomic::Ordering::AcqRel);
     let (mut fresh, mut pins) = (Vec::new(), Vec::new());
@@ -44,7 +44,7 @@ async fn put_part(local: &Local, address: &Address, upload: UploadSeq, number: u
             payload: vec![payload.into()],
             payload_bytes: MAX_PAYLOAD_BYTES,
             table,
-            relocated: false,
+            is_relocated: false,
         };
         let (at, pin) = local.write_extent(bytes).await.unwrap();
         fresh.push(at);
@@ -58,8 +58,8 @@ async fn put_part(local: &Local, address: &Address, upload: UploadSeq, number: u
         modified: Timestamp::from_millis(1),
         etag: etag.clone(),
         checksums: vec![Checksum::crc64nvme(u64::from(number))],
-        runs: vec![Run { first, bytes: DECLARED_BYTES }],
-        fresh,
+        runs: vec![ExtentRun { first, bytes: DECLARED_BYTES }],
+        new_extents: fresh,
     };
     let put = PutPart {
         bucket: address.bucket.as_str().to_owned(),
@@ -75,8 +75,8 @@ async fn put_part(local: &Local, address: &Address, upload: UploadSeq, number: u
 async fn ten_thousand_parts_complete_and_read_quickly() {
     let place = tempfile::tempdir().unwrap();
     let (local, recovery) =
-        Local::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
-    let store = LocalStore::over(local.clone(), recovery);
+        OpenStore::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
+    let store = LocalStore::from_open(local.clone(), recovery);
     let address = Address::parse("bucket", "huge").unwrap();
     store.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
     let upload = store.create_upload(&context(), &address, CreateUpload::default()).await.unwrap();
@@ -141,8 +141,8 @@ async fn ten_thousand_parts_complete_and_read_quickly() {
 async fn upload_listing_reads_only_records_on_its_page() {
     let place = tempfile::tempdir().unwrap();
     let (local, recovery) =
-        Local::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
-    let store = LocalStore::over(local.clone(), recovery);
+        OpenStore::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
+    let store = LocalStore::from_open(local.clone(), recovery);
     let bucket = BucketName::new("bucket").unwrap();
     store.create_bucket(&context(), &bucket).await.unwrap();
     for key in ["c", "a"] {
@@ -153,7 +153,7 @@ async fn upload_listing_reads_only_records_on_its_page() {
     let mut changes = local.shared.index.changes();
     let at = Position { segment: 999, offset: 0 };
     let id = local.shared.bucket("bucket").unwrap().id;
-    let lost = UploadEntry { bucket: id, key: "z".to_owned(), place: Place { at, record_bytes: 1 } };
+    let lost = UploadEntry { bucket: id, key: "z".to_owned(), location: RecordLocation { position: at, record_bytes: 1 } };
     changes.put(keys::upload(1 << 40), lost.encode());
     changes.apply().unwrap();
     let page = |limit| {

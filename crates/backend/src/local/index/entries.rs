@@ -7,30 +7,30 @@ use tradewind_core::{Algorithm, ETag, Timestamp};
 use super::keys;
 use crate::local::fields::{Decoder, malformed, put_block, put_varint};
 use crate::local::position::Position;
-use crate::local::record::{Bucket, BucketId, algorithm_byte, algorithm_from, is_first};
+use crate::local::record::{Bucket, BucketId, algorithm_byte, algorithm_from_byte, is_original_algorithm};
 
 /// The position and length of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub at: Position,
+pub(crate) struct RecordLocation {
+    pub position: Position,
     pub record_bytes: u32,
 }
 
-impl Place {
+impl RecordLocation {
     /// One past the record's last byte.
     pub const fn end(self) -> u32 {
-        self.at.offset.saturating_add(self.record_bytes)
+        self.position.offset.saturating_add(self.record_bytes)
     }
 
     fn put(self, out: &mut Vec<u8>) {
-        put_varint(out, self.at.segment.into());
-        put_varint(out, self.at.offset.into());
+        put_varint(out, self.position.segment.into());
+        put_varint(out, self.position.offset.into());
         put_varint(out, self.record_bytes.into());
     }
 
     fn read(decoder: &mut Decoder<'_>) -> Result<Self> {
         let at = Position::new(decoder.narrow()?, decoder.narrow()?);
-        Ok(Self { at, record_bytes: decoder.narrow()? })
+        Ok(Self { position: at, record_bytes: decoder.narrow()? })
     }
 
     pub fn encode(self) -> Vec<u8> {
@@ -48,7 +48,7 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectEntry {
     pub seq: u64,
-    pub place: Place,
+    pub location: RecordLocation,
     /// Bytes of the record's head.
     pub head_bytes: u32,
     pub size: u64,
@@ -58,25 +58,25 @@ pub(crate) struct ObjectEntry {
     /// True if the bytes are in extents, not in the record.
     pub in_extents: bool,
     /// Other records of this key on disk: superseded ones and copies not yet removed.
-    pub others: u32,
+    pub other_records: u32,
 }
 
 impl ObjectEntry {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
         put_varint(&mut out, self.seq);
-        self.place.put(&mut out);
+        self.location.put(&mut out);
         put_varint(&mut out, self.head_bytes.into());
         put_varint(&mut out, self.size);
         out.extend_from_slice(&self.modified.millis().to_le_bytes());
-        put_varint(&mut out, self.others.into());
+        put_varint(&mut out, self.other_records.into());
         let checksum = |of: Option<(Algorithm, ChecksumScope)>| {
             of.map_or(0, |(algorithm, scope)| {
                 algorithm_byte(algorithm) | if scope == ChecksumScope::Composite { 0x80 } else { 0 }
             })
         };
         let (first, more): (Option<_>, Option<_>) = match self.checksum {
-            Some((algorithm, _)) if !is_first(algorithm) => (None, self.checksum),
+            Some((algorithm, _)) if !is_original_algorithm(algorithm) => (None, self.checksum),
             first => (first, None),
         };
         out.push(checksum(first));
@@ -96,14 +96,14 @@ impl ObjectEntry {
     pub fn decode(value: &[u8]) -> Result<Self> {
         let mut decoder = Decoder(value);
         let seq = decoder.number()?;
-        let place = Place::read(&mut decoder)?;
+        let place = RecordLocation::read(&mut decoder)?;
         let head_bytes = decoder.narrow()?;
         let size = decoder.number()?;
         let modified = Timestamp::from_millis(i64::from_le_bytes(decoder.array()?));
         let others = decoder.narrow()?;
         let of = |byte: u8| {
             let scope = if byte & 0x80 == 0 { ChecksumScope::FullObject } else { ChecksumScope::Composite };
-            algorithm_from(byte & 0x7f).map(|algorithm| (algorithm, scope))
+            algorithm_from_byte(byte & 0x7f).map(|algorithm| (algorithm, scope))
         };
         let mut checksum = match decoder.byte()? {
             0 => None,
@@ -117,14 +117,14 @@ impl ObjectEntry {
         }
         Ok(Self {
             seq,
-            place,
+            location: place,
             head_bytes,
             size,
             modified,
             etag,
             checksum,
             in_extents: flags & 1 == 1,
-            others,
+            other_records: others,
         })
     }
 }
@@ -133,23 +133,23 @@ impl ObjectEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeletedEntry {
     pub seq: u64,
-    pub place: Place,
+    pub location: RecordLocation,
     /// Other records of this key on disk. The tombstone may be removed when there are none.
-    pub others: u32,
+    pub other_records: u32,
 }
 
 impl DeletedEntry {
     pub fn encode(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(24);
         put_varint(&mut out, self.seq);
-        self.place.put(&mut out);
-        put_varint(&mut out, self.others.into());
+        self.location.put(&mut out);
+        put_varint(&mut out, self.other_records.into());
         out
     }
 
     pub fn decode(value: &[u8]) -> Result<Self> {
         let mut decoder = Decoder(value);
-        Ok(Self { seq: decoder.number()?, place: Place::read(&mut decoder)?, others: decoder.narrow()? })
+        Ok(Self { seq: decoder.number()?, location: RecordLocation::read(&mut decoder)?, other_records: decoder.narrow()? })
     }
 }
 
@@ -158,7 +158,7 @@ impl DeletedEntry {
 pub(crate) struct UploadEntry {
     pub bucket: BucketId,
     pub key: String,
-    pub place: Place,
+    pub location: RecordLocation,
 }
 
 impl UploadEntry {
@@ -166,14 +166,14 @@ impl UploadEntry {
         let mut out = Vec::with_capacity(24 + self.key.len());
         put_varint(&mut out, self.bucket.into());
         put_block(&mut out, self.key.as_bytes());
-        self.place.put(&mut out);
+        self.location.put(&mut out);
         out
     }
 
     pub fn decode(value: &[u8]) -> Result<Self> {
         let mut decoder = Decoder(value);
         let (bucket, key) = (decoder.narrow()?, decoder.text()?);
-        Ok(Self { bucket, key, place: Place::read(&mut decoder)? })
+        Ok(Self { bucket, key, location: RecordLocation::read(&mut decoder)? })
     }
 }
 
@@ -205,7 +205,7 @@ impl UploadRecords {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartEntry {
     pub seq: u64,
-    pub place: Place,
+    pub location: RecordLocation,
     pub fields: Vec<u8>,
 }
 
@@ -213,7 +213,7 @@ impl PartEntry {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(24 + self.fields.len());
         put_varint(&mut out, self.seq);
-        self.place.put(&mut out);
+        self.location.put(&mut out);
         put_block(&mut out, &self.fields);
         out
     }
@@ -222,7 +222,7 @@ impl PartEntry {
         let mut decoder = Decoder(value);
         Ok(Self {
             seq: decoder.number()?,
-            place: Place::read(&mut decoder)?,
+            location: RecordLocation::read(&mut decoder)?,
             fields: decoder.block()?.to_vec(),
         })
     }
@@ -231,7 +231,7 @@ impl PartEntry {
 /// A bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BucketEntry {
-    pub place: Place,
+    pub location: RecordLocation,
     pub created: Timestamp,
     pub name: String,
 }
@@ -245,7 +245,7 @@ impl BucketEntry {
 
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        self.place.put(&mut out);
+        self.location.put(&mut out);
         out.extend_from_slice(&self.created.millis().to_le_bytes());
         put_block(&mut out, self.name.as_bytes());
         out
@@ -253,9 +253,9 @@ impl BucketEntry {
 
     pub fn decode(value: &[u8]) -> Result<Self> {
         let mut decoder = Decoder(value);
-        let place = Place::read(&mut decoder)?;
+        let place = RecordLocation::read(&mut decoder)?;
         let created = Timestamp::from_millis(i64::from_le_bytes(decoder.array()?));
-        Ok(Self { place, created, name: decoder.text()? })
+        Ok(Self { location: place, created, name: decoder.text()? })
     }
 }
 
@@ -265,10 +265,10 @@ pub(crate) struct SegmentEntry {
     /// Bytes of records that are referred to. May be negative during a replay.
     pub live_bytes: i64,
     /// Compaction removed the records before this offset from the counts of other records.
-    pub forgotten: u32,
+    pub uncounted_end: u32,
     /// All live data was moved away and the index that records this is, or will soon be, durable: the file may be
     /// removed.
-    pub retired: bool,
+    pub is_retired: bool,
     /// Every record that the index took from this segment, or refers to in it, ends at or before this offset: a
     /// shorter file has lost some. 0 in entries of earlier versions, which did not record it.
     pub end: u32,
@@ -277,8 +277,8 @@ pub(crate) struct SegmentEntry {
 impl SegmentEntry {
     pub fn encode(self) -> Vec<u8> {
         let mut out = self.live_bytes.to_le_bytes().to_vec();
-        put_varint(&mut out, self.forgotten.into());
-        out.push(u8::from(self.retired));
+        put_varint(&mut out, self.uncounted_end.into());
+        out.push(u8::from(self.is_retired));
         put_varint(&mut out, self.end.into());
         out
     }
@@ -288,7 +288,7 @@ impl SegmentEntry {
         let live_bytes = i64::from_le_bytes(decoder.array()?);
         let (forgotten, retired) = (decoder.narrow()?, decoder.byte()? == 1);
         let end = if decoder.0.is_empty() { 0 } else { decoder.narrow()? };
-        Ok(Self { live_bytes, forgotten, retired, end })
+        Ok(Self { live_bytes, uncounted_end: forgotten, is_retired: retired, end })
     }
 }
 
@@ -296,7 +296,7 @@ impl SegmentEntry {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Coverage {
     /// Every commit record before this position is in the index.
-    pub covered: Position,
+    pub covered_end: Position,
     /// No seq, extent or upload number at or above this one was ever allocated.
     pub next_id: u64,
     /// No bucket number at or above this one was ever allocated.
@@ -314,8 +314,8 @@ const COVERAGE_VERSION: u8 = 2;
 
 impl Coverage {
     /// The coverage of an empty index.
-    pub const NOTHING: Self =
-        Self { covered: Position::new(0, 0), next_id: 1, next_bucket: 1, next_segment: 0 };
+    pub const EMPTY: Self =
+        Self { covered_end: Position::new(0, 0), next_id: 1, next_bucket: 1, next_segment: 0 };
 
     /// Raises the next numbers to those of another coverage where they are higher.
     pub fn raise_numbers(&mut self, other: Self) {
@@ -326,7 +326,7 @@ impl Coverage {
 
     pub fn encode(self) -> Vec<u8> {
         let mut out = vec![COVERAGE_VERSION];
-        put_varint(&mut out, self.covered.pack());
+        put_varint(&mut out, self.covered_end.pack());
         put_varint(&mut out, self.next_id);
         put_varint(&mut out, self.next_bucket.into());
         put_varint(&mut out, self.next_segment.into());
@@ -339,7 +339,7 @@ impl Coverage {
             return Err(malformed("the index has another version"));
         }
         Ok(Self {
-            covered: Position::unpack(decoder.number()?),
+            covered_end: Position::unpack(decoder.number()?),
             next_id: decoder.number()?,
             next_bucket: decoder.narrow()?,
             next_segment: decoder.narrow()?,
@@ -354,14 +354,14 @@ mod tests {
     fn entry(checksum: Option<(Algorithm, ChecksumScope)>, etag: ETag) -> ObjectEntry {
         ObjectEntry {
             seq: 7,
-            place: Place { at: Position::new(1, 64), record_bytes: 4096 },
+            location: RecordLocation { position: Position::new(1, 64), record_bytes: 4096 },
             head_bytes: 100,
             size: 1 << 40,
             modified: Timestamp::from_millis(-5),
             etag,
             checksum,
             in_extents: true,
-            others: 2,
+            other_records: 2,
         }
     }
 

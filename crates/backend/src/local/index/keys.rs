@@ -31,7 +31,7 @@ const NEWEST_SLOT: u64 = 0;
 pub(crate) const META: [u8; 1] = [space::META];
 
 /// The next numbers, in an index under construction that covers nothing yet.
-pub(crate) const NUMBERS: [u8; 1] = [space::NUMBERS];
+pub(crate) const NEXT_NUMBERS: [u8; 1] = [space::NUMBERS];
 
 /// The newest version of an object.
 pub(crate) fn object(bucket: BucketId, key: &str) -> Vec<u8> {
@@ -74,7 +74,7 @@ pub(crate) fn deleted_name(index_key: &[u8]) -> Result<String> {
 }
 
 /// The bucket in the index key of an object or of a tombstone.
-pub(crate) fn bucket_of(index_key: &[u8]) -> Result<BucketId> {
+pub(crate) fn bucket_id(index_key: &[u8]) -> Result<BucketId> {
     let bytes = index_key.get(1..5).and_then(|bytes| bytes.try_into().ok());
     bytes.map(BucketId::from_be_bytes).ok_or_else(|| malformed("an index key is too short"))
 }
@@ -185,7 +185,7 @@ mod tests {
             prop_assert_eq!(a.as_bytes().cmp(b.as_bytes()), x.cmp(&y));
             prop_assert_eq!(object_name(&x).unwrap(), a.clone());
             prop_assert_eq!(deleted_name(&deleted(7, &a)).unwrap(), a.clone());
-            prop_assert_eq!([bucket_of(&x).unwrap(), bucket_of(&deleted(7, &a)).unwrap()], [7, 7]);
+            prop_assert_eq!([bucket_id(&x).unwrap(), bucket_id(&deleted(7, &a)).unwrap()], [7, 7]);
             prop_assert!(object_from(7, a.as_bytes()) <= x);
             prop_assert!(x < bucket_end(7) && bucket_end(7) <= object_from(8, b""));
         }

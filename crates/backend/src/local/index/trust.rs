@@ -9,44 +9,44 @@ use tradewind_core::error::{Error, Reason};
 
 /// Number of recorded doubts at which the index is abandoned. Each stands for an attempt to open it that did not
 /// return.
-pub(crate) const DOUBTS_TO_GIVE_UP: usize = 2;
+pub(crate) const MAX_DOUBTS: usize = 2;
 
 /// Free space below which the library's threads stop although nothing is broken.
 const MIN_FREE_BYTES: u64 = super::JOURNAL_BYTES;
 
 /// Tracks whether an index in use is still trusted.
-pub(crate) struct Trust {
+pub(crate) struct IndexTrust {
     directory: PathBuf,
     is_lost: AtomicBool,
 }
 
-impl Trust {
+impl IndexTrust {
     pub fn new(directory: &Path) -> Self {
         Self { directory: directory.to_owned(), is_lost: AtomicBool::new(false) }
     }
 
     /// The file whose length counts the reasons not to trust the index in a directory.
-    pub fn doubts(directory: &Path) -> PathBuf {
+    pub fn doubts_path(directory: &Path) -> PathBuf {
         directory.with_extension("doubts")
     }
 
     /// Classifies the error of an index in use. If the index is broken, the next start rebuilds it; that start alone
     /// might not detect damage that is read later.
-    pub fn failed(&self, what: &str, e: fjall::Error) -> Error {
+    pub fn classify_error(&self, what: &str, e: fjall::Error) -> Error {
         // The library's threads stop on corruption, or without free space.
         let is_stopped = matches!(e, fjall::Error::Poisoned);
         let error = index_error(what, e);
-        let is_broken = error.reason() == Reason::CorruptData || (is_stopped && self.has_room());
+        let is_broken = error.reason() == Reason::CorruptData || (is_stopped && self.has_free_space());
         if is_broken && !self.is_lost.swap(true, Ordering::AcqRel) {
-            let doubts = [b'.'; DOUBTS_TO_GIVE_UP];
-            if let Err(e) = std::fs::write(Self::doubts(&self.directory), doubts) {
+            let doubts = [b'.'; MAX_DOUBTS];
+            if let Err(e) = std::fs::write(Self::doubts_path(&self.directory), doubts) {
                 tracing::error!(error = %e, "the index is broken; remove it so that it is rebuilt");
             }
         }
         error
     }
 
-    fn has_room(&self) -> bool {
+    fn has_free_space(&self) -> bool {
         rustix::fs::statvfs(&self.directory)
             .is_ok_and(|found| found.f_bavail * found.f_frsize > MIN_FREE_BYTES)
     }

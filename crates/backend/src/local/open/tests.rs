@@ -7,9 +7,9 @@ use tradewind_core::checksum::crc64nvme;
 use tradewind_core::{ETag, SystemClock, Timestamp};
 
 use super::super::check::{self, CheckReport, reindex_store};
-use super::super::commit::{Amendment, Batch, CreateBucket};
+use super::super::commit::{IndexAmendment, Batch, CreateBucket};
 use super::super::index::entries::ObjectEntry;
-use super::super::index::trust::Trust;
+use super::super::index::trust::IndexTrust;
 use super::super::position::Position;
 use super::super::record::{Object, Record};
 use super::*;
@@ -17,13 +17,13 @@ use super::*;
 const BUCKET: u32 = 1;
 const SIZE: usize = 3000;
 
-fn open(root: &Path) -> (Arc<Local>, Recovery) {
+fn open(root: &Path) -> (Arc<OpenStore>, Recovery) {
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
-    Local::open(root, options, SystemClock::shared()).unwrap()
+    OpenStore::open(root, options, SystemClock::shared()).unwrap()
 }
 
 /// Writes objects in one batch. Returns their numbers.
-fn put(local: &Local, contents: &[(&str, u8)]) -> Vec<u64> {
+fn put(local: &OpenStore, contents: &[(&str, u8)]) -> Vec<u64> {
     let contents: Vec<_> = contents.iter().map(|(key, byte)| ((*key).to_owned(), *byte)).collect();
     let write = move |batch: &mut Batch<'_>| {
         let mut numbers = Vec::new();
@@ -47,10 +47,10 @@ fn put(local: &Local, contents: &[(&str, u8)]) -> Vec<u64> {
         }
         Ok(numbers)
     };
-    local.committer.submit_blocking(Amendment(write)).unwrap()
+    local.committer.submit_blocking(IndexAmendment(write)).unwrap()
 }
 
-fn seq_of(local: &Local, key: &str) -> Option<u64> {
+fn seq_of(local: &OpenStore, key: &str) -> Option<u64> {
     let value = local.shared.index.get(&keys::object(BUCKET, key)).unwrap()?;
     Some(ObjectEntry::decode(&value).unwrap().seq)
 }
@@ -71,8 +71,8 @@ fn tear(root: &Path, byte: u8) {
 /// The part of a start before the voids are written.
 fn open_half(root: &Path) {
     let layout = Layout::open(root).unwrap();
-    let log = Log::open(&layout.segments(), layout.salt, Purpose::Work).unwrap();
-    let opening = Opening { layout: &layout, log: &log, accept_loss: false, index_use: IndexUse::Keep };
+    let log = LogFiles::open(&layout.segments(), layout.salt, LogPurpose::Serving).unwrap();
+    let opening = IndexOpener { layout: &layout, log: &log, accept_loss: false, index_use: IndexUse::Reuse };
     opening.ready_index(&mut Recovery::default()).unwrap();
 }
 
@@ -103,7 +103,7 @@ fn interruption_before_voids_are_written_loses_none() {
         open_half(&root);
         open_half(&root);
         let (mut local, recovery) = open(&root);
-        assert!(recovery.voided > 0, "the torn records are already known");
+        assert!(recovery.voided_records > 0, "the torn records are already known");
         assert_eq!(seq_of(&local, "a"), Some(old));
         put(&local, &[("d", 5)]);
         for _ in 0..2 {
@@ -132,7 +132,7 @@ fn torn_voids_are_written_again() {
     tear(&root, 4);
     std::fs::remove_dir_all(root.join("index")).unwrap();
     let (local, recovery) = open(&root);
-    assert_eq!(recovery.voided, 2);
+    assert_eq!(recovery.voided_records, 2);
     let last = local.shared.segments.all().values().max_by_key(|segment| segment.number).unwrap().clone();
     drop(local);
     // The first of the two voids is lost, and the index with it.
@@ -154,12 +154,12 @@ fn committer_panic_makes_the_store_read_only() {
     let place = tempfile::tempdir().unwrap();
     let (local, _) = open(place.path());
     let panicking = |_: &mut Batch<'_>| -> Result<()> { panic!("a broken invariant") };
-    assert!(local.committer.submit_blocking(Amendment(panicking)).is_err());
+    assert!(local.committer.submit_blocking(IndexAmendment(panicking)).is_err());
     // The thread ends shortly after its response.
     while !local.committer.has_failed() {
         std::thread::yield_now();
     }
-    assert_eq!(local.committer.check().unwrap_err().reason(), Reason::ReadOnly);
+    assert_eq!(local.committer.check_writable().unwrap_err().reason(), Reason::ReadOnly);
 }
 
 /// A void of a removed segment may remain in the log for long: it must never match a record again.
@@ -172,7 +172,7 @@ fn segment_numbers_in_voids_are_not_reused() {
         let seq = batch.next_id();
         batch.append(&Record::Void { at }, seq)
     };
-    local.committer.submit_blocking(Amendment(say)).unwrap();
+    local.committer.submit_blocking(IndexAmendment(say)).unwrap();
     drop(local);
     reindex_store(place.path(), false).unwrap();
     let (local, _) = open(place.path());
@@ -184,12 +184,12 @@ fn index_broken_in_use_is_rebuilt_once() {
     let place = tempfile::tempdir().unwrap();
     let (local, _) = open(place.path());
     put(&local, &[("a", 1)]);
-    let fail = |e: fjall::Error| local.shared.index.trust.failed("as it may be", e).reason();
+    let fail = |e: fjall::Error| local.shared.index.trust.classify_error("as it may be", e).reason();
     // EIO and EMFILE: another index would fail, too.
     for code in [5, 24] {
         assert_eq!(fail(std::io::Error::from_raw_os_error(code).into()), Reason::Io);
     }
-    assert!(!Trust::doubts(&local.shared.layout.index()).exists());
+    assert!(!IndexTrust::doubts_path(&local.shared.layout.index()).exists());
     assert_eq!(fail(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()), Reason::CorruptData);
     drop(local);
     for is_anew in [true, false] {
@@ -204,7 +204,7 @@ fn retire(root: &Path, number: u32) {
     let index = Index::open(&root.join("index")).unwrap();
     let value = index.get(&keys::segment(number)).unwrap().unwrap();
     let mut changes = index.changes();
-    let entry = SegmentEntry { retired: true, ..SegmentEntry::decode(&value).unwrap() };
+    let entry = SegmentEntry { is_retired: true, ..SegmentEntry::decode(&value).unwrap() };
     changes.put(keys::segment(number), entry.encode());
     changes.apply().unwrap();
     index.checkpoint().unwrap();
@@ -237,7 +237,7 @@ fn create_earlier_version(root: &Path) {
     }
     let index = Index::open(&root.join("index")).unwrap();
     let mut changes = index.changes();
-    for entry in index.view().prefix(&[keys::space::SEGMENT]) {
+    for entry in index.snapshot().prefix(&[keys::space::SEGMENT]) {
         let (key, value) = entry.unwrap();
         let entry = SegmentEntry::decode(&value).unwrap();
         changes.put(key.to_vec(), SegmentEntry { end: 0, ..entry }.encode());
@@ -282,14 +282,14 @@ fn interrupted_accepted_rebuild_forgets_nothing() {
     let first = logs(root).remove(0);
     cut(&first, 32);
     let layout = Layout::open(root).unwrap();
-    let log = Log::open(&layout.segments(), layout.salt, Purpose::Work).unwrap();
+    let log = LogFiles::open(&layout.segments(), layout.salt, LogPurpose::Serving).unwrap();
     let old = Index::open(&layout.index()).unwrap();
     let numbers = old.coverage().unwrap().unwrap();
-    let mut legacy = Legacy::of(&old, &log).unwrap();
+    let mut legacy = InheritedFacts::read_from(&old, &log).unwrap();
     legacy.accept([Position::accepted_end(1, 32)]);
     drop(old);
     layout.remove_index().unwrap();
-    legacy.enter(&Index::open(&layout.index()).unwrap(), numbers).unwrap();
+    legacy.write_to(&Index::open(&layout.index()).unwrap(), numbers).unwrap();
     drop((log, layout));
     assert!(check(root).unwrap().is_sound());
     let (local, recovery) = open(root);
@@ -324,6 +324,6 @@ fn index_of_an_earlier_version_proves_later_losses() {
     drop(open(root));
     cut(&logs(root)[0], 32);
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
-    let error = Local::open(root, options, SystemClock::shared()).map(drop).unwrap_err();
+    let error = OpenStore::open(root, options, SystemClock::shared()).map(drop).unwrap_err();
     assert!(error.message().contains("bucket 1"), "{error}");
 }

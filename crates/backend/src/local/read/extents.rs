@@ -8,22 +8,22 @@ use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::Result;
 use tradewind_core::{Body, Context, Span};
 
-use super::{Moment, PIECE_BYTES, corrupt, length};
-use crate::local::frame::{BLOCK_BYTES, Header, MAX_PAYLOAD_BYTES, RecordKind, blocks};
-use crate::local::index::entries::Place;
+use super::{StoreSnapshot, MAX_PIECE_BYTES, corrupt, to_usize};
+use crate::local::frame::{BLOCK_BYTES, RecordHeader, MAX_PAYLOAD_BYTES, RecordKind, block_count};
+use crate::local::index::entries::RecordLocation;
 use crate::local::index::keys;
-use crate::local::leaf::Local;
+use crate::local::open_store::OpenStore;
 use crate::local::position::Position;
-use crate::local::record::{Record, Run};
+use crate::local::record::{Record, ExtentRun};
 use crate::local::segment::Segment;
 
 /// The state of a body.
 pub(super) struct ExtentBody {
-    local: Arc<Local>,
+    local: Arc<OpenStore>,
     context: Context,
-    moment: Moment,
+    moment: StoreSnapshot,
     /// The remaining runs.
-    runs: std::collections::VecDeque<Run>,
+    runs: std::collections::VecDeque<ExtentRun>,
     /// Offset of the first run's first byte in the object.
     run_offset: u64,
     span: Span,
@@ -41,7 +41,7 @@ struct OpenExtent {
 }
 
 impl ExtentBody {
-    pub fn new(local: Arc<Local>, context: Context, moment: Moment, runs: &[Run], span: Span) -> Self {
+    pub fn new(local: Arc<OpenStore>, context: Context, moment: StoreSnapshot, runs: &[ExtentRun], span: Span) -> Self {
         // A range needs only one or two runs of a manifest of 10,000 parts.
         let (mut run_offset, mut first) = (0, 0);
         while first < runs.len() && run_offset + runs[first].bytes <= span.offset {
@@ -82,7 +82,7 @@ impl ExtentBody {
         let first_block = offset / BLOCK_BYTES;
         let wanted = usize::try_from(self.span.end() - self.at).unwrap_or(usize::MAX);
         let end =
-            (offset.saturating_add(wanted)).min(payload_bytes).min((first_block * BLOCK_BYTES) + PIECE_BYTES);
+            (offset.saturating_add(wanted)).min(payload_bytes).min((first_block * BLOCK_BYTES) + MAX_PIECE_BYTES);
         let from = first_block * BLOCK_BYTES;
         let to = end.next_multiple_of(BLOCK_BYTES).min(payload_bytes);
         let bytes = match self.open.take().filter(|open| open.id == id) {
@@ -113,7 +113,7 @@ impl ExtentBody {
                 let full = MAX_PAYLOAD_BYTES as u64;
                 let number = within / full;
                 let payload_bytes = (run.bytes - number * full).min(full);
-                return Ok((run.first + number, length(payload_bytes)?, length(within % full)?));
+                return Ok((run.first + number, to_usize(payload_bytes)?, to_usize(within % full)?));
             }
             self.run_offset += run.bytes;
             self.runs.pop_front();
@@ -130,14 +130,14 @@ impl ExtentBody {
         to: usize,
     ) -> Result<Bytes> {
         let missing = || corrupt(Position::default(), &format!("extent {id} is missing"));
-        let place = self.moment.view.get(&keys::extent(id))?.ok_or_else(missing)?;
-        let at = Place::decode(&place)?.at;
+        let place = self.moment.index.get(&keys::extent(id))?.ok_or_else(missing)?;
+        let at = RecordLocation::decode(&place)?.position;
         let segment = self.moment.segments.get(&at.segment).cloned().ok_or_else(missing)?;
         let head_bytes = head_bytes(id, payload_bytes);
         let bytes_with_head = if from == 0 { to } else { 0 };
         let bytes =
             self.local.read(&self.context, &segment, at.offset.into(), head_bytes + bytes_with_head).await?;
-        let (header, head) = Header::decode(self.local.shared.layout.salt, at, &bytes)
+        let (header, head) = RecordHeader::decode(self.local.shared.layout.salt, at, &bytes)
             .map_err(|_| corrupt(at, "its head is damaged"))?;
         let is_expected = header.kind == RecordKind::Extent
             && header.payload_bytes as usize == payload_bytes
@@ -145,7 +145,7 @@ impl ExtentBody {
         if !is_expected {
             return Err(corrupt(at, "it is another extent"));
         }
-        let table = (0..blocks(payload_bytes)).map(|index| head.block_crc(index)).collect();
+        let table = (0..block_count(payload_bytes)).map(|index| head.block_crc(index)).collect();
         let rest = bytes.slice(head_bytes..);
         let payload_start = at.offset as usize + head_bytes;
         self.open = Some(OpenExtent { id, at, segment: segment.clone(), head_bytes, table });
@@ -161,5 +161,5 @@ impl ExtentBody {
 /// Bytes of an extent's head, whose only field is its number.
 fn head_bytes(id: u64, payload_bytes: usize) -> usize {
     let fields = Record::Extent { id }.encode().len();
-    super::super::frame::HEADER_BYTES + fields + 8 * blocks(payload_bytes)
+    super::super::frame::HEADER_BYTES + fields + 8 * block_count(payload_bytes)
 }

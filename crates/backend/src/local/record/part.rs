@@ -4,7 +4,7 @@ use tradewind_core::error::Result;
 use tradewind_core::{Checksum, ETag, Timestamp};
 
 use super::{
-    UploadSeq, algorithm_byte, algorithm_from, checksum_of, is_first, known, put_checksum, put_etag,
+    UploadSeq, algorithm_byte, algorithm_from_byte, checksum_of, is_original_algorithm, known_algorithm, put_checksum, put_etag,
     put_time, read_checksum, read_time, tag,
 };
 use crate::local::fields::{Decoder, FieldReader, FieldWriter, malformed, put_block, put_varint};
@@ -13,20 +13,20 @@ use crate::local::position::Position;
 
 /// Consecutive extents of `bytes` bytes in total: all full, except possibly the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct ExtentRun {
     pub first: u64,
     pub bytes: u64,
 }
 
-impl Run {
+impl ExtentRun {
     /// The number of extents.
-    pub const fn extents(self) -> u64 {
+    pub const fn extent_count(self) -> u64 {
         self.bytes.div_ceil(MAX_PAYLOAD_BYTES as u64)
     }
 
     /// Their ids.
     pub const fn ids(self) -> std::ops::Range<u64> {
-        self.first..self.first + self.extents()
+        self.first..self.first + self.extent_count()
     }
 
     pub fn encode_all(runs: &[Self]) -> Vec<u8> {
@@ -42,7 +42,7 @@ impl Run {
         let mut runs = Vec::new();
         while !value.is_empty() {
             let run = Self { first: value.number()?, bytes: value.number()? };
-            if run.first.checked_add(run.extents()).is_none() {
+            if run.first.checked_add(run.extent_count()).is_none() {
                 return Err(malformed("a run of extents exceeds the number range"));
             }
             runs.push(run);
@@ -53,18 +53,18 @@ impl Run {
 
 /// The position and length of an extent's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ExtentAt {
+pub(crate) struct ExtentLocation {
     pub id: u64,
-    pub at: Position,
+    pub position: Position,
     pub record_bytes: u32,
 }
 
-impl ExtentAt {
+impl ExtentLocation {
     pub fn encode_all(extents: &[Self]) -> Vec<u8> {
         let mut out = Vec::with_capacity(extents.len() * 16);
         for extent in extents {
             put_varint(&mut out, extent.id);
-            put_varint(&mut out, extent.at.pack());
+            put_varint(&mut out, extent.position.pack());
             put_varint(&mut out, extent.record_bytes.into());
         }
         out
@@ -74,7 +74,7 @@ impl ExtentAt {
         let mut extents = Vec::new();
         while !value.is_empty() {
             let (id, at) = (value.number()?, Position::unpack(value.number()?));
-            extents.push(Self { id, at, record_bytes: value.narrow()? });
+            extents.push(Self { id, position: at, record_bytes: value.narrow()? });
         }
         Ok(extents)
     }
@@ -97,7 +97,7 @@ impl PartSummary {
             put_varint(&mut one, part.number.into());
             put_varint(&mut one, part.size);
             put_block(&mut one, part.etag.as_str().as_bytes());
-            put_checksums(&mut one, part.checksums.iter().filter(|sum| is_first(sum.algorithm())));
+            put_checksums(&mut one, part.checksums.iter().filter(|sum| is_original_algorithm(sum.algorithm())));
             put_block(&mut out, &one);
         }
         out
@@ -107,7 +107,7 @@ impl PartSummary {
     pub fn encode_more(parts: &[Self]) -> Vec<u8> {
         let mut out = Vec::new();
         for part in parts {
-            let mut more = part.checksums.iter().filter(|sum| !is_first(sum.algorithm())).peekable();
+            let mut more = part.checksums.iter().filter(|sum| !is_original_algorithm(sum.algorithm())).peekable();
             if more.peek().is_some() {
                 let mut one = Vec::new();
                 put_varint(&mut one, part.number.into());
@@ -153,7 +153,7 @@ fn put_checksums<'a>(out: &mut Vec<u8>, checksums: impl Iterator<Item = &'a Chec
 fn read_checksums(tag: u8, mut value: Decoder<'_>) -> Result<Vec<Checksum>> {
     let mut checksums = Vec::new();
     while !value.is_empty() {
-        let algorithm = known(tag, algorithm_from(value.byte()?))?;
+        let algorithm = known_algorithm(tag, algorithm_from_byte(value.byte()?))?;
         let bytes = value.block()?;
         if let Some(algorithm) = algorithm {
             checksums.push(checksum_of(algorithm, bytes)?);
@@ -171,8 +171,8 @@ pub(crate) struct Part {
     pub modified: Timestamp,
     pub etag: ETag,
     pub checksums: Vec<Checksum>,
-    pub runs: Vec<Run>,
-    pub fresh: Vec<ExtentAt>,
+    pub runs: Vec<ExtentRun>,
+    pub new_extents: Vec<ExtentLocation>,
 }
 
 impl Part {
@@ -185,8 +185,8 @@ impl Part {
         for checksum in &self.checksums {
             put_checksum(out, checksum);
         }
-        out.bytes(tag::RUNS, &Run::encode_all(&self.runs));
-        out.bytes(tag::FRESH, &ExtentAt::encode_all(&self.fresh));
+        out.bytes(tag::RUNS, &ExtentRun::encode_all(&self.runs));
+        out.bytes(tag::FRESH, &ExtentLocation::encode_all(&self.new_extents));
     }
 
     pub(super) fn decode(fields: &[u8]) -> Result<Self> {
@@ -198,7 +198,7 @@ impl Part {
             etag: ETag::from_text(""),
             checksums: Vec::new(),
             runs: Vec::new(),
-            fresh: Vec::new(),
+            new_extents: Vec::new(),
         };
         let mut reader = FieldReader::new(fields);
         while let Some((tag, mut value)) = reader.next()? {
@@ -210,8 +210,8 @@ impl Part {
                 tag::ETAG_MD5 => part.etag = ETag::from_md5(&value.array()?),
                 tag::ETAG_TEXT => part.etag = ETag::from_tag(&value.rest_as_text()?),
                 tag::CHECKSUM | tag::MORE_CHECKSUMS => part.checksums.extend(read_checksum(tag, value)?),
-                tag::RUNS => part.runs = Run::decode_all(value)?,
-                tag::FRESH => part.fresh = ExtentAt::decode_all(value)?,
+                tag::RUNS => part.runs = ExtentRun::decode_all(value)?,
+                tag::FRESH => part.new_extents = ExtentLocation::decode_all(value)?,
                 _ => {}
             }
         }

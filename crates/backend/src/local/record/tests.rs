@@ -36,13 +36,13 @@ fn examples() -> Vec<Record> {
         metadata: metadata(),
         checksums: vec![later, checksum, Checksum::compute(Algorithm::Sha256, b"")],
         scope: ChecksumScope::Composite,
-        content: Content::Extents {
-            runs: vec![Run { first: 7, bytes: (3 << 20) + 1 }],
-            fresh: vec![ExtentAt { id: 7, at: Position::new(1, 64), record_bytes: 4096 }],
+        content: ObjectContent::Extents {
+            runs: vec![ExtentRun { first: 7, bytes: (3 << 20) + 1 }],
+            fresh: vec![ExtentLocation { id: 7, position: Position::new(1, 64), record_bytes: 4096 }],
         },
         parts: vec![summary, summary_of_later],
         upload: Some(12),
-        rewrites: Some(11),
+        rewritten_seq: Some(11),
     };
     vec![
         Record::BucketCreated(Bucket { id: 1, name: "b".into(), created: Timestamp::from_millis(5) }),
@@ -50,10 +50,10 @@ fn examples() -> Vec<Record> {
         Record::Object(Box::new(object.clone())),
         Record::Object(Box::new(Object {
             etag: ETag::from_text("deadbeef-2"),
-            content: Content::Inline,
+            content: ObjectContent::Inline,
             parts: Vec::new(),
             upload: None,
-            rewrites: None,
+            rewritten_seq: None,
             metadata: Metadata::default(),
             scope: ChecksumScope::FullObject,
             ..object
@@ -81,8 +81,8 @@ fn examples() -> Vec<Record> {
             modified: Timestamp::from_millis(1),
             etag: ETag::from_text("x-1"),
             checksums: vec![checksum, Checksum::compute(Algorithm::Md5, b"x")],
-            runs: vec![Run { first: 1, bytes: 5 }],
-            fresh: Vec::new(),
+            runs: vec![ExtentRun { first: 1, bytes: 5 }],
+            new_extents: Vec::new(),
         })),
         Record::UploadEnded { upload: 12 },
         Record::Void { at: Position::new(9, 8) },
@@ -144,9 +144,9 @@ fn unknown_later_algorithms_are_skipped() {
 #[test]
 fn run_beyond_the_number_range_is_rejected() {
     let (max_run, overflowing_run) =
-        (Run { first: u64::MAX - 1, bytes: 1 }, Run { first: u64::MAX, bytes: 1 });
-    assert_eq!(Run::decode_all(Decoder(&Run::encode_all(&[max_run]))).unwrap(), [max_run]);
-    assert!(Run::decode_all(Decoder(&Run::encode_all(&[overflowing_run]))).is_err());
+        (ExtentRun { first: u64::MAX - 1, bytes: 1 }, ExtentRun { first: u64::MAX, bytes: 1 });
+    assert_eq!(ExtentRun::decode_all(Decoder(&ExtentRun::encode_all(&[max_run]))).unwrap(), [max_run]);
+    assert!(ExtentRun::decode_all(Decoder(&ExtentRun::encode_all(&[overflowing_run]))).is_err());
 }
 
 #[test]

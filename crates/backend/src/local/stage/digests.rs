@@ -11,20 +11,20 @@ const MAX_LATE_MD5_BYTES: usize = 64 << 10;
 /// Maximum bytes of a write queued for the hashing threads.
 const MAX_MD5_QUEUE_BYTES: usize = 512 << 10;
 /// Other digests are computed in pieces of this size, yielding in between.
-const PIECE_BYTES: usize = 128 << 10;
+const HASH_PIECE_BYTES: usize = 128 << 10;
 
 #[derive(Default)]
-pub(super) struct Digests {
-    md5: Md5,
+pub(super) struct StagedDigests {
+    md5: Md5State,
     others: Vec<Hasher>,
 }
 
 #[derive(Default)]
-enum Md5 {
+enum Md5State {
     #[default]
-    NotWanted,
+    NotRequested,
     /// Few bytes so far: they are still buffered and will be hashed at the end.
-    Later {
+    Deferred {
         engine: Engine,
         frames: Vec<Bytes>,
         bytes: usize,
@@ -34,28 +34,28 @@ enum Md5 {
 
 /// The outcome of the MD5.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum FoundMd5 {
-    NotWanted,
+pub(super) enum Md5Outcome {
+    NotRequested,
     Known([u8; 16]),
     /// The committer computes it.
-    Late,
+    Deferred,
 }
 
-impl FoundMd5 {
+impl Md5Outcome {
     pub const fn known(self) -> Option<[u8; 16]> {
         match self {
             Self::Known(md5) => Some(md5),
-            Self::NotWanted | Self::Late => None,
+            Self::NotRequested | Self::Deferred => None,
         }
     }
 }
 
-impl Digests {
+impl StagedDigests {
     pub fn new(engine: &Engine, md5: bool, algorithms: &[Algorithm]) -> Self {
         let md5 = if md5 {
-            Md5::Later { engine: engine.clone(), frames: Vec::new(), bytes: 0 }
+            Md5State::Deferred { engine: engine.clone(), frames: Vec::new(), bytes: 0 }
         } else {
-            Md5::NotWanted
+            Md5State::NotRequested
         };
         let others =
             algorithms.iter().filter(|a| **a != Algorithm::Crc64Nvme).map(|a| Hasher::new(*a)).collect();
@@ -64,10 +64,10 @@ impl Digests {
 
     /// Adds bytes. Waits while the hashing threads are far behind.
     pub async fn update(&mut self, frame: &Bytes) {
-        let pieces = frame.len().div_ceil(PIECE_BYTES);
+        let pieces = frame.len().div_ceil(HASH_PIECE_BYTES);
         for hasher in &mut self.others {
             let slow = !hasher.algorithm().is_crc();
-            for piece in frame.chunks(PIECE_BYTES) {
+            for piece in frame.chunks(HASH_PIECE_BYTES) {
                 hasher.update(piece);
                 if slow && pieces > 1 {
                     tokio::task::yield_now().await;
@@ -75,8 +75,8 @@ impl Digests {
             }
         }
         match &mut self.md5 {
-            Md5::NotWanted => {}
-            Md5::Later { engine, frames, bytes } => {
+            Md5State::NotRequested => {}
+            Md5State::Deferred { engine, frames, bytes } => {
                 frames.push(frame.clone());
                 *bytes += frame.len();
                 if *bytes > MAX_LATE_MD5_BYTES {
@@ -84,10 +84,10 @@ impl Digests {
                     for frame in frames.drain(..) {
                         stream.update(frame);
                     }
-                    self.md5 = Md5::Stream(stream);
+                    self.md5 = Md5State::Stream(stream);
                 }
             }
-            Md5::Stream(stream) => {
+            Md5State::Stream(stream) => {
                 stream.update(frame.clone());
                 if stream.queued_bytes() > MAX_MD5_QUEUE_BYTES {
                     stream.drained(MAX_MD5_QUEUE_BYTES / 2).await;
@@ -99,16 +99,16 @@ impl Digests {
     /// Returns the MD5 and the other checksums. If the MD5 `may_be_late`, that of few bytes is left to the committer,
     /// where it costs a fraction, computed together with those of other writes. Otherwise it is computed here (at
     /// most 80 µs).
-    pub async fn finish(self, may_be_late: bool) -> (FoundMd5, Vec<Checksum>) {
+    pub async fn finish(self, may_be_late: bool) -> (Md5Outcome, Vec<Checksum>) {
         let md5 = match self.md5 {
-            Md5::NotWanted => FoundMd5::NotWanted,
-            Md5::Later { .. } if may_be_late => FoundMd5::Late,
-            Md5::Later { frames, .. } => FoundMd5::Known(match &frames[..] {
+            Md5State::NotRequested => Md5Outcome::NotRequested,
+            Md5State::Deferred { .. } if may_be_late => Md5Outcome::Deferred,
+            Md5State::Deferred { frames, .. } => Md5Outcome::Known(match &frames[..] {
                 [] => tradewind_digest::md5(&[]),
                 [frame] => tradewind_digest::md5(frame),
                 frames => tradewind_digest::md5(&frames.concat()),
             }),
-            Md5::Stream(stream) => FoundMd5::Known(stream.finish().await),
+            Md5State::Stream(stream) => Md5Outcome::Known(stream.finish().await),
         };
         (md5, self.others.into_iter().map(Hasher::finish).collect())
     }

@@ -8,26 +8,26 @@ use tradewind_core::error::Result;
 use super::ids::ExtentIds;
 use crate::local::bulk::ExtentWriter;
 use crate::local::frame::MAX_PAYLOAD_BYTES;
-use crate::local::leaf::Local;
-use crate::local::record::{ExtentAt, Run};
-use crate::local::segment::Pin;
+use crate::local::open_store::OpenStore;
+use crate::local::record::{ExtentLocation, ExtentRun};
+use crate::local::segment::SegmentPin;
 
 /// They have consecutive numbers if possible, so that manifests stay short.
-pub(super) struct Extents {
+pub(super) struct StagedExtents {
     /// Size of the whole write, if declared. It may be wrong.
     expected: Option<u64>,
     ids: ExtentIds,
     open: Option<ExtentWriter>,
     /// The complete ones.
-    pub runs: Vec<Run>,
-    pub fresh: Vec<ExtentAt>,
+    pub runs: Vec<ExtentRun>,
+    pub fresh: Vec<ExtentLocation>,
     /// The segments that contain them.
-    pub pins: Vec<Pin>,
+    pub pins: Vec<SegmentPin>,
     bytes: u64,
 }
 
-impl Extents {
-    pub fn expecting(bytes: Option<u64>) -> Self {
+impl StagedExtents {
+    pub fn with_expected_size(bytes: Option<u64>) -> Self {
         Self {
             expected: bytes,
             ids: ExtentIds::for_size(bytes),
@@ -55,20 +55,20 @@ impl Extents {
     }
 
     /// Remaining capacity in bytes of the open extent, or of the next one if none is open.
-    pub fn room(&self) -> usize {
-        self.open.as_ref().map_or(MAX_PAYLOAD_BYTES, |extent| extent.room())
+    pub fn extent_capacity(&self) -> usize {
+        self.open.as_ref().map_or(MAX_PAYLOAD_BYTES, |extent| extent.remaining_bytes())
     }
 
     /// Returns true if `bytes`, not submitted yet, are the last ones as far as is known.
-    pub fn expects(&self, bytes: usize) -> bool {
-        self.left() == Some(bytes)
+    pub fn is_expected_end(&self, bytes: usize) -> bool {
+        self.remaining_bytes() == Some(bytes)
     }
 
     /// Submits `payload` as part of an extent, starting one if none is open.
-    pub async fn append(&mut self, local: &Arc<Local>, payload: Vec<Bytes>) -> Result<()> {
-        let bytes = measure(&payload);
+    pub async fn append(&mut self, local: &Arc<OpenStore>, payload: Vec<Bytes>) -> Result<()> {
+        let bytes = total_bytes(&payload);
         // Full, unless less is expected.
-        let capacity = self.left().filter(|left| *left >= bytes).unwrap_or(MAX_PAYLOAD_BYTES);
+        let capacity = self.remaining_bytes().filter(|left| *left >= bytes).unwrap_or(MAX_PAYLOAD_BYTES);
         let extent = match &mut self.open {
             Some(open) => open,
             None => {
@@ -80,8 +80,8 @@ impl Extents {
     }
 
     /// Completes an extent with the last of its payload: the open one, or one of only these bytes.
-    pub async fn end(&mut self, local: &Arc<Local>, payload: Vec<Bytes>, table: &[u64]) -> Result<()> {
-        let last = measure(&payload);
+    pub async fn finish_extent(&mut self, local: &Arc<OpenStore>, payload: Vec<Bytes>, table: &[u64]) -> Result<()> {
+        let last = total_bytes(&payload);
         let extent = match self.open.take() {
             Some(open) => open,
             None => self.begin(local, last).await?,
@@ -97,22 +97,22 @@ impl Extents {
             Some(run) if run.ids().end == at.id && run.bytes % MAX_PAYLOAD_BYTES as u64 == 0 => {
                 run.bytes += bytes
             }
-            _ => self.runs.push(Run { first: at.id, bytes }),
+            _ => self.runs.push(ExtentRun { first: at.id, bytes }),
         }
         Ok(())
     }
 
-    async fn begin(&mut self, local: &Arc<Local>, capacity: usize) -> Result<ExtentWriter> {
+    async fn begin(&mut self, local: &Arc<OpenStore>, capacity: usize) -> Result<ExtentWriter> {
         local.begin_extent(self.ids.next(&local.shared.next_id), false, capacity).await
     }
 
     /// Bytes still to be submitted, as far as is known.
-    fn left(&self) -> Option<usize> {
+    fn remaining_bytes(&self) -> Option<usize> {
         let handed = self.bytes + self.open.as_ref().map_or(0, |extent| extent.handed() as u64);
         self.expected?.checked_sub(handed)?.try_into().ok()
     }
 }
 
-fn measure(payload: &[Bytes]) -> usize {
+fn total_bytes(payload: &[Bytes]) -> usize {
     payload.iter().map(Bytes::len).sum()
 }

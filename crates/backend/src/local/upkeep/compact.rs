@@ -10,38 +10,38 @@ use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::about::{Fate, fate};
-use super::forget::forget;
-use super::moving::Mover;
+use super::subject::{Liveness, liveness};
+use super::uncount::uncount_records;
+use super::mover::Mover;
 use super::pace::Pace;
-use super::reclaim::reclaim_within;
-use super::{Control, is_final};
-use crate::local::commit::{Amendment, Batch};
+use super::reclaim::reclaim_segments;
+use super::{UpkeepControl, is_fatal};
+use crate::local::commit::{IndexAmendment, Batch};
 use crate::local::index::entries::SegmentEntry;
 use crate::local::index::keys;
-use crate::local::leaf::Local;
-use crate::local::scan::{Item, Scanner};
+use crate::local::open_store::OpenStore;
+use crate::local::scan::{ScanItem, Scanner};
 use crate::local::segment::{Segment, SegmentKind};
 
 /// The result of compacting a group.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Compacted {
+pub(super) struct CompactionResult {
     /// Segments removed.
     pub removed: usize,
     /// A log segment that still exists was taken out of the counts, at least partly.
-    pub left_begun: bool,
+    pub left_partly_uncounted: bool,
 }
 
 /// Empties and removes a group of segments. One that fails, is damaged, or is used again concurrently remains, is
 /// added to `skipped`, and does not block the others.
 pub(super) fn compact(
-    local: &Local,
+    local: &OpenStore,
     group: &[Arc<Segment>],
     skipped: &mut HashSet<u32>,
-    (control, pace): (&Control, &mut Pace),
-) -> Result<Compacted> {
+    (control, pace): (&UpkeepControl, &mut Pace),
+) -> Result<CompactionResult> {
     let mut record_failure = |segment: &Segment, e: Error| {
-        if is_final(&e) {
+        if is_fatal(&e) {
             return Err(e);
         }
         tracing::error!(error = ?e, segment = %segment.path.display(), "a segment could not be compacted");
@@ -55,7 +55,7 @@ pub(super) fn compact(
     for segment in group {
         let outcome = all_dead(local, segment).and_then(|is_dead| {
             if !is_dead {
-                mover.empty(segment)?;
+                mover.move_live(segment)?;
             }
             Ok(is_dead)
         });
@@ -66,7 +66,7 @@ pub(super) fn compact(
         }
     }
     if !mover.finish()? {
-        return Ok(Compacted::default());
+        return Ok(CompactionResult::default());
     }
     for segment in living {
         match all_dead(local, &segment) {
@@ -78,14 +78,14 @@ pub(super) fn compact(
     let mut left_begun = false;
     let mut removable = Vec::new();
     // Records there may have been superseded since: their extents are freed while the records are still readable.
-    let held = reclaim_within(local, control, &segment_numbers(&dead, SegmentKind::Log))?;
+    let held = reclaim_segments(local, control, &segment_numbers(&dead, SegmentKind::Log))?;
     for segment in dead {
         if segment.kind == SegmentKind::Log {
             if held.contains(&segment.number) {
                 retained.push(segment.number);
                 continue;
             }
-            if let Err(e) = forget(local, &segment, control) {
+            if let Err(e) = uncount_records(local, &segment, control) {
                 left_begun = true;
                 record_failure(&segment, e)?;
                 continue;
@@ -95,7 +95,7 @@ pub(super) fn compact(
     }
     skipped.extend(retained);
     remove(local, &removable)?;
-    Ok(Compacted { removed: removable.len(), left_begun })
+    Ok(CompactionResult { removed: removable.len(), left_partly_uncounted: left_begun })
 }
 
 fn segment_numbers(segments: &[Arc<Segment>], kind: SegmentKind) -> Vec<u32> {
@@ -103,13 +103,13 @@ fn segment_numbers(segments: &[Arc<Segment>], kind: SegmentKind) -> Vec<u32> {
 }
 
 /// Once dead, a record stays dead; so a single check suffices.
-fn all_dead(local: &Local, segment: &Arc<Segment>) -> Result<bool> {
+fn all_dead(local: &OpenStore, segment: &Arc<Segment>) -> Result<bool> {
     let mut scanner = Scanner::new(segment.clone(), local.shared.layout.salt, 0);
     let changes = local.shared.index.changes();
     while let Some(item) = scanner.next()? {
-        let Item::Record(scanned) = item else { continue };
-        if fate(&changes, local, &scanned)? == Fate::Live {
-            tracing::trace!(at = %scanned.at, "a record is live");
+        let ScanItem::Record(scanned) = item else { continue };
+        if liveness(&changes, local, &scanned)? == Liveness::Live {
+            tracing::trace!(at = %scanned.position, "a record is live");
             return Ok(false);
         }
     }
@@ -117,7 +117,7 @@ fn all_dead(local: &Local, segment: &Arc<Segment>) -> Result<bool> {
 }
 
 /// Removes the files of segments without live data that are out of the counts.
-fn remove(local: &Local, segments: &[Arc<Segment>]) -> Result<()> {
+fn remove(local: &OpenStore, segments: &[Arc<Segment>]) -> Result<()> {
     if segments.is_empty() {
         return Ok(());
     }
@@ -126,11 +126,11 @@ fn remove(local: &Local, segments: &[Arc<Segment>]) -> Result<()> {
     local.shared.index.checkpoint()?;
     if let Err(e) = local.shared.segments.unlink_all(&local.shared.layout.segments(), segments) {
         // It is unknown whether the records are gone: what hides them must stay, and so must everything else.
-        local.committer.fail();
+        local.committer.set_read_only();
         return Err(Error::with_source(Reason::ReadOnly, "segments could not be removed", e));
     }
     tracing::debug!(segments = ?segment_numbers, "segments compacted");
-    local.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
+    local.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
         for number in &segment_numbers {
             batch.changes.remove(keys::segment(*number));
         }
@@ -140,13 +140,13 @@ fn remove(local: &Local, segments: &[Arc<Segment>]) -> Result<()> {
 
 /// Marks segments as removed. The progress of taking them out of the counts is preserved: if the rest of a removal
 /// fails, they are not taken out again.
-fn retire(local: &Local, segment_numbers: &[u32]) -> Result<()> {
+fn retire(local: &OpenStore, segment_numbers: &[u32]) -> Result<()> {
     let segment_numbers = segment_numbers.to_vec();
-    local.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
+    local.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
         for number in &segment_numbers {
             let key = keys::segment(*number);
             let entry = batch.changes.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
-            let entry = SegmentEntry { retired: true, ..entry.unwrap_or_default() };
+            let entry = SegmentEntry { is_retired: true, ..entry.unwrap_or_default() };
             batch.changes.put(key, entry.encode());
         }
         Ok(())

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::Control;
-use crate::local::space::Space;
+use super::UpkeepControl;
+use crate::local::space::DeviceSpace;
 
 /// A longer time without writing gives no right to write faster later.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ impl Pace {
 
     /// Counts bytes and sleeps until the rate allows them. Does not sleep, or stops sleeping, once writes are about to be
     /// refused. Returns false if the thread must stop.
-    pub fn spend(&mut self, bytes: u64, control: &Control, space: &Space) -> bool {
+    pub fn spend(&mut self, bytes: u64, control: &UpkeepControl, space: &DeviceSpace) -> bool {
         self.bytes += bytes;
         #[expect(clippy::cast_precision_loss, reason = "a duration")]
         let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_second as f64);
@@ -39,13 +39,13 @@ impl Pace {
         }
         let ahead = due.saturating_sub(elapsed);
         if ahead < WORTH_SLEEPING {
-            return !control.stopped();
+            return !control.is_stopped();
         }
         let is_short = || space.shortage() > HURRY_ABOVE;
-        if is_short() || !control.rest(ahead, SHORTAGE_CHECK_INTERVAL, is_short) || is_short() {
+        if is_short() || !control.wait(ahead, SHORTAGE_CHECK_INTERVAL, is_short) || is_short() {
             *self = Self::new(self.bytes_per_second);
         }
-        !control.stopped()
+        !control.is_stopped()
     }
 }
 
@@ -58,15 +58,15 @@ mod tests {
     const BYTES_PER_SECOND: u64 = 1;
     const SPENT_BYTES: u64 = 1 << 30;
 
-    fn space() -> (Space, tempfile::TempDir) {
+    fn space() -> (DeviceSpace, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::open_or_create(&directory.path().join("store")).unwrap();
-        (Space::open(&layout, 8 << 20).unwrap(), directory)
+        (DeviceSpace::open(&layout, 8 << 20).unwrap(), directory)
     }
 
     /// A rejected large write counts as a shortage until upkeep has run. Returns false on an empty device, where no
     /// compaction could make room for it.
-    fn cause_shortage(space: &Space) -> bool {
+    fn cause_shortage(space: &DeviceSpace) -> bool {
         space.admit_whole(space.free().unwrap()).unwrap_err();
         let is_short = space.shortage() > HURRY_ABOVE;
         if !is_short {
@@ -83,14 +83,14 @@ mod tests {
         }
         let mut pace = Pace::new(BYTES_PER_SECOND);
         for _ in 0..3 {
-            assert!(pace.spend(SPENT_BYTES, &Control::default(), &space));
+            assert!(pace.spend(SPENT_BYTES, &UpkeepControl::default(), &space));
         }
     }
 
     #[test]
     fn shortage_during_a_sleep_ends_it() {
         let (space, _directory) = space();
-        let control = Control::default();
+        let control = UpkeepControl::default();
         std::thread::scope(|scope| {
             let paced = scope.spawn(|| Pace::new(BYTES_PER_SECOND).spend(SPENT_BYTES, &control, &space));
             std::thread::sleep(SHORTAGE_CHECK_INTERVAL);
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn stop_ends_a_sleep() {
         let (space, _directory) = space();
-        let control = Control::default();
+        let control = UpkeepControl::default();
         std::thread::scope(|scope| {
             let paced = scope.spawn(|| Pace::new(BYTES_PER_SECOND).spend(SPENT_BYTES, &control, &space));
             control.state.lock().stop = true;

@@ -6,42 +6,42 @@
 
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::{Control, is_final};
-use crate::local::apply::release;
-use crate::local::commit::{Amendment, Batch};
-use crate::local::index::entries::Place;
+use super::{UpkeepControl, is_fatal};
+use crate::local::apply::remove_live_bytes;
+use crate::local::commit::{IndexAmendment, Batch};
+use crate::local::index::entries::RecordLocation;
 use crate::local::index::keys;
-use crate::local::leaf::Local;
-use crate::local::record::{Content, Record, Run};
+use crate::local::open_store::OpenStore;
+use crate::local::record::{ObjectContent, Record, ExtentRun};
 use crate::local::scan::record_at;
 
 /// Extents, and superseded records, freed per change: writers wait for it only a few milliseconds.
 const MAX_CHANGE_ITEMS: usize = 1024;
 
 /// Frees everything that is pending at this moment.
-pub(super) fn reclaim(local: &Local, control: &Control) -> Result<()> {
+pub(super) fn reclaim(local: &OpenStore, control: &UpkeepControl) -> Result<()> {
     free_where(local, control, |_| true).map(|_| ())
 }
 
 /// Frees what is pending because of records in these segments. Returns the segments of records for which that failed:
 /// they are still needed.
-pub(super) fn reclaim_within(local: &Local, control: &Control, segments: &[u32]) -> Result<Vec<u32>> {
+pub(super) fn reclaim_segments(local: &OpenStore, control: &UpkeepControl, segments: &[u32]) -> Result<Vec<u32>> {
     if segments.is_empty() {
         return Ok(Vec::new());
     }
     free_where(local, control, |segment| segments.contains(&segment))
 }
 
-fn free_where(local: &Local, control: &Control, is_wanted: impl Fn(u32) -> bool) -> Result<Vec<u32>> {
+fn free_where(local: &OpenStore, control: &UpkeepControl, is_wanted: impl Fn(u32) -> bool) -> Result<Vec<u32>> {
     let mut pending = PendingFrees::default();
     let mut failed = Vec::new();
-    for entry in local.shared.index.view().prefix(&[keys::space::RECLAIM]) {
+    for entry in local.shared.index.snapshot().prefix(&[keys::space::RECLAIM]) {
         let (key, value) = entry?;
-        let (seq, place) = (keys::number(&key)?, Place::decode(&value)?);
-        if !is_wanted(place.at.segment) {
+        let (seq, place) = (keys::number(&key)?, RecordLocation::decode(&value)?);
+        if !is_wanted(place.position.segment) {
             continue;
         }
-        if control.stopped() {
+        if control.is_stopped() {
             return Err(Error::new(Reason::ShuttingDown, "the store is closing"));
         }
         let runs = match runs_of(local, place) {
@@ -50,14 +50,14 @@ fn free_where(local: &Local, control: &Control, is_wanted: impl Fn(u32) -> bool)
                 tracing::error!(error = ?e, "extents stay occupied until the index is rebuilt");
                 Vec::new()
             }
-            Err(e) if is_final(&e) => return Err(e),
+            Err(e) if is_fatal(&e) => return Err(e),
             Err(e) => {
-                tracing::error!(error = ?e, at = %place.at, "extents cannot be freed; this will be retried later");
-                failed.push(place.at.segment);
+                tracing::error!(error = ?e, at = %place.position, "extents cannot be freed; this will be retried later");
+                failed.push(place.position.segment);
                 continue;
             }
         };
-        for id in runs.into_iter().flat_map(Run::ids) {
+        for id in runs.into_iter().flat_map(ExtentRun::ids) {
             pending.extents.push(id);
             pending.submit_at_length(MAX_CHANGE_ITEMS, local)?;
         }
@@ -78,16 +78,16 @@ struct PendingFrees {
 
 impl PendingFrees {
     /// Submits the change once it has this length.
-    fn submit_at_length(&mut self, length: usize, local: &Local) -> Result<()> {
+    fn submit_at_length(&mut self, length: usize, local: &OpenStore) -> Result<()> {
         if self.extents.len().max(self.records.len()) < length {
             return Ok(());
         }
         let Self { extents, records } = std::mem::take(self);
-        local.committer.submit_blocking(Amendment(move |batch: &mut Batch<'_>| {
+        local.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
             for id in &extents {
                 let key = keys::extent(*id);
                 if let Some(value) = batch.changes.get(&key)? {
-                    release(&mut batch.changes, Place::decode(&value)?)?;
+                    remove_live_bytes(&mut batch.changes, RecordLocation::decode(&value)?)?;
                     batch.changes.remove(key);
                 }
             }
@@ -100,21 +100,21 @@ impl PendingFrees {
 }
 
 /// The runs to which a superseded record refers.
-fn runs_of(local: &Local, place: Place) -> Result<Vec<Run>> {
+fn runs_of(local: &OpenStore, place: RecordLocation) -> Result<Vec<ExtentRun>> {
     let missing = |why: &str| {
         Error::new(
             Reason::CorruptData,
-            format!("the extents of the record at {} cannot be freed: {why}", place.at),
+            format!("the extents of the record at {} cannot be freed: {why}", place.position),
         )
     };
     let segment =
-        local.shared.segments.get(place.at.segment).ok_or_else(|| missing("its segment is missing"))?;
-    let scanned = record_at(&segment, local.shared.layout.salt, place.at.offset)?;
+        local.shared.segments.get(place.position.segment).ok_or_else(|| missing("its segment is missing"))?;
+    let scanned = record_at(&segment, local.shared.layout.salt, place.position.offset)?;
     let scanned = scanned.ok_or_else(|| missing("it is damaged"))?;
     match scanned.record()? {
         Record::Object(object) => match object.content {
-            Content::Extents { runs, .. } => Ok(runs),
-            Content::Inline => Ok(Vec::new()),
+            ObjectContent::Extents { runs, .. } => Ok(runs),
+            ObjectContent::Inline => Ok(Vec::new()),
         },
         Record::Part(part) => Ok(part.runs),
         _ => Err(missing("it is of another kind")),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::content::PAGE;
+use crate::content::PAGE_BYTES;
 use crate::model::{Attributes, Owner};
 
 fn name(text: &str) -> &OsStr {
@@ -28,7 +28,7 @@ fn sync_root(model: &mut Model) -> Result<()> {
 /// The content under a name after a power cut; `None` if it is gone.
 fn after(model: &Model, seed: u64, text: &str) -> Option<Vec<u8>> {
     let mut model = model.clone();
-    model.crash(seed, Mode::Random);
+    model.crash(seed, CrashMode::Random);
     model.revive();
     let Attributes { ino, size, .. } = model.lookup(ROOT, name(text)).ok()?;
     Some(model.peek(ino, 0, size as usize).unwrap())
@@ -36,9 +36,9 @@ fn after(model: &Model, seed: u64, text: &str) -> Option<Vec<u8>> {
 
 /// The number of crashes, of 1,000, that leave lost pages of a file full of `byte`.
 fn pages_of(model: &Model, text: &str, byte: u8) -> usize {
-    let is_full = |page: &[u8]| page.len() == PAGE as usize && page.iter().all(|&found| found == byte);
+    let is_full = |page: &[u8]| page.len() == PAGE_BYTES as usize && page.iter().all(|&found| found == byte);
     (0..1000)
-        .filter(|&seed| after(model, seed, text).unwrap_or_default().chunks(PAGE as usize).any(is_full))
+        .filter(|&seed| after(model, seed, text).unwrap_or_default().chunks(PAGE_BYTES as usize).any(is_full))
         .count()
 }
 
@@ -66,7 +66,7 @@ fn new_space_may_show_truncated_and_crash_lost_bytes() {
     sync_file(&mut model, old).unwrap();
     let lost = durable(&mut model, "b.log", &[1; 4096]);
     model.write(lost, 4096, &[7; 32 << 10]).unwrap();
-    model.crash(0, Mode::DropAll);
+    model.crash(0, CrashMode::DropAll);
     model.revive();
     let new = durable(&mut model, "c.log", &[1; 4096]);
     model.write(new, 4096, &[2; 32 << 10]).unwrap();
@@ -112,7 +112,7 @@ fn file_with_undone_removal_may_be_whole_torn_or_empty() {
         }
         assert!(whole > 100 && torn > 50 && empty > 50, "whole {whole}, torn {torn}, empty {empty}");
         let mut dropped = model.clone();
-        dropped.crash(0, Mode::DropAll);
+        dropped.crash(0, CrashMode::DropAll);
         assert_eq!(dropped.lookup(ROOT, name("x")).unwrap().size, 0);
         sync_root(&mut model).unwrap();
         assert!((0..100).all(|seed| after(&model, seed, "x").is_none_or(|bytes| bytes == [4; 100])));
@@ -128,7 +128,7 @@ fn memory_of_removed_files_is_released() {
         model.unlink(ROOT, name("x")).unwrap();
         sync_root(&mut model).unwrap();
     }
-    let held = model.inodes.values().filter(|inode| matches!(inode.body, Body::File(_))).count();
+    let held = model.inodes.values().filter(|inode| matches!(inode.body, InodeBody::File(_))).count();
     assert!(held <= 9, "{held} files of 4 MiB");
 }
 
@@ -139,10 +139,10 @@ fn sync_started_before_a_power_cut_fails_after_it() {
         durable(&mut model, &i.to_string(), b"");
     }
     let mark = model.mark(ROOT).unwrap();
-    model.crash(0, Mode::DropAll);
+    model.crash(0, CrashMode::DropAll);
     model.revive();
     model.create(ROOT, name("new"), Owner::default()).unwrap();
     assert_eq!(model.sync_directory(ROOT, mark), Err(Errno::IO));
-    model.crash(0, Mode::DropAll);
+    model.crash(0, CrashMode::DropAll);
     assert_eq!(model.lookup(ROOT, name("new")), Err(Errno::NOENT));
 }

@@ -5,49 +5,49 @@ use std::sync::atomic::Ordering;
 use tradewind_core::{SystemClock, Timestamp};
 
 use super::*;
-use crate::local::commit::{RecordCopy, Relocate};
+use crate::local::commit::{RecordCopy, RelocateRecords};
 use crate::local::fields::FieldWriter;
-use crate::local::frame::{Header, RecordKind};
-use crate::local::index::entries::{BucketEntry, Place};
+use crate::local::frame::{RecordHeader, RecordKind};
+use crate::local::index::entries::{BucketEntry, RecordLocation};
 use crate::local::options::LocalOptions;
 use crate::local::position::Position;
 use crate::local::record::{Bucket, Record};
 use crate::local::scan::record_at;
-use crate::local::upkeep::plan::Plan;
+use crate::local::upkeep::plan::CompactionPlan;
 use crate::local::upkeep::run_once;
 
 #[test]
 fn fields_of_later_versions_are_preserved() -> Result<()> {
     let place = tempfile::tempdir().unwrap();
-    let options = || LocalOptions { compact_below: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
-    let (local, _) = Local::open(place.path(), options(), SystemClock::shared())?;
+    let options = || LocalOptions { compact_below_fraction: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
+    let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
     let record =
         Record::BucketCreated(Bucket { id: 7, name: "later".to_owned(), created: Timestamp::from_millis(1) });
     let mut unknown = FieldWriter::default();
     unknown.text(200, "from a later version");
     let fields = [record.encode(), unknown.finish()].concat();
-    let header = Header {
+    let header = RecordHeader {
         kind: RecordKind::BucketCreated,
-        relocated: false,
+        is_relocated: false,
         fields_bytes: u32::try_from(fields.len()).unwrap(),
         payload_bytes: 0,
         seq: 5,
         durable: Position::default(),
     };
     let copy = RecordCopy { header, fields: fields.clone(), payload: bytes::Bytes::new(), table: Vec::new() };
-    local.committer.submit_blocking(Relocate(vec![copy]))?;
+    local.committer.submit_blocking(RelocateRecords(vec![copy]))?;
     drop(local);
 
-    let (local, _) = Local::open(place.path(), options(), SystemClock::shared())?;
-    let place_now = || -> Result<Place> {
-        Ok(BucketEntry::decode(&local.shared.index.get(&keys::bucket(7))?.expect("the bucket exists"))?.place)
+    let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
+    let place_now = || -> Result<RecordLocation> {
+        Ok(BucketEntry::decode(&local.shared.index.get(&keys::bucket(7))?.expect("the bucket exists"))?.location)
     };
     let before = place_now()?;
     assert_eq!(run_once(&local)?, 1);
     let after = place_now()?;
-    assert_ne!(before.at, after.at);
-    let segment = local.shared.segments.get(after.at.segment).expect("the segment exists");
-    let moved = record_at(&segment, local.shared.layout.salt, after.at.offset)?.expect("the record exists");
+    assert_ne!(before.position, after.position);
+    let segment = local.shared.segments.get(after.position.segment).expect("the segment exists");
+    let moved = record_at(&segment, local.shared.layout.salt, after.position.offset)?.expect("the record exists");
     assert_eq!(moved.fields, fields);
     Ok(())
 }
@@ -55,23 +55,23 @@ fn fields_of_later_versions_are_preserved() -> Result<()> {
 #[test]
 fn interrupted_removal_is_finished_first() -> Result<()> {
     let place = tempfile::tempdir().unwrap();
-    let options = || LocalOptions { compact_below: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
+    let options = || LocalOptions { compact_below_fraction: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
     let segments = 3;
     for n in 0..segments {
-        let (local, _) = Local::open(place.path(), options(), SystemClock::shared())?;
+        let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
         let (name, created) = (format!("bucket{n}"), Timestamp::from_millis(1));
         local.committer.submit_blocking(crate::local::commit::CreateBucket { name, created })?;
     }
-    let (local, _) = Local::open(place.path(), options(), SystemClock::shared())?;
+    let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
     let mut numbers: Vec<u32> = local.shared.segments.all().keys().copied().collect();
     numbers.sort_unstable();
     assert_eq!(numbers.len(), segments);
     // The store stopped after taking the records of the second one out of the counts.
     let second = local.shared.segments.get(numbers[1]).expect("the segment exists");
-    forget(&local, &second, &Control::default())?;
+    uncount_records(&local, &second, &UpkeepControl::default())?;
     drop(local);
-    let (local, _) = Local::open(place.path(), options(), SystemClock::shared())?;
-    let interrupted = Plan::of(&local, &HashSet::new())?.begun;
+    let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
+    let interrupted = CompactionPlan::select(&local, &HashSet::new())?.interrupted;
     assert_eq!(interrupted.iter().map(|segment| segment.number).collect::<Vec<_>>(), [numbers[1]]);
     assert_eq!(run_once(&local)?, segments);
     assert_eq!(local.shared.buckets.read().len(), segments);
@@ -82,19 +82,19 @@ fn interrupted_removal_is_finished_first() -> Result<()> {
 fn unfinishable_removal_blocks_only_log_segments() -> Result<()> {
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
-    let (local, _) = Local::open(place.path(), options, SystemClock::shared())?;
+    let (local, _) = OpenStore::open(place.path(), options, SystemClock::shared())?;
     let shared = &local.shared;
     let make = |kind| -> Result<Arc<Segment>> {
         let segment = shared.create_segment(kind)?;
-        segment.sealed.store(true, Ordering::Release);
+        segment.is_sealed.store(true, Ordering::Release);
         Ok(segment)
     };
     let (interrupted, log, bulk) =
         (make(SegmentKind::Log)?, make(SegmentKind::Log)?, make(SegmentKind::Bulk)?);
     // Its only record cannot be decoded.
-    let header = Header {
+    let header = RecordHeader {
         kind: RecordKind::UploadEnded,
-        relocated: false,
+        is_relocated: false,
         fields_bytes: 0,
         payload_bytes: 0,
         seq: 1,
@@ -105,7 +105,7 @@ fn unfinishable_removal_blocks_only_log_segments() -> Result<()> {
     interrupted.end.fetch_add(u32::try_from(bytes.len()).unwrap(), Ordering::AcqRel);
     interrupted.write_all(&[bytes.into()], at.offset.into()).unwrap();
     let mut changes = shared.index.changes();
-    let entry = SegmentEntry { forgotten: 1, ..SegmentEntry::default() };
+    let entry = SegmentEntry { uncounted_end: 1, ..SegmentEntry::default() };
     changes.put(keys::segment(interrupted.number), entry.encode());
     changes.apply()?;
 
@@ -124,24 +124,24 @@ fn unfinishable_removal_blocks_only_log_segments() -> Result<()> {
 fn failed_removal_resumes_at_its_last_step() -> Result<()> {
     let place = tempfile::tempdir().unwrap();
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
-    let (local, _) = Local::open(place.path(), options.clone(), SystemClock::shared())?;
+    let (local, _) = OpenStore::open(place.path(), options.clone(), SystemClock::shared())?;
     local.committer.submit_blocking(crate::local::commit::CreateBucket {
         name: "bucket".to_owned(),
         created: Timestamp::from_millis(1),
     })?;
     drop(local);
-    let (local, _) = Local::open(place.path(), options, SystemClock::shared())?;
+    let (local, _) = OpenStore::open(place.path(), options, SystemClock::shared())?;
     let segment = local.shared.segments.all().values().next().cloned().expect("the segment exists");
-    forget(&local, &segment, &Control::default())?;
+    uncount_records(&local, &segment, &UpkeepControl::default())?;
     let key = keys::segment(segment.number);
     let forgotten = |what: &str| -> Result<u32> {
         let value = local.shared.index.get(&key)?.expect(what);
-        Ok(SegmentEntry::decode(&value)?.forgotten)
+        Ok(SegmentEntry::decode(&value)?.uncounted_end)
     };
     let before = forgotten("the removal is started")?;
     assert!(before > 0);
     retire(&local, &[segment.number])?;
     assert_eq!(forgotten("the segment is retired")?, before);
-    assert_eq!(Plan::of(&local, &HashSet::new())?.begun.len(), 1);
+    assert_eq!(CompactionPlan::select(&local, &HashSet::new())?.interrupted.len(), 1);
     Ok(())
 }

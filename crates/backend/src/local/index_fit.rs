@@ -1,0 +1,91 @@
+//! Checks that an index belongs to the log next to it, and brings it up to date.
+
+use tradewind_core::error::Result;
+
+use super::loss_evidence::{LogGaps, LossVerdict, segment_number};
+use super::index::entries::{Coverage, SegmentEntry};
+use super::index::{Index, keys};
+use super::log_files::LogFiles;
+use super::loss::{Loss, LossProof, LostRange};
+use super::recovery::Recovery;
+use super::replay::{ReplayMode, LogSurvey, replay_log};
+
+/// The relation of an index to the log.
+pub(super) enum IndexFit {
+    /// It covers the log; missing records were applied.
+    Current(Coverage),
+    /// It never covered anything: its creation was interrupted.
+    Empty,
+    /// It is an older copy that cannot be brought up to date completely. No loss is known.
+    Outdated(String),
+    /// It refers to acknowledged changes that are lost. It was not changed.
+    Lost(Loss),
+    /// Either that, or it is an older copy.
+    Ambiguous(Loss),
+}
+
+/// Compares an index with the log and applies missing records. Does not change an index that proves a loss.
+pub(super) fn catch_up(index: &Index, log: &LogFiles, recovery: &mut Recovery) -> Result<IndexFit> {
+    let Some(coverage) = index.coverage()? else { return Ok(IndexFit::Empty) };
+    let gaps = LogGaps::find_in_index(index, coverage, log)?;
+    if !gaps.is_empty() {
+        return Ok(match gaps.classify(index, coverage, log)? {
+            LossVerdict::Lost(loss) => IndexFit::Lost(loss),
+            LossVerdict::Ambiguous(loss) => IndexFit::Ambiguous(loss),
+            LossVerdict::Harmless => {
+                IndexFit::Outdated(format!("the index refers to removed data that no longer counts: {gaps}"))
+            }
+        });
+    }
+    // Segments created after the index was last written: compaction records the removal of one in the index first.
+    let missing = missing_numbers(log, coverage.next_segment);
+    if !missing.is_empty() {
+        return Ok(IndexFit::Ambiguous(Loss::new(LossProof::Index, missing)));
+    }
+    replay_tail(index, coverage, log, recovery)
+}
+
+/// The missing segment numbers from `from` on that precede an existing one.
+fn missing_numbers(log: &LogFiles, from: u32) -> Vec<LostRange> {
+    let mut missing = Vec::new();
+    let mut expected = from;
+    for number in log.numbers.iter().filter(|number| **number >= from) {
+        missing.extend((expected..*number).map(|segment| LostRange { segment, existing_bytes: 0, recorded_end: None }));
+        expected = number.saturating_add(1);
+    }
+    missing
+}
+
+/// Applies the log after the index's coverage.
+pub(super) fn replay_tail(
+    index: &Index,
+    coverage: Coverage,
+    log: &LogFiles,
+    recovery: &mut Recovery,
+) -> Result<IndexFit> {
+    log.make_durable(coverage.covered_end)?;
+    let survey = LogSurvey::scan(log, coverage)?;
+    replay_log(log, index, ReplayMode::Resume(coverage.covered_end), &survey, recovery)?;
+    // The applied records may refer to a segment that was created, filled and removed after this index was written.
+    let gaps = LogGaps::find_in_index(index, survey.coverage, log)?.relevant();
+    if !gaps.is_empty() {
+        return Ok(IndexFit::Ambiguous(gaps.to_loss(LossProof::Index)));
+    }
+    Ok(IndexFit::Current(survey.coverage))
+}
+
+/// Records the current file lengths as ends of segments for which an earlier version recorded none. No segment is
+/// written to after a start.
+pub(super) fn record_segment_ends(index: &Index, log: &LogFiles) -> Result<()> {
+    let mut changes = index.changes();
+    for entry in index.snapshot().prefix(&[keys::space::SEGMENT]) {
+        let (key, value) = entry?;
+        let entry = SegmentEntry::decode(&value)?;
+        let file = log.segments.get(segment_number(&key)?);
+        if let Some(segment) = file.filter(|_| entry.end == 0 && !entry.is_retired) {
+            log.make_segment_durable(&segment)?;
+            changes.put(key.to_vec(), SegmentEntry { end: segment.bytes(), ..entry }.encode());
+        }
+    }
+    changes.apply()
+}

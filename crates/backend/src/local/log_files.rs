@@ -1,0 +1,120 @@
+//! The segment files of a store, as found by a start or an inspection: their set, the read order of the log, and
+//! making them durable before the index relies on them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tradewind_core::error::Result;
+
+use super::io_threads::io_error;
+use super::position::Position;
+use super::scan::{ScanItem, Scanner};
+use super::segment::{HeaderState, Segment, SegmentKind, SegmentMap, parse_name, parse_unfinished};
+
+/// The purpose of opening the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LogPurpose {
+    /// Normal operation: what the index takes in is made durable first.
+    Serving,
+    /// Read-only inspection, perhaps on a read-only file system.
+    Inspection,
+}
+
+/// The log and the bulk segments.
+pub(super) struct LogFiles {
+    /// Part of every checksum.
+    pub salt: u64,
+    pub segments: SegmentMap,
+    /// The numbers of all files in order, including unfinished ones.
+    pub numbers: Vec<u32>,
+    /// Segments whose creation a crash interrupted: they have neither a valid header nor a complete record.
+    pub unfinished: Vec<PathBuf>,
+    purpose: LogPurpose,
+}
+
+impl LogFiles {
+    /// Opens all segments in `directory`, which may be missing. Changes nothing.
+    pub fn open(directory: &Path, salt: u64, purpose: LogPurpose) -> Result<Self> {
+        let failed = |e| io_error(&format!("{} could not be read", directory.display()), e);
+        let (mut segments, mut numbers, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
+        let paths: Vec<PathBuf> = match std::fs::read_dir(directory) {
+            Ok(entries) => {
+                entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>().map_err(failed)?
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(failed(e)),
+        };
+        for path in paths {
+            if let Some(number) = parse_unfinished(&path) {
+                numbers.push(number);
+                unfinished.push(path);
+                continue;
+            }
+            let Some(name) = parse_name(&path) else {
+                tracing::warn!(
+                    path = %path.display(),
+                    "ignoring a file among the segments that is not a segment"
+                );
+                continue;
+            };
+            numbers.push(name.0);
+            let (segment, header) = Segment::open(&path, name, salt)?;
+            if header == HeaderState::Sound {
+                segments.push(segment);
+            } else if holds_records(&segment, salt)? {
+                tracing::error!(
+                    path = %path.display(),
+                    "a segment's header is damaged; its records are read nevertheless"
+                );
+                segments.push(segment);
+            } else {
+                unfinished.push(path);
+            }
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        Ok(Self { salt, segments: SegmentMap::new(segments), numbers, unfinished, purpose })
+    }
+
+    /// The log segments from a position on, in the order of writing, and the start offset in each.
+    pub fn segments_from(&self, from: Position) -> Vec<(Arc<Segment>, u32)> {
+        let all = self.segments.all();
+        let mut logs: Vec<_> =
+            all.values().filter(|s| s.kind == SegmentKind::Log && s.number >= from.segment).collect();
+        logs.sort_by_key(|segment| segment.number);
+        let start = |number: u32| if number == from.segment { from.offset } else { 0 };
+        logs.into_iter().map(|segment| (segment.clone(), start(segment.number))).collect()
+    }
+
+    /// All bulk segments in the order of their numbers.
+    pub fn bulk_segments(&self) -> Vec<Arc<Segment>> {
+        let mut bulk: Vec<_> =
+            self.segments.all().values().filter(|s| s.kind == SegmentKind::Bulk).cloned().collect();
+        bulk.sort_by_key(|segment| segment.number);
+        bulk
+    }
+
+    /// Makes the log from `from` on durable. Records left by a process crash may be only in the page cache; an index
+    /// that took them in could survive a power loss that they do not, and prove a loss that never happened.
+    pub fn make_durable(&self, from: Position) -> Result<()> {
+        self.segments_from(from).iter().try_for_each(|(segment, _)| self.make_segment_durable(segment))
+    }
+
+    /// Makes one segment durable.
+    pub fn make_segment_durable(&self, segment: &Segment) -> Result<()> {
+        if self.purpose == LogPurpose::Inspection {
+            return Ok(());
+        }
+        segment.file.sync_data().map_err(|e| io_error("a segment could not be made durable", e))
+    }
+}
+
+fn holds_records(segment: &Arc<Segment>, salt: u64) -> Result<bool> {
+    let mut scanner = Scanner::new(segment.clone(), salt, 0);
+    while let Some(item) = scanner.next()? {
+        if matches!(item, ScanItem::Record(_)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

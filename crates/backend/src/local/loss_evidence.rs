@@ -1,0 +1,448 @@
+//! Evidence of lost segments: references of the index to parts of the log, or to extents, that are missing.
+//!
+//! Three cases look alike. A segment shorter than the index records has lost its end. A missing segment was lost as
+//! well, or was removed by a compaction after this index was written: then the index is an older copy. Compaction
+//! removes nothing without a replacement: every live record has a newer version or a copy in the log after the
+//! index's coverage, and every live extent another copy. Anything without one is lost. Only if part of the log after
+//! the coverage is missing, too, do both explanations remain possible.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tradewind_core::error::Result;
+
+use super::apply::NO_LOCATION;
+use super::fields::malformed;
+use super::frame::RecordKind;
+use super::index::entries::{
+    BucketEntry, Coverage, DeletedEntry, ObjectEntry, PartEntry, RecordLocation, SegmentEntry, UploadEntry,
+    UploadRecords,
+};
+use super::index::{Index, IndexSnapshot, keys};
+use super::log_files::LogFiles;
+use super::loss::{Loss, LossProof, LostRange};
+use super::position::Position;
+use super::record::{BucketId, Record, ExtentRun};
+use super::reindex::manifest_runs;
+use super::replay::LogSurvey;
+use super::scan::{ScanItem, ScannedRecord, Scanner, read_payload, record_at};
+use super::segment::SegmentKind;
+
+/// The parts of segments that are missing according to an index or to later records.
+pub(super) struct LogGaps(BTreeMap<u32, SegmentGap>);
+
+struct SegmentGap {
+    /// Length of the existing file; 0 if it is missing.
+    from: u32,
+    /// The offset up to which it held records, if known.
+    until: Option<u32>,
+    /// The kind of an existing file.
+    kind: Option<SegmentKind>,
+    /// True if something in the segment is referred to.
+    is_live: bool,
+}
+
+/// Expected contents of a segment, whether or not its file exists.
+#[derive(Default)]
+struct ExpectedSegment {
+    until: u32,
+    is_live: bool,
+}
+
+/// The interpretation of gaps.
+pub(super) enum LossVerdict {
+    /// Acknowledged data is lost.
+    Lost(Loss),
+    /// Either that, or the index is an older copy and what it names was deleted since.
+    Ambiguous(Loss),
+    /// Nothing is lost: the index is an older copy, or the missing data no longer counted.
+    Harmless,
+}
+
+impl LogGaps {
+    /// Compares the index's record of each segment with its file.
+    pub fn find_in_index(index: &Index, coverage: Coverage, log: &LogFiles) -> Result<Self> {
+        let covered = coverage.covered_end;
+        let mut known = BTreeMap::new();
+        if log.segments.get(covered.segment).is_some() {
+            known.insert(covered.segment, ExpectedSegment { until: covered.offset, is_live: false });
+        }
+        for entry in index.snapshot().prefix(&[keys::space::SEGMENT]) {
+            let (key, value) = entry?;
+            let number = segment_number(&key)?;
+            let entry = SegmentEntry::decode(&value)?;
+            if entry.is_retired {
+                known.remove(&number);
+            } else {
+                let covered = if number == covered.segment { covered.offset } else { 0 };
+                let expected =
+                    ExpectedSegment { until: entry.end.max(covered), is_live: entry.live_bytes > 0 };
+                known.insert(number, expected);
+            }
+        }
+        Ok(Self::compare(log, known))
+    }
+
+    /// Compares the ends that later records call durable with the existing files, except for accepted ends. For a
+    /// missing file the log alone cannot tell whether a compaction removed it.
+    pub fn find_in_log(
+        log: &LogFiles,
+        durable_ends: impl IntoIterator<Item = (u32, u32)>,
+        is_accepted: impl Fn(Position) -> bool,
+    ) -> Self {
+        let durable = durable_ends.into_iter().filter(|(segment, _)| log.segments.get(*segment).is_some());
+        let durable = durable.map(|(segment, until)| (segment, ExpectedSegment { until, is_live: true }));
+        let mut gaps = Self::compare(log, durable.collect());
+        gaps.0.retain(|segment, gap| !is_accepted(Position::accepted_end(*segment, gap.from)));
+        gaps
+    }
+
+    /// The positions by which voids mark these gaps, found in the log, as accepted.
+    pub fn accepted_ends(&self) -> impl Iterator<Item = Position> {
+        self.0.iter().map(|(segment, gap)| Position::accepted_end(*segment, gap.from))
+    }
+
+    fn compare(log: &LogFiles, known: BTreeMap<u32, ExpectedSegment>) -> Self {
+        let mut gaps = BTreeMap::new();
+        for (number, ExpectedSegment { until, is_live }) in known {
+            let file = log.segments.get(number);
+            let from = file.as_ref().map_or(0, |segment| segment.bytes());
+            if file.is_none() || from < until {
+                let until = (until > 0).then_some(until);
+                gaps.insert(number, SegmentGap { from, until, kind: file.map(|segment| segment.kind), is_live });
+            }
+        }
+        Self(gaps)
+    }
+
+    /// Keeps only the gaps with live data and those of truncated files.
+    pub fn relevant(mut self) -> Self {
+        self.0.retain(|_, gap| gap.is_live || gap.kind.is_some());
+        self
+    }
+
+    /// Returns true if there are no gaps.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A loss of these ranges without further details.
+    pub fn to_loss(&self, proof: LossProof) -> Loss {
+        Loss::new(proof, self.ranges().collect())
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = LostRange> {
+        self.0.iter().map(|(segment, gap)| LostRange {
+            segment: *segment,
+            existing_bytes: gap.from.into(),
+            recorded_end: gap.until.map(u64::from),
+        })
+    }
+
+    fn contains(&self, place: RecordLocation) -> bool {
+        place != NO_LOCATION && self.0.get(&place.position.segment).is_some_and(|gap| place.end() > gap.from)
+    }
+
+    fn is_log_cut(&self) -> bool {
+        self.0.values().any(|gap| gap.kind == Some(SegmentKind::Log))
+    }
+
+    /// Determines what these gaps lost, by a walk through the whole index.
+    pub fn classify(&self, index: &Index, coverage: Coverage, log: &LogFiles) -> Result<LossVerdict> {
+        let tail = LogTail::read(log, coverage)?;
+        let view = index.snapshot();
+        let lost_extents = LostExtents::find(&view, log, self)?;
+        let is_lost = |place: RecordLocation| Ok(self.contains(place));
+        let loss = self.to_loss(LossProof::Index);
+        let loss = LossSearch { is_lost: &is_lost, tail: &tail, names: bucket_names(&view)?, loss }.run(
+            &view,
+            log,
+            &lost_extents,
+        )?;
+        Ok(if self.is_log_cut() || loss.unreadable.count > 0 {
+            LossVerdict::Lost(loss)
+        } else if loss.is_empty() {
+            LossVerdict::Harmless
+        } else if tail.may_lack_changes {
+            LossVerdict::Ambiguous(loss)
+        } else {
+            LossVerdict::Lost(loss)
+        })
+    }
+}
+
+impl std::fmt::Display for LogGaps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ranges: Vec<String> = self.ranges().map(|range| range.to_string()).collect();
+        f.write_str(&ranges.join("; "))
+    }
+}
+
+/// The number of a segment in an index key.
+pub(super) fn segment_number(key: &[u8]) -> Result<u32> {
+    u32::try_from(keys::number(key)?).map_err(|_| malformed("the index has an out-of-range segment number"))
+}
+
+fn bucket_names(view: &IndexSnapshot) -> Result<HashMap<BucketId, String>> {
+    let mut names = HashMap::new();
+    for entry in view.prefix(&[keys::space::BUCKET]) {
+        let (key, value) = entry?;
+        let bucket = BucketEntry::decode(&value)?.into_bucket(&key)?;
+        names.insert(bucket.id, bucket.name);
+    }
+    Ok(names)
+}
+
+/// The log after the index's coverage.
+struct LogTail {
+    /// The highest seq in it of each index key; `u64::MAX` for an upload's end, which has no seq of its own.
+    newest_seqs: HashMap<Vec<u8>, u64>,
+    /// True if it has records, and others may have been there and been removed by a compaction.
+    may_lack_changes: bool,
+}
+
+impl LogTail {
+    fn read(log: &LogFiles, coverage: Coverage) -> Result<Self> {
+        let survey = LogSurvey::scan(log, coverage)?;
+        let mut newest = HashMap::new();
+        let mut has_records = false;
+        for (segment, start) in log.segments_from(coverage.covered_end) {
+            let mut scanner = Scanner::new(segment, log.salt, start);
+            while let Some(item) = scanner.next()? {
+                let ScanItem::Record(scanned) = item else { continue };
+                has_records = true;
+                if survey.is_valid(scanned.position) {
+                    add_newest(&mut newest, &scanned)?;
+                }
+            }
+        }
+        let is_start_gone = log.segments.get(coverage.covered_end.segment).is_none();
+        let newer = log.numbers.iter().filter(|number| **number >= coverage.next_segment);
+        let has_removed_segments =
+            newer.zip(coverage.next_segment..).any(|(number, expected)| *number != expected);
+        Ok(Self { newest_seqs: newest, may_lack_changes: has_records && (is_start_gone || has_removed_segments) })
+    }
+
+    fn supersedes(&self, key: &[u8], seq: u64) -> bool {
+        self.newest_seqs.get(key).is_some_and(|newest| *newest >= seq)
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        self.newest_seqs.contains_key(key)
+    }
+}
+
+fn add_newest(newest: &mut HashMap<Vec<u8>, u64>, scanned: &ScannedRecord) -> Result<()> {
+    let seq = scanned.header.seq;
+    let mut add = |key: Vec<u8>, seq: u64| {
+        let known = newest.entry(key).or_default();
+        *known = seq.max(*known);
+    };
+    match scanned.record()? {
+        Record::BucketCreated(bucket) => add(keys::bucket(bucket.id).into(), seq),
+        Record::BucketDeleted { id } => add(keys::bucket_deleted(id).into(), seq),
+        Record::Object(object) => {
+            add(keys::object(object.bucket, &object.key), seq);
+            if let Some(upload) = object.upload {
+                add(keys::upload_ended(upload).into(), u64::MAX);
+            }
+        }
+        Record::Tombstone { bucket, key } => add(keys::object(bucket, &key), seq),
+        Record::UploadCreated(_) => add(keys::upload(seq).into(), seq),
+        Record::Part(part) => add(keys::part(part.upload, part.number).into(), seq),
+        Record::UploadEnded { upload } => add(keys::upload_ended(upload).into(), u64::MAX),
+        Record::Void { at } => add(keys::void(at).into(), seq),
+        Record::Extent { .. } => {}
+    }
+    Ok(())
+}
+
+/// Extents that the index places in gaps and that have no copy elsewhere, in order.
+struct LostExtents(Vec<u64>);
+
+impl LostExtents {
+    fn find(view: &IndexSnapshot, log: &LogFiles, gaps: &LogGaps) -> Result<Self> {
+        let mut lost = Vec::new();
+        for entry in view.prefix(&[keys::space::EXTENT]) {
+            let (key, value) = entry?;
+            if gaps.contains(RecordLocation::decode(&value)?) {
+                lost.push(keys::number(&key)?);
+            }
+        }
+        lost.sort_unstable();
+        if lost.is_empty() {
+            return Ok(Self(lost));
+        }
+        let mut found = std::collections::HashSet::new();
+        for segment in log.bulk_segments() {
+            let mut scanner = Scanner::new(segment.clone(), log.salt, 0);
+            while let Some(item) = scanner.next()? {
+                let ScanItem::Record(scanned) = item else { continue };
+                let Record::Extent { id } = scanned.record()? else { continue };
+                if lost.binary_search(&id).is_ok() && read_payload(&segment, &scanned)?.is_some() {
+                    found.insert(id);
+                }
+            }
+        }
+        lost.retain(|id| !found.contains(id));
+        Ok(Self(lost))
+    }
+
+    fn overlaps(&self, runs: &[ExtentRun]) -> bool {
+        let touches = |run: &ExtentRun| {
+            let ids = run.ids();
+            let next = self.0.partition_point(|id| *id < ids.start);
+            self.0.get(next).is_some_and(|id| ids.contains(id))
+        };
+        runs.iter().any(touches)
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Finds records that an index refers to but that are too damaged to be found by a scan of the log. A rebuilt index
+/// would lack them: what they replaced or deleted would come back. The index must cover the whole log.
+pub(super) fn find_damaged_records(index: &Index, log: &LogFiles) -> Result<Option<Loss>> {
+    let tail = LogTail { newest_seqs: HashMap::new(), may_lack_changes: false };
+    let view = index.snapshot();
+    let is_lost = |place: RecordLocation| match log.segments.get(place.position.segment) {
+        Some(segment) if place != NO_LOCATION => Ok(record_at(&segment, log.salt, place.position.offset)?.is_none()),
+        _ => Ok(false),
+    };
+    let loss = Loss::new(LossProof::Index, Vec::new());
+    let search = LossSearch { is_lost: &is_lost, tail: &tail, names: bucket_names(&view)?, loss };
+    let loss = search.run(&view, log, &LostExtents(Vec::new()))?;
+    Ok((!loss.is_empty()).then_some(loss))
+}
+
+/// A walk through the index that collects losses.
+struct LossSearch<'a> {
+    is_lost: &'a dyn Fn(RecordLocation) -> Result<bool>,
+    tail: &'a LogTail,
+    names: HashMap<BucketId, String>,
+    loss: Loss,
+}
+
+impl LossSearch<'_> {
+    fn run(mut self, view: &IndexSnapshot, log: &LogFiles, lost_extents: &LostExtents) -> Result<Loss> {
+        self.objects(view, log, lost_extents)?;
+        self.deletions(view)?;
+        self.uploads(view, lost_extents)?;
+        self.others(view, log)?;
+        Ok(self.loss)
+    }
+
+    fn bucket(&self, id: BucketId) -> String {
+        self.names.get(&id).cloned().unwrap_or_else(|| format!("(bucket {id})"))
+    }
+
+    /// `bucket/key` of an object's index key.
+    fn name(&self, key: &[u8]) -> Result<String> {
+        Ok(format!("{}/{}", self.bucket(keys::bucket_id(key)?), keys::object_name(key)?))
+    }
+
+    fn objects(&mut self, view: &IndexSnapshot, log: &LogFiles, lost_extents: &LostExtents) -> Result<()> {
+        for entry in view.prefix(&[keys::space::OBJECT]) {
+            let (key, value) = entry?;
+            let entry = ObjectEntry::decode(&value)?;
+            if self.tail.supersedes(&key, entry.seq)
+                || self.tail.has(&keys::bucket_deleted(keys::bucket_id(&key)?))
+            {
+                continue;
+            }
+            if (self.is_lost)(entry.location)? {
+                let name = self.name(&key)?;
+                self.loss.objects.add(name);
+                self.loss.objects_with_older_records += u64::from(entry.other_records > 0);
+            } else if entry.in_extents
+                && !lost_extents.is_empty()
+                && lost_extents.overlaps(&manifest_runs(log, entry.location)?)
+            {
+                let name = self.name(&key)?;
+                self.loss.unreadable.add(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn deletions(&mut self, view: &IndexSnapshot) -> Result<()> {
+        for entry in view.prefix(&[keys::space::DELETED]) {
+            let (key, value) = entry?;
+            let entry = DeletedEntry::decode(&value)?;
+            // A tombstone that hides nothing may be removed.
+            if entry.other_records == 0 || !(self.is_lost)(entry.location)? {
+                continue;
+            }
+            let (bucket, object) = (keys::bucket_id(&key)?, keys::deleted_name(&key)?);
+            if !self.tail.supersedes(&keys::object(bucket, &object), entry.seq) {
+                self.loss.deletions.add(format!("{}/{object}", self.bucket(bucket)));
+            }
+        }
+        Ok(())
+    }
+
+    fn uploads(&mut self, view: &IndexSnapshot, lost_extents: &LostExtents) -> Result<()> {
+        for entry in view.prefix(&[keys::space::UPLOAD]) {
+            let (key, value) = entry?;
+            let (upload, entry) = (keys::number(&key)?, UploadEntry::decode(&value)?);
+            if self.tail.has(&keys::upload_ended(upload)) {
+                continue;
+            }
+            if (self.is_lost)(entry.location)? && !self.tail.has(&key) {
+                self.loss.other_records += 1;
+            }
+            for part in view.prefix(&keys::parts(upload)) {
+                let (part_key, value) = part?;
+                let part = PartEntry::decode(&value)?;
+                if self.tail.supersedes(&part_key, part.seq) {
+                    continue;
+                }
+                if (self.is_lost)(part.location)? {
+                    self.loss.other_records += 1;
+                } else if let Record::Part(record) = Record::decode(RecordKind::Part, &part.fields)?
+                    && lost_extents.overlaps(&record.runs)
+                {
+                    let name = format!("{}/{}", self.bucket(entry.bucket), entry.key);
+                    let upload = super::uploads::format_id(upload);
+                    self.loss.unreadable.add(format!("part {} of upload {upload} of {name}", record.number));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn others(&mut self, view: &IndexSnapshot, log: &LogFiles) -> Result<()> {
+        for entry in view.prefix(&[keys::space::BUCKET]) {
+            let (key, value) = entry?;
+            let entry = BucketEntry::decode(&value)?;
+            let bucket = keys::number(&key)?;
+            let id = BucketId::try_from(bucket).map_err(|_| malformed("a bucket id is out of range"))?;
+            let is_known = self.tail.has(&key) || self.tail.has(&keys::bucket_deleted(id));
+            if !is_known && (self.is_lost)(entry.location)? {
+                self.loss.buckets.add(entry.name);
+            }
+        }
+        for space in [keys::space::BUCKET_DELETED, keys::space::UPLOAD_ENDED, keys::space::VOID] {
+            for entry in view.prefix(&[space]) {
+                let (key, value) = entry?;
+                if self.tail.has(&key) || !(self.is_lost)(RecordLocation::decode(&value)?)? {
+                    continue;
+                }
+                // As for compaction: the end of something that has vanished completely hides nothing.
+                let number = keys::number(&key)?;
+                let hides_something = match space {
+                    keys::space::UPLOAD_ENDED => {
+                        let records = view.get(&keys::upload_records(number))?;
+                        let records = records.map(|value| UploadRecords::decode(&value)).transpose()?;
+                        records.is_some_and(|records| records.count > 0)
+                    }
+                    keys::space::VOID => log.segments.get(Position::unpack(number).segment).is_some(),
+                    _ => true,
+                };
+                self.loss.other_records += u64::from(hides_something);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,52 @@
+//! A cache of decoded large manifests. An object of 10,000 parts has about 700 KB of manifest, which would be decoded
+//! again for every range read. A record never changes and its position is never reused, so an entry is never stale.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::local::position::Position;
+use crate::local::record::Object;
+
+/// Smaller heads are read and decoded quickly.
+const MIN_CACHED_BYTES: u32 = 16 << 10;
+/// Maximum bytes of cached heads; decoded, they take about four times as much.
+const MAX_CACHED_BYTES: u64 = 4 << 20;
+
+/// The most recently used manifests.
+#[derive(Default)]
+pub(crate) struct ManifestCache {
+    cached: Mutex<VecDeque<(Position, u32, Arc<Object>)>>,
+}
+
+impl ManifestCache {
+    /// The object whose record is at a position, if cached.
+    pub fn get(&self, at: Position, head_bytes: u32) -> Option<Arc<Object>> {
+        if head_bytes < MIN_CACHED_BYTES {
+            return None;
+        }
+        let mut cached = self.cached.lock();
+        let found = cached.iter().position(|(position, ..)| *position == at)?;
+        let entry = cached.remove(found)?;
+        let object = entry.2.clone();
+        cached.push_front(entry);
+        Some(object)
+    }
+
+    /// Caches an object in extents if its manifest is large.
+    pub fn put(&self, at: Position, head_bytes: u32, object: &Arc<Object>) {
+        if head_bytes < MIN_CACHED_BYTES {
+            return;
+        }
+        let mut cached = self.cached.lock();
+        cached.retain(|(position, ..)| *position != at);
+        cached.push_front((at, head_bytes, object.clone()));
+        let mut bytes: u64 = cached.iter().map(|(_, bytes, _)| u64::from(*bytes)).sum();
+        while bytes > MAX_CACHED_BYTES
+            && let Some((_, dropped, _)) = cached.pop_back()
+        {
+            bytes -= u64::from(dropped);
+        }
+    }
+}

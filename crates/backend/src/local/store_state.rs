@@ -1,0 +1,66 @@
+//! The shared state of one open store.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use tradewind_core::Clock;
+use tradewind_core::error::{Error, Result};
+
+use super::buffer_pool::BufferPool;
+use super::index::Index;
+use super::io_threads::IoThreads;
+use super::layout::Layout;
+use super::manifest_cache::ManifestCache;
+use super::options::LocalOptions;
+use super::record::{Bucket, BucketId};
+use super::segment::{Segment, SegmentKind, SegmentMap};
+use super::space::DeviceSpace;
+
+/// The state of one open store.
+pub(crate) struct StoreState {
+    pub layout: Layout,
+    pub options: LocalOptions,
+    pub clock: Arc<dyn Clock>,
+    pub index: Index,
+    pub segments: SegmentMap,
+    pub space: DeviceSpace,
+    pub io: Arc<IoThreads>,
+    pub buffers: Arc<BufferPool>,
+    pub manifests: ManifestCache,
+    /// Bytes buffered by staged writes that are not written yet.
+    pub buffered_bytes: Arc<AtomicUsize>,
+    pub hashing: tradewind_digest::Engine,
+    pub buckets: RwLock<BTreeMap<String, Bucket>>,
+    /// The next seq, extent or upload number; each is allocated once.
+    pub next_id: AtomicU64,
+    pub next_segment: AtomicU32,
+    /// Held while a segment is created.
+    pub segment_creation: Mutex<()>,
+}
+
+impl StoreState {
+    pub fn bucket_id(&self, name: &str) -> Result<BucketId> {
+        self.buckets.read().get(name).map(|bucket| bucket.id).ok_or_else(|| Error::no_such_bucket(name))
+    }
+
+    pub fn bucket(&self, name: &str) -> Result<Bucket> {
+        self.buckets.read().get(name).cloned().ok_or_else(|| Error::no_such_bucket(name))
+    }
+
+    /// Creates a segment and makes it available to readers.
+    pub fn create_segment(&self, kind: SegmentKind) -> Result<Arc<Segment>> {
+        // To the next start a missing number looks like a removed segment. So each number is taken only when its file
+        // has a name, sequentially.
+        let _guard = self.segment_creation.lock();
+        let (number, directory) = (self.next_segment.load(Ordering::Acquire), self.layout.segments());
+        let made = Segment::create(&directory, self.layout.salt, number, kind);
+        if made.is_ok() || Segment::path(&directory, number, kind).exists() {
+            self.next_segment.store(number + 1, Ordering::Release);
+        }
+        let segment = made?;
+        self.segments.add(segment.clone());
+        Ok(segment)
+    }
+}

@@ -1,0 +1,150 @@
+//! Moving live data out of a segment: commit records to the end of the log, extents to other bulk segments.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use futures::executor::block_on;
+use tradewind_core::error::Result;
+
+use super::UpkeepControl;
+use super::subject::{RecordSubject, Liveness, read_subject, liveness};
+use super::pace::Pace;
+use crate::local::apply::{add_live_bytes, remove_live_bytes};
+use crate::local::bulk::ExtentBytes;
+use crate::local::commit::{IndexAmendment, Batch, RecordCopy, RelocateRecords};
+use crate::local::index::entries::RecordLocation;
+use crate::local::index::keys;
+use crate::local::open_store::OpenStore;
+use crate::local::scan::{ScanItem, ScannedRecord, Scanner, read_payload};
+use crate::local::segment::{SegmentPin, Segment};
+
+/// Maximum records moved, or extents swapped, per change.
+const MAX_CHANGE_ITEMS: usize = 256;
+/// Approximate maximum bytes of records moved per change.
+const MAX_CHANGE_BYTES: usize = 1 << 20;
+
+/// A copied extent: its number, its old place and that of the copy.
+struct Moved {
+    id: u64,
+    old: RecordLocation,
+    new: RecordLocation,
+    pin: SegmentPin,
+}
+
+/// Moves live data out of segments. [`Mover::finish`] moves what is still pending.
+pub(super) struct Mover<'a> {
+    local: &'a OpenStore,
+    control: &'a UpkeepControl,
+    pace: &'a mut Pace,
+    records: Vec<RecordCopy>,
+    record_bytes: usize,
+    extents: Vec<Moved>,
+}
+
+impl<'a> Mover<'a> {
+    pub fn new(local: &'a OpenStore, control: &'a UpkeepControl, pace: &'a mut Pace) -> Self {
+        Self { local, control, pace, records: Vec::new(), record_bytes: 0, extents: Vec::new() }
+    }
+
+    /// Starts to move the live data of a segment. Returns early if upkeep is stopped.
+    pub fn move_live(&mut self, segment: &Arc<Segment>) -> Result<()> {
+        let mut scanner = Scanner::new(segment.clone(), self.local.shared.layout.salt, 0);
+        while let Some(item) = scanner.next()? {
+            let ScanItem::Record(scanned) = item else { continue };
+            if liveness(&self.local.shared.index.changes(), self.local, &scanned)? == Liveness::Dead {
+                continue;
+            }
+            let Some(payload) = read_payload(segment, &scanned)? else {
+                retain_damaged(segment, &scanned);
+                continue;
+            };
+            let bytes = scanned.header.record_bytes();
+            match read_subject(&scanned)? {
+                RecordSubject::Extent(id) => self.copy_extent(id, &scanned, payload)?,
+                _ => self.copy_record(scanned, payload)?,
+            }
+            if !self.pace.spend(bytes as u64, self.control, &self.local.shared.space) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies to the end of the log.
+    fn copy_record(&mut self, scanned: ScannedRecord, payload: Bytes) -> Result<()> {
+        let ScannedRecord { header, fields, table, .. } = scanned;
+        self.record_bytes += header.record_bytes();
+        self.records.push(RecordCopy { header, fields, payload, table });
+        if self.records.len() >= MAX_CHANGE_ITEMS || self.record_bytes >= MAX_CHANGE_BYTES {
+            self.append()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Copies to another bulk segment.
+    fn copy_extent(&mut self, id: u64, scanned: &ScannedRecord, payload: Bytes) -> Result<()> {
+        let payload_bytes = payload.len();
+        let table = scanned.table.clone();
+        let extent = ExtentBytes { id, payload: vec![payload], payload_bytes, table, is_relocated: true };
+        let (new, pin) = block_on(self.local.write_extent(extent))?;
+        let old = RecordLocation { position: scanned.position, record_bytes: scanned.end() - scanned.position.offset };
+        let new = RecordLocation { position: new.position, record_bytes: new.record_bytes };
+        self.extents.push(Moved { id, old, new, pin });
+        if self.extents.len() >= MAX_CHANGE_ITEMS {
+            swap(self.local, std::mem::take(&mut self.extents))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn append(&mut self) -> Result<()> {
+        self.record_bytes = 0;
+        let records = std::mem::take(&mut self.records);
+        if records.is_empty() { Ok(()) } else { self.local.committer.submit_blocking(RelocateRecords(records)) }
+    }
+
+    /// Moves what is still pending. Returns false if upkeep is stopped, in which case not everything may have been
+    /// moved.
+    pub fn finish(mut self) -> Result<bool> {
+        self.append()?;
+        swap(self.local, std::mem::take(&mut self.extents))?;
+        Ok(!self.control.is_stopped())
+    }
+}
+
+/// Makes copies durable and switches the index to them where it still refers to the originals.
+fn swap(local: &OpenStore, moved: Vec<Moved>) -> Result<()> {
+    if moved.is_empty() {
+        return Ok(());
+    }
+    let mut synced = Vec::new();
+    for Moved { pin, .. } in &moved {
+        if !synced.contains(&pin.0.number) {
+            if let Err(e) = block_on(pin.0.sync(&local.shared.io)) {
+                local.committer.set_read_only();
+                return Err(e);
+            }
+            synced.push(pin.0.number);
+        }
+    }
+    local.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+        for Moved { id, old, new, .. } in &moved {
+            let key = keys::extent(*id);
+            let current = batch.changes.get(&key)?.map(|value| RecordLocation::decode(&value)).transpose()?;
+            if current == Some(*old) {
+                remove_live_bytes(&mut batch.changes, *old)?;
+                add_live_bytes(&mut batch.changes, *new)?;
+                batch.changes.put(key, new.encode());
+            }
+        }
+        Ok(())
+    }))
+}
+
+/// A damaged live record stays where it is, and its segment with it; the rest moves.
+fn retain_damaged(segment: &Segment, scanned: &ScannedRecord) {
+    tracing::error!(at = %scanned.position, "a live record is damaged, so its segment is retained; run `tradewind store check`");
+    segment.is_damaged.store(true, Ordering::Release);
+}

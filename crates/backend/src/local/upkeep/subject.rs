@@ -1,0 +1,99 @@
+//! What compaction needs to know about a record: its subject, and whether anything still refers to it.
+
+use tradewind_core::error::{Error, Reason, Result};
+
+use crate::local::apply::upload_records;
+use crate::local::frame::RecordKind;
+use crate::local::index::entries::{BucketEntry, DeletedEntry, ObjectEntry, PartEntry, RecordLocation, UploadEntry};
+use crate::local::index::{IndexChanges, keys};
+use crate::local::open_store::OpenStore;
+use crate::local::position::Position;
+use crate::local::record::{BucketId, Record, UploadSeq, decode_bucket_and_key};
+use crate::local::scan::ScannedRecord;
+
+/// The subject of a record.
+#[derive(Debug, Clone)]
+pub(super) enum RecordSubject {
+    Bucket(BucketId),
+    BucketEnd(BucketId),
+    Key { bucket: BucketId, key: String },
+    Upload(UploadSeq),
+    Part { upload: UploadSeq, number: u16 },
+    UploadEnd(UploadSeq),
+    Extent(u64),
+    Void(Position),
+}
+
+/// The liveness of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Liveness {
+    /// Something refers to it.
+    Live,
+    /// It is superseded, or no longer hides anything.
+    Dead,
+}
+
+/// Reads the subject of a record.
+pub(super) fn read_subject(scanned: &ScannedRecord) -> Result<RecordSubject> {
+    if matches!(scanned.header.kind, RecordKind::Object | RecordKind::Tombstone) {
+        let (bucket, key) = decode_bucket_and_key(&scanned.fields)?;
+        return Ok(RecordSubject::Key { bucket, key });
+    }
+    Ok(match scanned.record()? {
+        Record::BucketCreated(bucket) => RecordSubject::Bucket(bucket.id),
+        Record::BucketDeleted { id } => RecordSubject::BucketEnd(id),
+        Record::UploadCreated(_) => RecordSubject::Upload(scanned.header.seq),
+        Record::Part(part) => RecordSubject::Part { upload: part.upload, number: part.number },
+        Record::UploadEnded { upload } => RecordSubject::UploadEnd(upload),
+        Record::Extent { id } => RecordSubject::Extent(id),
+        Record::Void { at } => RecordSubject::Void(at),
+        Record::Object(_) | Record::Tombstone { .. } => {
+            return Err(Error::new(Reason::Defect, "unhandled record kind"));
+        }
+    })
+}
+
+/// Determines whether anything refers to a record. Once dead, it stays dead.
+pub(super) fn liveness(changes: &IndexChanges<'_>, local: &OpenStore, scanned: &ScannedRecord) -> Result<Liveness> {
+    let at = scanned.position;
+    let is_here = |place: RecordLocation| if place.position == at { Liveness::Live } else { Liveness::Dead };
+    let place_of = |key: &[u8]| -> Result<Liveness> {
+        Ok(changes.get(key)?.map(|value| RecordLocation::decode(&value)).transpose()?.map_or(Liveness::Dead, is_here))
+    };
+    match read_subject(scanned)? {
+        RecordSubject::Key { bucket, key } => match changes.get(&keys::object(bucket, &key))? {
+            Some(value) => Ok(is_here(ObjectEntry::decode(&value)?.location)),
+            None => {
+                let entry = changes.get(&keys::deleted(bucket, &key))?;
+                let entry = entry.map(|value| DeletedEntry::decode(&value)).transpose()?;
+                // A tombstone that hides nothing is not worth a copy.
+                Ok(entry.filter(|entry| entry.other_records > 0).map_or(Liveness::Dead, |entry| is_here(entry.location)))
+            }
+        },
+        RecordSubject::Bucket(id) => {
+            let entry =
+                changes.get(&keys::bucket(id))?.map(|value| BucketEntry::decode(&value)).transpose()?;
+            Ok(entry.map_or(Liveness::Dead, |entry| is_here(entry.location)))
+        }
+        RecordSubject::BucketEnd(id) => place_of(&keys::bucket_deleted(id)),
+        RecordSubject::Upload(seq) => {
+            let entry =
+                changes.get(&keys::upload(seq))?.map(|value| UploadEntry::decode(&value)).transpose()?;
+            Ok(entry.map_or(Liveness::Dead, |entry| is_here(entry.location)))
+        }
+        RecordSubject::Part { upload, number } => {
+            let entry = changes
+                .get(&keys::part(upload, number))?
+                .map(|value| PartEntry::decode(&value))
+                .transpose()?;
+            Ok(entry.map_or(Liveness::Dead, |entry| is_here(entry.location)))
+        }
+        // Nor is the end of an upload without remaining records.
+        RecordSubject::UploadEnd(seq) if upload_records(changes, seq)?.count == 0 => Ok(Liveness::Dead),
+        RecordSubject::UploadEnd(seq) => place_of(&keys::upload_ended(seq)),
+        RecordSubject::Extent(id) => place_of(&keys::extent(id)),
+        // A void is needed as long as the record that it voids exists.
+        RecordSubject::Void(target) if local.shared.segments.get(target.segment).is_none() => Ok(Liveness::Dead),
+        RecordSubject::Void(target) => place_of(&keys::void(target)),
+    }
+}

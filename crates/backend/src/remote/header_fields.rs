@@ -1,0 +1,88 @@
+//! Headers that S3 and Swift share: how they are written into requests and parsed from responses.
+
+use http::header::{CONTENT_RANGE, ETAG};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{ByteRange, ETag, Generation, Span, Timestamp};
+
+/// Converts text to a header value. Any UTF-8 is allowed except control characters.
+pub(crate) fn header_value(text: &str) -> Result<HeaderValue> {
+    HeaderValue::from_bytes(text.as_bytes()).map_err(|e| {
+        Error::with_source(Reason::InvalidArgument, format!("{text:?} cannot be sent in a header"), e)
+    })
+}
+
+/// The header value as UTF-8 text.
+pub(crate) fn header_text(value: &HeaderValue) -> Result<String> {
+    String::from_utf8(value.as_bytes().to_vec())
+        .map_err(|e| Error::with_source(Reason::Io, "the store sent a header that is not UTF-8", e))
+}
+
+/// The `ETag` header. Fails if it is absent.
+pub(crate) fn etag(headers: &HeaderMap) -> Result<ETag> {
+    let tag = headers.get(ETAG).map(header_text).transpose()?;
+    let tag = tag.ok_or_else(|| Error::new(Reason::Io, "the store's response has no ETag"))?;
+    Ok(ETag::from_text(&tag))
+}
+
+/// Parses a header that holds an HTTP date.
+pub(crate) fn parse_date(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Timestamp>> {
+    let Some(value) = headers.get(name).map(header_text).transpose()? else { return Ok(None) };
+    let time = httpdate::parse_http_date(&value).map_err(|e| {
+        Error::with_source(Reason::Io, format!("the store sent {name}: {value:?}, which is not a date"), e)
+    })?;
+    Ok(Some(Timestamp::from(time)))
+}
+
+/// The value of a request's `Range` header.
+pub(crate) fn range_value(range: ByteRange) -> HeaderValue {
+    let text = match range {
+        ByteRange::Inclusive { first, last } => format!("bytes={first}-{last}"),
+        ByteRange::From(first) => format!("bytes={first}-"),
+        ByteRange::Suffix(length) => format!("bytes=-{length}"),
+    };
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
+}
+
+/// Parses `Content-Range: bytes first-last/size`: the span in the response and the size of the whole object.
+pub(crate) fn content_range(headers: &HeaderMap) -> Result<Option<(Span, u64)>> {
+    let Some(value) = headers.get(CONTENT_RANGE) else { return Ok(None) };
+    let read = || {
+        let (span, size) = value.to_str().ok()?.strip_prefix("bytes ")?.split_once('/')?;
+        let (first, last) = span.split_once('-')?;
+        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+        let length = last.checked_sub(first)?.checked_add(1)?;
+        Some((Span { offset: first, length }, size.parse().ok()?))
+    };
+    let found = read();
+    found.map(Some).ok_or_else(|| {
+        Error::new(Reason::Io, format!("the store sent Content-Range: {value:?}, which is invalid"))
+    })
+}
+
+/// Identifies a write to a service whose timestamps have a resolution of one second: the seconds, then 24 bits of the
+/// ETag's CRC. Ordered by time at that resolution only; see `Capabilities::generations`.
+pub(crate) fn generation(modified: Timestamp, etag: &str) -> Generation {
+    let seconds = u64::try_from(modified.seconds()).unwrap_or(0);
+    Generation(seconds << 24 | tradewind_core::checksum::crc64nvme(etag.as_bytes()) >> 40)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_range_parses_or_fails_with_io() {
+        let read = |text| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_RANGE, HeaderValue::from_static(text));
+            content_range(&headers).map(Option::unwrap)
+        };
+        assert_eq!(read("bytes 5-9/20").unwrap(), (Span { offset: 5, length: 5 }, 20));
+        for bad in
+            ["bytes 9-5/20", "bytes */20", "items 1-2/3", "bytes 1-2", "bytes 0-18446744073709551615/1"]
+        {
+            assert_eq!(read(bad).unwrap_err().reason(), Reason::Io, "{bad}");
+        }
+    }
+}

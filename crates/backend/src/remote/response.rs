@@ -1,0 +1,329 @@
+//! A response whose head has arrived and whose body is still to be read.
+
+use std::fmt;
+use std::io::Read as _;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use flate2::read::MultiGzDecoder;
+use http::HeaderMap;
+use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH};
+use http::response::Parts;
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Frame, Incoming};
+use md5::{Digest as _, Md5};
+use tradewind_core::checksum::Hasher;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{Body, Checksum, Context, Observation};
+
+use super::pool::{Connection, Pool};
+use super::rcv_lowat::RcvLowat;
+
+/// If no data arrives within this time, wake-ups are no longer batched: the reader is woken for each byte.
+const MAX_BATCHED_WAIT: Duration = Duration::from_millis(250);
+
+/// A response, of any status. Dropping it before the end of its body closes its connection.
+pub(crate) struct StoreResponse {
+    pub head: Parts,
+    pub observation: Observation,
+    incoming: Incoming,
+    /// Returned to the pool at the end of the body.
+    connection: Option<(Arc<Pool>, Connection)>,
+    /// The server closes the connection after this response.
+    closes_connection: bool,
+    stall_timeout: Duration,
+    /// Set while a body is read with batched wake-ups.
+    rcv_lowat: Option<Arc<RcvLowat>>,
+}
+
+impl StoreResponse {
+    pub fn new(
+        response: http::Response<Incoming>,
+        held: (Arc<Pool>, Connection),
+        stall_time: Duration,
+        observation: Observation,
+    ) -> Self {
+        let (head, incoming) = response.into_parts();
+        let closes = closes_connection(&head);
+        Self { head, observation, incoming, connection: Some(held), closes_connection: closes, stall_timeout: stall_time, rcv_lowat: None }
+    }
+
+    /// The header's value; `None` if it is absent or not visible ASCII.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.headers.get(name)?.to_str().ok()
+    }
+
+    /// The value of `Content-Length`, in bytes.
+    pub fn content_length(&self) -> Option<u64> {
+        self.header(CONTENT_LENGTH.as_str())?.parse().ok()
+    }
+
+    /// The next chunk of the body; `None` at its end.
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>> {
+        loop {
+            let Some(frame) = self.next_frame().await? else {
+                self.release_connection();
+                return Ok(None);
+            };
+            // Trailers are ignored.
+            if let Ok(data) = frame.into_data()
+                && !data.is_empty()
+            {
+                // A reader that counts bytes never polls for the end, so the connection is released here.
+                if self.incoming.is_end_stream() {
+                    self.release_connection();
+                }
+                return Ok(Some(data));
+            }
+        }
+    }
+
+    async fn next_frame(&mut self) -> Result<Option<Frame<Bytes>>> {
+        let mut frame = self.incoming.frame();
+        let mut frame = pin!(async {
+            match &mut self.connection {
+                Some((_, connection)) => connection.drive(Pin::new(&mut frame)).await,
+                None => frame.await,
+            }
+        });
+        let soon = match &self.rcv_lowat {
+            Some(_) => tokio::time::timeout(MAX_BATCHED_WAIT, frame.as_mut()).await.ok(),
+            None => None,
+        };
+        let received = match soon {
+            Some(frame) => Ok(frame),
+            None => {
+                if let Some(waking) = self.rcv_lowat.take() {
+                    waking.disable();
+                }
+                tokio::time::timeout(self.stall_timeout, frame).await
+            }
+        };
+        let frame = received.map_err(|_| {
+            let seconds = self.stall_timeout.as_secs();
+            Error::new(
+                Reason::Io,
+                format!("the store sent nothing for {seconds} s in the middle of a response"),
+            )
+        })?;
+        frame.transpose().map_err(|e| {
+            Error::with_source(Reason::Io, "the connection closed in the middle of a response", e)
+        })
+    }
+
+    fn release_connection(&mut self) {
+        if let Some((pool, connection)) = self.connection.take()
+            && !self.closes_connection
+        {
+            pool.release(connection);
+        }
+    }
+
+    /// Reads the whole body. Fails if it is longer than `max_bytes`.
+    pub async fn collect(mut self, max_bytes: usize) -> Result<Bytes> {
+        let mut all = BytesMut::new();
+        while let Some(piece) = self.next_chunk().await? {
+            if all.len() + piece.len() > max_bytes {
+                return Err(too_long_error(max_bytes));
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(all.freeze())
+    }
+
+    /// Reads the whole body and decodes gzip (RFC 1952), which the request must have accepted. Fails if the body is
+    /// longer than `max_bytes`, before or after decoding.
+    pub async fn collect_document(self, max_bytes: usize) -> Result<Bytes> {
+        let is_gzip = is_gzip(&self.head.headers);
+        let bytes = self.collect(max_bytes).await?;
+        if is_gzip { gunzip(&bytes, max_bytes) } else { Ok(bytes) }
+    }
+
+    /// Converts the response into an object's body of `length` bytes, verified against `expected` if given. The last
+    /// chunk is yielded only after the checksum of all bytes matches. An empty body is verified here, because it may
+    /// never be polled.
+    ///
+    /// # Errors
+    /// [`CorruptData`](Reason::CorruptData) if the body is empty and `expected` is not the checksum of no bytes.
+    pub fn into_body(mut self, context: Context, length: u64, expected: Option<ExpectedDigest>) -> Result<Body> {
+        let verifier = expected.map(BodyVerifier::new);
+        if length == 0 && self.incoming.is_end_stream() {
+            verifier.map_or(Ok(()), BodyVerifier::finish)?;
+            self.release_connection();
+            return Ok(Body::from_bytes(Bytes::new()));
+        }
+        // Only with an exact length: a chunked body's `Content-Length` proves nothing about the bytes to come.
+        if let (Some((_, connection)), Some(bytes)) = (&self.connection, self.incoming.size_hint().exact()) {
+            self.rcv_lowat = Some(connection.expect_body(bytes));
+        }
+        let reading = BodyReader { response: self, context, remaining_bytes: length, verifier };
+        let stream = futures::stream::try_unfold(Some(reading), |reading| async {
+            let Some(mut reading) = reading else { return Ok(None) };
+            let piece = reading.next_chunk().await?;
+            Ok(piece.map(|piece| (piece, Some(reading))))
+        });
+        Ok(Body::from_stream(length, stream))
+    }
+}
+
+/// Returns true for `gzip` and its alias `x-gzip` (RFC 9110, section 8.4.1.3).
+fn is_gzip(headers: &HeaderMap) -> bool {
+    let coding = headers.get(CONTENT_ENCODING).map_or(&b""[..], |coding| coding.as_bytes());
+    [&b"gzip"[..], b"x-gzip"].iter().any(|name| coding.eq_ignore_ascii_case(name))
+}
+
+fn gunzip(bytes: &[u8], max_bytes: usize) -> Result<Bytes> {
+    let mut all = Vec::new();
+    let mut decoder = MultiGzDecoder::new(bytes).take(max_bytes as u64 + 1);
+    decoder.read_to_end(&mut all).map_err(|e| {
+        Error::with_source(Reason::Io, "the store's response is declared as gzip but cannot be decoded", e)
+    })?;
+    if all.len() > max_bytes {
+        return Err(too_long_error(max_bytes));
+    }
+    Ok(all.into())
+}
+
+fn too_long_error(max_bytes: usize) -> Error {
+    Error::new(Reason::Io, format!("the store's response is longer than {max_bytes} bytes"))
+}
+
+/// Returns true if the server closes the connection after this response (RFC 9112, section 9.6).
+fn closes_connection(head: &Parts) -> bool {
+    let says_close = |value: &http::HeaderValue| {
+        value.as_bytes().split(|b| *b == b',').any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
+    };
+    head.version != http::Version::HTTP_11 || head.headers.get_all(CONNECTION).iter().any(says_close)
+}
+
+/// The expected digest of a body.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExpectedDigest {
+    Checksum(Checksum),
+    Md5([u8; 16]),
+}
+
+impl fmt::Debug for ExpectedDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Checksum(checksum) => checksum.fmt(f),
+            Self::Md5(md5) => {
+                f.write_str("MD5:")?;
+                md5.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    }
+}
+
+/// Computes the digest of a body as it is read, and compares it with the expected one.
+enum BodyVerifier {
+    Checksum(Hasher, Checksum),
+    Md5(Md5, [u8; 16]),
+}
+
+impl BodyVerifier {
+    fn new(sum: ExpectedDigest) -> Self {
+        match sum {
+            ExpectedDigest::Checksum(expected) => Self::Checksum(Hasher::new(expected.algorithm()), expected),
+            ExpectedDigest::Md5(expected) => Self::Md5(Md5::new(), expected),
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Checksum(hasher, _) => hasher.update(bytes),
+            Self::Md5(hasher, _) => hasher.update(bytes),
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        let (found, expected) = match self {
+            Self::Checksum(hasher, expected) => (ExpectedDigest::Checksum(hasher.finish()), ExpectedDigest::Checksum(expected)),
+            Self::Md5(hasher, expected) => (ExpectedDigest::Md5(hasher.finalize().into()), ExpectedDigest::Md5(expected)),
+        };
+        if found == expected {
+            return Ok(());
+        }
+        let what = format!("checksum mismatch: received {found:?}, the store has {expected:?}");
+        Err(Error::new(Reason::CorruptData, what))
+    }
+}
+
+/// State of a body stream.
+struct BodyReader {
+    response: StoreResponse,
+    context: Context,
+    /// Bytes not yet received.
+    remaining_bytes: u64,
+    verifier: Option<BodyVerifier>,
+}
+
+impl BodyReader {
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>> {
+        let piece = self.context.guard(self.response.next_chunk()).await??;
+        match &piece {
+            Some(piece) => {
+                self.remaining_bytes =
+                    self.remaining_bytes.checked_sub(piece.len() as u64).ok_or_else(|| self.length_mismatch("more"))?;
+                if let Some(verifier) = &mut self.verifier {
+                    verifier.update(piece);
+                }
+            }
+            None if self.remaining_bytes > 0 => return Err(self.length_mismatch("fewer")),
+            None => {}
+        }
+        // Also covers an empty body, which has no chunks.
+        if self.remaining_bytes == 0
+            && let Some(verifier) = self.verifier.take()
+        {
+            verifier.finish()?;
+        }
+        Ok(piece)
+    }
+
+    fn length_mismatch(&self, what: &str) -> Error {
+        Error::new(Reason::Io, format!("the store sent {what} bytes than it announced"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn gunzip_restores_the_bytes_and_rejects_damage() {
+        let page = b"<Contents/>".repeat(1000);
+        let sent = gzip(&page);
+        assert_eq!(gunzip(&sent, page.len()).unwrap(), page);
+        assert_eq!(gunzip(&[gzip(b"one"), gzip(b"two")].concat(), 10).unwrap(), "onetwo");
+        for torn in [0, 5, sent.len() / 2, sent.len() - 1] {
+            let found = gunzip(&sent[..torn], page.len());
+            assert_eq!(found.map_err(|e| e.reason()), Err(Reason::Io), "{torn} bytes of {}", sent.len());
+        }
+        let mut changed = sent.clone();
+        let last = changed.len() - 6;
+        changed[last] ^= 1;
+        assert!(gunzip(&changed, page.len()).is_err(), "the checksum differs");
+    }
+
+    #[test]
+    fn gunzip_fails_beyond_the_maximum_length() {
+        let sent = gzip(&vec![0; 1 << 20]);
+        assert!(sent.len() < 10_000, "{}", sent.len());
+        assert!(gunzip(&sent, 1 << 20).is_ok());
+        assert!(gunzip(&sent, (1 << 20) - 1).unwrap_err().to_string().contains("longer than"));
+    }
+}

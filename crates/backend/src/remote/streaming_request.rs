@@ -1,0 +1,195 @@
+//! A request whose body is supplied while it is in flight. It is not retried, since the bytes sent are not kept.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use http::header::EXPECT;
+use hyper::body::Incoming;
+use tokio::sync::{Notify, mpsc};
+use tradewind_core::Context;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_wire::sigv4::ChunkSigner;
+
+use super::response::StoreResponse;
+use super::client::{RequestInfo, Call, Client, FailedAttempt};
+use super::payload::{StreamedBody, Payload};
+use super::pool::Connection;
+
+/// Upper bound of the body's bytes that may still be in local socket buffers when the wait for the response begins.
+const MAX_UNSENT_BYTES: u64 = 4 << 20;
+
+type ResponseFuture = Pin<Box<dyn Future<Output = hyper::Result<Response<Incoming>>> + Send>>;
+
+/// A request in flight. Dropping it aborts the request: a store commits nothing of an incomplete body.
+pub(crate) struct StreamingRequest {
+    client: Arc<Client>,
+    context: Context,
+    about: Box<RequestInfo>,
+    body_sender: mpsc::Sender<Bytes>,
+    /// The body's length is unknown: an empty buffer ends it.
+    needs_end_marker: bool,
+    /// Signs the chunks of the body, if they are signed.
+    signer: Option<ChunkSigner>,
+    /// Notified by `100 Continue`, if the request has an `Expect` header.
+    continue_received: Option<Arc<Notify>>,
+    in_flight: Option<(ResponseFuture, Connection)>,
+}
+
+impl Client {
+    /// Starts a request whose body is supplied while it is sent. Only connecting is retried. `length` is the length of
+    /// the body on the wire, in bytes, if known. For a request with `Expect: 100-continue`, see [`Sending::invited`].
+    pub async fn start_streaming(
+        self: &Arc<Self>,
+        context: &Context,
+        call: &Call<'_>,
+        length: Option<u64>,
+    ) -> Result<StreamingRequest> {
+        let begun = self.clock.now();
+        let mut attempt = 1;
+        let mut connection = loop {
+            self.pool.check_open()?;
+            match context.guard(self.pool.acquire(call.holds_connection)).await? {
+                Ok(connection) => break connection,
+                Err(error) => Box::pin(self.wait_before_retry(context, FailedAttempt::before_sending(error), true, attempt)).await?,
+            }
+            attempt += 1;
+        };
+        let (feed, fed) = StreamedBody::new(length);
+        let (mut request, signer) = self.build_request(call, Payload::Streamed(fed), length)?;
+        let invitation = request.headers().contains_key(EXPECT).then(|| {
+            let invitation = Arc::new(Notify::new());
+            let notified = invitation.clone();
+            hyper::ext::on_informational(&mut request, move |_| notified.notify_one());
+            invitation
+        });
+        let mut about = Box::new(self.request_info(call, begun, length.unwrap_or_default()));
+        about.unsent_bytes = about.unsent_bytes.min(MAX_UNSENT_BYTES);
+        let answered = connection.sender().send_request(request);
+        connection.spawn_driver();
+        Ok(StreamingRequest::new(
+            self.clone(),
+            context.clone(),
+            about,
+            (feed, length.is_none()),
+            signer,
+            invitation,
+            (answered, connection),
+        ))
+    }
+}
+
+impl StreamingRequest {
+    pub fn new(
+        client: Arc<Client>,
+        context: Context,
+        about: Box<RequestInfo>,
+        (feed, needs_end): (mpsc::Sender<Bytes>, bool),
+        signer: Option<ChunkSigner>,
+        invitation: Option<Arc<Notify>>,
+        (answered, connection): (
+            impl Future<Output = hyper::Result<Response<Incoming>>> + Send + 'static,
+            Connection,
+        ),
+    ) -> Self {
+        let answered: ResponseFuture = Box::pin(answered);
+        Self {
+            client,
+            context,
+            about,
+            body_sender: feed,
+            needs_end_marker: needs_end,
+            signer,
+            continue_received: invitation,
+            in_flight: Some((answered, connection)),
+        }
+    }
+
+    /// Takes the signer of the body's chunks; `None` if they are not signed, or on a second call.
+    pub fn take_signer(&mut self) -> Option<ChunkSigner> {
+        self.signer.take()
+    }
+
+    /// Waits for `100 Continue` before the body is sent. Returns false if it does not arrive within `time`: some
+    /// services and proxies never send it but accept the body. Fails with the service's error response.
+    pub async fn wait_for_continue(&mut self, time: Duration) -> Result<bool> {
+        let Some(invitation) = self.continue_received.take() else { return Ok(true) };
+        let Some((answered, _)) = &mut self.in_flight else { return Err(self.ended_early()) };
+        let invited = async {
+            tokio::select! {
+                () = invitation.notified() => None,
+                early = answered => Some(early),
+            }
+        };
+        let early = match self.context.guard(tokio::time::timeout(time, invited)).await? {
+            Ok(None) => return Ok(true),
+            Ok(Some(early)) => early,
+            Err(_) => return Ok(false),
+        };
+        let Some((_, connection)) = self.in_flight.take() else { return Err(self.ended_early()) };
+        self.receive_response(async { early }, connection).await?;
+        Err(self.ended_early())
+    }
+
+    /// Sends a buffer, and waits until there is room for the next one. Fails with the store's error if it responds
+    /// before it has received the whole body.
+    pub async fn write(&mut self, piece: Bytes) -> Result<()> {
+        let Some((answered, _)) = &mut self.in_flight else { return Err(self.ended_early()) };
+        let feed = &self.body_sender;
+        let sent = async {
+            tokio::select! {
+                sent = feed.send(piece) => Ok(sent.is_ok()),
+                early = answered => Err(early),
+            }
+        };
+        let stalled = |_| {
+            let (what, seconds) = (self.about.description(), self.client.stall_timeout.as_secs());
+            Error::new(Reason::Io, format!("{what}: the store accepted no bytes for {seconds} s"))
+        };
+        let sent = tokio::time::timeout(self.client.stall_timeout, sent);
+        let early = match self.context.guard(sent).await?.map_err(stalled)? {
+            Ok(true) => return Ok(()),
+            // The connection was closed; the response says why.
+            Ok(false) => None,
+            Err(early) => Some(early),
+        };
+        let Some((answered, connection)) = self.in_flight.take() else { return Err(self.ended_early()) };
+        let answered = async {
+            match early {
+                Some(early) => early,
+                None => answered.await,
+            }
+        };
+        match self.receive_response(answered, connection).await {
+            Ok(_) => Err(self.ended_early()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Ends the body and waits for the response.
+    pub async fn finish(mut self) -> Result<StoreResponse> {
+        if self.needs_end_marker {
+            self.write(Bytes::new()).await?;
+        }
+        let Some((answered, connection)) = self.in_flight.take() else { return Err(self.ended_early()) };
+        self.receive_response(answered, connection).await
+    }
+
+    async fn receive_response(
+        &mut self,
+        answered: impl Future<Output = hyper::Result<Response<Incoming>>>,
+        connection: Connection,
+    ) -> Result<StoreResponse> {
+        let answered = pin!(answered);
+        let answering = self.client.receive_response(&self.about, answered, connection);
+        self.context.guard(answering).await?.map_err(|failed| failed.error)
+    }
+
+    fn ended_early(&self) -> Error {
+        let what = self.about.description();
+        Error::new(Reason::Io, format!("{what}: the store ended the request before it had the whole body"))
+    }
+}

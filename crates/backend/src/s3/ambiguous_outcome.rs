@@ -1,0 +1,102 @@
+//! Conditional writes whose response was lost. A retry may fail because the first attempt succeeded. Each such write
+//! therefore stores a random id in the object's metadata, by which it is recognized. The bytes alone are not enough:
+//! another client may have written the same ones. See `docs/decisions/0016-the-s3-leaf-and-other-stores.md`.
+
+use std::sync::atomic::Ordering;
+
+use http::{HeaderMap, HeaderValue, Method};
+use tradewind_core::error::{Error, ErrorKind, Reason, Result};
+use tradewind_core::metadata::MAX_USER_METADATA_BYTES;
+use tradewind_core::store::GetRequest;
+use tradewind_core::{Address, Checksum, Context, Metadata, Precondition};
+
+use super::S3Store;
+use super::headers::{self, HeadersOnly, WRITE_ID};
+use crate::remote::client::Call;
+
+/// Length of a write id, in characters.
+const WRITE_ID_CHARS: usize = 32;
+
+/// A conditional write with an id by which it can be recognized.
+#[derive(Debug, Clone)]
+pub(super) struct IdentifiedWrite {
+    id: HeaderValue,
+    size: u64,
+    checksum: Checksum,
+}
+
+impl IdentifiedWrite {
+    /// Adds an id to the request if it has a condition. Returns true if the request may be retried: false if the
+    /// metadata has no room for the id.
+    pub fn add_id(precondition: &Precondition, metadata: &Metadata, headers: &mut HeaderMap) -> Result<bool> {
+        if *precondition == Precondition::None {
+            return Ok(true);
+        }
+        let taken: usize = metadata.user.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if taken + WRITE_ID.as_str().len() + WRITE_ID_CHARS > MAX_USER_METADATA_BYTES {
+            return Ok(false);
+        }
+        let name = || Some([getrandom::u64().ok()?, getrandom::u64().ok()?]);
+        let [high, low] =
+            name().ok_or_else(|| Error::new(Reason::Io, "the system's random number generator failed"))?;
+        let name = HeaderValue::try_from(format!("{high:016x}{low:016x}"))
+            .map_err(|e| Error::with_source(Reason::Defect, "a write id is not a valid header value", e))?;
+        headers.insert(WRITE_ID, name);
+        Ok(true)
+    }
+
+    /// The write with the id in these headers, if any, and its size and checksum.
+    pub fn from_headers(headers: &HeaderMap, size: u64, checksum: Checksum) -> Option<Self> {
+        Some(Self { id: headers.get(WRITE_ID)?.clone(), size, checksum })
+    }
+}
+
+impl S3Store {
+    /// Handles a failed write: if its outcome is unknown and it has an id, the store is queried. Otherwise returns
+    /// `error`.
+    pub(super) async fn resolve_failed_call(
+        &self,
+        context: &Context,
+        address: &Address,
+        call: &Call<'_>,
+        named: Option<&IdentifiedWrite>,
+        error: Error,
+    ) -> Result<HeadersOnly> {
+        match named.filter(|_| call.outcome_unknown.load(Ordering::Relaxed)) {
+            Some(named) => self.resolve_failed_write(context, address, named, error).await,
+            None => Err(error),
+        }
+    }
+
+    /// Finds out whether a write that failed with `error` was carried out: if so, returns its response headers,
+    /// otherwise `error`.
+    pub(super) async fn resolve_failed_write(
+        &self,
+        context: &Context,
+        address: &Address,
+        named: &IdentifiedWrite,
+        error: Error,
+    ) -> Result<HeadersOnly> {
+        let is_in_doubt =
+            matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::Precondition);
+        if !is_in_doubt {
+            return Err(error);
+        }
+        let answer = match self.send_read(context, address, &GetRequest::default(), Method::HEAD).await {
+            Ok(answer) => answer,
+            Err(e) => {
+                tracing::debug!(error = %e, "cannot determine whether a write took effect");
+                return Err(error);
+            }
+        };
+        let (found, length, observation) =
+            (answer.head.headers.clone(), answer.content_length(), answer.observation.clone());
+        answer.collect(0).await?;
+        let (checksums, _) = headers::checksums(&found)?;
+        let same = checksums.iter().find(|sum| sum.algorithm() == named.checksum.algorithm());
+        let is_it = found.get(WRITE_ID) == Some(&named.id)
+            && length == Some(named.size)
+            && same.is_none_or(|sum| *sum == named.checksum);
+        if is_it { Ok((found, observation)) } else { Err(error) }
+    }
+}

@@ -1,0 +1,131 @@
+//! Credentials that may expire. They are renewed before they do, and when the service rejects them as expired. One
+//! request renews them while the others wait.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tradewind_core::error::{Error, Reason, Result};
+use tradewind_core::{Clock, Context, Timestamp};
+use tradewind_wire::sigv4::{Credentials, Signer};
+
+/// Credentials are renewed this long before they expire, or after 90 % of their lifetime if that is later.
+const RENEW_BEFORE_MILLIS: i64 = 300_000;
+/// Delay before the next attempt after a failed renewal, while the credentials are still valid.
+const RETRY_MILLIS: i64 = 10_000;
+
+/// Credentials, and when they expire, if known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpiringCredentials {
+    /// The credentials.
+    pub credentials: Credentials,
+    /// When they expire; `None` if unknown or never.
+    pub expires: Option<Timestamp>,
+}
+
+/// Issues new credentials. It may be slow: only requests without valid credentials wait for it.
+#[async_trait]
+pub trait CredentialIssuer: fmt::Debug + Send + Sync {
+    /// Returns the current credentials. If they equal the previous ones, no others are available.
+    async fn issue(&self) -> Result<ExpiringCredentials>;
+}
+
+/// The credentials that requests are signed with.
+pub(super) struct CredentialProvider {
+    pub signer: Signer,
+    issuer: Option<Arc<dyn CredentialIssuer>>,
+    clock: Arc<dyn Clock>,
+    state: Mutex<LoginState>,
+    /// Held by the request that renews the credentials.
+    renewal_permit: Semaphore,
+}
+
+struct LoginState {
+    /// Number of renewals.
+    generation: u64,
+    credentials: Credentials,
+    renew_at: Option<Timestamp>,
+    expires: Option<Timestamp>,
+    is_expired: bool,
+}
+
+impl CredentialProvider {
+    /// Creates a login that signs for `region` by default.
+    pub fn new(
+        issued: ExpiringCredentials,
+        issuer: Option<Arc<dyn CredentialIssuer>>,
+        region: String,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let signer = Signer::new(issued.credentials.clone(), region);
+        let state = Mutex::new(LoginState::new(0, issued, clock.wall()));
+        Self { signer, issuer, clock, state, renewal_permit: Semaphore::new(1) }
+    }
+
+    /// Renews the credentials if necessary. Returns their generation.
+    pub async fn ensure_valid(&self, context: &Context) -> Result<u64> {
+        if let Some(generation) = self.valid_generation() {
+            return Ok(generation);
+        }
+        let Some(issuer) = &self.issuer else { return Ok(self.state.lock().generation) };
+        let turn = context.guard(self.renewal_permit.acquire()).await?;
+        let _turn = turn.map_err(|e| Error::with_source(Reason::ShuttingDown, "the store is closed", e))?;
+        // Another request may have renewed them meanwhile.
+        if let Some(generation) = self.valid_generation() {
+            return Ok(generation);
+        }
+        let issued = context.guard(issuer.issue()).await?;
+        let now = self.clock.wall();
+        let mut state = self.state.lock();
+        match issued {
+            Ok(issued) if state.is_expired && issued.credentials == state.credentials => {
+                // No others are available: rejected requests fail.
+                state.is_expired = false;
+                state.renew_at = state.renew_at.map(|_| Timestamp::from_millis(now.millis() + RETRY_MILLIS));
+                Ok(state.generation)
+            }
+            Ok(issued) => {
+                self.signer.set_credentials(issued.credentials.clone());
+                *state = LoginState::new(state.generation + 1, issued, now);
+                Ok(state.generation)
+            }
+            Err(e) if !state.is_expired && state.expires.is_none_or(|end| now < end) => {
+                tracing::warn!(error = %e, "cannot renew the credentials; the current ones are still valid");
+                state.renew_at = Some(Timestamp::from_millis(now.millis() + RETRY_MILLIS));
+                Ok(state.generation)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Records that the service rejected the credentials of this generation as expired. Returns true if others may be
+    /// available.
+    pub fn mark_expired(&self, generation: u64) -> bool {
+        let mut state = self.state.lock();
+        if state.generation == generation {
+            state.is_expired = true;
+        }
+        self.issuer.is_some()
+    }
+
+    /// The generation of the credentials, if they need no renewal.
+    fn valid_generation(&self) -> Option<u64> {
+        let state = self.state.lock();
+        let is_good = !state.is_expired && state.renew_at.is_none_or(|at| self.clock.wall() < at);
+        is_good.then_some(state.generation)
+    }
+}
+
+impl LoginState {
+    fn new(generation: u64, issued: ExpiringCredentials, now: Timestamp) -> Self {
+        let ExpiringCredentials { credentials, expires } = issued;
+        let renew_at = expires.map(|end| {
+            let life = end.millis().saturating_sub(now.millis()).max(0);
+            let after = (life - RENEW_BEFORE_MILLIS).max(life / 10 * 9);
+            Timestamp::from_millis(now.millis().saturating_add(after))
+        });
+        Self { generation, credentials, renew_at, expires, is_expired: false }
+    }
+}

@@ -1,0 +1,173 @@
+//! Sends each request to the region of its bucket, with valid credentials. If an error response shows that either is
+//! wrong, the new region is cached or the credentials are renewed, and the request is sent once more.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tradewind_core::Context;
+use tradewind_core::error::{Error, Reason, Result};
+
+use super::S3Store;
+use super::dialect::Dialect;
+use super::service_error::ServiceError;
+use super::protocol::S3Protocol;
+use crate::remote::response::StoreResponse;
+use crate::remote::client::{Call, Client};
+use crate::remote::streaming_request::StreamingRequest;
+
+/// Maximum number of buckets whose region is cached.
+const MAX_CACHED_BUCKETS: usize = 4096;
+/// Maximum number of regions with a client.
+const MAX_REGIONS: usize = 64;
+
+/// Buckets in other regions than the store's, and the clients of those regions.
+#[derive(Default)]
+pub(super) struct BucketRegions {
+    by_bucket: HashMap<Box<str>, Box<str>>,
+    clients: HashMap<Box<str>, Arc<Client>>,
+}
+
+impl BucketRegions {
+    /// Closes the connections to other regions.
+    pub fn close(&self) {
+        self.clients.values().for_each(|client| client.pool.close());
+    }
+}
+
+/// The assumptions under which a request was sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SentWith {
+    /// Generation of the credentials; `None` without any.
+    credentials_generation: Option<u64>,
+    /// The bucket was cached as being in another region than the store's.
+    is_redirected: bool,
+}
+
+/// A correction after which a rejected request may succeed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Correction {
+    Region,
+    Credentials,
+}
+
+impl S3Store {
+    /// Sends a request. Learns the service's dialect from the response, and corrects region and credentials.
+    pub(super) async fn send(&self, context: &Context, call: &Call<'_>) -> Result<StoreResponse> {
+        self.check_key(call)?;
+        let mut learned = Vec::new();
+        loop {
+            let sent = self.prepare(context, call.bucket).await?;
+            match self.client_for_bucket(call.bucket).send(context, call).await {
+                Ok(answer) => {
+                    // A service without request ids is not radosgw.
+                    self.set_dialect(Dialect::detect(&answer.head.headers).or(Some(Dialect::Plain)));
+                    return Ok(answer);
+                }
+                Err(e) => match Box::pin(self.correct(context, call.bucket, sent, &e)).await? {
+                    // Each correction is tried once per request.
+                    Some(lesson) if !learned.contains(&lesson) => learned.push(lesson),
+                    _ => return Err(e),
+                },
+            }
+        }
+    }
+
+    /// Starts a request whose body is supplied while it is sent. It cannot be retried here: see [`Self::explain`].
+    pub(super) async fn start_streaming(
+        &self,
+        context: &Context,
+        call: &Call<'_>,
+        length: u64,
+    ) -> Result<(StreamingRequest, SentWith)> {
+        self.check_key(call)?;
+        let sent = self.prepare(context, call.bucket).await?;
+        Ok((self.client_for_bucket(call.bucket).start_streaming(context, call, Some(length)).await?, sent))
+    }
+
+    /// Converts the error of a request that cannot be retried here: it becomes retryable if the region or the
+    /// credentials were corrected.
+    pub(super) async fn explain_failure(&self, context: &Context, bucket: &str, sent: SentWith, error: Error) -> Error {
+        match self.correct(context, Some(bucket), sent, &error).await {
+            Ok(None) => error,
+            Ok(Some(_)) => Error::with_source(Reason::Io, error.message().to_owned(), error),
+            Err(e) => e,
+        }
+    }
+
+    /// Ensures valid credentials. Returns the assumptions for [`Self::learn`].
+    async fn prepare(&self, context: &Context, bucket: Option<&str>) -> Result<SentWith> {
+        let generation = match &self.shared.login {
+            Some(login) => Some(login.ensure_valid(context).await?),
+            None => None,
+        };
+        let is_abroad = bucket.is_some_and(|bucket| self.regions.lock().by_bucket.contains_key(bucket));
+        Ok(SentWith { credentials_generation: generation, is_redirected: is_abroad })
+    }
+
+    /// Evaluates an error response; returns a correction if the request is worth sending once more.
+    async fn correct(
+        &self,
+        context: &Context,
+        bucket: Option<&str>,
+        sent: SentWith,
+        error: &Error,
+    ) -> Result<Option<Correction>> {
+        let Some(refusal) = ServiceError::from_source(error) else { return Ok(None) };
+        self.set_dialect(refusal.dialect);
+        if let (Some(bucket), Some(region)) = (bucket, refusal.redirect_region())
+            && self.redirect_bucket(bucket, region, sent)
+        {
+            tracing::debug!(bucket, region, "a bucket is in another region");
+            return Ok(Some(Correction::Region));
+        }
+        if let (true, Some(login), Some(generation)) =
+            (refusal.is_expired(), &self.shared.login, sent.credentials_generation)
+            && login.mark_expired(generation)
+            && login.ensure_valid(context).await? != generation
+        {
+            return Ok(Some(Correction::Credentials));
+        }
+        Ok(None)
+    }
+
+    /// Caches the region of a bucket. Returns true if the request would now be sent elsewhere. Only the first redirect
+    /// is followed, so that regions that redirect to each other cause no loop.
+    fn redirect_bucket(&self, bucket: &str, region: &str, sent: SentWith) -> bool {
+        let mut places = self.regions.lock();
+        if let Some(known) = places.by_bucket.get(bucket) {
+            // Another request received the same redirect while this one was in flight.
+            return !sent.is_redirected && **known == *region;
+        }
+        if region == self.region
+            || (!places.clients.contains_key(region) && places.clients.len() == MAX_REGIONS)
+        {
+            return false;
+        }
+        if places.by_bucket.len() == MAX_CACHED_BUCKETS {
+            places.by_bucket.clear();
+        }
+        places.by_bucket.insert(bucket.into(), region.into());
+        places.clients.entry(region.into()).or_insert_with(|| Arc::new(self.client_for_region(region)));
+        true
+    }
+
+    /// The client of the bucket's region; the store's own region if unknown.
+    pub(super) fn client_for_bucket(&self, bucket: Option<&str>) -> Arc<Client> {
+        let places = self.regions.lock();
+        let abroad = bucket.and_then(|bucket| places.clients.get(places.by_bucket.get(bucket)?));
+        abroad.unwrap_or(&self.client).clone()
+    }
+
+    fn client_for_region(&self, region: &str) -> Client {
+        let endpoint = self.endpoint.in_region(region);
+        let client = Client::clone(&self.client);
+        let (peer, pool) = if endpoint == self.endpoint {
+            (client.peer.clone(), client.pool.clone())
+        } else {
+            let pool = client.pool.for_peer(endpoint.peer.clone());
+            (endpoint.peer.to_string().into(), Arc::new(pool))
+        };
+        let (region, shared) = (Some(region.to_owned()), self.shared.clone());
+        Client { protocol: Arc::new(S3Protocol::new(endpoint, region, shared)), peer, pool, ..client }
+    }
+}

@@ -1,0 +1,171 @@
+//! A bounded cache of multipart uploads: the checksum algorithm of their parts, their tags, and the checksums of the
+//! parts stored here. Everything in it can be requested from the service again or is optional, so it may be dropped.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tradewind_core::multipart::{CompletePart, CompleteUpload, PartNumber, UploadId};
+use tradewind_core::{Algorithm, Checksum, ChecksumScope, ETag, Tags};
+
+/// Maximum number of cached uploads.
+const MAX_CACHED_UPLOADS: usize = 4096;
+/// Maximum number of cached parts of all uploads together: about 5 MiB.
+const MAX_CACHED_PARTS: usize = 32 << 10;
+
+/// The cached uploads.
+#[derive(Default)]
+pub(super) struct UploadCache {
+    uploads: HashMap<UploadId, CachedUpload>,
+    /// Number of cached parts of all uploads.
+    part_count: usize,
+}
+
+/// A cached upload.
+#[derive(Default)]
+pub(super) struct CachedUpload {
+    /// The checksum that its parts must carry.
+    pub algorithm: Option<Algorithm>,
+    /// Its tags, if it was created here: radosgw drops them.
+    pub tags: Tags,
+    parts: BTreeMap<PartNumber, CachedPart>,
+}
+
+/// A part stored by this process, with the checksum of its bytes.
+pub(super) struct CachedPart {
+    pub etag: ETag,
+    pub size: u64,
+    pub checksum: Checksum,
+}
+
+impl UploadCache {
+    pub fn get(&self, upload: &UploadId) -> Option<&CachedUpload> {
+        self.uploads.get(upload)
+    }
+
+    pub fn insert(&mut self, upload: &UploadId, algorithm: Option<Algorithm>, tags: Tags) {
+        // Uploads that are never completed here would otherwise accumulate.
+        if self.uploads.len() >= MAX_CACHED_UPLOADS {
+            *self = Self::default();
+        }
+        let begun = self.uploads.entry(upload.clone()).or_default();
+        (begun.algorithm, begun.tags) = (algorithm, tags);
+    }
+
+    pub fn remove(&mut self, upload: &UploadId) -> Option<CachedUpload> {
+        let removed = self.uploads.remove(upload)?;
+        self.part_count -= removed.parts.len();
+        Some(removed)
+    }
+
+    /// Caches a part, replacing an earlier one of its number. Does nothing if its upload is not cached.
+    pub fn insert_part(&mut self, upload: &UploadId, number: PartNumber, part: CachedPart) {
+        if self.part_count >= MAX_CACHED_PARTS {
+            self.uploads.values_mut().for_each(|upload| upload.parts.clear());
+            self.part_count = 0;
+        }
+        let Some(upload) = self.uploads.get_mut(upload) else { return };
+        if upload.parts.insert(number, part).is_none() {
+            self.part_count += 1;
+        }
+    }
+
+    /// The checksum that an object made of these parts must have; `None` if the checksum of a part is unknown.
+    pub fn object_checksum(
+        &self,
+        upload: &UploadId,
+        order: &CompleteUpload,
+        algorithm: Algorithm,
+        scope: ChecksumScope,
+    ) -> Option<Checksum> {
+        let begun = self.uploads.get(upload);
+        let is_meant = |checksum: &Checksum| checksum.algorithm() == algorithm;
+        let stored = |named: &CompletePart| {
+            let part = begun?.parts.get(&named.number)?;
+            (part.etag == named.etag && is_meant(&part.checksum)).then_some(part)
+        };
+        match scope {
+            ChecksumScope::Composite => {
+                let of_part = |named: &CompletePart| {
+                    named.checksum.filter(is_meant).or_else(|| Some(stored(named)?.checksum))
+                };
+                let parts: Option<Vec<Checksum>> = order.parts.iter().map(of_part).collect();
+                Some(Checksum::composite(algorithm, &parts?))
+            }
+            ChecksumScope::FullObject => {
+                if let Some(expected) = order.expected_checksum.filter(is_meant) {
+                    return Some(expected);
+                }
+                let mut parts = order.parts.iter().map(stored);
+                let first = parts.next()??.checksum;
+                parts.try_fold(first, |whole, part| {
+                    let part = part?;
+                    whole.combine(&part.checksum, part.size)
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTS: [&[u8]; 3] = [b"one", b"two", b"three"];
+
+    fn number(number: i64) -> PartNumber {
+        PartNumber::new(number).unwrap()
+    }
+
+    fn begun(algorithm: Algorithm) -> (UploadCache, UploadId, CompleteUpload) {
+        let (mut all, id) = (UploadCache::default(), UploadId("upload".to_owned()));
+        all.insert(&id, Some(algorithm), Tags::default());
+        let mut order = CompleteUpload::default();
+        for (at, bytes) in (1..).zip(PARTS) {
+            let (number, etag) = (number(at), ETag::from_tag(&at.to_string()));
+            let checksum = Checksum::compute(algorithm, bytes);
+            let part = CachedPart { etag: etag.clone(), size: bytes.len() as u64, checksum };
+            all.insert_part(&id, number, part);
+            order.parts.push(CompletePart { number, etag, checksum: None });
+        }
+        (all, id, order)
+    }
+
+    #[test]
+    fn checksum_of_computes_every_algorithm_and_scope() {
+        for algorithm in Algorithm::ALL {
+            let (all, id, order) = begun(algorithm);
+            let of_parts = PARTS.map(|bytes| Checksum::compute(algorithm, bytes));
+            let composite = all.object_checksum(&id, &order, algorithm, ChecksumScope::Composite);
+            assert_eq!(composite, Some(Checksum::composite(algorithm, &of_parts)));
+            let whole = all.object_checksum(&id, &order, algorithm, ChecksumScope::FullObject);
+            assert_eq!(whole, algorithm.is_crc().then(|| Checksum::compute(algorithm, &PARTS.concat())));
+        }
+    }
+
+    #[test]
+    fn checksum_of_ignores_a_part_replaced_elsewhere() {
+        let (algorithm, scope) = (Algorithm::Crc32, ChecksumScope::FullObject);
+        let (mut all, id, mut order) = begun(algorithm);
+        order.parts[1].etag = ETag::from_tag("another");
+        assert_eq!(all.object_checksum(&id, &order, algorithm, scope), None);
+        assert_eq!(all.object_checksum(&id, &order, algorithm, ChecksumScope::Composite), None);
+        order.parts[1].checksum = Some(Checksum::compute(algorithm, b"2"));
+        assert!(all.object_checksum(&id, &order, algorithm, ChecksumScope::Composite).is_some());
+        all.remove(&id);
+        assert_eq!((all.part_count, all.object_checksum(&id, &order, algorithm, scope)), (0, None));
+    }
+
+    #[test]
+    fn insert_part_drops_all_parts_at_the_maximum() {
+        let (mut all, id, _) = begun(Algorithm::Crc32);
+        for n in 0..MAX_CACHED_PARTS {
+            let other = UploadId(format!("{}", n / 10_000));
+            if n % 10_000 == 0 {
+                all.insert(&other, None, Tags::default());
+            }
+            let checksum = Checksum::compute(Algorithm::Crc32, b"");
+            let part = CachedPart { etag: ETag::from_tag(""), size: 0, checksum };
+            all.insert_part(&other, number((n % 10_000) as i64 + 1), part);
+        }
+        assert!(all.part_count <= MAX_CACHED_PARTS && all.get(&id).unwrap().parts.is_empty());
+    }
+}
