@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-pub(crate) use self::hierarchy::{Controller, Hierarchy, Version};
-use crate::failed::{Failed, failed};
-use crate::running::Running;
+pub(crate) use self::hierarchy::{Controller, Hierarchy, CgroupVersion};
+use crate::error::{LabError, cannot};
+use crate::running_command::RunningCommand;
 
 /// Prefix of the names of all groups created here.
 const PREFIX: &str = "tradewind-lab-";
@@ -45,7 +45,7 @@ struct HierarchyDir {
 
 impl Group {
     /// Creates a group below that of the calling process. Optional controllers that are unavailable are skipped.
-    pub fn make(kind: &str, required: &[Controller], optional: &[Controller]) -> Result<Self, Failed> {
+    pub fn create(kind: &str, required: &[Controller], optional: &[Controller]) -> Result<Self, LabError> {
         let mut group = Self { dirs: Vec::new() };
         for controller in required {
             group.add(kind, *controller, required)?;
@@ -57,34 +57,34 @@ impl Group {
     }
 
     /// Adds a controller. A newly created directory also gets the `required` controllers of the same hierarchy.
-    fn add(&mut self, kind: &str, controller: Controller, required: &[Controller]) -> Result<(), Failed> {
+    fn add(&mut self, kind: &str, controller: Controller, required: &[Controller]) -> Result<(), LabError> {
         if self.dir(controller).is_some() {
             return Ok(());
         }
         let hierarchy = Hierarchy::find(controller)?;
-        if let Some(dir) = self.dirs.iter_mut().find(|dir| dir.hierarchy.is_same(&hierarchy)) {
-            if hierarchy.version == Version::Two {
+        if let Some(dir) = self.dirs.iter_mut().find(|dir| dir.hierarchy.shares_groups_with(&hierarchy)) {
+            if hierarchy.version == CgroupVersion::V2 {
                 let parent = dir.directory.parent().unwrap_or(&dir.directory);
                 dir.hierarchy.enable(parent, &[controller])?;
             }
             dir.controllers.push(controller);
             return Ok(());
         }
-        leftovers::sweep(&hierarchy.mounted);
+        leftovers::sweep(&hierarchy.mount_point);
         let parent = match hierarchy.version {
-            Version::One => hierarchy.own.clone(),
-            Version::Two => {
+            CgroupVersion::V1 => hierarchy.own_group.clone(),
+            CgroupVersion::V2 => {
                 let is_here =
-                    |other: &Controller| Hierarchy::find(*other).is_ok_and(|found| found.is_same(&hierarchy));
+                    |other: &Controller| Hierarchy::find(*other).is_ok_and(|found| found.shares_groups_with(&hierarchy));
                 let others = required.iter().copied().filter(is_here);
-                hierarchy.divisible(&[controller].into_iter().chain(others).collect::<Vec<_>>())?
+                hierarchy.enable_nearest(&[controller].into_iter().chain(others).collect::<Vec<_>>())?
             }
         };
         let (directory, lock) = create_and_lock(&parent, kind)?;
-        let inner = (hierarchy.version == Version::Two).then(|| directory.join(INNER));
+        let inner = (hierarchy.version == CgroupVersion::V2).then(|| directory.join(INNER));
         self.dirs.push(HierarchyDir { hierarchy, controllers: vec![controller], directory, _lock: lock });
         let Some(inner) = inner else { return Ok(()) };
-        fs::create_dir(&inner).map_err(failed(format!("create the control group {}", inner.display())))
+        fs::create_dir(&inner).map_err(cannot(format!("create the control group {}", inner.display())))
     }
 
     fn dir(&self, controller: Controller) -> Option<&HierarchyDir> {
@@ -92,7 +92,7 @@ impl Group {
     }
 
     /// The interface version of a controller; `None` if the group does not include it.
-    pub fn version(&self, controller: Controller) -> Option<Version> {
+    pub fn version(&self, controller: Controller) -> Option<CgroupVersion> {
         self.dir(controller).map(|dir| dir.hierarchy.version)
     }
 
@@ -107,12 +107,12 @@ impl Group {
     }
 
     /// Writes a value to one of the group's files.
-    pub fn set(&self, controller: Controller, file: &str, value: &str) -> Result<(), Failed> {
+    pub fn set(&self, controller: Controller, file: &str, value: &str) -> Result<(), LabError> {
         let Some(directory) = self.directory(controller) else {
-            return Err(failed(format!("set {file}"))(io::Error::from(io::ErrorKind::NotFound)));
+            return Err(cannot(format!("set {file}"))(io::Error::from(io::ErrorKind::NotFound)));
         };
         let path = directory.join(file);
-        fs::write(&path, value).map_err(failed(format!("set {} to {value:?}", path.display())))
+        fs::write(&path, value).map_err(cannot(format!("set {} to {value:?}", path.display())))
     }
 
     /// Reads one of the group's files; `None` if it cannot be read, as on older kernels.
@@ -121,13 +121,13 @@ impl Group {
     }
 
     /// Starts a command in the group. The command is killed when the calling thread ends for any reason.
-    pub fn start(&self, command: &[OsString]) -> Result<Running, Failed> {
+    pub fn start(&self, command: &[OsString]) -> Result<RunningCommand, LabError> {
         let mut procs_files = Vec::new();
         for dir in &self.dirs {
-            let inner = if dir.hierarchy.version == Version::Two { INNER } else { "" };
+            let inner = if dir.hierarchy.version == CgroupVersion::V2 { INNER } else { "" };
             let path = dir.directory.join(inner).join("cgroup.procs");
             let procs_file = OpenOptions::new().write(true).open(&path);
-            procs_files.push(procs_file.map_err(failed(format!("open {}", path.display())))?);
+            procs_files.push(procs_file.map_err(cannot(format!("open {}", path.display())))?);
         }
         let enter = move || {
             for procs_file in &procs_files {
@@ -137,7 +137,7 @@ impl Group {
             set_parent_process_death_signal(Some(Signal::KILL))?;
             Ok(())
         };
-        Running::start(command, |command| {
+        RunningCommand::start(command, |command| {
             // SAFETY: between fork and exec it makes system calls only; it takes no lock and allocates nothing.
             unsafe { command.pre_exec(enter) };
         })
@@ -153,7 +153,7 @@ impl Drop for Group {
 }
 
 /// Creates a directory and locks it.
-fn create_and_lock(parent: &Path, kind: &str) -> Result<(PathBuf, File), Failed> {
+fn create_and_lock(parent: &Path, kind: &str) -> Result<(PathBuf, File), LabError> {
     let process = std::process::id();
     for number in 0_u32.. {
         let directory = parent.join(format!("{PREFIX}{kind}-{process}-{number}"));
@@ -161,14 +161,14 @@ fn create_and_lock(parent: &Path, kind: &str) -> Result<(PathBuf, File), Failed>
         match fs::create_dir(&directory) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
-            Err(e) => return Err(failed(what())(e)),
+            Err(e) => return Err(cannot(what())(e)),
         }
         // Another process may have removed it as a leftover before it was locked: try the next number.
         let Ok(lock) = File::open(&directory) else { continue };
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => continue,
-            Err(TryLockError::Error(e)) => return Err(failed(what())(e)),
+            Err(TryLockError::Error(e)) => return Err(cannot(what())(e)),
         }
         let is_there = match (lock.metadata(), fs::metadata(&directory)) {
             (Ok(held), Ok(named)) => held.ino() == named.ino(),
@@ -178,5 +178,5 @@ fn create_and_lock(parent: &Path, kind: &str) -> Result<(PathBuf, File), Failed>
             return Ok((directory, lock));
         }
     }
-    Err(failed("find a name for a control group")(io::Error::from(io::ErrorKind::AlreadyExists)))
+    Err(cannot("find a name for a control group")(io::Error::from(io::ErrorKind::AlreadyExists)))
 }

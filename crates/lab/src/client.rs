@@ -4,7 +4,7 @@
 //! Whole CPUs are a CPU set, so that the command sees as many as a machine of that size has. A fraction is a CPU time
 //! quota in addition. The memory limit covers the command's processes and their page cache; swap is disabled.
 
-mod processors;
+mod cpu_count;
 mod profile;
 
 use std::ffi::OsString;
@@ -14,121 +14,121 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-pub use self::processors::Processors;
-pub use self::profile::{ClientProfile, Scaled};
-use crate::cgroup::{Controller, Group, Hierarchy, Version};
-use crate::failed::Failed;
-use crate::relays;
-use crate::running::Running;
+pub use self::cpu_count::CpuCount;
+pub use self::profile::{ClientProfile, ScaledClient};
+use crate::cgroup::{Controller, Group, Hierarchy, CgroupVersion};
+use crate::error::LabError;
+use crate::relay_threads;
+use crate::running_command::RunningCommand;
 
 /// Resource limits of a client.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ClientOptions {
     /// Number of CPUs; `None` for all.
-    pub processors: Option<Processors>,
+    pub cpus: Option<CpuCount>,
     /// Memory in bytes; `None` for all.
-    pub memory: Option<u64>,
+    pub memory_bytes: Option<u64>,
 }
 
 /// A running command on a constrained client.
 #[derive(Debug)]
 pub struct Client {
-    running: Running,
+    running: RunningCommand,
     group: Group,
-    swaps: Option<Failed>,
+    swap_error: Option<LabError>,
 }
 
 /// The result of a finished command.
 #[derive(Debug)]
-pub struct Ended {
+pub struct ClientResult {
     /// The command's exit status.
     pub status: ExitStatus,
     /// Resources used by the command and its children.
-    pub used: Used,
+    pub usage: ResourceUsage,
 }
 
 /// Resources used by a command and everything that it started. `None` if the kernel does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct ResourceUsage {
     /// CPU time.
-    pub processor: Option<Duration>,
+    pub cpu_time: Option<Duration>,
     /// Total time, summed over CPUs, for which the quota throttled the command.
-    pub throttled: Option<Duration>,
+    pub throttled_time: Option<Duration>,
     /// Peak memory in bytes, including page cache.
-    pub peak_memory: Option<u64>,
+    pub peak_memory_bytes: Option<u64>,
     /// Number of processes killed by the OOM killer.
-    pub killed_for_memory: u64,
+    pub oom_kills: u64,
 }
 
 impl Client {
     /// Starts a command. Dropping the value kills the command and everything that it started; so does the end of the
     /// calling thread.
-    pub fn start(options: ClientOptions, command: &[OsString]) -> Result<Self, Failed> {
+    pub fn start(options: ClientOptions, command: &[OsString]) -> Result<Self, LabError> {
         let mut required = Vec::new();
-        if let Some(processors) = options.processors {
-            required.push(Controller::Processor);
+        if let Some(processors) = options.cpus {
+            required.push(Controller::Cpu);
             // Uniprocessor kernels have no cpuset controller.
-            if processors.whole() < machine_processors() {
-                required.push(Controller::ProcessorSet);
+            if processors.whole_cpus() < available_cpus() {
+                required.push(Controller::CpuSet);
             }
         }
-        if options.memory.is_some() {
+        if options.memory_bytes.is_some() {
             required.push(Controller::Memory);
         }
-        let optional = [Controller::Processor, Controller::ProcessorUse, Controller::Memory];
-        let group = Group::make("client", &required, &optional)?;
-        if let Some(processors) = options.processors {
+        let optional = [Controller::Cpu, Controller::CpuAccounting, Controller::Memory];
+        let group = Group::create("client", &required, &optional)?;
+        if let Some(processors) = options.cpus {
             limit_cpus(&group, processors)?;
         }
         let mut swaps = None;
-        if let Some(bytes) = options.memory {
+        if let Some(bytes) = options.memory_bytes {
             limit_memory(&group, bytes)?;
             let set = |file: &str, value: &str| group.set(Controller::Memory, file, value);
             let disabled = disable_swap(group.version(Controller::Memory), bytes, set);
             swaps = disabled.err().filter(|_| has_swap(&read_swaps()));
         }
-        Ok(Self { running: group.start(command)?, group, swaps })
+        Ok(Self { running: group.start(command)?, group, swap_error: swaps })
     }
 
     /// The reason why swap could not be disabled: the command then becomes slow beyond its limit instead of being
     /// killed. `None` if it cannot swap.
     #[must_use]
-    pub const fn swaps(&self) -> Option<&Failed> {
-        self.swaps.as_ref()
+    pub const fn swaps(&self) -> Option<&LabError> {
+        self.swap_error.as_ref()
     }
 
     /// A pidfd of the command's process. It never refers to a process that reused the PID.
-    pub fn process(&self) -> Result<OwnedFd, Failed> {
+    pub fn pidfd(&self) -> Result<OwnedFd, LabError> {
         self.running.process()
     }
 
     /// The command's PID.
     #[must_use]
-    pub fn process_number(&self) -> u32 {
-        self.running.number()
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
     }
 
     /// Waits for the command to exit. Processes that it left running are killed.
-    pub fn wait(mut self) -> Result<Ended, Failed> {
+    pub fn wait(mut self) -> Result<ClientResult, LabError> {
         let status = self.running.wait()?;
-        Ok(Ended { status, used: used(&self.group) })
+        Ok(ClientResult { status, usage: read_usage(&self.group) })
     }
 }
 
-impl Ended {
+impl ClientResult {
     /// Returns true if the OOM killer killed the command itself.
     #[must_use]
-    pub fn lacked_memory(&self) -> bool {
+    pub fn was_oom_killed(&self) -> bool {
         const SIGKILL: i32 = 9;
         let code = self.status.signal().or_else(|| self.status.code().map(|code| code - 128));
         // A shell reports a killed child as 128 plus the signal.
-        self.used.killed_for_memory > 0 && code == Some(SIGKILL)
+        self.usage.oom_kills > 0 && code == Some(SIGKILL)
     }
 }
 
 /// Total memory of this machine in bytes; `None` if /proc/meminfo cannot be read.
 #[must_use]
-pub fn machine_memory() -> Option<u64> {
+pub fn machine_memory_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibi: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -137,55 +137,55 @@ pub fn machine_memory() -> Option<u64> {
 
 /// Number of CPUs that this process may use.
 #[must_use]
-pub fn machine_processors() -> usize {
+pub fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Limits the CPUs of a group, and moves packet relays off them.
-fn limit_cpus(group: &Group, processors: Processors) -> Result<(), Failed> {
-    if let Some(hierarchy) = group.hierarchy(Controller::ProcessorSet) {
-        relays::keep_off(&assign_cpus(group, hierarchy, processors)?)?;
+fn limit_cpus(group: &Group, processors: CpuCount) -> Result<(), LabError> {
+    if let Some(hierarchy) = group.hierarchy(Controller::CpuSet) {
+        relay_threads::move_off_cpus(&assign_cpus(group, hierarchy, processors)?)?;
     }
     processors.quota_micros().map_or(Ok(()), |(quota, period)| set_cpu_quota(group, quota, period))
 }
 
-fn set_cpu_quota(group: &Group, quota: u64, period: u64) -> Result<(), Failed> {
-    if group.version(Controller::Processor) == Some(Version::Two) {
-        return group.set(Controller::Processor, "cpu.max", &format!("{quota} {period}"));
+fn set_cpu_quota(group: &Group, quota: u64, period: u64) -> Result<(), LabError> {
+    if group.version(Controller::Cpu) == Some(CgroupVersion::V2) {
+        return group.set(Controller::Cpu, "cpu.max", &format!("{quota} {period}"));
     }
-    group.set(Controller::Processor, "cpu.cfs_period_us", &period.to_string())?;
-    group.set(Controller::Processor, "cpu.cfs_quota_us", &quota.to_string())
+    group.set(Controller::Cpu, "cpu.cfs_period_us", &period.to_string())?;
+    group.set(Controller::Cpu, "cpu.cfs_quota_us", &quota.to_string())
 }
 
-fn assign_cpus(group: &Group, hierarchy: &Hierarchy, processors: Processors) -> Result<Vec<usize>, Failed> {
+fn assign_cpus(group: &Group, hierarchy: &Hierarchy, processors: CpuCount) -> Result<Vec<usize>, LabError> {
     let (allowed, memory_nodes) = match hierarchy.version {
-        Version::One => ("cpuset.effective_cpus", "cpuset.effective_mems"),
-        Version::Two => ("cpuset.cpus.effective", "cpuset.mems.effective"),
+        CgroupVersion::V1 => ("cpuset.effective_cpus", "cpuset.effective_mems"),
+        CgroupVersion::V2 => ("cpuset.cpus.effective", "cpuset.mems.effective"),
     };
-    let allowed = processors::parse_list(&hierarchy.nearest(allowed)?);
-    let chosen = processors::choose(&allowed, &processors::taken(&hierarchy.mounted), processors.whole());
-    if hierarchy.version == Version::One {
+    let allowed = cpu_count::parse_cpu_list(&hierarchy.read_nearest(allowed)?);
+    let chosen = cpu_count::choose_cpus(&allowed, &cpu_count::assigned_cpus(&hierarchy.mount_point), processors.whole_cpus());
+    if hierarchy.version == CgroupVersion::V1 {
         // A new group of version 1 has no memory nodes.
-        group.set(Controller::ProcessorSet, "cpuset.mems", hierarchy.nearest(memory_nodes)?.trim())?;
+        group.set(Controller::CpuSet, "cpuset.mems", hierarchy.read_nearest(memory_nodes)?.trim())?;
     }
-    group.set(Controller::ProcessorSet, "cpuset.cpus", &processors::show_list(&chosen))?;
+    group.set(Controller::CpuSet, "cpuset.cpus", &cpu_count::format_cpu_list(&chosen))?;
     Ok(chosen)
 }
 
-fn limit_memory(group: &Group, bytes: u64) -> Result<(), Failed> {
+fn limit_memory(group: &Group, bytes: u64) -> Result<(), LabError> {
     let value = bytes.to_string();
-    let is_new = group.version(Controller::Memory) == Some(Version::Two);
+    let is_new = group.version(Controller::Memory) == Some(CgroupVersion::V2);
     group.set(Controller::Memory, if is_new { "memory.max" } else { "memory.limit_in_bytes" }, &value)
 }
 
 /// Disables swap for a group with a memory limit of `bytes`. Not all kernels account for swap per group; version 1
 /// without that supports a swappiness of 0.
 fn disable_swap(
-    version: Option<Version>,
+    version: Option<CgroupVersion>,
     bytes: u64,
-    set: impl Fn(&str, &str) -> Result<(), Failed>,
-) -> Result<(), Failed> {
-    if version == Some(Version::Two) {
+    set: impl Fn(&str, &str) -> Result<(), LabError>,
+) -> Result<(), LabError> {
+    if version == Some(CgroupVersion::V2) {
         return set("memory.swap.max", "0");
     }
     // This limits the sum of memory and swap; equal to the memory limit, it leaves none for swap.
@@ -202,33 +202,33 @@ fn has_swap(swaps: &str) -> bool {
     swaps.lines().skip(1).any(|line| !line.trim().is_empty())
 }
 
-fn used(group: &Group) -> Used {
+fn read_usage(group: &Group) -> ResourceUsage {
     let field = |controller, file: &str, name: &str| -> Option<u64> {
         let text = group.get(controller, file)?;
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
     };
     let number = |controller, file: &str| -> Option<u64> { group.get(controller, file)?.trim().parse().ok() };
-    let is_new = |controller| group.version(controller) == Some(Version::Two);
-    let processor = if is_new(Controller::ProcessorUse) {
-        field(Controller::ProcessorUse, "cpu.stat", "usage_usec").map(Duration::from_micros)
+    let is_new = |controller| group.version(controller) == Some(CgroupVersion::V2);
+    let processor = if is_new(Controller::CpuAccounting) {
+        field(Controller::CpuAccounting, "cpu.stat", "usage_usec").map(Duration::from_micros)
     } else {
-        number(Controller::ProcessorUse, "cpuacct.usage").map(Duration::from_nanos)
+        number(Controller::CpuAccounting, "cpuacct.usage").map(Duration::from_nanos)
     };
-    let throttled = if is_new(Controller::Processor) {
-        field(Controller::Processor, "cpu.stat", "throttled_usec").map(Duration::from_micros)
+    let throttled = if is_new(Controller::Cpu) {
+        field(Controller::Cpu, "cpu.stat", "throttled_usec").map(Duration::from_micros)
     } else {
-        field(Controller::Processor, "cpu.stat", "throttled_time").map(Duration::from_nanos)
+        field(Controller::Cpu, "cpu.stat", "throttled_time").map(Duration::from_nanos)
     };
     let (peak, kills) = if is_new(Controller::Memory) {
         ("memory.peak", "memory.events")
     } else {
         ("memory.max_usage_in_bytes", "memory.oom_control")
     };
-    Used {
-        processor,
-        throttled,
-        peak_memory: number(Controller::Memory, peak),
-        killed_for_memory: field(Controller::Memory, kills, "oom_kill").unwrap_or_default(),
+    ResourceUsage {
+        cpu_time: processor,
+        throttled_time: throttled,
+        peak_memory_bytes: number(Controller::Memory, peak),
+        oom_kills: field(Controller::Memory, kills, "oom_kill").unwrap_or_default(),
     }
 }
 
@@ -238,14 +238,14 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::failed::failed;
+    use crate::error::cannot;
 
     /// Returns the settings written to a group that has only the given files, and whether that succeeded.
-    fn swap_settings(version: Version, files: &[&str]) -> (Vec<String>, bool) {
+    fn swap_settings(version: CgroupVersion, files: &[&str]) -> (Vec<String>, bool) {
         let sets = RefCell::new(Vec::new());
         let set = |file: &str, value: &str| {
             if !files.contains(&file) {
-                return Err(failed("set")(io::Error::from(io::ErrorKind::NotFound)));
+                return Err(cannot("set")(io::Error::from(io::ErrorKind::NotFound)));
             }
             sets.borrow_mut().push(format!("{file} {value}"));
             Ok(())
@@ -257,12 +257,12 @@ mod tests {
     #[test]
     fn disable_swap_uses_what_the_kernel_supports() {
         let (memsw, swappiness) = ("memory.memsw.limit_in_bytes", "memory.swappiness");
-        let one = |files: &[&str]| swap_settings(Version::One, files);
+        let one = |files: &[&str]| swap_settings(CgroupVersion::V1, files);
         assert_eq!(one(&[memsw, swappiness]), (vec![format!("{memsw} 4096")], true));
         assert_eq!(one(&[swappiness]), (vec![format!("{swappiness} 0")], true));
         assert_eq!(one(&[]), (vec![], false));
-        assert_eq!(swap_settings(Version::Two, &["memory.swap.max"]).0, ["memory.swap.max 0"]);
-        assert!(!swap_settings(Version::Two, &[swappiness]).1);
+        assert_eq!(swap_settings(CgroupVersion::V2, &["memory.swap.max"]).0, ["memory.swap.max 0"]);
+        assert!(!swap_settings(CgroupVersion::V2, &[swappiness]).1);
     }
 
     #[test]

@@ -12,10 +12,10 @@ mod spindle;
 
 use std::time::Duration;
 
-pub use self::flash::FlashFigures;
-pub use self::measured::{MeasuredFigures, Row};
-pub use self::profile::{Profile, Rates};
-pub use self::spindle::SpindleFigures;
+pub use self::flash::FlashParams;
+pub use self::measured::{MeasuredParams, MeasuredRow};
+pub use self::profile::{DeviceProfile, IoLimits};
+pub use self::spindle::SpindleParams;
 
 use self::flash::Flash;
 use self::measured::Measured;
@@ -23,7 +23,7 @@ use self::spindle::Spindle;
 
 /// A request to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct DeviceRequest {
     /// The transfer direction.
     pub access: Access,
     /// Offset of the first byte. Offsets beyond the end count as the end.
@@ -45,48 +45,48 @@ pub enum Access {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Medium {
     /// A rotating disk: a single arm, so one request at a time.
-    Spindle(SpindleFigures),
+    Spindle(SpindleParams),
     /// Flash memory: many units on a shared bus.
-    Flash(FlashFigures),
+    Flash(FlashParams),
     /// A device known only by its speed per request size.
-    Measured(MeasuredFigures),
+    Measured(MeasuredParams),
 }
 
 /// Counters of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct DeviceStats {
     /// Requests, including those in flight.
     pub requests: u64,
     /// Bytes of these requests.
     pub bytes: u64,
     /// Requests that started where the previous one had ended.
-    pub sequential: u64,
+    pub sequential_requests: u64,
     /// The longest time that a request waited for earlier ones.
-    pub longest_wait: Duration,
+    pub max_queue_wait: Duration,
 }
 
 /// A device.
 #[derive(Debug)]
 pub struct DeviceModel {
-    inside: Inside,
-    chance: Chance,
+    inside: MediumState,
+    chance: SplitMix64,
     /// End offset of the last request.
     next_offset: Option<u64>,
     last_done: Duration,
-    work: Work,
+    stats: DeviceStats,
 }
 
 #[derive(Debug)]
-enum Inside {
+enum MediumState {
     Spindle(Spindle),
     Flash(Flash),
     Measured(Measured),
 }
 
 /// The times at which a request leaves the queue and completes.
-struct Served {
-    begun: Duration,
-    done: Duration,
+struct ServiceTimes {
+    started_at: Duration,
+    done_at: Duration,
 }
 
 impl DeviceModel {
@@ -94,44 +94,44 @@ impl DeviceModel {
     #[must_use]
     pub fn new(medium: Medium, seed: u64) -> Self {
         let inside = match medium {
-            Medium::Spindle(figures) => Inside::Spindle(Spindle::new(figures)),
-            Medium::Flash(figures) => Inside::Flash(Flash::new(figures)),
-            Medium::Measured(figures) => Inside::Measured(Measured::new(figures)),
+            Medium::Spindle(figures) => MediumState::Spindle(Spindle::new(figures)),
+            Medium::Flash(figures) => MediumState::Flash(Flash::new(figures)),
+            Medium::Measured(figures) => MediumState::Measured(Measured::new(figures)),
         };
-        let work = Work::default();
-        Self { inside, chance: Chance(seed), next_offset: None, last_done: Duration::ZERO, work }
+        let work = DeviceStats::default();
+        Self { inside, chance: SplitMix64(seed), next_offset: None, last_done: Duration::ZERO, stats: work }
     }
 
     /// Returns the completion time of a request submitted at `now`. It is never before that of an earlier request.
     /// `now` must not decrease.
-    pub fn offer(&mut self, now: Duration, request: Request) -> Duration {
+    pub fn submit(&mut self, now: Duration, request: DeviceRequest) -> Duration {
         let is_sequential = self.next_offset == Some(request.offset);
         self.next_offset = Some(request.offset.saturating_add(request.bytes));
         let served = match &mut self.inside {
-            Inside::Spindle(spindle) => spindle.serve(now, request, is_sequential, &mut self.chance),
-            Inside::Flash(flash) => flash.serve(now, request, &mut self.chance),
-            Inside::Measured(measured) => measured.serve(now, request),
+            MediumState::Spindle(spindle) => spindle.serve(now, request, is_sequential, &mut self.chance),
+            MediumState::Flash(flash) => flash.serve(now, request, &mut self.chance),
+            MediumState::Measured(measured) => measured.serve(now, request),
         };
-        self.work.requests += 1;
-        self.work.bytes = self.work.bytes.saturating_add(request.bytes);
-        self.work.sequential += u64::from(is_sequential);
-        self.work.longest_wait = self.work.longest_wait.max(served.begun.saturating_sub(now));
-        self.last_done = self.last_done.max(served.done);
+        self.stats.requests += 1;
+        self.stats.bytes = self.stats.bytes.saturating_add(request.bytes);
+        self.stats.sequential_requests += u64::from(is_sequential);
+        self.stats.max_queue_wait = self.stats.max_queue_wait.max(served.started_at.saturating_sub(now));
+        self.last_done = self.last_done.max(served.done_at);
         self.last_done
     }
 
     /// Its counters, including requests in flight.
     #[must_use]
-    pub const fn work(&self) -> Work {
-        self.work
+    pub const fn work(&self) -> DeviceStats {
+        self.stats
     }
 }
 
 /// A seeded pseudo-random generator (SplitMix64, as published by its authors).
 #[derive(Debug)]
-struct Chance(u64);
+struct SplitMix64(u64);
 
-impl Chance {
+impl SplitMix64 {
     /// A uniform value from 0 to less than `bound`.
     fn below(&mut self, bound: Duration) -> Duration {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -143,11 +143,11 @@ impl Chance {
     }
 }
 
-const SECOND: u128 = 1_000_000_000;
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// The transfer time of `bytes`, rounded up so that no transfer exceeds the bandwidth.
-fn transfer(bytes: u64, bytes_per_second: u64) -> Duration {
-    nanos((u128::from(bytes) * SECOND).div_ceil(u128::from(bytes_per_second.max(1))))
+fn transfer_time(bytes: u64, bytes_per_second: u64) -> Duration {
+    nanos((u128::from(bytes) * NANOS_PER_SECOND).div_ceil(u128::from(bytes_per_second.max(1))))
 }
 
 fn nanos(count: u128) -> Duration {

@@ -6,7 +6,7 @@
 //! them.
 
 mod loop_device;
-mod place;
+mod disk_mount;
 mod throttle;
 
 use std::ffi::OsString;
@@ -16,45 +16,45 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-use self::place::{Place, Seen};
+use self::disk_mount::{DiskMount, MountVisibility};
 use self::throttle::DeviceNumber;
-use crate::cgroup::{Controller, Group, Hierarchy, Version};
-pub use crate::device_model::{Profile, Rates};
-use crate::failed::{Failed, failed};
-use crate::running::Running;
+use crate::cgroup::{Controller, Group, Hierarchy, CgroupVersion};
+pub use crate::device_model::{DeviceProfile, IoLimits};
+use crate::error::{LabError, cannot};
+use crate::running_command::RunningCommand;
 
 /// Options of a throttled directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskOptions {
     /// The limits.
-    pub rates: Rates,
+    pub limits: IoLimits,
     /// Size in bytes of a new file system mounted at the directory; `None` creates one only if the directory is not
     /// on a block device.
-    pub file_system: Option<u64>,
+    pub file_system_bytes: Option<u64>,
     /// Maximum dirty bytes of a new file system; `None` for the kernel's default, a fraction of the machine's memory.
-    pub write_behind: Option<u64>,
+    pub max_dirty_bytes: Option<u64>,
 }
 
 /// The limits in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InForce {
+pub struct AppliedLimits {
     /// The throttled device, such as /dev/loop0 or 254:0.
     pub device: String,
     /// Size in bytes of a new file system; `None` if the existing one is used.
-    pub file_system: Option<u64>,
+    pub file_system_bytes: Option<u64>,
     /// The limits.
-    pub rates: Rates,
+    pub limits: IoLimits,
     /// True if kernel writeback is throttled as well, not only reads and synchronous writes.
-    pub later_writes: bool,
+    pub limits_writeback: bool,
 }
 
 /// A running command with a throttled disk.
 #[derive(Debug)]
 pub struct Disk {
     // Drop order: the command ends before its limits, which are lifted before the file system is unmounted.
-    running: Running,
+    running: RunningCommand,
     _limits: LimitsGuard,
-    _place: Option<Place>,
+    _place: Option<DiskMount>,
 }
 
 /// Lifts the limits when dropped, after killing the command's processes.
@@ -73,16 +73,16 @@ struct V1Limits {
 }
 
 impl V1Limits {
-    fn bound(hierarchy: Hierarchy, device: DeviceNumber, rates: Rates) -> Result<Self, Failed> {
+    fn set(hierarchy: Hierarchy, device: DeviceNumber, rates: IoLimits) -> Result<Self, LabError> {
         let bounds = Self { hierarchy, device };
         for directory in bounds.directories() {
-            throttle::set(directory, device, rates)?;
+            throttle::set_v1(directory, device, rates)?;
         }
         Ok(bounds)
     }
 
     fn directories(&self) -> [&Path; 2] {
-        [&self.hierarchy.mounted, &self.hierarchy.own]
+        [&self.hierarchy.mount_point, &self.hierarchy.own_group]
     }
 }
 
@@ -90,7 +90,7 @@ impl Drop for V1Limits {
     fn drop(&mut self) {
         for directory in self.directories() {
             // Nothing can be done about a failure, and the device is about to be removed.
-            let _ = throttle::set(directory, self.device, Rates::default());
+            let _ = throttle::set_v1(directory, self.device, IoLimits::default());
         }
     }
 }
@@ -103,21 +103,21 @@ impl Disk {
         options: DiskOptions,
         directory: &Path,
         command: &[OsString],
-        on_ready: &mut dyn FnMut(&InForce),
-    ) -> Result<Self, Failed> {
-        lift_leftovers();
-        let device = device_of(directory)?;
-        let (Some(device), None) = (device, options.file_system) else {
+        on_ready: &mut dyn FnMut(&AppliedLimits),
+    ) -> Result<Self, LabError> {
+        clear_leftovers();
+        let device = find_block_device(directory)?;
+        let (Some(device), None) = (device, options.file_system_bytes) else {
             return Self::start_on_new(options, directory, command, on_ready);
         };
-        if options.write_behind.is_some() {
+        if options.max_dirty_bytes.is_some() {
             let why = "the device is shared with other processes; use a new file system (--loop)";
-            return Err(failed("limit write-behind")(std::io::Error::other(why)));
+            return Err(cannot("limit write-behind")(std::io::Error::other(why)));
         }
-        let group = limited_group(device, options.rates)?;
-        let later_writes = group.version(Controller::Devices) == Some(Version::Two);
+        let group = limited_group(device, options.limits)?;
+        let later_writes = group.version(Controller::BlockIo) == Some(CgroupVersion::V2);
         let device = format!("{}:{}", device.major, device.minor);
-        on_ready(&InForce { device, file_system: None, rates: options.rates, later_writes });
+        on_ready(&AppliedLimits { device, file_system_bytes: None, limits: options.limits, limits_writeback: later_writes });
         let running = group.start(command)?;
         let bounds = LimitsGuard { _group: group, _v1_limits: None };
         Ok(Self { running, _limits: bounds, _place: None })
@@ -127,20 +127,20 @@ impl Disk {
         options: DiskOptions,
         directory: &Path,
         command: &[OsString],
-        on_ready: &mut dyn FnMut(&InForce),
-    ) -> Result<Self, Failed> {
-        let place = Place::make(directory, options.file_system, Seen::ByThisThread)?;
+        on_ready: &mut dyn FnMut(&AppliedLimits),
+    ) -> Result<Self, LabError> {
+        let place = DiskMount::create(directory, options.file_system_bytes, MountVisibility::ThisThread)?;
         let device = place.device();
-        let mut in_force = place.in_force(options.rates);
+        let mut in_force = place.applied_limits(options.limits);
         place.prepare(options)?;
-        let hierarchy = Hierarchy::find(Controller::Devices)?;
-        let (group, v1_limits) = if hierarchy.version == Version::Two {
-            (limited_group(device, options.rates)?, None)
+        let hierarchy = Hierarchy::find(Controller::BlockIo)?;
+        let (group, v1_limits) = if hierarchy.version == CgroupVersion::V2 {
+            (limited_group(device, options.limits)?, None)
         } else {
-            in_force.later_writes = hierarchy.is_whole();
-            let v1_limits = V1Limits::bound(hierarchy, device, options.rates)?;
+            in_force.limits_writeback = hierarchy.is_machine_root();
+            let v1_limits = V1Limits::set(hierarchy, device, options.limits)?;
             // This group limits nothing; it tracks the command's processes.
-            (Group::make("disk", &[], &[Controller::Processes])?, Some(v1_limits))
+            (Group::create("disk", &[], &[Controller::Pids])?, Some(v1_limits))
         };
         on_ready(&in_force);
         let running = group.start(command)?;
@@ -149,55 +149,55 @@ impl Disk {
     }
 
     /// A pidfd of the command's process. It never refers to a process that reused the PID.
-    pub fn process(&self) -> Result<OwnedFd, Failed> {
+    pub fn pidfd(&self) -> Result<OwnedFd, LabError> {
         self.running.process()
     }
 
     /// The command's PID.
     #[must_use]
-    pub fn process_number(&self) -> u32 {
-        self.running.number()
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
     }
 
     /// Waits for the command to exit. A file system created for it is removed.
-    pub fn wait(mut self) -> Result<ExitStatus, Failed> {
+    pub fn wait(mut self) -> Result<ExitStatus, LabError> {
         self.running.wait()
     }
 }
 
 /// Throttles a directory for all processes until [`down`].
-pub fn up(options: DiskOptions, directory: &Path) -> Result<InForce, Failed> {
-    lift_leftovers();
-    let hierarchy = Hierarchy::find(Controller::Devices)?;
-    if hierarchy.version == Version::Two {
+pub fn up(options: DiskOptions, directory: &Path) -> Result<AppliedLimits, LabError> {
+    clear_leftovers();
+    let hierarchy = Hierarchy::find(Controller::BlockIo)?;
+    if hierarchy.version == CgroupVersion::V2 {
         let why = "cgroup v2 cannot limit a device for all processes; pass a command to run";
-        return Err(failed("throttle a directory for all processes")(std::io::Error::other(why)));
+        return Err(cannot("throttle a directory for all processes")(std::io::Error::other(why)));
     }
-    let place = Place::make(directory, options.file_system, Seen::ByAll)?;
-    let mut in_force = place.in_force(options.rates);
-    in_force.later_writes = hierarchy.is_whole();
+    let place = DiskMount::create(directory, options.file_system_bytes, MountVisibility::AllProcesses)?;
+    let mut in_force = place.applied_limits(options.limits);
+    in_force.limits_writeback = hierarchy.is_machine_root();
     place.prepare(options)?;
-    let bounds = V1Limits::bound(hierarchy, place.device(), options.rates)?;
+    let bounds = V1Limits::set(hierarchy, place.device(), options.limits)?;
     // The limits outlive this process.
     std::mem::forget(bounds);
-    place.leave();
+    place.keep_mounted();
     Ok(in_force)
 }
 
 /// Removes the file system that [`up`] created at a directory, with everything written there.
-pub fn down(directory: &Path) -> Result<(), Failed> {
-    let number = place::made_at(directory)?;
+pub fn down(directory: &Path) -> Result<(), LabError> {
+    let number = disk_mount::find_mounted(directory)?;
     let device = DeviceNumber { major: throttle::LOOP_MAJOR, minor: number };
-    place::wait_until_unused(directory)?;
+    disk_mount::wait_until_unused(directory)?;
     let groups: Vec<PathBuf> =
-        Hierarchy::find(Controller::Devices).map(|found| vec![found.mounted, found.own]).unwrap_or_default();
-    let previous: Vec<Rates> = groups.iter().map(|group| throttle::rates(group, device)).collect();
+        Hierarchy::find(Controller::BlockIo).map(|found| vec![found.mount_point, found.own_group]).unwrap_or_default();
+    let previous: Vec<IoLimits> = groups.iter().map(|group| throttle::read_v1(group, device)).collect();
     // Otherwise the unmount would write back dirty pages at the limited rate.
-    let lift_limits = |group: &PathBuf| throttle::set(group, device, Rates::default());
-    let lifted: Vec<Result<(), Failed>> = groups.iter().map(lift_limits).collect();
-    if let Err(why) = place::unmount(directory, number) {
+    let lift_limits = |group: &PathBuf| throttle::set_v1(group, device, IoLimits::default());
+    let lifted: Vec<Result<(), LabError>> = groups.iter().map(lift_limits).collect();
+    if let Err(why) = disk_mount::unmount(directory, number) {
         // A file system that remains mounted keeps its limits.
-        groups.iter().zip(previous).try_for_each(|(group, rates)| throttle::set(group, device, rates))?;
+        groups.iter().zip(previous).try_for_each(|(group, rates)| throttle::set_v1(group, device, rates))?;
         return Err(why);
     }
     // A remaining limit would apply to the next user of the device.
@@ -205,32 +205,32 @@ pub fn down(directory: &Path) -> Result<(), Failed> {
 }
 
 /// A group with limits on a device.
-fn limited_group(device: DeviceNumber, rates: Rates) -> Result<Group, Failed> {
-    if Hierarchy::find(Controller::Devices)?.version == Version::Two {
+fn limited_group(device: DeviceNumber, rates: IoLimits) -> Result<Group, LabError> {
+    if Hierarchy::find(Controller::BlockIo)?.version == CgroupVersion::V2 {
         // Writeback is charged to the group that owns the dirty pages, which needs the memory controller.
-        let group = Group::make("disk", &[Controller::Devices, Controller::Memory], &[])?;
-        group.set(Controller::Devices, "io.max", &throttle::line(device, rates))?;
+        let group = Group::create("disk", &[Controller::BlockIo, Controller::Memory], &[])?;
+        group.set(Controller::BlockIo, "io.max", &throttle::io_max_line(device, rates))?;
         return Ok(group);
     }
-    let group = Group::make("disk", &[Controller::Devices], &[])?;
+    let group = Group::create("disk", &[Controller::BlockIo], &[])?;
     if let (Some(hierarchy), Some(directory)) =
-        (group.hierarchy(Controller::Devices), group.directory(Controller::Devices))
+        (group.hierarchy(Controller::BlockIo), group.directory(Controller::BlockIo))
     {
-        throttle::inherit(&hierarchy.own, directory)?;
-        throttle::set(directory, device, rates)?;
+        throttle::inherit_v1(&hierarchy.own_group, directory)?;
+        throttle::set_v1(directory, device, rates)?;
     }
     Ok(group)
 }
 
-fn lift_leftovers() {
-    place::lift_leftovers();
-    if let Ok(hierarchy) = Hierarchy::find(Controller::Devices) {
-        throttle::lift_leftovers(&hierarchy.mounted);
-        throttle::lift_leftovers(&hierarchy.own);
+fn clear_leftovers() {
+    disk_mount::reset_leftovers();
+    if let Ok(hierarchy) = Hierarchy::find(Controller::BlockIo) {
+        throttle::lift_stale_limits(&hierarchy.mount_point);
+        throttle::lift_stale_limits(&hierarchy.own_group);
     }
 }
 
-fn device_of(directory: &Path) -> Result<Option<DeviceNumber>, Failed> {
-    let metadata = fs::metadata(directory).map_err(failed(format!("find {}", directory.display())))?;
-    Ok(throttle::device_of(metadata.dev()))
+fn find_block_device(directory: &Path) -> Result<Option<DeviceNumber>, LabError> {
+    let metadata = fs::metadata(directory).map_err(cannot(format!("find {}", directory.display())))?;
+    Ok(throttle::block_device(metadata.dev()))
 }

@@ -4,9 +4,9 @@ mod cgroup;
 pub mod client;
 pub mod device_model;
 pub mod disk;
-mod failed;
-mod relays;
-mod running;
+mod error;
+mod relay_threads;
+mod running_command;
 pub mod wan;
 
-pub use self::failed::Failed;
+pub use self::error::LabError;

@@ -14,14 +14,14 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tradewind_lab::client::{Client, ClientOptions, Ended, Processors};
+use tradewind_lab::client::{Client, ClientOptions, ClientResult, CpuCount};
 
 fn shell(script: &str) -> Vec<OsString> {
     ["sh", "-c", script].map(OsString::from).to_vec()
 }
 
 fn cpus(text: &str) -> ClientOptions {
-    ClientOptions { processors: Some(Processors::parse(text).unwrap()), memory: None }
+    ClientOptions { cpus: Some(CpuCount::parse(text).unwrap()), memory_bytes: None }
 }
 
 /// Starts a command; prints the reason and returns `None` if control groups cannot be created.
@@ -40,7 +40,7 @@ fn start(options: ClientOptions, script: &str) -> Option<Client> {
     }
 }
 
-fn run(options: ClientOptions, script: &str) -> Option<Ended> {
+fn run(options: ClientOptions, script: &str) -> Option<ClientResult> {
     start(options, script).map(|client| client.wait().unwrap())
 }
 
@@ -66,11 +66,11 @@ fn fractional_cpu_limit_is_enforced() {
     let started = Instant::now();
     let Some(ended) = run(cpus("0.25"), "timeout 2 sh -c 'while :; do :; done'") else { return };
     let took = started.elapsed().as_secs_f64();
-    let share = ended.used.processor.unwrap().as_secs_f64() / took;
+    let share = ended.usage.cpu_time.unwrap().as_secs_f64() / took;
     // A busy machine gives less, never more.
     assert!(share < 0.32, "{share} CPUs: {ended:?}");
     assert!(share > 0.05, "{share} CPUs: {ended:?}");
-    assert!(ended.used.throttled.unwrap() > Duration::ZERO, "{ended:?}");
+    assert!(ended.usage.throttled_time.unwrap() > Duration::ZERO, "{ended:?}");
     assert_eq!(ended.status.code(), Some(124));
 }
 
@@ -78,20 +78,20 @@ fn fractional_cpu_limit_is_enforced() {
 fn client_sees_only_its_cpus() {
     let Some(ended) = run(cpus("1"), "test $(nproc) = 1") else { return };
     assert!(ended.status.success(), "{ended:?}");
-    assert_eq!(ended.used.throttled, Some(Duration::ZERO));
+    assert_eq!(ended.usage.throttled_time, Some(Duration::ZERO));
 }
 
 #[test]
 fn exceeding_memory_limit_is_killed_and_reported() {
-    let options = ClientOptions { processors: None, memory: Some(32 << 20) };
+    let options = ClientOptions { cpus: None, memory_bytes: Some(32 << 20) };
     // `tail` buffers what it will print. The shell exits with the status of its last command.
     let last_of = |bytes: u64| format!("head -c 200000000 /dev/zero | tail -c {bytes} > /dev/null");
     let Some(ended) = run(options, &last_of(150_000_000)) else { return };
     assert_eq!(ended.status.code(), Some(137), "{ended:?}");
-    assert!(ended.used.killed_for_memory > 0 && ended.lacked_memory(), "{ended:?}");
-    assert!((16 << 20..=32 << 20).contains(&ended.used.peak_memory.unwrap()), "{ended:?}");
+    assert!(ended.usage.oom_kills > 0 && ended.was_oom_killed(), "{ended:?}");
+    assert!((16 << 20..=32 << 20).contains(&ended.usage.peak_memory_bytes.unwrap()), "{ended:?}");
     let ended = run(options, &last_of(1_000_000)).unwrap();
-    assert!(ended.status.success() && !ended.lacked_memory(), "{ended:?}");
+    assert!(ended.status.success() && !ended.was_oom_killed(), "{ended:?}");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn group_and_leftover_processes_end_with_command() {
     fs::remove_file(&marker).unwrap();
     assert!(is_gone(left.trim()), "{left} runs");
     let Some(client) = start(cpus("0.5"), "sleep 1000") else { return };
-    let process = client.process_number();
+    let process = client.pid();
     assert!(!groups(std::process::id()).is_empty());
     drop(client);
     assert!(is_gone(&process.to_string()), "{process} runs");
@@ -132,7 +132,7 @@ fn tempfile() -> PathBuf {
 #[ignore = "helper process that another test kills"]
 fn hold() {
     let client = Client::start(cpus("0.5"), &shell("sleep 1000")).unwrap();
-    println!("holds {}", client.process_number());
+    println!("holds {}", client.pid());
     let _ = client.wait();
 }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tradewind_lab::disk::{self, Disk, DiskOptions, InForce, Rates};
+use tradewind_lab::disk::{self, Disk, DiskOptions, AppliedLimits, IoLimits};
 
 const MIB: u64 = 1 << 20;
 
@@ -42,12 +42,12 @@ impl Drop for Directory {
     }
 }
 
-fn slow(rates: Rates) -> DiskOptions {
-    DiskOptions { rates, file_system: Some(64 * MIB), write_behind: None }
+fn slow(rates: IoLimits) -> DiskOptions {
+    DiskOptions { limits: rates, file_system_bytes: Some(64 * MIB), max_dirty_bytes: None }
 }
 
-fn writes(bytes: u64) -> Rates {
-    Rates { write_bandwidth: Some(bytes), ..Rates::default() }
+fn writes(bytes: u64) -> IoLimits {
+    IoLimits { write_bytes_per_second: Some(bytes), ..IoLimits::default() }
 }
 
 fn shell(script: &str) -> Vec<OsString> {
@@ -74,7 +74,7 @@ fn may_run() -> bool {
 }
 
 /// Runs a command with the directory as `$0`; returns its duration and the limits in force.
-fn run(options: DiskOptions, directory: &Path, script: &str) -> (Duration, InForce) {
+fn run(options: DiskOptions, directory: &Path, script: &str) -> (Duration, AppliedLimits) {
     let mut in_force = None;
     let command = [shell(script), vec![directory.into()]].concat();
     let started = Instant::now();
@@ -96,7 +96,7 @@ fn writes_are_throttled() {
         let (took, in_force) = run(slow(writes(8 * MIB)), &directory.0, &script);
         // The kernel may grant half of its 100 ms slice in advance.
         assert!(took > Duration::from_millis(900), "{how}: 8 MiB at 8 MiB/s took {took:?}");
-        assert_eq!(in_force.file_system, Some(64 * MIB));
+        assert_eq!(in_force.file_system_bytes, Some(64 * MIB));
     }
 }
 
@@ -109,7 +109,7 @@ fn writeback_is_throttled_if_reported() {
     // A different process and the kernel write back the cache.
     let script = "dd if=/dev/zero of=$0/x bs=1M count=8 2> /dev/null; sync -f $0";
     let (took, in_force) = run(slow(writes(8 * MIB)), &directory.0, script);
-    assert!(!in_force.later_writes || took > Duration::from_millis(900), "8 MiB at 8 MiB/s took {took:?}");
+    assert!(!in_force.limits_writeback || took > Duration::from_millis(900), "8 MiB at 8 MiB/s took {took:?}");
 }
 
 #[test]
@@ -127,12 +127,12 @@ fn write_behind_limit_blocks_writers() {
     let directory = Directory::in_memory();
     // The second of two writes waits for most of the first.
     let script = "dd if=/dev/zero of=$0/x bs=1M count=16 2> /dev/null; dd if=/dev/zero of=$0/y bs=1M count=16 2> /dev/null";
-    let bounded = DiskOptions { write_behind: Some(4 * MIB), ..slow(writes(16 * MIB)) };
+    let bounded = DiskOptions { max_dirty_bytes: Some(4 * MIB), ..slow(writes(16 * MIB)) };
     let (took, in_force) = run(bounded, &directory.0, script);
-    assert!(!in_force.later_writes || took > Duration::from_millis(900), "32 MiB at 16 MiB/s took {took:?}");
+    assert!(!in_force.limits_writeback || took > Duration::from_millis(900), "32 MiB at 16 MiB/s took {took:?}");
 
     let whole = Directory::new(&std::env::current_dir().unwrap());
-    let options = DiskOptions { file_system: None, ..bounded };
+    let options = DiskOptions { file_system_bytes: None, ..bounded };
     if let Err(error) = Disk::start(options, &whole.0, &shell("true"), &mut |_| {}) {
         assert!(error.to_string().contains("--loop"), "{error}");
     }
@@ -146,11 +146,11 @@ fn reads_are_throttled_by_bytes_and_requests() {
     let directory = Directory::in_memory();
     let make = "dd if=/dev/zero of=$0/x bs=1M count=4 oflag=direct 2> /dev/null; ";
     let read = format!("{make} dd if=$0/x of=/dev/null bs=1M iflag=direct 2> /dev/null");
-    let rates = Rates { read_bandwidth: Some(4 * MIB), ..Rates::default() };
+    let rates = IoLimits { read_bytes_per_second: Some(4 * MIB), ..IoLimits::default() };
     let (took, _) = run(slow(rates), &directory.0, &read);
     assert!(took > Duration::from_millis(900), "4 MiB at 4 MiB/s took {took:?}");
     let often = format!("{make} dd if=$0/x of=/dev/null bs=4k count=100 iflag=direct 2> /dev/null");
-    let rates = Rates { read_requests: Some(100), ..Rates::default() };
+    let rates = IoLimits { read_iops: Some(100), ..IoLimits::default() };
     let (took, _) = run(slow(rates), &directory.0, &often);
     assert!(took > Duration::from_millis(800), "100 reads at 100/s took {took:?}");
 }
@@ -163,7 +163,7 @@ fn directory_on_device_is_throttled_in_place() {
     let directory = Directory::new(&std::env::current_dir().unwrap());
     fs::write(directory.0.join("kept"), "kept").unwrap();
     let script = "test -e $0/kept; dd if=/dev/zero of=$0/x bs=1M count=8 oflag=direct 2> /dev/null";
-    let options = DiskOptions { rates: writes(8 * MIB), ..DiskOptions::default() };
+    let options = DiskOptions { limits: writes(8 * MIB), ..DiskOptions::default() };
     let command = [shell(script), vec![directory.0.clone().into()]].concat();
     let started = Instant::now();
     let disk = match Disk::start(options, &directory.0, &command, &mut |_| {}) {
@@ -198,7 +198,7 @@ fn new_file_system_is_private_to_its_command() {
             device = in_force.device.clone();
         });
         let disk = disk.unwrap();
-        sender.send((device, disk.process_number())).unwrap();
+        sender.send((device, disk.pid())).unwrap();
         assert!(!disk.wait().unwrap().success());
     });
     let (device, process) = receiver.recv().unwrap();
@@ -302,7 +302,7 @@ fn disk_up_persists_until_down() {
         let probe = Disk::start(slow(writes(100 * MIB)), &directory.0, &shell("true"), &mut |_| {}).unwrap();
         probe.wait().unwrap();
         match disk::up(slow(writes(8 * MIB)), &directory.0) {
-            Ok(in_force) => assert_eq!(in_force.rates, writes(8 * MIB)),
+            Ok(in_force) => assert_eq!(in_force.limits, writes(8 * MIB)),
             Err(e) if e.to_string().contains("cgroup v2") => {
                 println!("skipped: {e}");
                 return;

@@ -13,9 +13,9 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tradewind_lab::client::{self, Client, ClientOptions, Processors};
-use tradewind_lab::wan::standing::{self, Name, Standing, State};
-use tradewind_lab::wan::{Ended, FAR_ADDRESS, LinkOptions, Via, Wan, WanOptions};
+use tradewind_lab::client::{self, Client, ClientOptions, CpuCount};
+use tradewind_lab::wan::named_link::{self, LinkName, NamedLink, LinkState};
+use tradewind_lab::wan::{WanResult, FAR_ADDRESS_ENV, LinkOptions, ForwarderKind, Wan, WanOptions};
 
 const PORT: u16 = 7300;
 const DELAY: Duration = Duration::from_millis(20);
@@ -44,11 +44,11 @@ fn this_test_as(name: &str) -> Vec<OsString> {
 }
 
 fn link(rate: Option<u64>) -> WanOptions {
-    let link = LinkOptions { delay: DELAY, rate, queue_bytes: 1 << 20, ..LinkOptions::default() };
-    WanOptions { out: link, back: link, seed: 1, via: Via::Relay }
+    let link = LinkOptions { delay: DELAY, bits_per_second: rate, queue_bytes: 1 << 20, ..LinkOptions::default() };
+    WanOptions { out: link, back: link, seed: 1, via: ForwarderKind::Relay }
 }
 
-fn run(rate: Option<u64>, command: &[OsString]) -> Ended {
+fn run(rate: Option<u64>, command: &[OsString]) -> WanResult {
     let wan = Wan::start(link(rate), command).unwrap();
     wan.run(|e| println!("packets may be late: {e}")).unwrap()
 }
@@ -67,7 +67,7 @@ fn serve(listener: TcpListener) {
 #[test]
 #[ignore = "helper process that other tests run on a link"]
 fn ask() {
-    let far = env::var(FAR_ADDRESS).unwrap();
+    let far = env::var(FAR_ADDRESS_ENV).unwrap();
     let mut stream = TcpStream::connect((far.as_str(), PORT)).unwrap();
     stream.set_nodelay(true).unwrap();
     for _ in 0..5 {
@@ -93,7 +93,7 @@ fn transfer_is_delayed_intact_and_counted() {
             let started = Instant::now();
             let ended = run(rate, &this_test_as("ask"));
             assert!(ended.status.success(), "{ended:?}");
-            let (out, back) = *ended.carried.as_ref().unwrap();
+            let (out, back) = *ended.counts.as_ref().unwrap();
             assert!(back.bytes > 1 << 20 && back.packets > (1 << 20) / 1500, "{ended:?}");
             assert!(out.packets > 10, "{ended:?}");
             let min_seconds = rate.map_or(0.0, |rate| (back.bytes * 8) as f64 / rate as f64);
@@ -111,7 +111,7 @@ fn allowed_cpus(thread: i32) -> String {
 
 #[test]
 fn relay_avoids_client_cpus() {
-    if client::machine_processors() < 2 {
+    if client::available_cpus() < 2 {
         println!("skipped: this machine has one CPU");
         return;
     }
@@ -121,7 +121,7 @@ fn relay_avoids_client_cpus() {
         let before = allowed_cpus(relay);
         let looking = thread::spawn(move || {
             thread::sleep(Duration::from_millis(500));
-            let options = ClientOptions { processors: Some(Processors::of(1)), memory: None };
+            let options = ClientOptions { cpus: Some(CpuCount::from_whole(1)), memory_bytes: None };
             match Client::start(options, &["true".into()]) {
                 Ok(client) => assert!(client.wait().unwrap().status.success()),
                 Err(e) => {
@@ -141,7 +141,7 @@ fn relay_avoids_client_cpus() {
 #[ignore = "helper process that another test runs on a link"]
 fn flood() {
     let line = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
-    line.connect((env::var(FAR_ADDRESS).unwrap().as_str(), PORT)).unwrap();
+    line.connect((env::var(FAR_ADDRESS_ENV).unwrap().as_str(), PORT)).unwrap();
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(500) {
         // Nobody receives them; the resulting ICMP errors come back.
@@ -166,7 +166,7 @@ fn relay_and_kernel_count_the_same_packets() {
         // The flooding process outlives the command, so that the link is full when taken down.
         let background = ["sh", "-c", "\"$0\" \"$@\" > /dev/null 2>&1 & sleep 0.2"].map(OsString::from);
         let ended = run(Some(100_000_000), &[&background[..], &this_test_as("flood")].concat());
-        let (out, _) = *ended.carried.as_ref().unwrap();
+        let (out, _) = *ended.counts.as_ref().unwrap();
         assert!(ended.status.success() && out.dropped > 0, "{ended:?}");
         assert_eq!(out.packets, received() - before, "{ended:?}");
     });
@@ -175,7 +175,7 @@ fn relay_and_kernel_count_the_same_packets() {
 #[test]
 #[ignore = "helper process that another test runs on a link"]
 fn a_link_within() {
-    let around = env::var(FAR_ADDRESS).unwrap();
+    let around = env::var(FAR_ADDRESS_ENV).unwrap();
     let within = Wan::start(link(None), &["true".into()]).unwrap().far().to_string();
     assert_ne!(around, within, "far ends of a link and of one nested in it");
 }
@@ -220,26 +220,26 @@ fn nonexistent_command_is_an_error() {
 }
 
 /// A name that no other run of these tests uses.
-fn name(what: &str) -> Name {
-    Name::parse(&format!("tradewind-test-{what}-{}", std::process::id())).unwrap()
+fn name(what: &str) -> LinkName {
+    LinkName::parse(&format!("tradewind-test-{what}-{}", std::process::id())).unwrap()
 }
 
 #[test]
 fn named_link_persists_until_down() {
     alone(|| {
         let name = name("stays");
-        let Ok(link) = Standing::make(&name, link(None)) else {
+        let Ok(link) = NamedLink::create(&name, link(None)) else {
             println!("skipped: no named network namespaces");
             return;
         };
-        let error = Standing::make(&name, WanOptions::default()).unwrap_err().to_string();
+        let error = NamedLink::create(&name, WanOptions::default()).unwrap_err().to_string();
         assert!(error.contains("it is up already"), "{error}");
         let carrying = thread::spawn(move || link.run(|_| {}));
         let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
         let serving = thread::spawn(|| serve(listener));
         let asking = name.clone();
         let answered = thread::spawn(move || {
-            let far = standing::enter(&asking).unwrap();
+            let far = named_link::enter(&asking).unwrap();
             let mut line = TcpStream::connect((far, PORT)).unwrap();
             let started = Instant::now();
             line.write_all(b"1").unwrap();
@@ -249,14 +249,14 @@ fn named_link_persists_until_down() {
         let took = answered.join().unwrap();
         assert!(took >= 2 * DELAY && took < 10 * DELAY, "{took:?}");
         serving.join().unwrap();
-        let State::Up(report) = standing::state(&name).unwrap() else { panic!("it is not up") };
+        let LinkState::Up(report) = named_link::link_state(&name).unwrap() else { panic!("it is not up") };
         assert!(report["out"]["packets"].as_u64().unwrap() >= 3, "{report}");
         assert_eq!(report["out"]["missed"], 0, "{report}");
-        assert!(standing::names().unwrap().contains(&name));
-        assert!(standing::down(&name).unwrap());
+        assert!(named_link::link_names().unwrap().contains(&name));
+        assert!(named_link::down(&name).unwrap());
         carrying.join().unwrap().unwrap();
-        assert!(matches!(standing::state(&name).unwrap(), State::Absent));
-        let error = standing::enter(&name).unwrap_err().to_string();
+        assert!(matches!(named_link::link_state(&name).unwrap(), LinkState::Absent));
+        let error = named_link::enter(&name).unwrap_err().to_string();
         assert!(error.contains("there is no link of that name"), "{error}");
     });
 }
@@ -264,8 +264,8 @@ fn named_link_persists_until_down() {
 #[test]
 #[ignore = "helper process that another test kills"]
 fn stand() {
-    let name = Name::parse(&env::var("TRADEWIND_TEST_NAME").unwrap()).unwrap();
-    let link = Standing::make(&name, WanOptions::default()).unwrap();
+    let name = LinkName::parse(&env::var("TRADEWIND_TEST_NAME").unwrap()).unwrap();
+    let link = NamedLink::create(&name, WanOptions::default()).unwrap();
     println!("up");
     link.run(|_| {}).unwrap();
 }
@@ -292,17 +292,17 @@ fn remains_of_killed_relay_are_detected_and_removed() {
             println!("skipped: no named network namespaces");
             return;
         }
-        assert!(matches!(standing::state(&name).unwrap(), State::Stale));
-        assert!(standing::enter(&name).unwrap_err().to_string().contains("its relay was killed"));
+        assert!(matches!(named_link::link_state(&name).unwrap(), LinkState::Stale));
+        assert!(named_link::enter(&name).unwrap_err().to_string().contains("its relay was killed"));
         let namespace = std::path::PathBuf::from(format!("/run/netns/{name}"));
         assert!(namespace.exists());
-        assert!(!standing::down(&name).unwrap(), "it was not up");
+        assert!(!named_link::down(&name).unwrap(), "it was not up");
         assert!(!namespace.exists());
         // A stopped relay does not respond, and is killed.
         let (mut relay, is_up) = stand(libc::SIGSTOP);
-        assert!(is_up && standing::down(&name).unwrap());
+        assert!(is_up && named_link::down(&name).unwrap());
         assert!(!relay.wait().unwrap().success());
-        assert!(matches!(standing::state(&name).unwrap(), State::Absent) && !namespace.exists());
+        assert!(matches!(named_link::link_state(&name).unwrap(), LinkState::Absent) && !namespace.exists());
     });
 }
 
@@ -328,7 +328,7 @@ fn signal_responders() {
 #[test]
 fn named_link_stops_after_a_signal() {
     alone(|| {
-        let Ok(link) = Standing::make(&name("signalled"), link(None)) else {
+        let Ok(link) = NamedLink::create(&name("signalled"), link(None)) else {
             println!("skipped: no named network namespaces");
             return;
         };
@@ -339,7 +339,7 @@ fn named_link_stops_after_a_signal() {
             signal_responders();
         }
         thread::sleep(Duration::from_millis(50));
-        ending.end();
+        ending.stop();
         let until = Instant::now() + Duration::from_secs(10);
         while !carrying.is_finished() {
             assert!(Instant::now() < until, "the link does not stop");
@@ -353,7 +353,7 @@ fn named_link_stops_after_a_signal() {
 fn command_ends_with_its_link() {
     alone(|| {
         let wan = Wan::start(link(None), &["sleep".into(), "100".into()]).unwrap();
-        let process = wan.process_number();
+        let process = wan.pid();
         assert!(std::path::Path::new(&format!("/proc/{process}")).exists());
         drop(wan);
         assert!(!std::path::Path::new(&format!("/proc/{process}")).exists());

@@ -5,18 +5,18 @@
 //! uploaded, and a journal of the set lets an interrupted packing resume. `tradewind_model::bundle` decides where a
 //! bundle ends and which members are fetched together.
 
-mod ahead;
+mod file_reader;
 mod archive;
-mod crew;
+mod thread_pool;
 mod index;
-mod open;
+mod reader;
 mod pack;
 mod packer;
 mod set;
 mod unpack;
-mod waiting;
+mod file_queue;
 
 pub use index::Member;
-pub use open::Bundle;
-pub use packer::{Packed, Packer};
+pub use reader::Bundle;
+pub use packer::{PackOutcome, Packer};
 pub use unpack::Unpacker;

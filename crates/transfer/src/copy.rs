@@ -15,48 +15,48 @@ use tradewind_volume::buffer_pool::BUFFER_BYTES;
 use tradewind_volume::{TransferContext, Fetch, UploadCheckpoint, Sink, UploadSource, OnProgress, store_object, copy_within_store, copy_between_stores};
 
 use crate::Item;
-use crate::ends::End;
-use crate::files::{Directory, FileSource, Links, Version};
-use crate::journal::{Entry, Journal};
-use crate::memory::CopyMemory;
+use crate::endpoint::Endpoint;
+use crate::files::{Directory, FileSource, Links, ObjectVersion};
+use crate::journal::{JournalFile, Journal};
+use crate::checkpoint::JournalCheckpoint;
 use crate::merge::Action;
-use crate::moves::Done;
-use crate::names::path_of;
+use crate::workers::Completion;
+use crate::names::key_to_path;
 use crate::objects::Objects;
-use crate::preserve::{Attributes, have_same_time};
+use crate::preserve::{Attributes, has_same_time};
 use crate::progress::Progress;
 
 /// Copies items from one endpoint to the other.
 #[derive(Debug)]
 pub struct Copier {
     /// The source.
-    pub from: End,
+    pub from: Endpoint,
     /// The destination.
-    pub to: End,
+    pub to: Endpoint,
     /// State shared with all transfers of the command.
-    pub carrier: Arc<TransferContext>,
+    pub transfers: Arc<TransferContext>,
     /// Receives the progress.
     pub progress: Arc<Progress>,
     /// Saves the state of large objects in flight, so that a killed transfer resumes; `None` to disable.
     pub journal: Option<Journal>,
     /// If set, times, modes and owners of files are stored with objects and restored to files.
-    pub preserves: bool,
+    pub preserves_attributes: bool,
 }
 
 impl Copier {
     /// Rejects endpoints of which one contains the other. See [`End::check_apart`].
-    pub fn check_apart(&self) -> Result<()> {
-        self.from.check_apart(&self.to)
+    pub fn check_disjoint(&self) -> Result<()> {
+        self.from.check_disjoint(&self.to)
     }
 
     /// Executes an action.
-    pub async fn act(&self, action: &Action) -> Result<Done> {
+    pub async fn act(&self, action: &Action) -> Result<Completion> {
         match action {
-            Action::Copy(item) => self.copy(item).await.map(Done::Copied),
-            Action::Compare(item) if self.is_same(&item.name).await? => Ok(Done::Same),
-            Action::CompareTimes(item) if self.has_same_time(&item.name).await? => Ok(Done::Same),
-            Action::Compare(item) | Action::CompareTimes(item) => self.copy(item).await.map(Done::Copied),
-            Action::Remove(item) => self.remove(&item.name).await.map(|()| Done::Removed),
+            Action::Copy(item) => self.copy(item).await.map(Completion::Copied),
+            Action::CompareContents(item) if self.has_same_contents(&item.name).await? => Ok(Completion::Unchanged),
+            Action::CompareTimes(item) if self.has_same_time(&item.name).await? => Ok(Completion::Unchanged),
+            Action::CompareContents(item) | Action::CompareTimes(item) => self.copy(item).await.map(Completion::Copied),
+            Action::Remove(item) => self.remove(&item.name).await.map(|()| Completion::Removed),
         }
     }
 
@@ -68,19 +68,19 @@ impl Copier {
     /// Copies the item `from` to the name `to`; returns its size in bytes. `size` is the listed size, if any.
     pub async fn copy_as(&self, from: &str, size: Option<u64>, to: &str) -> Result<u64> {
         match (&self.from, &self.to) {
-            (End::Files(directory, links), End::Objects(objects)) => {
+            (Endpoint::Files(directory, links), Endpoint::Objects(objects)) => {
                 self.upload((directory, *links), from, objects, to).await
             }
-            (End::Objects(objects), End::Files(directory, _)) => {
+            (Endpoint::Objects(objects), Endpoint::Files(directory, _)) => {
                 self.download(objects, from, size, directory, to).await
             }
-            (End::Objects(source), End::Objects(objects)) if source.has_handle_of(objects) => {
+            (Endpoint::Objects(source), Endpoint::Objects(objects)) if source.has_same_handle(objects) => {
                 self.copy_within(source, from, objects, to).await
             }
-            (End::Objects(source), End::Objects(objects)) => {
+            (Endpoint::Objects(source), Endpoint::Objects(objects)) => {
                 self.copy_between((source, from), (objects, to), size).await
             }
-            (End::Files(source, links), End::Files(directory, _)) => {
+            (Endpoint::Files(source, links), Endpoint::Files(directory, _)) => {
                 self.copy_file((source, *links), from, directory, to).await
             }
         }
@@ -96,17 +96,17 @@ impl Copier {
         let address = to.address(to_name)?;
         let source = FileSource::open(&from.tree()?, name, links, self.progress.clone())?;
         let size = source.size();
-        let is_large = self.carrier.plan().part_bytes(size).is_some();
+        let is_large = self.transfers.plan().part_bytes(size).is_some();
         let _permit = self.large_permit(is_large).await?;
         let journal = self.file_journal(&from.root().join(name), &address, is_large);
-        let mut metadata = metadata_of(name);
-        if self.preserves {
-            source.attributes().write(&mut metadata.user);
+        let mut metadata = metadata_for_name(name);
+        if self.preserves_attributes {
+            source.attributes().write_to(&mut metadata.user);
         }
-        let source = Arc::new(source.remembered(journal, self.preserves));
-        let stored = store_object(&self.carrier, &to.store, &address, source.clone(), size, metadata).await;
+        let source = Arc::new(source.with_journal(journal, self.preserves_attributes));
+        let stored = store_object(&self.transfers, &to.store, &address, source.clone(), size, metadata).await;
         if stored.as_ref().map_or_else(|e| !e.is_resumable(), |_| true) {
-            source.forget();
+            source.remove_journal();
         }
         Ok(stored?.size)
     }
@@ -119,16 +119,16 @@ impl Copier {
         to: &Directory,
         to_name: &str,
     ) -> Result<u64> {
-        let path = path_of(to_name)?;
+        let path = key_to_path(to_name)?;
         let address = from.address(name)?;
-        let is_large = size.is_some_and(|size| size > self.carrier.plan().chunk_bytes);
+        let is_large = size.is_some_and(|size| size > self.transfers.plan().chunk_bytes);
         let _permit = self.large_permit(is_large).await?;
-        let fetch = Fetch::open(&self.carrier, &from.store, &address, size).await?;
+        let fetch = Fetch::open(&self.transfers, &from.store, &address, size).await?;
         let size = fetch.info().size;
-        let is_large = size > self.carrier.plan().chunk_bytes;
+        let is_large = size > self.transfers.plan().chunk_bytes;
         let journal = self.file_journal(&to.root().join(&path), &address, is_large);
-        let version = Version { size, etag: fetch.info().etag.as_str() };
-        let file = Arc::new(to.resume(&path, &version, self.progress.clone(), journal, self.preserves)?);
+        let version = ObjectVersion { size, etag: fetch.info().etag.as_str() };
+        let file = Arc::new(to.resume_file(&path, &version, self.progress.clone(), journal, self.preserves_attributes)?);
         let fetched = fetch.write_to(file.clone() as Arc<dyn Sink>).await;
         let Some(mut file) = Arc::into_inner(file) else {
             // Writes of cancelled chunks may still be in flight; the next transfer resumes or restarts the file.
@@ -138,9 +138,9 @@ impl Copier {
         };
         match fetched {
             Ok(info) => {
-                let mut attributes = Attributes::dated(info.modified);
-                if self.preserves {
-                    let preserved = Attributes::read(&info.metadata.user);
+                let mut attributes = Attributes::with_modified(info.modified);
+                if self.preserves_attributes {
+                    let preserved = Attributes::from_user_metadata(&info.metadata.user);
                     attributes =
                         Attributes { modified: preserved.modified.or(attributes.modified), ..preserved };
                 }
@@ -149,7 +149,7 @@ impl Copier {
             }
             Err(e) => {
                 if !e.is_resumable() {
-                    file.forget();
+                    file.remove_journal();
                 }
                 Err(e)
             }
@@ -158,17 +158,17 @@ impl Copier {
 
     /// Waits for a permit for an object that takes several requests; `None` if `is_large` is false.
     async fn large_permit(&self, is_large: bool) -> Result<Option<SemaphorePermit<'_>>> {
-        if is_large { self.carrier.acquire_large_object().await.map(Some) } else { Ok(None) }
+        if is_large { self.transfers.acquire_large_object().await.map(Some) } else { Ok(None) }
     }
 
     /// The journal of a transfer between a file and an object. With `None` the transfer works, but cannot resume.
     ///
     /// A small item has a journal only if an earlier, larger version left one, whose scratch data must be removed.
-    fn file_journal(&self, path: &Path, address: &Address, is_large: bool) -> Option<Entry> {
+    fn file_journal(&self, path: &Path, address: &Address, is_large: bool) -> Option<JournalFile> {
         let journal = self.journal.as_ref()?;
-        journal.remember(is_large, || {
+        journal.open_for_transfer(is_large, || {
             let path = std::path::absolute(path).ok()?;
-            Some((path.display().to_string(), describe(address)))
+            Some((path.display().to_string(), journal_key(address)))
         })
     }
 
@@ -184,8 +184,8 @@ impl Copier {
             precondition: Precondition::None,
             etag: ETagForm::default(),
         };
-        let copied = copy_within_store(&self.carrier, &to.store, request).await?;
-        self.progress.carried(i64::try_from(copied.size).unwrap_or(i64::MAX));
+        let copied = copy_within_store(&self.transfers, &to.store, request).await?;
+        self.progress.add_bytes(i64::try_from(copied.size).unwrap_or(i64::MAX));
         Ok(copied.size)
     }
 
@@ -197,16 +197,16 @@ impl Copier {
         size: Option<u64>,
     ) -> Result<u64> {
         let (source, destination) = (from.address(name)?, to.address(to_name)?);
-        let is_large = size.is_none_or(|size| self.carrier.plan().part_bytes(size).is_some());
+        let is_large = size.is_none_or(|size| self.transfers.plan().part_bytes(size).is_some());
         let _permit = self.large_permit(is_large).await?;
         let journal = self.journal.as_ref();
-        let between = || Some((describe(&source), describe(&destination)));
-        let journal = journal.and_then(|journal| journal.remember(is_large, between));
-        let checkpoint = journal.map(|entry| Arc::new(CopyMemory::new(entry)) as Arc<dyn UploadCheckpoint>);
+        let between = || Some((journal_key(&source), journal_key(&destination)));
+        let journal = journal.and_then(|journal| journal.open_for_transfer(is_large, between));
+        let checkpoint = journal.map(|entry| Arc::new(JournalCheckpoint::new(entry)) as Arc<dyn UploadCheckpoint>);
         let progress = self.progress.clone();
-        let on_progress: OnProgress = Arc::new(move |bytes| progress.carried(bytes));
+        let on_progress: OnProgress = Arc::new(move |bytes| progress.add_bytes(bytes));
         let (from, to) = ((&from.store, &source), (&to.store, &destination));
-        Ok(copy_between_stores(&self.carrier, from, to, size, on_progress, checkpoint).await?.size)
+        Ok(copy_between_stores(&self.transfers, from, to, size, on_progress, checkpoint).await?.size)
     }
 
     async fn copy_file(
@@ -217,10 +217,10 @@ impl Copier {
         to_name: &str,
     ) -> Result<u64> {
         let source = FileSource::open(&from.tree()?, name, links, Arc::default())?;
-        let path = path_of(to_name)?;
-        let mut file = to.begin(&path, source.size(), self.progress.clone(), self.preserves)?;
+        let path = key_to_path(to_name)?;
+        let mut file = to.create_file(&path, source.size(), self.progress.clone(), self.preserves_attributes)?;
         let attributes =
-            if self.preserves { source.attributes() } else { Attributes::dated(source.modified()) };
+            if self.preserves_attributes { source.attributes() } else { Attributes::with_modified(source.modified()) };
         run_blocking(move || {
             read_through(&source, |offset, piece| file.write_at(offset, piece))?;
             file.finish(&attributes)?;
@@ -231,27 +231,27 @@ impl Copier {
 
     /// Returns true if both endpoints hold the same bytes under a name, by a full-object checksum. Without a common
     /// checksum the items count as different.
-    pub async fn is_same(&self, name: &str) -> Result<bool> {
-        let (source_checksums, destination) = (checksums(&self.carrier, &self.from, name).await?, &self.to);
+    pub async fn has_same_contents(&self, name: &str) -> Result<bool> {
+        let (source_checksums, destination) = (checksums(&self.transfers, &self.from, name).await?, &self.to);
         match (source_checksums, destination) {
-            (Some(found), End::Objects(_)) => {
-                let destination = checksums(&self.carrier, destination, name).await?.unwrap_or_default();
+            (Some(found), Endpoint::Objects(_)) => {
+                let destination = checksums(&self.transfers, destination, name).await?.unwrap_or_default();
                 let counterpart = |a: &Checksum| destination.iter().find(|b| b.algorithm() == a.algorithm());
                 Ok(found.iter().find_map(|a| counterpart(a).map(|b| a == b)).unwrap_or(false))
             }
-            (Some(found), End::Files(directory, links)) => match found.first() {
+            (Some(found), Endpoint::Files(directory, links)) => match found.first() {
                 Some(expected) => file_has_checksum((directory, *links), name, expected).await,
                 None => Ok(false),
             },
-            (None, End::Files(other, other_links)) => {
-                let End::Files(directory, links) = &self.from else { return Ok(false) };
+            (None, Endpoint::Files(other, other_links)) => {
+                let Endpoint::Files(directory, links) = &self.from else { return Ok(false) };
                 let own = (directory, *links);
                 let found = file_checksum(own, name, tradewind_core::Algorithm::Crc64Nvme).await?;
                 file_has_checksum((other, *other_links), name, &found).await
             }
             (None, destination) => {
-                let End::Files(directory, links) = &self.from else { return Ok(false) };
-                let destination = checksums(&self.carrier, destination, name).await?.unwrap_or_default();
+                let Endpoint::Files(directory, links) = &self.from else { return Ok(false) };
+                let destination = checksums(&self.transfers, destination, name).await?.unwrap_or_default();
                 match destination.first() {
                     Some(expected) => file_has_checksum((directory, *links), name, expected).await,
                     None => Ok(false),
@@ -262,27 +262,27 @@ impl Copier {
 
     /// Returns true if the file at one endpoint has the time stored with the object at the other. Sends one request.
     pub async fn has_same_time(&self, name: &str) -> Result<bool> {
-        have_same_time(&self.carrier, &self.from, &self.to, name).await
+        has_same_time(&self.transfers, &self.from, &self.to, name).await
     }
 
     /// Removes a name at the destination.
     pub async fn remove(&self, name: &str) -> Result<()> {
         match &self.to {
-            End::Files(directory, _) => directory.remove(&path_of(name)?),
-            End::Objects(objects) => objects.remove(&self.carrier, name).await,
+            Endpoint::Files(directory, _) => directory.remove(&key_to_path(name)?),
+            Endpoint::Objects(objects) => objects.remove(&self.transfers, name).await,
         }
     }
 }
 
 /// The name of an object in a journal. The journal's directory and identity already distinguish the store.
-pub(crate) fn describe(address: &Address) -> String {
+pub(crate) fn journal_key(address: &Address) -> String {
     format!("s3://{}/{}", address.bucket, address.key)
 }
 
 /// The full-object checksums that a store has of an object. `None` for a file: its checksum is computed later, once the
 /// algorithm is known.
-async fn checksums(transfers: &Arc<TransferContext>, end: &End, name: &str) -> Result<Option<Vec<Checksum>>> {
-    let End::Objects(objects) = end else { return Ok(None) };
+async fn checksums(transfers: &Arc<TransferContext>, end: &Endpoint, name: &str) -> Result<Option<Vec<Checksum>>> {
+    let Endpoint::Objects(objects) = end else { return Ok(None) };
     let address = &objects.address(name)?;
     let found = transfers.retry(|| async move {
         let slot = transfers.acquire_slot(0).await?;
@@ -332,7 +332,7 @@ fn read_through(source: &FileSource, mut take: impl FnMut(u64, &[u8]) -> Result<
 
 /// The metadata of an object created from a file: its content type, if the name's extension implies one.
 #[must_use]
-pub fn metadata_of(name: &str) -> Metadata {
+pub fn metadata_for_name(name: &str) -> Metadata {
     let content_type = mime_guess::from_path(name).first_raw().map(str::to_owned);
     Metadata { headers: SystemHeaders { content_type, ..SystemHeaders::default() }, ..Metadata::default() }
 }

@@ -7,12 +7,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tradewind_core::error::{Error, Reason};
 
-use crate::FoundFailure;
+use crate::NamedError;
 
 /// The receiving end of the stream.
 #[derive(Debug)]
 pub struct Feed<T> {
-    items: mpsc::Receiver<Result<T, FoundFailure>>,
+    items: mpsc::Receiver<Result<T, NamedError>>,
     /// The producing task; `None` once its result was taken, or if the sender is not a task.
     producer: Option<ProducerTask>,
 }
@@ -26,7 +26,7 @@ struct ProducerTask {
 impl<T> Feed<T> {
     /// A feed of what `task` sends to `items`; a panic of the task is reported for `location`.
     pub(crate) fn new(
-        items: mpsc::Receiver<Result<T, FoundFailure>>,
+        items: mpsc::Receiver<Result<T, NamedError>>,
         location: String,
         task: JoinHandle<()>,
     ) -> Self {
@@ -40,7 +40,7 @@ impl<T> Feed<T> {
     }
 
     /// A feed that yields a single failure.
-    pub(crate) fn failed(location: String, error: Error) -> Self {
+    pub(crate) fn with_error(location: String, error: Error) -> Self {
         let (sender, items) = mpsc::channel(1);
         // Cannot fail: the channel has capacity 1 and its receiver exists.
         let _ = sender.try_send(Err((location, error)));
@@ -48,7 +48,7 @@ impl<T> Feed<T> {
     }
 
     /// The next item or failure; `None` at the end. Cancel-safe.
-    pub async fn recv(&mut self) -> Option<Result<T, FoundFailure>> {
+    pub async fn recv(&mut self) -> Option<Result<T, NamedError>> {
         if let Some(item) = self.items.recv().await {
             return Some(item);
         }
@@ -59,14 +59,14 @@ impl<T> Feed<T> {
     }
 
     /// The next item if one is ready; `None` both if none is ready and at the end.
-    pub fn try_recv(&mut self) -> Option<Result<T, FoundFailure>> {
+    pub fn try_recv(&mut self) -> Option<Result<T, NamedError>> {
         self.items.try_recv().ok()
     }
 }
 
 /// A feed whose sender is not a task: it ends when the channel closes.
-impl<T> From<mpsc::Receiver<Result<T, FoundFailure>>> for Feed<T> {
-    fn from(items: mpsc::Receiver<Result<T, FoundFailure>>) -> Self {
+impl<T> From<mpsc::Receiver<Result<T, NamedError>>> for Feed<T> {
+    fn from(items: mpsc::Receiver<Result<T, NamedError>>) -> Self {
         Self { items, producer: None }
     }
 }

@@ -4,15 +4,15 @@
 mod directory;
 mod draft;
 mod find;
-mod new;
-mod place;
+mod new_file;
+mod location;
 mod source;
 mod tree;
 
-pub use directory::{Directory, Version};
+pub use directory::{Directory, ObjectVersion};
 pub(crate) use find::{Entry, entries, is_unfinished};
 pub use find::{Links, find, find_below};
-pub use new::NewFile;
+pub use new_file::NewFile;
 pub use source::FileSource;
 pub use tree::{Overlap, Tree};
 
@@ -22,7 +22,7 @@ use std::path::Path;
 use tradewind_core::error::{Error, Reason};
 
 /// Converts an I/O error of a file into an [`Error`] with the message "cannot `what` `path`".
-pub(crate) fn failed(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
+pub(crate) fn file_error(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
     let error = error.into();
     let reason = match error.kind() {
         io::ErrorKind::NotFound => Reason::NoSuchKey,

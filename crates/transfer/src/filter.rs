@@ -12,7 +12,7 @@ pub struct Filter {
 impl Filter {
     /// A filter that accepts every name.
     #[must_use]
-    pub fn everything() -> Self {
+    pub fn accept_all() -> Self {
         Self::default()
     }
 
@@ -29,7 +29,7 @@ impl Filter {
 
     /// Returns true if the name is selected.
     #[must_use]
-    pub fn takes(&self, name: &str) -> bool {
+    pub fn accepts(&self, name: &str) -> bool {
         self.rules.iter().rev().find(|(_, glob)| glob.is_match(name)).is_none_or(|(includes, _)| *includes)
     }
 }
@@ -39,18 +39,18 @@ mod tests {
     use super::*;
 
     fn filter(rules: &[(bool, &str)]) -> Filter {
-        let mut filter = Filter::everything();
+        let mut filter = Filter::accept_all();
         rules.iter().for_each(|(includes, pattern)| filter.add(pattern, *includes).unwrap());
         filter
     }
 
     #[test]
     fn last_matching_pattern_decides() {
-        assert!(filter(&[]).takes("a"));
-        assert!(!filter(&[(false, "*.tmp")]).takes("a/b.tmp"));
+        assert!(filter(&[]).accepts("a"));
+        assert!(!filter(&[(false, "*.tmp")]).accepts("a/b.tmp"));
         let only_jpg = filter(&[(false, "*"), (true, "*.jpg")]);
-        assert!(only_jpg.takes("x/y.jpg") && !only_jpg.takes("x/y.png"));
-        assert!(!filter(&[(true, "*.jpg"), (false, "*")]).takes("y.jpg"));
-        assert!(Filter::everything().add("a[", false).is_err());
+        assert!(only_jpg.accepts("x/y.jpg") && !only_jpg.accepts("x/y.png"));
+        assert!(!filter(&[(true, "*.jpg"), (false, "*")]).accepts("y.jpg"));
+        assert!(Filter::accept_all().add("a[", false).is_err());
     }
 }

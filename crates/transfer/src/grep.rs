@@ -17,14 +17,14 @@ use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_volume::{TransferContext, Fetch};
 
-use self::output::Output;
-use self::reader::Reader;
-use self::sink::Matches;
+use self::output::OrderedOutput;
+use self::reader::ChannelReader;
+use self::sink::MatchFormatter;
 use crate::filter::Filter;
 use crate::objects::Objects;
 use crate::progress::Progress;
-use crate::writer::Writer;
-use crate::{Found, FoundItem, Item};
+use crate::writer::OutputWriter;
+use crate::{ItemFeed, ListedItem, Item};
 
 /// Objects up to this size are fetched completely and then searched. Larger ones are searched while they arrive, each
 /// on its own thread.
@@ -39,7 +39,7 @@ const SAMPLE_OBJECTS: usize = 1000;
 
 /// The output for an object that matches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Show {
+pub enum OutputMode {
     /// The matching lines with their numbers.
     #[default]
     Lines,
@@ -55,7 +55,7 @@ pub struct Query {
     /// A line matches if any of these patterns does.
     pub patterns: Vec<String>,
     /// Patterns are fixed strings, not regular expressions.
-    pub is_fixed: bool,
+    pub is_fixed_string: bool,
     /// Matching is case-insensitive.
     pub ignores_case: bool,
     /// Patterns match only whole words.
@@ -63,20 +63,20 @@ pub struct Query {
     /// Selects the lines that do not match.
     pub inverts: bool,
     /// Treats objects that contain a zero byte as text.
-    pub takes_binary: bool,
+    pub searches_binary: bool,
     /// The output for a matching object.
-    pub show: Show,
+    pub output_mode: OutputMode,
     /// Uses the colours of `grep` on a terminal.
     pub is_coloured: bool,
     /// Prints objects in listing order; otherwise as they arrive.
     pub is_sorted: bool,
     /// Number of objects searched concurrently; `None` derives it from their mean size.
-    pub parallel: Option<usize>,
+    pub concurrency: Option<usize>,
 }
 
 /// The result of a search.
 #[derive(Debug, Default)]
-pub struct Searched {
+pub struct SearchOutcome {
     /// At least one object matched.
     pub has_matches: bool,
     /// Objects that could not be searched, and why.
@@ -100,7 +100,7 @@ impl Search {
     pub fn new(query: Query) -> Result<Self> {
         let matcher = RegexMatcherBuilder::new()
             .case_insensitive(query.ignores_case)
-            .fixed_strings(query.is_fixed)
+            .fixed_strings(query.is_fixed_string)
             .word(query.is_word)
             .line_terminator(Some(b'\n'))
             .build_many(&query.patterns);
@@ -124,24 +124,24 @@ impl Search {
         filter: &Filter,
         out: impl Write + Send + 'static,
         progress: &Arc<Progress>,
-    ) -> Result<Searched> {
-        let mut found = objects.clone().find_to_fetch(transfers.clone());
+    ) -> Result<SearchOutcome> {
+        let mut found = objects.clone().find_and_prewarm(transfers.clone());
         let mut listing = Listing::default();
         listing.read_sample(&mut found, filter).await;
-        let parallel = self.query.parallel.unwrap_or_else(|| transfers.plan().reader_concurrency(listing.mean_bytes()));
-        let output = Arc::new(Output::new(Writer::new(out), self.query.is_sorted));
+        let parallel = self.query.concurrency.unwrap_or_else(|| transfers.plan().reader_concurrency(listing.mean_bytes()));
+        let output = Arc::new(OrderedOutput::new(OutputWriter::new(out), self.query.is_sorted));
         let objects = Arc::new(objects);
         // Objects that wait for their output turn must leave a request for the one whose turn it is, whatever its size.
         let max_large = transfers.plan().concurrency_for(u64::MAX).saturating_sub(1);
         let large = Arc::new(Semaphore::new(MAX_CONCURRENT_LARGE.min(max_large).max(1)));
-        let (mut searched, mut tasks, mut turn) = (Searched::default(), JoinSet::new(), 0);
+        let (mut searched, mut tasks, mut turn) = (SearchOutcome::default(), JoinSet::new(), 0);
         loop {
             while tasks.len() < parallel.max(1)
                 && let Some(next) = listing.next(&mut found, filter).await
             {
                 match next {
                     Ok(item) => {
-                        progress.found(item.size);
+                        progress.add_found(item.size);
                         // Acquired here, in listing order, so that no object waits for a permit held by a later one.
                         let large = if item.size > MAX_BUFFERED_BYTES {
                             large.clone().acquire_owned().await.ok()
@@ -180,7 +180,7 @@ impl Search {
 
     fn searcher(&self) -> Searcher {
         let binary =
-            if self.query.takes_binary { BinaryDetection::none() } else { BinaryDetection::convert(0) };
+            if self.query.searches_binary { BinaryDetection::none() } else { BinaryDetection::convert(0) };
         SearcherBuilder::new()
             .line_number(true)
             .invert_match(self.query.inverts)
@@ -193,11 +193,11 @@ impl Search {
 /// The listing, with its first items read in advance.
 #[derive(Default)]
 struct Listing {
-    sample: std::collections::VecDeque<FoundItem>,
+    sample: std::collections::VecDeque<ListedItem>,
 }
 
 impl Listing {
-    async fn read_sample(&mut self, found: &mut Found, filter: &Filter) {
+    async fn read_sample(&mut self, found: &mut ItemFeed, filter: &Filter) {
         while self.sample.len() < SAMPLE_OBJECTS
             && let Some(next) = found.recv().await
         {
@@ -213,7 +213,7 @@ impl Listing {
         bytes.checked_div(number).unwrap_or(0)
     }
 
-    async fn next(&mut self, found: &mut Found, filter: &Filter) -> Option<FoundItem> {
+    async fn next(&mut self, found: &mut ItemFeed, filter: &Filter) -> Option<ListedItem> {
         if let Some(next) = self.sample.pop_front() {
             return Some(next);
         }
@@ -226,8 +226,8 @@ impl Listing {
     }
 }
 
-fn is_selected(next: &FoundItem, filter: &Filter) -> bool {
-    next.as_ref().map_or(true, |item| filter.takes(&item.name))
+fn is_selected(next: &ListedItem, filter: &Filter) -> bool {
+    next.as_ref().map_or(true, |item| filter.accepts(&item.name))
 }
 
 /// The search of one object.
@@ -235,7 +235,7 @@ struct ObjectSearch {
     search: Arc<Search>,
     transfers: Arc<TransferContext>,
     objects: Arc<Objects>,
-    output: Arc<Output>,
+    output: Arc<OrderedOutput>,
     progress: Arc<Progress>,
     _large: Option<OwnedSemaphorePermit>,
 }
@@ -253,11 +253,11 @@ impl ObjectSearch {
         match searched {
             Ok((has_matches, lines)) => {
                 turn.write(lines).await.map_err(|e| (name, e))?;
-                self.progress.done();
+                self.progress.add_done();
                 Ok(has_matches)
             }
             Err(e) => {
-                self.progress.failed();
+                self.progress.add_failed();
                 Err((name, e))
             }
         }
@@ -272,8 +272,8 @@ impl ObjectSearch {
             std::future::ready(Ok(()))
         };
         fetch.write_in_order(gather).await?;
-        self.progress.carried(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
-        let mut matches = Matches::new(&self.search.matcher, &self.search.query, name, None);
+        self.progress.add_bytes(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
+        let mut matches = MatchFormatter::new(&self.search.matcher, &self.search.query, name, None);
         let searched = self.search.searcher().search_slice(&self.search.matcher, &bytes, &mut matches);
         searched
             .map_err(|e| Error::with_source(Reason::Defect, format!("searching {name} failed: {e}"), e))?;
@@ -292,15 +292,15 @@ impl ObjectSearch {
         let (lines, found) = mpsc::channel(1);
         let (search, owned) = (self.search.clone(), name.to_owned());
         let searching = tokio::task::spawn_blocking(move || {
-            let mut matches = Matches::new(&search.matcher, &search.query, &owned, Some(lines));
+            let mut matches = MatchFormatter::new(&search.matcher, &search.query, &owned, Some(lines));
             let searched =
-                search.searcher().search_reader(&search.matcher, Reader::new(received), &mut matches);
+                search.searcher().search_reader(&search.matcher, ChannelReader::new(received), &mut matches);
             searched.map(|()| matches.finish())
         });
         let fetching = async {
             let fetch = Fetch::open(&self.transfers, &self.objects.store, &address, Some(item.size)).await?;
             let pass = |buffer: bytes::Bytes| {
-                self.progress.carried(i64::try_from(buffer.len()).unwrap_or(i64::MAX));
+                self.progress.add_bytes(i64::try_from(buffer.len()).unwrap_or(i64::MAX));
                 let buffers = buffers.clone();
                 async move {
                     let enough = |_| Error::new(Reason::Conflict, "the search ended early");

@@ -30,7 +30,7 @@ pub struct Journal {
 
 /// The journal of one object, locked exclusively until it is dropped.
 #[derive(Debug)]
-pub struct Entry {
+pub struct JournalFile {
     file: File,
     path: PathBuf,
     /// The first line: the stores, the source and the destination.
@@ -49,14 +49,14 @@ impl Journal {
     }
 
     /// Opens or creates the journal of the copy of `from` to `to`; `None` if another process has it locked.
-    pub fn open(&self, from: &str, to: &str) -> io::Result<Option<Entry>> {
+    pub fn open(&self, from: &str, to: &str) -> io::Result<Option<JournalFile>> {
         fs::create_dir_all(&self.directory)?;
         self.open_as(from, to, true)
     }
 
     /// Like [`open`](Self::open), but only if an earlier transfer left a journal. Journals that other processes leave
     /// after the first lookup are not seen.
-    pub fn find(&self, from: &str, to: &str) -> io::Result<Option<Entry>> {
+    pub fn open_existing(&self, from: &str, to: &str) -> io::Result<Option<JournalFile>> {
         if !self
             .with_known_names(|known_names| known_names.contains(&*Self::name(&self.identity(from, to))))?
         {
@@ -71,17 +71,17 @@ impl Journal {
     /// Opens the journal of an object that may be large, or finds the one left when it was large before.
     ///
     /// An I/O error is logged and `None` returned: the transfer works without a journal, but cannot resume.
-    pub(crate) fn remember(
+    pub(crate) fn open_for_transfer(
         &self,
         is_large: bool,
         endpoints: impl FnOnce() -> Option<(String, String)>,
-    ) -> Option<Entry> {
+    ) -> Option<JournalFile> {
         let found = || {
             if !is_large && !self.with_known_names(|known_names| !known_names.is_empty())? {
                 return Ok(None);
             }
             let Some((from, to)) = endpoints() else { return Ok(None) };
-            if is_large { self.open(&from, &to) } else { self.find(&from, &to) }
+            if is_large { self.open(&from, &to) } else { self.open_existing(&from, &to) }
         };
         match found() {
             Ok(entry) => entry,
@@ -115,7 +115,7 @@ impl Journal {
         Ok(known_names.as_mut().is_some_and(what))
     }
 
-    fn open_as(&self, from: &str, to: &str, create: bool) -> io::Result<Option<Entry>> {
+    fn open_as(&self, from: &str, to: &str, create: bool) -> io::Result<Option<JournalFile>> {
         let identity = self.identity(from, to);
         let name = Self::name(&identity);
         let path = self.directory.join(&name);
@@ -147,7 +147,7 @@ impl Journal {
             .is_some_and(|line| line.is_ok_and(|line| parse::<String>(&line).as_deref() == Some(&*identity)));
         let lines = if is_ours { lines.filter_map(Result::ok).collect() } else { Vec::new() };
         let keep_on_drop = AtomicBool::new(lines.iter().any(|line: &String| !line.is_empty()));
-        let entry = Entry { file, path, identity, lines, keep_on_drop };
+        let entry = JournalFile { file, path, identity, lines, keep_on_drop };
         if !is_ours {
             entry.file.set_len(0)?;
             entry.write(&entry.identity)?;
@@ -170,16 +170,16 @@ fn parse<T: DeserializeOwned>(line: &str) -> Option<T> {
     serde_json::from_str(line).ok()
 }
 
-impl Entry {
+impl JournalFile {
     /// The records of an earlier transfer; lines that cannot be parsed are skipped.
     #[must_use]
-    pub fn earlier<T: DeserializeOwned>(&self) -> Vec<T> {
+    pub fn records<T: DeserializeOwned>(&self) -> Vec<T> {
         // Each line is independent: one damaged by a power loss does not invalidate the others.
         self.lines.iter().filter_map(|line| parse(line)).collect()
     }
 
     /// Discards the records of an earlier transfer.
-    pub fn begin_anew(&mut self) -> io::Result<()> {
+    pub fn reset(&mut self) -> io::Result<()> {
         self.lines.clear();
         self.keep_on_drop.store(false, Ordering::Relaxed);
         self.file.set_len(0)?;
@@ -187,7 +187,7 @@ impl Entry {
     }
 
     /// Appends a record with a single write.
-    pub fn add<T: Serialize>(&self, what: &T) -> io::Result<()> {
+    pub fn append<T: Serialize>(&self, what: &T) -> io::Result<()> {
         self.keep_on_drop.store(true, Ordering::Relaxed);
         self.write(what)
     }
@@ -206,7 +206,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for JournalFile {
     fn drop(&mut self) {
         if !self.keep_on_drop.load(Ordering::Relaxed)
             && let Err(e) = fs::remove_file(&self.path)
@@ -225,10 +225,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let journal = Journal::new(directory.path().join("j"), "s".to_owned());
         let entry = journal.open("a", "b").unwrap().unwrap();
-        assert_eq!(entry.earlier::<u64>(), Vec::<u64>::new());
+        assert_eq!(entry.records::<u64>(), Vec::<u64>::new());
         assert!(journal.open("a", "b").unwrap().is_none(), "the journal is locked");
-        entry.add(&1).unwrap();
-        entry.add(&2).unwrap();
+        entry.append(&1).unwrap();
+        entry.append(&2).unwrap();
         let path = entry.path.clone();
         drop(entry);
         let mut text = fs::read(&path).unwrap();
@@ -236,18 +236,18 @@ mod tests {
         text.extend_from_slice(b"\0\0\0\n\xff\xfe\n{\"to\xc3");
         fs::write(&path, text).unwrap();
         let entry = journal.open("a", "b").unwrap().unwrap();
-        assert_eq!(entry.earlier::<u64>(), [1, 2]);
-        entry.add(&4).unwrap();
+        assert_eq!(entry.records::<u64>(), [1, 2]);
+        entry.append(&4).unwrap();
         drop(entry);
         let mut entry = journal.open("a", "b").unwrap().unwrap();
-        assert_eq!(entry.earlier::<u64>(), [1, 2, 4]);
-        entry.begin_anew().unwrap();
-        entry.add(&3).unwrap();
+        assert_eq!(entry.records::<u64>(), [1, 2, 4]);
+        entry.reset().unwrap();
+        entry.append(&3).unwrap();
         drop(entry);
         let entry = journal.open("a", "b").unwrap().unwrap();
-        assert_eq!(entry.earlier::<u64>(), [3]);
+        assert_eq!(entry.records::<u64>(), [3]);
         entry.remove().unwrap();
-        assert_eq!(journal.open("a", "b").unwrap().unwrap().earlier::<u64>(), Vec::<u64>::new());
+        assert_eq!(journal.open("a", "b").unwrap().unwrap().records::<u64>(), Vec::<u64>::new());
     }
 
     #[test]
@@ -257,12 +257,12 @@ mod tests {
         let left = || fs::read_dir(directory.path()).unwrap().count();
         drop(journal.open("a", "b").unwrap().unwrap());
         assert_eq!(left(), 0);
-        assert!(journal.find("a", "b").unwrap().is_none());
+        assert!(journal.open_existing("a", "b").unwrap().is_none());
         assert_eq!(left(), 0);
-        journal.open("a", "b").unwrap().unwrap().add(&1).unwrap();
+        journal.open("a", "b").unwrap().unwrap().append(&1).unwrap();
         assert_eq!(left(), 1);
-        assert_eq!(journal.find("a", "b").unwrap().unwrap().earlier::<u64>(), [1]);
-        journal.open("a", "b").unwrap().unwrap().begin_anew().unwrap();
+        assert_eq!(journal.open_existing("a", "b").unwrap().unwrap().records::<u64>(), [1]);
+        journal.open("a", "b").unwrap().unwrap().reset().unwrap();
         assert_eq!(left(), 0);
     }
 
@@ -272,15 +272,15 @@ mod tests {
         let path = directory.path().join("j");
         let journal = || Journal::new(path.clone(), "s".to_owned());
         let endpoints = |to: &str| Some(("a".to_owned(), to.to_owned()));
-        let small = |journal: &Journal, to: &str| journal.remember(false, || endpoints(to)).is_some();
+        let small = |journal: &Journal, to: &str| journal.open_for_transfer(false, || endpoints(to)).is_some();
         let first = journal();
-        assert!(first.remember(false, || panic!("no journal exists")).is_none());
-        first.remember(true, || endpoints("b")).unwrap().add(&1).unwrap();
+        assert!(first.open_for_transfer(false, || panic!("no journal exists")).is_none());
+        first.open_for_transfer(true, || endpoints("b")).unwrap().append(&1).unwrap();
         assert!(small(&first, "b") && !small(&first, "c"));
         let second = journal();
         assert!(small(&second, "b") && !small(&second, "c"));
         // The instance that created a journal finds it; others see only what existed at their first lookup.
-        first.open("a", "c").unwrap().unwrap().add(&1).unwrap();
+        first.open("a", "c").unwrap().unwrap().append(&1).unwrap();
         assert!(small(&first, "c") && !small(&second, "c") && small(&journal(), "c"));
     }
 
@@ -296,7 +296,7 @@ mod tests {
                     while !stop.load(Ordering::Relaxed) {
                         let Some(entry) = journal.open("a", "b").unwrap() else { continue };
                         assert!(is_same_file(&entry.file, &entry.path).unwrap());
-                        entry.add(&1).unwrap();
+                        entry.append(&1).unwrap();
                         entry.remove().unwrap();
                     }
                 });
@@ -314,10 +314,10 @@ mod tests {
         for foreign in [&b"\"c\\nd\"\n1\n"[..], b"\xff\xfe", b"", b"\n\n"] {
             fs::write(&path, foreign).unwrap();
             let entry = journal.open("a", "b").unwrap().unwrap();
-            assert_eq!(entry.earlier::<u64>(), Vec::<u64>::new());
-            entry.add(&5).unwrap();
+            assert_eq!(entry.records::<u64>(), Vec::<u64>::new());
+            entry.append(&5).unwrap();
             drop(entry);
-            assert_eq!(journal.open("a", "b").unwrap().unwrap().earlier::<u64>(), [5]);
+            assert_eq!(journal.open("a", "b").unwrap().unwrap().records::<u64>(), [5]);
         }
     }
 }

@@ -3,15 +3,15 @@
 
 pub mod bundle;
 pub mod copy;
-pub mod ends;
+pub mod endpoint;
 pub mod feed;
 pub mod files;
 pub mod filter;
 pub mod grep;
 pub mod journal;
-mod memory;
+mod checkpoint;
 pub mod merge;
-pub mod moves;
+pub mod workers;
 pub mod names;
 pub mod objects;
 pub mod preserve;
@@ -20,9 +20,9 @@ pub mod watch;
 pub mod writer;
 
 pub use copy::Copier;
-pub use ends::End;
+pub use endpoint::Endpoint;
 pub use feed::Feed;
-pub use moves::Outcome;
+pub use workers::Outcome;
 pub use progress::Progress;
 
 use tradewind_core::Timestamp;
@@ -39,10 +39,10 @@ pub struct Item {
 }
 
 /// The items of a listing, in order.
-pub type Found = Feed<Item>;
+pub type ItemFeed = Feed<Item>;
 
 /// An item of a listing, or the reason why a part of it cannot be listed.
-pub type FoundItem = Result<Item, FoundFailure>;
+pub type ListedItem = Result<Item, NamedError>;
 
 /// The name or location that failed, and the error.
-pub type FoundFailure = (String, tradewind_core::Error);
+pub type NamedError = (String, tradewind_core::Error);

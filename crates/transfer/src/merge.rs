@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use tradewind_core::Timestamp;
 
-use crate::{Found, FoundFailure, Item};
+use crate::{ItemFeed, NamedError, Item};
 
 /// An action that sync takes for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub enum Action {
     /// Copy the item: it is missing at the destination, or differs.
     Copy(Item),
     /// Compare the contents: the sizes are equal.
-    Compare(Item),
+    CompareContents(Item),
     /// Compare the times: the sizes are equal, and one of the times is not in the listing.
     CompareTimes(Item),
     /// Remove the item from the destination: it is not in the source.
@@ -25,7 +25,7 @@ impl Action {
     #[must_use]
     pub const fn item(&self) -> &Item {
         match self {
-            Self::Copy(item) | Self::Compare(item) | Self::CompareTimes(item) | Self::Remove(item) => item,
+            Self::Copy(item) | Self::CompareContents(item) | Self::CompareTimes(item) | Self::Remove(item) => item,
         }
     }
 }
@@ -58,14 +58,14 @@ pub struct Merge {
 /// The treatment of an empty source.
 #[derive(Debug)]
 struct IfEmpty {
-    failure: FoundFailure,
+    failure: NamedError,
     /// Folder markers do not count as content.
     ignores_markers: bool,
 }
 
 #[derive(Debug)]
 struct Side {
-    found: Found,
+    found: ItemFeed,
     /// Items read ahead of `next`.
     read_ahead: VecDeque<Item>,
     next: Option<Item>,
@@ -79,7 +79,7 @@ struct Side {
 }
 
 impl Side {
-    async fn fill(&mut self) -> Result<(), FoundFailure> {
+    async fn fill(&mut self) -> Result<(), NamedError> {
         while self.next.is_none() {
             self.next = self.read_ahead.pop_front();
             if self.next.is_some() || self.is_exhausted {
@@ -91,14 +91,14 @@ impl Side {
     }
 
     /// Reads ahead until an item that is no folder marker is found, or the listing ends.
-    async fn find_content(&mut self) -> Result<(), FoundFailure> {
+    async fn find_content(&mut self) -> Result<(), NamedError> {
         while !self.has_content && !self.is_exhausted {
             self.read_next().await?;
         }
         Ok(())
     }
 
-    async fn read_next(&mut self) -> Result<(), FoundFailure> {
+    async fn read_next(&mut self) -> Result<(), NamedError> {
         match self.found.recv().await {
             None => self.is_exhausted = true,
             Some(Ok(item)) => {
@@ -123,7 +123,7 @@ fn is_folder_marker(name: &str) -> bool {
 impl Merge {
     /// A merge of the source and destination listings.
     #[must_use]
-    pub fn new(source: Found, destination: Found, comparison: Comparison) -> Self {
+    pub fn new(source: ItemFeed, destination: ItemFeed, comparison: Comparison) -> Self {
         let side = |found| Side {
             found,
             read_ahead: VecDeque::new(),
@@ -140,12 +140,12 @@ impl Merge {
     /// Reports `failure` and removes nothing if the source is empty: a mistyped or unmounted location looks empty. With
     /// `ignores_markers`, folder markers do not count as content.
     #[must_use]
-    pub fn refusing_empty(self, failure: FoundFailure, ignores_markers: bool) -> Self {
+    pub fn with_empty_source_error(self, failure: NamedError, ignores_markers: bool) -> Self {
         Self { if_empty: Some(IfEmpty { failure, ignores_markers }), ..self }
     }
 
     /// Checks once, before the first action, whether the source is empty. Returns the failure to report, if any.
-    async fn check_emptiness(&mut self) -> Option<FoundFailure> {
+    async fn check_emptiness(&mut self) -> Option<NamedError> {
         let ignores_markers = self.if_empty.as_ref()?.ignores_markers;
         let listed =
             if ignores_markers { self.source.find_content().await } else { self.source.fill().await };
@@ -160,7 +160,7 @@ impl Merge {
     }
 
     /// The next action, or a failure if a part of a tree could not be listed; `None` at the end.
-    pub async fn next(&mut self) -> Option<Result<Action, FoundFailure>> {
+    pub async fn next(&mut self) -> Option<Result<Action, NamedError>> {
         loop {
             if let Some(failure) = self.check_emptiness().await {
                 return Some(Err(failure));
@@ -208,7 +208,7 @@ impl Merge {
                 Comparison::PreservedTime if is_newer(source.modified, destination.modified) => {
                     return Some(Ok(Action::CompareTimes(source)));
                 }
-                Comparison::Checksum => return Some(Ok(Action::Compare(source))),
+                Comparison::Checksum => return Some(Ok(Action::CompareContents(source))),
                 Comparison::SizeAndTime | Comparison::PreservedTime | Comparison::Size => {}
             }
         }
@@ -223,13 +223,13 @@ const fn is_newer(source: Timestamp, destination: Timestamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FoundItem;
+    use crate::ListedItem;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use tokio::sync::mpsc;
     use tradewind_core::error::{Error, Reason};
 
-    fn feed(items: Vec<FoundItem>) -> Found {
+    fn feed(items: Vec<ListedItem>) -> ItemFeed {
         let (found, receiver) = mpsc::channel(items.len().max(1));
         items.into_iter().for_each(|item| found.try_send(item).unwrap());
         receiver.into()
@@ -240,8 +240,8 @@ mod tests {
     }
 
     async fn actions(
-        source: Vec<FoundItem>,
-        destination: Vec<FoundItem>,
+        source: Vec<ListedItem>,
+        destination: Vec<ListedItem>,
         comparison: Comparison,
     ) -> Vec<String> {
         let mut merge = Merge::new(feed(source), feed(destination), comparison);
@@ -249,7 +249,7 @@ mod tests {
         while let Some(next) = merge.next().await {
             all.push(match next {
                 Ok(Action::Copy(item)) => format!("copy {}", item.name),
-                Ok(Action::Compare(item)) => format!("compare {}", item.name),
+                Ok(Action::CompareContents(item)) => format!("compare {}", item.name),
                 Ok(Action::CompareTimes(item)) => format!("compare times of {}", item.name),
                 Ok(Action::Remove(item)) => format!("remove {}", item.name),
                 Err((name, _)) => format!("fail {name}"),
@@ -286,23 +286,23 @@ mod tests {
         let destination = || feed(vec![Ok(item("a", 1, 1)), Ok(item("z", 1, 1))]);
         let failure = || ("place".to_owned(), Error::new(Reason::NoSuchKey, "nothing at place"));
         let mut merge =
-            Merge::new(feed(Vec::new()), destination(), Comparison::Size).refusing_empty(failure(), false);
+            Merge::new(feed(Vec::new()), destination(), Comparison::Size).with_empty_source_error(failure(), false);
         assert_eq!(merge.next().await.unwrap().unwrap_err().0, "place");
         assert_eq!(merge.next().await.map(|next| next.is_ok()), None);
         // Folder markers are no content, at any depth.
         let markers = || feed(vec![Ok(item("", 0, 1)), Ok(item("m/", 0, 1)), Ok(item("x/y/", 0, 1))]);
         let mut merge =
-            Merge::new(markers(), destination(), Comparison::Size).refusing_empty(failure(), true);
+            Merge::new(markers(), destination(), Comparison::Size).with_empty_source_error(failure(), true);
         assert_eq!(merge.next().await.unwrap().unwrap_err().0, "place");
         for name in ["", "m/", "x/y/"] {
             assert_eq!(merge.next().await.unwrap().unwrap(), Action::Copy(item(name, 0, 1)));
         }
         assert_eq!(merge.next().await.map(|next| next.is_ok()), None);
         let content = feed(vec![Ok(item("m/", 0, 1)), Ok(item("n", 1, 1))]);
-        let mut merge = Merge::new(content, destination(), Comparison::Size).refusing_empty(failure(), true);
+        let mut merge = Merge::new(content, destination(), Comparison::Size).with_empty_source_error(failure(), true);
         assert_eq!(merge.next().await.unwrap().unwrap(), Action::Remove(item("a", 1, 1)));
         let one = feed(vec![Ok(item("a", 1, 1))]);
-        let mut merge = Merge::new(one, destination(), Comparison::Size).refusing_empty(failure(), true);
+        let mut merge = Merge::new(one, destination(), Comparison::Size).with_empty_source_error(failure(), true);
         assert_eq!(merge.next().await.unwrap().unwrap(), Action::Remove(item("z", 1, 1)));
     }
 
@@ -319,7 +319,7 @@ mod tests {
             source in prop::collection::btree_map("[ab/.]{1,4}", 0_u64..3, 0..20),
             destination in prop::collection::btree_map("[ab/.]{1,4}", 0_u64..3, 0..20),
         ) {
-            let list = |tree: &BTreeMap<String, u64>| -> Vec<FoundItem> {
+            let list = |tree: &BTreeMap<String, u64>| -> Vec<ListedItem> {
                 tree.iter().map(|(name, size)| Ok(item(name, *size, 1))).collect()
             };
             let mut expected: Vec<(&str, &String)> = Vec::new();

@@ -6,7 +6,7 @@ use tradewind_core::error::{Error, Reason, Result};
 
 /// The relative path of a key. Rejects keys that would leave the directory, and keys whose file would coincide with
 /// another key's.
-pub fn path_of(name: &str) -> Result<PathBuf> {
+pub fn key_to_path(name: &str) -> Result<PathBuf> {
     let reject =
         |why: &str| Err(Error::new(Reason::InvalidKey, format!("{name:?} cannot be a file's name: {why}")));
     if name.is_empty() {
@@ -27,7 +27,7 @@ pub fn path_of(name: &str) -> Result<PathBuf> {
 }
 
 /// The key of a relative path below a directory; an error if the path is not UTF-8.
-pub fn name_of(path: &Path) -> Result<String> {
+pub fn path_to_key(path: &Path) -> Result<String> {
     let mut name = String::new();
     for part in path.components() {
         let Component::Normal(part) = part else {
@@ -56,17 +56,17 @@ mod tests {
         for bad in
             ["", "/", "/a", "a/", "a//b", "../a", "a/../b", "a/..", ".", "a/./b", "a\0b", &"x".repeat(256)]
         {
-            assert_eq!(path_of(bad).unwrap_err().reason(), Reason::InvalidKey, "{bad:?}");
+            assert_eq!(key_to_path(bad).unwrap_err().reason(), Reason::InvalidKey, "{bad:?}");
         }
-        assert_eq!(path_of("a/..b/c.").unwrap(), Path::new("a/..b/c."));
+        assert_eq!(key_to_path("a/..b/c.").unwrap(), Path::new("a/..b/c."));
     }
 
     proptest! {
         #[test]
         fn path_of_a_key_never_leaves_its_directory(name in "[a./\\\\\u{e9}]{0,12}") {
-            if let Ok(path) = path_of(&name) {
+            if let Ok(path) = key_to_path(&name) {
                 prop_assert!(path.components().all(|part| matches!(part, Component::Normal(_))));
-                prop_assert_eq!(name_of(&path).unwrap(), name);
+                prop_assert_eq!(path_to_key(&path).unwrap(), name);
             }
         }
     }

@@ -10,8 +10,8 @@ use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 use tradewind_core::{BucketName, ObjectStore};
 use tradewind_volume::TransferContext;
 
-use crate::moves::FOUND_AHEAD;
-use crate::{Found, Item};
+use crate::workers::MAX_QUEUED_ITEMS;
+use crate::{ItemFeed, Item};
 
 /// Maximum number of keys that S3 returns in a page.
 const MAX_PAGE_KEYS: usize = 1000;
@@ -49,17 +49,17 @@ impl Objects {
     /// service may be configured under two names.
     #[must_use]
     pub fn shares_store(&self, other: &Self) -> bool {
-        self.has_handle_of(other) || format!("{:?}", self.store) == format!("{:?}", other.store)
+        self.has_same_handle(other) || format!("{:?}", self.store) == format!("{:?}", other.store)
     }
 
     /// Returns true if both use the same store handle, and a server-side copy is possible. With different handles, the
     /// credentials of one may not be valid for the other.
-    pub(crate) fn has_handle_of(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_handle(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.store, &other.store)
     }
 
     /// One page of the listing after the key `after`, with common prefixes rolled up at `delimiter`.
-    pub async fn page(
+    pub async fn list_page(
         &self,
         transfers: &TransferContext,
         delimiter: Option<&str>,
@@ -81,18 +81,18 @@ impl Objects {
     }
 
     /// Lists all objects in key order. The listing stops when the feed is dropped.
-    pub fn find(self, transfers: Arc<TransferContext>) -> Found {
+    pub fn find(self, transfers: Arc<TransferContext>) -> ItemFeed {
         self.spawn_listing("", transfers, false)
     }
 
     /// Like [`find`](Self::find), but only for names that begin with `below`.
-    pub fn find_below(self, below: &str, transfers: Arc<TransferContext>) -> Found {
+    pub fn find_with_prefix(self, below: &str, transfers: Arc<TransferContext>) -> ItemFeed {
         self.spawn_listing(below, transfers, false)
     }
 
     /// Like [`find`](Self::find), for a caller that fetches everything listed. Opens connections concurrently if the
     /// store's profile says that many are useful.
-    pub fn find_to_fetch(self, transfers: Arc<TransferContext>) -> Found {
+    pub fn find_and_prewarm(self, transfers: Arc<TransferContext>) -> ItemFeed {
         self.spawn_listing("", transfers, true)
     }
 
@@ -120,16 +120,16 @@ impl Objects {
         probe
     }
 
-    fn spawn_listing(mut self, below: &str, transfers: Arc<TransferContext>, will_fetch: bool) -> Found {
+    fn spawn_listing(mut self, below: &str, transfers: Arc<TransferContext>, will_fetch: bool) -> ItemFeed {
         let prefix_len = self.prefix.len();
         self.prefix.push_str(below);
-        let (found, items) = mpsc::channel(FOUND_AHEAD);
+        let (found, items) = mpsc::channel(MAX_QUEUED_ITEMS);
         let location = self.describe("");
         let task = tokio::spawn(async move {
             let mut probe = if will_fetch { self.prewarm(&transfers) } else { JoinSet::new() };
             let mut after = None;
             loop {
-                let page = self.page(&transfers, None, after).await;
+                let page = self.list_page(&transfers, None, after).await;
                 probe.abort_all();
                 let page = match page {
                     Ok(page) => page,
@@ -154,7 +154,7 @@ impl Objects {
                 }
             }
         });
-        Found::new(items, location, task)
+        ItemFeed::new(items, location, task)
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
     #[tokio::test]
     async fn only_find_to_fetch_opens_connections_early() {
         let (store, transfers, objects) = store_with_profile(Some(0.176), 5).await;
-        let count = async |mut found: Found| {
+        let count = async |mut found: ItemFeed| {
             let mut count = 0;
             while found.recv().await.is_some_and(|item| item.is_ok()) {
                 count += 1;
@@ -230,9 +230,9 @@ mod tests {
             count
         };
         assert_eq!(count(objects.clone().find(transfers.clone())).await, 5);
-        assert_eq!(count(objects.clone().find_below("00", transfers.clone())).await, 5);
+        assert_eq!(count(objects.clone().find_with_prefix("00", transfers.clone())).await, 5);
         assert_eq!(store.max_prewarm_hint(), 0);
-        assert_eq!(count(objects.find_to_fetch(transfers)).await, 5);
+        assert_eq!(count(objects.find_and_prewarm(transfers)).await, 5);
         assert_eq!(store.max_prewarm_hint(), MAX_EARLY_CONNECTIONS);
     }
 

@@ -18,9 +18,9 @@ use tradewind_core::metadata::UserMetadata;
 use tradewind_core::store::GetRequest;
 use tradewind_volume::TransferContext;
 
-use crate::ends::End;
+use crate::endpoint::Endpoint;
 use crate::files::{Directory, Links};
-use crate::names::path_of;
+use crate::names::key_to_path;
 use crate::objects::Objects;
 
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
@@ -110,7 +110,7 @@ pub struct Attributes {
 impl Attributes {
     /// The attributes of a file.
     #[must_use]
-    pub fn of(file: &fs::Metadata) -> Self {
+    pub fn from_metadata(file: &fs::Metadata) -> Self {
         Self {
             modified: Some(FileTime::new(file.mtime(), file.mtime_nsec())),
             mode: Some(file.mode() & !FILE_TYPE_BITS),
@@ -120,13 +120,13 @@ impl Attributes {
 
     /// Attributes of which only the modification time is known.
     #[must_use]
-    pub fn dated(modified: Timestamp) -> Self {
+    pub fn with_modified(modified: Timestamp) -> Self {
         Self { modified: Some(modified.into()), ..Self::default() }
     }
 
     /// Parses the attributes stored with an object. Invalid values count as absent.
     #[must_use]
-    pub fn read(user: &UserMetadata) -> Self {
+    pub fn from_user_metadata(user: &UserMetadata) -> Self {
         let value = |name: &str| user.iter().find(|(known, _)| known == name).map(|(_, value)| value.trim());
         // `chown` takes the highest id as "unchanged"; no user has it.
         let id = |name| value(name)?.parse().ok().filter(|id| *id != u32::MAX);
@@ -138,7 +138,7 @@ impl Attributes {
     }
 
     /// Adds the attributes to the user metadata of an object.
-    pub fn write(&self, user: &mut UserMetadata) {
+    pub fn write_to(&self, user: &mut UserMetadata) {
         let mut set = |name: &str, value: String| user.push((name.to_owned(), value));
         if let Some((uid, gid)) = self.owner {
             set("gid", gid.to_string());
@@ -157,7 +157,7 @@ impl Attributes {
     ///
     /// Of the mode only the permission bits are applied: a writer of the bucket must not be able to create a set-id
     /// program. The owner is applied only if this process runs as root.
-    pub(crate) fn give(&self, file: &File) -> io::Result<()> {
+    pub(crate) fn apply_to(&self, file: &File) -> io::Result<()> {
         if let Some((uid, gid)) = self.owner
             && geteuid().is_root()
         {
@@ -190,16 +190,16 @@ fn parse_mode(text: &str) -> Option<u32> {
 
 /// Returns true if the file and the object of a name have the same time. The object's time is in its metadata, which no
 /// listing includes. False if one is missing or the object has no time.
-pub(crate) async fn have_same_time(
+pub(crate) async fn has_same_time(
     transfers: &Arc<TransferContext>,
-    from: &End,
-    to: &End,
+    from: &Endpoint,
+    to: &Endpoint,
     name: &str,
 ) -> Result<bool> {
     let (directory, links, objects) = match (from, to) {
-        (End::Files(directory, links), End::Objects(objects))
-        | (End::Objects(objects), End::Files(directory, links)) => (directory, *links, objects),
-        (End::Files(..), End::Files(..)) | (End::Objects(_), End::Objects(_)) => return Ok(false),
+        (Endpoint::Files(directory, links), Endpoint::Objects(objects))
+        | (Endpoint::Objects(objects), Endpoint::Files(directory, links)) => (directory, *links, objects),
+        (Endpoint::Files(..), Endpoint::Files(..)) | (Endpoint::Objects(_), Endpoint::Objects(_)) => return Ok(false),
     };
     let Some(file) = time_of_file(directory, links, name)? else { return Ok(false) };
     let stored = time_of_object(transfers, objects, name).await?;
@@ -207,7 +207,7 @@ pub(crate) async fn have_same_time(
 }
 
 fn time_of_file(directory: &Directory, links: Links, name: &str) -> Result<Option<FileTime>> {
-    let found = directory.tree()?.stat(&path_of(name)?, links);
+    let found = directory.tree()?.stat(&key_to_path(name)?, links);
     // A failing `stat` is reported when the file is copied.
     Ok(found.ok().map(|found| FileTime::new(found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or(0))))
 }
@@ -219,7 +219,7 @@ async fn time_of_object(transfers: &Arc<TransferContext>, objects: &Objects, nam
         objects.store.head(&slot.context, address, GetRequest::default()).await
     });
     match found.await {
-        Ok(found) => Ok(Attributes::read(&found.info.metadata.user).modified),
+        Ok(found) => Ok(Attributes::from_user_metadata(&found.info.metadata.user).modified),
         Err(e) if e.reason() == Reason::NoSuchKey => Ok(None),
         Err(e) => Err(e),
     }
@@ -269,7 +269,7 @@ mod tests {
     fn invalid_owner_ids_are_ignored() {
         let read = |uid: &str, gid: &str| {
             let user = vec![("gid".to_owned(), gid.to_owned()), ("uid".to_owned(), uid.to_owned())];
-            Attributes::read(&user).owner
+            Attributes::from_user_metadata(&user).owner
         };
         assert_eq!(read("0", "1000"), Some((0, 1000)));
         for (uid, gid) in [("4294967295", "0"), ("0", "4294967295"), ("-1", "0"), ("root", "0")] {
@@ -307,16 +307,16 @@ mod tests {
         fn written_attributes_parse_back_unchanged(seconds in -1_i64 << 35..1 << 35, nanos in 0_i64..1_000_000_000, mode in 0_u32..0o10000) {
             let stored = Attributes { modified: Some(FileTime::new(seconds, nanos)), mode: Some(mode), owner: Some((1, 2)) };
             let mut user = vec![("zebra".to_owned(), "x".to_owned())];
-            stored.write(&mut user);
+            stored.write_to(&mut user);
             prop_assert!(user.is_sorted());
-            prop_assert_eq!(Attributes::read(&user), stored);
+            prop_assert_eq!(Attributes::from_user_metadata(&user), stored);
             prop_assert!(stored.modified.unwrap().to_system_time().is_some());
         }
 
         #[test]
         fn arbitrary_metadata_parses_to_valid_attributes(mtime in "[-0-9.]{0,24}", mode in "[0-9]{0,12}") {
             let user = vec![("mode".to_owned(), mode), ("mtime".to_owned(), mtime)];
-            let read = Attributes::read(&user);
+            let read = Attributes::from_user_metadata(&user);
             prop_assert!(read.mode.is_none_or(|mode| mode <= 0o7777));
             prop_assert!(read.modified.is_none_or(|time| time.to_system_time().is_some()));
         }

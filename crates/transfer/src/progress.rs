@@ -15,13 +15,13 @@ pub struct Progress {
 
 /// The values of the counters at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct ProgressSnapshot {
     /// Items found so far.
     pub found_items: u64,
     /// Their size in bytes.
     pub found_bytes: u64,
     /// True if the listing is complete.
-    pub is_found: bool,
+    pub is_listing_complete: bool,
     /// Items finished.
     pub done_items: u64,
     /// Bytes transferred, including those of items in flight.
@@ -32,38 +32,38 @@ pub struct Snapshot {
 
 impl Progress {
     /// Counts one more item and its size.
-    pub fn found(&self, bytes: u64) {
+    pub fn add_found(&self, bytes: u64) {
         self.found_items.fetch_add(1, Ordering::Relaxed);
         self.found_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Marks the listing as complete.
-    pub fn found_all(&self) {
+    pub fn complete_listing(&self) {
         self.is_found.store(true, Ordering::Relaxed);
     }
 
     /// Counts bytes transferred; a negative number rolls back those of a failed attempt.
-    pub fn carried(&self, bytes: i64) {
+    pub fn add_bytes(&self, bytes: i64) {
         self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts a finished item.
-    pub fn done(&self) {
+    pub fn add_done(&self) {
         self.done_items.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a failed item.
-    pub fn failed(&self) {
+    pub fn add_failed(&self) {
         self.failed_items.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The current values.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
+    pub fn snapshot(&self) -> ProgressSnapshot {
+        ProgressSnapshot {
             found_items: self.found_items.load(Ordering::Relaxed),
             found_bytes: self.found_bytes.load(Ordering::Relaxed),
-            is_found: self.is_found.load(Ordering::Relaxed),
+            is_listing_complete: self.is_found.load(Ordering::Relaxed),
             done_items: self.done_items.load(Ordering::Relaxed),
             done_bytes: u64::try_from(self.done_bytes.load(Ordering::Relaxed)).unwrap_or(0),
             failed_items: self.failed_items.load(Ordering::Relaxed),

@@ -9,10 +9,10 @@
 mod events;
 mod mounts;
 mod root;
-mod unseen;
-mod work;
+mod failed_locations;
+mod worker;
 
-pub use events::{Event, watch};
+pub use events::{FsEvent, watch};
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -25,16 +25,16 @@ use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::debounce::{DebounceOptions, Debouncer};
 
-use crate::ends::End;
+use crate::endpoint::Endpoint;
 use crate::filter::Filter;
 use crate::merge::{Action, Comparison};
-use crate::moves::{Decided, Next};
-use crate::{Copier, FoundFailure};
+use crate::workers::{ActionFeed, NextAction};
+use crate::{Copier, NamedError};
 
 use self::mounts::Mounts;
-use self::root::Root;
-use self::unseen::Unseen;
-use self::work::{Became, Worker};
+use self::root::WatchedRoot;
+use self::failed_locations::FailedLocations;
+use self::worker::{NameOutcome, Worker};
 
 /// Maximum number of names whose last reported error is remembered.
 const MAX_REMEMBERED_ERRORS: usize = 1000;
@@ -51,18 +51,18 @@ pub struct Watch {
     /// If set, objects whose files were removed are removed.
     pub removes: bool,
     /// The failure to report if the directory is empty at the start; `None` if that is allowed.
-    pub if_empty: Option<FoundFailure>,
+    pub if_empty: Option<NamedError>,
     /// Quiet period, comparison interval and retry delays.
-    pub settle: DebounceOptions,
+    pub debounce: DebounceOptions,
     /// Maximum time for transfers in flight to finish after the stop.
     pub grace: Duration,
 }
 
 /// A report to the user.
 #[derive(Debug)]
-pub enum News<'a> {
+pub enum WatchReport<'a> {
     /// Everything was compared and transferred, and no failure is pending. Reported once.
-    InStep,
+    InSync,
     /// A name was copied; its size in bytes.
     Copied(&'a str, u64),
     /// A name was removed.
@@ -73,7 +73,7 @@ pub enum News<'a> {
 
 /// The result of watching.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct WatchTotals {
     /// Number of items copied.
     pub copied: u64,
     /// Number of items removed.
@@ -84,16 +84,16 @@ pub struct Totals {
     /// and mount points below which removals were withheld.
     pub failing: u64,
     /// True if at least one full comparison completed.
-    pub compared: bool,
+    pub is_compared: bool,
 }
 
 /// The name of a finished task, and its result.
-type TaskResult = (String, Result<Became>);
+type TaskResult = (String, Result<NameOutcome>);
 
 /// The comparison in progress.
 struct RunningComparison {
     tree: String,
-    decided: Decided,
+    decided: ActionFeed,
     /// True while no retryable failure occurred: the tree was listed completely, except for permanent failures.
     is_complete: bool,
 }
@@ -104,12 +104,12 @@ struct Watcher<T> {
     settling: Debouncer,
     tasks: JoinSet<TaskResult>,
     running: Option<RunningComparison>,
-    unseen: Unseen,
+    unseen: FailedLocations,
     /// [`News::InStep`] was reported.
     in_sync_reported: bool,
     /// The last reported error message of each failing name.
     last_errors: HashMap<String, String>,
-    totals: Totals,
+    totals: WatchTotals,
     report: T,
 }
 
@@ -118,35 +118,35 @@ impl Watch {
     /// `grace`. Fails if the directory is gone, or the bucket does not exist at the start.
     pub async fn run(
         self,
-        mut events: mpsc::Receiver<Event>,
+        mut events: mpsc::Receiver<FsEvent>,
         stop: impl Future<Output = ()>,
-        report: impl FnMut(&News<'_>),
-    ) -> Result<Totals> {
-        let End::Files(directory, links) = &self.copier.from else {
+        report: impl FnMut(&WatchReport<'_>),
+    ) -> Result<WatchTotals> {
+        let Endpoint::Files(directory, links) = &self.copier.from else {
             return Err(Error::new(Reason::InvalidArgument, "only a directory can be watched"));
         };
-        let root = Root::of(directory.root())?;
+        let root = WatchedRoot::open(directory.root())?;
         let mounts = if self.removes { Some(Mounts::below(directory.root())?) } else { None };
         // Only after the directory's identity and its mounts are recorded, so that a change during the check is
         // noticed.
         if let Some((_, why)) = &self.if_empty
-            && self.copier.from.find(&self.copier.carrier).recv().await.is_none()
+            && self.copier.from.find(&self.copier.transfers).recv().await.is_none()
         {
             return Err(Error::new(why.reason(), why.to_string()));
         }
         let worker = Arc::new(Worker { copier: self.copier.clone(), root, links: *links, mounts });
-        let clock = self.copier.carrier.clock().clone();
-        let max_tasks = self.copier.carrier.plan().max_concurrency.max(1);
+        let clock = self.copier.transfers.clock().clone();
+        let max_tasks = self.copier.transfers.plan().max_concurrency.max(1);
         let mut watcher = Watcher {
-            settling: Debouncer::new(self.settle, clock.now()),
+            settling: Debouncer::new(self.debounce, clock.now()),
             watch: self,
             worker,
             tasks: JoinSet::new(),
             running: None,
-            unseen: Unseen::default(),
+            unseen: FailedLocations::default(),
             in_sync_reported: false,
             last_errors: HashMap::new(),
-            totals: Totals::default(),
+            totals: WatchTotals::default(),
             report,
         };
         tokio::pin!(stop);
@@ -177,21 +177,21 @@ impl Watch {
 }
 
 /// The next action of the comparison; pending forever if there is none.
-async fn next_action(running: &mut Option<RunningComparison>) -> Option<Next> {
+async fn next_action(running: &mut Option<RunningComparison>) -> Option<NextAction> {
     match running {
         Some(running) => running.decided.recv().await,
         None => std::future::pending().await,
     }
 }
 
-impl<T: FnMut(&News<'_>)> Watcher<T> {
+impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
     fn start_due(&mut self, now: Duration, max_tasks: usize) {
         while self.tasks.len() < max_tasks
             && let Some(name) = self.settling.take_due_name(now)
         {
             let worker = self.worker.clone();
             self.tasks.spawn(async move {
-                let became = worker.look(&name).await;
+                let became = worker.sync_name(&name).await;
                 (name, became)
             });
         }
@@ -199,51 +199,51 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
             && let Some(tree) = self.settling.take_due_tree(now)
         {
             let decided = self.worker.compare(&tree, self.watch.comparison, self.watch.filter.clone());
-            self.unseen.begin();
+            self.unseen.start_comparison();
             self.running = Some(RunningComparison { tree, decided, is_complete: true });
         }
     }
 
-    fn handle_event(&mut self, event: Event, now: Duration) -> Result<()> {
+    fn handle_event(&mut self, event: FsEvent, now: Duration) -> Result<()> {
         match event {
-            Event::Touched(name) if self.watch.filter.takes(&name) => self.settling.name_changed(&name, now),
-            Event::Touched(_) => {}
-            Event::Tree(tree) => self.settling.tree_changed(&tree, now),
-            Event::Failed(name, error) => {
-                self.unseen.failed(&name, "");
+            FsEvent::Touched(name) if self.watch.filter.accepts(&name) => self.settling.name_changed(&name, now),
+            FsEvent::Touched(_) => {}
+            FsEvent::TreeTouched(tree) => self.settling.tree_changed(&tree, now),
+            FsEvent::Failed(name, error) => {
+                self.unseen.add(&name, "");
                 self.report_failure(&name, &error);
             }
-            Event::Gone(error) => return Err(error),
+            FsEvent::RootGone(error) => return Err(error),
         }
         Ok(())
     }
 
     /// Handles an action of the comparison, or its end.
-    fn decided(&mut self, next: Option<Next>, now: Duration) -> Result<()> {
+    fn decided(&mut self, next: Option<NextAction>, now: Duration) -> Result<()> {
         match next {
             Some(Ok(action)) => self.begin(action),
             Some(Err((name, error))) => {
                 let is_retryable = error.kind().is_retryable();
                 let Some(running) = &mut self.running else { return Ok(()) };
                 // The bucket itself fails permanently from the start: the user has to correct the command.
-                if !self.totals.compared
+                if !self.totals.is_compared
                     && !is_retryable
                     && name == self.watch.copier.to.describe(&running.tree)
                 {
                     return Err(error);
                 }
                 running.is_complete &= !is_retryable;
-                self.unseen.failed(&name, &running.tree);
+                self.unseen.add(&name, &running.tree);
                 self.report_failure(&name, &error);
             }
             None => {
                 if let Some(RunningComparison { tree, is_complete, .. }) = self.running.take() {
                     // Files of a new mount may be equal to their objects, so that no worker checks the mounts for them.
-                    self.worker.look_at_mounts()?;
+                    self.worker.refresh_mounts()?;
                     self.settling.tree_compared(is_complete, now);
                     if is_complete {
-                        self.unseen.looked_at(&tree, &self.worker.root.path().join(&tree));
-                        self.totals.compared |= tree.is_empty();
+                        self.unseen.resolve(&tree, &self.worker.root.path().join(&tree));
+                        self.totals.is_compared |= tree.is_empty();
                     }
                     self.check_in_sync();
                 }
@@ -267,7 +267,7 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
         let failed = |e| Error::with_source(Reason::Defect, "a task failed", e);
         let (name, became) = ended.map_err(failed)?;
         match became {
-            Ok(Became::Changed) => {
+            Ok(NameOutcome::ChangedMeanwhile) => {
                 self.settling.name_changed(&name, now);
                 self.settling.succeeded(&name);
             }
@@ -275,17 +275,17 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
                 self.settling.succeeded(&name);
                 self.last_errors.remove(&name);
                 match became {
-                    Became::Copied(bytes) => {
+                    NameOutcome::Copied(bytes) => {
                         self.totals.copied += 1;
                         self.totals.bytes += bytes;
-                        (self.report)(&News::Copied(&name, bytes));
+                        (self.report)(&WatchReport::Copied(&name, bytes));
                     }
-                    Became::Removed => {
+                    NameOutcome::Removed => {
                         self.totals.removed += 1;
-                        (self.report)(&News::Removed(&name));
+                        (self.report)(&WatchReport::Removed(&name));
                     }
-                    Became::Kept(point) => self.report_not_removed(&point),
-                    Became::Same | Became::Changed => {}
+                    NameOutcome::NotRemoved(point) => self.report_not_removed(&point),
+                    NameOutcome::Unchanged | NameOutcome::ChangedMeanwhile => {}
                 }
             }
             Err(error) => {
@@ -302,16 +302,16 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
     fn report_not_removed(&mut self, point: &Path) {
         let path = self.worker.root.path().join(point);
         let name = path.display().to_string();
-        self.unseen.failed(&name, "");
-        self.report_failure(&name, &mounts::changed(&path));
+        self.unseen.add(&name, "");
+        self.report_failure(&name, &mounts::not_removed_error(&path));
     }
 
     /// Reports [`News::InStep`] once everything compared is transferred.
     fn check_in_sync(&mut self) {
         let is_idle = self.running.is_none() && self.tasks.is_empty();
-        if !self.in_sync_reported && self.totals.compared && is_idle && self.failing() == 0 {
+        if !self.in_sync_reported && self.totals.is_compared && is_idle && self.failing() == 0 {
             self.in_sync_reported = true;
-            (self.report)(&News::InStep);
+            (self.report)(&WatchReport::InSync);
         }
     }
 
@@ -325,7 +325,7 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
         if self.last_errors.get(name) == Some(&message) {
             return;
         }
-        (self.report)(&News::Failed(name, error));
+        (self.report)(&WatchReport::Failed(name, error));
         if self.last_errors.len() >= MAX_REMEMBERED_ERRORS {
             self.last_errors.clear();
         }
@@ -333,9 +333,9 @@ impl<T: FnMut(&News<'_>)> Watcher<T> {
     }
 
     /// Starts nothing new, and lets tasks in flight finish within the grace period.
-    async fn finish(mut self) -> Result<Totals> {
+    async fn finish(mut self) -> Result<WatchTotals> {
         self.running = None;
-        let clock = self.watch.copier.carrier.clock().clone();
+        let clock = self.watch.copier.transfers.clock().clone();
         let mut grace = clock.sleep_until(clock.now() + self.watch.grace);
         loop {
             tokio::select! {

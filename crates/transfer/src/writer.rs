@@ -11,12 +11,12 @@ const MAX_QUEUED_BUFFERS: usize = 2;
 
 /// The handle of the writer thread. Queued buffers are written even if it is dropped.
 #[derive(Debug)]
-pub struct Writer {
+pub struct OutputWriter {
     buffers: mpsc::Sender<Bytes>,
     ended: tokio::sync::Mutex<Option<oneshot::Receiver<io::Result<()>>>>,
 }
 
-impl Writer {
+impl OutputWriter {
     /// Starts the thread.
     #[must_use]
     pub fn new(mut out: impl Write + Send + 'static) -> Self {
@@ -109,7 +109,7 @@ mod tests {
     #[tokio::test]
     async fn buffers_are_written_in_order() {
         let out = Shared::default();
-        let writer = Writer::new(out.clone());
+        let writer = OutputWriter::new(out.clone());
         for n in 0..100_u8 {
             writer.write(Bytes::from(vec![n])).await.unwrap();
         }
@@ -119,13 +119,13 @@ mod tests {
 
     #[tokio::test]
     async fn closed_pipe_is_reported_as_cancelled() {
-        let writer = Writer::new(Closed);
+        let writer = OutputWriter::new(Closed);
         let failed = loop {
             if let Err(e) = writer.write("x".into()).await {
                 break e;
             }
         };
         assert_eq!(failed.reason(), Reason::Cancelled);
-        assert_eq!(Writer::new(Closed).finish().await.map_err(|e| e.reason()), Ok(()));
+        assert_eq!(OutputWriter::new(Closed).finish().await.map_err(|e| e.reason()), Ok(()));
     }
 }

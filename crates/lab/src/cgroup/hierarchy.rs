@@ -12,75 +12,75 @@ use rustix::mount::{
 };
 
 use super::PREFIX;
-use crate::failed::{Failed, failed};
+use crate::error::{LabError, cannot};
 
 /// A kernel controller that limits or accounts for a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Controller {
     /// CPU shares and quotas.
-    Processor,
+    Cpu,
     /// CPU time used. Version 2 accounts for it in the controller above.
-    ProcessorUse,
+    CpuAccounting,
     /// The set of allowed CPUs.
-    ProcessorSet,
+    CpuSet,
     /// Memory.
     Memory,
     /// Block device I/O.
-    Devices,
+    BlockIo,
     /// The number of processes: for a group that limits nothing.
-    Processes,
+    Pids,
 }
 
 /// The cgroup interface version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum CgroupVersion {
     /// One hierarchy per controller or group of controllers.
-    One,
+    V1,
     /// A single hierarchy.
-    Two,
+    V2,
 }
 
 /// A mounted hierarchy that has a controller.
 #[derive(Debug, Clone)]
 pub(crate) struct Hierarchy {
-    pub version: Version,
+    pub version: CgroupVersion,
     /// The mount point of its root, as visible to this process.
-    pub mounted: PathBuf,
+    pub mount_point: PathBuf,
     /// The group of the calling process.
-    pub own: PathBuf,
+    pub own_group: PathBuf,
     /// Keeps a private mount alive.
     _mount: Option<Arc<OwnedFd>>,
 }
 
 impl Controller {
-    const fn name(self, version: Version) -> &'static str {
+    const fn name(self, version: CgroupVersion) -> &'static str {
         match (self, version) {
-            (Self::ProcessorUse, Version::One) => "cpuacct",
-            (Self::Processor | Self::ProcessorUse, _) => "cpu",
-            (Self::ProcessorSet, _) => "cpuset",
+            (Self::CpuAccounting, CgroupVersion::V1) => "cpuacct",
+            (Self::Cpu | Self::CpuAccounting, _) => "cpu",
+            (Self::CpuSet, _) => "cpuset",
             (Self::Memory, _) => "memory",
-            (Self::Processes, _) => "pids",
-            (Self::Devices, Version::One) => "blkio",
-            (Self::Devices, Version::Two) => "io",
+            (Self::Pids, _) => "pids",
+            (Self::BlockIo, CgroupVersion::V1) => "blkio",
+            (Self::BlockIo, CgroupVersion::V2) => "io",
         }
     }
 }
 
 impl Hierarchy {
     /// Finds the hierarchy of a controller.
-    pub fn find(controller: Controller) -> Result<Self, Failed> {
-        let read = |path: &str| fs::read_to_string(path).map_err(failed(format!("read {path}")));
+    pub fn find(controller: Controller) -> Result<Self, LabError> {
+        let read = |path: &str| fs::read_to_string(path).map_err(cannot(format!("read {path}")));
         let (mounts, memberships) =
             (mounts(&read("/proc/thread-self/mountinfo")?), read("/proc/self/cgroup")?);
-        let name = controller.name(Version::One);
-        if let Some(mount) = mounts.iter().find(|m| m.version == Version::One && m.has(name)) {
+        let name = controller.name(CgroupVersion::V1);
+        if let Some(mount) = mounts.iter().find(|m| m.version == CgroupVersion::V1 && m.has(name)) {
             return Ok(mount.hierarchy(own_path(&memberships, Some(name)), None));
         }
         let is_offered = |path: &Path| {
             let offered = fs::read_to_string(path.join("cgroup.controllers")).unwrap_or_default();
-            offered.split_whitespace().any(|offer| offer == controller.name(Version::Two))
+            offered.split_whitespace().any(|offer| offer == controller.name(CgroupVersion::V2))
         };
-        if let Some(mount) = mounts.iter().find(|m| m.version == Version::Two && is_offered(&m.point)) {
+        if let Some(mount) = mounts.iter().find(|m| m.version == CgroupVersion::V2 && is_offered(&m.point)) {
             return Ok(mount.hierarchy(own_path(&memberships, None), None));
         }
         let kernel_has = read("/proc/cgroups")?;
@@ -92,36 +92,36 @@ impl Hierarchy {
         let Some(number) = number else {
             let missing =
                 io::Error::other(format!("the kernel has no controller {name} (see /proc/cgroups)"));
-            return Err(failed("create a control group")(missing));
+            return Err(cannot("create a control group")(missing));
         };
         let what = || format!("mount the {name} cgroup hierarchy, which is not mounted");
         if number == "0" {
-            let mount = mount_privately("cgroup2", None).map_err(failed(what()))?;
+            let mount = mount_privately("cgroup2", None).map_err(cannot(what()))?;
             if is_offered(&mount.0.point) {
                 return Ok(mount.0.hierarchy(own_path(&memberships, None), Some(mount.1)));
             }
         }
-        let mount = mount_privately("cgroup", Some(name)).map_err(failed(what()))?;
+        let mount = mount_privately("cgroup", Some(name)).map_err(cannot(what()))?;
         Ok(mount.0.hierarchy(own_path(&memberships, Some(name)), Some(mount.1)))
     }
 
     /// Returns true if both have the same groups. There is only one version 2 hierarchy, however often it is mounted.
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub fn shares_groups_with(&self, other: &Self) -> bool {
         self.version == other.version
-            && (self.version == Version::Two || (&self.mounted, &self.own) == (&other.mounted, &other.own))
+            && (self.version == CgroupVersion::V2 || (&self.mount_point, &self.own_group) == (&other.mount_point, &other.own_group))
     }
 
     /// Returns true if the visible root is the machine's root group, which contains the kernel threads. Only that
     /// group has these files.
-    pub fn is_whole(&self) -> bool {
-        self.mounted.join("release_agent").exists() || self.mounted.join("cgroup.sane_behavior").exists()
+    pub fn is_machine_root(&self) -> bool {
+        self.mount_point.join("release_agent").exists() || self.mount_point.join("cgroup.sane_behavior").exists()
     }
 
     /// Version 2: enables the controllers in the nearest group, from this process's own upwards, that accepts them,
     /// and returns it. The search stops at a group created here, so that its limits stay in force.
-    pub fn divisible(&self, controllers: &[Controller]) -> Result<PathBuf, Failed> {
+    pub fn enable_nearest(&self, controllers: &[Controller]) -> Result<PathBuf, LabError> {
         let mut last_error = None;
-        for group in self.own_and_above() {
+        for group in self.self_and_ancestors() {
             match self.enable(group, controllers) {
                 Ok(()) => return Ok(group.to_owned()),
                 Err(e) => last_error = Some(e),
@@ -131,27 +131,27 @@ impl Hierarchy {
             }
         }
         Err(last_error
-            .unwrap_or_else(|| failed("create a control group")(io::Error::from(io::ErrorKind::NotFound))))
+            .unwrap_or_else(|| cannot("create a control group")(io::Error::from(io::ErrorKind::NotFound))))
     }
 
     /// Reads a file of the nearest group, from this process's own upwards, that has it.
-    pub fn nearest(&self, file: &str) -> Result<String, Failed> {
-        let found = self.own_and_above().map(|group| group.join(file)).find(|path| path.exists());
-        let path = found.unwrap_or_else(|| self.own.join(file));
-        fs::read_to_string(&path).map_err(failed(format!("read {}", path.display())))
+    pub fn read_nearest(&self, file: &str) -> Result<String, LabError> {
+        let found = self.self_and_ancestors().map(|group| group.join(file)).find(|path| path.exists());
+        let path = found.unwrap_or_else(|| self.own_group.join(file));
+        fs::read_to_string(&path).map_err(cannot(format!("read {}", path.display())))
     }
 
-    fn own_and_above(&self) -> impl Iterator<Item = &Path> {
-        self.own.ancestors().take_while(|group| group.starts_with(&self.mounted))
+    fn self_and_ancestors(&self) -> impl Iterator<Item = &Path> {
+        self.own_group.ancestors().take_while(|group| group.starts_with(&self.mount_point))
     }
 
     /// Enables controllers for the children of a group (version 2). On failure, those that this call enabled are
     /// disabled again.
-    pub fn enable(&self, group: &Path, controllers: &[Controller]) -> Result<(), Failed> {
+    pub fn enable(&self, group: &Path, controllers: &[Controller]) -> Result<(), LabError> {
         let mut enabled = Vec::new();
         let all = controllers
             .iter()
-            .try_for_each(|controller| self.enable_one(group, controller.name(Version::Two), &mut enabled));
+            .try_for_each(|controller| self.enable_one(group, controller.name(CgroupVersion::V2), &mut enabled));
         if all.is_err() {
             for (path, name) in enabled.iter().rev() {
                 // It stays enabled if a child group has enabled it in turn.
@@ -167,7 +167,7 @@ impl Hierarchy {
         group: &Path,
         name: &'static str,
         enabled: &mut Vec<(PathBuf, &'static str)>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), LabError> {
         let what = || format!("enable the {name} controller for the children of {}", group.display());
         let path = group.join("cgroup.subtree_control");
         let has = |file: &Path| {
@@ -175,19 +175,19 @@ impl Hierarchy {
         };
         // The kernel rejects this for some controllers; for others, the child groups could not contain processes.
         if !is_root(group) && has_processes(group) {
-            return Err(failed(what())(io::Error::other("the group contains processes")));
+            return Err(cannot(what())(io::Error::other("the group contains processes")));
         }
         if has(&path) {
             return Ok(());
         }
         // A group created here has only the controllers required so far; ask its parent first.
-        if let Some(above) = group.parent().filter(|above| above.starts_with(&self.mounted))
+        if let Some(above) = group.parent().filter(|above| above.starts_with(&self.mount_point))
             && is_created_here(group)
             && !has(&group.join("cgroup.controllers"))
         {
             self.enable_one(above, name, enabled)?;
         }
-        fs::write(&path, format!("+{name}")).map_err(failed(what()))?;
+        fs::write(&path, format!("+{name}")).map_err(cannot(what()))?;
         enabled.push((path, name));
         Ok(())
     }
@@ -211,7 +211,7 @@ fn is_created_here(group: &Path) -> bool {
 /// A mounted hierarchy, as listed by the kernel.
 #[derive(Debug, PartialEq, Eq)]
 struct Mounted {
-    version: Version,
+    version: CgroupVersion,
     /// The group at the mount point.
     root: PathBuf,
     point: PathBuf,
@@ -230,8 +230,8 @@ impl Mounted {
         let own = below.map(|below| self.point.join(below)).filter(|own| own.exists());
         Hierarchy {
             version: self.version,
-            mounted: self.point.clone(),
-            own: own.unwrap_or_else(|| self.point.clone()),
+            mount_point: self.point.clone(),
+            own_group: own.unwrap_or_else(|| self.point.clone()),
             _mount: mount.map(Arc::new),
         }
     }
@@ -244,8 +244,8 @@ fn mounts(text: &str) -> Vec<Mounted> {
         let place: Vec<&str> = place.split(' ').collect();
         let kind: Vec<&str> = kind.split(' ').collect();
         let version = match *kind.first()? {
-            "cgroup" => Version::One,
-            "cgroup2" => Version::Two,
+            "cgroup" => CgroupVersion::V1,
+            "cgroup2" => CgroupVersion::V2,
             _ => return None,
         };
         let options = kind.get(2)?.split(',').map(str::to_owned).collect();
@@ -275,7 +275,7 @@ fn mount_privately(kind: &str, controller: Option<&str>) -> io::Result<(Mounted,
     }
     fsconfig_create(&context)?;
     let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-    let version = if controller.is_some() { Version::One } else { Version::Two };
+    let version = if controller.is_some() { CgroupVersion::V1 } else { CgroupVersion::V2 };
     let point = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
     Ok((Mounted { version, root: "/".into(), point, options: Vec::new() }, mount))
 }

@@ -3,28 +3,28 @@
 //! On a machine with fewer CPUs than the largest client, all clients are scaled by the same factor, which preserves
 //! their ratios. Memory is scaled likewise, and independently.
 
-use super::Processors;
+use super::CpuCount;
 
 /// A client of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientProfile {
     /// User-visible name.
     pub name: &'static str,
-    processors: usize,
-    memory: u64,
+    cpus: usize,
+    memory_bytes: u64,
     /// Lab commands for the rest of the paper's client: its disk and network.
-    pub beside: &'static str,
+    pub companion_commands: &'static str,
 }
 
 /// A profile scaled to this machine.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scaled {
+pub struct ScaledClient {
     /// CPUs of the command.
-    pub processors: Processors,
+    pub cpus: CpuCount,
     /// Memory of the command in bytes.
-    pub memory: u64,
+    pub memory_bytes: u64,
     /// Differences from the paper's client, as messages; empty if there are none.
-    pub differs: Vec<String>,
+    pub differences: Vec<String>,
 }
 
 const MAGNETIC: &str = "lab disk --profile hou-magnetic; lab wan --rate 656mbit";
@@ -46,26 +46,26 @@ impl ClientProfile {
     ];
 
     const fn new(name: &'static str, processors: usize, memory: u64, beside: &'static str) -> Self {
-        Self { name, processors, memory, beside }
+        Self { name, cpus: processors, memory_bytes: memory, companion_commands: beside }
     }
 
     /// Scales the profile to a machine with the given number of CPUs and bytes of memory.
     #[must_use]
-    pub fn scaled(&self, processors: usize, memory: Option<u64>) -> Scaled {
+    pub fn scaled(&self, processors: usize, memory: Option<u64>) -> ScaledClient {
         let mut differs = Vec::new();
-        let max_cpus = Self::ALL.iter().map(|profile| profile.processors).max().unwrap_or(1);
-        let mut given = Processors::of(self.processors);
+        let max_cpus = Self::ALL.iter().map(|profile| profile.cpus).max().unwrap_or(1);
+        let mut given = CpuCount::from_whole(self.cpus);
         if processors < max_cpus {
-            given = given.times(processors as f64 / max_cpus as f64);
+            given = given.scaled(processors as f64 / max_cpus as f64);
             differs.push(format!(
                 "this machine has {processors} CPUs and the paper's largest client {max_cpus}: all are scaled by \
                  {processors}/{max_cpus}, this one has {} instead of {}",
-                given.as_number(),
-                self.processors
+                given.as_f64(),
+                self.cpus
             ));
         }
-        let max_memory = Self::ALL.iter().map(|profile| profile.memory).max().unwrap_or(1);
-        let mut bytes = self.memory;
+        let max_memory = Self::ALL.iter().map(|profile| profile.memory_bytes).max().unwrap_or(1);
+        let mut bytes = self.memory_bytes;
         if let Some(memory) = memory.filter(|memory| *memory < max_memory) {
             let part = u128::from(bytes) * u128::from(memory) / u128::from(max_memory);
             bytes = u64::try_from(part).unwrap_or(bytes);
@@ -75,10 +75,10 @@ impl ClientProfile {
                 memory >> 20,
                 max_memory >> 20,
                 bytes >> 20,
-                self.memory >> 20
+                self.memory_bytes >> 20
             ));
         }
-        Scaled { processors: given, memory: bytes, differs }
+        ScaledClient { cpus: given, memory_bytes: bytes, differences: differs }
     }
 }
 
@@ -86,7 +86,7 @@ impl ClientProfile {
 mod tests {
     use super::*;
 
-    fn scaled(name: &str, processors: usize, memory: u64) -> Scaled {
+    fn scaled(name: &str, processors: usize, memory: u64) -> ScaledClient {
         let profile = ClientProfile::ALL.iter().find(|profile| profile.name == name).unwrap();
         profile.scaled(processors, Some(memory))
     }
@@ -94,17 +94,17 @@ mod tests {
     #[test]
     fn scaled_keeps_the_papers_values_on_a_large_machine() {
         let given = scaled("hou-mem-minus", 16, 64 << 30);
-        assert_eq!((given.processors, given.memory), (Processors::of(2), 3584 << 20));
-        assert!(given.differs.is_empty());
+        assert_eq!((given.cpus, given.memory_bytes), (CpuCount::from_whole(2), 3584 << 20));
+        assert!(given.differences.is_empty());
     }
 
     #[test]
     fn scaled_keeps_ratios_and_reports_differences() {
         let (baseline, plus) = (scaled("hou-baseline", 2, 64 << 30), scaled("hou-cpu-plus", 2, 64 << 30));
-        assert_eq!((baseline.processors, plus.processors), (Processors::of(1), Processors::of(2)));
-        assert!(baseline.differs[0].contains("this one has 1 instead of 2"), "{baseline:?}");
+        assert_eq!((baseline.cpus, plus.cpus), (CpuCount::from_whole(1), CpuCount::from_whole(2)));
+        assert!(baseline.differences[0].contains("this one has 1 instead of 2"), "{baseline:?}");
         let (baseline, minus) = (scaled("hou-baseline", 8, 4 << 30), scaled("hou-mem-minus", 8, 4 << 30));
-        assert_eq!((baseline.memory, minus.memory), (3840 << 20, 1792 << 20));
-        assert_eq!(minus.differs.len(), 1);
+        assert_eq!((baseline.memory_bytes, minus.memory_bytes), (3840 << 20, 1792 << 20));
+        assert_eq!(minus.differences.len(), 1);
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Access, FlashFigures, MeasuredFigures, Medium, Row, SpindleFigures};
+use super::{Access, FlashParams, MeasuredParams, Medium, MeasuredRow, SpindleParams};
 
 /// A predefined device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Profile {
+pub enum DeviceProfile {
     /// A 7,200 rpm disk.
     Hdd,
     /// A SATA flash drive.
@@ -19,15 +19,15 @@ pub enum Profile {
 
 /// Limits of a device, as a throttle can enforce them; `None` for unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rates {
+pub struct IoLimits {
     /// Bytes read per second.
-    pub read_bandwidth: Option<u64>,
+    pub read_bytes_per_second: Option<u64>,
     /// Bytes written per second.
-    pub write_bandwidth: Option<u64>,
+    pub write_bytes_per_second: Option<u64>,
     /// Reads per second.
-    pub read_requests: Option<u64>,
+    pub read_iops: Option<u64>,
     /// Writes per second.
-    pub write_requests: Option<u64>,
+    pub write_iops: Option<u64>,
 }
 
 const MEGA: u64 = 1_000_000;
@@ -54,26 +54,26 @@ const HOU_SSD: [(u64, u64, u64); 8] = [
     (16_384, 5812, 8292),
 ];
 
-const HDD: SpindleFigures = SpindleFigures {
-    bytes: 1_000_000 * MEGA,
-    shortest_seek: Duration::from_micros(500),
+const HDD: SpindleParams = SpindleParams {
+    capacity_bytes: 1_000_000 * MEGA,
+    min_seek: Duration::from_micros(500),
     // A mean seek of 8.5 ms.
-    longest_seek: Duration::from_micros(15_500),
-    rotation: Duration::from_nanos(60_000_000_000 / 7_200),
-    read_bandwidth: 160 * MEGA,
-    write_bandwidth: 160 * MEGA,
+    max_seek: Duration::from_micros(15_500),
+    rotation_time: Duration::from_nanos(60_000_000_000 / 7_200),
+    read_bytes_per_second: 160 * MEGA,
+    write_bytes_per_second: 160 * MEGA,
 };
 
-const SSD: FlashFigures = FlashFigures {
+const SSD: FlashParams = FlashParams {
     units: 32,
     read_latency: Duration::from_micros(90),
     write_latency: Duration::from_micros(40),
-    spread: Duration::from_micros(20),
-    read_bandwidth: 540 * MEGA,
-    write_bandwidth: 500 * MEGA,
+    latency_jitter: Duration::from_micros(20),
+    read_bytes_per_second: 540 * MEGA,
+    write_bytes_per_second: 500 * MEGA,
 };
 
-impl Profile {
+impl DeviceProfile {
     /// All profiles with their user-visible names.
     pub const ALL: [(&'static str, Self); 4] = [
         ("hdd", Self::Hdd),
@@ -96,55 +96,55 @@ impl Profile {
     /// The closest limits that a throttle can enforce: the best bandwidth, and the rate of random 4 KiB requests.
     /// Between these sizes a throttle is faster than the device.
     #[must_use]
-    pub fn rates(self) -> Rates {
+    pub fn limits(self) -> IoLimits {
         match self.medium() {
             Medium::Spindle(figures) => {
-                let requests = per_second(figures.mean_seek() + figures.rotation / 2);
-                Rates {
-                    read_bandwidth: Some(figures.read_bandwidth),
-                    write_bandwidth: Some(figures.write_bandwidth),
-                    read_requests: Some(requests),
-                    write_requests: Some(requests),
+                let requests = per_second(figures.mean_seek() + figures.rotation_time / 2);
+                IoLimits {
+                    read_bytes_per_second: Some(figures.read_bytes_per_second),
+                    write_bytes_per_second: Some(figures.write_bytes_per_second),
+                    read_iops: Some(requests),
+                    write_iops: Some(requests),
                 }
             }
             Medium::Flash(figures) => {
                 let requests = |latency: Duration, bandwidth: u64| {
-                    let by_units = per_second(latency + figures.spread / 2) * figures.units as u64;
+                    let by_units = per_second(latency + figures.latency_jitter / 2) * figures.units as u64;
                     by_units.min(bandwidth / 4096)
                 };
-                Rates {
-                    read_bandwidth: Some(figures.read_bandwidth),
-                    write_bandwidth: Some(figures.write_bandwidth),
-                    read_requests: Some(requests(figures.read_latency, figures.read_bandwidth)),
-                    write_requests: Some(requests(figures.write_latency, figures.write_bandwidth)),
+                IoLimits {
+                    read_bytes_per_second: Some(figures.read_bytes_per_second),
+                    write_bytes_per_second: Some(figures.write_bytes_per_second),
+                    read_iops: Some(requests(figures.read_latency, figures.read_bytes_per_second)),
+                    write_iops: Some(requests(figures.write_latency, figures.write_bytes_per_second)),
                 }
             }
-            Medium::Measured(MeasuredFigures(rows)) => {
+            Medium::Measured(MeasuredParams(rows)) => {
                 let best = |access| rows.iter().map(|row| row.bandwidth(access)).max();
                 let small = |access| {
-                    let row = rows.iter().find(|row| row.bytes == 4096)?;
-                    Some(row.bandwidth(access) / row.bytes)
+                    let row = rows.iter().find(|row| row.request_bytes == 4096)?;
+                    Some(row.bandwidth(access) / row.request_bytes)
                 };
-                Rates {
-                    read_bandwidth: best(Access::Read),
-                    write_bandwidth: best(Access::Write),
-                    read_requests: small(Access::Read),
-                    write_requests: small(Access::Write),
+                IoLimits {
+                    read_bytes_per_second: best(Access::Read),
+                    write_bytes_per_second: best(Access::Write),
+                    read_iops: small(Access::Read),
+                    write_iops: small(Access::Write),
                 }
             }
         }
     }
 }
 
-fn rows(table: &[(u64, u64, u64)]) -> MeasuredFigures {
-    let row = |&(kibi, read, write): &(u64, u64, u64)| Row {
-        bytes: kibi << 10,
-        read: read * 10_000,
-        write: write * 10_000,
+fn rows(table: &[(u64, u64, u64)]) -> MeasuredParams {
+    let row = |&(kibi, read, write): &(u64, u64, u64)| MeasuredRow {
+        request_bytes: kibi << 10,
+        read_bytes_per_second: read * 10_000,
+        write_bytes_per_second: write * 10_000,
     };
-    MeasuredFigures(table.iter().map(row).collect())
+    MeasuredParams(table.iter().map(row).collect())
 }
 
 fn per_second(time: Duration) -> u64 {
-    u64::try_from(super::SECOND / time.as_nanos().max(1)).unwrap_or(u64::MAX)
+    u64::try_from(super::NANOS_PER_SECOND / time.as_nanos().max(1)).unwrap_or(u64::MAX)
 }

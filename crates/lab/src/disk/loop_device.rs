@@ -40,7 +40,7 @@ struct Configuration {
 impl LoopDevice {
     /// Creates a device of `bytes`. The sparse file uses space in the directory's file system only for written
     /// blocks.
-    pub fn make(directory: &Path, bytes: u64) -> io::Result<Self> {
+    pub fn create(directory: &Path, bytes: u64) -> io::Result<Self> {
         let path = directory.join(format!("{FILE_PREFIX}{}", std::process::id()));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
         let attached = file.set_len(bytes).and_then(|()| attach(&file));
@@ -51,33 +51,33 @@ impl LoopDevice {
     }
 
     pub fn path(&self) -> PathBuf {
-        path(self.number)
+        device_path(self.number)
     }
 }
 
 /// Returns true for the name of a backing file that was not unlinked yet, or whose creator was killed before that.
-pub(super) fn is_file_of_one(name: &OsStr) -> bool {
+pub(super) fn is_backing_file_name(name: &OsStr) -> bool {
     name.to_string_lossy().starts_with(FILE_PREFIX)
 }
 
-pub(super) fn path(number: u32) -> PathBuf {
+pub(super) fn device_path(number: u32) -> PathBuf {
     format!("/dev/loop{number}").into()
 }
 
 /// Path of a device attribute in /sys.
-pub(super) fn told(number: u32, what: &str) -> PathBuf {
+pub(super) fn sysfs_path(number: u32, what: &str) -> PathBuf {
     format!("/sys/block/loop{number}/{what}").into()
 }
 
 /// Returns true if the device has a backing file.
 pub(super) fn is_attached(number: u32) -> bool {
-    told(number, "loop/backing_file").exists()
+    sysfs_path(number, "loop/backing_file").exists()
 }
 
 /// Returns true if the device has a backing file created here.
-pub(super) fn is_ours(number: u32) -> bool {
-    let file = fs::read_to_string(told(number, "loop/backing_file")).unwrap_or_default();
-    Path::new(file.trim()).file_name().is_some_and(is_file_of_one)
+pub(super) fn is_created_here(number: u32) -> bool {
+    let file = fs::read_to_string(sysfs_path(number, "loop/backing_file")).unwrap_or_default();
+    Path::new(file.trim()).file_name().is_some_and(is_backing_file_name)
 }
 
 fn attach(file: &File) -> io::Result<LoopDevice> {
@@ -87,7 +87,7 @@ fn attach(file: &File) -> io::Result<LoopDevice> {
         // SAFETY: the request has no argument.
         let number = unsafe { libc::ioctl(control.as_raw_fd(), GET_FREE) };
         let Ok(number) = u32::try_from(number) else { return Err(io::Error::last_os_error()) };
-        let device = OpenOptions::new().read(true).write(true).open(path(number))?;
+        let device = OpenOptions::new().read(true).write(true).open(device_path(number))?;
         let configuration = Configuration {
             file: file.as_raw_fd().cast_unsigned(),
             block_size: 0,

@@ -30,11 +30,11 @@ pub struct LinkOptions {
     pub jitter_kind: JitterKind,
     /// True if packets may overtake each other. Otherwise a packet arrives no earlier than those before it, as on any
     /// single link: packets closer together than the jitter wait for the slowest of their neighbours.
-    pub reorder: bool,
+    pub allow_reordering: bool,
     /// Probability that the link loses a packet, from 0 to 1, independently for each.
     pub loss: f64,
     /// Rate in bits per second of whole IP packets; `None` for unlimited.
-    pub rate: Option<u64>,
+    pub bits_per_second: Option<u64>,
     /// Maximum bytes in the queue; further packets are dropped.
     pub queue_bytes: u64,
 }
@@ -46,9 +46,9 @@ impl Default for LinkOptions {
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
             jitter_kind: JitterKind::Normal,
-            reorder: false,
+            allow_reordering: false,
             loss: 0.0,
-            rate: None,
+            bits_per_second: None,
             queue_bytes: u64::MAX,
         }
     }
@@ -56,20 +56,20 @@ impl Default for LinkOptions {
 
 impl LinkOptions {
     /// Maximum delay of a packet excluding queueing; normal jitter very rarely exceeds it.
-    pub(super) fn longest_delay(&self) -> Duration {
+    pub(super) fn max_delay(&self) -> Duration {
         self.delay + self.jitter * 4
     }
 }
 
 /// Time to keep forwarding after the last sender has stopped: the queueing delay, one round trip, and a margin for
 /// responses.
-pub(super) fn last_words(waits: Duration, [out, back]: [Duration; 2]) -> Duration {
+pub(super) fn drain_time(waits: Duration, [out, back]: [Duration; 2]) -> Duration {
     waits.min(MAX_QUEUE_DRAIN) + out + back + DRAIN_MARGIN
 }
 
 /// Counters of a direction. Each offered packet is counted once: as delivered, lost, dropped or missed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct LinkCounts {
     /// Delivered packets.
     pub packets: u64,
     /// Their bytes, as whole IP packets.
@@ -81,7 +81,7 @@ pub struct Counts {
     /// Packets lost because this machine was too slow to forward them.
     pub missed: u64,
     /// Maximum queue length in bytes.
-    pub longest_queue: u64,
+    pub max_queue_bytes: u64,
 }
 
 /// One direction of a link.
@@ -94,10 +94,10 @@ pub struct Link {
     free_at: Duration,
     /// Arrival time of the last packet in flight.
     last_arrival: Duration,
-    counts: Counts,
+    counts: LinkCounts,
 }
 
-const SECOND: u128 = 1_000_000_000;
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// Margin after the last round trip.
 const DRAIN_MARGIN: Duration = Duration::from_millis(20);
@@ -115,7 +115,7 @@ impl Link {
             jitters: seeds.fork(),
             free_at: Duration::ZERO,
             last_arrival: Duration::ZERO,
-            counts: Counts::default(),
+            counts: LinkCounts::default(),
         }
     }
 
@@ -123,7 +123,7 @@ impl Link {
     /// not decrease.
     pub fn offer(&mut self, now: Duration, bytes: usize) -> Option<Duration> {
         let bytes = bytes as u64;
-        if !self.take(now, bytes) {
+        if !self.enqueue(now, bytes) {
             self.counts.dropped += 1;
             return None;
         }
@@ -134,7 +134,7 @@ impl Link {
         self.counts.packets += 1;
         self.counts.bytes += bytes;
         let due = self.free_at + self.next_delay();
-        if self.options.reorder {
+        if self.options.allow_reordering {
             return Some(due);
         }
         self.last_arrival = self.last_arrival.max(due);
@@ -142,31 +142,31 @@ impl Link {
     }
 
     /// Counts packets that could not be offered.
-    pub const fn miss(&mut self, packets: u64) {
+    pub const fn count_missed(&mut self, packets: u64) {
         self.counts.missed += packets;
     }
 
     /// Recounts a packet as missed: the far end did not accept it, or the link was already gone.
-    pub fn refused(&mut self, bytes: usize) {
+    pub fn count_undelivered(&mut self, bytes: usize) {
         self.counts.packets = self.counts.packets.saturating_sub(1);
         self.counts.bytes = self.counts.bytes.saturating_sub(bytes as u64);
         self.counts.missed += 1;
     }
 
     /// Adds a packet to the queue, unless that is full.
-    fn take(&mut self, now: Duration, bytes: u64) -> bool {
-        let Some(rate) = self.options.rate else {
+    fn enqueue(&mut self, now: Duration, bytes: u64) -> bool {
+        let Some(rate) = self.options.bits_per_second else {
             self.free_at = now;
             return true;
         };
         let rate = u128::from(rate.max(1));
-        let ahead = self.free_at.saturating_sub(now).as_nanos() * rate / (8 * SECOND);
+        let ahead = self.free_at.saturating_sub(now).as_nanos() * rate / (8 * NANOS_PER_SECOND);
         let queue = u64::try_from(ahead).unwrap_or(u64::MAX).saturating_add(bytes);
         if queue > self.options.queue_bytes {
             return false;
         }
-        self.counts.longest_queue = self.counts.longest_queue.max(queue);
-        let nanos = u128::from(bytes) * 8 * SECOND / rate;
+        self.counts.max_queue_bytes = self.counts.max_queue_bytes.max(queue);
+        let nanos = u128::from(bytes) * 8 * NANOS_PER_SECOND / rate;
         let takes = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         self.free_at = self.free_at.max(now) + takes;
         true
@@ -192,19 +192,19 @@ impl Link {
 
     /// Queueing delay: the time to transmit what is queued.
     #[must_use]
-    pub fn waits(&self, now: Duration) -> Duration {
+    pub fn queue_delay(&self, now: Duration) -> Duration {
         self.free_at.saturating_sub(now)
     }
 
     /// Maximum delay of a packet excluding queueing; normal jitter very rarely exceeds it.
     #[must_use]
-    pub fn longest_delay(&self) -> Duration {
-        self.options.longest_delay()
+    pub fn max_delay(&self) -> Duration {
+        self.options.max_delay()
     }
 
     /// Its counters, including packets in flight.
     #[must_use]
-    pub const fn counts(&self) -> Counts {
+    pub const fn counts(&self) -> LinkCounts {
         self.counts
     }
 }

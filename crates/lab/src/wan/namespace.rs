@@ -8,15 +8,15 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::device::raise;
-use crate::failed::{Failed, failed};
+use super::tun_device::raise;
+use crate::error::{LabError, cannot};
 
 /// Runs `work` in a new network namespace, which exists while a process or device is in it.
-pub(super) fn apart<T: Send>(work: impl FnOnce() -> Result<T, Failed> + Send) -> Result<T, Failed> {
+pub(super) fn in_new_namespace<T: Send>(work: impl FnOnce() -> Result<T, LabError> + Send) -> Result<T, LabError> {
     let apart = || {
         // SAFETY: it affects only the calling thread, which ends with this work.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-            return Err(failed("create a network namespace")(io::Error::last_os_error()));
+            return Err(cannot("create a network namespace")(io::Error::last_os_error()));
         }
         work()
     };
@@ -24,15 +24,15 @@ pub(super) fn apart<T: Send>(work: impl FnOnce() -> Result<T, Failed> + Send) ->
 }
 
 /// The network namespace of the calling thread.
-pub(super) const OWN: &str = "/proc/thread-self/ns/net";
+pub(super) const CURRENT_PATH: &str = "/proc/thread-self/ns/net";
 
 /// Opens that namespace; the file keeps it alive.
-pub(super) fn own() -> io::Result<File> {
-    File::open(OWN)
+pub(super) fn open_current() -> io::Result<File> {
+    File::open(CURRENT_PATH)
 }
 
 /// Runs `work` in another network namespace; an error if it cannot be entered.
-pub(super) fn within<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+pub(super) fn in_namespace<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let there = || {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         Ok(work())

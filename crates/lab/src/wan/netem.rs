@@ -15,10 +15,10 @@ use std::time::Duration;
 use rustix::thread::gettid;
 use serde_json::Value;
 
-use super::device::{without_ipv6, without_offload};
-use super::link::{Counts, JitterKind, LinkOptions, last_words};
-use super::namespace::{own, within};
-use super::number::{VETH, address, with_free};
+use super::tun_device::{without_ipv6, without_offload};
+use super::link::{LinkCounts, JitterKind, LinkOptions, drain_time};
+use super::namespace::{open_current, in_namespace};
+use super::link_number::{VETH_PREFIX, link_address, with_free_number};
 use super::{MTU, WanOptions};
 
 /// Maximum packets in flight; netem's default is 1,000.
@@ -30,12 +30,12 @@ const NEAR: &str = "twnear";
 #[derive(Debug)]
 pub(super) struct Netem {
     options: WanOptions,
-    counter: Counter,
+    counter: NetemCounter,
 }
 
 /// A readable handle on the link's counters, valid while the link exists.
 #[derive(Debug, Clone)]
-pub(super) struct Counter {
+pub(super) struct NetemCounter {
     far: String,
     /// The near and the far namespace.
     namespaces: Arc<[File; 2]>,
@@ -43,14 +43,14 @@ pub(super) struct Counter {
 
 impl Netem {
     /// Creates a link between the thread's namespace and another one; returns the address of the far end.
-    pub fn make(options: WanOptions, far_namespace: &File) -> io::Result<(Self, Ipv4Addr)> {
+    pub fn create(options: WanOptions, far_namespace: &File) -> io::Result<(Self, Ipv4Addr)> {
         for direction in [options.out, options.back] {
-            if !direction.jitter.is_zero() && !direction.reorder {
+            if !direction.jitter.is_zero() && !direction.allow_reordering {
                 return Err(io::Error::other("netem reorders packets under jitter: add --reorder"));
             }
         }
         let (link, addresses) = Self::connect(options, far_namespace)?;
-        link.slow()?;
+        link.shape()?;
         Ok((link, addresses[1]))
     }
 
@@ -59,31 +59,31 @@ impl Netem {
         // A command in the far namespace identifies the near one by the thread.
         let near_thread = gettid().as_raw_nonzero().to_string();
         let add = |number| {
-            let far = format!("{VETH}{number}");
-            let [near_hardware, far_hardware] = [2, 1].map(|n| hardware(address(number, n)));
+            let far = format!("{VETH_PREFIX}{number}");
+            let [near_hardware, far_hardware] = [2, 1].map(|n| hardware(link_address(number, n)));
             let far_words = ["link", "add", &far, "address", &far_hardware, "type", "veth"];
             let near_words = ["peer", "name", NEAR, "address", &near_hardware, "netns", &near_thread];
             run("ip", &[far_words, near_words].concat())?;
             Ok::<_, io::Error>((far, number))
         };
-        let (far, number) = within(far_namespace, || with_free(add))???;
-        let namespaces = Arc::new([own()?, far_namespace.try_clone()?]);
-        let link = Self { options, counter: Counter { far, namespaces } };
-        let [near, far] = [2, 1].map(|n| address(number, n));
+        let (far, number) = in_namespace(far_namespace, || with_free_number(add))???;
+        let namespaces = Arc::new([open_current()?, far_namespace.try_clone()?]);
+        let link = Self { options, counter: NetemCounter { far, namespaces } };
+        let [near, far] = [2, 1].map(|n| link_address(number, n));
         set_up(NEAR, near, far)?;
         run("ip", &["route", "add", "default", "via", &far.to_string()])?;
-        within(&link.counter.namespaces[1], || set_up(&link.counter.far, far, near))??;
+        in_namespace(&link.counter.namespaces[1], || set_up(&link.counter.far, far, near))??;
         Ok((link, [near, far]))
     }
 
     /// Applies the options to both ends' egress.
-    fn slow(&self) -> io::Result<()> {
-        slow(NEAR, self.options.out)?;
-        within(&self.counter.namespaces[1], || slow(&self.counter.far, self.options.back))?
+    fn shape(&self) -> io::Result<()> {
+        shape(NEAR, self.options.out)?;
+        in_namespace(&self.counter.namespaces[1], || shape(&self.counter.far, self.options.back))?
     }
 
     /// A handle on its counters.
-    pub fn counter(&self) -> Counter {
+    pub fn counter(&self) -> NetemCounter {
         self.counter.clone()
     }
 
@@ -92,8 +92,8 @@ impl Netem {
         let WanOptions { out, back, .. } = self.options;
         // If `tc` does not report a backlog, only the delays are waited for.
         let [near, far] = self.counter.qdiscs().unwrap_or_default();
-        let waits = waits(&near, out.rate).max(waits(&far, back.rate));
-        thread::sleep(last_words(waits, [out.longest_delay(), back.longest_delay()]));
+        let waits = backlog_time(&near, out.bits_per_second).max(backlog_time(&far, back.bits_per_second));
+        thread::sleep(drain_time(waits, [out.max_delay(), back.max_delay()]));
     }
 }
 
@@ -106,7 +106,7 @@ impl Drop for Netem {
 
 /// Takes down the link whose near end is in a namespace, if there is one. Deleting one end deletes both.
 pub(super) fn take_down(near_namespace: &File) -> io::Result<()> {
-    within(near_namespace, || {
+    in_namespace(near_namespace, || {
         let devices = fs::read_to_string("/proc/thread-self/net/dev")?;
         if devices.contains(&format!("{NEAR}:")) {
             run("ip", &["link", "del", NEAR])?;
@@ -115,9 +115,9 @@ pub(super) fn take_down(near_namespace: &File) -> io::Result<()> {
     })?
 }
 
-impl Counter {
+impl NetemCounter {
     /// The counters out and back.
-    pub fn read(&self) -> io::Result<(Counts, Counts)> {
+    pub fn read(&self) -> io::Result<(LinkCounts, LinkCounts)> {
         let [near, far] = self.qdiscs()?;
         Ok((counts(&near)?, counts(&far)?))
     }
@@ -125,7 +125,7 @@ impl Counter {
     /// The `tc` statistics of the near end's and the far end's egress.
     fn qdiscs(&self) -> io::Result<[String; 2]> {
         let show = |namespace: &File, device: &str| {
-            within(namespace, || run("tc", &["-s", "-j", "qdisc", "show", "dev", device]))?
+            in_namespace(namespace, || run("tc", &["-s", "-j", "qdisc", "show", "dev", device]))?
         };
         let [near, far] = &*self.namespaces;
         Ok([show(near, NEAR)?, show(far, &self.far)?])
@@ -150,7 +150,7 @@ fn hardware(address: Ipv4Addr) -> String {
 }
 
 /// Applies the options to the egress of an end.
-fn slow(device: &str, options: LinkOptions) -> io::Result<()> {
+fn shape(device: &str, options: LinkOptions) -> io::Result<()> {
     for discipline in disciplines(options) {
         let words = ["qdisc", "add", "dev", device].into_iter().chain(discipline.split(' '));
         run("tc", &words.collect::<Vec<_>>())?;
@@ -173,7 +173,7 @@ fn disciplines(options: LinkOptions) -> Vec<String> {
     if options.loss > 0.0 {
         netem += &format!(" loss {}%", options.loss * 100.0);
     }
-    let tbf = options.rate.map(|rate| {
+    let tbf = options.bits_per_second.map(|rate| {
         // Tokens for 1 ms, the timer's granularity, or for two packets.
         let burst = (rate / 8000).max(u64::from(MTU) * 2);
         format!("parent 1:1 handle 10: tbf rate {rate}bit burst {burst} limit {}", options.queue_bytes)
@@ -182,7 +182,7 @@ fn disciplines(options: LinkOptions) -> Vec<String> {
 }
 
 /// Parses the `tc` counters. Its byte count includes Ethernet headers, which are subtracted.
-fn counts(qdiscs: &str) -> io::Result<Counts> {
+fn counts(qdiscs: &str) -> io::Result<LinkCounts> {
     let disciplines: Value = serde_json::from_str(qdiscs)?;
     let counter = |kind: &str, name: &str| {
         let found = disciplines.as_array()?.iter().find(|discipline| discipline["kind"] == kind)?;
@@ -191,17 +191,17 @@ fn counts(qdiscs: &str) -> io::Result<Counts> {
     let last = if counter("tbf", "packets").is_some() { "tbf" } else { "netem" };
     let count = |kind, name| counter(kind, name).unwrap_or_default();
     let packets = count(last, "packets");
-    Ok(Counts {
+    Ok(LinkCounts {
         packets,
         bytes: count(last, "bytes").saturating_sub(packets * 14),
         lost: count("netem", "drops").saturating_sub(count("tbf", "drops")),
         dropped: count("tbf", "drops"),
-        ..Counts::default()
+        ..LinkCounts::default()
     })
 }
 
 /// The time to transmit the backlog that `tc` reports.
-fn waits(qdiscs: &str, rate: Option<u64>) -> Duration {
+fn backlog_time(qdiscs: &str, rate: Option<u64>) -> Duration {
     let disciplines: Value = serde_json::from_str(qdiscs).unwrap_or_default();
     let all = disciplines.as_array().into_iter().flatten();
     let bytes = all.filter_map(|discipline| discipline["backlog"].as_u64()).max().unwrap_or_default();
@@ -225,19 +225,19 @@ fn run(program: &str, arguments: &[&str]) -> io::Result<String> {
 #[cfg(test)]
 #[allow(clippy::print_stdout, reason = "a skipped test prints why")]
 mod tests {
-    use super::super::namespace::apart;
+    use super::super::namespace::in_new_namespace;
     use super::super::relay::Relay;
     use super::*;
-    use crate::failed::failed;
+    use crate::error::cannot;
 
     #[test]
     fn disciplines_formats_tc_arguments() {
         let options = LinkOptions {
             delay: Duration::from_millis(25),
             jitter: Duration::from_millis(5),
-            reorder: true,
+            allow_reordering: true,
             loss: 0.001,
-            rate: Some(100_000_000),
+            bits_per_second: Some(100_000_000),
             queue_bytes: 625_000,
             ..LinkOptions::default()
         };
@@ -252,26 +252,26 @@ mod tests {
         let qdiscs = r#"[{"kind":"netem","handle":"1:","bytes":3000,"packets":30,"drops":7},
             {"kind":"tbf","handle":"10:","bytes":2420,"packets":20,"drops":5}]"#;
         let found = counts(qdiscs).unwrap();
-        assert_eq!(found, Counts { packets: 20, bytes: 2140, lost: 2, dropped: 5, ..Counts::default() });
+        assert_eq!(found, LinkCounts { packets: 20, bytes: 2140, lost: 2, dropped: 5, ..LinkCounts::default() });
         assert!(counts("no qdisc").is_err());
     }
 
     #[test]
     fn waits_is_backlog_over_rate() {
         let qdiscs = r#"[{"kind":"netem","backlog":12500,"qlen":9},{"kind":"tbf","backlog":3000,"qlen":2}]"#;
-        assert_eq!(waits(qdiscs, Some(1_000_000)), Duration::from_millis(100));
-        assert_eq!(waits(qdiscs, None), Duration::ZERO);
-        assert_eq!(waits("", Some(1_000)), Duration::ZERO);
+        assert_eq!(backlog_time(qdiscs, Some(1_000_000)), Duration::from_millis(100));
+        assert_eq!(backlog_time(qdiscs, None), Duration::ZERO);
+        assert_eq!(backlog_time("", Some(1_000)), Duration::ZERO);
     }
 
     /// Two ends without shaping in their own namespaces; prints the reason and returns `None` if they cannot be
     /// created.
     fn connected<T: Send>(work: impl FnOnce(Netem, [Ipv4Addr; 2], &File) -> T + Send) -> Option<T> {
-        let made = apart(|| {
-            let far = own().map_err(failed("find the far namespace"))?;
-            apart(|| {
+        let made = in_new_namespace(|| {
+            let far = open_current().map_err(cannot("find the far namespace"))?;
+            in_new_namespace(|| {
                 let connected = Netem::connect(WanOptions::default(), &far);
-                let (link, addresses) = connected.map_err(failed("connect two ends"))?;
+                let (link, addresses) = connected.map_err(cannot("connect two ends"))?;
                 Ok(work(link, addresses, &far))
             })
         });
@@ -284,10 +284,10 @@ mod tests {
             let neighbours = || run("ip", &["neigh", "show", "nud", "permanent"]).unwrap();
             let says = |address: Ipv4Addr| format!("{address} dev ");
             assert!(neighbours().contains(&says(far_address)), "{}", neighbours());
-            let far_neighbours = within(far, neighbours).unwrap();
+            let far_neighbours = in_namespace(far, neighbours).unwrap();
             assert!(far_neighbours.contains(&says(near_address)), "{far_neighbours}");
             // Packets also arrive through these entries.
-            let there = within(far, || std::net::UdpSocket::bind((far_address, 7302)).unwrap()).unwrap();
+            let there = in_namespace(far, || std::net::UdpSocket::bind((far_address, 7302)).unwrap()).unwrap();
             there.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             std::net::UdpSocket::bind((near_address, 0))
                 .unwrap()
@@ -301,11 +301,11 @@ mod tests {
     #[test]
     fn drop_takes_down_link_with_occupied_namespace() {
         connected(|link, _, far| {
-            let is_there = || fs::read_to_string("/proc/thread-self/net/dev").unwrap().contains(VETH);
-            assert!(within(far, is_there).unwrap());
+            let is_there = || fs::read_to_string("/proc/thread-self/net/dev").unwrap().contains(VETH_PREFIX);
+            assert!(in_namespace(far, is_there).unwrap());
             // This thread is in the near end's namespace.
             drop(link);
-            assert!(!within(far, is_there).unwrap());
+            assert!(!in_namespace(far, is_there).unwrap());
         });
     }
 
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn relay_and_netem_links_get_distinct_addresses() {
         connected(|_link, [_, far_address], far| {
-            let relay = apart(|| Relay::make(WanOptions::default(), far));
+            let relay = in_new_namespace(|| Relay::create(WanOptions::default(), far));
             match relay {
                 Ok((_, relay_address)) => assert_ne!(relay_address, far_address),
                 Err(e) => println!("skipped: {e}"),

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::device::{Device, Refusals};
-use super::link::{Counts, Link, last_words};
-use super::namespace::within;
-use super::number::{TUN, address, with_free};
-use super::wake::Lateness;
+use super::tun_device::{TunDevice, DeviceDrops};
+use super::link::{LinkCounts, Link, drain_time};
+use super::namespace::in_namespace;
+use super::link_number::{TUN_PREFIX, link_address, with_free_number};
+use super::wakeup::WakeupLatency;
 use super::{MTU, WanOptions};
-use crate::failed::{Failed, failed};
+use crate::error::{LabError, cannot};
 
 /// Packets read from one end before the other is served.
 const READ_BATCH_PACKETS: usize = 64;
@@ -32,31 +32,31 @@ const MAX_SPARE_BUFFERS: usize = 16 << 10;
 
 #[derive(Debug)]
 pub(super) struct Relay {
-    near: Device,
-    far: Device,
+    near: TunDevice,
+    far: TunDevice,
     out: Direction,
     back: Direction,
     started: Instant,
     /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
-    gauge: Gauge,
+    counter: RelayCounter,
 }
 
 /// A readable handle on the relay's counters.
 #[derive(Debug, Clone)]
-pub(super) struct Gauge {
-    carried: Arc<Mutex<(Counts, Counts)>>,
-    device_drops: [Arc<Refusals>; 2],
+pub(super) struct RelayCounter {
+    counts: Arc<Mutex<(LinkCounts, LinkCounts)>>,
+    device_drops: [Arc<DeviceDrops>; 2],
 }
 
-impl Gauge {
-    fn new(near: &Device, far: &Device) -> Self {
-        Self { carried: Arc::default(), device_drops: [near.refusals(), far.refusals()] }
+impl RelayCounter {
+    fn new(near: &TunDevice, far: &TunDevice) -> Self {
+        Self { counts: Arc::default(), device_drops: [near.refusals(), far.refusals()] }
     }
 
     /// The counters out and back, including packets dropped by the devices.
-    pub fn read(&self) -> (Counts, Counts) {
-        let (mut out, mut back) = *self.carried.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn read(&self) -> (LinkCounts, LinkCounts) {
+        let (mut out, mut back) = *self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         out.missed += self.device_drops[0].packets();
         back.missed += self.device_drops[1].packets();
         (out, back)
@@ -109,7 +109,7 @@ impl Direction {
     /// Delivers what is due; returns the time of the next delivery.
     fn deliver(
         &mut self,
-        to: &Device,
+        to: &TunDevice,
         now: Duration,
         spare: &mut Vec<Vec<u8>>,
     ) -> io::Result<Option<Duration>> {
@@ -119,7 +119,7 @@ impl Direction {
             }
             if let Some(Reverse(InFlightPacket { packet, .. })) = self.in_flight.pop() {
                 if !to.send(&packet)? {
-                    self.link.refused(packet.len());
+                    self.link.count_undelivered(packet.len());
                 }
                 recycle(packet, spare);
             }
@@ -130,14 +130,14 @@ impl Direction {
     /// Drops all packets in flight and counts them as missed.
     fn drop_in_flight(&mut self) {
         for Reverse(InFlightPacket { packet, .. }) in self.in_flight.drain() {
-            self.link.refused(packet.len());
+            self.link.count_undelivered(packet.len());
         }
     }
 
     /// Reads available packets, of which the first arrived at `came`. Returns true if it stopped at the batch limit.
     fn take(
         &mut self,
-        from: &Device,
+        from: &TunDevice,
         (started, mut came): (Instant, Duration),
         spare: &mut Vec<Vec<u8>>,
     ) -> io::Result<bool> {
@@ -150,7 +150,7 @@ impl Direction {
             };
             packet.truncate(length);
             if self.in_flight.len() >= MAX_IN_FLIGHT_PACKETS {
-                self.link.miss(1);
+                self.link.count_missed(1);
                 recycle(packet, spare);
             } else if let Some(due) = self.link.offer(came, length) {
                 self.number += 1;
@@ -173,26 +173,26 @@ fn recycle(packet: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
 impl Relay {
     /// Creates a link of TUN devices between the thread's namespace and another one; returns the address of the far
     /// end.
-    pub fn make(options: WanOptions, far_namespace: &File) -> Result<(Self, Ipv4Addr), Failed> {
+    pub fn create(options: WanOptions, far_namespace: &File) -> Result<(Self, Ipv4Addr), LabError> {
         let device = |number| {
-            let made = Device::create(format!("{TUN}{number}"));
-            made.map_err(failed("create a TUN device (/dev/net/tun)"))
+            let made = TunDevice::create(format!("{TUN_PREFIX}{number}"));
+            made.map_err(cannot("create a TUN device (/dev/net/tun)"))
         };
         let far_end = |number| {
             let far = device(number)?;
-            far.configure(address(number, 1)).map_err(failed("set up the far end of the link"))?;
+            far.configure(link_address(number, 1)).map_err(cannot("set up the far end of the link"))?;
             Ok((far, number))
         };
-        let (far, number) = within(far_namespace, || with_free(far_end))
-            .map_err(failed("enter the namespace of the far end"))?
-            .map_err(failed("find free addresses for the link"))??;
+        let (far, number) = in_namespace(far_namespace, || with_free_number(far_end))
+            .map_err(cannot("enter the namespace of the far end"))?
+            .map_err(cannot("find free addresses for the link"))??;
         let near = device(number)?;
-        near.configure(address(number, 2)).map_err(failed("set up the near end of the link"))?;
-        near.route_all_through().map_err(failed("set up the route through the link"))?;
-        Ok((Self::new(near, far, options), address(number, 1)))
+        near.configure(link_address(number, 2)).map_err(cannot("set up the near end of the link"))?;
+        near.route_all_through().map_err(cannot("set up the route through the link"))?;
+        Ok((Self::new(near, far, options), link_address(number, 1)))
     }
 
-    fn new(near: Device, far: Device, options: WanOptions) -> Self {
+    fn new(near: TunDevice, far: TunDevice, options: WanOptions) -> Self {
         let way = |options, seed| Direction {
             link: Link::new(options, seed),
             in_flight: BinaryHeap::new(),
@@ -200,14 +200,14 @@ impl Relay {
         };
         // Independent losses and jitter per direction.
         let (out, back) = (way(options.out, options.seed), way(options.back, !options.seed));
-        let (started, spare, gauge) = (Instant::now(), Vec::new(), Gauge::new(&near, &far));
-        Self { near, far, out, back, started, spare, gauge }
+        let (started, spare, gauge) = (Instant::now(), Vec::new(), RelayCounter::new(&near, &far));
+        Self { near, far, out, back, started, spare, counter: gauge }
     }
 
     /// Forwards packets until `ended` is readable. If `lingers` is set, it then also delivers the last packets, such
     /// as connection teardown.
     pub fn run(&mut self, ended: BorrowedFd<'_>, lingers: bool) -> io::Result<()> {
-        let (mut until, mut is_busy, mut lateness) = (None, false, Lateness::new());
+        let (mut until, mut is_busy, mut lateness) = (None, false, WakeupLatency::new());
         loop {
             let now = self.started.elapsed();
             if until.is_some_and(|until| now >= until) {
@@ -220,7 +220,7 @@ impl Relay {
             let next = [out, back, until].into_iter().flatten().min();
             let asleep = self.started.elapsed();
             let sleep =
-                if is_busy { Some(Duration::ZERO) } else { next.map(|due| lateness.sleep(asleep, due)) };
+                if is_busy { Some(Duration::ZERO) } else { next.map(|due| lateness.sleep_duration(asleep, due)) };
             let timeout = sleep.and_then(|sleep| Timespec::try_from(sleep).ok());
             let mut descriptors = [
                 PollFd::new(&self.near, PollFlags::IN),
@@ -237,16 +237,16 @@ impl Relay {
             let woken = self.started.elapsed();
             let slept = sleep.filter(|sleep| !sleep.is_zero());
             if let (Some(slept), Some(0)) = (slept, ready) {
-                lateness.learn(asleep + slept, woken);
+                lateness.record(asleep + slept, woken);
             }
             if !descriptors[2].revents().is_empty() {
                 if !lingers {
                     self.abort();
                     return Ok(());
                 }
-                until = Some(woken + self.last_words(woken));
+                until = Some(woken + self.drain_time(woken));
             }
-            let came = if sleep == Some(Duration::ZERO) { woken } else { lateness.happened(asleep, woken) };
+            let came = if sleep == Some(Duration::ZERO) { woken } else { lateness.event_time(asleep, woken) };
             let came = (self.started, came);
             let [near, far] = [0, 1].map(|n: usize| !descriptors[n].revents().is_empty());
             is_busy = near && self.out.take(&self.near, came, &mut self.spare)?;
@@ -254,9 +254,9 @@ impl Relay {
         }
     }
 
-    fn last_words(&self, now: Duration) -> Duration {
+    fn drain_time(&self, now: Duration) -> Duration {
         let [out, back] = [&self.out.link, &self.back.link];
-        last_words(out.waits(now).max(back.waits(now)), [out.longest_delay(), back.longest_delay()])
+        drain_time(out.queue_delay(now).max(back.queue_delay(now)), [out.max_delay(), back.max_delay()])
     }
 
     /// Stops forwarding: packets still in flight count as missed. Publishes the final counters even if a reader holds
@@ -264,22 +264,22 @@ impl Relay {
     fn abort(&mut self) {
         self.out.drop_in_flight();
         self.back.drop_in_flight();
-        *self.gauge.carried.lock().unwrap_or_else(PoisonError::into_inner) = self.carried();
+        *self.counter.counts.lock().unwrap_or_else(PoisonError::into_inner) = self.counts();
     }
 
     /// Publishes the counters, unless a reader holds the lock: packets do not wait for it.
     fn publish_counts(&self) {
-        if let Ok(mut carried) = self.gauge.carried.try_lock() {
-            *carried = self.carried();
+        if let Ok(mut carried) = self.counter.counts.try_lock() {
+            *carried = self.counts();
         }
     }
 
-    const fn carried(&self) -> (Counts, Counts) {
+    const fn counts(&self) -> (LinkCounts, LinkCounts) {
         (self.out.link.counts(), self.back.link.counts())
     }
 
     /// A handle on its counters.
-    pub fn gauge(&self) -> Gauge {
-        self.gauge.clone()
+    pub fn gauge(&self) -> RelayCounter {
+        self.counter.clone()
     }
 }

@@ -15,10 +15,10 @@ use tradewind_transfer::bundle::{Bundle, Packer, Unpacker};
 use tradewind_transfer::files::{self, Directory, Links};
 use tradewind_transfer::filter::Filter;
 use tradewind_transfer::merge::Action;
-use tradewind_transfer::moves::{self, Decided, Done, copy_all};
+use tradewind_transfer::workers::{self, ActionFeed, Completion, copy_actions};
 use tradewind_transfer::objects::Objects;
-use tradewind_transfer::writer::Writer;
-use tradewind_transfer::{End, Item};
+use tradewind_transfer::writer::OutputWriter;
+use tradewind_transfer::{Endpoint, Item};
 
 use super::Ended;
 use super::carry::destination;
@@ -91,11 +91,11 @@ impl BundleFlags {
         }
         let objects = objects(session, to)?;
         let own = Session::directory(from, tree.links)?;
-        own.check_apart(&End::Objects(objects.clone()))?;
-        let End::Files(directory, _) = &own else { bail!("--bundle packs files") };
+        own.check_disjoint(&Endpoint::Objects(objects.clone()))?;
+        let Endpoint::Files(directory, _) = &own else { bail!("--bundle packs files") };
         let files = directory.tree()?;
         let found = files::find(files.clone(), tree.links);
-        let decided = copy_all(found, tree.filter, session.progress.clone(), None);
+        let decided = copy_actions(found, tree.filter, session.progress.clone(), None);
         if tree.is_rehearsal {
             return rehearse(decided, |item| {
                 format!("pack    {} into {to}", from.join(&item.name).display())
@@ -109,7 +109,7 @@ impl BundleFlags {
             links: tree.links,
             to: objects.clone(),
             key: to.key.clone(),
-            carrier: session.carrier.clone(),
+            transfers: session.carrier.clone(),
             progress: session.progress.clone(),
             limits,
             journal: session.journal_of(&[&objects.store]),
@@ -148,22 +148,22 @@ impl BundleFlags {
             }
             Place::Path(_) => destination(session, to, own)?,
         };
-        let End::Files(to, _) = to else { bail!("--member copies to a file") };
+        let Endpoint::Files(to, _) = to else { bail!("--member copies to a file") };
         let (bundle, member) = open(session, from).await?.find(name).await?;
         let unpacker = Arc::new(unpacker(session, to));
         let bundle = Arc::new(bundle);
-        session.progress.found(member.size);
-        session.progress.found_all();
+        session.progress.add_found(member.size);
+        session.progress.complete_listing();
         let report = report.begin(session);
         let (decided, actions) = mpsc::channel(1);
         let item = Item { name: member.name.clone(), size: member.size, modified: member.modified };
         // The channel has capacity for one item.
         let _ = decided.try_send(Ok(Action::Copy(item)));
         drop(decided);
-        let outcome = moves::run(1, actions, &session.progress, move |_| {
+        let outcome = workers::run_actions(1, actions, &session.progress, move |_| {
             let (unpacker, bundle) = (unpacker.clone(), bundle.clone());
             let (member, to_name) = (member.clone(), to_name.clone());
-            async move { unpacker.member(&bundle, &member, &to_name).await.map(Done::Copied) }
+            async move { unpacker.unpack_member(&bundle, &member, &to_name).await.map(Completion::Copied) }
         });
         Ok(report.conclude(&outcome.await?)?)
     }
@@ -176,15 +176,15 @@ async fn unpack(
     tree: TreeOptions,
 ) -> anyhow::Result<Ended> {
     let to = Session::directory(to, Links::Skip)?;
-    End::Objects(objects(session, from)?).check_apart(&to)?;
+    Endpoint::Objects(objects(session, from)?).check_disjoint(&to)?;
     let first = open(session, from).await?;
     if tree.is_rehearsal {
-        let End::Files(to, _) = &to else { bail!("--bundle unpacks to files") };
+        let Endpoint::Files(to, _) = &to else { bail!("--bundle unpacks to files") };
         let mut out = BufWriter::new(io::stdout().lock());
         let (mut next, names) = (Some(first), Names::of_standard_output());
         while let Some(bundle) = next {
-            for member in bundle.members().iter().filter(|member| tree.filter.takes(&member.name)) {
-                let (name, place) = (&member.name, bundle.place());
+            for member in bundle.members().iter().filter(|member| tree.filter.accepts(&member.name)) {
+                let (name, place) = (&member.name, bundle.url());
                 let line = format!("unpack  {name} from {place} to {}", to.root().join(name).display());
                 writeln!(out, "{}", names.show(&line))?;
             }
@@ -193,7 +193,7 @@ async fn unpack(
         out.flush()?;
         return Ok(Ended::Done);
     }
-    let End::Files(to, _) = to else { bail!("--bundle unpacks to files") };
+    let Endpoint::Files(to, _) = to else { bail!("--bundle unpacks to files") };
     let report = tree.report.begin(session);
     let outcome = Arc::new(unpacker(session, to)).unpack(first, &tree.filter).await?;
     Ok(report.conclude(&outcome)?)
@@ -204,7 +204,7 @@ fn unpacker(session: &Session, to: Directory) -> Unpacker {
 }
 
 /// Prints what would be packed.
-async fn rehearse(mut decided: Decided, describe: impl Fn(&Item) -> String) -> anyhow::Result<Ended> {
+async fn rehearse(mut decided: ActionFeed, describe: impl Fn(&Item) -> String) -> anyhow::Result<Ended> {
     let (mut ended, names) = (Ended::Done, Names::of_standard_output());
     while let Some(next) = decided.recv().await {
         match next {
@@ -225,7 +225,7 @@ pub(super) async fn member_to_standard(
     name: &str,
 ) -> anyhow::Result<Ended> {
     let (bundle, member) = open(session, from).await?.find(name).await?;
-    let writer = Writer::new(io::stdout());
+    let writer = OutputWriter::new(io::stdout());
     let all = match bundle.write_in_order(&member, async |piece| writer.write(piece).await).await {
         Ok(()) => writer.finish().await,
         Err(e) => Err(e),
@@ -241,7 +241,7 @@ pub(super) async fn list(session: &Session, place: &ObjectsPlace, is_json: bool)
         for member in bundle.members() {
             let (name, size, modified) = (&member.name, member.size, rfc3339(member.modified));
             if is_json {
-                let (mode, place) = (format!("{:04o}", member.mode), bundle.place());
+                let (mode, place) = (format!("{:04o}", member.mode), bundle.url());
                 let line = json!({
                     "member": name, "size": size, "modified": modified, "mode": mode, "bundle": place,
                 });

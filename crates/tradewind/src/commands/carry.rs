@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use tradewind_transfer::files::Links;
 use tradewind_transfer::merge::Action;
-use tradewind_transfer::moves::{self, Decided};
-use tradewind_transfer::{Copier, End, Item};
+use tradewind_transfer::workers::{self, ActionFeed};
+use tradewind_transfer::{Copier, Endpoint, Item};
 
 use super::Ended;
 use super::report::{ReportFlags, complain};
@@ -17,7 +17,7 @@ use super::transfer::Session;
 use crate::places::Place;
 
 /// The endpoint that a single source is copied to, and its name there.
-pub(super) fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(End, String)> {
+pub(super) fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(Endpoint, String)> {
     match to {
         Place::Path(path) => {
             if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
@@ -41,12 +41,12 @@ pub(super) fn destination(session: &Session, to: &Place, name: &str) -> anyhow::
 pub(super) async fn carry_out(
     session: &Session,
     copier: Arc<Copier>,
-    decided: Decided,
+    decided: ActionFeed,
     report: ReportFlags,
 ) -> anyhow::Result<Ended> {
     let report = report.begin(session);
     let workers = session.carrier.max_concurrency();
-    let outcome = moves::run(workers, decided, &session.progress, move |action| {
+    let outcome = workers::run_actions(workers, decided, &session.progress, move |action| {
         let copier = copier.clone();
         async move { copier.act(&action).await }
     });
@@ -54,16 +54,16 @@ pub(super) async fn carry_out(
 }
 
 /// Prints the decided actions without executing them.
-pub(super) async fn rehearse(copier: &Copier, mut decided: Decided) -> anyhow::Result<Ended> {
+pub(super) async fn rehearse(copier: &Copier, mut decided: ActionFeed) -> anyhow::Result<Ended> {
     let mut out = io::stdout().lock();
     let mut ended = Ended::Done;
     let names = Names::of_standard_output();
-    let shown = |end: &End, item: &Item| names.show(&end.describe(&item.name)).into_owned();
+    let shown = |end: &Endpoint, item: &Item| names.show(&end.describe(&item.name)).into_owned();
     let (from, to) = (|item: &Item| shown(&copier.from, item), |item: &Item| shown(&copier.to, item));
     while let Some(next) = decided.recv().await {
         match next {
             Ok(Action::Copy(item)) => writeln!(out, "copy    {} to {}", from(&item), to(&item))?,
-            Ok(Action::Compare(item) | Action::CompareTimes(item)) => {
+            Ok(Action::CompareContents(item) | Action::CompareTimes(item)) => {
                 writeln!(out, "compare {} with {}", from(&item), to(&item))?;
             }
             Ok(Action::Remove(item)) => writeln!(out, "remove  {}", to(&item))?,

@@ -7,8 +7,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use tokio::sync::mpsc;
 use tradewind_transfer::files::Links;
-use tradewind_transfer::moves::{self, Done, copy_all};
-use tradewind_transfer::{End, Item, Outcome};
+use tradewind_transfer::workers::{self, Completion, copy_actions};
+use tradewind_transfer::{Endpoint, Item, Outcome};
 
 use super::Ended;
 use super::bundle::{BundleFlags, TreeOptions};
@@ -104,7 +104,7 @@ fn links(arguments: &Arguments) -> Links {
     if arguments.follow_symlinks { Links::Follow } else { Links::Skip }
 }
 
-fn end(session: &Session, place: &Place, links: Links) -> anyhow::Result<End> {
+fn end(session: &Session, place: &Place, links: Links) -> anyhow::Result<Endpoint> {
     match place {
         Place::Path(path) => Session::directory(path, links),
         Place::Objects(place) => session.below(place),
@@ -120,13 +120,13 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Plac
     }
     let (here, there) = (end(session, from, links(arguments))?, end(session, to, Links::Skip)?);
     let copier = session.copier(here, there, arguments.preserve);
-    copier.check_apart()?;
+    copier.check_disjoint()?;
     let found = match &copier.from {
-        End::Objects(from) if !arguments.dry_run => from.clone().find_to_fetch(session.carrier.clone()),
+        Endpoint::Objects(from) if !arguments.dry_run => from.clone().find_and_prewarm(session.carrier.clone()),
         from => from.find(&session.carrier),
     };
-    let nothing = copier.from.nothing("to copy a single object, leave out -r");
-    let decided = copy_all(found, arguments.filter.read()?, session.progress.clone(), nothing);
+    let nothing = copier.from.empty_prefix_error("to copy a single object, leave out -r");
+    let decided = copy_actions(found, arguments.filter.read()?, session.progress.clone(), nothing);
     if arguments.dry_run {
         return rehearse(&copier, decided).await;
     }
@@ -134,7 +134,7 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Plac
 }
 
 /// The endpoint of a single source, its name there, and the name to display.
-fn source(session: &Session, from: &Place) -> anyhow::Result<(End, String, String)> {
+fn source(session: &Session, from: &Place) -> anyhow::Result<(Endpoint, String, String)> {
     match from {
         Place::Path(path) => {
             if path.is_dir() {
@@ -166,9 +166,9 @@ async fn one(session: &Session, arguments: &Arguments, from: &Place, to: &Place)
     // The channel has capacity for one item.
     let _ = decided.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));
     drop(decided);
-    let outcome: Outcome = moves::run(1, actions, &session.progress, move |_| {
+    let outcome: Outcome = workers::run_actions(1, actions, &session.progress, move |_| {
         let (copier, name, to_name) = (copier.clone(), name.clone(), to_name.clone());
-        async move { copier.copy_as(&name, None, &to_name).await.map(Done::Copied) }
+        async move { copier.copy_as(&name, None, &to_name).await.map(Completion::Copied) }
     })
     .await?;
     Ok(report.conclude(&outcome)?)

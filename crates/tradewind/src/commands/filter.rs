@@ -24,7 +24,7 @@ struct DeclaredFlags {
 impl FilterFlags {
     /// The filter. An error names the invalid pattern.
     pub fn read(&self) -> anyhow::Result<Filter> {
-        let mut filter = Filter::everything();
+        let mut filter = Filter::accept_all();
         for (includes, pattern) in &self.rules {
             filter.add(pattern, *includes)?;
         }
@@ -75,7 +75,7 @@ mod tests {
     fn last_matching_flag_decides() {
         let takes = |line: &str, name: &str| {
             let line = Line::try_parse_from(std::iter::once("x").chain(line.split(' '))).unwrap();
-            line.filter.read().unwrap().takes(name)
+            line.filter.read().unwrap().accepts(name)
         };
         assert!(takes("--exclude * --include *.jpg", "a.jpg"));
         assert!(!takes("--include *.jpg --exclude *", "a.jpg"));

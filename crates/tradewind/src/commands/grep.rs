@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use tradewind_model::plan::MAX_READERS;
-use tradewind_transfer::grep::{Query, Search, Show};
+use tradewind_transfer::grep::{Query, Search, OutputMode};
 
 use super::Ended;
 use super::filter::FilterFlags;
@@ -80,21 +80,21 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
 
 fn search(arguments: Arguments) -> anyhow::Result<Ended> {
     let show = match (arguments.files_with_matches, arguments.count) {
-        (true, _) => Show::Names,
-        (_, true) => Show::Counts,
-        _ => Show::Lines,
+        (true, _) => OutputMode::Names,
+        (_, true) => OutputMode::Counts,
+        _ => OutputMode::Lines,
     };
     let search = Search::new(Query {
         patterns: vec![arguments.pattern],
-        is_fixed: arguments.fixed_strings,
+        is_fixed_string: arguments.fixed_strings,
         ignores_case: arguments.ignore_case,
         is_word: arguments.word_regexp,
         inverts: arguments.invert_match,
-        takes_binary: arguments.text,
-        show,
+        searches_binary: arguments.text,
+        output_mode: show,
         is_coloured: io::stdout().is_terminal(),
         is_sorted: arguments.sort,
-        parallel: arguments.readers,
+        concurrency: arguments.readers,
     })?;
     block_on(async move {
         let store =

@@ -8,9 +8,9 @@ use serde_json::json;
 use tradewind_core::listing::ListEntry;
 use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, BucketName};
-use tradewind_transfer::End;
+use tradewind_transfer::Endpoint;
 use tradewind_transfer::merge::Action;
-use tradewind_transfer::moves::{self, Done, copy_all};
+use tradewind_transfer::workers::{self, Completion, copy_actions};
 
 use super::Ended;
 use super::bundle;
@@ -160,7 +160,7 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
         let delimiter = (!arguments.recursive).then_some("/");
         let (mut after, mut is_empty) = (None, true);
         loop {
-            let page = objects.page(&session.carrier, delimiter, after).await?;
+            let page = objects.list_page(&session.carrier, delimiter, after).await?;
             for entry in &page.entries {
                 is_empty = false;
                 match entry {
@@ -203,7 +203,7 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
         }
         let below = session.below(&arguments.place)?;
         let found = below.find(&session.carrier);
-        let mut decided = copy_all(found, arguments.filter.read()?, session.progress.clone(), None);
+        let mut decided = copy_actions(found, arguments.filter.read()?, session.progress.clone(), None);
         if arguments.dry_run {
             let names = Names::of_standard_output();
             while let Some(next) = decided.recv().await {
@@ -213,13 +213,13 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
             }
             return Ok(Ended::Done);
         }
-        let End::Objects(objects) = below else { return Ok(Ended::Done) };
+        let Endpoint::Objects(objects) = below else { return Ok(Ended::Done) };
         let report = arguments.report.begin(&session);
         let carrier = session.carrier.clone();
         let outcome =
-            moves::run(carrier.max_concurrency(), decided, &session.progress, move |action: Action| {
+            workers::run_actions(carrier.max_concurrency(), decided, &session.progress, move |action: Action| {
                 let (carrier, objects) = (carrier.clone(), objects.clone());
-                async move { objects.remove(&carrier, &action.item().name).await.map(|()| Done::Removed) }
+                async move { objects.remove(&carrier, &action.item().name).await.map(|()| Completion::Removed) }
             });
         Ok(report.conclude(&outcome.await?)?)
     })
@@ -234,7 +234,7 @@ async fn rm_one(session: &Session, arguments: &Rm) -> anyhow::Result<Ended> {
         writeln!(io::stdout(), "remove  {}", Names::of_standard_output().show(&place.to_string()))?;
         return Ok(Ended::Done);
     }
-    let End::Objects(bucket) = session.bucket(place)? else { return Ok(Ended::Done) };
+    let Endpoint::Objects(bucket) = session.bucket(place)? else { return Ok(Ended::Done) };
     bucket.remove(&session.carrier, &place.key).await?;
     Ok(Ended::Done)
 }

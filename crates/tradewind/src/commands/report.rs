@@ -12,7 +12,7 @@ use tradewind_core::ObjectStore as _;
 use tradewind_core::Timestamp;
 use tradewind_model::store_model::{Operation, OutcomeCounts};
 use tradewind_transfer::Outcome;
-use tradewind_transfer::progress::Snapshot;
+use tradewind_transfer::progress::ProgressSnapshot;
 use tradewind_volume::{TransferContext, Instrumented};
 use tradewind_wire::sigv4::AmzDate;
 
@@ -104,8 +104,8 @@ impl ReportFlags {
     }
 }
 
-fn draw(bar: &ProgressBar, now: &Snapshot) {
-    let template = if now.is_found {
+fn draw(bar: &ProgressBar, now: &ProgressSnapshot) {
+    let template = if now.is_listing_complete {
         "{msg}  {wide_bar:.cyan/dim} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta}"
     } else {
         "{msg}  {spinner} {binary_bytes} of {binary_total_bytes} found so far  {binary_bytes_per_sec}"
@@ -121,9 +121,9 @@ fn draw(bar: &ProgressBar, now: &Snapshot) {
     bar.tick();
 }
 
-fn line(now: &Snapshot, took: Duration) -> String {
+fn line(now: &ProgressSnapshot, took: Duration) -> String {
     let (done, found) = (HumanCount(now.done_items), HumanCount(now.found_items));
-    let more = if now.is_found { "" } else { " found so far" };
+    let more = if now.is_listing_complete { "" } else { " found so far" };
     let (bytes, rate) = (HumanBytes(now.done_bytes), rate(now.done_bytes, took));
     format!("{done} of {found}{more}, {bytes}, {rate}/s, {} failed", now.failed_items)
 }
@@ -184,7 +184,7 @@ impl Report {
         if unnamed > 0 {
             writeln!(io::stderr(), "tradewind: and {unnamed} more failed")?;
         }
-        if outcome.gave_up {
+        if outcome.stopped_early {
             writeln!(io::stderr(), "tradewind: stopping: every remaining item would fail the same way")?;
         }
         if flags.json {
@@ -259,11 +259,11 @@ mod tests {
     fn both_bars_can_be_drawn() {
         let bar = ProgressBar::hidden();
         for is_found in [false, true] {
-            draw(&bar, &Snapshot { found_bytes: 10, done_bytes: 5, is_found, ..Snapshot::default() });
+            draw(&bar, &ProgressSnapshot { found_bytes: 10, done_bytes: 5, is_listing_complete: is_found, ..ProgressSnapshot::default() });
         }
         assert_eq!((bar.length(), bar.position()), (Some(10), 5));
         let now =
-            Snapshot { done_items: 1234, found_items: 5678, done_bytes: 1 << 20, ..Snapshot::default() };
+            ProgressSnapshot { done_items: 1234, found_items: 5678, done_bytes: 1 << 20, ..ProgressSnapshot::default() };
         assert_eq!(
             line(&now, Duration::from_secs(1)),
             "1,234 of 5,678 found so far, 1.00 MiB, 1.00 MiB/s, 0 failed"

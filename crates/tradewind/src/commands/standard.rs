@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tradewind_core::Address;
 use tradewind_core::error::{Error, Reason};
-use tradewind_transfer::copy::metadata_of;
-use tradewind_transfer::writer::Writer;
+use tradewind_transfer::copy::metadata_for_name;
+use tradewind_transfer::writer::OutputWriter;
 use tradewind_volume::{Fetch, store_stream};
 
 use super::Ended;
@@ -49,7 +49,7 @@ pub(super) async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyho
     });
     let input = futures::stream::poll_fn(move |cx| received.poll_recv(cx));
     let address = Address::parse(to.bucket.as_str(), &to.key)?;
-    store_stream(&session.carrier, &session.store(&to.scheme)?, &address, input, metadata_of(&to.key))
+    store_stream(&session.carrier, &session.store(&to.scheme)?, &address, input, metadata_for_name(&to.key))
         .await?;
     Ok(Ended::Done)
 }
@@ -58,7 +58,7 @@ pub(super) async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyho
 pub(super) async fn to_standard(session: &Session, from: &ObjectsPlace) -> anyhow::Result<Ended> {
     let address = Address::parse(from.bucket.as_str(), &from.key)?;
     let fetch = Fetch::open(&session.carrier, &session.store(&from.scheme)?, &address, None).await?;
-    let writer = Writer::new(io::stdout());
+    let writer = OutputWriter::new(io::stdout());
     let all = match fetch.write_in_order(|piece| writer.write(piece)).await {
         Ok(_) => writer.finish().await,
         Err(e) => Err(e),

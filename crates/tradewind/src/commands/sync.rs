@@ -8,9 +8,9 @@ use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason};
 use tradewind_transfer::files::Links;
 use tradewind_transfer::merge::{Comparison, Merge};
-use tradewind_transfer::moves::sync_all;
+use tradewind_transfer::workers::sync_actions;
 use tradewind_transfer::watch::Watch;
-use tradewind_transfer::{Copier, End, Found, FoundFailure};
+use tradewind_transfer::{Copier, Endpoint, ItemFeed, NamedError};
 
 use super::Ended;
 use super::carry::{carry_out, rehearse};
@@ -81,15 +81,15 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         let (copier, comparison) = copier(&session, &arguments)?;
         let here = copier.from.find(&session.carrier);
         // A destination directory that does not exist yet is empty.
-        let there = if is_there { copier.to.find(&session.carrier) } else { Found::empty() };
+        let there = if is_there { copier.to.find(&session.carrier) } else { ItemFeed::empty() };
         let mut merge = Merge::new(here, there, comparison);
         if !arguments.allow_empty_source
             && let Some(nothing) = nothing(&copier, arguments.delete)
         {
-            merge = merge.refusing_empty(nothing, arguments.delete);
+            merge = merge.with_empty_source_error(nothing, arguments.delete);
         }
         let filter = arguments.filter.read()?;
-        let decided = sync_all(merge, filter, arguments.delete, session.progress.clone());
+        let decided = sync_actions(merge, filter, arguments.delete, session.progress.clone());
         if arguments.dry_run {
             return rehearse(&copier, decided).await;
         }
@@ -110,7 +110,7 @@ async fn follow(arguments: Arguments, stopped: oneshot::Receiver<Caught>) -> any
     let (filter, removes, settle) =
         (arguments.filter.read()?, arguments.delete, arguments.watching.options());
     let if_empty = if removes && !arguments.allow_empty_source { nothing(&copier, true) } else { None };
-    let watching = Watch { copier, comparison, filter, removes, if_empty, settle, grace: watch::GRACE };
+    let watching = Watch { copier, comparison, filter, removes, if_empty, debounce: settle, grace: watch::GRACE };
     watch::run(watching, arguments.report, stopped).await
 }
 
@@ -119,9 +119,9 @@ fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copie
     let links = if arguments.follow_symlinks { Links::Follow } else { Links::Skip };
     let mut from = end(session, &arguments.source, links, true)?;
     if arguments.watching.watch
-        && let End::Files(directory, links) = from
+        && let Endpoint::Files(directory, links) = from
     {
-        from = End::Files(directory.released(), links);
+        from = Endpoint::Files(directory.reopening(), links);
     }
     let to = end(session, &arguments.destination, links, false)?;
     let comparison = match (arguments.checksum, arguments.size_only) {
@@ -131,14 +131,14 @@ fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copie
         _ => Comparison::SizeAndTime,
     };
     let copier = session.copier(from, to, arguments.preserve);
-    copier.check_apart()?;
+    copier.check_disjoint()?;
     Ok((copier, comparison))
 }
 
 /// The failure to report if the source is empty; `None` if an empty source is acceptable.
-fn nothing(copier: &Copier, removes: bool) -> Option<FoundFailure> {
+fn nothing(copier: &Copier, removes: bool) -> Option<NamedError> {
     if !removes {
-        return copier.from.nothing("check its spelling");
+        return copier.from.empty_prefix_error("check its spelling");
     }
     let (from, to) = (copier.from.describe(""), copier.to.describe(""));
     let why = format!(
@@ -148,10 +148,10 @@ fn nothing(copier: &Copier, removes: bool) -> Option<FoundFailure> {
 }
 
 /// The comparison for `--preserve`. Times between files, or between objects, are comparable as they are.
-const fn preserved(from: &End, to: &End) -> Comparison {
+const fn preserved(from: &Endpoint, to: &Endpoint) -> Comparison {
     match (from, to) {
-        (End::Files(..), End::Objects(_)) | (End::Objects(_), End::Files(..)) => Comparison::PreservedTime,
-        (End::Files(..), End::Files(..)) | (End::Objects(_), End::Objects(_)) => Comparison::SizeAndTime,
+        (Endpoint::Files(..), Endpoint::Objects(_)) | (Endpoint::Objects(_), Endpoint::Files(..)) => Comparison::PreservedTime,
+        (Endpoint::Files(..), Endpoint::Files(..)) | (Endpoint::Objects(_), Endpoint::Objects(_)) => Comparison::SizeAndTime,
     }
 }
 
@@ -160,7 +160,7 @@ fn is_there(place: &Place) -> bool {
     !matches!(place, Place::Path(path) if !path.exists())
 }
 
-fn end(session: &Session, place: &Place, links: Links, must_exist: bool) -> anyhow::Result<End> {
+fn end(session: &Session, place: &Place, links: Links, must_exist: bool) -> anyhow::Result<Endpoint> {
     match place {
         Place::Path(path) if !path.is_dir() && (must_exist || path.exists()) => {
             bail!("{} is not a directory", path.display())

@@ -19,7 +19,7 @@ use tradewind_model::tune::Surface;
 use tradewind_transfer::files::{Directory, Links};
 use tradewind_transfer::journal::Journal;
 use tradewind_transfer::objects::Objects;
-use tradewind_transfer::{Copier, End, Progress};
+use tradewind_transfer::{Copier, Endpoint, Progress};
 use tradewind_volume::buffer_pool::BUFFER_BYTES;
 use tradewind_volume::{TransferContext, Instrumented};
 
@@ -260,23 +260,23 @@ impl Session {
     }
 
     /// Objects below a place, as in a directory: the prefix ends with a slash.
-    pub fn below(&self, place: &ObjectsPlace) -> anyhow::Result<End> {
+    pub fn below(&self, place: &ObjectsPlace) -> anyhow::Result<Endpoint> {
         let mut objects = self.objects(place)?;
         if !objects.prefix.is_empty() && !objects.prefix.ends_with('/') {
             objects.prefix.push('/');
         }
-        Ok(End::Objects(objects))
+        Ok(Endpoint::Objects(objects))
     }
 
     /// A whole bucket, whose names are keys.
-    pub fn bucket(&self, place: &ObjectsPlace) -> anyhow::Result<End> {
-        Ok(End::Objects(Objects { prefix: String::new(), ..self.objects(place)? }))
+    pub fn bucket(&self, place: &ObjectsPlace) -> anyhow::Result<Endpoint> {
+        Ok(Endpoint::Objects(Objects { prefix: String::new(), ..self.objects(place)? }))
     }
 
     /// A directory.
-    pub fn directory(path: &Path, links: Links) -> anyhow::Result<End> {
+    pub fn directory(path: &Path, links: Links) -> anyhow::Result<Endpoint> {
         let path = if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
-        Ok(End::Files(Directory::new(path)?, links))
+        Ok(Endpoint::Files(Directory::new(path)?, links))
     }
 
     /// The journal of transfers with a store or between two stores.
@@ -286,16 +286,16 @@ impl Session {
     }
 
     /// A copier between two endpoints. With `preserves` it keeps the attributes of files.
-    pub fn copier(&self, from: End, to: End, preserves: bool) -> Arc<Copier> {
+    pub fn copier(&self, from: Endpoint, to: Endpoint, preserves: bool) -> Arc<Copier> {
         let (carrier, progress) = (self.carrier.clone(), self.progress.clone());
         let journal = match (&from, &to) {
-            (End::Files(..), End::Objects(objects)) | (End::Objects(objects), End::Files(..)) => {
+            (Endpoint::Files(..), Endpoint::Objects(objects)) | (Endpoint::Objects(objects), Endpoint::Files(..)) => {
                 self.journal_of(&[&objects.store])
             }
-            (End::Objects(from), End::Objects(to)) => self.journal_of(&[&from.store, &to.store]),
-            (End::Files(..), End::Files(..)) => None,
+            (Endpoint::Objects(from), Endpoint::Objects(to)) => self.journal_of(&[&from.store, &to.store]),
+            (Endpoint::Files(..), Endpoint::Files(..)) => None,
         };
-        Arc::new(Copier { from, to, carrier, progress, journal, preserves })
+        Arc::new(Copier { from, to, transfers: carrier, progress, journal, preserves_attributes: preserves })
     }
 }
 

@@ -9,8 +9,8 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason};
 use tradewind_model::debounce::DebounceOptions;
-use tradewind_transfer::End;
-use tradewind_transfer::watch::{News, Totals, Watch, watch};
+use tradewind_transfer::Endpoint;
+use tradewind_transfer::watch::{WatchReport, WatchTotals, Watch, watch};
 
 use super::Ended;
 use super::report::{ReportFlags, complain};
@@ -54,13 +54,13 @@ impl WatchFlags {
 }
 
 /// Rejects endpoints that cannot be watched.
-pub(super) fn check(from: &End, to: &End) -> anyhow::Result<()> {
+pub(super) fn check(from: &Endpoint, to: &Endpoint) -> anyhow::Result<()> {
     match (from, to) {
-        (End::Files(..), End::Objects(_)) => Ok(()),
-        (End::Objects(_), _) => {
+        (Endpoint::Files(..), Endpoint::Objects(_)) => Ok(()),
+        (Endpoint::Objects(_), _) => {
             bail!("--watch needs a directory as the source, not a bucket; run sync periodically instead")
         }
-        (End::Files(..), End::Files(..)) => {
+        (Endpoint::Files(..), Endpoint::Files(..)) => {
             bail!("--watch needs a bucket as the destination, not a directory")
         }
     }
@@ -72,8 +72,8 @@ pub(super) async fn run(
     report: ReportFlags,
     stopped: oneshot::Receiver<Caught>,
 ) -> anyhow::Result<Ended> {
-    let End::Files(directory, _) = &watching.copier.from else { bail!("only a directory can be watched") };
-    let (root, keeps_attributes) = (directory.root().to_owned(), watching.copier.preserves);
+    let Endpoint::Files(directory, _) = &watching.copier.from else { bail!("only a directory can be watched") };
+    let (root, keeps_attributes) = (directory.root().to_owned(), watching.copier.preserves_attributes);
     // Setting up the watch visits every directory, which blocks.
     let watching_events = tokio::task::spawn_blocking(move || watch(&root, keeps_attributes));
     let lost = |e| Error::with_source(Reason::Defect, "a task failed", e);
@@ -90,28 +90,28 @@ pub(super) async fn run(
     if totals.failing > 0 {
         writeln!(io::stderr(), "tradewind: {} failed, and no retry succeeded", totals.failing)?;
     }
-    if !totals.compared {
+    if !totals.is_compared {
         let why = "stopped before the first full comparison; run it again, or sync without --watch";
         writeln!(io::stderr(), "tradewind: {why}")?;
     }
-    let is_good = totals.compared && totals.failing == 0;
+    let is_good = totals.is_compared && totals.failing == 0;
     Ok(if is_good { Ended::Done } else { Ended::FoundFaults })
 }
 
-fn end(totals: &Totals, took: Duration) -> serde_json::Value {
+fn end(totals: &WatchTotals, took: Duration) -> serde_json::Value {
     json!({
         "copied": totals.copied, "removed": totals.removed, "bytes": totals.bytes,
-        "failed": totals.failing, "compared": totals.compared, "seconds": took.as_secs_f64(),
+        "failed": totals.failing, "compared": totals.is_compared, "seconds": took.as_secs_f64(),
     })
 }
 
-fn print_news(report: ReportFlags, news: &News<'_>) {
+fn print_news(report: ReportFlags, news: &WatchReport<'_>) {
     let printed = match news {
-        News::Failed(name, error) => complain(name, error),
+        WatchReport::Failed(name, error) => complain(name, error),
         _ if report.is_quiet() => return,
-        News::InStep => writeln!(io::stderr(), "in sync; waiting for changes"),
-        News::Copied(name, _) => say_line(format_args!("copied {name}")),
-        News::Removed(name) => say_line(format_args!("removed {name}")),
+        WatchReport::InSync => writeln!(io::stderr(), "in sync; waiting for changes"),
+        WatchReport::Copied(name, _) => say_line(format_args!("copied {name}")),
+        WatchReport::Removed(name) => say_line(format_args!("removed {name}")),
     };
     // The transfer continues even if stderr is closed.
     drop(printed);

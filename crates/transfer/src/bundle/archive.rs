@@ -6,7 +6,7 @@ use tradewind_core::Timestamp;
 /// Block size of a tar archive.
 pub const BLOCK_BYTES: u64 = 512;
 /// The end-of-archive marker. Readers ignore everything after it.
-pub const END: [u8; 2 * 512] = [0; 1024];
+pub const END_OF_ARCHIVE: [u8; 2 * 512] = [0; 1024];
 /// The largest number that all readers support in a 12-byte numeric field.
 const MAX_OCTAL_FIELD: u64 = 0o777_7777_7777;
 /// The content of the name field if the real name is in a pax record.
@@ -14,7 +14,7 @@ const LONG_NAME_PLACEHOLDER: &str = "long-name";
 
 /// Appends the header of a member. Names that are not ASCII or do not fit, and numbers that are negative or too large,
 /// are written as pax records, which override the header fields.
-pub fn begin(archive: &mut Vec<u8>, name: &str, size: u64, modified: Timestamp, mode: u32) {
+pub fn write_header(archive: &mut Vec<u8>, name: &str, size: u64, modified: Timestamp, mode: u32) {
     let mut header = header(EntryType::Regular, size, mode & 0o7777);
     let mut records = Vec::new();
     if !name.is_ascii() || header.set_path(name).is_err() {
@@ -37,19 +37,19 @@ pub fn begin(archive: &mut Vec<u8>, name: &str, size: u64, modified: Timestamp, 
         before.set_cksum();
         archive.extend_from_slice(before.as_bytes());
         archive.extend_from_slice(&records);
-        pad(archive, records.len() as u64);
+        write_padding(archive, records.len() as u64);
     }
     header.set_cksum();
     archive.extend_from_slice(header.as_bytes());
 }
 
 /// Appends the padding after `size` bytes of content.
-pub fn pad(archive: &mut Vec<u8>, size: u64) {
-    archive.resize(archive.len() + padding(size), 0);
+pub fn write_padding(archive: &mut Vec<u8>, size: u64) {
+    archive.resize(archive.len() + padding_len(size), 0);
 }
 
 /// Number of padding bytes after `size` bytes, up to the next block boundary.
-pub const fn padding(size: u64) -> usize {
+pub const fn padding_len(size: u64) -> usize {
     (size.next_multiple_of(BLOCK_BYTES) - size) as usize
 }
 
@@ -83,9 +83,9 @@ mod tests {
 
     fn archive(name: &str, bytes: &[u8], modified: Timestamp, mode: u32) -> Vec<u8> {
         let mut archive = Vec::new();
-        begin(&mut archive, name, bytes.len() as u64, modified, mode);
+        write_header(&mut archive, name, bytes.len() as u64, modified, mode);
         archive.extend_from_slice(bytes);
-        pad(&mut archive, bytes.len() as u64);
+        write_padding(&mut archive, bytes.len() as u64);
         archive
     }
 
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn numbers_out_of_field_range_become_pax_records() {
         let mut bytes = Vec::new();
-        begin(&mut bytes, "x", MAX_OCTAL_FIELD + 1, Timestamp::from_millis(-1500), 0o100_644);
+        write_header(&mut bytes, "x", MAX_OCTAL_FIELD + 1, Timestamp::from_millis(-1500), 0o100_644);
         let text = String::from_utf8_lossy(&bytes);
         assert!(text.contains("19 size=8589934592\n") && text.contains("12 mtime=-2\n"), "{text}");
         assert_eq!(bytes.len(), 3 * 512);
@@ -122,7 +122,7 @@ mod tests {
             let mut whole = Vec::new();
             names.iter().for_each(|name| whole.extend(archive(name, &bytes, modified, mode)));
             prop_assert_eq!(whole.len() % 512, 0);
-            whole.extend(END);
+            whole.extend(END_OF_ARCHIVE);
             // Readers must ignore bytes after the end marker.
             whole.extend_from_slice(b"tradewind bundle");
             let mut found = Vec::new();

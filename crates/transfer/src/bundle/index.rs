@@ -6,15 +6,15 @@ use tradewind_core::Timestamp;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::archive::{BLOCK_BYTES, END};
+use super::archive::{BLOCK_BYTES, END_OF_ARCHIVE};
 
 /// Size of the footer.
 pub const FOOTER_BYTES: usize = 64;
 /// Maximum accepted size of an index, four times the size at which a bundle is closed. One more entry with a name of
 /// 64 KiB may come on top.
-pub const MOST_INDEX_BYTES: u64 = 8 << 20;
+pub const MAX_INDEX_BYTES: u64 = 8 << 20;
 /// Maximum length of a name.
-pub const MOST_NAME_BYTES: usize = u16::MAX as usize;
+pub const MAX_NAME_BYTES: usize = u16::MAX as usize;
 /// Size of an entry without its name.
 const ENTRY_BYTES: usize = 38;
 const MAGIC: [u8; 16] = *b"tradewind bundle";
@@ -70,16 +70,16 @@ pub struct Footer {
 
 /// Encoder of an index.
 #[derive(Debug)]
-pub struct Writer {
+pub struct IndexWriter {
     bytes: Vec<u8>,
     members: u32,
 }
 
-impl Writer {
+impl IndexWriter {
     /// An empty index with capacity for `expected_bytes`, since growing would copy it and briefly hold it twice.
     #[must_use]
     pub fn new(expected_bytes: u64) -> Self {
-        let expected = usize::try_from(expected_bytes.min(MOST_INDEX_BYTES)).unwrap_or(0);
+        let expected = usize::try_from(expected_bytes.min(MAX_INDEX_BYTES)).unwrap_or(0);
         Self { bytes: Vec::with_capacity(expected + FOOTER_BYTES), members: 0 }
     }
 
@@ -166,9 +166,9 @@ impl Footer {
             Some(Self { set, number, has_next, members, index_bytes, index_checksum })
         };
         let footer = read(&mut fields).ok_or_else(damaged)?;
-        let max_index_bytes = MOST_INDEX_BYTES + (ENTRY_BYTES + MOST_NAME_BYTES) as u64;
+        let max_index_bytes = MAX_INDEX_BYTES + (ENTRY_BYTES + MAX_NAME_BYTES) as u64;
         let is_possible = footer.index_bytes <= max_index_bytes
-            && footer.index_bytes.saturating_add((FOOTER_BYTES + END.len()) as u64) <= size;
+            && footer.index_bytes.saturating_add((FOOTER_BYTES + END_OF_ARCHIVE.len()) as u64) <= size;
         if is_possible { Ok(footer) } else { Err(self::damaged("its index is longer than possible")) }
     }
 }
@@ -254,11 +254,11 @@ mod tests {
             Member { name, offset, size, modified, mode: 0o640, checksum }
         };
         let members = names.into_iter().map(lay).collect();
-        (members, end.next_multiple_of(512) + END.len() as u64)
+        (members, end.next_multiple_of(512) + END_OF_ARCHIVE.len() as u64)
     }
 
     fn encode(members: &[Member]) -> Vec<u8> {
-        let mut writer = Writer::new(0);
+        let mut writer = IndexWriter::new(0);
         members.iter().for_each(|member| writer.add(member));
         writer.finish(7, 3, true)
     }

@@ -10,15 +10,15 @@ use tradewind_model::plan::Plan;
 use tradewind_volume::buffer_pool::BUFFER_BYTES;
 use tradewind_volume::{StreamingUpload, UploadSource as _};
 
-use super::ahead::{self, Batch, Read, read_ahead};
+use super::file_reader::{self, Batch, FileRead, read_ahead};
 use super::archive;
-use super::index::{Member, Writer};
-use super::open::name_of_bundle;
-use super::packer::{Packed, Packer, check_size};
-use super::set::{Ended, Files, Set};
-use super::waiting::Waiting;
+use super::index::{Member, IndexWriter};
+use super::reader::bundle_key;
+use super::packer::{PackOutcome, Packer, check_member_size};
+use super::set::{BundleFingerprint, FilesHasher, BundleSet};
+use super::file_queue::FileQueue;
 use crate::files::FileSource;
-use crate::moves::Decided;
+use crate::workers::ActionFeed;
 
 /// The bundle that is being assembled.
 struct OpenBundle {
@@ -26,8 +26,8 @@ struct OpenBundle {
     key: String,
     sequence: StreamingUpload,
     filling: BundleSize,
-    index: Writer,
-    files: Files,
+    index: IndexWriter,
+    files: FilesHasher,
     /// Offset after the last member and its padding.
     end: u64,
     /// Total size of the members.
@@ -39,11 +39,11 @@ impl Packer {
     ///
     /// A file that cannot be read, or changes while it is read, is reported and not packed. Packing ends if a bundle
     /// cannot be stored; that failure is in the outcome.
-    pub async fn pack(&self, decided: Decided) -> Result<Packed> {
+    pub async fn pack(&self, decided: ActionFeed) -> Result<PackOutcome> {
         let set = format!("all of {}", self.to.describe(&self.key));
-        let set = Set::open(self.remember(&set), self.limits.bytes)?;
-        let mut packing = Packing { packer: self, set, packed: Packed::default(), open: None };
-        let mut pending = Waiting::new(decided);
+        let set = BundleSet::open(self.open_journal(&set), self.limits.bytes)?;
+        let mut packing = Packing { packer: self, set, packed: PackOutcome::default(), open: None };
+        let mut pending = FileQueue::new(decided);
         // The failure is in the outcome already.
         if packing.resume(&mut pending).await.is_err() {
             return Ok(packing.packed);
@@ -57,15 +57,15 @@ struct AlreadyReported;
 
 struct Packing<'a> {
     packer: &'a Packer,
-    set: Set,
-    packed: Packed,
+    set: BundleSet,
+    packed: PackOutcome,
     open: Option<OpenBundle>,
 }
 
 impl Packing<'_> {
     /// Resumes after the bundles that an earlier packing stored.
-    async fn resume(&mut self, pending: &mut Waiting) -> Result<(), AlreadyReported> {
-        let number = match self.set.pass_over(self.packer, pending, &mut self.packed).await {
+    async fn resume(&mut self, pending: &mut FileQueue) -> Result<(), AlreadyReported> {
+        let number = match self.set.skip_packed(self.packer, pending, &mut self.packed).await {
             Ok(1) => return Ok(()),
             Ok(number) => number,
             Err(e) => {
@@ -78,7 +78,7 @@ impl Packing<'_> {
     }
 
     /// Packs the remaining files.
-    async fn pack_remaining(mut self, pending: Waiting) -> Result<Packed> {
+    async fn pack_remaining(mut self, pending: FileQueue) -> Result<PackOutcome> {
         let mut batches = read_ahead(self.packer.from.clone(), self.packer.links, pending);
         while let Some(batch) = batches.next().await {
             if self.pack_batch(batch?).await.is_err() {
@@ -89,9 +89,9 @@ impl Packing<'_> {
             // Abort the uploads that an earlier packing left beyond the last bundle.
             let last = u32::try_from(self.packed.bundles.len()).unwrap_or(u32::MAX);
             for number in last.saturating_add(1)..=self.set.last() {
-                self.packer.discard(number).await?;
+                self.packer.abort_upload(number).await?;
             }
-            self.set.over();
+            self.set.finish();
         }
         Ok(self.packed)
     }
@@ -99,7 +99,7 @@ impl Packing<'_> {
     async fn pack_batch(&mut self, mut batch: Batch) -> Result<(), AlreadyReported> {
         for (name, read) in std::mem::take(&mut batch.files) {
             match read {
-                Read::Whole(mut member, frame, version) => {
+                FileRead::Buffered(mut member, frame, version) => {
                     let open = self.bundle_for(frame.len() as u64, &member).await?;
                     member.offset = open.sequence.written() + member.offset - frame.start as u64;
                     let size = member.size;
@@ -108,11 +108,11 @@ impl Packing<'_> {
                         return self.abandon(e).await;
                     }
                     open.add(&member, version);
-                    self.packer.progress.carried(i64::try_from(size).unwrap_or(i64::MAX));
-                    self.packer.progress.done();
+                    self.packer.progress.add_bytes(i64::try_from(size).unwrap_or(i64::MAX));
+                    self.packer.progress.add_done();
                 }
-                Read::Large(source) => self.pack_large(name, source).await?,
-                Read::Failed(e) => self.packed.outcome.add(name, Err(e), &self.packer.progress),
+                FileRead::Large(source) => self.pack_large(name, source).await?,
+                FileRead::Failed(e) => self.packed.outcome.record(name, Err(e), &self.packer.progress),
             }
         }
         Ok(())
@@ -122,12 +122,12 @@ impl Packing<'_> {
     /// so, the bundle is rolled back to the start of the file.
     async fn pack_large(&mut self, name: String, source: FileSource) -> Result<(), AlreadyReported> {
         let progress = self.packer.progress.clone();
-        if let Err(e) = check_size(source.size()) {
-            self.packed.outcome.add(name, Err(e), &progress);
+        if let Err(e) = check_member_size(source.size()) {
+            self.packed.outcome.record(name, Err(e), &progress);
             return Ok(());
         }
         let mut head = Vec::new();
-        let mut member = ahead::begin(&mut head, &name, &source);
+        let mut member = file_reader::write_member_header(&mut head, &name, &source);
         let frame = head.len() as u64 + member.size;
         let open = self.bundle_for(frame, &member).await?;
         open.sequence.mark();
@@ -144,10 +144,10 @@ impl Packing<'_> {
                 hasher.update(chunk);
                 open.sequence.write(chunk).await?;
                 let length = i64::try_from(length).unwrap_or(i64::MAX);
-                progress.carried(length);
+                progress.add_bytes(length);
                 reported += length;
             }
-            open.sequence.write(&archive::END[..archive::padding(member.size)]).await?;
+            open.sequence.write(&archive::END_OF_ARCHIVE[..archive::padding_len(member.size)]).await?;
             Ok(source.check_unchanged())
         };
         match written.await {
@@ -155,12 +155,12 @@ impl Packing<'_> {
                 open.sequence.clear_mark();
                 member.checksum = hasher.finish().crc64_value();
                 open.add(&member, source.version());
-                progress.done();
+                progress.add_done();
             }
             Ok(Err(e)) => {
                 open.sequence.roll_back();
-                progress.carried(-reported);
-                self.packed.outcome.add(name, Err(e), &progress);
+                progress.add_bytes(-reported);
+                self.packed.outcome.record(name, Err(e), &progress);
             }
             Err(e) => return self.abandon(e).await,
         }
@@ -182,7 +182,7 @@ impl Packing<'_> {
         if self.open.is_none() {
             match OpenBundle::begin(self.packer, number) {
                 Ok(bundle) => self.open = Some(bundle),
-                Err(e) => self.report(&name_of_bundle(&self.packer.key, number), e)?,
+                Err(e) => self.report(&bundle_key(&self.packer.key, number), e)?,
             }
         }
         self.open.as_mut().ok_or(AlreadyReported)
@@ -192,10 +192,10 @@ impl Packing<'_> {
         let OpenBundle { number, key, mut sequence, index, files, bytes, .. } = full;
         let members = u64::from(index.members());
         if has_next {
-            self.set.ends(number, Ended { files: files.finish(), index: index.checksum() });
+            self.set.record_bundle(number, BundleFingerprint { files: files.finish(), index: index.checksum() });
         }
         let written = async {
-            sequence.write(&archive::END).await?;
+            sequence.write(&archive::END_OF_ARCHIVE).await?;
             sequence.write(&index.finish(self.set.id, number, has_next)).await
         };
         let stored = match written.await {
@@ -237,22 +237,22 @@ impl Packing<'_> {
 
     fn report(&mut self, key: &str, error: Error) -> Result<(), AlreadyReported> {
         let location = self.packer.to.describe(key);
-        self.packed.outcome.add(location, Err(error), &self.packer.progress);
+        self.packed.outcome.record(location, Err(error), &self.packer.progress);
         Err(AlreadyReported)
     }
 }
 
 impl OpenBundle {
     fn begin(packer: &Packer, number: u32) -> Result<Self> {
-        let (key, sequence) = packer.sequence(number)?;
-        let (filling, index) = (BundleSize::new(packer.limits), Writer::new(packer.limits.index_bytes));
-        Ok(Self { number, key, sequence, filling, index, files: Files::default(), end: 0, bytes: 0 })
+        let (key, sequence) = packer.bundle_upload(number)?;
+        let (filling, index) = (BundleSize::new(packer.limits), IndexWriter::new(packer.limits.index_bytes));
+        Ok(Self { number, key, sequence, filling, index, files: FilesHasher::default(), end: 0, bytes: 0 })
     }
 
     fn add(&mut self, member: &Member, version: u64) {
         self.files.add(&member.name, version);
         // Members are contiguous, so the difference includes the header.
-        let end = member.end() + archive::padding(member.size) as u64;
+        let end = member.end() + archive::padding_len(member.size) as u64;
         self.filling.add(end - self.end, member.index_bytes());
         self.end = end;
         self.index.add(member);

@@ -6,12 +6,12 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::bundle::BundleLimits;
 use tradewind_volume::{TransferContext, UploadCheckpoint, StreamingUpload};
 
-use super::open::{Bundle, name_of_bundle};
-use crate::copy::{describe, metadata_of};
+use super::reader::{Bundle, bundle_key};
+use crate::copy::{journal_key, metadata_for_name};
 use crate::files::{Links, Tree};
-use crate::journal::{Entry, Journal};
-use crate::memory::CopyMemory;
-use crate::moves::{Done, Outcome};
+use crate::journal::{JournalFile, Journal};
+use crate::checkpoint::JournalCheckpoint;
+use crate::workers::{Completion, Outcome};
 use crate::objects::Objects;
 use crate::progress::Progress;
 
@@ -30,7 +30,7 @@ pub struct Packer {
     /// The key of the first bundle; [`name_of_bundle`] derives those of the others.
     pub key: String,
     /// State shared with all transfers of the command.
-    pub carrier: Arc<TransferContext>,
+    pub transfers: Arc<TransferContext>,
     /// Receives the progress.
     pub progress: Arc<Progress>,
     /// The limits of a bundle.
@@ -41,26 +41,26 @@ pub struct Packer {
 
 /// The outcome of packing.
 #[derive(Debug, Default)]
-pub struct Packed {
+pub struct PackOutcome {
     /// Counts of files, and failures.
     pub outcome: Outcome,
     /// The keys of the stored bundles.
     pub bundles: Vec<String>,
 }
 
-impl Packed {
+impl PackOutcome {
     /// Counts the members of a bundle that an earlier packing stored.
-    pub(super) fn add(&mut self, bundle: &Bundle, progress: &Progress) {
+    pub(super) fn add_existing(&mut self, bundle: &Bundle, progress: &Progress) {
         for member in bundle.members() {
-            self.outcome.add(String::new(), Ok(Done::Copied(member.size)), progress);
-            progress.carried(i64::try_from(member.size).unwrap_or(i64::MAX));
+            self.outcome.record(String::new(), Ok(Completion::Copied(member.size)), progress);
+            progress.add_bytes(i64::try_from(member.size).unwrap_or(i64::MAX));
         }
         self.bundles.push(bundle.key().to_owned());
     }
 }
 
 /// Rejects a file that is too large to be a member.
-pub(super) fn check_size(bytes: u64) -> Result<()> {
+pub(super) fn check_member_size(bytes: u64) -> Result<()> {
     if bytes <= MAX_MEMBER_BYTES {
         return Ok(());
     }
@@ -70,23 +70,23 @@ pub(super) fn check_size(bytes: u64) -> Result<()> {
 
 impl Packer {
     /// The key of bundle `number`, and the upload that creates it.
-    pub(super) fn sequence(&self, number: u32) -> Result<(String, StreamingUpload)> {
-        let key = name_of_bundle(&self.key, number);
+    pub(super) fn bundle_upload(&self, number: u32) -> Result<(String, StreamingUpload)> {
+        let key = bundle_key(&self.key, number);
         let address = self.to.address(&key)?;
-        let checkpoint = self.remember(&describe(&address)).map(CopyMemory::new);
-        let sequence = StreamingUpload::new(&self.carrier, &self.to.store, &address, metadata_of(&key));
+        let checkpoint = self.open_journal(&journal_key(&address)).map(JournalCheckpoint::new);
+        let sequence = StreamingUpload::new(&self.transfers, &self.to.store, &address, metadata_for_name(&key));
         Ok((key, sequence.with_checkpoint(checkpoint.map(|checkpoint| Arc::new(checkpoint) as Arc<dyn UploadCheckpoint>))))
     }
 
     /// Aborts the upload that an earlier packing left of bundle `number`.
-    pub(super) async fn discard(&self, number: u32) -> Result<()> {
-        self.sequence(number)?.1.discard().await;
+    pub(super) async fn abort_upload(&self, number: u32) -> Result<()> {
+        self.bundle_upload(number)?.1.discard().await;
         Ok(())
     }
 
     /// Opens the journal of the transfer from the source directory to `to`.
-    pub(super) fn remember(&self, to: &str) -> Option<Entry> {
-        self.journal.as_ref()?.remember(true, || {
+    pub(super) fn open_journal(&self, to: &str) -> Option<JournalFile> {
+        self.journal.as_ref()?.open_for_transfer(true, || {
             let from = std::path::absolute(self.from.path()).ok()?;
             Some((from.display().to_string(), to.to_owned()))
         })

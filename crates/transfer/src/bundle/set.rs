@@ -9,23 +9,23 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::index::Member;
-use super::open::{Bundle, name_of_bundle};
-use super::packer::{Packed, Packer, check_size};
-use super::waiting::{Found, Waiting};
+use super::reader::{Bundle, bundle_key};
+use super::packer::{PackOutcome, Packer, check_member_size};
+use super::file_queue::{QueuedFile, FileQueue};
 use crate::Item;
 use crate::files::FileSource;
-use crate::journal::Entry;
+use crate::journal::JournalFile;
 
 /// A set of bundles.
-pub struct Set {
+pub struct BundleSet {
     /// Random id, stored in the footer of every bundle of the set.
     pub id: u64,
     bundle_bytes: u64,
-    journal: Option<Entry>,
+    journal: Option<JournalFile>,
     /// True if the journal describes this set, not the previous one.
     is_written: bool,
     /// Bundles that an earlier packing may have stored, by number.
-    earlier: BTreeMap<u32, Ended>,
+    earlier: BTreeMap<u32, BundleFingerprint>,
     /// The highest bundle number that earlier packings may have started.
     last: u32,
 }
@@ -38,12 +38,12 @@ enum JournalRecord {
     /// previous sets may have started.
     Set { id: u64, bundle_bytes: u64, last: u32 },
     /// A bundle that is uploaded except for its end. The last record of a number is valid.
-    Bundle { number: u32, ended: Ended },
+    Bundle { number: u32, ended: BundleFingerprint },
 }
 
 /// Fingerprint of a bundle that is about to be stored. It distinguishes the bundle from an older object at its key.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Ended {
+pub struct BundleFingerprint {
     /// Hash of the names and versions of its files.
     pub files: u64,
     /// The checksum of its index, which contains those of its members.
@@ -51,15 +51,15 @@ pub struct Ended {
 }
 
 /// Hasher of the names and versions of files.
-pub struct Files(Hasher);
+pub struct FilesHasher(Hasher);
 
-impl Default for Files {
+impl Default for FilesHasher {
     fn default() -> Self {
         Self(Hasher::new(Algorithm::Crc64Nvme))
     }
 }
 
-impl Files {
+impl FilesHasher {
     /// Adds a file.
     pub fn add(&mut self, name: &str, version: u64) {
         self.0.update(name.as_bytes());
@@ -73,13 +73,13 @@ impl Files {
     }
 }
 
-impl Set {
+impl BundleSet {
     /// Opens the interrupted set of the journal, or starts a new one if there is none or its bundles had another size
     /// limit.
-    pub fn open(journal: Option<Entry>, bundle_bytes: u64) -> Result<Self> {
+    pub fn open(journal: Option<JournalFile>, bundle_bytes: u64) -> Result<Self> {
         let mut set =
             Self { id: 0, bundle_bytes, journal, is_written: false, earlier: BTreeMap::new(), last: 1 };
-        for record in set.journal.iter().flat_map(Entry::earlier::<JournalRecord>) {
+        for record in set.journal.iter().flat_map(JournalFile::records::<JournalRecord>) {
             match record {
                 JournalRecord::Set { id, bundle_bytes, last } => {
                     set.last = set.last.max(last);
@@ -107,7 +107,7 @@ impl Set {
     }
 
     /// Records a bundle that is about to be stored.
-    pub fn ends(&mut self, number: u32, ended: Ended) {
+    pub fn record_bundle(&mut self, number: u32, ended: BundleFingerprint) {
         self.write(Some(&JournalRecord::Bundle { number, ended }));
     }
 
@@ -118,17 +118,17 @@ impl Set {
         if !self.is_written {
             let set_record =
                 JournalRecord::Set { id: self.id, bundle_bytes: self.bundle_bytes, last: self.last };
-            written = entry.begin_anew().and_then(|()| entry.add(&set_record));
+            written = entry.reset().and_then(|()| entry.append(&set_record));
             self.is_written = written.is_ok();
         }
-        if let Err(e) = written.and_then(|()| record.map_or(Ok(()), |record| entry.add(record))) {
+        if let Err(e) = written.and_then(|()| record.map_or(Ok(()), |record| entry.append(record))) {
             tracing::warn!(error = %e, "cannot record a bundle in the journal; a resumed packing repeats it");
         }
     }
 
     /// Removes the journal: the whole set is stored.
-    pub fn over(self) {
-        if let Some(Err(e)) = self.journal.map(Entry::remove) {
+    pub fn finish(self) {
+        if let Some(Err(e)) = self.journal.map(JournalFile::remove) {
             tracing::warn!(error = %e, "cannot remove a journal");
         }
     }
@@ -142,22 +142,22 @@ impl Set {
     ///
     /// Later bundles of the interrupted set would be mistaken for successors of the new ones, so they are removed. If
     /// the store rejects that, the error is returned and the journal switches to a new set.
-    pub async fn pass_over(
+    pub async fn skip_packed(
         &mut self,
         packer: &Packer,
-        pending: &mut Waiting,
-        packed: &mut Packed,
+        pending: &mut FileQueue,
+        packed: &mut PackOutcome,
     ) -> Result<u32> {
         let mut queue = VersionedQueue { packer, pending, packed, ready: VecDeque::new() };
         let mut number = 1;
-        while let Some(&Ended { files, index }) = self.earlier.get(&number)
+        while let Some(&BundleFingerprint { files, index }) = self.earlier.get(&number)
             && let Some(bundle) = self.stored(packer, number).await?
             && bundle.has_next()
             && bundle.index_checksum() == index
             && queue.take_files_of(&bundle, files).await?
         {
-            queue.packed.add(&bundle, &packer.progress);
-            packer.discard(number).await?;
+            queue.packed.add_existing(&bundle, &packer.progress);
+            packer.abort_upload(number).await?;
             number += 1;
         }
         queue.put_back(&[]);
@@ -185,15 +185,15 @@ impl Set {
             }
         }
         for later in stored.into_iter().rev() {
-            packer.to.remove(&packer.carrier, &name_of_bundle(&packer.key, later)).await?;
+            packer.to.remove(&packer.transfers, &bundle_key(&packer.key, later)).await?;
         }
         Ok(())
     }
 
     /// Opens bundle `number` if it is a valid bundle of this set; otherwise `None`.
     async fn stored(&self, packer: &Packer, number: u32) -> Result<Option<Bundle>> {
-        match Bundle::open(&packer.carrier, &packer.to, &name_of_bundle(&packer.key, number)).await {
-            Ok(bundle) => Ok(Some(bundle).filter(|bundle| bundle.is_of(self.id, number))),
+        match Bundle::open(&packer.transfers, &packer.to, &bundle_key(&packer.key, number)).await {
+            Ok(bundle) => Ok(Some(bundle).filter(|bundle| bundle.belongs_to(self.id, number))),
             Err(e) if e.is_inconclusive() => Err(e),
             Err(e) => {
                 tracing::debug!(error = %e, number, "cannot resume after this bundle");
@@ -206,23 +206,23 @@ impl Set {
 /// The queued files with their versions. Files that cannot be read are reported and dropped.
 struct VersionedQueue<'a> {
     packer: &'a Packer,
-    pending: &'a mut Waiting,
-    packed: &'a mut Packed,
+    pending: &'a mut FileQueue,
+    packed: &'a mut PackOutcome,
     ready: VecDeque<(Item, u64)>,
 }
 
 impl VersionedQueue<'_> {
     async fn peek(&mut self) -> Result<Option<&(Item, u64)>> {
         while self.ready.is_empty() {
-            let batch = self.pending.batch().await;
+            let batch = self.pending.next_batch().await;
             if batch.is_empty() {
                 break;
             }
             let (tree, links) = (self.packer.from.clone(), self.packer.links);
-            let read_version = move |found: Found| {
+            let read_version = move |found: QueuedFile| {
                 let item = found?;
                 let version = FileSource::open(&tree, &item.name, links, Default::default())
-                    .and_then(|source| check_size(source.size()).map(|()| source.version()));
+                    .and_then(|source| check_member_size(source.size()).map(|()| source.version()));
                 match version {
                     Ok(version) => Ok((item, version)),
                     Err(e) => Err((item.name, e)),
@@ -233,7 +233,7 @@ impl VersionedQueue<'_> {
             for found in results.await.map_err(|e| Error::new(Reason::Defect, e.to_string()))? {
                 match found {
                     Ok(file) => self.ready.push_back(file),
-                    Err((name, e)) => self.packed.outcome.add(name, Err(e), &self.packer.progress),
+                    Err((name, e)) => self.packed.outcome.record(name, Err(e), &self.packer.progress),
                 }
             }
         }
@@ -243,7 +243,7 @@ impl VersionedQueue<'_> {
     /// Returns true and takes the next files if they are those of `bundle` and further files follow. Otherwise puts
     /// all of them back.
     async fn take_files_of(&mut self, bundle: &Bundle, files: u64) -> Result<bool> {
-        let mut found = Files::default();
+        let mut found = FilesHasher::default();
         for (n, member) in bundle.members().iter().enumerate() {
             match self.peek().await? {
                 Some((item, version)) if item.name == member.name => found.add(&item.name, *version),

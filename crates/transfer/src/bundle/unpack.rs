@@ -10,13 +10,13 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::bundle::{MemberRange, member_ranges};
 use tradewind_volume::{TransferContext, Sink};
 
-use super::crew::Crew;
+use super::thread_pool::ThreadPool;
 use super::index::Member;
-use super::open::{Bundle, WHOLE_BYTES};
+use super::reader::{Bundle, MAX_BUFFERED_MEMBER_BYTES};
 use crate::files::{Directory, NewFile};
 use crate::filter::Filter;
-use crate::moves::{Done, Outcome};
-use crate::names::path_of;
+use crate::workers::{Completion, Outcome};
+use crate::names::key_to_path;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
 
@@ -31,17 +31,17 @@ pub struct Unpacker {
     to: Directory,
     transfers: Arc<TransferContext>,
     progress: Arc<Progress>,
-    threads: Crew,
+    threads: ThreadPool,
 }
 
 /// The results of members, by name.
-type MemberResults = Vec<(String, Result<Done>)>;
+type MemberResults = Vec<(String, Result<Completion>)>;
 
 impl Unpacker {
     /// An unpacker into the directory `to` that reports to `progress`.
     #[must_use]
     pub fn new(to: Directory, transfers: Arc<TransferContext>, progress: Arc<Progress>) -> Self {
-        Self { to, transfers, progress, threads: Crew::new(WRITER_THREADS) }
+        Self { to, transfers, progress, threads: ThreadPool::new(WRITER_THREADS) }
     }
 
     /// Unpacks the members that the filter accepts from a bundle and all later ones of its set.
@@ -53,18 +53,18 @@ impl Unpacker {
         while let Some(bundle) = next {
             let bundle = Arc::new(bundle);
             self.unpack_one(&bundle, filter, &mut outcome).await?;
-            if outcome.gave_up {
+            if outcome.stopped_early {
                 break;
             }
             next = match bundle.next().await {
                 Ok(next) => next,
                 Err(e) => {
-                    outcome.add(bundle.next_place(), Err(e), &self.progress);
+                    outcome.record(bundle.next_url(), Err(e), &self.progress);
                     None
                 }
             };
         }
-        self.progress.found_all();
+        self.progress.complete_listing();
         Ok(outcome)
     }
 
@@ -75,13 +75,13 @@ impl Unpacker {
         outcome: &mut Outcome,
     ) -> Result<()> {
         let selected: Vec<&Member> =
-            bundle.members().iter().filter(|member| filter.takes(&member.name)).collect();
-        selected.iter().for_each(|member| self.progress.found(member.size));
+            bundle.members().iter().filter(|member| filter.accepts(&member.name)).collect();
+        selected.iter().for_each(|member| self.progress.add_found(member.size));
         let max_tasks = MAX_CONCURRENT_RANGES.min(self.transfers.plan().max_concurrency.max(1));
         let mut tasks: JoinSet<MemberResults> = JoinSet::new();
         let (mut tried, mut is_stopped) = (0, false);
         let mut pending =
-            member_ranges(selected.iter().map(|member| (member.offset, member.size)), WHOLE_BYTES).into_iter();
+            member_ranges(selected.iter().map(|member| (member.offset, member.size)), MAX_BUFFERED_MEMBER_BYTES).into_iter();
         loop {
             while !is_stopped
                 && tasks.len() < max_tasks
@@ -92,7 +92,7 @@ impl Unpacker {
                 tasks.spawn(async move { unpacker.unpack_range(&bundle, range, members).await });
             }
             let Some(results) = tasks.join_next().await else {
-                outcome.gave_up = is_stopped && tried < selected.len();
+                outcome.stopped_early = is_stopped && tried < selected.len();
                 return Ok(());
             };
             for (name, result) in results.map_err(task_failed)? {
@@ -103,7 +103,7 @@ impl Unpacker {
                     continue;
                 }
                 is_stopped |= is_for_all;
-                outcome.add(name, result, &self.progress);
+                outcome.record(name, result, &self.progress);
             }
         }
     }
@@ -119,16 +119,16 @@ impl Unpacker {
             && let Ok((bytes, _)) = bundle.ranges().fetch((range.offset, range.length)).await
         {
             let unpacker = self.clone();
-            let written = self.threads.begin(move || unpacker.write_all(range.offset, &bytes, remaining));
+            let written = self.threads.spawn(move || unpacker.write_all(range.offset, &bytes, remaining));
             match written.await {
                 Ok((written, damaged)) => (results, remaining) = (written, damaged),
-                Err(e) => return vec![(bundle.place(), Err(e))],
+                Err(e) => return vec![(bundle.url(), Err(e))],
             }
         }
         for member in remaining {
-            let done = self.member(bundle, &member, &member.name).await;
+            let done = self.unpack_member(bundle, &member, &member.name).await;
             let is_for_all = done.as_ref().is_err_and(Error::affects_whole_bucket);
-            results.push((member.name, done.map(Done::Copied)));
+            results.push((member.name, done.map(Completion::Copied)));
             if is_for_all {
                 break;
             }
@@ -143,7 +143,7 @@ impl Unpacker {
             let position = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
             match bytes.get(position(member.offset)..position(member.end())) {
                 Some(own) if crc64nvme(own) == member.checksum => {
-                    let written = self.write(&member, &member.name, own).map(Done::Copied);
+                    let written = self.write(&member, &member.name, own).map(Completion::Copied);
                     results.push((member.name, written));
                 }
                 _ => damaged.push(member),
@@ -161,14 +161,14 @@ impl Unpacker {
 
     /// Starts the file of a member. Returns it with the attributes to set at the end.
     fn begin(&self, member: &Member, name: &str) -> Result<(NewFile, Attributes)> {
-        let file = self.to.begin(&path_of(name)?, member.size, self.progress.clone(), true)?;
-        let mode = Some(file.permitted(member.mode)?);
-        Ok((file, Attributes { mode, ..Attributes::dated(member.modified) }))
+        let file = self.to.create_file(&key_to_path(name)?, member.size, self.progress.clone(), true)?;
+        let mode = Some(file.restrict_mode(member.mode)?);
+        Ok((file, Attributes { mode, ..Attributes::with_modified(member.modified) }))
     }
 
     /// Writes one member to the file `name` below the destination; returns its size in bytes.
-    pub async fn member(&self, bundle: &Bundle, member: &Member, name: &str) -> Result<u64> {
-        if member.size <= WHOLE_BYTES {
+    pub async fn unpack_member(&self, bundle: &Bundle, member: &Member, name: &str) -> Result<u64> {
+        if member.size <= MAX_BUFFERED_MEMBER_BYTES {
             return self.write(member, name, &bundle.fetch(member).await?);
         }
         let (file, attributes) = self.begin(member, name)?;
@@ -178,7 +178,7 @@ impl Unpacker {
             let checksum = bundle.ranges().write_to((member.offset, member.size), &sink).await?;
             Ok(((), checksum))
         };
-        bundle.verified(member, fetch).await?;
+        bundle.fetch_verified(member, fetch).await?;
         drop(sink);
         let why = "a write to the file is still in flight after its last chunk";
         let mut file = Arc::into_inner(file).ok_or_else(|| Error::new(Reason::Defect, why))?;

@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum};
 
-use super::draft::{Draft, SpareName, can_do_without_name};
-use super::new::{Line, NewFile, Resumable, WORTH_PREALLOCATING};
-use super::place::{FilePlace, MAX_ATTEMPTS, check_replaceable, make_parent};
-use super::{Tree, failed, is_unfinished};
-use crate::journal::Entry;
+use super::draft::{Draft, TempName, supports_unnamed_files};
+use super::new_file::{DownloadRecord, NewFile, ResumeState, MIN_PREALLOCATE_BYTES};
+use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_parent};
+use super::{Tree, file_error, is_unfinished};
+use crate::journal::JournalFile;
 use crate::progress::Progress;
 
 /// A directory that files are written into. If it does not exist, it is created with the first file.
@@ -46,7 +46,7 @@ impl Directory {
                 nearest_ancestor(&root)?;
                 None
             }
-            Err(e) => return Err(failed("open the directory", &root, e)),
+            Err(e) => return Err(file_error("open the directory", &root, e)),
         };
         Ok(Self {
             root,
@@ -60,7 +60,7 @@ impl Directory {
 
     /// Reopens the directory for each use. A directory held open cannot be unmounted, which matters for a long watch.
     #[must_use]
-    pub fn released(self) -> Self {
+    pub fn reopening(self) -> Self {
         Self { tree: Mutex::default(), holds_root: false, ..self }
     }
 
@@ -77,7 +77,7 @@ impl Directory {
 
     /// The tree of the directory, which is created if it is missing.
     fn create_tree(&self) -> Result<Tree> {
-        self.opened(Tree::make)
+        self.opened(Tree::create)
     }
 
     fn opened(&self, open: impl FnOnce(&Path) -> io::Result<Tree>) -> Result<Tree> {
@@ -85,7 +85,7 @@ impl Directory {
         if let Some(tree) = &*tree {
             return Ok(tree.clone());
         }
-        let opened = open(&self.root).map_err(|e| failed("open the directory", &self.root, e))?;
+        let opened = open(&self.root).map_err(|e| file_error("open the directory", &self.root, e))?;
         if self.holds_root {
             *tree = Some(opened.clone());
         }
@@ -102,12 +102,12 @@ impl Directory {
 
     /// Removes a file below the directory, and its parent directories that become empty. Follows no link.
     pub fn remove(&self, below: &Path) -> Result<()> {
-        let (tree, location) = (self.tree()?, FilePlace::of(below)?);
-        let parent = tree.directory(location.parent).map_err(|e| tree.failed("remove", below, e))?;
+        let (tree, location) = (self.tree()?, FileLocation::split(below)?);
+        let parent = tree.directory(location.parent).map_err(|e| tree.error("remove", below, e))?;
         let removed = unlinkat(&parent, location.name, AtFlags::empty());
-        removed.map_err(|e| tree.failed("remove", below, e.into()))?;
+        removed.map_err(|e| tree.error("remove", below, e.into()))?;
         let mut emptied = location.parent;
-        while let Ok(FilePlace { parent, name }) = FilePlace::of(emptied) {
+        while let Ok(FileLocation { parent, name }) = FileLocation::split(emptied) {
             // The first directory that is not empty ends the removal.
             let removed = tree
                 .directory(parent)
@@ -122,7 +122,7 @@ impl Directory {
 
     /// Creates a file of `size` bytes at a path below the directory. A private file is accessible only by its owner
     /// until it is finished, because its final permissions are set only then.
-    pub fn begin(
+    pub fn create_file(
         &self,
         below: &Path,
         size: u64,
@@ -151,8 +151,8 @@ impl Directory {
         progress: &Arc<Progress>,
         options: &FileOptions,
     ) -> Result<NewFile> {
-        let (location, parent) = (FilePlace::of(below)?, make_parent(tree, below)?);
-        if !options.needs_name && options.size <= WORTH_PREALLOCATING && self.supports_unnamed(&parent) {
+        let (location, parent) = (FileLocation::split(below)?, create_parent(tree, below)?);
+        if !options.needs_name && options.size <= MIN_PREALLOCATE_BYTES && self.supports_unnamed(&parent) {
             // A different file system may be mounted below the root; if it cannot, fall back to a named file.
             if let Ok(draft) = Draft::unnamed(&parent) {
                 // Its destination is checked when it is published.
@@ -160,11 +160,11 @@ impl Directory {
             }
         }
         check_replaceable(tree, &parent, below)?;
-        let spare = self.spare_name().beside(location.name);
+        let spare = self.spare_name().for_file(location.name);
         let draft =
-            Draft::named(parent, spare, options.is_private).map_err(|e| tree.failed("create", below, e))?;
+            Draft::named(parent, spare, options.is_private).map_err(|e| tree.error("create", below, e))?;
         let new = self.file(tree.clone(), below, draft, progress.clone(), options);
-        if options.size > WORTH_PREALLOCATING {
+        if options.size > MIN_PREALLOCATE_BYTES {
             new.preallocate()?;
         }
         Ok(new)
@@ -181,50 +181,50 @@ impl Directory {
         let (path, below, spare) = (self.root.join(below), below.to_owned(), self.spare_name());
         let &FileOptions { size, is_private, .. } = options;
         let (is_kept, resumable, turn) = (false, None, Mutex::default());
-        NewFile { draft, tree, below, path, spare, size, is_private, is_kept, progress, resumable, turn }
+        NewFile { draft, tree, below, path, temp_name: spare, size, is_private, is_published: is_kept, progress, resume_state: resumable, write_lock: turn }
     }
 
-    fn spare_name(&self) -> SpareName {
-        SpareName { mark: self.mark, number: self.count.fetch_add(1, Ordering::Relaxed) }
+    fn spare_name(&self) -> TempName {
+        TempName { mark: self.mark, number: self.count.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// Determined once for the root: nearly all directories below it are on the same file system.
     fn supports_unnamed(&self, parent: &OwnedFd) -> bool {
-        let spare = || self.spare_name().beside(OsStr::new("try"));
-        *self.supports_unnamed.get_or_init(|| can_do_without_name(parent, &spare()))
+        let spare = || self.spare_name().for_file(OsStr::new("try"));
+        *self.supports_unnamed.get_or_init(|| supports_unnamed_files(parent, &spare()))
     }
 
     /// Like [`begin`](Self::begin), for a version of an object. Resumes the unfinished file that the journal records,
     /// if it is of the same version; otherwise removes it and starts a new one.
-    pub fn resume(
+    pub fn resume_file(
         &self,
         below: &Path,
-        version: &Version<'_>,
+        version: &ObjectVersion<'_>,
         progress: Arc<Progress>,
-        journal: Option<Entry>,
+        journal: Option<JournalFile>,
         is_private: bool,
     ) -> Result<NewFile> {
         let size = version.size;
-        let Some(mut journal) = journal else { return self.begin(below, size, progress, is_private) };
+        let Some(mut journal) = journal else { return self.create_file(below, size, progress, is_private) };
         let options = FileOptions { size, is_private, needs_name: true };
-        let mut records = journal.earlier::<Line>().into_iter();
-        if let Some(Line::Begun { version: earlier, size: earlier_size, unfinished, id }) = records.next() {
+        let mut records = journal.records::<DownloadRecord>().into_iter();
+        if let Some(DownloadRecord::Begun { version: earlier, size: earlier_size, unfinished, id }) = records.next() {
             let (tree, parent) = self.create_tree_and_parent(below)?;
             let draft = match (unfinished_name(&unfinished), id) {
                 (Some(name), Some(id)) if earlier == version.etag && earlier_size == size => {
                     let reopened = Draft::reopen(parent.try_clone().map_err(descriptor_error)?, name, &id);
-                    reopened.map_err(|e| tree.failed("open the unfinished file of", below, e))?
+                    reopened.map_err(|e| tree.error("open the unfinished file of", below, e))?
                 }
                 _ => None,
             };
             if let Some(draft) = draft {
                 if is_private {
                     fchmod(&draft.file, Mode::RUSR | Mode::WUSR).map_err(|e| {
-                        failed("change the mode of the unfinished file of", &self.root.join(below), e)
+                        file_error("change the mode of the unfinished file of", &self.root.join(below), e)
                     })?;
                 }
                 let mut new = self.file(tree, below, draft, progress, &options);
-                new.resumable = Some(Resumable { chunks: recorded_chunks(records), journal });
+                new.resume_state = Some(ResumeState { chunks: recorded_chunks(records), journal });
                 return Ok(new);
             }
             if let Some(name) = unfinished_name(&unfinished)
@@ -236,10 +236,10 @@ impl Directory {
         }
         let mut new = self.create_with(below, progress, &options)?;
         let Some(unfinished) = new.draft.name().map(PathBuf::from) else { return Ok(new) };
-        let id = new.draft.id().map_err(|e| failed("access", &new.path, e))?;
-        let record = Line::Begun { version: version.etag.to_owned(), size, unfinished, id: Some(id) };
-        match journal.begin_anew().and_then(|()| journal.add(&record)) {
-            Ok(()) => new.resumable = Some(Resumable { chunks: HashMap::new(), journal }),
+        let id = new.draft.id().map_err(|e| file_error("access", &new.path, e))?;
+        let record = DownloadRecord::Begun { version: version.etag.to_owned(), size, unfinished, id: Some(id) };
+        match journal.reset().and_then(|()| journal.append(&record)) {
+            Ok(()) => new.resume_state = Some(ResumeState { chunks: HashMap::new(), journal }),
             Err(e) => tracing::warn!(error = %e, "cannot write the download journal; it cannot be resumed"),
         }
         Ok(new)
@@ -247,7 +247,7 @@ impl Directory {
 
     fn create_tree_and_parent(&self, below: &Path) -> Result<(Tree, OwnedFd)> {
         let tree = self.create_tree()?;
-        let parent = make_parent(&tree, below)?;
+        let parent = create_parent(&tree, below)?;
         Ok((tree, parent))
     }
 }
@@ -255,7 +255,7 @@ impl Directory {
 /// The nearest existing ancestor of a missing directory. The missing part must not contain `..`, because the directory
 /// would be compared at one location and created at another.
 fn nearest_ancestor(root: &Path) -> Result<Tree> {
-    let path = std::path::absolute(root).map_err(|e| failed("find", root, e))?;
+    let path = std::path::absolute(root).map_err(|e| file_error("find", root, e))?;
     for above in path.ancestors().skip(1) {
         let Ok(tree) = Tree::open(above) else { continue };
         if path.strip_prefix(above).is_ok_and(|missing| missing.iter().any(|part| part == "..")) {
@@ -265,12 +265,12 @@ fn nearest_ancestor(root: &Path) -> Result<Tree> {
         }
         return Ok(tree);
     }
-    Err(failed("find", root, Errno::NOENT))
+    Err(file_error("find", root, Errno::NOENT))
 }
 
 /// A version of an object.
 #[derive(Debug, Clone, Copy)]
-pub struct Version<'a> {
+pub struct ObjectVersion<'a> {
     /// Size in bytes.
     pub size: u64,
     /// Identifies the version.
@@ -290,13 +290,13 @@ fn unfinished_name(recorded: &Path) -> Option<OsString> {
     recorded.file_name().filter(|name| is_unfinished(name.as_encoded_bytes())).map(OsStr::to_owned)
 }
 
-fn recorded_chunks(records: impl Iterator<Item = Line>) -> HashMap<(u64, u64), Checksum> {
+fn recorded_chunks(records: impl Iterator<Item = DownloadRecord>) -> HashMap<(u64, u64), Checksum> {
     let chunk = |line| match line {
-        Line::Chunk { offset, length, algorithm, checksum } => {
+        DownloadRecord::Chunk { offset, length, algorithm, checksum } => {
             let algorithm: Algorithm = algorithm.parse().ok()?;
             Some(((offset, length), Checksum::from_base64(algorithm, &checksum).ok()?))
         }
-        Line::Begun { .. } => None,
+        DownloadRecord::Begun { .. } => None,
     };
     records.filter_map(chunk).collect()
 }

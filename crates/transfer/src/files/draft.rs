@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::tree::FileId;
 
 /// The suffix of the name of an unfinished file.
-pub(super) const UNFINISHED: &str = ".tradewind-part";
+pub(super) const UNFINISHED_SUFFIX: &str = ".tradewind-part";
 
 /// Mode of new files before the umask.
 const FILE_MODE: u32 = 0o666;
@@ -114,9 +114,9 @@ impl Draft {
     pub fn publish(&self, directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
         let Some(location) = &self.location else { return self.link(directory, name) };
         let is_replaced = || io::Error::other("another program replaced the unfinished file; retry");
-        let own = FileId::of(&fstat(&self.file)?);
+        let own = FileId::from_stat(&fstat(&self.file)?);
         let found = statat(&location.directory, &location.name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if FileId::of(&found) != own {
+        if FileId::from_stat(&found) != own {
             return Err(is_replaced());
         }
         renameat(&location.directory, &location.name, directory, name)?;
@@ -162,23 +162,23 @@ impl Draft {
 
 /// A unique name for an unfinished file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SpareName {
+pub(super) struct TempName {
     pub mark: u64,
     pub number: u64,
 }
 
-impl SpareName {
+impl TempName {
     /// The temporary name for the file `name`, in the same directory.
-    pub fn beside(self, name: &OsStr) -> OsString {
+    pub fn for_file(self, name: &OsStr) -> OsString {
         let Self { mark, number } = self;
         // Truncated, because the combined name may exceed the limit.
         let name: String = name.to_string_lossy().chars().take(32).collect();
-        format!(".{name}.{mark:016x}-{number}{UNFINISHED}").into()
+        format!(".{name}.{mark:016x}-{number}{UNFINISHED_SUFFIX}").into()
     }
 }
 
 /// The mode of new files of this process: `0o666` without the umask.
-pub(super) fn usual_mode() -> io::Result<u32> {
+pub(super) fn default_file_mode() -> io::Result<u32> {
     let status = fs::read_to_string("/proc/self/status")?;
     let umask =
         status.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("Umask:")?.trim(), 8).ok());
@@ -187,7 +187,7 @@ pub(super) fn usual_mode() -> io::Result<u32> {
 }
 
 /// Returns true if a directory's file system supports unnamed files that can be named later.
-pub(super) fn can_do_without_name(directory: &OwnedFd, spare: &OsStr) -> bool {
+pub(super) fn supports_unnamed_files(directory: &OwnedFd, spare: &OsStr) -> bool {
     let made = Draft::unnamed(directory).and_then(|draft| draft.link(directory, spare));
     made.is_ok() && unlinkat(directory, spare, AtFlags::empty()).is_ok()
 }
@@ -215,7 +215,7 @@ mod tests {
             draft.file.write_all(b"new").unwrap();
             draft.publish(&directory(), OsStr::new(&n.to_string())).unwrap();
         }
-        assert!(can_do_without_name(&directory(), OsStr::new("tried")));
+        assert!(supports_unnamed_files(&directory(), OsStr::new("tried")));
         let mut left: Vec<_> = fs::read_dir(root.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["0", "1"]);
@@ -242,8 +242,8 @@ mod tests {
         let mode = |draft: Draft| draft.file.metadata().unwrap().permissions().mode() & 0o777;
         let named =
             |name: &str, is_private| Draft::named(open(root.path()), name.into(), is_private).unwrap();
-        assert_eq!(mode(named("a", false)), usual_mode().unwrap());
-        assert_eq!(mode(Draft::unnamed(&open(root.path())).unwrap()), usual_mode().unwrap());
+        assert_eq!(mode(named("a", false)), default_file_mode().unwrap());
+        assert_eq!(mode(Draft::unnamed(&open(root.path())).unwrap()), default_file_mode().unwrap());
         assert_eq!(mode(named("b", true)), 0o600);
     }
 

@@ -12,10 +12,10 @@ use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason};
 
 use super::Tree;
-use super::draft::UNFINISHED;
-use crate::moves::FOUND_AHEAD;
-use crate::names::name_of;
-use crate::{Found, FoundItem, Item};
+use super::draft::UNFINISHED_SUFFIX;
+use crate::workers::MAX_QUEUED_ITEMS;
+use crate::names::path_to_key;
+use crate::{ItemFeed, ListedItem, Item};
 
 /// The treatment of symbolic links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,27 +29,27 @@ pub enum Links {
 
 /// Returns true for the name of an unfinished file, which an interrupted transfer left.
 pub(crate) fn is_unfinished(name: &[u8]) -> bool {
-    name.starts_with(b".") && name.ends_with(UNFINISHED.as_bytes())
+    name.starts_with(b".") && name.ends_with(UNFINISHED_SUFFIX.as_bytes())
 }
 
 /// Lists every file of a tree in byte order of names, like stores list keys: `a.txt` comes before `a/b`.
 ///
 /// Anything but a file, directory or link is reported as a failure. Directories are opened through [`Tree`], so one
 /// that is replaced by a link is not entered.
-pub fn find(tree: Tree, links: Links) -> Found {
+pub fn find(tree: Tree, links: Links) -> ItemFeed {
     find_below(tree, Path::new(""), links)
 }
 
 /// Like [`find`], but for one directory of the tree; names are still relative to the root.
-pub fn find_below(tree: Tree, below: &Path, links: Links) -> Found {
-    let (found, items) = mpsc::channel(FOUND_AHEAD);
+pub fn find_below(tree: Tree, below: &Path, links: Links) -> ItemFeed {
+    let (found, items) = mpsc::channel(MAX_QUEUED_ITEMS);
     let (below, location) = (below.to_owned(), tree.path().join(below).display().to_string());
     let task = tokio::task::spawn_blocking(move || {
         let walk = Walk { tree, links, found };
         // An early end means that the receiver was dropped.
         let _ = walk.below(&below);
     });
-    Found::new(items, location, task)
+    ItemFeed::new(items, location, task)
 }
 
 /// The receiver was dropped.
@@ -58,7 +58,7 @@ struct Abandoned;
 struct Walk {
     tree: Tree,
     links: Links,
-    found: mpsc::Sender<FoundItem>,
+    found: mpsc::Sender<ListedItem>,
 }
 
 /// An entry of a directory and its sort key: a directory's name ends with a slash, as in keys.
@@ -73,7 +73,7 @@ impl Walk {
         let entries = match entries(&self.tree, below) {
             Ok(entries) => entries,
             Err(e) => {
-                return self.fail(&self.tree.path().join(below), self.tree.failed("list", below, e));
+                return self.fail(&self.tree.path().join(below), self.tree.error("list", below, e));
             }
         };
         // Closed while subdirectories are walked: a deep tree would otherwise hold a descriptor per level.
@@ -87,7 +87,7 @@ impl Walk {
                 let open = match directory.take().map_or_else(|| self.tree.directory(below), Ok) {
                     Ok(open) => open,
                     Err(e) => {
-                        self.fail(&self.tree.path().join(&path), self.tree.failed("access", &path, e))?;
+                        self.fail(&self.tree.path().join(&path), self.tree.error("access", &path, e))?;
                         continue;
                     }
                 };
@@ -109,7 +109,7 @@ impl Walk {
         let flags = if listed.is_symlink() { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         let found = match statat(directory, name, flags) {
             Ok(found) => found,
-            Err(e) => return self.fail(&path(), self.tree.failed("access", below, e.into())),
+            Err(e) => return self.fail(&path(), self.tree.error("access", below, e.into())),
         };
         let kind = FileType::from_raw_mode(found.st_mode);
         // It was replaced by a link since it was listed.
@@ -125,7 +125,7 @@ impl Walk {
             let why = format!("{} is {what}: skipped", path().display());
             return self.fail(&path(), Error::new(Reason::InvalidRequest, why));
         }
-        match name_of(below) {
+        match path_to_key(below) {
             Ok(name) => {
                 let size = u64::try_from(found.st_size).unwrap_or(0);
                 let nanos = i64::try_from(found.st_mtime_nsec).unwrap_or(0);
@@ -140,7 +140,7 @@ impl Walk {
         self.send(Err((path.display().to_string(), error)))
     }
 
-    fn send(&self, found: FoundItem) -> Result<(), Abandoned> {
+    fn send(&self, found: ListedItem) -> Result<(), Abandoned> {
         self.found.blocking_send(found).map_err(|_| Abandoned)
     }
 }

@@ -12,9 +12,9 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::UploadId;
 use tradewind_volume::UploadSource;
 
-use super::{Links, Tree, failed};
-use crate::journal::Entry;
-use crate::names::path_of;
+use super::{Links, Tree, file_error};
+use crate::journal::JournalFile;
+use crate::names::key_to_path;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
 
@@ -26,7 +26,7 @@ pub struct FileSource {
     seen: FileVersion,
     attributes: Attributes,
     progress: Arc<Progress>,
-    journal: Mutex<Option<Entry>>,
+    journal: Mutex<Option<JournalFile>>,
     /// If set, the upload includes the file's attributes. An upload without them is not resumed.
     preserves: bool,
 }
@@ -65,34 +65,34 @@ impl FileSource {
     /// Opens a file of a tree by its name. With [`Links::Skip`] no link in the path is followed, not even one created
     /// concurrently.
     pub fn open(tree: &Tree, name: &str, links: Links, progress: Arc<Progress>) -> Result<Self> {
-        let below = path_of(name)?;
+        let below = key_to_path(name)?;
         let path = tree.path().join(&below);
-        let file = tree.file(&below, links).map_err(|e| tree.failed("open", &below, e))?;
+        let file = tree.file(&below, links).map_err(|e| tree.error("open", &below, e))?;
         Self::from_file(file, path, progress)
     }
 
     fn from_file(file: File, path: PathBuf, progress: Arc<Progress>) -> Result<Self> {
-        let metadata = file.metadata().map_err(|e| failed("access", &path, e))?;
+        let metadata = file.metadata().map_err(|e| file_error("access", &path, e))?;
         if !metadata.is_file() {
             return Err(Error::new(Reason::InvalidRequest, format!("{} is not a file", path.display())));
         }
         let (seen, journal) = (FileVersion::from_metadata(&metadata), Mutex::default());
-        let attributes = Attributes::of(&metadata);
+        let attributes = Attributes::from_metadata(&metadata);
         Ok(Self { file, path, seen, attributes, progress, journal, preserves: false })
     }
 
     /// Records uploads in a journal. `preserves` states whether they include the file's attributes.
     #[must_use]
-    pub fn remembered(mut self, journal: Option<Entry>, preserves: bool) -> Self {
+    pub fn with_journal(mut self, journal: Option<JournalFile>, preserves: bool) -> Self {
         self.journal = Mutex::new(journal);
         self.preserves = preserves;
         self
     }
 
     /// Removes the journal: the file is stored, or its upload cannot be resumed.
-    pub fn forget(&self) {
+    pub fn remove_journal(&self) {
         let entry = self.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err(e)) = entry.map(Entry::remove) {
+        if let Some(Err(e)) = entry.map(JournalFile::remove) {
             tracing::warn!(error = %e, path = %self.path.display(), "cannot remove a journal");
         }
     }
@@ -143,30 +143,30 @@ impl UploadSource for FileSource {
                 Ok(0) => return Err(self.changed()),
                 Ok(read) => at += read,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(failed("read", &self.path, e)),
+                Err(e) => return Err(file_error("read", &self.path, e)),
             }
         }
         Ok(())
     }
 
     fn report_sent(&self, bytes: i64) {
-        self.progress.carried(bytes);
+        self.progress.add_bytes(bytes);
     }
 
     fn check_unchanged(&self) -> Result<()> {
-        let metadata = self.file.metadata().map_err(|e| failed("access", &self.path, e))?;
+        let metadata = self.file.metadata().map_err(|e| file_error("access", &self.path, e))?;
         if FileVersion::from_metadata(&metadata) == self.seen { Ok(()) } else { Err(self.changed()) }
     }
 
     fn resumable_upload(&self) -> Option<(UploadId, u64)> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        let record = journal.as_ref()?.earlier::<UploadRecord>().pop()?;
+        let record = journal.as_ref()?.records::<UploadRecord>().pop()?;
         self.is_same(&record).then_some((UploadId(record.upload), record.part_bytes))
     }
 
     fn stale_upload(&self) -> Option<UploadId> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        let record = journal.as_ref()?.earlier::<UploadRecord>().pop()?;
+        let record = journal.as_ref()?.records::<UploadRecord>().pop()?;
         (!self.is_same(&record)).then_some(UploadId(record.upload))
     }
 
@@ -175,7 +175,7 @@ impl UploadSource for FileSource {
         let Some(entry) = journal.as_mut() else { return false };
         let (seen, preserves) = (self.seen.clone(), self.preserves);
         let record = UploadRecord { seen, upload: upload.0.clone(), part_bytes, preserves };
-        let added = entry.begin_anew().and_then(|()| entry.add(&record));
+        let added = entry.reset().and_then(|()| entry.append(&record));
         if let Err(e) = &added {
             tracing::warn!(error = %e, "cannot write the upload journal; if interrupted, it cannot resume");
         }
@@ -197,7 +197,7 @@ mod tests {
         let journal = Journal::new(directory.path().join("j"), "s".to_owned());
         let source = |preserves| {
             let source = FileSource::open(&tree, "file", Links::Skip, Arc::default()).unwrap();
-            source.remembered(journal.open("a", "b").unwrap(), preserves)
+            source.with_journal(journal.open("a", "b").unwrap(), preserves)
         };
         let id = UploadId("id".to_owned());
         assert!(source(false).upload_started(&id, 5));

@@ -19,8 +19,8 @@ use rustix::fs::{
 use rustix::io::{Errno, retry_on_intr};
 use tradewind_core::error::{Error, Reason};
 
-use super::place::MAX_ATTEMPTS;
-use super::{Links, failed};
+use super::location::MAX_ATTEMPTS;
+use super::{Links, file_error};
 
 /// A descriptor that names resolve relative to; nothing is read through it.
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -42,7 +42,7 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    pub(crate) fn of(stat: &Stat) -> Self {
+    pub(crate) fn from_stat(stat: &Stat) -> Self {
         Self { device: stat.st_dev, inode: stat.st_ino }
     }
 }
@@ -51,13 +51,13 @@ impl FileId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overlap {
     /// Neither contains the other.
-    Apart,
+    Disjoint,
     /// They are one directory.
     Same,
     /// The first lies below the second.
     Within,
     /// The first contains the second.
-    Around,
+    Contains,
 }
 
 impl Tree {
@@ -69,7 +69,7 @@ impl Tree {
     }
 
     /// Opens a directory, and creates it and its parents if they are missing.
-    pub fn make(path: &Path) -> io::Result<Self> {
+    pub fn create(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
         Self::open(path)
     }
@@ -86,7 +86,7 @@ impl Tree {
     }
 
     /// Like [`directory`](Self::directory), but creates missing directories.
-    pub(crate) fn make_directory(&self, below: &Path) -> io::Result<OwnedFd> {
+    pub(crate) fn create_directory(&self, below: &Path) -> io::Result<OwnedFd> {
         let mut attempt = 1;
         loop {
             match self.resolve(below, DIRECTORY) {
@@ -177,7 +177,7 @@ impl Tree {
     }
 
     /// Converts an I/O error of a path in the tree. If a link caused it, the message names the link.
-    pub(crate) fn failed(&self, what: &str, below: &Path, error: io::Error) -> Error {
+    pub(crate) fn error(&self, what: &str, below: &Path, error: io::Error) -> Error {
         if error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
             && let Some(link) = self.first_link(below)
         {
@@ -188,7 +188,7 @@ impl Tree {
             );
             return Error::with_source(Reason::InvalidKey, why, error);
         }
-        failed(what, &self.path.join(below), error)
+        file_error(what, &self.path.join(below), error)
     }
 
     /// The first link among the components of a path.
@@ -204,13 +204,13 @@ impl Tree {
     pub fn overlap(&self, other: &Self) -> io::Result<Overlap> {
         let (own, others) = (ancestry(&self.root)?, ancestry(&other.root)?);
         let [Some(self_id), Some(other_id)] = [own.first(), others.first()] else {
-            return Ok(Overlap::Apart);
+            return Ok(Overlap::Disjoint);
         };
         Ok(match (own.contains(other_id), others.contains(self_id)) {
             _ if self_id == other_id => Overlap::Same,
             (true, _) => Overlap::Within,
-            (_, true) => Overlap::Around,
-            _ => Overlap::Apart,
+            (_, true) => Overlap::Contains,
+            _ => Overlap::Disjoint,
         })
     }
 }
@@ -245,7 +245,7 @@ fn is_link(directory: &OwnedFd, name: &OsStr) -> bool {
 /// The ids of a directory and its ancestors, up to the root or to one that this user may not search. No path of this
 /// user can lead here from above the latter.
 fn ancestry(directory: impl AsFd) -> io::Result<Vec<FileId>> {
-    let mut all = vec![FileId::of(&fstat(&directory)?)];
+    let mut all = vec![FileId::from_stat(&fstat(&directory)?)];
     let above = |below: &dyn AsFd| retry_on_intr(|| openat(below.as_fd(), "..", DIRECTORY, Mode::empty()));
     let (mut mount, mut next) = (mount_id(&directory), above(&directory));
     loop {
@@ -253,7 +253,7 @@ fn ancestry(directory: impl AsFd) -> io::Result<Vec<FileId>> {
             Err(Errno::ACCESS) => return Ok(all),
             opened => opened?,
         };
-        let (id, own_mount) = (FileId::of(&fstat(&opened)?), mount_id(&opened));
+        let (id, own_mount) = (FileId::from_stat(&fstat(&opened)?), mount_id(&opened));
         // The root is its own parent. The same inode in another mount is a directory that is bind-mounted into itself.
         if all.last() == Some(&id) && mount == own_mount {
             return Ok(all);
@@ -314,14 +314,14 @@ mod tests {
     #[test]
     fn directories_are_not_created_through_links() {
         let (scene, tree) = scene();
-        tree.make_directory(Path::new("dir/new/deep")).unwrap();
+        tree.create_directory(Path::new("dir/new/deep")).unwrap();
         assert!(scene.path().join("root/dir/new/deep").is_dir());
-        let refused = tree.make_directory(Path::new("away/new/deep")).unwrap_err();
-        let message = tree.failed("create", Path::new("away/new/deep"), refused).to_string();
+        let refused = tree.create_directory(Path::new("away/new/deep")).unwrap_err();
+        let message = tree.error("create", Path::new("away/new/deep"), refused).to_string();
         assert!(message.contains("root/away is a symbolic link"), "{message}");
         assert!(!scene.path().join("outside/new").exists());
         symlink("nowhere", scene.path().join("root/dangling")).unwrap();
-        assert!(tree.make_directory(Path::new("dangling/x")).is_err());
+        assert!(tree.create_directory(Path::new("dangling/x")).is_err());
         assert!(!scene.path().join("root/nowhere").exists());
     }
 
@@ -339,7 +339,7 @@ mod tests {
         let path = |name: &str| scene.path().join(name);
         fs::rename(path("root"), path("moved")).unwrap();
         symlink(path("outside"), path("root")).unwrap();
-        tree.make_directory(Path::new("new")).unwrap();
+        tree.create_directory(Path::new("new")).unwrap();
         assert!(path("moved/new").is_dir() && !path("outside/new").exists());
     }
 
@@ -350,11 +350,11 @@ mod tests {
             |a: &Tree, name: &str| a.overlap(&Tree::open(&scene.path().join(name)).unwrap()).unwrap();
         assert_eq!(overlap(&root, "root"), Overlap::Same);
         assert_eq!(overlap(&root, "root/dir/.."), Overlap::Same);
-        assert_eq!(overlap(&root, "root/dir"), Overlap::Around);
-        assert_eq!(overlap(&root, "root/inside"), Overlap::Around);
+        assert_eq!(overlap(&root, "root/dir"), Overlap::Contains);
+        assert_eq!(overlap(&root, "root/inside"), Overlap::Contains);
         assert_eq!(overlap(&root, ""), Overlap::Within);
-        assert_eq!(overlap(&root, "outside"), Overlap::Apart);
-        assert_eq!(overlap(&root, "root/away"), Overlap::Apart);
+        assert_eq!(overlap(&root, "outside"), Overlap::Disjoint);
+        assert_eq!(overlap(&root, "root/away"), Overlap::Disjoint);
     }
 
     /// File servers take leases on files that their clients have open.

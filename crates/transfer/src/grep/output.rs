@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedMutexGuard, watch};
 use tradewind_core::error::{Error, Reason, Result};
 
-use crate::writer::Writer;
+use crate::writer::OutputWriter;
 
 /// The shared output.
-pub(super) struct Output {
-    writer: Arc<tokio::sync::Mutex<Writer>>,
+pub(super) struct OrderedOutput {
+    writer: Arc<tokio::sync::Mutex<OutputWriter>>,
     /// The number of the object whose turn it is; `None` if the output is unordered.
     turns: Option<watch::Sender<u64>>,
     /// Finished turns after the current one.
@@ -19,14 +19,14 @@ pub(super) struct Output {
 
 /// An object's turn to write. Dropping it passes the turn on.
 pub(super) struct Turn {
-    output: Arc<Output>,
+    output: Arc<OrderedOutput>,
     number: u64,
     /// Held from the first line on, so that the lines of other objects are not interleaved.
-    held: Option<OwnedMutexGuard<Writer>>,
+    held: Option<OwnedMutexGuard<OutputWriter>>,
 }
 
-impl Output {
-    pub fn new(writer: Writer, is_ordered: bool) -> Self {
+impl OrderedOutput {
+    pub fn new(writer: OutputWriter, is_ordered: bool) -> Self {
         let turns = is_ordered.then(|| watch::Sender::new(0));
         Self { writer: Arc::new(tokio::sync::Mutex::new(writer)), turns, ended: Mutex::default() }
     }

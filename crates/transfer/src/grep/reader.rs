@@ -6,18 +6,18 @@ use bytes::{Buf as _, Bytes};
 use tokio::sync::mpsc;
 
 /// The reader. Dropping it closes the channel.
-pub(super) struct Reader {
+pub(super) struct ChannelReader {
     buffers: mpsc::Receiver<io::Result<Bytes>>,
     current: Bytes,
 }
 
-impl Reader {
+impl ChannelReader {
     pub const fn new(buffers: mpsc::Receiver<io::Result<Bytes>>) -> Self {
         Self { buffers, current: Bytes::new() }
     }
 }
 
-impl Read for Reader {
+impl Read for ChannelReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.current.is_empty() {
             match self.buffers.blocking_recv() {

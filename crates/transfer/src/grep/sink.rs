@@ -9,7 +9,7 @@ use grep_searcher::{Searcher, Sink, SinkMatch};
 use tokio::sync::mpsc;
 use tradewind_core::printable;
 
-use super::{Query, Show};
+use super::{Query, OutputMode};
 
 /// Buffered output is sent on once it reaches this size.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -21,7 +21,7 @@ const MATCH_COLOUR: &str = "\x1b[01;31m";
 const RESET_COLOUR: &str = "\x1b[m";
 
 /// Matches of one object.
-pub(super) struct Matches<'a> {
+pub(super) struct MatchFormatter<'a> {
     matcher: &'a RegexMatcher,
     query: &'a Query,
     name: Cow<'a, str>,
@@ -32,7 +32,7 @@ pub(super) struct Matches<'a> {
     overflow: Option<mpsc::Sender<Vec<u8>>>,
 }
 
-impl<'a> Matches<'a> {
+impl<'a> MatchFormatter<'a> {
     pub fn new(
         matcher: &'a RegexMatcher,
         query: &'a Query,
@@ -48,10 +48,10 @@ impl<'a> Matches<'a> {
     pub fn finish(mut self) -> (bool, Vec<u8>) {
         let [name, _, _, plain] = self.colours();
         // Writing to memory cannot fail.
-        let _ = match self.query.show {
-            Show::Counts => writeln!(self.lines, "{name}{}{plain}:{}", self.name, self.count),
-            Show::Names if self.count > 0 => writeln!(self.lines, "{name}{}{plain}", self.name),
-            Show::Names | Show::Lines => Ok(()),
+        let _ = match self.query.output_mode {
+            OutputMode::Counts => writeln!(self.lines, "{name}{}{plain}:{}", self.name, self.count),
+            OutputMode::Names if self.count > 0 => writeln!(self.lines, "{name}{}{plain}", self.name),
+            OutputMode::Names | OutputMode::Lines => Ok(()),
         };
         (self.count > 0, self.lines)
     }
@@ -93,7 +93,7 @@ impl<'a> Matches<'a> {
     }
 }
 
-impl Sink for Matches<'_> {
+impl Sink for MatchFormatter<'_> {
     type Error = io::Error;
 
     fn binary_data(&mut self, _searcher: &Searcher, _offset: u64) -> io::Result<bool> {
@@ -102,18 +102,18 @@ impl Sink for Matches<'_> {
     }
 
     fn matched(&mut self, _searcher: &Searcher, found: &SinkMatch<'_>) -> io::Result<bool> {
-        if self.is_binary && self.query.show == Show::Lines {
+        if self.is_binary && self.query.output_mode == OutputMode::Lines {
             self.count += 1;
             writeln!(self.lines, "Binary file {} matches", self.name)?;
             return Ok(false);
         }
         for (number, line) in (found.line_number().unwrap_or(0)..).zip(found.lines()) {
             self.count += 1;
-            if self.query.show == Show::Lines {
+            if self.query.output_mode == OutputMode::Lines {
                 self.add(number, line)?;
             }
         }
         // One match is enough to print the name.
-        Ok(self.query.show != Show::Names)
+        Ok(self.query.output_mode != OutputMode::Names)
     }
 }

@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::root::gone;
-use crate::files::{self, Entry, entries, failed, is_unfinished};
-use crate::names::name_of;
+use super::root::root_gone_error;
+use crate::files::{self, Entry, entries, file_error, is_unfinished};
+use crate::names::path_to_key;
 
 /// Maximum number of queued events. Beyond it the kernel's queue fills, which reports its own overflow.
 const MAX_QUEUED_EVENTS: usize = 1024;
@@ -29,15 +29,15 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// A hint that something changed.
 #[derive(Debug)]
-pub enum Event {
+pub enum FsEvent {
     /// A name was created, changed or removed.
     Touched(String),
     /// Anything below this prefix may have changed: `dir/`, or empty for the whole tree.
-    Tree(String),
+    TreeTouched(String),
     /// A directory cannot be watched, or a file name cannot be a key.
     Failed(String, Error),
     /// The watched directory is gone: files missing from now on were not removed.
-    Gone(Error),
+    RootGone(Error),
 }
 
 /// The receiver was dropped, or the watched directory is gone.
@@ -45,10 +45,10 @@ struct Stopped;
 
 /// Starts to watch everything below a directory. Every change after the return is reported. Changes of modes and times
 /// count if `keeps_attributes` is set.
-pub fn watch(root: &Path, keeps_attributes: bool) -> Result<mpsc::Receiver<Event>> {
+pub fn watch(root: &Path, keeps_attributes: bool) -> Result<mpsc::Receiver<FsEvent>> {
     let (events, heard) = mpsc::channel(MAX_QUEUED_EVENTS);
     let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
-    let queue = queue.map_err(|e| failed("watch", root, e))?;
+    let queue = queue.map_err(|e| file_error("watch", root, e))?;
     let mut flags = WatchFlags::CREATE
         | WatchFlags::MODIFY
         | WatchFlags::DELETE
@@ -62,7 +62,7 @@ pub fn watch(root: &Path, keeps_attributes: bool) -> Result<mpsc::Receiver<Event
     let mut tree = Tree { root: root.to_owned(), queue, flags, paths: HashMap::new(), events };
     tree.add_below(PathBuf::new())?;
     if tree.paths.is_empty() {
-        return Err(gone(root));
+        return Err(root_gone_error(root));
     }
     let listen = move || {
         // It ends when the receiver is dropped, or after it has reported why.
@@ -79,7 +79,7 @@ struct Tree {
     flags: WatchFlags,
     /// Directories relative to the root, by watch descriptor.
     paths: HashMap<i32, PathBuf>,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<FsEvent>,
 }
 
 impl Tree {
@@ -108,8 +108,8 @@ impl Tree {
                 );
                 Err(Error::with_source(Reason::Full, why, Errno::NOSPC))
             }
-            Err(Ok(e)) => Err(failed("watch", &path, e)),
-            Err(Err(e)) => Err(failed("watch", &path, e)),
+            Err(Ok(e)) => Err(file_error("watch", &path, e)),
+            Err(Err(e)) => Err(file_error("watch", &path, e)),
         }
     }
 
@@ -147,7 +147,7 @@ impl Tree {
             match self.add(&directory) {
                 Ok(true) => {}
                 Ok(false) => continue,
-                Err(e) => self.send(Event::Failed(self.root.join(&directory).display().to_string(), e))?,
+                Err(e) => self.send(FsEvent::Failed(self.root.join(&directory).display().to_string(), e))?,
             }
             for entry in self.entries(&directory) {
                 let path = directory.join(entry.name);
@@ -172,8 +172,8 @@ impl Tree {
             }
             stays
         });
-        match name_of(below) {
-            Ok(name) => self.send(Event::Tree(format!("{name}/"))),
+        match path_to_key(below) {
+            Ok(name) => self.send(FsEvent::TreeTouched(format!("{name}/"))),
             // A directory whose name cannot be a key was never uploaded.
             Err(_) => Ok(()),
         }
@@ -183,15 +183,15 @@ impl Tree {
         if below.file_name().is_some_and(|name| is_unfinished(name.as_encoded_bytes())) {
             return Ok(());
         }
-        match name_of(below) {
-            Ok(name) => self.send(Event::Touched(name)),
+        match path_to_key(below) {
+            Ok(name) => self.send(FsEvent::Touched(name)),
             // A removed file whose name cannot be a key was never uploaded.
             Err(_) if fs::symlink_metadata(self.root.join(below)).is_err() => Ok(()),
-            Err(e) => self.send(Event::Failed(self.root.join(below).display().to_string(), e)),
+            Err(e) => self.send(FsEvent::Failed(self.root.join(below).display().to_string(), e)),
         }
     }
 
-    fn send(&self, event: Event) -> Result<(), Stopped> {
+    fn send(&self, event: FsEvent) -> Result<(), Stopped> {
         self.events.blocking_send(event).map_err(|_| Stopped)
     }
 
@@ -202,12 +202,12 @@ impl Tree {
                 Ok(0) | Err(Errno::INTR) if self.events.is_closed() => return Ok(()),
                 Ok(0) | Err(Errno::INTR) => continue,
                 Ok(_) => {}
-                Err(e) => return self.send(Event::Gone(failed("watch", &self.root, e))),
+                Err(e) => return self.send(FsEvent::RootGone(file_error("watch", &self.root, e))),
             }
             for heard in read(&self.queue, &mut buffer) {
                 match heard {
                     Ok((descriptor, mask, name)) => self.heard(descriptor, mask, name.as_deref())?,
-                    Err(e) => return self.send(Event::Gone(failed("watch", &self.root, e))),
+                    Err(e) => return self.send(FsEvent::RootGone(file_error("watch", &self.root, e))),
                 }
             }
         }
@@ -223,7 +223,7 @@ impl Tree {
             ReadFlags::IGNORED | ReadFlags::MOVE_SELF | ReadFlags::DELETE_SELF | ReadFlags::UNMOUNT;
         if mask.intersects(self_mask) {
             if is_root {
-                return self.root_gone(gone(&self.root));
+                return self.root_gone(root_gone_error(&self.root));
             }
             if mask.contains(ReadFlags::UNMOUNT) {
                 return self.unmounted(directory.clone());
@@ -252,11 +252,11 @@ impl Tree {
     /// hid is visible again, so everything is compared.
     fn unmounted(&mut self, below: PathBuf) -> Result<(), Stopped> {
         self.directory_appeared(below)?;
-        self.send(Event::Tree(String::new()))
+        self.send(FsEvent::TreeTouched(String::new()))
     }
 
     fn root_gone(&self, error: Error) -> Result<(), Stopped> {
-        self.send(Event::Gone(error))?;
+        self.send(FsEvent::RootGone(error))?;
         Err(Stopped)
     }
 
@@ -264,13 +264,13 @@ impl Tree {
     fn queue_overflowed(&mut self) -> Result<(), Stopped> {
         let previous = std::mem::take(&mut self.paths);
         if let Err(e) = self.add_below(PathBuf::new()) {
-            self.send(Event::Failed(self.root.display().to_string(), e))?;
+            self.send(FsEvent::Failed(self.root.display().to_string(), e))?;
         }
         for descriptor in previous.keys().filter(|descriptor| !self.paths.contains_key(descriptor)) {
             // Fails if the kernel has removed the watch already.
             let _ = inotify::remove_watch(&self.queue, *descriptor);
         }
-        self.send(Event::Tree(String::new()))
+        self.send(FsEvent::TreeTouched(String::new()))
     }
 }
 

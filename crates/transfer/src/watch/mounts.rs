@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tradewind_core::error::{Error, Reason, Result};
 
-use crate::files::failed;
+use crate::files::file_error;
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -39,19 +39,19 @@ struct MountState {
 impl Mounts {
     /// Records the current mounts at and below `root` as the reference.
     pub fn below(root: &Path) -> Result<Self> {
-        let root = fs::canonicalize(root).map_err(|e| failed("access", root, e))?;
-        let mut table = File::open(MOUNTINFO).map_err(|e| failed("open", Path::new(MOUNTINFO), e))?;
+        let root = fs::canonicalize(root).map_err(|e| file_error("access", root, e))?;
+        let mut table = File::open(MOUNTINFO).map_err(|e| file_error("open", Path::new(MOUNTINFO), e))?;
         let points = Points::new(read(&mut table, &root)?);
         Ok(Self { root, state: Mutex::new(MountState { table, is_outdated: false, points }) })
     }
 
     /// Reads the mount table if it changed. Every mount and unmount before this call is known after it.
-    pub fn look(&self) -> Result<()> {
+    pub fn refresh(&self) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let MountState { table, is_outdated, points } = &mut *state;
         // The kernel signals each change once per open file of the table.
         let signalled = poll(&mut [PollFd::new(&*table, PollFlags::PRI)], Some(&NO_WAIT));
-        *is_outdated |= signalled.map_err(|e| failed("access", Path::new(MOUNTINFO), e))? > 0;
+        *is_outdated |= signalled.map_err(|e| file_error("access", Path::new(MOUNTINFO), e))? > 0;
         if *is_outdated {
             points.look(read(table, &self.root)?);
             *is_outdated = false;
@@ -67,7 +67,7 @@ impl Mounts {
 }
 
 /// The error for objects that are not removed because the mounts at `point` changed.
-pub(super) fn changed(point: &Path) -> Error {
+pub(super) fn not_removed_error(point: &Path) -> Error {
     let why = format!(
         "something was mounted or unmounted at {}: files missing there are not removed from the destination; restart \
          the command to remove them",
@@ -109,7 +109,7 @@ impl Points {
 fn read(table: &mut File, root: &Path) -> Result<Table> {
     let mut text = Vec::new();
     let done = table.rewind().and_then(|()| table.read_to_end(&mut text));
-    done.map_err(|e| failed("read", Path::new(MOUNTINFO), e))?;
+    done.map_err(|e| file_error("read", Path::new(MOUNTINFO), e))?;
     Ok(mounted_below(&text, root))
 }
 

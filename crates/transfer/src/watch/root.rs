@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use tradewind_core::error::{Error, Reason, Result};
 
-use crate::files::{Tree, failed};
+use crate::files::{Tree, file_error};
 
 /// The path and identity of the directory.
 #[derive(Debug)]
-pub(super) struct Root {
+pub(super) struct WatchedRoot {
     path: PathBuf,
     identity: (u64, u64),
 }
 
-impl Root {
-    pub fn of(path: &Path) -> Result<Self> {
-        let found = fs::metadata(path).map_err(|e| failed("access", path, e))?;
+impl WatchedRoot {
+    pub fn open(path: &Path) -> Result<Self> {
+        let found = fs::metadata(path).map_err(|e| file_error("access", path, e))?;
         Ok(Self { path: path.to_owned(), identity: (found.dev(), found.ino()) })
     }
 
@@ -28,19 +28,19 @@ impl Root {
     }
 
     /// Looks up a path below the directory. No component is followed through a link, which could lead out of it.
-    pub fn look(&self, below: &Path) -> Result<Found> {
-        let tree = Tree::open(&self.path).map_err(|_| gone(&self.path))?;
+    pub fn lookup(&self, below: &Path) -> Result<Lookup> {
+        let tree = Tree::open(&self.path).map_err(|_| root_gone_error(&self.path))?;
         match tree.metadata(below) {
-            Ok(found) => Ok(Found::Itself(found)),
+            Ok(found) => Ok(Lookup::Entry(found)),
             Err(e) if Errno::from_io_error(&e) == Some(Errno::LOOP) => match tree.first_link(below) {
-                Some(link) => Ok(Found::BehindLink(link)),
+                Some(link) => Ok(Lookup::ThroughLink(link)),
                 // The link was replaced by a directory again; an event will report that.
-                None => Ok(Found::Nothing),
+                None => Ok(Lookup::Missing),
             },
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                Ok(Found::Nothing)
+                Ok(Lookup::Missing)
             }
-            Err(e) => Err(tree.failed("access", below, e)),
+            Err(e) => Err(tree.error("access", below, e)),
         }
     }
 
@@ -48,24 +48,24 @@ impl Root {
     pub fn check(&self) -> Result<()> {
         match fs::metadata(&self.path) {
             Ok(found) if (found.dev(), found.ino()) == self.identity => Ok(()),
-            _ => Err(gone(&self.path)),
+            _ => Err(root_gone_error(&self.path)),
         }
     }
 }
 
 /// The result of looking up a path.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum Lookup {
     /// The metadata of the entry, which may be a link itself.
-    Itself(Metadata),
+    Entry(Metadata),
     /// No entry.
-    Nothing,
+    Missing,
     /// The path leads through this link.
-    BehindLink(PathBuf),
+    ThroughLink(PathBuf),
 }
 
 /// The error for a watched directory that is gone or replaced.
-pub(super) fn gone(path: &Path) -> Error {
+pub(super) fn root_gone_error(path: &Path) -> Error {
     let why = format!(
         "{} is no longer the directory that was watched; nothing more is copied or removed",
         path.display()

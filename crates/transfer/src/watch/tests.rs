@@ -34,9 +34,9 @@ struct Scene {
 }
 
 struct RunningWatch {
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<FsEvent>,
     stop: oneshot::Sender<()>,
-    ended: JoinHandle<Result<Totals>>,
+    ended: JoinHandle<Result<WatchTotals>>,
 }
 
 fn at(key: &str) -> Address {
@@ -83,17 +83,17 @@ impl Scene {
             prefix: String::new(),
         };
         Arc::new(Copier {
-            from: End::Files(Directory::new(self.root()).unwrap(), links),
-            to: End::Objects(to),
-            carrier: Arc::new(transfers),
+            from: Endpoint::Files(Directory::new(self.root()).unwrap(), links),
+            to: Endpoint::Objects(to),
+            transfers: Arc::new(transfers),
             progress: Arc::default(),
             journal: None,
-            preserves: false,
+            preserves_attributes: false,
         })
     }
 
     fn worker(&self, links: Links) -> Worker {
-        let root = Root::of(&self.root()).unwrap();
+        let root = WatchedRoot::open(&self.root()).unwrap();
         let mounts = Some(Mounts::below(&self.root()).unwrap());
         Worker { copier: self.copier("s3", links), root, links, mounts }
     }
@@ -106,21 +106,21 @@ impl Scene {
         let watch = Watch {
             copier,
             comparison: Comparison::SizeAndTime,
-            filter: Filter::everything(),
+            filter: Filter::accept_all(),
             removes: true,
             if_empty: None,
-            settle: DebounceOptions { quiet_period: QUIET, full_comparison_interval: every, first_retry_delay: QUIET, max_retry_delay: 8 * QUIET },
+            debounce: DebounceOptions { quiet_period: QUIET, full_comparison_interval: every, first_retry_delay: QUIET, max_retry_delay: 8 * QUIET },
             grace: Duration::from_millis(500),
         };
         let (events, heard) = mpsc::channel(16);
         let (stop, stopped) = oneshot::channel();
         let reports = self.reports.clone();
-        let report = move |news: &News<'_>| {
+        let report = move |news: &WatchReport<'_>| {
             let line = match news {
-                News::InStep => "in step".to_owned(),
-                News::Copied(name, _) => format!("copied {name}"),
-                News::Removed(name) => format!("removed {name}"),
-                News::Failed(name, error) => format!("failed {name}: {:?}", error.kind()),
+                WatchReport::InSync => "in step".to_owned(),
+                WatchReport::Copied(name, _) => format!("copied {name}"),
+                WatchReport::Removed(name) => format!("removed {name}"),
+                WatchReport::Failed(name, error) => format!("failed {name}: {:?}", error.kind()),
             };
             reports.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         };
@@ -153,12 +153,12 @@ impl Scene {
 }
 
 impl RunningWatch {
-    async fn stop(self) -> Totals {
+    async fn stop(self) -> WatchTotals {
         self.stop.send(()).unwrap();
         self.ended.await.unwrap().unwrap()
     }
 
-    async fn send(&self, event: Event) {
+    async fn send(&self, event: FsEvent) {
         self.events.send(event).await.unwrap();
     }
 }
@@ -167,8 +167,8 @@ fn item(name: &str) -> crate::Item {
     crate::Item { name: name.to_owned(), size: 1, modified: Default::default() }
 }
 
-fn touched(name: &str) -> Event {
-    Event::Touched(name.to_owned())
+fn touched(name: &str) -> FsEvent {
+    FsEvent::Touched(name.to_owned())
 }
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn tree_event_compares_everything() {
     scene.write("dir/c");
     tokio::time::sleep(3 * QUIET).await;
     assert!(scene.has("a").await && !scene.has("dir/c").await, "no event was sent");
-    running.send(Event::Tree(String::new())).await;
+    running.send(FsEvent::TreeTouched(String::new())).await;
     scene.wait_for("removed a").await;
     scene.wait_for("copied dir/c").await;
     let totals = running.stop().await;
@@ -205,7 +205,7 @@ async fn event_without_a_change_removes_nothing() {
     let running = scene.start(LONG);
     scene.wait_for("in step").await;
     // Both files exist, and a file that never existed is not removed.
-    running.send(Event::Tree("dir/".to_owned())).await;
+    running.send(FsEvent::TreeTouched("dir/".to_owned())).await;
     running.send(touched("never")).await;
     running.send(touched("a")).await;
     scene.wait_for("copied a").await;
@@ -277,9 +277,9 @@ async fn root_is_checked_before_each_removal() {
     let scene = Scene::new(&["a"], &["b"], FaultPlan::none()).await;
     let worker = scene.worker(Links::Skip);
     let still_there = worker.act(&Action::Remove(item("a"))).await.unwrap();
-    assert_eq!(still_there, Became::Changed, "the file exists again");
+    assert_eq!(still_there, NameOutcome::ChangedMeanwhile, "the file exists again");
     fs::rename(scene.root(), scene.directory.path().join("away")).unwrap();
-    for failed in [worker.act(&Action::Remove(item("b"))).await, worker.look("b").await] {
+    for failed in [worker.act(&Action::Remove(item("b"))).await, worker.sync_name("b").await] {
         assert!(failed.unwrap_err().to_string().contains("no longer the directory"));
     }
     assert!(scene.has("b").await);
@@ -314,25 +314,25 @@ async fn inotify_events_name_the_changed_files() {
     write("old/deep/.x.tradewind-part");
     write("old/deep/a");
     assert!(
-        matches!(next().await, Event::Touched(name) if name == "old/deep/a"),
+        matches!(next().await, FsEvent::Touched(name) if name == "old/deep/a"),
         "unfinished files are not reported"
     );
     fs::rename(root.join("old"), root.join("new")).unwrap();
     let mut heard = Vec::new();
     while !heard.contains(&"touched new/deep/a".to_owned()) {
         heard.push(match next().await {
-            Event::Touched(name) => format!("touched {name}"),
-            Event::Tree(name) => format!("tree {name}"),
+            FsEvent::Touched(name) => format!("touched {name}"),
+            FsEvent::TreeTouched(name) => format!("tree {name}"),
             other => format!("{other:?}"),
         });
     }
     assert!(heard.contains(&"tree old/".to_owned()), "{heard:?}");
     write("new/deep/b");
-    while !matches!(next().await, Event::Touched(name) if name == "new/deep/b") {}
+    while !matches!(next().await, FsEvent::Touched(name) if name == "new/deep/b") {}
     let odd = Path::new(std::ffi::OsStr::from_bytes(b"new/caf\xe9"));
     fs::write(root.join(odd), "x").unwrap();
-    while !matches!(next().await, Event::Failed(name, _) if name.ends_with("new/caf\u{fffd}")) {}
+    while !matches!(next().await, FsEvent::Failed(name, _) if name.ends_with("new/caf\u{fffd}")) {}
     drop(directory);
-    while !matches!(next().await, Event::Gone(_)) {}
+    while !matches!(next().await, FsEvent::RootGone(_)) {}
     assert!(watch(&root, false).is_err());
 }

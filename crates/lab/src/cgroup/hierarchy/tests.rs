@@ -10,9 +10,9 @@ fn mounts_parses_both_versions() {
     assert_eq!(found.len(), 2);
     assert_eq!(
         (found[0].version, found[0].has("cpuacct"), found[0].has("memory")),
-        (Version::One, true, false)
+        (CgroupVersion::V1, true, false)
     );
-    assert_eq!((found[1].version, found[1].root.to_str()), (Version::Two, Some("/docker/7")));
+    assert_eq!((found[1].version, found[1].root.to_str()), (CgroupVersion::V2, Some("/docker/7")));
     assert_eq!(found[1].point, Path::new("/sys/fs/cgroup/unified"));
 }
 
@@ -60,7 +60,7 @@ impl Groups {
     /// The hierarchy as seen by a process in a group.
     fn seen_from(&self, own: &str) -> Hierarchy {
         let (mounted, own) = (self.0.clone(), self.0.join(own));
-        Hierarchy { version: Version::Two, mounted, own, _mount: None }
+        Hierarchy { version: CgroupVersion::V2, mount_point: mounted, own_group: own, _mount: None }
     }
 }
 
@@ -70,19 +70,19 @@ impl Drop for Groups {
     }
 }
 
-const CPU: &[Controller] = &[Controller::Processor];
+const CPU: &[Controller] = &[Controller::Cpu];
 
 #[test]
 fn divisible_skips_groups_with_processes() {
     let groups = Groups::new("above");
     groups.add("slice", "", "cpu\n");
     groups.add("slice/session", "7\n", "cpu\n");
-    let found = groups.seen_from("slice/session").divisible(CPU).unwrap();
+    let found = groups.seen_from("slice/session").enable_nearest(CPU).unwrap();
     assert_eq!(found, groups.0.join("slice"));
     assert_eq!((groups.given("slice/session"), groups.given("slice")), (String::new(), "+cpu".to_owned()));
     // The machine's root group may contain processes.
     groups.add("session", "7\n", "cpu\n");
-    assert_eq!(groups.seen_from("session").divisible(CPU).unwrap(), groups.0);
+    assert_eq!(groups.seen_from("session").enable_nearest(CPU).unwrap(), groups.0);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn divisible_fails_unchanged_if_all_have_processes() {
     // Unlike the machine's, a container's root has this file.
     fs::write(groups.0.join("cgroup.events"), "").unwrap();
     groups.add("session", "7\n", "cpu\n");
-    let error = groups.seen_from("session").divisible(CPU).unwrap_err().to_string();
+    let error = groups.seen_from("session").enable_nearest(CPU).unwrap_err().to_string();
     assert!(error.contains("the group contains processes"), "{error}");
     assert_eq!((groups.given("session"), groups.given("")), (String::new(), String::new()));
 }
@@ -105,7 +105,7 @@ fn enable_rolls_back_on_failure() {
     assert_eq!(enabled, [(path.clone(), "cpu")]);
     // An already enabled controller stays.
     fs::write(&path, "cpu memory\n").unwrap();
-    hierarchy.enable(&groups.0, &[Controller::Processor, Controller::Memory]).unwrap();
+    hierarchy.enable(&groups.0, &[Controller::Cpu, Controller::Memory]).unwrap();
     assert_eq!(groups.given(""), "cpu memory\n");
     // The parent accepts the change, this group does not.
     groups.add("tradewind-lab-disk-1-0", "", "memory\n");
@@ -123,7 +123,7 @@ fn divisible_stays_within_a_created_group() {
     groups.add("tradewind-lab-disk-1-0", "", "memory\n");
     groups.add("tradewind-lab-disk-1-0/command", "7\n", "");
     let hierarchy = groups.seen_from("tradewind-lab-disk-1-0/command");
-    let found = hierarchy.divisible(CPU).unwrap();
+    let found = hierarchy.enable_nearest(CPU).unwrap();
     assert_eq!(found, groups.0.join("tradewind-lab-disk-1-0"));
     // It was not required there before.
     assert_eq!((groups.given(""), groups.given("tradewind-lab-disk-1-0")), ("+cpu".into(), "+cpu".into()));
@@ -135,18 +135,18 @@ fn nearest_reads_the_closest_ancestors_file() {
     groups.add("slice", "", "");
     fs::write(groups.0.join("cpuset.cpus.effective"), "0-3\n").unwrap();
     let hierarchy = groups.seen_from("slice");
-    assert_eq!(hierarchy.nearest("cpuset.cpus.effective").unwrap(), "0-3\n");
+    assert_eq!(hierarchy.read_nearest("cpuset.cpus.effective").unwrap(), "0-3\n");
     fs::write(groups.0.join("slice/cpuset.cpus.effective"), "2\n").unwrap();
-    assert_eq!(hierarchy.nearest("cpuset.cpus.effective").unwrap(), "2\n");
-    assert!(hierarchy.nearest("cpuset.mems.effective").unwrap_err().to_string().contains("slice"));
+    assert_eq!(hierarchy.read_nearest("cpuset.cpus.effective").unwrap(), "2\n");
+    assert!(hierarchy.read_nearest("cpuset.mems.effective").unwrap_err().to_string().contains("slice"));
 }
 
 #[test]
 fn hierarchy_falls_back_to_root_for_invisible_group() {
     let here = std::env::temp_dir();
     let mounted =
-        Mounted { version: Version::One, root: "/c".into(), point: here.clone(), options: Vec::new() };
+        Mounted { version: CgroupVersion::V1, root: "/c".into(), point: here.clone(), options: Vec::new() };
     for own in [Some("/elsewhere".into()), Some("/c/not-there".into()), Some("/c".into()), None] {
-        assert_eq!(mounted.hierarchy(own, None).own, here);
+        assert_eq!(mounted.hierarchy(own, None).own_group, here);
     }
 }

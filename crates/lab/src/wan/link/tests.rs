@@ -25,24 +25,24 @@ fn link_without_rate_only_delays() {
     let mut link = Link::new(delayed(25 * MILLI), 0);
     assert_eq!(link.offer(3 * MILLI, 1500), Some(28 * MILLI));
     assert_eq!(link.offer(3 * MILLI, 1500), Some(28 * MILLI));
-    assert_eq!(link.counts(), Counts { packets: 2, bytes: 3000, ..Counts::default() });
+    assert_eq!(link.counts(), LinkCounts { packets: 2, bytes: 3000, ..LinkCounts::default() });
 }
 
 #[test]
 fn full_queue_drops_packets() {
     // A byte takes 10 microseconds.
-    let mut link = Link::new(LinkOptions { rate: Some(800_000), queue_bytes: 250, ..delayed(MILLI) }, 0);
+    let mut link = Link::new(LinkOptions { bits_per_second: Some(800_000), queue_bytes: 250, ..delayed(MILLI) }, 0);
     assert_eq!(link.offer(Duration::ZERO, 100), Some(2 * MILLI));
     assert_eq!(link.offer(Duration::ZERO, 100), Some(3 * MILLI));
     assert_eq!(link.offer(Duration::ZERO, 100), None);
     assert_eq!(link.offer(MILLI, 100), Some(4 * MILLI));
-    let counts = Counts { packets: 3, bytes: 300, dropped: 1, longest_queue: 200, ..Counts::default() };
+    let counts = LinkCounts { packets: 3, bytes: 300, dropped: 1, max_queue_bytes: 200, ..LinkCounts::default() };
     assert_eq!(link.counts(), counts);
 }
 
 #[test]
 fn lost_packet_uses_transmission_time() {
-    let lossy = LinkOptions { loss: 0.5, rate: Some(800_000), ..delayed(MILLI) };
+    let lossy = LinkOptions { loss: 0.5, bits_per_second: Some(800_000), ..delayed(MILLI) };
     let mut link = Link::new(lossy, 1);
     for n in 1..=100_u32 {
         if let Some(due) = link.offer(Duration::ZERO, 100) {
@@ -67,7 +67,7 @@ fn jitter_std_dev_matches_its_distribution() {
     let third = 1.0 / 3.0_f64.sqrt();
     for (kind, std_dev) in [(JitterKind::Normal, 1.0), (JitterKind::Uniform, third)] {
         let options =
-            LinkOptions { jitter: 5 * MILLI, jitter_kind: kind, reorder: true, ..delayed(50 * MILLI) };
+            LinkOptions { jitter: 5 * MILLI, jitter_kind: kind, allow_reordering: true, ..delayed(50 * MILLI) };
         let found = delays(options, 5, 200_000, MILLI);
         let (mean, found) = mean_and_std_dev(&found);
         assert!((mean / 0.05 - 1.0).abs() < 0.001, "{kind:?}: mean {mean}");
@@ -77,7 +77,7 @@ fn jitter_std_dev_matches_its_distribution() {
 
 #[test]
 fn normal_jitter_has_normal_quantiles() {
-    let options = LinkOptions { jitter: 5 * MILLI, reorder: true, ..delayed(50 * MILLI) };
+    let options = LinkOptions { jitter: 5 * MILLI, allow_reordering: true, ..delayed(50 * MILLI) };
     let found = delays(options, 6, 100_000, MILLI);
     for (std_devs, share) in [(1.0, 0.6827), (2.0, 0.9545), (3.0, 0.9973)] {
         let within = found.iter().filter(|delay| (*delay - 0.05).abs() <= 0.005 * std_devs).count();
@@ -117,10 +117,10 @@ proptest! {
         let jitter_kind = if uniform { JitterKind::Uniform } else { JitterKind::Normal };
         let jitter = MILLI * jitter;
         let options =
-            LinkOptions { jitter, jitter_kind, reorder, loss, rate, queue_bytes: 20_000, ..delayed(5 * MILLI) };
+            LinkOptions { jitter, jitter_kind, allow_reordering: reorder, loss, bits_per_second: rate, queue_bytes: 20_000, ..delayed(5 * MILLI) };
         let mut link = Link::new(options, seed);
         let (mut now, mut last, mut offered) = (Duration::ZERO, Duration::ZERO, 0_u64);
-        let mut arrived = Counts::default();
+        let mut arrived = LinkCounts::default();
         // Maximum delay: a full queue, the delay and the jitter.
         let queue = rate.map_or(0.0, |rate| 20_000.0 * 8.0 / rate as f64);
         let max_delay = (5 + if uniform { 0 } else { 45 }) as f64 * 1e-3 + jitter.as_secs_f64() + queue + 1e-6;
@@ -150,7 +150,7 @@ proptest! {
         let counts = link.counts();
         prop_assert_eq!((counts.packets, counts.bytes), (arrived.packets, arrived.bytes));
         prop_assert_eq!(counts.packets + counts.lost + counts.dropped, offered);
-        prop_assert!(counts.longest_queue <= 20_000);
+        prop_assert!(counts.max_queue_bytes <= 20_000);
         prop_assert!(rate.is_some() || counts.dropped == 0);
         prop_assert!(loss > 0.0 || counts.lost == 0);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use tradewind_lab::client::{
-    Client, ClientOptions, ClientProfile, Processors, Used, machine_memory, machine_processors,
+    Client, ClientOptions, ClientProfile, CpuCount, ResourceUsage, machine_memory_bytes, available_cpus,
 };
 
 use super::super::{Ended, Misused};
@@ -28,8 +28,8 @@ use crate::settings::ByteSize;
     Exit status: that of the command; 128 plus the signal's number if a signal ended it: 137 if it ran out of memory.")]
 pub(in super::super) struct Arguments {
     /// Number of CPUs, e.g. 2 or 0.5
-    #[arg(long, value_name = "N", value_parser = Processors::parse)]
-    cpus: Option<Processors>,
+    #[arg(long, value_name = "N", value_parser = CpuCount::parse)]
+    cpus: Option<CpuCount>,
     /// Memory including page cache, e.g. 512MiB
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<ByteSize>,
@@ -63,19 +63,19 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
             // The user must know that the limit is not exact.
             let _ = note(&format!("the command may use swap space beyond the memory limit: {why}"));
         }
-        Ok((client.process()?, move || client.wait()))
+        Ok((client.pidfd()?, move || client.wait()))
     })??;
-    let used = outcome.used;
+    let used = outcome.usage;
     if arguments.counts {
         note(&show(used))?;
     }
-    if used.killed_for_memory > 0 {
+    if used.oom_kills > 0 {
         let bound =
-            options.memory.map_or("the machine has".to_owned(), |bytes| format!("{} MiB", bytes >> 20));
-        let who = if outcome.lacked_memory() { "the command was" } else { "processes of the command were" };
+            options.memory_bytes.map_or("the machine has".to_owned(), |bytes| format!("{} MiB", bytes >> 20));
+        let who = if outcome.was_oom_killed() { "the command was" } else { "processes of the command were" };
         note(&format!(
             "{who} killed: more than {bound} of memory needed ({} killed); raise --memory",
-            used.killed_for_memory
+            used.oom_kills
         ))?;
     }
     Ok(ended(outcome.status))
@@ -83,41 +83,41 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
 
 /// The requested options, with notes where this machine differs from the profile.
 fn options(arguments: &Arguments) -> anyhow::Result<ClientOptions> {
-    let here = machine_processors();
+    let here = available_cpus();
     let mut options =
-        ClientOptions { processors: arguments.cpus, memory: arguments.memory.map(|size| size.0) };
+        ClientOptions { cpus: arguments.cpus, memory_bytes: arguments.memory.map(|size| size.0) };
     let profile = arguments.profile.as_ref();
     if let Some(profile) = profile.and_then(|name| ClientProfile::ALL.into_iter().find(|p| p.name == name)) {
-        let scaled = profile.scaled(here, machine_memory());
-        options.processors = options.processors.or(Some(scaled.processors));
-        options.memory = options.memory.or(Some(scaled.memory));
-        for words in &scaled.differs {
+        let scaled = profile.scaled(here, machine_memory_bytes());
+        options.cpus = options.cpus.or(Some(scaled.cpus));
+        options.memory_bytes = options.memory_bytes.or(Some(scaled.memory_bytes));
+        for words in &scaled.differences {
             note(words)?;
         }
-        note(&format!("in addition to CPUs and memory, the paper's client had: {}", profile.beside))?;
+        note(&format!("in addition to CPUs and memory, the paper's client had: {}", profile.companion_commands))?;
     }
     if options == ClientOptions::default() && !arguments.counts {
         return Err(Misused("set at least one of --cpus, --memory or --profile".to_owned()).into());
     }
-    if let Some(processors) = options.processors.filter(|processors| processors.whole() > here) {
-        let requested = processors.as_number();
+    if let Some(processors) = options.cpus.filter(|processors| processors.whole_cpus() > here) {
+        let requested = processors.as_f64();
         return Err(Misused(format!("--cpus {requested}: this machine has {here} CPUs")).into());
     }
     Ok(options)
 }
 
-fn show(used: Used) -> String {
+fn show(used: ResourceUsage) -> String {
     let seconds = |time: Option<Duration>| {
         time.map_or("unknown".to_owned(), |time| format!("{:.3} s", time.as_secs_f64()))
     };
     let peak = used
-        .peak_memory
+        .peak_memory_bytes
         .map_or("unknown".to_owned(), |bytes| format!("{:.1} MiB", bytes as f64 / 1_048_576.0));
     format!(
         "CPU time {}, throttled {}; peak memory {peak}; OOM kills: {}",
-        seconds(used.processor),
-        seconds(used.throttled),
-        used.killed_for_memory
+        seconds(used.cpu_time),
+        seconds(used.throttled_time),
+        used.oom_kills
     )
 }
 
@@ -133,11 +133,11 @@ mod tests {
 
     #[test]
     fn usage_includes_unknown_values() {
-        let used = Used {
-            processor: Some(Duration::from_millis(1500)),
-            throttled: None,
-            peak_memory: Some(3 << 20),
-            killed_for_memory: 0,
+        let used = ResourceUsage {
+            cpu_time: Some(Duration::from_millis(1500)),
+            throttled_time: None,
+            peak_memory_bytes: Some(3 << 20),
+            oom_kills: 0,
         };
         let text = show(used);
         assert!(text.contains("CPU time 1.500 s, throttled unknown; peak memory 3.0 MiB"));

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use tradewind_lab::disk::{self, Disk, DiskOptions, InForce, Profile, Rates};
+use tradewind_lab::disk::{self, Disk, DiskOptions, AppliedLimits, DeviceProfile, IoLimits};
 
 use super::super::{Ended, Misused};
 use super::run::{carry, ended, note};
@@ -74,7 +74,7 @@ struct Down {
 struct Speed {
     /// Device: hdd, ssd, hou-magnetic, hou-ssd; the flags below override its values
     #[arg(long, value_name = "NAME", value_parser = profile)]
-    profile: Option<Profile>,
+    profile: Option<DeviceProfile>,
     /// Bytes read per second, e.g. 60MB
     #[arg(long, value_name = "RATE", value_parser = rate)]
     read: Option<u64>,
@@ -97,9 +97,9 @@ struct Speed {
     write_behind: Option<ByteSize>,
 }
 
-fn profile(name: &str) -> Result<Profile, String> {
-    let known = Profile::ALL.into_iter().find(|(known, _)| *known == name);
-    let names = Profile::ALL.map(|(known, _)| known).join(", ");
+fn profile(name: &str) -> Result<DeviceProfile, String> {
+    let known = DeviceProfile::ALL.into_iter().find(|(known, _)| *known == name);
+    let names = DeviceProfile::ALL.map(|(known, _)| known).join(", ");
     known.map(|(_, profile)| profile).ok_or_else(|| format!("write one of {names}"))
 }
 
@@ -132,7 +132,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
             // The limits apply even if they cannot be printed.
             let _ = print_limits(in_force);
         })?;
-        Ok((disk.process()?, move || disk.wait()))
+        Ok((disk.pidfd()?, move || disk.wait()))
     })??;
     Ok(ended(status))
 }
@@ -145,28 +145,28 @@ fn is_here(directory: &Path) -> bool {
 
 impl Speed {
     fn options(&self) -> anyhow::Result<DiskOptions> {
-        let known = self.profile.map(Profile::rates).unwrap_or_default();
-        let rates = Rates {
-            read_bandwidth: self.read.or(known.read_bandwidth),
-            write_bandwidth: self.write.or(known.write_bandwidth),
-            read_requests: self.read_iops.or(known.read_requests),
-            write_requests: self.write_iops.or(known.write_requests),
+        let known = self.profile.map(DeviceProfile::limits).unwrap_or_default();
+        let rates = IoLimits {
+            read_bytes_per_second: self.read.or(known.read_bytes_per_second),
+            write_bytes_per_second: self.write.or(known.write_bytes_per_second),
+            read_iops: self.read_iops.or(known.read_iops),
+            write_iops: self.write_iops.or(known.write_iops),
         };
-        if rates == Rates::default() {
+        if rates == IoLimits::default() {
             let words = "set at least one of --profile, --read, --write, --read-iops or --write-iops";
             return Err(Misused(words.to_owned()).into());
         }
         let bytes = |size: Option<ByteSize>| size.map(|size| size.0);
-        Ok(DiskOptions { rates, file_system: bytes(self.r#loop), write_behind: bytes(self.write_behind) })
+        Ok(DiskOptions { limits: rates, file_system_bytes: bytes(self.r#loop), max_dirty_bytes: bytes(self.write_behind) })
     }
 }
 
-fn print_limits(in_force: &InForce) -> std::io::Result<()> {
+fn print_limits(in_force: &AppliedLimits) -> std::io::Result<()> {
     note(&show(in_force))
 }
 
-fn show(in_force: &InForce) -> String {
-    let InForce { device, file_system, rates, later_writes } = in_force;
+fn show(in_force: &AppliedLimits) -> String {
+    let AppliedLimits { device, file_system_bytes: file_system, limits: rates, limits_writeback: later_writes } = in_force;
     let what =
         file_system.map_or_else(String::new, |bytes| format!("a new file system of {} MiB on ", bytes >> 20));
     let bandwidth = |rate: Option<u64>| rate.map(|rate| format!("{:.2} MB/s", rate as f64 / 1e6));
@@ -182,8 +182,8 @@ fn show(in_force: &InForce) -> String {
     };
     format!(
         "{what}{device}: reads {}; writes {}; {later}",
-        both([bandwidth(rates.read_bandwidth), requests(rates.read_requests)]),
-        both([bandwidth(rates.write_bandwidth), requests(rates.write_requests)])
+        both([bandwidth(rates.read_bytes_per_second), requests(rates.read_iops)]),
+        both([bandwidth(rates.write_bytes_per_second), requests(rates.write_iops)])
     )
 }
 
@@ -200,9 +200,9 @@ mod tests {
 
     #[test]
     fn limits_in_force_are_described() {
-        let rates = Rates { read_bandwidth: Some(5_000_000), read_requests: Some(9), ..Rates::default() };
+        let rates = IoLimits { read_bytes_per_second: Some(5_000_000), read_iops: Some(9), ..IoLimits::default() };
         let text = |file_system, later_writes| {
-            show(&InForce { device: "254:0".to_owned(), file_system, rates, later_writes })
+            show(&AppliedLimits { device: "254:0".to_owned(), file_system_bytes: file_system, limits: rates, limits_writeback: later_writes })
         };
         assert!(
             text(None, false)

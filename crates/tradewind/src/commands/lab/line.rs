@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use tradewind_lab::wan::{JitterKind, LinkOptions, MTU, Via, WanOptions, usual_queue};
+use tradewind_lab::wan::{JitterKind, LinkOptions, MTU, ForwarderKind, WanOptions, default_queue_bytes};
 
 use crate::commands::Misused;
 use crate::settings::ByteSize;
@@ -105,7 +105,7 @@ impl LineFlags {
                 return Err(Misused("--jitter must not exceed --delay".to_owned()));
             }
             let queue_bytes = match (rate, queue) {
-                (Some(rate), None) => usual_queue(rate, round_trip),
+                (Some(rate), None) => default_queue_bytes(rate, round_trip),
                 (None, None) => u64::MAX,
                 (None, Some(_)) => {
                     return Err(Misused(
@@ -117,7 +117,7 @@ impl LineFlags {
                 }
                 (Some(_), Some(ByteSize(bytes))) => bytes,
             };
-            Ok(LinkOptions { delay, jitter, jitter_kind, reorder, loss, rate, queue_bytes })
+            Ok(LinkOptions { delay, jitter, jitter_kind, allow_reordering: reorder, loss, bits_per_second: rate, queue_bytes })
         };
         let back_rate = overrides.rate.unwrap_or(rate);
         // A queue limit for both directions does not apply to a direction without a rate.
@@ -133,9 +133,9 @@ impl LineFlags {
             (ForwarderChoice::Netem, Some(_)) => {
                 return Err(Misused("netem cannot be seeded: --seed needs --via relay".to_owned()).into());
             }
-            (ForwarderChoice::Netem, None) => Via::Netem,
-            (ForwarderChoice::Auto, None) => Via::Auto,
-            (ForwarderChoice::Auto, Some(_)) | (ForwarderChoice::Relay, _) => Via::Relay,
+            (ForwarderChoice::Netem, None) => ForwarderKind::Netem,
+            (ForwarderChoice::Auto, None) => ForwarderKind::Auto,
+            (ForwarderChoice::Auto, Some(_)) | (ForwarderChoice::Relay, _) => ForwarderKind::Relay,
         };
         Ok(WanOptions {
             via,
@@ -153,15 +153,15 @@ impl LineFlags {
 }
 
 /// A note on a new link: its packet forwarder and the queue limits, which may be defaults.
-pub(super) fn made(options: WanOptions, via: Via) -> String {
-    let via = if via == Via::Relay { "the built-in relay" } else { "the kernel's netem" };
+pub(super) fn made(options: WanOptions, via: ForwarderKind) -> String {
+    let via = if via == ForwarderKind::Relay { "the built-in relay" } else { "the kernel's netem" };
     let queues = queues(options).map_or_else(String::new, |queues| format!("; {queues}"));
     format!("packets are forwarded by {via}{queues}")
 }
 
 fn queues(options: WanOptions) -> Option<String> {
     let WanOptions { out, back, .. } = options;
-    match (out.rate.map(|_| out.queue_bytes), back.rate.map(|_| back.queue_bytes)) {
+    match (out.bits_per_second.map(|_| out.queue_bytes), back.bits_per_second.map(|_| back.queue_bytes)) {
         (None, None) => None,
         (Some(out), Some(back)) if out == back => {
             Some(format!("each direction queues up to {out} bytes and drops the excess"))
@@ -248,7 +248,7 @@ fn rate(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use tradewind_lab::wan::{Counts, told};
+    use tradewind_lab::wan::{LinkCounts, link_report};
 
     use super::*;
 
@@ -301,14 +301,14 @@ mod tests {
             delay: Duration::from_millis(75),
             jitter: Duration::from_millis(2),
             loss: 0.01,
-            rate: Some(10_000_000),
+            bits_per_second: Some(10_000_000),
             queue_bytes: 125_000,
             ..apart.out
         };
         assert_eq!(apart.back, back);
         assert_eq!(apart.out.queue_bytes, 1_250_000);
         let open = options("--rate 10mbit --queue 64KiB --back rate=none").unwrap();
-        assert_eq!((open.out.queue_bytes, open.back.rate, open.back.queue_bytes), (65536, None, u64::MAX));
+        assert_eq!((open.out.queue_bytes, open.back.bits_per_second, open.back.queue_bytes), (65536, None, u64::MAX));
         assert_eq!(
             queues(open).unwrap(),
             "out queues up to 65536 bytes, back nothing; the excess is dropped"
@@ -320,21 +320,21 @@ mod tests {
     fn queue_drops_are_reported_for_each_forwarder() {
         let options = options("--rate 10mbit").unwrap();
         let far = std::net::Ipv4Addr::LOCALHOST;
-        let counts = Counts { packets: 9, dropped: 7, longest_queue: 11, ..Counts::default() };
-        let told = |via| told(options, via, far, &Ok((counts, counts)));
+        let counts = LinkCounts { packets: 9, dropped: 7, max_queue_bytes: 11, ..LinkCounts::default() };
+        let told = |via| link_report(options, via, far, &Ok((counts, counts)));
         assert!(
-            carried(&told(Via::Relay)["out"])
+            carried(&told(ForwarderKind::Relay)["out"])
                 .ends_with(", 7 dropped by the full queue, queue up to 11 bytes")
         );
-        assert!(carried(&told(Via::Netem)["out"]).ends_with(", 7 dropped by the full queue"));
-        assert_eq!(uncounted(&told(Via::Netem)), None);
+        assert!(carried(&told(ForwarderKind::Netem)["out"]).ends_with(", 7 dropped by the full queue"));
+        assert_eq!(uncounted(&told(ForwarderKind::Netem)), None);
     }
 
     #[test]
     fn unknown_traffic_is_null_not_zero() {
         let options = options("--rate 10mbit").unwrap();
         let refused = Err(std::io::Error::other("`tc -s`: no such device"));
-        let told = told(options, Via::Netem, std::net::Ipv4Addr::LOCALHOST, &refused);
+        let told = link_report(options, ForwarderKind::Netem, std::net::Ipv4Addr::LOCALHOST, &refused);
         assert!(told["out"]["packets"].is_null() && told["back"]["dropped"].is_null(), "{told}");
         let why = "traffic is unknown: `tc -s`: no such device";
         assert_eq!(uncounted(&told).as_deref(), Some(why));

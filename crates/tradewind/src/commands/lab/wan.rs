@@ -10,8 +10,8 @@ use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use tokio::runtime::Builder;
-use tradewind_lab::wan::standing::{self, Name, State};
-use tradewind_lab::wan::{FAR_ADDRESS, Unsteady, Wan, told};
+use tradewind_lab::wan::named_link::{self, LinkName, LinkState};
+use tradewind_lab::wan::{FAR_ADDRESS_ENV, TimingWarning, Wan, link_report};
 
 use super::line::{LineFlags, carried, line, made, uncounted};
 use super::run::{carry, ended as exit, note};
@@ -72,8 +72,8 @@ enum Standing {
     tradewind lab wan down sydney")]
 struct Up {
     /// Name of the link: letters, digits, '-', '_' and '.'
-    #[arg(value_parser = Name::parse)]
-    name: Name,
+    #[arg(value_parser = LinkName::parse)]
+    name: LinkName,
     #[command(flatten)]
     line: LineFlags,
     /// Forward the packets in this process, until a signal
@@ -87,8 +87,8 @@ struct Up {
     tradewind lab wan exec sydney -- sh -c 'curl http://$TRADEWIND_LAB_FAR:9000'\n\n\
     Exit status: that of the command.")]
 struct Exec {
-    #[arg(value_parser = Name::parse)]
-    name: Name,
+    #[arg(value_parser = LinkName::parse)]
+    name: LinkName,
     /// Command to run
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -102,8 +102,8 @@ struct Exec {
     Exit status: 1 if the named link does not exist, or a link was killed.")]
 struct Status {
     /// [default: all]
-    #[arg(value_parser = Name::parse)]
-    name: Option<Name>,
+    #[arg(value_parser = LinkName::parse)]
+    name: Option<LinkName>,
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
@@ -113,8 +113,8 @@ struct Status {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tradewind lab wan down sydney")]
 struct Down {
-    #[arg(value_parser = Name::parse)]
-    name: Name,
+    #[arg(value_parser = LinkName::parse)]
+    name: LinkName,
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
@@ -135,14 +135,14 @@ fn run_command(arguments: &Arguments) -> anyhow::Result<Ended> {
         let wan = Wan::start(options, &command)?;
         note(&made(options, wan.via()))?;
         link = Some((wan.far(), wan.via()));
-        let refused = |e: &Unsteady| {
+        let refused = |e: &TimingWarning| {
             // The user must know that timing may be inaccurate.
             let _ = note(&e.to_string());
         };
-        Ok((wan.process()?, move || wan.run(refused)))
+        Ok((wan.pidfd()?, move || wan.run(refused)))
     })??;
     let (far, via) = link.context("the link was never created")?;
-    let told = told(options, via, far, &ended.carried);
+    let told = link_report(options, via, far, &ended.counts);
     if arguments.json {
         writeln!(io::stderr(), "{told}")?;
     } else if arguments.counts {
@@ -157,7 +157,7 @@ fn run_command(arguments: &Arguments) -> anyhow::Result<Ended> {
 /// Creates a persistent link and forwards its packets until a signal.
 fn run_link(up: &Up) -> anyhow::Result<Ended> {
     let options = up.line.options()?;
-    let link = standing::Standing::make(&up.name, options)?;
+    let link = named_link::NamedLink::create(&up.name, options)?;
     let made = made(options, link.via());
     let mut status =
         format!("{} is up; this machine is reachable from it at {}; {made}", up.name, link.far());
@@ -178,7 +178,7 @@ fn run_link(up: &Up) -> anyhow::Result<Ended> {
         loop {
             tokio::select! {
                 ended = &mut running => break ended.context("the link's thread failed")?.map_err(anyhow::Error::from),
-                _ = signals.next() => ending.end(),
+                _ = signals.next() => ending.stop(),
             }
         }
     })?;
@@ -218,22 +218,22 @@ fn detach(up: &Up) -> anyhow::Result<Ended> {
 }
 
 fn enter(exec: &Exec) -> anyhow::Result<Ended> {
-    let far = standing::enter(&exec.name)?;
+    let far = named_link::enter(&exec.name)?;
     let (program, arguments) = exec.command.split_first().context("no command")?;
-    let error = process::Command::new(program).args(arguments).env(FAR_ADDRESS, far.to_string()).exec();
+    let error = process::Command::new(program).args(arguments).env(FAR_ADDRESS_ENV, far.to_string()).exec();
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 
 fn show(status: &Status) -> anyhow::Result<Ended> {
     let names = match &status.name {
         Some(name) => vec![name.clone()],
-        None => standing::names().context("cannot list links")?,
+        None => named_link::link_names().context("cannot list links")?,
     };
     let mut out = io::stdout().lock();
     let mut ended = Ended::Done;
     for name in names {
-        let (state, about) = match standing::state(&name)? {
-            State::Up(mut link) => {
+        let (state, about) = match named_link::link_state(&name)? {
+            LinkState::Up(mut link) => {
                 link["state"] = json!("up");
                 if status.json {
                     writeln!(out, "{link}")?;
@@ -251,13 +251,13 @@ fn show(status: &Status) -> anyhow::Result<Ended> {
                 }
                 continue;
             }
-            State::Stale => (
+            LinkState::Stale => (
                 "stale",
                 format!("its forwarding process was killed; `tradewind lab wan down {name}` removes it"),
             ),
-            State::Silent => ("silent", "its forwarding process does not respond".to_owned()),
-            State::Absent if status.name.is_none() => continue,
-            State::Absent => ("absent", "there is no link with that name".to_owned()),
+            LinkState::Unresponsive => ("silent", "its forwarding process does not respond".to_owned()),
+            LinkState::Absent if status.name.is_none() => continue,
+            LinkState::Absent => ("absent", "there is no link with that name".to_owned()),
         };
         ended = Ended::FoundFaults;
         if status.json {
@@ -270,7 +270,7 @@ fn show(status: &Status) -> anyhow::Result<Ended> {
 }
 
 fn take_down(down: &Down) -> anyhow::Result<Ended> {
-    let was_up = standing::down(&down.name)?;
+    let was_up = named_link::down(&down.name)?;
     let done = if was_up { "is down" } else { "was killed before; its remains are removed" };
     writeln!(io::stdout(), "{} {done}", down.name)?;
     Ok(Ended::Done)

@@ -17,7 +17,7 @@ async fn unlisted_file_is_failing_until_a_comparison_resolves_it() {
     tokio::time::sleep(3 * QUIET).await;
     assert!(!is_in_step(&scene), "{:?}", scene.reports());
     let totals = running.stop().await;
-    assert_eq!((totals.failing, totals.compared), (1, true));
+    assert_eq!((totals.failing, totals.is_compared), (1, true));
 
     let scene = Scene::new(&["a"], &[], FaultPlan::none()).await;
     let strange = scene.root().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
@@ -25,7 +25,7 @@ async fn unlisted_file_is_failing_until_a_comparison_resolves_it() {
     let running = scene.start(LONG);
     scene.wait_for("copied a").await;
     fs::remove_file(&strange).unwrap();
-    running.send(Event::Tree(String::new())).await;
+    running.send(FsEvent::TreeTouched(String::new())).await;
     scene.wait_for("in step").await;
     assert_eq!(running.stop().await.failing, 0, "the file is gone");
 }
@@ -35,7 +35,7 @@ async fn failure_event_is_counted() {
     let scene = Scene::new(&["a"], &[], FaultPlan::none()).await;
     let running = scene.start(LONG);
     scene.wait_for("in step").await;
-    running.send(Event::Failed("dir".to_owned(), Error::new(Reason::AccessDenied, "no"))).await;
+    running.send(FsEvent::Failed("dir".to_owned(), Error::new(Reason::AccessDenied, "no"))).await;
     scene.wait_for_match(|line| line.starts_with("failed dir"), "a failure").await;
     assert_eq!(running.stop().await.failing, 1);
 }
@@ -46,7 +46,7 @@ async fn later_listing_failure_is_counted() {
     let scene = Scene::new(&["a"], &[], denied).await;
     let running = scene.start(LONG);
     scene.wait_for("in step").await;
-    running.send(Event::Tree(String::new())).await;
+    running.send(FsEvent::TreeTouched(String::new())).await;
     scene.wait_for_match(|line| line.starts_with("failed s3://bucket/"), "a failure").await;
     assert_eq!(running.stop().await.failing, 1);
 }
@@ -57,14 +57,14 @@ async fn stop_during_the_first_comparison_is_not_compared() {
     let scene = Scene::new(&["a"], &[], slow).await;
     let running = scene.start(LONG);
     tokio::time::sleep(QUIET).await;
-    assert!(!running.stop().await.compared);
+    assert!(!running.stop().await.is_compared);
     let down = FaultPlan::none().with_fault(Operation::List, FaultSchedule::Always, Fault::FailBefore(Reason::Io));
     let scene = Scene::new(&["a"], &[], down).await;
     let running = scene.start(LONG);
     scene.wait_for_match(|line| line.starts_with("failed s3://bucket/"), "a failure").await;
     tokio::time::sleep(QUIET).await;
     let totals = running.stop().await;
-    assert_eq!((totals.failing, totals.compared), (1, false));
+    assert_eq!((totals.failing, totals.is_compared), (1, false));
 }
 
 #[tokio::test]

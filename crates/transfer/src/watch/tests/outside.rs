@@ -49,7 +49,7 @@ async fn with_dir_replaced(links: Links) -> (Scene, RunningWatch) {
 
 #[tokio::test]
 async fn directory_replaced_by_a_link_is_skipped() {
-    for event in [touched("dir/x"), Event::Tree("dir/".to_owned()), Event::Tree(String::new())] {
+    for event in [touched("dir/x"), FsEvent::TreeTouched("dir/".to_owned()), FsEvent::TreeTouched(String::new())] {
         let what = format!("{event:?}");
         let (scene, running) = with_dir_replaced(Links::Skip).await;
         running.send(event).await;
@@ -58,14 +58,14 @@ async fn directory_replaced_by_a_link_is_skipped() {
         assert_eq!(totals.copied, 2, "{what}: {:?}", scene.reports());
     }
     let (scene, running) = with_dir_replaced(Links::Skip).await;
-    running.send(Event::Tree("dir/deep/".to_owned())).await;
+    running.send(FsEvent::TreeTouched("dir/deep/".to_owned())).await;
     scene.wait_for("removed dir/deep/x").await;
     assert_eq!(running.stop().await.copied, 2, "{:?}", scene.reports());
 }
 
 #[tokio::test]
 async fn followed_link_to_a_directory_is_reported_without_removals() {
-    for event in [touched("dir/x"), Event::Tree("dir/".to_owned()), Event::Tree("dir/deep/".to_owned())] {
+    for event in [touched("dir/x"), FsEvent::TreeTouched("dir/".to_owned()), FsEvent::TreeTouched("dir/deep/".to_owned())] {
         let what = format!("{event:?}");
         let (scene, running) = with_dir_replaced(Links::Follow).await;
         running.send(event).await;
@@ -83,7 +83,7 @@ async fn link_without_a_file_target_removes_nothing() {
     let worker = scene.worker(Links::Follow);
     for (target, why) in [("absent", "cannot access "), (".", "is a link to a directory: skipped")] {
         std::os::unix::fs::symlink(target, &link).unwrap();
-        for failed in [worker.look("link").await, worker.act(&Action::Remove(item("link"))).await] {
+        for failed in [worker.sync_name("link").await, worker.act(&Action::Remove(item("link"))).await] {
             let failed = failed.unwrap_err().to_string();
             assert!(failed.contains(why), "{failed}");
         }
@@ -91,7 +91,7 @@ async fn link_without_a_file_target_removes_nothing() {
         fs::remove_file(&link).unwrap();
     }
     std::os::unix::fs::symlink("target", &link).unwrap();
-    assert_eq!(worker.look("link").await.unwrap(), Became::Copied(6));
+    assert_eq!(worker.sync_name("link").await.unwrap(), NameOutcome::Copied(6));
     fs::remove_file(&link).unwrap();
-    assert_eq!(worker.look("link").await.unwrap(), Became::Removed, "the link itself is gone");
+    assert_eq!(worker.sync_name("link").await.unwrap(), NameOutcome::Removed, "the link itself is gone");
 }

@@ -10,31 +10,31 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::GetRequest;
 
 use super::mounts::Mounts;
-use super::root::{Found, Root};
-use crate::ends::End;
-use crate::files::{Links, failed, find_below};
+use super::root::{Lookup, WatchedRoot};
+use crate::endpoint::Endpoint;
+use crate::files::{Links, file_error, find_below};
 use crate::filter::Filter;
 use crate::merge::{Action, Comparison, Merge};
-use crate::moves::{Decided, Done, sync_all};
-use crate::names::path_of;
+use crate::workers::{ActionFeed, Completion, sync_actions};
+use crate::names::key_to_path;
 use crate::{Copier, Feed, Item};
 
 /// The result for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Became {
+pub(super) enum NameOutcome {
     Copied(u64),
     Removed,
     /// The file is missing, but its object was not removed: something was mounted or unmounted at this point above it.
-    Kept(PathBuf),
+    NotRemoved(PathBuf),
     /// Nothing to do.
-    Same,
+    Unchanged,
     /// The file changed during the action, and is checked again after a quiet period.
-    Changed,
+    ChangedMeanwhile,
 }
 
 pub(super) struct Worker {
     pub copier: Arc<Copier>,
-    pub root: Root,
+    pub root: WatchedRoot,
     pub links: Links,
     /// The mounts below the directory; `None` if nothing is removed.
     pub mounts: Option<Mounts>,
@@ -42,23 +42,23 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Syncs a name that changed: copies an existing file, or removes the object of a missing one.
-    pub async fn look(&self, name: &str) -> Result<Became> {
+    pub async fn sync_name(&self, name: &str) -> Result<NameOutcome> {
         match self.version(name)? {
             Some(version) => {
-                let copied = self.copier.copy_as(name, Some(version.0), name).await.map(Done::Copied);
+                let copied = self.copier.copy_as(name, Some(version.0), name).await.map(Completion::Copied);
                 self.outcome(name, version, copied)
             }
             None if self.mounts.is_some() && self.exists_in_store(name).await? => self.remove(name).await,
-            None => Ok(Became::Same),
+            None => Ok(NameOutcome::Unchanged),
         }
     }
 
     /// Executes an action of a comparison if the file system still agrees with it.
-    pub async fn act(&self, action: &Action) -> Result<Became> {
+    pub async fn act(&self, action: &Action) -> Result<NameOutcome> {
         let name = &action.item().name;
         match (action, self.version(name)?) {
             (Action::Remove(_), None) => self.remove(name).await,
-            (Action::Remove(_), Some(_)) | (_, None) => Ok(Became::Changed),
+            (Action::Remove(_), Some(_)) | (_, None) => Ok(NameOutcome::ChangedMeanwhile),
             (_, Some(version)) => {
                 let done = self.copier.act(action).await;
                 self.outcome(name, version, done)
@@ -66,47 +66,47 @@ impl Worker {
         }
     }
 
-    fn outcome(&self, name: &str, before: FileVersion, done: Result<Done>) -> Result<Became> {
+    fn outcome(&self, name: &str, before: FileVersion, done: Result<Completion>) -> Result<NameOutcome> {
         match done {
-            Ok(Done::Copied(bytes)) => Ok(Became::Copied(bytes)),
-            Ok(Done::Removed | Done::Same) => Ok(Became::Same),
+            Ok(Completion::Copied(bytes)) => Ok(NameOutcome::Copied(bytes)),
+            Ok(Completion::Removed | Completion::Unchanged) => Ok(NameOutcome::Unchanged),
             // The file changed while it was read; the error is a consequence of that.
-            Err(_) if self.version(name)? != Some(before) => Ok(Became::Changed),
+            Err(_) if self.version(name)? != Some(before) => Ok(NameOutcome::ChangedMeanwhile),
             Err(e) => Err(e),
         }
     }
 
-    async fn remove(&self, name: &str) -> Result<Became> {
+    async fn remove(&self, name: &str) -> Result<NameOutcome> {
         self.root.check()?;
         if let Some(point) = self.mounts.as_ref().and_then(|mounts| mounts.changed_above(name)) {
-            return Ok(Became::Kept(point));
+            return Ok(NameOutcome::NotRemoved(point));
         }
         self.copier.remove(name).await?;
-        Ok(Became::Removed)
+        Ok(NameOutcome::Removed)
     }
 
     /// Updates the known mounts, if anything is removed.
-    pub fn look_at_mounts(&self) -> Result<()> {
-        self.mounts.as_ref().map_or(Ok(()), Mounts::look)
+    pub fn refresh_mounts(&self) -> Result<()> {
+        self.mounts.as_ref().map_or(Ok(()), Mounts::refresh)
     }
 
     /// The version of a file now; `None` if no file of that name would be transferred. Fails in the cases that a
     /// listing reports as failures: a file that cannot be accessed was not removed.
     fn version(&self, name: &str) -> Result<Option<FileVersion>> {
         // Objects may have names that lead out of the directory; no file can correspond to them.
-        let Ok(below) = path_of(name) else { return Ok(None) };
+        let Ok(below) = key_to_path(name) else { return Ok(None) };
         let path = self.root.path().join(&below);
-        let found = self.root.look(&below)?;
+        let found = self.root.lookup(&below)?;
         // After the lookup, so that a mount that hid or revealed the file is known before the result is used.
-        self.look_at_mounts()?;
+        self.refresh_mounts()?;
         match found {
-            Found::Itself(found) if found.is_symlink() && self.links == Links::Follow => {
-                let target = fs::metadata(&path).map_err(|e| failed("access", &path, e))?;
+            Lookup::Entry(found) if found.is_symlink() && self.links == Links::Follow => {
+                let target = fs::metadata(&path).map_err(|e| file_error("access", &path, e))?;
                 if target.is_file() { Ok(Some(version(&target))) } else { Err(skipped_link(&path, &target)) }
             }
-            Found::Itself(found) => Ok(found.is_file().then(|| version(&found))),
-            Found::Nothing => Ok(None),
-            Found::BehindLink(link) => self.check_link(&link).map(|()| None),
+            Lookup::Entry(found) => Ok(found.is_file().then(|| version(&found))),
+            Lookup::Missing => Ok(None),
+            Lookup::ThroughLink(link) => self.check_link(&link).map(|()| None),
         }
     }
 
@@ -115,7 +115,7 @@ impl Worker {
         match self.links {
             Links::Skip => Ok(()),
             Links::Follow => fs::metadata(link)
-                .map_err(|e| failed("access", link, e))
+                .map_err(|e| file_error("access", link, e))
                 .and_then(|target| Err(skipped_link(link, &target))),
         }
     }
@@ -124,36 +124,36 @@ impl Worker {
     fn list_source(&self, tree: &str) -> Feed<Item> {
         // The root's identity is checked by the caller.
         let below = Path::new(tree.trim_end_matches('/'));
-        let checked = match self.root.look(below) {
-            Ok(Found::Itself(at)) if at.is_dir() || tree.is_empty() => {
+        let checked = match self.root.lookup(below) {
+            Ok(Lookup::Entry(at)) if at.is_dir() || tree.is_empty() => {
                 return self.list_below(&self.copier.from, below);
             }
-            Ok(Found::Itself(at)) if at.is_symlink() => self.check_link(&self.root.path().join(below)),
+            Ok(Lookup::Entry(at)) if at.is_symlink() => self.check_link(&self.root.path().join(below)),
             // A directory that is gone is an empty listing.
-            Ok(Found::Itself(_) | Found::Nothing) => Ok(()),
-            Ok(Found::BehindLink(link)) => self.check_link(&link),
+            Ok(Lookup::Entry(_) | Lookup::Missing) => Ok(()),
+            Ok(Lookup::ThroughLink(link)) => self.check_link(&link),
             Err(e) => Err(e),
         };
         match checked {
             Ok(()) => Feed::empty(),
-            Err(e) => Feed::failed(self.root.path().join(below).display().to_string(), e),
+            Err(e) => Feed::with_error(self.root.path().join(below).display().to_string(), e),
         }
     }
 
     /// Lists the files below a directory of a file endpoint.
-    fn list_below(&self, end: &End, below: &Path) -> Feed<Item> {
-        let End::Files(directory, links) = end else { return Feed::empty() };
+    fn list_below(&self, end: &Endpoint, below: &Path) -> Feed<Item> {
+        let Endpoint::Files(directory, links) = end else { return Feed::empty() };
         match directory.tree() {
             Ok(tree) => find_below(tree, below, *links),
-            Err(e) => Feed::failed(directory.root().display().to_string(), e),
+            Err(e) => Feed::with_error(directory.root().display().to_string(), e),
         }
     }
 
     /// Returns true if the store has an object of that name. A file that existed only briefly may never have been
     /// uploaded.
     async fn exists_in_store(&self, name: &str) -> Result<bool> {
-        let End::Objects(objects) = &self.copier.to else { return Ok(true) };
-        let (transfers, address) = (&self.copier.carrier, &objects.address(name)?);
+        let Endpoint::Objects(objects) = &self.copier.to else { return Ok(true) };
+        let (transfers, address) = (&self.copier.transfers, &objects.address(name)?);
         let found = transfers.retry(|| async move {
             let slot = transfers.acquire_slot(0).await?;
             objects.store.head(&slot.context, address, GetRequest::default()).await
@@ -166,14 +166,14 @@ impl Worker {
     }
 
     /// Returns the actions that make the objects of a tree match its files.
-    pub fn compare(&self, tree: &str, comparison: Comparison, filter: Filter) -> Decided {
+    pub fn compare(&self, tree: &str, comparison: Comparison, filter: Filter) -> ActionFeed {
         let source = self.list_source(tree);
         let destination = match &self.copier.to {
-            End::Objects(objects) => objects.clone().find_below(tree, self.copier.carrier.clone()),
+            Endpoint::Objects(objects) => objects.clone().find_with_prefix(tree, self.copier.transfers.clone()),
             files => self.list_below(files, Path::new(tree)),
         };
         let merge = Merge::new(source, destination, comparison);
-        sync_all(merge, filter, self.mounts.is_some(), self.copier.progress.clone())
+        sync_actions(merge, filter, self.mounts.is_some(), self.copier.progress.clone())
     }
 }
 

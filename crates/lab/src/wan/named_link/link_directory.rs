@@ -17,21 +17,21 @@ use rustix::mount::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 
-use super::super::namespace::OWN as OWN_NAMESPACE;
+use super::super::namespace::CURRENT_PATH as OWN_NAMESPACE;
 use super::super::netem;
 
 /// Parent of the links' directories.
-const LINKS: &str = "/run/tradewind-lab/wan";
+const LINKS_DIR: &str = "/run/tradewind-lab/wan";
 /// Held while a link is created or removed.
-const LOCK: &str = "/run/tradewind-lab/lock";
+const LOCK_FILE: &str = "/run/tradewind-lab/lock";
 /// The directory of `ip netns`.
-const NAMESPACES: &str = "/run/netns";
+const NAMESPACES_DIR: &str = "/run/netns";
 
 /// The name of a link and of its network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Name(String);
+pub struct LinkName(String);
 
-impl Name {
+impl LinkName {
     /// Parses a name: up to 64 letters, digits, `-`, `_` and `.`, starting with a letter or a digit.
     pub fn parse(text: &str) -> Result<Self, String> {
         let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -45,21 +45,21 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for LinkName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 /// The names of all links that are up or stale.
-pub fn names() -> io::Result<Vec<Name>> {
-    let entries = match fs::read_dir(LINKS) {
+pub fn link_names() -> io::Result<Vec<LinkName>> {
+    let entries = match fs::read_dir(LINKS_DIR) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
     let mut names = Vec::new();
     for entry in entries {
-        names.extend(entry?.file_name().to_str().and_then(|name| Name::parse(name).ok()));
+        names.extend(entry?.file_name().to_str().and_then(|name| LinkName::parse(name).ok()));
     }
     names.sort();
     Ok(names)
@@ -67,29 +67,29 @@ pub fn names() -> io::Result<Vec<Name>> {
 
 /// Locks out the creation and removal of links by others until the returned file is closed.
 pub(super) fn lock() -> io::Result<File> {
-    fs::create_dir_all(LINKS)?;
-    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(LOCK)?;
+    fs::create_dir_all(LINKS_DIR)?;
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(LOCK_FILE)?;
     lock.lock()?;
     Ok(lock)
 }
 
 /// The directory of one link. If created by this value, it is removed on drop.
 #[derive(Debug)]
-pub(super) struct Place {
-    name: Name,
+pub(super) struct LinkDirectory {
+    name: LinkName,
     directory: PathBuf,
     is_created_here: bool,
 }
 
-impl Place {
+impl LinkDirectory {
     /// The directory for a name, which may not exist.
-    pub fn of(name: &Name) -> Self {
-        Self { name: name.clone(), directory: Path::new(LINKS).join(&name.0), is_created_here: false }
+    pub fn new(name: &LinkName) -> Self {
+        Self { name: name.clone(), directory: Path::new(LINKS_DIR).join(&name.0), is_created_here: false }
     }
 
     /// Creates the directory of a new link.
-    pub fn make(name: &Name) -> io::Result<Self> {
-        let mut place = Self::of(name);
+    pub fn create(name: &LinkName) -> io::Result<Self> {
+        let mut place = Self::new(name);
         if place.namespace_path().exists() {
             let why = format!(
                 "a network namespace of that name already exists ({})",
@@ -106,16 +106,16 @@ impl Place {
         self.directory.exists()
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub fn socket_path(&self) -> PathBuf {
         self.directory.join("socket")
     }
 
     pub fn listen(&self) -> io::Result<UnixListener> {
-        UnixListener::bind(self.socket())
+        UnixListener::bind(self.socket_path())
     }
 
     fn namespace_path(&self) -> PathBuf {
-        Path::new(NAMESPACES).join(&self.name.0)
+        Path::new(NAMESPACES_DIR).join(&self.name.0)
     }
 
     /// Names the calling thread's network namespace after the link, and writes the metadata.
@@ -124,7 +124,7 @@ impl Place {
         let number = process::id();
         let about = json!({
             "process": number,
-            "started": started(number)?,
+            "started": start_time_ticks(number)?,
             "namespace": [namespace.0, namespace.1],
             "far": far.to_string(),
         });
@@ -136,12 +136,12 @@ impl Place {
         Ok(mount_bind(OWN_NAMESPACE, &path)?)
     }
 
-    fn about(&self) -> io::Result<Value> {
+    fn metadata(&self) -> io::Result<Value> {
         Ok(serde_json::from_slice(&fs::read(self.directory.join("about"))?)?)
     }
 
-    pub fn far(&self) -> io::Result<Ipv4Addr> {
-        let about = self.about()?;
+    pub fn far_address(&self) -> io::Result<Ipv4Addr> {
+        let about = self.metadata()?;
         let far = about["far"].as_str().and_then(|far| far.parse().ok());
         far.ok_or_else(|| io::Error::other("its metadata cannot be parsed"))
     }
@@ -158,12 +158,12 @@ impl Place {
     }
 
     fn is_namespace(&self, found: (u64, u64)) -> bool {
-        self.about().is_ok_and(|about| about["namespace"] == json!([found.0, found.1]))
+        self.metadata().is_ok_and(|about| about["namespace"] == json!([found.0, found.1]))
     }
 
     /// Kills the process that forwards the packets, if it is still the recorded one.
     pub fn kill_relay(&self) -> io::Result<()> {
-        let about = self.about()?;
+        let about = self.metadata()?;
         let number =
             about["process"].as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or_default();
         let Some(pid) = Pid::from_raw(number.cast_signed()) else {
@@ -171,7 +171,7 @@ impl Place {
         };
         let relay = pidfd_open(pid, PidfdFlags::empty())?;
         // The pidfd now refers to one process; its start time shows whether it is the right one.
-        if started(number)? != about["started"] {
+        if start_time_ticks(number)? != about["started"] {
             return Err(io::Error::other("its relay has exited, and its PID was reused"));
         }
         pidfd_send_signal(&relay, Signal::KILL)?;
@@ -189,7 +189,7 @@ impl Place {
             unmount(&path, UnmountFlags::DETACH)?;
         }
         // Without a mounted namespace, the name is an empty file created for it.
-        if self.about().is_ok()
+        if self.metadata().is_ok()
             && fs::metadata(&path)
                 .is_ok_and(|file| file.is_file() && file.len() == 0 && !is_namespace_file(&path))
         {
@@ -199,7 +199,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for LinkDirectory {
     fn drop(&mut self) {
         if self.is_created_here {
             // A directory that cannot be removed is found as stale.
@@ -221,7 +221,7 @@ fn is_namespace_file(path: &Path) -> bool {
 }
 
 /// The start time of a process, in ticks since boot: with the PID, it identifies a process during one boot.
-fn started(number: u32) -> io::Result<u64> {
+fn start_time_ticks(number: u32) -> io::Result<u64> {
     let text = fs::read_to_string(format!("/proc/{number}/stat"))?;
     // The process name, in parentheses, may contain any character.
     let fields = text.rsplit_once(')').map(|(_, fields)| fields.split_ascii_whitespace());
@@ -231,12 +231,12 @@ fn started(number: u32) -> io::Result<u64> {
 
 /// Makes mounts of namespace names visible in other mount namespaces, like `ip netns`.
 fn share_namespaces() -> io::Result<()> {
-    fs::create_dir_all(NAMESPACES)?;
+    fs::create_dir_all(NAMESPACES_DIR)?;
     let flags = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
-    if mount_change(NAMESPACES, flags).is_err() {
+    if mount_change(NAMESPACES_DIR, flags).is_err() {
         // It is not a mount point yet.
-        mount_bind_recursive(NAMESPACES, NAMESPACES)?;
-        mount_change(NAMESPACES, flags)?;
+        mount_bind_recursive(NAMESPACES_DIR, NAMESPACES_DIR)?;
+        mount_change(NAMESPACES_DIR, flags)?;
     }
     Ok(())
 }
@@ -248,17 +248,17 @@ mod tests {
     #[test]
     fn name_parse_rejects_path_components() {
         for good in ["sydney", "a", "50ms-0.1", "A_b"] {
-            assert_eq!(Name::parse(good).unwrap().to_string(), good);
+            assert_eq!(LinkName::parse(good).unwrap().to_string(), good);
         }
         for bad in ["", ".", "..", "a/b", "-x", ".x", "a b", "ä", &"a".repeat(65)] {
-            assert!(Name::parse(bad).is_err(), "{bad}");
+            assert!(LinkName::parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn started_is_stable_per_process() {
-        let own = started(process::id()).unwrap();
-        assert_eq!(started(process::id()).unwrap(), own);
-        assert!(started(1).unwrap() < own);
+        let own = start_time_ticks(process::id()).unwrap();
+        assert_eq!(start_time_ticks(process::id()).unwrap(), own);
+        assert!(start_time_ticks(1).unwrap() < own);
     }
 }

@@ -17,15 +17,15 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_volume::Sink;
 
-use super::draft::{Draft, DraftId, SpareName, usual_mode};
-use super::place::{FilePlace, MAX_ATTEMPTS, check_replaceable, make_parent};
-use super::{Tree, failed};
-use crate::journal::Entry;
+use super::draft::{Draft, DraftId, TempName, default_file_mode};
+use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_parent};
+use super::{Tree, file_error};
+use crate::journal::JournalFile;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
 
 /// Files above this size, which are written at several offsets concurrently, are preallocated.
-pub(super) const WORTH_PREALLOCATING: u64 = 8 << 20;
+pub(super) const MIN_PREALLOCATE_BYTES: u64 = 8 << 20;
 /// The type of tmpfs in `statfs` (`linux/magic.h`).
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
 /// Buffer size for reading a file back.
@@ -41,27 +41,27 @@ pub struct NewFile {
     /// The full path, for messages.
     pub(super) path: PathBuf,
     /// The temporary name it takes if it is unnamed and has to replace a file.
-    pub(super) spare: SpareName,
+    pub(super) temp_name: TempName,
     pub(super) size: u64,
     pub(super) is_private: bool,
-    pub(super) is_kept: bool,
+    pub(super) is_published: bool,
     pub(super) progress: Arc<Progress>,
-    pub(super) resumable: Option<Resumable>,
+    pub(super) resume_state: Option<ResumeState>,
     /// Serializes writes. Most file systems serialize writes to one file anyway, and waiting in the kernel spins a CPU.
-    pub(super) turn: Mutex<()>,
+    pub(super) write_lock: Mutex<()>,
 }
 
 /// The journal of a file, from which another transfer resumes.
 #[derive(Debug)]
-pub(super) struct Resumable {
+pub(super) struct ResumeState {
     /// Chunks that an earlier transfer wrote, by offset and length, with their checksums.
     pub chunks: HashMap<(u64, u64), Checksum>,
-    pub journal: Entry,
+    pub journal: JournalFile,
 }
 
 /// A record in the journal of a download, one JSON line. The variant and field names are the file format.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Line {
+pub(super) enum DownloadRecord {
     /// The version of the object, and the unfinished file in the destination's directory.
     Begun {
         version: String,
@@ -92,31 +92,31 @@ impl NewFile {
             return Ok(());
         }
         match fallocate(&self.draft.file, FallocateFlags::KEEP_SIZE, 0, self.size) {
-            Err(Errno::NOSPC) => Err(failed("reserve space for", &self.path, Errno::NOSPC)),
+            Err(Errno::NOSPC) => Err(file_error("reserve space for", &self.path, Errno::NOSPC)),
             // Some file systems do not support it; the file grows with each write then.
             _ => Ok(()),
         }
     }
 
     /// Restricts a mode to the permissions of new files of this process. Execute permission requires read permission.
-    pub fn permitted(&self, mode: u32) -> Result<u32> {
-        let default_mode = usual_mode().map_err(|e| failed("determine the mode of", &self.path, e))?;
+    pub fn restrict_mode(&self, mode: u32) -> Result<u32> {
+        let default_mode = default_file_mode().map_err(|e| file_error("determine the mode of", &self.path, e))?;
         Ok(mode & (default_mode | (default_mode & 0o444) >> 2))
     }
 
     /// Sets the attributes, and then publishes the file under its final name.
     pub fn finish(&mut self, attributes: &Attributes) -> Result<()> {
         let default_mode = if self.is_private && attributes.mode.is_none() {
-            Some(usual_mode().map_err(|e| failed("determine the mode of", &self.path, e))?)
+            Some(default_file_mode().map_err(|e| file_error("determine the mode of", &self.path, e))?)
         } else {
             None
         };
         Attributes { mode: attributes.mode.or(default_mode), ..*attributes }
-            .give(&self.draft.file)
-            .map_err(|e| failed("set the time, mode or owner of", &self.path, e))?;
+            .apply_to(&self.draft.file)
+            .map_err(|e| file_error("set the time, mode or owner of", &self.path, e))?;
         self.publish()?;
-        self.is_kept = true;
-        self.forget();
+        self.is_published = true;
+        self.remove_journal();
         Ok(())
     }
 
@@ -134,26 +134,26 @@ impl NewFile {
     /// Publishes the file once. The directory is opened again: it may have been removed with its last file, or
     /// replaced by a link.
     fn try_publish(&mut self) -> Result<()> {
-        let name = FilePlace::of(&self.below)?.name.to_owned();
-        let directory = make_parent(&self.tree, &self.below)?;
+        let name = FileLocation::split(&self.below)?.name.to_owned();
+        let directory = create_parent(&self.tree, &self.below)?;
         if self.draft.name().is_some() {
             check_replaceable(&self.tree, &directory, &self.below)?;
         }
         let mut named = self.draft.publish(&directory, &name);
         if named.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AlreadyExists) {
             check_replaceable(&self.tree, &directory, &self.below)?;
-            let spare = self.spare.beside(&name);
+            let spare = self.temp_name.for_file(&name);
             named = directory
                 .try_clone()
                 .and_then(|own| self.draft.take_name(own, spare))
                 .and_then(|()| self.draft.publish(&directory, &name));
         }
-        named.map_err(|e| self.tree.failed("create", &self.below, e))
+        named.map_err(|e| self.tree.error("create", &self.below, e))
     }
 
     /// Removes the journal: the file will not be resumed.
-    pub fn forget(&mut self) {
-        if let Some(Err(e)) = self.resumable.take().map(|resumable| resumable.journal.remove()) {
+    pub fn remove_journal(&mut self) {
+        if let Some(Err(e)) = self.resume_state.take().map(|resumable| resumable.journal.remove()) {
             tracing::warn!(error = %e, path = %self.path.display(), "cannot remove a journal");
         }
     }
@@ -173,16 +173,16 @@ fn free_bytes(stats: &StatFs) -> u64 {
 
 impl Sink for NewFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.draft.file.write_all_at(bytes, offset).map_err(|e| failed("write", &self.path, e))?;
+        let turn = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.draft.file.write_all_at(bytes, offset).map_err(|e| file_error("write", &self.path, e))?;
         drop(turn);
-        self.progress.carried(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
+        self.progress.add_bytes(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
         Ok(())
     }
 
     /// Verifies a recorded chunk by reading it back: after a power loss the journal may list data that is not on disk.
     fn held_checksum(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
-        let recorded = self.resumable.as_ref().and_then(|resumable| resumable.chunks.get(&(offset, length)));
+        let recorded = self.resume_state.as_ref().and_then(|resumable| resumable.chunks.get(&(offset, length)));
         let Some(recorded) = recorded else { return Ok(None) };
         let mut hasher = Hasher::new(recorded.algorithm());
         let mut buffer = vec![0; READ_BUFFER_BYTES];
@@ -196,7 +196,7 @@ impl Sink for NewFile {
                     at += read as u64;
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(failed("read", &self.path, e)),
+                Err(e) => return Err(file_error("read", &self.path, e)),
             }
         }
         let found = hasher.finish();
@@ -207,20 +207,20 @@ impl Sink for NewFile {
     }
 
     fn held_chunks(&self) -> Vec<(u64, u64)> {
-        let chunks = self.resumable.as_ref().map(|resumable| resumable.chunks.keys().copied());
+        let chunks = self.resume_state.as_ref().map(|resumable| resumable.chunks.keys().copied());
         let mut chunks: Vec<_> = chunks.into_iter().flatten().collect();
         chunks.sort_unstable();
         chunks
     }
 
     fn chunk_reused(&self, length: u64) {
-        self.progress.carried(i64::try_from(length).unwrap_or(i64::MAX));
+        self.progress.add_bytes(i64::try_from(length).unwrap_or(i64::MAX));
     }
 
     fn chunk_finished(&self, offset: u64, length: u64, checksum: &Checksum) {
-        let Some(resumable) = &self.resumable else { return };
+        let Some(resumable) = &self.resume_state else { return };
         let (algorithm, checksum) = (checksum.algorithm().name().to_owned(), checksum.to_base64());
-        if let Err(e) = resumable.journal.add(&Line::Chunk { offset, length, algorithm, checksum }) {
+        if let Err(e) = resumable.journal.append(&DownloadRecord::Chunk { offset, length, algorithm, checksum }) {
             tracing::warn!(error = %e, "cannot record a chunk in the journal; a resumed download repeats it");
         }
     }
@@ -228,8 +228,8 @@ impl Sink for NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if !self.is_kept
-            && self.resumable.is_none()
+        if !self.is_published
+            && self.resume_state.is_none()
             && let Err(e) = self.draft.discard()
         {
             tracing::warn!(error = %e, path = %self.path.display(), "cannot remove the unfinished file of");

@@ -12,9 +12,9 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// The handle of the pool. Its threads exit once it is dropped and all submitted work is done.
 #[derive(Debug)]
-pub struct Crew(Sender<Work>);
+pub struct ThreadPool(Sender<Work>);
 
-impl Crew {
+impl ThreadPool {
     /// A pool of `threads` threads.
     pub fn new(threads: usize) -> Self {
         let (work, queue) = channel::<Work>();
@@ -34,7 +34,7 @@ impl Crew {
 
     /// Submits work to be started in order of submission; the future returns its result. A panic of the work is an
     /// error.
-    pub fn begin<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
+    pub fn spawn<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
         &self,
         work: W,
     ) -> impl Future<Output = Result<T>> + Send + use<T, W> {
@@ -53,12 +53,12 @@ mod tests {
 
     #[tokio::test]
     async fn pool_survives_a_panic_and_reports_it() {
-        let crew = Crew::new(2);
-        let slow = crew.begin(|| std::thread::sleep(std::time::Duration::from_millis(20)));
-        assert_eq!(crew.begin(|| 7).await.unwrap(), 7);
+        let crew = ThreadPool::new(2);
+        let slow = crew.spawn(|| std::thread::sleep(std::time::Duration::from_millis(20)));
+        assert_eq!(crew.spawn(|| 7).await.unwrap(), 7);
         slow.await.unwrap();
-        let failed = crew.begin(|| -> u8 { panic!("this is part of the test") });
+        let failed = crew.spawn(|| -> u8 { panic!("this is part of the test") });
         assert_eq!(failed.await.unwrap_err().reason(), Reason::Defect);
-        assert_eq!(crew.begin(|| 8).await.unwrap(), 8);
+        assert_eq!(crew.spawn(|| 8).await.unwrap(), 8);
     }
 }

@@ -14,11 +14,11 @@ use crate::objects::Objects;
 /// Size of the first request, at the end of a bundle. It contains the index of up to some 1,000 members.
 const TAIL_BYTES: u64 = 64 << 10;
 /// Members up to this size are buffered and verified before any of their bytes are passed on.
-pub(super) const WHOLE_BYTES: u64 = 512 << 10;
+pub(super) const MAX_BUFFERED_MEMBER_BYTES: u64 = 512 << 10;
 
 /// The key of bundle `number` of a set: `photos.tar`, `photos-00002.tar`, and so on.
 #[must_use]
-pub fn name_of_bundle(key: &str, number: u32) -> String {
+pub fn bundle_key(key: &str, number: u32) -> String {
     if number == 1 {
         return key.to_owned();
     }
@@ -62,7 +62,7 @@ impl Bundle {
     }
 
     /// Returns true if this is bundle `number` of `set`.
-    pub(super) const fn is_of(&self, set: u64, number: u32) -> bool {
+    pub(super) const fn belongs_to(&self, set: u64, number: u32) -> bool {
         self.footer.set == set && self.footer.number == number
     }
 
@@ -78,12 +78,12 @@ impl Bundle {
 
     /// The key of the next bundle of the set, whether or not it exists.
     fn next_key(&self) -> String {
-        name_of_bundle(&self.first, self.footer.number.saturating_add(1))
+        bundle_key(&self.first, self.footer.number.saturating_add(1))
     }
 
     /// The URL of the next bundle of the set, for display.
     #[must_use]
-    pub fn next_place(&self) -> String {
+    pub fn next_url(&self) -> String {
         self.objects.describe(&self.next_key())
     }
 
@@ -98,7 +98,7 @@ impl Bundle {
                 let why = "this bundle of the set is missing: packing did not finish, or it was removed";
                 Err(Error::new(Reason::NoSuchKey, why))
             }
-            Ok(next) if !next.is_of(self.footer.set, number) => {
+            Ok(next) if !next.belongs_to(self.footer.set, number) => {
                 let why = "it belongs to another set than the bundle before it; pack the files again";
                 Err(Error::new(Reason::InvalidRequest, why))
             }
@@ -114,7 +114,7 @@ impl Bundle {
 
     /// The URL of this bundle, for display.
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn url(&self) -> String {
         self.objects.describe(&self.key)
     }
 
@@ -151,12 +151,12 @@ impl Bundle {
 
     /// Fetches a small member into memory and verifies it.
     pub(super) async fn fetch(&self, member: &Member) -> Result<Bytes> {
-        self.verified(member, || self.ranges.fetch((member.offset, member.size))).await
+        self.fetch_verified(member, || self.ranges.fetch((member.offset, member.size))).await
     }
 
     /// Runs `fetch`, and retries it if the member's checksum differs: the transfer may have damaged the bytes. Other
     /// errors are returned, because `fetch` has retried them already.
-    pub(super) async fn verified<T, F: Future<Output = Result<(T, Checksum)>>>(
+    pub(super) async fn fetch_verified<T, F: Future<Output = Result<(T, Checksum)>>>(
         &self,
         member: &Member,
         mut fetch: impl FnMut() -> F,
@@ -179,7 +179,7 @@ impl Bundle {
         member: &Member,
         mut take: impl AsyncFnMut(Bytes) -> Result<()>,
     ) -> Result<()> {
-        if member.size <= WHOLE_BYTES {
+        if member.size <= MAX_BUFFERED_MEMBER_BYTES {
             return take(self.fetch(member).await?).await;
         }
         let checksum = self.ranges.write_in_order((member.offset, member.size), take).await?;
@@ -191,7 +191,7 @@ impl Bundle {
         let why = format!(
             "{:?} is damaged in {}: its checksum does not match the index",
             member.name,
-            self.place()
+            self.url()
         );
         Error::new(Reason::CorruptData, why)
     }
@@ -217,7 +217,7 @@ mod tests {
             ("a.tar/photos", "a.tar/photos-00002"),
             ("photos.tgz", "photos.tgz-00002"),
         ] {
-            assert_eq!((name_of_bundle(key, 1), name_of_bundle(key, 2)), (key.to_owned(), second.to_owned()));
+            assert_eq!((bundle_key(key, 1), bundle_key(key, 2)), (key.to_owned(), second.to_owned()));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// A number of CPUs in thousandths; at least 0.01.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Processors(u32);
+pub struct CpuCount(u32);
 
 const CPU_MILLIS: u32 = 1000;
 const MIN_MILLIS: u32 = 10;
@@ -17,7 +17,7 @@ const PERIOD_MICROS: u64 = 20_000;
 /// The smallest quota that the kernel accepts.
 const MIN_QUOTA_MICROS: u64 = 1_000;
 
-impl Processors {
+impl CpuCount {
     /// Parses a number such as "2", "0.5" or "1.25".
     pub fn parse(text: &str) -> Result<Self, String> {
         let read = text.parse::<f64>().ok().map(|number| (number * f64::from(CPU_MILLIS)).round());
@@ -30,26 +30,26 @@ impl Processors {
 
     /// A whole number of CPUs, at least one.
     #[must_use]
-    pub fn of(count: usize) -> Self {
+    pub fn from_whole(count: usize) -> Self {
         let max_count = MAX_MILLIS / CPU_MILLIS;
         Self(u32::try_from(count).unwrap_or(max_count).clamp(1, max_count) * CPU_MILLIS)
     }
 
     /// The number of CPUs in use, including partly used ones.
     #[must_use]
-    pub const fn whole(self) -> usize {
+    pub const fn whole_cpus(self) -> usize {
         self.0.div_ceil(CPU_MILLIS) as usize
     }
 
     /// The number of CPUs as a floating-point number.
     #[must_use]
-    pub fn as_number(self) -> f64 {
+    pub fn as_f64(self) -> f64 {
         f64::from(self.0) / f64::from(CPU_MILLIS)
     }
 
     /// Scales the number, rounding down.
     #[must_use]
-    pub fn times(self, part: f64) -> Self {
+    pub fn scaled(self, part: f64) -> Self {
         Self(((f64::from(self.0) * part) as u32).clamp(MIN_MILLIS, MAX_MILLIS))
     }
 
@@ -65,7 +65,7 @@ impl Processors {
 }
 
 /// Parses a kernel CPU list such as `0-3,6`.
-pub(super) fn parse_list(text: &str) -> Vec<usize> {
+pub(super) fn parse_cpu_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
@@ -73,12 +73,12 @@ pub(super) fn parse_list(text: &str) -> Vec<usize> {
     text.trim().split(',').filter_map(range).flatten().collect()
 }
 
-pub(super) fn show_list(processors: &[usize]) -> String {
+pub(super) fn format_cpu_list(processors: &[usize]) -> String {
     processors.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Chooses the CPUs assigned to the fewest other clients, highest numbers first: CPU 0 handles most interrupts.
-pub(super) fn choose(allowed: &[usize], taken: &[usize], count: usize) -> Vec<usize> {
+pub(super) fn choose_cpus(allowed: &[usize], taken: &[usize], count: usize) -> Vec<usize> {
     let mut times: BTreeMap<usize, usize> = BTreeMap::new();
     for processor in taken {
         *times.entry(*processor).or_default() += 1;
@@ -92,7 +92,7 @@ pub(super) fn choose(allowed: &[usize], taken: &[usize], count: usize) -> Vec<us
 }
 
 /// The CPUs of all running clients, once per client that has them.
-pub(super) fn taken(directory: &Path) -> Vec<usize> {
+pub(super) fn assigned_cpus(directory: &Path) -> Vec<usize> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let of_group = |entry: fs::DirEntry| {
@@ -102,8 +102,8 @@ pub(super) fn taken(directory: &Path) -> Vec<usize> {
         } else {
             String::new()
         };
-        let mut list = parse_list(&given);
-        list.extend(taken(&entry.path()));
+        let mut list = parse_cpu_list(&given);
+        list.extend(assigned_cpus(&entry.path()));
         list
     };
     groups.flat_map(of_group).collect()
@@ -115,29 +115,29 @@ mod tests {
 
     #[test]
     fn processors_parse_and_compute_quotas() {
-        let parsed = |text| Processors::parse(text).unwrap();
-        assert_eq!((parsed("2").whole(), parsed("2").quota_micros()), (2, None));
-        assert_eq!((parsed("0.5").whole(), parsed("0.5").quota_micros()), (1, Some((10_000, 20_000))));
-        assert_eq!((parsed("1.25").whole(), parsed("1.25").quota_micros()), (2, Some((25_000, 20_000))));
+        let parsed = |text| CpuCount::parse(text).unwrap();
+        assert_eq!((parsed("2").whole_cpus(), parsed("2").quota_micros()), (2, None));
+        assert_eq!((parsed("0.5").whole_cpus(), parsed("0.5").quota_micros()), (1, Some((10_000, 20_000))));
+        assert_eq!((parsed("1.25").whole_cpus(), parsed("1.25").quota_micros()), (2, Some((25_000, 20_000))));
         assert_eq!(parsed("0.01").quota_micros(), Some((1_000, 100_000)));
-        assert_eq!(Processors::of(2).times(0.5), Processors::of(1));
+        assert_eq!(CpuCount::from_whole(2).scaled(0.5), CpuCount::from_whole(1));
         for bad in ["", "0", "-1", "0.001", "two", "NaN", "inf", "1e9"] {
-            assert!(Processors::parse(bad).is_err(), "{bad}");
+            assert!(CpuCount::parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn cpu_lists_parse_and_format() {
-        assert_eq!(parse_list("0-2,5\n"), [0, 1, 2, 5]);
-        assert!(parse_list("\n").is_empty());
-        assert_eq!(show_list(&[0, 1, 5]), "0,1,5");
+        assert_eq!(parse_cpu_list("0-2,5\n"), [0, 1, 2, 5]);
+        assert!(parse_cpu_list("\n").is_empty());
+        assert_eq!(format_cpu_list(&[0, 1, 5]), "0,1,5");
     }
 
     #[test]
     fn choose_prefers_unassigned_cpus() {
-        assert_eq!(choose(&[0, 1, 2, 3], &[], 2), [2, 3]);
-        assert_eq!(choose(&[0, 1, 2, 3], &[2, 3, 3], 2), [0, 1]);
-        assert_eq!(choose(&[0, 1], &[0, 1, 1], 1), [0]);
-        assert_eq!(choose(&[4], &[], 3), [4]);
+        assert_eq!(choose_cpus(&[0, 1, 2, 3], &[], 2), [2, 3]);
+        assert_eq!(choose_cpus(&[0, 1, 2, 3], &[2, 3, 3], 2), [0, 1]);
+        assert_eq!(choose_cpus(&[0, 1], &[0, 1, 1], 1), [0]);
+        assert_eq!(choose_cpus(&[4], &[], 3), [4]);
     }
 }

@@ -7,30 +7,30 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::link::Counts;
-use super::netem::{Counter, Netem};
-use super::relay::{Gauge, Relay};
-use super::wake::{self, Unsteady};
-use super::{Via, WanOptions};
-use crate::failed::{Failed, failed};
+use super::link::LinkCounts;
+use super::netem::{NetemCounter, Netem};
+use super::relay::{RelayCounter, Relay};
+use super::wakeup::{self, TimingWarning};
+use super::{ForwarderKind, WanOptions};
+use crate::error::{LabError, cannot};
 
 /// A packet forwarder.
 #[derive(Debug)]
-pub(super) enum Carrier {
+pub(super) enum PacketForwarder {
     Relay(Box<Relay>),
     Netem(Netem),
 }
 
 /// A readable handle on the counters of a forwarder.
 #[derive(Debug, Clone)]
-pub(super) enum Carried {
-    Relay(Gauge),
-    Netem(Counter),
+pub(super) enum LinkCounter {
+    Relay(RelayCounter),
+    Netem(NetemCounter),
 }
 
-impl Carried {
+impl LinkCounter {
     /// The counters out and back; an error if the kernel does not report them.
-    pub fn read(&self) -> io::Result<(Counts, Counts)> {
+    pub fn read(&self) -> io::Result<(LinkCounts, LinkCounts)> {
         match self {
             Self::Relay(gauge) => Ok(gauge.read()),
             Self::Netem(counter) => counter.read(),
@@ -38,18 +38,18 @@ impl Carried {
     }
 }
 
-impl Carrier {
+impl PacketForwarder {
     /// Creates the link between the thread's namespace and `far`; returns the address of the far end.
-    pub fn make(options: WanOptions, far: &File) -> Result<(Self, Ipv4Addr), Failed> {
-        let relay = || Relay::make(options, far).map(|(relay, far)| (Self::Relay(Box::new(relay)), far));
+    pub fn create(options: WanOptions, far: &File) -> Result<(Self, Ipv4Addr), LabError> {
+        let relay = || Relay::create(options, far).map(|(relay, far)| (Self::Relay(Box::new(relay)), far));
         match options.via {
-            Via::Relay => relay(),
-            Via::Netem => {
-                let made = Netem::make(options, far)
-                    .map_err(failed("create a link with the kernel's netem (not needed with --via relay)"));
+            ForwarderKind::Relay => relay(),
+            ForwarderKind::Netem => {
+                let made = Netem::create(options, far)
+                    .map_err(cannot("create a link with the kernel's netem (not needed with --via relay)"));
                 made.map(|(netem, far)| (Self::Netem(netem), far))
             }
-            Via::Auto => match Netem::make(options, far) {
+            ForwarderKind::Auto => match Netem::create(options, far) {
                 Ok((netem, far)) => Ok((Self::Netem(netem), far)),
                 Err(_) => relay(),
             },
@@ -57,17 +57,17 @@ impl Carrier {
     }
 
     /// The kind of forwarder.
-    pub const fn via(&self) -> Via {
+    pub const fn via(&self) -> ForwarderKind {
         match self {
-            Self::Relay(_) => Via::Relay,
-            Self::Netem(_) => Via::Netem,
+            Self::Relay(_) => ForwarderKind::Relay,
+            Self::Netem(_) => ForwarderKind::Netem,
         }
     }
 
     /// Raises the priority of the calling thread if that thread forwards the packets, so that delays are exact.
-    pub fn before_others(&self) -> Result<(), Unsteady> {
+    pub fn raise_priority(&self) -> Result<(), TimingWarning> {
         match self {
-            Self::Relay(_) => wake::before_others(),
+            Self::Relay(_) => wakeup::raise_priority(),
             Self::Netem(_) => Ok(()),
         }
     }
@@ -90,10 +90,10 @@ impl Carrier {
         }
     }
 
-    pub fn carried(&self) -> Carried {
+    pub fn counter(&self) -> LinkCounter {
         match self {
-            Self::Relay(relay) => Carried::Relay(relay.gauge()),
-            Self::Netem(netem) => Carried::Netem(netem.counter()),
+            Self::Relay(relay) => LinkCounter::Relay(relay.gauge()),
+            Self::Netem(netem) => LinkCounter::Netem(netem.counter()),
         }
     }
 }

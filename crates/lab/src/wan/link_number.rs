@@ -6,26 +6,26 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 
-use super::namespace::OWN;
+use super::namespace::CURRENT_PATH;
 
 /// Each number has a /30 network in 10.77.0.0/16.
 const MAX_LINKS: u32 = 1 << 14;
 /// Prefix length of a link's network.
 const NETWORK_BITS: u32 = 30;
 /// Interface name prefixes at the far end, followed by the number.
-pub(super) const TUN: &str = "twwan";
-pub(super) const VETH: &str = "twveth";
+pub(super) const TUN_PREFIX: &str = "twwan";
+pub(super) const VETH_PREFIX: &str = "twveth";
 
 /// An address of a link's network.
-pub(super) fn address(link: u32, host: u32) -> Ipv4Addr {
+pub(super) fn link_address(link: u32, host: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 77, 0, 0).to_bits() + link % MAX_LINKS * 4 + host)
 }
 
 /// Runs `make` with a number that is free in the thread's network namespace. The number is reserved during the call;
 /// when it returns, a device with the number in its name or the link's address must exist.
-pub(super) fn with_free<T>(make: impl FnOnce(u32) -> T) -> io::Result<T> {
+pub(super) fn with_free_number<T>(make: impl FnOnce(u32) -> T) -> io::Result<T> {
     // The namespace file is the lock; each open file description locks independently.
-    let alone = File::open(OWN)?;
+    let alone = File::open(CURRENT_PATH)?;
     alone.lock()?;
     let read = |what: &str| fs::read_to_string(format!("/proc/thread-self/net/{what}"));
     let number = first_free(&routes(&read("fib_trie")?), &read("dev")?);
@@ -54,11 +54,11 @@ impl Route {
 /// The first number without a device or an overlapping route. If wide routes cover all numbers, only routes at least
 /// as specific as a link's network count: the link's route has precedence over the others.
 fn first_free(routes: &[Route], devices: &str) -> Option<u32> {
-    let is_named = |number: u32| [TUN, VETH].iter().any(|kind| devices.contains(&format!("{kind}{number}:")));
+    let is_named = |number: u32| [TUN_PREFIX, VETH_PREFIX].iter().any(|kind| devices.contains(&format!("{kind}{number}:")));
     let first = |min_bits: u32| {
         let routes: Vec<Route> = routes.iter().copied().filter(|route| route.bits >= min_bits).collect();
         (0..MAX_LINKS).find(|number| {
-            let network = Route { to: address(*number, 0).to_bits(), bits: NETWORK_BITS };
+            let network = Route { to: link_address(*number, 0).to_bits(), bits: NETWORK_BITS };
             !routes.iter().any(|route| route.overlaps(network)) && !is_named(*number)
         })
     };
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(first_free(&[route(10, 77, 0, 5, 32), route(10, 77, 0, 4, 30)], NO_DEVICES), Some(0));
         assert_eq!(first_free(&[route(10, 77, 0, 0, 24)], NO_DEVICES), Some(64));
         // A device that is down has no route.
-        let devices = format!("{NO_DEVICES}{TUN}0: 0 0\n{VETH}1: 0\n {TUN}10: 0\n");
+        let devices = format!("{NO_DEVICES}{TUN_PREFIX}0: 0 0\n{VETH_PREFIX}1: 0\n {TUN_PREFIX}10: 0\n");
         assert_eq!(first_free(&lan, &devices), Some(2));
     }
 
@@ -113,7 +113,7 @@ mod tests {
             Some(2)
         );
         let all: Vec<Route> =
-            (0..MAX_LINKS).map(|number| Route { to: address(number, 1).to_bits(), bits: 32 }).collect();
+            (0..MAX_LINKS).map(|number| Route { to: link_address(number, 1).to_bits(), bits: 32 }).collect();
         assert_eq!(first_free(&all, NO_DEVICES), None);
     }
 

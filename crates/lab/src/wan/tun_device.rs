@@ -11,21 +11,21 @@ use super::MTU;
 
 /// The device. Dropping it removes it.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct TunDevice {
     file: File,
     name: String,
-    refusals: Arc<Refusals>,
+    drops: Arc<DeviceDrops>,
 }
 
 /// Counter of the packets that a device's queue dropped.
 #[derive(Debug)]
-pub(super) struct Refusals {
+pub(super) struct DeviceDrops {
     name: String,
     /// The interface table of its namespace, readable from any namespace.
     counts: File,
 }
 
-impl Refusals {
+impl DeviceDrops {
     /// Number of packets; 0 if the kernel does not report it.
     pub fn packets(&self) -> u64 {
         let (mut table, mut page) = (Vec::new(), vec![0; 16 << 10]);
@@ -40,7 +40,7 @@ impl Refusals {
 /// Packets queued for the reading process.
 const QUEUE_PACKETS: i32 = 10_000;
 
-impl Device {
+impl TunDevice {
     /// Creates a device with an unused name in the thread's network namespace.
     pub fn create(name: String) -> io::Result<Self> {
         let file =
@@ -51,13 +51,13 @@ impl Device {
         request.ifr_ifru.ifru_flags = flags.map_err(io::Error::other)?.cast_signed();
         control(file.as_raw_fd(), libc::TUNSETIFF, &mut request)?;
         let counts = File::open("/proc/thread-self/net/dev")?;
-        let refusals = Arc::new(Refusals { name: name.clone(), counts });
-        Ok(Self { file, name, refusals })
+        let refusals = Arc::new(DeviceDrops { name: name.clone(), counts });
+        Ok(Self { file, name, drops: refusals })
     }
 
     /// A handle on its drop counter.
-    pub fn refusals(&self) -> Arc<Refusals> {
-        Arc::clone(&self.refusals)
+    pub fn refusals(&self) -> Arc<DeviceDrops> {
+        Arc::clone(&self.drops)
     }
 
     /// Assigns an address in a /30 network and raises the interface.
@@ -112,7 +112,7 @@ impl Device {
     }
 }
 
-impl AsFd for Device {
+impl AsFd for TunDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

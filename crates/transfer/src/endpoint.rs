@@ -8,11 +8,11 @@ use tradewind_volume::TransferContext;
 
 use crate::files::{self, Directory, Links, Overlap, Tree};
 use crate::objects::Objects;
-use crate::{Found, FoundFailure};
+use crate::{ItemFeed, NamedError};
 
 /// The source or the destination of a transfer.
 #[derive(Debug)]
-pub enum End {
+pub enum Endpoint {
     /// Files below a directory, and the treatment of symbolic links there.
     Files(Directory, Links),
     /// Objects whose keys begin with a prefix.
@@ -25,14 +25,14 @@ struct DirectoryLabel {
     exists: bool,
 }
 
-impl End {
+impl Endpoint {
     /// Lists all items of this endpoint, in byte order of their names.
     #[must_use]
-    pub fn find(&self, transfers: &Arc<TransferContext>) -> Found {
+    pub fn find(&self, transfers: &Arc<TransferContext>) -> ItemFeed {
         match self {
             Self::Files(directory, links) => match directory.tree() {
                 Ok(tree) => files::find(tree, *links),
-                Err(e) => Found::failed(directory.root().display().to_string(), e),
+                Err(e) => ItemFeed::with_error(directory.root().display().to_string(), e),
             },
             Self::Objects(objects) => objects.clone().find(transfers.clone()),
         }
@@ -42,7 +42,7 @@ impl End {
     /// one endpoint could delete data of the other.
     ///
     /// Directories are compared by device and inode, not by name. A local store counts as the directory that holds it.
-    pub fn check_apart(&self, to: &Self) -> Result<()> {
+    pub fn check_disjoint(&self, to: &Self) -> Result<()> {
         if let (Self::Objects(from), Self::Objects(to)) = (self, to) {
             let is_within = to.prefix.starts_with(&from.prefix) || from.prefix.starts_with(&to.prefix);
             if from.bucket == to.bucket && is_within && from.shares_store(to) {
@@ -57,13 +57,13 @@ impl End {
         })?;
         let (from, to) = (self.describe_directory(), to.describe_directory());
         let why = match overlap {
-            Overlap::Apart => return Ok(()),
+            Overlap::Disjoint => return Ok(()),
             // The destination does not exist yet, and its nearest existing parent was compared: it will be next to the
             // source.
             Overlap::Within if !to.exists => return Ok(()),
             Overlap::Same if to.exists => format!("{} and {} are the same directory", from.name, to.name),
             Overlap::Within => format!("{} lies within {}", from.name, to.name),
-            Overlap::Same | Overlap::Around => format!("{} lies within {}", to.name, from.name),
+            Overlap::Same | Overlap::Contains => format!("{} lies within {}", to.name, from.name),
         };
         Err(Error::new(Reason::InvalidArgument, format!("{why}: choose disjoint source and destination")))
     }
@@ -71,7 +71,7 @@ impl End {
     /// The failure to report if a prefix has no objects: it is mistyped, or names a single object. `None` for a bucket
     /// or a directory, which exist and may be empty.
     #[must_use]
-    pub fn nothing(&self, advice: &str) -> Option<FoundFailure> {
+    pub fn empty_prefix_error(&self, advice: &str) -> Option<NamedError> {
         match self {
             Self::Objects(objects) if !objects.prefix.is_empty() => {
                 let location = self.describe("");
@@ -89,7 +89,7 @@ impl End {
             Self::Files(directory, _) => directory.nearest_tree().map(Some),
             Self::Objects(Objects { directory: None, .. }) => Ok(None),
             Self::Objects(Objects { directory: Some(path), .. }) => {
-                Tree::open(path).map(Some).map_err(|e| files::failed("open the directory", path, e))
+                Tree::open(path).map(Some).map_err(|e| files::file_error("open the directory", path, e))
             }
         }
     }

@@ -14,10 +14,10 @@ use tradewind_core::error::{Error, Reason, Result};
 use crate::filter::Filter;
 use crate::merge::{Action, Merge};
 use crate::progress::Progress;
-use crate::{Feed, Found, FoundFailure};
+use crate::{Feed, ItemFeed, NamedError};
 
 /// Maximum number of listed items that wait for a worker.
-pub const FOUND_AHEAD: usize = 1024;
+pub const MAX_QUEUED_ITEMS: usize = 1024;
 /// Maximum number of failures that are reported by name; further ones are only counted.
 const MAX_REPORTED_FAILURES: usize = 1000;
 
@@ -38,7 +38,7 @@ impl FatalErrorGate {
     ///
     /// After a success it may concern a single name: some stores misparse certain keys and reject their signature. The
     /// breaker then trips only after [`MAX_CONSECUTIVE_FATAL`] consecutive failures.
-    fn record(&self, result: &Result<Done>) {
+    fn record(&self, result: &Result<Completion>) {
         match result {
             Ok(_) => {
                 self.has_succeeded.store(true, Ordering::Relaxed);
@@ -56,20 +56,20 @@ impl FatalErrorGate {
 }
 
 /// The next action, or the name that cannot be processed and why.
-pub type Next = Result<Action, (String, Error)>;
+pub type NextAction = Result<Action, (String, Error)>;
 
 /// The actions of a transfer, in order.
-pub type Decided = Feed<Action>;
+pub type ActionFeed = Feed<Action>;
 
 /// The result of a successful action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Done {
+pub enum Completion {
     /// The item was copied; its size in bytes.
     Copied(u64),
     /// The item was removed.
     Removed,
     /// Source and destination were equal already.
-    Same,
+    Unchanged,
 }
 
 /// The result of a transfer.
@@ -86,26 +86,26 @@ pub struct Outcome {
     /// Bytes copied.
     pub bytes: u64,
     /// True if the remaining items were not tried because each would fail the same way.
-    pub gave_up: bool,
+    pub stopped_early: bool,
 }
 
 impl Outcome {
     /// Counts the result of one action.
-    pub(crate) fn add(&mut self, name: String, result: Result<Done>, progress: &Progress) {
+    pub(crate) fn record(&mut self, name: String, result: Result<Completion>, progress: &Progress) {
         match result {
             Ok(done) => {
                 match done {
-                    Done::Copied(bytes) => {
+                    Completion::Copied(bytes) => {
                         self.copied += 1;
                         self.bytes += bytes;
                     }
-                    Done::Removed => self.removed += 1,
-                    Done::Same => {}
+                    Completion::Removed => self.removed += 1,
+                    Completion::Unchanged => {}
                 }
-                progress.done();
+                progress.add_done();
             }
             Err(error) => {
-                progress.failed();
+                progress.add_failed();
                 self.failed += 1;
                 if self.failures.len() < MAX_REPORTED_FAILURES {
                     self.failures.push((name, error));
@@ -117,20 +117,20 @@ impl Outcome {
 
 /// Returns a copy action for every item that the filter accepts. Reports `if_empty` if the listing is empty.
 #[must_use]
-pub fn copy_all(
-    mut found: Found,
+pub fn copy_actions(
+    mut found: ItemFeed,
     filter: Filter,
     progress: Arc<Progress>,
-    mut if_empty: Option<FoundFailure>,
-) -> Decided {
-    let (decided, actions) = mpsc::channel(FOUND_AHEAD);
+    mut if_empty: Option<NamedError>,
+) -> ActionFeed {
+    let (decided, actions) = mpsc::channel(MAX_QUEUED_ITEMS);
     let task = tokio::spawn(async move {
         while let Some(next) = found.recv().await {
             if_empty = None;
             let next = match next {
-                Ok(item) if !filter.takes(&item.name) => continue,
+                Ok(item) if !filter.accepts(&item.name) => continue,
                 Ok(item) => {
-                    progress.found(item.size);
+                    progress.add_found(item.size);
                     Ok(Action::Copy(item))
                 }
                 Err(failed) => Err(failed),
@@ -143,24 +143,24 @@ pub fn copy_all(
             // Sending fails only if the receiver has stopped.
             let _ = decided.send(Err(failure)).await;
         }
-        progress.found_all();
+        progress.complete_listing();
     });
-    Decided::new(actions, "list of actions".to_owned(), task)
+    ActionFeed::new(actions, "list of actions".to_owned(), task)
 }
 
 /// Returns the actions that make the destination match the source. Items that exist only at the destination are removed
 /// if `removes` is set.
 #[must_use]
-pub fn sync_all(mut merge: Merge, filter: Filter, removes: bool, progress: Arc<Progress>) -> Decided {
-    let (decided, actions) = mpsc::channel(FOUND_AHEAD);
+pub fn sync_actions(mut merge: Merge, filter: Filter, removes: bool, progress: Arc<Progress>) -> ActionFeed {
+    let (decided, actions) = mpsc::channel(MAX_QUEUED_ITEMS);
     let task = tokio::spawn(async move {
         while let Some(next) = merge.next().await {
             match &next {
-                Ok(action) if !filter.takes(&action.item().name) => continue,
+                Ok(action) if !filter.accepts(&action.item().name) => continue,
                 Ok(Action::Remove(_)) if !removes => continue,
-                Ok(Action::Remove(_)) => progress.found(0),
-                Ok(Action::Copy(item) | Action::Compare(item) | Action::CompareTimes(item)) => {
-                    progress.found(item.size)
+                Ok(Action::Remove(_)) => progress.add_found(0),
+                Ok(Action::Copy(item) | Action::CompareContents(item) | Action::CompareTimes(item)) => {
+                    progress.add_found(item.size)
                 }
                 Err(_) => {}
             }
@@ -168,23 +168,23 @@ pub fn sync_all(mut merge: Merge, filter: Filter, removes: bool, progress: Arc<P
                 return;
             }
         }
-        progress.found_all();
+        progress.complete_listing();
     });
-    Decided::new(actions, "list of actions".to_owned(), task)
+    ActionFeed::new(actions, "list of actions".to_owned(), task)
 }
 
 /// Executes the actions with `act`, `workers` at a time, and returns their combined outcome.
 ///
 /// After failures that affect the whole bucket no further action is started, and only one of them is reported.
 /// Dropping the future stops all workers.
-pub async fn run<F, C>(
+pub async fn run_actions<F, C>(
     workers: usize,
-    decided: impl Into<Decided>,
+    decided: impl Into<ActionFeed>,
     progress: &Arc<Progress>,
     act: C,
 ) -> Result<Outcome>
 where
-    F: Future<Output = Result<Done>> + Send,
+    F: Future<Output = Result<Completion>> + Send,
     C: Fn(Action) -> F + Clone + Send + Sync + 'static,
 {
     let decided = Arc::new(Mutex::new(decided.into()));
@@ -198,7 +198,7 @@ where
             loop {
                 let next = decided.lock().await.recv().await;
                 if fatal_gate.is_tripped.load(Ordering::Relaxed) {
-                    outcome.gave_up = next.is_some();
+                    outcome.stopped_early = next.is_some();
                     return outcome;
                 }
                 match next {
@@ -207,9 +207,9 @@ where
                         let name = action.item().name.clone();
                         let result = act(action).await;
                         fatal_gate.record(&result);
-                        outcome.add(name, result, &progress);
+                        outcome.record(name, result, &progress);
                     }
-                    Some(Err((name, error))) => outcome.add(name, Err(error), &progress),
+                    Some(Err((name, error))) => outcome.record(name, Err(error), &progress),
                 }
             }
         });
@@ -221,7 +221,7 @@ where
         all.removed += outcome.removed;
         all.bytes += outcome.bytes;
         all.failed += outcome.failed;
-        all.gave_up |= outcome.gave_up;
+        all.stopped_early |= outcome.stopped_early;
         all.failures.extend(outcome.failures);
     }
     if fatal_gate.is_tripped.load(Ordering::Relaxed) {
@@ -254,7 +254,7 @@ mod tests {
         let tried = Arc::new(AtomicU64::new(0));
         let counted = tried.clone();
         let progress = Arc::default();
-        let outcome = run(4, decided, &progress, move |_| {
+        let outcome = run_actions(4, decided, &progress, move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
             async move {
                 tokio::task::yield_now().await;
@@ -267,7 +267,7 @@ mod tests {
     #[tokio::test]
     async fn bucket_wide_failure_is_reported_once() {
         let (outcome, tried) = fail_all(|| Error::new(Reason::AccessDenied, "no such key").affecting_whole_bucket()).await;
-        assert_eq!((outcome.failures.len(), outcome.failed, outcome.gave_up), (1, tried, true));
+        assert_eq!((outcome.failures.len(), outcome.failed, outcome.stopped_early), (1, tried, true));
         assert!(tried <= 8, "{tried} were tried");
     }
 
@@ -276,10 +276,10 @@ mod tests {
         let fatal_gate = FatalErrorGate::default();
         let fail = || fatal_gate.record(&Err(Error::new(Reason::AccessDenied, "a signature").affecting_whole_bucket()));
         let is_tripped = || fatal_gate.is_tripped.load(Ordering::Relaxed);
-        fatal_gate.record(&Ok(Done::Copied(1)));
+        fatal_gate.record(&Ok(Completion::Copied(1)));
         for _ in 0..100 {
             (1..MAX_CONSECUTIVE_FATAL).for_each(|_| fail());
-            fatal_gate.record(&Ok(Done::Same));
+            fatal_gate.record(&Ok(Completion::Unchanged));
         }
         assert!(!is_tripped());
         (0..MAX_CONSECUTIVE_FATAL).for_each(|_| fail());
@@ -294,14 +294,14 @@ mod tests {
         drop(decide);
         let progress = Arc::default();
         let fail = |_| std::future::ready(Err(Error::new(Reason::NoSuchBucket, "no such bucket")));
-        let outcome = run(4, decided, &progress, fail).await.unwrap();
-        assert_eq!((outcome.failed, outcome.gave_up), (1, false));
+        let outcome = run_actions(4, decided, &progress, fail).await.unwrap();
+        assert_eq!((outcome.failed, outcome.stopped_early), (1, false));
     }
 
     #[tokio::test]
     async fn item_failures_do_not_stop_the_others() {
         let (outcome, tried) = fail_all(|| Error::new(Reason::AccessDenied, "not this one")).await;
-        assert_eq!((outcome.failures.len(), outcome.failed, outcome.gave_up), (1000, 1000, false));
+        assert_eq!((outcome.failures.len(), outcome.failed, outcome.stopped_early), (1000, 1000, false));
         assert_eq!(tried, 1000);
     }
 }

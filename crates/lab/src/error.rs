@@ -5,12 +5,12 @@ use std::io;
 
 /// An action that failed, with its cause.
 #[derive(Debug)]
-pub struct Failed {
+pub struct LabError {
     what: String,
     error: io::Error,
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for LabError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot {}: {}", self.what, self.error)?;
         match self.error.kind() {
@@ -23,13 +23,13 @@ impl fmt::Display for Failed {
     }
 }
 
-impl std::error::Error for Failed {
+impl std::error::Error for LabError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }
 }
 
 /// For `map_err`: the action that failed, worded to follow "cannot".
-pub(crate) fn failed<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Failed {
-    |error| Failed { what: what.into(), error: error.into() }
+pub(crate) fn cannot<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> LabError {
+    |error| LabError { what: what.into(), error: error.into() }
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use crate::relays;
+use crate::relay_threads;
 
 /// Longer delays are outliers and not compensated.
 const MAX_LATENESS: Duration = Duration::from_micros(200);
@@ -21,47 +21,47 @@ const AVERAGED_SLEEPS: u32 = 16;
 
 /// Moving average of the wake-up latency.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Lateness(Duration);
+pub(super) struct WakeupLatency(Duration);
 
-impl Lateness {
+impl WakeupLatency {
     pub const fn new() -> Self {
         Self(INITIAL_LATENESS)
     }
 
     /// Records a sleep that should have ended at `meant` and ended at `woken`.
-    pub fn learn(&mut self, meant: Duration, woken: Duration) {
+    pub fn record(&mut self, meant: Duration, woken: Duration) {
         let late = woken.saturating_sub(meant).min(MAX_LATENESS);
         self.0 = (self.0 * (AVERAGED_SLEEPS - 1) + late) / AVERAGED_SLEEPS;
     }
 
     /// The time to sleep in order to be awake at `until`: the caller spins for the rest.
-    pub fn sleep(self, now: Duration, until: Duration) -> Duration {
+    pub fn sleep_duration(self, now: Duration, until: Duration) -> Duration {
         until.saturating_sub(now + self.0)
     }
 
     /// Estimated time of the event that ended a sleep.
-    pub fn happened(self, asleep: Duration, woken: Duration) -> Duration {
+    pub fn event_time(self, asleep: Duration, woken: Duration) -> Duration {
         woken.saturating_sub(self.0).max(asleep)
     }
 }
 
 /// A reason why packets may be late.
 #[derive(Debug)]
-pub enum Unsteady {
+pub enum TimingWarning {
     /// The forwarding thread has no real-time priority.
-    NoPriority(io::Error),
+    NoRealtimePriority(io::Error),
     /// The forwarding thread has real-time priority, but the kernel throttles it.
-    Pauses,
+    RealtimeThrottled,
 }
 
-impl fmt::Display for Unsteady {
+impl fmt::Display for TimingWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoPriority(error) => write!(
+            Self::NoRealtimePriority(error) => write!(
                 f,
                 "packets may be late on a busy machine, because real-time priority is unavailable: {error}"
             ),
-            Self::Pauses => f.write_str(
+            Self::RealtimeThrottled => f.write_str(
                 "above about 200 Mbit/s this kernel delays packets for up to 50 ms each \
                  second: use Linux 6.12 or `sysctl kernel.sched_rt_runtime_us=-1`",
             ),
@@ -70,12 +70,12 @@ impl fmt::Display for Unsteady {
 }
 
 /// Gives the calling thread real-time priority, so that it runs as soon as it is ready.
-pub(super) fn before_others() -> Result<(), Unsteady> {
-    set_realtime_priority().map_err(Unsteady::NoPriority)?;
-    relays::mark_current().map_err(Unsteady::NoPriority)?;
+pub(super) fn raise_priority() -> Result<(), TimingWarning> {
+    set_realtime_priority().map_err(TimingWarning::NoRealtimePriority)?;
+    relay_threads::mark_current().map_err(TimingWarning::NoRealtimePriority)?;
     let read = |name: &str| fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
     if is_throttled(&read("osrelease"), &read("sched_rt_runtime_us")) {
-        Err(Unsteady::Pauses)
+        Err(TimingWarning::RealtimeThrottled)
     } else {
         Ok(())
     }
@@ -111,16 +111,16 @@ mod tests {
 
     #[test]
     fn sleep_is_shortened_by_measured_lateness() {
-        let mut lateness = Lateness::new();
+        let mut lateness = WakeupLatency::new();
         for _ in 0..200 {
-            lateness.learn(micros(1000), micros(1080));
+            lateness.record(micros(1000), micros(1080));
         }
-        let sleep = lateness.sleep(micros(1000), micros(3000));
+        let sleep = lateness.sleep_duration(micros(1000), micros(3000));
         assert!((micros(1919)..micros(1922)).contains(&sleep), "{sleep:?}");
-        assert_eq!(lateness.sleep(micros(1000), micros(1050)), Duration::ZERO);
-        let happened = lateness.happened(micros(1000), micros(3000));
+        assert_eq!(lateness.sleep_duration(micros(1000), micros(1050)), Duration::ZERO);
+        let happened = lateness.event_time(micros(1000), micros(3000));
         assert!((micros(2919)..micros(2922)).contains(&happened), "{happened:?}");
-        assert_eq!(lateness.happened(micros(2990), micros(3000)), micros(2990));
+        assert_eq!(lateness.event_time(micros(2990), micros(3000)), micros(2990));
     }
 
     #[test]
@@ -141,8 +141,8 @@ mod tests {
 
     #[test]
     fn lateness_outliers_are_capped() {
-        let mut lateness = Lateness::new();
-        lateness.learn(micros(0), Duration::from_secs(1));
-        assert!(lateness.sleep(micros(0), micros(1000)) > micros(930));
+        let mut lateness = WakeupLatency::new();
+        lateness.record(micros(0), Duration::from_secs(1));
+        assert!(lateness.sleep_duration(micros(0), micros(1000)) > micros(930));
     }
 }

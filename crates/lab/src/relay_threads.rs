@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::thread::{self, CpuSet, Pid};
 
-use crate::failed::{Failed, failed};
+use crate::error::{LabError, cannot};
 
 /// Thread name by which relays are found. Tests find only their own.
 const THREAD_NAME: &CStr = if cfg!(test) { c"lab-relay-test" } else { c"lab-relay" };
@@ -22,12 +22,12 @@ pub fn mark_current() -> io::Result<()> {
 }
 
 /// Moves all relays of this machine off the given CPUs. A relay without any other CPU stays where it is.
-pub fn keep_off(processors: &[usize]) -> Result<(), Failed> {
-    for relay in all() {
+pub fn move_off_cpus(processors: &[usize]) -> Result<(), LabError> {
+    for relay in relay_thread_ids() {
         match move_off(relay, processors) {
             // It may have exited concurrently.
             Ok(()) | Err(Errno::SRCH) => {}
-            Err(e) => return Err(failed("keep a link's relay off the client's processors")(e)),
+            Err(e) => return Err(cannot("keep a link's relay off the client's processors")(e)),
         }
     }
     Ok(())
@@ -40,20 +40,20 @@ fn move_off(relay: Pid, processors: &[usize]) -> rustix::io::Result<()> {
     if may_use.count() == 0 { Ok(()) } else { thread::sched_setaffinity(Some(relay), &may_use) }
 }
 
-fn all() -> Vec<Pid> {
-    let threads = |process: &Path| entries(&process.join("task"));
-    let processes = entries(Path::new("/proc"));
-    processes.iter().flat_map(|process| threads(process)).filter_map(|thread| relay(&thread)).collect()
+fn relay_thread_ids() -> Vec<Pid> {
+    let threads = |process: &Path| numeric_entries(&process.join("task"));
+    let processes = numeric_entries(Path::new("/proc"));
+    processes.iter().flat_map(|process| threads(process)).filter_map(|thread| relay_thread_id(&thread)).collect()
 }
 
-fn relay(thread: &Path) -> Option<Pid> {
+fn relay_thread_id(thread: &Path) -> Option<Pid> {
     let name = fs::read(thread.join("comm")).ok()?;
     let number = thread.file_name()?.to_str()?.parse().ok()?;
     if name.trim_ascii_end() == THREAD_NAME.to_bytes() { Pid::from_raw(number) } else { None }
 }
 
 /// Directory entries with a numeric name. Empty if the process has exited.
-fn entries(directory: &Path) -> Vec<PathBuf> {
+fn numeric_entries(directory: &Path) -> Vec<PathBuf> {
     let is_number =
         |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
     fs::read_dir(directory)
@@ -98,18 +98,18 @@ mod tests {
             return;
         }
         let others = &all[..all.len() - 1];
-        keep_off(&[last, CpuSet::MAX_CPU + 1]).unwrap();
+        move_off_cpus(&[last, CpuSet::MAX_CPU + 1]).unwrap();
         assert_eq!(allowed_cpus(relay), others);
         // With all remaining CPUs assigned to a client, the relay has nowhere to go.
-        keep_off(others).unwrap();
+        move_off_cpus(others).unwrap();
         assert_eq!(allowed_cpus(relay), others);
         drop(running);
-        keep_off(&[last]).unwrap();
+        move_off_cpus(&[last]).unwrap();
     }
 
     #[test]
     fn relay_ignores_unmarked_threads() {
-        assert_ne!(relay(Path::new("/proc/self")), Some(thread::gettid()));
-        assert_eq!(relay(Path::new("/proc/none")), None);
+        assert_ne!(relay_thread_id(Path::new("/proc/self")), Some(thread::gettid()));
+        assert_eq!(relay_thread_id(Path::new("/proc/none")), None);
     }
 }

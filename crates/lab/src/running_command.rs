@@ -7,57 +7,57 @@ use std::process::{Child, Command, ExitStatus};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::failed::{Failed, failed};
+use crate::error::{LabError, cannot};
 
 /// A running command. Dropping it kills the command.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningCommand {
     child: Child,
     /// The command's pidfd, which stays valid after the PID is reused.
-    process: OwnedFd,
+    pidfd: OwnedFd,
 }
 
-impl Running {
+impl RunningCommand {
     /// Starts a program with its arguments, after `prepared` has adjusted the command.
-    pub fn start(command: &[OsString], prepared: impl FnOnce(&mut Command)) -> Result<Self, Failed> {
+    pub fn start(command: &[OsString], prepared: impl FnOnce(&mut Command)) -> Result<Self, LabError> {
         let (program, arguments) = command.split_first().unwrap_or((const { &OsString::new() }, &[]));
         let mut command = Command::new(program);
         command.args(arguments);
         prepared(&mut command);
-        let mut child = command.spawn().map_err(failed(format!("run {}", program.display())))?;
+        let mut child = command.spawn().map_err(cannot(format!("run {}", program.display())))?;
         match descriptor(&child) {
-            Ok(process) => Ok(Self { child, process }),
+            Ok(process) => Ok(Self { child, pidfd: process }),
             Err(e) => {
                 // It may have exited already.
                 let _ = child.kill();
                 let _ = child.wait();
-                Err(failed("watch the command")(e))
+                Err(cannot("watch the command")(e))
             }
         }
     }
 
     /// A pidfd of the command's process. It never refers to a process that reused the PID.
-    pub fn process(&self) -> Result<OwnedFd, Failed> {
-        self.process.try_clone().map_err(failed("watch the command"))
+    pub fn process(&self) -> Result<OwnedFd, LabError> {
+        self.pidfd.try_clone().map_err(cannot("watch the command"))
     }
 
     /// The pidfd itself, borrowed, to poll for exit.
-    pub fn watched(&self) -> BorrowedFd<'_> {
-        self.process.as_fd()
+    pub fn as_pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
     }
 
     /// The command's PID.
-    pub fn number(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Waits for the command to exit.
-    pub fn wait(&mut self) -> Result<ExitStatus, Failed> {
-        self.child.wait().map_err(failed("wait for the command"))
+    pub fn wait(&mut self) -> Result<ExitStatus, LabError> {
+        self.child.wait().map_err(cannot("wait for the command"))
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         // Killing an exited process fails, which is harmless.
         let _ = self.child.kill();

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use super::*;
-use crate::files::{Directory, Version};
+use crate::files::{Directory, ObjectVersion};
 use crate::journal::Journal;
 
 fn directory(root: &Path) -> Directory {
@@ -23,16 +23,16 @@ fn private_file_is_owner_only_until_it_is_finished() {
     let directory = directory(root.path());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     // The small file is unnamed if the file system supports that, the large one has a temporary name.
-    for (name, size) in [("small", 1), ("large", WORTH_PREALLOCATING + 1)] {
-        let mut file = directory.begin(Path::new(name), size, Arc::default(), true).unwrap();
+    for (name, size) in [("small", 1), ("large", MIN_PREALLOCATE_BYTES + 1)] {
+        let mut file = directory.create_file(Path::new(name), size, Arc::default(), true).unwrap();
         if let Some(unfinished) = file.draft.name() {
             assert_eq!(mode(&root.path().join(unfinished)), 0o600);
         }
         // Without a mode it gets the default of new files.
         file.finish(&Attributes::default()).unwrap();
-        assert_eq!(mode(&root.path().join(name)), usual_mode().unwrap());
+        assert_eq!(mode(&root.path().join(name)), default_file_mode().unwrap());
     }
-    let mut file = directory.begin(Path::new("small"), 1, Arc::default(), true).unwrap();
+    let mut file = directory.create_file(Path::new("small"), 1, Arc::default(), true).unwrap();
     file.finish(&Attributes { mode: Some(0o640), ..Attributes::default() }).unwrap();
     assert_eq!(mode(&root.path().join("small")), 0o640);
 }
@@ -40,20 +40,20 @@ fn private_file_is_owner_only_until_it_is_finished() {
 /// `back/d` is replaced by a link to `out` while a file is written, with and without a temporary name.
 #[test]
 fn directory_replaced_by_a_link_is_not_written_through() {
-    for size in [1, WORTH_PREALLOCATING + 1] {
+    for size in [1, MIN_PREALLOCATE_BYTES + 1] {
         let scene = tempfile::tempdir().unwrap();
         let path = |name: &str| scene.path().join(name);
         fs::create_dir_all(path("back/d")).unwrap();
         fs::create_dir_all(path("out")).unwrap();
         let directory = directory(&path("back"));
-        let mut file = directory.begin(Path::new("d/file"), size, Arc::default(), false).unwrap();
+        let mut file = directory.create_file(Path::new("d/file"), size, Arc::default(), false).unwrap();
         file.write_at(0, b"x").unwrap();
         fs::rename(path("back/d"), path("moved")).unwrap();
         symlink(path("out"), path("back/d")).unwrap();
         let refused = file.finish(&Attributes::default()).unwrap_err();
         assert!(refused.to_string().contains("back/d is a symbolic link"), "{refused}");
         drop(file);
-        let begun = directory.begin(Path::new("d/other"), size, Arc::default(), false);
+        let begun = directory.create_file(Path::new("d/other"), size, Arc::default(), false);
         assert_eq!(begun.unwrap_err().reason(), Reason::InvalidKey);
         for empty in ["out", "moved"] {
             assert_eq!(fs::read_dir(path(empty)).unwrap().count(), 0, "{empty}");
@@ -81,12 +81,12 @@ fn removal_follows_no_link() {
 /// A removal deletes an empty directory while an unnamed file is written into it.
 #[test]
 fn concurrently_removed_directory_is_created_again() {
-    for size in [1, WORTH_PREALLOCATING + 1] {
+    for size in [1, MIN_PREALLOCATE_BYTES + 1] {
         let root = tempfile::tempdir().unwrap();
         let directory = directory(root.path());
         fs::create_dir_all(root.path().join("d/e")).unwrap();
         fs::write(root.path().join("d/e/old"), "old").unwrap();
-        let mut file = directory.begin(Path::new("d/e/new"), size, Arc::default(), false).unwrap();
+        let mut file = directory.create_file(Path::new("d/e/new"), size, Arc::default(), false).unwrap();
         file.write_at(0, b"new").unwrap();
         directory.remove(Path::new("d/e/old")).unwrap();
         file.finish(&Attributes::default()).unwrap();
@@ -108,9 +108,9 @@ fn link_to_an_open_descriptor_is_not_replaced() {
     symlink("nowhere", path("dangling")).unwrap();
     symlink("circle", path("circle")).unwrap();
     let directory = directory(scene.path());
-    for size in [1, WORTH_PREALLOCATING + 1] {
+    for size in [1, MIN_PREALLOCATE_BYTES + 1] {
         let end = |name: &str| {
-            let mut file = directory.begin(Path::new(name), size, Arc::default(), false)?;
+            let mut file = directory.create_file(Path::new(name), size, Arc::default(), false)?;
             file.finish(&Attributes::default())
         };
         for name in ["descriptor", "twice"] {
@@ -142,8 +142,8 @@ fn planted_unfinished_file_is_not_written_to() {
         fs::write(&victim, "precious").unwrap();
         let journal = Journal::new(scene.path().join("journals"), "store".to_owned());
         let begin = |directory: &Directory| {
-            let (entry, version) = (journal.open("from", "to").unwrap(), Version { size: 3, etag: "one" });
-            directory.resume(Path::new("file"), &version, Arc::default(), entry, false).unwrap()
+            let (entry, version) = (journal.open("from", "to").unwrap(), ObjectVersion { size: 3, etag: "one" });
+            directory.resume_file(Path::new("file"), &version, Arc::default(), entry, false).unwrap()
         };
         let directory = directory(&scene.path().join("back"));
         let first = begin(&directory);
@@ -171,7 +171,7 @@ fn file_larger_than_the_disk_reserves_nothing() {
     let root = tempfile::tempdir().unwrap();
     let free = || free_bytes(&fstatfs(fs::File::open(root.path()).unwrap()).unwrap());
     let refused =
-        directory(root.path()).begin(Path::new("file"), free() * 2, Arc::default(), false).unwrap_err();
+        directory(root.path()).create_file(Path::new("file"), free() * 2, Arc::default(), false).unwrap_err();
     assert_eq!(refused.reason(), Reason::Full);
     assert!(refused.to_string().contains("its disk has"), "reported before anything is reserved: {refused}");
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
@@ -188,7 +188,7 @@ fn concurrent_writes_and_removals_do_not_fail() {
             fs::write(root.path().join(old), "old").unwrap();
         }
         let write = |name: &str, size| {
-            let mut file = directory.begin(Path::new(name), size, Arc::default(), false)?;
+            let mut file = directory.create_file(Path::new(name), size, Arc::default(), false)?;
             file.write_at(0, b"new")?;
             file.finish(&Attributes::default())
         };
@@ -197,7 +197,7 @@ fn concurrent_writes_and_removals_do_not_fail() {
                 scope.spawn(|| directory.remove(Path::new("d/e/f/old"))),
                 scope.spawn(|| directory.remove(Path::new("d/e/older"))),
                 scope.spawn(|| write("d/e/f/new", 3)),
-                scope.spawn(|| write("d/e/g/h/new", WORTH_PREALLOCATING + 1)),
+                scope.spawn(|| write("d/e/g/h/new", MIN_PREALLOCATE_BYTES + 1)),
             ];
             for task in tasks {
                 task.join().unwrap().unwrap_or_else(|e| panic!("round {round}: {e}"));
@@ -220,8 +220,8 @@ fn concurrent_transfers_to_one_name_all_succeed() {
             let directory = &directory;
             scope.spawn(move || {
                 for _ in 0..50 {
-                    let size = WORTH_PREALLOCATING + 1;
-                    let mut file = directory.begin(Path::new("file"), size, Arc::default(), false).unwrap();
+                    let size = MIN_PREALLOCATE_BYTES + 1;
+                    let mut file = directory.create_file(Path::new("file"), size, Arc::default(), false).unwrap();
                     file.write_at(0, &[n]).unwrap();
                     file.finish(&Attributes::default()).unwrap();
                 }

@@ -12,9 +12,9 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_volume::UploadSource as _;
 
 use super::archive::{self, BLOCK_BYTES};
-use super::crew::Crew;
-use super::index::{MOST_NAME_BYTES, Member};
-use super::waiting::{BATCH_BYTES, Found, Waiting, size_of_found};
+use super::thread_pool::ThreadPool;
+use super::index::{MAX_NAME_BYTES, Member};
+use super::file_queue::{MAX_BATCH_BYTES, QueuedFile, FileQueue, queued_bytes};
 use crate::files::{FileSource, Links, Tree};
 
 /// Number of batches that are read concurrently.
@@ -31,7 +31,7 @@ pub struct Batch {
     /// The buffered members with headers and padding.
     pub archive: Vec<u8>,
     /// The result of every file by name, in order.
-    pub files: Vec<(String, Read)>,
+    pub files: Vec<(String, FileRead)>,
     spare: Spare,
 }
 
@@ -44,9 +44,9 @@ impl Drop for Batch {
 }
 
 /// The result of reading a file.
-pub enum Read {
+pub enum FileRead {
     /// The member, with its offset relative to the batch; its range in the batch; and the version of the file.
-    Whole(Member, Range<usize>, u64),
+    Buffered(Member, Range<usize>, u64),
     /// A file too large to buffer.
     Large(FileSource),
     /// The file cannot be read, or changed while it was read.
@@ -54,31 +54,31 @@ pub enum Read {
 }
 
 /// Reads all queued files of a tree.
-pub fn read_ahead(tree: Tree, links: Links, waiting: Waiting) -> impl Stream<Item = Result<Batch>> + Unpin {
+pub fn read_ahead(tree: Tree, links: Links, waiting: FileQueue) -> impl Stream<Item = Result<Batch>> + Unpin {
     let spare = Spare::default();
-    let crew = Crew::new(CONCURRENT_BATCHES);
+    let crew = ThreadPool::new(CONCURRENT_BATCHES);
     let batches = futures::stream::unfold(waiting, |mut waiting| async move {
-        let batch = waiting.batch().await;
+        let batch = waiting.next_batch().await;
         (!batch.is_empty()).then_some((batch, waiting))
     });
     let read = batches.map(move |found| {
         let (tree, archive, spare) = (tree.clone(), batch_buffer(&found, &spare), spare.clone());
-        crew.begin(move || read_batch((&tree, links), found, archive, spare))
+        crew.spawn(move || read_batch((&tree, links), found, archive, spare))
     });
     Box::pin(read.buffered(CONCURRENT_BATCHES))
 }
 
 /// A buffer for a batch. It is always allocated on the caller's thread: the allocator would give every allocating
 /// thread an arena of megabytes.
-fn batch_buffer(found: &[Found], spare: &Spare) -> Vec<u8> {
+fn batch_buffer(found: &[QueuedFile], spare: &Spare) -> Vec<u8> {
     let expected: u64 =
-        found.iter().map(|found| MAX_FRAME_BYTES + size_of_found(found).min(BATCH_BYTES)).sum();
+        found.iter().map(|found| MAX_FRAME_BYTES + queued_bytes(found).min(MAX_BATCH_BYTES)).sum();
     let mut archive = spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-    archive.reserve_exact(usize::try_from(expected.min(2 * BATCH_BYTES)).unwrap_or(0));
+    archive.reserve_exact(usize::try_from(expected.min(2 * MAX_BATCH_BYTES)).unwrap_or(0));
     archive
 }
 
-fn read_batch(from: (&Tree, Links), found: Vec<Found>, archive: Vec<u8>, spare: Spare) -> Batch {
+fn read_batch(from: (&Tree, Links), found: Vec<QueuedFile>, archive: Vec<u8>, spare: Spare) -> Batch {
     let mut batch = Batch { archive, files: Vec::with_capacity(found.len()), spare };
     for next in found {
         let (name, read) = match next {
@@ -86,44 +86,44 @@ fn read_batch(from: (&Tree, Links), found: Vec<Found>, archive: Vec<u8>, spare: 
                 let start = batch.archive.len();
                 let read = read_file(from, &item.name, &mut batch.archive).unwrap_or_else(|e| {
                     batch.archive.truncate(start);
-                    Read::Failed(e)
+                    FileRead::Failed(e)
                 });
                 (item.name, read)
             }
-            Err((name, e)) => (name, Read::Failed(e)),
+            Err((name, e)) => (name, FileRead::Failed(e)),
         };
         batch.files.push((name, read));
     }
     batch
 }
 
-fn read_file((tree, links): (&Tree, Links), name: &str, archive: &mut Vec<u8>) -> Result<Read> {
-    if name.len() > MOST_NAME_BYTES {
+fn read_file((tree, links): (&Tree, Links), name: &str, archive: &mut Vec<u8>) -> Result<FileRead> {
+    if name.len() > MAX_NAME_BYTES {
         return Err(Error::new(Reason::KeyTooLong, "its name is too long for a bundle"));
     }
     let source = FileSource::open(tree, name, links, Arc::default())?;
     let size = source.size();
     // Files may have grown since they were listed, so the batch is limited again.
-    if size > BATCH_BYTES || archive.len() as u64 + size > 2 * BATCH_BYTES {
-        return Ok(Read::Large(source));
+    if size > MAX_BATCH_BYTES || archive.len() as u64 + size > 2 * MAX_BATCH_BYTES {
+        return Ok(FileRead::Large(source));
     }
     let start = archive.len();
-    let member = begin(archive, name, &source);
+    let member = write_member_header(archive, name, &source);
     let data = archive.len();
     archive.resize(data + usize::try_from(size).unwrap_or(0), 0);
     source.read_at(0, &mut archive[data..])?;
     source.check_unchanged()?;
     let checksum = crc64nvme(&archive[data..]);
-    archive::pad(archive, size);
+    archive::write_padding(archive, size);
     let member = Member { offset: data as u64, checksum, ..member };
-    Ok(Read::Whole(member, start..archive.len(), source.version()))
+    Ok(FileRead::Buffered(member, start..archive.len(), source.version()))
 }
 
 /// Appends the header of a file. The returned member has no offset and checksum yet.
-pub fn begin(archive: &mut Vec<u8>, name: &str, source: &FileSource) -> Member {
+pub fn write_member_header(archive: &mut Vec<u8>, name: &str, source: &FileSource) -> Member {
     let (size, modified) = (source.size(), source.modified());
     let mode = source.attributes().mode.unwrap_or(0o644);
-    archive::begin(archive, name, size, modified, mode);
+    archive::write_header(archive, name, size, modified, mode);
     Member { name: name.to_owned(), offset: 0, size, modified, mode, checksum: 0 }
 }
 

@@ -18,8 +18,8 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::loop_device::{self, LoopDevice};
 use super::throttle::{DeviceNumber, LOOP_MAJOR};
-use super::{DiskOptions, InForce, Rates};
-use crate::failed::{Failed, failed};
+use super::{DiskOptions, AppliedLimits, IoLimits};
+use crate::error::{LabError, cannot};
 
 /// Maximum default size of a file system.
 const MAX_DEFAULT_BYTES: u64 = 16 << 30;
@@ -35,55 +35,55 @@ const UNMOUNT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Visibility of the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum MountVisibility {
     /// This thread, which leaves the mount namespace of the others, and its children.
-    ByThisThread,
-    ByAll,
+    ThisThread,
+    AllProcesses,
 }
 
 /// The mounted file system. Dropping it unmounts it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct DiskMount {
     directory: PathBuf,
     number: u32,
     bytes: u64,
     stays_mounted: bool,
 }
 
-impl Place {
-    pub fn make(directory: &Path, bytes: Option<u64>, seen: Seen) -> Result<Self, Failed> {
+impl DiskMount {
+    pub fn create(directory: &Path, bytes: Option<u64>, seen: MountVisibility) -> Result<Self, LabError> {
         let what = |what: &str| format!("{what} {}", directory.display());
-        let directory = directory.canonicalize().map_err(failed(what("find")))?;
-        let entries = fs::read_dir(&directory).map_err(failed(what("read")))?.flatten();
+        let directory = directory.canonicalize().map_err(cannot(what("find")))?;
+        let entries = fs::read_dir(&directory).map_err(cannot(what("read")))?.flatten();
         let (leftovers, files): (Vec<_>, Vec<_>) =
-            entries.partition(|entry| loop_device::is_file_of_one(&entry.file_name()));
+            entries.partition(|entry| loop_device::is_backing_file_name(&entry.file_name()));
         // The loop device keeps an unlinked file alive.
         leftovers.iter().for_each(|leftover| _ = fs::remove_file(leftover.path()));
         if !files.is_empty() {
             let why = "the directory is not empty, and a new file system would hide its files; use an empty directory";
-            return Err(failed(what("create a disk at"))(io::Error::other(why)));
+            return Err(cannot(what("create a disk at"))(io::Error::other(why)));
         }
         let bytes = match bytes {
             Some(bytes) => bytes,
-            None => default_bytes(&directory).map_err(failed(what("read the free space of")))?,
+            None => default_bytes(&directory).map_err(cannot(what("read the free space of")))?,
         };
         if bytes < MIN_BYTES {
             let why = format!("the minimum size is {} MiB", MIN_BYTES >> 20);
-            return Err(failed(what("create a disk at"))(io::Error::other(why)));
+            return Err(cannot(what("create a disk at"))(io::Error::other(why)));
         }
-        let device = LoopDevice::make(&directory, bytes).map_err(failed(what("create a loop device in")))?;
+        let device = LoopDevice::create(&directory, bytes).map_err(cannot(what("create a loop device in")))?;
         make_file_system(&device.path())?;
-        if seen == Seen::ByThisThread {
-            unshare_mounts().map_err(failed("create a mount namespace"))?;
+        if seen == MountVisibility::ThisThread {
+            unshare_mounts().map_err(cannot("create a mount namespace"))?;
         }
-        let is_here = is_here(&directory);
+        let is_here = is_working_directory(&directory);
         // Otherwise the kernel initializes the inode tables later, in the background.
         mount(device.path(), &directory, "ext4", MountFlags::NOATIME, Some(c"noinit_itable"))
-            .map_err(failed(what("mount a file system at")))?;
+            .map_err(cannot(what("mount a file system at")))?;
         let place = Self { directory, number: device.number, bytes, stays_mounted: false };
         if is_here {
             // Relative paths would still refer to the directory below the mount.
-            chdir(&place.directory).map_err(failed(what("re-enter")))?;
+            chdir(&place.directory).map_err(cannot(what("re-enter")))?;
         }
         Ok(place)
     }
@@ -93,41 +93,41 @@ impl Place {
     }
 
     /// The limits in force. The caller sets `later_writes`.
-    pub fn in_force(&self, rates: Rates) -> InForce {
-        let device = loop_device::path(self.number).display().to_string();
-        InForce { device, file_system: Some(self.bytes), rates, later_writes: true }
+    pub fn applied_limits(&self, rates: IoLimits) -> AppliedLimits {
+        let device = loop_device::device_path(self.number).display().to_string();
+        AppliedLimits { device, file_system_bytes: Some(self.bytes), limits: rates, limits_writeback: true }
     }
 
     /// Applies the device settings that are not cgroup limits.
-    pub fn prepare(&self, options: DiskOptions) -> Result<(), Failed> {
+    pub fn prepare(&self, options: DiskOptions) -> Result<(), LabError> {
         // An earlier user of the device may have been killed before it reset them.
         reset_device_settings(self.number);
-        self.read_ahead(options.rates);
-        options.write_behind.map_or(Ok(()), |bytes| self.write_behind(bytes))
+        self.read_ahead(options.limits);
+        options.max_dirty_bytes.map_or(Ok(()), |bytes| self.write_behind(bytes))
     }
 
     /// Sets a read-ahead at which a sequential reader stays within the request limit. A disk reads on without a seek,
     /// but the request limit counts every request.
-    fn read_ahead(&self, rates: Rates) {
-        if let (Some(bandwidth), Some(requests)) = (rates.read_bandwidth, rates.read_requests) {
+    fn read_ahead(&self, rates: IoLimits) {
+        if let (Some(bandwidth), Some(requests)) = (rates.read_bytes_per_second, rates.read_iops) {
             let kibi = (2 * bandwidth / requests.max(1) / 1024).next_power_of_two();
             set_read_ahead(self.number, kibi.clamp(DEFAULT_READ_AHEAD_KIB, MAX_READ_AHEAD_KIB));
         }
     }
 
     /// Limits dirty bytes: a writer beyond the limit blocks, as on a client that has been writing for a long time.
-    fn write_behind(&self, bytes: u64) -> Result<(), Failed> {
+    fn write_behind(&self, bytes: u64) -> Result<(), LabError> {
         set_write_behind(self.number, bytes)
-            .map_err(failed("limit write-behind (the /sys/class/bdi settings need Linux 6.2)"))
+            .map_err(cannot("limit write-behind (the /sys/class/bdi settings need Linux 6.2)"))
     }
 
     /// Keeps the file system mounted.
-    pub fn leave(mut self) {
+    pub fn keep_mounted(mut self) {
         self.stays_mounted = true;
     }
 }
 
-impl Drop for Place {
+impl Drop for DiskMount {
     fn drop(&mut self) {
         if !self.stays_mounted {
             reset_device_settings(self.number);
@@ -138,14 +138,14 @@ impl Drop for Place {
 }
 
 /// Returns true if a directory is the working directory.
-fn is_here(directory: &Path) -> bool {
+fn is_working_directory(directory: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
     identity(Path::new(".")).is_some_and(|here| identity(directory) == Some(here))
 }
 
 fn set_read_ahead(number: u32, kibi: u64) {
     // A failure only makes reads slower.
-    let _ = fs::write(loop_device::told(number, "queue/read_ahead_kb"), kibi.to_string());
+    let _ = fs::write(loop_device::sysfs_path(number, "queue/read_ahead_kb"), kibi.to_string());
 }
 
 fn set_write_behind(number: u32, bytes: u64) -> io::Result<()> {
@@ -159,7 +159,7 @@ fn write_behind_settings(number: u32) -> PathBuf {
 }
 
 /// Resets the write-behind limits of detached loop devices: whoever set them was killed.
-pub(super) fn lift_leftovers() {
+pub(super) fn reset_leftovers() {
     let devices = fs::read_dir("/sys/class/bdi").into_iter().flatten().flatten();
     let numbers = devices.filter_map(|device| {
         let (major, minor) =
@@ -184,30 +184,30 @@ fn reset_device_settings(number: u32) {
 }
 
 /// The number of the loop device that [`Place`] mounted at a directory.
-pub(super) fn made_at(directory: &Path) -> Result<u32, Failed> {
+pub(super) fn find_mounted(directory: &Path) -> Result<u32, LabError> {
     let what = || format!("find a disk at {}", directory.display());
-    let directory = directory.canonicalize().map_err(failed(what()))?;
+    let directory = directory.canonicalize().map_err(cannot(what()))?;
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo")
-        .map_err(failed("read /proc/thread-self/mountinfo"))?;
+        .map_err(cannot("read /proc/thread-self/mountinfo"))?;
     // The last mount at a path is the one that would be unmounted.
     let last =
-        mounts.lines().rev().find(|line| mounted_at(line).is_some_and(|(_, point)| point == directory));
-    let number = last.and_then(mounted_loop);
+        mounts.lines().rev().find(|line| parse_mount(line).is_some_and(|(_, point)| point == directory));
+    let number = last.and_then(mounted_loop_number);
     number
-        .filter(|number| loop_device::is_ours(*number))
-        .ok_or_else(|| failed(what())(io::Error::other("`lab disk up` created none there")))
+        .filter(|number| loop_device::is_created_here(*number))
+        .ok_or_else(|| cannot(what())(io::Error::other("`lab disk up` created none there")))
 }
 
 /// Device and mount point, from a line of /proc/thread-self/mountinfo (proc(5)).
-fn mounted_at(line: &str) -> Option<(&str, PathBuf)> {
+fn parse_mount(line: &str) -> Option<(&str, PathBuf)> {
     let mut words = line.split(' ').skip(2);
     let (device, point) = (words.next()?, words.nth(1)?);
     Some((device, PathBuf::from(OsString::from_vec(unescaped(point)))))
 }
 
 /// The number of the loop device in a mountinfo line.
-fn mounted_loop(line: &str) -> Option<u32> {
-    let (device, _) = mounted_at(line)?;
+fn mounted_loop_number(line: &str) -> Option<u32> {
+    let (device, _) = parse_mount(line)?;
     let (major, minor) = device.split_once(':')?;
     if major.parse() == Ok(LOOP_MAJOR) { minor.parse().ok() } else { None }
 }
@@ -233,7 +233,7 @@ fn unescaped(text: &str) -> Vec<u8> {
 }
 
 /// Waits until the file system is unused. A process that has just ended may hold it briefly.
-pub(super) fn wait_until_unused(directory: &Path) -> Result<(), Failed> {
+pub(super) fn wait_until_unused(directory: &Path) -> Result<(), LabError> {
     let mut tries = MAX_UNMOUNT_ATTEMPTS;
     loop {
         tries -= 1;
@@ -241,13 +241,13 @@ pub(super) fn wait_until_unused(directory: &Path) -> Result<(), Failed> {
         match rustix::mount::unmount(directory, UnmountFlags::EXPIRE) {
             Ok(()) | Err(Errno::AGAIN) => return Ok(()),
             Err(Errno::BUSY) if tries > 0 => std::thread::sleep(UNMOUNT_RETRY_DELAY),
-            Err(e) => return Err(failed(format!("unmount {}", directory.display()))(e)),
+            Err(e) => return Err(cannot(format!("unmount {}", directory.display()))(e)),
         }
     }
 }
 
 /// Unmounts the file system.
-pub(super) fn unmount(directory: &Path, number: u32) -> Result<(), Failed> {
+pub(super) fn unmount(directory: &Path, number: u32) -> Result<(), LabError> {
     let mut tries = MAX_UNMOUNT_ATTEMPTS;
     loop {
         tries -= 1;
@@ -255,7 +255,7 @@ pub(super) fn unmount(directory: &Path, number: u32) -> Result<(), Failed> {
             Ok(()) => break,
             // A process that walks all mounts holds it briefly.
             Err(Errno::BUSY) if tries > 0 => std::thread::sleep(UNMOUNT_RETRY_DELAY),
-            Err(e) => return Err(failed(format!("unmount {}", directory.display()))(e)),
+            Err(e) => return Err(cannot(format!("unmount {}", directory.display()))(e)),
         }
     }
     reset_device_settings(number);
@@ -267,7 +267,7 @@ fn default_bytes(directory: &Path) -> io::Result<u64> {
     Ok((room.f_bavail * room.f_frsize / 2).min(MAX_DEFAULT_BYTES))
 }
 
-fn make_file_system(device: &Path) -> Result<(), Failed> {
+fn make_file_system(device: &Path) -> Result<(), LabError> {
     let what = || format!("run mkfs.ext4 (Debian: e2fsprogs) on {}", device.display());
     // It is often outside the PATH of non-root users.
     let paths = std::iter::once("mkfs.ext4").chain(["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4"]);
@@ -279,12 +279,12 @@ fn make_file_system(device: &Path) -> Result<(), Failed> {
             Ok(done) if done.status.success() => return Ok(()),
             Ok(done) => {
                 let stderr = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-                return Err(failed(what())(io::Error::other(stderr)));
+                return Err(cannot(what())(io::Error::other(stderr)));
             }
             Err(e) => last_error = e,
         }
     }
-    Err(failed(what())(last_error))
+    Err(cannot(what())(last_error))
 }
 
 fn unshare_mounts() -> io::Result<()> {
@@ -301,9 +301,9 @@ mod tests {
     #[test]
     fn mounted_loop_parses_mountinfo() {
         let line = "88 27 7:3 / /srv/a\\040b rw,noatime shared:1 - ext4 /dev/loop3 rw";
-        assert_eq!(mounted_at(line), Some(("7:3", PathBuf::from("/srv/a b"))));
-        assert_eq!(mounted_loop(line), Some(3));
-        assert_eq!(mounted_loop(&line.replace("7:3", "254:3")), None);
+        assert_eq!(parse_mount(line), Some(("7:3", PathBuf::from("/srv/a b"))));
+        assert_eq!(mounted_loop_number(line), Some(3));
+        assert_eq!(mounted_loop_number(&line.replace("7:3", "254:3")), None);
         assert_eq!(unescaped("a\\134b\\"), b"a\\b\\");
     }
 }

@@ -5,7 +5,7 @@
 //! namespace, as for `ip netns`. Remains of a killed relay are detected by the metadata and removed; no process is
 //! signalled by PID alone.
 
-mod place;
+mod link_directory;
 
 use std::io::{self, Read as _, Write as _};
 use std::net::Ipv4Addr;
@@ -19,11 +19,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
-use self::place::Place;
-pub use self::place::{Name, names};
-use super::carrier::{Carried, Carrier};
-use super::{Unsteady, Via, WanOptions, link, told};
-use crate::failed::{Failed, failed};
+use self::link_directory::LinkDirectory;
+pub use self::link_directory::{LinkName, link_names};
+use super::packet_forwarder::{LinkCounter, PacketForwarder};
+use super::{TimingWarning, ForwarderKind, WanOptions, create_link, link_report};
+use crate::error::{LabError, cannot};
 
 /// Maximum wait for a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,26 +35,26 @@ const STOP_REQUEST: &[u8; 1] = b"x";
 
 /// A link that is up, in the process that forwards its packets.
 #[derive(Debug)]
-pub struct Standing {
-    carrier: Carrier,
-    far: Ipv4Addr,
-    ending: Ending,
+pub struct NamedLink {
+    carrier: PacketForwarder,
+    far_address: Ipv4Addr,
+    stop_handle: StopHandle,
     /// Removes the link's directory and namespace name before clients that requested the stop are notified.
-    _place: Place,
+    _place: LinkDirectory,
     _responder: ResponderThread,
 }
 
 /// Stops a named link from another thread.
 #[derive(Debug, Clone)]
-pub struct Ending(Arc<OwnedFd>);
+pub struct StopHandle(Arc<OwnedFd>);
 
-impl Ending {
+impl StopHandle {
     fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 
     /// Stops the link after the packets in flight.
-    pub fn end(&self) {
+    pub fn stop(&self) {
         // It fails only if the counter is already at its maximum.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
@@ -62,7 +62,7 @@ impl Ending {
 
 /// The state of the link with a given name.
 #[derive(Debug)]
-pub enum State {
+pub enum LinkState {
     /// No such link.
     Absent,
     /// It is up: its report as of [`told`], with its `name` and uptime in `seconds`.
@@ -70,26 +70,26 @@ pub enum State {
     /// The process that forwarded its packets has ended without removing it.
     Stale,
     /// The process that forwards its packets does not respond: it is stopped, or the machine is overloaded.
-    Silent,
+    Unresponsive,
 }
 
-impl Standing {
+impl NamedLink {
     /// Creates a named link; an error if one is up. Remains of a killed one are removed.
-    pub fn make(name: &Name, options: WanOptions) -> Result<Self, Failed> {
-        let failed_to = |error: io::Error| failed(format!("create the link {name}"))(error);
-        let _lock = place::lock().map_err(failed_to)?;
-        match state(name)? {
-            State::Absent => {}
-            State::Stale => Place::of(name).remove().map_err(failed_to)?,
-            State::Up(_) | State::Silent => {
+    pub fn create(name: &LinkName, options: WanOptions) -> Result<Self, LabError> {
+        let failed_to = |error: io::Error| cannot(format!("create the link {name}"))(error);
+        let _lock = link_directory::lock().map_err(failed_to)?;
+        match link_state(name)? {
+            LinkState::Absent => {}
+            LinkState::Stale => LinkDirectory::new(name).remove().map_err(failed_to)?,
+            LinkState::Up(_) | LinkState::Unresponsive => {
                 let why = format!("it is up already; run `tradewind lab wan down {name}` first");
                 return Err(failed_to(io::Error::new(io::ErrorKind::AlreadyExists, why)));
             }
         }
-        let mut place = Place::make(name).map_err(failed_to)?;
-        let ending = Ending::new().map_err(failed_to)?;
-        let ((), carrier, far) = link(options, |far| {
-            place.take_namespace(far).map_err(failed(format!("name the network namespace {name}")))
+        let mut place = LinkDirectory::create(name).map_err(failed_to)?;
+        let ending = StopHandle::new().map_err(failed_to)?;
+        let ((), carrier, far) = create_link(options, |far| {
+            place.take_namespace(far).map_err(cannot(format!("name the network namespace {name}")))
         })?;
         let listener = place.listen().map_err(failed_to)?;
         let started = Instant::now();
@@ -98,7 +98,7 @@ impl Standing {
             options,
             far,
             via: carrier.via(),
-            carried: carrier.carried(),
+            carried: carrier.counter(),
             started,
         };
         let ended = ending.clone();
@@ -108,46 +108,46 @@ impl Standing {
             .spawn(move || responder.serve(&listener, &ended, &until_gone))
             .map_err(failed_to)?;
         let thread = ResponderThread { ending: ending.clone(), gone: Some(gone), thread: Some(thread) };
-        Ok(Self { carrier, far, ending, _place: place, _responder: thread })
+        Ok(Self { carrier, far_address: far, stop_handle: ending, _place: place, _responder: thread })
     }
 
     /// Address of the far end.
     #[must_use]
     pub const fn far(&self) -> Ipv4Addr {
-        self.far
+        self.far_address
     }
 
     /// The packet forwarder in use: never [`Via::Auto`].
     #[must_use]
-    pub const fn via(&self) -> Via {
+    pub const fn via(&self) -> ForwarderKind {
         self.carrier.via()
     }
 
     /// A handle that stops the link from another thread.
     #[must_use]
-    pub fn ending(&self) -> Ending {
-        self.ending.clone()
+    pub fn ending(&self) -> StopHandle {
+        self.stop_handle.clone()
     }
 
     /// Forwards packets until the link is taken down, then removes it. Before the first packet, `on_begun` is called
     /// with the result of requesting real-time priority, without which packets may be late.
-    pub fn run(mut self, on_begun: impl FnOnce(Result<(), Unsteady>)) -> Result<(), Failed> {
-        on_begun(self.carrier.before_others());
-        self.carrier.run(self.ending.0.as_fd(), false).map_err(failed("carry packets"))
+    pub fn run(mut self, on_begun: impl FnOnce(Result<(), TimingWarning>)) -> Result<(), LabError> {
+        on_begun(self.carrier.raise_priority());
+        self.carrier.run(self.stop_handle.0.as_fd(), false).map_err(cannot("carry packets"))
     }
 }
 
 /// The thread that serves the socket. Dropped last of a link, it stops the thread.
 #[derive(Debug)]
 struct ResponderThread {
-    ending: Ending,
+    ending: StopHandle,
     gone: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for ResponderThread {
     fn drop(&mut self) {
-        self.ending.end();
+        self.ending.stop();
         self.gone = None;
         if let Some(thread) = self.thread.take() {
             // The thread's panic was already reported.
@@ -158,17 +158,17 @@ impl Drop for ResponderThread {
 
 /// Serves the link's status to clients.
 struct StatusResponder {
-    name: Name,
+    name: LinkName,
     options: WanOptions,
     far: Ipv4Addr,
-    via: Via,
-    carried: Carried,
+    via: ForwarderKind,
+    carried: LinkCounter,
     started: Instant,
 }
 
 impl StatusResponder {
     /// Serves until the link stops; clients that requested the stop are released once it is removed.
-    fn serve(&self, listener: &UnixListener, ending: &Ending, until_gone: &mpsc::Receiver<()>) {
+    fn serve(&self, listener: &UnixListener, ending: &StopHandle, until_gone: &mpsc::Receiver<()>) {
         let mut waiting = Vec::new();
         loop {
             let mut awaited =
@@ -196,7 +196,7 @@ impl StatusResponder {
                 }
                 (Ok(()), STOP_REQUEST) => {
                     waiting.push(asking);
-                    ending.end();
+                    ending.stop();
                 }
                 _ => {}
             }
@@ -206,7 +206,7 @@ impl StatusResponder {
     }
 
     fn status(&self) -> Value {
-        let mut status = told(self.options, self.via, self.far, &self.carried.read());
+        let mut status = link_report(self.options, self.via, self.far, &self.carried.read());
         status["name"] = json!(self.name.to_string());
         status["seconds"] = json!(self.started.elapsed().as_secs_f64());
         status
@@ -214,28 +214,28 @@ impl StatusResponder {
 }
 
 /// The state of the link with the given name.
-pub fn state(name: &Name) -> Result<State, Failed> {
+pub fn link_state(name: &LinkName) -> Result<LinkState, LabError> {
     use io::ErrorKind::{ConnectionRefused, ConnectionReset, NotFound};
-    let place = Place::of(name);
+    let place = LinkDirectory::new(name);
     let asked = match ask(&place, STATUS_REQUEST) {
         // It ended during the request.
-        Ok(answer) if answer.is_empty() => Ok(if place.exists() { State::Stale } else { State::Absent }),
-        Ok(answer) => serde_json::from_str(&answer).map(State::Up).map_err(io::Error::from),
-        Err(e) if is_timeout(&e) => Ok(State::Silent),
+        Ok(answer) if answer.is_empty() => Ok(if place.exists() { LinkState::Stale } else { LinkState::Absent }),
+        Ok(answer) => serde_json::from_str(&answer).map(LinkState::Up).map_err(io::Error::from),
+        Err(e) if is_timeout(&e) => Ok(LinkState::Unresponsive),
         Err(e) => match e.kind() {
-            NotFound | ConnectionRefused | ConnectionReset if place.exists() => Ok(State::Stale),
-            NotFound | ConnectionRefused | ConnectionReset => Ok(State::Absent),
+            NotFound | ConnectionRefused | ConnectionReset if place.exists() => Ok(LinkState::Stale),
+            NotFound | ConnectionRefused | ConnectionReset => Ok(LinkState::Absent),
             _ => Err(e),
         },
     };
-    asked.map_err(failed(format!("query the link {name}")))
+    asked.map_err(cannot(format!("query the link {name}")))
 }
 
 /// Takes a link down, or removes the remains of one; returns true if it was up. A relay that does not respond is
 /// killed.
-pub fn down(name: &Name) -> Result<bool, Failed> {
-    let place = Place::of(name);
-    let failed_to = |error: io::Error| failed(format!("take down the link {name}"))(error);
+pub fn down(name: &LinkName) -> Result<bool, LabError> {
+    let place = LinkDirectory::new(name);
+    let failed_to = |error: io::Error| cannot(format!("take down the link {name}"))(error);
     let was_up = match ask(&place, STOP_REQUEST) {
         Ok(_) => true,
         Err(e) if is_timeout(&e) => {
@@ -249,28 +249,28 @@ pub fn down(name: &Name) -> Result<bool, Failed> {
         Err(_) => false,
     };
     // A relay that exits cleanly has already removed it.
-    let _lock = place::lock().map_err(failed_to)?;
-    if matches!(state(name)?, State::Stale) {
+    let _lock = link_directory::lock().map_err(failed_to)?;
+    if matches!(link_state(name)?, LinkState::Stale) {
         place.remove().map_err(failed_to)?;
     }
     Ok(was_up)
 }
 
 /// Moves the calling thread and its future children to the near end of a link; returns the address of the far end.
-pub fn enter(name: &Name) -> Result<Ipv4Addr, Failed> {
-    let failed_to = |error: io::Error| failed(format!("enter the link {name}"))(error);
-    let why = match state(name)? {
-        State::Up(_) | State::Silent => {
-            let place = Place::of(name);
+pub fn enter(name: &LinkName) -> Result<Ipv4Addr, LabError> {
+    let failed_to = |error: io::Error| cannot(format!("enter the link {name}"))(error);
+    let why = match link_state(name)? {
+        LinkState::Up(_) | LinkState::Unresponsive => {
+            let place = LinkDirectory::new(name);
             let namespace = place.namespace().map_err(failed_to)?;
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|e| failed_to(e.into()))?;
-            return place.far().map_err(failed_to);
+            return place.far_address().map_err(failed_to);
         }
-        State::Absent => {
+        LinkState::Absent => {
             format!("there is no link of that name; create it with `tradewind lab wan up {name}`")
         }
-        State::Stale => {
+        LinkState::Stale => {
             format!(
                 "its relay was killed; re-create it with `tradewind lab wan up {name}`, or remove it with `down {name}`"
             )
@@ -280,8 +280,8 @@ pub fn enter(name: &Name) -> Result<Ipv4Addr, Failed> {
 }
 
 /// Sends a request to the link's process and reads until the connection ends.
-fn ask(place: &Place, question: &[u8]) -> io::Result<String> {
-    let mut stream = UnixStream::connect(place.socket())?;
+fn ask(place: &LinkDirectory, question: &[u8]) -> io::Result<String> {
+    let mut stream = UnixStream::connect(place.socket_path())?;
     stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
     stream.write_all(question)?;
     let mut answer = String::new();

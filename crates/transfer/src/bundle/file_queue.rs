@@ -5,31 +5,31 @@ use std::collections::VecDeque;
 use tradewind_core::error::Error;
 
 use crate::Item;
-use crate::moves::{Decided, Next};
+use crate::workers::{ActionFeed, NextAction};
 
 /// Maximum number of files in a batch. Batching amortizes the wake-up of a thread over many small files.
 const MAX_BATCH_FILES: usize = 64;
 /// Maximum size of a batch. Larger files are not read ahead.
-pub const BATCH_BYTES: u64 = 512 << 10;
+pub const MAX_BATCH_BYTES: u64 = 512 << 10;
 
 /// A file to pack, or the name that cannot be listed and why.
-pub type Found = Result<Item, (String, Error)>;
+pub type QueuedFile = Result<Item, (String, Error)>;
 
 /// The queue.
-pub struct Waiting {
+pub struct FileQueue {
     /// Files that come before the rest of the feed.
-    put_back: VecDeque<Found>,
-    decided: Decided,
+    put_back: VecDeque<QueuedFile>,
+    decided: ActionFeed,
 }
 
-impl Waiting {
-    pub const fn new(decided: Decided) -> Self {
+impl FileQueue {
+    pub const fn new(decided: ActionFeed) -> Self {
         Self { put_back: VecDeque::new(), decided }
     }
 
     /// The next batch; empty after the last one. Waits only for its first file.
-    pub async fn batch(&mut self) -> Vec<Found> {
-        let item = |next: Next| next.map(|action| action.item().clone());
+    pub async fn next_batch(&mut self) -> Vec<QueuedFile> {
+        let item = |next: NextAction| next.map(|action| action.item().clone());
         let first = match self.put_back.pop_front() {
             Some(first) => first,
             None => match self.decided.recv().await {
@@ -37,12 +37,12 @@ impl Waiting {
                 None => return Vec::new(),
             },
         };
-        let (mut bytes, mut batch) = (size_of_found(&first), vec![first]);
+        let (mut bytes, mut batch) = (queued_bytes(&first), vec![first]);
         while batch.len() < MAX_BATCH_FILES
             && let Some(next) = self.put_back.pop_front().or_else(|| self.decided.try_recv().map(item))
         {
-            bytes = bytes.saturating_add(size_of_found(&next));
-            if bytes > BATCH_BYTES {
+            bytes = bytes.saturating_add(queued_bytes(&next));
+            if bytes > MAX_BATCH_BYTES {
                 self.put_back.push_front(next);
                 break;
             }
@@ -57,6 +57,6 @@ impl Waiting {
     }
 }
 
-pub fn size_of_found(found: &Found) -> u64 {
+pub fn queued_bytes(found: &QueuedFile) -> u64 {
     found.as_ref().map_or(0, |item| item.size)
 }

@@ -9,7 +9,7 @@ const MAX_NAMED_LOCATIONS: usize = 1000;
 
 /// The locations that could not be accessed.
 #[derive(Debug, Default)]
-pub(super) struct Unseen {
+pub(super) struct FailedLocations {
     /// By location: the tree compared when it failed, and the number of that comparison.
     locations: HashMap<String, (String, u64)>,
     /// Number of unnamed locations before and since the start of the last comparison.
@@ -18,9 +18,9 @@ pub(super) struct Unseen {
     comparisons: u64,
 }
 
-impl Unseen {
+impl FailedLocations {
     /// Starts a comparison. Earlier failures count until it ends, because it may be cancelled.
-    pub fn begin(&mut self) {
+    pub fn start_comparison(&mut self) {
         self.comparisons += 1;
         // Most of them will fail again, so the two counts are not added.
         self.unnamed = (self.unnamed.0.max(self.unnamed.1), 0);
@@ -28,7 +28,7 @@ impl Unseen {
 
     /// Records a location that could not be accessed while `tree` was compared; an empty `tree` means that only a full
     /// comparison resolves it.
-    pub fn failed(&mut self, location: &str, tree: &str) {
+    pub fn add(&mut self, location: &str, tree: &str) {
         let found = (tree.to_owned(), self.comparisons);
         if self.locations.len() < MAX_NAMED_LOCATIONS || self.locations.contains_key(location) {
             self.locations.insert(location.to_owned(), found);
@@ -38,7 +38,7 @@ impl Unseen {
     }
 
     /// Ends a complete comparison of `tree`, which lies at `path`: failures in it that did not recur are resolved.
-    pub fn looked_at(&mut self, tree: &str, path: &Path) {
+    pub fn resolve(&mut self, tree: &str, path: &Path) {
         let current = self.comparisons;
         self.locations.retain(|location, (compared, comparison)| {
             *comparison == current || !(compared.starts_with(tree) || Path::new(location).starts_with(path))
@@ -60,37 +60,37 @@ mod tests {
 
     #[test]
     fn failure_that_does_not_recur_is_resolved() {
-        let mut unseen = Unseen::default();
-        unseen.begin();
-        unseen.failed("/here/dir/a", "");
-        unseen.failed("/here/b", "");
-        unseen.looked_at("", Path::new("/here"));
+        let mut unseen = FailedLocations::default();
+        unseen.start_comparison();
+        unseen.add("/here/dir/a", "");
+        unseen.add("/here/b", "");
+        unseen.resolve("", Path::new("/here"));
         assert_eq!(unseen.count(), 2, "failures of this comparison remain");
-        unseen.begin();
+        unseen.start_comparison();
         assert_eq!(unseen.count(), 2, "the new comparison may be cancelled");
-        unseen.looked_at("dir/", Path::new("/here/dir/"));
+        unseen.resolve("dir/", Path::new("/here/dir/"));
         assert_eq!(unseen.count(), 1, "the other one is outside the tree");
-        unseen.failed("s3://bucket/dir/", "dir/");
-        unseen.begin();
-        unseen.failed("/here/b", "");
-        unseen.looked_at("", Path::new("/here"));
+        unseen.add("s3://bucket/dir/", "dir/");
+        unseen.start_comparison();
+        unseen.add("/here/b", "");
+        unseen.resolve("", Path::new("/here"));
         assert_eq!(unseen.count(), 1);
     }
 
     #[test]
     fn failures_beyond_the_limit_are_only_counted() {
-        let mut unseen = Unseen::default();
+        let mut unseen = FailedLocations::default();
         for _ in 0..3 {
-            unseen.begin();
+            unseen.start_comparison();
             for n in 0..1500 {
-                unseen.failed(&n.to_string(), "");
+                unseen.add(&n.to_string(), "");
             }
             assert_eq!((unseen.count(), unseen.locations.len()), (1500, MAX_NAMED_LOCATIONS));
-            unseen.looked_at("", Path::new("/here"));
+            unseen.resolve("", Path::new("/here"));
             assert_eq!((unseen.count(), unseen.locations.len()), (1500, MAX_NAMED_LOCATIONS));
         }
-        unseen.begin();
-        unseen.looked_at("", Path::new("/here"));
+        unseen.start_comparison();
+        unseen.resolve("", Path::new("/here"));
         assert_eq!(unseen.count(), 0);
     }
 }

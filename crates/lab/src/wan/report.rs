@@ -5,14 +5,14 @@ use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-use super::{Counts, JitterKind, LinkOptions, Via, WanOptions};
+use super::{LinkCounts, JitterKind, LinkOptions, ForwarderKind, WanOptions};
 
 /// The report of a link. Times are in milliseconds, rates in bits per second, sizes in bytes, loss is a fraction.
 /// Values that are unlimited or unknown to netem are null. `out` and `back` describe the directions; `uncounted` is
 /// the reason if all counters are null.
 #[must_use]
-pub fn told(options: WanOptions, via: Via, far: Ipv4Addr, carried: &io::Result<(Counts, Counts)>) -> Value {
-    let is_relay = via == Via::Relay;
+pub fn link_report(options: WanOptions, via: ForwarderKind, far: Ipv4Addr, carried: &io::Result<(LinkCounts, LinkCounts)>) -> Value {
+    let is_relay = via == ForwarderKind::Relay;
     let (out, back) = carried.as_ref().map_or((None, None), |(out, back)| (Some(*out), Some(*back)));
     json!({
         "via": if is_relay { "relay" } else { "netem" },
@@ -24,9 +24,9 @@ pub fn told(options: WanOptions, via: Via, far: Ipv4Addr, carried: &io::Result<(
     })
 }
 
-fn direction(options: LinkOptions, counts: Option<Counts>, is_relay: bool) -> Value {
-    let LinkOptions { delay, jitter, jitter_kind, reorder, loss, rate, queue_bytes } = options;
-    let count = |field: fn(Counts) -> u64| counts.map(field);
+fn direction(options: LinkOptions, counts: Option<LinkCounts>, is_relay: bool) -> Value {
+    let LinkOptions { delay, jitter, jitter_kind, allow_reordering: reorder, loss, bits_per_second: rate, queue_bytes } = options;
+    let count = |field: fn(LinkCounts) -> u64| counts.map(field);
     json!({
         "delay_ms": delay.as_secs_f64() * 1e3,
         "jitter_ms": jitter.as_secs_f64() * 1e3,
@@ -43,6 +43,6 @@ fn direction(options: LinkOptions, counts: Option<Counts>, is_relay: bool) -> Va
         "lost": count(|counts| counts.lost),
         "dropped": count(|counts| counts.dropped),
         "missed": count(|counts| counts.missed),
-        "longest_queue": rate.filter(|_| is_relay).and_then(|_| count(|counts| counts.longest_queue)),
+        "longest_queue": rate.filter(|_| is_relay).and_then(|_| count(|counts| counts.max_queue_bytes)),
     })
 }

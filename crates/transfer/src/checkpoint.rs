@@ -9,12 +9,12 @@ use tradewind_core::{Algorithm, Checksum, ETag, Timestamp};
 use tradewind_volume::UploadCheckpoint;
 use tradewind_volume::upload_checkpoint::{UploadState, CheckpointedPart, SourceVersion};
 
-use crate::journal::Entry;
+use crate::journal::JournalFile;
 
 /// An upload checkpoint that is saved in a journal.
 #[derive(Debug)]
-pub(crate) struct CopyMemory {
-    journal: Mutex<Option<Entry>>,
+pub(crate) struct JournalCheckpoint {
+    journal: Mutex<Option<JournalFile>>,
 }
 
 /// A record of the journal, one JSON line. The variant and field names are its file format.
@@ -28,16 +28,16 @@ enum JournalRecord {
     Part { number: u16, length: u64, etag: String, algorithm: String, checksum: String },
 }
 
-impl CopyMemory {
-    pub fn new(journal: Entry) -> Self {
+impl JournalCheckpoint {
+    pub fn new(journal: JournalFile) -> Self {
         Self { journal: Mutex::new(Some(journal)) }
     }
 }
 
-impl UploadCheckpoint for CopyMemory {
+impl UploadCheckpoint for JournalCheckpoint {
     fn load(&self) -> Option<UploadState> {
         let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut records = journal.as_ref()?.earlier::<JournalRecord>().into_iter();
+        let mut records = journal.as_ref()?.records::<JournalRecord>().into_iter();
         let (version, upload, part_bytes) = match records.next()? {
             JournalRecord::Begun { etag, modified, size, tags, upload, part_bytes } => {
                 let (etag, modified) = (ETag::from_tag(&etag), Timestamp::from_millis(modified));
@@ -74,7 +74,7 @@ impl UploadCheckpoint for CopyMemory {
             },
             None => JournalRecord::Made { upload, part_bytes },
         };
-        let added = entry.begin_anew().and_then(|()| entry.add(&record));
+        let added = entry.reset().and_then(|()| entry.append(&record));
         if let Err(e) = &added {
             tracing::warn!(error = %e, "cannot write the upload journal; if interrupted, this copy cannot resume");
         }
@@ -91,14 +91,14 @@ impl UploadCheckpoint for CopyMemory {
             algorithm: part.checksum.algorithm().name().to_owned(),
             checksum: part.checksum.to_base64(),
         };
-        if let Err(e) = entry.add(&record) {
+        if let Err(e) = entry.append(&record) {
             tracing::warn!(error = %e, "cannot record a part in the upload journal; a resumed copy repeats it");
         }
     }
 
     fn clear(&self) {
         let entry = self.journal.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err(e)) = entry.map(Entry::remove) {
+        if let Some(Err(e)) = entry.map(JournalFile::remove) {
             tracing::warn!(error = %e, "cannot remove an upload journal");
         }
     }

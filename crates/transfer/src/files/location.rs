@@ -11,14 +11,14 @@ use tradewind_core::error::{Error, Reason, Result};
 use super::Tree;
 
 /// A path below a directory, split into parent and name.
-pub(super) struct FilePlace<'a> {
+pub(super) struct FileLocation<'a> {
     /// Empty for a file in the root.
     pub parent: &'a Path,
     pub name: &'a OsStr,
 }
 
-impl<'a> FilePlace<'a> {
-    pub fn of(below: &'a Path) -> Result<Self> {
+impl<'a> FileLocation<'a> {
+    pub fn split(below: &'a Path) -> Result<Self> {
         match (below.parent(), below.file_name()) {
             (Some(parent), Some(name)) => Ok(Self { parent, name }),
             _ => Err(Error::new(Reason::InvalidKey, format!("{} is not a file name", below.display()))),
@@ -30,15 +30,15 @@ impl<'a> FilePlace<'a> {
 pub(super) const MAX_ATTEMPTS: u32 = 16;
 
 /// Opens the directory of a file, and creates it if it is missing.
-pub(super) fn make_parent(tree: &Tree, below: &Path) -> Result<OwnedFd> {
-    let parent = FilePlace::of(below)?.parent;
-    tree.make_directory(parent).map_err(|e| tree.failed("create the directory", parent, e))
+pub(super) fn create_parent(tree: &Tree, below: &Path) -> Result<OwnedFd> {
+    let parent = FileLocation::split(below)?.parent;
+    tree.create_directory(parent).map_err(|e| tree.error("create the directory", parent, e))
 }
 
 /// Rejects replacing anything but a file: a directory, a device, or a link to one or to an open descriptor, such as
 /// `/dev/stdout`. Other links are replaced, never written through.
 pub(super) fn check_replaceable(tree: &Tree, directory: &OwnedFd, below: &Path) -> Result<()> {
-    let name = FilePlace::of(below)?.name;
+    let name = FileLocation::split(below)?.name;
     let reject = |what: &str| {
         let why = format!("{} {what}", tree.path().join(below).display());
         Err(Error::new(Reason::InvalidKey, why))
@@ -46,7 +46,7 @@ pub(super) fn check_replaceable(tree: &Tree, directory: &OwnedFd, below: &Path) 
     let kind = |stat: Stat| FileType::from_raw_mode(stat.st_mode);
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(kind) {
         Err(Errno::NOENT) | Ok(FileType::RegularFile) => Ok(()),
-        Err(e) => Err(tree.failed("access", below, e.into())),
+        Err(e) => Err(tree.error("access", below, e.into())),
         Ok(FileType::Symlink) => match statat(directory, name, AtFlags::empty()).map(kind) {
             Ok(_) if leads_to_descriptor(directory, name) => {
                 reject("leads to an open file of a process; to write to standard output, name it -")
