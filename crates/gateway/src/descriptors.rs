@@ -49,7 +49,7 @@ const MIN_CONNECTIONS: usize = 8;
 impl DescriptorLimit {
     /// The number of connections allowed while `others` other files are open.
     #[must_use]
-    pub fn connections(&self, others: usize) -> usize {
+    pub fn max_connections(&self, others: usize) -> usize {
         let left = self.limit.saturating_sub(others);
         left.saturating_sub(self.reserve).max(MIN_CONNECTIONS.min(left / 2))
     }
@@ -67,24 +67,24 @@ pub(crate) struct Descriptors {
 impl Descriptors {
     pub(crate) fn new(limit: Option<DescriptorLimit>) -> Self {
         let descriptors = Self { limit, others: AtomicUsize::new(0) };
-        descriptors.count_open(0);
+        descriptors.count_excess_connections(0);
         descriptors
     }
 
     /// Counts open files, of which `connections` are connections. Returns the number of excess connections.
-    pub(crate) fn count_open(&self, connections: usize) -> usize {
+    pub(crate) fn count_excess_connections(&self, connections: usize) -> usize {
         let Some(limit) = self.limit else { return 0 };
         // If the files cannot be counted, the last count stays.
         let Ok(open) = open_files() else { return 0 };
         let others = open.saturating_sub(connections);
         self.others.store(others, Ordering::Relaxed);
-        connections.saturating_sub(limit.connections(others))
+        connections.saturating_sub(limit.max_connections(others))
     }
 
     /// Returns true if `connections` connections are allowed.
-    pub(crate) fn have_room_for(&self, connections: usize) -> bool {
+    pub(crate) fn allow_connections(&self, connections: usize) -> bool {
         let others = self.others.load(Ordering::Relaxed);
-        self.limit.is_none_or(|limit| connections <= limit.connections(others))
+        self.limit.is_none_or(|limit| connections <= limit.max_connections(others))
     }
 }
 
@@ -105,14 +105,14 @@ mod tests {
     #[test]
     fn other_open_files_reduce_the_allowed_connections() {
         let limit = DescriptorLimit { limit: 64, reserve: 24 };
-        let connections = [0, 17, 30, 35, 47, 60, 63, 100].map(|others| limit.connections(others));
+        let connections = [0, 17, 30, 35, 47, 60, 63, 100].map(|others| limit.max_connections(others));
         assert_eq!(connections, [40, 23, 10, 8, 8, 2, 0, 0]);
         let descriptors = Descriptors::new(Some(DescriptorLimit { limit: 1 << 20, reserve: 100 }));
-        assert_eq!(descriptors.count_open(0), 0);
-        assert!(descriptors.have_room_for(1000) && !descriptors.have_room_for(1 << 20));
+        assert_eq!(descriptors.count_excess_connections(0), 0);
+        assert!(descriptors.allow_connections(1000) && !descriptors.allow_connections(1 << 20));
         let descriptors = Descriptors::new(Some(DescriptorLimit { limit: 1, reserve: 1 }));
-        assert!(!descriptors.have_room_for(1));
-        assert!(descriptors.count_open(open_files().unwrap()) > 0);
-        assert!(Descriptors::new(None).have_room_for(1 << 30));
+        assert!(!descriptors.allow_connections(1));
+        assert!(descriptors.count_excess_connections(open_files().unwrap()) > 0);
+        assert!(Descriptors::new(None).allow_connections(1 << 30));
     }
 }

@@ -156,14 +156,14 @@ impl WireError {
 
     /// The error response. `resource` is the path of the request; `head` omits the body.
     #[must_use]
-    pub fn answer(&self, request_id: RequestId, resource: &str, head: bool) -> Response<ResponseBody> {
-        answer(self.code.status(), self.code.as_str(), &self.message, request_id, resource, head)
+    pub fn to_response(&self, request_id: RequestId, resource: &str, head: bool) -> Response<ResponseBody> {
+        error_response(self.code.status(), self.code.as_str(), &self.message, request_id, resource, head)
     }
 }
 
 /// An error response in S3's format.
 #[must_use]
-pub fn answer(
+pub fn error_response(
     status: StatusCode,
     code: &str,
     message: &str,
@@ -230,13 +230,13 @@ impl From<tradewind_core::Error> for WireError {
         let reason = error.reason();
         let message =
             error.client_message().map_or(Cow::Borrowed(message_for(reason)), |text| text.to_owned().into());
-        Self { code: code_of(reason), message, source: Some(Box::new(error)) }
+        Self { code: code_for(reason), message, source: Some(Box::new(error)) }
     }
 }
 
 /// The S3 code for a reason of the port.
 #[must_use]
-pub const fn code_of(reason: Reason) -> Code {
+pub const fn code_for(reason: Reason) -> Code {
     match reason {
         Reason::NoSuchBucket => Code::NoSuchBucket,
         Reason::NoSuchKey => Code::NoSuchKey,
@@ -357,7 +357,7 @@ mod tests {
     fn every_reason_has_a_code_and_a_fitting_status() {
         use tradewind_core::ErrorKind;
         for reason in Reason::ALL {
-            let status = code_of(*reason).status();
+            let status = code_for(*reason).status();
             let fits = match reason.kind() {
                 ErrorKind::Corrupt | ErrorKind::Internal => status == 500,
                 ErrorKind::Unavailable | ErrorKind::Busy => matches!(status.as_u16(), 503 | 507),
@@ -378,7 +378,7 @@ mod tests {
     #[tokio::test]
     async fn xml_is_escaped() {
         let id = RequestId::next();
-        let response = WireError::access_denied().answer(id, "/b/<k>&\u{1}", false);
+        let response = WireError::access_denied().to_response(id, "/b/<k>&\u{1}", false);
         assert_eq!(response.status(), 403);
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = std::str::from_utf8(&body).unwrap();
@@ -404,7 +404,7 @@ mod tests {
 
     #[tokio::test]
     async fn head_has_no_body() {
-        let response = WireError::access_denied().answer(RequestId::next(), "/", true);
+        let response = WireError::access_denied().to_response(RequestId::next(), "/", true);
         assert_eq!(response.status(), 403);
         assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty());
     }

@@ -14,12 +14,12 @@ use tradewind_core::{Address, ByteRange, Context, ObjectStore};
 use crate::auth::Access;
 use crate::body::ResponseBody;
 use crate::outcome;
-use crate::s3::{add_checksum_headers, keep_for, object_headers};
+use crate::s3::{add_checksum_headers, trim_window, object_headers};
 use crate::sigv4::Verified;
 
 /// A read that the fast path can serve.
 #[derive(Debug)]
-pub(crate) struct Read {
+pub(crate) struct PlainRead {
     address: Address,
     request: GetRequest,
     is_head: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Read {
 }
 
 /// Plans a plain read by a client with permission. Returns `None` if the operations must handle the request.
-pub(crate) fn plan(parts: &Parts, verified: &Verified) -> Option<Read> {
+pub(crate) fn plan(parts: &Parts, verified: &Verified) -> Option<PlainRead> {
     let is_head = match parts.method {
         Method::GET => false,
         Method::HEAD => true,
@@ -38,13 +38,13 @@ pub(crate) fn plan(parts: &Parts, verified: &Verified) -> Option<Read> {
     }
     let (request, wants_checksums) = plain_headers(parts)?;
     let (bucket, key) = parts.uri.path().strip_prefix('/')?.split_once('/')?;
-    if !verified.identity.may(Access::Read, Some(bucket)) || !verified.payload.allows_nothing() {
+    if !verified.identity.may(Access::Read, Some(bucket)) || !verified.payload.allows_empty_body() {
         return None;
     }
     let key = percent_decode_str(key).decode_utf8().ok()?;
     // Clients do not encode the legal characters of a bucket name. The operations handle those that do.
     let address = Address::parse(bucket, &key).ok()?;
-    Some(Read { address, request, is_head, wants_checksums })
+    Some(PlainRead { address, request, is_head, wants_checksums })
 }
 
 /// Returns true if a query has only a signature and `x-id`, by which some clients name the operation.
@@ -110,16 +110,16 @@ fn plain_headers(parts: &Parts) -> Option<(GetRequest, bool)> {
 pub(crate) async fn read(
     store: &dyn ObjectStore,
     context: &Context,
-    read: Read,
+    read: PlainRead,
 ) -> Option<Response<ResponseBody>> {
-    let Read { address, request, is_head, wants_checksums } = read;
+    let PlainRead { address, request, is_head, wants_checksums } = read;
     let select = request.select;
     let (info, span, body, operation) = if is_head {
         let found = store.head(context, &address, request).await.ok()?;
         (found.info, found.span, ResponseBody::empty(), "HeadObject")
     } else {
         let found = store.get(context, &address, request).await.ok()?;
-        keep_for(context, found.span);
+        trim_window(context, found.span);
         (found.info, found.span, found.body.into(), "GetObject")
     };
     let is_partial = select != Select::Whole && span.length > 0;
@@ -132,7 +132,7 @@ pub(crate) async fn read(
     if wants_checksums && select == Select::Whole {
         add_checksum_headers(response.headers_mut(), &info.checksums, Some(info.scope), info.parts);
     }
-    outcome::note_operation(&mut response, operation);
+    outcome::set_operation(&mut response, operation);
     Some(response)
 }
 
@@ -148,7 +148,7 @@ mod tests {
     use tradewind_core::store::StageRequest;
     use tradewind_core::testing::{MemoryStore, context};
 
-    fn planned(method: &str, uri: &str, headers: &[(&str, &str)]) -> Option<Read> {
+    fn planned(method: &str, uri: &str, headers: &[(&str, &str)]) -> Option<PlainRead> {
         let mut request = Request::builder().method(method).uri(uri);
         for (name, value) in headers {
             request = request.header(*name, *value);

@@ -126,7 +126,7 @@ impl ActiveKey {
 
     /// Caches a signing key that produced a valid signature. A client without the secret can therefore not evict a
     /// cached key.
-    pub(crate) fn keep(&self, scope: &str, key: &Arc<SigningKey>) {
+    pub(crate) fn cache_signing_key(&self, scope: &str, key: &Arc<SigningKey>) {
         self.derived.rcu(|derived| {
             let newest = std::iter::once((scope.into(), key.clone()));
             let others = derived.iter().filter(|(cached, _)| **cached != *scope).cloned();
@@ -179,7 +179,7 @@ mod tests {
             let scope = format!("201305{day}/us-east-1/s3/aws4_request");
             let (signing, is_cached) = known.signing_key(&scope);
             assert!(!is_cached, "not cached before a signature was valid");
-            known.keep(&scope, &signing);
+            known.cache_signing_key(&scope, &signing);
             assert!(known.signing_key(&scope).1);
         }
         assert_eq!(known.derived.load().len(), MAX_SIGNING_KEYS);

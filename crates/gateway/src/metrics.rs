@@ -170,24 +170,24 @@ impl Metrics {
         metrics
     }
 
-    pub(crate) fn open_connection(&self) {
+    pub(crate) fn count_opened_connection(&self) {
         self.open.fetch_add(1, Ordering::Relaxed);
         self.opened.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn close_connection(&self) {
+    pub(crate) fn count_closed_connection(&self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn refuse_connection(&self) {
+    pub(crate) fn count_rejected_connection(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn drop_slow_client(&self) {
+    pub(crate) fn count_slow_client(&self) {
         self.slow.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn drop_stalled_client(&self) {
+    pub(crate) fn count_stalled_client(&self) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -17,11 +17,11 @@ pub struct Operation(pub &'static str);
 pub struct Failure(pub Arc<WireError>);
 
 /// Attaches the operation's name to a response.
-pub fn note_operation<B>(response: &mut Response<B>, operation: &'static str) {
+pub fn set_operation<B>(response: &mut Response<B>, operation: &'static str) {
     response.extensions_mut().insert(Operation(operation));
 }
 
 /// Attaches the failure to a response.
-pub fn note_failure<B>(response: &mut Response<B>, failure: WireError) {
+pub fn set_failure<B>(response: &mut Response<B>, failure: WireError) {
     response.extensions_mut().insert(Failure(Arc::new(failure)));
 }

@@ -23,7 +23,7 @@ use crate::auth::Trailers;
 use crate::body::RequestBody;
 use crate::chunked::{Decoder, Step};
 use crate::error::{Code, WireError};
-use crate::server::watch::{Command, Phase, Watch};
+use crate::server::connection_state::{Command, Phase, ConnectionState};
 use crate::sigv4::Payload;
 
 /// Bytes hashed between yields.
@@ -49,9 +49,9 @@ pub(crate) struct WireBody {
 }
 
 /// Receives a body that was dropped before its end.
-pub(crate) struct Rest(Option<Arc<Mutex<Option<Incoming>>>>);
+pub(crate) struct ReturnedBody(Option<Arc<Mutex<Option<Incoming>>>>);
 
-impl Rest {
+impl ReturnedBody {
     /// The returned body; `None` if it was read to its end.
     pub(crate) fn take(self) -> Option<Incoming> {
         self.0.and_then(|returns_to| returns_to.lock().take())
@@ -59,12 +59,12 @@ impl Rest {
 }
 
 impl WireBody {
-    pub(crate) fn new(incoming: Incoming) -> (Self, Rest) {
+    pub(crate) fn new(incoming: Incoming) -> (Self, ReturnedBody) {
         if incoming.is_end_stream() {
-            return (Self { incoming: None, returns_to: None }, Rest(None));
+            return (Self { incoming: None, returns_to: None }, ReturnedBody(None));
         }
         let returns_to = Some(Arc::<Mutex<Option<Incoming>>>::default());
-        (Self { incoming: Some(incoming), returns_to: returns_to.clone() }, Rest(returns_to))
+        (Self { incoming: Some(incoming), returns_to: returns_to.clone() }, ReturnedBody(returns_to))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -93,7 +93,7 @@ pub(crate) fn prepare(
     parts: &mut Parts,
     incoming: WireBody,
     payload: Payload,
-    watch: Arc<Watch>,
+    watch: Arc<ConnectionState>,
     limit: u64,
 ) -> Result<PreparedBody, WireError> {
     let headers = &mut parts.headers;
@@ -270,7 +270,7 @@ struct PayloadStream {
     hashed: usize,
     /// Bytes that may still arrive if no length was announced; otherwise `u64::MAX`.
     unannounced_left: u64,
-    watch: Arc<Watch>,
+    watch: Arc<ConnectionState>,
     trailers: Trailers,
     is_over: bool,
 }

@@ -5,7 +5,7 @@
 //! - payload is streamed between body and store buffer by buffer, never through `s3s`;
 //! - every error, including those of `s3s`, is returned in the format of `crate::error`.
 
-mod answer;
+mod response;
 mod attributes;
 mod buckets;
 mod call;
@@ -26,13 +26,13 @@ mod paging;
 mod parts;
 mod query;
 mod read;
-mod refusals;
-mod site;
+mod unsupported_headers;
+mod service_context;
 mod tagging;
 #[cfg(test)]
 mod tests;
 mod write;
-mod zipped;
+mod gzip;
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,23 +41,23 @@ use http::request::Parts;
 use http::{Method, Request, Response, Uri};
 use tradewind_core::{Context, ObjectStore};
 
-pub use answer::object_headers;
+pub use response::object_headers;
 pub(crate) use checksums::add_headers as add_checksum_headers;
-pub(crate) use read::keep_for;
-pub use site::Options;
+pub(crate) use read::trim_window;
+pub use service_context::Options;
 
 use crate::auth::{Authenticated, Identity};
 use crate::body::{RequestBody, ResponseBody};
 use crate::error::{Code, WireError};
 use crate::outcome;
 use crate::request_id::RequestId;
-use answer::Plain;
+use response::PlainResponse;
 use call::Call;
 use codec::Codec;
 use failure::Result;
-use intent::{Intent, Refused};
+use intent::{Intent, Rejection};
 use operation::Operation;
-use site::ServiceContext;
+use service_context::ServiceContext;
 
 /// The S3 operations. Cheap to clone.
 #[derive(Clone)]
@@ -77,7 +77,7 @@ impl Operations {
 
     /// Determines a request's operation and checks the client's permission, before anything is reserved for it. Returns
     /// the response if it is rejected. Otherwise [`call`](Self::call) continues from the result in the extensions.
-    pub(crate) fn refuse(
+    pub(crate) fn reject(
         parts: &mut Parts,
         identity: &Identity,
         request_id: RequestId,
@@ -89,7 +89,7 @@ impl Operations {
             }
             Err(refused) => {
                 let is_head = parts.method == Method::HEAD;
-                Some(refused.answer(request_id, parts.uri.path(), is_head))
+                Some(refused.into_response(request_id, parts.uri.path(), is_head))
             }
         }
     }
@@ -104,7 +104,7 @@ impl Operations {
         let context = parts.extensions.remove::<Context>();
         let (Some(auth), Some(context)) = (auth, context) else {
             let error = WireError::new(Code::InternalError, "The request was not authenticated.");
-            return error.answer(RequestId::next(), &resource, is_head);
+            return error.to_response(RequestId::next(), &resource, is_head);
         };
         let request_id = auth.request_id;
         let found = match parts.extensions.remove::<Intent>() {
@@ -113,17 +113,17 @@ impl Operations {
         };
         let intent = match found {
             Ok(intent) => intent,
-            Err(refused) => return refused.answer(request_id, &resource, is_head),
+            Err(refused) => return refused.into_response(request_id, &resource, is_head),
         };
         let operation = intent.operation;
         let call = Call::new(intent, parts.headers, auth, context, body);
         match self.execute(parts.method, parts.uri, call).await {
             Ok(mut response) => {
-                outcome::note_operation(&mut response, operation.name());
+                outcome::set_operation(&mut response, operation.name());
                 response
             }
             Err(failure) => {
-                Refused { failure, operation: Some(operation) }.answer(request_id, &resource, is_head)
+                Rejection { failure, operation: Some(operation) }.into_response(request_id, &resource, is_head)
             }
         }
     }
@@ -137,10 +137,10 @@ impl Operations {
             Operation::HeadObject => read::head(service, &call).await,
             Operation::PutObject => write::put(service, &call).await,
             Operation::UploadPart => parts::upload(service, &call).await,
-            Operation::DeleteObject => delete::one(service, &call).await,
-            _ => return self.codec.carry_out(method, uri, Arc::new(call)).await,
+            Operation::DeleteObject => delete::delete_object(service, &call).await,
+            _ => return self.codec.execute(method, uri, Arc::new(call)).await,
         };
-        plain.map(Plain::into_response)
+        plain.map(PlainResponse::into_response)
     }
 }
 

@@ -6,12 +6,12 @@ mod admission;
 mod buffers;
 mod connection;
 mod connections;
-mod judge;
+mod watchdog;
 mod peer;
 mod service;
 mod tls;
-pub(crate) mod watch;
-mod watched;
+pub(crate) mod connection_state;
+mod tracked_socket;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -32,10 +32,10 @@ use crate::metrics::Metrics;
 use crate::s3::{Operations, Options};
 use crate::sigv4::Verifier;
 use accounts::Accounts;
-use buffers::Buffers;
+use buffers::BufferLimits;
 use connections::Connections;
 use peer::Peer;
-use watch::{Command, Phase, Watch};
+use connection_state::{Command, Phase, ConnectionState};
 
 pub use tls::TlsError;
 
@@ -44,10 +44,10 @@ const ABORT_TIME: Duration = Duration::from_secs(1);
 
 /// The S3 server of one store. Cheap to clone; clones share their limits.
 #[derive(Clone)]
-pub struct Gateway(Arc<Shared>);
+pub struct Gateway(Arc<GatewayState>);
 
 /// The state shared by all connections.
-pub(crate) struct Shared {
+pub(crate) struct GatewayState {
     pub(crate) config: GatewayConfig,
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) operations: Operations,
@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     tls: Option<TlsAcceptor>,
     connections: Connections,
     descriptors: Descriptors,
-    buffers: Arc<Buffers>,
+    buffers: Arc<BufferLimits>,
 }
 
 impl Gateway {
@@ -76,16 +76,16 @@ impl Gateway {
         let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
         let budget = Budget::new(config.memory_bytes);
         let mut http = http1::Builder::new();
-        http.max_buf_size(connection::BUFFER_BYTES.max(config.limits.header_bytes)).half_close(false);
+        http.max_buf_size(connection::MAX_READ_BUFFER_BYTES.max(config.limits.header_bytes)).half_close(false);
         // An incomplete head takes memory before its sender is authenticated, so hyper limits its size. A head slightly
         // over S3's limit is still passed on, so that the response is S3's error.
-        let buffers = Buffers::new(&config);
+        let buffers = BufferLimits::new(&config);
         http.max_header_size(buffers.max_head_bytes());
         // hyper's default of 100 needs no allocation; any other limit allocates on every request.
         if config.limits.headers != 100 {
             http.max_headers(config.limits.headers);
         }
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(GatewayState {
             operations: Operations::new(
                 store.clone(),
                 Options { is_tls: tls.is_some(), ..config.operations.clone() },
@@ -124,14 +124,14 @@ impl Gateway {
         let shared = &self.0;
         let mut tasks = JoinSet::new();
         let mut next_id = 0;
-        let watchdog = tokio::spawn(judge::run(shared.clone()));
+        let watchdog = tokio::spawn(watchdog::run(shared.clone()));
         loop {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
                 Some(ended) = tasks.join_next() => log_end(ended),
-                () = shared.connections.room_made(), if shared.connections.is_making_room() => {}
-                accepted = listener.accept(), if !shared.connections.is_making_room() => match accepted {
+                () = shared.connections.eviction_ended(), if shared.connections.is_eviction_limit_reached() => {}
+                accepted = listener.accept(), if !shared.connections.is_eviction_limit_reached() => match accepted {
                     Ok((socket, peer)) => {
                         next_id += 1;
                         accept(shared, &mut tasks, next_id, socket, peer);
@@ -140,7 +140,7 @@ impl Gateway {
                         // Usually the process is out of file descriptors: accepting again at once would spin.
                         tracing::warn!(error = %e, "a connection could not be accepted");
                         let now = shared.clock.now();
-                        shared.connections.make_room_for_any(now);
+                        shared.connections.evict_any(now);
                         shared.clock.sleep_until(now + Duration::from_millis(50)).await;
                     }
                 },
@@ -148,7 +148,7 @@ impl Gateway {
         }
         drop(listener);
         for (_, watch) in shared.connections.all() {
-            watch.tell(Command::Finish);
+            watch.raise_command(Command::Finish);
         }
         if !join_until(shared, &mut tasks, shared.config.limits.grace_time).await {
             tracing::warn!(
@@ -171,14 +171,14 @@ impl fmt::Debug for Gateway {
 }
 
 /// Starts a connection's task, or rejects the connection if the limit is reached and none can be evicted for it.
-fn accept(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStream, address: SocketAddr) {
+fn accept(shared: &Arc<GatewayState>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStream, address: SocketAddr) {
     let peer = Peer::from(address.ip());
-    if !has_capacity(shared, tasks.len()) && !shared.connections.make_room(peer, shared.clock.now()) {
-        shared.metrics.refuse_connection();
+    if !has_capacity(shared, tasks.len()) && !shared.connections.evict_for_peer(peer, shared.clock.now()) {
+        shared.metrics.count_rejected_connection();
         // One attempt: the server does not wait for a client that cannot take these few bytes at once. A TLS client
         // could not parse them.
         if shared.tls.is_none() {
-            let _sent = socket.try_write(connection::TURNED_AWAY);
+            let _sent = socket.try_write(connection::TURNED_AWAY_RESPONSE);
         }
         return;
     }
@@ -186,7 +186,7 @@ fn accept(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStr
         tracing::debug!(%address, error = %e, "a connection was closed before it was served");
         return;
     }
-    let watch = Arc::new(Watch::new(peer, shared.buffers.clone()));
+    let watch = Arc::new(ConnectionState::new(peer, shared.buffers.clone()));
     watch.set_waits_since(shared.clock.now());
     if shared.tls.is_none() {
         watch.set_phase(Phase::Idle);
@@ -198,9 +198,9 @@ fn accept(shared: &Arc<Shared>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStr
 }
 
 /// Returns true if one more connection may be opened. Connections that are being evicted count as closed.
-fn has_capacity(shared: &Shared, open: usize) -> bool {
-    let connections = (open + 1).saturating_sub(shared.connections.leaving());
-    connections <= shared.config.limits.connections && shared.descriptors.have_room_for(connections)
+fn has_capacity(shared: &GatewayState, open: usize) -> bool {
+    let connections = (open + 1).saturating_sub(shared.connections.evicting_count());
+    connections <= shared.config.limits.connections && shared.descriptors.allow_connections(connections)
 }
 
 fn log_end(ended: Result<(), tokio::task::JoinError>) {
@@ -212,7 +212,7 @@ fn log_end(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// Joins all connections. Returns false if that takes longer than `timeout`.
-async fn join_until(shared: &Shared, tasks: &mut JoinSet<()>, timeout: Duration) -> bool {
+async fn join_until(shared: &GatewayState, tasks: &mut JoinSet<()>, timeout: Duration) -> bool {
     let end = shared.clock.sleep_until(shared.clock.now() + timeout);
     tokio::pin!(end);
     loop {
@@ -228,15 +228,15 @@ async fn join_until(shared: &Shared, tasks: &mut JoinSet<()>, timeout: Duration)
 
 /// Keeps a connection in the table until it is dropped.
 struct Registered {
-    shared: Arc<Shared>,
+    shared: Arc<GatewayState>,
     id: u64,
-    watch: Arc<Watch>,
+    watch: Arc<ConnectionState>,
 }
 
 impl Registered {
-    fn new(shared: Arc<Shared>, id: u64, watch: Arc<Watch>) -> Self {
+    fn new(shared: Arc<GatewayState>, id: u64, watch: Arc<ConnectionState>) -> Self {
         shared.connections.insert(id, watch.clone());
-        shared.metrics.open_connection();
+        shared.metrics.count_opened_connection();
         Self { shared, id, watch }
     }
 }
@@ -245,7 +245,7 @@ impl Drop for Registered {
     fn drop(&mut self) {
         self.watch.end_connection();
         self.shared.connections.remove(self.id);
-        self.shared.metrics.close_connection();
+        self.shared.metrics.count_closed_connection();
     }
 }
 

@@ -17,10 +17,10 @@ use tradewind_pattern::{Content, ContentId, mix};
 
 use crate::arguments::{EtagRule, Fill, Load, Run, Target};
 use crate::drive::worker::Worker;
-pub use crate::drive::worker::refusal;
-use crate::keys::{Keys, Shuffle};
+pub use crate::drive::worker::error_response;
+use crate::keys::{Keys, Permutation};
 use crate::record::{Failure, Report, Tally};
-use crate::sign::{LONGEST_EXPIRY_SECONDS, Signer};
+use crate::sign::{MAX_EXPIRY_SECONDS, Signer};
 use crate::wire::{BUFFER_BYTES, Connection};
 
 /// The number of failures after which a connection stops: the server is gone or always wrong.
@@ -62,7 +62,7 @@ pub fn event_loop() -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 /// Awaits `exchange` for at most `timeout`.
-pub async fn within<T>(
+pub async fn with_timeout<T>(
     timeout: Duration,
     exchange: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
@@ -97,7 +97,7 @@ struct Job {
     content: Content,
     etag: EtagRule,
     etags: Vec<[u8; 16]>,
-    once: Option<Shuffle>,
+    once: Option<Permutation>,
     seed: u64,
     max_requests: u64,
     length: Duration,
@@ -118,11 +118,11 @@ impl Job {
         Ok(Self {
             timeout: Duration::try_from_secs_f64(run.target.timeout).context("timeout")?,
             method,
-            signer: Signer::new(&run.target.identity, run.target.endpoint, LONGEST_EXPIRY_SECONDS)?,
+            signer: Signer::new(&run.target.identity, run.target.endpoint, MAX_EXPIRY_SECONDS)?,
             content,
             etag: run.load.etag,
             etags,
-            once: run.once.then(|| Shuffle::new(keys.count(), run.seed)),
+            once: run.once.then(|| Permutation::new(keys.count(), run.seed)),
             seed: run.seed,
             max_requests: by_bytes.max(1).min(if run.once { keys.count() } else { u64::MAX }),
             length: if run.once {
@@ -162,7 +162,7 @@ impl Job {
             return None;
         }
         if let Some(shuffle) = &self.once {
-            return Some(shuffle.at(position));
+            return Some(shuffle.item(position));
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return None;
@@ -197,12 +197,12 @@ async fn drive_connection(job: Arc<Job>, number: usize, deadline: Option<Instant
     while let Some(index) = job.next(&mut random, deadline) {
         worker.prepare(index);
         let began = Instant::now();
-        let outcome = within(job.timeout, worker.exchange(&mut connection)).await;
+        let outcome = with_timeout(job.timeout, worker.exchange(&mut connection)).await;
         match outcome {
-            Ok(()) => tally.success(began.elapsed(), job.target.keys.size),
+            Ok(()) => tally.record_success(began.elapsed(), job.target.keys.size),
             Err(failure) => {
                 connection = None;
-                tally.failure(&failure, &worker.path);
+                tally.record_failure(&failure, &worker.path);
                 if tally.failures() >= MAX_FAILURES {
                     break;
                 }
@@ -218,7 +218,7 @@ async fn drive_connection(job: Arc<Job>, number: usize, deadline: Option<Instant
 /// Creates the target's bucket; an existing one is no failure. Retries for a while, because a server may pass its
 /// health check before it can create buckets (MinIO).
 fn create_bucket(target: &Target) -> anyhow::Result<()> {
-    let signer = Signer::new(&target.identity, target.endpoint, LONGEST_EXPIRY_SECONDS)?;
+    let signer = Signer::new(&target.identity, target.endpoint, MAX_EXPIRY_SECONDS)?;
     let mut request = b"PUT ".to_vec();
     signer.append_target("PUT", &format!("/{}", target.keys.bucket), "", &mut request);
     request.extend_from_slice(
@@ -231,13 +231,13 @@ fn create_bucket(target: &Target) -> anyhow::Result<()> {
         let head = connection.receive_head().await?;
         match head.status {
             200 | 409 => Ok(()),
-            _ => Err(refusal(&mut connection, &head).await),
+            _ => Err(error_response(&mut connection, &head).await),
         }
     };
     let start = Instant::now();
     let event_loop = event_loop()?;
     loop {
-        match event_loop.block_on(async { within(timeout, exchange()).await }) {
+        match event_loop.block_on(async { with_timeout(timeout, exchange()).await }) {
             Ok(()) => return Ok(()),
             Err(failure) if failure.kind == "status_503" && start.elapsed() < BUCKET_TIMEOUT => {
                 std::thread::sleep(BUCKET_RETRY_PAUSE);

@@ -45,7 +45,7 @@ pub fn write(arguments: &KeyArguments, directory: &Path) -> anyhow::Result<Repor
             std::io::Result::Ok(())
         };
         write_all().with_context(|| format!("writing {}", path.display()))?;
-        tally.success(began.elapsed(), arguments.size);
+        tally.record_success(began.elapsed(), arguments.size);
     }
     Ok(Report::new("fill", tally, start.elapsed()))
 }

@@ -63,7 +63,7 @@ impl Keys {
     }
 
     /// The numbers of common prefixes and of keys that a LIST with the prefix and the delimiter `/` returns.
-    pub fn grouped(&self) -> (u64, u64) {
+    pub fn expected_listing_counts(&self) -> (u64, u64) {
         if self.spread > 0 { (self.spread.min(self.count), 0) } else { (0, self.count) }
     }
 
@@ -75,13 +75,13 @@ impl Keys {
 
 /// A pseudo-random permutation of `0..count`: an affine map modulo `count`.
 #[derive(Debug, Clone, Copy)]
-pub struct Shuffle {
+pub struct Permutation {
     count: u64,
     step: u64,
     start: u64,
 }
 
-impl Shuffle {
+impl Permutation {
     /// The permutation of `count` items for `seed`.
     pub fn new(count: u64, seed: u64) -> Self {
         let start = tradewind_pattern::mix(seed) % count;
@@ -93,7 +93,7 @@ impl Shuffle {
     }
 
     /// The item at `position`.
-    pub fn at(&self, position: u64) -> u64 {
+    pub fn item(&self, position: u64) -> u64 {
         let product = u128::from(position) * u128::from(self.step) + u128::from(self.start);
         (product % u128::from(self.count)) as u64
     }
@@ -142,8 +142,8 @@ mod tests {
     fn shuffle_is_a_permutation() {
         for count in [1, 2, 3, 10, 97, 1000, 4096] {
             for seed in 0..20 {
-                let shuffle = Shuffle::new(count, seed);
-                let mut seen: Vec<u64> = (0..count).map(|position| shuffle.at(position)).collect();
+                let shuffle = Permutation::new(count, seed);
+                let mut seen: Vec<u64> = (0..count).map(|position| shuffle.item(position)).collect();
                 seen.sort_unstable();
                 assert!(seen.iter().copied().eq(0..count), "count {count}, seed {seed}");
             }

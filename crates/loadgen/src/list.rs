@@ -8,10 +8,10 @@ use memchr::memmem;
 use tradewind_pattern::mix;
 
 use crate::arguments::{List, ListMode};
-use crate::drive::{event_loop, refusal, within};
+use crate::drive::{event_loop, error_response, with_timeout};
 use crate::keys::Keys;
 use crate::record::{Failure, Report, Tally};
-use crate::sign::{LONGEST_EXPIRY_SECONDS, Signer, encode};
+use crate::sign::{MAX_EXPIRY_SECONDS, Signer, encode};
 use crate::wire::Connection;
 
 const PAGE_KEYS: usize = 1000;
@@ -19,7 +19,7 @@ const PAGE_KEYS: usize = 1000;
 /// Runs the requests one after another.
 pub fn list(run: &List) -> anyhow::Result<Report> {
     let keys = Keys::new(&run.target.keys)?;
-    let signer = Signer::new(&run.target.identity, run.target.endpoint, LONGEST_EXPIRY_SECONDS)?;
+    let signer = Signer::new(&run.target.identity, run.target.endpoint, MAX_EXPIRY_SECONDS)?;
     let timeout = Duration::try_from_secs_f64(run.target.timeout).context("timeout")?;
     let length = Duration::try_from_secs_f64(run.seconds).context("seconds")?;
     let mut lister =
@@ -33,17 +33,17 @@ pub fn list(run: &List) -> anyhow::Result<Report> {
             }
             let request = lister.request(number);
             let began = Instant::now();
-            match within(timeout, lister.exchange(&request.query)).await {
+            match with_timeout(timeout, lister.exchange(&request.query)).await {
                 Ok(page) => {
                     let took = began.elapsed();
                     match lister.check(&request, &page) {
-                        Ok(()) => tally.success(took, page.len() as u64),
-                        Err(failure) => tally.failure(&failure, &request.query),
+                        Ok(()) => tally.record_success(took, page.len() as u64),
+                        Err(failure) => tally.record_failure(&failure, &request.query),
                     }
                 }
                 Err(failure) => {
                     lister.connection = None;
-                    tally.failure(&failure, &request.query);
+                    tally.record_failure(&failure, &request.query);
                 }
             }
             if run.mode == ListMode::Walk && tally.failures() > 0 {
@@ -120,7 +120,7 @@ impl Lister<'_> {
         connection.send(&request).await?;
         let head = connection.receive_head().await?;
         if head.status != 200 {
-            return Err(refusal(&mut connection, &head).await);
+            return Err(error_response(&mut connection, &head).await);
         }
         let mut page = Vec::new();
         connection
@@ -137,7 +137,7 @@ impl Lister<'_> {
         let found = elements(page, "Key");
         if self.run.mode == ListMode::Delimiter {
             let prefixes = memmem::find_iter(page, b"<CommonPrefixes>").count() as u64;
-            let (expected_prefixes, expected_keys) = self.keys.grouped();
+            let (expected_prefixes, expected_keys) = self.keys.expected_listing_counts();
             let expected = (expected_prefixes.min(PAGE_KEYS as u64), expected_keys.min(PAGE_KEYS as u64));
             return if (prefixes, found.len() as u64) == expected {
                 Ok(())

@@ -44,14 +44,14 @@ impl Tally {
     }
 
     /// Counts a request with a correct response.
-    pub fn success(&mut self, took: Duration, bytes: u64) {
+    pub fn record_success(&mut self, took: Duration, bytes: u64) {
         self.operations += 1;
         self.bytes += bytes;
         self.latency.saturating_record((took.as_micros() as u64).max(1));
     }
 
     /// Counts a failed request. `about` names its object or query.
-    pub fn failure(&mut self, failure: &Failure, about: &str) {
+    pub fn record_failure(&mut self, failure: &Failure, about: &str) {
         *self.errors.entry(failure.kind.clone()).or_default() += 1;
         if self.samples.len() < MAX_ERROR_SAMPLES {
             self.samples.push(format!("{}: {about}: {}", failure.kind, failure.detail));
@@ -131,9 +131,9 @@ mod tests {
     fn a_report_without_operations_or_with_errors_is_not_clean() {
         let mut tally = Tally::new().expect("tally");
         assert!(!Report::new("get", Tally::new().expect("tally"), Duration::ZERO).is_clean());
-        tally.success(Duration::from_micros(250), 10);
+        tally.record_success(Duration::from_micros(250), 10);
         let mut failed = Tally::new().expect("tally");
-        failed.failure(&Failure::new("status_403", "Forbidden"), "key");
+        failed.record_failure(&Failure::new("status_403", "Forbidden"), "key");
         let mut merged = Tally::new().expect("tally");
         merged.merge(tally).expect("merge");
         assert!(merged.failures() == 0);

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use crate::arguments::Identity;
 
 /// The maximum validity of a presigned URL.
-pub const LONGEST_EXPIRY_SECONDS: u64 = 7 * 86_400;
+pub const MAX_EXPIRY_SECONDS: u64 = 7 * 86_400;
 
 /// Signs paths for one server as one identity.
 pub struct Signer {
@@ -39,7 +39,7 @@ impl Signer {
         expires_seconds: u64,
     ) -> anyhow::Result<Self> {
         ensure!(
-            (1..=LONGEST_EXPIRY_SECONDS).contains(&expires_seconds),
+            (1..=MAX_EXPIRY_SECONDS).contains(&expires_seconds),
             "--expires must be 1 to 604800 seconds (seven days)"
         );
         if identity.unsigned {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Decoder, Step};
 use crate::error::{Code, WireError};
-use crate::sigv4::testing::{Chain, chunk_signer};
+use crate::sigv4::testing::{ChunkSignatureChain, chunk_signer};
 use tradewind_wire::sigv4::SigningKey;
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
@@ -53,7 +53,7 @@ fn rejection_code(length: u64, body: &str) -> Code {
 
 /// A signed body, built as a client does.
 fn signed_body(chunks: &[&[u8]], trailers: &[(&str, &str)]) -> Vec<u8> {
-    let mut client = Chain::new(SECRET, DATE, SCOPE, &[7; 32]);
+    let mut client = ChunkSignatureChain::new(SECRET, DATE, SCOPE, &[7; 32]);
     let mut body = Vec::new();
     for chunk in chunks.iter().chain([&b"".as_slice()]) {
         let signature = client.sign("PAYLOAD", &sha256(chunk));

@@ -17,7 +17,7 @@ const TRAILERS: [&str; 3] = ["x-amz-checksum-crc32c", "x-amz-meta-a", SIGNATURE]
 /// returned, and none after an error.
 pub fn chunked(data: &[u8]) {
     let mut input = Input::new(data);
-    let cuts = input.some(8);
+    let cuts = input.length_prefixed(8);
     let max_bytes = 1 + input.index(300);
     let case = Case::read(&mut input);
     let whole = case.decode(&[&case.body], usize::MAX);
@@ -93,8 +93,8 @@ impl Case {
     /// Builds a body as a client does.
     fn write_body(&mut self, input: &mut Input<'_>) {
         let mut chain = self.is_signed.then(|| Chain::new(request_signature(self.has_trailers)));
-        let sizes: Vec<usize> = input.some(4).iter().map(|size| usize::from(*size)).collect();
-        let values: Vec<Vec<u8>> = TRAILERS.iter().map(|_| visible(input.some(12))).collect();
+        let sizes: Vec<usize> = input.length_prefixed(4).iter().map(|size| usize::from(*size)).collect();
+        let values: Vec<Vec<u8>> = TRAILERS.iter().map(|_| visible(input.length_prefixed(12))).collect();
         let filling = input.rest();
         // The last chunk is empty.
         for size in sizes.into_iter().filter(|size| *size > 0).chain([0]) {

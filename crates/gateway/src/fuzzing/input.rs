@@ -16,7 +16,7 @@ impl<'a> Input<'a> {
     }
 
     /// A number of eight bytes.
-    pub(super) fn number(&mut self) -> u64 {
+    pub(super) fn read_u64(&mut self) -> u64 {
         (0..8).fold(0, |number, _| number << 8 | u64::from(self.byte()))
     }
 
@@ -38,7 +38,7 @@ impl<'a> Input<'a> {
     }
 
     /// At most `max_length` bytes, preceded by their number.
-    pub(super) fn some(&mut self, max_length: usize) -> &'a [u8] {
+    pub(super) fn length_prefixed(&mut self, max_length: usize) -> &'a [u8] {
         let length = usize::from(self.byte()) % (max_length + 1);
         self.take(length)
     }

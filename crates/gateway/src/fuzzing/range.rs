@@ -9,7 +9,7 @@ use super::input::Input;
 /// several sizes, with simple references.
 pub fn range(data: &[u8]) {
     let mut input = Input::new(data);
-    let sizes = [u64::from(input.byte()), input.number(), 0, u64::MAX];
+    let sizes = [u64::from(input.byte()), input.read_u64(), 0, u64::MAX];
     if let Ok(header) = std::str::from_utf8(input.rest()) {
         let range = ByteRange::parse(header);
         assert_eq!(range, parse(header), "{header:?}");

@@ -92,9 +92,9 @@ fn unsigned_parts(input: &mut Input<'_>, in_query: bool) -> (Parts, &'static str
     ];
     let word = input.choose(&WORDS);
     let method = input.choose(&["GET", "HEAD", "PUT", "POST", "DELETE"]);
-    let mut target = format!("/{}", encode(input.some(24), b"/"));
+    let mut target = format!("/{}", encode(input.length_prefixed(24), b"/"));
     let query: Vec<(Vec<u8>, Vec<u8>)> = (0..input.byte() % 4)
-        .map(|_| (input.some(8).to_vec(), input.some(12).to_vec()))
+        .map(|_| (input.length_prefixed(8).to_vec(), input.length_prefixed(12).to_vec()))
         .filter(|(name, _)| !is_signature_parameter(name))
         .collect();
     for (i, (name, value)) in query.iter().enumerate() {
@@ -105,7 +105,7 @@ fn unsigned_parts(input: &mut Input<'_>, in_query: bool) -> (Parts, &'static str
     for _ in 0..input.byte() % 4 {
         let name = input.choose(&NAMES);
         // Spaces but no tabs: clients disagree whether a single tab becomes a space.
-        let value: Vec<u8> = input.some(16).iter().copied().filter(|c| *c >= b' ' && *c != 0x7f).collect();
+        let value: Vec<u8> = input.length_prefixed(16).iter().copied().filter(|c| *c >= b' ' && *c != 0x7f).collect();
         request = request.header(name, value);
     }
     if !in_query {

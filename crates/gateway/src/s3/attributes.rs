@@ -11,17 +11,17 @@ use tradewind_core::multipart::PartNumber;
 use tradewind_core::store::GetRequest;
 use tradewind_core::{ChecksumScope, ObjectInfo};
 
-use super::answer::{http_date, xml_tag};
+use super::response::{http_date, xml_etag};
 use super::call::Call;
 use super::checksums::fill_checksums;
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::operation::Operation;
-use super::paging::limit;
-use super::site::ServiceContext;
+use super::paging::page_size;
+use super::service_context::ServiceContext;
 
 /// The header that names the requested attributes.
-pub(super) const WANTED: &str = "x-amz-object-attributes";
+pub(super) const ATTRIBUTES_HEADER: &str = "x-amz-object-attributes";
 
 const ATTRIBUTES: &[&str] = &["ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"];
 
@@ -31,14 +31,14 @@ pub(super) async fn get(
     call: &Call,
     _: GetObjectAttributesInput,
 ) -> Result<S3Response<GetObjectAttributesOutput>> {
-    let wanted = call.header_list(WANTED)?.unwrap_or_default();
+    let wanted = call.header_list(ATTRIBUTES_HEADER)?.unwrap_or_default();
     let wanted: Vec<&str> = wanted.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     if wanted.is_empty() || wanted.iter().any(|name| !ATTRIBUTES.contains(name)) {
-        return Err(Failure::argument("Invalid attribute name specified."));
+        return Err(Failure::invalid_argument("Invalid attribute name specified."));
     }
     let wants = |name: &str| wanted.contains(&name);
     let address = call.address()?;
-    let request = GetRequest { conditions: conditions::of_read(call)?, ..GetRequest::default() };
+    let request = GetRequest { conditions: conditions::read_conditions(call)?, ..GetRequest::default() };
     let info = service.store.head(&call.context, &address, request).await?.info;
     let object_parts = match info.parts {
         Some(total) if wants("ObjectParts") => Some(parts(service, call, &info, total).await?),
@@ -47,7 +47,7 @@ pub(super) async fn get(
     let storage_class = info.metadata.headers.storage_class.clone();
     let output = GetObjectAttributesOutput {
         checksum: wants("Checksum").then(|| checksum(&info)).flatten(),
-        e_tag: wants("ETag").then(|| xml_tag(&info.etag)),
+        e_tag: wants("ETag").then(|| xml_etag(&info.etag)),
         object_parts,
         object_size: wants("ObjectSize").then(|| i64::try_from(info.size).unwrap_or(i64::MAX)),
         storage_class: wants("StorageClass").then(|| {
@@ -81,14 +81,14 @@ async fn parts(
     let number = |name: &str| {
         call.header(name)?
             .map(|text| {
-                text.parse::<i32>().map_err(|_| Failure::argument(format!("{name} must be an integer")))
+                text.parse::<i32>().map_err(|_| Failure::invalid_argument(format!("{name} must be an integer")))
             })
             .transpose()
     };
-    let max_parts = limit(number("x-amz-max-parts")?, "max-parts")?;
+    let max_parts = page_size(number("x-amz-max-parts")?, "max-parts")?;
     let marker = number("x-amz-part-number-marker")?.unwrap_or(0);
     if marker < 0 {
-        return Err(Failure::argument("x-amz-part-number-marker must not be negative"));
+        return Err(Failure::invalid_argument("x-amz-part-number-marker must not be negative"));
     }
     let after = PartNumber::new(i64::from(marker)).ok();
     let page_limit = usize::try_from(max_parts).unwrap_or_default();
@@ -119,7 +119,7 @@ async fn parts(
 }
 
 /// Removes the quotes from the `ETag`: only this operation returns it without them, but `s3s` always writes them.
-pub(super) fn unquoted(operation: Operation, body: Bytes) -> Bytes {
+pub(super) fn unquote_etag(operation: Operation, body: Bytes) -> Bytes {
     if operation != Operation::GetObjectAttributes {
         return body;
     }

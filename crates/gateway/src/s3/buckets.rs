@@ -7,11 +7,11 @@ use s3s::dto::{
     ListBucketsInput, ListBucketsOutput,
 };
 
-use super::answer::xml_time;
+use super::response::xml_time;
 use super::call::Call;
 use super::failure::{Failure, Result};
 use super::paging::{decode_token, encode_token};
-use super::site::ServiceContext;
+use super::service_context::ServiceContext;
 use crate::auth::Access;
 use crate::error::Code;
 
@@ -88,7 +88,7 @@ pub(super) async fn list(
         None => MAX_BUCKETS,
         Some(limit) => {
             usize::try_from(limit).ok().filter(|limit| (1..=MAX_BUCKETS).contains(limit)).ok_or_else(
-                || Failure::argument("Argument max-buckets must be an integer between 1 and 10000."),
+                || Failure::invalid_argument("Argument max-buckets must be an integer between 1 and 10000."),
             )?
         }
     };

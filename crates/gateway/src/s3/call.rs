@@ -87,7 +87,7 @@ impl Call {
 
     /// The addressed object.
     pub(super) fn address(&self) -> Result<Address> {
-        let key = self.key.clone().ok_or_else(|| Failure::argument("The request names no key."))?;
+        let key = self.key.clone().ok_or_else(|| Failure::invalid_argument("The request names no key."))?;
         Ok(Address::new(self.bucket()?.clone(), key))
     }
 
@@ -102,11 +102,11 @@ impl Call {
         text.parse()
             .ok()
             .and_then(|number| PartNumber::new(number).ok())
-            .ok_or_else(|| Failure::argument("Part number must be an integer between 1 and 10000, inclusive"))
+            .ok_or_else(|| Failure::invalid_argument("Part number must be an integer between 1 and 10000, inclusive"))
     }
 
     /// Checks the client's permission. Fails with `AccessDenied`.
-    pub(super) fn allow(&self, access: Access, bucket: Option<&BucketName>) -> Result<()> {
+    pub(super) fn require_access(&self, access: Access, bucket: Option<&BucketName>) -> Result<()> {
         if self.auth.identity.may(access, bucket.map(BucketName::as_str)) {
             return Ok(());
         }
@@ -118,10 +118,10 @@ impl Call {
         let mut values = self.headers.get_all(name).iter();
         let (Some(value), more) = (values.next(), values.next()) else { return Ok(None) };
         if more.is_some() {
-            return Err(Failure::argument(format!("Header {name} is given more than once.")));
+            return Err(Failure::invalid_argument(format!("Header {name} is given more than once.")));
         }
         let text = std::str::from_utf8(value.as_bytes())
-            .map_err(|_| Failure::argument(format!("Header {name} is not valid UTF-8.")))?;
+            .map_err(|_| Failure::invalid_argument(format!("Header {name} is not valid UTF-8.")))?;
         Ok(Some(text.trim()).filter(|text| !text.is_empty()))
     }
 
@@ -131,7 +131,7 @@ impl Call {
         for value in self.headers.get_all(name) {
             values.push(
                 std::str::from_utf8(value.as_bytes())
-                    .map_err(|_| Failure::argument(format!("Header {name} is not valid UTF-8.")))?,
+                    .map_err(|_| Failure::invalid_argument(format!("Header {name} is not valid UTF-8.")))?,
             );
         }
         let joined = values.join(",");
@@ -160,7 +160,7 @@ impl Call {
     }
 
     /// Streams the payload into a staged write, buffer by buffer.
-    pub(super) async fn pour(&self, staged: &mut dyn Staged) -> Result<()> {
+    pub(super) async fn stream_payload(&self, staged: &mut dyn Staged) -> Result<()> {
         let Some(mut body) = self.take_body() else { return Ok(()) };
         let mut total = 0_u64;
         while let Some(bytes) = body.next().await {

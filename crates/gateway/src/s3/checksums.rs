@@ -14,29 +14,29 @@ use crate::error::Code;
 
 /// The checksums that a request declares for its body.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct ChecksumPlan {
     /// `Content-MD5`.
     pub(super) md5: Option<[u8; 16]>,
     /// A value from a header.
-    pub(super) promised: Option<Checksum>,
+    pub(super) declared: Option<Checksum>,
     /// The algorithm of a value that follows in the trailer.
     pub(super) trailing: Option<Algorithm>,
 }
 
-impl Plan {
+impl ChecksumPlan {
     /// Reads the headers. Headers with unknown names were rejected before.
     pub(super) fn read(call: &Call) -> Result<Self> {
-        let plan = Self { md5: content_md5(call)?, promised: header_value(call)?, trailing: trailing(call)? };
-        if plan.promised.is_some() && plan.trailing.is_some() {
+        let plan = Self { md5: content_md5(call)?, declared: header_value(call)?, trailing: trailing(call)? };
+        if plan.declared.is_some() && plan.trailing.is_some() {
             return Err(more_than_one());
         }
-        if let Some(named) = named(call, "x-amz-sdk-checksum-algorithm")? {
+        if let Some(named) = named_algorithm(call, "x-amz-sdk-checksum-algorithm")? {
             match plan.algorithm() {
                 Some(algorithm) if algorithm == named => {}
                 Some(_) => return Err(invalid_value("x-amz-sdk-checksum-algorithm")),
                 None if plan.md5.is_some() => {}
                 None => {
-                    return Err(Failure::request(
+                    return Err(Failure::invalid_request(
                         "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or \
                          x-amz-trailer headers were found.",
                     ));
@@ -48,21 +48,21 @@ impl Plan {
 
     /// Reads the headers of a request with an XML body. A completion's checksum headers refer to the object that it
     /// creates, its trailer to the XML.
-    pub(super) fn of_document(call: &Call) -> Result<Self> {
+    pub(super) fn for_document(call: &Call) -> Result<Self> {
         if call.operation == Operation::CompleteMultipartUpload {
-            return Ok(Self { md5: content_md5(call)?, promised: None, trailing: trailing(call)? });
+            return Ok(Self { md5: content_md5(call)?, declared: None, trailing: trailing(call)? });
         }
         Self::read(call)
     }
 
     /// The algorithm declared by the client, in a header or for the trailer.
     pub(super) fn algorithm(&self) -> Option<Algorithm> {
-        self.promised.map(|c| c.algorithm()).or(self.trailing)
+        self.declared.map(|c| c.algorithm()).or(self.trailing)
     }
 
     /// The values that the commit must verify. Call after the body was read to its end.
     pub(super) fn expected(&self, call: &Call, size: Option<u64>) -> Result<Expected> {
-        let mut checksums: Vec<Checksum> = self.promised.into_iter().collect();
+        let mut checksums: Vec<Checksum> = self.declared.into_iter().collect();
         if let Some(algorithm) = self.trailing {
             let value = call.auth.trailers.get().and_then(|trailers| trailers.get(algorithm.header()));
             let value = value.and_then(|value| value.to_str().ok()).ok_or_else(|| {
@@ -74,7 +74,7 @@ impl Plan {
                     ),
                 )
             })?;
-            checksums.push(parse(algorithm, value)?);
+            checksums.push(parse_value(algorithm, value)?);
         }
         Ok(Expected { size, md5: self.md5, checksums })
     }
@@ -93,18 +93,18 @@ impl Plan {
 
     /// Returns true if no checksum was declared.
     pub(super) const fn is_empty(&self) -> bool {
-        self.md5.is_none() && self.promised.is_none() && self.trailing.is_none()
+        self.md5.is_none() && self.declared.is_none() && self.trailing.is_none()
     }
 }
 
 /// The single value in `x-amz-checksum-*` headers.
 fn header_value(call: &Call) -> Result<Option<Checksum>> {
     let Some((algorithm, text)) = value_text(call)? else { return Ok(None) };
-    parse(algorithm, text).map(Some)
+    parse_value(algorithm, text).map(Some)
 }
 
 /// The value that a completion declares for the whole object, with the number of parts if it is composite.
-pub(super) fn of_completion(call: &Call) -> Result<Option<(Checksum, Option<usize>)>> {
+pub(super) fn completion_checksum(call: &Call) -> Result<Option<(Checksum, Option<usize>)>> {
     let Some((algorithm, text)) = value_text(call)? else { return Ok(None) };
     let (value, parts) = match text.split_once('-') {
         Some((value, parts)) => {
@@ -113,7 +113,7 @@ pub(super) fn of_completion(call: &Call) -> Result<Option<(Checksum, Option<usiz
         }
         None => (text, None),
     };
-    Ok(Some((parse(algorithm, value)?, parts)))
+    Ok(Some((parse_value(algorithm, value)?, parts)))
 }
 
 /// The single header with a value. Visits all headers once, regardless of the number of algorithms.
@@ -141,24 +141,24 @@ fn trailing(call: &Call) -> Result<Option<Algorithm>> {
 }
 
 fn more_than_one() -> Failure {
-    Failure::request("Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
+    Failure::invalid_request("Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
 }
 
 /// The error of a checksum header with an invalid value.
 pub(super) fn invalid_value(header: &str) -> Failure {
-    Failure::request(format!("Value for {header} header is invalid."))
+    Failure::invalid_request(format!("Value for {header} header is invalid."))
 }
 
 /// The error of a header with an unsupported algorithm.
 pub(super) fn unknown_algorithm(header: &str) -> Failure {
     let known = Algorithm::ALL.map(Algorithm::name).join(", ");
-    Failure::request(format!(
+    Failure::invalid_request(format!(
         "The checksum algorithm in {header} is unsupported. Please try again with any of the valid types: [{known}]"
     ))
 }
 
 /// Parses a value in Base64.
-pub(super) fn parse(algorithm: Algorithm, text: &str) -> Result<Checksum> {
+pub(super) fn parse_value(algorithm: Algorithm, text: &str) -> Result<Checksum> {
     Checksum::from_base64(algorithm, text).map_err(|_| invalid_value(algorithm.header()))
 }
 
@@ -173,7 +173,7 @@ fn content_md5(call: &Call) -> Result<Option<[u8; 16]>> {
 }
 
 /// The algorithm named by a header; `None` if the header is absent.
-pub(super) fn named(call: &Call, header: &str) -> Result<Option<Algorithm>> {
+pub(super) fn named_algorithm(call: &Call, header: &str) -> Result<Option<Algorithm>> {
     call.header(header)?.map(|text| text.parse().map_err(|_| unknown_algorithm(header))).transpose()
 }
 

@@ -18,8 +18,8 @@ use super::call::Call;
 use super::failure::{Failure, Result};
 use super::operation::{BodyUse, COPY_SOURCE, Operation};
 use super::query::Query;
-use super::site::ServiceContext;
-use super::{attributes, buckets, copy, delete, document, elements, list, multipart, parts, tagging, zipped};
+use super::service_context::ServiceContext;
+use super::{attributes, buckets, copy, delete, document, elements, list, multipart, parts, tagging, gzip};
 use crate::body::ResponseBody;
 use crate::error::{Code, WireError};
 
@@ -40,7 +40,7 @@ impl Codec {
     }
 
     /// Executes a call, whose request had this method and URI.
-    pub(super) async fn carry_out(
+    pub(super) async fn execute(
         &self,
         method: Method,
         uri: Uri,
@@ -72,8 +72,8 @@ impl Codec {
         let (mut parts, body) = response.into_parts();
         let body = match body.bytes() {
             Some(bytes) => {
-                let bytes = elements::spread(attributes::unquoted(call.operation, bytes));
-                let bytes = zipped::body(&call.headers, &mut parts.headers, bytes);
+                let bytes = elements::expand_values(attributes::unquote_etag(call.operation, bytes));
+                let bytes = gzip::compress_body(&call.headers, &mut parts.headers, bytes);
                 ResponseBody::from(reserve_response(&call, bytes)?)
             }
             None => ResponseBody::boxed(body),
@@ -133,10 +133,10 @@ fn reserve_response(call: &Call, bytes: Bytes) -> Result<Bytes> {
 
 /// The URI without the parameters that `s3s` must not see.
 fn bare_uri(uri: Uri, query: &Query) -> Result<Uri> {
-    if !query.needs_cut() {
+    if !query.has_hidden_parameters() {
         return Ok(uri);
     }
-    let kept = query.cut();
+    let kept = query.without_hidden_parameters();
     let text = if kept.is_empty() { uri.path().to_owned() } else { format!("{}?{kept}", uri.path()) };
     text.parse().map_err(|_| WireError::new(Code::InvalidUri, "Couldn't parse the specified URI.").into())
 }
@@ -149,7 +149,7 @@ fn bare_headers(operation: Operation) -> HeaderMap {
             headers.insert(COPY_SOURCE, http::HeaderValue::from_static("bucket/key"));
         }
         Operation::GetObjectAttributes => {
-            headers.insert(attributes::WANTED, http::HeaderValue::from_static("ETag"));
+            headers.insert(attributes::ATTRIBUTES_HEADER, http::HeaderValue::from_static("ETag"));
         }
         _ => {}
     }
@@ -167,7 +167,7 @@ fn s3s_failure(response: &Response<s3s::Body>, operation: Operation) -> Failure 
     let code = element("Code").and_then(|code| Code::parse(&code));
     let message = element("Message");
     match (code, response.status()) {
-        (Some(Code::MalformedXml), _) => Failure::xml(),
+        (Some(Code::MalformedXml), _) => Failure::malformed_xml(),
         (Some(Code::MissingRequestBody), _) => {
             Failure::new(Code::MissingRequestBody, "Request Body is empty")
         }

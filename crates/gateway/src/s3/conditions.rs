@@ -10,12 +10,12 @@ use super::failure::{Failure, Result};
 use crate::error::Code;
 
 /// The conditions of a read: `If-Match` and related headers.
-pub(super) fn of_read(call: &Call) -> Result<ReadConditions> {
+pub(super) fn read_conditions(call: &Call) -> Result<ReadConditions> {
     read(call, ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"])
 }
 
 /// The conditions on a copy's source: `x-amz-copy-source-if-match` and related headers.
-pub(super) fn of_source(call: &Call) -> Result<ReadConditions> {
+pub(super) fn source_conditions(call: &Call) -> Result<ReadConditions> {
     read(
         call,
         [
@@ -46,7 +46,7 @@ pub(super) fn parse_date(text: &str) -> Option<Timestamp> {
 }
 
 /// Maps every failed condition on a copy's source to a 412.
-pub(super) fn on_source(error: tradewind_core::Error) -> Failure {
+pub(super) fn source_failure(error: tradewind_core::Error) -> Failure {
     match Failure::from(error) {
         failure if failure.code() == Code::NotModified => Failure::new(
             Code::PreconditionFailed,
@@ -57,7 +57,7 @@ pub(super) fn on_source(error: tradewind_core::Error) -> Failure {
 }
 
 /// The condition of a write or a completion: `If-None-Match: *` or `If-Match` with one tag or `*`.
-pub(super) fn of_write(call: &Call) -> Result<Precondition> {
+pub(super) fn write_precondition(call: &Call) -> Result<Precondition> {
     match (call.header_list("if-match")?, call.header_list("if-none-match")?) {
         (None, None) => Ok(Precondition::None),
         (Some(_), Some(_)) => {
@@ -72,7 +72,7 @@ pub(super) fn of_write(call: &Call) -> Result<Precondition> {
 }
 
 /// The condition of a delete: `If-Match` alone.
-pub(super) fn of_delete(call: &Call) -> Result<Precondition> {
+pub(super) fn delete_precondition(call: &Call) -> Result<Precondition> {
     if call.headers.contains_key("if-none-match") {
         return Err(Failure::not_implemented("If-None-Match on a delete"));
     }

@@ -8,14 +8,14 @@ use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyRequest, GetRequest};
 use tradewind_core::{Address, BucketName, Metadata, ObjectInfo, ObjectKey, ReadConditions, Reason, Tags};
 
-use super::answer::{xml_tag, xml_time};
+use super::response::{xml_etag, xml_time};
 use super::call::Call;
 use super::checksums::{self, fill_checksums};
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::metadata;
-use super::operation::{COPY_SOURCE, key_too_long};
-use super::site::ServiceContext;
+use super::operation::{COPY_SOURCE, key_too_long_error};
+use super::service_context::ServiceContext;
 use crate::auth::Access;
 use crate::error::Code;
 
@@ -32,14 +32,14 @@ pub(super) async fn object(
     let destination = call.address()?;
     if plan.source == destination && !plan.changes() {
         head_source(service, call, &plan).await?;
-        return Err(Failure::request(
+        return Err(Failure::invalid_request(
             "This copy request is illegal because it is trying to copy an object to itself without changing \
              the object's metadata, storage class, website redirect location or encryption attributes.",
         ));
     }
     let committed = execute(service, call, &plan, &destination).await?;
     let mut result = CopyObjectResult {
-        e_tag: Some(xml_tag(&committed.etag)),
+        e_tag: Some(xml_etag(&committed.etag)),
         last_modified: Some(xml_time(committed.modified)),
         checksum_type: Some(ChecksumType::from_static(committed.scope.name())),
         ..CopyObjectResult::default()
@@ -66,14 +66,14 @@ struct CopyPlan {
 impl CopyPlan {
     fn read(call: &Call) -> Result<Self> {
         let replaces = directive(call, "x-amz-metadata-directive")?;
-        let (has_object_class, has_range_classes) = metadata::says_classes(call);
+        let (has_object_class, has_range_classes) = metadata::sets_classes(call);
         let tags = match directive(call, "x-amz-tagging-directive")? {
             true => Some(metadata::tags(call)?.unwrap_or_default()),
             false => None,
         };
         Ok(Self {
-            source: source(call)?,
-            conditions: conditions::of_source(call)?,
+            source: parse_source(call)?,
+            conditions: conditions::source_conditions(call)?,
             replaces,
             given: metadata::read(call)?,
             has_object_class,
@@ -134,12 +134,12 @@ async fn execute(
         destination: destination.clone(),
         metadata: plan.metadata(None),
         tags: plan.tags.clone(),
-        algorithm: checksums::named(call, "x-amz-checksum-algorithm")?,
-        precondition: conditions::of_write(call)?,
+        algorithm: checksums::named_algorithm(call, "x-amz-checksum-algorithm")?,
+        precondition: conditions::write_precondition(call)?,
         etag: service.options.etag,
     };
     if !plan.needs_source() {
-        return service.store.copy(&call.context, request).await.map_err(conditions::on_source);
+        return service.store.copy(&call.context, request).await.map_err(conditions::source_failure);
     }
     let mut attempt = 1;
     loop {
@@ -154,7 +154,7 @@ async fn execute(
             {
                 attempt += 1;
             }
-            result => return result.map_err(conditions::on_source),
+            result => return result.map_err(conditions::source_failure),
         }
     }
 }
@@ -162,7 +162,7 @@ async fn execute(
 async fn head_source(service: &ServiceContext, call: &Call, plan: &CopyPlan) -> Result<ObjectInfo> {
     let request = GetRequest { conditions: plan.conditions.clone(), ..GetRequest::default() };
     let found = service.store.head(&call.context, &plan.source, request).await;
-    Ok(found.map_err(conditions::on_source)?.info)
+    Ok(found.map_err(conditions::source_failure)?.info)
 }
 
 /// Returns true if a directive is `REPLACE`.
@@ -170,14 +170,14 @@ fn directive(call: &Call, name: &str) -> Result<bool> {
     match call.header(name)? {
         None | Some("COPY") => Ok(false),
         Some("REPLACE") => Ok(true),
-        Some(_) => Err(Failure::argument(format!("Unknown directive in {name}."))),
+        Some(_) => Err(Failure::invalid_argument(format!("Unknown directive in {name}."))),
     }
 }
 
 /// The source of a copy: `bucket/key` or `/bucket/key`, percent-encoded. Fails if the client may not read it.
-pub(super) fn source(call: &Call) -> Result<Address> {
+pub(super) fn parse_source(call: &Call) -> Result<Address> {
     let malformed =
-        || Failure::argument("Copy Source must mention the source bucket and key: sourcebucket/sourcekey");
+        || Failure::invalid_argument("Copy Source must mention the source bucket and key: sourcebucket/sourcekey");
     let text = call.header(COPY_SOURCE)?.ok_or_else(malformed)?;
     if text.starts_with("arn:") {
         return Err(Failure::not_implemented("access points"));
@@ -191,7 +191,7 @@ pub(super) fn source(call: &Call) -> Result<Address> {
     let (bucket, key) = path.split_once('/').filter(|(_, key)| !key.is_empty()).ok_or_else(malformed)?;
     let bucket = BucketName::new(bucket)
         .map_err(|_| Failure::new(Code::InvalidBucketName, "The specified bucket is not valid."))?;
-    call.allow(Access::Read, Some(&bucket))?;
-    let key = ObjectKey::new(key).map_err(|_| key_too_long())?;
+    call.require_access(Access::Read, Some(&bucket))?;
+    let key = ObjectKey::new(key).map_err(|_| key_too_long_error())?;
     Ok(Address::new(bucket, key))
 }

@@ -7,19 +7,19 @@ use s3s::dto::{DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, Error, Ob
 use tradewind_core::object::ETag;
 use tradewind_core::{Address, BucketName, ObjectKey, Precondition};
 
-use super::answer::Plain;
+use super::response::PlainResponse;
 use super::call::Call;
-use super::checksums::Plan;
+use super::checksums::ChecksumPlan;
 use super::conditions;
 use super::failure::{Failure, Result};
-use super::operation::key_too_long;
-use super::site::ServiceContext;
+use super::operation::key_too_long_error;
+use super::service_context::ServiceContext;
 
 /// DeleteObject: succeeds if there is no object, unless a condition requires one.
-pub(super) async fn one(service: &ServiceContext, call: &Call) -> Result<Plain> {
-    let precondition = conditions::of_delete(call)?;
+pub(super) async fn delete_object(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
+    let precondition = conditions::delete_precondition(call)?;
     service.store.delete(&call.context, &call.address()?, precondition).await?;
-    Ok(Plain::new(StatusCode::NO_CONTENT, HeaderMap::new()))
+    Ok(PlainResponse::new(StatusCode::NO_CONTENT, HeaderMap::new()))
 }
 
 /// DeleteObjects: deletes several keys concurrently, so that they share the store's commits. The response has the order
@@ -29,14 +29,14 @@ pub(super) async fn many(
     call: &Call,
     input: DeleteObjectsInput,
 ) -> Result<S3Response<DeleteObjectsOutput>> {
-    if Plan::read(call)?.is_empty() {
-        return Err(Failure::request(
+    if ChecksumPlan::read(call)?.is_empty() {
+        return Err(Failure::invalid_request(
             "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
         ));
     }
     let objects = input.delete.objects;
     if objects.is_empty() || objects.iter().any(|object| object.key.is_empty()) {
-        return Err(Failure::xml());
+        return Err(Failure::malformed_xml());
     }
     let bucket = call.bucket()?;
     service.store.head_bucket(&call.context, bucket).await?;
@@ -90,7 +90,7 @@ async fn delete_named(
         Some("*") => Precondition::Exists,
         Some(tag) => Precondition::Matches(ETag::from_text(tag)),
     };
-    let key = ObjectKey::new(&object.key).map_err(|_| key_too_long())?;
+    let key = ObjectKey::new(&object.key).map_err(|_| key_too_long_error())?;
     service.store.delete(&call.context, &Address::new(bucket.clone(), key), precondition).await?;
     Ok(())
 }

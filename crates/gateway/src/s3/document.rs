@@ -14,7 +14,7 @@ use futures::StreamExt as _;
 use tradewind_core::{Algorithm, Window};
 
 use super::call::Call;
-use super::checksums::Plan;
+use super::checksums::ChecksumPlan;
 use super::elements;
 use super::failure::{Failure, Result};
 use super::operation::Operation;
@@ -28,7 +28,7 @@ const CDATA_CLOSE: &[u8] = b"]]>";
 pub(super) async fn read(call: &Call, limit: u64) -> Result<Bytes> {
     let Some(mut body) = call.take_body() else { return Ok(Bytes::new()) };
     if body.is_empty() {
-        Plan::of_document(call)?.verify(call, &[])?;
+        ChecksumPlan::for_document(call)?.verify(call, &[])?;
         return Ok(Bytes::new());
     }
     let too_big = || Failure::new(Code::MaxMessageLengthExceeded, "Your request was too big.");
@@ -42,7 +42,7 @@ pub(super) async fn read(call: &Call, limit: u64) -> Result<Bytes> {
     while let Some(bytes) = call.context.guard(body.next()).await? {
         let bytes = bytes?;
         if all.len() + bytes.len() > size {
-            return Err(Failure::request("The body is longer than declared."));
+            return Err(Failure::invalid_request("The body is longer than declared."));
         }
         all.extend_from_slice(&bytes);
     }
@@ -52,7 +52,7 @@ pub(super) async fn read(call: &Call, limit: u64) -> Result<Bytes> {
             "You did not provide the number of bytes specified by the Content-Length HTTP header.",
         ));
     }
-    Plan::of_document(call)?.verify(call, &all)?;
+    ChecksumPlan::for_document(call)?.verify(call, &all)?;
     convert(call.operation, reserved.attach(all.freeze()), &call.context.window)
 }
 
@@ -63,14 +63,14 @@ fn convert(operation: Operation, document: Bytes, window: &Arc<Window>) -> Resul
     for token in Tokens(&document) {
         let token = token?;
         if let Token::Plain(text) = &token {
-            elements += usize::from(operation.list().is_some_and(|(name, _)| is_start_tag(text, name)));
+            elements += usize::from(operation.list_element_limit().is_some_and(|(name, _)| is_start_tag(text, name)));
         } else {
             is_rewritten = true;
         }
         token.write(&mut |bytes| size += bytes.len());
     }
-    if operation.list().is_some_and(|(_, max_elements)| elements > max_elements) {
-        return Err(Failure::xml());
+    if operation.list_element_limit().is_some_and(|(_, max_elements)| elements > max_elements) {
+        return Err(Failure::malformed_xml());
     }
     if !is_rewritten {
         return Ok(document);
@@ -121,7 +121,7 @@ impl<'a> Token<'a> {
         }
         let ends_name = |byte: &u8| matches!(byte, b'>' | b'/') || byte.is_ascii_whitespace();
         let (name, rest) = named.split_at(named.iter().position(ends_name).unwrap_or(named.len()));
-        match elements::foreign(name) {
+        match elements::unsupported_algorithm(name) {
             None => Self::Plain(text),
             Some(_) if is_end => Self::End(rest),
             Some(algorithm) => Self::Begin(algorithm, rest),
@@ -135,7 +135,7 @@ impl<'a> Token<'a> {
             Self::Quoted(text) => text.iter().for_each(|byte| out(escaped(byte))),
             Self::Begin(algorithm, rest) => {
                 let (tag, text) = rest.split_at(rest.iter().position(|b| *b == b'>').map_or(0, |at| at + 1));
-                for text in [b"<", elements::CARRIER.as_bytes(), tag] {
+                for text in [b"<", elements::CARRIER_ELEMENT.as_bytes(), tag] {
                     out(text);
                 }
                 // An empty element has no text.
@@ -145,7 +145,7 @@ impl<'a> Token<'a> {
                 }
                 out(text);
             }
-            Self::End(rest) => [b"</", elements::CARRIER.as_bytes(), rest].into_iter().for_each(out),
+            Self::End(rest) => [b"</", elements::CARRIER_ELEMENT.as_bytes(), rest].into_iter().for_each(out),
         }
     }
 }
@@ -157,7 +157,7 @@ impl<'a> Tokens<'a> {
     /// Takes the text up to and including `close`, which is searched from the offset `from`.
     fn take_through(&mut self, from: usize, close: &[u8]) -> Result<&'a [u8]> {
         let inside = self.0.get(from..).unwrap_or_default();
-        let at = inside.windows(close.len()).position(|window| window == close).ok_or_else(Failure::xml)?;
+        let at = inside.windows(close.len()).position(|window| window == close).ok_or_else(Failure::malformed_xml)?;
         let (text, rest) = self.0.split_at(from + at + close.len());
         self.0 = rest;
         Ok(text)
@@ -176,7 +176,7 @@ impl<'a> Tokens<'a> {
         }
         // A document type definition could redefine the meaning of text.
         if self.0.starts_with(b"<!") {
-            return Err(Failure::xml());
+            return Err(Failure::malformed_xml());
         }
         let next = self.0.iter().skip(1).position(|byte| *byte == b'<');
         let (text, rest) = self.0.split_at(next.map_or(self.0.len(), |at| at + 1));

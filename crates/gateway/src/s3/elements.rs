@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tradewind_core::Algorithm;
 
 /// The element that carries the values through `s3s`.
-pub(super) const CARRIER: &str = "ChecksumSHA256";
+pub(super) const CARRIER_ELEMENT: &str = "ChecksumSHA256";
 
 /// Adds a value to the field of SHA-256.
 pub(super) fn add(field: &mut Option<String>, algorithm: Algorithm, value: &str) {
@@ -25,13 +25,13 @@ pub(super) fn add(field: &mut Option<String>, algorithm: Algorithm, value: &str)
 }
 
 /// The algorithm and the value encoded in the field of SHA-256.
-pub(super) fn read(field: &str) -> (Algorithm, &str) {
+pub(super) fn decode_value(field: &str) -> (Algorithm, &str) {
     let named = field.split_once(':').and_then(|(name, value)| Some((name.parse().ok()?, value)));
     named.unwrap_or((Algorithm::Sha256, field))
 }
 
 /// The algorithm of an element's name; `None` if it is no checksum, or one that `s3s` supports.
-pub(super) fn foreign(element: &[u8]) -> Option<Algorithm> {
+pub(super) fn unsupported_algorithm(element: &[u8]) -> Option<Algorithm> {
     let name = element.strip_prefix(b"Checksum")?;
     let algorithm = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name().as_bytes() == name)?;
     let is_supported = matches!(
@@ -42,8 +42,8 @@ pub(super) fn foreign(element: &[u8]) -> Option<Algorithm> {
 }
 
 /// Expands the encoded values of a document written by `s3s` into one element each.
-pub(super) fn spread(document: Bytes) -> Bytes {
-    let (open, close) = (format!("<{CARRIER}>"), format!("</{CARRIER}>"));
+pub(super) fn expand_values(document: Bytes) -> Bytes {
+    let (open, close) = (format!("<{CARRIER_ELEMENT}>"), format!("</{CARRIER_ELEMENT}>"));
     let Ok(text) = std::str::from_utf8(&document) else { return document };
     // Other documents are not copied.
     let is_needed = text.split(&open).skip(1).any(|rest| {
@@ -59,7 +59,7 @@ pub(super) fn spread(document: Bytes) -> Bytes {
     for piece in pieces {
         let (field, rest) = piece.split_once(&close).unwrap_or((piece, ""));
         for entry in field.split(' ') {
-            let (algorithm, value) = read(entry);
+            let (algorithm, value) = decode_value(entry);
             let name = algorithm.name();
             let _ = write!(out, "<Checksum{name}>{value}</Checksum{name}>");
         }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn spread_text(text: &str) -> String {
-        String::from_utf8(spread(Bytes::copy_from_slice(text.as_bytes())).to_vec()).unwrap()
+        String::from_utf8(expand_values(Bytes::copy_from_slice(text.as_bytes())).to_vec()).unwrap()
     }
 
     #[test]
@@ -83,7 +83,7 @@ mod tests {
             add(&mut field, algorithm, "v+/=-2");
         }
         let field = field.unwrap();
-        let document = format!("<Part>é<{CARRIER}>{field}</{CARRIER}><Size>1</Size></Part><Part></Part>");
+        let document = format!("<Part>é<{CARRIER_ELEMENT}>{field}</{CARRIER_ELEMENT}><Size>1</Size></Part><Part></Part>");
         let expected = "<Part>é<ChecksumSHA512>v+/=-2</ChecksumSHA512><ChecksumSHA256>v+/=-2</ChecksumSHA256>\
                         <ChecksumXXHASH3>v+/=-2</ChecksumXXHASH3><Size>1</Size></Part><Part></Part>";
         assert_eq!(spread_text(&document), expected);
@@ -99,15 +99,15 @@ mod tests {
     #[test]
     fn only_elements_unsupported_by_s3s_are_foreign() {
         let foreign_names = Algorithm::ALL.into_iter().filter(|algorithm| {
-            foreign(format!("Checksum{}", algorithm.name()).as_bytes()) == Some(*algorithm)
+            unsupported_algorithm(format!("Checksum{}", algorithm.name()).as_bytes()) == Some(*algorithm)
         });
         assert_eq!(foreign_names.count(), 5);
         for name in ["ChecksumSHA256", "ChecksumType", "Checksum", "SHA512", "ChecksumSHA5", "Checksumsha512"]
         {
-            assert_eq!(foreign(name.as_bytes()), None, "{name}");
+            assert_eq!(unsupported_algorithm(name.as_bytes()), None, "{name}");
         }
-        assert_eq!(read("MD5:abc"), (Algorithm::Md5, "abc"));
-        assert_eq!(read("abc="), (Algorithm::Sha256, "abc="));
-        assert_eq!(read("X:abc"), (Algorithm::Sha256, "X:abc"));
+        assert_eq!(decode_value("MD5:abc"), (Algorithm::Md5, "abc"));
+        assert_eq!(decode_value("abc="), (Algorithm::Sha256, "abc="));
+        assert_eq!(decode_value("X:abc"), (Algorithm::Sha256, "X:abc"));
     }
 }

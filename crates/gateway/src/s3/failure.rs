@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::operation::not_implemented;
+use super::operation::not_implemented_error;
 use crate::error::{Code, WireError};
 
 /// The result of an operation.
@@ -24,17 +24,17 @@ impl Failure {
     }
 
     /// An argument is invalid.
-    pub(super) fn argument(message: impl Into<String>) -> Self {
+    pub(super) fn invalid_argument(message: impl Into<String>) -> Self {
         Self::new(Code::InvalidArgument, message)
     }
 
     /// The request is invalid or contradicts itself.
-    pub(super) fn request(message: impl Into<String>) -> Self {
+    pub(super) fn invalid_request(message: impl Into<String>) -> Self {
         Self::new(Code::InvalidRequest, message)
     }
 
     /// The body is not valid XML for the operation.
-    pub(super) fn xml() -> Self {
+    pub(super) fn malformed_xml() -> Self {
         Self::new(
             Code::MalformedXml,
             "The XML you provided was not well-formed or did not validate against our published schema",
@@ -48,7 +48,7 @@ impl Failure {
 
     /// The named feature is not implemented.
     pub(super) fn not_implemented(what: &str) -> Self {
-        not_implemented(what).into()
+        not_implemented_error(what).into()
     }
 
     /// Adds a header to the response.

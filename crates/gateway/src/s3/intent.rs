@@ -8,7 +8,7 @@ use tradewind_core::{BucketName, ObjectKey};
 use super::failure::{Failure, Result};
 use super::operation::{COPY_SOURCE, Operation, Target, resolve};
 use super::query::Query;
-use super::refusals;
+use super::unsupported_headers;
 use crate::addressing::BucketInHost;
 use crate::auth::{Access, Identity};
 use crate::body::ResponseBody;
@@ -30,7 +30,7 @@ pub(super) struct Intent {
 impl Intent {
     /// Determines the operation and checks the client's permission. Adds the headers that a presigned URL has in its
     /// query.
-    pub(super) fn read(parts: &mut Parts, identity: &Identity) -> Result<Self, Refused> {
+    pub(super) fn read(parts: &mut Parts, identity: &Identity) -> Result<Self, Rejection> {
         let query = Query::parse(parts.uri.query())?;
         let target = Target::parse(parts.uri.path())?;
         query.lift_headers(&mut parts.headers)?;
@@ -43,11 +43,11 @@ impl Intent {
             }
             Err(error) => return Err(error.into()),
         };
-        let refused = |failure| Refused { failure, operation: Some(operation) };
+        let refused = |failure| Rejection { failure, operation: Some(operation) };
         if !identity.may(operation.access(), name) {
             return Err(refused(WireError::access_denied().into()));
         }
-        refusals::check(&parts.headers).map_err(refused)?;
+        unsupported_headers::check(&parts.headers).map_err(refused)?;
         let is_bucket_in_host = parts.extensions.get::<BucketInHost>().is_some();
         Ok(Self { operation, bucket: target.bucket, key: target.key, query, is_bucket_in_host })
     }
@@ -63,33 +63,33 @@ fn may_learn_support(method: &Method, identity: &Identity, bucket: Option<&str>)
 
 /// A rejected request: the failure, and the operation if it was determined.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct Rejection {
     pub(super) failure: Failure,
     pub(super) operation: Option<Operation>,
 }
 
-impl Refused {
+impl Rejection {
     /// The error response.
-    pub(super) fn answer(
+    pub(super) fn into_response(
         self,
         request_id: RequestId,
         resource: &str,
         is_head: bool,
     ) -> Response<ResponseBody> {
         let Self { failure: Failure { error, headers }, operation } = self;
-        let mut response = error.answer(request_id, resource, is_head);
+        let mut response = error.to_response(request_id, resource, is_head);
         if let Some(headers) = headers {
             response.headers_mut().extend(*headers);
         }
-        outcome::note_failure(&mut response, error);
+        outcome::set_failure(&mut response, error);
         if let Some(operation) = operation {
-            outcome::note_operation(&mut response, operation.name());
+            outcome::set_operation(&mut response, operation.name());
         }
         response
     }
 }
 
-impl From<WireError> for Refused {
+impl From<WireError> for Rejection {
     fn from(error: WireError) -> Self {
         Self { failure: error.into(), operation: None }
     }

@@ -7,11 +7,11 @@ use s3s::dto::{
 };
 use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 
-use super::answer::{xml_tag, xml_time};
+use super::response::{xml_etag, xml_time};
 use super::call::Call;
 use super::failure::Result;
-use super::paging::{Encoding, MAX_ENTRIES, decode_token, encode_token, limit};
-use super::site::ServiceContext;
+use super::paging::{NameEncoding, MAX_ENTRIES, decode_token, encode_token, page_size};
+use super::service_context::ServiceContext;
 
 /// ListObjects.
 pub(super) async fn v1(
@@ -19,7 +19,7 @@ pub(super) async fn v1(
     call: &Call,
     input: ListObjectsInput,
 ) -> Result<S3Response<ListObjectsOutput>> {
-    let encode = Encoding::of(input.encoding_type.as_ref())?;
+    let encode = NameEncoding::parse(input.encoding_type.as_ref())?;
     let marker = input.marker.unwrap_or_default();
     let (mut request, max_keys) = request(input.prefix, input.delimiter, input.max_keys)?;
     request.after = Some(marker.clone()).filter(|marker| !marker.is_empty());
@@ -29,14 +29,14 @@ pub(super) async fn v1(
     let (contents, common_prefixes) = entries(service, page, encode, true);
     Ok(S3Response::new(ListObjectsOutput {
         name: Some(call.bucket()?.to_string()),
-        prefix: Some(encode.apply(&request.prefix)),
-        marker: Some(encode.apply(&marker)),
+        prefix: Some(encode.encode(&request.prefix)),
+        marker: Some(encode.encode(&marker)),
         max_keys: Some(max_keys),
         is_truncated: Some(is_truncated),
         contents: Some(contents),
         common_prefixes: Some(common_prefixes),
-        delimiter: request.delimiter.as_deref().map(|d| encode.apply(d)),
-        next_marker: next.as_deref().map(|marker| encode.apply(marker)),
+        delimiter: request.delimiter.as_deref().map(|d| encode.encode(d)),
+        next_marker: next.as_deref().map(|marker| encode.encode(marker)),
         encoding_type: input.encoding_type,
         request_charged: None,
     }))
@@ -48,7 +48,7 @@ pub(super) async fn v2(
     call: &Call,
     input: ListObjectsV2Input,
 ) -> Result<S3Response<ListObjectsV2Output>> {
-    let encode = Encoding::of(input.encoding_type.as_ref())?;
+    let encode = NameEncoding::parse(input.encoding_type.as_ref())?;
     let (mut request, max_keys) = request(input.prefix, input.delimiter, input.max_keys)?;
     let start_after = input.start_after.filter(|after| !after.is_empty());
     let token = input.continuation_token.as_deref().map(decode_token).transpose()?;
@@ -61,7 +61,7 @@ pub(super) async fn v2(
     let (contents, common_prefixes) = entries(service, page, encode, with_owner);
     Ok(S3Response::new(ListObjectsV2Output {
         name: Some(call.bucket()?.to_string()),
-        prefix: Some(encode.apply(&request.prefix)),
+        prefix: Some(encode.encode(&request.prefix)),
         max_keys: Some(max_keys),
         key_count: Some(key_count),
         continuation_token: input.continuation_token,
@@ -69,9 +69,9 @@ pub(super) async fn v2(
         next_continuation_token: next,
         contents: Some(contents),
         common_prefixes: Some(common_prefixes),
-        delimiter: request.delimiter.as_deref().map(|d| encode.apply(d)),
+        delimiter: request.delimiter.as_deref().map(|d| encode.encode(d)),
         encoding_type: input.encoding_type,
-        start_after: start_after.as_deref().map(|after| encode.apply(after)),
+        start_after: start_after.as_deref().map(|after| encode.encode(after)),
         request_charged: None,
     }))
 }
@@ -81,7 +81,7 @@ fn request(
     delimiter: Option<String>,
     max_keys: Option<i32>,
 ) -> Result<(ListRequest, i32)> {
-    let max_keys = limit(max_keys, "maxKeys")?;
+    let max_keys = page_size(max_keys, "maxKeys")?;
     let request = ListRequest {
         prefix: prefix.unwrap_or_default(),
         delimiter: delimiter.filter(|delimiter| !delimiter.is_empty()),
@@ -132,22 +132,22 @@ fn split_prefix(request: &ListRequest) -> Option<String> {
 fn entries(
     service: &ServiceContext,
     page: ListPage<ObjectSummary>,
-    encode: Encoding,
+    encode: NameEncoding,
     with_owner: bool,
 ) -> (Vec<Object>, Vec<CommonPrefix>) {
     let (mut contents, mut prefixes) = (Vec::with_capacity(page.entries.len()), Vec::new());
     for entry in page.entries {
         match entry {
             ListEntry::CommonPrefix(prefix) => {
-                prefixes.push(CommonPrefix { prefix: Some(encode.apply(&prefix)) });
+                prefixes.push(CommonPrefix { prefix: Some(encode.encode(&prefix)) });
             }
             ListEntry::Key(key, summary) => contents.push(Object {
                 checksum_algorithm: summary
                     .checksum
                     .map(|(algorithm, _)| vec![ChecksumAlgorithm::from_static(algorithm.name())]),
                 checksum_type: summary.checksum.map(|(_, scope)| ChecksumType::from_static(scope.name())),
-                e_tag: Some(xml_tag(&summary.etag)),
-                key: Some(encode.apply(&key)),
+                e_tag: Some(xml_etag(&summary.etag)),
+                key: Some(encode.encode(&key)),
                 last_modified: Some(xml_time(summary.modified)),
                 owner: with_owner.then(|| service.owner()),
                 restore_status: None,

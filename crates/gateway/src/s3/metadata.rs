@@ -95,7 +95,7 @@ fn user_metadata(call: &Call) -> Result<UserMetadata> {
         let mut values = Vec::new();
         for value in call.headers.get_all(name) {
             let text = std::str::from_utf8(value.as_bytes())
-                .map_err(|_| Failure::argument(format!("Metadata {name} is not valid UTF-8.")))?;
+                .map_err(|_| Failure::invalid_argument(format!("Metadata {name} is not valid UTF-8.")))?;
             values.push(text.trim());
         }
         user.push((short.to_owned(), values.join(",")));
@@ -108,7 +108,7 @@ fn user_metadata(call: &Call) -> Result<UserMetadata> {
 pub(super) fn tags(call: &Call) -> Result<Option<Tags>> {
     let Some(text) = call.header(TAGGING.as_str())? else { return Ok(None) };
     let malformed = || {
-        Failure::argument(
+        Failure::invalid_argument(
             "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters \
              without tag name duplicates.",
         )
@@ -155,7 +155,7 @@ pub(super) fn object_class(call: &Call) -> Result<Option<tradewind_core::Class>>
 }
 
 /// Returns whether the headers of a copy set the object's class and those of ranges. Empty headers remove them.
-pub(super) fn says_classes(call: &Call) -> (bool, bool) {
+pub(super) fn sets_classes(call: &Call) -> (bool, bool) {
     (call.headers.contains_key(OBJECT_CLASS), call.headers.contains_key(RANGE_CLASS))
 }
 

@@ -14,15 +14,15 @@ use tradewind_core::multipart::{
 use tradewind_core::object::ETag;
 use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope};
 
-use super::answer::{xml_tag, xml_time};
+use super::response::{xml_etag, xml_time};
 use super::call::Call;
 use super::checksums::{self, fill_checksums};
 use super::conditions;
 use super::elements;
 use super::failure::{Failure, Result};
 use super::metadata;
-use super::paging::{Encoding, limit};
-use super::site::ServiceContext;
+use super::paging::{NameEncoding, page_size};
+use super::service_context::ServiceContext;
 use crate::error::Code;
 
 /// CreateMultipartUpload.
@@ -48,19 +48,19 @@ pub(super) async fn create(
 /// The checksum in `x-amz-checksum-algorithm` and `x-amz-checksum-type`, with S3's defaults. Fails for the combinations
 /// that S3 forbids.
 fn checksum_of_upload(call: &Call) -> Result<Option<(Algorithm, ChecksumScope)>> {
-    let algorithm = checksums::named(call, "x-amz-checksum-algorithm")?;
+    let algorithm = checksums::named_algorithm(call, "x-amz-checksum-algorithm")?;
     let scope = scope(call)?;
     let Some(algorithm) = algorithm else {
         return match scope {
             None => Ok(None),
-            Some(_) => Err(Failure::request(
+            Some(_) => Err(Failure::invalid_request(
                 "The x-amz-checksum-type header can only be used with the x-amz-checksum-algorithm header.",
             )),
         };
     };
     let scope = scope.unwrap_or(algorithm.default_scope());
     if !algorithm.supports(scope) {
-        return Err(Failure::request(format!(
+        return Err(Failure::invalid_request(format!(
             "The {} checksum type cannot be used with the {} checksum algorithm.",
             scope.name(),
             algorithm.name().to_ascii_lowercase()
@@ -71,12 +71,12 @@ fn checksum_of_upload(call: &Call) -> Result<Option<(Algorithm, ChecksumScope)>>
 
 fn scope(call: &Call) -> Result<Option<ChecksumScope>> {
     let text = call.header("x-amz-checksum-type")?;
-    let invalid = |_| Failure::request("Value for x-amz-checksum-type header is invalid.");
+    let invalid = |_| Failure::invalid_request("Value for x-amz-checksum-type header is invalid.");
     text.map(|text| text.parse().map_err(invalid)).transpose()
 }
 
 /// The settings with which the upload was created.
-pub(super) async fn info(service: &ServiceContext, call: &Call) -> Result<UploadInfo> {
+pub(super) async fn upload_info(service: &ServiceContext, call: &Call) -> Result<UploadInfo> {
     let page = service.store.list_parts(&call.context, &call.address()?, &call.upload_id(), None, 1).await?;
     Ok(page.upload)
 }
@@ -90,14 +90,14 @@ pub(super) async fn complete(
     let address = call.address()?;
     let named = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
     if named.is_empty() {
-        return Err(Failure::xml());
+        return Err(Failure::malformed_xml());
     }
     let parts = named.into_iter().map(complete_part).collect::<Result<Vec<_>>>()?;
     let count = parts.len();
     let request = CompleteUpload {
         expected_checksum: expected(service, call, count).await?,
         expected_size: expected_size(call)?,
-        precondition: conditions::of_write(call)?,
+        precondition: conditions::write_precondition(call)?,
         parts,
     };
     let committed =
@@ -106,7 +106,7 @@ pub(super) async fn complete(
         bucket: Some(address.bucket.to_string()),
         key: Some(address.key.to_string()),
         location: Some(location(service, call, &address)),
-        e_tag: Some(xml_tag(&committed.etag)),
+        e_tag: Some(xml_etag(&committed.etag)),
         checksum_type: (!committed.checksums.is_empty())
             .then(|| ChecksumType::from_static(committed.scope.name())),
         ..CompleteMultipartUploadOutput::default()
@@ -118,7 +118,7 @@ pub(super) async fn complete(
 /// The object's URL for this client: with the host of its request, and the bucket in host or path as in its request.
 fn location(service: &ServiceContext, call: &Call, address: &Address) -> String {
     let bucket = if call.is_bucket_in_host { String::new() } else { format!("/{}", address.bucket) };
-    let path = format!("{bucket}/{}", Encoding::Url.apply(address.key.as_str()));
+    let path = format!("{bucket}/{}", NameEncoding::Url.encode(address.key.as_str()));
     match call.header("host") {
         Ok(Some(host)) => format!("http{}://{host}{path}", if service.options.is_tls { "s" } else { "" }),
         _ => path,
@@ -126,9 +126,9 @@ fn location(service: &ServiceContext, call: &Call, address: &Address) -> String 
 }
 
 fn complete_part(part: CompletedPart) -> Result<CompletePart> {
-    let (Some(number), Some(etag)) = (part.part_number, part.e_tag) else { return Err(Failure::xml()) };
+    let (Some(number), Some(etag)) = (part.part_number, part.e_tag) else { return Err(Failure::malformed_xml()) };
     let mut checksum = None;
-    let other = part.checksum_sha256.as_deref().map(elements::read);
+    let other = part.checksum_sha256.as_deref().map(elements::decode_value);
     let (other, other_text) = other.unzip();
     for (algorithm, text) in [
         (Algorithm::Crc32, part.checksum_crc32.as_deref()),
@@ -138,8 +138,8 @@ fn complete_part(part: CompletedPart) -> Result<CompletePart> {
         (other.unwrap_or(Algorithm::Sha256), other_text),
     ] {
         let Some(text) = text else { continue };
-        if checksum.replace(checksums::parse(algorithm, text)?).is_some() {
-            return Err(Failure::request("A part may have only one checksum."));
+        if checksum.replace(checksums::parse_value(algorithm, text)?).is_some() {
+            return Err(Failure::invalid_request("A part may have only one checksum."));
         }
     }
     Ok(CompletePart {
@@ -151,15 +151,15 @@ fn complete_part(part: CompletedPart) -> Result<CompletePart> {
 
 /// The checksum declared for the whole object; `None` if absent. Fails if it does not match the upload's settings.
 async fn expected(service: &ServiceContext, call: &Call, count: usize) -> Result<Option<Checksum>> {
-    let promised = checksums::of_completion(call)?;
+    let promised = checksums::completion_checksum(call)?;
     let requested_scope = scope(call)?;
     if promised.is_none() && requested_scope.is_none() {
         return Ok(None);
     }
     let (algorithm, scope) =
-        info(service, call).await?.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
+        upload_info(service, call).await?.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
     if requested_scope.is_some_and(|requested| requested != scope) {
-        return Err(Failure::request(format!(
+        return Err(Failure::invalid_request(format!(
             "The upload was created using the {} checksum mode. The complete request must use the same \
              checksum mode.",
             scope.name()
@@ -167,7 +167,7 @@ async fn expected(service: &ServiceContext, call: &Call, count: usize) -> Result
     }
     let Some((checksum, parts)) = promised else { return Ok(None) };
     if checksum.algorithm() != algorithm {
-        return Err(Failure::request(format!(
+        return Err(Failure::invalid_request(format!(
             "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
             algorithm.name().to_ascii_lowercase(),
             checksum.algorithm().name().to_ascii_lowercase()
@@ -184,7 +184,7 @@ async fn expected(service: &ServiceContext, call: &Call, count: usize) -> Result
 }
 
 fn expected_size(call: &Call) -> Result<Option<u64>> {
-    let invalid = || Failure::request("Value for x-amz-mp-object-size header is invalid.");
+    let invalid = || Failure::invalid_request("Value for x-amz-mp-object-size header is invalid.");
     call.header("x-amz-mp-object-size")?.map(|text| text.parse().map_err(|_| invalid())).transpose()
 }
 
@@ -204,8 +204,8 @@ pub(super) async fn list(
     call: &Call,
     input: ListMultipartUploadsInput,
 ) -> Result<S3Response<ListMultipartUploadsOutput>> {
-    let encode = Encoding::of(input.encoding_type.as_ref())?;
-    let max_uploads = limit(input.max_uploads, "max-uploads")?;
+    let encode = NameEncoding::parse(input.encoding_type.as_ref())?;
+    let max_uploads = page_size(input.max_uploads, "max-uploads")?;
     let key_marker = input.key_marker.filter(|marker| !marker.is_empty());
     let upload_marker = input.upload_id_marker.filter(|marker| !marker.is_empty() && key_marker.is_some());
     let request = ListUploads {
@@ -220,7 +220,7 @@ pub(super) async fn list(
     for entry in page.entries {
         match entry {
             ListEntry::CommonPrefix(prefix) => {
-                prefixes.push(CommonPrefix { prefix: Some(encode.apply(&prefix)) });
+                prefixes.push(CommonPrefix { prefix: Some(encode.encode(&prefix)) });
             }
             ListEntry::Key(_, upload) => uploads.push(listed(service, encode, upload)),
         }
@@ -228,11 +228,11 @@ pub(super) async fn list(
     let (next_key, next_upload) = page.next.clone().unzip();
     let output = ListMultipartUploadsOutput {
         bucket: Some(call.bucket()?.to_string()),
-        prefix: Some(encode.apply(&request.prefix)),
-        delimiter: request.delimiter.as_deref().map(|d| encode.apply(d)),
-        key_marker: Some(encode.apply(key_marker.as_deref().unwrap_or_default())),
+        prefix: Some(encode.encode(&request.prefix)),
+        delimiter: request.delimiter.as_deref().map(|d| encode.encode(d)),
+        key_marker: Some(encode.encode(key_marker.as_deref().unwrap_or_default())),
         upload_id_marker: Some(upload_marker.unwrap_or_default()),
-        next_key_marker: next_key.map(|key| encode.apply(&key)),
+        next_key_marker: next_key.map(|key| encode.encode(&key)),
         next_upload_id_marker: next_upload.map(|upload| upload.map_or_else(String::new, |upload| upload.0)),
         max_uploads: Some(max_uploads),
         is_truncated: Some(page.next.is_some()),
@@ -244,7 +244,7 @@ pub(super) async fn list(
     Ok(S3Response::new(output))
 }
 
-fn listed(service: &ServiceContext, encode: Encoding, upload: UploadInfo) -> MultipartUpload {
+fn listed(service: &ServiceContext, encode: NameEncoding, upload: UploadInfo) -> MultipartUpload {
     MultipartUpload {
         checksum_algorithm: upload
             .checksum
@@ -252,7 +252,7 @@ fn listed(service: &ServiceContext, encode: Encoding, upload: UploadInfo) -> Mul
         checksum_type: upload.checksum.map(|(_, scope)| ChecksumType::from_static(scope.name())),
         initiated: Some(xml_time(upload.initiated)),
         initiator: Some(service.initiator()),
-        key: Some(encode.apply(&upload.key)),
+        key: Some(encode.encode(&upload.key)),
         owner: Some(service.owner()),
         storage_class: Some(storage_class(&upload)),
         upload_id: Some(upload.id.0),

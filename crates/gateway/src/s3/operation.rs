@@ -52,7 +52,7 @@ macro_rules! operations {
 
 impl Operation {
     /// The list element of its document, and the maximum number of them; `None` if the document has no list.
-    pub(super) const fn list(self) -> Option<(&'static str, usize)> {
+    pub(super) const fn list_element_limit(self) -> Option<(&'static str, usize)> {
         match self {
             Self::CompleteMultipartUpload => Some(("Part", 10_000)),
             Self::DeleteObjects => Some(("Object", 1000)),
@@ -161,19 +161,19 @@ impl Target {
             .map_err(|_| WireError::new(Code::InvalidBucketName, "The specified bucket is not valid."))?;
         let key = match decode(key)? {
             key if key.is_empty() => None,
-            key => Some(ObjectKey::new(&key).map_err(|_| key_too_long())?),
+            key => Some(ObjectKey::new(&key).map_err(|_| key_too_long_error())?),
         };
         Ok(Self { bucket: Some(bucket), key })
     }
 }
 
 /// The error of a key over the limit.
-pub(super) fn key_too_long() -> WireError {
+pub(super) fn key_too_long_error() -> WireError {
     WireError::new(Code::KeyTooLong, "Your key is too long.")
 }
 
 /// The error of an unsupported operation or feature.
-pub(super) fn not_implemented(what: &str) -> WireError {
+pub(super) fn not_implemented_error(what: &str) -> WireError {
     WireError::new(
         Code::NotImplemented,
         format!("A header, query parameter or operation you provided is not implemented: {what}"),
@@ -190,12 +190,12 @@ pub(super) fn resolve(
     let mut subresources = query.names().filter(|name| SUBRESOURCES.contains(name));
     let (first, second) = (subresources.next(), subresources.next());
     if second.is_some_and(|second| Some(second) != first) {
-        return Err(not_implemented("this combination of sub-resources"));
+        return Err(not_implemented_error("this combination of sub-resources"));
     }
     if query.get("versionId").is_some_and(|version| !matches!(version, "" | "null")) {
-        return Err(not_implemented("versionId"));
+        return Err(not_implemented_error("versionId"));
     }
-    let unsupported = || Err(not_implemented(first.unwrap_or(method.as_str())));
+    let unsupported = || Err(not_implemented_error(first.unwrap_or(method.as_str())));
     let not_allowed = || {
         Err(WireError::new(
             Code::MethodNotAllowed,

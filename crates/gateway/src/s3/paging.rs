@@ -20,11 +20,11 @@ const URL_SAFE: &AsciiSet =
 const TOKEN_VERSION: u8 = 1;
 
 /// A page's size, at most S3's maximum. Fails if it is negative.
-pub(super) fn limit(requested: Option<i32>, name: &str) -> Result<i32> {
+pub(super) fn page_size(requested: Option<i32>, name: &str) -> Result<i32> {
     match requested {
         None => Ok(MAX_ENTRIES),
         Some(limit) if limit < 0 => {
-            Err(Failure::argument(format!("Argument {name} must be an integer between 0 and 2147483647")))
+            Err(Failure::invalid_argument(format!("Argument {name} must be an integer between 0 and 2147483647")))
         }
         Some(limit) => Ok(limit.min(MAX_ENTRIES)),
     }
@@ -32,23 +32,23 @@ pub(super) fn limit(requested: Option<i32>, name: &str) -> Result<i32> {
 
 /// The encoding of names in a listing.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Encoding {
+pub(super) enum NameEncoding {
     Plain,
     Url,
 }
 
-impl Encoding {
+impl NameEncoding {
     /// Parses `encoding-type`.
-    pub(super) fn of(requested: Option<&EncodingType>) -> Result<Self> {
+    pub(super) fn parse(requested: Option<&EncodingType>) -> Result<Self> {
         match requested.map(EncodingType::as_str) {
             None | Some("") => Ok(Self::Plain),
             Some(EncodingType::URL) => Ok(Self::Url),
-            Some(_) => Err(Failure::argument("Invalid Encoding Method specified in Request")),
+            Some(_) => Err(Failure::invalid_argument("Invalid Encoding Method specified in Request")),
         }
     }
 
     /// Encodes a name.
-    pub(super) fn apply(self, name: &str) -> String {
+    pub(super) fn encode(self, name: &str) -> String {
         match self {
             Self::Plain => name.to_owned(),
             Self::Url => utf8_percent_encode(name, URL_SAFE).to_string(),
@@ -65,7 +65,7 @@ pub(super) fn encode_token(after: &str) -> String {
 
 /// Parses a token.
 pub(super) fn decode_token(token: &str) -> Result<String> {
-    let invalid = || Failure::argument("The continuation token provided is incorrect");
+    let invalid = || Failure::invalid_argument("The continuation token provided is incorrect");
     let bytes = BASE64URL.decode(token).map_err(|_| invalid())?;
     match bytes.split_first() {
         Some((&TOKEN_VERSION, after)) if !after.is_empty() => {
@@ -89,6 +89,6 @@ mod tests {
 
     #[test]
     fn url_encoding_retains_slashes() {
-        assert_eq!(Encoding::Url.apply("a b/ü+~"), "a%20b/%C3%BC%2B~");
+        assert_eq!(NameEncoding::Url.encode("a b/ü+~"), "a%20b/%C3%BC%2B~");
     }
 }

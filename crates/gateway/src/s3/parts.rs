@@ -11,22 +11,22 @@ use tradewind_core::multipart::PartNumber;
 use tradewind_core::store::{CopyPartRequest, StageRequest};
 use tradewind_core::{Algorithm, ByteRange, Checksum, ChecksumScope, Reason};
 
-use super::answer::{Plain, quoted, xml_tag, xml_time};
+use super::response::{PlainResponse, quoted_etag, xml_etag, xml_time};
 use super::call::Call;
-use super::checksums::{self, Plan, fill_checksums};
+use super::checksums::{self, ChecksumPlan, fill_checksums};
 use super::conditions;
-use super::copy::source;
+use super::copy::parse_source;
 use super::failure::{Failure, Result};
-use super::multipart::{info, storage_class};
-use super::paging::limit;
-use super::site::ServiceContext;
+use super::multipart::{upload_info, storage_class};
+use super::paging::page_size;
+use super::service_context::ServiceContext;
 
 /// UploadPart. The upload determines the checksum of its object, which is computed even if the client sends none.
-pub(super) async fn upload(service: &ServiceContext, call: &Call) -> Result<Plain> {
+pub(super) async fn upload(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
     let (address, number) = (call.address()?, call.part_number()?);
     let length = call.payload_length()?;
-    let plan = Plan::read(call)?;
-    let needed = info(service, call).await?.checksum.map(|(algorithm, _)| algorithm);
+    let plan = ChecksumPlan::read(call)?;
+    let needed = upload_info(service, call).await?.checksum.map(|(algorithm, _)| algorithm);
     let algorithms = algorithms(needed, plan.algorithm())?;
     let shown = plan.algorithm().or(needed);
     let request = StageRequest {
@@ -38,24 +38,24 @@ pub(super) async fn upload(service: &ServiceContext, call: &Call) -> Result<Plai
     };
     let mut staged =
         service.store.stage_part(&call.context, &address, &call.upload_id(), number, request).await?;
-    call.pour(staged.as_mut()).await?;
+    call.stream_payload(staged.as_mut()).await?;
     let expected = plan.expected(call, Some(length))?;
     let (committed, _) = staged.commit(expected).await?;
     let mut headers = HeaderMap::with_capacity(8);
-    headers.insert(ETAG, quoted(&committed.etag));
+    headers.insert(ETAG, quoted_etag(&committed.etag));
     let shown: Vec<Checksum> = committed
         .checksums
         .into_iter()
         .filter(|c| shown.is_none_or(|shown| c.algorithm() == shown))
         .collect();
     checksums::add_headers(&mut headers, &shown, None, None);
-    Ok(Plain::new(StatusCode::OK, headers))
+    Ok(PlainResponse::new(StatusCode::OK, headers))
 }
 
 /// The checksums to compute for a part: the one that the object needs, and the one that the client declared.
 fn algorithms(needed: Option<Algorithm>, sent: Option<Algorithm>) -> Result<Vec<Algorithm>> {
     match (needed, sent) {
-        (Some(needed), Some(sent)) if needed != sent => Err(Failure::request(format!(
+        (Some(needed), Some(sent)) if needed != sent => Err(Failure::invalid_request(format!(
             "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
             needed.name().to_ascii_lowercase(),
             sent.name().to_ascii_lowercase()
@@ -73,9 +73,9 @@ pub(super) async fn copy(
     _: UploadPartCopyInput,
 ) -> Result<S3Response<UploadPartCopyOutput>> {
     let request = CopyPartRequest {
-        source: source(call)?,
+        source: parse_source(call)?,
         range: call.header("x-amz-copy-source-range")?.map(copy_range).transpose()?,
-        source_conditions: conditions::of_source(call)?,
+        source_conditions: conditions::source_conditions(call)?,
         destination: call.address()?,
         upload: call.upload_id(),
         number: call.part_number()?,
@@ -83,11 +83,11 @@ pub(super) async fn copy(
     };
     let committed =
         service.store.copy_part(&call.context, request).await.map_err(|error| match error.reason() {
-            Reason::InvalidRange => Failure::argument("Range specified is not valid for the source object"),
-            _ => conditions::on_source(error),
+            Reason::InvalidRange => Failure::invalid_argument("Range specified is not valid for the source object"),
+            _ => conditions::source_failure(error),
         })?;
     let mut result = CopyPartResult {
-        e_tag: Some(xml_tag(&committed.etag)),
+        e_tag: Some(xml_etag(&committed.etag)),
         last_modified: Some(xml_time(committed.modified)),
         ..CopyPartResult::default()
     };
@@ -102,7 +102,7 @@ pub(super) async fn copy(
 fn copy_range(text: &str) -> Result<ByteRange> {
     match ByteRange::parse(text) {
         Some(range @ ByteRange::Inclusive { .. }) => Ok(range),
-        _ => Err(Failure::argument(
+        _ => Err(Failure::invalid_argument(
             "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last are \
              the zero-based offsets of the first and last bytes to copy",
         )),
@@ -116,12 +116,12 @@ pub(super) async fn list(
     input: ListPartsInput,
 ) -> Result<S3Response<ListPartsOutput>> {
     let address = call.address()?;
-    let max_parts = limit(input.max_parts, "max-parts")?;
+    let max_parts = page_size(input.max_parts, "max-parts")?;
     let marker = input.part_number_marker.unwrap_or(0);
     let after = match marker {
         0 => None,
         marker => Some(PartNumber::new(i64::from(marker)).map_err(|_| {
-            Failure::argument("Argument part-number-marker must be an integer between 0 and 10000")
+            Failure::invalid_argument("Argument part-number-marker must be an integer between 0 and 10000")
         })?),
     };
     let page_limit = usize::try_from(max_parts).unwrap_or_default();
@@ -132,7 +132,7 @@ pub(super) async fn list(
     let checksum = page.upload.checksum;
     let parts = page.parts.iter().map(|part| {
         let mut listed = Part {
-            e_tag: Some(xml_tag(&part.etag)),
+            e_tag: Some(xml_etag(&part.etag)),
             last_modified: Some(xml_time(part.modified)),
             part_number: Some(i32::from(part.number.get())),
             size: Some(i64::try_from(part.size).unwrap_or(i64::MAX)),

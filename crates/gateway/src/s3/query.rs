@@ -65,12 +65,12 @@ impl Query {
 
     /// Returns true if it has parameters that `s3s` must not see: those handled before it (signatures) or after it
     /// (`response-*`).
-    pub(super) fn needs_cut(&self) -> bool {
+    pub(super) fn has_hidden_parameters(&self) -> bool {
         self.names().any(is_hidden_from_s3s)
     }
 
     /// The query without the parameters that `s3s` must not see.
-    pub(super) fn cut(&self) -> String {
+    pub(super) fn without_hidden_parameters(&self) -> String {
         use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
         let pairs = self.0.iter().filter(|(name, _)| !is_hidden_from_s3s(name)).map(|(name, value)| {
             let encode = |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
@@ -158,8 +158,8 @@ mod tests {
     fn presigned_headers_are_lifted_and_cut() {
         let text = "X-Amz-Signature=s&X-Amz-Date=d&x-amz-tagging=a%3D1&response-expires=never&list-type=2";
         let query = Query::parse(Some(text)).unwrap();
-        assert!(query.needs_cut());
-        assert_eq!(query.cut(), "list%2Dtype=2");
+        assert!(query.has_hidden_parameters());
+        assert_eq!(query.without_hidden_parameters(), "list%2Dtype=2");
         let mut headers = HeaderMap::new();
         query.lift_headers(&mut headers).unwrap();
         assert_eq!(headers.len(), 1);

@@ -8,12 +8,12 @@ use tradewind_core::object::ETag;
 use tradewind_core::store::{GetResponse, GetRequest, Select};
 use tradewind_core::{Body, ByteRange, ChecksumScope, Context, Error, ObjectInfo, Reason, Span};
 
-use super::answer::{Plain, http_date, object_headers, quoted};
+use super::response::{PlainResponse, http_date, object_headers, quoted_etag};
 use super::call::Call;
 use super::checksums;
 use super::conditions;
 use super::failure::{Failure, Result};
-use super::site::ServiceContext;
+use super::service_context::ServiceContext;
 use crate::error::Code;
 
 /// Query parameters that override a response header.
@@ -33,21 +33,21 @@ const MAX_BUFFERED_BYTES: u64 = 256 << 10;
 const READ_OVERHEAD_BYTES: usize = 128 << 10;
 
 /// GetObject.
-pub(super) async fn get(service: &ServiceContext, call: &Call) -> Result<Plain> {
+pub(super) async fn get(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
     let request = selection(call)?;
     let overrides = overrides(call)?;
     let (found, select) = match find(service, call, request.clone()).await {
         Ok(found) => found,
         Err(error) => return Err(explain(service, call, &request, error).await),
     };
-    keep_for(&call.context, found.span);
+    trim_window(&call.context, found.span);
     let (headers, status) = headers(service, call, select, (&found.info, found.span), overrides).await?;
-    Ok(Plain { status, headers, body: Some(found.body) })
+    Ok(PlainResponse { status, headers, body: Some(found.body) })
 }
 
 /// Releases the memory that a read does not need, so that other requests need not wait for it. The object's size was
 /// unknown when the memory was reserved.
-pub(crate) fn keep_for(context: &Context, span: Span) {
+pub(crate) fn trim_window(context: &Context, span: Span) {
     if span.length <= MAX_BUFFERED_BYTES {
         context.window.set_min_size(0);
     }
@@ -56,7 +56,7 @@ pub(crate) fn keep_for(context: &Context, span: Span) {
 }
 
 /// HeadObject.
-pub(super) async fn head(service: &ServiceContext, call: &Call) -> Result<Plain> {
+pub(super) async fn head(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
     let request = selection(call)?;
     let overrides = overrides(call)?;
     let found = match service.store.head(&call.context, &call.address()?, request.clone()).await {
@@ -65,7 +65,7 @@ pub(super) async fn head(service: &ServiceContext, call: &Call) -> Result<Plain>
     };
     let (headers, status) =
         headers(service, call, request.select, (&found.info, found.span), overrides).await?;
-    Ok(Plain::new(status, headers))
+    Ok(PlainResponse::new(status, headers))
 }
 
 /// The requested bytes and conditions.
@@ -73,13 +73,13 @@ fn selection(call: &Call) -> Result<GetRequest> {
     let range = call.header_list("range")?;
     let select = match (call.query.get("partNumber"), range) {
         (Some(_), Some(_)) => {
-            return Err(Failure::request("Cannot specify both Range header and partNumber query parameter"));
+            return Err(Failure::invalid_request("Cannot specify both Range header and partNumber query parameter"));
         }
         (Some(_), None) => Select::Part(call.part_number()?),
         (None, Some(range)) => ByteRange::parse(&range).map_or(Select::Whole, Select::Range),
         (None, None) => Select::Whole,
     };
-    Ok(GetRequest { select, conditions: conditions::of_read(call)? })
+    Ok(GetRequest { select, conditions: conditions::read_conditions(call)? })
 }
 
 /// Reads an object. A range with `If-Range` is served only if the object has that entity tag, which the store checks
@@ -151,12 +151,12 @@ fn overrides(call: &Call) -> Result<HeaderMap> {
     for (parameter, name) in OVERRIDES {
         let Some(value) = call.query.get(parameter) else { continue };
         if call.auth.identity.key_id().is_none() {
-            return Err(Failure::request(
+            return Err(Failure::invalid_request(
                 "Request specific response headers cannot be used for anonymous GET requests.",
             ));
         }
         let value = HeaderValue::from_bytes(value.as_bytes())
-            .map_err(|_| Failure::argument(format!("Header value cannot be represented: {parameter}")))?;
+            .map_err(|_| Failure::invalid_argument(format!("Header value cannot be represented: {parameter}")))?;
         headers.insert(name.clone(), value);
     }
     Ok(headers)
@@ -179,7 +179,7 @@ async fn explain(service: &ServiceContext, call: &Call, request: &GetRequest, er
             return failure;
         }
         failure = failure
-            .with_header(header::ETAG, quoted(&found.info.etag))
+            .with_header(header::ETAG, quoted_etag(&found.info.etag))
             .with_header(header::LAST_MODIFIED, http_date(found.info.modified));
         let cache_control = found.info.metadata.headers.cache_control.as_deref();
         if let Some(Ok(value)) = cache_control.map(HeaderValue::from_str) {

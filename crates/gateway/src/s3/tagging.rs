@@ -11,7 +11,7 @@ use tradewind_core::store::GetRequest;
 use super::call::Call;
 use super::failure::{Failure, Result};
 use super::metadata::checked_tags;
-use super::site::ServiceContext;
+use super::service_context::ServiceContext;
 
 /// GetObjectTagging.
 pub(super) async fn get(
@@ -33,7 +33,7 @@ pub(super) async fn put(
 ) -> Result<S3Response<PutObjectTaggingOutput>> {
     let pair = |tag: Tag| Some((tag.key?, tag.value?));
     let pairs: Option<Vec<_>> = input.tagging.tag_set.into_iter().map(pair).collect();
-    let tags = checked_tags(pairs.ok_or_else(Failure::xml)?)?;
+    let tags = checked_tags(pairs.ok_or_else(Failure::malformed_xml)?)?;
     service.store.set_tags(&call.context, &call.address()?, tags).await?;
     Ok(S3Response::new(PutObjectTaggingOutput::default()))
 }

@@ -5,7 +5,7 @@ mod checksums;
 mod listing;
 mod multipart;
 mod objects;
-mod refusals;
+mod rejections;
 
 use std::sync::Arc;
 
@@ -24,14 +24,14 @@ use crate::error::{Code, WireError};
 use crate::request_id::RequestId;
 
 /// Operations on an empty store. Requests use the root key by default.
-struct Server {
+struct TestServer {
     operations: Operations,
     budget: Budget,
 }
 
 /// A builder of a request.
-struct Ask<'a> {
-    server: &'a Server,
+struct RequestBuilder<'a> {
+    server: &'a TestServer,
     method: &'a str,
     uri: String,
     headers: HeaderMap,
@@ -43,13 +43,13 @@ struct Ask<'a> {
 
 /// A response with its whole body.
 #[derive(Debug)]
-struct Answer {
+struct TestResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
 }
 
-impl Server {
+impl TestServer {
     fn new() -> Self {
         Self::with(Options::default())
     }
@@ -62,12 +62,12 @@ impl Server {
     /// A server with the bucket `abc`.
     async fn with_bucket() -> Self {
         let server = Self::new();
-        assert_eq!(server.ask("PUT", "/abc").await.status, 200);
+        assert_eq!(server.send("PUT", "/abc").await.status, 200);
         server
     }
 
-    fn request<'a>(&'a self, method: &'a str, uri: impl Into<String>) -> Ask<'a> {
-        Ask {
+    fn request<'a>(&'a self, method: &'a str, uri: impl Into<String>) -> RequestBuilder<'a> {
+        RequestBuilder {
             server: self,
             method,
             uri: uri.into(),
@@ -79,16 +79,16 @@ impl Server {
         }
     }
 
-    async fn ask(&self, method: &str, uri: &str) -> Answer {
+    async fn send(&self, method: &str, uri: &str) -> TestResponse {
         self.request(method, uri).send().await
     }
 
-    async fn put(&self, uri: &str, body: &'static [u8]) -> Answer {
+    async fn put(&self, uri: &str, body: &'static [u8]) -> TestResponse {
         self.request("PUT", uri).body(body).send().await
     }
 }
 
-impl Ask<'_> {
+impl RequestBuilder<'_> {
     fn header(mut self, name: &'static str, value: &str) -> Self {
         let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
         self.headers.append(HeaderName::from_static(name), value);
@@ -103,13 +103,13 @@ impl Ask<'_> {
     }
 
     /// Sets the declared length, which may be wrong.
-    fn announced(mut self, length: Option<u64>) -> Self {
+    fn declared_length(mut self, length: Option<u64>) -> Self {
         self.length = length;
         self
     }
 
     /// Makes the body end with this error.
-    fn broken(mut self, code: Code) -> Self {
+    fn ending_with(mut self, code: Code) -> Self {
         self.body.push(Err(code));
         self
     }
@@ -124,7 +124,7 @@ impl Ask<'_> {
         self
     }
 
-    async fn send(self) -> Answer {
+    async fn send(self) -> TestResponse {
         let trailers = Trailers::default();
         let announced: Vec<HeaderName> = self.trailers.keys().cloned().collect();
         let (publish, values) = (trailers.clone(), self.trailers);
@@ -154,19 +154,19 @@ impl Ask<'_> {
         });
         let (parts, body) = self.server.operations.call(request).await.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        Answer { status: parts.status, headers: parts.headers, body }
+        TestResponse { status: parts.status, headers: parts.headers, body }
     }
 }
 
-impl Answer {
+impl TestResponse {
     #[track_caller]
-    fn ok(self) -> Self {
+    fn assert_success(self) -> Self {
         assert!(self.status.is_success(), "{self:?}");
         self
     }
 
     #[track_caller]
-    fn is(&self, code: &str, status: u16) {
+    fn assert_error(&self, code: &str, status: u16) {
         assert_eq!((self.element("Code").as_deref(), self.status.as_u16()), (Some(code), status), "{self:?}");
         assert!(self.element("Message").is_some_and(|message| !message.is_empty()));
         assert!(self.element("RequestId").is_some());
@@ -185,7 +185,7 @@ impl Answer {
         self.elements(name).into_iter().next()
     }
 
-    fn head(&self, name: &str) -> Option<&str> {
+    fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 }

@@ -4,20 +4,20 @@ use http::StatusCode;
 use http::header::{ETAG, HeaderMap};
 use tradewind_core::store::StageRequest;
 
-use super::answer::{Plain, quoted};
+use super::response::{PlainResponse, quoted_etag};
 use super::call::Call;
-use super::checksums::{self, Plan};
+use super::checksums::{self, ChecksumPlan};
 use super::conditions;
 use super::failure::Result;
 use super::metadata;
-use super::site::ServiceContext;
+use super::service_context::ServiceContext;
 
 /// PutObject: stages the object, streams its bytes, and commits them with their declared checksums.
-pub(super) async fn put(service: &ServiceContext, call: &Call) -> Result<Plain> {
+pub(super) async fn put(service: &ServiceContext, call: &Call) -> Result<PlainResponse> {
     let address = call.address()?;
     let length = call.payload_length()?;
-    let plan = Plan::read(call)?;
-    let precondition = conditions::of_write(call)?;
+    let plan = ChecksumPlan::read(call)?;
+    let precondition = conditions::write_precondition(call)?;
     let request = StageRequest {
         metadata: metadata::read(call)?,
         size: Some(length),
@@ -28,11 +28,11 @@ pub(super) async fn put(service: &ServiceContext, call: &Call) -> Result<Plain> 
         checksum: None,
     };
     let mut staged = service.store.stage(&call.context, &address, request).await?;
-    call.pour(staged.as_mut()).await?;
+    call.stream_payload(staged.as_mut()).await?;
     let expected = plan.expected(call, Some(length))?;
     let (committed, _) = staged.commit(expected).await?;
     let mut headers = HeaderMap::with_capacity(8);
-    headers.insert(ETAG, quoted(&committed.etag));
+    headers.insert(ETAG, quoted_etag(&committed.etag));
     checksums::add_headers(&mut headers, &committed.checksums, Some(committed.scope), None);
-    Ok(Plain::new(StatusCode::OK, headers))
+    Ok(PlainResponse::new(StatusCode::OK, headers))
 }

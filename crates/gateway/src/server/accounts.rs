@@ -62,9 +62,9 @@ impl AccountTable {
 
 /// Cache of a connection's latest account: connections rarely change their identity.
 #[derive(Debug, Default)]
-pub(crate) struct LastAccount(Mutex<Option<(Arc<Identity>, Account)>>);
+pub(crate) struct CachedAccount(Mutex<Option<(Arc<Identity>, Account)>>);
 
-impl LastAccount {
+impl CachedAccount {
     /// Like [`Accounts::find`], but cached.
     pub(crate) fn find(&self, accounts: &Accounts, identity: &Arc<Identity>, peer: Peer) -> Account {
         let mut last = self.0.lock();
@@ -106,7 +106,7 @@ mod tests {
         let second = accounts.find(&one, peer(2));
         assert_eq!((second.held(), second.tenant_held()), (0, 4096));
         assert_eq!(accounts.find(&other, peer(1)).tenant_held(), 0);
-        let last = LastAccount::default();
+        let last = CachedAccount::default();
         assert_eq!(last.find(&accounts, &one, peer(1)).held(), 4096);
         assert_eq!(last.find(&accounts, &one, peer(1)).held(), 4096);
         assert_eq!(last.find(&accounts, &other, peer(1)).held(), 0);

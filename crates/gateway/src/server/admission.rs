@@ -23,17 +23,17 @@ const SMALL_WINDOW_BYTES: u64 = 64 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Grant {
     pub(super) window_bytes: usize,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 /// Marks the memory of a large head as overhead in a window that was requested with `head_bytes` extra. A small budget
 /// may grant less than requested: the request's own `window_bytes` then have priority over the head.
-pub(super) fn set_head_aside(window: &Window, window_bytes: usize, head_bytes: usize) {
+pub(super) fn mark_head_overhead(window: &Window, window_bytes: usize, head_bytes: usize) {
     window.add_overhead(window.size().saturating_sub(window_bytes).min(head_bytes));
 }
 
 /// The grant for a request. `length` is the body's length in bytes, `None` if unknown.
-pub(super) fn grant(parts: &Parts, length: Option<u64>, limits: &Limits) -> Grant {
+pub(super) fn grant_for(parts: &Parts, length: Option<u64>, limits: &Limits) -> Grant {
     let is_object =
         parts.uri.path().get(1..).is_some_and(|path| path.find('/').is_some_and(|at| at + 1 < path.len()));
     let (window, patience) = match parts.method {
@@ -56,7 +56,7 @@ pub(super) fn grant(parts: &Parts, length: Option<u64>, limits: &Limits) -> Gran
         ),
         _ => (SMALL_WINDOW_BYTES, limits.request_time),
     };
-    Grant { window_bytes: usize::try_from(window).unwrap_or(usize::MAX), patience }
+    Grant { window_bytes: usize::try_from(window).unwrap_or(usize::MAX), timeout: patience }
 }
 
 /// The window of a read. A range bounds the bytes that will be read.
@@ -83,14 +83,14 @@ mod tests {
         let (window_bytes, head_bytes) = (64 << 10, 80 << 10);
         let budget = Budget::new(1 << 20);
         let window = budget.try_admit(window_bytes + head_bytes).unwrap();
-        set_head_aside(&window, window_bytes, head_bytes);
+        mark_head_overhead(&window, window_bytes, head_bytes);
         // A small range of a small object: the store reads the whole object.
         let read = window.reserve_own(128 << 10).now_or_never().expect("no other holder");
         assert_eq!(read.bytes(), window_bytes);
         drop(read);
         let small = Budget::new(96 << 10);
         let window = small.try_admit(window_bytes + head_bytes).unwrap();
-        set_head_aside(&window, window_bytes, head_bytes);
+        mark_head_overhead(&window, window_bytes, head_bytes);
         assert_eq!((window.size(), window.held()), (window_bytes, 96 << 10), "the request has priority");
     }
 
@@ -99,7 +99,7 @@ mod tests {
         let limits = Limits::default();
         let window = |method: &str, uri: &str, range: &str, length| {
             let request = Request::builder().method(method).uri(uri).header("range", range).body(()).unwrap();
-            grant(&request.into_parts().0, length, &limits).window_bytes as u64
+            grant_for(&request.into_parts().0, length, &limits).window_bytes as u64
         };
         assert_eq!(window("GET", "/b/k", "", None), READ_WINDOW_BYTES);
         assert_eq!(window("GET", "/b/k", "bytes=0-4095", None), SMALL_WINDOW_BYTES);

@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::connection::BUFFER_BYTES;
+use super::connection::MAX_READ_BUFFER_BYTES;
 use super::peer::Peer;
-use super::watch::{Command, Phase, Watch};
+use super::connection_state::{Command, Phase, ConnectionState};
 use crate::config::GatewayConfig;
 
 /// The largest head that needs no slot, in bytes: one byte less than hyper's initial read, so that its buffer does not
 /// grow.
-pub(crate) const HEAD_FREE_BYTES: usize = (8 << 10) - 1;
+pub(crate) const MAX_SLOTLESS_HEAD_BYTES: usize = (8 << 10) - 1;
 
 /// Bytes by which a head may exceed its limit and still be read, so that it is answered with S3's error.
 pub(crate) const MAX_HEAD_OVERRUN_BYTES: usize = 4 << 10;
@@ -36,13 +36,13 @@ const MIN_SLOTS: usize = 4;
 
 /// The slots and permits of all connections (see the module documentation).
 #[derive(Debug)]
-pub(crate) struct Buffers {
+pub(crate) struct BufferLimits {
     max_head_bytes: usize,
     slots: usize,
     slot_bytes: usize,
     heads: Mutex<HeadSlots>,
     permits: usize,
-    grown: AtomicUsize,
+    permits_taken: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ struct HeadSlots {
 #[derive(Debug, Default)]
 struct PeerHeads {
     /// Holders that were not turned away, by ticket: oldest first.
-    staying: BTreeMap<u64, Arc<Watch>>,
+    staying: BTreeMap<u64, Arc<ConnectionState>>,
     /// Oldest first.
     waiting: VecDeque<WaitingHead>,
 }
@@ -71,7 +71,7 @@ struct PeerHeads {
 struct WaitingHead {
     /// Smaller numbers came earlier.
     order: u64,
-    watch: Arc<Watch>,
+    watch: Arc<ConnectionState>,
 }
 
 /// A connection's claim on a slot.
@@ -84,7 +84,7 @@ pub(crate) enum Slot {
 }
 
 impl Slot {
-    pub(crate) const fn to_number(self) -> u64 {
+    pub(crate) const fn to_u64(self) -> u64 {
         match self {
             Self::None => 0,
             Self::Waiting => 1,
@@ -92,7 +92,7 @@ impl Slot {
         }
     }
 
-    pub(crate) const fn from_number(number: u64) -> Self {
+    pub(crate) const fn from_u64(number: u64) -> Self {
         match number {
             0 => Self::None,
             1 => Self::Waiting,
@@ -101,19 +101,19 @@ impl Slot {
     }
 }
 
-impl Buffers {
+impl BufferLimits {
     pub(crate) fn new(config: &GatewayConfig) -> Arc<Self> {
         // A buffer doubles when it is full. TLS buffers the same amount again.
         let copies = if config.tls.is_some() { 4 } else { 2 };
         let max_head_bytes = config.limits.header_bytes + MAX_HEAD_OVERRUN_BYTES;
-        let slot_bytes = copies * (max_head_bytes + HEAD_FREE_BYTES);
+        let slot_bytes = copies * (max_head_bytes + MAX_SLOTLESS_HEAD_BYTES);
         Arc::new(Self {
             max_head_bytes,
             slots: (config.memory_bytes / HEADS_BUDGET_DIVISOR / slot_bytes).max(MIN_SLOTS),
             slot_bytes,
             heads: Mutex::default(),
-            permits: config.memory_bytes / GROWN_BUDGET_DIVISOR / BUFFER_BYTES,
-            grown: AtomicUsize::new(0),
+            permits: config.memory_bytes / GROWN_BUDGET_DIVISOR / MAX_READ_BUFFER_BYTES,
+            permits_taken: AtomicUsize::new(0),
         })
     }
 
@@ -129,7 +129,7 @@ impl Buffers {
 
     /// Returns true if the connection has a slot. Otherwise queues it for one: its waker is called when it gets the
     /// slot or is turned away.
-    pub(crate) fn take_slot(&self, watch: &Arc<Watch>) -> bool {
+    pub(crate) fn take_slot(&self, watch: &Arc<ConnectionState>) -> bool {
         let mut heads = self.heads.lock();
         match watch.slot() {
             Slot::Held(_) => return true,
@@ -146,7 +146,7 @@ impl Buffers {
     }
 
     /// Releases a connection's slot, or removes it from the queue.
-    pub(crate) fn release_slot(&self, watch: &Watch) {
+    pub(crate) fn release_slot(&self, watch: &ConnectionState) {
         if watch.slot() == Slot::None {
             return;
         }
@@ -167,30 +167,30 @@ impl Buffers {
     /// Takes a permit for a grown buffer. Returns false if there is none.
     pub(crate) fn take_permit(&self) -> bool {
         let one_more = |grown: usize| (grown < self.permits).then_some(grown + 1);
-        self.grown.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+        self.permits_taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
     /// The number of permits that are taken.
     #[cfg(test)]
     pub(crate) fn grown(&self) -> usize {
-        self.grown.load(Ordering::Relaxed)
+        self.permits_taken.load(Ordering::Relaxed)
     }
 
     /// Releases a permit.
     pub(crate) fn release_permit(&self) {
-        self.grown.fetch_sub(1, Ordering::Relaxed);
+        self.permits_taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl HeadSlots {
-    fn assign(&mut self, watch: Arc<Watch>) {
+    fn assign(&mut self, watch: Arc<ConnectionState>) {
         self.last_ticket += 1;
         self.held += 1;
         watch.set_slot(Slot::Held(self.last_ticket));
         self.peers.entry(watch.peer).or_default().staying.insert(self.last_ticket, watch);
     }
 
-    fn reclaim(&mut self, watch: &Watch, ticket: u64) {
+    fn reclaim(&mut self, watch: &ConnectionState, ticket: u64) {
         self.held -= 1;
         if !self.leaving.remove(&ticket)
             && let Some(heads) = self.peers.get_mut(&watch.peer)
@@ -200,7 +200,7 @@ impl HeadSlots {
         self.remove_if_unused(watch.peer);
     }
 
-    fn enqueue(&mut self, watch: Arc<Watch>) {
+    fn enqueue(&mut self, watch: Arc<ConnectionState>) {
         self.last_ticket += 1;
         self.waiting += 1;
         watch.set_slot(Slot::Waiting);
@@ -208,7 +208,7 @@ impl HeadSlots {
         waiting.push_back(WaitingHead { order: self.last_ticket, watch });
     }
 
-    fn leave_queue(&mut self, watch: &Watch) {
+    fn leave_queue(&mut self, watch: &ConnectionState) {
         self.waiting -= 1;
         if let Some(heads) = self.peers.get_mut(&watch.peer) {
             heads.waiting.retain(|waiting| !std::ptr::eq(&*waiting.watch, watch));
@@ -217,7 +217,7 @@ impl HeadSlots {
     }
 
     /// Removes the next connection from the queue: the oldest of the peer that holds fewest slots.
-    fn pop_next(&mut self) -> Option<Arc<Watch>> {
+    fn pop_next(&mut self) -> Option<Arc<ConnectionState>> {
         let priority = |heads: &PeerHeads| Some((heads.staying.len(), heads.waiting.front()?.order));
         let next = self.peers.values_mut().filter(|heads| !heads.waiting.is_empty());
         let next = next.min_by_key(|heads| priority(heads))?.waiting.pop_front()?;
@@ -241,7 +241,7 @@ impl HeadSlots {
             if is_from_others { heads.staying.len() == max_staying } else { **candidate == peer }
         };
         let candidates = self.peers.iter().filter(is_candidate).flat_map(|(_, heads)| &heads.staying);
-        let is_complete = |watch: &Watch| !matches!(watch.phase(), Phase::Idle | Phase::Head);
+        let is_complete = |watch: &ConnectionState| !matches!(watch.phase(), Phase::Idle | Phase::Head);
         let Some((&ticket, watch)) = candidates.min_by_key(|(ticket, watch)| (is_complete(watch), **ticket))
         else {
             return;
@@ -251,7 +251,7 @@ impl HeadSlots {
         if let Some(heads) = self.peers.get_mut(&watch.peer) {
             heads.staying.remove(&ticket);
         }
-        watch.tell(Command::TurnAway);
+        watch.raise_command(Command::TurnAway);
         self.remove_if_unused(watch.peer);
     }
 
@@ -266,28 +266,28 @@ impl HeadSlots {
 mod tests {
     use super::*;
 
-    fn buffers() -> Arc<Buffers> {
-        Buffers::new(&GatewayConfig::default())
+    fn buffers() -> Arc<BufferLimits> {
+        BufferLimits::new(&GatewayConfig::default())
     }
 
-    fn watch(buffers: &Arc<Buffers>) -> Arc<Watch> {
+    fn watch(buffers: &Arc<BufferLimits>) -> Arc<ConnectionState> {
         watch_of_peer(1, buffers)
     }
 
     /// A connection of the peer with the given number.
-    fn watch_of_peer(peer: u8, buffers: &Arc<Buffers>) -> Arc<Watch> {
-        Arc::new(Watch::new(std::net::IpAddr::from([127, 0, 0, peer]).into(), buffers.clone()))
+    fn watch_of_peer(peer: u8, buffers: &Arc<BufferLimits>) -> Arc<ConnectionState> {
+        Arc::new(ConnectionState::new(std::net::IpAddr::from([127, 0, 0, peer]).into(), buffers.clone()))
     }
 
     /// Connections of a peer that hold all slots.
-    fn hold_all(peer: u8, buffers: &Arc<Buffers>) -> Vec<Arc<Watch>> {
+    fn hold_all(peer: u8, buffers: &Arc<BufferLimits>) -> Vec<Arc<ConnectionState>> {
         let holders: Vec<_> = (0..buffers.slots).map(|_| watch_of_peer(peer, buffers)).collect();
         assert!(holders.iter().all(|holder| buffers.take_slot(holder)));
         holders
     }
 
     /// Ends the connections that were turned away.
-    fn end_turned_away(holders: &[Arc<Watch>], buffers: &Buffers) {
+    fn end_turned_away(holders: &[Arc<ConnectionState>], buffers: &BufferLimits) {
         for holder in holders.iter().filter(|holder| holder.command() == Command::TurnAway) {
             buffers.release_slot(holder);
         }
@@ -369,7 +369,7 @@ mod tests {
     fn permits_are_limited_by_the_request_memory() {
         let buffers = buffers();
         let taken = (0..1000).filter(|_| buffers.take_permit()).count();
-        assert_eq!(taken, (128 << 20) / GROWN_BUDGET_DIVISOR / BUFFER_BYTES);
+        assert_eq!(taken, (128 << 20) / GROWN_BUDGET_DIVISOR / MAX_READ_BUFFER_BYTES);
         buffers.release_permit();
         assert!(buffers.take_permit() && !buffers.take_permit());
     }

@@ -14,15 +14,15 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::watch::{Command, Phase, Wait, Watch, WhenIdle};
-use super::watched::{Awaited, Replayed, Watched};
+use super::connection_state::{Command, Phase, WaitingFor, ConnectionState, IdleAction};
+use super::tracked_socket::{AwaitRequest, PrefixedStream, TrackedSocket};
 use super::{Registered, service};
 
 /// The maximum size of hyper's read buffer for one connection, which also bounds a single read.
-pub(super) const BUFFER_BYTES: usize = 128 << 10;
+pub(super) const MAX_READ_BUFFER_BYTES: usize = 128 << 10;
 
 /// The response to a connection over the limit.
-pub(super) const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Slow Down\r\ncontent-type: application/xml\r\n\
+pub(super) const TURNED_AWAY_RESPONSE: &[u8] = b"HTTP/1.1 503 Slow Down\r\ncontent-type: application/xml\r\n\
 content-length: 125\r\nconnection: close\r\n\r\n\
 <?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
 <Error><Code>SlowDown</Code><Message>There are too many connections.</Message></Error>";
@@ -41,7 +41,7 @@ enum HttpEnd {
 
 pub(super) async fn serve(registered: &Registered, socket: TcpStream, peer: SocketAddr) {
     let Registered { shared, watch, .. } = registered;
-    let socket = Watched::new(socket, watch.clone());
+    let socket = TrackedSocket::new(socket, watch.clone());
     match &shared.tls {
         None => serve_http(registered, socket, peer).await,
         // Boxed: otherwise the TLS state would enlarge every connection's task.
@@ -57,7 +57,7 @@ pub(super) async fn serve(registered: &Registered, socket: TcpStream, peer: Sock
 }
 
 /// Drives a TLS handshake. Returns `None` if the connection gets a command to close first.
-async fn handshake_unless_closed<F: Future>(watch: &Watch, work: F) -> Option<F::Output> {
+async fn handshake_unless_closed<F: Future>(watch: &ConnectionState, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     std::future::poll_fn(|cx| {
         watch.waker.register(cx.waker());
@@ -71,18 +71,18 @@ async fn handshake_unless_closed<F: Future>(watch: &Watch, work: F) -> Option<F:
 
 async fn serve_http<T>(registered: &Registered, socket: T, peer: SocketAddr)
 where
-    T: Awaited + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AwaitRequest + AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let Registered { shared, watch, .. } = registered;
     let service = service_fn(|request| {
         let (shared, watch) = (shared.clone(), watch.clone());
         async move { Ok::<_, Infallible>(service::serve(shared, watch, request).await) }
     });
-    let mut stream = Replayed { stream: socket, first: Bytes::new() };
+    let mut stream = PrefixedStream { stream: socket, prefix: Bytes::new() };
     loop {
         if !until_request(registered, &mut stream).await {
             if watch.command() == Command::TurnAway {
-                shared.metrics.refuse_connection();
+                shared.metrics.count_rejected_connection();
                 turn_away(watch, &mut stream).await;
             } else {
                 shut_down(&mut stream).await;
@@ -94,10 +94,10 @@ where
         let mut finishing = false;
         let ended = std::future::poll_fn(|cx| {
             watch.waker.register(cx.waker());
-            if watch.command() == Command::TurnAway && watch.is_at_work() {
+            if watch.command() == Command::TurnAway && watch.is_store_working() {
                 // The command came while the request waited, but the store works on it now.
-                watch.finish_instead();
-                shared.connections.withdraw(registered.id);
+                watch.downgrade_to_finish();
+                shared.connections.withdraw_eviction(registered.id);
             }
             match watch.command() {
                 Command::Serve => {}
@@ -113,14 +113,14 @@ where
             if let Poll::Ready(ended) = Pin::new(&mut connection).poll(cx) {
                 return Poll::Ready(HttpEnd::Finished(ended));
             }
-            match watch.when_idle() {
-                WhenIdle::Park if finishing => {}
-                WhenIdle::Park if watch.is_idle() || T::AWAITS_HEADS && watch.is_in_small_head() => {
+            match watch.idle_action() {
+                IdleAction::Park if finishing => {}
+                IdleAction::Park if watch.is_idle() || T::AWAITS_HEADS && watch.is_in_small_head() => {
                     return Poll::Ready(HttpEnd::Parked);
                 }
-                WhenIdle::Leave if watch.is_idle() => return Poll::Ready(HttpEnd::Evicted),
-                WhenIdle::Leave => shared.connections.withdraw(registered.id),
-                WhenIdle::Park | WhenIdle::Stay => {}
+                IdleAction::Close if watch.is_idle() => return Poll::Ready(HttpEnd::Evicted),
+                IdleAction::Close => shared.connections.withdraw_eviction(registered.id),
+                IdleAction::Park | IdleAction::None => {}
             }
             Poll::Pending
         })
@@ -135,15 +135,15 @@ where
                 connection.into_parts()
             }
             HttpEnd::Commanded(_) => {
-                shared.metrics.drop_slow_client();
+                shared.metrics.count_slow_client();
                 tracing::debug!(%peer, "the client was too slow; its connection is closed");
                 return;
             }
         };
         let (io, unread) = (rest.io.into_inner(), rest.read_buf);
         // Copied, so that hyper's buffer is freed.
-        let first = [unread, io.first].concat().into();
-        stream = Replayed { stream: io.stream, first };
+        let first = [unread, io.prefix].concat().into();
+        stream = PrefixedStream { stream: io.stream, prefix: first };
         match ended {
             HttpEnd::Parked => watch.set_buffers_dropped(),
             HttpEnd::Evicted => {
@@ -151,7 +151,7 @@ where
                 return;
             }
             _ => {
-                shared.metrics.refuse_connection();
+                shared.metrics.count_rejected_connection();
                 turn_away(watch, &mut stream).await;
                 return;
             }
@@ -160,20 +160,20 @@ where
 }
 
 /// Waits until a request can be read. Returns false if the connection gets a command to close instead.
-async fn until_request<T: Awaited>(registered: &Registered, stream: &mut Replayed<T>) -> bool {
+async fn until_request<T: AwaitRequest>(registered: &Registered, stream: &mut PrefixedStream<T>) -> bool {
     let watch = &registered.watch;
     std::future::poll_fn(|cx| {
         watch.waker.register(cx.waker());
         if watch.command() != Command::Serve {
             return Poll::Ready(false);
         }
-        if stream.stream.poll_request(cx, &stream.first).is_ready() {
+        if stream.stream.poll_request(cx, &stream.prefix).is_ready() {
             return Poll::Ready(true);
         }
-        match watch.when_idle() {
-            WhenIdle::Leave if watch.is_idle() => return Poll::Ready(false),
-            WhenIdle::Leave => registered.shared.connections.withdraw(registered.id),
-            WhenIdle::Park | WhenIdle::Stay => {}
+        match watch.idle_action() {
+            IdleAction::Close if watch.is_idle() => return Poll::Ready(false),
+            IdleAction::Close => registered.shared.connections.withdraw_eviction(registered.id),
+            IdleAction::Park | IdleAction::None => {}
         }
         Poll::Pending
     })
@@ -181,11 +181,11 @@ async fn until_request<T: Awaited>(registered: &Registered, stream: &mut Replaye
 }
 
 /// Responds with 503 if no response has begun, then shuts down. Does not wait for a client that cannot take it at once.
-async fn turn_away<T: AsyncWrite + Unpin>(watch: &Watch, stream: &mut T) {
-    let has_no_response = matches!(watch.waits_for(), Wait::Head | Wait::Body)
-        || watch.waits_for() == Wait::Nothing && watch.phase() == Phase::Admission;
+async fn turn_away<T: AsyncWrite + Unpin>(watch: &ConnectionState, stream: &mut T) {
+    let has_no_response = matches!(watch.waits_for(), WaitingFor::Head | WaitingFor::Body)
+        || watch.waits_for() == WaitingFor::Nothing && watch.phase() == Phase::Admission;
     if has_no_response {
-        try_once(|cx| Pin::new(&mut *stream).poll_write(cx, TURNED_AWAY)).await;
+        try_once(|cx| Pin::new(&mut *stream).poll_write(cx, TURNED_AWAY_RESPONSE)).await;
         try_once(|cx| Pin::new(&mut *stream).poll_flush(cx)).await;
     }
     shut_down(stream).await;
@@ -208,7 +208,7 @@ async fn try_once<O>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<O>) {
 mod tests {
     #[test]
     fn turned_away_response_has_the_right_content_length() {
-        let text = std::str::from_utf8(super::TURNED_AWAY).unwrap();
+        let text = std::str::from_utf8(super::TURNED_AWAY_RESPONSE).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{}", body.len());
     }

@@ -18,17 +18,17 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::peer::Peer;
-use super::watch::{Command, Phase, Wait, Watch, WhenIdle};
+use super::connection_state::{Command, Phase, WaitingFor, ConnectionState, IdleAction};
 
 /// The maximum number of connections that are being evicted. At this number no more are evicted and none are accepted.
-const MAX_LEAVING: usize = 8;
+const MAX_CONCURRENT_EVICTIONS: usize = 8;
 
 /// The maximum number of eviction candidates kept from one search.
 const MAX_CANDIDATES: usize = 64;
 
 /// The minimum time between searches, per open connection. A search visits all connections, and new connections that
 /// cannot be accepted must not keep the server busy.
-const SEARCH_TIME: Duration = Duration::from_micros(2);
+const MIN_SEARCH_INTERVAL_PER_CONNECTION: Duration = Duration::from_micros(2);
 
 /// The open connections of a gateway.
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ struct ConnectionTable {
 
 #[derive(Debug)]
 struct ConnectionEntry {
-    watch: Arc<Watch>,
+    watch: Arc<ConnectionState>,
     eviction: AtomicU8,
 }
 
@@ -89,12 +89,12 @@ struct Candidate {
 impl ConnectionEntry {
     fn cost(&self) -> Option<EvictionCost> {
         match (self.watch.waits_for(), self.watch.phase()) {
-            (Wait::Request, _) if self.watch.requests() == 0 => Some(EvictionCost::Unused),
-            (Wait::Request, _) => Some(EvictionCost::Idle),
-            (Wait::Head | Wait::End, _) => Some(EvictionCost::NoRequest),
-            (Wait::Body | Wait::Write, _) => Some(EvictionCost::Waiting),
-            (Wait::Nothing, Phase::Admission) => Some(EvictionCost::Admission),
-            (Wait::Nothing, _) => None,
+            (WaitingFor::Request, _) if self.watch.requests() == 0 => Some(EvictionCost::Unused),
+            (WaitingFor::Request, _) => Some(EvictionCost::Idle),
+            (WaitingFor::Head | WaitingFor::End, _) => Some(EvictionCost::NoRequest),
+            (WaitingFor::Body | WaitingFor::Write, _) => Some(EvictionCost::Waiting),
+            (WaitingFor::Nothing, Phase::Admission) => Some(EvictionCost::Admission),
+            (WaitingFor::Nothing, _) => None,
         }
     }
 
@@ -109,7 +109,7 @@ impl ConnectionEntry {
 }
 
 impl Connections {
-    pub(crate) fn insert(&self, id: u64, watch: Arc<Watch>) {
+    pub(crate) fn insert(&self, id: u64, watch: Arc<ConnectionState>) {
         let mut table = self.table.lock();
         *table.by_peer.entry(watch.peer).or_default() += 1;
         table.all.insert(
@@ -133,7 +133,7 @@ impl Connections {
     }
 
     /// All open connections with their IDs.
-    pub(crate) fn all(&self) -> Vec<(u64, Arc<Watch>)> {
+    pub(crate) fn all(&self) -> Vec<(u64, Arc<ConnectionState>)> {
         self.table.lock().all.iter().map(|(id, entry)| (*id, entry.watch.clone())).collect()
     }
 
@@ -143,22 +143,22 @@ impl Connections {
     }
 
     /// The number of connections that are being evicted and are still open.
-    pub(crate) fn leaving(&self) -> usize {
+    pub(crate) fn evicting_count(&self) -> usize {
         self.evicting.load(Ordering::Acquire)
     }
 
     /// Returns true if the maximum number of connections is being evicted.
-    pub(crate) fn is_making_room(&self) -> bool {
-        self.leaving() >= MAX_LEAVING
+    pub(crate) fn is_eviction_limit_reached(&self) -> bool {
+        self.evicting_count() >= MAX_CONCURRENT_EVICTIONS
     }
 
     /// Evicts a connection in favour of a new one of this peer. Returns false if there is no candidate.
-    pub(crate) fn make_room(&self, newcomer: Peer, now: Duration) -> bool {
+    pub(crate) fn evict_for_peer(&self, newcomer: Peer, now: Duration) -> bool {
         self.evict_for(Some(newcomer), now)
     }
 
     /// Evicts a connection in favour of the process's other files, or of a connection that cannot be accepted.
-    pub(crate) fn make_room_for_any(&self, now: Duration) -> bool {
+    pub(crate) fn evict_any(&self, now: Duration) -> bool {
         self.evict_for(None, now)
     }
 
@@ -167,7 +167,7 @@ impl Connections {
         let mut found = table.pop_candidate(newcomer);
         if found.is_none() && now >= table.next_search {
             table.search();
-            table.next_search = now + SEARCH_TIME * u32::try_from(table.all.len()).unwrap_or(u32::MAX);
+            table.next_search = now + MIN_SEARCH_INTERVAL_PER_CONNECTION * u32::try_from(table.all.len()).unwrap_or(u32::MAX);
             found = table.pop_candidate(newcomer);
         }
         let Some(Candidate { entry, cost }) = found else { return false };
@@ -175,25 +175,25 @@ impl Connections {
         self.evicting.fetch_add(1, Ordering::AcqRel);
         entry.set_eviction(EvictionState::Evicting);
         match cost {
-            EvictionCost::Unused | EvictionCost::Idle => entry.watch.ask(WhenIdle::Leave),
+            EvictionCost::Unused | EvictionCost::Idle => entry.watch.request_idle_action(IdleAction::Close),
             // The connection withdraws if the store has started to work on its request.
             EvictionCost::NoRequest | EvictionCost::Waiting | EvictionCost::Admission => {
-                entry.watch.tell(Command::TurnAway)
+                entry.watch.raise_command(Command::TurnAway)
             }
         }
         true
     }
 
     /// Completes when an eviction has completed or was withdrawn. May also complete without one: check again.
-    pub(crate) async fn room_made(&self) {
+    pub(crate) async fn eviction_ended(&self) {
         self.left.notified().await;
     }
 
     /// Withdraws the eviction of a connection that has received a request.
-    pub(crate) fn withdraw(&self, id: u64) {
+    pub(crate) fn withdraw_eviction(&self, id: u64) {
         let entry = self.table.lock().all.get(&id).cloned();
         if let Some(entry) = entry {
-            entry.watch.stay();
+            entry.watch.clear_idle_action();
             self.set_eviction(&entry, EvictionState::None);
         }
     }

@@ -18,17 +18,17 @@ use tradewind_core::budget::GRAIN_BYTES;
 use tradewind_core::context::Deadline;
 use tradewind_core::{ErrorKind, Reason, Window};
 
-use super::Shared;
+use super::GatewayState;
 use super::admission::{self, Grant};
-use super::buffers::{HEAD_FREE_BYTES, Slot};
-use super::watch::{Phase, Watch};
+use super::buffers::{MAX_SLOTLESS_HEAD_BYTES, Slot};
+use super::connection_state::{Phase, ConnectionState};
 use crate::auth::{Authenticated, Identity};
 use crate::body::{BoxError, ResponseBody};
 use crate::error::{Code, WireError};
 use crate::fast;
 use crate::metrics::OperationMetrics;
 use crate::outcome::{self, Failure, Operation};
-use crate::payload::{self, Rest, WireBody};
+use crate::payload::{self, ReturnedBody, WireBody};
 use crate::request_id::{RequestId, host_id};
 use crate::s3::Operations;
 use crate::sigv4::Verified;
@@ -45,8 +45,8 @@ const MAX_DRAIN_TIME: Duration = Duration::from_millis(200);
 
 /// Serves a request.
 pub(super) async fn serve(
-    shared: Arc<Shared>,
-    watch: Arc<Watch>,
+    shared: Arc<GatewayState>,
+    watch: Arc<ConnectionState>,
     request: Request<Incoming>,
 ) -> Response<CountedBody> {
     let started = shared.clock.now();
@@ -96,7 +96,7 @@ impl RequestHead {
         Self {
             is_head_method: parts.method == Method::HEAD,
             has_body,
-            has_large_body: has_body && length.is_none_or(|length| length > HEAD_FREE_BYTES as u64),
+            has_large_body: has_body && length.is_none_or(|length| length > MAX_SLOTLESS_HEAD_BYTES as u64),
             body_bytes: length.unwrap_or(0),
             // A client that expects a 100 and did not get it may not send the body at all.
             is_drainable: !expects && length.is_some_and(|length| length <= MAX_DRAIN_BYTES),
@@ -107,8 +107,8 @@ impl RequestHead {
 
 /// A request in flight and its response.
 struct Exchange {
-    shared: Arc<Shared>,
-    watch: Arc<Watch>,
+    shared: Arc<GatewayState>,
+    watch: Arc<ConnectionState>,
     id: RequestId,
     has_large_body: bool,
     /// Held until the response is sent, even if the store has dropped its reference; released early on an error.
@@ -124,7 +124,7 @@ impl Exchange {
         let Some(read) = fast::plan(&parts, &verified) else {
             return Box::pin(self.run_operation(parts, body, verified, None)).await;
         };
-        let grant = admission::grant(&parts, Some(0), &self.shared.config.limits);
+        let grant = admission::grant_for(&parts, Some(0), &self.shared.config.limits);
         let context = match self.admit(grant, &verified.identity).await {
             Ok(context) => context,
             Err(error) => return self.error_response(error, &parts),
@@ -167,12 +167,12 @@ impl Exchange {
             Err(error) => return self.error_response(error, &parts),
         };
         // A request without permission neither waits for memory nor holds any.
-        if let Some(refusal) = Operations::refuse(&mut parts, &identity, self.id) {
+        if let Some(refusal) = Operations::reject(&mut parts, &identity, self.id) {
             return refusal;
         }
         let context = match context {
             Some(context) => Ok(context),
-            None => self.admit(admission::grant(&parts, prepared.length, limits), &identity).await,
+            None => self.admit(admission::grant_for(&parts, prepared.length, limits), &identity).await,
         };
         match context {
             Ok(context) => parts.extensions.insert(context),
@@ -190,7 +190,7 @@ impl Exchange {
     }
 
     async fn admit(&self, grant: Grant, identity: &Arc<Identity>) -> Result<Context, WireError> {
-        let Shared { clock, cancel, budget, config, accounts, buffers, .. } = &*self.shared;
+        let GatewayState { clock, cancel, budget, config, accounts, buffers, .. } = &*self.shared;
         let after = |patience| Deadline::after(clock.clone(), patience).with_cancellation(cancel.clone());
         let account = self.watch.account(accounts, identity);
         let head_bytes = if self.watch.slot() == Slot::None { 0 } else { buffers.slot_bytes() };
@@ -208,19 +208,19 @@ impl Exchange {
         };
         self.watch.set_admitted(&window, self.has_large_body);
         window.set_min_size(config.min_window_bytes);
-        admission::set_head_aside(&window, window_bytes, head_bytes);
+        admission::mark_head_overhead(&window, window_bytes, head_bytes);
         let window = self.memory.get_or_init(|| window);
-        Ok(Context::new(after(grant.patience), window.clone()).with_client(identity.client()))
+        Ok(Context::new(after(grant.timeout), window.clone()).with_client(identity.client()))
     }
 
     fn error_response(&self, error: WireError, parts: &Parts) -> Response<ResponseBody> {
-        let mut response = error.answer(self.id, parts.uri.path(), parts.method == Method::HEAD);
-        outcome::note_failure(&mut response, error);
+        let mut response = error.to_response(self.id, parts.uri.path(), parts.method == Method::HEAD);
+        outcome::set_failure(&mut response, error);
         response
     }
 
     /// Reads the rest of a short body, so that the connection can be reused. Returns false if it cannot.
-    async fn drain(&self, head: &RequestHead, rest: Rest) -> bool {
+    async fn drain(&self, head: &RequestHead, rest: ReturnedBody) -> bool {
         let Some(mut rest) = rest.take().filter(|_| head.is_drainable) else { return false };
         let clock = &self.shared.clock;
         let mut timeout = clock.sleep_until(clock.now() + MAX_DRAIN_TIME);
@@ -286,7 +286,7 @@ impl Exchange {
 }
 
 /// Checks the limits that hyper does not enforce.
-fn check_head(shared: &Shared, parts: &Parts) -> Result<(), WireError> {
+fn check_head(shared: &GatewayState, parts: &Parts) -> Result<(), WireError> {
     let headers: usize =
         parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     let target = parts.uri.path().len() + parts.uri.query().map_or(0, str::len);
@@ -363,8 +363,8 @@ impl Body for CountedBody {
 /// Counts a request when its response is sent or aborted.
 struct CountOnDrop {
     metrics: Arc<OperationMetrics>,
-    shared: Arc<Shared>,
-    watch: Arc<Watch>,
+    shared: Arc<GatewayState>,
+    watch: Arc<ConnectionState>,
     _memory: Option<Arc<Window>>,
     started: Duration,
     status: StatusCode,

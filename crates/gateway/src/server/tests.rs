@@ -26,9 +26,9 @@ use crate::sigv4::testing::{SIGNER, Signer};
 
 /// A clock with real time, but with the signer's date as wall time.
 #[derive(Debug)]
-struct OldWall(SystemClock);
+struct SignerClock(SystemClock);
 
-impl Clock for OldWall {
+impl Clock for SignerClock {
     fn now(&self) -> Duration {
         self.0.now()
     }
@@ -44,9 +44,9 @@ impl Clock for OldWall {
 
 /// A clock with a wrong, constant wall time, for a store.
 #[derive(Debug)]
-struct WrongWall(SystemClock, Timestamp);
+struct WrongClock(SystemClock, Timestamp);
 
-impl Clock for WrongWall {
+impl Clock for WrongClock {
     fn now(&self) -> Duration {
         self.0.now()
     }
@@ -61,14 +61,14 @@ impl Clock for WrongWall {
 }
 
 /// Another client.
-const OTHER: Signer = Signer { id: "AKIAOTHERIDENTITY", secret: "another-secret-of-tests", ..SIGNER };
+const OTHER_SIGNER: Signer = Signer { id: "AKIAOTHERIDENTITY", secret: "another-secret-of-tests", ..SIGNER };
 
 /// A running gateway.
-struct House {
+struct TestGateway {
     address: std::net::SocketAddr,
     gateway: Gateway,
     shutdown: CancellationToken,
-    served: JoinHandle<()>,
+    serve_task: JoinHandle<()>,
 }
 
 fn config(change: impl FnOnce(&mut Limits)) -> GatewayConfig {
@@ -77,19 +77,19 @@ fn config(change: impl FnOnce(&mut Limits)) -> GatewayConfig {
     config
 }
 
-async fn house(config: GatewayConfig) -> House {
-    let clock: Arc<dyn Clock> = Arc::new(OldWall(SystemClock::new()));
-    house_over(config, MemoryStore::new(clock.clone()), clock).await
+async fn start_gateway(config: GatewayConfig) -> TestGateway {
+    let clock: Arc<dyn Clock> = Arc::new(SignerClock(SystemClock::new()));
+    start_gateway_on(config, MemoryStore::new(clock.clone()), clock).await
 }
 
-async fn house_over(config: GatewayConfig, store: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> House {
+async fn start_gateway_on(config: GatewayConfig, store: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> TestGateway {
     let key = |signer: Signer| AccessKey {
         id: signer.id.into(),
         secret: signer.secret.into(),
         permissions: Permissions::ReadWrite,
         buckets: Buckets::All,
     };
-    let keys = Keys::new([SIGNER, OTHER].map(key), ["open".to_owned()]);
+    let keys = Keys::new([SIGNER, OTHER_SIGNER].map(key), ["open".to_owned()]);
     let gateway = Gateway::new(config, store, keys, clock).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -98,5 +98,5 @@ async fn house_over(config: GatewayConfig, store: Arc<dyn ObjectStore>, clock: A
         let (gateway, shutdown) = (gateway.clone(), shutdown.clone());
         async move { gateway.serve(listener, shutdown).await }
     });
-    House { address, gateway, shutdown, served }
+    TestGateway { address, gateway, shutdown, serve_task: served }
 }

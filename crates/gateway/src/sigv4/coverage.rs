@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 
-use super::credential::does_not_match;
+use super::credential::signature_mismatch;
 use crate::error::{Code, WireError};
 
 /// Rejects a list of names that is not canonical: in lower case, in ascending order, each once, and no more names than
@@ -11,7 +11,7 @@ pub(crate) fn check_names(headers: &HeaderMap, names: &str) -> Result<(), WireEr
     let mut last = "";
     for (n, name) in names.split(';').enumerate() {
         if name <= last || name.bytes().any(|c| c.is_ascii_uppercase()) || n >= headers.keys_len() {
-            return Err(does_not_match());
+            return Err(signature_mismatch());
         }
         last = name;
     }

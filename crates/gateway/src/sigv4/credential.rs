@@ -89,11 +89,11 @@ impl<'a> Claim<'a> {
 
 /// Parses a signature. A malformed one is reported like a wrong one, which reveals nothing.
 fn parse_signature(text: &str) -> Result<[u8; 32], WireError> {
-    from_hex(text.as_bytes()).ok_or_else(does_not_match)
+    from_hex(text.as_bytes()).ok_or_else(signature_mismatch)
 }
 
 /// The error of a wrong signature.
-pub(crate) fn does_not_match() -> WireError {
+pub(crate) fn signature_mismatch() -> WireError {
     WireError::new(
         Code::SignatureDoesNotMatch,
         "The request signature we calculated does not match the signature you provided. Check your key and \
@@ -108,7 +108,7 @@ impl From<NotCanonical> for WireError {
                 Self::with_source(Code::InvalidUri, "Couldn't parse the specified URI.", why)
             }
             // A header that is signed but missing was removed in transit.
-            NotCanonical::MissingHeader | NotCanonical::Date | NotCanonical::Header => does_not_match(),
+            NotCanonical::MissingHeader | NotCanonical::Date | NotCanonical::Header => signature_mismatch(),
         }
     }
 }

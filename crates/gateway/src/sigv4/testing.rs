@@ -41,11 +41,11 @@ impl Signer {
     /// Adds date, payload hash and signature to a request whose path and query are canonical. Signs all its headers.
     /// Returns the signature.
     pub(crate) fn sign(&self, request: &mut Request<()>, payload: &str) -> [u8; 32] {
-        self.sign_listing(request, payload, str::to_owned)
+        self.sign_with_names(request, payload, str::to_owned)
     }
 
     /// Like [`sign`](Self::sign), but changes the list of signed names before signing.
-    pub(crate) fn sign_listing(
+    pub(crate) fn sign_with_names(
         &self,
         request: &mut Request<()>,
         payload: &str,
@@ -119,14 +119,14 @@ pub(crate) fn chunk_signer(secret: &str, date: &str, scope: &str, seed: &[u8; 32
 }
 
 /// The client's side of a chain of chunk signatures.
-pub(crate) struct Chain {
+pub(crate) struct ChunkSignatureChain {
     key: SigningKey,
     date: String,
     scope: String,
     previous: String,
 }
 
-impl Chain {
+impl ChunkSignatureChain {
     pub(crate) fn new(secret: &str, date: &str, scope: &str, seed: &[u8; 32]) -> Self {
         let previous = hex::encode(seed);
         Self {

@@ -158,7 +158,7 @@ fn signed_names_must_be_sorted_and_unique() {
     // The signature is correct, but the list of names is not canonical.
     let verified_with = |to: &str| {
         let mut request = get("/b/k");
-        SIGNER.sign_listing(&mut request, EMPTY, |names| names.replacen("host;", to, 1));
+        SIGNER.sign_with_names(&mut request, EMPTY, |names| names.replacen("host;", to, 1));
         verify_at(SIGNED_AT, request).map(|_| ()).map_err(|e| e.code())
     };
     assert_eq!(verified_with("host;"), Ok(()));

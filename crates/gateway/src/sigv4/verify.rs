@@ -9,7 +9,7 @@ use tradewind_wire::sigv4::hex::{from_hex, to_hex};
 use tradewind_wire::sigv4::{AmzDate, ChunkSigner, EMPTY_SHA256, SignedParts, sha256, string_to_sign};
 
 use super::coverage::{check_coverage, check_names};
-use super::credential::{Claim, Presigned, does_not_match};
+use super::credential::{Claim, Presigned, signature_mismatch};
 use crate::auth::Identity;
 use crate::error::{Code, WireError};
 use crate::keys::Keys;
@@ -44,7 +44,7 @@ impl Payload {
 
     /// Returns true if an empty body conforms to the declaration.
     #[must_use]
-    pub fn allows_nothing(&self) -> bool {
+    pub fn allows_empty_body(&self) -> bool {
         match self {
             Self::Unsigned => true,
             Self::Sha256(hash) => to_hex(hash) == EMPTY_SHA256.as_bytes(),
@@ -211,10 +211,10 @@ impl Verifier {
         let (key, is_cached) = known.signing_key(credential.scope);
         let text = string_to_sign(date, credential.scope, &sha256(&canonical));
         if !key.verify(&text, &claim.signature) {
-            return Err(does_not_match());
+            return Err(signature_mismatch());
         }
         if !is_cached {
-            known.keep(credential.scope, &key);
+            known.cache_signing_key(credential.scope, &key);
         }
         let payload = match declared {
             PayloadHeader::Unsigned => Payload::Unsigned,

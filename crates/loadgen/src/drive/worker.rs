@@ -100,7 +100,7 @@ impl<'a> Worker<'a> {
     async fn check_get(&mut self, connection: &mut Connection) -> Result<(), Failure> {
         let head = connection.receive_head().await?;
         if head.status != 200 {
-            return Err(refusal(connection, &head).await);
+            return Err(error_response(connection, &head).await);
         }
         let size = self.job.target.keys.size;
         if head.length.is_some_and(|length| length != size) {
@@ -129,7 +129,7 @@ impl<'a> Worker<'a> {
     async fn check_put(&mut self, connection: &mut Connection) -> Result<(), Failure> {
         let head = connection.receive_head().await?;
         if head.status != 200 {
-            return Err(refusal(connection, &head).await);
+            return Err(error_response(connection, &head).await);
         }
         connection.receive_body(&head, |_| Ok(())).await?;
         let quoted = head.etag.unwrap_or_default();
@@ -143,7 +143,7 @@ impl<'a> Worker<'a> {
 }
 
 /// The failure for a response with a status other than 200. Reads the rest of the response.
-pub async fn refusal(connection: &mut Connection, head: &Head) -> Failure {
+pub async fn error_response(connection: &mut Connection, head: &Head) -> Failure {
     let mut text = Vec::new();
     let read = connection
         .receive_body(head, |bytes| {

@@ -2,7 +2,7 @@
 
 use tradewind_core::{Algorithm, Checksum, ChecksumScope};
 
-use super::{Answer, Ask, Server};
+use super::{TestResponse, RequestBuilder, TestServer};
 
 const PART: usize = 5 << 20;
 const UNKNOWN: &str = "x-amz-checksum-blake3";
@@ -27,23 +27,23 @@ fn completion(algorithm: Algorithm, parts: &[(String, String)]) -> String {
 
 #[tokio::test]
 async fn uploads_support_every_algorithm() {
-    let server = Server::with_bucket().await;
+    let server = TestServer::with_bucket().await;
     let bodies = [vec![1; PART], vec![2; 10]];
     for algorithm in Algorithm::ALL {
         let (name, header) = (element(algorithm), algorithm.header());
         let begin =
             server.request("POST", "/abc/k?uploads").header("x-amz-checksum-algorithm", algorithm.name());
-        let upload = begin.send().await.ok().element("UploadId").unwrap();
+        let upload = begin.send().await.assert_success().element("UploadId").unwrap();
         let mut parts = Vec::new();
         for (number, body) in (1..).zip(&bodies) {
             let put = || server.request("PUT", format!("/abc/k?partNumber={number}&uploadId={upload}"));
             let value = sum(algorithm, body);
-            put().header(header, &sum(algorithm, b"x")).body(body.clone()).send().await.is("BadDigest", 400);
-            let put = put().header(header, &value).body(body.clone()).send().await.ok();
-            assert_eq!(put.head(header), Some(&*value));
-            parts.push((put.head("etag").unwrap().to_owned(), value));
+            put().header(header, &sum(algorithm, b"x")).body(body.clone()).send().await.assert_error("BadDigest", 400);
+            let put = put().header(header, &value).body(body.clone()).send().await.assert_success();
+            assert_eq!(put.header(header), Some(&*value));
+            parts.push((put.header("etag").unwrap().to_owned(), value));
         }
-        let listed = server.ask("GET", &format!("/abc/k?uploadId={upload}")).await.ok();
+        let listed = server.send("GET", &format!("/abc/k?uploadId={upload}")).await.assert_success();
         let values: Vec<String> = parts.iter().map(|(_, value)| value.clone()).collect();
         assert_eq!(listed.elements(&name), values, "{}", listed.text());
         assert_eq!(listed.element("ChecksumAlgorithm").as_deref(), Some(algorithm.name()));
@@ -51,10 +51,10 @@ async fn uploads_support_every_algorithm() {
         let complete = |xml: String| server.request("POST", format!("/abc/k?uploadId={upload}")).body(xml);
         let mut wrong = parts.clone();
         wrong[1].1 = sum(algorithm, b"x");
-        complete(completion(algorithm, &wrong)).send().await.is("InvalidPart", 400);
+        complete(completion(algorithm, &wrong)).send().await.assert_error("InvalidPart", 400);
         wrong[1].1 = "AAA".to_owned();
-        complete(completion(algorithm, &wrong)).send().await.is("InvalidRequest", 400);
-        let done = complete(completion(algorithm, &parts)).send().await.ok();
+        complete(completion(algorithm, &wrong)).send().await.assert_error("InvalidRequest", 400);
+        let done = complete(completion(algorithm, &parts)).send().await.assert_success();
         let of_parts: Vec<Checksum> = bodies.iter().map(|body| Checksum::compute(algorithm, body)).collect();
         let (plain, whole) = match algorithm.default_scope() {
             ChecksumScope::FullObject => {
@@ -68,13 +68,13 @@ async fn uploads_support_every_algorithm() {
         };
         assert_eq!(done.elements(&name), std::slice::from_ref(&whole), "{}", done.text());
         let head =
-            server.request("HEAD", "/abc/k").header("x-amz-checksum-mode", "ENABLED").send().await.ok();
-        assert_eq!(head.head(header), Some(&*whole));
+            server.request("HEAD", "/abc/k").header("x-amz-checksum-mode", "ENABLED").send().await.assert_success();
+        assert_eq!(head.header(header), Some(&*whole));
         let part = server.request("GET", "/abc/k?partNumber=2").header("x-amz-checksum-mode", "ENABLED");
-        assert_eq!(part.send().await.ok().head(header), Some(&*values[1]));
+        assert_eq!(part.send().await.assert_success().header(header), Some(&*values[1]));
         let attributes = server.request("GET", "/abc/k?attributes");
         let attributes =
-            attributes.header("x-amz-object-attributes", "Checksum,ObjectParts").send().await.ok();
+            attributes.header("x-amz-object-attributes", "Checksum,ObjectParts").send().await.assert_success();
         let of_all = match algorithm.default_scope() {
             ChecksumScope::Composite => [vec![plain], values].concat(),
             ChecksumScope::FullObject => vec![plain],
@@ -85,22 +85,22 @@ async fn uploads_support_every_algorithm() {
 
 #[tokio::test]
 async fn copies_support_every_algorithm() {
-    let server = Server::with_bucket().await;
-    server.put("/abc/s", b"hello").await.ok();
+    let server = TestServer::with_bucket().await;
+    server.put("/abc/s", b"hello").await.assert_success();
     for algorithm in Algorithm::ALL {
         let name = element(algorithm);
         let copy = server.request("PUT", "/abc/k").header("x-amz-copy-source", "abc/s");
-        let copied = copy.header("x-amz-checksum-algorithm", algorithm.name()).send().await.ok();
+        let copied = copy.header("x-amz-checksum-algorithm", algorithm.name()).send().await.assert_success();
         assert_eq!(copied.elements(&name), [sum(algorithm, b"hello")], "{}", copied.text());
         let begin =
             server.request("POST", "/abc/m?uploads").header("x-amz-checksum-algorithm", algorithm.name());
-        let upload = begin.send().await.ok().element("UploadId").unwrap();
+        let upload = begin.send().await.assert_success().element("UploadId").unwrap();
         let part = server.request("PUT", format!("/abc/m?partNumber=1&uploadId={upload}"));
-        let part = part.header("x-amz-copy-source", "abc/s").send().await.ok();
+        let part = part.header("x-amz-copy-source", "abc/s").send().await.assert_success();
         assert_eq!(part.elements(&name), [sum(algorithm, b"hello")], "{}", part.text());
     }
     let copy = server.request("PUT", "/abc/k").header("x-amz-copy-source", "abc/s");
-    copy.header("x-amz-checksum-algorithm", "BLAKE3").send().await.is("InvalidRequest", 400);
+    copy.header("x-amz-checksum-algorithm", "BLAKE3").send().await.assert_error("InvalidRequest", 400);
 }
 
 const TAGS: &str = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>";
@@ -108,8 +108,8 @@ const DELETE: &str = "<Delete><Object><Key>other</Key></Object></Delete>";
 
 #[tokio::test]
 async fn documents_are_verified_with_every_algorithm() {
-    let server = Server::with_bucket().await;
-    server.put("/abc/k", b"x").await.ok();
+    let server = TestServer::with_bucket().await;
+    server.put("/abc/k", b"x").await.assert_success();
     for algorithm in Algorithm::ALL {
         let header = algorithm.header();
         let (tags, delete) = (sum(algorithm, TAGS.as_bytes()), sum(algorithm, DELETE.as_bytes()));
@@ -117,37 +117,37 @@ async fn documents_are_verified_with_every_algorithm() {
             [("PUT", "/abc/k?tagging", TAGS, &tags), ("POST", "/abc?delete", DELETE, &delete)]
         {
             let ask = || server.request(method, uri).body(xml);
-            ask().header(header, value).send().await.ok();
-            ask().trailer(header, value).send().await.ok();
+            ask().header(header, value).send().await.assert_success();
+            ask().trailer(header, value).send().await.assert_success();
             let wrong = sum(algorithm, b"x");
-            ask().header(header, &wrong).send().await.is("BadDigest", 400);
-            ask().trailer(header, &wrong).send().await.is("BadDigest", 400);
-            ask().header(header, "").send().await.is("InvalidRequest", 400);
-            ask().trailer(header, "").send().await.is("InvalidRequest", 400);
+            ask().header(header, &wrong).send().await.assert_error("BadDigest", 400);
+            ask().trailer(header, &wrong).send().await.assert_error("BadDigest", 400);
+            ask().header(header, "").send().await.assert_error("InvalidRequest", 400);
+            ask().trailer(header, "").send().await.assert_error("InvalidRequest", 400);
         }
     }
     let empty = server.request("PUT", "/another").header("content-md5", "XUFAKrxLKna5cZ2REBfFkg==");
-    empty.send().await.is("BadDigest", 400);
-    assert_eq!(server.ask("HEAD", "/another").await.status, 404);
+    empty.send().await.assert_error("BadDigest", 400);
+    assert_eq!(server.send("HEAD", "/another").await.status, 404);
 }
 
 #[tokio::test]
 async fn the_trailer_of_a_completion_covers_its_document() {
-    let server = Server::with_bucket().await;
-    let upload = server.ask("POST", "/abc/k?uploads").await.ok().element("UploadId").unwrap();
+    let server = TestServer::with_bucket().await;
+    let upload = server.send("POST", "/abc/k?uploads").await.assert_success().element("UploadId").unwrap();
     let part = server.request("PUT", format!("/abc/k?partNumber=1&uploadId={upload}")).body(&b"x"[..]);
-    let tag = part.send().await.ok().head("etag").unwrap().to_owned();
+    let tag = part.send().await.assert_success().header("etag").unwrap().to_owned();
     let xml = completion(Algorithm::Crc64Nvme, &[(tag, sum(Algorithm::Crc64Nvme, b"x"))]);
     let complete = |value: &str| {
         let request = server.request("POST", format!("/abc/k?uploadId={upload}")).body(xml.clone());
         request.trailer("x-amz-checksum-sha512", value)
     };
-    complete(&sum(Algorithm::Sha512, b"x")).send().await.is("BadDigest", 400);
-    complete(&sum(Algorithm::Sha512, xml.as_bytes())).send().await.ok();
+    complete(&sum(Algorithm::Sha512, b"x")).send().await.assert_error("BadDigest", 400);
+    complete(&sum(Algorithm::Sha512, xml.as_bytes())).send().await.assert_success();
 }
 
 /// Requests that may carry a checksum.
-fn requests<'a>(server: &'a Server, upload: &str) -> Vec<Ask<'a>> {
+fn requests<'a>(server: &'a TestServer, upload: &str) -> Vec<RequestBuilder<'a>> {
     let part = format!("/abc/k?partNumber=1&uploadId={upload}");
     vec![
         server.request("PUT", "/abc/k").body(&b"x"[..]),
@@ -161,10 +161,10 @@ fn requests<'a>(server: &'a Server, upload: &str) -> Vec<Ask<'a>> {
 
 #[tokio::test]
 async fn unknown_checksums_are_rejected_with_their_header() {
-    let server = Server::with_bucket().await;
-    let upload = server.ask("POST", "/abc/k?uploads").await.ok().element("UploadId").unwrap();
-    let named = |answer: Answer, header: &str| {
-        answer.is("InvalidRequest", 400);
+    let server = TestServer::with_bucket().await;
+    let upload = server.send("POST", "/abc/k?uploads").await.assert_success().element("UploadId").unwrap();
+    let named = |answer: TestResponse, header: &str| {
+        answer.assert_error("InvalidRequest", 400);
         let message = answer.element("Message").unwrap();
         assert!(message.contains(header), "{message}");
     };
@@ -178,25 +178,25 @@ async fn unknown_checksums_are_rejected_with_their_header() {
     }
     // The creation of an upload has no body and therefore no trailer.
     for ask in requests(&server, &upload).into_iter().take(5) {
-        ask.trailer(UNKNOWN, "AAAA").send().await.is("InvalidRequest", 400);
+        ask.trailer(UNKNOWN, "AAAA").send().await.assert_error("InvalidRequest", 400);
     }
-    assert_eq!(server.ask("HEAD", "/abc/k").await.status, 404);
-    let listed = server.ask("GET", &format!("/abc/k?uploadId={upload}")).await.ok();
+    assert_eq!(server.send("HEAD", "/abc/k").await.status, 404);
+    let listed = server.send("GET", &format!("/abc/k?uploadId={upload}")).await.assert_success();
     assert!(listed.elements("PartNumber").is_empty());
 }
 
 #[tokio::test]
 async fn several_checksums_are_rejected() {
-    let server = Server::with_bucket().await;
+    let server = TestServer::with_bucket().await;
     let put = || server.request("PUT", "/abc/k").body(&b"x"[..]);
     let (crc, md5) = (sum(Algorithm::Crc32, b"x"), sum(Algorithm::Md5, b"x"));
     let two = put().header("x-amz-checksum-crc32", &crc).header("x-amz-checksum-md5", &md5);
-    two.send().await.is("InvalidRequest", 400);
+    two.send().await.assert_error("InvalidRequest", 400);
     let twice = put().header("x-amz-checksum-crc32", &crc).header("x-amz-checksum-crc32", &crc);
-    twice.send().await.is("InvalidRequest", 400);
+    twice.send().await.assert_error("InvalidRequest", 400);
     let both = put().header("x-amz-checksum-crc32", &crc).trailer("x-amz-checksum-md5", &md5);
-    both.send().await.is("InvalidRequest", 400);
+    both.send().await.assert_error("InvalidRequest", 400);
     let trailers = put().trailer("x-amz-checksum-crc32", &crc).trailer("x-amz-checksum-md5", &md5);
-    trailers.send().await.is("InvalidRequest", 400);
-    assert_eq!(server.ask("HEAD", "/abc/k").await.status, 404);
+    trailers.send().await.assert_error("InvalidRequest", 400);
+    assert_eq!(server.send("HEAD", "/abc/k").await.status, 404);
 }

@@ -2,19 +2,19 @@
 
 use tradewind_core::{Algorithm, Checksum};
 
-use super::{Answer, Server};
+use super::{TestResponse, TestServer};
 
 const PART: usize = 5 << 20;
 
-async fn create(server: &Server, headers: &[(&'static str, &str)]) -> String {
+async fn create(server: &TestServer, headers: &[(&'static str, &str)]) -> String {
     let mut request = server.request("POST", "/abc/k?uploads");
     for (name, value) in headers {
         request = request.header(name, value);
     }
-    request.send().await.ok().element("UploadId").unwrap()
+    request.send().await.assert_success().element("UploadId").unwrap()
 }
 
-async fn put(server: &Server, upload: &str, number: usize, body: Vec<u8>) -> Answer {
+async fn put(server: &TestServer, upload: &str, number: usize, body: Vec<u8>) -> TestResponse {
     server.request("PUT", format!("/abc/k?partNumber={number}&uploadId={upload}")).body(body).send().await
 }
 
@@ -28,7 +28,7 @@ fn completion(parts: &[(usize, &str)]) -> String {
 
 #[tokio::test]
 async fn an_upload_is_created_listed_and_completed() {
-    let server = Server::with_bucket().await;
+    let server = TestServer::with_bucket().await;
     let headers = [
         ("content-type", "a/b"),
         ("x-amz-meta-m", "v"),
@@ -39,43 +39,43 @@ async fn an_upload_is_created_listed_and_completed() {
     let bodies = [vec![1; PART], vec![2; 10]];
     let mut tags = Vec::new();
     for (n, body) in bodies.iter().enumerate() {
-        let answer = put(&server, &upload, n + 1, body.clone()).await.ok();
-        tags.push(answer.head("etag").unwrap().to_owned());
+        let answer = put(&server, &upload, n + 1, body.clone()).await.assert_success();
+        tags.push(answer.header("etag").unwrap().to_owned());
     }
-    let listed = server.ask("GET", &format!("/abc/k?uploadId={upload}&max-parts=1")).await.ok();
+    let listed = server.send("GET", &format!("/abc/k?uploadId={upload}&max-parts=1")).await.assert_success();
     assert_eq!(listed.elements("PartNumber"), ["1"]);
     assert_eq!(listed.element("IsTruncated").as_deref(), Some("true"));
     assert_eq!(listed.element("NextPartNumberMarker").as_deref(), Some("1"));
-    let uploads = server.ask("GET", "/abc?uploads").await.ok();
+    let uploads = server.send("GET", "/abc?uploads").await.assert_success();
     assert_eq!(uploads.element("UploadId"), Some(upload.clone()));
-    assert_eq!(server.ask("HEAD", "/abc/k").await.status, 404);
+    assert_eq!(server.send("HEAD", "/abc/k").await.status, 404);
     let order = completion(&[(1, &tags[0]), (2, &tags[1])]);
     let complete = |xml: String| server.request("POST", format!("/abc/k?uploadId={upload}")).body(xml);
-    complete(completion(&[(2, &tags[1]), (1, &tags[0])])).send().await.is("InvalidPartOrder", 400);
-    complete(completion(&[(1, &tags[1])])).send().await.is("InvalidPart", 400);
-    complete(completion(&[])).send().await.is("MalformedXML", 400);
-    complete("x".to_owned()).send().await.is("MalformedXML", 400);
-    complete(String::new()).send().await.is("MalformedXML", 400);
-    complete(order.clone()).header("x-amz-mp-object-size", "1").send().await.is("InvalidRequest", 400);
-    let done = complete(order).header("if-none-match", "*").header("host", "s3.test:9000").send().await.ok();
+    complete(completion(&[(2, &tags[1]), (1, &tags[0])])).send().await.assert_error("InvalidPartOrder", 400);
+    complete(completion(&[(1, &tags[1])])).send().await.assert_error("InvalidPart", 400);
+    complete(completion(&[])).send().await.assert_error("MalformedXML", 400);
+    complete("x".to_owned()).send().await.assert_error("MalformedXML", 400);
+    complete(String::new()).send().await.assert_error("MalformedXML", 400);
+    complete(order.clone()).header("x-amz-mp-object-size", "1").send().await.assert_error("InvalidRequest", 400);
+    let done = complete(order).header("if-none-match", "*").header("host", "s3.test:9000").send().await.assert_success();
     assert!(done.element("ETag").unwrap().ends_with("-2\""));
     assert_eq!(done.element("Location").as_deref(), Some("http://s3.test:9000/abc/k"));
-    let got = server.ask("GET", "/abc/k").await.ok();
+    let got = server.send("GET", "/abc/k").await.assert_success();
     assert_eq!(got.body.len(), PART + 10);
     for (name, value) in headers.iter().take(3) {
-        assert_eq!(got.head(name), Some(*value));
+        assert_eq!(got.header(name), Some(*value));
     }
-    let part = server.ask("GET", "/abc/k?partNumber=2").await;
+    let part = server.send("GET", "/abc/k?partNumber=2").await;
     assert_eq!(
-        (part.status.as_u16(), part.head("x-amz-mp-parts-count"), &part.body[..]),
+        (part.status.as_u16(), part.header("x-amz-mp-parts-count"), &part.body[..]),
         (206, Some("2"), &[2; 10][..])
     );
-    server.ask("GET", &format!("/abc/k?uploadId={upload}")).await.is("NoSuchUpload", 404);
+    server.send("GET", &format!("/abc/k?uploadId={upload}")).await.assert_error("NoSuchUpload", 404);
 }
 
 #[tokio::test]
 async fn completions_verify_composite_and_full_checksums() {
-    let server = Server::with_bucket().await;
+    let server = TestServer::with_bucket().await;
     let bodies = [vec![1; PART], vec![2; 10]];
     for (algorithm, kind) in [
         (Algorithm::Sha256, "COMPOSITE"),
@@ -88,9 +88,9 @@ async fn completions_verify_composite_and_full_checksums() {
                 .await;
         let mut tags = Vec::new();
         for (n, body) in bodies.iter().enumerate() {
-            let answer = put(&server, &upload, n + 1, body.clone()).await.ok();
-            assert_eq!(answer.head(algorithm.header()), Some(&*Checksum::compute(algorithm, body).to_base64()));
-            tags.push(answer.head("etag").unwrap().to_owned());
+            let answer = put(&server, &upload, n + 1, body.clone()).await.assert_success();
+            assert_eq!(answer.header(algorithm.header()), Some(&*Checksum::compute(algorithm, body).to_base64()));
+            tags.push(answer.header("etag").unwrap().to_owned());
         }
         let parts: Vec<Checksum> = bodies.iter().map(|b| Checksum::compute(algorithm, b)).collect();
         let value = match kind {
@@ -105,14 +105,14 @@ async fn completions_verify_composite_and_full_checksums() {
                 .body(order.clone())
                 .header(algorithm.header(), value)
         };
-        complete(&wrong).send().await.is("BadDigest", 400);
+        complete(&wrong).send().await.assert_error("BadDigest", 400);
         let mismatched = if kind == "COMPOSITE" { "FULL_OBJECT" } else { "COMPOSITE" };
-        complete(&value).header("x-amz-checksum-type", mismatched).send().await.is("InvalidRequest", 400);
-        let done = complete(&value).header("x-amz-checksum-type", kind).send().await.ok();
+        complete(&value).header("x-amz-checksum-type", mismatched).send().await.assert_error("InvalidRequest", 400);
+        let done = complete(&value).header("x-amz-checksum-type", kind).send().await.assert_success();
         assert_eq!(done.element("ChecksumType").as_deref(), Some(kind));
-        let got = server.request("HEAD", "/abc/k").header("x-amz-checksum-mode", "ENABLED").send().await.ok();
+        let got = server.request("HEAD", "/abc/k").header("x-amz-checksum-mode", "ENABLED").send().await.assert_success();
         assert_eq!(
-            (got.head(algorithm.header()), got.head("x-amz-checksum-type")),
+            (got.header(algorithm.header()), got.header("x-amz-checksum-type")),
             (Some(&*value), Some(kind))
         );
     }
@@ -120,7 +120,7 @@ async fn completions_verify_composite_and_full_checksums() {
 
 #[tokio::test]
 async fn invalid_uploads_and_parts_are_rejected() {
-    let server = Server::with_bucket().await;
+    let server = TestServer::with_bucket().await;
     let ask = |algorithm: &str, kind: &str| {
         let mut request = server.request("POST", "/abc/k?uploads");
         if !algorithm.is_empty() {
@@ -128,14 +128,14 @@ async fn invalid_uploads_and_parts_are_rejected() {
         }
         request.header("x-amz-checksum-type", kind)
     };
-    ask("SHA256", "FULL_OBJECT").send().await.is("InvalidRequest", 400);
-    ask("CRC64NVME", "COMPOSITE").send().await.is("InvalidRequest", 400);
-    ask("", "COMPOSITE").send().await.is("InvalidRequest", 400);
-    ask("MD5", "FULL_OBJECT").send().await.is("InvalidRequest", 400);
-    ask("XXHASH64", "FULL_OBJECT").send().await.is("InvalidRequest", 400);
-    ask("BLAKE3", "COMPOSITE").send().await.is("InvalidRequest", 400);
-    ask("CRC32", "HALF").send().await.is("InvalidRequest", 400);
-    assert!(server.ask("GET", "/abc?uploads").await.ok().elements("UploadId").is_empty());
+    ask("SHA256", "FULL_OBJECT").send().await.assert_error("InvalidRequest", 400);
+    ask("CRC64NVME", "COMPOSITE").send().await.assert_error("InvalidRequest", 400);
+    ask("", "COMPOSITE").send().await.assert_error("InvalidRequest", 400);
+    ask("MD5", "FULL_OBJECT").send().await.assert_error("InvalidRequest", 400);
+    ask("XXHASH64", "FULL_OBJECT").send().await.assert_error("InvalidRequest", 400);
+    ask("BLAKE3", "COMPOSITE").send().await.assert_error("InvalidRequest", 400);
+    ask("CRC32", "HALF").send().await.assert_error("InvalidRequest", 400);
+    assert!(server.send("GET", "/abc?uploads").await.assert_success().elements("UploadId").is_empty());
     let upload = create(&server, &[("x-amz-checksum-algorithm", "SHA1")]).await;
     let other = Checksum::compute(Algorithm::Crc32, b"x").to_base64();
     server
@@ -144,23 +144,23 @@ async fn invalid_uploads_and_parts_are_rejected() {
         .body(&b"x"[..])
         .send()
         .await
-        .is("InvalidRequest", 400);
+        .assert_error("InvalidRequest", 400);
     for number in ["0", "10001", "x", ""] {
         let uri = format!("/abc/k?partNumber={number}&uploadId={upload}");
-        server.request("PUT", uri).body(&b"x"[..]).send().await.is("InvalidArgument", 400);
+        server.request("PUT", uri).body(&b"x"[..]).send().await.assert_error("InvalidArgument", 400);
     }
-    put(&server, "none", 1, vec![1]).await.is("NoSuchUpload", 404);
-    assert_eq!(server.ask("DELETE", &format!("/abc/k?uploadId={upload}")).await.status, 204);
-    server.ask("DELETE", &format!("/abc/k?uploadId={upload}")).await.is("NoSuchUpload", 404);
+    put(&server, "none", 1, vec![1]).await.assert_error("NoSuchUpload", 404);
+    assert_eq!(server.send("DELETE", &format!("/abc/k?uploadId={upload}")).await.status, 204);
+    server.send("DELETE", &format!("/abc/k?uploadId={upload}")).await.assert_error("NoSuchUpload", 404);
 }
 
 #[tokio::test]
 async fn exactly_one_of_many_conditional_completions_wins() {
-    let server = Server::with_bucket().await;
+    let server = TestServer::with_bucket().await;
     let mut orders = Vec::new();
     for _ in 0..100 {
         let upload = create(&server, &[]).await;
-        let tag = put(&server, &upload, 1, vec![1]).await.ok().head("etag").unwrap().to_owned();
+        let tag = put(&server, &upload, 1, vec![1]).await.assert_success().header("etag").unwrap().to_owned();
         orders.push((upload, completion(&[(1, &tag)])));
     }
     let completions = orders.into_iter().map(|(upload, order)| {
@@ -175,8 +175,8 @@ async fn exactly_one_of_many_conditional_completions_wins() {
 
 #[tokio::test]
 async fn parts_are_copied_from_ranges() {
-    let server = Server::with_bucket().await;
-    server.put("/abc/s", b"0123456789").await.ok();
+    let server = TestServer::with_bucket().await;
+    server.put("/abc/s", b"0123456789").await.assert_success();
     let upload = create(&server, &[]).await;
     let copy = |range: &str| {
         let request = server.request("PUT", format!("/abc/k?partNumber=1&uploadId={upload}"));
@@ -184,11 +184,11 @@ async fn parts_are_copied_from_ranges() {
         if range.is_empty() { request } else { request.header("x-amz-copy-source-range", range) }
     };
     for bad in ["0-8", "bytes=1-0", "bytes=-2", "bytes=1-", "bytes=0-1,3-4", "bytes=0-100", "bytes=100-200"] {
-        copy(bad).send().await.is("InvalidArgument", 400);
+        copy(bad).send().await.assert_error("InvalidArgument", 400);
     }
-    let copied = copy("bytes=2-5").send().await.ok();
+    let copied = copy("bytes=2-5").send().await.assert_success();
     let tag = copied.element("ETag").unwrap();
     let order = completion(&[(1, &tag)]);
-    server.request("POST", format!("/abc/k?uploadId={upload}")).body(order).send().await.ok();
-    assert_eq!(server.ask("GET", "/abc/k").await.text(), "2345");
+    server.request("POST", format!("/abc/k?uploadId={upload}")).body(order).send().await.assert_success();
+    assert_eq!(server.send("GET", "/abc/k").await.text(), "2345");
 }

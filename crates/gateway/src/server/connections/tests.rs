@@ -1,12 +1,12 @@
 use std::net::IpAddr;
 
-use super::super::buffers::Buffers;
+use super::super::buffers::BufferLimits;
 use super::*;
 use crate::config::GatewayConfig;
 
 struct OpenConnections {
     connections: Connections,
-    buffers: Arc<Buffers>,
+    buffers: Arc<BufferLimits>,
     next: u64,
     now: Duration,
 }
@@ -17,12 +17,12 @@ fn peer(last: u8) -> Peer {
 
 impl OpenConnections {
     fn new() -> Self {
-        let buffers = Buffers::new(&GatewayConfig::default());
+        let buffers = BufferLimits::new(&GatewayConfig::default());
         Self { connections: Connections::default(), buffers, next: 0, now: Duration::from_secs(1) }
     }
 
-    fn open(&mut self, last: u8, phase: Phase) -> Arc<Watch> {
-        let watch = Arc::new(Watch::new(peer(last), self.buffers.clone()));
+    fn open(&mut self, last: u8, phase: Phase) -> Arc<ConnectionState> {
+        let watch = Arc::new(ConnectionState::new(peer(last), self.buffers.clone()));
         watch.set_phase(phase);
         watch.set_waits_since(self.now);
         self.now += Duration::from_secs(1);
@@ -33,12 +33,12 @@ impl OpenConnections {
 
     fn make_room(&mut self, last: u8) -> bool {
         self.now += Duration::from_secs(1);
-        self.connections.make_room(peer(last), self.now)
+        self.connections.evict_for_peer(peer(last), self.now)
     }
 }
 
-fn is_evicted(watch: &Watch) -> bool {
-    watch.when_idle() == WhenIdle::Leave || watch.command() == Command::TurnAway
+fn is_evicted(watch: &ConnectionState) -> bool {
+    watch.idle_action() == IdleAction::Close || watch.command() == Command::TurnAway
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn the_oldest_idle_connection_is_evicted() {
     assert_eq!([&busy, &old, &young].map(|watch| is_evicted(watch)), [false, true, false]);
     assert!(open.make_room(1) && is_evicted(&young));
     assert!(!open.make_room(1), "a working connection is not evicted");
-    assert_eq!(open.connections.leaving(), 2);
+    assert_eq!(open.connections.evicting_count(), 2);
     open.connections.remove(2);
     open.connections.remove(3);
-    assert_eq!(open.connections.leaving(), 0);
+    assert_eq!(open.connections.evicting_count(), 0);
 }
 
 #[test]
@@ -108,10 +108,10 @@ fn evictions_follow_the_order_of_cost() {
 fn a_request_withdraws_an_eviction() {
     let mut open = OpenConnections::new();
     let idle = open.open(1, Phase::Idle);
-    assert!(open.make_room(1) && open.connections.leaving() == 1);
+    assert!(open.make_room(1) && open.connections.evicting_count() == 1);
     idle.begin_request(false);
-    open.connections.withdraw(1);
-    assert_eq!((open.connections.leaving(), idle.when_idle()), (0, WhenIdle::Stay));
+    open.connections.withdraw_eviction(1);
+    assert_eq!((open.connections.evicting_count(), idle.idle_action()), (0, IdleAction::None));
     idle.end_request();
     assert!(open.make_room(1) && is_evicted(&idle));
 }
@@ -135,16 +135,16 @@ fn search_interval_grows_with_the_number_of_connections() {
         open.open(1, Phase::Working);
     }
     let now = open.now;
-    assert!(!open.connections.make_room(peer(1), now));
+    assert!(!open.connections.evict_for_peer(peer(1), now));
     let _idle = open.open(1, Phase::Idle);
-    assert!(!open.connections.make_room(peer(1), now + SEARCH_TIME * 500));
-    assert!(open.connections.make_room(peer(1), now + SEARCH_TIME * 1000));
+    assert!(!open.connections.evict_for_peer(peer(1), now + MIN_SEARCH_INTERVAL_PER_CONNECTION * 500));
+    assert!(open.connections.evict_for_peer(peer(1), now + MIN_SEARCH_INTERVAL_PER_CONNECTION * 1000));
 }
 
 /// A connection that ends while it is being evicted is counted once, and no longer after it is closed.
 #[test]
 fn connections_that_end_while_being_evicted_do_not_stay_counted() {
-    let buffers = Buffers::new(&GatewayConfig::default());
+    let buffers = BufferLimits::new(&GatewayConfig::default());
     let connections = Connections::default();
     let now = std::sync::atomic::AtomicU64::new(1);
     std::thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn connections_that_end_while_being_evicted_do_not_stay_counted() {
             let (connections, buffers) = (&connections, &buffers);
             scope.spawn(move || {
                 for n in 0..20_000 {
-                    let watch = Arc::new(Watch::new(peer(1), buffers.clone()));
+                    let watch = Arc::new(ConnectionState::new(peer(1), buffers.clone()));
                     watch.set_phase(Phase::Idle);
                     let id = n * 2 + thread;
                     connections.insert(id, watch);
@@ -163,25 +163,25 @@ fn connections_that_end_while_being_evicted_do_not_stay_counted() {
         scope.spawn(|| {
             for _ in 0..40_000 {
                 let now = now.fetch_add(1, Ordering::Relaxed);
-                connections.make_room(peer(1), Duration::from_secs(now));
+                connections.evict_for_peer(peer(1), Duration::from_secs(now));
             }
         });
     });
-    assert_eq!(connections.leaving(), 0);
+    assert_eq!(connections.evicting_count(), 0);
 }
 
 #[tokio::test]
 async fn room_made_completes_when_an_eviction_is_withdrawn() {
     let mut open = OpenConnections::new();
-    for _ in 0..MAX_LEAVING {
+    for _ in 0..MAX_CONCURRENT_EVICTIONS {
         open.open(1, Phase::Idle);
         assert!(open.make_room(1));
     }
-    assert!(open.connections.is_making_room());
-    let mut made = std::pin::pin!(open.connections.room_made());
+    assert!(open.connections.is_eviction_limit_reached());
+    let mut made = std::pin::pin!(open.connections.eviction_ended());
     assert!(futures::poll!(&mut made).is_pending());
-    open.connections.withdraw(1);
-    assert!(futures::poll!(&mut made).is_ready() && !open.connections.is_making_room());
+    open.connections.withdraw_eviction(1);
+    assert!(futures::poll!(&mut made).is_ready() && !open.connections.is_eviction_limit_reached());
 }
 
 #[test]
@@ -191,12 +191,12 @@ fn a_request_that_the_store_works_on_is_not_turned_away() {
     open.open(1, Phase::Working);
     assert!(open.make_room(2));
     assert_eq!(watch.command(), Command::TurnAway);
-    assert!(!watch.is_at_work());
+    assert!(!watch.is_store_working());
     watch.set_phase(Phase::Working);
-    assert!(watch.is_at_work());
-    watch.finish_instead();
+    assert!(watch.is_store_working());
+    watch.downgrade_to_finish();
     assert_eq!(watch.command(), Command::Finish);
-    watch.tell(Command::Close);
-    watch.finish_instead();
+    watch.raise_command(Command::Close);
+    watch.downgrade_to_finish();
     assert_eq!(watch.command(), Command::Close);
 }

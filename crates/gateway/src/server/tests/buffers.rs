@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::client::{Client, UNSIGNED, connect_tls, signed, tls_identity};
-use super::{House, config, house};
+use super::{TestGateway, config, start_gateway};
 use crate::config::GatewayConfig;
 
 /// The first part of an incomplete head, of about 35,000 bytes.
@@ -27,7 +27,7 @@ async fn open(clients: &mut [Client]) -> usize {
     open
 }
 
-async fn with_unfinished(house: &House, count: usize) -> Vec<Client> {
+async fn with_unfinished(house: &TestGateway, count: usize) -> Vec<Client> {
     let mut all = Vec::new();
     for _ in 0..count {
         let mut client = Client::new(house).await;
@@ -41,42 +41,42 @@ async fn with_unfinished(house: &House, count: usize) -> Vec<Client> {
 
 #[tokio::test]
 async fn the_number_of_large_unfinished_heads_is_limited() {
-    let house = house(small_memory()).await;
+    let house = start_gateway(small_memory()).await;
     let mut clients = with_unfinished(&house, 100).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(open(&mut clients).await, 4);
     assert_eq!(open(&mut clients[96..]).await, 4, "the latest stay open");
     let started = Instant::now();
-    assert_eq!(Client::new(&house).await.ask("GET", "/", &[], b"").await.status, 200);
+    assert_eq!(Client::new(&house).await.request("GET", "/", &[], b"").await.status, 200);
     assert!(started.elapsed() < Duration::from_millis(500));
 }
 
 #[tokio::test]
 async fn an_unfinished_head_is_turned_away_with_slow_down() {
-    let house = house(small_memory()).await;
+    let house = start_gateway(small_memory()).await;
     let mut first = with_unfinished(&house, 1).await.remove(0);
     tokio::time::sleep(Duration::from_millis(100)).await;
     let _others = with_unfinished(&house, 4).await;
-    let answer = first.answer(false).await.expect("an answer");
+    let answer = first.read_response(false).await.expect("an answer");
     assert_eq!((answer.status, answer.code()), (503, "SlowDown"));
     assert!(first.is_closed().await);
 }
 
 #[tokio::test]
 async fn a_large_head_is_served_despite_unfinished_ones() {
-    let house = house(small_memory()).await;
+    let house = start_gateway(small_memory()).await;
     let _clients = with_unfinished(&house, 20).await;
     let mut client = Client::new(&house).await;
     let long = "v".repeat(20_000);
     for _ in 0..3 {
-        let answer = client.ask("GET", "/", &[("x-amz-meta-long", &long)], b"").await;
+        let answer = client.request("GET", "/", &[("x-amz-meta-long", &long)], b"").await;
         assert_eq!(answer.status, 200);
     }
 }
 
 #[tokio::test]
 async fn small_unfinished_heads_need_no_slot() {
-    let house = house(small_memory()).await;
+    let house = start_gateway(small_memory()).await;
     let mut clients = Vec::new();
     for _ in 0..50 {
         let mut client = Client::new(&house).await;
@@ -89,7 +89,7 @@ async fn small_unfinished_heads_need_no_slot() {
 
 #[tokio::test]
 async fn a_head_in_many_fragments_is_served() {
-    let house = house(config(|_| ())).await;
+    let house = start_gateway(config(|_| ())).await;
     let mut client = Client::new(&house).await;
     let long = "v".repeat(9000);
     for headers in [&[][..], &[("x-amz-meta-long", long.as_str())]] {
@@ -105,42 +105,42 @@ async fn a_head_in_many_fragments_is_served() {
         }
         tokio::time::sleep(Duration::from_millis(3200)).await;
         client.send(end).await;
-        assert_eq!(client.answer(false).await.expect("an answer").status, 200);
+        assert_eq!(client.read_response(false).await.expect("an answer").status, 200);
     }
 }
 
 #[tokio::test]
 async fn a_parked_connection_serves_further_requests() {
-    let house = house(config(|_| ())).await;
+    let house = start_gateway(config(|_| ())).await;
     let mut client = Client::new(&house).await;
-    client.ask("PUT", "/open", &[], b"").await;
-    assert_eq!(client.ask("PUT", "/open/key", &[], &vec![1; 1 << 20]).await.status, 200);
+    client.request("PUT", "/open", &[], b"").await;
+    assert_eq!(client.request("PUT", "/open/key", &[], &vec![1; 1 << 20]).await.status, 200);
     assert_eq!(house.gateway.0.buffers.grown(), 1, "the connection retains its buffer for a while");
     tokio::time::sleep(Duration::from_millis(4500)).await;
     assert_eq!(house.gateway.0.buffers.grown(), 0);
-    assert_eq!(client.ask("PUT", "/open/key", &[], &vec![2; 1 << 20]).await.status, 200);
-    assert_eq!(client.ask("GET", "/open/key", &[], b"").await.body, vec![2; 1 << 20]);
+    assert_eq!(client.request("PUT", "/open/key", &[], &vec![2; 1 << 20]).await.status, 200);
+    assert_eq!(client.request("GET", "/open/key", &[], b"").await.body, vec![2; 1 << 20]);
     // A head in two fragments, the second with the beginning of the next request.
     let (head, _) = signed("GET", "/open", &[], UNSIGNED);
     client.send(&head[..20]).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     client.send(format!("{}{}", &head[20..], &head[..20])).await;
-    assert_eq!(client.answer(false).await.unwrap().status, 200);
+    assert_eq!(client.read_response(false).await.unwrap().status, 200);
     client.send(&head[20..]).await;
-    assert_eq!(client.answer(false).await.unwrap().status, 200);
+    assert_eq!(client.read_response(false).await.unwrap().status, 200);
 }
 
 #[tokio::test]
 async fn grown_buffers_without_permits_are_dropped() {
     let mut config = config(|_| ());
     config.memory_bytes = 500 << 10;
-    let house = house(config).await;
+    let house = start_gateway(config).await;
     let mut client = Client::new(&house).await;
-    client.ask("PUT", "/open", &[], b"").await;
+    client.request("PUT", "/open", &[], b"").await;
     for n in 0..5_u8 {
         let body = vec![n; 400_000];
-        assert_eq!(client.ask("PUT", "/open/key", &[], &body).await.status, 200);
-        assert_eq!(client.ask("GET", "/open/key", &[], b"").await.body, body);
+        assert_eq!(client.request("PUT", "/open/key", &[], &body).await.status, 200);
+        assert_eq!(client.request("GET", "/open/key", &[], b"").await.body, body);
         assert_eq!(house.gateway.0.buffers.grown(), 0);
     }
     // Pipelined requests all get a response.
@@ -150,21 +150,21 @@ async fn grown_buffers_without_permits_are_dropped() {
     all.extend(vec![9; 100_000]);
     all.extend(get.repeat(3).bytes());
     client.send(all).await;
-    assert_eq!(client.answer(false).await.unwrap().status, 200);
+    assert_eq!(client.read_response(false).await.unwrap().status, 200);
     for _ in 0..3 {
-        assert_eq!(client.answer(false).await.unwrap().body, vec![9; 100_000]);
+        assert_eq!(client.read_response(false).await.unwrap().body, vec![9; 100_000]);
     }
 }
 
 #[tokio::test]
 async fn a_parked_connection_closes_at_shutdown() {
-    let house = house(config(|_| ())).await;
+    let house = start_gateway(config(|_| ())).await;
     let mut client = Client::new(&house).await;
-    assert_eq!(client.ask("GET", "/", &[], b"").await.status, 200);
+    assert_eq!(client.request("GET", "/", &[], b"").await.status, 200);
     tokio::time::sleep(Duration::from_millis(4500)).await;
     house.shutdown.cancel();
     assert!(client.is_closed().await);
-    tokio::time::timeout(Duration::from_secs(5), house.served).await.expect("the end").unwrap();
+    tokio::time::timeout(Duration::from_secs(5), house.serve_task).await.expect("the end").unwrap();
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn a_parked_tls_connection_serves_further_requests() {
 
     let mut config = config(|_| ());
     config.tls = Some(tls_identity());
-    let house = house(config).await;
+    let house = start_gateway(config).await;
     let mut socket = connect_tls(&house).await;
     let (put, _) = signed("PUT", "/open", &[("content-length", "0")], UNSIGNED);
     let (get, _) = signed("GET", "/open/key", &[], UNSIGNED);

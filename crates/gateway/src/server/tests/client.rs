@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::House;
+use super::TestGateway;
 use crate::config::TlsIdentity;
 use crate::sigv4::testing::{SIGNER, Signer};
 
@@ -18,13 +18,13 @@ pub(super) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
 /// A response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ClientResponse {
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
 }
 
-impl Answer {
+impl ClientResponse {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
@@ -64,11 +64,11 @@ pub(super) fn signed_by(
     }
     let mut request = request.body(()).unwrap();
     let signature = signer.sign(&mut request, payload);
-    (head(&request), signature)
+    (head_text(&request), signature)
 }
 
 /// A request's head as text.
-pub(super) fn head(request: &Request<()>) -> String {
+pub(super) fn head_text(request: &Request<()>) -> String {
     let mut text = format!("{} {} HTTP/1.1\r\n", request.method(), request.uri());
     for (name, value) in request.headers() {
         text.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
@@ -79,12 +79,12 @@ pub(super) fn head(request: &Request<()>) -> String {
 pub(super) struct Client(pub(super) TcpStream);
 
 impl Client {
-    pub(super) async fn new(house: &House) -> Self {
+    pub(super) async fn new(house: &TestGateway) -> Self {
         Self(TcpStream::connect(house.address).await.unwrap())
     }
 
     /// A client with a small receive buffer in the kernel, at another address of this machine.
-    pub(super) async fn small(house: &House, from: [u8; 4]) -> Self {
+    pub(super) async fn with_small_buffer(house: &TestGateway, from: [u8; 4]) -> Self {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
         socket.bind((from, 0).into()).unwrap();
@@ -96,11 +96,11 @@ impl Client {
     }
 
     /// The next response; `None` if the connection ends instead.
-    pub(super) async fn answer(&mut self, to_head: bool) -> Option<Answer> {
+    pub(super) async fn read_response(&mut self, to_head: bool) -> Option<ClientResponse> {
         tokio::time::timeout(Duration::from_secs(20), self.read(to_head)).await.expect("an answer in time")
     }
 
-    async fn read(&mut self, to_head: bool) -> Option<Answer> {
+    async fn read(&mut self, to_head: bool) -> Option<ClientResponse> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             match self.0.read_u8().await {
@@ -117,7 +117,7 @@ impl Client {
                 (name.to_owned(), value.trim().to_owned())
             })
             .collect();
-        let mut answer = Answer { status, headers, body: Vec::new() };
+        let mut answer = ClientResponse { status, headers, body: Vec::new() };
         if let Some(length) = answer.header("content-length").filter(|_| !to_head && status != 304) {
             answer.body = vec![0; length.parse().unwrap()];
             self.0.read_exact(&mut answer.body).await.ok()?;
@@ -151,13 +151,13 @@ impl Client {
     }
 
     /// Sends a signed request and reads its response.
-    pub(super) async fn ask(
+    pub(super) async fn request(
         &mut self,
         method: &str,
         target: &str,
         headers: &[(&str, &str)],
         body: &[u8],
-    ) -> Answer {
+    ) -> ClientResponse {
         let length = body.len().to_string();
         let mut all = headers.to_vec();
         if !body.is_empty() || method == "PUT" {
@@ -166,7 +166,7 @@ impl Client {
         let (head, _) = signed(method, target, &all, UNSIGNED);
         self.send(head).await;
         self.send(body).await;
-        self.answer(method == "HEAD").await.expect("an answer")
+        self.read_response(method == "HEAD").await.expect("an answer")
     }
 }
 
@@ -179,7 +179,7 @@ pub(super) fn tls_identity() -> TlsIdentity {
 }
 
 /// A TLS connection that trusts [`tls_identity`].
-pub(super) async fn connect_tls(house: &House) -> TlsStream<TcpStream> {
+pub(super) async fn connect_tls(house: &TestGateway) -> TlsStream<TcpStream> {
     let certificate = CertificateDer::from_pem_slice(&tls_identity().certificates_pem).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(certificate).unwrap();

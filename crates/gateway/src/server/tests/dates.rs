@@ -6,7 +6,7 @@ use tradewind_core::testing::MemoryStore;
 use tradewind_core::{Clock, SystemClock, Timestamp};
 
 use super::client::Client;
-use super::{OldWall, WrongWall, config, house_over};
+use super::{SignerClock, WrongClock, config, start_gateway_on};
 
 #[tokio::test]
 async fn times_outside_of_http_dates_are_clamped() {
@@ -21,26 +21,26 @@ async fn times_outside_of_http_dates_are_clamped() {
         (i64::MAX, LAST),
     ];
     for (millis, (in_header, in_xml)) in times {
-        let wrong = WrongWall(SystemClock::new(), Timestamp::from_millis(millis));
-        let clock: Arc<dyn Clock> = Arc::new(OldWall(SystemClock::new()));
-        let house = house_over(config(|_| ()), MemoryStore::new(Arc::new(wrong)), clock).await;
+        let wrong = WrongClock(SystemClock::new(), Timestamp::from_millis(millis));
+        let clock: Arc<dyn Clock> = Arc::new(SignerClock(SystemClock::new()));
+        let house = start_gateway_on(config(|_| ()), MemoryStore::new(Arc::new(wrong)), clock).await;
         let mut client = Client::new(&house).await;
-        assert_eq!(client.ask("PUT", "/bucket", &[], b"").await.status, 200);
-        assert_eq!(client.ask("PUT", "/bucket/key", &[], b"0123").await.status, 200);
+        assert_eq!(client.request("PUT", "/bucket", &[], b"").await.status, 200);
+        assert_eq!(client.request("PUT", "/bucket/key", &[], b"0123").await.status, 200);
         // This header makes the operations serve the request instead of the fast path.
         let by_operations = [("if-match", "*")];
         for method in ["GET", "HEAD"] {
             for headers in [&[][..], &by_operations[..]] {
-                let answer = client.ask(method, "/bucket/key", headers, b"").await;
+                let answer = client.request(method, "/bucket/key", headers, b"").await;
                 assert_eq!(answer.status, 200, "{method} {millis}");
                 assert_eq!(answer.header("last-modified"), Some(in_header), "{method} {millis}");
             }
         }
         let source = [("x-amz-copy-source", "/bucket/key")];
         let attributes = [("x-amz-object-attributes", "ETag")];
-        let answer = client.ask("GET", "/bucket/key?attributes", &attributes, b"").await;
+        let answer = client.request("GET", "/bucket/key?attributes", &attributes, b"").await;
         assert_eq!(answer.header("last-modified"), Some(in_header), "{millis}");
-        let created = client.ask("POST", "/bucket/upload?uploads", &[], b"").await;
+        let created = client.request("POST", "/bucket/upload?uploads", &[], b"").await;
         let (_, id) = created.text().split_once("<UploadId>").unwrap();
         let upload = format!("/bucket/upload?uploadId={}", id.split_once("</UploadId>").unwrap().0);
         let part = format!("{upload}&partNumber=1");
@@ -53,7 +53,7 @@ async fn times_outside_of_http_dates_are_clamped() {
             ("PUT", &part, &source),
             ("GET", &upload, &[]),
         ] {
-            let answer = client.ask(method, target, headers, b"").await;
+            let answer = client.request(method, target, headers, b"").await;
             assert_eq!(answer.status, 200, "{method} {target} {millis}: {}", answer.text());
             assert!(answer.text().contains(in_xml), "{method} {target} {millis}: {}", answer.text());
         }

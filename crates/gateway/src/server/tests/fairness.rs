@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::client::{Client, UNSIGNED, signed, signed_by};
-use super::{House, OTHER, config, house};
+use super::{TestGateway, OTHER_SIGNER, config, start_gateway};
 use crate::config::GatewayConfig;
 
 /// The longest time that a well-behaved request may take despite the others.
@@ -21,22 +21,22 @@ fn small_memory() -> GatewayConfig {
 }
 
 /// A server with a public object of `LARGE_BYTES`, and a small private one.
-async fn filled(config: GatewayConfig) -> House {
-    let house = house(config).await;
+async fn filled(config: GatewayConfig) -> TestGateway {
+    let house = start_gateway(config).await;
     let mut client = Client::new(&house).await;
     for bucket in ["open", "good"] {
-        assert_eq!(client.ask("PUT", &format!("/{bucket}"), &[], b"").await.status, 200);
+        assert_eq!(client.request("PUT", &format!("/{bucket}"), &[], b"").await.status, 200);
     }
-    assert_eq!(client.ask("PUT", "/open/large", &[], &vec![1; LARGE_BYTES]).await.status, 200);
-    assert_eq!(client.ask("PUT", "/good/small", &[], &vec![1; 64 << 10]).await.status, 200);
+    assert_eq!(client.request("PUT", "/open/large", &[], &vec![1; LARGE_BYTES]).await.status, 200);
+    assert_eq!(client.request("PUT", "/good/small", &[], &vec![1; 64 << 10]).await.status, 200);
     house
 }
 
 /// Opens `count` connections that send `sent` and then do nothing.
-async fn stuck(house: &House, count: usize, from: [u8; 4], sent: &str) -> Vec<Client> {
+async fn stuck(house: &TestGateway, count: usize, from: [u8; 4], sent: &str) -> Vec<Client> {
     let mut all = Vec::new();
     for _ in 0..count {
-        let mut client = Client::small(house, from).await;
+        let mut client = Client::with_small_buffer(house, from).await;
         client.send(sent).await;
         all.push(client);
     }
@@ -55,13 +55,13 @@ fn open_read() -> String {
 }
 
 /// The longest time that a request takes, of several during `period`.
-async fn max_latency(house: &House, period: Duration, head: &str) -> Duration {
+async fn max_latency(house: &TestGateway, period: Duration, head: &str) -> Duration {
     let (started, mut max_latency) = (Instant::now(), Duration::ZERO);
     let mut client = Client::new(house).await;
     while started.elapsed() < period {
         let sent_at = Instant::now();
         client.send(head).await;
-        let answer = client.answer(false).await.expect("an answer");
+        let answer = client.read_response(false).await.expect("an answer");
         assert_eq!(answer.status, 200, "{answer:?}");
         max_latency = max_latency.max(sent_at.elapsed());
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -84,7 +84,7 @@ async fn stalled_anonymous_readers_do_not_delay_keys() {
 #[tokio::test]
 async fn stalled_reads_of_a_key_do_not_delay_other_keys() {
     let house = filled(small_memory()).await;
-    let (head, _) = signed_by(&OTHER, "GET", "/open/large", &[], UNSIGNED);
+    let (head, _) = signed_by(&OTHER_SIGNER, "GET", "/open/large", &[], UNSIGNED);
     let _stuck = stuck(&house, 40, HERE, &head).await;
     let took = max_latency(&house, 2 * MAX_TIME, &good_read()).await;
     assert!(took < MAX_TIME / 2, "{took:?}");
@@ -94,7 +94,7 @@ async fn stalled_reads_of_a_key_do_not_delay_other_keys() {
 async fn stalled_writes_of_a_key_do_not_delay_other_keys() {
     let house = filled(small_memory()).await;
     // The smallest windows, which fill the memory without a gap.
-    let (head, _) = signed_by(&OTHER, "PUT", "/good/key", &[("content-length", "1000")], UNSIGNED);
+    let (head, _) = signed_by(&OTHER_SIGNER, "PUT", "/good/key", &[("content-length", "1000")], UNSIGNED);
     let _stuck = stuck(&house, 150, HERE, &head).await;
     let took = max_latency(&house, 2 * MAX_TIME, &good_read()).await;
     assert!(took < MAX_TIME / 2, "{took:?}");
@@ -108,9 +108,9 @@ async fn stalled_readers_do_not_delay_other_addresses() {
     let house = filled(small_memory()).await;
     let _stuck = stuck(&house, 40, THERE, &open_read()).await;
     let range = "GET /open/large HTTP/1.1\r\nhost: localhost\r\nrange: bytes=0-9\r\n\r\n";
-    let (started, mut client) = (Instant::now(), Client::small(&house, HERE).await);
+    let (started, mut client) = (Instant::now(), Client::with_small_buffer(&house, HERE).await);
     client.send(range).await;
-    assert_eq!(client.answer(false).await.expect("an answer").status, 206);
+    assert_eq!(client.read_response(false).await.expect("an answer").status, 206);
     assert!(started.elapsed() < MAX_TIME / 2, "{:?}", started.elapsed());
 }
 
@@ -133,7 +133,7 @@ async fn stalled_requests_yield_to_others_of_their_client() {
 async fn a_progressing_reader_keeps_its_memory_among_stalled_ones() {
     let house = filled(small_memory()).await;
     let (read, _) = signed("GET", "/open/large", &[], UNSIGNED);
-    let mut reader = Client::small(&house, HERE).await;
+    let mut reader = Client::with_small_buffer(&house, HERE).await;
     reader.send(&read).await;
     let _stuck = stuck(&house, 40, HERE, &open_read()).await;
     let mut left = LARGE_BYTES;
@@ -177,7 +177,7 @@ async fn read_steadily(client: &mut Client, period: Duration) -> usize {
 #[tokio::test]
 async fn a_steady_reader_under_pressure_is_not_cut_off() {
     let house = filled(small_memory()).await;
-    let (read, _) = signed_by(&OTHER, "GET", "/open/large", &[], UNSIGNED);
+    let (read, _) = signed_by(&OTHER_SIGNER, "GET", "/open/large", &[], UNSIGNED);
     let mut readers = tokio::task::JoinSet::new();
     for _ in 0..12 {
         let mut client = Client::new(&house).await;

@@ -1,7 +1,7 @@
 use http::Request;
 
-use super::client::{Client, connect_tls, head, signed, tls_identity};
-use super::{config, house};
+use super::client::{Client, connect_tls, head_text, signed, tls_identity};
+use super::{config, start_gateway};
 use crate::sigv4::testing::SIGNER;
 
 /// A header that the fast path leaves to the operations, and that does not change the response.
@@ -9,9 +9,9 @@ const BY_OPERATIONS: (&str, &str) = ("if-unmodified-since", "Fri, 31 Dec 2100 00
 
 #[tokio::test]
 async fn fast_path_and_operations_return_equal_responses() {
-    let house = house(config(|_| ())).await;
+    let house = start_gateway(config(|_| ())).await;
     let mut client = Client::new(&house).await;
-    assert_eq!(client.ask("PUT", "/bucket", &[], b"").await.status, 200);
+    assert_eq!(client.request("PUT", "/bucket", &[], b"").await.status, 200);
     let rich = [
         ("content-type", "text/plain"),
         ("content-encoding", "zstd"),
@@ -24,9 +24,9 @@ async fn fast_path_and_operations_return_equal_responses() {
         ("x-amz-tagging", "k=v&l=w"),
         ("x-dss-object-class", "25"),
     ];
-    assert_eq!(client.ask("PUT", "/bucket/rich", &rich, b"0123456789").await.status, 200);
-    assert_eq!(client.ask("PUT", "/bucket/poor", &[], b"0123456789").await.status, 200);
-    assert_eq!(client.ask("PUT", "/bucket/empty", &[], b"").await.status, 200);
+    assert_eq!(client.request("PUT", "/bucket/rich", &rich, b"0123456789").await.status, 200);
+    assert_eq!(client.request("PUT", "/bucket/poor", &[], b"0123456789").await.status, 200);
+    assert_eq!(client.request("PUT", "/bucket/empty", &[], b"").await.status, 200);
     let mut compared = 0;
     for method in ["GET", "HEAD"] {
         for key in ["rich", "poor", "empty", "absent"] {
@@ -42,11 +42,11 @@ async fn fast_path_and_operations_return_equal_responses() {
             ] {
                 let target = format!("/bucket/{key}");
                 let headers: Vec<_> = more.into_iter().collect();
-                let fast = client.ask(method, &target, &headers, b"").await;
+                let fast = client.request(method, &target, &headers, b"").await;
                 let headers: Vec<_> = more.into_iter().chain([BY_OPERATIONS]).collect();
-                let slow = client.ask(method, &target, &headers, b"").await;
+                let slow = client.request(method, &target, &headers, b"").await;
                 let own = ["x-amz-request-id", "date"];
-                let shown = |answer: &super::client::Answer| {
+                let shown = |answer: &super::client::ClientResponse| {
                     let mut headers = answer.headers.clone();
                     headers.retain(|(name, _)| !own.contains(&name.as_str()));
                     headers.sort();
@@ -72,31 +72,31 @@ async fn fast_path_and_operations_return_equal_responses() {
 
 #[tokio::test]
 async fn every_response_has_a_request_id_and_errors_are_xml() {
-    let house = house(config(|_| ())).await;
+    let house = start_gateway(config(|_| ())).await;
     let mut client = Client::new(&house).await;
-    let absent = client.ask("GET", "/absent/key", &[], b"").await;
+    let absent = client.request("GET", "/absent/key", &[], b"").await;
     assert_eq!((absent.status, absent.code()), (404, "NoSuchBucket"));
     let id = absent.header("x-amz-request-id").unwrap();
     assert!(absent.text().contains(&format!("<RequestId>{id}</RequestId>")));
     assert!(absent.header("x-amz-id-2").is_some() && absent.header("server").is_some());
-    let head = client.ask("HEAD", "/absent/key", &[], b"").await;
+    let head = client.request("HEAD", "/absent/key", &[], b"").await;
     assert_eq!((head.status, head.body.len()), (404, 0));
     assert_ne!(head.header("x-amz-request-id").unwrap(), id);
 }
 
 #[tokio::test]
 async fn anonymous_and_presigned_reads_are_checked() {
-    let house = house(config(|_| ())).await;
+    let house = start_gateway(config(|_| ())).await;
     let mut client = Client::new(&house).await;
     for bucket in ["open", "closed"] {
-        client.ask("PUT", &format!("/{bucket}"), &[], b"").await;
-        client.ask("PUT", &format!("/{bucket}/key"), &[], b"text").await;
+        client.request("PUT", &format!("/{bucket}"), &[], b"").await;
+        client.request("PUT", &format!("/{bucket}/key"), &[], b"text").await;
     }
     let plain = async |client: &mut Client, method: &str, target: &str| {
         client
             .send(format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"))
             .await;
-        client.answer(false).await.unwrap()
+        client.read_response(false).await.unwrap()
     };
     assert_eq!(plain(&mut client, "GET", "/open/key").await.body, b"text");
     for (method, target) in [
@@ -112,22 +112,22 @@ async fn anonymous_and_presigned_reads_are_checked() {
     }
     let mut request = Request::get("/closed/key").header("host", "localhost").body(()).unwrap();
     SIGNER.presign(&mut request, "60");
-    client.send(head(&request)).await;
-    assert_eq!(client.answer(false).await.unwrap().body, b"text");
-    let altered = head(&request).replace("/closed/key", "/closed/kez");
+    client.send(head_text(&request)).await;
+    assert_eq!(client.read_response(false).await.unwrap().body, b"text");
+    let altered = head_text(&request).replace("/closed/key", "/closed/kez");
     client.send(altered).await;
-    assert_eq!(client.answer(false).await.unwrap().code(), "SignatureDoesNotMatch");
+    assert_eq!(client.read_response(false).await.unwrap().code(), "SignatureDoesNotMatch");
 }
 
 #[tokio::test]
 async fn a_wrong_hash_of_an_empty_body_is_rejected() {
-    let house = house(config(|_| ())).await;
+    let house = start_gateway(config(|_| ())).await;
     let mut client = Client::new(&house).await;
-    client.ask("PUT", "/bucket", &[], b"").await;
-    client.ask("PUT", "/bucket/key", &[], b"text").await;
+    client.request("PUT", "/bucket", &[], b"").await;
+    client.request("PUT", "/bucket/key", &[], b"text").await;
     let (head, _) = signed("GET", "/bucket/key", &[], &"0".repeat(64));
     client.send(head).await;
-    assert_eq!(client.answer(false).await.unwrap().code(), "XAmzContentSHA256Mismatch");
+    assert_eq!(client.read_response(false).await.unwrap().code(), "XAmzContentSHA256Mismatch");
 }
 
 #[tokio::test]
@@ -136,7 +136,7 @@ async fn requests_over_tls_are_served() {
 
     let mut config = config(|_| ());
     config.tls = Some(tls_identity());
-    let house = house(config).await;
+    let house = start_gateway(config).await;
     let mut socket = connect_tls(&house).await;
     let (head, _) = signed("GET", "/", &[("connection", "close")], super::client::UNSIGNED);
     socket.write_all(head.as_bytes()).await.unwrap();
@@ -149,5 +149,5 @@ async fn requests_over_tls_are_served() {
     // Plain HTTP on the TLS port gets no response and does no harm.
     let mut plain = Client::new(&house).await;
     plain.send("GET / HTTP/1.1\r\n\r\n").await;
-    assert!(plain.answer(false).await.is_none_or(|answer| answer.status == 400));
+    assert!(plain.read_response(false).await.is_none_or(|answer| answer.status == 400));
 }

@@ -1,33 +1,33 @@
-use super::client::{Answer, Client, UNSIGNED, signed};
-use super::{House, config, house};
-use crate::sigv4::testing::Chain;
+use super::client::{ClientResponse, Client, UNSIGNED, signed};
+use super::{TestGateway, config, start_gateway};
+use crate::sigv4::testing::ChunkSignatureChain;
 use crate::sigv4::testing::SIGNER;
 
-async fn with_bucket() -> (House, Client) {
-    let house = house(config(|_| ())).await;
+async fn with_bucket() -> (TestGateway, Client) {
+    let house = start_gateway(config(|_| ())).await;
     let mut client = Client::new(&house).await;
-    assert_eq!(client.ask("PUT", "/bucket", &[], b"").await.status, 200);
+    assert_eq!(client.request("PUT", "/bucket", &[], b"").await.status, 200);
     (house, client)
 }
 
 /// Sends a PUT with the given `x-amz-content-sha256` and raw body. Returns its response, and that of a following GET.
 async fn put(
-    house: &House,
+    house: &TestGateway,
     payload: &str,
     headers: &[(&str, &str)],
     body: impl AsRef<[u8]>,
-) -> (Answer, Answer) {
+) -> (ClientResponse, ClientResponse) {
     let mut client = Client::new(house).await;
-    client.ask("DELETE", "/bucket/key", &[], b"").await;
+    client.request("DELETE", "/bucket/key", &[], b"").await;
     let length = body.as_ref().len().to_string();
     let mut all = headers.to_vec();
     all.push(("content-length", &length));
     let (head, _) = signed("PUT", "/bucket/key", &all, payload);
     client.send(head).await;
     client.send(body).await;
-    let answer = client.answer(false).await.expect("an answer");
+    let answer = client.read_response(false).await.expect("an answer");
     let mut second = Client::new(house).await;
-    (answer, second.ask("GET", "/bucket/key", &[], b"").await)
+    (answer, second.request("GET", "/bucket/key", &[], b"").await)
 }
 
 fn sha256(data: &[u8]) -> [u8; 32] {
@@ -81,7 +81,7 @@ async fn signed_chunks_are_verified() {
     let (house, mut client) = with_bucket().await;
     let data = vec![b'a'; 300_000];
     for flipped_at in [None, Some(100), Some(200_500), Some(299_999)] {
-        client.ask("DELETE", "/bucket/key", &[], b"").await;
+        client.request("DELETE", "/bucket/key", &[], b"").await;
         let decoded = data.len().to_string();
         let chunks = [&data[..200_000], &data[200_000..], &[]];
         let framing = |chunk: &[u8]| format!("{:x};chunk-signature=", chunk.len()).len() + 64 + 4;
@@ -89,7 +89,7 @@ async fn signed_chunks_are_verified() {
         let length = length.to_string();
         let headers = [("content-length", length.as_str()), ("x-amz-decoded-content-length", &decoded)];
         let (head, seed) = signed("PUT", "/bucket/key", &headers, "STREAMING-AWS4-HMAC-SHA256-PAYLOAD");
-        let mut signer = Chain::new(SIGNER.secret, SIGNER.date, &SIGNER.scope(), &seed);
+        let mut signer = ChunkSignatureChain::new(SIGNER.secret, SIGNER.date, &SIGNER.scope(), &seed);
         let mut body = Vec::new();
         for chunk in chunks {
             let signature = signer.sign("PAYLOAD", &sha256(chunk));
@@ -108,8 +108,8 @@ async fn signed_chunks_are_verified() {
         let mut sender = Client::new(&house).await;
         sender.send(head).await;
         sender.send(&body).await;
-        let answer = sender.answer(false).await.unwrap();
-        let found = client.ask("GET", "/bucket/key", &[], b"").await;
+        let answer = sender.read_response(false).await.unwrap();
+        let found = client.request("GET", "/bucket/key", &[], b"").await;
         match flipped_at {
             None => assert_eq!((answer.status, found.body == data), (200, true), "{answer:?}"),
             Some(_) => assert_eq!((answer.code(), found.status), ("SignatureDoesNotMatch", 404)),
@@ -126,7 +126,7 @@ async fn an_aborted_upload_stores_nothing_and_frees_its_memory() {
     gone.send([1; 999]).await;
     drop(gone);
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    assert_eq!(client.ask("GET", "/bucket/key", &[], b"").await.status, 404);
+    assert_eq!(client.request("GET", "/bucket/key", &[], b"").await.status, 404);
     assert_eq!(house.gateway.budget().free(), house.gateway.budget().capacity());
 }
 
@@ -137,7 +137,7 @@ async fn an_error_is_received_while_a_large_body_is_in_flight() {
     let mut client = Client::new(&house).await;
     client.send(head.replace("Signature=", "Signature=0")).await;
     client.send(vec![0; 8_000_000]).await;
-    let answer = client.answer(false).await.expect("the response, not a connection reset");
+    let answer = client.read_response(false).await.expect("the response, not a connection reset");
     assert_eq!((answer.status, answer.header("connection")), (403, Some("close")));
     assert!(client.is_closed().await);
 }
@@ -146,7 +146,7 @@ async fn an_error_is_received_while_a_large_body_is_in_flight() {
 async fn a_small_rejected_body_keeps_the_connection_open() {
     let (_house, mut client) = with_bucket().await;
     for _ in 0..3 {
-        let absent = client.ask("PUT", "/absent-bucket/key", &[], b"small").await;
+        let absent = client.request("PUT", "/absent-bucket/key", &[], b"small").await;
         assert_eq!(absent.code(), "NoSuchBucket");
     }
 }
@@ -158,28 +158,28 @@ async fn expect_continue_is_answered_only_for_a_wanted_body() {
     let (head, _) = signed("PUT", "/bucket/key", &headers, UNSIGNED);
     let mut client = Client::new(&house).await;
     client.send(&head).await;
-    assert_eq!(client.answer(true).await.unwrap().status, 100);
+    assert_eq!(client.read_response(true).await.unwrap().status, 100);
     client.send("text").await;
-    assert_eq!(client.answer(false).await.unwrap().status, 200);
+    assert_eq!(client.read_response(false).await.unwrap().status, 200);
     // Without a body the response is sent at once, and the connection closes after it.
     let headers = [("content-length", "0"), ("expect", "100-continue")];
     let (empty, _) = signed("PUT", "/bucket/empty", &headers, UNSIGNED);
     let mut client = Client::new(&house).await;
     client.send(empty).await;
-    let answer = client.answer(false).await.unwrap();
+    let answer = client.read_response(false).await.unwrap();
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
     // Rejected before the body was requested.
     let mut client = Client::new(&house).await;
     client.send(head.replace("Signature=", "Signature=0")).await;
-    let answer = client.answer(false).await.unwrap();
+    let answer = client.read_response(false).await.unwrap();
     assert_eq!((answer.status, answer.header("connection")), (403, Some("close")));
 }
 
 #[tokio::test]
 async fn too_large_bodies_are_rejected_before_they_are_read() {
-    let house = house(config(|limits| limits.body_bytes = 1000)).await;
+    let house = start_gateway(config(|limits| limits.body_bytes = 1000)).await;
     let mut client = Client::new(&house).await;
     let (head, _) = signed("PUT", "/bucket/key", &[("content-length", "1001")], UNSIGNED);
     client.send(head).await;
-    assert_eq!(client.answer(false).await.unwrap().code(), "EntityTooLarge");
+    assert_eq!(client.read_response(false).await.unwrap().code(), "EntityTooLarge");
 }

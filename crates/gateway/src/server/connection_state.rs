@@ -12,8 +12,8 @@ use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use tradewind_core::{Account, Window};
 
-use super::accounts::{Accounts, LastAccount};
-use super::buffers::{Buffers, HEAD_FREE_BYTES, Slot};
+use super::accounts::{Accounts, CachedAccount};
+use super::buffers::{BufferLimits, MAX_SLOTLESS_HEAD_BYTES, Slot};
 use super::peer::Peer;
 use crate::auth::Identity;
 
@@ -54,18 +54,18 @@ pub(crate) enum Command {
 /// An action that a connection takes once it is idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum WhenIdle {
+pub(crate) enum IdleAction {
     /// None.
-    Stay,
+    None,
     /// Drop the buffers.
     Park,
     /// Close.
-    Leave,
+    Close,
 }
 
 /// The client action that a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(super) enum WaitingFor {
     Nothing,
     Request,
     Head,
@@ -76,7 +76,7 @@ pub(super) enum Wait {
 
 /// The published state of one connection, and the commands to it.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct ConnectionState {
     pub(super) peer: Peer,
     phase: AtomicU8,
     requests: AtomicU32,
@@ -89,10 +89,10 @@ pub(crate) struct Watch {
     pending_idle_action: AtomicU8,
     /// The time at which the watchdog first observed the current wait, in milliseconds.
     waits_since: AtomicU64,
-    account: LastAccount,
+    account: CachedAccount,
     /// The memory of the latest request. Buffers queued for the socket may hold it longer than the request.
     window: Mutex<Weak<Window>>,
-    buffers: Arc<Buffers>,
+    buffers: Arc<BufferLimits>,
     /// Bytes read of an incomplete head.
     head_bytes: AtomicUsize,
     /// A [`Slot`] as a number, changed only under the lock of [`Buffers`].
@@ -105,8 +105,8 @@ pub(crate) struct Watch {
     pub(crate) waker: AtomicWaker,
 }
 
-impl Watch {
-    pub(crate) fn new(peer: Peer, buffers: Arc<Buffers>) -> Self {
+impl ConnectionState {
+    pub(crate) fn new(peer: Peer, buffers: Arc<BufferLimits>) -> Self {
         Self {
             peer,
             phase: AtomicU8::new(Phase::Head as u8),
@@ -116,9 +116,9 @@ impl Watch {
             write_blocked: AtomicBool::new(false),
             body_unread: AtomicBool::new(false),
             command: AtomicU8::new(Command::Serve as u8),
-            pending_idle_action: AtomicU8::new(WhenIdle::Stay as u8),
+            pending_idle_action: AtomicU8::new(IdleAction::None as u8),
             waits_since: AtomicU64::new(0),
-            account: LastAccount::default(),
+            account: CachedAccount::default(),
             window: Mutex::default(),
             buffers,
             head_bytes: AtomicUsize::new(0),
@@ -182,7 +182,7 @@ impl Watch {
             if self.buffers.take_permit() {
                 self.has_permit.store(true, Ordering::Relaxed);
             } else {
-                self.pending_idle_action.fetch_max(WhenIdle::Park as u8, Ordering::Relaxed);
+                self.pending_idle_action.fetch_max(IdleAction::Park as u8, Ordering::Relaxed);
             }
         }
         self.set_phase(Phase::Idle);
@@ -196,7 +196,7 @@ impl Watch {
         if self.has_permit.swap(false, Ordering::Relaxed) {
             self.buffers.release_permit();
         }
-        let (park, stay) = (WhenIdle::Park as u8, WhenIdle::Stay as u8);
+        let (park, stay) = (IdleAction::Park as u8, IdleAction::None as u8);
         let _more =
             self.pending_idle_action.compare_exchange(park, stay, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -222,15 +222,15 @@ impl Watch {
     pub(crate) fn read_limit(self: &Arc<Self>) -> Option<usize> {
         match self.phase() {
             Phase::Idle | Phase::Head => {
-                let left = HEAD_FREE_BYTES.saturating_sub(self.head_bytes.load(Ordering::Relaxed));
+                let left = MAX_SLOTLESS_HEAD_BYTES.saturating_sub(self.head_bytes.load(Ordering::Relaxed));
                 if left > 0 {
                     return Some(left);
                 }
-                self.take_slot().then_some(HEAD_FREE_BYTES)
+                self.take_slot().then_some(MAX_SLOTLESS_HEAD_BYTES)
             }
             _ if self.reads_large_body.load(Ordering::Relaxed) => Some(usize::MAX),
             // A small body, the beginning of one that is not admitted yet, or the next request.
-            _ => Some(HEAD_FREE_BYTES),
+            _ => Some(MAX_SLOTLESS_HEAD_BYTES),
         }
     }
 
@@ -246,7 +246,7 @@ impl Watch {
     }
 
     /// Records bytes read from the socket.
-    pub(crate) fn note_read(&self, bytes: usize) {
+    pub(crate) fn record_read(&self, bytes: usize) {
         self.moved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         match self.phase() {
             Phase::Idle => self.set_phase(Phase::Head),
@@ -257,17 +257,17 @@ impl Watch {
     }
 
     /// Records the unacknowledged bytes in the kernel's send buffer of a connection that is blocked in a write.
-    pub(super) fn note_untaken(&self, bytes: u64) {
+    pub(super) fn set_unacked_bytes(&self, bytes: u64) {
         self.unacked_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Makes a connection that is blocked in a write update its unacknowledged bytes.
-    pub(super) fn refresh_untaken(&self) {
+    pub(super) fn refresh_unacked_bytes(&self) {
         self.waker.wake();
     }
 
     /// Records bytes written to the socket; `None` if the write blocked.
-    pub(crate) fn note_write(&self, bytes: Option<usize>) {
+    pub(crate) fn record_write(&self, bytes: Option<usize>) {
         match bytes {
             Some(bytes) => {
                 self.moved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -288,51 +288,51 @@ impl Watch {
     }
 
     /// Gives the connection a command, unless it has a more severe one.
-    pub(crate) fn tell(&self, command: Command) {
+    pub(crate) fn raise_command(&self, command: Command) {
         self.command.fetch_max(command as u8, Ordering::AcqRel);
         self.waker.wake();
     }
 
     /// Replaces [`Command::TurnAway`] with [`Command::Finish`]: the connection finishes its request, then closes.
-    pub(crate) fn finish_instead(&self) {
+    pub(crate) fn downgrade_to_finish(&self) {
         let [current, new] = [Command::TurnAway, Command::Finish].map(|command| command as u8);
         // A concurrent `Close` has priority.
         let _ = self.command.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Returns true if the store works on a request, that is, the connection waits for neither the client nor memory.
-    pub(crate) fn is_at_work(&self) -> bool {
-        self.waits_for() == Wait::Nothing && self.phase() == Phase::Working
+    pub(crate) fn is_store_working(&self) -> bool {
+        self.waits_for() == WaitingFor::Nothing && self.phase() == Phase::Working
     }
 
     /// Requests an action for when the connection is idle, unless a stronger one is pending.
-    pub(crate) fn ask(&self, action: WhenIdle) {
+    pub(crate) fn request_idle_action(&self, action: IdleAction) {
         self.pending_idle_action.fetch_max(action as u8, Ordering::AcqRel);
         self.waker.wake();
     }
 
     /// The pending action for when the connection is idle.
-    pub(crate) fn when_idle(&self) -> WhenIdle {
+    pub(crate) fn idle_action(&self) -> IdleAction {
         match self.pending_idle_action.load(Ordering::Acquire) {
-            0 => WhenIdle::Stay,
-            1 => WhenIdle::Park,
-            _ => WhenIdle::Leave,
+            0 => IdleAction::None,
+            1 => IdleAction::Park,
+            _ => IdleAction::Close,
         }
     }
 
     /// Returns true if the connection waits for a request and has sent all responses.
     pub(crate) fn is_idle(&self) -> bool {
-        self.waits_for() == Wait::Request
+        self.waits_for() == WaitingFor::Request
     }
 
     /// Returns true if the connection waits for the rest of a small head.
     pub(crate) fn is_in_small_head(&self) -> bool {
-        self.waits_for() == Wait::Head && self.slot() == Slot::None
+        self.waits_for() == WaitingFor::Head && self.slot() == Slot::None
     }
 
     /// Withdraws the pending action.
-    pub(crate) fn stay(&self) {
-        self.pending_idle_action.store(WhenIdle::Stay as u8, Ordering::Release);
+    pub(crate) fn clear_idle_action(&self) {
+        self.pending_idle_action.store(IdleAction::None as u8, Ordering::Release);
     }
 
     pub(super) fn requests(&self) -> u32 {
@@ -342,7 +342,7 @@ impl Watch {
     /// Bytes received and sent. While the connection is blocked in a write, only bytes that the client has acknowledged
     /// count: the kernel accepts more only after a large part of its send buffer is empty, so a steady client would
     /// seem to pause. The number may therefore decrease when a connection blocks.
-    pub(super) fn moved(&self) -> u64 {
+    pub(super) fn transferred_bytes(&self) -> u64 {
         let moved = self.moved_bytes.load(Ordering::Relaxed);
         if !self.write_blocked.load(Ordering::Relaxed) {
             return moved;
@@ -360,24 +360,24 @@ impl Watch {
     }
 
     pub(super) fn slot(&self) -> Slot {
-        Slot::from_number(self.slot.load(Ordering::Acquire))
+        Slot::from_u64(self.slot.load(Ordering::Acquire))
     }
 
     pub(super) fn set_slot(&self, slot: Slot) {
-        self.slot.store(slot.to_number(), Ordering::Release);
+        self.slot.store(slot.to_u64(), Ordering::Release);
     }
 
-    pub(super) fn waits_for(&self) -> Wait {
+    pub(super) fn waits_for(&self) -> WaitingFor {
         let phase = self.phase();
         if self.write_blocked.load(Ordering::Relaxed) && phase != Phase::Lingering {
-            return Wait::Write;
+            return WaitingFor::Write;
         }
         match phase {
-            Phase::Idle => Wait::Request,
-            Phase::Head => Wait::Head,
-            Phase::Admission | Phase::Working => Wait::Nothing,
-            Phase::Body => Wait::Body,
-            Phase::Lingering => Wait::End,
+            Phase::Idle => WaitingFor::Request,
+            Phase::Head => WaitingFor::Head,
+            Phase::Admission | Phase::Working => WaitingFor::Nothing,
+            Phase::Body => WaitingFor::Body,
+            Phase::Lingering => WaitingFor::End,
         }
     }
 }

@@ -2,8 +2,8 @@ use std::net::IpAddr;
 
 use tradewind_core::{Account, Budget, Tenant};
 
-use super::super::buffers::Buffers;
-use super::super::watch::Phase;
+use super::super::buffers::BufferLimits;
+use super::super::connection_state::Phase;
 use super::*;
 use crate::config::GatewayConfig;
 
@@ -20,24 +20,24 @@ fn limits() -> Limits {
     }
 }
 
-fn watch() -> Watch {
-    Watch::new(IpAddr::from([127, 0, 0, 1]).into(), Buffers::new(&GatewayConfig::default()))
+fn watch() -> ConnectionState {
+    ConnectionState::new(IpAddr::from([127, 0, 0, 1]).into(), BufferLimits::new(&GatewayConfig::default()))
 }
 
 /// The first command within a minute, and its second.
-fn first_command(watch: &Watch, each_second: impl FnMut(&Watch)) -> Option<(u32, Command)> {
+fn first_command(watch: &ConnectionState, each_second: impl FnMut(&ConnectionState)) -> Option<(u32, Command)> {
     first_command_under_pressure(watch, |_| false, each_second)
 }
 
 /// Like [`first_command`], with other clients waiting for the connection's memory at the given seconds.
 fn first_command_under_pressure(
-    watch: &Watch,
+    watch: &ConnectionState,
     is_wanted: impl Fn(u32) -> bool,
-    mut each_second: impl FnMut(&Watch),
+    mut each_second: impl FnMut(&ConnectionState),
 ) -> Option<(u32, Command)> {
-    let mut notes = Notes::new(Duration::ZERO);
+    let mut notes = ConnectionRecord::new(Duration::ZERO);
     (0..60).find_map(|second| {
-        let command = notes.judge(watch, second * SECOND, &limits(), is_wanted(second));
+        let command = notes.update(watch, second * SECOND, &limits(), is_wanted(second));
         each_second(watch);
         command.map(|command| (second, command))
     })
@@ -57,25 +57,25 @@ fn each_wait_has_its_own_timeout_and_command() {
     let watch = watch();
     watch.set_phase(Phase::Idle);
     assert_eq!(first_command(&watch, |_| ()), Some((5, Command::Finish)));
-    watch.note_read(1);
+    watch.record_read(1);
     assert_eq!(
-        first_command(&watch, |w| w.note_read(1000)),
+        first_command(&watch, |w| w.record_read(1000)),
         Some((2, Command::Close)),
         "bytes do not extend the time for a head"
     );
     watch.begin_request(false);
-    watch.note_write(None);
+    watch.record_write(None);
     assert_eq!(first_command(&watch, |_| ()), Some((3, Command::Close)));
-    watch.note_write(Some(1));
+    watch.record_write(Some(1));
     watch.set_phase(Phase::Body);
     assert_eq!(first_command(&watch, |_| ()), Some((3, Command::FailBody)));
     assert_eq!(
-        first_command(&watch, |w| w.note_read(10)),
+        first_command(&watch, |w| w.record_read(10)),
         Some((3, Command::FailBody)),
         "a trickle is no progress"
     );
-    assert_eq!(first_command(&watch, |w| w.note_read(100)), None);
-    watch.tell(Command::FailBody);
+    assert_eq!(first_command(&watch, |w| w.record_read(100)), None);
+    watch.raise_command(Command::FailBody);
     assert_eq!(first_command(&watch, |_| ()), Some((3, Command::Close)));
 }
 
@@ -84,9 +84,9 @@ fn a_slow_client_must_transfer_more_while_its_memory_is_wanted() {
     let watch = watch();
     watch.begin_request(true);
     watch.set_phase(Phase::Body);
-    let slow = |w: &Watch| w.note_read(1000);
+    let slow = |w: &ConnectionState| w.record_read(1000);
     assert_eq!(first_command_under_pressure(&watch, |_| true, slow), Some((3, Command::FailBody)));
-    assert_eq!(first_command_under_pressure(&watch, |_| true, |w| w.note_read(1 << 20)), None);
+    assert_eq!(first_command_under_pressure(&watch, |_| true, |w| w.record_read(1 << 20)), None);
     assert_eq!(
         first_command_under_pressure(&watch, |second| second >= 20, slow),
         Some((22, Command::FailBody))
@@ -107,9 +107,9 @@ fn a_slow_client_must_transfer_more_while_its_memory_is_wanted() {
 fn lingering_ends_even_if_bytes_arrive() {
     let watch = watch();
     watch.begin_request(true);
-    watch.note_write(None);
+    watch.record_write(None);
     watch.set_phase(Phase::Lingering);
-    assert_eq!(first_command(&watch, |w| w.note_read(1 << 20)), Some((2, Command::Close)));
+    assert_eq!(first_command(&watch, |w| w.record_read(1 << 20)), Some((2, Command::Close)));
 }
 
 #[test]
@@ -125,27 +125,27 @@ fn a_busy_connection_is_never_idle() {
 #[test]
 fn a_milder_command_does_not_replace_a_severe_one() {
     let watch = watch();
-    watch.tell(Command::Close);
-    watch.tell(Command::Finish);
+    watch.raise_command(Command::Close);
+    watch.raise_command(Command::Finish);
     assert_eq!(watch.command(), Command::Close);
 }
 
 #[test]
 fn stall_time_grows_only_while_waiting_for_the_client() {
     let watch = watch();
-    let mut notes = Notes::new(Duration::ZERO);
-    let mut at = |second: u32, change: &dyn Fn(&Watch)| {
+    let mut notes = ConnectionRecord::new(Duration::ZERO);
+    let mut at = |second: u32, change: &dyn Fn(&ConnectionState)| {
         change(&watch);
-        notes.judge(&watch, second * SECOND, &limits(), false);
-        notes.stalled(second * SECOND)
+        notes.update(&watch, second * SECOND, &limits(), false);
+        notes.stalled_for(second * SECOND)
     };
     assert_eq!(at(1, &|w| w.begin_request(false)), Duration::ZERO);
     assert_eq!(at(2, &|_| ()), Duration::ZERO, "the connection waits for the store");
-    assert_eq!(at(3, &|w| w.note_write(None)), SECOND, "since the previous tick");
-    assert_eq!(at(4, &|w| w.note_write(Some(99))), Duration::ZERO, "it is not blocked");
-    assert_eq!(at(5, &|w| w.note_write(None)), SECOND);
-    assert_eq!(at(6, &|w| w.note_read(99)), 2 * SECOND, "a trickle is no progress");
-    assert_eq!(at(7, &|w| w.note_read(100)), Duration::ZERO);
+    assert_eq!(at(3, &|w| w.record_write(None)), SECOND, "since the previous tick");
+    assert_eq!(at(4, &|w| w.record_write(Some(99))), Duration::ZERO, "it is not blocked");
+    assert_eq!(at(5, &|w| w.record_write(None)), SECOND);
+    assert_eq!(at(6, &|w| w.record_read(99)), 2 * SECOND, "a trickle is no progress");
+    assert_eq!(at(7, &|w| w.record_read(100)), Duration::ZERO);
     assert_eq!(at(8, &|_| ()), SECOND);
 }
 
@@ -153,20 +153,20 @@ fn stall_time_grows_only_while_waiting_for_the_client() {
 fn bytes_acknowledged_by_a_blocked_client_are_progress() {
     let watch = watch();
     watch.begin_request(false);
-    let mut notes = Notes::new(Duration::ZERO);
+    let mut notes = ConnectionRecord::new(Duration::ZERO);
     let mut stalled_at = |second: u32, untaken: u64| {
-        watch.note_untaken(untaken);
-        watch.note_write(None);
-        notes.judge(&watch, second * SECOND, &limits(), false);
-        notes.stalled(second * SECOND)
+        watch.set_unacked_bytes(untaken);
+        watch.record_write(None);
+        notes.update(&watch, second * SECOND, &limits(), false);
+        notes.stalled_for(second * SECOND)
     };
-    watch.note_write(Some(2000));
+    watch.record_write(Some(2000));
     assert_eq!(stalled_at(1, 1000), Duration::ZERO, "1,000 bytes were acknowledged at once");
     assert_eq!(stalled_at(2, 900), Duration::ZERO);
     assert_eq!(stalled_at(3, 801), SECOND, "a trickle is no progress");
     assert_eq!(stalled_at(4, 800), Duration::ZERO);
     // The kernel accepts many bytes at once, and the client has acknowledged none of them.
-    watch.note_write(Some(5000));
+    watch.record_write(Some(5000));
     assert_eq!(stalled_at(5, 5800), SECOND);
     assert_eq!(stalled_at(6, 5700), Duration::ZERO);
 }
@@ -175,16 +175,16 @@ fn bytes_acknowledged_by_a_blocked_client_are_progress() {
 fn bytes_in_the_send_buffer_are_no_progress() {
     let watch = watch();
     watch.begin_request(false);
-    watch.note_write(Some(5000));
-    let mut notes = Notes::new(Duration::ZERO);
-    notes.judge(&watch, SECOND, &limits(), false);
-    watch.note_untaken(4000);
-    watch.note_write(None);
-    notes.judge(&watch, 2 * SECOND, &limits(), false);
-    assert_eq!(notes.stalled(2 * SECOND), SECOND);
-    watch.note_untaken(3900);
-    notes.judge(&watch, 3 * SECOND, &limits(), false);
-    assert_eq!(notes.stalled(3 * SECOND), Duration::ZERO, "counted from the bytes acknowledged before");
+    watch.record_write(Some(5000));
+    let mut notes = ConnectionRecord::new(Duration::ZERO);
+    notes.update(&watch, SECOND, &limits(), false);
+    watch.set_unacked_bytes(4000);
+    watch.record_write(None);
+    notes.update(&watch, 2 * SECOND, &limits(), false);
+    assert_eq!(notes.stalled_for(2 * SECOND), SECOND);
+    watch.set_unacked_bytes(3900);
+    notes.update(&watch, 3 * SECOND, &limits(), false);
+    assert_eq!(notes.stalled_for(3 * SECOND), Duration::ZERO, "counted from the bytes acknowledged before");
 }
 
 fn account() -> Account {
@@ -192,10 +192,10 @@ fn account() -> Account {
 }
 
 /// `count` connections of an account that each hold a window and have been stalled for the time `stalled`.
-fn holders(budget: &Budget, account: &Account, count: usize, stalled: Duration) -> Vec<Holder> {
+fn holders(budget: &Budget, account: &Account, count: usize, stalled: Duration) -> Vec<MemoryHolder> {
     let holder = |_| {
         let window = budget.try_admit_for(account, WINDOW).unwrap();
-        Holder { watch: Arc::new(watch()), window, stalled }
+        MemoryHolder { watch: Arc::new(watch()), window, stalled_for: stalled }
     };
     (0..count).map(holder).collect()
 }
@@ -205,10 +205,10 @@ fn demand(account: &Account, windows: usize) -> Demand {
 }
 
 /// The windows held by the tenant of each chosen holder.
-fn chosen(holders: Vec<Holder>, demands: &[Demand]) -> Vec<usize> {
+fn chosen(holders: Vec<MemoryHolder>, demands: &[Demand]) -> Vec<usize> {
     // The holders keep their windows until they receive their commands.
     let _windows: Vec<_> = holders.iter().map(|holder| holder.window.clone()).collect();
-    let chosen = choose(holders, demands, SECOND);
+    let chosen = select_stalled(holders, demands, SECOND);
     chosen.iter().map(|holder| holder.window.account().tenant_held() / WINDOW).collect()
 }
 
@@ -243,7 +243,7 @@ fn memory_of_closing_connections_counts_as_freed() {
     let (budget, much) = (Budget::new(256 * WINDOW), account());
     let all = holders(&budget, &much, 20, 2 * SECOND);
     for holder in &all[..4] {
-        holder.watch.tell(Command::Close);
+        holder.watch.raise_command(Command::Close);
     }
     assert_eq!(chosen(all, &[demand(&account(), 5)]).len(), 1);
 }

@@ -19,14 +19,14 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
-use super::buffers::HEAD_FREE_BYTES;
-use super::watch::{Phase, Watch};
+use super::buffers::MAX_SLOTLESS_HEAD_BYTES;
+use super::connection_state::{Phase, ConnectionState};
 
 /// The maximum number of bytes discarded while lingering.
 const MAX_LINGER_BYTES: u64 = 64 << 20;
 
 /// A stream that can be waited for without reading from it.
-pub(crate) trait Awaited {
+pub(crate) trait AwaitRequest {
     /// True if the stream can wait for a complete head, and not only for its first byte.
     const AWAITS_HEADS: bool;
 
@@ -36,7 +36,7 @@ pub(crate) trait Awaited {
 }
 
 /// Peeks only: the client's bytes stay in the kernel until the head is complete.
-impl Awaited for Watched<TcpStream> {
+impl AwaitRequest for TrackedSocket<TcpStream> {
     const AWAITS_HEADS: bool = true;
 
     fn poll_request(&mut self, cx: &mut Context<'_>, first: &[u8]) -> Poll<()> {
@@ -52,7 +52,7 @@ impl Awaited for Watched<TcpStream> {
             let mut progress = HeadProgress::Empty;
             // `WouldBlock` makes the runtime wait for bytes beyond those that were peeked.
             let peeked = socket.try_io(Interest::READABLE, || {
-                let mut bytes = [0; HEAD_FREE_BYTES];
+                let mut bytes = [0; MAX_SLOTLESS_HEAD_BYTES];
                 let (_, length) = recv(&*socket, &mut bytes, RecvFlags::PEEK)?;
                 progress = if length == 0 {
                     HeadProgress::Ready
@@ -78,11 +78,11 @@ impl Awaited for Watched<TcpStream> {
     }
 }
 
-impl Awaited for TlsStream<Watched<TcpStream>> {
+impl AwaitRequest for TlsStream<TrackedSocket<TcpStream>> {
     const AWAITS_HEADS: bool = false;
 
     fn poll_request(&mut self, cx: &mut Context<'_>, first: &[u8]) -> Poll<()> {
-        let (Watched { socket, .. }, session) = self.get_mut();
+        let (TrackedSocket { socket, .. }, session) = self.get_mut();
         // Does not wait while decrypted bytes are unread.
         if !first.is_empty() || !session.wants_read() {
             return Poll::Ready(());
@@ -116,12 +116,12 @@ impl HeadProgress {
             &joined
         };
         let Some(begin) = bytes.iter().find(|byte| !matches!(byte, b'\r' | b'\n')) else {
-            return if bytes.len() < HEAD_FREE_BYTES { Self::Partial } else { Self::Ready };
+            return if bytes.len() < MAX_SLOTLESS_HEAD_BYTES { Self::Partial } else { Self::Ready };
         };
         let is_complete = memmem::find(bytes, b"\n\r\n").is_some() || memmem::find(bytes, b"\n\n").is_some();
         if is_complete || !begin.is_ascii_alphabetic() || bytes.len() >= max_head {
             Self::Ready
-        } else if bytes.len() >= HEAD_FREE_BYTES {
+        } else if bytes.len() >= MAX_SLOTLESS_HEAD_BYTES {
             Self::Large
         } else {
             Self::Partial
@@ -131,19 +131,19 @@ impl HeadProgress {
 
 /// A socket that records its activity in a [`Watch`].
 #[derive(Debug)]
-pub(crate) struct Watched<T> {
+pub(crate) struct TrackedSocket<T> {
     socket: T,
-    watch: Arc<Watch>,
+    watch: Arc<ConnectionState>,
     lingered: Option<u64>,
 }
 
-impl<T> Watched<T> {
-    pub(crate) const fn new(socket: T, watch: Arc<Watch>) -> Self {
+impl<T> TrackedSocket<T> {
+    pub(crate) const fn new(socket: T, watch: Arc<ConnectionState>) -> Self {
         Self { socket, watch, lingered: None }
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for TrackedSocket<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -151,20 +151,20 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
     ) -> Poll<io::Result<()>> {
         let Some(limit) = self.watch.read_limit() else { return Poll::Pending };
         let read = ready!(poll_read_buf(Pin::new(&mut self.socket), cx, &mut buf.limit(limit)))?;
-        self.watch.note_read(read);
+        self.watch.record_read(read);
         Poll::Ready(Ok(()))
     }
 }
 
-impl<T: AsFd> Watched<T> {
+impl<T: AsFd> TrackedSocket<T> {
     fn record(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &result {
-            Poll::Ready(Ok(bytes)) => self.watch.note_write(Some(*bytes)),
+            Poll::Ready(Ok(bytes)) => self.watch.record_write(Some(*bytes)),
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
                 // If the socket cannot report it, all bytes written to the kernel count as acknowledged.
-                self.watch.note_untaken(unacked_bytes(&self.socket).unwrap_or(0));
-                self.watch.note_write(None);
+                self.watch.set_unacked_bytes(unacked_bytes(&self.socket).unwrap_or(0));
+                self.watch.record_write(None);
             }
         }
         result
@@ -181,7 +181,7 @@ fn unacked_bytes(socket: impl AsFd) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for Watched<T> {
+impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for TrackedSocket<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.record(result)
@@ -218,7 +218,7 @@ impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for Watched<T> {
             let mut buf = ReadBuf::new(&mut waste);
             let read = ready!(Pin::new(&mut self.socket).poll_read(cx, &mut buf));
             let bytes = buf.filled().len();
-            self.watch.note_read(bytes);
+            self.watch.record_read(bytes);
             let lingered = self.lingered.get_or_insert(0);
             *lingered += bytes as u64;
             if read.is_err() || bytes == 0 || *lingered > MAX_LINGER_BYTES {
@@ -230,27 +230,27 @@ impl<T: AsyncWrite + AsyncRead + AsFd + Unpin> AsyncWrite for Watched<T> {
 
 /// A stream preceded by bytes that were read from it already.
 #[derive(Debug)]
-pub(crate) struct Replayed<T> {
+pub(crate) struct PrefixedStream<T> {
     pub(crate) stream: T,
-    pub(crate) first: Bytes,
+    pub(crate) prefix: Bytes,
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Replayed<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for PrefixedStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.first.is_empty() {
+        if self.prefix.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
-        let now = self.first.len().min(buf.remaining());
-        buf.put_slice(&self.first.split_to(now));
+        let now = self.prefix.len().min(buf.remaining());
+        buf.put_slice(&self.prefix.split_to(now));
         Poll::Ready(Ok(()))
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Replayed<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn head_progress_follows_the_bytes_received() {
-        let large = format!("GET / HTTP/1.1\r\nlong: {}", "v".repeat(HEAD_FREE_BYTES));
+        let large = format!("GET / HTTP/1.1\r\nlong: {}", "v".repeat(MAX_SLOTLESS_HEAD_BYTES));
         for (first, then, progress) in [
             ("", "G", HeadProgress::Partial),
             ("", "\r\n", HeadProgress::Partial),

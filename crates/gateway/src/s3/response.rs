@@ -12,7 +12,7 @@ use crate::body::ResponseBody;
 
 /// The response of an operation that returns no XML.
 #[derive(Debug)]
-pub(super) struct Plain {
+pub(super) struct PlainResponse {
     /// The status.
     pub(super) status: StatusCode,
     /// All headers of the operation itself.
@@ -21,7 +21,7 @@ pub(super) struct Plain {
     pub(super) body: Option<Body>,
 }
 
-impl Plain {
+impl PlainResponse {
     /// A response without a body.
     pub(super) const fn new(status: StatusCode, headers: HeaderMap) -> Self {
         Self { status, headers, body: None }
@@ -49,14 +49,14 @@ pub fn object_headers(info: &ObjectInfo, span: Span, is_partial: bool) -> Header
             headers.insert(header::CONTENT_RANGE, range);
         }
     }
-    headers.insert(header::ETAG, quoted(&info.etag));
+    headers.insert(header::ETAG, quoted_etag(&info.etag));
     headers.insert(header::LAST_MODIFIED, http_date(info.modified));
     metadata::add_headers(&mut headers, &info.metadata);
     headers
 }
 
 /// An entity tag in quotes.
-pub(super) fn quoted(etag: &ETag) -> HeaderValue {
+pub(super) fn quoted_etag(etag: &ETag) -> HeaderValue {
     HeaderValue::try_from(format!("\"{etag}\"")).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
@@ -72,6 +72,6 @@ pub(super) fn xml_time(time: Timestamp) -> s3s::dto::Timestamp {
 }
 
 /// An entity tag for XML.
-pub(super) fn xml_tag(etag: &ETag) -> s3s::dto::ETag {
+pub(super) fn xml_etag(etag: &ETag) -> s3s::dto::ETag {
     s3s::dto::ETag::Strong(etag.as_str().to_owned())
 }

@@ -14,7 +14,7 @@ const MIN_COMPRESSED_BYTES: usize = 1400;
 
 /// The body of a response, compressed if the request accepts it and it is large enough. Sets the response's headers
 /// accordingly.
-pub(super) fn body(request: &HeaderMap, response: &mut HeaderMap, bytes: Bytes) -> Bytes {
+pub(super) fn compress_body(request: &HeaderMap, response: &mut HeaderMap, bytes: Bytes) -> Bytes {
     if bytes.len() < MIN_COMPRESSED_BYTES || !is_accepted(request) {
         return bytes;
     }
@@ -52,7 +52,7 @@ mod tests {
     fn respond(accepted: &str, length: usize) -> (Bytes, HeaderMap) {
         let request = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::try_from(accepted).unwrap())]);
         let mut response = HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from(length))]);
-        let bytes = body(&request, &mut response, vec![b'x'; length].into());
+        let bytes = compress_body(&request, &mut response, vec![b'x'; length].into());
         (bytes, response)
     }
 

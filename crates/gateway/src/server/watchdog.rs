@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tradewind_core::{Demand, Window};
 
-use super::Shared;
-use super::watch::{Command, Wait, Watch, WhenIdle};
+use super::GatewayState;
+use super::connection_state::{Command, WaitingFor, ConnectionState, IdleAction};
 use crate::config::Limits;
 
 /// The bytes that a client must transfer within `slow_client_time` while others wait for its memory: about as many as
@@ -55,7 +55,7 @@ impl Intervals {
 }
 
 /// Runs passes until it is dropped.
-pub(super) async fn run(shared: Arc<Shared>) {
+pub(super) async fn run(shared: Arc<GatewayState>) {
     let times = Intervals::new(&shared.config.limits);
     let mut watchdog = Watchdog { records: HashMap::new(), next_pass: Duration::ZERO };
     loop {
@@ -67,12 +67,12 @@ pub(super) async fn run(shared: Arc<Shared>) {
 
 #[derive(Debug)]
 struct Watchdog {
-    records: HashMap<u64, Notes>,
+    records: HashMap<u64, ConnectionRecord>,
     next_pass: Duration,
 }
 
 impl Watchdog {
-    fn run_pass(&mut self, shared: &Shared, now: Duration, times: Intervals) {
+    fn run_pass(&mut self, shared: &GatewayState, now: Duration, times: Intervals) {
         let budget = &shared.budget;
         let demands = budget.demands(now, Duration::ZERO);
         let is_scarce = budget.free() < budget.capacity() / 4;
@@ -84,43 +84,43 @@ impl Watchdog {
         let mut seen = HashMap::new();
         let mut holders = Vec::new();
         for (id, watch) in shared.connections.all() {
-            let mut record = self.records.remove(&id).unwrap_or(Notes::new(now));
+            let mut record = self.records.remove(&id).unwrap_or(ConnectionRecord::new(now));
             let window = if demands.is_empty() { None } else { watch.window() };
             let is_wanted = window.as_ref().is_some_and(|window| is_wanted(window, &demands));
-            if let Some(command) = record.judge(&watch, now, &shared.config.limits, is_wanted) {
-                watch.tell(command);
+            if let Some(command) = record.update(&watch, now, &shared.config.limits, is_wanted) {
+                watch.raise_command(command);
             }
             watch.set_waits_since(record.since);
-            if record.wait == Wait::Write {
-                watch.refresh_untaken();
+            if record.wait == WaitingFor::Write {
+                watch.refresh_unacked_bytes();
             }
-            let may_park = matches!(record.wait, Wait::Request | Wait::Head);
+            let may_park = matches!(record.wait, WaitingFor::Request | WaitingFor::Head);
             if may_park && !record.is_park_requested && record.waited(now) >= PARK_TIME {
                 record.is_park_requested = true;
-                watch.ask(WhenIdle::Park);
+                watch.request_idle_action(IdleAction::Park);
             }
             if let Some(window) = window {
-                holders.push(Holder { stalled: record.stalled(now), watch, window });
+                holders.push(MemoryHolder { stalled_for: record.stalled_for(now), watch, window });
             }
             seen.insert(id, record);
         }
         self.records = seen;
         let is_in_need = |demand: &Demand| demand.waited >= times.wait;
         let in_need: Vec<Demand> = demands.into_iter().filter(is_in_need).collect();
-        for holder in choose(holders, &in_need, times.stall) {
-            shared.metrics.drop_stalled_client();
-            let is_body = holder.watch.waits_for() == Wait::Body;
-            holder.watch.tell(if is_body { Command::FailBody } else { Command::Close });
+        for holder in select_stalled(holders, &in_need, times.stall) {
+            shared.metrics.count_stalled_client();
+            let is_body = holder.watch.waits_for() == WaitingFor::Body;
+            holder.watch.raise_command(if is_body { Command::FailBody } else { Command::Close });
         }
     }
 }
 
 /// Evicts connections while they take descriptors that are reserved for the store. The store may have opened more files
 /// since the connections were accepted.
-fn enforce_descriptor_limit(shared: &Shared, now: Duration) {
+fn enforce_descriptor_limit(shared: &GatewayState, now: Duration) {
     let connections = &shared.connections;
-    let over = shared.descriptors.count_open(connections.count());
-    while over > connections.leaving() && !connections.is_making_room() && connections.make_room_for_any(now)
+    let over = shared.descriptors.count_excess_connections(connections.count());
+    while over > connections.evicting_count() && !connections.is_eviction_limit_reached() && connections.evict_any(now)
     {
     }
 }
@@ -132,30 +132,30 @@ fn is_wanted(window: &Window, demands: &[Demand]) -> bool {
 }
 
 /// A connection that holds memory.
-struct Holder {
-    watch: Arc<Watch>,
+struct MemoryHolder {
+    watch: Arc<ConnectionState>,
     window: Arc<Window>,
     /// Time without progress of the client; zero while the connection waits for the store.
-    stalled: Duration,
+    stalled_for: Duration,
 }
 
 /// Selects the stalled holders to abort: as many as the requests in `in_need` require.
-fn choose(holders: Vec<Holder>, in_need: &[Demand], stall: Duration) -> Vec<Holder> {
+fn select_stalled(holders: Vec<MemoryHolder>, in_need: &[Demand], stall: Duration) -> Vec<MemoryHolder> {
     if in_need.is_empty() {
         return Vec::new();
     }
-    let needed_from = |holder: &Holder| -> usize {
+    let needed_from = |holder: &MemoryHolder| -> usize {
         let held = holder.window.account().tenant_held();
         in_need.iter().filter(|demand| demand.tenant_held <= held).map(|demand| demand.bytes).sum()
     };
-    let (going, mut stalled): (Vec<Holder>, Vec<Holder>) =
+    let (going, mut stalled): (Vec<MemoryHolder>, Vec<MemoryHolder>) =
         holders.into_iter().partition(|holder| holder.watch.command() >= Command::FailBody);
     // These are already closing, so their memory will be free soon.
     let mut freed: usize = going.iter().map(|holder| holder.window.held()).sum();
-    stalled.retain(|holder| holder.stalled >= stall);
+    stalled.retain(|holder| holder.stalled_for >= stall);
     stalled.sort_by_cached_key(|holder| {
         let account = holder.window.account();
-        Reverse((account.tenant_held(), account.held(), holder.stalled))
+        Reverse((account.tenant_held(), account.held(), holder.stalled_for))
     });
     stalled.retain(|holder| {
         let is_needed = freed < needed_from(holder);
@@ -169,8 +169,8 @@ fn choose(holders: Vec<Holder>, in_need: &[Demand], stall: Duration) -> Vec<Hold
 
 /// The watchdog's record of one connection.
 #[derive(Debug, Clone, Copy)]
-struct Notes {
-    wait: Wait,
+struct ConnectionRecord {
+    wait: WaitingFor,
     requests: u32,
     moved: u64,
     since: Duration,
@@ -189,10 +189,10 @@ struct Progress {
     at: Duration,
 }
 
-impl Notes {
+impl ConnectionRecord {
     const fn new(now: Duration) -> Self {
         Self {
-            wait: Wait::Nothing,
+            wait: WaitingFor::Nothing,
             requests: 0,
             moved: 0,
             since: now,
@@ -206,15 +206,15 @@ impl Notes {
         now.saturating_sub(self.since)
     }
 
-    fn stalled(&self, now: Duration) -> Duration {
+    fn stalled_for(&self, now: Duration) -> Duration {
         now.saturating_sub(self.progress.at)
     }
 
     /// Updates the record at a tick and returns the command for the connection, if any. A client must have been slow
     /// for the whole `slow_client_time`; short memory pressure is not enough.
-    fn judge(&mut self, watch: &Watch, now: Duration, limits: &Limits, is_wanted: bool) -> Option<Command> {
-        let (wait, requests, moved) = (watch.waits_for(), watch.requests(), watch.moved());
-        let is_on_client = matches!(wait, Wait::Body | Wait::Write);
+    fn update(&mut self, watch: &ConnectionState, now: Duration, limits: &Limits, is_wanted: bool) -> Option<Command> {
+        let (wait, requests, moved) = (watch.waits_for(), watch.requests(), watch.transferred_bytes());
+        let is_on_client = matches!(wait, WaitingFor::Body | WaitingFor::Write);
         let is_new = requests != self.requests;
         // Bytes in the kernel's send buffer count only until the connection blocks, so `moved` may have decreased.
         self.moved = self.moved.min(moved);
@@ -232,26 +232,26 @@ impl Notes {
             limits.slow_client_bytes
         };
         let has_progress = is_on_client && moved - self.moved >= enough;
-        if wait != self.wait || is_new || has_progress || wait == Wait::Nothing {
+        if wait != self.wait || is_new || has_progress || wait == WaitingFor::Nothing {
             *self = Self { wait, requests, moved, since: now, is_park_requested: false, ..*self };
             return None;
         }
         let timeout = match wait {
-            Wait::Nothing => return None,
-            Wait::Request => limits.idle_time,
-            Wait::Head => limits.header_time,
-            Wait::Body | Wait::Write => limits.slow_client_time,
+            WaitingFor::Nothing => return None,
+            WaitingFor::Request => limits.idle_time,
+            WaitingFor::Head => limits.header_time,
+            WaitingFor::Body | WaitingFor::Write => limits.slow_client_time,
             // Further bytes do not extend the lingering close.
-            Wait::End => limits.slow_client_time.min(Duration::from_secs(2)),
+            WaitingFor::End => limits.slow_client_time.min(Duration::from_secs(2)),
         };
         if self.waited(now) < timeout {
             return None;
         }
         Some(match wait {
-            Wait::Request => Command::Finish,
+            WaitingFor::Request => Command::Finish,
             // First the operation may respond with an error. If the client is still slow after that, the connection is
             // closed.
-            Wait::Body if watch.command() < Command::FailBody => {
+            WaitingFor::Body if watch.command() < Command::FailBody => {
                 self.since = now;
                 Command::FailBody
             }
