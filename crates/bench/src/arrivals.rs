@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::random::{mix, share};
+use crate::random::{mix, unit_fraction};
 
 /// Distribution of the interarrival times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ impl Arrivals {
 
     /// Shifts evenly spaced starts to earlier times by a fraction of the gap; see [`crate::load::Load::phase`].
     #[must_use]
-    pub fn earlier(self, phase: f64) -> Self {
+    pub fn with_phase(self, phase: f64) -> Self {
         Self { phase: phase.clamp(0.0, 1.0), ..self }
     }
 }
@@ -58,7 +58,7 @@ impl Iterator for Arrivals {
             // Computed from the origin, so that rounding errors do not accumulate.
             Spacing::Fixed => (self.number as f64 - self.phase) * self.gap,
             Spacing::Poisson => {
-                let drawn = share(mix(self.seed ^ mix(self.number)));
+                let drawn = unit_fraction(mix(self.seed ^ mix(self.number)));
                 self.at - (1.0 - drawn).ln() * self.gap
             }
         };

@@ -17,55 +17,55 @@ const CONTROL_FILE: &str = "/proc/sys/vm/drop_caches";
 
 /// How caches were dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Caches {
+#[serde(rename_all = "snake_case")]
+pub enum CacheTreatment {
     /// The kernel dropped the page cache, dentries and inodes of the whole machine.
     Dropped,
     /// The kernel was advised per file that its pages are not needed. Dentries and inodes stay cached.
     Advised,
     /// Caches were not dropped.
     #[default]
-    Kept,
+    NotDropped,
 }
 
-impl Caches {
+impl CacheTreatment {
     /// Returns true if caches were not dropped.
     #[must_use]
-    pub fn are_kept(&self) -> bool {
-        *self == Self::Kept
+    pub fn is_not_dropped(&self) -> bool {
+        *self == Self::NotDropped
     }
 }
 
-impl fmt::Display for Caches {
+impl fmt::Display for CacheTreatment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Dropped => "dropped by the kernel",
             Self::Advised => "the kernel was advised that the files' pages are not needed",
-            Self::Kept => "kept",
+            Self::NotDropped => "kept",
         })
     }
 }
 
 /// The kernel interface that drops the caches of the whole machine.
 #[derive(Debug, Clone)]
-pub struct Kernel {
+pub struct CacheDropper {
     control_file: PathBuf,
 }
 
-impl Default for Kernel {
+impl Default for CacheDropper {
     fn default() -> Self {
-        Self::asked_by(CONTROL_FILE)
+        Self::with_control_file(CONTROL_FILE)
     }
 }
 
-impl Kernel {
+impl CacheDropper {
     /// Uses the given control file.
-    pub fn asked_by(file: impl Into<PathBuf>) -> Self {
+    pub fn with_control_file(file: impl Into<PathBuf>) -> Self {
         Self { control_file: file.into() }
     }
 
     /// Checks without dropping anything that this process may drop caches. Otherwise returns the reason.
-    pub fn may_be_asked(&self) -> Result<(), String> {
+    pub fn check_permission(&self) -> Result<(), String> {
         OpenOptions::new().write(true).open(&self.control_file).map(drop).map_err(|e| self.write_error(&e))
     }
 
@@ -75,7 +75,7 @@ impl Kernel {
     }
 
     /// Writes back all dirty pages of the machine, then drops all caches. Blocks until both are done.
-    pub(crate) fn write_and_drop_all(&self) -> Result<(), String> {
+    pub(crate) fn sync_and_drop_all(&self) -> Result<(), String> {
         rustix::fs::sync();
         self.drop_all()
     }
@@ -89,10 +89,10 @@ impl Kernel {
 pub(crate) fn drop_caches<'a>(
     files: impl Iterator<Item = impl AsRef<Path> + 'a>,
     asks_kernel: bool,
-) -> (Caches, Option<String>) {
+) -> (CacheTreatment, Option<String>) {
     let why = if asks_kernel {
-        match Kernel::default().drop_all() {
-            Ok(()) => return (Caches::Dropped, None),
+        match CacheDropper::default().drop_all() {
+            Ok(()) => return (CacheTreatment::Dropped, None),
             Err(why) => why,
         }
     } else {
@@ -103,7 +103,7 @@ pub(crate) fn drop_caches<'a>(
         let file = open(path.as_ref(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         is_advised &= file.and_then(|file| fadvise(file, 0, None, Advice::DontNeed)).is_ok();
     }
-    (if is_advised { Caches::Advised } else { Caches::Kept }, Some(why))
+    (if is_advised { CacheTreatment::Advised } else { CacheTreatment::NotDropped }, Some(why))
 }
 
 #[cfg(test)]
@@ -113,15 +113,15 @@ mod tests {
     #[test]
     fn kernel_writes_the_control_file_or_reports_the_reason() {
         let directory = tempfile::tempdir().unwrap();
-        let missing = Kernel::asked_by(directory.path().join("none").join("drop_caches"));
-        let why = missing.may_be_asked().unwrap_err();
+        let missing = CacheDropper::with_control_file(directory.path().join("none").join("drop_caches"));
+        let why = missing.check_permission().unwrap_err();
         assert!(why.contains("cannot write ") && why.contains("drop_caches: "), "{why}");
         assert!(why.contains("this needs root"), "{why}");
         assert_eq!(missing.drop_all().unwrap_err(), why);
         let file = directory.path().join("control");
         fs::write(&file, "").unwrap();
-        let kernel = Kernel::asked_by(&file);
-        kernel.may_be_asked().unwrap();
+        let kernel = CacheDropper::with_control_file(&file);
+        kernel.check_permission().unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"", "the check drops nothing");
         kernel.drop_all().unwrap();
         assert_eq!(fs::read(&file).unwrap(), DROP_ALL);

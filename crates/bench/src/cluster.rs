@@ -10,15 +10,15 @@
 pub mod agent;
 mod clocks;
 pub mod coordinator;
-pub mod duty;
+pub mod assignment;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod handshake;
 mod link;
 mod messages;
-mod outcome;
-mod remote;
+mod merging;
+mod remote_agent;
 mod session;
 
 pub use self::handshake::Key;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 use crate::operation::Operation;
-use crate::result::Cell;
+use crate::result::Measurement;
 
 /// Family-wise significance level of a comparison. It is stricter than 5 % because separate runs vary more than the
 /// rounds of one run, from which the variance is estimated.
@@ -36,8 +36,8 @@ impl Measure {
     pub const ALL: [Self; 3] = [Self::Throughput, Self::Median, Self::P99];
 
     /// The value for all requests of a measurement, or for those of one operation.
-    fn value(self, cell: &Cell, kind: Option<Operation>) -> Option<f64> {
-        let latency = |of: fn(&crate::result::Latency) -> u64| {
+    fn value(self, cell: &Measurement, kind: Option<Operation>) -> Option<f64> {
+        let latency = |of: fn(&crate::result::LatencySummary) -> u64| {
             let is_meant = |operation| kind.is_none_or(|kind| kind == operation);
             let mut all = cell
                 .operations
@@ -104,7 +104,7 @@ pub struct Compared {
 
 /// Compares all measurements that both results contain, in the order of the first.
 #[must_use]
-pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
+pub fn compare(before: &[Measurement], after: &[Measurement]) -> Vec<Compared> {
     let mut names: Vec<(String, Option<Operation>)> = Vec::new();
     for cell in before {
         for kind in kinds(cell) {
@@ -114,17 +114,17 @@ pub fn compare(before: &[Cell], after: &[Cell]) -> Vec<Compared> {
             }
         }
     }
-    let values = |cells: &[Cell], (what, kind): &(String, Option<Operation>), measure: Measure| -> Vec<f64> {
+    let values = |cells: &[Measurement], (what, kind): &(String, Option<Operation>), measure: Measure| -> Vec<f64> {
         let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for cell in cells.iter().filter(|cell| !cell.is_partial() && cell.name() == *what) {
-            rounds.entry(cell.repeat).or_default().extend(measure.value(cell, *kind).map(f64::ln));
+            rounds.entry(cell.round).or_default().extend(measure.value(cell, *kind).map(f64::ln));
         }
         // Values of one round are not independent. A load that runs with itself has two measurements and counts once.
         rounds.values().filter(|values| !values.is_empty()).map(|values| mean(values)).collect()
     };
     // Stopped measurements do not count as failed.
-    let has_failed = |cells: &[Cell], what: &str| {
-        let is_lost = |cell: &&Cell| cell.is_void() || (!cell.is_partial() && cell.has_nothing());
+    let has_failed = |cells: &[Measurement], what: &str| {
+        let is_lost = |cell: &&Measurement| cell.is_void() || (!cell.is_partial() && cell.has_no_success());
         cells.iter().filter(|cell| cell.name() == what).any(|cell| is_lost(&cell))
     };
     let mut compared = Vec::new();
@@ -175,7 +175,7 @@ pub(crate) fn judge(samples: Vec<Sample>) -> Vec<Compared> {
 
 /// The compared parts of a measurement: the whole (`None`) and, for a mix, each operation, since their latencies are
 /// unrelated. With scheduled requests, throughput is given, so that only the latencies of the operations can differ.
-fn kinds(cell: &Cell) -> Vec<Option<Operation>> {
+fn kinds(cell: &Measurement) -> Vec<Option<Operation>> {
     let each = cell.operations.keys().copied().map(Some);
     let is_several = cell.operations.len() > 1;
     std::iter::once(None).chain(each.filter(|_| is_several)).collect()
@@ -261,11 +261,11 @@ fn holm(tests: &[Option<WelchTest>]) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::{mix, share};
+    use crate::random::{mix, unit_fraction};
 
     /// An approximately normal value: the sum of twelve uniform ones.
     fn normal(seed: u64) -> f64 {
-        (0..12).map(|n| share(mix(mix(seed) ^ n))).sum::<f64>() - 6.0
+        (0..12).map(|n| unit_fraction(mix(mix(seed) ^ n))).sum::<f64>() - 6.0
     }
 
     fn values(seed: u64, count: u64, factor: f64, noise: f64) -> Vec<f64> {

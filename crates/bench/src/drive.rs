@@ -1,11 +1,11 @@
 //! Runs a load against a store and records latencies, throughput and failures.
 
-mod crew;
-mod due;
+mod worker_pool;
+mod due_queue;
 mod pacer;
 pub(crate) mod request;
-pub(crate) mod shared;
-mod steady;
+pub(crate) mod load_state;
+mod convergence;
 mod worker;
 
 use std::io;
@@ -22,21 +22,21 @@ use tradewind_core::traffic::TrafficCounts;
 use tradewind_core::{BucketName, Budget, Clock, Context, ObjectStore, Timestamp, Traffic};
 use tradewind_pattern::Content;
 
-pub use self::crew::Crew;
+pub use self::worker_pool::WorkerPool;
 use self::pacer::Pacer;
-use self::shared::Shared;
-pub use self::shared::{Gauge, Stop};
-use self::steady::Steady;
+use self::load_state::LoadState;
+pub use self::load_state::{Progress, StopSignal};
+use self::convergence::ConvergenceCheck;
 use self::worker::Worker;
 use crate::arrivals::Arrivals;
-use crate::files::Files;
-use crate::load::{Load, Pace};
+use crate::files::LocalFiles;
+use crate::load::{Load, ArrivalMode};
 use crate::operation::Operation;
 use crate::random::mix;
-use crate::record::{Amount, Record};
+use crate::record::{WorkAmount, LoadRecord};
 use crate::samples::{About, Handled, Subject};
-use crate::stock::Stock;
-use crate::usage::Usage;
+use crate::object_set::ObjectSet;
+use crate::cpu_usage::CpuUsage;
 
 /// Interval at which the stop condition is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -45,17 +45,17 @@ const SERIES_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum wait for requests in flight at the end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Like [`DRAIN_TIMEOUT`], but for a load that was stopped.
-pub(crate) const DRAIN_STOPPED: Duration = Duration::from_secs(3);
+pub(crate) const STOPPED_DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Error kind that the sample of a scheduled but never started request records.
 const NEVER_STARTED: &str = "NeverStarted";
 
 /// The future of a running worker.
-pub(crate) type Working<W> = BoxFuture<'static, (Record, W)>;
+pub(crate) type WorkerFuture<W> = BoxFuture<'static, (LoadRecord, W)>;
 
 /// The environment of a load: store, bucket, clock, memory and worker threads.
 #[derive(Debug, Clone)]
-pub struct Bed {
+pub struct BenchEnv {
     /// The store under test.
     pub store: Arc<dyn ObjectStore>,
     /// The bucket that requests use.
@@ -69,48 +69,48 @@ pub struct Bed {
     /// Byte and connection counters of the store's connections.
     pub traffic: Arc<Traffic>,
     /// Source files of uploads and targets of downloads; `None` to use memory.
-    pub files: Option<Arc<Files>>,
+    pub files: Option<Arc<LocalFiles>>,
     /// Threads that workers run on.
-    pub crew: Crew,
+    pub worker_pool: WorkerPool,
 }
 
 /// The result of a load.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct LoadOutcome {
     /// Start of the load, before any warm-up. Arrival times are relative to it.
-    pub began: Timestamp,
+    pub started: Timestamp,
     /// Length of the measurement window.
-    pub time: Duration,
+    pub duration: Duration,
     /// Latencies, throughput and failures.
-    pub record: Record,
+    pub record: LoadRecord,
     /// CPU time used during the window.
-    pub usage: Usage,
+    pub usage: CpuUsage,
     /// Traffic of the store's connections during the window.
-    pub carried: TrafficCounts,
+    pub traffic: TrafficCounts,
     /// Delay between scheduled and actual release of open-loop requests, in microseconds. The generator causes it.
-    pub lag: Histogram<u64>,
+    pub schedule_lag: Histogram<u64>,
     /// Work done per 100 ms.
-    pub tenths: Vec<Amount>,
+    pub series_100ms: Vec<WorkAmount>,
     /// Reads of objects that had been read before.
-    pub repeats: u64,
+    pub repeated_reads: u64,
     /// Scheduled requests that never started.
-    pub abandoned: u64,
+    pub never_started: u64,
     /// Those of `abandoned` that were dropped because the queue was full. They are in no latency histogram.
-    pub refused: u64,
+    pub dropped: u64,
     /// Open-loop requests that were queued for a worker at the end.
-    pub waiting: u64,
+    pub queued: u64,
     /// Reason for the end.
-    pub ending: Ending,
+    pub ending: EndReason,
 }
 
 /// The reason why a load ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Ending {
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
     /// The measurement window elapsed.
-    Time,
+    TimeLimit,
     /// The confidence interval of throughput reached its target.
-    Stable,
+    Converged,
     /// The request limit was reached, or no object was left to read or delete.
     Exhausted,
     /// It was stopped from outside.
@@ -122,28 +122,28 @@ pub enum Ending {
 
 /// Runs a load until its stop condition or until `stop`. Objects that it creates and does not delete stay in `stock`.
 /// Waits for the requests in flight at the end. Dropping the future cancels the load.
-pub async fn drive(
-    bed: &Bed,
-    stock: &Arc<Stock>,
+pub async fn run_load(
+    bed: &BenchEnv,
+    stock: &Arc<ObjectSet>,
     load: &Load,
-    stop: &Stop,
-    gauge: &Arc<Gauge>,
-) -> Result<Outcome> {
-    let workers = (load.parallel, load.until.requests);
-    let shared = Arc::new(Shared::new(bed.clock.clone(), workers, gauge.clone(), stock.clone()));
+    stop: &StopSignal,
+    gauge: &Arc<Progress>,
+) -> Result<LoadOutcome> {
+    let workers = (load.concurrency, load.stop_condition.max_requests);
+    let shared = Arc::new(LoadState::new(bed.clock.clone(), workers, gauge.clone(), stock.clone()));
     let mut workers = Vec::new();
     // A delete-only load ends with its objects. A common pool keeps the concurrency constant up to the last object.
-    let deal = if load.mix.has_only(Operation::Delete) { Stock::heap } else { Stock::deal };
-    for (n, hand) in deal(stock, load.parallel, load.seed).into_iter().enumerate() {
-        let share = (shared.clone(), load.pace != Pace::Closed);
-        let worker = Worker::new(bed.clone(), stock.clone(), hand, share, context(bed).await?);
+    let deal = if load.mix.is_only(Operation::Delete) { ObjectSet::pool } else { ObjectSet::distribute };
+    for (n, hand) in deal(stock, load.concurrency, load.seed).into_iter().enumerate() {
+        let share = (shared.clone(), load.arrival_mode != ArrivalMode::Closed);
+        let worker = Worker::new(bed.clone(), stock.clone(), hand, share, request_context(bed).await?);
         workers.push(worker.run(load.mix.clone(), load.seed, shared.sampler(Some(n))).boxed());
     }
-    let starts = match load.pace {
-        Pace::Closed => None,
-        Pace::Open { per_second, spacing } => {
+    let starts = match load.arrival_mode {
+        ArrivalMode::Closed => None,
+        ArrivalMode::Open { requests_per_second: per_second, spacing } => {
             let starts =
-                Arrivals::new(spacing, per_second, load.seed).earlier(load.phase).take(shared.most());
+                Arrivals::new(spacing, per_second, load.seed).with_phase(load.phase).take(shared.max_requests());
             Some(starts.map(|start| (start, ())))
         }
     };
@@ -151,37 +151,37 @@ pub async fn drive(
         let operation = load.mix.draw(mix(load.seed ^ mix(number)));
         Subject { operation, about: About::Nothing, size: None }
     };
-    let (mut outcome, hands) = conduct(bed, &shared, (starts, workers), load, stop, subject).await?;
+    let (mut outcome, hands) = run_workers(bed, &shared, (starts, workers), load, stop, subject).await?;
     for hand in hands {
-        outcome.repeats += hand.repeats;
-        stock.give_back(hand);
+        outcome.repeated_reads += hand.repeated_reads;
+        stock.reclaim(hand);
     }
     Ok(outcome)
 }
 
 /// Returns a context for the requests of one worker: no deadline, no reserved memory.
-pub(crate) async fn context(bed: &Bed) -> Result<Context> {
+pub(crate) async fn request_context(bed: &BenchEnv) -> Result<Context> {
     let window = bed.budget.admit(0, &Deadline::none(bed.clock.clone())).await?;
     Ok(Context::new(Deadline::none(bed.clock.clone()), window))
 }
 
 /// Starts the workers and, for an open loop, the pacer with the scheduled starts, then waits for the end. Returns the
 /// outcome and the result of each worker. `subject` describes a request that never started.
-pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
-    bed: &Bed,
-    shared: &Arc<Shared<T>>,
-    (starts, workers): (Option<impl Iterator<Item = (Duration, T)> + Send + 'static>, Vec<Working<W>>),
+pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
+    bed: &BenchEnv,
+    shared: &Arc<LoadState<T>>,
+    (starts, workers): (Option<impl Iterator<Item = (Duration, T)> + Send + 'static>, Vec<WorkerFuture<W>>),
     load: &Load,
-    stop: &Stop,
+    stop: &StopSignal,
     subject: impl Fn(u64, T) -> Subject,
-) -> Result<(Outcome, Vec<W>)> {
+) -> Result<(LoadOutcome, Vec<W>)> {
     // Without a warm-up the window must open before the first request is released.
     let before = CounterSnapshot::now(bed)?;
     let begun = load.warm_up.is_zero().then(|| shared.begin());
     let began = bed.clock.wall();
     let pacer = starts.map(|starts| Pacer::start(shared.clone(), starts)).transpose().map_err(usage_error)?;
     let is_open = pacer.is_some();
-    let mut workers = bed.crew.set(workers);
+    let mut workers = bed.worker_pool.spawn(workers);
     let (begin, before) = match begun {
         Some(begin) => (begin, before),
         None => {
@@ -191,67 +191,67 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     };
     let ending = wait_for_end(shared, stop, load, begin).await;
     let mut ended = None;
-    if ending != Ending::Exhausted {
+    if ending != EndReason::Exhausted {
         ended = Some((shared.end(), CounterSnapshot::now(bed)?));
     }
     // If no object is left, queued requests are not waiting for the store.
-    let ran_out = ending == Ending::Exhausted && shared.is_deserted();
-    let waiting = if ran_out { 0 } else { shared.left() };
+    let ran_out = ending == EndReason::Exhausted && shared.has_run_out_of_objects();
+    let waiting = if ran_out { 0 } else { shared.queued() };
     let lag = match pacer {
         // Joining the pacer thread may block briefly; concurrent loads must not stall.
         Some(pacer) => {
-            let stopping = move || pacer.stop(ending == Ending::Exhausted);
+            let stopping = move || pacer.finish(ending == EndReason::Exhausted);
             let stopped = tokio::task::spawn_blocking(stopping).await;
             stopped.map_err(|e| Error::with_source(Reason::Defect, "the pacer failed", e))?
         }
-        None => shared::micros(),
+        None => load_state::latency_histogram(),
     };
-    let is_overrun = shared.refused() > 0 && ending != Ending::Stopped;
-    let ending = if is_overrun { Ending::Overrun } else { ending };
+    let is_overrun = shared.dropped() > 0 && ending != EndReason::Stopped;
+    let ending = if is_overrun { EndReason::Overrun } else { ending };
     if is_overrun {
-        shared.begin_no_more();
+        shared.cancel_queued();
     } else {
         // Requests that are already due still start, although late.
-        shared.last();
+        shared.finish_releases();
     }
-    let mut outcome = Outcome {
-        began,
-        time: Duration::ZERO,
-        record: Record::default(),
-        usage: Usage::default(),
-        carried: TrafficCounts::default(),
-        lag,
-        tenths: Vec::new(),
-        repeats: 0,
-        abandoned: shared.refused(),
-        refused: shared.refused(),
-        waiting,
+    let mut outcome = LoadOutcome {
+        started: began,
+        duration: Duration::ZERO,
+        record: LoadRecord::default(),
+        usage: CpuUsage::default(),
+        traffic: TrafficCounts::default(),
+        schedule_lag: lag,
+        series_100ms: Vec::new(),
+        repeated_reads: 0,
+        never_started: shared.dropped(),
+        dropped: shared.dropped(),
+        queued: waiting,
         ending,
     };
     // A load with a request limit ends with the last request or with its time limit. Without a time limit, the timeouts
     // of the store's client bound each request.
-    let mut is_counting = ending == Ending::Exhausted;
-    let time_left = begin.saturating_add(load.until.time).saturating_sub(shared.now());
+    let mut is_counting = ending == EndReason::Exhausted;
+    let time_left = begin.saturating_add(load.stop_condition.duration).saturating_sub(shared.now());
     let timeout = tokio::time::sleep(if is_counting { time_left } else { DRAIN_TIMEOUT });
-    let stopped = stop.patience(DRAIN_STOPPED);
+    let stopped = stop.triggered_for(STOPPED_DRAIN_TIMEOUT);
     tokio::pin!(timeout, stopped);
     let mut all = Vec::new();
     loop {
         let done = tokio::select! {
             done = workers.join_next() => done,
-            () = &mut timeout, if !shared.over.is_cancelled() => {
+            () = &mut timeout, if !shared.cancelled.is_cancelled() => {
                 if std::mem::take(&mut is_counting) {
                     ended = Some((shared.end(), CounterSnapshot::now(bed)?));
-                    outcome.ending = Ending::Time;
+                    outcome.ending = EndReason::TimeLimit;
                     timeout.as_mut().reset(tokio::time::Instant::now() + DRAIN_TIMEOUT);
                 } else {
-                    shared.give_up();
+                    shared.cancel_all();
                 }
                 continue;
             }
-            () = &mut stopped, if !shared.over.is_cancelled() => {
-                outcome.ending = Ending::Stopped;
-                shared.give_up();
+            () = &mut stopped, if !shared.cancelled.is_cancelled() => {
+                outcome.ending = EndReason::Stopped;
+                shared.cancel_all();
                 continue;
             }
         };
@@ -263,19 +263,19 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
     outcome.record.add(&shared.timeline.take());
     let (end, after) = match ended {
         Some(ended) => ended,
-        None => (shared.end_with_the_last().max(begin), CounterSnapshot::now(bed)?),
+        None => (shared.close_window_at_last_completion().max(begin), CounterSnapshot::now(bed)?),
     };
-    outcome.time = end - begin;
-    outcome.tenths = outcome.record.tenths(outcome.time);
+    outcome.duration = end - begin;
+    outcome.series_100ms = outcome.record.tenths(outcome.duration);
     outcome.usage = after.usage.since(&before.usage);
-    outcome.carried = after.carried.since(&before.carried);
+    outcome.traffic = after.carried.since(&before.carried);
     let (window, now) = (shared.window(), shared.now());
     let mut samples = shared.sampler(None);
     // Requests of a closed loop have no scheduled start, so none of them can miss it.
-    for ((intended, request), number) in shared.abandoned().filter(|_| is_open && !ran_out) {
-        outcome.abandoned += 1;
+    for ((intended, request), number) in shared.drain_unstarted().filter(|_| is_open && !ran_out) {
+        outcome.never_started += 1;
         let subject = subject(number, request);
-        outcome.record.cut(window, subject.operation, intended, now);
+        outcome.record.record_truncated(window, subject.operation, intended, now);
         if let Some(samples) = &mut samples {
             let answer = Err(NEVER_STARTED.to_owned());
             samples.take(window, &Handled { intended, begun: None, ended: now, answer }, subject);
@@ -286,13 +286,13 @@ pub(crate) async fn conduct<T: Send + 'static, W: Send + 'static>(
 
 /// CPU and traffic counters at one end of the measurement window.
 struct CounterSnapshot {
-    usage: Usage,
+    usage: CpuUsage,
     carried: TrafficCounts,
 }
 
 impl CounterSnapshot {
-    fn now(bed: &Bed) -> Result<Self> {
-        Ok(Self { usage: Usage::now().map_err(usage_error)?, carried: bed.traffic.counts() })
+    fn now(bed: &BenchEnv) -> Result<Self> {
+        Ok(Self { usage: CpuUsage::snapshot().map_err(usage_error)?, carried: bed.traffic.counts() })
     }
 }
 
@@ -300,38 +300,38 @@ fn usage_error(e: io::Error) -> Error {
     Error::with_source(Reason::Io, format!("cannot measure the generator's CPU time: {e}"), e)
 }
 
-async fn wait_until<T>(shared: &Shared<T>, stop: &Stop, until: Duration) {
-    let is_over = || stop.is_asked() || shared.is_over() || shared.refused() > 0;
+async fn wait_until<T>(shared: &LoadState<T>, stop: &StopSignal, until: Duration) {
+    let is_over = || stop.is_triggered() || shared.is_exhausted() || shared.dropped() > 0;
     while shared.now() < until && !is_over() {
         tokio::time::sleep(POLL_INTERVAL.min(until.saturating_sub(shared.now()))).await;
     }
 }
 
-async fn wait_for_end<T>(shared: &Shared<T>, stop: &Stop, load: &Load, begin: Duration) -> Ending {
-    let until = begin + load.until.time;
-    let mut steady = load.until.stable.map(Steady::new);
-    let (mut counted, mut next) = (shared.gauge.read().0, begin + SERIES_INTERVAL);
+async fn wait_for_end<T>(shared: &LoadState<T>, stop: &StopSignal, load: &Load, begin: Duration) -> EndReason {
+    let until = begin + load.stop_condition.duration;
+    let mut steady = load.stop_condition.max_ci_fraction.map(ConvergenceCheck::new);
+    let (mut counted, mut next) = (shared.progress.snapshot().0, begin + SERIES_INTERVAL);
     loop {
-        if stop.is_asked() {
-            return Ending::Stopped;
+        if stop.is_triggered() {
+            return EndReason::Stopped;
         }
-        if shared.refused() > 0 {
-            return Ending::Overrun;
+        if shared.dropped() > 0 {
+            return EndReason::Overrun;
         }
-        if shared.is_over() {
-            return Ending::Exhausted;
+        if shared.is_exhausted() {
+            return EndReason::Exhausted;
         }
         let now = shared.now();
         if now >= next {
-            let (ended, ..) = shared.gauge.read();
+            let (ended, ..) = shared.progress.snapshot();
             let amount = (ended - counted) as f64;
             (counted, next) = (ended, next + SERIES_INTERVAL);
-            if steady.as_mut().is_some_and(|steady| steady.is_known_with(amount)) {
-                return Ending::Stable;
+            if steady.as_mut().is_some_and(|steady| steady.add_and_check(amount)) {
+                return EndReason::Converged;
             }
         }
         if now >= until {
-            return Ending::Time;
+            return EndReason::TimeLimit;
         }
         tokio::time::sleep(POLL_INTERVAL.min(until - now)).await;
     }

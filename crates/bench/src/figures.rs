@@ -4,7 +4,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::record::{histogram, record};
+use crate::record::{new_histogram, record_value};
 
 /// A rate with its 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -12,12 +12,12 @@ pub struct Rate {
     /// Mean over the measurement window.
     pub mean: f64,
     /// Half-width of the 95 % confidence interval; `None` if unknown.
-    pub within: Option<f64>,
+    pub ci95_half_width: Option<f64>,
 }
 
 /// A latency distribution, in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
+pub struct LatencySummary {
     /// Number of samples.
     pub count: u64,
     /// Mean.
@@ -33,13 +33,13 @@ pub struct Latency {
     /// Maximum.
     pub max: u64,
     /// The histogram: pairs of latency, to three significant digits, and count.
-    pub counts: Vec<(u64, u64)>,
+    pub histogram_counts: Vec<(u64, u64)>,
 }
 
-impl Latency {
+impl LatencySummary {
     /// Summarizes a histogram.
     #[must_use]
-    pub fn of(histogram: &Histogram<u64>) -> Self {
+    pub fn from_histogram(histogram: &Histogram<u64>) -> Self {
         let quantile = |fraction| histogram.value_at_quantile(fraction);
         let counts = histogram.iter_recorded();
         Self {
@@ -50,22 +50,22 @@ impl Latency {
             p99: quantile(0.99),
             p999: quantile(0.999),
             max: histogram.max(),
-            counts: counts.map(|each| (each.value_iterated_to(), each.count_at_value())).collect(),
+            histogram_counts: counts.map(|each| (each.value_iterated_to(), each.count_at_value())).collect(),
         }
     }
 
     /// Returns a figure of the distribution; `None` if there are no samples, where it would wrongly be 0.
     #[must_use]
-    pub fn known<T>(&self, figure: impl FnOnce(&Self) -> T) -> Option<T> {
+    pub fn figure_if_any<T>(&self, figure: impl FnOnce(&Self) -> T) -> Option<T> {
         (self.count > 0).then(|| figure(self))
     }
 
     /// Reconstructs the histogram.
     #[must_use]
-    pub fn histogram(&self) -> Histogram<u64> {
-        let mut all = histogram();
-        for (value, count) in &self.counts {
-            record(&mut all, *value, *count);
+    pub fn to_histogram(&self) -> Histogram<u64> {
+        let mut all = new_histogram();
+        for (value, count) in &self.histogram_counts {
+            record_value(&mut all, *value, *count);
         }
         all
     }
@@ -77,15 +77,15 @@ mod tests {
 
     #[test]
     fn latency_round_trips_through_json_and_histogram() {
-        let mut all = histogram();
+        let mut all = new_histogram();
         for value in [1, 7, 7, 1234, 99_999, 3_600_000_000] {
-            record(&mut all, value, 1);
+            record_value(&mut all, value, 1);
         }
-        let latency = Latency::of(&all);
+        let latency = LatencySummary::from_histogram(&all);
         assert_eq!((latency.count, latency.p50), (6, 7));
         assert!(latency.max.abs_diff(3_600_000_000) < 3_600_000, "{}", latency.max);
         let text = serde_json::to_string(&latency).unwrap();
-        let read: Latency = serde_json::from_str(&text).unwrap();
-        assert_eq!(Latency::of(&read.histogram()), latency);
+        let read: LatencySummary = serde_json::from_str(&text).unwrap();
+        assert_eq!(LatencySummary::from_histogram(&read.to_histogram()), latency);
     }
 }

@@ -22,11 +22,11 @@ const MAX_SPEED_TEST_TIME: Duration = Duration::from_secs(1);
 
 /// The directory of the files. Dropping it removes the directory and its contents.
 #[derive(Debug)]
-pub struct Files {
+pub struct LocalFiles {
     directory: PathBuf,
 }
 
-impl Files {
+impl LocalFiles {
     /// Creates the directory. Fails if it exists.
     pub fn new(directory: PathBuf) -> io::Result<Self> {
         fs::create_dir(&directory).map_err(|e| with_path("create", &directory, &e))?;
@@ -38,7 +38,7 @@ impl Files {
     }
 
     /// Creates a file with the given content, synced to disk and evicted from the page cache, unless it exists.
-    pub(crate) async fn make(
+    pub(crate) async fn create_source(
         &self,
         name: &str,
         content: Arc<Content>,
@@ -69,7 +69,7 @@ impl Files {
     }
 
     /// Opens a file for reading and evicts it from the page cache, so that it is read from disk every time.
-    pub(crate) async fn open(&self, name: &str) -> io::Result<Opened> {
+    pub(crate) async fn open_source(&self, name: &str) -> io::Result<SequentialFile> {
         let path = self.path(name);
         let file = blocking(move || {
             let opened = File::open(&path).and_then(|file| {
@@ -79,18 +79,18 @@ impl Files {
             opened.map_err(|e| with_path("open", &path, &e))
         })
         .await?;
-        Ok(Opened { file: Arc::new(file), at: 0 })
+        Ok(SequentialFile { file: Arc::new(file), at: 0 })
     }
 
     /// Creates a file for writing, or truncates an existing one.
-    pub(crate) async fn create(&self, name: &str) -> io::Result<Opened> {
+    pub(crate) async fn create_target(&self, name: &str) -> io::Result<SequentialFile> {
         let path = self.path(name);
         let file = blocking(move || File::create(&path).map_err(|e| with_path("create", &path, &e))).await?;
-        Ok(Opened { file: Arc::new(file), at: 0 })
+        Ok(SequentialFile { file: Arc::new(file), at: 0 })
     }
 }
 
-impl Files {
+impl LocalFiles {
     /// Measures the disk's write speed including the sync, in bytes per second, with a temporary file. Blocks.
     pub fn write_speed(&self) -> io::Result<f64> {
         let path = self.path("write-speed");
@@ -123,7 +123,7 @@ impl Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for LocalFiles {
     fn drop(&mut self) {
         self.remove();
     }
@@ -131,12 +131,12 @@ impl Drop for Files {
 
 /// A file that is read or written sequentially.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct SequentialFile {
     file: Arc<File>,
     at: u64,
 }
 
-impl Opened {
+impl SequentialFile {
     /// Reads the next `length` bytes. Fails if the file ends before.
     pub async fn read(&mut self, length: usize) -> io::Result<Bytes> {
         let (file, at) = (self.file.clone(), self.at);
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn write_speed_leaves_no_file() {
         let parent = tempfile::tempdir().unwrap();
-        let files = Files::new(parent.path().join("own")).unwrap();
+        let files = LocalFiles::new(parent.path().join("own")).unwrap();
         assert!(files.write_speed().unwrap() > 0.0);
         assert_eq!(fs::read_dir(parent.path().join("own")).unwrap().count(), 0);
     }

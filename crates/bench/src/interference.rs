@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-use crate::asked::Asked;
-use crate::drive::Ending;
-use crate::record::histogram;
-use crate::result::Cell;
+use crate::load_spec::LoadSpec;
+use crate::drive::EndReason;
+use crate::record::new_histogram;
+use crate::result::Measurement;
 
 /// The slowdown of a load that runs concurrently with others, compared with running alone, over all rounds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loss {
     /// The load.
-    pub load: Asked,
+    pub load: LoadSpec,
     /// The names of the concurrent loads.
     pub beside: String,
     /// Performance alone.
@@ -51,12 +51,12 @@ impl Loss {
 
 /// Marks all measurements of a stage as void if one of them was overrun: it ended early, and the others ran on
 /// without it.
-pub(crate) fn void_beside(stage: &mut [Cell]) {
-    let Some(void) = stage.iter().find(|cell| cell.is_void()).map(|cell| cell.asked().to_string()) else {
+pub(crate) fn void_beside(stage: &mut [Measurement]) {
+    let Some(void) = stage.iter().find(|cell| cell.is_void()).map(|cell| cell.load_spec().to_string()) else {
         return;
     };
     for cell in stage.iter_mut().filter(|cell| !cell.is_partial()) {
-        cell.ending = Ending::Overrun;
+        cell.end_reason = EndReason::Overrun;
         cell.notes.push(format!(
             "this is void: the concurrent load {void} ended early, because the store was too far behind its rate, and this \
              load ran on without it"
@@ -66,62 +66,62 @@ pub(crate) fn void_beside(stage: &mut [Cell]) {
 
 /// The slowdowns of all loads that were measured both alone and with others, in the order of the result.
 #[must_use]
-pub fn losses(cells: &[Cell]) -> Vec<Loss> {
+pub fn losses(cells: &[Measurement]) -> Vec<Loss> {
     let valid = valid_cells(cells);
-    let mut losses: Vec<Loss> = Vec::new();
-    for cell in valid.iter().filter(|cell| !cell.beside.is_empty()) {
-        let (load, beside) = (cell.asked(), cell.beside.join(" and "));
-        if losses.iter().any(|loss| loss.load == load && loss.beside == beside) {
+    let mut slowdowns: Vec<Loss> = Vec::new();
+    for cell in valid.iter().filter(|cell| !cell.concurrent_with.is_empty()) {
+        let (load, beside) = (cell.load_spec(), cell.concurrent_with.join(" and "));
+        if slowdowns.iter().any(|slowdown| slowdown.load == load && slowdown.beside == beside) {
             continue;
         }
         let speed_beside = |beside: &[String]| {
-            let same = valid.iter().filter(|cell| cell.beside == beside && cell.asked() == load);
+            let same = valid.iter().filter(|cell| cell.concurrent_with == beside && cell.load_spec() == load);
             speed(&same.copied().collect::<Vec<_>>())
         };
-        if let (Some(alone), Some(together)) = (speed_beside(&[]), speed_beside(&cell.beside)) {
-            losses.push(Loss { load, beside, alone, together });
+        if let (Some(alone), Some(together)) = (speed_beside(&[]), speed_beside(&cell.concurrent_with)) {
+            slowdowns.push(Loss { load, beside, alone, together });
         }
     }
-    losses
+    slowdowns
 }
 
-fn is_good(cell: &Cell) -> bool {
-    !cell.is_partial() && !cell.has_nothing()
+fn is_good(cell: &Measurement) -> bool {
+    !cell.is_partial() && !cell.has_no_success()
 }
 
 /// The measurements that succeeded and whose concurrent loads are all present and succeeded too. The same stage may
 /// have run several times in a round, and a load may run with itself: the number of measurements is then a multiple
 /// of the stage's size.
-fn valid_cells(cells: &[Cell]) -> Vec<&Cell> {
+fn valid_cells(cells: &[Measurement]) -> Vec<&Measurement> {
     let mut stages: BTreeMap<(u32, Vec<String>), (usize, bool)> = BTreeMap::new();
-    for cell in cells.iter().filter(|cell| !cell.beside.is_empty()) {
-        let (count, are_good) = stages.entry((cell.repeat, stage(cell))).or_insert((0, true));
+    for cell in cells.iter().filter(|cell| !cell.concurrent_with.is_empty()) {
+        let (count, are_good) = stages.entry((cell.round, stage(cell))).or_insert((0, true));
         *count += 1;
         *are_good &= is_good(cell);
     }
-    let is_stage_complete = |cell: &Cell| {
-        let Some((count, are_good)) = stages.get(&(cell.repeat, stage(cell))) else { return false };
-        *are_good && count.is_multiple_of(1 + cell.beside.len())
+    let is_stage_complete = |cell: &Measurement| {
+        let Some((count, are_good)) = stages.get(&(cell.round, stage(cell))) else { return false };
+        *are_good && count.is_multiple_of(1 + cell.concurrent_with.len())
     };
-    cells.iter().filter(|cell| is_good(cell) && (cell.beside.is_empty() || is_stage_complete(cell))).collect()
+    cells.iter().filter(|cell| is_good(cell) && (cell.concurrent_with.is_empty() || is_stage_complete(cell))).collect()
 }
 
 /// The sorted names of all loads of the measurement's stage, including its own.
-fn stage(cell: &Cell) -> Vec<String> {
-    let mut all = cell.beside.clone();
-    all.push(cell.asked().to_string());
+fn stage(cell: &Measurement) -> Vec<String> {
+    let mut all = cell.concurrent_with.clone();
+    all.push(cell.load_spec().to_string());
     all.sort_unstable();
     all
 }
 
 /// The performance over several measurements of one load; `None` without measurements.
-fn speed(cells: &[&Cell]) -> Option<Speed> {
+fn speed(cells: &[&Measurement]) -> Option<Speed> {
     let count = cells.len() as f64;
-    let mean = |of: fn(&Cell) -> f64| cells.iter().map(|cell| of(cell)).sum::<f64>() / count;
-    let mut latencies: Histogram<u64> = histogram();
+    let mean = |of: fn(&Measurement) -> f64| cells.iter().map(|cell| of(cell)).sum::<f64>() / count;
+    let mut latencies: Histogram<u64> = new_histogram();
     for figures in cells.iter().flat_map(|cell| cell.operations.values()) {
         // Cannot fail: the histogram resizes automatically.
-        let _ = latencies.add(figures.latency_us.histogram());
+        let _ = latencies.add(figures.latency_us.to_histogram());
     }
     let quantile = |part: f64| (!latencies.is_empty()).then(|| latencies.value_at_quantile(part) as f64);
     (!cells.is_empty()).then(|| Speed {
@@ -135,57 +135,57 @@ fn speed(cells: &[&Cell]) -> Option<Speed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::tests::cell;
+    use crate::result::tests::measurement;
 
     #[test]
     fn losses_compare_a_load_with_itself_alone() {
         let (put, get) = ("put 4KiB x 4", "get 4KiB x 1");
-        let beside = |cell: Cell, name: &str| Cell { beside: vec![name.to_owned()], ..cell };
+        let beside = |cell: Measurement, name: &str| Measurement { concurrent_with: vec![name.to_owned()], ..cell };
         let cells = [
-            cell("put", 4, 1, 90.0),
-            cell("put", 4, 2, 110.0),
-            beside(cell("put", 4, 1, 20.0), get),
-            beside(cell("get", 1, 1, 5.0), put),
-            beside(cell("put", 4, 2, 30.0), get),
-            beside(cell("get", 1, 2, 5.0), put),
+            measurement("put", 4, 1, 90.0),
+            measurement("put", 4, 2, 110.0),
+            beside(measurement("put", 4, 1, 20.0), get),
+            beside(measurement("get", 1, 1, 5.0), put),
+            beside(measurement("put", 4, 2, 30.0), get),
+            beside(measurement("get", 1, 2, 5.0), put),
             // The load concurrently with itself.
-            beside(cell("put", 4, 1, 50.0), put),
-            beside(cell("put", 4, 1, 50.0), put),
+            beside(measurement("put", 4, 1, 50.0), put),
+            beside(measurement("put", 4, 1, 50.0), put),
             // The concurrent load had no successful request.
-            cell("get", 8, 1, 70.0),
-            beside(cell("get", 8, 1, 70.0), "put 4KiB x 16"),
-            beside(cell("put", 16, 1, 0.0), "get 4KiB x 8"),
+            measurement("get", 8, 1, 70.0),
+            beside(measurement("get", 8, 1, 70.0), "put 4KiB x 16"),
+            beside(measurement("put", 16, 1, 0.0), "get 4KiB x 8"),
         ];
-        let losses = losses(&cells);
-        assert_eq!(losses.len(), 2, "loads never measured alone are omitted: {losses:?}");
+        let slowdowns = losses(&cells);
+        assert_eq!(slowdowns.len(), 2, "loads never measured alone are omitted: {slowdowns:?}");
         assert_eq!(
-            (losses[0].load.to_string(), &*losses[0].beside),
+            (slowdowns[0].load.to_string(), &*slowdowns[0].beside),
             ("put 4KiB x 4".to_owned(), "get 4KiB x 1")
         );
-        assert!((losses[0].left() - 0.25).abs() < 1e-9 && (losses[1].left() - 0.5).abs() < 1e-9);
-        assert!(losses[0].longer().is_some_and(|times| (times - 1.0).abs() < 1e-9));
+        assert!((slowdowns[0].left() - 0.25).abs() < 1e-9 && (slowdowns[1].left() - 0.5).abs() < 1e-9);
+        assert!(slowdowns[0].longer().is_some_and(|times| (times - 1.0).abs() < 1e-9));
     }
 
     #[test]
     fn losses_require_all_concurrent_measurements() {
         let (put, get) = ("put 4KiB x 4", "get 4KiB x 1");
-        let beside = |cell: Cell, names: &[&str]| Cell {
-            beside: names.iter().map(|name| (*name).to_owned()).collect(),
+        let beside = |cell: Measurement, names: &[&str]| Measurement {
+            concurrent_with: names.iter().map(|name| (*name).to_owned()).collect(),
             ..cell
         };
-        let (alone, other) = (cell("put", 4, 1, 90.0), cell("get", 1, 1, 60.0));
-        let count = |cells: &[Cell]| losses(&[&[alone.clone(), other.clone()], cells].concat()).len();
-        let one = beside(cell("put", 4, 1, 20.0), &[get]);
-        let its = beside(cell("get", 1, 1, 20.0), &[put]);
+        let (alone, other) = (measurement("put", 4, 1, 90.0), measurement("get", 1, 1, 60.0));
+        let count = |cells: &[Measurement]| losses(&[&[alone.clone(), other.clone()], cells].concat()).len();
+        let one = beside(measurement("put", 4, 1, 20.0), &[get]);
+        let its = beside(measurement("get", 1, 1, 20.0), &[put]);
         assert_eq!(count(&[one.clone(), its.clone()]), 2);
         assert_eq!(count(std::slice::from_ref(&one)), 0, "the other measurement is missing");
-        let another_round = Cell { repeat: 2, ..its.clone() };
+        let another_round = Measurement { round: 2, ..its.clone() };
         assert_eq!(count(&[one.clone(), another_round]), 0);
-        let itself = beside(cell("put", 4, 1, 20.0), &[put]);
+        let itself = beside(measurement("put", 4, 1, 20.0), &[put]);
         assert_eq!(count(&[itself.clone(), itself.clone()]), 1);
         assert_eq!(count(&[itself]), 0, "one of two concurrent runs of the same load is missing");
-        let first = beside(cell("put", 4, 1, 20.0), &[put, get]);
-        let third = beside(cell("get", 1, 1, 20.0), &[put, put]);
+        let first = beside(measurement("put", 4, 1, 20.0), &[put, get]);
+        let third = beside(measurement("get", 1, 1, 20.0), &[put, put]);
         assert_eq!(count(&[first.clone(), first.clone(), third.clone()]), 2);
         assert_eq!(count(&[first, third]), 0);
         assert_eq!(count(&[one.clone(), its.clone(), its, one]), 2, "twice in a round");

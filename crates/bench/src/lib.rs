@@ -7,11 +7,11 @@
 //! within the measurement window, and a run whose generator could not keep up reports it.
 
 pub mod arrivals;
-pub mod asked;
+pub mod load_spec;
 pub mod caches;
 pub mod cluster;
 pub mod compare;
-pub mod course;
+pub mod runner;
 mod csv;
 pub mod drive;
 pub mod figures;
@@ -19,7 +19,7 @@ pub mod files;
 pub mod interference;
 pub mod load;
 pub mod operation;
-pub mod packets;
+pub mod tcp_counters;
 pub mod posix;
 mod random;
 pub mod record;
@@ -27,17 +27,17 @@ pub mod replay;
 pub mod report;
 pub mod result;
 pub mod samples;
-pub mod site;
+pub mod workspace;
 pub mod sizes;
-pub mod stock;
+pub mod object_set;
 pub mod summary;
-pub mod survey;
+pub mod test_plan;
 pub mod tune;
-pub mod usage;
+pub mod cpu_usage;
 
-pub use self::asked::Asked;
+pub use self::load_spec::LoadSpec;
 pub use self::load::Load;
 pub use self::operation::{Mix, Operation};
 pub use self::sizes::Sizes;
-pub use self::stock::Stock;
+pub use self::object_set::ObjectSet;
 pub use tradewind_pattern::Content;

@@ -10,13 +10,13 @@ use crate::operation::Mix;
 /// The arrival mode: closed or open loop.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Pace {
+pub enum ArrivalMode {
     /// Closed loop: a worker starts its next request when the previous one has completed.
     Closed,
     /// Open loop: requests start on schedule, at a fixed mean rate.
     Open {
         /// Mean arrival rate, in req/s.
-        per_second: f64,
+        requests_per_second: f64,
         /// Distribution of the interarrival times.
         spacing: Spacing,
     },
@@ -24,13 +24,13 @@ pub enum Pace {
 
 /// The stop condition. The first limit that is reached ends the load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Until {
+pub struct StopCondition {
     /// Number of requests started.
-    pub requests: Option<u64>,
+    pub max_requests: Option<u64>,
     /// Length of the measurement window.
-    pub time: Duration,
+    pub duration: Duration,
     /// Half-width of the 95 % confidence interval of throughput, as a fraction of the mean.
-    pub stable: Option<f64>,
+    pub max_ci_fraction: Option<f64>,
 }
 
 /// A load on a store.
@@ -39,11 +39,11 @@ pub struct Load {
     /// Kinds of requests and their shares.
     pub mix: Mix,
     /// Concurrent requests; the maximum for an open loop.
-    pub parallel: usize,
+    pub concurrency: usize,
     /// Arrival mode.
-    pub pace: Pace,
+    pub arrival_mode: ArrivalMode,
     /// Stop condition.
-    pub until: Until,
+    pub stop_condition: StopCondition,
     /// Time before the measurement window opens.
     pub warm_up: Duration,
     /// Random seed.

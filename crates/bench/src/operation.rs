@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::random::share;
+use crate::random::unit_fraction;
 
 /// A kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -70,15 +70,15 @@ pub struct Mix(Vec<(Operation, f64)>);
 impl Mix {
     /// A mix of one kind.
     #[must_use]
-    pub fn only(operation: Operation) -> Self {
+    pub fn single(operation: Operation) -> Self {
         Self(vec![(operation, 1.0)])
     }
 
     /// A mix with shares proportional to the given counts.
     #[must_use]
-    pub fn counted(counts: &BTreeMap<Operation, u64>) -> Self {
+    pub fn from_counts(counts: &BTreeMap<Operation, u64>) -> Self {
         match counts.iter().next() {
-            Some((operation, _)) if counts.len() == 1 => Self::only(*operation),
+            Some((operation, _)) if counts.len() == 1 => Self::single(*operation),
             _ => Self(counts.iter().map(|(operation, count)| (*operation, *count as f64)).collect()),
         }
     }
@@ -86,7 +86,7 @@ impl Mix {
     /// Draws a kind according to the shares, using `mixed` as the random number.
     #[must_use]
     pub fn draw(&self, mixed: u64) -> Operation {
-        let mut left = share(mixed) * self.0.iter().map(|(_, share)| share).sum::<f64>();
+        let mut left = unit_fraction(mixed) * self.0.iter().map(|(_, share)| share).sum::<f64>();
         let found = self.0.iter().find(|(_, share)| {
             left -= share;
             left < 0.0
@@ -103,7 +103,7 @@ impl Mix {
 
     /// Returns true if the mix contains only the given kind.
     #[must_use]
-    pub fn has_only(&self, operation: Operation) -> bool {
+    pub fn is_only(&self, operation: Operation) -> bool {
         self.operations().all(|kind| kind == operation)
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let mixed: Mix = "get=70, put=20,delete=10".parse().unwrap();
         assert_eq!(mixed.to_string(), "get=70,put=20,delete=10");
         assert_eq!("head".parse::<Mix>().unwrap().to_string(), "head");
-        assert!(Mix::only(Operation::Head).has_only(Operation::Head) && !mixed.has_only(Operation::Get));
+        assert!(Mix::single(Operation::Head).is_only(Operation::Head) && !mixed.is_only(Operation::Get));
         for operation in Operation::ALL {
             let drawn = (0..100_000).filter(|n| mixed.draw(mix(*n)) == operation).count() as f64 / 100_000.0;
             assert!((drawn - mixed.share(operation)).abs() < 0.005, "{operation}: {drawn}");

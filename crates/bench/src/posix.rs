@@ -44,11 +44,11 @@ pub use self::place::Place;
 use self::policy::Policy;
 use self::postmark::Workload;
 use self::probe::Known;
-use self::result::{Access, Amplification, Caches, Conditions, Measured, Phase, Scope};
+use self::result::{Access, Amplification, CacheTreatment, Conditions, Measured, Phase, Scope};
 use self::section::Step;
 pub use self::section::{Part, Section};
 use crate::caches::drop_caches;
-use crate::drive::Gauge;
+use crate::drive::Progress;
 
 /// Size of the file that is accessed in units of several sizes, in bytes.
 pub const UNIT_FILE: u64 = 16 << 20;
@@ -88,7 +88,7 @@ pub enum Event<'a> {
         /// Human-readable description.
         what: String,
         /// Live progress of the measurement.
-        gauge: Arc<Gauge>,
+        gauge: Arc<Progress>,
     },
     /// A measurement has finished.
     Measured(&'a Measured),
@@ -152,15 +152,15 @@ impl Survey {
 
 impl SurveyRun<'_> {
     fn is_stopped(&self) -> bool {
-        self.bench.site.stop.is_asked()
+        self.bench.site.stop.is_triggered()
     }
 
     fn measured(&mut self, measured: &Measured) {
         (self.tell)(Event::Measured(measured));
     }
 
-    fn begins(&mut self, what: String) -> Arc<Gauge> {
-        let gauge = Arc::new(Gauge::default());
+    fn begins(&mut self, what: String) -> Arc<Progress> {
+        let gauge = Arc::new(Progress::default());
         (self.tell)(Event::Begins { what, gauge: gauge.clone() });
         gauge
     }
@@ -276,7 +276,7 @@ impl SurveyRun<'_> {
             file_time: time.saturating_mul(FILE_TIME_FACTOR),
         };
         let files = vec![vec![self.bench.site.place.file(size)?]];
-        self.write_and_read(Cell { scope, task, size, repeat, caches: Caches::Kept }, files)
+        self.write_and_read(Cell { scope, task, size, repeat, caches: CacheTreatment::NotDropped }, files)
     }
 
     /// Measures a batch of files of one size, limited by time or by count.
@@ -304,7 +304,7 @@ impl SurveyRun<'_> {
         let place = &self.bench.site.place;
         let files = (0..threads).map(|thread| place.files(thread, count, size));
         let files = files.collect::<Result<Vec<_>>>()?;
-        self.write_and_read(Cell { scope: Scope::Batch, task, size, repeat, caches: Caches::Kept }, files)
+        self.write_and_read(Cell { scope: Scope::Batch, task, size, repeat, caches: CacheTreatment::NotDropped }, files)
     }
 
     /// Writes files, drops caches, and reads the files back.
@@ -337,8 +337,8 @@ impl SurveyRun<'_> {
     }
 
     fn postmark(&mut self, workload: &Workload, repeat: u32) -> Result<()> {
-        let (least, most) = (ByteSize(workload.range.0), ByteSize(workload.range.1));
-        let gauge = self.begins(format!("postmark {least}-{most}"));
+        let (min, max) = (ByteSize(workload.range.0), ByteSize(workload.range.1));
+        let gauge = self.begins(format!("postmark {min}-{max}"));
         let seed = crate::random::mix(self.survey.seed ^ u64::from(repeat));
         let postmark =
             self::postmark::run(self.bench.site, workload, self.survey.fsync, (seed, repeat), &gauge)?;

@@ -10,43 +10,43 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use self::timeline::Present;
+use self::timeline::CurrentSecond;
 use crate::operation::Operation;
 
 /// Interval of the throughput series, in milliseconds.
 const SERIES_INTERVAL_MS: u128 = 100;
 /// Maximum number of failures that are recorded with their message.
-pub(crate) const SAMPLES: usize = 5;
+pub(crate) const MAX_FAILURE_SAMPLES: usize = 5;
 /// Significant digits of latencies: a relative error of at most 0.1 %.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 /// The times of a completed request, since the origin of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timing {
+pub struct RequestTiming {
     /// Scheduled start; in a closed loop, the actual start.
-    pub intended: Duration,
+    pub scheduled: Duration,
     /// Actual start.
-    pub begun: Duration,
+    pub started: Duration,
     /// First byte of the response body; the response itself if it has no body.
-    pub first: Duration,
+    pub first_byte: Duration,
     /// Last byte.
-    pub ended: Duration,
+    pub completed: Duration,
 }
 
 /// The measurement window. Throughput counts each request in proportion to its time within the window, so that long
 /// requests count neither fully nor not at all. Latency covers all requests scheduled to start in it, whenever they
 /// complete: otherwise the slowest would be omitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct MeasurementWindow {
     /// Start, since the origin of the run.
     pub begin: Duration,
     /// Exclusive end.
     pub end: Duration,
 }
 
-impl Window {
+impl MeasurementWindow {
     /// Returns true if the interval `from..=to` overlaps the window.
-    pub(crate) fn touches(&self, from: Duration, to: Duration) -> bool {
+    pub(crate) fn overlaps(&self, from: Duration, to: Duration) -> bool {
         from < self.end && to >= self.begin
     }
 
@@ -61,12 +61,12 @@ impl Window {
 
     /// The fractions of a request by 100 ms interval of the window: the index of the interval, and the fraction, 0 to
     /// 1.
-    fn parts(&self, timing: &Timing) -> impl Iterator<Item = (usize, f64)> + use<> {
-        let begun = timing.begun.min(timing.ended);
+    fn parts(&self, timing: &RequestTiming) -> impl Iterator<Item = (usize, f64)> + use<> {
+        let begun = timing.started.min(timing.completed);
         let since = |at: Duration| at.saturating_sub(self.begin).as_secs_f64() * 10.0;
-        let (from, to) = (since(begun.max(self.begin)), since(timing.ended.min(self.end)));
-        let whole = (timing.ended - begun).as_secs_f64() * 10.0;
-        let is_inside = if whole > 0.0 { to > from } else { self.contains(timing.ended) };
+        let (from, to) = (since(begun.max(self.begin)), since(timing.completed.min(self.end)));
+        let whole = (timing.completed - begun).as_secs_f64() * 10.0;
+        let is_inside = if whole > 0.0 { to > from } else { self.contains(timing.completed) };
         let (first, last) = (from as usize, to as usize);
         (first..=last).take_while(move |_| is_inside).map(move |tenth| {
             let inside = to.min(tenth as f64 + 1.0) - from.max(tenth as f64);
@@ -77,14 +77,14 @@ impl Window {
 
 /// An amount of work: requests and their bytes. Requests may count in part.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Amount {
+pub struct WorkAmount {
     /// Requests.
     pub operations: f64,
     /// Their bytes.
     pub bytes: f64,
 }
 
-impl AddAssign for Amount {
+impl AddAssign for WorkAmount {
     fn add_assign(&mut self, other: Self) {
         self.operations += other.operations;
         self.bytes += other.bytes;
@@ -93,7 +93,7 @@ impl AddAssign for Amount {
 
 /// Statistics of one second of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Second {
+pub struct SecondStats {
     /// Requests that completed successfully.
     pub operations: u64,
     /// Their bytes.
@@ -101,68 +101,68 @@ pub struct Second {
     /// Requests that failed.
     pub failures: u64,
     /// Sum of the latencies of successful requests, in microseconds.
-    pub latency_sum: u64,
+    pub latency_sum_us: u64,
     /// Maximum latency of successful requests, in microseconds.
-    pub latency_most: u64,
+    pub max_latency_us: u64,
 }
 
-impl Second {
+impl SecondStats {
     fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.bytes += other.bytes;
         self.failures += other.failures;
-        self.latency_sum += other.latency_sum;
-        self.latency_most = self.latency_most.max(other.latency_most);
+        self.latency_sum_us += other.latency_sum_us;
+        self.max_latency_us = self.max_latency_us.max(other.max_latency_us);
     }
 }
 
 /// Statistics of one kind of request.
 #[derive(Debug, Clone)]
-pub struct Tally {
+pub struct OperationStats {
     /// Requests that completed successfully within the window.
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Work done within the window.
-    pub throughput: Amount,
+    pub throughput: WorkAmount,
     /// Requests that were cancelled, in flight or before they started. Their recorded latencies are lower bounds.
-    pub cut: u64,
+    pub truncated: u64,
     /// Latencies of requests scheduled to start within the window, in microseconds.
     pub latency: Histogram<u64>,
     /// Latencies to the first byte, in microseconds.
     pub first_byte: Histogram<u64>,
     /// Statistics per second, from the start of the window.
-    pub seconds: Vec<Second>,
+    pub seconds: Vec<SecondStats>,
     /// Number of failures by kind.
     pub failures: BTreeMap<String, u64>,
     /// Messages of some failures.
-    pub samples: Vec<String>,
+    pub failure_samples: Vec<String>,
 }
 
 /// Creates an empty, auto-resizing histogram.
-pub(crate) fn histogram() -> Histogram<u64> {
+pub(crate) fn new_histogram() -> Histogram<u64> {
     Histogram::new(SIGNIFICANT_DIGITS)
         .unwrap_or_else(|_| unreachable!("{SIGNIFICANT_DIGITS} digits are supported"))
 }
 
 /// Adds a value `count` times. The histogram resizes: saturating would truncate the slowest requests.
-pub(crate) fn record(histogram: &mut Histogram<u64>, value: u64, count: u64) {
+pub(crate) fn record_value(histogram: &mut Histogram<u64>, value: u64, count: u64) {
     // Every `u64` fits into an auto-resizing histogram.
     let _ = histogram.record_n(value, count);
 }
 
-impl Default for Tally {
+impl Default for OperationStats {
     fn default() -> Self {
         Self {
             operations: 0,
             bytes: 0,
-            throughput: Amount::default(),
-            cut: 0,
-            latency: histogram(),
-            first_byte: histogram(),
+            throughput: WorkAmount::default(),
+            truncated: 0,
+            latency: new_histogram(),
+            first_byte: new_histogram(),
             seconds: Vec::new(),
             failures: BTreeMap::new(),
-            samples: Vec::new(),
+            failure_samples: Vec::new(),
         }
     }
 }
@@ -179,40 +179,40 @@ fn nth<T: Clone + Default>(all: &mut Vec<T>, number: usize) -> &mut T {
     &mut all[number]
 }
 
-impl Tally {
+impl OperationStats {
     /// Counts a successful request. Returns its contribution to the second in which it completed, if within the window.
-    fn success(&mut self, window: Window, timing: Timing, bytes: u64) -> Option<Second> {
-        let latency = micros(timing.ended.saturating_sub(timing.intended));
-        if window.contains(timing.intended) {
-            record(&mut self.latency, latency, 1);
-            record(&mut self.first_byte, micros(timing.first.saturating_sub(timing.intended)), 1);
+    fn success(&mut self, window: MeasurementWindow, timing: RequestTiming, bytes: u64) -> Option<SecondStats> {
+        let latency = micros(timing.completed.saturating_sub(timing.scheduled));
+        if window.contains(timing.scheduled) {
+            record_value(&mut self.latency, latency, 1);
+            record_value(&mut self.first_byte, micros(timing.first_byte.saturating_sub(timing.scheduled)), 1);
         }
-        window.contains(timing.ended).then(|| {
+        window.contains(timing.completed).then(|| {
             self.operations += 1;
             self.bytes += bytes;
-            Second { operations: 1, bytes, failures: 0, latency_sum: latency, latency_most: latency }
+            SecondStats { operations: 1, bytes, failures: 0, latency_sum_us: latency, max_latency_us: latency }
         })
     }
 
     /// Counts a cancelled request with the time waited, if it was scheduled to start within the window.
-    fn cut(&mut self, window: Window, intended: Duration, now: Duration) {
+    fn cut(&mut self, window: MeasurementWindow, intended: Duration, now: Duration) {
         if window.contains(intended) {
-            self.cut += 1;
-            record(&mut self.latency, micros(now.saturating_sub(intended)), 1);
+            self.truncated += 1;
+            record_value(&mut self.latency, micros(now.saturating_sub(intended)), 1);
         }
     }
 
     /// Counts a failure. Failures outside the window count too, so that none is hidden.
     fn failure(&mut self, kind: &str, what: &str) {
         *self.failures.entry(kind.to_owned()).or_default() += 1;
-        if self.samples.len() < SAMPLES {
-            self.samples.push(what.to_owned());
+        if self.failure_samples.len() < MAX_FAILURE_SAMPLES {
+            self.failure_samples.push(what.to_owned());
         }
     }
 
     /// The number of failures of all kinds.
     #[must_use]
-    pub fn failed(&self) -> u64 {
+    pub fn failure_count(&self) -> u64 {
         self.failures.values().sum()
     }
 
@@ -221,85 +221,85 @@ impl Tally {
         self.operations += other.operations;
         self.bytes += other.bytes;
         self.throughput += other.throughput;
-        self.cut += other.cut;
+        self.truncated += other.truncated;
         // Auto-resizing histograms cannot fail here.
         let _ = self.latency.add(&other.latency);
         let _ = self.first_byte.add(&other.first_byte);
         if self.seconds.len() < other.seconds.len() {
-            self.seconds.resize(other.seconds.len(), Second::default());
+            self.seconds.resize(other.seconds.len(), SecondStats::default());
         }
         self.seconds.iter_mut().zip(&other.seconds).for_each(|(mine, others)| mine.add(others));
         for (kind, count) in &other.failures {
             *self.failures.entry(kind.clone()).or_default() += count;
         }
-        let room = SAMPLES.saturating_sub(self.samples.len());
-        self.samples.extend(other.samples.iter().take(room).cloned());
+        let room = MAX_FAILURE_SAMPLES.saturating_sub(self.failure_samples.len());
+        self.failure_samples.extend(other.failure_samples.iter().take(room).cloned());
     }
 }
 
 /// Statistics of all requests of one or several workers.
 #[derive(Debug, Clone, Default)]
-pub struct Record {
-    tallies: BTreeMap<Operation, Tally>,
+pub struct LoadRecord {
+    stats: BTreeMap<Operation, OperationStats>,
     /// Work per 100 ms of the window.
-    tenths: Vec<Amount>,
+    series_100ms: Vec<WorkAmount>,
     /// The current second of a worker. Its earlier seconds are in the load's timeline.
-    present: Option<Present>,
+    present: Option<CurrentSecond>,
 }
 
-impl Record {
+impl LoadRecord {
     /// Counts a successful request.
-    pub fn success(&mut self, window: Window, operation: Operation, timing: Timing, bytes: u64) {
-        let mut done = Amount::default();
+    pub fn record_success(&mut self, window: MeasurementWindow, operation: Operation, timing: RequestTiming, bytes: u64) {
+        let mut done = WorkAmount::default();
         for (tenth, part) in window.parts(&timing) {
-            let amount = Amount { operations: part, bytes: part * bytes as f64 };
+            let amount = WorkAmount { operations: part, bytes: part * bytes as f64 };
             done += amount;
             *self.tenth(tenth) += amount;
         }
-        let tally = self.tallies.entry(operation).or_default();
+        let tally = self.stats.entry(operation).or_default();
         tally.throughput += done;
         if let Some(one) = tally.success(window, timing, bytes) {
-            self.second(operation, window.second(timing.ended)).add(&one);
+            self.second(operation, window.second(timing.completed)).add(&one);
         }
     }
 
     /// Counts a request that was cancelled at `now`.
-    pub fn cut(&mut self, window: Window, operation: Operation, intended: Duration, now: Duration) {
-        self.tallies.entry(operation).or_default().cut(window, intended, now);
+    pub fn record_truncated(&mut self, window: MeasurementWindow, operation: Operation, intended: Duration, now: Duration) {
+        self.stats.entry(operation).or_default().cut(window, intended, now);
     }
 
     /// Counts a failed request.
-    pub fn failure(&mut self, window: Window, operation: Operation, ended: Duration, kind: &str, what: &str) {
-        self.tallies.entry(operation).or_default().failure(kind, what);
+    pub fn record_failure(&mut self, window: MeasurementWindow, operation: Operation, ended: Duration, kind: &str, what: &str) {
+        self.stats.entry(operation).or_default().failure(kind, what);
         if window.contains(ended) {
             self.second(operation, window.second(ended)).failures += 1;
         }
     }
 
-    fn second(&mut self, operation: Operation, number: usize) -> &mut Second {
+    fn second(&mut self, operation: Operation, number: usize) -> &mut SecondStats {
         match &mut self.present {
             Some(present) => present.second(operation, number),
-            None => nth(&mut self.tallies.entry(operation).or_default().seconds, number),
+            None => nth(&mut self.stats.entry(operation).or_default().seconds, number),
         }
     }
 
-    fn tenth(&mut self, number: usize) -> &mut Amount {
+    fn tenth(&mut self, number: usize) -> &mut WorkAmount {
         match &mut self.present {
-            Some(present) => present.tenth(number),
-            None => nth(&mut self.tenths, number),
+            Some(present) => present.interval(number),
+            None => nth(&mut self.series_100ms, number),
         }
     }
 
     /// Adds the statistics of other workers. The seconds that a worker has handed to the load's timeline are not
     /// included.
     pub fn add(&mut self, other: &Self) {
-        for (operation, tally) in &other.tallies {
-            self.tallies.entry(*operation).or_default().add(tally);
+        for (operation, tally) in &other.stats {
+            self.stats.entry(*operation).or_default().add(tally);
         }
-        if self.tenths.len() < other.tenths.len() {
-            self.tenths.resize(other.tenths.len(), Amount::default());
+        if self.series_100ms.len() < other.series_100ms.len() {
+            self.series_100ms.resize(other.series_100ms.len(), WorkAmount::default());
         }
-        self.tenths.iter_mut().zip(&other.tenths).for_each(|(mine, others)| *mine += *others);
+        self.series_100ms.iter_mut().zip(&other.series_100ms).for_each(|(mine, others)| *mine += *others);
         if let Some(present) = &other.present {
             present.add_to(self);
         }
@@ -307,15 +307,15 @@ impl Record {
 
     /// Statistics by kind of request.
     #[must_use]
-    pub const fn tallies(&self) -> &BTreeMap<Operation, Tally> {
-        &self.tallies
+    pub const fn tallies(&self) -> &BTreeMap<Operation, OperationStats> {
+        &self.stats
     }
 
     /// Work per complete 100 ms interval of a window of length `time`.
     #[must_use]
-    pub fn tenths(&self, time: Duration) -> Vec<Amount> {
-        let mut tenths = self.tenths.clone();
-        tenths.resize(usize::try_from(time.as_millis() / SERIES_INTERVAL_MS).unwrap_or(0), Amount::default());
+    pub fn tenths(&self, time: Duration) -> Vec<WorkAmount> {
+        let mut tenths = self.series_100ms.clone();
+        tenths.resize(usize::try_from(time.as_millis() / SERIES_INTERVAL_MS).unwrap_or(0), WorkAmount::default());
         tenths
     }
 }
@@ -328,9 +328,9 @@ mod tests {
     const MILLI: Duration = Duration::from_millis(1);
 
     fn parts(begun: u32, ended: u32) -> Vec<(usize, f64)> {
-        let window = Window { begin: 1000 * MILLI, end: 2000 * MILLI };
+        let window = MeasurementWindow { begin: 1000 * MILLI, end: 2000 * MILLI };
         let (begun, ended) = (begun * MILLI, ended * MILLI);
-        let timing = Timing { intended: begun, begun, first: ended, ended };
+        let timing = RequestTiming { scheduled: begun, started: begun, first_byte: ended, completed: ended };
         window.parts(&timing).filter(|(_, part)| *part > 1e-9).collect()
     }
 
@@ -354,11 +354,11 @@ mod tests {
             lengths in proptest::collection::vec(1_u32..900, 40..60),
             begin in 500_u32..2000,
         ) {
-            let window = Window { begin: begin * MILLI, end: (begin + 3000) * MILLI };
+            let window = MeasurementWindow { begin: begin * MILLI, end: (begin + 3000) * MILLI };
             let (mut at, mut busy) = (0, 0.0);
             for length in lengths {
                 let (begun, ended) = (at * MILLI, (at + length) * MILLI);
-                let timing = Timing { intended: begun, begun, first: ended, ended };
+                let timing = RequestTiming { scheduled: begun, started: begun, first_byte: ended, completed: ended };
                 busy += window.parts(&timing).map(|(_, part)| part * f64::from(length)).sum::<f64>();
                 at += length;
             }

@@ -31,10 +31,10 @@ use self::player::{Came, Player, Turns};
 use self::source::Source;
 use self::trace::{Broken, Trace};
 use crate::arrivals::Spacing;
-use crate::drive::request::{AFTER_FAILURE, Failed, TRIES, put};
-use crate::drive::shared::Shared;
-use crate::drive::{Bed, DRAIN_STOPPED, Gauge, Outcome, Stop, conduct, context};
-use crate::load::{Load, Pace, Until};
+use crate::drive::request::{FAILURE_PAUSE, RequestFailure, MAX_PREPARE_ATTEMPTS, put_object};
+use crate::drive::load_state::LoadState;
+use crate::drive::{BenchEnv, STOPPED_DRAIN_TIMEOUT, Progress, LoadOutcome, StopSignal, run_workers, request_context};
+use crate::load::{Load, ArrivalMode, StopCondition};
 
 /// Minimum concurrency with which missing objects are created.
 const MIN_PREPARE_CONCURRENCY: usize = 32;
@@ -125,13 +125,13 @@ impl Replay {
     #[must_use]
     pub fn load(&self) -> Load {
         let requests = self.plan.count();
-        let pace = self.time().map_or(Pace::Closed, |time| Pace::Open {
-            per_second: requests as f64 / time.max(MIN_SPAN).as_secs_f64(),
+        let pace = self.time().map_or(ArrivalMode::Closed, |time| ArrivalMode::Open {
+            requests_per_second: requests as f64 / time.max(MIN_SPAN).as_secs_f64(),
             spacing: Spacing::Fixed,
         });
-        let until = Until { requests: Some(requests), time: Duration::MAX / 4, stable: None };
+        let until = StopCondition { max_requests: Some(requests), duration: Duration::MAX / 4, max_ci_fraction: None };
         let (mix, warm_up) = (self.plan.mix(), Duration::ZERO);
-        Load { mix, parallel: self.parallel, pace, until, warm_up, seed: 0, phase: 0.0 }
+        Load { mix, concurrency: self.parallel, arrival_mode: pace, stop_condition: until, warm_up, seed: 0, phase: 0.0 }
     }
 
     /// Creates the objects that must exist before the replay, from the workers' runtime, so that connections are open
@@ -139,41 +139,41 @@ impl Replay {
     /// flight then have [`DRAIN_STOPPED`] to finish before they are aborted.
     pub async fn prepare(
         &self,
-        bed: &Bed,
+        bed: &BenchEnv,
         objects: &Arc<Objects>,
-        stop: &Stop,
-        gauge: &Arc<Gauge>,
+        stop: &StopSignal,
+        gauge: &Arc<Progress>,
     ) -> Result<bool> {
         let what = (bed.clone(), objects.clone(), stop.clone(), gauge.clone());
-        let mut making = bed.crew.set(vec![make(what, MIN_PREPARE_CONCURRENCY.max(self.parallel)).boxed()]);
+        let mut making = bed.worker_pool.spawn(vec![make(what, MIN_PREPARE_CONCURRENCY.max(self.parallel)).boxed()]);
         let made = tokio::select! {
             made = making.join_next() => made,
-            () = stop.patience(DRAIN_STOPPED) => None,
+            () = stop.triggered_for(STOPPED_DRAIN_TIMEOUT) => None,
         };
         let Some(made) = made else { return Ok(false) };
         let made = made.map_err(|e| Error::with_source(Reason::Defect, "the task that creates objects panicked", e))?;
         made.map_err(|failed| {
             let (count, _) = self.plan.needed();
-            let what = failed.what;
+            let what = failed.message;
             Error::new(
                 Reason::Io,
                 format!("cannot create one of the {count} objects that the trace reads: {what}"),
             )
         })?;
-        Ok(!stop.is_asked())
+        Ok(!stop.is_triggered())
     }
 
     /// Replays the trace once on prepared objects, to its end or until stopped. Returns the outcome, and notes about
     /// the figures.
     pub async fn drive(
         &self,
-        bed: &Bed,
+        bed: &BenchEnv,
         objects: &Arc<Objects>,
-        stop: &Stop,
-        gauge: &Arc<Gauge>,
-    ) -> Result<(Outcome, Vec<String>)> {
+        stop: &StopSignal,
+        gauge: &Arc<Progress>,
+    ) -> Result<(LoadOutcome, Vec<String>)> {
         let workers = (self.parallel, Some(self.plan.count()));
-        let shared = Arc::new(Shared::new(bed.clock.clone(), workers, gauge.clone(), objects.clone()));
+        let shared = Arc::new(LoadState::new(bed.clock.clone(), workers, gauge.clone(), objects.clone()));
         let read_ahead = MIN_READ_AHEAD.max(READ_AHEAD_PER_WORKER * self.parallel);
         let turns = self
             .speed
@@ -186,7 +186,7 @@ impl Replay {
                 objects: objects.clone(),
                 shared: shared.clone(),
                 turns: turns.clone(),
-                context: context(bed).await?,
+                context: request_context(bed).await?,
                 came: Came::default(),
                 samples: shared.sampler(Some(n)),
             };
@@ -202,7 +202,7 @@ impl Replay {
             (None, None) => None,
         };
         let subject = |_, request: player::Request| request.subject(objects);
-        let driven = conduct(bed, &shared, (starts, workers), &self.load(), stop, subject).await;
+        let driven = run_workers(bed, &shared, (starts, workers), &self.load(), stop, subject).await;
         source.end()?;
         let (outcome, came) = driven?;
         let notes = self.notes(&came);
@@ -234,15 +234,15 @@ impl Replay {
 
 /// Creates the objects that a trace needs with the given concurrency, until stopped.
 async fn make(
-    (bed, objects, stop, gauge): (Bed, Arc<Objects>, Stop, Arc<Gauge>),
+    (bed, objects, stop, gauge): (BenchEnv, Arc<Objects>, StopSignal, Arc<Progress>),
     concurrency: usize,
-) -> std::result::Result<(), Failed> {
-    let (bed, objects, context, gauge, stop) = (&bed, &objects, &context(&bed).await?, &gauge, &stop);
-    let making = objects.needed().take_while(|_| !stop.is_asked()).map(|needed| async move {
+) -> std::result::Result<(), RequestFailure> {
+    let (bed, objects, context, gauge, stop) = (&bed, &objects, &request_context(&bed).await?, &gauge, &stop);
+    let making = objects.needed().take_while(|_| !stop.is_triggered()).map(|needed| async move {
         if make_one((bed, context), objects, needed, stop).await? {
-            gauge.success(needed.1);
+            gauge.record_success(needed.1);
         }
-        Ok::<(), Failed>(())
+        Ok::<(), RequestFailure>(())
     });
     let mut making = futures::stream::iter(making).buffer_unordered(concurrency);
     while let Some(made) = making.next().await {
@@ -253,23 +253,23 @@ async fn make(
 
 /// Creates one object, with retries. Returns true if it exists; false if a failure coincided with the stop.
 async fn make_one(
-    (bed, context): (&Bed, &Context),
+    (bed, context): (&BenchEnv, &Context),
     objects: &Objects,
     (object, size): (usize, u64),
-    stop: &Stop,
-) -> std::result::Result<bool, Failed> {
+    stop: &StopSignal,
+) -> std::result::Result<bool, RequestFailure> {
     let address = Address::parse(bed.bucket.as_str(), &objects.name(object))?;
     let content = Objects::content(address.key.as_str(), 0, size);
     let mut tries = 1;
     loop {
-        match put(bed, context, &address, (content, size), None).await {
+        match put_object(bed, context, &address, (content, size), None).await {
             Ok(()) => return Ok(true),
-            Err(_) if stop.is_asked() => return Ok(false),
-            Err(failed) if tries == TRIES => return Err(failed),
+            Err(_) if stop.is_triggered() => return Ok(false),
+            Err(failed) if tries == MAX_PREPARE_ATTEMPTS => return Err(failed),
             Err(_) => {
                 objects.doubt(object);
                 tries += 1;
-                tokio::time::sleep(AFTER_FAILURE).await;
+                tokio::time::sleep(FAILURE_PAUSE).await;
             }
         }
     }

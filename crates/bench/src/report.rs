@@ -17,7 +17,7 @@ use serde_json::Error as JsonError;
 
 use crate::compare::{Compared, compare};
 use crate::posix::result::Measured;
-use crate::result::{Cell, Line, Run, SCHEMA};
+use crate::result::{Measurement, ResultLine, Run, SCHEMA};
 
 /// A parsed result file.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ pub struct Kept {
     /// The run: version, client machines and store.
     pub run: Run,
     /// Measurements of object requests.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<Measurement>,
     /// Measurements of a mounted file system.
     pub posix: Vec<Measured>,
     /// The run was stopped early.
@@ -73,13 +73,13 @@ impl Kept {
         for (n, line) in text.lines().enumerate() {
             let bad = |why| Unreadable { line: n + 1, why };
             match serde_json::from_str(line) {
-                Ok(Line::Run(parsed)) if parsed.schema != SCHEMA => return Err(bad(Why::Schema(parsed.schema))),
-                Ok(Line::Run(parsed)) if n == 0 => run = Some(*parsed),
-                Ok(Line::Run(_)) => return Err(bad(Why::NoRun)),
+                Ok(ResultLine::Run(parsed)) if parsed.schema != SCHEMA => return Err(bad(Why::Schema(parsed.schema))),
+                Ok(ResultLine::Run(parsed)) if n == 0 => run = Some(*parsed),
+                Ok(ResultLine::Run(_)) => return Err(bad(Why::NoRun)),
                 Ok(_) if run.is_none() => return Err(bad(Why::NoRun)),
-                Ok(Line::Cell(cell)) => cells.push(*cell),
-                Ok(Line::Posix(measured)) => posix.push(*measured),
-                Ok(Line::End { partial, servers: seen }) => (is_partial, servers) = (partial, seen),
+                Ok(ResultLine::Measurement(cell)) => cells.push(*cell),
+                Ok(ResultLine::Posix(measured)) => posix.push(*measured),
+                Ok(ResultLine::End { partial, servers: seen }) => (is_partial, servers) = (partial, seen),
                 Err(_) if n > 0 && n + 1 == count && !text.ends_with('\n') => {}
                 Err(e) => return Err(bad(Why::Json(e))),
             }

@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::merge::{Part, Share, merge};
+pub use self::merge::{AgentMeasurement, AgentShare, merge_agents};
 use crate::arrivals::Spacing;
-use crate::asked::Asked;
-use crate::caches::Caches;
-use crate::drive::{Ending, Outcome};
-pub use crate::figures::{Latency, Rate};
-use crate::load::{Load, Pace};
+use crate::load_spec::LoadSpec;
+use crate::caches::CacheTreatment;
+use crate::drive::{EndReason, LoadOutcome};
+pub use crate::figures::{LatencySummary, Rate};
+use crate::load::{Load, ArrivalMode};
 use crate::operation::{Mix, Operation};
-use crate::record::Tally;
+use crate::record::OperationStats;
 use crate::replay::{Replay, Traced};
 use crate::samples::Sampled;
 use crate::sizes::Sizes;
 use crate::summary;
-use crate::survey::Step;
+use crate::test_plan::Step;
 
 /// The schema of the lines. It changes when a reader of the previous schema would misread them.
 pub const SCHEMA: &str = "tradewind-bench/1";
@@ -29,11 +29,11 @@ pub const SCHEMA: &str = "tradewind-bench/1";
 /// A line of a result file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "lowercase")]
-pub enum Line {
+pub enum ResultLine {
     /// The first line: the run and its environment.
     Run(Box<Run>),
     /// A measurement.
-    Cell(Box<Cell>),
+    Measurement(Box<Measurement>),
     /// A measurement of a mounted file system.
     Posix(Box<crate::posix::result::Measured>),
     /// The last line.
@@ -56,12 +56,12 @@ pub struct Run {
     /// Start time, in milliseconds since the Unix epoch.
     pub started: i64,
     /// The machine that generated the load; with agents, the coordinator.
-    pub client: Client,
+    pub client: ClientMachine,
     /// The agents, if several machines generated the load.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub agents: Vec<Agent>,
+    pub agents: Vec<AgentInfo>,
     /// Location under test, as it was given.
-    pub place: String,
+    pub location: String,
     /// Kind of store: `s3`, `swift` or `local`.
     pub store: String,
     /// Prefix of the names of all created objects.
@@ -70,42 +70,42 @@ pub struct Run {
     pub seed: u64,
     /// True if each request used a new connection.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub fresh: bool,
+    pub new_connections: bool,
     /// Directory of the files that were uploaded and downloaded; `None` if they were in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub files: Option<String>,
+    pub files_dir: Option<String>,
 }
 
 /// One of several machines that generated the load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Agent {
+pub struct AgentInfo {
     /// Address of the agent.
-    pub agent: String,
+    pub address: String,
     /// Its machine.
-    pub client: Client,
+    pub client: ClientMachine,
 }
 
 /// A machine that generates load.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Client {
+pub struct ClientMachine {
     /// Host name.
-    pub name: String,
+    pub hostname: String,
     /// CPU model.
-    pub processor: String,
+    pub cpu_model: String,
     /// Number of CPUs that this process may use.
     pub cores: usize,
     /// Memory, in bytes.
-    pub memory: u64,
+    pub memory_bytes: u64,
     /// Version of the Linux kernel.
     pub kernel: String,
 }
 
 /// A measurement: one load on one store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Cell {
+pub struct Measurement {
     /// Names of the concurrent loads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<String>,
+    pub concurrent_with: Vec<String>,
     /// The trace that was replayed. Mix, sizes and rate then describe the trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Traced>,
@@ -114,51 +114,51 @@ pub struct Cell {
     /// Object sizes.
     pub sizes: Sizes,
     /// Concurrent requests; the maximum for an open loop.
-    pub parallel: usize,
+    pub concurrency: usize,
     /// Arrival rate of an open loop, in req/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate: Option<f64>,
+    pub requests_per_second: Option<f64>,
     /// Distribution of the interarrival times of an open loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spacing: Option<Spacing>,
     /// Round number, counted from 1.
-    pub repeat: u32,
+    pub round: u32,
     /// How the client's caches were dropped before it began.
-    #[serde(default, skip_serializing_if = "Caches::are_kept")]
-    pub caches: Caches,
+    #[serde(default, skip_serializing_if = "CacheTreatment::is_not_dropped")]
+    pub caches: CacheTreatment,
     /// Start of the load, before the warm-up, in milliseconds since the Unix epoch.
-    pub began: i64,
+    pub started_ms: i64,
     /// Length of the warm-up, in seconds.
-    pub warm_up: f64,
+    pub warm_up_seconds: f64,
     /// Length of the measurement window, in seconds.
-    pub seconds: f64,
+    pub measured_seconds: f64,
     /// Rate of all requests, in req/s.
     pub operations_per_second: Rate,
     /// Throughput, in bytes per second.
     pub bytes_per_second: Rate,
     /// Figures by kind of request.
-    pub operations: BTreeMap<Operation, Figures>,
+    pub operations: BTreeMap<Operation, OperationFigures>,
     /// Requests and bytes per 100 ms. A request counts in each interval in proportion to the time it spends there.
-    pub tenths: Vec<(f64, f64)>,
+    pub series_100ms: Vec<(f64, f64)>,
     /// CPU time of the generator, in seconds.
     pub cpu_seconds: f64,
     /// CPU time by thread name, in seconds.
     pub cpu_threads: BTreeMap<String, f64>,
     /// CPU utilization of the whole machine, 0 to 1.
-    pub machine_busy: f64,
+    pub machine_cpu_utilization: f64,
     /// Traffic of the store's connections, including that of concurrent loads: bytes sent, bytes received, and
     /// connections opened. Zero for local stores.
     #[serde(default)]
-    pub carried: (u64, u64, u64),
+    pub network: (u64, u64, u64),
     /// Delay between scheduled and actual release of open-loop requests. The generator causes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lag_us: Option<Latency>,
+    pub schedule_lag_us: Option<LatencySummary>,
     /// Reads of objects that had been read before.
     pub repeated_reads: u64,
     /// Scheduled requests that never started.
-    pub abandoned: u64,
+    pub never_started: u64,
     /// Reason for the end.
-    pub ending: Ending,
+    pub end_reason: EndReason,
     /// Warnings about the figures.
     pub notes: Vec<String>,
     /// State of the raw samples, if they were recorded.
@@ -166,36 +166,36 @@ pub struct Cell {
     pub samples: Option<Sampled>,
     /// Shares of the agents, if several machines generated the load.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub agents: Vec<Share>,
+    pub agents: Vec<AgentShare>,
     /// Maximum skew between the starts of the agents, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub apart: Option<f64>,
+    pub start_skew_seconds: Option<f64>,
 }
 
 /// Figures of one kind of request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct OperationFigures {
     /// Successful requests that completed within the measurement window.
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Request rate, in req/s. A request that overlaps either end of the window counts in proportion.
-    pub per_second: f64,
+    pub requests_per_second: f64,
     /// Throughput, in bytes per second. Requests that overlap either end count in proportion.
     pub bytes_per_second: f64,
     /// Cancelled requests. They are in the latency histogram with the time waited, which is a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub cut: u64,
+    pub truncated: u64,
     /// Failed requests by kind, including those outside the window.
     pub failures: BTreeMap<String, u64>,
     /// Messages of some failures.
-    pub samples: Vec<String>,
+    pub failure_samples: Vec<String>,
     /// Latency to the last byte, in microseconds.
-    pub latency_us: Latency,
+    pub latency_us: LatencySummary,
     /// Latency to the first byte, in microseconds.
-    pub first_byte_us: Latency,
+    pub first_byte_us: LatencySummary,
     /// For each second: requests, bytes, failures, mean latency and maximum latency in microseconds.
-    pub seconds: Vec<[u64; 5]>,
+    pub series_1s: Vec<[u64; 5]>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes the field by reference")]
@@ -203,24 +203,24 @@ const fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-impl Figures {
-    fn of(tally: &Tally, time: Duration) -> Self {
+impl OperationFigures {
+    fn of(tally: &OperationStats, time: Duration) -> Self {
         let rate = |all: f64| if time.is_zero() { 0.0 } else { all / time.as_secs_f64() };
         let seconds = tally.seconds.iter().map(|second| {
-            let mean = second.latency_sum / second.operations.max(1);
-            [second.operations, second.bytes, second.failures, mean, second.latency_most]
+            let mean = second.latency_sum_us / second.operations.max(1);
+            [second.operations, second.bytes, second.failures, mean, second.max_latency_us]
         });
         Self {
             operations: tally.operations,
             bytes: tally.bytes,
-            per_second: rate(tally.throughput.operations),
+            requests_per_second: rate(tally.throughput.operations),
             bytes_per_second: rate(tally.throughput.bytes),
-            cut: tally.cut,
+            truncated: tally.truncated,
             failures: tally.failures.clone(),
-            samples: tally.samples.clone(),
-            latency_us: Latency::of(&tally.latency),
-            first_byte_us: Latency::of(&tally.first_byte),
-            seconds: seconds.collect(),
+            failure_samples: tally.failure_samples.clone(),
+            latency_us: LatencySummary::from_histogram(&tally.latency),
+            first_byte_us: LatencySummary::from_histogram(&tally.first_byte),
+            series_1s: seconds.collect(),
         }
     }
 }
@@ -233,121 +233,121 @@ const MIN_WINDOW_LATENCIES: f64 = 5.0;
 /// 99th percentile of the release delay above which an open loop did not produce the requested schedule.
 const MAX_SCHEDULE_LAG: Duration = Duration::from_millis(5);
 
-impl Cell {
+impl Measurement {
     /// Creates the measurement of a step that ran concurrently with `beside`, on a machine with `cores` CPUs.
     #[must_use]
-    pub fn of(step: &Step, beside: Vec<String>, outcome: &Outcome, cores: usize) -> Self {
+    pub fn new(step: &Step, beside: Vec<String>, outcome: &LoadOutcome, cores: usize) -> Self {
         let load = &step.load;
-        let seconds = outcome.time.as_secs_f64();
+        let seconds = outcome.duration.as_secs_f64();
         let tallies = outcome.record.tallies();
-        let figures: BTreeMap<Operation, Figures> =
-            tallies.iter().map(|(kind, tally)| (*kind, Figures::of(tally, outcome.time))).collect();
+        let figures: BTreeMap<Operation, OperationFigures> =
+            tallies.iter().map(|(kind, tally)| (*kind, OperationFigures::of(tally, outcome.duration))).collect();
         let tenths: Vec<(f64, f64)> =
-            outcome.tenths.iter().map(|amount| (short(amount.operations), short(amount.bytes))).collect();
-        let (operations_per_second, bytes_per_second) = rates(&figures, &tenths, seconds);
-        let (rate, spacing) = match load.pace {
-            Pace::Closed => (None, None),
-            Pace::Open { per_second, spacing } => (Some(per_second), Some(spacing)),
+            outcome.series_100ms.iter().map(|amount| (round_to_3_decimals(amount.operations), round_to_3_decimals(amount.bytes))).collect();
+        let (operations_per_second, bytes_per_second) = total_rates(&figures, &tenths, seconds);
+        let (rate, spacing) = match load.arrival_mode {
+            ArrivalMode::Closed => (None, None),
+            ArrivalMode::Open { requests_per_second: per_second, spacing } => (Some(per_second), Some(spacing)),
         };
         let usage = &outcome.usage;
         Self {
-            beside,
+            concurrent_with: beside,
             trace: None,
             mix: load.mix.clone(),
             sizes: step.sizes.clone(),
-            parallel: load.parallel,
-            rate,
+            concurrency: load.concurrency,
+            requests_per_second: rate,
             spacing,
-            repeat: step.repeat,
-            caches: Caches::Kept,
-            began: outcome.began.millis(),
-            warm_up: load.warm_up.as_secs_f64(),
-            seconds,
+            round: step.round,
+            caches: CacheTreatment::NotDropped,
+            started_ms: outcome.started.millis(),
+            warm_up_seconds: load.warm_up.as_secs_f64(),
+            measured_seconds: seconds,
             operations_per_second,
             bytes_per_second,
             operations: figures,
-            tenths,
+            series_100ms: tenths,
             cpu_seconds: usage.total().as_secs_f64(),
             cpu_threads: (usage.by_name().into_iter())
                 .map(|(name, time)| (name.to_owned(), time.as_secs_f64()))
                 .collect(),
-            machine_busy: usage.machine(),
-            carried: (outcome.carried.sent_bytes, outcome.carried.received_bytes, outcome.carried.connections),
-            lag_us: rate.map(|_| Latency::of(&outcome.lag)),
-            repeated_reads: outcome.repeats,
-            abandoned: outcome.abandoned,
-            ending: outcome.ending,
+            machine_cpu_utilization: usage.machine(),
+            network: (outcome.traffic.sent_bytes, outcome.traffic.received_bytes, outcome.traffic.connections),
+            schedule_lag_us: rate.map(|_| LatencySummary::from_histogram(&outcome.schedule_lag)),
+            repeated_reads: outcome.repeated_reads,
+            never_started: outcome.never_started,
+            end_reason: outcome.ending,
             notes: notes(load, outcome, cores),
             samples: None,
             agents: Vec::new(),
-            apart: None,
+            start_skew_seconds: None,
         }
     }
 
     /// Creates the measurement of a replay. The outcome comes with additional notes.
     #[must_use]
-    pub fn of_replay(
+    pub fn from_replay(
         replay: &Replay,
         repeat: u32,
-        (outcome, notes): (&Outcome, Vec<String>),
+        (outcome, notes): (&LoadOutcome, Vec<String>),
         cores: usize,
     ) -> Self {
         let (load, sizes) = (replay.load(), replay.planned().between());
-        let cell = Self::of(&Step { load, sizes, objects: 0, repeat }, Vec::new(), outcome, cores);
+        let cell = Self::new(&Step { load, sizes, objects: 0, round: repeat }, Vec::new(), outcome, cores);
         let notes = cell.notes.into_iter().chain(notes).collect();
         Self { trace: Some(replay.traced()), spacing: None, notes, ..cell }
     }
 
     /// Sets the cache treatment and the state of the raw samples.
     #[must_use]
-    pub fn under(mut self, caches: Caches, samples: Option<Sampled>) -> Self {
+    pub fn with_context(mut self, caches: CacheTreatment, samples: Option<Sampled>) -> Self {
         self.notes.extend(samples.iter().flat_map(Sampled::notes));
         Self { caches, samples, ..self }
     }
 
     /// The load in its text form; for a trace, the equivalent load.
     #[must_use]
-    pub fn asked(&self) -> Asked {
-        let pace = match (self.rate, self.spacing) {
-            (Some(per_second), Some(spacing)) => Pace::Open { per_second, spacing },
-            _ => Pace::Closed,
+    pub fn load_spec(&self) -> LoadSpec {
+        let pace = match (self.requests_per_second, self.spacing) {
+            (Some(per_second), Some(spacing)) => ArrivalMode::Open { requests_per_second: per_second, spacing },
+            _ => ArrivalMode::Closed,
         };
-        Asked { mix: self.mix.clone(), sizes: self.sizes.clone(), parallel: self.parallel, pace }
+        LoadSpec { mix: self.mix.clone(), sizes: self.sizes.clone(), concurrency: self.concurrency, arrival_mode: pace }
     }
 
     /// The display name, unique among the measurements of a round.
     #[must_use]
     pub fn name(&self) -> String {
         let alone = match &self.trace {
-            Some(trace) => trace.name(self.parallel),
-            None => self.asked().to_string(),
+            Some(trace) => trace.name(self.concurrency),
+            None => self.load_spec().to_string(),
         };
-        self.beside.iter().fold(alone, |name, other| format!("{name} beside {other}"))
+        self.concurrent_with.iter().fold(alone, |name, other| format!("{name} beside {other}"))
     }
 
     /// CPU time of the generator per request, in microseconds. `None` with concurrent loads: they share the CPU time.
     #[must_use]
     pub fn cpu_us_per_operation(&self) -> Option<f64> {
-        let operations = self.operations_per_second.mean * self.seconds;
-        (operations > 0.0 && self.beside.is_empty()).then(|| self.cpu_seconds * 1e6 / operations)
+        let operations = self.operations_per_second.mean * self.measured_seconds;
+        (operations > 0.0 && self.concurrent_with.is_empty()).then(|| self.cpu_seconds * 1e6 / operations)
     }
 
     /// Returns true if it ended early: it was stopped or is void.
     #[must_use]
     pub fn is_partial(&self) -> bool {
-        self.ending == Ending::Stopped || self.is_void()
+        self.end_reason == EndReason::Stopped || self.is_void()
     }
 
     /// Returns true if the requested rate was not measured: the store fell so far behind that the queue of due requests
     /// overflowed, here or in a concurrent load.
     #[must_use]
     pub fn is_void(&self) -> bool {
-        self.ending == Ending::Overrun
+        self.end_reason == EndReason::Overrun
     }
 
     /// Returns true if no request succeeded within the measurement window.
     #[must_use]
-    pub fn has_nothing(&self) -> bool {
+    pub fn has_no_success(&self) -> bool {
         self.operations_per_second.mean <= 0.0
     }
 
@@ -355,61 +355,61 @@ impl Cell {
     /// written and read. `None` with concurrent loads.
     #[must_use]
     pub fn amplification(&self) -> Option<f64> {
-        let (sent, received, _) = self.carried;
-        let payload = self.bytes_per_second.mean * self.seconds;
-        (payload > 0.0 && sent + received > 0 && self.beside.is_empty())
+        let (sent, received, _) = self.network;
+        let payload = self.bytes_per_second.mean * self.measured_seconds;
+        (payload > 0.0 && sent + received > 0 && self.concurrent_with.is_empty())
             .then(|| (sent + received) as f64 / payload)
     }
 
     /// Returns true if the generator was CPU-bound on a machine with `cores` CPUs; with agents, if any of them was.
     #[must_use]
-    pub fn was_busy(&self, cores: usize) -> bool {
+    pub fn was_generator_cpu_bound(&self, cores: usize) -> bool {
         let is_cpu_bound =
             |cpu: f64, cores: usize, seconds: f64| cpu > MAX_CPU_UTILIZATION * cores as f64 * seconds;
         let is_any_agent =
-            self.agents.iter().any(|agent| is_cpu_bound(agent.cpu_seconds, agent.cores, agent.seconds));
-        let is_this_client = self.agents.is_empty() && is_cpu_bound(self.cpu_seconds, cores, self.seconds);
-        self.machine_busy > MAX_CPU_UTILIZATION || is_any_agent || is_this_client
+            self.agents.iter().any(|agent| is_cpu_bound(agent.cpu_seconds, agent.cores, agent.measured_seconds));
+        let is_this_client = self.agents.is_empty() && is_cpu_bound(self.cpu_seconds, cores, self.measured_seconds);
+        self.machine_cpu_utilization > MAX_CPU_UTILIZATION || is_any_agent || is_this_client
     }
 
     /// The number of failed requests.
     #[must_use]
-    pub fn failed(&self) -> u64 {
+    pub fn failure_count(&self) -> u64 {
         self.operations.values().flat_map(|figures| figures.failures.values()).sum()
     }
 }
 
 /// Total request rate and throughput with confidence intervals, which follow from the variation per 100 ms.
-fn rates(figures: &BTreeMap<Operation, Figures>, tenths: &[(f64, f64)], seconds: f64) -> (Rate, Rate) {
+fn total_rates(figures: &BTreeMap<Operation, OperationFigures>, tenths: &[(f64, f64)], seconds: f64) -> (Rate, Rate) {
     let longest = figures.values().map(|figures| figures.latency_us.mean).fold(0.0, f64::max) / 1e6;
     // Without a latency, requests took longer than the window: all batches are parts of the same requests.
     let has_latencies =
-        figures.values().all(|figures| figures.per_second <= 0.0 || figures.latency_us.count > 0);
+        figures.values().all(|figures| figures.requests_per_second <= 0.0 || figures.latency_us.count > 0);
     let batches = if has_latencies { summary::stretches(seconds, longest) } else { 0 };
-    let rate = |mean: fn(&Figures) -> f64, of: fn(&(f64, f64)) -> f64| {
+    let rate = |mean: fn(&OperationFigures) -> f64, of: fn(&(f64, f64)) -> f64| {
         let amounts: Vec<f64> = tenths.iter().map(of).collect();
         let within = summary::rate_of(&amounts, batches).map(|rate| rate.within * 10.0);
-        Rate { mean: figures.values().map(mean).sum(), within }
+        Rate { mean: figures.values().map(mean).sum(), ci95_half_width: within }
     };
-    (rate(|of| of.per_second, |tenth| tenth.0), rate(|of| of.bytes_per_second, |tenth| tenth.1))
+    (rate(|of| of.requests_per_second, |tenth| tenth.0), rate(|of| of.bytes_per_second, |tenth| tenth.1))
 }
 
 /// Rounds to three decimals.
-fn short(amount: f64) -> f64 {
+fn round_to_3_decimals(amount: f64) -> f64 {
     (amount * 1e3).round() / 1e3
 }
 
 /// Returns warnings about conditions that make the figures misleading.
-fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
+fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
     let mut notes = Vec::new();
-    let seconds = outcome.time.as_secs_f64().max(f64::MIN_POSITIVE);
+    let seconds = outcome.duration.as_secs_f64().max(f64::MIN_POSITIVE);
     let used = outcome.usage.total().as_secs_f64() / seconds;
     let busiest = outcome.usage.busiest();
-    if outcome.ending == Ending::Overrun {
+    if outcome.ending == EndReason::Overrun {
         notes.push(format!(
             "this is void: {} requests were queued for {} concurrent ones and {} more were dropped, so the load ended \
              after {seconds:.1} s; the store is far slower than the rate: use a lower rate",
-            outcome.waiting, load.parallel, outcome.refused
+            outcome.queued, load.concurrency, outcome.dropped
         ));
     }
     if used > MAX_CPU_UTILIZATION * cores as f64 {
@@ -426,7 +426,7 @@ fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
     {
         notes.push(format!("the thread {name:?} was busy for {:.2} s of {seconds:.2} s", time.as_secs_f64()));
     }
-    let lag = Duration::from_micros(outcome.lag.value_at_quantile(0.99));
+    let lag = Duration::from_micros(outcome.schedule_lag.value_at_quantile(0.99));
     if lag > MAX_SCHEDULE_LAG {
         notes.push(format!(
             "the generator was late: it released 1 % of the requests more than {:.1} ms after their scheduled time",
@@ -455,29 +455,29 @@ fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
             "requests took up to {longest:.1} s of the measured {seconds:.1} s, so few are in it: measure longer"
         ));
     }
-    if outcome.ending != Ending::Overrun && outcome.waiting > load.parallel as u64 {
+    if outcome.ending != EndReason::Overrun && outcome.queued > load.concurrency as u64 {
         notes.push(format!(
             "{} requests were queued for {} concurrent ones at the end: the store, or this concurrency, cannot keep up \
              with the rate",
-            outcome.waiting, load.parallel
+            outcome.queued, load.concurrency
         ));
     }
-    if outcome.abandoned > 0 && outcome.ending != Ending::Overrun {
+    if outcome.never_started > 0 && outcome.ending != EndReason::Overrun {
         notes.push(format!(
             "{} scheduled requests never started: the store was slower than the rate",
-            outcome.abandoned
+            outcome.never_started
         ));
     }
-    let cut: u64 = tallies.values().map(|tally| tally.cut).sum();
+    let cut: u64 = tallies.values().map(|tally| tally.truncated).sum();
     if cut > 0 {
         notes.push(format!(
             "{cut} requests were cancelled: the latencies include them with the time waited, so they are too low"
         ));
     }
-    if outcome.repeats > 0 {
+    if outcome.repeated_reads > 0 {
         notes.push(format!(
             "{} reads were of objects that had been read before: caches may have made them faster",
-            outcome.repeats
+            outcome.repeated_reads
         ));
     }
     notes
@@ -487,7 +487,7 @@ fn notes(load: &Load, outcome: &Outcome, cores: usize) -> Vec<String> {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn cell_line(operation: &str, parallel: usize, repeat: u32, rate: f64) -> String {
+    pub(crate) fn measurement_line(operation: &str, parallel: usize, repeat: u32, rate: f64) -> String {
         let latency = r#"{"count":3,"mean":20.0,"p50":20,"p90":30,"p99":30,"p999":30,"max":30,"counts":[[10,1],[20,1],[30,1]]}"#;
         let bytes = rate * 4096.0;
         let figures = format!(
@@ -498,19 +498,19 @@ pub(crate) mod tests {
         )
     }
 
-    pub(crate) fn cell(operation: &str, parallel: usize, repeat: u32, rate: f64) -> Cell {
-        match serde_json::from_str(&cell_line(operation, parallel, repeat, rate)).unwrap() {
-            Line::Cell(cell) => *cell,
+    pub(crate) fn measurement(operation: &str, parallel: usize, repeat: u32, rate: f64) -> Measurement {
+        match serde_json::from_str(&measurement_line(operation, parallel, repeat, rate)).unwrap() {
+            ResultLine::Measurement(cell) => *cell,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn rate_of_requests_without_latency_has_no_interval() {
-        let mut operations = cell("get", 1, 1, 100.0).operations;
+        let mut operations = measurement("get", 1, 1, 100.0).operations;
         let tenths = [(10.0, 1.0); 20];
-        assert!(rates(&operations, &tenths, 2.0).0.within.is_some());
+        assert!(total_rates(&operations, &tenths, 2.0).0.ci95_half_width.is_some());
         operations.values_mut().for_each(|figures| figures.latency_us.count = 0);
-        assert_eq!(rates(&operations, &tenths, 2.0).0.within, None);
+        assert_eq!(total_rates(&operations, &tenths, 2.0).0.ci95_half_width, None);
     }
 }

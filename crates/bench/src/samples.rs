@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use self::writer::{Batch, Message, Writer};
 use crate::operation::Operation;
-use crate::record::Window;
+use crate::record::MeasurementWindow;
 
 /// Samples per batch.
 const BATCH_SAMPLES: usize = 64;
@@ -253,8 +253,8 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     /// Records a finished request if it overlaps the window.
-    pub fn take(&mut self, window: Window, handled: &Handled, subject: Subject) {
-        if !window.touches(handled.intended, handled.ended) {
+    pub fn take(&mut self, window: MeasurementWindow, handled: &Handled, subject: Subject) {
+        if !window.overlaps(handled.intended, handled.ended) {
             return;
         }
         if self.batch.is_none() {

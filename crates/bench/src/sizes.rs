@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tradewind_core::quantity::ByteSize;
 
-use crate::random::{mix, share};
+use crate::random::{mix, unit_fraction};
 
 /// A distribution of sizes, in bytes. As text: `4KiB`; `4KiB-1MiB` for any size between the two;
 /// `lognormal:60KiB:1.5` for a median and the standard deviation of the logarithm; `60%4KiB+40%1MiB` for shares, and
@@ -46,13 +46,13 @@ impl Sizes {
             }
             Self::LogNormal { median, sigma } => {
                 // Box-Muller transform.
-                let radius = (-2.0 * (1.0 - share(drawn)).ln()).sqrt();
-                let normal = radius * (std::f64::consts::TAU * share(mix(drawn))).cos();
+                let radius = (-2.0 * (1.0 - unit_fraction(drawn)).ln()).sqrt();
+                let normal = radius * (std::f64::consts::TAU * unit_fraction(mix(drawn))).cos();
                 let size = *median as f64 * (sigma * normal).exp();
                 (size.round() as u64).clamp(1, median.saturating_mul(MAX_MEDIAN_MULTIPLE))
             }
             Self::Shares(parts) => {
-                let mut left = share(drawn) * parts.iter().map(|(share, _)| share).sum::<f64>();
+                let mut left = unit_fraction(drawn) * parts.iter().map(|(share, _)| share).sum::<f64>();
                 let found = parts.iter().find(|(share, _)| {
                     left -= share;
                     left < 0.0

@@ -2,7 +2,7 @@
 //! informative (Hou 2017, section 5.1). [`tradewind_model::tune`] chooses the probes and interprets them; this module
 //! executes them.
 
-pub mod ground;
+pub mod probe_target;
 pub mod probe;
 #[cfg(test)]
 mod tests;
@@ -15,9 +15,9 @@ use tradewind_model::store_model::Direction;
 use tradewind_model::tune::sampling::{self, Budget, Cost};
 use tradewind_model::tune::{Prior, OperatingPoint, Prediction, Surface};
 
-pub use self::ground::Ground;
-pub use self::probe::{Extent, Probed};
-use crate::drive::Stop;
+pub use self::probe_target::ProbeTarget;
+pub use self::probe::{ProbeLimits, ProbeResult};
+use crate::drive::StopSignal;
 
 /// Round trips measured to find the minimum RTT.
 const RTT_SAMPLES: usize = 4;
@@ -30,9 +30,9 @@ const MAX_BUDGET_FRACTION: f64 = 0.1;
 
 /// Configuration of a sampling run.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct SamplingConfig {
     /// Operating points that a plan may use. The sampled ones are among them.
-    pub cells: Vec<OperatingPoint>,
+    pub points: Vec<OperatingPoint>,
     /// Budget of all probes.
     pub budget: Budget,
     /// CPUs that this process may use.
@@ -41,29 +41,29 @@ pub struct Asked {
 
 /// A progress event.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum SamplingEvent<'a> {
     /// A probe begins.
-    Begins(Direction, OperatingPoint),
+    ProbeStarted(Direction, OperatingPoint),
     /// A probe is complete: its result, and the surface inferred from all probes of this direction.
-    Probed(&'a Probed, &'a Surface),
+    Probed(&'a ProbeResult, &'a Surface),
 }
 
 /// The result of all probes of one direction.
 #[derive(Debug, Clone)]
-pub struct Sampled {
+pub struct SamplingResult {
     /// The probes, in order.
-    pub probes: Vec<Probed>,
+    pub probes: Vec<ProbeResult>,
     /// The surface inferred from them.
     pub surface: Surface,
     /// The remaining budget.
-    pub left: Budget,
+    pub remaining_budget: Budget,
 }
 
 /// Measures the minimum RTT of a few requests; `None` if the request is denied.
-pub async fn round_trip(ground: &Ground) -> Result<Option<Duration>> {
+pub async fn measure_min_rtt(ground: &ProbeTarget) -> Result<Option<Duration>> {
     let mut min = None;
     for _ in 0..RTT_SAMPLES {
-        match ground.touch().await {
+        match ground.measure_rtt().await {
             Ok(time) => min = Some(min.map_or(time, |min: Duration| min.min(time))),
             Err(e) if e.kind() == ErrorKind::Denied => return Ok(None),
             Err(e) => return Err(e),
@@ -74,26 +74,26 @@ pub async fn round_trip(ground: &Ground) -> Result<Option<Duration>> {
 
 /// Samples one direction until enough is known or the budget is spent. If stopped, returns the results so far.
 pub async fn sample(
-    ground: &Arc<Ground>,
+    ground: &Arc<ProbeTarget>,
     direction: Direction,
-    (asked, belief): (&Asked, Prior),
-    stop: &Stop,
-    mut on_event: impl FnMut(Event<'_>),
-) -> Result<Sampled> {
-    let mut cells = asked.cells.clone();
+    (asked, belief): (&SamplingConfig, Prior),
+    stop: &StopSignal,
+    mut on_event: impl FnMut(SamplingEvent<'_>),
+) -> Result<SamplingResult> {
+    let mut cells = asked.points.clone();
     if direction == Direction::Read {
-        let max_bytes = ground.most_bytes();
+        let max_bytes = ground.max_read_bytes();
         cells.retain(|cell| cell.bytes <= max_bytes);
     }
     let mut sampled =
-        Sampled { probes: Vec::new(), surface: Surface::new(belief, Vec::new()), left: asked.budget };
-    while !stop.is_asked() {
-        let Some(cell) = sampling::next_probe(&sampled.surface, &cells, &sampled.left) else { break };
-        on_event(Event::Begins(direction, cell));
-        let extent = extent(&sampled.surface.predict(cell), &sampled.left);
-        let probed = probe::probe(ground, (direction, cell), extent, (asked.cores, stop)).await?;
-        sampled.left =
-            sampled.left.minus_probe(Cost { bytes: probed.bytes as f64, seconds: probed.time.as_secs_f64() });
+        SamplingResult { probes: Vec::new(), surface: Surface::new(belief, Vec::new()), remaining_budget: asked.budget };
+    while !stop.is_triggered() {
+        let Some(cell) = sampling::next_probe(&sampled.surface, &cells, &sampled.remaining_budget) else { break };
+        on_event(SamplingEvent::ProbeStarted(direction, cell));
+        let extent = probe_limits(&sampled.surface.predict(cell), &sampled.remaining_budget);
+        let probed = probe::run_probe(ground, (direction, cell), extent, (asked.cores, stop)).await?;
+        sampled.remaining_budget =
+            sampled.remaining_budget.minus_probe(Cost { bytes: probed.bytes as f64, seconds: probed.time.as_secs_f64() });
         // Without any response, points with at least this size and concurrency would not get one either.
         let mut samples = sampled.surface.samples().to_vec();
         match probed.sample {
@@ -101,18 +101,18 @@ pub async fn sample(
             None => cells.retain(|other| other.bytes < cell.bytes || other.concurrency < cell.concurrency),
         }
         sampled.surface = Surface::new(belief, samples);
-        on_event(Event::Probed(&probed, &sampled.surface));
+        on_event(SamplingEvent::Probed(&probed, &sampled.surface));
         sampled.probes.push(probed);
     }
     Ok(sampled)
 }
 
 /// The limits of a probe, from its expected cost and the remaining budget.
-fn extent(expected: &Prediction, left: &Budget) -> Extent {
+fn probe_limits(expected: &Prediction, left: &Budget) -> ProbeLimits {
     let (cost, full) = (sampling::min_cost(expected), sampling::max_cost(expected));
     let max_time = Duration::from_secs_f64(left.seconds);
     let time = Duration::from_secs_f64(full.seconds * MAX_COST_FACTOR).max(MIN_PROBE_TIME).min(max_time);
     let longer = (full.bytes * MAX_COST_FACTOR).min(left.bytes * MAX_BUDGET_FRACTION);
     let bytes = (cost.bytes * MAX_COST_FACTOR).max(longer).min(left.bytes) as u64;
-    Extent { time, bytes, most: (max_time, left.bytes as u64) }
+    ProbeLimits { max_time: time, max_bytes: bytes, max_with_losses: (max_time, left.bytes as u64) }
 }

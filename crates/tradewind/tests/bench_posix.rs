@@ -360,7 +360,7 @@ fn impossible_measurements_are_rejected_with_a_reason() {
     refused(". --interface no-such", 2, "there is no interface no-such; available: lo");
     refused(". --unit 32MiB", 2, "the size of the file");
     refused(". --size 0B", 2, "empty files cannot be measured");
-    refused(". --form odirect", 2, "none of direct, sync and default");
+    refused(". --form odirect", 2, "must be direct, sync or default");
     refused(". --only reading", 2, "unit, single, batch or postmark");
     refused(". --workload nothing", 1, "nor a built-in workload: ou, ou-unit");
     refused(". --workload hou", 2, "hou is a workload of tradewind bench object");

@@ -12,13 +12,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use super::handshake::{Key, Role, shake};
+use super::handshake::{Key, Role, handshake};
 use super::link::Link;
-use super::messages::{Answer, MOST_ASKED};
-pub use super::messages::{Job, MOST_AGENTS};
+use super::messages::{AgentResponse, MAX_REQUEST_BYTES};
+pub use super::messages::{AgentJob, MAX_AGENTS};
 use super::session::Session;
-pub use super::session::{Ground, Opens, Tell};
-use crate::drive::{Gauge, Stop};
+pub use super::session::{OpenedStore, StoreOpener, LogFn};
+use crate::drive::{Progress, StopSignal};
 
 /// Maximum number of concurrent handshakes. Further connections are closed at once.
 const MAX_HANDSHAKES: usize = 16;
@@ -29,9 +29,9 @@ const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 pub async fn serve(
     listener: TcpListener,
     key: &Key,
-    opens: &Arc<dyn Opens>,
-    halt: &Stop,
-    tell: &Tell,
+    opens: &Arc<dyn StoreOpener>,
+    halt: &StopSignal,
+    tell: &LogFn,
 ) -> io::Result<()> {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     let slot = Arc::new(Semaphore::new(1));
@@ -39,7 +39,7 @@ pub async fn serve(
     let mut all = JoinSet::new();
     loop {
         let accepted = tokio::select! {
-            () = halt.asked() => break,
+            () = halt.triggered() => break,
             Some(ended) = all.join_next(), if !all.is_empty() => {
                 if let Err(e) = ended {
                     tell(&format!("a session failed: {e}"));
@@ -73,9 +73,9 @@ pub async fn serve(
 
 struct Connection {
     key: Key,
-    opens: Arc<dyn Opens>,
-    halt: Stop,
-    tell: Tell,
+    opens: Arc<dyn StoreOpener>,
+    halt: StopSignal,
+    tell: LogFn,
 }
 
 impl Connection {
@@ -90,19 +90,19 @@ impl Connection {
         let _ = stream.set_nodelay(true);
         let (reader, writer) = stream.into_split();
         let shaken = tokio::select! {
-            shaken = shake(Role::Agent, &self.key, reader, writer) => shaken,
-            () = self.halt.asked() => return,
+            shaken = handshake(Role::Agent, &self.key, reader, writer) => shaken,
+            () = self.halt.triggered() => return,
         };
         let shaken = match shaken {
             Ok(shaken) => shaken,
             Err(stranger) => return (self.tell)(&format!("{from} was rejected: {stranger}")),
         };
-        let gauges: Arc<Mutex<Vec<Arc<Gauge>>>> = Arc::default();
+        let gauges: Arc<Mutex<Vec<Arc<Progress>>>> = Arc::default();
         let reported = gauges.clone();
-        let mut link = Link::new(shaken, MOST_ASKED, move || heartbeat(&reported.lock()));
+        let mut link = Link::new(shaken, MAX_REQUEST_BYTES, move || heartbeat(&reported.lock()));
         let Ok(session_permit) = slot.try_acquire_owned() else {
             (self.tell)(&format!("{from} was rejected: this agent is busy"));
-            let _ = link.send(Answer::Busy).await;
+            let _ = link.send(AgentResponse::Busy).await;
             return link.close().await;
         };
         drop(handshake_permit);
@@ -114,8 +114,8 @@ impl Connection {
     }
 }
 
-fn heartbeat(gauges: &[Arc<Gauge>]) -> Answer {
+fn heartbeat(gauges: &[Arc<Progress>]) -> AgentResponse {
     let sum = |sum: (u64, u64, u64), read: (u64, u64, u64)| (sum.0 + read.0, sum.1 + read.1, sum.2 + read.2);
-    let (operations, bytes, failures) = gauges.iter().map(|gauge| gauge.read()).fold((0, 0, 0), sum);
-    Answer::Beat { operations, bytes, failures }
+    let (operations, bytes, failures) = gauges.iter().map(|gauge| gauge.snapshot()).fold((0, 0, 0), sum);
+    AgentResponse::Heartbeat { operations, bytes, failures }
 }

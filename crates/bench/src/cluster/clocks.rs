@@ -7,34 +7,34 @@ use std::time::Duration;
 /// One time exchange: the coordinator's clock at the request and at the response, and the agent's clock, in
 /// nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exchange {
-    pub asked: u64,
-    pub said: u64,
-    pub answered: u64,
+pub struct ClockExchange {
+    pub sent: u64,
+    pub agent_time: u64,
+    pub received: u64,
 }
 
 /// The offset of an agent's clock from ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Alignment {
+pub struct ClockOffset {
     /// Agent's clock minus ours, in nanoseconds.
     offset: i128,
     /// Maximum error of the offset, in nanoseconds.
     max_error: u64,
 }
 
-impl Alignment {
+impl ClockOffset {
     /// Estimates the offset; `None` without exchanges.
-    pub fn of(exchanges: &[Exchange]) -> Option<Self> {
-        let took = |exchange: &Exchange| exchange.answered.saturating_sub(exchange.asked);
+    pub fn from_exchanges(exchanges: &[ClockExchange]) -> Option<Self> {
+        let took = |exchange: &ClockExchange| exchange.received.saturating_sub(exchange.sent);
         let shortest = exchanges.iter().min_by_key(|exchange| took(exchange))?;
         // One more nanosecond, because the division rounds down.
         let max_error = took(shortest) / 2 + 1;
-        let middle = i128::from(shortest.asked) + i128::from(took(shortest) / 2);
-        Some(Self { offset: i128::from(shortest.said) - middle, max_error })
+        let middle = i128::from(shortest.sent) + i128::from(took(shortest) / 2);
+        Some(Self { offset: i128::from(shortest.agent_time) - middle, max_error })
     }
 
     /// Converts a time of our clock to the agent's.
-    pub fn theirs(&self, ours: u64) -> u64 {
+    pub fn to_agent_time(&self, ours: u64) -> u64 {
         u64::try_from((i128::from(ours) + self.offset).max(0)).unwrap_or(u64::MAX)
     }
 
@@ -45,13 +45,13 @@ impl Alignment {
     }
 
     /// Maximum error of the offset.
-    pub const fn within(&self) -> Duration {
+    pub const fn max_error(&self) -> Duration {
         Duration::from_nanos(self.max_error)
     }
 }
 
 /// The maximum possible difference between times of several clocks.
-pub fn apart(moments: impl IntoIterator<Item = (Alignment, u64)>) -> Duration {
+pub fn max_skew(moments: impl IntoIterator<Item = (ClockOffset, u64)>) -> Duration {
     let ranges: Vec<(i128, i128)> = moments.into_iter().map(|(clock, at)| clock.ours(at)).collect();
     if ranges.len() < 2 {
         return Duration::ZERO;
@@ -78,30 +78,30 @@ mod tests {
             delays in proptest::collection::vec((1_u64..50_000_000, 1_u64..50_000_000), 1..10),
         ) {
             let mut now = 2_000_000_000_u64;
-            let exchanges: Vec<Exchange> = delays.iter().map(|(there, back)| {
+            let exchanges: Vec<ClockExchange> = delays.iter().map(|(there, back)| {
                 let asked = now;
                 let said = (asked + there).checked_add_signed(offset).unwrap();
                 now += there + back;
-                Exchange { asked, said, answered: now }
+                ClockExchange { sent: asked, agent_time: said, received: now }
             }).collect();
-            let clock = Alignment::of(&exchanges).unwrap();
-            let error = clock.theirs(now).abs_diff(now.checked_add_signed(offset).unwrap());
+            let clock = ClockOffset::from_exchanges(&exchanges).unwrap();
+            let error = clock.to_agent_time(now).abs_diff(now.checked_add_signed(offset).unwrap());
             prop_assert!(error <= clock.max_error, "{error} of {}", clock.max_error);
             let min_rtt = delays.iter().map(|(there, back)| there + back).min().unwrap();
             prop_assert_eq!(clock.max_error, min_rtt / 2 + 1);
-            let exact = Alignment { offset: 0, max_error: 0 };
+            let exact = ClockOffset { offset: 0, max_error: 0 };
             let true_time = now.checked_add_signed(offset).unwrap();
-            let apart = apart([(clock, true_time), (exact, now + 7_000_000)]);
+            let apart = max_skew([(clock, true_time), (exact, now + 7_000_000)]);
             prop_assert!(apart >= Duration::from_millis(7), "{:?}", apart);
-            prop_assert!(apart <= Duration::from_millis(7) + 2 * clock.within());
+            prop_assert!(apart <= Duration::from_millis(7) + 2 * clock.max_error());
         }
     }
 
     #[test]
     fn offset_needs_an_exchange_and_saturates_at_zero() {
-        assert_eq!(Alignment::of(&[]), None);
-        let clock = Alignment::of(&[Exchange { asked: 10, said: 0, answered: 10 }]).unwrap();
-        assert_eq!(clock.theirs(3), 0, "a clock cannot be before its origin");
-        assert_eq!(apart([(clock, 5)]), Duration::ZERO);
+        assert_eq!(ClockOffset::from_exchanges(&[]), None);
+        let clock = ClockOffset::from_exchanges(&[ClockExchange { sent: 10, agent_time: 0, received: 10 }]).unwrap();
+        assert_eq!(clock.to_agent_time(3), 0, "a clock cannot be before its origin");
+        assert_eq!(max_skew([(clock, 5)]), Duration::ZERO);
     }
 }

@@ -12,17 +12,17 @@ use futures::future::{join_all, try_join_all};
 use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
 
-use super::clocks::{Alignment, apart};
-use super::duty::{Act, Duty, of_agent};
+use super::clocks::{ClockOffset, max_skew};
+use super::assignment::{AssignedStage, Assignment, loads_for_agent};
 use super::handshake::Key;
-use super::messages::{MOST_AGENTS, nanos};
-pub use super::messages::{Wanted, prefix};
-use super::outcome;
-pub use super::remote::Trouble;
-use super::remote::{Cleaned, Remote};
-use crate::course::{Event, Stage};
-use crate::drive::{Ending, Gauge, Stop};
-use crate::result::{Agent, Part};
+use super::messages::{MAX_AGENTS, to_nanos};
+pub use super::messages::{RunSettings, run_prefix};
+use super::merging;
+pub use super::remote_agent::AgentError;
+use super::remote_agent::{CleanResult, RemoteAgent};
+use crate::runner::{RunEvent, Stage};
+use crate::drive::{EndReason, Progress, StopSignal};
+use crate::result::{AgentInfo, AgentMeasurement};
 
 /// Maximum time between the end of a load and the agent's result: the agent waits for the last requests.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -33,7 +33,7 @@ const START_DELAY_RTTS: u32 = 4;
 /// The connected agents of a run.
 #[derive(Debug)]
 pub struct Cluster {
-    agents: Vec<Remote>,
+    agents: Vec<RemoteAgent>,
     clock: Arc<dyn Clock>,
     keep_objects: bool,
     /// Addresses of the store, as reported by the agents at the end.
@@ -43,23 +43,23 @@ pub struct Cluster {
 impl Cluster {
     /// Connects to all agents and has them open the store. If one fails, the others are released for the next
     /// coordinator.
-    pub async fn open(
+    pub async fn connect(
         addresses: &[String],
         key: &Key,
-        wanted: &Wanted,
+        wanted: &RunSettings,
         clock: Arc<dyn Clock>,
-        stop: &Stop,
-    ) -> Result<Self, Trouble> {
+        stop: &StopSignal,
+    ) -> Result<Self, AgentError> {
         let opened =
-            (1..=MOST_AGENTS).zip(addresses).map(|(n, name)| Remote::open(name, n, key, wanted, stop));
+            (1..=MAX_AGENTS).zip(addresses).map(|(n, name)| RemoteAgent::connect(name, n, key, wanted, stop));
         let agents = try_join_all(opened).await?;
-        Ok(Self { agents, clock, keep_objects: wanted.keeps, servers: BTreeSet::new() })
+        Ok(Self { agents, clock, keep_objects: wanted.keep_objects, servers: BTreeSet::new() })
     }
 
     /// The agents and their machines.
     #[must_use]
-    pub fn agents(&self) -> Vec<Agent> {
-        let agent = |one: &Remote| Agent { agent: one.name.clone(), client: one.client.clone() };
+    pub fn agents(&self) -> Vec<AgentInfo> {
+        let agent = |one: &RemoteAgent| AgentInfo { address: one.name.clone(), client: one.client.clone() };
         self.agents.iter().map(agent).collect()
     }
 
@@ -77,18 +77,18 @@ impl Cluster {
 
     /// The largest object size that the stores of all agents accept, in bytes.
     #[must_use]
-    pub fn most_object_bytes(&self) -> u64 {
-        self.agents.iter().map(|agent| agent.most_object_bytes).min().unwrap_or(0)
+    pub fn max_object_bytes(&self) -> u64 {
+        self.agents.iter().map(|agent| agent.max_object_bytes).min().unwrap_or(0)
     }
 
     /// Runs all stages and reports their events. Returns true if everything was measured, false if stopped. If an agent
     /// fails, `stop` is triggered.
     pub async fn run(
         &mut self,
-        acts: impl IntoIterator<Item = Act>,
-        stop: &Stop,
-        mut on_event: impl FnMut(Event<'_>),
-    ) -> Result<bool, Trouble> {
+        acts: impl IntoIterator<Item = AssignedStage>,
+        stop: &StopSignal,
+        mut on_event: impl FnMut(RunEvent<'_>),
+    ) -> Result<bool, AgentError> {
         for act in acts {
             if !self.prepare(&act, stop, &mut on_event).await?
                 || !self.measure(&act, stop, &mut on_event).await?
@@ -96,7 +96,7 @@ impl Cluster {
                 return Ok(false);
             }
             if !self.keep_objects && act.iter().any(|duty| duty.step.writes_only()) {
-                on_event(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
+                on_event(RunEvent::PhaseStarted { description: "cleaning".to_owned(), max_duration: None, progress: Vec::new() });
                 let work = self.agents.iter_mut().map(async |agent| {
                     let cleaned = agent.clean_after(stop).await;
                     (agent, cleaned)
@@ -108,27 +108,27 @@ impl Cluster {
     }
 
     /// Resets and returns the gauges of all agents for the next phase.
-    fn gauges(&mut self) -> Vec<Arc<Gauge>> {
+    fn gauges(&mut self) -> Vec<Arc<Progress>> {
         self.agents
             .iter_mut()
             .map(|agent| {
-                agent.gauge = Arc::default();
-                agent.gauge.clone()
+                agent.progress = Arc::default();
+                agent.progress.clone()
             })
             .collect()
     }
 
     async fn prepare(
         &mut self,
-        act: &[Duty],
-        stop: &Stop,
-        on_event: &mut impl FnMut(Event<'_>),
-    ) -> Result<bool, Trouble> {
+        act: &[Assignment],
+        stop: &StopSignal,
+        on_event: &mut impl FnMut(RunEvent<'_>),
+    ) -> Result<bool, AgentError> {
         let sizes: Vec<String> = act.iter().map(|duty| duty.step.sizes.to_string()).collect();
         let what = format!("creating objects of {}", sizes.join(" and "));
-        on_event(Event::Begins { what, time: None, gauges: self.gauges() });
+        on_event(RunEvent::PhaseStarted { description: what, max_duration: None, progress: self.gauges() });
         let work = self.agents.iter_mut().map(async |agent| {
-            let stage: Stage = of_agent(act, agent.number).into_iter().map(|(_, share)| share).collect();
+            let stage: Stage = loads_for_agent(act, agent.number).into_iter().map(|(_, share)| share).collect();
             // An agent without assignments has nothing to prepare.
             let prepared = if stage.is_empty() { Ok(true) } else { agent.prepare(stage, stop).await };
             (agent, prepared)
@@ -139,90 +139,90 @@ impl Cluster {
 
     async fn measure(
         &mut self,
-        act: &[Duty],
-        stop: &Stop,
-        on_event: &mut impl FnMut(Event<'_>),
-    ) -> Result<bool, Trouble> {
+        act: &[Assignment],
+        stop: &StopSignal,
+        on_event: &mut impl FnMut(RunEvent<'_>),
+    ) -> Result<bool, AgentError> {
         let clock = self.clock.clone();
-        let clocks = self.agents.iter_mut().map(|agent| agent.align(&*clock, stop));
-        let clocks: Result<Vec<Alignment>, Trouble> = join_all(clocks).await.into_iter().collect();
+        let clocks = self.agents.iter_mut().map(|agent| agent.measure_clock_offset(&*clock, stop));
+        let clocks: Result<Vec<ClockOffset>, AgentError> = join_all(clocks).await.into_iter().collect();
         let clocks = clocks?;
-        let times = act.iter().map(|duty| duty.step.load.warm_up.saturating_add(duty.step.load.until.time));
+        let times = act.iter().map(|duty| duty.step.load.warm_up.saturating_add(duty.step.load.stop_condition.duration));
         let time = times.max().unwrap_or_default();
-        let describe = |duty: &Duty| format!("{} on each of {} agents", duty.step, duty.agents.len());
+        let describe = |duty: &Assignment| format!("{} on each of {} agents", duty.step, duty.agents.len());
         let what = act.iter().map(describe).collect::<Vec<_>>().join(" beside ");
-        on_event(Event::Begins { what, time: Some(time), gauges: self.gauges() });
-        let max_error = clocks.iter().map(Alignment::within).max().unwrap_or_default();
+        on_event(RunEvent::PhaseStarted { description: what, max_duration: Some(time), progress: self.gauges() });
+        let max_error = clocks.iter().map(ClockOffset::max_error).max().unwrap_or_default();
         // The error of a clock offset is half the RTT.
         let lead = START_DELAY + 2 * START_DELAY_RTTS * max_error;
         let (now, wall) = (self.clock.now(), self.clock.wall());
-        let (at, within) = (nanos(now + lead), time.saturating_add(lead + RESULT_TIMEOUT));
+        let (at, within) = (to_nanos(now + lead), time.saturating_add(lead + RESULT_TIMEOUT));
         let work = self.agents.iter_mut().zip(&clocks).map(async |(agent, clock)| {
-            let measured = match of_agent(act, agent.number).len() {
+            let measured = match loads_for_agent(act, agent.number).len() {
                 0 => Ok((0, Vec::new())),
-                loads => agent.measure((clock.theirs(at), loads), within, stop).await,
+                loads => agent.measure((clock.to_agent_time(at), loads), within, stop).await,
             };
             (agent, measured)
         });
         let (measured, mut trouble) = each(work, stop).await;
-        let mut parts: Vec<Vec<Part>> = act.iter().map(|_| Vec::new()).collect();
+        let mut parts: Vec<Vec<AgentMeasurement>> = act.iter().map(|_| Vec::new()).collect();
         let mut starts = Vec::new();
         for ((agent, clock), measured) in self.agents.iter().zip(&clocks).zip(measured) {
             match measured {
                 Ok((began, cells)) => {
                     starts.extend((!cells.is_empty()).then_some((*clock, began)));
-                    for ((n, _), cell) in of_agent(act, agent.number).into_iter().zip(cells) {
+                    for ((n, _), cell) in loads_for_agent(act, agent.number).into_iter().zip(cells) {
                         let (agent, cores) = (agent.name.clone(), agent.client.cores);
-                        parts[n].push(Part { agent, cores, cell });
+                        parts[n].push(AgentMeasurement { address: agent, cores, measurement: cell });
                     }
                 }
                 Err(why) => trouble = Some(why),
             }
         }
         let why = trouble.as_ref().map_or_else(|| "they were stopped".to_owned(), ToString::to_string);
-        let mut cells = outcome::cells(act, parts, apart(starts), &why);
+        let mut cells = merging::merge_stage(act, parts, max_skew(starts), &why);
         for cell in &mut cells {
-            cell.began = wall.millis() + i64::try_from(lead.as_millis()).unwrap_or(0);
-            on_event(Event::Measured(cell));
+            cell.started_ms = wall.millis() + i64::try_from(lead.as_millis()).unwrap_or(0);
+            on_event(RunEvent::Measured(cell));
         }
-        let is_whole = cells.len() == act.len() && cells.iter().all(|cell| cell.ending != Ending::Stopped);
-        trouble.map_or(Ok(is_whole && !stop.is_asked()), Err)
+        let is_whole = cells.len() == act.len() && cells.iter().all(|cell| cell.end_reason != EndReason::Stopped);
+        trouble.map_or(Ok(is_whole && !stop.is_triggered()), Err)
     }
 
     /// Has the agents remove all objects, including those of lost agents. Returns their number.
-    pub async fn clean(&mut self) -> Result<u64, Trouble> {
+    pub async fn clean(&mut self) -> Result<u64, AgentError> {
         let lost: Vec<u32> =
             self.agents.iter().filter(|agent| agent.link.is_none()).map(|agent| agent.number).collect();
         // The agent that also removes the objects of lost agents.
-        let remover = self.agents.iter().position(|agent| agent.link.is_some() && !agent.ends);
+        let remover = self.agents.iter().position(|agent| agent.link.is_some() && !agent.is_shutting_down);
         let connected = self.agents.iter_mut().enumerate().filter(|(_, agent)| agent.link.is_some());
         let ending =
             connected.map(|(n, agent)| agent.end(if Some(n) == remover { lost.clone() } else { Vec::new() }));
         let cleaned = join_all(ending).await;
         let (mut sum, mut also_cleaned) = (0_u64, BTreeSet::new());
         for cleaned in cleaned {
-            let Cleaned { removed, lost, servers } = cleaned?;
+            let CleanResult { removed, lost, servers } = cleaned?;
             sum = sum.saturating_add(removed);
             also_cleaned.extend(lost);
             self.servers.extend(servers);
         }
-        let is_left = |agent: &&Remote| lost.contains(&agent.number) && !also_cleaned.contains(&agent.number);
+        let is_left = |agent: &&RemoteAgent| lost.contains(&agent.number) && !also_cleaned.contains(&agent.number);
         if let (false, Some(agent)) = (self.keep_objects, self.agents.iter().find(is_left)) {
             let why = "it was lost, and no other agent has removed its objects".to_owned();
-            return Err(Trouble { agent: agent.name.clone(), why });
+            return Err(AgentError { agent: agent.name.clone(), reason: why });
         }
         Ok(sum)
     }
 }
 
 /// The results of the agents, and the error of an agent that was lost after it had finished.
-type AgentResults<T> = (Vec<Result<T, Trouble>>, Option<Trouble>);
+type AgentResults<T> = (Vec<Result<T, AgentError>>, Option<AgentError>);
 
 /// Runs work on all agents concurrently and waits for all. Agents that finish early are monitored until all have
 /// finished.
 async fn each<'a, T>(
-    work: impl Iterator<Item = impl Future<Output = (&'a mut Remote, Result<T, Trouble>)>>,
-    stop: &Stop,
+    work: impl Iterator<Item = impl Future<Output = (&'a mut RemoteAgent, Result<T, AgentError>)>>,
+    stop: &StopSignal,
 ) -> AgentResults<T> {
     let work: Vec<_> = work.collect();
     let (done, left) = (CancellationToken::new(), AtomicUsize::new(work.len()));
@@ -232,7 +232,7 @@ async fn each<'a, T>(
             done.cancel();
         }
         // A failed agent needs no monitoring: the run ends.
-        let lost = if result.is_ok() { agent.attend(&done, stop).await.err() } else { None };
+        let lost = if result.is_ok() { agent.monitor(&done, stop).await.err() } else { None };
         (result, lost)
     });
     let (results, lost): (Vec<_>, Vec<_>) = join_all(running).await.into_iter().unzip();
@@ -240,7 +240,7 @@ async fn each<'a, T>(
 }
 
 /// Returns the results of all agents, or the error of one that failed or was lost.
-fn all_of<T>((results, lost): AgentResults<T>) -> Result<Vec<T>, Trouble> {
-    let results = results.into_iter().collect::<Result<Vec<T>, Trouble>>()?;
+fn all_of<T>((results, lost): AgentResults<T>) -> Result<Vec<T>, AgentError> {
+    let results = results.into_iter().collect::<Result<Vec<T>, AgentError>>()?;
     lost.map_or(Ok(results), Err)
 }

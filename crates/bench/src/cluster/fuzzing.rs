@@ -15,10 +15,10 @@ use tokio::io::{AsyncRead, DuplexStream, ReadBuf, ReadHalf, WriteHalf, duplex, s
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::frame;
-use super::handshake::{Key, Role, Shaken, TIME, shake};
-use super::link::{Link, SILENCE, Seal};
-use super::messages::{Answer, MOST_ANSWERED, MOST_ASKED, Request, check};
-use crate::result::{Part, merge};
+use super::handshake::{Key, Role, AuthenticatedStream, HANDSHAKE_TIMEOUT, handshake};
+use super::link::{Link, PEER_TIMEOUT, FrameSealer};
+use super::messages::{AgentResponse, MAX_RESPONSE_BYTES, MAX_REQUEST_BYTES, AgentRequest, check_stage};
+use crate::result::{AgentMeasurement, merge_agents};
 
 /// Upper bounds of the bytes that an end reads from, and sends to, an unauthenticated peer.
 const MAX_READ_BYTES: usize = 64 << 10;
@@ -30,7 +30,7 @@ const TOLERANCE: Duration = Duration::from_millis(10);
 
 /// Runs one case. The first byte selects the peer: unauthenticated towards an agent or a coordinator, altering a byte
 /// between two honest ends, or authenticated. The second byte selects how data arrives. The rest is the data.
-pub fn stranger(data: &[u8]) {
+pub fn run_case(data: &[u8]) {
     let Some((head, rest)) = data.split_first_chunk::<2>() else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(async {
@@ -94,9 +94,9 @@ async fn check_unauthenticated(role: Role, mode: u8, bytes: &[u8]) {
         read_bytes: &mut read_bytes,
         max_buffer: &mut max_buffer,
     };
-    let met = shake(role, &key(), from, &mut sent).await;
+    let met = handshake(role, &key(), from, &mut sent).await;
     assert!(met.is_err(), "a peer without the key was accepted");
-    assert!(begun.elapsed() <= TIME + TOLERANCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() <= HANDSHAKE_TIMEOUT + TOLERANCE, "{:?}", begun.elapsed());
     assert!(
         read_bytes <= MAX_READ_BYTES && max_buffer <= MAX_READ_BYTES,
         "{read_bytes} bytes were read, with a buffer of {max_buffer}"
@@ -108,11 +108,11 @@ async fn check_unauthenticated(role: Role, mode: u8, bytes: &[u8]) {
     assert!(role == Role::Coordinator || !has_proof, "{}", String::from_utf8_lossy(&sent));
 }
 
-type End = Shaken<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>>;
+type End = AuthenticatedStream<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>>;
 
 async fn meet(role: Role, stream: DuplexStream) -> Option<End> {
     let (reader, writer) = split(stream);
-    shake(role, &key(), reader, writer).await.ok()
+    handshake(role, &key(), reader, writer).await.ok()
 }
 
 /// Two ends have the key, and one byte between them is altered: they must not both accept each other.
@@ -133,7 +133,7 @@ async fn check_altered_byte(mode: u8, bytes: &[u8]) {
         )
     };
     let ((coordinator, agent), (there, back)) = tokio::join!(ends, forwarded);
-    assert!(begun.elapsed() <= 2 * TIME + TOLERANCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() <= 2 * HANDSHAKE_TIMEOUT + TOLERANCE, "{:?}", begun.elapsed());
     assert!(coordinator.is_none() || agent.is_none() || !(there || back), "an altered byte was accepted");
 }
 
@@ -147,7 +147,7 @@ async fn forward(
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let (mut buffer, mut at, mut was_altered) = ([0; 512], 0, false);
     loop {
-        let length = match tokio::time::timeout(TIME, from.read(&mut buffer)).await {
+        let length = match tokio::time::timeout(HANDSHAKE_TIMEOUT, from.read(&mut buffer)).await {
             Ok(Ok(length @ 1..)) => length,
             _ => break,
         };
@@ -175,41 +175,41 @@ async fn check_authenticated(mode: u8, bytes: &[u8]) {
     let is_sealed = mode & 1 == 0;
     let frame = |sends, hears| match mode & 5 {
         1 => bytes.to_vec(),
-        5 => Seal::new(hears).close(bytes),
-        _ => Seal::new(sends).close(bytes),
+        5 => FrameSealer::new(hears).seal(bytes),
+        _ => FrameSealer::new(sends).seal(bytes),
     };
     if mode & 2 == 0 {
-        let End { sends, hears, mut writer, reader } = coordinator;
-        frame::write(&mut writer, &frame(sends, hears), SILENCE).await.unwrap();
-        let mut link = Link::new(agent, MOST_ASKED, || 0_u64);
-        if let Ok(request) = link.next::<Request>().await {
+        let End { send_key: sends, receive_key: hears, mut writer, reader } = coordinator;
+        frame::write_frame(&mut writer, &frame(sends, hears), PEER_TIMEOUT).await.unwrap();
+        let mut link = Link::new(agent, MAX_REQUEST_BYTES, || 0_u64);
+        if let Ok(request) = link.receive::<AgentRequest>().await {
             assert!(is_sealed, "an unsealed message was accepted");
             check_request(&request);
         }
         drop((reader, writer));
     } else {
-        let End { sends, hears, mut writer, reader } = agent;
-        frame::write(&mut writer, &frame(sends, hears), SILENCE).await.unwrap();
-        let mut link = Link::new(coordinator, MOST_ANSWERED, || 0_u64);
-        if let Ok(answer) = link.next::<Answer>().await {
+        let End { send_key: sends, receive_key: hears, mut writer, reader } = agent;
+        frame::write_frame(&mut writer, &frame(sends, hears), PEER_TIMEOUT).await.unwrap();
+        let mut link = Link::new(coordinator, MAX_RESPONSE_BYTES, || 0_u64);
+        if let Ok(answer) = link.receive::<AgentResponse>().await {
             assert!(is_sealed, "an unsealed message was accepted");
             check_merge(answer);
         }
         drop((reader, writer));
     }
-    assert!(begun.elapsed() <= SILENCE + TOLERANCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() <= PEER_TIMEOUT + TOLERANCE, "{:?}", begun.elapsed());
 }
 
 /// A coordinator's request must be rejected or valid.
-fn check_request(request: &Request) {
+fn check_request(request: &AgentRequest) {
     match request {
-        Request::Prepare(stage) => {
-            let checked = check(stage, 2, 1 << 40);
+        AgentRequest::Prepare(stage) => {
+            let checked = check_stage(stage, 2, 1 << 40);
             assert!(checked.is_err() || (1..=2).contains(&stage.len()));
             assert!(checked.is_err() || stage.iter().all(|step| step.sizes.most() <= 1 << 40));
         }
-        Request::Open(job) => {
-            let name = job.own();
+        AgentRequest::Open(job) => {
+            let name = job.unique_name();
             assert!(name.starts_with("tradewind-bench-") && !name.contains(['/', '.']), "{name}");
         }
         _ => {}
@@ -217,10 +217,10 @@ fn check_request(request: &Request) {
 }
 
 /// Measurements of an agent can be merged, whatever values they contain.
-fn check_merge(answer: Answer) {
-    if let Answer::Cell(cell) = answer {
-        let part = |agent: &str| Part { agent: agent.to_owned(), cores: 1, cell: (*cell).clone() };
-        assert_eq!(merge(vec![part("one"), part("two")], Duration::ZERO).unwrap().agents.len(), 2);
+fn check_merge(answer: AgentResponse) {
+    if let AgentResponse::Measurement(cell) = answer {
+        let part = |agent: &str| AgentMeasurement { address: agent.to_owned(), cores: 1, measurement: (*cell).clone() };
+        assert_eq!(merge_agents(vec![part("one"), part("two")], Duration::ZERO).unwrap().agents.len(), 2);
     }
 }
 

@@ -17,15 +17,15 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use super::frame::{self, Broken, Reader};
+use super::frame::{self, LinkError, FrameReader};
 
 /// Version of the protocol. It changes when the previous version would misinterpret a message.
-pub const VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 3;
 const PROTOCOL: &str = "tradewind-bench-cluster";
 /// Maximum size of a handshake frame, in bytes.
 const MAX_FRAME_BYTES: usize = 1 << 10;
 /// Deadline of the whole handshake.
-pub const TIME: Duration = Duration::from_secs(5);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum length of a key, in bytes. A shorter key could be guessed.
 const MIN_KEY_BYTES: usize = 16;
 
@@ -54,14 +54,14 @@ impl Key {
 
     fn sign(&self, role: Role, purpose: &str, nonces: &Nonces) -> Tag {
         let mut signing = hmac::Context::with_key(&self.0);
-        signing.update(format!("{PROTOCOL}/{VERSION} {} {purpose}\n", role.name()).as_bytes());
+        signing.update(format!("{PROTOCOL}/{PROTOCOL_VERSION} {} {purpose}\n", role.name()).as_bytes());
         signing.update(&nonces.coordinator);
         signing.update(&nonces.agent);
         signing.sign()
     }
 
     fn verify(&self, role: Role, nonces: &Nonces, proof: &[u8]) -> bool {
-        let mut signed = format!("{PROTOCOL}/{VERSION} {} {PROOF}\n", role.name()).into_bytes();
+        let mut signed = format!("{PROTOCOL}/{PROTOCOL_VERSION} {} {PROOF}\n", role.name()).into_bytes();
         signed.extend([nonces.coordinator, nonces.agent].concat());
         // The comparison takes constant time.
         hmac::verify(&self.0, &signed, proof).is_ok()
@@ -109,13 +109,13 @@ struct Nonces {
 enum Greeting {
     Hello { protocol: String, version: u32, number: [u8; 32] },
     Proof([u8; 32]),
-    Refused(Refusal),
+    Refused(Rejection),
 }
 
 /// The reason why an end rejects its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Refusal {
+pub enum Rejection {
     /// The versions differ. This is the version of the rejecting end.
     Version(u32),
     /// The keys differ.
@@ -124,80 +124,80 @@ pub enum Refusal {
 
 /// A failed handshake.
 #[derive(Debug)]
-pub enum Stranger {
+pub enum HandshakeError {
     /// The peer rejected this end.
-    Refused(Refusal),
+    Rejected(Rejection),
     /// The peer uses this version.
     Version(u32),
     /// The peer does not have the key.
-    Key,
+    WrongKey,
     /// The peer uses another protocol or does not respond.
-    Broken(Broken),
+    Broken(LinkError),
     /// The system's random number generator failed.
-    NoRandom,
+    RandomFailed,
 }
 
-impl fmt::Display for Stranger {
+impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(Refusal::Version(version)) | Self::Version(version) => {
+            Self::Rejected(Rejection::Version(version)) | Self::Version(version) => {
                 write!(
                     f,
-                    "its protocol version is {version}, not {VERSION}: use the same tradewind version on all machines"
+                    "its protocol version is {version}, not {PROTOCOL_VERSION}: use the same tradewind version on all machines"
                 )
             }
-            Self::Refused(Refusal::Key) => write!(f, "it has a different key"),
-            Self::Key => write!(f, "it does not have the key"),
-            Self::Broken(Broken::TooLarge(..) | Broken::Unreadable(_) | Broken::Unexpected(_)) => {
+            Self::Rejected(Rejection::Key) => write!(f, "it has a different key"),
+            Self::WrongKey => write!(f, "it does not have the key"),
+            Self::Broken(LinkError::TooLarge(..) | LinkError::Unparsable(_) | LinkError::Unexpected(_)) => {
                 write!(f, "the peer is not a tradewind agent or coordinator")
             }
             Self::Broken(broken) => write!(f, "{broken}"),
-            Self::NoRandom => write!(f, "the system's random number generator failed"),
+            Self::RandomFailed => write!(f, "the system's random number generator failed"),
         }
     }
 }
 
-impl From<Broken> for Stranger {
-    fn from(broken: Broken) -> Self {
+impl From<LinkError> for HandshakeError {
+    fn from(broken: LinkError) -> Self {
         Self::Broken(broken)
     }
 }
 
 /// An authenticated connection.
-pub struct Shaken<R, W> {
-    pub reader: Reader<R>,
+pub struct AuthenticatedStream<R, W> {
+    pub reader: FrameReader<R>,
     pub writer: W,
     /// MAC key for sending.
-    pub sends: hmac::Key,
+    pub send_key: hmac::Key,
     /// MAC key for receiving.
-    pub hears: hmac::Key,
+    pub receive_key: hmac::Key,
 }
 
 /// Performs the handshake: proves to the peer that this end has the key, and verifies the peer's proof. A rejected peer
 /// learns only the reason.
-pub async fn shake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+pub async fn handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     role: Role,
     key: &Key,
     from: R,
     to: W,
-) -> Result<Shaken<R, W>, Stranger> {
-    let mut stream = Stream { reader: Reader::new(from), writer: to };
-    let nonces = timeout(TIME, stream.shake(role, key)).await;
-    let nonces = nonces.map_err(|_| Broken::Silent(TIME))??;
+) -> Result<AuthenticatedStream<R, W>, HandshakeError> {
+    let mut stream = Stream { reader: FrameReader::new(from), writer: to };
+    let nonces = timeout(HANDSHAKE_TIMEOUT, stream.shake(role, key)).await;
+    let nonces = nonces.map_err(|_| LinkError::TimedOut(HANDSHAKE_TIMEOUT))??;
     let (sends, hears) = (key.session_key(role, &nonces), key.session_key(role.other(), &nonces));
-    Ok(Shaken { reader: stream.reader, writer: stream.writer, sends, hears })
+    Ok(AuthenticatedStream { reader: stream.reader, writer: stream.writer, send_key: sends, receive_key: hears })
 }
 
 struct Stream<R, W> {
-    reader: Reader<R>,
+    reader: FrameReader<R>,
     writer: W,
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Stream<R, W> {
-    async fn shake(&mut self, role: Role, key: &Key) -> Result<Nonces, Stranger> {
+    async fn shake(&mut self, role: Role, key: &Key) -> Result<Nonces, HandshakeError> {
         let mut mine = [0; 32];
-        SystemRandom::new().fill(&mut mine).map_err(|_| Stranger::NoRandom)?;
-        let hello = Greeting::Hello { protocol: PROTOCOL.to_owned(), version: VERSION, number: mine };
+        SystemRandom::new().fill(&mut mine).map_err(|_| HandshakeError::RandomFailed)?;
+        let hello = Greeting::Hello { protocol: PROTOCOL.to_owned(), version: PROTOCOL_VERSION, number: mine };
         if role == Role::Coordinator {
             self.send(&hello).await?;
             let nonces = Nonces { coordinator: mine, agent: self.receive_hello().await? };
@@ -206,17 +206,17 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Stream<R, W> {
             return Ok(nonces);
         }
         let theirs = match self.receive_hello().await {
-            Err(Stranger::Version(version)) => {
-                self.send(&Greeting::Refused(Refusal::Version(VERSION))).await?;
-                return Err(Stranger::Version(version));
+            Err(HandshakeError::Version(version)) => {
+                self.send(&Greeting::Refused(Rejection::Version(PROTOCOL_VERSION))).await?;
+                return Err(HandshakeError::Version(version));
             }
             theirs => theirs?,
         };
         self.send(&hello).await?;
         let nonces = Nonces { coordinator: theirs, agent: mine };
         if let Err(stranger) = self.verify_proof(role.other(), key, &nonces).await {
-            if matches!(stranger, Stranger::Key) {
-                self.send(&Greeting::Refused(Refusal::Key)).await?;
+            if matches!(stranger, HandshakeError::WrongKey) {
+                self.send(&Greeting::Refused(Rejection::Key)).await?;
             }
             return Err(stranger);
         }
@@ -224,40 +224,40 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Stream<R, W> {
         Ok(nonces)
     }
 
-    async fn send(&mut self, greeting: &Greeting) -> Result<(), Broken> {
-        let message = serde_json::to_vec(greeting).map_err(Broken::Unreadable)?;
-        frame::write(&mut self.writer, &message, TIME).await
+    async fn send(&mut self, greeting: &Greeting) -> Result<(), LinkError> {
+        let message = serde_json::to_vec(greeting).map_err(LinkError::Unparsable)?;
+        frame::write_frame(&mut self.writer, &message, HANDSHAKE_TIMEOUT).await
     }
 
-    async fn receive(&mut self) -> Result<Greeting, Stranger> {
-        let message = self.reader.next(MAX_FRAME_BYTES, TIME).await?;
-        match serde_json::from_slice(&message).map_err(Broken::Unreadable)? {
-            Greeting::Refused(refusal) => Err(Stranger::Refused(refusal)),
+    async fn receive(&mut self) -> Result<Greeting, HandshakeError> {
+        let message = self.reader.next_frame(MAX_FRAME_BYTES, HANDSHAKE_TIMEOUT).await?;
+        match serde_json::from_slice(&message).map_err(LinkError::Unparsable)? {
+            Greeting::Refused(refusal) => Err(HandshakeError::Rejected(refusal)),
             greeting => Ok(greeting),
         }
     }
 
-    async fn receive_hello(&mut self) -> Result<[u8; 32], Stranger> {
+    async fn receive_hello(&mut self) -> Result<[u8; 32], HandshakeError> {
         match self.receive().await? {
-            Greeting::Hello { protocol, version, .. } if protocol == PROTOCOL && version != VERSION => {
-                Err(Stranger::Version(version))
+            Greeting::Hello { protocol, version, .. } if protocol == PROTOCOL && version != PROTOCOL_VERSION => {
+                Err(HandshakeError::Version(version))
             }
             Greeting::Hello { protocol, number, .. } if protocol == PROTOCOL => Ok(number),
-            _ => Err(Broken::Unexpected("a greeting").into()),
+            _ => Err(LinkError::Unexpected("a greeting").into()),
         }
     }
 
-    async fn send_proof(&mut self, role: Role, key: &Key, nonces: &Nonces) -> Result<(), Broken> {
+    async fn send_proof(&mut self, role: Role, key: &Key, nonces: &Nonces) -> Result<(), LinkError> {
         let mut proof = [0; 32];
         proof.copy_from_slice(key.sign(role, PROOF, nonces).as_ref());
         self.send(&Greeting::Proof(proof)).await
     }
 
-    async fn verify_proof(&mut self, role: Role, key: &Key, nonces: &Nonces) -> Result<(), Stranger> {
+    async fn verify_proof(&mut self, role: Role, key: &Key, nonces: &Nonces) -> Result<(), HandshakeError> {
         match self.receive().await? {
             Greeting::Proof(proof) if key.verify(role, nonces, &proof) => Ok(()),
-            Greeting::Proof(_) => Err(Stranger::Key),
-            _ => Err(Broken::Unexpected("a proof of the key").into()),
+            Greeting::Proof(_) => Err(HandshakeError::WrongKey),
+            _ => Err(LinkError::Unexpected("a proof of the key").into()),
         }
     }
 }

@@ -12,13 +12,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::frame::{self, Broken, Reader};
-use super::handshake::Shaken;
+use super::frame::{self, LinkError, FrameReader};
+use super::handshake::AuthenticatedStream;
 
 /// Interval of the heartbeat.
-pub const BEAT: Duration = Duration::from_secs(1);
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which a silent peer is considered dead.
-pub const SILENCE: Duration = Duration::from_secs(8);
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(8);
 /// Capacity of the send queue, in messages.
 const SEND_QUEUE: usize = 8;
 /// Bytes of the sequence number of a frame, and of its MAC.
@@ -26,18 +26,18 @@ const SEQUENCE_BYTES: usize = 8;
 const MAC_BYTES: usize = 32;
 
 /// Adds or verifies the sequence number and the MAC of the frames of one direction.
-pub struct Seal {
+pub struct FrameSealer {
     key: hmac::Key,
     next: u64,
 }
 
-impl Seal {
+impl FrameSealer {
     pub const fn new(key: hmac::Key) -> Self {
         Self { key, next: 0 }
     }
 
     /// Seals a message into the next frame.
-    pub fn close(&mut self, message: &[u8]) -> Vec<u8> {
+    pub fn seal(&mut self, message: &[u8]) -> Vec<u8> {
         let mut frame = Vec::with_capacity(SEQUENCE_BYTES + message.len() + MAC_BYTES);
         frame.extend(self.next.to_be_bytes());
         frame.extend(message);
@@ -48,12 +48,12 @@ impl Seal {
     }
 
     /// Verifies a frame and returns its message. Fails unless it is the next frame of this direction.
-    pub fn open<'a>(&mut self, frame: &'a [u8]) -> Result<&'a [u8], Broken> {
-        let (sealed, mac) = frame.split_last_chunk::<MAC_BYTES>().ok_or(Broken::Forged)?;
-        hmac::verify(&self.key, sealed, mac).map_err(|_| Broken::Forged)?;
-        let (number, message) = sealed.split_first_chunk::<SEQUENCE_BYTES>().ok_or(Broken::Forged)?;
+    pub fn verify<'a>(&mut self, frame: &'a [u8]) -> Result<&'a [u8], LinkError> {
+        let (sealed, mac) = frame.split_last_chunk::<MAC_BYTES>().ok_or(LinkError::BadMac)?;
+        hmac::verify(&self.key, sealed, mac).map_err(|_| LinkError::BadMac)?;
+        let (number, message) = sealed.split_first_chunk::<SEQUENCE_BYTES>().ok_or(LinkError::BadMac)?;
         if u64::from_be_bytes(*number) != self.next {
-            return Err(Broken::Forged);
+            return Err(LinkError::BadMac);
         }
         self.next += 1;
         Ok(message)
@@ -62,8 +62,8 @@ impl Seal {
 
 /// An authenticated connection that sends messages of type `Out`. Dropping it closes the connection.
 pub struct Link<Out> {
-    reader: Reader<Box<dyn AsyncRead + Send + Unpin>>,
-    hears: Seal,
+    reader: FrameReader<Box<dyn AsyncRead + Send + Unpin>>,
+    hears: FrameSealer,
     /// Maximum size of a received message, in bytes.
     max_message_bytes: usize,
     outbox: mpsc::Sender<Out>,
@@ -74,7 +74,7 @@ pub struct Link<Out> {
 impl<Out: Serialize + Send + 'static> Link<Out> {
     /// Creates a link that receives messages of at most `max_message_bytes` and sends a heartbeat every second.
     pub fn new<R, W>(
-        shaken: Shaken<R, W>,
+        shaken: AuthenticatedStream<R, W>,
         max_message_bytes: usize,
         heartbeat: impl Fn() -> Out + Send + 'static,
     ) -> Self
@@ -82,34 +82,34 @@ impl<Out: Serialize + Send + 'static> Link<Out> {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        let Shaken { reader, writer, sends, hears } = shaken;
+        let AuthenticatedStream { reader, writer, send_key: sends, receive_key: hears } = shaken;
         let (outbox, queue) = mpsc::channel(SEND_QUEUE);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
-            if let Err(broken) = send_all(writer, Seal::new(sends), queue, heartbeat).await {
+            if let Err(broken) = send_all(writer, FrameSealer::new(sends), queue, heartbeat).await {
                 tracing::debug!(%broken, "cannot send to the peer any more");
             }
         });
-        Self { reader: reader.boxed(), hears: Seal::new(hears), max_message_bytes, outbox, writer: tasks }
+        Self { reader: reader.boxed(), hears: FrameSealer::new(hears), max_message_bytes, outbox, writer: tasks }
     }
 
     /// Receives the next message. Cancel-safe.
-    pub async fn next<In: DeserializeOwned>(&mut self) -> Result<In, Broken> {
+    pub async fn receive<In: DeserializeOwned>(&mut self) -> Result<In, LinkError> {
         let max_frame_bytes = SEQUENCE_BYTES + self.max_message_bytes + MAC_BYTES;
-        let frame = self.reader.next(max_frame_bytes, SILENCE).await?;
-        let message = self.hears.open(&frame)?;
-        serde_json::from_slice(message).map_err(Broken::Unreadable)
+        let frame = self.reader.next_frame(max_frame_bytes, PEER_TIMEOUT).await?;
+        let message = self.hears.verify(&frame)?;
+        serde_json::from_slice(message).map_err(LinkError::Unparsable)
     }
 
     /// Returns true if part of a message was received.
-    pub fn is_hearing(&self) -> bool {
-        self.reader.has_begun()
+    pub fn is_receiving(&self) -> bool {
+        self.reader.has_partial_frame()
     }
 
     /// Queues a message. Waits while the queue is full.
-    pub async fn send(&mut self, message: Out) -> Result<(), Broken> {
+    pub async fn send(&mut self, message: Out) -> Result<(), LinkError> {
         // The sending task ends if the peer accepts nothing, which closes the channel and ends this wait.
-        self.outbox.send(message).await.map_err(|_| Broken::Closed)
+        self.outbox.send(message).await.map_err(|_| LinkError::Closed)
     }
 
     /// Sends the queued messages and closes the connection.
@@ -117,24 +117,24 @@ impl<Out: Serialize + Send + 'static> Link<Out> {
         let Self { outbox, mut writer, .. } = self;
         drop(outbox);
         // A peer that accepts nothing is not waited for.
-        let _ = timeout(SILENCE, writer.join_next()).await;
+        let _ = timeout(PEER_TIMEOUT, writer.join_next()).await;
         writer.shutdown().await;
     }
 }
 
 async fn send_all<Out: Serialize>(
     mut to: impl AsyncWrite + Unpin,
-    mut seal: Seal,
+    mut seal: FrameSealer,
     mut queue: mpsc::Receiver<Out>,
     heartbeat: impl Fn() -> Out,
-) -> Result<(), Broken> {
+) -> Result<(), LinkError> {
     loop {
-        let message = match timeout(BEAT, queue.recv()).await {
+        let message = match timeout(HEARTBEAT_INTERVAL, queue.recv()).await {
             Ok(Some(message)) => message,
             Ok(None) => return Ok(()),
             Err(_) => heartbeat(),
         };
-        let message = serde_json::to_vec(&message).map_err(Broken::Unreadable)?;
-        frame::write(&mut to, &seal.close(&message), SILENCE).await?;
+        let message = serde_json::to_vec(&message).map_err(LinkError::Unparsable)?;
+        frame::write_frame(&mut to, &seal.seal(&message), PEER_TIMEOUT).await?;
     }
 }

@@ -5,93 +5,93 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::course::Stage;
-use crate::load::Pace;
-use crate::result::{Cell, Client};
-use crate::survey::Step;
+use crate::runner::Stage;
+use crate::load::ArrivalMode;
+use crate::result::{Measurement, ClientMachine};
+use crate::test_plan::Step;
 
 /// Maximum size of a request, in bytes. The longest is a stage.
-pub const MOST_ASKED: usize = 1 << 20;
+pub const MAX_REQUEST_BYTES: usize = 1 << 20;
 /// Maximum size of a response, in bytes: histograms of each kind of request, and a series per 100 ms of a day.
-pub const MOST_ANSWERED: usize = 64 << 20;
+pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 /// Maximum number of concurrent loads of an agent.
-pub const MOST_TOGETHER: usize = 16;
+pub const MAX_CONCURRENT_LOADS: usize = 16;
 /// Maximum number of concurrent requests of an agent.
 const MAX_CONCURRENCY: usize = 4096;
 /// Maximum duration of a load. The series of a longer one would not fit into a response.
 const MAX_LOAD_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Maximum number of agents of a run.
-pub const MOST_AGENTS: u32 = 64;
+pub const MAX_AGENTS: u32 = 64;
 
 /// The settings of a run that all agents receive first.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct RunSettings {
     /// Location under test, as it would be given to the agents' own commands.
-    pub place: String,
+    pub location: String,
     /// Number of the run, which is part of its object names.
     pub run: u32,
     /// Maximum number of concurrent loads of each agent.
-    pub together: usize,
+    pub max_concurrent_loads: usize,
     /// Maximum number of concurrent requests of each agent.
-    pub connections: usize,
+    pub max_concurrency: usize,
     /// True if each request uses a new connection.
-    pub fresh: bool,
+    pub fresh_connections: bool,
     /// True if objects are kept after their measurement.
-    pub keeps: bool,
+    pub keep_objects: bool,
 }
 
 /// The job of one agent. The agent builds the prefix of its objects from the numbers of the run and the agent, so a
 /// coordinator cannot have other objects removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Job {
+pub struct AgentJob {
     /// Location under test, as it would be given to the agent's own commands.
-    pub place: String,
+    pub location: String,
     /// Number of the run.
     pub run: u32,
     /// Number of the agent, counted from 1.
     pub agent: u32,
     /// Maximum number of concurrent loads.
-    pub together: usize,
+    pub max_concurrent_loads: usize,
     /// Maximum number of concurrent requests.
-    pub connections: usize,
+    pub max_concurrency: usize,
     /// True if each request uses a new connection.
-    pub fresh: bool,
+    pub new_connections: bool,
     /// True if objects are kept after their measurement.
-    pub keeps: bool,
+    pub keep_objects: bool,
 }
 
-impl Job {
+impl AgentJob {
     /// The prefix of the object names of an agent, below the location.
-    pub(super) fn prefix_of(&self, agent: u32) -> String {
-        format!("{}agent{agent}/", prefix(self.run))
+    pub(super) fn agent_prefix(&self, agent: u32) -> String {
+        format!("{}agent{agent}/", run_prefix(self.run))
     }
 
     /// A name that is unique among the agents of all runs.
     #[must_use]
-    pub fn own(&self) -> String {
-        self.prefix_of(self.agent).trim_end_matches('/').replace('/', "-")
+    pub fn unique_name(&self) -> String {
+        self.agent_prefix(self.agent).trim_end_matches('/').replace('/', "-")
     }
 }
 
 /// The prefix of the object names of a run, below the location.
 #[must_use]
-pub fn prefix(run: u32) -> String {
+pub fn run_prefix(run: u32) -> String {
     format!("tradewind-bench-{run:08x}/")
 }
 
 /// A message of the coordinator.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
+pub enum AgentRequest {
     /// Open the store.
-    Open(Job),
+    Open(AgentJob),
     /// Read the clock.
     Time,
     /// Create the objects of a stage.
     Prepare(Stage),
     /// Run the loads of the prepared stage, starting at this time of the agent's clock, in nanoseconds.
-    Measure { at: u64 },
+    Measure { start_nanos: u64 },
     /// Remove the objects that the last stage wrote.
     CleanAfter,
     /// Stop the current request.
@@ -99,44 +99,44 @@ pub enum Request {
     /// Remove all objects, including those of the given lost agents.
     End { lost: Vec<u32> },
     /// Heartbeat.
-    Beat,
+    Heartbeat,
 }
 
 /// A message of an agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum AgentResponse {
     /// Another coordinator is being served.
     Busy,
     /// The store is open.
-    Opened { client: Client, store: String, most_object_bytes: u64 },
+    Opened { client: ClientMachine, store: String, max_object_bytes: u64 },
     /// Time of the agent's clock, in nanoseconds.
     Time(u64),
     /// The preparation has ended. `is_whole` is false if it was stopped.
     Prepared { is_whole: bool },
     /// The measurement of the next load of the stage. None is sent if the stage was stopped before it began.
-    Cell(Box<Cell>),
+    Measurement(Box<Measurement>),
     /// The end of the measurements, with the start time of the stage in nanoseconds of the agent's clock.
-    Measured { began: u64 },
+    StageMeasured { started_nanos: u64 },
     /// The objects that the last stage wrote are removed.
     CleanedAfter,
     /// All objects are removed, including those of the given lost agents. `servers` are the store's addresses used so
     /// far.
     Cleaned { removed: u64, lost: Vec<u32>, servers: Vec<String> },
     /// The agent is shutting down and accepts no further requests. [`Cleaned`](Self::Cleaned) follows.
-    Ends,
+    ShuttingDown,
     /// The request failed.
     Failed(String),
     /// Heartbeat with the progress of the current request: requests, bytes and failures.
-    Beat { operations: u64, bytes: u64, failures: u64 },
+    Heartbeat { operations: u64, bytes: u64, failures: u64 },
 }
 
 /// Validates a stage of at most `max_loads` loads. Fails with the reason why an agent rejects it.
-pub fn check(stage: &[Step], max_loads: usize, most_object_bytes: u64) -> Result<(), String> {
+pub fn check_stage(stage: &[Step], max_loads: usize, most_object_bytes: u64) -> Result<(), String> {
     if !(1..=max_loads).contains(&stage.len()) {
         return Err(format!("{} concurrent loads are not allowed: use 1 to {max_loads}", stage.len()));
     }
-    let concurrency = stage.iter().map(|step| step.load.parallel).fold(0, usize::saturating_add);
+    let concurrency = stage.iter().map(|step| step.load.concurrency).fold(0, usize::saturating_add);
     if concurrency > MAX_CONCURRENCY {
         return Err(format!("{concurrency} concurrent requests exceed the limit of {MAX_CONCURRENCY}"));
     }
@@ -145,10 +145,10 @@ pub fn check(stage: &[Step], max_loads: usize, most_object_bytes: u64) -> Result
 
 fn check_one(step: &Step, most_object_bytes: u64) -> Result<(), String> {
     let load = &step.load;
-    if !(1..=MAX_CONCURRENCY).contains(&load.parallel) {
-        return Err(format!("the concurrency {} is not allowed: use 1 to {MAX_CONCURRENCY}", load.parallel));
+    if !(1..=MAX_CONCURRENCY).contains(&load.concurrency) {
+        return Err(format!("the concurrency {} is not allowed: use 1 to {MAX_CONCURRENCY}", load.concurrency));
     }
-    if load.warm_up.max(load.until.time) > MAX_LOAD_TIME {
+    if load.warm_up.max(load.stop_condition.duration) > MAX_LOAD_TIME {
         return Err("a load on agents is limited to one day".to_owned());
     }
     if !(0.0..=1.0).contains(&load.phase) {
@@ -157,8 +157,8 @@ fn check_one(step: &Step, most_object_bytes: u64) -> Result<(), String> {
     if step.sizes.most() > most_object_bytes {
         return Err(format!("objects of {} are larger than the limit of the store", step.sizes));
     }
-    match load.pace {
-        Pace::Open { per_second, .. } if !(1e-6..=1e6).contains(&per_second) => {
+    match load.arrival_mode {
+        ArrivalMode::Open { requests_per_second: per_second, .. } if !(1e-6..=1e6).contains(&per_second) => {
             Err(format!("the rate {per_second}/s is not between 0.000001/s and 1000000/s"))
         }
         _ => Ok(()),
@@ -166,6 +166,6 @@ fn check_one(step: &Step, most_object_bytes: u64) -> Result<(), String> {
 }
 
 /// Converts a clock time to nanoseconds.
-pub fn nanos(time: Duration) -> u64 {
+pub fn to_nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::shared::{Shared, micros};
-use crate::record::record;
+use super::load_state::{LoadState, latency_histogram};
+use crate::record::record_value;
 
 /// Longest sleep before the stop flag is checked again.
 const MAX_SLEEP: Duration = Duration::from_millis(50);
@@ -28,7 +28,7 @@ impl Pacer {
     /// Starts the thread. `requests` are in order, each with its scheduled start relative to now. When they run out,
     /// the load's request limit is set to their number.
     pub fn start<T: Send + 'static>(
-        shared: Arc<Shared<T>>,
+        shared: Arc<LoadState<T>>,
         requests: impl Iterator<Item = (Duration, T)> + Send + 'static,
     ) -> io::Result<Self> {
         let stopped = Arc::new(AtomicBool::new(false));
@@ -36,12 +36,12 @@ impl Pacer {
         let release_all = move || {
             // Optional: with the default slack, releases are slightly later.
             let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
-            let (origin, mut lag, mut released) = (shared.now(), micros(), 0);
+            let (origin, mut lag, mut released) = (shared.now(), latency_histogram(), 0);
             for (start, request) in requests {
                 let intended = origin + start;
                 loop {
                     let now = shared.now();
-                    let has_ended = shared.has_ended();
+                    let has_ended = shared.is_window_closed();
                     if stop_flag.load(Ordering::Relaxed) || (has_ended && intended >= shared.window().end) {
                         return lag;
                     }
@@ -49,14 +49,14 @@ impl Pacer {
                         std::thread::sleep((intended - now).min(MAX_SLEEP));
                     } else {
                         let late = u64::try_from((now - intended).as_micros()).unwrap_or(u64::MAX);
-                        record(&mut lag, late.max(1), 1);
+                        record_value(&mut lag, late.max(1), 1);
                         shared.release(intended, request);
                         released += 1;
                         break;
                     }
                 }
             }
-            shared.at_most(released);
+            shared.limit_requests(released);
             lag
         };
         let thread = Some(std::thread::Builder::new().name("pacer".to_owned()).spawn(release_all)?);
@@ -66,12 +66,12 @@ impl Pacer {
     /// Waits until every request scheduled before the end of the window, which has passed, is released. With
     /// `immediately`, no further request is released. Returns the delays between scheduled and actual release, in
     /// microseconds.
-    pub fn stop(mut self, immediately: bool) -> Histogram<u64> {
+    pub fn finish(mut self, immediately: bool) -> Histogram<u64> {
         if immediately {
             self.stopped.store(true, Ordering::Relaxed);
         }
         let ended = self.thread.take().and_then(|thread| thread.join().ok());
-        ended.unwrap_or_else(micros)
+        ended.unwrap_or_else(latency_histogram)
     }
 }
 

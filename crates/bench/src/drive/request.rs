@@ -11,101 +11,101 @@ use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Context};
 use tradewind_pattern::{Content, ContentId};
 
-use super::Bed;
-use super::shared::Shared;
-use crate::files::Opened;
+use super::BenchEnv;
+use super::load_state::LoadState;
+use crate::files::SequentialFile;
 use crate::operation::Operation;
-use crate::record::{Record, Timing};
+use crate::record::{LoadRecord, RequestTiming};
 use crate::samples::Handled;
 
 /// Bytes per write to a staged object.
 const WRITE_BYTES: u64 = 256 << 10;
 /// Pause of a closed-loop worker after a failed request: a store that rejects at once would otherwise be called as fast
 /// as the generator can. An open loop keeps its rate and does not pause.
-pub(crate) const AFTER_FAILURE: Duration = Duration::from_millis(10);
+pub(crate) const FAILURE_PAUSE: Duration = Duration::from_millis(10);
 /// Maximum attempts to create an object that must exist before a load begins.
-pub(crate) const TRIES: u32 = 3;
+pub(crate) const MAX_PREPARE_ATTEMPTS: u32 = 3;
 
 /// A successful request.
-pub(crate) struct Answered {
+pub(crate) struct Completion {
     /// Time of the first byte.
-    pub first: Duration,
+    pub first_byte: Duration,
     /// Time of the last byte. Checking the response afterwards is not counted as the store's time.
-    pub whole: Duration,
+    pub last_byte: Duration,
     /// Bytes of the object.
     pub bytes: u64,
 }
 
-impl Answered {
+impl Completion {
     /// A response without a body, or an upload: first and last byte at the same time.
-    pub const fn at(whole: Duration, bytes: u64) -> Self {
-        Self { first: whole, whole, bytes }
+    pub const fn without_body(whole: Duration, bytes: u64) -> Self {
+        Self { first_byte: whole, last_byte: whole, bytes }
     }
 }
 
 /// A failed request: a short kind for counting, and a message.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct RequestFailure {
     kind: String,
-    pub what: String,
+    pub message: String,
     /// The kind of the store's error, if the store failed.
-    pub error: Option<ErrorKind>,
+    pub error_kind: Option<ErrorKind>,
 }
 
-impl From<Error> for Failed {
+impl From<Error> for RequestFailure {
     fn from(error: Error) -> Self {
         let kind = format!("{:?}", error.reason());
-        Self { kind, what: error.to_string(), error: Some(error.kind()) }
+        Self { kind, message: error.to_string(), error_kind: Some(error.kind()) }
     }
 }
 
 /// A failure of a source or target file.
-impl From<io::Error> for Failed {
+impl From<io::Error> for RequestFailure {
     fn from(error: io::Error) -> Self {
-        Self { kind: "File".to_owned(), what: error.to_string(), error: None }
+        Self { kind: "File".to_owned(), message: error.to_string(), error_kind: None }
     }
 }
 
-impl Failed {
+impl RequestFailure {
     /// The response does not match what was written.
-    pub fn wrong(what: String) -> Self {
-        Self { kind: "WrongAnswer".to_owned(), what, error: None }
+    pub fn wrong_response(what: String) -> Self {
+        Self { kind: "WrongAnswer".to_owned(), message: what, error_kind: None }
     }
 }
 
 /// Executes a request that was scheduled for `intended` and records its result. A response that has arrived must be
 /// checked without waiting: once requests are cancelled, a pending check would count as unanswered.
-pub(crate) async fn attend<T>(
-    shared: &Shared<T>,
-    record: &mut Record,
+pub(crate) async fn execute_recorded<T>(
+    shared: &LoadState<T>,
+    record: &mut LoadRecord,
     (operation, intended): (Operation, Duration),
-    asked: impl Future<Output = Result<Answered, Failed>>,
+    asked: impl Future<Output = Result<Completion, RequestFailure>>,
 ) -> Handled {
     let begun = shared.now();
     let answered = tokio::select! {
         biased;
         answered = asked => answered,
-        () = shared.over.cancelled() => {
-            record.cut(shared.window(), operation, intended, shared.now());
-            Err(Failed {
+        () = shared.cancelled.cancelled() => {
+            record.record_truncated(shared.window(), operation, intended, shared.now());
+            Err(RequestFailure {
                 kind: "Unanswered".to_owned(),
-                what: format!("{operation} got no response before the end"),
-                error: None,
+                message: format!("{operation} got no response before the end"),
+                error_kind: None,
             })
         }
     };
-    let ended = answered.as_ref().map_or_else(|_| shared.now(), |answered| answered.whole);
+    let ended = answered.as_ref().map_or_else(|_| shared.now(), |answered| answered.last_byte);
     let window = shared.window();
-    shared.ended(ended);
+    shared.record_completion(ended);
     let answer = match answered {
-        Ok(Answered { first, bytes, .. }) => {
-            shared.gauge.success(bytes);
-            record.success(window, operation, Timing { intended, begun, first, ended }, bytes);
+        Ok(Completion { first_byte: first, bytes, .. }) => {
+            shared.progress.record_success(bytes);
+            record.record_success(window, operation, RequestTiming { scheduled: intended, started: begun, first_byte: first, completed: ended }, bytes);
             Ok((first, bytes))
         }
-        Err(Failed { kind, what, .. }) => {
-            shared.gauge.failure();
-            record.failure(window, operation, ended, &kind, &what);
+        Err(RequestFailure { kind, message: what, .. }) => {
+            shared.progress.record_failure();
+            record.record_failure(window, operation, ended, &kind, &what);
             Err(kind)
         }
     };
@@ -113,13 +113,13 @@ pub(crate) async fn attend<T>(
 }
 
 /// Writes an object of `size` bytes, from generated content or from a file.
-pub(crate) async fn put(
-    bed: &Bed,
+pub(crate) async fn put_object(
+    bed: &BenchEnv,
     context: &Context,
     address: &Address,
     (content, size): (ContentId, u64),
-    mut file: Option<Opened>,
-) -> Result<(), Failed> {
+    mut file: Option<SequentialFile>,
+) -> Result<(), RequestFailure> {
     let request = StageRequest { size: Some(size), ..StageRequest::default() };
     let mut staged = bed.store.stage(context, address, request).await?;
     let mut at = 0;

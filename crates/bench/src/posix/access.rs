@@ -13,7 +13,7 @@ use super::buffer::Buffer;
 use super::form::Form;
 use super::place::{File, Place};
 use super::tally::{Failed, Took};
-use crate::drive::Stop;
+use crate::drive::StopSignal;
 
 /// How files are accessed: where, with which contents, flags and limits.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +21,7 @@ pub(super) struct Manner<'a> {
     pub place: &'a Place,
     pub content: &'a Content,
     pub clock: &'a dyn Clock,
-    pub stop: &'a Stop,
+    pub stop: &'a StopSignal,
     pub form: Form,
     /// Maximum bytes per call.
     pub unit: u64,
@@ -51,8 +51,8 @@ impl Manner<'_> {
         done
     }
 
-    fn is_over(&self, at: u64) -> bool {
-        self.stop.is_asked() || (at > 0 && self.clock.now() >= self.until)
+    fn is_over(&self, offset: u64) -> bool {
+        self.stop.is_triggered() || (offset > 0 && self.clock.now() >= self.until)
     }
 
     /// Creates a file and writes its contents. A file that fails is removed, so that it takes no disk space.
@@ -88,35 +88,35 @@ impl Manner<'_> {
     ) -> Result<Accessed, Failed> {
         let path = self.place.path(file);
         let failed = |what: &str, e: io::Error| self.place.failed(file, what, &e);
-        let (content, mut took, mut at, mut is_cut) =
+        let (content, mut took, mut offset, mut is_cut) =
             (self.place.content(file), Took::default(), from, false);
-        let mut piece = self.piece(buffer, file.size - at);
-        self.content.fill(content, at, buffer.first(piece));
+        let mut piece = self.piece(buffer, file.size - offset);
+        self.content.fill(content, offset, buffer.first(piece));
         let opened =
             self.timed(&mut took.open, || rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)));
         let opened = opened.map_err(|e| failed("cannot open", e.into()))?;
         took.first = took.open;
         'pieces: loop {
             for call in buffer.first(piece).chunks(self.call_bytes()) {
-                if self.is_over(at - from) {
+                if self.is_over(offset - from) {
                     is_cut = true;
                     break 'pieces;
                 }
                 let mut one = Duration::ZERO;
-                let done = self.timed(&mut one, || write_all(&opened, call, at));
-                done.map_err(|e| failed(&format!("cannot write at {at} of"), e))?;
+                let done = self.timed(&mut one, || write_all(&opened, call, offset));
+                done.map_err(|e| failed(&format!("cannot write at {offset} of"), e))?;
                 each(one);
                 took.accesses += one;
-                if at == from {
+                if offset == from {
                     took.first += one;
                 }
-                at += call.len() as u64;
+                offset += call.len() as u64;
             }
-            if at >= file.size {
+            if offset >= file.size {
                 break;
             }
-            piece = self.piece(buffer, file.size - at);
-            self.content.fill(content, at, buffer.first(piece));
+            piece = self.piece(buffer, file.size - offset);
+            self.content.fill(content, offset, buffer.first(piece));
         }
         if self.fsync {
             let mut one = Duration::ZERO;
@@ -125,7 +125,7 @@ impl Manner<'_> {
             took.fsync = Some(one);
         }
         self.timed(&mut took.close, || close(opened)).map_err(|e| failed("cannot close", e))?;
-        Ok(Accessed { took, bytes: at - from, is_cut })
+        Ok(Accessed { took, bytes: offset - from, is_cut })
     }
 
     /// Reads a whole file and compares it with what was written.
@@ -147,35 +147,35 @@ impl Manner<'_> {
             let name = path.strip_prefix(self.place.directory()).unwrap_or(&path).display();
             Failed { kind: "WrongBytes".to_owned(), what: format!("{name} {what}"), is_for_all: false }
         };
-        let (content, mut took, mut at, mut is_cut) = (self.place.content(file), Took::default(), 0, false);
+        let (content, mut took, mut offset, mut is_cut) = (self.place.content(file), Took::default(), 0, false);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | self.form.flags();
         let opened = self.timed(&mut took.open, || rustix::fs::open(&path, flags, Mode::empty()));
         let opened = opened.map_err(|e| failed("cannot open", e.into()))?;
         took.first = took.open;
         let end = max_bytes.min(file.size);
-        while at < end && !is_cut {
-            let (piece, from) = (self.piece(buffer, end - at), at);
+        while offset < end && !is_cut {
+            let (piece, from) = (self.piece(buffer, end - offset), offset);
             for call in buffer.first(piece).chunks_mut(self.call_bytes()) {
-                if self.is_over(at) {
+                if self.is_over(offset) {
                     is_cut = true;
                     break;
                 }
                 let (mut one, length) = (Duration::ZERO, call.len() as u64);
-                let done = self.timed(&mut one, || read_all(&opened, call, at));
-                let found = done.map_err(|e| failed(&format!("cannot read at {at} of"), e))? as u64;
+                let done = self.timed(&mut one, || read_all(&opened, call, offset));
+                let found = done.map_err(|e| failed(&format!("cannot read at {offset} of"), e))? as u64;
                 each(one);
                 took.accesses += one;
-                if at == 0 {
+                if offset == 0 {
                     took.first += one;
                 }
-                at += found;
+                offset += found;
                 if found < length {
-                    return Err(wrong(format!("ends after {at} bytes, {} were written", file.size)));
+                    return Err(wrong(format!("ends after {offset} bytes, {} were written", file.size)));
                 }
             }
-            let read = usize::try_from(at - from).unwrap_or(usize::MAX);
-            if let Some(offset) = self.content.first_difference(content, from, buffer.first(read)) {
-                return Err(wrong(format!("differs from what was written at byte {offset}")));
+            let read = usize::try_from(offset - from).unwrap_or(usize::MAX);
+            if let Some(position) = self.content.first_difference(content, from, buffer.first(read)) {
+                return Err(wrong(format!("differs from what was written at byte {position}")));
             }
         }
         let length =
@@ -184,7 +184,7 @@ impl Manner<'_> {
             return Err(wrong(format!("has a size of {length} bytes, {} were written", file.size)));
         }
         self.timed(&mut took.close, || close(opened)).map_err(|e| failed("cannot close", e))?;
-        Ok(Accessed { took, bytes: at, is_cut })
+        Ok(Accessed { took, bytes: offset, is_cut })
     }
 
     /// Removes a file.
@@ -206,13 +206,13 @@ impl Manner<'_> {
     }
 }
 
-fn write_all(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+fn write_all(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
-        match rustix::io::pwrite(file, bytes, at) {
+        match rustix::io::pwrite(file, bytes, offset) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => {
                 bytes = &bytes[count..];
-                at += count as u64;
+                offset += count as u64;
             }
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
@@ -222,10 +222,10 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
 }
 
 /// Returns the number of bytes read; fewer than requested only at the end of the file.
-fn read_all(file: &OwnedFd, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+fn read_all(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut count = 0;
     while count < bytes.len() {
-        match rustix::io::pread(file, &mut bytes[count..], at + count as u64) {
+        match rustix::io::pread(file, &mut bytes[count..], offset + count as u64) {
             Ok(0) => break,
             Ok(more) => count += more,
             Err(rustix::io::Errno::INTR) => {}

@@ -112,7 +112,7 @@ pub fn fit_with_cost_of_bytes(points: &[Point]) -> Option<Fit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::{mix, share};
+    use crate::random::{mix, unit_fraction};
 
     const SIZES: [f64; 8] = [4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0];
 
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn fit_stays_within_5_percent_under_5_percent_noise() {
         for seed in 0..200_u64 {
-            let noise = |s: f64| 1.0 + 0.1 * (share(mix(mix(seed) ^ s.to_bits())) - 0.5);
+            let noise = |s: f64| 1.0 + 0.1 * (unit_fraction(mix(mix(seed) ^ s.to_bits())) - 0.5);
             let fit = fit(&points(|s| (204.0 + s) / s * noise(s))).unwrap();
             assert!((fit.constant_kib / 204.0 - 1.0).abs() < 0.05, "{seed}: {fit:?}");
         }

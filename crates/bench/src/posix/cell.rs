@@ -8,9 +8,9 @@ use tradewind_core::error::Result;
 use super::counters::{Carried, Counters};
 use super::phase::{Outcome, Site, Task, run};
 use super::place::File;
-use super::result::{Access, Caches, Phase, Scope, Wire};
+use super::result::{Access, CacheTreatment, Phase, Scope, Wire};
 use super::steady::Steady;
-use crate::drive::Gauge;
+use crate::drive::Progress;
 use crate::result::Rate;
 
 /// Longest wait for the link to become quiet.
@@ -40,7 +40,7 @@ pub(super) struct Cell {
     pub size: u64,
     pub repeat: u32,
     /// How caches were dropped before reading.
-    pub caches: Caches,
+    pub caches: CacheTreatment,
 }
 
 impl Bench<'_> {
@@ -50,7 +50,7 @@ impl Bench<'_> {
 
     /// Waits until the link is quiet, so that earlier traffic does not count. Returns at once if the run was stopped.
     pub fn settle(&self) -> Carried {
-        if self.site.stop.is_asked() {
+        if self.site.stop.is_triggered() {
             return self.read();
         }
         self.counters.as_ref().map(|counters| counters.settled(MAX_QUIET_WAIT, self.idle)).unwrap_or_default()
@@ -61,7 +61,7 @@ impl Bench<'_> {
         &self,
         cell: &Cell,
         files: &[Vec<File>],
-        gauge: &Gauge,
+        gauge: &Progress,
     ) -> Result<(Access, Vec<Vec<File>>)> {
         let behind = self.site.place.behind();
         // Data left by the previous measurement must not count here. A loss of it is reported here, as by no other
@@ -79,7 +79,7 @@ impl Bench<'_> {
             settled: counters.total(settled),
         });
         for lost in [&left, &synced].into_iter().filter_map(|done| done.as_ref().err()) {
-            gauge.failure();
+            gauge.record_failure();
             outcome.tally.failure(lost);
         }
         let sync_time = synced.ok().flatten().filter(|_| cell.task.phase == Phase::Write);
@@ -169,7 +169,7 @@ impl Bench<'_> {
             let sync = access.sync_seconds.unwrap_or_default();
             notes.push(format!("write-back: it took {sync:.2} s more until all data was durable"));
         }
-        if access.phase == Phase::Read && cell.caches == Caches::Kept {
+        if access.phase == Phase::Read && cell.caches == CacheTreatment::NotDropped {
             notes.push("caches could not be dropped: reads may have been served from them".to_owned());
         }
         let idle = self.idle * time;
@@ -184,6 +184,6 @@ impl Bench<'_> {
 fn single_file_rate(calls: Duration, bytes: u64, files: u64) -> Steady {
     let seconds = calls.as_secs_f64();
     let rate =
-        |amount: u64| Rate { mean: if seconds > 0.0 { amount as f64 / seconds } else { 0.0 }, within: None };
+        |amount: u64| Rate { mean: if seconds > 0.0 { amount as f64 / seconds } else { 0.0 }, ci95_half_width: None };
     Steady { seconds, bytes_per_second: rate(bytes), files_per_second: rate(files) }
 }

@@ -53,8 +53,8 @@ impl Counters {
     }
 
     /// Bytes of both directions. The loopback interface receives what it sends, so each byte counts once.
-    pub fn total(&self, carried: Carried) -> u64 {
-        if self.name == "lo" { carried.sent } else { carried.sent + carried.received }
+    pub fn total(&self, counts: Carried) -> u64 {
+        if self.name == "lo" { counts.sent } else { counts.sent + counts.received }
     }
 
     /// Waits until traffic has dropped to the idle rate (`idle` bytes per second), for at most `max_wait`, and
@@ -115,9 +115,9 @@ mod tests {
         let mut all = Vec::new();
         back.read_to_end(&mut all).unwrap();
         sending.join().unwrap();
-        let carried = counters.total(counters.read().since(before));
+        let bytes = counters.total(counters.read().since(before));
         // Other processes use the interface too.
-        assert!(carried >= 4 << 20, "{carried}");
+        assert!(bytes >= 4 << 20, "{bytes}");
         let error = Counters::of("no-such-interface").unwrap_err();
         assert!(error.to_string().contains("available: ") && error.to_string().contains("lo"), "{error}");
     }

@@ -19,8 +19,8 @@ use super::place::{Behind, File, Place};
 use super::result::Phase;
 use super::steady::Span;
 use super::tally::{Failed, Tally};
-use crate::drive::{Gauge, Stop};
-use crate::usage::Usage;
+use crate::drive::{Progress, StopSignal};
+use crate::cpu_usage::CpuUsage;
 
 /// The environment of the measurements: directory, contents, clock and stop signal.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub struct Site {
     /// Source of time.
     pub clock: Arc<dyn Clock>,
     /// Request to end early.
-    pub stop: Stop,
+    pub stop: StopSignal,
 }
 
 impl Site {
@@ -45,7 +45,7 @@ impl Site {
     /// Makes all data durable and returns how long that took; `None` if the run was stopped, because the files are then
     /// about to be removed.
     pub(super) fn sync(&self, behind: &Behind) -> std::result::Result<Option<Duration>, Failed> {
-        if self.stop.is_asked() {
+        if self.stop.is_triggered() {
             return Ok(None);
         }
         let begun = self.clock.now();
@@ -83,7 +83,7 @@ pub(super) struct Outcome {
     pub spans: Vec<Vec<Span>>,
     /// The files accessed successfully, by thread, with their actual sizes.
     pub files: Vec<Vec<File>>,
-    pub usage: Usage,
+    pub usage: CpuUsage,
     /// An access ended early because its time limit had passed.
     pub is_cut: bool,
     pub is_stopped: bool,
@@ -112,10 +112,10 @@ struct ThreadOutcome {
 }
 
 /// Runs a task on the files of each thread, one thread per element of `files`.
-pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Gauge) -> Result<Outcome> {
+pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Progress) -> Result<Outcome> {
     let failed = |e: io::Error| Error::with_source(Reason::Io, format!("cannot start threads: {e}"), e);
     let (start, leave) = (RwLock::new(()), RwLock::new(()));
-    let give_up = Stop::default();
+    let give_up = StopSignal::default();
     std::thread::scope(|scope| {
         let (started, leaving) = (start.write(), leave.write());
         let (ready, readied) = mpsc::channel::<()>();
@@ -136,18 +136,18 @@ pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Gauge) 
             std::thread::Builder::new().name("posix".to_owned()).spawn_scoped(scope, work)
         });
         let threads: Vec<_> = threads.collect::<io::Result<_>>().map_err(|e| {
-            give_up.ask();
+            give_up.trigger();
             failed(e)
         })?;
         drop((ready, done));
         // Each thread drops its `ready` sender when it is ready and its `done` sender when it has finished.
         let _ = readied.recv();
-        let before = Usage::now().map_err(failed)?;
+        let before = CpuUsage::snapshot().map_err(failed)?;
         let (begin, began) = (site.clock.now(), site.clock.wall().millis());
         drop(started);
         let _ = ended.recv();
         let time = site.clock.now().saturating_sub(begin);
-        let usage = Usage::now().map_err(failed)?.since(&before);
+        let usage = CpuUsage::snapshot().map_err(failed)?.since(&before);
         drop(leaving);
         let mut outcome = Outcome {
             began,
@@ -158,7 +158,7 @@ pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Gauge) 
             files: Vec::new(),
             usage,
             is_cut: false,
-            is_stopped: site.stop.is_asked(),
+            is_stopped: site.stop.is_triggered(),
         };
         for thread in threads {
             let of_thread = thread.join().map_err(|_| Error::new(Reason::Defect, "a thread panicked"))?;
@@ -177,14 +177,14 @@ fn run_thread(
     task: &Task,
     files: &[File],
     buffer: &mut Buffer,
-    (gauge, give_up): (&Gauge, &Stop),
+    (gauge, give_up): (&Progress, &StopSignal),
 ) -> ThreadOutcome {
     let mut outcome = ThreadOutcome::default();
     let begun = site.clock.now();
     for (n, file) in files.iter().enumerate() {
         let begin = site.clock.now();
         let is_over = n > 0 && begin.saturating_sub(begun) >= task.time;
-        if is_over || site.stop.is_asked() || give_up.is_asked() {
+        if is_over || site.stop.is_triggered() || give_up.is_triggered() {
             break;
         }
         let until = begin.saturating_add(task.file_time);
@@ -206,7 +206,7 @@ impl ThreadOutcome {
         begin: Duration,
         end: Duration,
         done: std::result::Result<Accessed, Failed>,
-        (gauge, give_up): (&Gauge, &Stop),
+        (gauge, give_up): (&Progress, &StopSignal),
     ) {
         match done {
             Ok(Accessed { took, bytes, is_cut }) => {
@@ -217,13 +217,13 @@ impl ThreadOutcome {
                 self.tally.file(&took, bytes);
                 self.spans.push(Span { begin, end, bytes });
                 self.files.push(File { size: bytes, ..file });
-                gauge.success(bytes);
+                gauge.record_success(bytes);
             }
             Err(failed) => {
-                gauge.failure();
+                gauge.record_failure();
                 self.tally.failure(&failed);
                 if failed.is_for_all {
-                    give_up.ask();
+                    give_up.trigger();
                 }
             }
         }

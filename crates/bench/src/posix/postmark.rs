@@ -17,11 +17,11 @@ use super::form::Form;
 use super::phase::Site;
 use super::place::File;
 use super::tally::Failed;
-use crate::drive::Gauge;
-use crate::record::{histogram, record};
-use crate::result::Latency;
+use crate::drive::Progress;
+use crate::record::{new_histogram, record_value};
+use crate::result::LatencySummary;
 use crate::sizes::Sizes;
-use crate::usage::Usage;
+use crate::cpu_usage::CpuUsage;
 
 /// Bytes per call.
 const BLOCK_BYTES: u64 = 4096;
@@ -81,7 +81,7 @@ pub(super) fn run(
     workload: &Workload,
     fsync: bool,
     (seed, repeat): (u64, u32),
-    gauge: &Gauge,
+    gauge: &Progress,
 ) -> Result<Postmark> {
     let generator = |e: std::io::Error| {
         Error::with_source(Reason::Io, format!("cannot measure the CPU time of the generator: {e}"), e)
@@ -91,8 +91,8 @@ pub(super) fn run(
     let behind = site.place.behind();
     let files = site.place.files(0, workload.pool + workload.transactions, 0)?;
     let (before, begin, began) =
-        (Usage::now().map_err(generator)?, site.clock.now(), site.clock.wall().millis());
-    let no_steps = || StepStats { alone: 0, mixed: 0, times: histogram() };
+        (CpuUsage::snapshot().map_err(generator)?, site.clock.now(), site.clock.wall().millis());
+    let no_steps = || StepStats { alone: 0, mixed: 0, times: new_histogram() };
     let mut is_broken = false;
     let mut stats = RunStats {
         kinds: [no_steps(), no_steps(), no_steps(), no_steps()],
@@ -105,23 +105,23 @@ pub(super) fn run(
         samples: Vec::new(),
     };
     for (stage, step) in Plan::new(workload.range, workload.pool, workload.transactions, seed) {
-        if site.stop.is_asked() {
+        if site.stop.is_triggered() {
             break;
         }
         is_broken = stats.step(&manner, (stage, step), &files, &mut buffer, gauge);
         let end = site.clock.now().saturating_sub(begin);
-        stats.ends.iter_mut().skip(stage as usize).for_each(|at| *at = end);
+        stats.ends.iter_mut().skip(stage as usize).for_each(|stage_end| *stage_end = end);
         if is_broken {
             break;
         }
     }
     let sync = site.sync(&behind).unwrap_or_else(|lost| {
-        gauge.failure();
+        gauge.record_failure();
         stats.record_failure(lost);
         None
     });
-    let usage = Usage::now().map_err(generator)?.since(&before);
-    let mut postmark = stats.result(workload, (repeat, began), sync, &usage, is_broken || site.stop.is_asked());
+    let usage = CpuUsage::snapshot().map_err(generator)?.since(&before);
+    let mut postmark = stats.result(workload, (repeat, began), sync, &usage, is_broken || site.stop.is_triggered());
     if is_broken {
         let note = "ended early, because every further step would fail too: the figures cover the time until then";
         postmark.notes.push(note.to_owned());
@@ -137,7 +137,7 @@ impl RunStats {
         (stage, step): (Stage, Step),
         files: &[File],
         buffer: &mut Buffer,
-        gauge: &Gauge,
+        gauge: &Progress,
     ) -> bool {
         let mut each = |_| {};
         let file =
@@ -160,18 +160,18 @@ impl RunStats {
                 let count = &mut self.kinds[kind as usize];
                 *(if stage == Stage::Transact { &mut count.mixed } else { &mut count.alone }) += 1;
                 let took = done.took.total();
-                record(&mut count.times, u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1), 1);
+                record_value(&mut count.times, u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1), 1);
                 self.calls += took;
                 match kind {
                     StepKind::Read => self.read_bytes += done.bytes,
                     StepKind::Create | StepKind::Append => self.written_bytes += done.bytes,
                     StepKind::Delete => {}
                 }
-                gauge.success(done.bytes);
+                gauge.record_success(done.bytes);
                 false
             }
             Err(failed) => {
-                gauge.failure();
+                gauge.record_failure();
                 self.record_failure(failed)
             }
         }
@@ -192,7 +192,7 @@ impl RunStats {
         workload: &Workload,
         (repeat, began): (u32, i64),
         sync: Option<Duration>,
-        usage: &Usage,
+        usage: &CpuUsage,
         is_partial: bool,
     ) -> Postmark {
         let [filled, transacted, all] = self.ends.map(|end| end.as_secs_f64());
@@ -204,7 +204,7 @@ impl RunStats {
                 count: count.alone + count.mixed,
                 alone_per_second: per(count.alone, alone_seconds),
                 mixed_per_second: per(count.mixed, transaction_seconds),
-                latency_us: Latency::of(&count.times),
+                latency_us: LatencySummary::from_histogram(&count.times),
             }
         };
         let generator_share = if all > 0.0 { (1.0 - self.calls.as_secs_f64() / all).max(0.0) } else { 0.0 };

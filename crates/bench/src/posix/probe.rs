@@ -11,7 +11,7 @@ use super::counters::Counters;
 use super::form::Form;
 use super::place::File;
 use super::policy::{self, Again, Policy, Read, Writing, Written};
-use super::result::Caches;
+use super::result::CacheTreatment;
 use super::tally::Failed;
 use crate::caches::drop_caches;
 
@@ -49,7 +49,7 @@ impl Known {
             self.buffered_call = median(&written.calls);
         }
         let (caches, _) = drop_caches([place.path(file)].iter(), asks_kernel);
-        let read = read(bench, form, file, &mut buffer, caches != Caches::Kept)?;
+        let read = read(bench, form, file, &mut buffer, caches != CacheTreatment::NotDropped)?;
         let (first, again) = policy::reading(&read, self.cached_call);
         if matches!(again, Some((Again::Cached, _))) {
             self.cached_call = median(&read.calls_again);

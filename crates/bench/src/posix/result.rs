@@ -11,8 +11,8 @@ pub use super::form::Form;
 pub use super::mount::Mount;
 pub use super::policy::Policy;
 pub use super::postmark::result::Postmark;
-pub use crate::caches::Caches;
-use crate::figures::{Latency, Rate};
+pub use crate::caches::CacheTreatment;
+use crate::figures::{LatencySummary, Rate};
 
 /// A line of a result file about a mounted file system.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ pub struct Conditions {
     /// The calls that the time of a written file includes.
     pub counted: String,
     /// How caches were dropped before reading.
-    pub caches: Caches,
+    pub caches: CacheTreatment,
     /// The reason if caches were not dropped by the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caches_why: Option<String>,
@@ -198,18 +198,18 @@ impl Access {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
     /// `open`, which creates the file if it is written.
-    pub open: Latency,
+    pub open: LatencySummary,
     /// From the start of `open` to the end of the first read or write.
-    pub first: Latency,
+    pub first: LatencySummary,
     /// One read or write.
-    pub access: Latency,
+    pub access: LatencySummary,
     /// `fsync`, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fsync: Option<Latency>,
+    pub fsync: Option<LatencySummary>,
     /// `close`.
-    pub close: Latency,
+    pub close: LatencySummary,
     /// The sum of all calls of a file.
-    pub file: Latency,
+    pub file: LatencySummary,
 }
 
 /// Bytes on the wire.

@@ -44,14 +44,14 @@ impl Steady {
                 spans.iter().map(|span| weight(span) * fraction_between(span, begin, from, to)).sum()
             };
             if seconds <= 0.0 {
-                return Rate { mean: 0.0, within: None };
+                return Rate { mean: 0.0, ci95_half_width: None };
             }
             let length = seconds / count as f64;
             let rates = (0..count).map(|n| amount(length * n as f64, length * (n + 1) as f64) / length);
             let rates: Vec<f64> = rates.collect();
             let interval =
                 (spans.len() >= MIN_FILES_FOR_INTERVAL).then(|| summary::rate_of(&rates, count)).flatten();
-            Rate { mean: amount(0.0, seconds) / seconds, within: interval.map(|rate| rate.within) }
+            Rate { mean: amount(0.0, seconds) / seconds, ci95_half_width: interval.map(|rate| rate.within) }
         };
         Self { seconds, bytes_per_second: rate(|span| span.bytes as f64), files_per_second: rate(|_| 1.0) }
     }
@@ -94,7 +94,7 @@ mod tests {
         // All 200 bytes of the first thread, and all of the second but half of its last file.
         assert!((steady.bytes_per_second.mean - 200.0).abs() < 1e-6, "{steady:?}");
         assert!((steady.files_per_second.mean - 3.75).abs() < 1e-6, "{steady:?}");
-        assert_eq!(steady.bytes_per_second.within, None);
+        assert_eq!(steady.bytes_per_second.ci95_half_width, None);
     }
 
     #[test]
@@ -112,11 +112,11 @@ mod tests {
         let threads: Vec<Vec<Span>> = (0..64).map(|n| spans(&[(0, 5000 + 10 * n, 1 << 20)])).collect();
         let steady = Steady::of(Duration::ZERO, &threads);
         assert!(steady.bytes_per_second.mean > 0.0, "{steady:?}");
-        assert_eq!((steady.bytes_per_second.within, steady.files_per_second.within), (None, None));
+        assert_eq!((steady.bytes_per_second.ci95_half_width, steady.files_per_second.ci95_half_width), (None, None));
         // Long files mean fewer and longer intervals: six here, and too few with files twice as long.
         let confidence = |millis: u64| {
             let one: Vec<_> = (0..2400 / millis).map(|n| (n * millis, (n + 1) * millis, 1 + n % 7)).collect();
-            Steady::of(Duration::ZERO, &vec![spans(&one); 6]).files_per_second.within
+            Steady::of(Duration::ZERO, &vec![spans(&one); 6]).files_per_second.ci95_half_width
         };
         assert_eq!((confidence(100).is_some(), confidence(200)), (true, None));
     }
@@ -126,7 +126,7 @@ mod tests {
         let even: Vec<(u64, u64, u64)> = (0..200).map(|n| (n * 10, n * 10 + 10, 4096)).collect();
         let steady = Steady::of(Duration::ZERO, &[spans(&even)]);
         assert!((steady.bytes_per_second.mean - 409_600.0).abs() < 1.0, "{steady:?}");
-        assert!(steady.bytes_per_second.within.is_some_and(|within| within < 1.0), "{steady:?}");
+        assert!(steady.bytes_per_second.ci95_half_width.is_some_and(|within| within < 1.0), "{steady:?}");
         let nothing = Steady::of(Duration::ZERO, &[vec![]]);
         assert_eq!((nothing.seconds, nothing.bytes_per_second.mean), (0.0, 0.0));
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use super::result::Latencies;
-use crate::record::{histogram, record};
-use crate::result::Latency;
+use crate::record::{new_histogram, record_value};
+use crate::result::LatencySummary;
 
 /// Number of failures reported in full.
 const MAX_FAILURE_SAMPLES: usize = 5;
@@ -63,12 +63,12 @@ impl Default for Tally {
             files: 0,
             bytes: 0,
             calls: Duration::ZERO,
-            open: histogram(),
-            first: histogram(),
-            access: histogram(),
-            fsync: histogram(),
-            close: histogram(),
-            file: histogram(),
+            open: new_histogram(),
+            first: new_histogram(),
+            access: new_histogram(),
+            fsync: new_histogram(),
+            close: new_histogram(),
+            file: new_histogram(),
             failures: BTreeMap::new(),
             samples: Vec::new(),
         }
@@ -81,19 +81,19 @@ fn micros(time: Duration) -> u64 {
 
 impl Tally {
     pub fn access(&mut self, took: Duration) {
-        record(&mut self.access, micros(took), 1);
+        record_value(&mut self.access, micros(took), 1);
     }
 
     pub fn file(&mut self, took: &Took, bytes: u64) {
         self.files += 1;
         self.bytes += bytes;
         self.calls += took.total();
-        record(&mut self.open, micros(took.open), 1);
-        record(&mut self.first, micros(took.first), 1);
-        record(&mut self.close, micros(took.close), 1);
-        record(&mut self.file, micros(took.total()), 1);
+        record_value(&mut self.open, micros(took.open), 1);
+        record_value(&mut self.first, micros(took.first), 1);
+        record_value(&mut self.close, micros(took.close), 1);
+        record_value(&mut self.file, micros(took.total()), 1);
         if let Some(fsync) = took.fsync {
-            record(&mut self.fsync, micros(fsync), 1);
+            record_value(&mut self.fsync, micros(fsync), 1);
         }
     }
 
@@ -129,12 +129,12 @@ impl Tally {
 
     pub fn latencies(&self) -> Latencies {
         Latencies {
-            open: Latency::of(&self.open),
-            first: Latency::of(&self.first),
-            access: Latency::of(&self.access),
-            fsync: (!self.fsync.is_empty()).then(|| Latency::of(&self.fsync)),
-            close: Latency::of(&self.close),
-            file: Latency::of(&self.file),
+            open: LatencySummary::from_histogram(&self.open),
+            first: LatencySummary::from_histogram(&self.first),
+            access: LatencySummary::from_histogram(&self.access),
+            fsync: (!self.fsync.is_empty()).then(|| LatencySummary::from_histogram(&self.fsync)),
+            close: LatencySummary::from_histogram(&self.close),
+            file: LatencySummary::from_histogram(&self.file),
         }
     }
 }

@@ -5,14 +5,14 @@ use tradewind_pattern::Content;
 
 use super::phase::{Outcome, run};
 use super::*;
-use crate::drive::Stop;
-use crate::result::Line;
+use crate::drive::StopSignal;
+use crate::result::ResultLine;
 
 fn site() -> (tempfile::TempDir, Site) {
     let parent = tempfile::tempdir().unwrap();
     let place = Arc::new(Place::make(parent.path(), "own").unwrap());
     let (content, clock) = (Arc::new(Content::new()), SystemClock::shared());
-    (parent, Site { place, content, clock, stop: Stop::default() })
+    (parent, Site { place, content, clock, stop: StopSignal::default() })
 }
 
 fn task(phase: Phase, form: Form, unit: u64, buffer: u64) -> Task {
@@ -20,7 +20,7 @@ fn task(phase: Phase, form: Form, unit: u64, buffer: u64) -> Task {
 }
 
 fn done(site: &Site, task: &Task, files: &[Vec<File>]) -> Outcome {
-    run(site, task, files, &Gauge::default()).unwrap()
+    run(site, task, files, &Progress::default()).unwrap()
 }
 
 fn files(site: &Site, threads: usize, count: u64, size: u64) -> Vec<Vec<File>> {
@@ -143,14 +143,14 @@ fn run_measures_all_parts_and_removes_its_files() {
     let mut lines = Vec::new();
     let whole = survey.run(&site, &mut |event| {
         if let Event::Measured(measured) = event {
-            lines.push(serde_json::to_string(&Line::Posix(Box::new(measured.clone()))).unwrap());
+            lines.push(serde_json::to_string(&ResultLine::Posix(Box::new(measured.clone()))).unwrap());
         }
     });
     assert!(whole.unwrap());
     let measured: Vec<Measured> = lines
         .iter()
         .map(|line| match serde_json::from_str(line).unwrap() {
-            Line::Posix(measured) => *measured,
+            ResultLine::Posix(measured) => *measured,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -195,7 +195,7 @@ fn stopped_run_ends_early_and_returns_false() {
     let whole = survey.run(&site, &mut |event| {
         if let Event::Measured(Measured::Access(_)) = event {
             count += 1;
-            site.stop.ask();
+            site.stop.trigger();
         }
     });
     assert!(!whole.unwrap());
@@ -208,16 +208,16 @@ fn stopped_run_does_not_wait_for_durability() {
         let (_parent, site) = site();
         let postmark = Section::Postmark(vec![Workload { range: (512, 9000), pool: 20, transactions: 40 }]);
         let survey = survey(vec![if what == "write" { batch(&[Form::Default], 4096) } else { postmark }]);
-        let mut seen = Vec::new();
+        let mut results = Vec::new();
         let whole = survey.run(&site, &mut |event| match event {
-            Event::Begins { what: begins, .. } if begins.starts_with(what) => site.stop.ask(),
-            Event::Measured(Measured::Access(access)) => seen.push((access.partial, access.sync_seconds)),
+            Event::Begins { what: begins, .. } if begins.starts_with(what) => site.stop.trigger(),
+            Event::Measured(Measured::Access(access)) => results.push((access.partial, access.sync_seconds)),
             Event::Measured(Measured::Postmark(postmark)) => {
-                seen.push((postmark.partial, postmark.sync_seconds));
+                results.push((postmark.partial, postmark.sync_seconds));
             }
             _ => {}
         });
-        assert_eq!((whole.unwrap(), seen), (false, vec![(true, None)]), "{what}");
+        assert_eq!((whole.unwrap(), results), (false, vec![(true, None)]), "{what}");
     }
 }
 
@@ -226,10 +226,10 @@ fn failed_sync_counts_as_a_failure() {
     let (_parent, site) = site();
     let bench = Bench { site: &site, counters: None, idle: 0.0, cores: 2 };
     let task = task(Phase::Write, Form::Default, 4096, 4096);
-    let cell = Cell { scope: Scope::Batch, task, size: 4096, repeat: 1, caches: Caches::Kept };
+    let cell = Cell { scope: Scope::Batch, task, size: 4096, repeat: 1, caches: CacheTreatment::NotDropped };
     let workload = Workload { range: (512, 9000), pool: 3, transactions: 4 };
-    let access = |files: &[Vec<File>]| bench.measure(&cell, files, &Gauge::default()).unwrap().0;
-    let postmark = || super::postmark::run(&site, &workload, false, (1, 1), &Gauge::default()).unwrap();
+    let access = |files: &[Vec<File>]| bench.measure(&cell, files, &Progress::default()).unwrap().0;
+    let postmark = || super::postmark::run(&site, &workload, false, (1, 1), &Progress::default()).unwrap();
     let (good, also) = (access(&files(&site, 1, 3, 4096)), postmark());
     assert!(good.sync_seconds.is_some() && good.failures.is_empty(), "{good:?}");
     assert!(also.sync_seconds.is_some() && also.failures.is_empty(), "{also:?}");

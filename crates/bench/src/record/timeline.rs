@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Amount, Record, Second};
+use super::{WorkAmount, LoadRecord, SecondStats};
 use crate::operation::Operation;
 
 /// 100 ms intervals per second.
@@ -14,45 +14,45 @@ const INTERVALS_PER_SECOND: usize = 10;
 
 /// The seconds and 100 ms intervals that workers have flushed.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Timeline(Arc<Mutex<Record>>);
+pub(crate) struct Timeline(Arc<Mutex<LoadRecord>>);
 
 impl Timeline {
     /// Creates the empty record of a worker.
-    pub fn record(&self) -> Record {
-        let present = Present {
+    pub fn new_record(&self) -> LoadRecord {
+        let present = CurrentSecond {
             second: 0,
             seconds: Default::default(),
             tenths: Default::default(),
             timeline: self.clone(),
         };
-        Record { present: Some(present), ..Record::default() }
+        LoadRecord { present: Some(present), ..LoadRecord::default() }
     }
 
     /// Takes everything that was flushed since the last call.
-    pub fn take(&self) -> Record {
+    pub fn take(&self) -> LoadRecord {
         std::mem::take(&mut self.0.lock())
     }
 }
 
 /// The current second of a worker.
 #[derive(Debug, Clone)]
-pub(super) struct Present {
+pub(super) struct CurrentSecond {
     second: usize,
     /// Statistics by kind of request.
-    seconds: [Second; Operation::ALL.len()],
-    tenths: [Amount; INTERVALS_PER_SECOND],
+    seconds: [SecondStats; Operation::ALL.len()],
+    tenths: [WorkAmount; INTERVALS_PER_SECOND],
     timeline: Timeline,
 }
 
-impl Present {
+impl CurrentSecond {
     /// The statistics of a second of the window.
-    pub fn second(&mut self, operation: Operation, number: usize) -> &mut Second {
+    pub fn second(&mut self, operation: Operation, number: usize) -> &mut SecondStats {
         self.switch_to(number);
         &mut self.seconds[operation as usize]
     }
 
     /// The work of a 100 ms interval of the window.
-    pub fn tenth(&mut self, number: usize) -> &mut Amount {
+    pub fn interval(&mut self, number: usize) -> &mut WorkAmount {
         self.switch_to(number / INTERVALS_PER_SECOND);
         &mut self.tenths[number % INTERVALS_PER_SECOND]
     }
@@ -73,14 +73,14 @@ impl Present {
     }
 
     /// Adds the current second to a record.
-    pub fn add_to(&self, record: &mut Record) {
+    pub fn add_to(&self, record: &mut LoadRecord) {
         for (operation, second) in Operation::ALL.into_iter().zip(&self.seconds) {
-            if *second != Second::default() {
+            if *second != SecondStats::default() {
                 record.second(operation, self.second).add(second);
             }
         }
         for (number, tenth) in (self.second * INTERVALS_PER_SECOND..).zip(&self.tenths) {
-            if *tenth != Amount::default() {
+            if *tenth != WorkAmount::default() {
                 *record.tenth(number) += *tenth;
             }
         }
@@ -94,30 +94,30 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Timing, Window};
+    use crate::record::{RequestTiming, MeasurementWindow};
 
-    const WINDOW: Window = Window { begin: Duration::from_secs(2), end: Duration::from_secs(9) };
+    const WINDOW: MeasurementWindow = MeasurementWindow { begin: Duration::from_secs(2), end: Duration::from_secs(9) };
 
     /// A request: true for a put, pause since the previous request and duration in milliseconds, and true if it failed.
     type Request = (bool, u64, u64, bool);
 
     /// Records the consecutive requests of one worker.
-    fn record_all(record: &mut Record, requests: &[Request]) {
+    fn record_all(record: &mut LoadRecord, requests: &[Request]) {
         let mut at = Duration::ZERO;
         for (is_put, pause, took, fails) in requests {
             let operation = if *is_put { Operation::Put } else { Operation::Get };
             let begun = at + Duration::from_millis(*pause);
             at = begun + Duration::from_millis(*took);
             if *fails {
-                record.failure(WINDOW, operation, at, "busy", "is busy");
+                record.record_failure(WINDOW, operation, at, "busy", "is busy");
             } else {
-                let timing = Timing { intended: begun, begun, first: at, ended: at };
-                record.success(WINDOW, operation, timing, 1000);
+                let timing = RequestTiming { scheduled: begun, started: begun, first_byte: at, completed: at };
+                record.record_success(WINDOW, operation, timing, 1000);
             }
         }
     }
 
-    fn is_near(one: Amount, other: Amount) -> bool {
+    fn is_near(one: WorkAmount, other: WorkAmount) -> bool {
         (one.operations - other.operations).abs() < 1e-6 && (one.bytes - other.bytes).abs() < 1e-3
     }
 
@@ -133,49 +133,49 @@ mod tests {
                 1..5,
             ),
         ) {
-            let (timeline, mut apart, mut together) = (Timeline::default(), Record::default(), Record::default());
+            let (timeline, mut apart, mut together) = (Timeline::default(), LoadRecord::default(), LoadRecord::default());
             for requests in &workers {
-                let mut mine = timeline.record();
+                let mut mine = timeline.new_record();
                 record_all(&mut mine, requests);
                 apart.add(&mine);
-                let mut whole = Record::default();
+                let mut whole = LoadRecord::default();
                 record_all(&mut whole, requests);
                 together.add(&whole);
             }
             apart.add(&timeline.take());
-            prop_assert_eq!(apart.tallies.len(), together.tallies.len());
-            for (operation, tally) in &together.tallies {
-                let other = &apart.tallies[operation];
+            prop_assert_eq!(apart.stats.len(), together.stats.len());
+            for (operation, tally) in &together.stats {
+                let other = &apart.stats[operation];
                 prop_assert_eq!(&other.seconds, &tally.seconds);
-                prop_assert_eq!((other.operations, other.failed()), (tally.operations, tally.failed()));
+                prop_assert_eq!((other.operations, other.failure_count()), (tally.operations, tally.failure_count()));
                 prop_assert_eq!(&other.latency, &tally.latency);
                 prop_assert!(is_near(other.throughput, tally.throughput));
             }
             let time = WINDOW.end - WINDOW.begin;
             let tenths = apart.tenths(time).into_iter().zip(together.tenths(time));
             prop_assert!(tenths.into_iter().all(|(one, other)| is_near(one, other)));
-            prop_assert!(timeline.take().tallies.is_empty());
+            prop_assert!(timeline.take().stats.is_empty());
         }
     }
 
     #[test]
     fn worker_record_holds_only_the_current_second() {
         let (timeline, day) = (Timeline::default(), 24 * 60 * 60);
-        let window = Window { begin: Duration::ZERO, end: Duration::MAX };
-        let mut records = [timeline.record(), timeline.record()];
+        let window = MeasurementWindow { begin: Duration::ZERO, end: Duration::MAX };
+        let mut records = [timeline.new_record(), timeline.new_record()];
         for second in 0..day {
             let (begun, ended) = (Duration::from_secs(second), Duration::from_millis(second * 1000 + 1500));
-            let timing = Timing { intended: begun, begun, first: ended, ended };
-            records[usize::from(second % 2 == 0)].success(window, Operation::Get, timing, 1);
+            let timing = RequestTiming { scheduled: begun, started: begun, first_byte: ended, completed: ended };
+            records[usize::from(second % 2 == 0)].record_success(window, Operation::Get, timing, 1);
         }
         for record in &records {
-            assert_eq!(record.tenths.capacity(), 0);
-            assert!(record.tallies.values().all(|tally| tally.seconds.capacity() == 0));
+            assert_eq!(record.series_100ms.capacity(), 0);
+            assert!(record.stats.values().all(|tally| tally.seconds.capacity() == 0));
         }
         let mut all = timeline.take();
         records.iter().for_each(|record| all.add(record));
-        assert_eq!(all.tallies[&Operation::Get].seconds.len() as u64, day + 1);
-        let done: f64 = all.tenths.iter().map(|tenth| tenth.operations).sum();
+        assert_eq!(all.stats[&Operation::Get].seconds.len() as u64, day + 1);
+        let done: f64 = all.series_100ms.iter().map(|tenth| tenth.operations).sum();
         assert!((done - day as f64).abs() < 1e-3, "{done}");
     }
 }

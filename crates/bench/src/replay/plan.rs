@@ -123,7 +123,7 @@ impl Plan {
     /// The proportions of the operations.
     #[must_use]
     pub fn mix(&self) -> Mix {
-        Mix::counted(&self.requests)
+        Mix::from_counts(&self.requests)
     }
 
     /// The range of object sizes.

@@ -16,11 +16,11 @@ use tradewind_core::{Address, Context};
 use super::history::Version;
 use super::objects::Objects;
 use super::order::Order;
-use crate::drive::Bed;
-use crate::drive::request::{AFTER_FAILURE, Answered, Failed, attend, put};
-use crate::drive::shared::Shared;
+use crate::drive::BenchEnv;
+use crate::drive::request::{FAILURE_PAUSE, Completion, RequestFailure, execute_recorded, put_object};
+use crate::drive::load_state::LoadState;
 use crate::operation::Operation;
-use crate::record::Record;
+use crate::record::LoadRecord;
 use crate::samples::{About, Sampler, Subject};
 
 /// Maximum keys per listing page.
@@ -96,9 +96,9 @@ pub(super) struct Came {
 
 /// A worker of a replay.
 pub(super) struct Player {
-    pub bed: Bed,
+    pub bed: BenchEnv,
     pub objects: Arc<Objects>,
-    pub shared: Arc<Shared<Request>>,
+    pub shared: Arc<LoadState<Request>>,
     /// Set if the replay runs as fast as possible.
     pub turns: Option<Arc<Turns>>,
     pub context: Context,
@@ -108,32 +108,32 @@ pub(super) struct Player {
 
 impl Player {
     /// Runs until no more requests start.
-    pub async fn run(mut self) -> (Record, Came) {
-        let (shared, mut record) = (self.shared.clone(), self.shared.record());
+    pub async fn run(mut self) -> (LoadRecord, Came) {
+        let (shared, mut record) = (self.shared.clone(), self.shared.new_record());
         loop {
             tokio::task::coop::consume_budget().await;
             let Some((intended, request)) = self.next_request().await else { break };
-            if shared.next().is_none() {
+            if shared.next_request_number().is_none() {
                 break;
             }
             let response = self.send(&request);
-            let handled = attend(&shared, &mut record, (request.operation(), intended), response).await;
+            let handled = execute_recorded(&shared, &mut record, (request.operation(), intended), response).await;
             let has_failed = handled.answer.is_err();
             if let Some(samples) = &mut self.samples {
                 samples.take(shared.window(), &handled, request.subject(&self.objects));
             }
             if has_failed && self.turns.is_some() {
-                tokio::time::sleep(AFTER_FAILURE).await;
+                tokio::time::sleep(FAILURE_PAUSE).await;
             }
             self.release_successors(&request);
         }
-        shared.leave();
+        shared.worker_finished();
         (record, self.came)
     }
 
     /// Waits for the next request and returns it with its scheduled start.
     async fn next_request(&mut self) -> Option<(Duration, Request)> {
-        let starts = &self.shared.starts;
+        let starts = &self.shared.start_permits;
         let has_waited = match starts.try_acquire() {
             Ok(start) => {
                 start.forget();
@@ -144,13 +144,13 @@ impl Player {
                 false
             }
         };
-        let (intended, request) = self.shared.intended()?;
+        let (intended, request) = self.shared.pop_due()?;
         if self.turns.is_none() {
             let delay = self.shared.now().saturating_sub(intended);
             self.came.waited += u64::from(has_waited && delay > MAX_START_DELAY);
             return Some((intended, request));
         }
-        (!self.shared.has_ended()).then(|| (self.shared.now(), request))
+        (!self.shared.is_window_closed()).then(|| (self.shared.now(), request))
     }
 
     /// Starts the requests that waited for this one.
@@ -163,7 +163,7 @@ impl Player {
         turns.room.add_permits(1);
     }
 
-    async fn send(&mut self, request: &Request) -> Result<Answered, Failed> {
+    async fn send(&mut self, request: &Request) -> Result<Completion, RequestFailure> {
         match request {
             Request::Put { object, size } => self.put(*object, *size).await,
             Request::Get { object, offset, length } => {
@@ -192,16 +192,16 @@ impl Player {
         Address::parse(self.bed.bucket.as_str(), &self.objects.name(object))
     }
 
-    async fn put(&self, object: usize, size: u64) -> Result<Answered, Failed> {
+    async fn put(&self, object: usize, size: u64) -> Result<Completion, RequestFailure> {
         let address = self.address(object)?;
         let version = self.objects.begin_write(object, Some(size));
         let content = Objects::content(address.key.as_str(), version.number, size);
-        put(&self.bed, &self.context, &address, (content, size), None).await?;
+        put_object(&self.bed, &self.context, &address, (content, size), None).await?;
         self.objects.end_write(object, version);
-        Ok(Answered::at(self.shared.now(), size))
+        Ok(Completion::without_body(self.shared.now(), size))
     }
 
-    async fn delete(&self, object: usize) -> Result<Answered, Failed> {
+    async fn delete(&self, object: usize) -> Result<Completion, RequestFailure> {
         let address = self.address(object)?;
         let version = self.objects.begin_write(object, None);
         match self.bed.store.delete(&self.context, &address, Precondition::None).await {
@@ -211,11 +211,11 @@ impl Player {
             Err(e) => return Err(e.into()),
         }
         self.objects.end_write(object, version);
-        Ok(Answered::at(self.shared.now(), 0))
+        Ok(Completion::without_body(self.shared.now(), 0))
     }
 
     /// Evaluates an error response to a read. It is correct if one of the possible versions lacks the requested bytes.
-    fn check_error(&mut self, error: Error, possible: &[Version], offset: u64) -> Result<Answered, Failed> {
+    fn check_error(&mut self, error: Error, possible: &[Version], offset: u64) -> Result<Completion, RequestFailure> {
         let is_correct = match error.reason() {
             Reason::NoSuchKey => possible.iter().any(|version| version.size.is_none()),
             Reason::InvalidRange => {
@@ -227,7 +227,7 @@ impl Player {
             return Err(error.into());
         }
         self.came.absent += 1;
-        Ok(Answered::at(self.shared.now(), 0))
+        Ok(Completion::without_body(self.shared.now(), 0))
     }
 
     async fn get(
@@ -235,7 +235,7 @@ impl Player {
         (object, begun): (usize, u64),
         offset: u64,
         length: Option<u64>,
-    ) -> Result<Answered, Failed> {
+    ) -> Result<Completion, RequestFailure> {
         let address = self.address(object)?;
         let select = match (offset, length) {
             (0, None) => Select::Whole,
@@ -260,7 +260,7 @@ impl Player {
             .map(|version| version.number)
             .collect();
         if numbers.is_empty() {
-            return Err(Failed::wrong(format!(
+            return Err(RequestFailure::wrong_response(format!(
                 "{key} is reported with {size} bytes, a size it did not have at that time"
             )));
         }
@@ -277,20 +277,20 @@ impl Player {
                 difference.is_none()
             });
             if numbers.is_empty() {
-                return Err(Failed::wrong(format!(
+                return Err(RequestFailure::wrong_response(format!(
                     "{key} differs at byte {wrong} from every version that could be read at that time"
                 )));
             }
             at += piece.len() as u64;
         }
         if at != end.max(offset.min(size)) {
-            return Err(Failed::wrong(format!("{key}: the response ended at byte {at} instead of {end}")));
+            return Err(RequestFailure::wrong_response(format!("{key}: the response ended at byte {at} instead of {end}")));
         }
         let whole = self.shared.now();
-        Ok(Answered { first: first.unwrap_or(whole), whole, bytes: at - offset.min(size) })
+        Ok(Completion { first_byte: first.unwrap_or(whole), last_byte: whole, bytes: at - offset.min(size) })
     }
 
-    async fn head(&mut self, object: usize, begun: u64) -> Result<Answered, Failed> {
+    async fn head(&mut self, object: usize, begun: u64) -> Result<Completion, RequestFailure> {
         let address = self.address(object)?;
         let found = self.bed.store.head(&self.context, &address, GetRequest::default()).await;
         let possible = self.objects.possible(object, begun);
@@ -300,22 +300,22 @@ impl Player {
         };
         if !possible.iter().any(|version| version.size == Some(size)) {
             let key = address.key.as_str();
-            return Err(Failed::wrong(format!(
+            return Err(RequestFailure::wrong_response(format!(
                 "{key} is reported with {size} bytes, a size it did not have at that time"
             )));
         }
-        Ok(Answered::at(self.shared.now(), 0))
+        Ok(Completion::without_body(self.shared.now(), 0))
     }
 
-    async fn list(&self, prefix: &str, begun: u64) -> Result<Answered, Failed> {
+    async fn list(&self, prefix: &str, begun: u64) -> Result<Completion, RequestFailure> {
         let request =
             ListRequest { prefix: self.objects.below(prefix), delimiter: None, after: None, limit: PAGE_KEYS };
         let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
-        let (answered, answered_at) = (Answered::at(self.shared.now(), 0), self.objects.now());
+        let (answered, answered_at) = (Completion::without_body(self.shared.now(), 0), self.objects.now());
         let mut listed = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {
-                return Err(Failed::wrong(format!("{} is listed, but is not a key", entry.name())));
+                return Err(RequestFailure::wrong_response(format!("{} is listed, but is not a key", entry.name())));
             };
             listed.push((key.to_string(), summary.size));
         }
@@ -323,11 +323,11 @@ impl Player {
         let mut judging = self.objects.judge(prefix, times, &listed, page.next.is_some());
         loop {
             if let Some(judged) = judging.go_on() {
-                return judged.map(|()| answered).map_err(Failed::wrong);
+                return judged.map(|()| answered).map_err(RequestFailure::wrong_response);
             }
             // Let other tasks of this thread send requests. Once requests are aborted there are none, and yielding
             // would only let this answered request be aborted.
-            if !self.shared.over.is_cancelled() {
+            if !self.shared.cancelled.is_cancelled() {
                 tokio::task::yield_now().await;
             }
         }

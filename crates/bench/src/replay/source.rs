@@ -12,9 +12,9 @@ use super::objects::Objects;
 use super::player::{Came, Request, Turns};
 use super::trace::{Entry, Trace};
 use super::{Open, Replay};
-use crate::drive::shared::Shared;
+use crate::drive::load_state::LoadState;
 use crate::operation::Operation;
-use crate::record::Record;
+use crate::record::LoadRecord;
 
 /// Capacity of the queue of requests.
 const QUEUE_REQUESTS: usize = 4096;
@@ -107,15 +107,15 @@ impl Requests {
     }
 
     /// Passes the requests to the workers as fast as they can take them, in the order of each key.
-    pub async fn feed(mut self, shared: Arc<Shared<Request>>, turns: Arc<Turns>) -> (Record, Came) {
+    pub async fn feed(mut self, shared: Arc<LoadState<Request>>, turns: Arc<Turns>) -> (LoadRecord, Came) {
         let mut fed = 0;
-        while !shared.has_ended() {
+        while !shared.is_window_closed() {
             let permit = tokio::time::timeout(END_CHECK_INTERVAL, turns.room.acquire()).await;
             let Ok(permit) = permit else { continue };
             let Ok(permit) = permit else { break };
             permit.forget();
             let Some((_, request)) = self.0.recv().await else {
-                shared.at_most(fed);
+                shared.limit_requests(fed);
                 break;
             };
             fed += 1;
@@ -127,6 +127,6 @@ impl Requests {
                 shared.release(shared.now(), request);
             }
         }
-        (Record::default(), Came::default())
+        (LoadRecord::default(), Came::default())
     }
 }

@@ -8,11 +8,11 @@ use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, Fault
 use super::objects::STRETCH;
 use super::player::Request;
 use super::*;
-use crate::course::{Course, Event};
-use crate::drive::Ending;
+use crate::runner::{Runner, RunEvent};
+use crate::drive::EndReason;
 use crate::drive::tests::bed;
 use crate::operation::Operation;
-use crate::result::Cell;
+use crate::result::Measurement;
 
 fn replay_of(texts: &'static [&'static str], how: (usize, Option<f64>)) -> Replay {
     let opened = AtomicUsize::new(0);
@@ -28,20 +28,20 @@ fn replay(text: String, how: (usize, Option<f64>)) -> Replay {
     replay_of(Box::leak(Box::new([&*Box::leak(text.into_boxed_str())])), how)
 }
 
-async fn run(bed: &Bed, replay: &Replay) -> (Outcome, Vec<String>) {
+async fn run(bed: &BenchEnv, replay: &Replay) -> (LoadOutcome, Vec<String>) {
     let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
-    let (stop, gauge) = (Stop::default(), Arc::default());
+    let (stop, gauge) = (StopSignal::default(), Arc::default());
     assert!(replay.prepare(bed, &objects, &stop, &gauge).await.unwrap());
     replay.drive(bed, &objects, &stop, &gauge).await.unwrap()
 }
 
-fn failures(outcome: &Outcome) -> Vec<String> {
-    outcome.record.tallies().values().flat_map(|tally| tally.samples.clone()).collect()
+fn failures(outcome: &LoadOutcome) -> Vec<String> {
+    outcome.record.tallies().values().flat_map(|tally| tally.failure_samples.clone()).collect()
 }
 
 /// A copy of the environment whose store injects a fault.
-fn with(bed: &Bed, call: Call, when: FaultSchedule, fault: Fault) -> Bed {
-    Bed { store: Faulty::new(bed.store.clone(), FaultPlan::none().with_fault(call, when, fault)), ..bed.clone() }
+fn with(bed: &BenchEnv, call: Call, when: FaultSchedule, fault: Fault) -> BenchEnv {
+    BenchEnv { store: Faulty::new(bed.store.clone(), FaultPlan::none().with_fault(call, when, fault)), ..bed.clone() }
 }
 
 const EVERYTHING: &str = "0,get,read,,\n0,get,read,100,28\n0,get,read,100,1000\n0.01,get,read,7,\n0,head,read,,\n\
@@ -57,7 +57,7 @@ async fn replay_sends_and_checks_all_requests() {
         assert_eq!(failures(&outcome), [""; 0]);
         let counts = outcome.record.tallies().iter().map(|(kind, tally)| (*kind, tally.operations));
         assert_eq!(counts.collect::<BTreeMap<_, _>>(), replay.planned().requests);
-        assert_eq!((outcome.ending, outcome.abandoned), (Ending::Exhausted, 0));
+        assert_eq!((outcome.ending, outcome.never_started), (EndReason::Exhausted, 0));
         if speed.is_none() {
             // Two find nothing, one reads beyond an empty object, and one beyond a short one.
             assert!(
@@ -98,12 +98,12 @@ async fn replay_detects_a_stale_version() {
         let tampering = async {
             tokio::time::sleep(Duration::from_millis(300)).await;
             let (address, context) =
-                (Address::parse("bench", "run/k").unwrap(), context(&bed).await.unwrap());
-            put(&bed, &context, &address, (Objects::content("run/k", 0, size), size), None).await.unwrap();
+                (Address::parse("bench", "run/k").unwrap(), request_context(&bed).await.unwrap());
+            put_object(&bed, &context, &address, (Objects::content("run/k", 0, size), size), None).await.unwrap();
         };
         let ((outcome, _), ()) = tokio::join!(run(&bed, &replay), tampering);
-        let said = failures(&outcome);
-        assert!(said.len() == 1 && said[0].contains(why), "{text}: {said:?}");
+        let failures = failures(&outcome);
+        assert!(failures.len() == 1 && failures[0].contains(why), "{text}: {failures:?}");
     }
 }
 
@@ -115,7 +115,7 @@ async fn replay_detects_a_lost_object() {
         let losing = async {
             tokio::time::sleep(Duration::from_millis(250)).await;
             let (address, context) =
-                (Address::parse("bench", "run/k").unwrap(), context(&bed).await.unwrap());
+                (Address::parse("bench", "run/k").unwrap(), request_context(&bed).await.unwrap());
             bed.store.delete(&context, &address, tradewind_core::Precondition::None).await.unwrap();
         };
         let ((outcome, _), ()) = tokio::join!(run(&bed, &replay), losing);
@@ -136,7 +136,7 @@ async fn failed_write_may_or_may_not_take_effect() {
             .record
             .tallies()
             .iter()
-            .filter(|(_, tally)| tally.failed() > 0)
+            .filter(|(_, tally)| tally.failure_count() > 0)
             .map(|(kind, _)| *kind)
             .collect();
         assert_eq!(failed, [Operation::Put], "{fault:?}: {:?}", failures(&outcome));
@@ -168,8 +168,8 @@ async fn trace_pace_starts_requests_on_time_at_a_slow_store() {
     let text = burst("1000.0") + &burst("1000.45") + &burst("1001.05");
     for (speed, tenths) in [(1.0, [0, 4, 10]), (2.0, [0, 2, 5])] {
         let (outcome, notes) = run(&bed().await, &replay(text.clone(), (64, Some(speed)))).await;
-        let late = Duration::from_micros(outcome.lag.value_at_quantile(0.99));
-        for (n, tenth) in outcome.tenths.iter().enumerate() {
+        let late = Duration::from_micros(outcome.schedule_lag.value_at_quantile(0.99));
+        for (n, tenth) in outcome.series_100ms.iter().enumerate() {
             let expected = if tenths.contains(&n) { 10.0 } else { 0.0 };
             let is_right = (tenth.operations - expected).abs() < 0.5;
             assert!(
@@ -177,7 +177,7 @@ async fn trace_pace_starts_requests_on_time_at_a_slow_store() {
                 "{speed}: {n} has {tenth:?}, {late:?} late"
             );
         }
-        assert_eq!((outcome.lag.len(), notes.len()), (30, 0), "{notes:?}");
+        assert_eq!((outcome.schedule_lag.len(), notes.len()), (30, 0), "{notes:?}");
     }
     // With a concurrency of 1, ten requests take ten times as long as one. Latency counts from the scheduled start.
     let slow = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(30)));
@@ -208,15 +208,15 @@ async fn stopped_replay_returns_what_was_measured() {
         let slow = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(5)));
         let replay = replay(text, (4, speed));
         let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
-        let (stop, begun) = (Stop::default(), Instant::now());
+        let (stop, begun) = (StopSignal::default(), Instant::now());
         let stopping = async {
             tokio::time::sleep(Duration::from_millis(200)).await;
-            stop.ask();
+            stop.trigger();
         };
         let gauge = Arc::default();
         let (driven, ()) = tokio::join!(replay.drive(&slow, &objects, &stop, &gauge), stopping);
         let (outcome, _) = driven.unwrap();
-        assert_eq!((outcome.ending, outcome.abandoned), (Ending::Stopped, 0));
+        assert_eq!((outcome.ending, outcome.never_started), (EndReason::Stopped, 0));
         assert!(outcome.record.tallies()[&Operation::Put].operations > 0);
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     }
@@ -227,18 +227,18 @@ async fn stop_during_preparation_does_not_wait_for_a_hung_store() {
     let open = bed().await;
     let hanging = with(&open, Call::Commit, FaultSchedule::From(4), Fault::Hang);
     let replay = replay((0..100).map(|n| format!("0,get,{n},,\n")).collect(), (4, None));
-    let mut course = Course::new(&hanging, "there/", 1, (2, false));
-    let (stop, begun) = (Stop::default(), tokio::time::Instant::now());
+    let mut course = Runner::new(&hanging, "there/", 1, (2, false));
+    let (stop, begun) = (StopSignal::default(), tokio::time::Instant::now());
     let stopping = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        stop.ask();
+        stop.trigger();
     };
-    let replayed = tokio::time::timeout(20 * DRAIN_STOPPED, course.replay(&replay, 1, &stop, |_| ()));
+    let replayed = tokio::time::timeout(20 * STOPPED_DRAIN_TIMEOUT, course.replay(&replay, 1, &stop, |_| ()));
     let (replayed, ()) = tokio::join!(replayed, stopping);
     assert!(!replayed.unwrap().unwrap());
-    assert!(begun.elapsed() < 2 * DRAIN_STOPPED, "{:?}", begun.elapsed());
-    assert_eq!(course.clean().await.unwrap(), 3, "those that were made");
-    assert_eq!(Course::new(&open, "", 1, (2, false)).clean().await.unwrap(), 0, "nothing is left");
+    assert!(begun.elapsed() < 2 * STOPPED_DRAIN_TIMEOUT, "{:?}", begun.elapsed());
+    assert_eq!(course.clean().await.unwrap(), 3, "those that were created");
+    assert_eq!(Runner::new(&open, "", 1, (2, false)).clean().await.unwrap(), 0, "nothing is left");
 }
 
 #[tokio::test]
@@ -248,13 +248,13 @@ async fn prepare_retries_failed_creations() {
         let plan = (1..=times).fold(FaultPlan::none(), |plan, n| {
             plan.with_fault(Call::Commit, FaultSchedule::Nth(n), Fault::FailBefore(Reason::Io))
         });
-        let bed = Bed { store: Faulty::new(open.store.clone(), plan), ..open };
+        let bed = BenchEnv { store: Faulty::new(open.store.clone(), plan), ..open };
         let replay = replay("0,get,k,,\n".to_owned(), (4, None));
         let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
         let gauge = Arc::default();
-        (replay.prepare(&bed, &objects, &Stop::default(), &gauge).await, gauge.read().0, objects)
+        (replay.prepare(&bed, &objects, &StopSignal::default(), &gauge).await, gauge.snapshot().0, objects)
     };
-    for times in 0..u64::from(TRIES) {
+    for times in 0..u64::from(MAX_PREPARE_ATTEMPTS) {
         let (made, count, objects) = failing(times).await;
         assert!(made.unwrap() && count == 1);
         let removed = objects.begin_write(0, None);
@@ -263,22 +263,22 @@ async fn prepare_retries_failed_creations() {
         let possible = objects.possible(0, objects.begin_read(0));
         assert_eq!(possible.len(), if times == 0 { 1 } else { 2 }, "{possible:?}");
     }
-    let (failed, count, _) = failing(TRIES.into()).await;
+    let (failed, count, _) = failing(MAX_PREPARE_ATTEMPTS.into()).await;
     let error = failed.unwrap_err().to_string();
     assert!(error.contains("cannot create one of the 1 objects that the trace reads") && count == 0, "{error}");
 }
 
 /// A single worker and its shared state.
-async fn single_worker(bed: &Bed, replay: &Replay) -> (Player, Arc<Shared<Request>>) {
+async fn single_worker(bed: &BenchEnv, replay: &Replay) -> (Player, Arc<LoadState<Request>>) {
     let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
-    let shared = Arc::new(Shared::new(bed.clock.clone(), (1, None), Arc::default(), objects.clone()));
+    let shared = Arc::new(LoadState::new(bed.clock.clone(), (1, None), Arc::default(), objects.clone()));
     shared.begin();
     let player = Player {
         bed: bed.clone(),
         objects,
         shared: shared.clone(),
         turns: None,
-        context: context(bed).await.unwrap(),
+        context: request_context(bed).await.unwrap(),
         came: Came::default(),
         samples: None,
     };
@@ -293,12 +293,12 @@ async fn checking_a_long_listing_yields_to_other_tasks() {
     for aborted_after in [usize::MAX, 5] {
         let (player, shared) = single_worker(&bed().await, &keys).await;
         shared.release(shared.now(), Request::List { prefix: "".into() });
-        shared.last();
+        shared.finish_releases();
         let (yields, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let others = async {
             while !is_over.load(Ordering::Relaxed) {
                 if yields.fetch_add(1, Ordering::Relaxed) == aborted_after {
-                    shared.give_up();
+                    shared.cancel_all();
                 }
                 tokio::task::yield_now().await;
             }
@@ -310,7 +310,7 @@ async fn checking_a_long_listing_yields_to_other_tasks() {
         };
         let (record, ()) = tokio::join!(judging, others);
         let (tally, yields) = (&record.tallies()[&Operation::List], yields.into_inner());
-        assert_eq!((tally.operations, tally.failed(), tally.cut), (1, 0, 0));
+        assert_eq!((tally.operations, tally.failure_count(), tally.truncated), (1, 0, 0));
         assert!(yields >= (KEYS / STRETCH).min(aborted_after), "{yields}");
     }
 }
@@ -323,7 +323,7 @@ async fn worker_moves_finished_intervals_to_the_timeline() {
             shared.release(shared.now(), Request::Put { object: 0, size: 1 });
             tokio::time::sleep(Duration::from_millis(1100)).await;
         }
-        shared.last();
+        shared.finish_releases();
     };
     let ((mut record, _), ()) = tokio::join!(player.run(), asking);
     let kept = record.tenths(Duration::from_secs(1)).iter().map(|tenth| tenth.operations).sum::<f64>();
@@ -341,7 +341,7 @@ async fn drive_fails_if_the_trace_changed_between_passes() {
         for speed in [Some(1.0), None] {
             let replay = replay_of(Box::leak(Box::new(["0,put,a,,1\n0,get,a,,\n", second])), (2, speed));
             let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
-            let driven = replay.drive(&bed().await, &objects, &Stop::default(), &Arc::default()).await;
+            let driven = replay.drive(&bed().await, &objects, &StopSignal::default(), &Arc::default()).await;
             let error = driven.unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
@@ -351,19 +351,19 @@ async fn drive_fails_if_the_trace_changed_between_passes() {
 #[tokio::test]
 async fn each_round_starts_fresh_and_leaves_nothing() {
     let (bed, replay) = (bed().await, replay_of(&[EVERYTHING], (8, Some(10.0))));
-    let mut course = Course::new(&bed, "there/", 1, (2, false));
-    let (mut cells, stop) = (Vec::<Cell>::new(), Stop::default());
+    let mut course = Runner::new(&bed, "there/", 1, (2, false));
+    let (mut cells, stop) = (Vec::<Measurement>::new(), StopSignal::default());
     let all = course.replay(&replay, 2, &stop, |event| {
-        if let Event::Measured(cell) = event {
+        if let RunEvent::Measured(cell) = event {
             cells.push(cell.clone());
         }
     });
     assert!(all.await.unwrap());
-    assert!(cells.iter().all(|cell| cell.failed() == 0 && !cell.is_partial()), "{cells:?}");
-    let said = serde_json::to_string(&cells[1]).unwrap();
-    assert_eq!(serde_json::from_str::<Cell>(&said).unwrap().name(), "t.csv x 8 at 10x trace pace");
-    assert_eq!((cells[0].repeat, cells[1].repeat, cells[1].trace.as_ref().unwrap().requests), (1, 2, 21));
-    assert!(cells[0].rate.is_some_and(|rate| (rate - 21.0 / 0.016).abs() < 1.0) && cells[0].lag_us.is_some());
+    assert!(cells.iter().all(|cell| cell.failure_count() == 0 && !cell.is_partial()), "{cells:?}");
+    let json = serde_json::to_string(&cells[1]).unwrap();
+    assert_eq!(serde_json::from_str::<Measurement>(&json).unwrap().name(), "t.csv x 8 at 10x trace pace");
+    assert_eq!((cells[0].round, cells[1].round, cells[1].trace.as_ref().unwrap().requests), (1, 2, 21));
+    assert!(cells[0].requests_per_second.is_some_and(|rate| (rate - 21.0 / 0.016).abs() < 1.0) && cells[0].schedule_lag_us.is_some());
     assert_eq!(course.clean().await.unwrap(), 2);
-    assert_eq!(Course::new(&bed, "", 1, (2, false)).clean().await.unwrap(), 0, "nothing was created elsewhere");
+    assert_eq!(Runner::new(&bed, "", 1, (2, false)).clean().await.unwrap(), 0, "nothing was created elsewhere");
 }

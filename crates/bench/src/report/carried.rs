@@ -86,22 +86,22 @@ pub(super) fn section(rows: &[Row<'_>]) -> Markup {
 mod tests {
     use super::super::rows::rows;
     use super::*;
-    use crate::result::Cell;
+    use crate::result::Measurement;
     use crate::sizes::Sizes;
 
     /// A measurement of 100 objects with an overhead of `on_top` bytes each.
-    fn cell(operation: &str, size: u64, parallel: usize, on_top: u64) -> Cell {
-        let mut cell = crate::result::tests::cell(operation, parallel, 1, 100.0);
+    fn cell(operation: &str, size: u64, parallel: usize, on_top: u64) -> Measurement {
+        let mut cell = crate::result::tests::measurement(operation, parallel, 1, 100.0);
         cell.sizes = Sizes::Fixed(size);
         cell.bytes_per_second.mean = 100.0 * size as f64;
-        cell.carried = (100 * size, 100 * on_top, 1);
+        cell.network = (100 * size, 100 * on_top, 1);
         cell
     }
 
     #[test]
     fn overhead_per_object_is_drawn_and_described() {
         let sizes = [4_u64 << 10, 64 << 10, 1 << 20];
-        let mut cells: Vec<Cell> = sizes.into_iter().map(|size| cell("put", size, 2, 1536)).collect();
+        let mut cells: Vec<Measurement> = sizes.into_iter().map(|size| cell("put", size, 2, 1536)).collect();
         // Higher concurrency is not used, nor are operations without a body.
         cells.extend(sizes.map(|size| cell("put", size, 16, 99_000)));
         cells.extend(sizes.map(|size| cell("head", size, 1, 1000)));
@@ -122,7 +122,7 @@ mod tests {
     fn measurements_without_byte_counts_are_not_drawn() {
         let mut cells = [4096, 65_536].map(|size| cell("get", size, 1, 700));
         assert_eq!(words(&rows(&cells)).len(), 1);
-        cells.iter_mut().for_each(|cell| cell.carried = (0, 0, 0));
+        cells.iter_mut().for_each(|cell| cell.network = (0, 0, 0));
         assert_eq!((words(&rows(&cells)).len(), section(&rows(&cells)).into_string()), (0, String::new()));
         // A cost proportional to the size is not a constant overhead.
         let cells = [4096, 65_536, 1 << 20].map(|size| cell("get", size, 1, size));

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::Kept;
 use super::charts::short;
 use crate::posix::result::{Conditions, Measured, Mount};
-use crate::result::{Cell, Client, Run};
+use crate::result::{Measurement, ClientMachine, Run};
 
 /// Largest relative difference of memory on the same machine: firmware and kernel reserve slightly varying amounts.
 const MAX_MEMORY_DIFFERENCE: f64 = 0.02;
@@ -20,10 +20,10 @@ pub(super) fn differing(before: &Kept, after: &Kept) -> Option<String> {
     }
     if !before.cells.is_empty() && !after.cells.is_empty() {
         let [first, second] = [&before.run, &after.run];
-        let connections = |run: &Run| if run.fresh { "new for each request" } else { "reused" };
+        let connections = |run: &Run| if run.new_connections { "new for each request" } else { "reused" };
         differing.extend(different("connections", connections(first), connections(second)));
         let objects =
-            |run: &Run| run.files.as_ref().map_or("memory".to_owned(), |files| format!("files in {files}"));
+            |run: &Run| run.files_dir.as_ref().map_or("memory".to_owned(), |files| format!("files in {files}"));
         differing.extend(different("objects on the client", &objects(first), &objects(second)));
         differing.extend(same_name_differences(&before.cells, &after.cells));
     }
@@ -31,7 +31,7 @@ pub(super) fn differing(before: &Kept, after: &Kept) -> Option<String> {
         differing.extend(mounts(&before.mount, &after.mount));
         let caches = |conditions: &Conditions| conditions.caches.to_string();
         differing.extend(different("caches before reading", &caches(before), &caches(after)));
-        differing.extend(different("calls included in the write time", &before.counted, &after.counted));
+        differing.extend(different("time of a written file", &before.counted, &after.counted));
     }
     (!differing.is_empty()).then(|| {
         format!(
@@ -42,15 +42,15 @@ pub(super) fn differing(before: &Kept, after: &Kept) -> Option<String> {
 }
 
 /// Differences between measurements of the same name: the first warm-up that differs, and the contents of traces.
-fn same_name_differences(before: &[Cell], after: &[Cell]) -> Vec<String> {
+fn same_name_differences(before: &[Measurement], after: &[Measurement]) -> Vec<String> {
     let pairs = || {
         before.iter().filter_map(|cell| Some((cell, after.iter().find(|other| other.name() == cell.name())?)))
     };
-    let warm_up = pairs().find(|(a, b)| a.warm_up != b.warm_up).and_then(|(a, b)| {
-        let seconds = |cell: &Cell| format!("{} s", cell.warm_up);
+    let warm_up = pairs().find(|(a, b)| a.warm_up_seconds != b.warm_up_seconds).and_then(|(a, b)| {
+        let seconds = |cell: &Measurement| format!("{} s", cell.warm_up_seconds);
         different(&format!("warm-up of {}", a.name()), &seconds(a), &seconds(b))
     });
-    let trace = |cell: &Cell| {
+    let trace = |cell: &Measurement| {
         let trace = cell.trace.as_ref()?;
         let (requests, broken) = (trace.requests, trace.broken);
         Some(format!("{requests} requests, {broken} invalid lines, {} of {}", cell.mix, cell.sizes))
@@ -84,36 +84,36 @@ fn different(what: &str, before: &str, after: &str) -> Option<String> {
 
 /// Differences between the client machines.
 fn clients(before: &Kept, after: &Kept) -> Vec<String> {
-    fn all(kept: &Kept) -> Vec<&Client> {
+    fn all(kept: &Kept) -> Vec<&ClientMachine> {
         let run = &kept.run;
         if run.agents.is_empty() {
             return vec![&run.client];
         }
-        let mut all: Vec<&Client> = run.agents.iter().map(|agent| &agent.client).collect();
+        let mut all: Vec<&ClientMachine> = run.agents.iter().map(|agent| &agent.client).collect();
         // The order of the agents does not matter.
-        all.sort_by_key(|client| (&client.name, &client.processor, client.cores, client.memory));
+        all.sort_by_key(|client| (&client.hostname, &client.cpu_model, client.cores, client.memory_bytes));
         all
     }
-    let machine = |client: &Client| {
-        let memory = short(client.memory as f64 / 1e9);
-        format!("{} ({} CPUs, {}, {memory} GB)", client.name, client.cores, client.processor)
+    let machine = |client: &ClientMachine| {
+        let memory = short(client.memory_bytes as f64 / 1e9);
+        format!("{} ({} CPUs, {}, {memory} GB)", client.hostname, client.cores, client.cpu_model)
     };
-    let listed = |clients: &[&Client], text: &dyn Fn(&Client) -> String| -> String {
+    let listed = |clients: &[&ClientMachine], text: &dyn Fn(&ClientMachine) -> String| -> String {
         let listed: BTreeSet<String> = clients.iter().map(|client| text(client)).collect();
         listed.into_iter().collect::<Vec<_>>().join(" and ")
     };
-    let is_same = |(a, b): (&&Client, &&Client)| {
-        let parts = |client: &Client| (client.name.clone(), client.processor.clone(), client.cores);
-        let memory = (a.memory as f64 - b.memory as f64).abs() / (a.memory.max(b.memory).max(1) as f64);
+    let is_same = |(a, b): (&&ClientMachine, &&ClientMachine)| {
+        let parts = |client: &ClientMachine| (client.hostname.clone(), client.cpu_model.clone(), client.cores);
+        let memory = (a.memory_bytes as f64 - b.memory_bytes as f64).abs() / (a.memory_bytes.max(b.memory_bytes).max(1) as f64);
         parts(a) == parts(b) && memory <= MAX_MEMORY_DIFFERENCE
     };
     let (before, after) = (all(before), all(after));
     let are_same = before.len() == after.len() && before.iter().zip(&after).all(is_same);
     let machines = (!are_same).then(|| {
-        let machines = |clients: &[&Client]| listed(clients, &machine);
+        let machines = |clients: &[&ClientMachine]| listed(clients, &machine);
         format!("measured from {} before, from {} after", machines(&before), machines(&after))
     });
-    let kernel = |clients: &[&Client]| listed(clients, &|client| format!("Linux {}", client.kernel));
+    let kernel = |clients: &[&ClientMachine]| listed(clients, &|client| format!("Linux {}", client.kernel));
     let kernels = different("kernel", &kernel(&before), &kernel(&after));
     machines.into_iter().chain(kernels).collect()
 }
@@ -152,9 +152,9 @@ mod tests {
     #[test]
     fn different_traces_of_the_same_name_are_reported() {
         let cell = |requests: u64, warm_up: f64| {
-            let mut cell = crate::result::tests::cell("get", 4, 1, 100.0);
+            let mut cell = crate::result::tests::measurement("get", 4, 1, 100.0);
             cell.trace = Some(Traced { name: "day.csv".to_owned(), requests, broken: 2, speed: None });
-            cell.warm_up = warm_up;
+            cell.warm_up_seconds = warm_up;
             cell
         };
         assert_eq!(same_name_differences(&[cell(9, 0.5)], &[cell(9, 0.5)]), [""; 0]);

@@ -1,12 +1,12 @@
-//! Results as a table for other programs: a line for each kind of request of each measurement, of files that were written or
-//! read, of steps of Postmark, of policies and of curves (RFC 4180). All have the same columns, and leave empty what they do
-//! not have; what was there in an earlier version keeps its place. `docs/measuring.md` says what each column is.
+//! Results as CSV (RFC 4180): one line per operation of each measurement, per file access, Postmark step, caching
+//! policy and fitted curve. All lines have the same columns, empty where they do not apply. Existing columns keep
+//! their position; new ones are appended. `docs/measuring.md` documents each column.
 
 mod posix;
 
 use super::Kept;
 use crate::csv::quoted;
-use crate::result::{Cell, Figures, Latency};
+use crate::result::{Measurement, OperationFigures, LatencySummary};
 
 const COLUMNS: [&str; 48] = [
     "result",
@@ -59,10 +59,10 @@ const COLUMNS: [&str; 48] = [
     "caches",
 ];
 
-/// What a line has, by column.
+/// The values of a line, by column name.
 type Fields = Vec<(&'static str, String)>;
 
-/// All measurements of all results.
+/// Writes all measurements of all results.
 pub(super) fn write(results: &[Kept]) -> String {
     let mut text = COLUMNS.join(",") + "\r\n";
     for result in results {
@@ -89,28 +89,28 @@ fn known(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-fn fields(cell: &Cell, operation: &str, figures: &Figures) -> Fields {
-    let ending = format!("{:?}", cell.ending).to_lowercase();
-    let (sent, received, _) = cell.carried;
-    // Of a store that is no service nothing was counted, and of loads beside each other not which of them it was.
+fn fields(cell: &Measurement, operation: &str, figures: &OperationFigures) -> Fields {
+    let ending = format!("{:?}", cell.end_reason).to_lowercase();
+    let (sent, received, _) = cell.network;
+    // Local stores have no byte counts, and those of concurrent loads cannot be attributed to one of them.
     let wire = cell.amplification().map(|_| sent + received);
     let mut fields = vec![
         ("what", "request".to_owned()),
         ("load", cell.name()),
         ("mix", cell.mix.to_string()),
         ("sizes", cell.sizes.to_string()),
-        ("parallel", cell.parallel.to_string()),
-        ("rate", known(cell.rate)),
-        ("beside", cell.beside.join(" and ")),
-        ("repeat", cell.repeat.to_string()),
+        ("parallel", cell.concurrency.to_string()),
+        ("rate", known(cell.requests_per_second)),
+        ("beside", cell.concurrent_with.join(" and ")),
+        ("repeat", cell.round.to_string()),
         ("operation", operation.to_owned()),
-        ("seconds", cell.seconds.to_string()),
-        ("requests_per_second", figures.per_second.to_string()),
+        ("seconds", cell.measured_seconds.to_string()),
+        ("requests_per_second", figures.requests_per_second.to_string()),
         ("bytes_per_second", figures.bytes_per_second.to_string()),
-        ("first_byte_p50_us", told(&figures.first_byte_us, |of| of.p50)),
+        ("first_byte_p50_us", known_figure(&figures.first_byte_us, |of| of.p50)),
         ("failures", figures.failures.values().sum::<u64>().to_string()),
         ("cpu_us_per_request", known(cell.cpu_us_per_operation())),
-        ("machine_busy", cell.machine_busy.to_string()),
+        ("machine_busy", cell.machine_cpu_utilization.to_string()),
         ("ending", ending),
         ("caches", format!("{:?}", cell.caches).to_lowercase()),
         ("amplification", known(cell.amplification())),
@@ -120,20 +120,20 @@ fn fields(cell: &Cell, operation: &str, figures: &Figures) -> Fields {
     fields
 }
 
-fn latencies(latency: &Latency) -> Fields {
+fn latencies(latency: &LatencySummary) -> Fields {
     vec![
-        ("latency_mean_us", told(latency, |of| of.mean)),
-        ("latency_p50_us", told(latency, |of| of.p50)),
-        ("latency_p90_us", told(latency, |of| of.p90)),
-        ("latency_p99_us", told(latency, |of| of.p99)),
-        ("latency_p999_us", told(latency, |of| of.p999)),
-        ("latency_max_us", told(latency, |of| of.max)),
+        ("latency_mean_us", known_figure(latency, |of| of.mean)),
+        ("latency_p50_us", known_figure(latency, |of| of.p50)),
+        ("latency_p90_us", known_figure(latency, |of| of.p90)),
+        ("latency_p99_us", known_figure(latency, |of| of.p99)),
+        ("latency_p999_us", known_figure(latency, |of| of.p999)),
+        ("latency_max_us", known_figure(latency, |of| of.max)),
     ]
 }
 
-/// Empty where there is no latency.
-fn told<T: ToString>(latency: &Latency, figure: fn(&Latency) -> T) -> String {
-    latency.known(figure).map_or_else(String::new, |value| value.to_string())
+/// A latency figure; empty if no latency was recorded.
+fn known_figure<T: ToString>(latency: &LatencySummary, figure: fn(&LatencySummary) -> T) -> String {
+    latency.figure_if_any(figure).map_or_else(String::new, |value| value.to_string())
 }
 
 #[cfg(test)]
@@ -141,9 +141,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_has_what_its_columns_say() {
-        let mut cell = crate::result::tests::cell("get", 4, 1, 100.0);
-        cell.carried = (100_000, 719_200, 4);
+    fn line_of_a_request_has_all_columns() {
+        let mut cell = crate::result::tests::measurement("get", 4, 1, 100.0);
+        cell.network = (100_000, 719_200, 4);
         let (operation, figures) = cell.operations.iter().next().unwrap();
         let fields = fields(&cell, operation.name(), figures);
         let line = line("a", &fields);
@@ -153,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn every_column_is_told_of() {
-        let told = include_str!("../../../../docs/measuring.md");
+    fn every_column_is_documented() {
+        let documented = include_str!("../../../../docs/measuring.md");
         let missing: Vec<_> =
-            COLUMNS.iter().filter(|column| !told.contains(&format!("`{column}`"))).collect();
+            COLUMNS.iter().filter(|column| !documented.contains(&format!("`{column}`"))).collect();
         assert_eq!(missing, [&""; 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! The page itself.
+//! The HTML page.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -8,28 +8,28 @@ use crate::report::charts::{Axis, Series, figure, heat, lines, short};
 use crate::report::rows::{Row, rows};
 use crate::report::words::{comparison, measure, summary};
 use crate::report::{Kept, carried, compared, interference, posix};
-use crate::result::{Agent, Cell, Figures, Latency};
+use crate::result::{AgentInfo, Measurement, OperationFigures, LatencySummary};
 
 const STYLE: &str = include_str!("page.css");
 
-/// One result or several.
+/// Writes the page about one or several results.
 pub(super) fn write(results: &[Kept]) -> String {
-    let title = results.first().map_or_else(|| "nothing".to_owned(), |first| first.run.place.clone());
+    let title = results.first().map_or_else(|| "no results".to_owned(), |first| first.run.location.clone());
     let page = html! {
         (DOCTYPE)
         html lang="en" {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                title { (title) " as measured" }
+                title { "Benchmark of " (title) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
                 main {
-                    h1 { (title) " as measured" }
+                    h1 { "Benchmark of " (title) }
                     @for (n, result) in results.iter().enumerate() {
-                        (one(result))
-                        @if n > 0 { (against(&results[0], result)) }
+                        (result_section(result))
+                        @if n > 0 { (comparison_section(&results[0], result)) }
                     }
                     (method())
                 }
@@ -39,16 +39,16 @@ pub(super) fn write(results: &[Kept]) -> String {
     page.into_string()
 }
 
-fn one(result: &Kept) -> Markup {
+fn result_section(result: &Kept) -> Markup {
     let rows = rows(&result.cells);
     html! {
         section {
             h2 { (result.name) }
-            @for said in summary(result) { p.said { (said) } }
-            (circumstances(result))
+            @for sentence in summary(result) { p.said { (sentence) } }
+            (environment(result))
             @for operation in Operation::ALL {
                 @let of_kind: Vec<&Row<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
-                @if !of_kind.is_empty() { (kind(operation, &of_kind)) }
+                @if !of_kind.is_empty() { (operation_charts(operation, &of_kind)) }
             }
             @if !result.cells.is_empty() {
                 (carried::section(&rows))
@@ -61,20 +61,21 @@ fn one(result: &Kept) -> Markup {
     }
 }
 
-fn circumstances(result: &Kept) -> Markup {
+/// The client machines, the store and the version.
+fn environment(result: &Kept) -> Markup {
     let run = &result.run;
     let client = &run.client;
     html! {
         p.quiet {
-            "Measured from " (client.name) " (" (client.cores) " cores, " (client.processor) ", "
-            (short(client.memory as f64 / 1e9)) " GB, Linux " (client.kernel) ") against " (run.place) ", a store of kind "
+            "Measured from " (client.hostname) " (" (client.cores) " CPUs, " (client.cpu_model) ", "
+            (short(client.memory_bytes as f64 / 1e9)) " GB, Linux " (client.kernel) ") against " (run.location) ", store type "
             (run.store)
             @if !result.servers.is_empty() { " (" (result.servers.join(", ")) ")" }
             ", with tradewind " (run.version) "."
             @if !run.agents.is_empty() {
-                " " (run.agents.len()) " machines asked, told by that one:"
-                @for (n, Agent { agent, client }) in run.agents.iter().enumerate() {
-                    (if n == 0 { " " } else { ", " }) (agent) " (" (client.cores) " cores, " (client.processor) ", Linux "
+                " Requests were sent by " (run.agents.len()) " client machines, which it coordinated:"
+                @for (n, AgentInfo { address, client }) in run.agents.iter().enumerate() {
+                    (if n == 0 { " " } else { ", " }) (address) " (" (client.cores) " CPUs, " (client.cpu_model) ", Linux "
                     (client.kernel) ")"
                 }
                 "."
@@ -83,17 +84,17 @@ fn circumstances(result: &Kept) -> Markup {
     }
 }
 
-/// Maps and curves of one kind of request.
-fn kind(operation: Operation, of_kind: &[&Row<'_>]) -> Markup {
+/// Heat maps and latency curves of one operation.
+fn operation_charts(operation: Operation, of_kind: &[&Row<'_>]) -> Markup {
     let mut across: Vec<usize> =
         of_kind.iter().flat_map(|row| row.by_parallel.iter().map(|(parallel, _)| *parallel)).collect();
     across.sort_unstable();
     across.dedup();
     let names: Vec<String> = across.iter().map(ToString::to_string).collect();
     let sizes: Vec<String> = of_kind.iter().map(|row| row.size.clone()).collect();
-    let values = |of: &dyn Fn(&Row<'_>) -> Vec<(usize, f64)>| -> Vec<Vec<Option<f64>>> {
+    let values = |figure: &dyn Fn(&Row<'_>) -> Vec<(usize, f64)>| -> Vec<Vec<Option<f64>>> {
         let row = |row: &&Row<'_>| {
-            let found = of(row);
+            let found = figure(row);
             let at = |parallel: &usize| found.iter().find(|(p, _)| p == parallel).map(|(_, value)| *value);
             across.iter().map(at).collect()
         };
@@ -116,29 +117,29 @@ fn kind(operation: Operation, of_kind: &[&Row<'_>]) -> Markup {
     html! {
         h3 { (operation) }
         @if has_bytes {
-            (figure("MB/s by size and requests at a time", heat(("requests at a time", &names), &sizes, &megabytes)))
+            (figure("throughput in MB/s by object size and concurrency", heat(("concurrency", &names), &sizes, &megabytes)))
         }
-        (figure("requests a second by size and requests at a time", heat(("requests at a time", &names), &sizes, &rates)))
+        (figure("requests/s by object size and concurrency", heat(("concurrency", &names), &sizes, &rates)))
         @if across.len() > 1 && latencies.iter().any(|series| !series.points.is_empty()) {
             (figure(
-                "how long requests take",
-                lines((Axis::Logarithmic, "requests at a time"), (Axis::Logarithmic, "milliseconds"), &latencies),
+                "latency by concurrency: p50, and p99 dashed",
+                lines((Axis::Logarithmic, "concurrency"), (Axis::Logarithmic, "latency, ms"), &latencies),
             ))
         }
     }
 }
 
-/// Distributions and the course of the last few that were measured in the first round.
-fn distributions(cells: &[Cell]) -> Markup {
-    const MOST: usize = 7;
-    let counts = |cell: &&Cell| cell.repeat == 1 && !cell.is_partial() && !cell.has_nothing();
-    let first = || cells.iter().filter(counts).rev().take(MOST);
-    let distribution = |name: String, figures: &Figures| {
+/// Latency distributions and throughput over time, of the last measurements of the first round.
+fn distributions(cells: &[Measurement]) -> Markup {
+    const MAX_SERIES: usize = 7;
+    let counts = |cell: &&Measurement| cell.round == 1 && !cell.is_partial() && !cell.has_no_success();
+    let first = || cells.iter().filter(counts).rev().take(MAX_SERIES);
+    let distribution = |name: String, figures: &OperationFigures| {
         let latency = &figures.latency_us;
-        let mut seen = 0;
-        let points = latency.counts.iter().map(|(value, count)| {
-            seen += count;
-            (*value as f64 / 1e3, seen as f64 / latency.count.max(1) as f64)
+        let mut cumulative = 0;
+        let points = latency.histogram_counts.iter().map(|(value, count)| {
+            cumulative += count;
+            (*value as f64 / 1e3, cumulative as f64 / latency.count.max(1) as f64)
         });
         Series { name, points: points.collect(), is_second: false }
     };
@@ -150,38 +151,38 @@ fn distributions(cells: &[Cell]) -> Markup {
             _ => distribution(format!("{kind} in {}", cell.name()), figures),
         }));
     }
-    distributions.truncate(MOST);
-    let are_all = cells.iter().filter(counts).count() <= MOST && distributions.len() < MOST;
-    let course: Vec<Series> = first()
+    distributions.truncate(MAX_SERIES);
+    let are_all = cells.iter().filter(counts).count() <= MAX_SERIES && distributions.len() < MAX_SERIES;
+    let over_time: Vec<Series> = first()
         .map(|cell| {
-            let points = cell.tenths.iter().enumerate();
+            let points = cell.series_100ms.iter().enumerate();
             let points = points.map(|(n, (operations, _))| (n as f64 / 10.0, operations * 10.0));
             Series { name: cell.name(), points: points.collect(), is_second: false }
         })
         .collect();
     html! {
-        h3 { "how even it is" }
-        @if !are_all { p.quiet { "Of the last " (MOST) " that were measured in the first round, at the most." } }
+        h3 { "Latency distribution and throughput over time" }
+        @if !are_all { p.quiet { "At most " (MAX_SERIES) ": the last measurements of the first round." } }
         (figure(
-            "the part of requests that took no longer",
-            lines((Axis::Logarithmic, "milliseconds"), (Axis::Linear, "of all requests"), &distributions),
+            "cumulative latency distribution",
+            lines((Axis::Logarithmic, "latency, ms"), (Axis::Linear, "fraction of requests"), &distributions),
         ))
-        (figure("as time went on", lines((Axis::Linear, "seconds"), (Axis::Linear, "requests a second"), &course)))
+        (figure("throughput over time", lines((Axis::Linear, "time, s"), (Axis::Linear, "requests/s"), &over_time)))
     }
 }
 
-fn table(cells: &[Cell]) -> Markup {
-    let millis = |latency: &Latency, figure: fn(&Latency) -> u64| {
-        latency.known(figure).map_or_else(String::new, |micros| short(micros as f64 / 1e3))
+fn table(cells: &[Measurement]) -> Markup {
+    let millis = |latency: &LatencySummary, figure: fn(&LatencySummary) -> u64| {
+        latency.figure_if_any(figure).map_or_else(String::new, |micros| short(micros as f64 / 1e3))
     };
     html! {
-        h3 { "all figures" }
+        h3 { "All figures" }
         div.wide {
             table {
                 thead {
                     tr {
-                        th { "what" } th { "round" } th { "requests/s" } th { "+-" } th { "MB/s" } th { "first byte p50, ms" }
-                        th { "p50" } th { "p90" } th { "p99" } th { "p99.9" } th { "max, ms" } th { "CPU, us each" } th { "bytes on the wire each byte" } th { "connections" } th { "failed" }
+                        th { "load" } th { "round" } th { "requests/s" } th { "± (95 %)" } th { "MB/s" } th { "first byte p50, ms" }
+                        th { "p50, ms" } th { "p90, ms" } th { "p99, ms" } th { "p99.9, ms" } th { "max, ms" } th { "CPU, us per request" } th { "bytes on the wire per byte" } th { "connections" } th { "failed" }
                     }
                 }
                 tbody {
@@ -190,9 +191,9 @@ fn table(cells: &[Cell]) -> Markup {
                             @let latency = &figures.latency_us;
                             tr {
                                 th { (operation) " in " (cell.name()) }
-                                td { (cell.repeat) }
-                                td { (short(figures.per_second)) }
-                                td { (within(cell)) }
+                                td { (cell.round) }
+                                td { (short(figures.requests_per_second)) }
+                                td { (half_width(cell)) }
                                 td { (short(figures.bytes_per_second / 1e6)) }
                                 td { (millis(&figures.first_byte_us, |of| of.p50)) }
                                 td { (millis(latency, |of| of.p50)) } td { (millis(latency, |of| of.p90)) }
@@ -200,7 +201,7 @@ fn table(cells: &[Cell]) -> Markup {
                                 td { (millis(latency, |of| of.max)) }
                                 td { (cell.cpu_us_per_operation().map_or_else(String::new, short)) }
                                 td { (cell.amplification().map_or_else(String::new, |ratio| format!("{ratio:.3}"))) }
-                                td { (cell.carried.2) }
+                                td { (cell.network.2) }
                                 td { (figures.failures.values().sum::<u64>()) }
                             }
                         }
@@ -211,7 +212,7 @@ fn table(cells: &[Cell]) -> Markup {
         ul.notes {
             @for cell in cells {
                 @for note in &cell.notes { li { (cell.name()) ": " (note) } }
-                @for sample in cell.operations.values().flat_map(|figures| &figures.samples) {
+                @for sample in cell.operations.values().flat_map(|figures| &figures.failure_samples) {
                     li { (cell.name()) ": " (sample) }
                 }
             }
@@ -219,24 +220,25 @@ fn table(cells: &[Cell]) -> Markup {
     }
 }
 
-/// How well the throughput is known, which is that of all kinds of requests together.
-fn within(cell: &Cell) -> String {
+/// The relative half width of the throughput's confidence interval. Empty for mixes, which have one interval for all
+/// operations together.
+fn half_width(cell: &Measurement) -> String {
     let rate = cell.operations_per_second;
-    rate.within
+    rate.ci95_half_width
         .filter(|_| rate.mean > 0.0 && cell.operations.len() == 1)
         .map_or_else(String::new, |within| format!("{} %", short(100.0 * within / rate.mean)))
 }
 
-/// What differs between two results.
-fn against(first: &Kept, other: &Kept) -> Markup {
+/// The comparison of two results.
+fn comparison_section(first: &Kept, other: &Kept) -> Markup {
     let compared = compared(first, other);
     html! {
         section {
-            h2 { (other.name) " against " (first.name) }
-            @for said in comparison(first, other, &compared) { p.said { (said) } }
+            h2 { (other.name) " compared with " (first.name) }
+            @for sentence in comparison(first, other, &compared) { p.said { (sentence) } }
             div.wide {
                 table {
-                    thead { tr { th { "what" } th { "figure" } th { "before" } th { "after" } th { "ratio, 95 %" } th { "seen from" } th { "" } } }
+                    thead { tr { th { "load" } th { "figure" } th { "before" } th { "after" } th { "ratio (95 % CI)" } th { "detectable from" } th { "" } } }
                     tbody {
                         @for each in &compared {
                             tr {
@@ -265,15 +267,14 @@ const fn verdict(verdict: Verdict) -> &'static str {
 fn method() -> Markup {
     html! {
         section.quiet {
-            h2 { "how it was measured" }
+            h2 { "Method" }
             p {
-                "Throughput is what was done with success within the time that counted, after a warm-up: of a request that reaches \
-                 beyond it, the part of its time that lies within. A latency counts from \
-                 the moment a request was meant to start: in a closed loop when its worker was free, in an open loop (a rate) \
-                 when its moment came, whether or not the store had answered those before it. A closed loop asks less of a \
-                 store that is slow, and so shows fewer slow requests than independent users would meet; for those, measure \
-                 with a rate. The range behind a throughput is a 95 % confidence interval from batch means. Every byte that \
-                 was read was compared with what was written."
+                "Throughput counts successful requests within the measured time, after a warm-up. A request that overlaps either \
+                 end counts in proportion. Latency counts from the scheduled start of a request: in a closed loop when its worker \
+                 became free, in an open loop (a fixed rate) at its scheduled time, whether or not earlier requests had been \
+                 answered. A closed loop sends fewer requests to a slow store, and so shows fewer slow requests than independent \
+                 users would see; to measure those, use a rate. The confidence interval of a throughput is a 95 % interval from \
+                 batch means. Every byte that was read was compared with what was written."
             }
         }
     }

@@ -1,5 +1,5 @@
-//! What a result says about a mounted file system: curves over the size of an access, of a file and over threads, what the
-//! wire carried for each byte with the curves that were fitted to it, policies, and Postmark's figures.
+//! The part of the page about a mounted file system: throughput by call size, file size and threads, amplification
+//! with the fitted curves, caching policies, and Postmark.
 
 mod tables;
 mod words;
@@ -12,7 +12,7 @@ use super::means;
 use crate::posix::result::{Access, Amplification, Form, Measured, Phase, Scope};
 use tradewind_core::quantity::ByteSize;
 
-/// Accesses that a chart has.
+/// The complete and successful access measurements, which the charts show.
 fn accesses(measured: &[Measured]) -> impl Iterator<Item = &Access> + Clone {
     measured.iter().filter_map(|each| match each {
         Measured::Access(access) if !access.partial && access.files > 0 => Some(&**access),
@@ -20,18 +20,18 @@ fn accesses(measured: &[Measured]) -> impl Iterator<Item = &Access> + Clone {
     })
 }
 
-/// Everything about the file system.
+/// The section about the file system.
 pub(super) fn section(measured: &[Measured]) -> Markup {
     html! {
         (tables::conditions(measured))
         (tables::policies(measured))
         @for (scope, what, x) in [
-            (Scope::Unit, "one file of 16 MiB, by the size of an access", "KiB an access"),
-            (Scope::Single, "one file by itself, by its size", "KiB"),
-            (Scope::Batch, "many files and one thread, by their size", "KiB"),
+            (Scope::Unit, "one file of 16 MiB, by call size", "call size, KiB"),
+            (Scope::Single, "single files, by file size", "file size, KiB"),
+            (Scope::Batch, "many files from one thread, by file size", "file size, KiB"),
         ] {
             @for phase in [Phase::Write, Phase::Read] {
-                (speeds(measured, (scope, phase), &format!("{phase}: MB/s of {what}"), x))
+                (throughput(measured, (scope, phase), &format!("{phase} throughput, MB/s: {what}"), x))
             }
         }
         @for phase in [Phase::Write, Phase::Read] { (by_threads(measured, phase)) }
@@ -45,19 +45,19 @@ fn kib(bytes: u64) -> f64 {
     bytes as f64 / 1024.0
 }
 
-/// A line for each form of access; nothing where there is but one place.
-fn speeds(measured: &[Measured], (scope, phase): (Scope, Phase), caption: &str, x: &str) -> Markup {
-    let of = |form: Form| {
-        let those = accesses(measured).filter(move |access| {
+/// A chart with a line for each access form that was measured with several sizes; empty if there is none.
+fn throughput(measured: &[Measured], (scope, phase): (Scope, Phase), caption: &str, x: &str) -> Markup {
+    let points = |form: Form| {
+        let matching = accesses(measured).filter(move |access| {
             (access.scope, access.phase, access.form) == (scope, phase, form)
                 && (scope != Scope::Batch || access.threads == 1)
         });
-        let at = |access: &Access| if scope == Scope::Unit { access.unit } else { access.size };
-        means(those.map(|access| (kib(at(access)), access.bytes_per_second.mean / 1e6)))
+        let size = |access: &Access| if scope == Scope::Unit { access.unit } else { access.size };
+        means(matching.map(|access| (kib(size(access)), access.bytes_per_second.mean / 1e6)))
     };
     let series: Vec<Series> = Form::ALL
         .into_iter()
-        .map(|form| Series { name: form.to_string(), points: of(form), is_second: false })
+        .map(|form| Series { name: form.to_string(), points: points(form), is_second: false })
         .filter(|series| series.points.len() > 1)
         .collect();
     html! {
@@ -68,60 +68,61 @@ fn speeds(measured: &[Measured], (scope, phase): (Scope, Phase), caption: &str, 
 }
 
 fn by_threads(measured: &[Measured], phase: Phase) -> Markup {
-    let of = move |access: &&Access| (access.scope, access.phase) == (Scope::Batch, phase);
+    let is_batch = move |access: &&Access| (access.scope, access.phase) == (Scope::Batch, phase);
     let mut kinds: Vec<(u64, Form)> =
-        accesses(measured).filter(of).map(|access| (access.size, access.form)).collect();
+        accesses(measured).filter(is_batch).map(|access| (access.size, access.form)).collect();
     kinds.sort_unstable();
     kinds.dedup();
     let series = kinds.into_iter().map(|(size, form)| {
-        let those = accesses(measured).filter(of).filter(|access| (access.size, access.form) == (size, form));
-        let points = means(those.map(|access| (access.threads as f64, access.bytes_per_second.mean / 1e6)));
+        let matching =
+            accesses(measured).filter(is_batch).filter(|access| (access.size, access.form) == (size, form));
+        let points = means(matching.map(|access| (access.threads as f64, access.bytes_per_second.mean / 1e6)));
         Series { name: format!("{form} {}", ByteSize(size)), points, is_second: false }
     });
     let series: Vec<Series> = series.filter(|series| series.points.len() > 1).collect();
     html! {
         @if !series.is_empty() {
             (figure(
-                &format!("{phase}: MB/s of many files, by threads"),
+                &format!("{phase} throughput, MB/s: many files, by number of threads"),
                 lines((Axis::Logarithmic, "threads"), (Axis::Logarithmic, "MB/s"), &series),
             ))
         }
     }
 }
 
-/// What was seen, and beside it the paper's curve.
+/// The measured amplification, with the fitted curve of the paper's model.
 fn amplification(measured: &[Measured]) -> Markup {
     let fits: Vec<&Amplification> = measured
         .iter()
-        .filter_map(|each| if let Measured::Amplification(told) = each { Some(told) } else { None })
+        .filter_map(|each| if let Measured::Amplification(curve) = each { Some(curve) } else { None })
         .collect();
     let chart = |scope: Scope, phase: Phase| -> Vec<Series> {
         let form = |form: Form| {
-            let those = accesses(measured).filter(move |access| {
+            let matching = accesses(measured).filter(move |access| {
                 (access.scope, access.phase, access.form, access.threads) == (scope, phase, form, 1)
             });
-            let seen = means(those.filter_map(|access| Some((kib(access.size), access.amplification()?))));
+            let ratios = means(matching.filter_map(|access| Some((kib(access.size), access.amplification()?))));
             // The first curve of a kind is the paper's.
-            let paper = fits.iter().find(|told| (told.scope, told.phase, told.form) == (scope, phase, form));
-            let curve = paper.map(|told| Series {
-                name: format!("{form}, 1 + {:.0} KiB / s", told.fit.constant_kib),
-                points: seen.iter().map(|(at, _)| (*at, told.fit.at(*at))).collect(),
+            let paper = fits.iter().find(|fit| (fit.scope, fit.phase, fit.form) == (scope, phase, form));
+            let curve = paper.map(|paper| Series {
+                name: format!("{form}, 1 + {:.0} KiB / s", paper.fit.constant_kib),
+                points: ratios.iter().map(|(at, _)| (*at, paper.fit.at(*at))).collect(),
                 is_second: true,
             });
             let first =
-                (seen.len() > 1).then(|| Series { name: form.to_string(), points: seen, is_second: false });
+                (ratios.len() > 1).then(|| Series { name: form.to_string(), points: ratios, is_second: false });
             first.into_iter().chain(curve)
         };
         Form::ALL.into_iter().flat_map(form).collect()
     };
     html! {
-        @for (scope, what) in [(Scope::Single, "one file by itself"), (Scope::Batch, "many files and one thread")] {
+        @for (scope, what) in [(Scope::Single, "single files"), (Scope::Batch, "many files from one thread")] {
             @for phase in [Phase::Write, Phase::Read] {
                 @let series = chart(scope, phase);
                 @if !series.is_empty() {
                     (figure(
-                        &format!("{phase}: bytes on the wire, both ways, for each byte of {what}; dashed what was fitted"),
-                        lines((Axis::Logarithmic, "KiB"), (Axis::Logarithmic, "times"), &series),
+                        &format!("{phase}: bytes on the wire per byte of {what}, in both directions; dashed: fitted curve"),
+                        lines((Axis::Logarithmic, "file size, KiB"), (Axis::Logarithmic, "ratio"), &series),
                     ))
                 }
             }

@@ -1,15 +1,15 @@
 //! Groups the measurements of a result into rows: one operation and one object size, by concurrency.
 
 use crate::operation::Operation;
-use crate::record::histogram;
-use crate::result::Cell;
+use crate::record::new_histogram;
+use crate::result::Measurement;
 
 /// The measurements of one operation and object size, by concurrency, with one or more rounds each.
 pub(super) struct Row<'a> {
     pub operation: Operation,
     pub size: String,
     /// Each concurrency with its measurements, in ascending order.
-    pub by_parallel: Vec<(usize, Vec<&'a Cell>)>,
+    pub by_parallel: Vec<(usize, Vec<&'a Measurement>)>,
 }
 
 impl Row<'_> {
@@ -26,29 +26,29 @@ impl Row<'_> {
     /// The quantile `part` of latency by concurrency, over all rounds, in microseconds. Omits concurrencies without
     /// latencies.
     pub fn latencies(&self, part: f64) -> Vec<(usize, f64)> {
-        let of_all = |cells: &[&Cell]| -> Option<f64> {
-            let mut all = histogram();
+        let of_all = |cells: &[&Measurement]| -> Option<f64> {
+            let mut all = new_histogram();
             for figures in cells.iter().filter_map(|cell| cell.operations.get(&self.operation)) {
                 // Cannot fail: the histogram resizes automatically.
-                let _ = all.add(figures.latency_us.histogram());
+                let _ = all.add(figures.latency_us.to_histogram());
             }
             (!all.is_empty()).then(|| all.value_at_quantile(part) as f64)
         };
         self.by_parallel.iter().filter_map(|(parallel, cells)| Some((*parallel, of_all(cells)?))).collect()
     }
 
-    fn means(&self, figure: impl Fn(&Cell) -> f64) -> Vec<(usize, f64)> {
+    fn means(&self, figure: impl Fn(&Measurement) -> f64) -> Vec<(usize, f64)> {
         let mean =
-            |cells: &[&Cell]| cells.iter().map(|cell| figure(cell)).sum::<f64>() / cells.len().max(1) as f64;
+            |cells: &[&Measurement]| cells.iter().map(|cell| figure(cell)).sum::<f64>() / cells.len().max(1) as f64;
         self.by_parallel.iter().map(|(parallel, cells)| (*parallel, mean(cells))).collect()
     }
 }
 
 /// The rows of a result, in the order of the file. Excludes mixes, open loops, traces and concurrent loads.
-pub(super) fn rows(cells: &[Cell]) -> Vec<Row<'_>> {
+pub(super) fn rows(cells: &[Measurement]) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for cell in cells.iter().filter(|cell| {
-        cell.rate.is_none() && cell.trace.is_none() && cell.beside.is_empty() && !cell.is_partial()
+        cell.requests_per_second.is_none() && cell.trace.is_none() && cell.concurrent_with.is_empty() && !cell.is_partial()
     }) {
         let mut kinds = cell.mix.operations();
         let (Some(operation), None) = (kinds.next(), kinds.next()) else { continue };
@@ -59,9 +59,9 @@ pub(super) fn rows(cells: &[Cell]) -> Vec<Row<'_>> {
             rows.len() - 1
         });
         let by_parallel = &mut rows[row].by_parallel;
-        match by_parallel.iter_mut().find(|(parallel, _)| *parallel == cell.parallel) {
+        match by_parallel.iter_mut().find(|(parallel, _)| *parallel == cell.concurrency) {
             Some((_, cells)) => cells.push(cell),
-            None => by_parallel.push((cell.parallel, vec![cell])),
+            None => by_parallel.push((cell.concurrency, vec![cell])),
         }
     }
     rows.iter_mut().for_each(|row| row.by_parallel.sort_by_key(|(parallel, _)| *parallel));

@@ -1,5 +1,5 @@
 use super::*;
-use crate::result::tests::cell_line;
+use crate::result::tests::measurement_line;
 
 fn run_line() -> String {
     let client = r#"{"name":"here","processor":"some","cores":2,"memory":8589934592,"kernel":"6.1"}"#;
@@ -13,7 +13,7 @@ fn text(factor: f64) -> String {
     for repeat in 1..=4 {
         for parallel in [1, 4, 16] {
             let noise = f64::from(repeat) * 0.5;
-            lines.push(cell_line("get", parallel, repeat, factor * 1000.0 * parallel as f64 + noise));
+            lines.push(measurement_line("get", parallel, repeat, factor * 1000.0 * parallel as f64 + noise));
         }
     }
     lines.push(r#"{"line":"end","partial":false}"#.to_owned());
@@ -21,11 +21,11 @@ fn text(factor: f64) -> String {
 }
 
 #[test]
-fn a_page_says_what_was_measured() {
+fn page_describes_the_measurements() {
     let first = Kept::parse("first", &text(1.0)).unwrap();
     assert_eq!((first.cells.len(), first.is_partial), (12, false));
     let page = page(std::slice::from_ref(&first));
-    assert!(page.contains("Reading objects of 4KiB goes at 16k a second, with 16 at a time."), "{page}");
+    assert!(page.contains("Read request rate: 16k requests/s with 4KiB objects at a concurrency of 16."), "{page}");
     assert!(page.contains("s3://b/&lt;&amp;&gt;") && !page.contains("<&>"));
     assert!(
         !page.contains("http://")
@@ -35,51 +35,51 @@ fn a_page_says_what_was_measured() {
 }
 
 #[test]
-fn a_latency_that_is_not_known_is_not_0() {
+fn unknown_latency_is_not_shown_as_0() {
     let known = r#"{"count":3,"mean":20.0,"p50":20,"p90":30,"p99":30,"p999":30,"max":30,"counts":[[10,1],[20,1],[30,1]]}"#;
     let unknown = r#"{"count":0,"mean":0.0,"p50":0,"p90":0,"p99":0,"p999":0,"max":0,"counts":[]}"#;
     let kept = |text: &str| Kept::parse("x", text).unwrap();
     let (with, without) = (kept(&text(1.0)), kept(&text(1.0).replace(known, unknown)));
     let words = |kept: &Kept| words(std::slice::from_ref(kept))[0].1.join(" ");
-    assert!(words(&with).contains("One alone takes 0.02 ms.") && !words(&without).contains("One alone"));
+    assert!(words(&with).contains("the median latency is 0.02 ms.") && !words(&without).contains("median latency"));
     let figures = csv(std::slice::from_ref(&without));
     assert!(figures.lines().nth(1).unwrap().contains(",1000.5,4098048,,,,,,,,0,"), "{figures}");
     assert!(page(&[without]).contains("get 4KiB x 16"));
 }
 
 #[test]
-fn the_best_stands_beside_the_parallelism_that_reached_it() {
-    let lines = [run_line(), cell_line("get", 4, 1, 970.0), cell_line("get", 16, 1, 1000.0)];
+fn best_rate_names_the_concurrency_that_reached_it() {
+    let lines = [run_line(), measurement_line("get", 4, 1, 970.0), measurement_line("get", 16, 1, 1000.0)];
     let kept = Kept::parse("x", &(lines.join("\n") + "\n")).unwrap();
-    let said = words(&[kept])[0].1.join(" ");
-    assert!(said.contains("goes at 970 a second, with 4 at a time."), "{said}");
+    let sentences = words(&[kept])[0].1.join(" ");
+    assert!(sentences.contains("970 requests/s with 4KiB objects at a concurrency of 4."), "{sentences}");
 }
 
 #[test]
-fn kinds_of_a_mix_are_drawn_apart_and_share_no_interval() {
-    let line = cell_line("get", 4, 1, 1000.0);
+fn operations_of_a_mix_are_drawn_separately() {
+    let line = measurement_line("get", 4, 1, 1000.0);
     let mut cell: serde_json::Value = serde_json::from_str(&line).unwrap();
     cell["mix"] = "get=70,put=30".into();
     cell["operations"]["put"] = cell["operations"]["get"].clone();
     let page_of = |line: &str| page(&[Kept::parse("x", &format!("{}\n{line}\n", run_line())).unwrap()]);
     let mixed = page_of(&cell.to_string());
     for kind in ["get in get=70,put=30", "put in get=70,put=30"] {
-        assert!(mixed.contains(&format!("\n{kind} 4KiB x 4\n")), "{kind} is no line of a chart");
+        assert!(mixed.contains(&format!("\n{kind} 4KiB x 4\n")), "{kind} is not a line of a chart");
     }
     assert!(page_of(&line).contains("<td>0.1 %</td>") && !mixed.contains("<td>0.1 %</td>"));
 }
 
 #[test]
-fn two_are_compared() {
+fn two_results_are_compared() {
     let kept = |name: &str, factor| Kept::parse(name, &text(factor)).unwrap();
     let same = page(&[kept("a", 1.0), kept("b", 1.0)]);
-    assert!(same.contains("No difference: chance explains all that is seen."), "{same}");
+    assert!(same.contains("No significant difference."), "{same}");
     let differs = page(&[kept("a", 1.0), kept("b", 1.2)]);
     assert!(differs.contains("get 4KiB x 4: requests/s 20 % higher, which is better"), "{differs}");
 }
 
 #[test]
-fn rounds_that_are_void_are_told_of_and_not_made_up_for_by_the_others() {
+fn void_rounds_are_reported_and_prevent_a_comparison() {
     let kept = |void: u32| {
         let line = |line: &str| {
             let is_void =
@@ -93,15 +93,15 @@ fn rounds_that_are_void_are_told_of_and_not_made_up_for_by_the_others() {
     for (void, is_compared) in [(2, true), (4, false)] {
         let after = kept(void);
         assert_eq!(after.cells.iter().filter(|cell| cell.is_void()).count(), void as usize);
-        let said = words(&[kept(0), after])[2].1.join("\n");
-        assert!(said.contains("Void after, in some rounds or all: get 4KiB x 4"), "{said}");
-        assert_eq!(said.contains("cannot be known"), is_compared, "{said}");
-        assert_eq!(said.contains("on one side only: get 4KiB x 4"), !is_compared, "{said}");
+        let sentences = words(&[kept(0), after])[2].1.join("\n");
+        assert!(sentences.contains("Void after in at least one round: get 4KiB x 4"), "{sentences}");
+        assert_eq!(sentences.contains("could not be tested"), is_compared, "{sentences}");
+        assert_eq!(sentences.contains("only one of the two results: get 4KiB x 4"), !is_compared, "{sentences}");
     }
 }
 
 #[test]
-fn each_kind_of_a_mix_is_compared() {
+fn each_operation_of_a_mix_is_compared() {
     let kept = |p50: u64| {
         let with_puts = |line: &str| {
             let (head, rest) = line.split_once("\"operations\":{\"get\":")?;
@@ -113,12 +113,12 @@ fn each_kind_of_a_mix_is_compared() {
             text(1.0).lines().map(|line| with_puts(line).unwrap_or_else(|| line.to_owned())).collect();
         Kept::parse("x", &(lines.join("\n") + "\n")).unwrap()
     };
-    let said = words(&[kept(5000), kept(7000)])[2].1.join("\n");
-    assert!(said.contains("put in get 4KiB x 4: p50, us 40 % higher, which is worse"), "{said}");
+    let sentences = words(&[kept(5000), kept(7000)])[2].1.join("\n");
+    assert!(sentences.contains("put in get 4KiB x 4: p50 latency 40 % higher, which is worse"), "{sentences}");
 }
 
 #[test]
-fn what_is_torn_or_foreign_is_told() {
+fn parse_accepts_a_torn_line_and_rejects_foreign_files() {
     let whole = text(1.0);
     let torn = &whole[..whole.len() - 60];
     let kept = Kept::parse("x", torn).unwrap();
@@ -136,32 +136,32 @@ fn what_is_torn_or_foreign_is_told() {
 }
 
 #[test]
-fn what_loads_lose_by_each_other_is_a_matrix() {
+fn interference_is_shown_as_a_matrix() {
     let mut lines = vec![run_line()];
-    lines.extend([cell_line("put", 4, 1, 100.0), cell_line("get", 1, 1, 50.0)]);
+    lines.extend([measurement_line("put", 4, 1, 100.0), measurement_line("get", 1, 1, 50.0)]);
     for (load, parallel, beside, rate) in [("put", 4, "get 4KiB x 1", 25.0), ("get", 1, "put 4KiB x 4", 45.0)]
     {
         let named = format!("\"line\":\"cell\",\"beside\":[\"{beside}\"]");
-        lines.push(cell_line(load, parallel, 1, rate).replacen("\"line\":\"cell\"", &named, 1));
+        lines.push(measurement_line(load, parallel, 1, rate).replacen("\"line\":\"cell\"", &named, 1));
     }
     let kept = Kept::parse("x", &(lines.join("\n") + "\n")).unwrap();
     let page = page(std::slice::from_ref(&kept));
-    assert!(page.contains("put 4KiB x 4 keeps 25 % of its throughput beside get 4KiB x 1"), "{page}");
-    assert!(page.contains("throughput that is left, in %"), "{page}");
+    assert!(page.contains("put 4KiB x 4 keeps 25 % of its throughput when run concurrently with get 4KiB x 1"), "{page}");
+    assert!(page.contains("throughput relative to running alone, in %"), "{page}");
 }
 
 #[test]
-fn of_two_with_nothing_in_common_only_that_is_said() {
+fn disjoint_results_are_reported_as_such() {
     let kept = |operation: &str| {
-        let lines = [run_line(), cell_line(operation, 4, 1, 100.0)];
+        let lines = [run_line(), measurement_line(operation, 4, 1, 100.0)];
         Kept::parse(operation, &(lines.join("\n") + "\n")).unwrap()
     };
-    let said = words(&[kept("get"), kept("put")]);
-    assert_eq!(said[2].1, ["They have no measurement in common."]);
+    let sentences = words(&[kept("get"), kept("put")]);
+    assert_eq!(sentences[2].1, ["The results have no measurement in common."]);
 }
 
 #[test]
-fn the_order_in_which_agents_are_named_is_no_condition() {
+fn order_of_agents_is_not_a_different_condition() {
     let from = |names: [&str; 2]| {
         let agents = names.map(|name| {
             format!(r#"{{"agent":"{name}:1","client":{{"name":"{name}","processor":"some","cores":2,"memory":8589934592,"kernel":"6.1"}}}}"#)
@@ -170,15 +170,15 @@ fn the_order_in_which_agents_are_named_is_no_condition() {
         Kept::parse("x", &text(1.0).replacen("\"place\":", &with, 1)).unwrap()
     };
     let differ = |one, other| {
-        let said = words(&[from(one), from(other)]);
-        said.iter().flat_map(|(_, said)| said).any(|said| said.contains("not measured under the same"))
+        let sentences = words(&[from(one), from(other)]);
+        sentences.iter().flat_map(|(_, sentences)| sentences).any(|sentences| sentences.contains("not measured under the same"))
     };
     assert!(!differ(["a", "b"], ["b", "a"]));
     assert!(differ(["a", "b"], ["c", "a"]) && differ(["a", "b"], ["a", "a"]));
 }
 
 #[test]
-fn other_conditions_are_told_of() {
+fn different_conditions_are_reported() {
     let kept = |name: &str, caches: &str| {
         let with = format!("\"line\":\"cell\",{caches}");
         let lines: Vec<String> =
@@ -186,23 +186,23 @@ fn other_conditions_are_told_of() {
         Kept::parse(name, &(lines.join("\n") + "\n")).unwrap()
     };
     let (left, dropped) = (kept("left", ""), kept("dropped", "\"caches\":\"dropped\","));
-    let said = words(&[left.clone(), dropped.clone(), left.clone()]);
+    let sentences = words(&[left.clone(), dropped.clone(), left.clone()]);
     let differs =
-        |said: &[String]| said.iter().any(|said| said.contains("not measured under the same conditions"));
-    assert!(said[1].1.iter().any(|said| said.contains("were dropped before each measurement")), "{said:?}");
+        |sentences: &[String]| sentences.iter().any(|sentences| sentences.contains("not measured under the same conditions"));
+    assert!(sentences[1].1.iter().any(|sentences| sentences.contains("were dropped before each measurement")), "{sentences:?}");
     assert!(
-        said[3].1[0].contains("caches before each measurement: kept before, dropped by the kernel after"),
+        sentences[3].1[0].contains("caches before each measurement: kept before, dropped by the kernel after"),
         "{:?}",
-        said[3]
+        sentences[3]
     );
-    assert!(!differs(&said[4].1), "{:?}", said[4]);
+    assert!(!differs(&sentences[4].1), "{:?}", sentences[4]);
     let same = words(&[dropped.clone(), dropped.clone()]);
     assert!(!differs(&same[2].1), "{:?}", same[2]);
     assert!(page(&[left.clone(), dropped.clone()]).contains("not measured under the same conditions"));
     let held = text(1.0).replacen("\"seed\":1", "\"seed\":1,\"fresh\":true,\"files\":\"/d\"", 1);
-    let said = words(&[left.clone(), Kept::parse("held", &held).unwrap()]).remove(2).1.remove(0);
-    let differing = "connections: kept before, one for each request after; objects of the machine that asked: memory before, files in /d after";
-    assert!(said.contains(differing), "{said}");
+    let sentences = words(&[left.clone(), Kept::parse("held", &held).unwrap()]).remove(2).1.remove(0);
+    let differing = "connections: reused before, new for each request after; objects on the client: memory before, files in /d after";
+    assert!(sentences.contains(differing), "{sentences}");
     let table = csv(&[left, dropped]);
     let ends = |what: &str| table.lines().filter(|line| line.ends_with(what)).count();
     assert_eq!((ends(",kept"), ends(",dropped"), ends(",caches")), (12, 12, 1), "{table}");

@@ -1,36 +1,36 @@
-//! What a result means, in plain words.
+//! The summary of a result, and of a comparison, as sentences.
 
 use std::collections::BTreeSet;
 
-use crate::caches::Caches;
+use crate::caches::CacheTreatment;
 use crate::compare::{Compared, Measure, Verdict};
 use crate::operation::Operation;
 use crate::posix::result::Measured;
 use crate::report::charts::short;
 use crate::report::rows::{Row, rows};
 use crate::report::{Kept, carried, conditions, interference, posix};
-use crate::result::Cell;
+use crate::result::Measurement;
 
-/// So much of the best is as good as the best.
-const AS_GOOD: f64 = 0.95;
+/// Fraction of the best rate that counts as reaching it.
+const KNEE_FRACTION: f64 = 0.95;
 
-/// What the least parallelism reaches that is as good as the best.
+/// The lowest concurrency that reaches the best rate, with its rate.
 fn knee(rates: &[(usize, f64)]) -> Option<(f64, usize)> {
     let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
-    let (parallel, rate) = rates.iter().find(|(_, rate)| *rate >= AS_GOOD * best)?;
+    let (parallel, rate) = rates.iter().find(|(_, rate)| *rate >= KNEE_FRACTION * best)?;
     (best > 0.0).then_some((*rate, *parallel))
 }
 
-/// A paragraph for each thing that is worth saying.
+/// The summary of a result, one sentence or two per paragraph.
 pub(super) fn summary(result: &Kept) -> Vec<String> {
-    let mut said = posix::summary(&result.posix);
+    let mut sentences = posix::summary(&result.posix);
     let rows = rows(&result.cells);
-    for (operation, verb) in [(Operation::Put, "Writing"), (Operation::Get, "Reading")] {
+    for (operation, direction) in [(Operation::Put, "Write"), (Operation::Get, "Read")] {
         let of_kind: Vec<&Row<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
         let fastest = of_kind.iter().filter_map(|row| Some((row, knee(&row.bandwidths())?)));
         if let Some((row, (best, parallel))) = fastest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
-            said.push(format!(
-                "{verb} reaches {} MB/s, with objects of {} and {parallel} at a time.",
+            sentences.push(format!(
+                "{direction} throughput: {} MB/s with {} objects at a concurrency of {parallel}.",
                 short(best / 1e6),
                 row.size
             ));
@@ -40,124 +40,126 @@ pub(super) fn summary(result: &Kept) -> Vec<String> {
             let alone = row.latencies(0.5).first().copied();
             let alone = alone
                 .filter(|(parallel, _)| *parallel == 1)
-                .map(|(_, micros)| format!(" One alone takes {} ms.", short(micros / 1e3)));
-            said.push(format!(
-                "{verb} {} goes at {} a second, with {parallel} at a time.{}",
-                if of_kind.len() > 1 {
-                    format!("smaller objects ({})", row.size)
-                } else {
-                    format!("objects of {}", row.size)
-                },
+                .map(|(_, micros)| format!(" At a concurrency of 1, the median latency is {} ms.", short(micros / 1e3)));
+            sentences.push(format!(
+                "{direction} request rate: {} requests/s with {} objects at a concurrency of {parallel}.{}",
                 short(best),
+                row.size,
                 alone.unwrap_or_default()
             ));
         }
     }
-    said.extend(carried::words(&rows));
-    said.extend(interference::words(&result.cells));
-    let failed: u64 = result.cells.iter().map(Cell::failed).sum();
+    sentences.extend(carried::words(&rows));
+    sentences.extend(interference::words(&result.cells));
+    let failed: u64 = result.cells.iter().map(Measurement::failure_count).sum();
     if failed > 0 {
-        said.push(format!("{failed} requests failed or were answered wrongly: see the tables."));
+        sentences.push(format!("{failed} requests failed or returned wrong data: see the tables."));
     }
-    if result.cells.iter().any(|cell| cell.caches == Caches::Dropped) {
-        said.push("Caches of the machine that asked were dropped before each measurement.".to_owned());
+    if result.cells.iter().any(|cell| cell.caches == CacheTreatment::Dropped) {
+        sentences.push("The caches of the client machine were dropped before each measurement.".to_owned());
     }
     if result.is_partial {
-        said.push("It was stopped before all was measured.".to_owned());
+        sentences.push("The run was stopped before all measurements were done.".to_owned());
     }
     let void = result.cells.iter().filter(|cell| cell.is_void()).count();
     if void > 0 {
-        said.push(format!(
-            "{void} of {} measurements are void: the store was far behind the rate that was asked for, there or beside.",
+        sentences.push(format!(
+            "{void} of {} measurements are void: the store was too far behind the requested rate, of that load or of a \
+             concurrent one.",
             result.cells.len()
         ));
     }
-    let busy = result.cells.iter().filter(|cell| cell.was_busy(result.run.client.cores)).count();
+    let busy = result.cells.iter().filter(|cell| cell.was_generator_cpu_bound(result.run.client.cores)).count();
     if busy > 0 {
-        said.push(format!(
-            "In {busy} of {} measurements the machine that asked had no processor time left: the store may be faster.",
+        sentences.push(format!(
+            "In {busy} of {} measurements the CPU of the client machine was saturated: the store may be faster.",
             result.cells.len()
         ));
     }
-    said
+    sentences
 }
 
-/// What a comparison comes to, and what cannot be compared.
+/// The summary of a comparison, starting with what limits it.
 pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> Vec<String> {
-    let mut said = figures(compared);
+    let mut sentences = differences(compared);
     let failed = |kept: &Kept| {
-        kept.cells.iter().map(Cell::failed).sum::<u64>()
+        kept.cells.iter().map(Measurement::failure_count).sum::<u64>()
             + kept.posix.iter().map(Measured::failed).sum::<u64>()
     };
     let (was, is) = (failed(before), failed(after));
     if was + is > 0 {
-        said.insert(0, format!("{is} requests failed, {was} before: latencies are those of the others."));
+        sentences.insert(
+            0,
+            format!("Failed requests: {was} before, {is} after. Latencies cover only the successful ones."),
+        );
     }
     for (kept, when) in [(before, "before"), (after, "after")] {
-        let empty = kept.cells.iter().filter(|cell| cell.has_nothing() && !cell.is_partial()).count();
+        let empty = kept.cells.iter().filter(|cell| cell.has_no_success() && !cell.is_partial()).count();
         if empty > 0 {
-            said.insert(
+            sentences.insert(
                 0,
-                format!(
-                    "In {empty} measurements {when} no request succeeded: what they are of is not compared."
-                ),
+                format!("In {empty} measurements {when}, no request succeeded: these loads are not compared."),
             );
         }
     }
     for (kept, when) in [(before, "before"), (after, "after")] {
         let void: BTreeSet<String> =
-            kept.cells.iter().filter(|cell| cell.is_void()).map(Cell::name).collect();
+            kept.cells.iter().filter(|cell| cell.is_void()).map(Measurement::name).collect();
         if !void.is_empty() {
             let names: Vec<String> = void.into_iter().collect();
-            let why =
-                "the store was far behind the rate, there or beside, and whether that differs is not told";
-            said.insert(0, format!("Void {when}, in some rounds or all: {}: {why}.", names.join("; ")));
+            let why = "The store was too far behind the requested rate, of that load or of a concurrent one, so these loads \
+                       cannot be compared.";
+            sentences.insert(0, format!("Void {when} in at least one round: {}. {why}", names.join("; ")));
         }
     }
     let names = |kept: &Kept| -> BTreeSet<String> {
-        let counts = |cell: &&Cell| !cell.has_nothing() && !cell.is_partial();
-        let cells = kept.cells.iter().filter(counts).map(Cell::name);
+        let counts = |cell: &&Measurement| !cell.has_no_success() && !cell.is_partial();
+        let cells = kept.cells.iter().filter(counts).map(Measurement::name);
         cells.chain(posix::names(&kept.posix)).collect()
     };
     let (first, second) = (names(before), names(after));
     let alone: Vec<&str> = first.symmetric_difference(&second).map(String::as_str).collect();
-    // Of two that have nothing in common there is nothing else to say.
+    // Disjoint results are described by `differences` already.
     if !alone.is_empty() && !first.is_disjoint(&second) {
-        said.insert(0, format!("Measured with success on one side only: {}.", alone.join("; ")));
+        sentences.insert(0, format!("Measured successfully in only one of the two results: {}.", alone.join("; ")));
     }
     if !compared.is_empty() {
-        said.splice(0..0, conditions::differing(before, after));
+        sentences.splice(0..0, conditions::differing(before, after));
     }
-    said
+    sentences
 }
 
-fn figures(compared: &[Compared]) -> Vec<String> {
+/// Sentences about the significant differences, or one that says why there are none.
+fn differences(compared: &[Compared]) -> Vec<String> {
     let differing: Vec<&Compared> = compared.iter().filter(|each| each.verdict == Verdict::Differs).collect();
     if compared.is_empty() {
-        return vec!["They have no measurement in common.".to_owned()];
+        return vec!["The results have no measurement in common.".to_owned()];
     }
     if compared.iter().all(|each| each.verdict == Verdict::Unknown) {
-        let why = "Whether they differ cannot be known from one round each: measure with --repeat 3 or more.";
+        let why = "One valid round each is not enough to detect differences: measure with --repeat 3 or more.";
         return vec![why.to_owned()];
     }
     if differing.is_empty() {
         let unknown = compared.iter().filter(|each| each.verdict == Verdict::Unknown).count();
-        let beside =
-            if unknown > 0 { format!(" Of {unknown} figures it cannot be known.") } else { String::new() };
-        let visible = visible(compared);
-        return vec![format!("No difference: chance explains all that is seen.{beside}{visible}")];
+        let untested = if unknown > 0 {
+            format!(" {unknown} figures could not be tested: they have too few valid rounds.")
+        } else {
+            String::new()
+        };
+        let detectable = detectable_difference(compared);
+        return vec![format!("No significant difference.{untested}{detectable}")];
     }
     differing.into_iter().map(difference).collect()
 }
 
-/// How large a difference would have had to be.
-fn visible(compared: &[Compared]) -> String {
+/// A sentence about the minimum detectable difference.
+fn detectable_difference(compared: &[Compared]) -> String {
     let mut factors: Vec<f64> = compared.iter().filter_map(|each| each.visible).collect();
     factors.sort_by(f64::total_cmp);
     let percent = |factor: f64| short(100.0 * (factor - 1.0));
     match (factors.get(factors.len() / 2), factors.last()) {
         (Some(half), Some(all)) => format!(
-            " In half of the figures one of {} % would probably have been seen, in all of them one of {} %.",
+            " The minimum detectable difference (50 % power) is {} % for the median figure and {} % for the worst.",
             percent(*half),
             percent(*all)
         ),
@@ -170,8 +172,8 @@ pub(super) const fn measure(measure: Measure) -> &'static str {
         Measure::Throughput => "requests/s",
         Measure::Bandwidth => "bytes/s",
         Measure::Transactions => "transactions/s",
-        Measure::Median => "p50, us",
-        Measure::P99 => "p99, us",
+        Measure::Median => "p50 latency, us",
+        Measure::P99 => "p99 latency, us",
     }
 }
 
@@ -182,9 +184,9 @@ fn difference(each: &Compared) -> String {
     let (low, high) = each.ratio.unwrap_or((ratio, ratio));
     let word = if ratio > 1.0 { "higher" } else { "lower" };
     format!(
-        "{}: {} {percent:.0} % {word}, which is {} (between {low:.2} and {high:.2} times).",
+        "{}: {} {percent:.0} % {word}, which is {} (95 % CI of the ratio: {low:.2} to {high:.2}).",
         each.what,
-        measure(each.measure),
+        measure(each.measure).trim_end_matches(", us"),
         if is_better { "better" } else { "worse" }
     )
 }

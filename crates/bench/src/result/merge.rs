@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cell, Figures, Latency, rates, short};
-use crate::drive::Ending;
+use super::{Measurement, OperationFigures, LatencySummary, total_rates, round_to_3_decimals};
+use crate::drive::EndReason;
 use crate::operation::Operation;
-use crate::record::SAMPLES;
+use crate::record::MAX_FAILURE_SAMPLES;
 
 /// Maximum start skew of agents, as a fraction of the measurement window. Beyond it they did not run concurrently.
 const MAX_SKEW_FRACTION: f64 = 0.05;
 
 /// The share of one agent in a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Share {
+pub struct AgentShare {
     /// Address of the agent.
-    pub agent: String,
+    pub address: String,
     /// CPUs that it may use.
     pub cores: usize,
     /// Request rate, in req/s.
@@ -26,27 +26,27 @@ pub struct Share {
     /// Throughput, in bytes per second.
     pub bytes_per_second: f64,
     /// Length of its measurement window, in seconds.
-    pub seconds: f64,
+    pub measured_seconds: f64,
     /// CPU time that it used, in seconds.
     pub cpu_seconds: f64,
 }
 
 /// The measurement of one agent.
 #[derive(Debug, Clone)]
-pub struct Part {
+pub struct AgentMeasurement {
     /// Address of the agent.
-    pub agent: String,
+    pub address: String,
     /// CPUs that it may use.
     pub cores: usize,
     /// Its measurement.
-    pub cell: Cell,
+    pub measurement: Measurement,
 }
 
 /// Merges the measurements of agents whose starts differ by at most `apart`; `None` if there are none. All parts have
 /// the same load, so its description is taken from the first. Concurrency and rates are summed.
 #[must_use]
-pub fn merge(parts: Vec<Part>, apart: Duration) -> Option<Cell> {
-    let longest = parts.iter().map(|part| part.cell.seconds).fold(0.0, f64::max);
+pub fn merge_agents(parts: Vec<AgentMeasurement>, apart: Duration) -> Option<Measurement> {
+    let longest = parts.iter().map(|part| part.measurement.measured_seconds).fold(0.0, f64::max);
     let mut parts = parts.into_iter();
     let mut all = blank(parts.next()?, longest);
     for part in parts {
@@ -59,26 +59,26 @@ pub fn merge(parts: Vec<Part>, apart: Duration) -> Option<Cell> {
 
 /// The weight of a part's rate. Loads with a request limit end at different times: their common duration is the
 /// longest, so the rates of shorter ones are scaled down. Loads with a time limit all ran for the same time.
-fn weight(cell: &Cell, longest: f64) -> f64 {
-    if cell.ending == Ending::Exhausted && longest > 0.0 { cell.seconds / longest } else { 1.0 }
+fn weight(cell: &Measurement, longest: f64) -> f64 {
+    if cell.end_reason == EndReason::Exhausted && longest > 0.0 { cell.measured_seconds / longest } else { 1.0 }
 }
 
 /// Converts one part into a measurement with weighted rates, its own share, and the agent's name on texts and threads.
-fn blank(part: Part, longest: f64) -> Cell {
-    let Part { agent, cores, mut cell } = part;
+fn blank(part: AgentMeasurement, longest: f64) -> Measurement {
+    let AgentMeasurement { address: agent, cores, measurement: mut cell } = part;
     let weight = weight(&cell, longest);
-    cell.agents = vec![Share {
-        agent: agent.clone(),
+    cell.agents = vec![AgentShare {
+        address: agent.clone(),
         cores,
         operations_per_second: cell.operations_per_second.mean,
         bytes_per_second: cell.bytes_per_second.mean,
-        seconds: cell.seconds,
+        measured_seconds: cell.measured_seconds,
         cpu_seconds: cell.cpu_seconds,
     }];
     for figures in cell.operations.values_mut() {
-        figures.per_second *= weight;
+        figures.requests_per_second *= weight;
         figures.bytes_per_second *= weight;
-        figures.samples.iter_mut().for_each(|sample| *sample = format!("{agent}: {sample}"));
+        figures.failure_samples.iter_mut().for_each(|sample| *sample = format!("{agent}: {sample}"));
     }
     let threads = std::mem::take(&mut cell.cpu_threads);
     cell.cpu_threads = threads.into_iter().map(|(name, time)| (format!("{agent}:{name}"), time)).collect();
@@ -86,37 +86,37 @@ fn blank(part: Part, longest: f64) -> Cell {
     cell
 }
 
-impl Cell {
+impl Measurement {
     fn add(&mut self, other: Self) {
-        self.parallel = self.parallel.saturating_add(other.parallel);
-        self.rate = self.rate.zip(other.rate).map(|(mine, others)| mine + others);
-        self.began = self.began.min(other.began);
-        self.seconds = self.seconds.max(other.seconds);
+        self.concurrency = self.concurrency.saturating_add(other.concurrency);
+        self.requests_per_second = self.requests_per_second.zip(other.requests_per_second).map(|(mine, others)| mine + others);
+        self.started_ms = self.started_ms.min(other.started_ms);
+        self.measured_seconds = self.measured_seconds.max(other.measured_seconds);
         for (operation, figures) in other.operations {
             add_figures(&mut self.operations, operation, figures);
         }
-        if self.tenths.len() < other.tenths.len() {
-            self.tenths.resize(other.tenths.len(), (0.0, 0.0));
+        if self.series_100ms.len() < other.series_100ms.len() {
+            self.series_100ms.resize(other.series_100ms.len(), (0.0, 0.0));
         }
-        for (mine, others) in self.tenths.iter_mut().zip(&other.tenths) {
-            *mine = (short(mine.0 + others.0), short(mine.1 + others.1));
+        for (mine, others) in self.series_100ms.iter_mut().zip(&other.series_100ms) {
+            *mine = (round_to_3_decimals(mine.0 + others.0), round_to_3_decimals(mine.1 + others.1));
         }
         self.cpu_seconds += other.cpu_seconds;
         self.cpu_threads.extend(other.cpu_threads);
-        self.machine_busy = self.machine_busy.max(other.machine_busy);
-        let (mine, others) = (self.carried, other.carried);
-        self.carried = (
+        self.machine_cpu_utilization = self.machine_cpu_utilization.max(other.machine_cpu_utilization);
+        let (mine, others) = (self.network, other.network);
+        self.network = (
             mine.0.saturating_add(others.0),
             mine.1.saturating_add(others.1),
             mine.2.saturating_add(others.2),
         );
-        self.lag_us = match (self.lag_us.take(), other.lag_us) {
+        self.schedule_lag_us = match (self.schedule_lag_us.take(), other.schedule_lag_us) {
             (Some(mine), Some(others)) => Some(added(&mine, &others)),
             (mine, others) => mine.or(others),
         };
         self.repeated_reads = self.repeated_reads.saturating_add(other.repeated_reads);
-        self.abandoned = self.abandoned.saturating_add(other.abandoned);
-        self.ending = worse(self.ending, other.ending);
+        self.never_started = self.never_started.saturating_add(other.never_started);
+        self.end_reason = worse(self.end_reason, other.end_reason);
         self.notes.extend(other.notes);
         self.agents.extend(other.agents);
     }
@@ -124,54 +124,54 @@ impl Cell {
     /// Recomputes the derived figures from the sums.
     fn conclude(&mut self, apart: Duration) {
         (self.operations_per_second, self.bytes_per_second) =
-            rates(&self.operations, &self.tenths, self.seconds);
+            total_rates(&self.operations, &self.series_100ms, self.measured_seconds);
         let apart = apart.as_secs_f64();
-        self.apart = Some(apart);
-        if apart > MAX_SKEW_FRACTION * self.seconds {
+        self.start_skew_seconds = Some(apart);
+        if apart > MAX_SKEW_FRACTION * self.measured_seconds {
             self.notes.push(format!(
                 "the agents may have started {:.1} ms apart, too much for {:.1} s: measure longer",
                 apart * 1e3,
-                self.seconds
+                self.measured_seconds
             ));
         }
     }
 }
 
 /// The common ending of two parts: the more severe one.
-const fn worse(one: Ending, other: Ending) -> Ending {
+const fn worse(one: EndReason, other: EndReason) -> EndReason {
     match (one, other) {
-        (Ending::Stopped, _) | (_, Ending::Stopped) => Ending::Stopped,
-        (Ending::Overrun, _) | (_, Ending::Overrun) => Ending::Overrun,
-        (Ending::Time, _) | (_, Ending::Time) => Ending::Time,
-        (Ending::Stable, _) | (_, Ending::Stable) => Ending::Stable,
-        (Ending::Exhausted, Ending::Exhausted) => Ending::Exhausted,
+        (EndReason::Stopped, _) | (_, EndReason::Stopped) => EndReason::Stopped,
+        (EndReason::Overrun, _) | (_, EndReason::Overrun) => EndReason::Overrun,
+        (EndReason::TimeLimit, _) | (_, EndReason::TimeLimit) => EndReason::TimeLimit,
+        (EndReason::Converged, _) | (_, EndReason::Converged) => EndReason::Converged,
+        (EndReason::Exhausted, EndReason::Exhausted) => EndReason::Exhausted,
     }
 }
 
-fn add_figures(all: &mut BTreeMap<Operation, Figures>, operation: Operation, other: Figures) {
+fn add_figures(all: &mut BTreeMap<Operation, OperationFigures>, operation: Operation, other: OperationFigures) {
     let Some(mine) = all.get_mut(&operation) else {
         all.insert(operation, other);
         return;
     };
     mine.operations = mine.operations.saturating_add(other.operations);
     mine.bytes = mine.bytes.saturating_add(other.bytes);
-    mine.per_second += other.per_second;
+    mine.requests_per_second += other.requests_per_second;
     mine.bytes_per_second += other.bytes_per_second;
-    mine.cut = mine.cut.saturating_add(other.cut);
+    mine.truncated = mine.truncated.saturating_add(other.truncated);
     for (kind, count) in other.failures {
         let sum = mine.failures.entry(kind).or_default();
         *sum = sum.saturating_add(count);
     }
     // Take samples from every part, so that those of the first do not displace the others.
-    mine.samples.truncate(SAMPLES.div_ceil(2).max(SAMPLES.saturating_sub(other.samples.len())));
-    let room = SAMPLES.saturating_sub(mine.samples.len());
-    mine.samples.extend(other.samples.into_iter().take(room));
+    mine.failure_samples.truncate(MAX_FAILURE_SAMPLES.div_ceil(2).max(MAX_FAILURE_SAMPLES.saturating_sub(other.failure_samples.len())));
+    let room = MAX_FAILURE_SAMPLES.saturating_sub(mine.failure_samples.len());
+    mine.failure_samples.extend(other.failure_samples.into_iter().take(room));
     mine.latency_us = added(&mine.latency_us, &other.latency_us);
     mine.first_byte_us = added(&mine.first_byte_us, &other.first_byte_us);
-    if mine.seconds.len() < other.seconds.len() {
-        mine.seconds.resize(other.seconds.len(), [0; 5]);
+    if mine.series_1s.len() < other.series_1s.len() {
+        mine.series_1s.resize(other.series_1s.len(), [0; 5]);
     }
-    mine.seconds.iter_mut().zip(&other.seconds).for_each(|(mine, others)| *mine = second(*mine, *others));
+    mine.series_1s.iter_mut().zip(&other.series_1s).for_each(|(mine, others)| *mine = second(*mine, *others));
 }
 
 /// Merges one second of two machines: requests, bytes, failures, mean latency and maximum latency.
@@ -184,11 +184,11 @@ fn second(one: [u64; 5], other: [u64; 5]) -> [u64; 5] {
     [operations, bytes, failures, mean, one[4].max(other[4])]
 }
 
-fn added(one: &Latency, other: &Latency) -> Latency {
-    let mut all = one.histogram();
+fn added(one: &LatencySummary, other: &LatencySummary) -> LatencySummary {
+    let mut all = one.to_histogram();
     // An auto-resizing histogram cannot fail here.
-    let _ = all.add(other.histogram());
-    Latency::of(&all)
+    let _ = all.add(other.to_histogram());
+    LatencySummary::from_histogram(&all)
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::course::{Course, Event};
+use crate::runner::{Runner, RunEvent};
 use crate::drive::tests::bed;
-use crate::drive::{Bed, Gauge, Stop, drive};
-use crate::load::{Load, Pace, Until};
-use crate::result::Cell;
+use crate::drive::{BenchEnv, Progress, StopSignal, run_load};
+use crate::load::{Load, ArrivalMode, StopCondition};
+use crate::result::Measurement;
 use crate::sizes::Sizes;
-use crate::stock::Stock;
-use crate::survey::Step;
+use crate::object_set::ObjectSet;
+use crate::test_plan::Step;
 
 /// A file in memory that can be read while it is written.
 #[derive(Debug, Clone, Default)]
@@ -83,7 +83,7 @@ fn about(number: u64) -> Subject {
     Subject { operation: Operation::Get, about: About::Number(number), size: Some(9) }
 }
 
-const WINDOW: Window = Window { begin: Duration::from_millis(1000), end: Duration::from_millis(2000) };
+const WINDOW: MeasurementWindow = MeasurementWindow { begin: Duration::from_millis(1000), end: Duration::from_millis(2000) };
 
 #[tokio::test]
 async fn samples_in_the_window_have_times_since_its_start() {
@@ -99,7 +99,7 @@ async fn samples_in_the_window_have_times_since_its_start() {
     }
     drop(sampler);
     // During the warm-up there is no window yet.
-    let none = Window { begin: Duration::MAX, end: Duration::MAX };
+    let none = MeasurementWindow { begin: Duration::MAX, end: Duration::MAX };
     let mut without_worker = cell.sampler(None, Arc::new(Numbers));
     without_worker.take(none, &at(1500, 1600), about(1));
     let unknown = Subject { operation: Operation::List, about: About::Nothing, size: None };
@@ -172,31 +172,31 @@ async fn full_disk_loses_only_the_samples_after_it() {
     assert_eq!(samples.end().unwrap_err().to_string(), "no space left");
 }
 
-fn step(mix: &str, pace: Pace) -> Step {
-    let until = Until { requests: None, time: Duration::from_millis(300), stable: None };
+fn step(mix: &str, pace: ArrivalMode) -> Step {
+    let until = StopCondition { max_requests: None, duration: Duration::from_millis(300), max_ci_fraction: None };
     let warm_up = Duration::from_millis(100);
-    let load = Load { mix: mix.parse().unwrap(), parallel: 4, pace, until, warm_up, seed: 1, phase: 0.0 };
-    Step { load, sizes: Sizes::Fixed(1000), objects: 20, repeat: 2 }
+    let load = Load { mix: mix.parse().unwrap(), concurrency: 4, arrival_mode: pace, stop_condition: until, warm_up, seed: 1, phase: 0.0 };
+    Step { load, sizes: Sizes::Fixed(1000), objects: 20, round: 2 }
 }
 
 #[tokio::test]
 async fn every_counted_request_has_a_line() {
     let (bed, sheet) = (bed().await, Sheet::default());
     let samples = Samples::begin(sheet.clone(), 8).unwrap();
-    let mut course = Course::new(&bed, "there/", 2, (2, false)).sampled(Some(samples));
-    let closed = step("get=2,put=1,head=1,list=1", Pace::Closed);
+    let mut course = Runner::new(&bed, "there/", 2, (2, false)).with_samples(Some(samples));
+    let closed = step("get=2,put=1,head=1,list=1", ArrivalMode::Closed);
     let spacing = crate::arrivals::Spacing::Fixed;
-    let open = step("get", Pace::Open { per_second: 300.0, spacing });
-    let mut cells: Vec<Cell> = Vec::new();
+    let open = step("get", ArrivalMode::Open { requests_per_second: 300.0, spacing });
+    let mut cells: Vec<Measurement> = Vec::new();
     let stages = [vec![closed.clone()], vec![closed, open]];
-    let stop = Stop::default();
+    let stop = StopSignal::default();
     let all = course.run(stages, &stop, |event| {
-        if let Event::Measured(cell) = event {
+        if let RunEvent::Measured(cell) = event {
             cells.push(cell.clone());
         }
     });
     assert!(all.await.unwrap());
-    course.end_samples().unwrap();
+    course.finish_samples().unwrap();
     let lines = sheet.lines();
     assert_eq!(cells.len(), 3);
     for (n, cell) in cells.iter().enumerate() {
@@ -204,7 +204,7 @@ async fn every_counted_request_has_a_line() {
         let sampled = cell.samples.unwrap();
         assert_eq!((sampled.cell, sampled.dropped, sampled.unwritten), (n as u64 + 1, 0, 0));
         assert_eq!(sampled.written, of_cell.len() as u64);
-        let end = (cell.seconds * 1e6) as i64;
+        let end = (cell.measured_seconds * 1e6) as i64;
         let time = |line: &[String], column: usize| line[column].parse::<i64>().unwrap();
         for (operation, figures) in &cell.operations {
             let of_kind = of_cell.iter().filter(|line| line[2] == operation.name());
@@ -233,25 +233,25 @@ async fn unanswered_requests_have_a_line() {
     use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, FaultSchedule};
     let plan = FaultPlan::none().with_fault(Call::Commit, FaultSchedule::Always, Fault::Hang);
     let bed = bed().await;
-    let bed = Bed { store: Faulty::new(bed.store.clone(), plan), ..bed };
+    let bed = BenchEnv { store: Faulty::new(bed.store.clone(), plan), ..bed };
     let sheet = Sheet::default();
     let samples = Samples::begin(sheet.clone(), 4).unwrap();
-    let gauge = Arc::new(Gauge::with_samples(samples.next_cell(1)));
-    let stock = Arc::new(Stock::new("run/".to_owned(), Sizes::Fixed(10)));
-    let stop = Stop::default();
+    let gauge = Arc::new(Progress::with_samples(samples.next_cell(1)));
+    let stock = Arc::new(ObjectSet::new("run/".to_owned(), Sizes::Fixed(10)));
+    let stop = StopSignal::default();
     let stopping = stop.clone();
     tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(300)).await;
-        stopping.ask();
+        stopping.trigger();
     });
-    let pace = Pace::Open { per_second: 100.0, spacing: crate::arrivals::Spacing::Fixed };
+    let pace = ArrivalMode::Open { requests_per_second: 100.0, spacing: crate::arrivals::Spacing::Fixed };
     let load = Load { warm_up: Duration::ZERO, ..step("put", pace).load };
-    let outcome = drive(&bed, &stock, &load, &stop, &gauge).await.unwrap();
-    assert!(outcome.abandoned > 0);
-    gauge.sampled().await.unwrap();
+    let outcome = run_load(&bed, &stock, &load, &stop, &gauge).await.unwrap();
+    assert!(outcome.never_started > 0);
+    gauge.finish_samples().await.unwrap();
     let lines = sheet.lines();
     let outcomes = |what: &str| lines.iter().filter(|line| line[10] == what).count() as u64;
-    assert_eq!((outcomes("Unanswered"), outcomes("NeverStarted")), (4, outcome.abandoned), "{lines:?}");
+    assert_eq!((outcomes("Unanswered"), outcomes("NeverStarted")), (4, outcome.never_started), "{lines:?}");
     let never = lines.iter().find(|line| line[10] == "NeverStarted").unwrap();
     assert_eq!((&*never[3], &*never[5], &*never[7], &*never[8]), ("", "", "", ""));
 }

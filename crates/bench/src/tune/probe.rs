@@ -3,7 +3,7 @@
 //! Nothing counts until every worker has completed a request: until then, connections are opened and congestion windows
 //! grow. From then on, the result is the work done per time. A failed request takes time and does no work.
 
-mod seats;
+mod worker_log;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,11 +16,11 @@ use tradewind_model::store_model::Direction;
 use tradewind_model::tune::sampling::{MIN_MEASURED_SECONDS, MAX_MEASURED_ROUNDS};
 use tradewind_model::tune::{OperatingPoint, Sample};
 
-use self::seats::Seats;
-use super::ground::{Ground, Hand};
-use crate::drive::Stop;
-use crate::packets::Packets;
-use crate::usage::Usage;
+use self::worker_log::WorkerLog;
+use super::probe_target::{ProbeTarget, ProbeWorker};
+use crate::drive::StopSignal;
+use crate::tcp_counters::TcpCounters;
+use crate::cpu_usage::CpuUsage;
 
 /// Interval at which the end conditions are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -55,22 +55,22 @@ const MAX_FAILURE_BACKOFF: Duration = Duration::from_secs(1);
 
 /// The limits of a probe.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Extent {
+pub struct ProbeLimits {
     /// Maximum total time.
-    pub time: Duration,
+    pub max_time: Duration,
     /// Maximum bytes of object data.
-    pub bytes: u64,
+    pub max_bytes: u64,
     /// Both maxima if packets are lost, which needs a longer measurement.
-    pub most: (Duration, u64),
+    pub max_with_losses: (Duration, u64),
 }
 
 /// The result of a probe.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Probed {
+pub struct ProbeResult {
     /// Uploads or downloads.
     pub direction: Direction,
     /// The probed operating point.
-    pub cell: OperatingPoint,
+    pub point: OperatingPoint,
     /// The measured sample; `None` if no request completed in the measured time.
     pub sample: Option<Sample>,
     /// Requests in the measured time.
@@ -80,11 +80,11 @@ pub struct Probed {
     /// Message of one failure.
     pub failure: Option<String>,
     /// 95th and 99th percentile of the latency, in seconds.
-    pub tail: [f64; 2],
+    pub tail_latency_seconds: [f64; 2],
     /// CPU time of this process per request, in seconds.
-    pub cpu: f64,
+    pub cpu_seconds_per_request: f64,
     /// CPU utilization of this process relative to the CPUs that it may use, 0 to 1.
-    pub busy: f64,
+    pub cpu_utilization: f64,
     /// Bytes of object data, including those outside the measured time.
     pub bytes: u64,
     /// Total duration.
@@ -94,7 +94,7 @@ pub struct Probed {
 /// State shared by the workers of a probe.
 #[derive(Debug)]
 struct Shared {
-    seats: Seats,
+    seats: WorkerLog,
     failure: Mutex<Option<String>>,
     /// Message of a denied request, if requests are not permitted at all.
     denied: Mutex<Option<String>>,
@@ -105,43 +105,43 @@ struct Shared {
 
 /// Executes a probe. Dropping the future cancels it; objects it wrote remain. Fails only if requests are not permitted
 /// at all. Other failed requests are part of the measurement.
-pub async fn probe(
-    ground: &Arc<Ground>,
+pub async fn run_probe(
+    ground: &Arc<ProbeTarget>,
     (direction, cell): (Direction, OperatingPoint),
-    extent: Extent,
-    (cores, stop): (usize, &Stop),
-) -> Result<Probed> {
+    extent: ProbeLimits,
+    (cores, stop): (usize, &StopSignal),
+) -> Result<ProbeResult> {
     let clock = ground.bed().clock.clone();
     let is_few = cell.concurrency < FEW_CONNECTIONS && cell.bytes > INITIAL_WINDOW_BYTES;
     let requests = |bytes: u64| (bytes / cell.bytes.max(1)).max(1);
     // With losses, the measurement takes longer and may use more requests.
     let max_bytes = if is_few {
-        MAX_BYTES_OF_FEW.min(extent.most.1)
+        MAX_BYTES_OF_FEW.min(extent.max_with_losses.1)
     } else {
-        MAX_BYTES_OF_MANY.min(extent.most.1 / MAX_BUDGET_DIVISOR)
+        MAX_BYTES_OF_MANY.min(extent.max_with_losses.1 / MAX_BUDGET_DIVISOR)
     };
-    let more = requests(max_bytes).saturating_sub(requests(extent.bytes));
+    let more = requests(max_bytes).saturating_sub(requests(extent.max_bytes));
     let shared = Arc::new(Shared {
-        seats: Seats::new(cell.concurrency),
+        seats: WorkerLog::new(cell.concurrency),
         failure: Mutex::default(),
         denied: Mutex::default(),
-        left: AtomicU64::new(requests(extent.bytes)),
+        left: AtomicU64::new(requests(extent.max_bytes)),
         is_over: AtomicBool::new(false),
     });
     let mut asking = JoinSet::new();
-    let bed = ground.fresh()?;
+    let bed = ground.with_new_connections()?;
     let (start, at_start) = (clock.now(), usage()?);
     for number in 0..cell.concurrency {
-        let hand = ground.hand(&bed, (direction, cell.bytes), number).await?;
+        let hand = ground.new_worker(&bed, (direction, cell.bytes), number).await?;
         asking.spawn(ask(hand, number, shared.clone(), ground.clone()));
     }
-    let mut warm: Option<(Duration, Usage)> = None;
+    let mut warm: Option<(Duration, CpuUsage)> = None;
     // The start of measurement before losses were found, in case there is no better one.
     let mut early = None;
-    let packets_before = Packets::up_to_now();
-    let packets = || Packets::up_to_now().since(&packets_before);
-    let retransmits = || if direction == Direction::Write { packets().again } else { 0 };
-    let (mut loses, mut min_time, mut max_time) = (false, MIN_TIME, extent.time);
+    let packets_before = TcpCounters::read();
+    let packets = || TcpCounters::read().since(&packets_before);
+    let retransmits = || if direction == Direction::Write { packets().retransmitted } else { 0 };
+    let (mut loses, mut min_time, mut max_time) = (false, MIN_TIME, extent.max_time);
     let mut next_evaluation = start;
     let end = loop {
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -154,13 +154,13 @@ pub async fn probe(
         let may_be_enough = |from: Duration| now >= next_evaluation && (!loses || now - from >= min_time);
         let is_enough = warm.as_ref().filter(|(from, _)| may_be_enough(*from)).is_some_and(|(from, _)| {
             let began = clock.now();
-            let (from, is_steady) = if loses { shared.seats.settled((*from, now)) } else { (*from, true) };
-            let counted = shared.seats.count((from, now));
+            let (from, is_steady) = if loses { shared.seats.steady_start((*from, now)) } else { (*from, true) };
+            let counted = shared.seats.stats_with_error((from, now));
             let has_losses =
                 !loses || !is_few || retransmits() >= MIN_LOSSES_PER_CONNECTION * cell.concurrency as u64;
             let is_long = now - from >= min_time && has_losses || counted.rounds >= MAX_MEASURED_ROUNDS && !loses;
-            let is_precise = counted.rounds >= MIN_ROUNDS && counted.error <= MAX_ERROR;
-            let is_enough = is_long && is_steady && is_precise && !shared.seats.grows((from, now));
+            let is_precise = counted.rounds >= MIN_ROUNDS && counted.relative_error <= MAX_ERROR;
+            let is_enough = is_long && is_steady && is_precise && !shared.seats.is_still_growing((from, now));
             let ended = clock.now();
             next_evaluation = ended + (ended - began) * EVALUATION_PAUSE;
             is_enough
@@ -170,13 +170,13 @@ pub async fn probe(
         }
         let longest = if is_few { MAX_TIME_OF_FEW } else { MAX_TIME_WITH_LOSSES };
         let may_extend = (is_enough || is_spent) && !loses && now - start < longest;
-        if may_extend && (ground.loses() || ground.is_slowed_by(packets().lost())) {
-            ground.found_losses();
+        if may_extend && (ground.is_lossy() || ground.is_loss_significant(packets().loss_events())) {
+            ground.mark_lossy();
             (loses, min_time, max_time) =
-                (true, MIN_TIME_WITH_LOSSES, max_time.max(longest.min(extent.most.0)));
+                (true, MIN_TIME_WITH_LOSSES, max_time.max(longest.min(extent.max_with_losses.0)));
             shared.left.fetch_add(more, Ordering::Relaxed);
             early = warm.take_if(|(from, _)| *from - start < LOSS_WARM_UP);
-        } else if is_spent || is_enough || stop.is_asked() {
+        } else if is_spent || is_enough || stop.is_triggered() {
             break now;
         }
     };
@@ -190,26 +190,26 @@ pub async fn probe(
         asking.shutdown().await;
     }
     let seconds = (end - from).as_secs_f64();
-    let all = shared.seats.amount((from, end)).amount;
-    let (settled, _) = if loses { shared.seats.settled((from, end)) } else { (from, true) };
-    let mut counted = shared.seats.count((settled, end));
-    if counted.done == 0 {
+    let all = shared.seats.stats((from, end)).requests;
+    let (settled, _) = if loses { shared.seats.steady_start((from, end)) } else { (from, true) };
+    let mut counted = shared.seats.stats_with_error((settled, end));
+    if counted.completed == 0 {
         // Every request completed after the end: fall back to the whole time.
-        counted = shared.seats.count((start, end));
+        counted = shared.seats.stats_with_error((start, end));
     }
     let utilization =
         if seconds > 0.0 { used.total().as_secs_f64() / seconds / cores.max(1) as f64 } else { 0.0 };
-    Ok(Probed {
+    Ok(ProbeResult {
         direction,
-        cell,
-        sample: counted.sample(cell),
-        requests: counted.done,
-        failures: shared.seats.failed(),
+        point: cell,
+        sample: counted.to_sample(cell),
+        requests: counted.completed,
+        failures: shared.seats.failure_count(),
         failure: shared.failure.lock().clone(),
-        tail: counted.tail,
-        cpu: used.total().as_secs_f64() / all.max(1.0),
-        busy: utilization,
-        bytes: shared.seats.begun().saturating_mul(cell.bytes),
+        tail_latency_seconds: counted.tail_latency_seconds,
+        cpu_seconds_per_request: used.total().as_secs_f64() / all.max(1.0),
+        cpu_utilization: utilization,
+        bytes: shared.seats.started_count().saturating_mul(cell.bytes),
         time: clock.now() - start,
     })
 }
@@ -224,11 +224,11 @@ fn beginning<T>(
     if is_long { warm } else { early.or(warm) }
 }
 
-fn usage() -> Result<Usage> {
-    Usage::now().map_err(|e| Error::with_source(Reason::Io, "cannot measure the CPU time of this process", e))
+fn usage() -> Result<CpuUsage> {
+    CpuUsage::snapshot().map_err(|e| Error::with_source(Reason::Io, "cannot measure the CPU time of this process", e))
 }
 
-async fn ask(mut hand: Hand, number: usize, shared: Arc<Shared>, ground: Arc<Ground>) {
+async fn ask(mut hand: ProbeWorker, number: usize, shared: Arc<Shared>, ground: Arc<ProbeTarget>) {
     let clock = &ground.bed().clock;
     let mut pause = FAILURE_BACKOFF;
     while !shared.is_over.load(Ordering::Relaxed) {
@@ -239,19 +239,19 @@ async fn ask(mut hand: Hand, number: usize, shared: Arc<Shared>, ground: Arc<Gro
         }
         // A store that always completes immediately would otherwise starve the other tasks.
         tokio::task::coop::consume_budget().await;
-        shared.seats.begin(number, clock.now());
-        let answered = hand.ask().await;
+        shared.seats.request_started(number, clock.now());
+        let answered = hand.execute_request().await;
         let failed = answered.is_err();
-        shared.seats.end(number, clock.now(), !failed);
+        shared.seats.request_completed(number, clock.now(), !failed);
         match answered {
             Ok(()) => pause = FAILURE_BACKOFF,
             Err(failed) => {
                 // After a success, requests are permitted in principle, and a denied one is an ordinary failure.
-                if failed.error == Some(ErrorKind::Denied) && !shared.seats.has_done() {
-                    shared.denied.lock().get_or_insert(failed.what);
+                if failed.error_kind == Some(ErrorKind::Denied) && !shared.seats.has_success() {
+                    shared.denied.lock().get_or_insert(failed.message);
                     return;
                 }
-                shared.failure.lock().get_or_insert(failed.what);
+                shared.failure.lock().get_or_insert(failed.message);
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(MAX_FAILURE_BACKOFF);
             }

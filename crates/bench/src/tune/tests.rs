@@ -11,53 +11,53 @@ use tradewind_model::tune::Goal;
 use tradewind_model::tune::goal;
 
 use super::*;
-use crate::drive::Bed;
+use crate::drive::BenchEnv;
 use crate::drive::tests::bed;
-use crate::site::Site;
+use crate::workspace::Workspace;
 
-fn ground(bed: &Bed) -> Arc<Ground> {
+fn ground(bed: &BenchEnv) -> Arc<ProbeTarget> {
     let store = bed.store.clone();
     let open = Box::new(move || Ok(store.clone() as Arc<dyn ObjectStore>));
-    Arc::new(Ground::new(bed.clone(), open, "probes/".to_owned()))
+    Arc::new(ProbeTarget::new(bed.clone(), open, "probes/".to_owned()))
 }
 
-fn asked(probes: usize) -> Asked {
+fn asked(probes: usize) -> SamplingConfig {
     let cells = OperatingPoint::grid(&[1 << 10, 64 << 10, 1 << 20], &[1, 4, 16]);
-    Asked { cells, budget: Budget { bytes: 64e6, seconds: 10.0, probes }, cores: 2 }
+    SamplingConfig { points: cells, budget: Budget { bytes: 64e6, seconds: 10.0, probes }, cores: 2 }
 }
 
-const EXTENT: Extent =
-    Extent { time: Duration::from_secs(2), bytes: 16 << 20, most: (Duration::from_secs(9), 16 << 20) };
+const EXTENT: ProbeLimits =
+    ProbeLimits { max_time: Duration::from_secs(2), max_bytes: 16 << 20, max_with_losses: (Duration::from_secs(9), 16 << 20) };
 
 #[tokio::test]
 async fn sample_stays_in_budget_and_clean_removes_all_objects() {
     let bed = bed().await;
-    let (ground, stop) = (ground(&bed), Stop::default());
-    assert!(round_trip(&ground).await.unwrap().is_some());
+    let (ground, stop) = (ground(&bed), StopSignal::default());
+    assert!(measure_min_rtt(&ground).await.unwrap().is_some());
     for direction in [Direction::Write, Direction::Read] {
         let mut reported = 0;
-        let count = |event: Event<'_>| reported += u32::from(matches!(event, Event::Probed(..)));
+        let count = |event: SamplingEvent<'_>| reported += u32::from(matches!(event, SamplingEvent::Probed(..)));
         let sampled = sample(&ground, direction, (&asked(4), Prior::default()), &stop, count).await.unwrap();
         assert!((1..=4).contains(&sampled.probes.len()), "{:?}", sampled.probes);
         assert_eq!(reported as usize, sampled.probes.len());
         assert!(sampled.probes.iter().all(|probed| probed.failures == 0), "{:?}", sampled.probes);
         let bytes: u64 = sampled.probes.iter().map(|probed| probed.bytes).sum();
-        assert!(bytes > 0 && (bytes as f64 - (64e6 - sampled.left.bytes)).abs() < 1.0, "{bytes}");
-        assert!(goal::choose(&sampled.surface, &asked(1).cells, Goal::Bandwidth).is_some());
+        assert!(bytes > 0 && (bytes as f64 - (64e6 - sampled.remaining_budget.bytes)).abs() < 1.0, "{bytes}");
+        assert!(goal::choose(&sampled.surface, &asked(1).points, Goal::Bandwidth).is_some());
     }
     assert!(ground.clean().await.unwrap() > 0);
-    assert!(ground.look("").await.unwrap().is_empty(), "nothing is left");
+    assert!(ground.add_existing_objects("").await.unwrap().is_empty(), "nothing is left");
 }
 
 #[test]
 fn extent_is_bounded_by_a_part_of_the_remaining_budget() {
     // About 0.6 MB if it is precise after 32 rounds, 7.7 MB if it runs for the full time.
     let quick = Prediction { point: OperatingPoint { bytes: 1 << 10, concurrency: 1 }, latency: 1e-4, std_dev: 0.5 };
-    let bytes = |left| extent(&quick, &Budget { bytes: left, seconds: 1.0, probes: 8 }).bytes as f64 / 1e6;
+    let bytes = |left| probe_limits(&quick, &Budget { bytes: left, seconds: 1.0, probes: 8 }).max_bytes as f64 / 1e6;
     for (left, expected) in [(1e9, 7.7), (20e6, 2.0), (2e6, 0.6), (0.3e6, 0.3)] {
         assert!((bytes(left) - expected).abs() < 0.1, "{} of {left}", bytes(left));
     }
-    let time = extent(&quick, &Budget { bytes: 1e9, seconds: 1.0, probes: 8 }).time;
+    let time = probe_limits(&quick, &Budget { bytes: 1e9, seconds: 1.0, probes: 8 }).max_time;
     assert_eq!(time, Duration::from_secs(1), "at most the remaining time");
 }
 
@@ -65,10 +65,10 @@ fn extent_is_bounded_by_a_part_of_the_remaining_budget() {
 async fn clean_removes_by_name_if_listing_is_denied() {
     let open = bed().await;
     let denied = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
-    let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
-    let (ground, stop) = (ground(&bed), Stop::default());
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
+    let (ground, stop) = (ground(&bed), StopSignal::default());
     let cell = OperatingPoint { bytes: 1 << 10, concurrency: 3 };
-    probe::probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();
+    probe::run_probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();
     assert_eq!(ground.clean().await.unwrap(), 3);
     assert_eq!(super::tests::ground(&open).clean().await.unwrap(), 0, "nothing is left");
 }
@@ -76,18 +76,18 @@ async fn clean_removes_by_name_if_listing_is_denied() {
 #[tokio::test]
 async fn packet_loss_extends_probes() {
     let bed = bed().await;
-    let (ground, stop) = (ground(&bed), Stop::default());
+    let (ground, stop) = (ground(&bed), StopSignal::default());
     let most = (Duration::from_secs(9), 8 << 20);
-    let extent = Extent { time: Duration::from_secs(2), bytes: 1 << 20, most };
+    let extent = ProbeLimits { max_time: Duration::from_secs(2), max_bytes: 1 << 20, max_with_losses: most };
     let cell = |parallel| OperatingPoint { bytes: 64 << 10, concurrency: parallel };
     let bytes = async |direction, parallel| {
-        let probed = probe::probe(&ground, (direction, cell(parallel)), extent, (2, &stop)).await.unwrap();
+        let probed = probe::run_probe(&ground, (direction, cell(parallel)), extent, (2, &stop)).await.unwrap();
         assert!(probed.sample.is_some() && probed.failures == 0, "{probed:?}");
         probed.bytes
     };
     assert_eq!(bytes(Direction::Write, 16).await, 1 << 20);
     assert_eq!(bytes(Direction::Read, 1).await, 1 << 20);
-    ground.found_losses();
+    ground.mark_lossy();
     assert_eq!(
         bytes(Direction::Read, 1).await,
         8 << 20,
@@ -107,47 +107,47 @@ async fn packet_loss_is_ignored_on_local_paths() {
     let local = ground(&open);
     // At least one of the round trips is not delayed by other work.
     for _ in 0..50 {
-        local.touch().await.unwrap();
+        local.measure_rtt().await.unwrap();
     }
     let slow = Fault::Delay(Duration::from_millis(2));
     let slow = Faulty::new(open.store.clone(), FaultPlan::none().with_fault(Call::HeadBucket, FaultSchedule::Always, slow));
-    let far = ground(&Bed { store: slow, ..open.clone() });
-    far.touch().await.unwrap();
-    assert_eq!([2, 3, 9].map(|lost| far.is_slowed_by(lost)), [false, true, true]);
-    assert!(!local.is_slowed_by(1 << 20));
+    let far = ground(&BenchEnv { store: slow, ..open.clone() });
+    far.measure_rtt().await.unwrap();
+    assert_eq!([2, 3, 9].map(|lost| far.is_loss_significant(lost)), [false, true, true]);
+    assert!(!local.is_loss_significant(1 << 20));
 }
 
 #[tokio::test]
 async fn read_probes_use_existing_objects_if_writes_are_denied() {
     let open = bed().await;
-    let mut site = Site::new(open.clone(), "theirs/".to_owned());
-    let step = crate::survey::Step {
+    let mut site = Workspace::new(open.clone(), "theirs/".to_owned());
+    let step = crate::test_plan::Step {
         load: crate::Load {
             mix: "get".parse().unwrap(),
-            parallel: 4,
-            pace: crate::load::Pace::Closed,
-            until: crate::load::Until { requests: Some(1), time: Duration::from_secs(9), stable: None },
+            concurrency: 4,
+            arrival_mode: crate::load::ArrivalMode::Closed,
+            stop_condition: crate::load::StopCondition { max_requests: Some(1), duration: Duration::from_secs(9), max_ci_fraction: None },
             warm_up: Duration::ZERO,
             seed: 1,
             phase: 0.0,
         },
         sizes: "100KiB".parse().unwrap(),
         objects: 5,
-        repeat: 1,
+        round: 1,
     };
-    assert!(site.prepare(&step, &Stop::default(), &Arc::default()).await.unwrap());
+    assert!(site.prepare(&step, &StopSignal::default(), &Arc::default()).await.unwrap());
     let denied = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
-    let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open };
-    let (ground, stop) = (ground(&bed), Stop::default());
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open };
+    let (ground, stop) = (ground(&bed), StopSignal::default());
     let cell = OperatingPoint { bytes: 1 << 10, concurrency: 4 };
-    let error = probe::probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap_err();
+    let error = probe::run_probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
-    assert_eq!(ground.most_bytes(), 0);
-    assert_eq!(ground.look("theirs/").await.unwrap(), [100 << 10; 5]);
+    assert_eq!(ground.max_read_bytes(), 0);
+    assert_eq!(ground.add_existing_objects("theirs/").await.unwrap(), [100 << 10; 5]);
     let sampled =
         sample(&ground, Direction::Read, (&asked(3), Prior::default()), &stop, |_| ()).await.unwrap();
     // Probes read ranges of existing objects, which are smaller than the largest sizes to sample.
-    assert!(sampled.probes.iter().all(|probed| probed.failures == 0 && probed.cell.bytes <= 100 << 10));
+    assert!(sampled.probes.iter().all(|probed| probed.failures == 0 && probed.point.bytes <= 100 << 10));
     assert!(!sampled.probes.is_empty());
 }
 
@@ -156,13 +156,13 @@ async fn failed_requests_raise_the_measured_latency() {
     let open = bed().await;
     let every_other =
         FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Probability(0.5), Fault::FailBefore(Reason::Overloaded));
-    let bed = Bed { store: Faulty::new(open.store.clone(), every_other), ..open.clone() };
-    let (cell, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, Stop::default());
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), every_other), ..open.clone() };
+    let (cell, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, StopSignal::default());
     let write = (Direction::Write, cell);
-    let healthy = probe::probe(&ground(&open), write, EXTENT, (2, &stop)).await.unwrap();
-    let failing = probe::probe(&ground(&bed), write, EXTENT, (2, &stop)).await.unwrap();
+    let healthy = probe::run_probe(&ground(&open), write, EXTENT, (2, &stop)).await.unwrap();
+    let failing = probe::run_probe(&ground(&bed), write, EXTENT, (2, &stop)).await.unwrap();
     assert!(failing.failures > 0 && failing.failure.is_some(), "{failing:?}");
-    let latency = |probed: &Probed| probed.sample.unwrap().latency;
+    let latency = |probed: &ProbeResult| probed.sample.unwrap().latency;
     assert!(latency(&failing) > 2.0 * latency(&healthy), "{failing:?} {healthy:?}");
 }
 
@@ -170,9 +170,9 @@ async fn failed_requests_raise_the_measured_latency() {
 async fn probe_without_any_success_yields_no_sample() {
     let open = bed().await;
     let never = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Always, Fault::FailBefore(Reason::Overloaded));
-    let bed = Bed { store: Faulty::new(open.store.clone(), never), ..open };
-    let (cell, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, Stop::default());
-    let probed = probe::probe(&ground(&bed), (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), never), ..open };
+    let (cell, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, StopSignal::default());
+    let probed = probe::run_probe(&ground(&bed), (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();
     assert_eq!((probed.sample, probed.requests), (None, 0));
     assert!(probed.failures > 0);
 }
@@ -180,8 +180,8 @@ async fn probe_without_any_success_yields_no_sample() {
 #[tokio::test]
 async fn stopped_sampling_makes_no_probes() {
     let bed = bed().await;
-    let stop = Stop::default();
-    stop.ask();
+    let stop = StopSignal::default();
+    stop.trigger();
     let sampled =
         sample(&ground(&bed), Direction::Write, (&asked(8), Prior::default()), &stop, |_| ()).await.unwrap();
     assert!(sampled.probes.is_empty());

@@ -11,7 +11,7 @@ use clap::Args;
 use rustix::thread::disable_transparent_huge_pages;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
-use tradewind_bench::packets::Packets;
+use tradewind_bench::tcp_counters::TcpCounters;
 use tradewind_core::{Budget, Clock, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
 use tradewind_model::store_model::SizeClass;
@@ -236,7 +236,7 @@ impl StoreFlags {
 
 /// The packets that this client has sent, and how many of them were retransmissions.
 fn packets() -> (u64, u64) {
-    let Packets { sent, again, .. } = Packets::up_to_now();
+    let TcpCounters { sent, retransmitted: again, .. } = TcpCounters::read();
     (sent, again)
 }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use tradewind_bench::drive::Stop;
-use tradewind_bench::tune::{self, Ground};
+use tradewind_bench::drive::StopSignal;
+use tradewind_bench::tune::{self, ProbeTarget};
 use tradewind_core::Timestamp;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::LatencyTarget;
@@ -84,7 +84,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     until_stopped(async |stop| tune(&arguments, &stop).await)
 }
 
-async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
+async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Ended> {
     let own = format!("tradewind-tune-{:08x}/", number()?);
     let max_concurrency = PARALLEL.into_iter().max().unwrap_or(1);
     let place = &arguments.place;
@@ -93,7 +93,7 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     })?;
     let prefix = format!("{}{own}", below(&place.key));
     let open = arguments.asking.opener(place, max_concurrency, &bed)?;
-    let ground = Arc::new(Ground::new(bed.clone(), open, prefix.clone()));
+    let ground = Arc::new(ProbeTarget::new(bed.clone(), open, prefix.clone()));
     let store = format!("{:?}", bed.store);
     // There are no profiles of local stores.
     let service = (bed.store.capabilities().kind != "local").then_some(store.as_str());
@@ -103,7 +103,7 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     }
     // A missing place is reported before anything is written or removed.
     let look = async {
-        let round_trip = tune::round_trip(&ground).await?;
+        let round_trip = tune::measure_min_rtt(&ground).await?;
         let workloads = match &arguments.workload {
             Some(place) => Some(Workloads::find(place, (arguments, &bed)).await?),
             None => None,
@@ -112,7 +112,7 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     };
     let (round_trip, workloads) = tokio::select! {
         seen = look => seen?,
-        () = stop.asked() => return Ok(Ended::Done),
+        () = stop.triggered() => return Ok(Ended::Done),
     };
     let start = tokio::task::block_in_place(|| Start::new(service, round_trip, bed.files.as_deref()))?;
     start.print(arguments.json)?;
@@ -124,7 +124,7 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
     if let Some(files) = &bed.files {
         files.remove();
     }
-    if stop.is_asked() {
+    if stop.is_triggered() {
         tell_removing(place, &prefix);
     }
     let cleaned = ground.clean().await;
@@ -135,7 +135,7 @@ async fn tune(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
         ))?;
     }
     let found = found?;
-    if stop.is_asked() {
+    if stop.is_triggered() {
         // A partial result does not replace an existing profile.
         return Ok(Ended::Done);
     }
@@ -167,9 +167,9 @@ fn keep(
     let mut profile = Profile {
         store: store.to_owned(),
         made: rfc3339(now),
-        client: client.name,
+        client: client.hostname,
         cores: client.cores,
-        memory: Some(client.memory).filter(|bytes| *bytes > 0),
+        memory: Some(client.memory_bytes).filter(|bytes| *bytes > 0),
         storage: here.storage_bandwidth,
         link: here.link_bandwidth,
         round_trip: here.rtt,

@@ -3,9 +3,9 @@ use proptest::strategy::ValueTree as _;
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::cluster::handshake::VERSION;
-use crate::cluster::messages::Job;
-use crate::result::tests::cell;
+use crate::cluster::handshake::PROTOCOL_VERSION;
+use crate::cluster::messages::AgentJob;
+use crate::result::tests::measurement;
 
 fn framed(value: &Json) -> Vec<u8> {
     let text = value.to_string();
@@ -14,7 +14,7 @@ fn framed(value: &Json) -> Vec<u8> {
 
 /// A valid first message, or a similar one.
 fn greeting() -> impl Strategy<Value = Vec<u8>> {
-    let hello = (prop::sample::select(vec![0, 1, VERSION, VERSION + 1]), any::<[u8; 32]>()).prop_map(
+    let hello = (prop::sample::select(vec![0, 1, PROTOCOL_VERSION, PROTOCOL_VERSION + 1]), any::<[u8; 32]>()).prop_map(
         |(version, number)| {
             framed(&json!({"hello": {"protocol": "tradewind-bench-cluster", "version": version, "number": number}}))
         },
@@ -43,14 +43,14 @@ fn unauthenticated_bytes() -> impl Strategy<Value = Vec<u8>> {
 
 /// A message after the handshake, with up to two altered bytes.
 fn message() -> impl Strategy<Value = Vec<u8>> {
-    let job = Job {
-        place: "s3://bucket".to_owned(),
+    let job = AgentJob {
+        location: "s3://bucket".to_owned(),
         run: 7,
         agent: 1,
-        together: 2,
-        connections: 4,
-        fresh: false,
-        keeps: false,
+        max_concurrent_loads: 2,
+        max_concurrency: 4,
+        new_connections: false,
+        keep_objects: false,
     };
     let step = json!({
         "load": {"mix": "put", "parallel": 2, "pace": {"open": {"per_second": 5.0, "spacing": "fixed"}}, "seed": 1,
@@ -58,7 +58,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
             "warm_up": {"secs": 0, "nanos": 0}},
         "sizes": "1KiB-2KiB", "objects": 9, "repeat": 1,
     });
-    let cell = serde_json::to_string(&Answer::Cell(Box::new(cell("get", 4, 1, 100.0)))).unwrap();
+    let cell = serde_json::to_string(&AgentResponse::Measurement(Box::new(measurement("get", 4, 1, 100.0)))).unwrap();
     let most = u64::MAX;
     let extreme = cell
         .replace("[10,1]", &format!("[{most},{most}]"))
@@ -68,12 +68,12 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         .replace("\"parallel\":4", &format!("\"parallel\":{most}"))
         .replace("100.0", "1.7e308");
     let honest: Vec<Vec<u8>> = [
-        serde_json::to_vec(&Request::Open(job)).unwrap(),
+        serde_json::to_vec(&AgentRequest::Open(job)).unwrap(),
         serde_json::to_vec(&json!({"prepare": [step, step]})).unwrap(),
-        serde_json::to_vec(&Request::End { lost: vec![1, 2] }).unwrap(),
+        serde_json::to_vec(&AgentRequest::End { lost: vec![1, 2] }).unwrap(),
         cell.into_bytes(),
         extreme.into_bytes(),
-        serde_json::to_vec(&Answer::Beat { operations: 1, bytes: 2, failures: 3 }).unwrap(),
+        serde_json::to_vec(&AgentResponse::Heartbeat { operations: 1, bytes: 2, failures: 3 }).unwrap(),
     ]
     .into();
     let change = (any::<prop::sample::Index>(), prop::sample::select(b"0129-.eE,:[]{}\"\\a\xff".to_vec()));
@@ -100,7 +100,7 @@ proptest! {
         mode in any::<u8>(),
         bytes in unauthenticated_bytes(),
     ) {
-        stranger(&case(who, mode, &bytes));
+        run_case(&case(who, mode, &bytes));
     }
 
     #[test]
@@ -108,7 +108,7 @@ proptest! {
         4 => message(),
         1 => prop::collection::vec(any::<u8>(), 0..300),
     ]) {
-        stranger(&case(3, mode, &bytes));
+        run_case(&case(3, mode, &bytes));
     }
 }
 
@@ -117,7 +117,7 @@ proptest! {
 
     #[test]
     fn altered_byte_breaks_the_handshake(mode in any::<u8>(), position in any::<[u8; 2]>()) {
-        stranger(&case(2, mode, &position));
+        run_case(&case(2, mode, &position));
     }
 }
 
@@ -125,14 +125,14 @@ proptest! {
 #[test]
 fn generated_messages_are_often_valid() {
     let step = json!({"mix": "put"});
-    assert!(serde_json::from_value::<Request>(json!({"prepare": [step]})).is_err());
+    assert!(serde_json::from_value::<AgentRequest>(json!({"prepare": [step]})).is_err());
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let (mut requests, mut responses) = (0, 0);
     for _ in 0..200 {
         let bytes = message().new_tree(&mut runner).unwrap().current();
         requests +=
-            u32::from(matches!(serde_json::from_slice(&bytes), Ok(Request::Prepare(_) | Request::Open(_))));
-        responses += u32::from(matches!(serde_json::from_slice(&bytes), Ok(Answer::Cell(_))));
+            u32::from(matches!(serde_json::from_slice(&bytes), Ok(AgentRequest::Prepare(_) | AgentRequest::Open(_))));
+        responses += u32::from(matches!(serde_json::from_slice(&bytes), Ok(AgentResponse::Measurement(_))));
     }
     assert!(requests > 10 && responses > 10, "{requests} and {responses}");
 }

@@ -6,9 +6,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};
 use tokio::time::Instant;
 
-use crate::cluster::frame::{self, Broken, Reader};
-use crate::cluster::handshake::{Key, Refusal, Role, Shaken, Stranger, TIME, VERSION, shake};
-use crate::cluster::link::{Link, SILENCE, Seal};
+use crate::cluster::frame::{self, LinkError, FrameReader};
+use crate::cluster::handshake::{Key, Rejection, Role, AuthenticatedStream, HandshakeError, HANDSHAKE_TIMEOUT, PROTOCOL_VERSION, handshake};
+use crate::cluster::link::{Link, PEER_TIMEOUT, FrameSealer};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -16,15 +16,15 @@ fn key(text: &str) -> Key {
     Key::new(text.as_bytes()).unwrap()
 }
 
-type End = Shaken<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>>;
+type End = AuthenticatedStream<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>>;
 
-async fn meet(role: Role, key: &Key, stream: DuplexStream) -> Result<End, Stranger> {
+async fn meet(role: Role, key: &Key, stream: DuplexStream) -> Result<End, HandshakeError> {
     let (reader, writer) = split(stream);
-    shake(role, key, reader, writer).await
+    handshake(role, key, reader, writer).await
 }
 
 /// Sends bytes to an agent. Returns its response and its handshake error.
-async fn respond_to(bytes: &[u8]) -> (Vec<u8>, Stranger) {
+async fn respond_to(bytes: &[u8]) -> (Vec<u8>, HandshakeError) {
     let (mut other, agent) = duplex(1 << 20);
     let key = key("a key of sixteen and more");
     let exchange = async {
@@ -56,14 +56,14 @@ async fn links_with_the_same_key_exchange_messages() {
     let mut agent = Link::new(agent.ok().unwrap(), 1 << 20, || 0_u64);
     for n in 1..100_u64 {
         coordinator.send(n).await.unwrap();
-        assert_eq!(agent.next::<u64>().await.unwrap(), n);
+        assert_eq!(agent.receive::<u64>().await.unwrap(), n);
         agent.send(n * n).await.unwrap();
-        assert_eq!(coordinator.next::<u64>().await.unwrap(), n * n);
+        assert_eq!(coordinator.receive::<u64>().await.unwrap(), n * n);
     }
     agent.send(7).await.unwrap();
     agent.close().await;
-    assert_eq!(coordinator.next::<u64>().await.unwrap(), 7, "queued messages are sent");
-    assert!(matches!(coordinator.next::<u64>().await, Err(Broken::Closed)));
+    assert_eq!(coordinator.receive::<u64>().await.unwrap(), 7, "queued messages are sent");
+    assert!(matches!(coordinator.receive::<u64>().await, Err(LinkError::Closed)));
 }
 
 #[tokio::test]
@@ -72,19 +72,19 @@ async fn different_keys_fail_on_both_ends() {
     let (mine, others) = (key("a key of sixteen and more"), key("a key of sixteen and moré"));
     let (coordinator, agent) =
         tokio::join!(meet(Role::Coordinator, &mine, one), meet(Role::Agent, &others, other));
-    assert!(matches!(coordinator.err().unwrap(), Stranger::Refused(Refusal::Key)));
-    assert!(matches!(agent.err().unwrap(), Stranger::Key));
+    assert!(matches!(coordinator.err().unwrap(), HandshakeError::Rejected(Rejection::Key)));
+    assert!(matches!(agent.err().unwrap(), HandshakeError::WrongKey));
 }
 
 #[tokio::test]
 async fn different_versions_are_reported_on_both_ends() {
-    for version in [VERSION - 1, VERSION + 1] {
+    for version in [PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1] {
         let other = json!({
             "hello": {"protocol": "tradewind-bench-cluster", "version": version, "number": vec![1; 32], "new": 1}
         });
         let (response, met) = respond_to(&framed(&other.to_string())).await;
-        assert_eq!(response, framed(&json!({"refused": {"version": VERSION}}).to_string()));
-        let expected = format!("its protocol version is {version}, not {VERSION}: use the same");
+        assert_eq!(response, framed(&json!({"refused": {"version": PROTOCOL_VERSION}}).to_string()));
+        let expected = format!("its protocol version is {version}, not {PROTOCOL_VERSION}: use the same");
         assert!(met.to_string().contains(&expected), "{met}");
         // The coordinator reports the same of an agent that rejects it.
         let (one, mut agent) = duplex(1 << 20);
@@ -96,7 +96,7 @@ async fn different_versions_are_reported_on_both_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn garbage_ends_the_handshake_without_a_response() {
-    let hello = json!({"hello": {"protocol": "another", "version": VERSION, "number": vec![1; 32]}});
+    let hello = json!({"hello": {"protocol": "another", "version": PROTOCOL_VERSION, "number": vec![1; 32]}});
     let garbage: [&[u8]; 8] = [
         b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -120,8 +120,8 @@ async fn partial_frame_times_out() {
         let begun = Instant::now();
         let (response, met) = respond_to(bytes).await;
         assert!(response.is_empty());
-        assert!(matches!(met, Stranger::Broken(Broken::Silent(_))), "{met}");
-        assert!(begun.elapsed() <= TIME + Duration::from_millis(10), "{:?}", begun.elapsed());
+        assert!(matches!(met, HandshakeError::Broken(LinkError::TimedOut(_))), "{met}");
+        assert!(begun.elapsed() <= HANDSHAKE_TIMEOUT + Duration::from_millis(10), "{:?}", begun.elapsed());
     }
 }
 
@@ -143,8 +143,8 @@ async fn handshake_deadline_covers_slow_peers() {
         met = meet(Role::Agent, &key, agent) => met,
         () = slow => unreachable!("it would take four minutes"),
     };
-    assert!(matches!(met.err().unwrap(), Stranger::Broken(Broken::Silent(_))));
-    assert!(begun.elapsed() <= TIME + Duration::from_millis(10), "{:?}", begun.elapsed());
+    assert!(matches!(met.err().unwrap(), HandshakeError::Broken(LinkError::TimedOut(_))));
+    assert!(begun.elapsed() <= HANDSHAKE_TIMEOUT + Duration::from_millis(10), "{:?}", begun.elapsed());
 }
 
 /// A peer that reflects all data must not be accepted.
@@ -155,13 +155,13 @@ async fn reflected_handshake_is_rejected() {
     let reflecting = tokio::spawn(async move { tokio::io::copy(&mut from, &mut to).await });
     let key = key("a key of sixteen and more");
     let met = meet(Role::Coordinator, &key, coordinator).await;
-    assert!(matches!(met.err().unwrap(), Stranger::Key), "its proof has the wrong role");
+    assert!(matches!(met.err().unwrap(), HandshakeError::WrongKey), "its proof has the wrong role");
     reflecting.await.unwrap().unwrap();
 }
 
-fn seals() -> (Seal, Seal, Seal) {
+fn seals() -> (FrameSealer, FrameSealer, FrameSealer) {
     let key = |bytes: u8| hmac::Key::new(hmac::HMAC_SHA256, &[bytes; 32]);
-    (Seal::new(key(1)), Seal::new(key(1)), Seal::new(key(2)))
+    (FrameSealer::new(key(1)), FrameSealer::new(key(1)), FrameSealer::new(key(2)))
 }
 
 proptest! {
@@ -172,16 +172,16 @@ proptest! {
         bit in 0_u32..8,
     ) {
         let (mut sender, mut receiver, mut other) = seals();
-        let frames: Vec<Vec<u8>> = messages.iter().map(|message| sender.close(message)).collect();
-        prop_assert!(receiver.open(&frames[1]).is_err(), "the first frame was omitted");
-        prop_assert!(other.open(&frames[0]).is_err(), "the frame is of the other direction");
+        let frames: Vec<Vec<u8>> = messages.iter().map(|message| sender.seal(message)).collect();
+        prop_assert!(receiver.verify(&frames[1]).is_err(), "the first frame was omitted");
+        prop_assert!(other.verify(&frames[0]).is_err(), "the frame is of the other direction");
         let mut altered = frames[0].clone();
         altered[position.index(frames[0].len())] ^= 1 << bit;
-        prop_assert!(receiver.open(&altered).is_err(), "a bit was altered");
-        prop_assert!(receiver.open(&frames[0][..frames[0].len() - 1]).is_err(), "a byte is missing");
+        prop_assert!(receiver.verify(&altered).is_err(), "a bit was altered");
+        prop_assert!(receiver.verify(&frames[0][..frames[0].len() - 1]).is_err(), "a byte is missing");
         for (frame, message) in frames.iter().zip(&messages) {
-            prop_assert_eq!(receiver.open(frame).unwrap(), &message[..]);
-            prop_assert!(receiver.open(frame).is_err(), "the frame was replayed");
+            prop_assert_eq!(receiver.verify(frame).unwrap(), &message[..]);
+            prop_assert!(receiver.verify(frame).is_err(), "the frame was replayed");
         }
     }
 
@@ -189,11 +189,11 @@ proptest! {
     #[test]
     fn reader_returns_a_frame_or_an_error_for_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let read = runtime.block_on(async { Reader::new(&bytes[..]).next(100, LONG).await });
+        let read = runtime.block_on(async { FrameReader::new(&bytes[..]).next_frame(100, LONG).await });
         match read {
             Ok(frame) => prop_assert_eq!(&framed_bytes(&frame)[..], &bytes[..frame.len() + 4]),
-            Err(Broken::TooLarge(claimed, 100)) => prop_assert!(claimed > 100),
-            Err(broken) => prop_assert!(matches!(broken, Broken::Closed), "{}", broken),
+            Err(LinkError::TooLarge(claimed, 100)) => prop_assert!(claimed > 100),
+            Err(broken) => prop_assert!(matches!(broken, LinkError::Closed), "{}", broken),
         }
     }
 }
@@ -216,7 +216,7 @@ async fn silent_peer_times_out() {
     // The peer reads everything and sends nothing.
     let reading = tokio::spawn(async move {
         let mut beats = 0;
-        while other.reader.next(1 << 10, LONG).await.is_ok() {
+        while other.reader.next_frame(1 << 10, LONG).await.is_ok() {
             beats += 1;
         }
         // This keeps the writer alive until here.
@@ -224,8 +224,8 @@ async fn silent_peer_times_out() {
         beats
     });
     let begun = Instant::now();
-    assert!(matches!(link.next::<u64>().await, Err(Broken::Silent(SILENCE))));
-    assert!(begun.elapsed() <= SILENCE + Duration::from_millis(10));
+    assert!(matches!(link.receive::<u64>().await, Err(LinkError::TimedOut(PEER_TIMEOUT))));
+    assert!(begun.elapsed() <= PEER_TIMEOUT + Duration::from_millis(10));
     drop(link);
     // This end sent a heartbeat every second.
     let beats = tokio::time::timeout(LONG, reading).await.unwrap().unwrap();
@@ -235,13 +235,13 @@ async fn silent_peer_times_out() {
 #[tokio::test(start_paused = true)]
 async fn unsealed_or_oversized_frames_break_the_link() {
     let (mut link, mut other) = linked().await;
-    frame::write(&mut other.writer, &[7; 60], LONG).await.unwrap();
-    assert!(matches!(link.next::<u64>().await, Err(Broken::Forged)));
+    frame::write_frame(&mut other.writer, &[7; 60], LONG).await.unwrap();
+    assert!(matches!(link.receive::<u64>().await, Err(LinkError::BadMac)));
     let (mut link, mut other) = linked().await;
     other.writer.write_all(&u32::MAX.to_be_bytes()).await.unwrap();
-    assert!(matches!(link.next::<u64>().await, Err(Broken::TooLarge(..))));
+    assert!(matches!(link.receive::<u64>().await, Err(LinkError::TooLarge(..))));
     let (mut link, mut other) = linked().await;
-    let sealed = Seal::new(other.sends).close(b"\"words\"");
-    frame::write(&mut other.writer, &sealed, LONG).await.unwrap();
-    assert!(matches!(link.next::<u64>().await, Err(Broken::Unreadable(_))));
+    let sealed = FrameSealer::new(other.send_key).seal(b"\"words\"");
+    frame::write_frame(&mut other.writer, &sealed, LONG).await.unwrap();
+    assert!(matches!(link.receive::<u64>().await, Err(LinkError::Unparsable(_))));
 }

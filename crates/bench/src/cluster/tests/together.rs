@@ -11,30 +11,30 @@ use tradewind_core::deadline::Deadline;
 use tradewind_core::listing::ListRequest;
 use tradewind_core::{Clock, Context, SystemClock};
 
-use crate::asked::Asked;
+use crate::load_spec::LoadSpec;
 use crate::cluster::Key;
-use crate::cluster::agent::{Ground, Job, Opens, Tell, serve};
-use crate::cluster::coordinator::{Cluster, Trouble, Wanted};
-use crate::cluster::duty::{self, Act};
-use crate::course::{Event, Stage};
+use crate::cluster::agent::{OpenedStore, AgentJob, StoreOpener, LogFn, serve};
+use crate::cluster::coordinator::{Cluster, AgentError, RunSettings};
+use crate::cluster::assignment::{self, AssignedStage};
+use crate::runner::{RunEvent, Stage};
 use crate::drive::tests::bed;
-use crate::drive::{Bed, Ending, Stop};
-use crate::load::Until;
+use crate::drive::{BenchEnv, EndReason, StopSignal};
+use crate::load::StopCondition;
 use crate::operation::Operation;
-use crate::result::{Cell, Client};
-use crate::survey::{Step, Survey};
+use crate::result::{Measurement, ClientMachine};
+use crate::test_plan::{Step, TestPlan};
 
-struct Memory(Bed);
+struct Memory(BenchEnv);
 
-impl Opens for Memory {
-    fn open<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Result<Ground, String>> {
-        let opened = match &*job.place {
+impl StoreOpener for Memory {
+    fn open<'a>(&'a self, job: &'a AgentJob) -> BoxFuture<'a, Result<OpenedStore, String>> {
+        let opened = match &*job.location {
             "nowhere" => Err("there is no such place".to_owned()),
-            _ => Ok(Ground {
-                bed: self.0.clone(),
-                below: "there/".to_owned(),
+            _ => Ok(OpenedStore {
+                env: self.0.clone(),
+                base_prefix: "there/".to_owned(),
                 store: "memory".to_owned(),
-                client: Client { cores: 2, ..Client::default() },
+                client: ClientMachine { cores: 2, ..ClientMachine::default() },
             }),
         };
         async { opened }.boxed()
@@ -43,19 +43,19 @@ impl Opens for Memory {
 
 struct Agent {
     address: String,
-    stop: Stop,
+    stop: StopSignal,
     serving: JoinHandle<std::io::Result<()>>,
     messages: Arc<Mutex<Vec<String>>>,
 }
 
 impl Agent {
-    async fn start(bed: &Bed) -> Self {
+    async fn start(bed: &BenchEnv) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (stop, messages): (Stop, Arc<Mutex<Vec<String>>>) = Default::default();
+        let (stop, messages): (StopSignal, Arc<Mutex<Vec<String>>>) = Default::default();
         let (halt, log, opens) =
-            (stop.clone(), messages.clone(), Arc::new(Memory(bed.clone())) as Arc<dyn Opens>);
-        let tell: Tell = Arc::new(move |line| log.lock().push(line.to_owned()));
+            (stop.clone(), messages.clone(), Arc::new(Memory(bed.clone())) as Arc<dyn StoreOpener>);
+        let tell: LogFn = Arc::new(move |line| log.lock().push(line.to_owned()));
         let serving = tokio::spawn(async move { serve(listener, &key(), &opens, &halt, &tell).await });
         Self { address, stop, serving, messages }
     }
@@ -72,7 +72,7 @@ impl Agent {
     }
 
     async fn end(self) {
-        self.stop.ask();
+        self.stop.trigger();
         self.serving.await.unwrap().unwrap();
     }
 }
@@ -81,30 +81,30 @@ fn key() -> Key {
     Key::new(b"a key of sixteen and more").unwrap()
 }
 
-async fn open(agents: &[&Agent], place: &str) -> Result<Cluster, Trouble> {
+async fn open(agents: &[&Agent], place: &str) -> Result<Cluster, AgentError> {
     let addresses: Vec<String> = agents.iter().map(|agent| agent.address.clone()).collect();
     let wanted =
-        Wanted { place: place.to_owned(), run: 7, together: 2, connections: 4, fresh: false, keeps: false };
+        RunSettings { location: place.to_owned(), run: 7, max_concurrent_loads: 2, max_concurrency: 4, fresh_connections: false, keep_objects: false };
     let clock: Arc<dyn Clock> = SystemClock::shared();
-    Cluster::open(&addresses, &key(), &wanted, clock, &Stop::default()).await
+    Cluster::connect(&addresses, &key(), &wanted, clock, &StopSignal::default()).await
 }
 
 fn steps(asked: &[&str], requests: Option<u64>, time: Duration) -> Vec<Step> {
-    let asked: Vec<Asked> = asked.iter().map(|asked| asked.parse().unwrap()).collect();
-    let until = Until { requests, time, stable: None };
-    Survey { asked, until, warm_up: Duration::ZERO, objects: Some(20), seed: 1 }.steps(1)
+    let asked: Vec<LoadSpec> = asked.iter().map(|asked| asked.parse().unwrap()).collect();
+    let until = StopCondition { max_requests: requests, duration: time, max_ci_fraction: None };
+    TestPlan { loads: asked, stop_condition: until, warm_up: Duration::ZERO, objects: Some(20), seed: 1 }.steps(1)
 }
 
-async fn measure(cluster: &mut Cluster, steps: Vec<Step>, stop: &Stop) -> (Vec<Cell>, Result<bool, Trouble>) {
+async fn measure(cluster: &mut Cluster, steps: Vec<Step>, stop: &StopSignal) -> (Vec<Measurement>, Result<bool, AgentError>) {
     let stages: Vec<Stage> = steps.into_iter().map(|step| vec![step]).collect();
     let agents = u32::try_from(cluster.agents().len()).unwrap();
-    run(cluster, duty::everywhere(&stages, agents), stop).await
+    run(cluster, assignment::assign_to_all(&stages, agents), stop).await
 }
 
-async fn run(cluster: &mut Cluster, acts: Vec<Act>, stop: &Stop) -> (Vec<Cell>, Result<bool, Trouble>) {
+async fn run(cluster: &mut Cluster, acts: Vec<AssignedStage>, stop: &StopSignal) -> (Vec<Measurement>, Result<bool, AgentError>) {
     let mut cells = Vec::new();
     let ended = cluster.run(acts, stop, |event| {
-        if let Event::Measured(cell) = event {
+        if let RunEvent::Measured(cell) = event {
             cells.push(cell.clone());
         }
     });
@@ -112,11 +112,11 @@ async fn run(cluster: &mut Cluster, acts: Vec<Act>, stop: &Stop) -> (Vec<Cell>, 
     (cells, ended)
 }
 
-async fn names(bed: &Bed) -> Vec<String> {
+async fn names(bed: &BenchEnv) -> Vec<String> {
     names_below(bed, "").await
 }
 
-async fn names_below(bed: &Bed, prefix: &str) -> Vec<String> {
+async fn names_below(bed: &BenchEnv, prefix: &str) -> Vec<String> {
     let deadline = Deadline::none(bed.clock.clone());
     let window = bed.budget.admit(0, &deadline).await.unwrap();
     let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after: None, limit: 1000 };
@@ -125,7 +125,7 @@ async fn names_below(bed: &Bed, prefix: &str) -> Vec<String> {
 }
 
 /// Waits until an agent has created an object.
-async fn wait_for_objects(bed: &Bed, agent: u32) {
+async fn wait_for_objects(bed: &BenchEnv, agent: u32) {
     let prefix = format!("there/tradewind-bench-00000007/agent{agent}/");
     let created = async {
         while names_below(bed, &prefix).await.is_empty() {
@@ -145,22 +145,22 @@ async fn two_agents_measure_as_one() {
     assert_eq!((cluster.store(), cluster.agents().len()), ("memory", 2));
     let mut all = steps(&["put 1KiB x 2", "get=3,delete=1,put=1 1KiB-4KiB x 2"], Some(40), LONG);
     all.extend(steps(&["get 1KiB x 4 at 400/s"], None, Duration::from_millis(500)));
-    let (cells, ended) = measure(&mut cluster, all, &Stop::default()).await;
+    let (cells, ended) = measure(&mut cluster, all, &StopSignal::default()).await;
     assert!(ended.unwrap());
     let counted: Vec<u64> =
         cells.iter().map(|cell| cell.operations.values().map(|f| f.operations).sum()).collect();
     assert_eq!(counted[..2], [80, 80], "forty by each agent");
     assert!((100..300).contains(&counted[2]), "the rate is the total of all agents: {counted:?}");
-    assert_eq!((cells[2].rate, cells[2].parallel, cells[0].parallel), (Some(400.0), 8, 4));
+    assert_eq!((cells[2].requests_per_second, cells[2].concurrency, cells[0].concurrency), (Some(400.0), 8, 4));
     for cell in &cells {
-        assert_eq!(cell.failed(), 0, "{cell:?}");
+        assert_eq!(cell.failure_count(), 0, "{cell:?}");
         assert_eq!(
-            cell.agents.iter().map(|one| &*one.agent).collect::<Vec<_>>(),
+            cell.agents.iter().map(|one| &*one.address).collect::<Vec<_>>(),
             [&*agents[0].address, &*agents[1].address]
         );
-        assert!(cell.apart.is_some_and(|apart| (0.0..0.2).contains(&apart)), "{:?}", cell.apart);
+        assert!(cell.start_skew_seconds.is_some_and(|apart| (0.0..0.2).contains(&apart)), "{:?}", cell.start_skew_seconds);
     }
-    let latencies = |cell: &Cell| cell.operations.values().map(|f| f.latency_us.count).sum::<u64>();
+    let latencies = |cell: &Measurement| cell.operations.values().map(|f| f.latency_us.count).sum::<u64>();
     assert_eq!(latencies(&cells[0]), 80);
     let left = names(&bed).await;
     let count = |agent: u32| {
@@ -200,7 +200,7 @@ async fn lost_agent_stops_the_run_and_others_remove_its_objects() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
-    let stop = Stop::default();
+    let stop = StopSignal::default();
     let dies = async {
         wait_for_objects(&bed, 2).await;
         agents[1].serving.abort();
@@ -212,7 +212,7 @@ async fn lost_agent_stops_the_run_and_others_remove_its_objects() {
     let why = ended.unwrap_err();
     assert_eq!(why.agent, agents[1].address);
     assert_eq!(cells.len(), 1, "nothing more is measured");
-    assert!(cells[0].ending == Ending::Stopped && cells[0].agents.len() == 1, "{:?}", cells[0]);
+    assert!(cells[0].end_reason == EndReason::Stopped && cells[0].agents.len() == 1, "{:?}", cells[0]);
     assert!(cells[0].operations[&Operation::Put].operations > 0);
     assert!(cells[0].notes.iter().any(|note| note.contains("results of 1 of 2 agents are missing")));
     assert!(cluster.clean().await.unwrap() > 0);
@@ -225,14 +225,14 @@ async fn agent_cleans_up_after_a_lost_coordinator() {
     let agent = Agent::start(&bed).await;
     let mut cluster = open(&[&agent], "here").await.unwrap();
     let running = tokio::spawn(async move {
-        measure(&mut cluster, steps(&["put 1KiB x 2"], None, LONG), &Stop::default()).await.0.len()
+        measure(&mut cluster, steps(&["put 1KiB x 2"], None, LONG), &StopSignal::default()).await.0.len()
     });
     wait_for_objects(&bed, 1).await;
     running.abort();
     agent.wait_for_message("done with").await;
     assert_eq!(names(&bed).await, [""; 0]);
     let mut next = open(&[&agent], "here").await.unwrap();
-    let (cells, ended) = measure(&mut next, steps(&["put 1KiB x 2"], Some(9), LONG), &Stop::default()).await;
+    let (cells, ended) = measure(&mut next, steps(&["put 1KiB x 2"], Some(9), LONG), &StopSignal::default()).await;
     assert!(ended.unwrap() && cells[0].operations[&Operation::Put].operations == 9);
     next.clean().await.unwrap();
     agent.end().await;
@@ -243,10 +243,10 @@ async fn stopped_run_keeps_partial_measurements() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
-    let stop = Stop::default();
+    let stop = StopSignal::default();
     let stops = async {
         wait_for_objects(&bed, 1).await;
-        stop.ask();
+        stop.trigger();
     };
     let measured = measure(&mut cluster, steps(&["put 1KiB x 2"], None, LONG), &stop);
     let ((cells, ended), ()) = tokio::join!(measured, stops);
@@ -263,31 +263,31 @@ async fn agent_shutdown_cleans_up_and_ends_the_run() {
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
     let halts = async {
         wait_for_objects(&bed, 1).await;
-        agents[0].stop.ask();
+        agents[0].stop.trigger();
     };
-    let (steps, stop) = (steps(&["put 1KiB x 2"], None, LONG), Stop::default());
+    let (steps, stop) = (steps(&["put 1KiB x 2"], None, LONG), StopSignal::default());
     let measured = measure(&mut cluster, steps, &stop);
     let ((cells, ended), ()) = tokio::join!(measured, halts);
     let why = ended.unwrap_err();
-    assert!(why.agent == agents[0].address && why.why == "it is shutting down", "{why}");
+    assert!(why.agent == agents[0].address && why.reason == "it is shutting down", "{why}");
     assert!(cells[0].is_partial() && cells[0].agents.len() == 1, "{cells:?}");
     assert!(cluster.clean().await.unwrap() > 0);
     assert_eq!(names(&bed).await, [""; 0]);
 }
 
 /// Shuts down the first agent and loses the last. Returns the result of cleaning, and the number of objects left.
-async fn clean_after_shutdown_and_loss(agents: usize) -> (Result<u64, Trouble>, usize) {
+async fn clean_after_shutdown_and_loss(agents: usize) -> (Result<u64, AgentError>, usize) {
     let bed = bed().await;
     let mut working = Vec::new();
     for _ in 0..agents {
         working.push(Agent::start(&bed).await);
     }
     let mut cluster = open(&working.iter().collect::<Vec<_>>(), "here").await.unwrap();
-    let (stop, last) = (Stop::default(), u32::try_from(agents).unwrap());
+    let (stop, last) = (StopSignal::default(), u32::try_from(agents).unwrap());
     let trouble = async {
         wait_for_objects(&bed, 1).await;
         wait_for_objects(&bed, last).await;
-        working[0].stop.ask();
+        working[0].stop.trigger();
         working[agents - 1].serving.abort();
     };
     let measured = measure(&mut cluster, steps(&["put 1KiB x 2"], None, LONG), &stop);
@@ -302,7 +302,7 @@ async fn agent_shutting_down_does_not_clean_for_lost_ones() {
     let (cleaned, left) = clean_after_shutdown_and_loss(3).await;
     assert!(cleaned.is_ok_and(|removed| removed > 0) && left == 0, "the second removes the rest: {left}");
     let (cleaned, left) = clean_after_shutdown_and_loss(2).await;
-    let why = cleaned.unwrap_err().why;
+    let why = cleaned.unwrap_err().reason;
     assert!(why == "it was lost, and no other agent has removed its objects" && left > 0, "{why}, {left}");
 }
 
@@ -321,8 +321,8 @@ async fn unauthenticated_connections_do_not_disturb_a_session() {
     let mut stream = TcpStream::connect(&agent.address).await.unwrap();
     let _ = stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await;
     let (cells, ended) =
-        measure(&mut cluster, steps(&["put 1KiB x 2"], Some(9), LONG), &Stop::default()).await;
-    assert!(ended.unwrap() && cells[0].failed() == 0);
+        measure(&mut cluster, steps(&["put 1KiB x 2"], Some(9), LONG), &StopSignal::default()).await;
+    assert!(ended.unwrap() && cells[0].failure_count() == 0);
     cluster.clean().await.unwrap();
     drop(held);
     agent.end().await;
@@ -334,16 +334,16 @@ async fn agent_rejects_excessive_concurrency() {
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
     let mut steps = steps(&["put 1KiB x 2"], Some(9), LONG);
-    steps[0].load.parallel = 5000;
-    let (cells, ended) = measure(&mut cluster, steps, &Stop::default()).await;
-    assert!(ended.unwrap_err().why.contains("5000 concurrent requests"), "{cells:?}");
+    steps[0].load.concurrency = 5000;
+    let (cells, ended) = measure(&mut cluster, steps, &StopSignal::default()).await;
+    assert!(ended.unwrap_err().reason.contains("5000 concurrent requests"), "{cells:?}");
     assert!(cells.is_empty());
     cluster.clean().await.unwrap();
 }
 
 /// The names of the measurements, in order.
-fn cell_names(cells: &[Cell]) -> Vec<String> {
-    cells.iter().map(Cell::name).collect()
+fn cell_names(cells: &[Measurement]) -> Vec<String> {
+    cells.iter().map(Measurement::name).collect()
 }
 
 fn mixed() -> Vec<Stage> {
@@ -357,13 +357,13 @@ async fn concurrent_loads_run_on_every_agent() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1], &agents[2]], "here").await.unwrap();
-    let (cells, ended) = run(&mut cluster, duty::everywhere(&mixed(), 3), &Stop::default()).await;
+    let (cells, ended) = run(&mut cluster, assignment::assign_to_all(&mixed(), 3), &StopSignal::default()).await;
     assert!(ended.unwrap());
     let (put, get) = ("put 1KiB x 6", "get 2KiB x 3 at 90/s");
     let beside = [format!("{put} beside {get}"), format!("{get} beside {put}")];
     assert_eq!(cell_names(&cells), [put, get, &beside[0], &beside[1]]);
     for cell in &cells {
-        assert_eq!((cell.failed(), cell.agents.len(), cell.is_partial()), (0, 3, false), "{cell:?}");
+        assert_eq!((cell.failure_count(), cell.agents.len(), cell.is_partial()), (0, 3, false), "{cell:?}");
     }
     let reads = cells[3].operations[&Operation::Get].latency_us.count;
     assert!((12..60).contains(&reads), "the rate is the total of all agents: {reads}");
@@ -382,9 +382,9 @@ async fn isolated_loads_run_on_separate_agents() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
-    let (cells, ended) = run(&mut cluster, duty::apart(&mixed(), 2).unwrap(), &Stop::default()).await;
+    let (cells, ended) = run(&mut cluster, assignment::assign_isolated(&mixed(), 2).unwrap(), &StopSignal::default()).await;
     assert!(ended.unwrap());
-    let who = |cell: &Cell| cell.agents.iter().map(|one| one.agent.clone()).collect::<Vec<_>>();
+    let who = |cell: &Measurement| cell.agents.iter().map(|one| one.address.clone()).collect::<Vec<_>>();
     let (put, get) = ("put 1KiB x 2", "get 2KiB x 1 at 90/s");
     let beside = [format!("{put} beside {get}"), format!("{get} beside {put}")];
     assert_eq!(cell_names(&cells), [put, get, &beside[0], &beside[1]]);
@@ -404,13 +404,13 @@ async fn loss_of_an_idle_agent_is_noticed_at_once() {
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
     let both = steps(&["put 1KiB x 2", "put 4KiB x 2"], None, LONG);
     let stages = vec![both[..1].to_vec(), both];
-    let acts = duty::apart(&stages, 2).unwrap();
+    let acts = assignment::assign_isolated(&stages, 2).unwrap();
     assert_eq!(acts[0][0].agents, [1], "the other agent is idle");
     let dies = async {
         wait_for_objects(&bed, 1).await;
         agents[1].serving.abort();
     };
-    let stop = Stop::default();
+    let stop = StopSignal::default();
     let begun = std::time::Instant::now();
     let ((cells, ended), ()) = tokio::join!(run(&mut cluster, acts, &stop), dies);
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
@@ -426,7 +426,7 @@ async fn agent_rejects_more_loads_than_agreed() {
     let agent = Agent::start(&bed).await;
     let mut cluster = open(&[&agent], "here").await.unwrap();
     let stage = steps(&["put 1KiB x 1", "put 2KiB x 1", "put 3KiB x 1"], Some(9), LONG);
-    let (_, ended) = run(&mut cluster, duty::everywhere(&[stage], 1), &Stop::default()).await;
-    assert!(ended.unwrap_err().why.contains("3 concurrent loads are not allowed: use 1 to 2"));
+    let (_, ended) = run(&mut cluster, assignment::assign_to_all(&[stage], 1), &StopSignal::default()).await;
+    assert!(ended.unwrap_err().reason.contains("3 concurrent loads are not allowed: use 1 to 2"));
     cluster.clean().await.unwrap();
 }

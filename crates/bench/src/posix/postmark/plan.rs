@@ -100,13 +100,13 @@ impl Plan {
     /// The first step of a transaction: a read or an append. Files of the maximum size are only read.
     fn read_or_append(&mut self) -> Option<Step> {
         let is_read = self.draw(10) < 5;
-        let at = usize::try_from(self.draw(self.there.len() as u64)).unwrap_or(0);
-        let &(number, size) = self.there.get(at)?;
+        let index = usize::try_from(self.draw(self.there.len() as u64)).unwrap_or(0);
+        let &(number, size) = self.there.get(index)?;
         if is_read || size >= self.most {
             return Some(Step::Read { number, size });
         }
         let to = size + 1 + self.draw(self.most - size);
-        self.there[at].1 = to;
+        self.there[index].1 = to;
         Some(Step::Append { number, from: size, to })
     }
 
@@ -115,8 +115,8 @@ impl Plan {
         if self.draw(10) < 5 || self.there.is_empty() {
             return self.create();
         }
-        let at = usize::try_from(self.draw(self.there.len() as u64)).unwrap_or(0);
-        Step::Delete { number: self.there.swap_remove(at).0 }
+        let index = usize::try_from(self.draw(self.there.len() as u64)).unwrap_or(0);
+        Step::Delete { number: self.there.swap_remove(index).0 }
     }
 }
 

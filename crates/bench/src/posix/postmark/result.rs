@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::result::Latency;
+use crate::result::LatencySummary;
 use crate::sizes::Sizes;
 
 /// The result of one run.
@@ -71,7 +71,7 @@ pub struct Steps {
     /// Steps per second within the transactions.
     pub mixed_per_second: f64,
     /// Latency of a step: the sum of its calls.
-    pub latency_us: Latency,
+    pub latency_us: LatencySummary,
 }
 
 impl Postmark {

@@ -198,12 +198,12 @@ fn fields(line: &str) -> Result<Vec<Cow<'_, str>>, String> {
 /// The index of the closing quote. A doubled quote is an escaped one.
 fn end_of_quoted(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
-    let mut at = 0;
+    let mut index = 0;
     loop {
-        at += bytes[at..].iter().position(|byte| *byte == b'"')?;
-        if bytes.get(at + 1) != Some(&b'"') {
-            return Some(at);
+        index += bytes[index..].iter().position(|byte| *byte == b'"')?;
+        if bytes.get(index + 1) != Some(&b'"') {
+            return Some(index);
         }
-        at += 2;
+        index += 2;
     }
 }

@@ -1,5 +1,5 @@
-//! Lines about a mounted file system: one for files that were written or read, for each kind of step of Postmark and its
-//! transactions, for the policy of a form of access, and for a curve.
+//! CSV lines about a mounted file system: one per access measurement, per Postmark step kind and its transactions, per
+//! caching policy and per fitted curve.
 
 use super::{Fields, known, latencies};
 use crate::posix::policy::Policy;
@@ -11,10 +11,10 @@ use tradewind_core::quantity::ByteSize;
 pub(super) fn lines(measured: &Measured) -> Vec<Fields> {
     match measured {
         Measured::Conditions(_) => Vec::new(),
-        Measured::Policy(policy) => vec![of_policy(policy)],
-        Measured::Access(access) => vec![of_access(access)],
-        Measured::Postmark(postmark) => of_postmark(postmark),
-        Measured::Amplification(told) => vec![of_curve(told)],
+        Measured::Policy(policy) => vec![policy_fields(policy)],
+        Measured::Access(access) => vec![access_fields(access)],
+        Measured::Postmark(postmark) => postmark_fields(postmark),
+        Measured::Amplification(curve) => vec![curve_fields(curve)],
     }
 }
 
@@ -22,9 +22,9 @@ fn ending(is_partial: bool) -> (&'static str, String) {
     ("ending", if is_partial { "stopped".to_owned() } else { String::new() })
 }
 
-fn of_access(access: &Access) -> Fields {
+fn access_fields(access: &Access) -> Fields {
     let calls = &access.latency;
-    // The bytes that the ratio is of.
+    // The bytes that the amplification is computed from.
     let wire = access.wire.map(|wire| if access.scope == Scope::Batch { wire.total } else { wire.settled });
     let cpu = (access.files > 0).then(|| access.cpu_seconds * 1e6 / access.files as f64);
     let mut fields = vec![
@@ -58,7 +58,7 @@ fn of_access(access: &Access) -> Fields {
     fields
 }
 
-fn of_postmark(postmark: &Postmark) -> Vec<Fields> {
+fn postmark_fields(postmark: &Postmark) -> Vec<Fields> {
     let shared = |operation: &str, per_second: f64| -> Fields {
         vec![
             ("what", "postmark".to_owned()),
@@ -84,7 +84,7 @@ fn of_postmark(postmark: &Postmark) -> Vec<Fields> {
     ]);
     let steps = |operation: &str, steps: &Steps| -> Fields {
         let mut fields = shared(operation, steps.mixed_per_second);
-        // What only comes among transactions is never alone.
+        // Kinds that occur only within transactions have no rate outside of them.
         let alone = (steps.alone_per_second > 0.0).then_some(steps.alone_per_second);
         fields.extend([("files", steps.count.to_string()), ("alone_per_second", known(alone))]);
         fields.extend(latencies(&steps.latency_us));
@@ -99,34 +99,34 @@ fn of_postmark(postmark: &Postmark) -> Vec<Fields> {
     ]
 }
 
-/// What cannot be told is empty.
-fn of_policy(policy: &Policy) -> Fields {
-    fn told<T: ToString, B>(told: Option<&(T, B)>) -> String {
-        told.map_or_else(String::new, |(what, _)| what.to_string())
+/// The fields of a policy. Unknown ones are empty.
+fn policy_fields(policy: &Policy) -> Fields {
+    fn known<T: ToString, B>(policy: Option<&(T, B)>) -> String {
+        policy.map_or_else(String::new, |(policy, _)| policy.to_string())
     }
     vec![
         ("what", "policy".to_owned()),
         ("load", format!("policy {}", policy.form)),
         ("failures", u64::from(policy.failed.is_some()).to_string()),
         ("form", policy.form.to_string()),
-        ("writes", told(policy.write.as_ref())),
-        ("reads", told(policy.read.as_ref())),
-        ("reads_again", told(policy.again.as_ref())),
+        ("writes", known(policy.write.as_ref())),
+        ("reads", known(policy.read.as_ref())),
+        ("reads_again", known(policy.again.as_ref())),
     ]
 }
 
-fn of_curve(told: &Amplification) -> Fields {
+fn curve_fields(curve: &Amplification) -> Fields {
     vec![
         ("what", "curve".to_owned()),
-        ("load", format!("{} {} {}", told.scope, told.phase, told.form)),
-        ("operation", told.phase.to_string()),
-        ("scope", told.scope.to_string()),
-        ("form", told.form.to_string()),
-        ("curve", told.curve.clone()),
-        ("constant_kib", told.fit.constant_kib.to_string()),
-        ("per_byte", told.fit.per_byte.to_string()),
-        ("explained", told.fit.goodness.to_string()),
-        ("worst", told.fit.worst.to_string()),
-        ("points", told.points.to_string()),
+        ("load", format!("{} {} {}", curve.scope, curve.phase, curve.form)),
+        ("operation", curve.phase.to_string()),
+        ("scope", curve.scope.to_string()),
+        ("form", curve.form.to_string()),
+        ("curve", curve.curve.clone()),
+        ("constant_kib", curve.fit.constant_kib.to_string()),
+        ("per_byte", curve.fit.per_byte.to_string()),
+        ("explained", curve.fit.goodness.to_string()),
+        ("worst", curve.fit.worst.to_string()),
+        ("points", curve.points.to_string()),
     ]
 }

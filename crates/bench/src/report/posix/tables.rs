@@ -14,25 +14,25 @@ pub(super) fn conditions(measured: &[Measured]) -> Markup {
         _ => None,
     });
     html! {
-        @if let Some(told) = conditions {
+        @if let Some(conditions) = conditions {
             p.quiet {
-                "File system: " (told.mount.kind) " of " (told.mount.source) " at " (told.mount.point) ", "
-                (told.mount.options) ". The time of a file that is written: " (told.counted)
-                ". Caches before reading: " (told.caches)
-                @if let Some(why) = &told.caches_why { " (" (why) ")" }
+                "File system: " (conditions.mount.kind) " of " (conditions.mount.source) " at " (conditions.mount.point) ", "
+                (conditions.mount.options) ". The time of a written file includes: " (conditions.counted)
+                ". Caches before reading: " (conditions.caches)
+                @if let Some(why) = &conditions.caches_why { " (" (why) ")" }
                 "."
-                @if let (Some(interface), Some((sent, received))) = (&told.interface, told.idle) {
-                    " Bytes were counted at " (interface) ", which sent " (short(sent)) " and received " (short(received))
-                    " bytes a second before anything was measured."
+                @if let (Some(interface), Some((sent, received))) = (&conditions.interface, conditions.idle) {
+                    " Bytes were counted on interface " (interface) ", which sent " (short(sent)) " and received "
+                    (short(received)) " bytes per second when idle."
                 }
-                @for (form, why) in &told.skipped { " The " (form) " form was left out: " (why) "." }
+                @for (form, why) in &conditions.skipped { " Skipped with " (form) " access: " (why) "." }
             }
         }
     }
 }
 
-fn told<T: Display, B: Display>(told: Option<(T, B)>) -> String {
-    told.map_or_else(|| "cannot be told".to_owned(), |(what, by)| format!("{what} (by {by})"))
+fn policy_text<T: Display, B: Display>(policy: Option<(T, B)>) -> String {
+    policy.map_or_else(|| "unknown".to_owned(), |(policy, evidence)| format!("{policy} (by {evidence})"))
 }
 
 pub(super) fn policies(measured: &[Measured]) -> Markup {
@@ -42,16 +42,16 @@ pub(super) fn policies(measured: &[Measured]) -> Markup {
         .collect();
     html! {
         @if !policies.is_empty() {
-            h3 { "what each form of access means here" }
+            h3 { "Caching policy of each access form" }
             div.wide {
                 table {
-                    thead { tr { th { "form" } th { "writes" } th { "reads" } th { "reads again" } } }
+                    thead { tr { th { "access form" } th { "writes" } th { "reads" } th { "repeated reads" } } }
                     tbody {
                         @for policy in policies {
                             tr {
                                 th { (policy.form) }
                                 @if let Some(why) = &policy.failed { td { "failed: " (why) } } @else {
-                                td { (told(policy.write)) } td { (told(policy.read)) } td { (told(policy.again)) }
+                                td { (policy_text(policy.write)) } td { (policy_text(policy.read)) } td { (policy_text(policy.again)) }
                                 }
                             }
                         }
@@ -68,20 +68,20 @@ pub(super) fn fits(fits: &[&Amplification]) -> Markup {
             table {
                 thead {
                     tr {
-                        th { "bytes on the wire for each byte" } th { "curve" } th { "constant, KiB" } th { "each byte" }
-                        th { "explains" } th { "off at the most" } th { "ratios" } th { "" }
+                        th { "bytes on the wire per byte" } th { "model" } th { "constant, KiB" } th { "per byte" }
+                        th { "R²" } th { "max. error" } th { "points" } th { "" }
                     }
                 }
                 tbody {
-                    @for told in fits {
+                    @for curve in fits {
                         tr {
-                            th { (told.scope) " " (told.phase) " " (told.form) }
-                            td { (told.curve) }
-                            td { (short(told.fit.constant_kib)) } td { (format!("{:.3}", told.fit.per_byte)) }
-                            td { (format!("{:.1} %", 100.0 * told.fit.goodness)) }
-                            td { (format!("{:.0} %", 100.0 * told.fit.worst)) }
-                            td { (told.points) }
-                            td { @if told.fit.describes() { "describes them" } @else { "does not describe them" } }
+                            th { (curve.scope) " " (curve.phase) " " (curve.form) }
+                            td { (curve.curve) }
+                            td { (short(curve.fit.constant_kib)) } td { (format!("{:.3}", curve.fit.per_byte)) }
+                            td { (format!("{:.1} %", 100.0 * curve.fit.goodness)) }
+                            td { (format!("{:.0} %", 100.0 * curve.fit.worst)) }
+                            td { (curve.points) }
+                            td { @if curve.fit.describes() { "good fit" } @else { "poor fit" } }
                         }
                     }
                 }
@@ -102,9 +102,9 @@ pub(super) fn postmarks(measured: &[Measured]) -> Markup {
                 table {
                     thead {
                         tr {
-                            th { "what" } th { "round" } th { "transactions/s" } th { "read KB/s" } th { "written KB/s" }
-                            th { "created/s alone" } th { "mixed" } th { "deleted/s alone" } th { "mixed" }
-                            th { "read/s" } th { "appended/s" } th { "seconds" } th { "until durable" } th { "failed" }
+                            th { "workload" } th { "round" } th { "transactions/s" } th { "read KiB/s" } th { "written KiB/s" }
+                            th { "created/s alone" } th { "in transactions" } th { "deleted/s alone" } th { "in transactions" }
+                            th { "read/s" } th { "appended/s" } th { "total, s" } th { "until durable, s" } th { "failed" }
                         }
                     }
                     tbody {
@@ -142,14 +142,15 @@ pub(super) fn accesses(measured: &[Measured]) -> Markup {
     let millis = |micros: u64| short(micros as f64 / 1e3);
     html! {
         @if !accesses.is_empty() {
-            h3 { "all figures" }
+            h3 { "All figures" }
             div.wide {
                 table {
                     thead {
                         tr {
-                            th { "what" } th { "round" } th { "files" } th { "call" } th { "MB/s" } th { "+-" } th { "files/s" }
-                            th { "open p50, ms" } th { "access p50" } th { "access p99" } th { "close p50" } th { "file p50" }
-                            th { "file p99" } th { "file max, ms" } th { "until durable, s" } th { "wire, times" }
+                            th { "measurement" } th { "round" } th { "files" } th { "call size" } th { "MB/s" } th { "± (95 %)" }
+                            th { "files/s" } th { "open p50, ms" } th { "call p50, ms" } th { "call p99, ms" } th { "close p50, ms" }
+                            th { "file p50, ms" } th { "file p99, ms" } th { "file max, ms" } th { "until durable, s" }
+                            th { "bytes on the wire per byte" }
                             th { "CPU, s" } th { "failed" }
                         }
                     }
@@ -167,7 +168,7 @@ pub(super) fn accesses(measured: &[Measured]) -> Markup {
 
 fn row(access: &Access, millis: &impl Fn(u64) -> String) -> Markup {
     let (rate, latency) = (access.bytes_per_second, &access.latency);
-    let within = rate.within.filter(|_| access.scope == Scope::Batch && rate.mean > 0.0);
+    let within = rate.ci95_half_width.filter(|_| access.scope == Scope::Batch && rate.mean > 0.0);
     html! {
         tr {
             th { (access.name()) } td { (access.repeat) } td { (access.files) } td { (ByteSize(access.unit)) }

@@ -7,18 +7,18 @@ use crate::posix::amplification::{Point, fit};
 use crate::posix::form::Form;
 use crate::posix::policy::{Again, By, Policy, Reading, Writing};
 use crate::posix::postmark::result::Steps;
-use crate::posix::result::{Caches, Conditions, Latencies, Mount, Postmark, Wire};
-use crate::result::{Latency, Line, Rate, SCHEMA};
+use crate::posix::result::{CacheTreatment, Conditions, Latencies, Mount, Postmark, Wire};
+use crate::result::{LatencySummary, ResultLine, Rate, SCHEMA};
 use crate::sizes::Sizes;
 
-fn latency(micros: u64) -> Latency {
-    let mut all = crate::record::histogram();
-    crate::record::record(&mut all, micros, 1);
-    Latency::of(&all)
+fn latency(micros: u64) -> LatencySummary {
+    let mut all = crate::record::new_histogram();
+    crate::record::record_value(&mut all, micros, 1);
+    LatencySummary::from_histogram(&all)
 }
 
 fn access(scope: Scope, form: Form, size: u64, threads: usize, repeat: u32, speed: f64) -> Measured {
-    let rate = |mean| Rate { mean, within: None };
+    let rate = |mean| Rate { mean, ci95_half_width: None };
     let carried = size + (204 << 10);
     let each = || latency(1000);
     Measured::Access(Box::new(Access {
@@ -99,7 +99,7 @@ fn text(factor: f64) -> String {
     let mut all = vec![Measured::Conditions(Box::new(Conditions {
         mount: Mount { kind: "nfs4".to_owned(), source: "server:/x".to_owned(), ..Mount::default() },
         counted: "open, writes, close".to_owned(),
-        caches: Caches::Advised,
+        caches: CacheTreatment::Advised,
         caches_why: Some("it takes root".to_owned()),
         skipped: vec![(Form::Direct, "it refuses".to_owned())],
         interface: Some("eth0".to_owned()),
@@ -131,53 +131,53 @@ fn text(factor: f64) -> String {
         points: 3,
     }));
     all.push(postmark());
-    let lines = all.into_iter().map(|each| serde_json::to_string(&Line::Posix(Box::new(each))).unwrap());
+    let lines = all.into_iter().map(|each| serde_json::to_string(&ResultLine::Posix(Box::new(each))).unwrap());
     let lines: Vec<String> = lines.collect();
     format!("{run}\n{}\n{}\n", lines.join("\n"), r#"{"line":"end","partial":false}"#)
 }
 
 #[test]
-fn a_page_says_what_the_file_system_does() {
+fn page_describes_the_file_system() {
     let kept = Kept::parse("first", &text(1.0)).unwrap();
     assert_eq!((kept.posix.len(), kept.is_partial), (2 + 4 * 9 + 2, false));
     let page = page(std::slice::from_ref(&kept));
-    for said in [
-        "Writing whole files reaches 9.02 MB/s: sync access, files of 1MiB, 8 threads.",
-        "the wire carries 204 KiB on top of the files ((a + s) / s).",
-        "By default access a file that is closed is not in the storage yet",
+    for expected in [
+        "Write throughput of whole files: 9.02 MB/s (sync access, 1MiB files, 8 threads).",
+        "adds 204 KiB of overhead on the wire ((a + s) / s).",
+        "With default access, a closed file is not yet in the storage",
         "read-ahead (by timings)",
-        "The direct form was left out: it refuses.",
-        "write: MB/s of one file by itself, by its size",
-        "write: MB/s of many files, by threads",
+        "Skipped with direct access: it refuses.",
+        "write throughput, MB/s: single files, by file size",
+        "write throughput, MB/s: many files, by number of threads",
         "sync, 1 + 204 KiB / s",
         "&lt;seen&gt; &amp; told",
     ] {
-        assert!(page.contains(said), "{said}: {page}");
+        assert!(page.contains(expected), "{expected}: {page}");
     }
     assert!(
-        !page.contains("how even it is") && !page.contains("cannot be drawn") && !page.contains("<seen>")
+        !page.contains("Latency distribution") && !page.contains("cannot be drawn") && !page.contains("<seen>")
     );
 }
 
 #[test]
-fn two_are_compared() {
+fn two_results_are_compared() {
     let kept = |name: &str, factor| Kept::parse(name, &text(factor)).unwrap();
-    let said = |factor| words(&[kept("a", 1.0), kept("b", factor)])[2].1.join("\n");
-    assert!(said(1.0).starts_with("No difference"), "{}", said(1.0));
-    assert!(said(1.2).contains("write sync 4KiB x 8: bytes/s 20 % higher, which is better"), "{}", said(1.2));
+    let comparison = |factor| words(&[kept("a", 1.0), kept("b", factor)])[2].1.join("\n");
+    assert!(comparison(1.0).starts_with("No significant difference"), "{}", comparison(1.0));
+    assert!(comparison(1.2).contains("write sync 4KiB x 8: bytes/s 20 % higher, which is better"), "{}", comparison(1.2));
 }
 
-/// The same, measured under other conditions.
-fn said_of(changed: impl Fn(String) -> String) -> Vec<String> {
+/// The summary of a comparison with a result measured under other conditions.
+fn comparison_with(changed: impl Fn(String) -> String) -> Vec<String> {
     let kept = |name: &str, text: &str| Kept::parse(name, text).unwrap();
     words(&[kept("a", &text(1.0)), kept("b", &changed(text(1.0)))])[2].1.clone()
 }
 
 #[test]
-fn results_under_different_conditions_are_not_compared_without_a_word() {
-    let same = said_of(|text| text);
-    assert!(same.len() == 1 && same[0].starts_with("No difference"), "{same:?}");
-    for (of, becomes, said) in [
+fn comparison_reports_different_conditions() {
+    let same = comparison_with(|text| text);
+    assert!(same.len() == 1 && same[0].starts_with("No significant difference"), "{same:?}");
+    for (of, becomes, expected) in [
         (
             "\"caches\":\"advised\"",
             "\"caches\":\"dropped\"",
@@ -186,23 +186,23 @@ fn results_under_different_conditions_are_not_compared_without_a_word() {
         ("writes, close", "writes, fsync, close", "writes, fsync, close after"),
         ("\"kind\":\"nfs4\"", "\"kind\":\"ext4\"", "file system: nfs4 of server:/x at  before, ext4 of"),
         ("server:/x", "server:/y", "nfs4 of server:/y at  after"),
-        ("\"options\":\"\"", "\"options\":\"sync\"", "nothing more before, sync after"),
+        ("\"options\":\"\"", "\"options\":\"sync\"", "none before, sync after"),
         ("\"kernel\":\"6.1\"", "\"kernel\":\"6.6\"", "kernel: Linux 6.1 before, Linux 6.6 after"),
-        ("\"cores\":2", "\"cores\":4", "from here (4 cores, some, 8.59 GB) after"),
+        ("\"cores\":2", "\"cores\":4", "from here (4 CPUs, some, 8.59 GB) after"),
     ] {
-        let words = said_of(|text| text.replacen(of, becomes, 1));
+        let words = comparison_with(|text| text.replacen(of, becomes, 1));
         assert_eq!(words.len(), 2, "{becomes}: {words:?}");
         assert!(words[0].contains("not measured under the same conditions"), "{becomes}: {words:?}");
-        assert!(words[0].contains(said) && words[1] == same[0], "{becomes}: {words:?}");
+        assert!(words[0].contains(expected) && words[1] == same[0], "{becomes}: {words:?}");
     }
-    let memory = said_of(|text| text.replacen("8589934592", "8589000000", 1));
-    assert_eq!(memory, same, "a little memory is no other machine");
-    let every = said_of(|text| text.replacen("advised", "kept", 1).replacen("\"6.1\"", "\"6.6\"", 1));
+    let memory = comparison_with(|text| text.replacen("8589934592", "8589000000", 1));
+    assert_eq!(memory, same, "slightly different memory is the same machine");
+    let every = comparison_with(|text| text.replacen("advised", "kept", 1).replacen("\"6.1\"", "\"6.6\"", 1));
     assert!(every[0].contains("Linux 6.6 after; caches before reading: the kernel was advised"), "{every:?}");
     assert!(every[0].ends_with("kept after."), "{every:?}");
 }
 
-/// A result whose lines about a file system are changed, those that `is_meant` names.
+/// A result in which the lines selected by `is_meant` are changed.
 fn changed(
     text: &str,
     is_meant: impl Fn(&serde_json::Value) -> bool,
@@ -220,7 +220,7 @@ fn changed(
     text.lines().map(line).collect()
 }
 
-/// The rounds of one measurement, up to the `last`, in which no file could be written.
+/// A result in which no file could be written in the rounds up to `last` of one measurement.
 fn without_files(text: &str, last: u64) -> String {
     let is_meant = |line: &serde_json::Value| {
         let (scope, size) = (line["scope"] == "single", line["size"] == 4096);
@@ -230,28 +230,28 @@ fn without_files(text: &str, last: u64) -> String {
 }
 
 #[test]
-fn rounds_that_came_to_nothing_are_not_passed_over() {
-    let said = |before: &str, after: &str| {
+fn failed_rounds_prevent_a_comparison() {
+    let comparison = |before: &str, after: &str| {
         let kept = [Kept::parse("a", before).unwrap(), Kept::parse("b", after).unwrap()];
         words(&kept)[2].1.clone()
     };
     let lost = "write sync 4KiB alone";
-    let differs = |said: &[String]| said.iter().any(|line| line.starts_with(&format!("{lost}: ")));
-    let whole = said(&text(1.0), &text(1.2));
+    let differs = |sentences: &[String]| sentences.iter().any(|line| line.starts_with(&format!("{lost}: ")));
+    let whole = comparison(&text(1.0), &text(1.2));
     assert!(differs(&whole), "{whole:?}");
-    // What is left of its rounds says nothing of those.
+    // The remaining rounds do not represent the failed ones.
     for (before, after) in
         [(without_files(&text(1.0), 1), text(1.2)), (text(1.0), without_files(&text(1.2), 1))]
     {
-        let some = said(&before, &after);
+        let some = comparison(&before, &after);
         assert!(!differs(&some) && some.len() == whole.len() - 1, "{some:?}");
     }
-    let none = said(&text(1.0), &without_files(&text(1.0), 4));
-    assert_eq!(none[0], format!("Measured with success on one side only: {lost}."));
+    let none = comparison(&text(1.0), &without_files(&text(1.0), 4));
+    assert_eq!(none[0], format!("Measured successfully in only one of the two results: {lost}."));
 }
 
 #[test]
-fn what_could_not_be_written_in_a_round_was_not_read_there_either() {
+fn failed_write_round_also_counts_as_a_failed_read() {
     let access = |phase: Phase, repeat: u32, files: u64, speed: f64| {
         let Measured::Access(mut access) = access(Scope::Single, Form::Sync, 4096, 1, repeat, speed) else {
             panic!()
@@ -274,26 +274,26 @@ fn what_could_not_be_written_in_a_round_was_not_read_there_either() {
 }
 
 #[test]
-fn postmark_that_ended_early_has_no_rate() {
-    let rate = "Postmark with files of 512B-100KiB does 40 transactions a second.";
+fn partial_postmark_has_no_rate() {
+    let rate = "Postmark with files of 512B-100KiB: 40 transactions/s.";
     let whole = page(&[Kept::parse("a", &text(1.0)).unwrap()]);
     assert!(whole.contains(rate) && !whole.contains("ended early"), "{whole}");
     let is_postmark = |line: &serde_json::Value| line["what"] == "postmark";
     let early = changed(&text(1.0), is_postmark, &[("/partial", true.into())]);
     let page = page(&[Kept::parse("a", &early).unwrap()]);
-    assert!(!page.contains("transactions a second."), "{page}");
-    for said in ["Postmark with files of 512B-100KiB ended early", "400 transactions (ended early)</th>"] {
-        assert!(page.contains(said), "{said}: {page}");
+    assert!(!page.contains("transactions/s."), "{page}");
+    for expected in ["Postmark with files of 512B-100KiB ended early", "400 transactions (ended early)</th>"] {
+        assert!(page.contains(expected), "{expected}: {page}");
     }
 }
 
 #[test]
-fn other_programs_get_every_figure() {
+fn csv_has_every_figure() {
     let table = csv(&[Kept::parse("a,b", &text(1.0)).unwrap()]);
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
     let (head, rows) = rows.split_first().unwrap();
     let value = |row: &Vec<&str>, column: &str| -> String {
-        // Names at its beginning have commas of their own.
+        // The name at the start of a row contains a comma.
         let at = head.iter().position(|each| *each == column).unwrap();
         row[at + row.len() - head.len()].to_owned()
     };
@@ -301,7 +301,7 @@ fn other_programs_get_every_figure() {
     assert_eq!((of("file").len(), of("policy").len(), of("curve").len()), (36, 1, 1), "{table}");
     assert_eq!((rows.len(), of("postmark").len()), (36 + 1 + 1 + 5, 5), "{table}");
     let file = of("file").into_iter().find(|row| value(row, "load") == "write sync 64KiB x 8").unwrap();
-    for (column, said) in [
+    for (column, expected) in [
         ("sizes", "64KiB"),
         ("parallel", "8"),
         ("operation", "write"),
@@ -316,16 +316,16 @@ fn other_programs_get_every_figure() {
         ("cpu_us_per_request", "100000"),
         ("writes", ""),
     ] {
-        assert_eq!(value(file, column), said, "{column} of {file:?}");
+        assert_eq!(value(file, column), expected, "{column} of {file:?}");
     }
-    for (column, said) in [
+    for (column, expected) in [
         ("form", "default"),
         ("writes", "buffered"),
         ("reads", "read-ahead"),
         ("reads_again", "cached"),
         ("bytes_per_second", ""),
     ] {
-        assert_eq!(value(of("policy")[0], column), said, "{column}");
+        assert_eq!(value(of("policy")[0], column), expected, "{column}");
     }
     let curve = of("curve")[0];
     assert_eq!((&*value(curve, "curve"), &*value(curve, "points")), ("(a + s) / s", "3"));

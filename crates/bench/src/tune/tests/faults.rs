@@ -9,21 +9,21 @@ use super::*;
 
 const BUDGET: Duration = Duration::from_secs(4);
 
-fn small() -> Asked {
+fn small() -> SamplingConfig {
     let cells = OperatingPoint::grid(&[1 << 10, 16 << 10], &[1, 4, 16, 64]);
-    Asked { cells, budget: Budget { bytes: 64e6, seconds: BUDGET.as_secs_f64(), probes: 8 }, cores: 2 }
+    SamplingConfig { points: cells, budget: Budget { bytes: 64e6, seconds: BUDGET.as_secs_f64(), probes: 8 }, cores: 2 }
 }
 
-async fn sampled(bed: &Bed, asked: &Asked) -> Sampled {
-    let (ground, stop) = (ground(bed), Stop::default());
+async fn sampled(bed: &BenchEnv, asked: &SamplingConfig) -> SamplingResult {
+    let (ground, stop) = (ground(bed), StopSignal::default());
     sample(&ground, Direction::Write, (asked, Prior::default()), &stop, |_| ()).await.unwrap()
 }
 
 /// Samples a store that injects `fault` from the middle of a probe on.
-async fn sample_with_late_fault(fault: Fault) -> (Sampled, Duration) {
+async fn sample_with_late_fault(fault: Fault) -> (SamplingResult, Duration) {
     let open = bed().await;
     let plan = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::From(40), fault);
-    let bed = Bed { store: Faulty::new(open.store.clone(), plan), ..open };
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), plan), ..open };
     let begun = Instant::now();
     (sampled(&bed, &small()).await, begun.elapsed())
 }
@@ -58,7 +58,7 @@ async fn rate_limited_store_gets_a_limited_concurrency() {
             .with_fault(Call::Stage, FaultSchedule::Always, Fault::Delay(Duration::from_millis(10)))
     };
     let store = Faulty::new(open.store.clone(), limited(0));
-    let bed = Bed { store: store.clone(), ..open };
+    let bed = BenchEnv { store: store.clone(), ..open };
     let is_over = Arc::new(AtomicBool::new(false));
     let limiter = tokio::spawn({
         let is_over = is_over.clone();

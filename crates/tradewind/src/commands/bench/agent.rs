@@ -9,8 +9,8 @@ use clap::Args;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tradewind_bench::cluster::Key;
-use tradewind_bench::cluster::agent::{Ground, Job, Opens, Tell, serve};
-use tradewind_bench::drive::Stop;
+use tradewind_bench::cluster::agent::{OpenedStore, AgentJob, StoreOpener, LogFn, serve};
+use tradewind_bench::drive::StopSignal;
 
 use super::ground::{AskingFlags, below, until_stopped};
 use super::key::KeyFlags;
@@ -52,11 +52,11 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     until_stopped(async move |stop| wait(arguments.listen, key, opener, stop).await)
 }
 
-async fn wait(listen: SocketAddr, key: Key, opener: Opener, stop: Stop) -> anyhow::Result<Ended> {
+async fn wait(listen: SocketAddr, key: Key, opener: Opener, stop: StopSignal) -> anyhow::Result<Ended> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     print_line(&format!("waiting for a coordinator on {}", listener.local_addr()?));
-    let tell: Tell = Arc::new(print_line);
-    let opens: Arc<dyn Opens> = Arc::new(opener);
+    let tell: LogFn = Arc::new(print_line);
+    let opens: Arc<dyn StoreOpener> = Arc::new(opener);
     serve(listener, &key, &opens, &stop, &tell).await?;
     Ok(Ended::Done)
 }
@@ -71,8 +71,8 @@ struct Opener {
     only: Vec<ObjectsPlace>,
 }
 
-impl Opens for Opener {
-    fn open<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Result<Ground, String>> {
+impl StoreOpener for Opener {
+    fn open<'a>(&'a self, job: &'a AgentJob) -> BoxFuture<'a, Result<OpenedStore, String>> {
         Box::pin(async move {
             let opened = tokio::task::block_in_place(|| self.ground(job));
             opened.map_err(|e| error_text(&e))
@@ -81,15 +81,15 @@ impl Opens for Opener {
 }
 
 impl Opener {
-    fn ground(&self, job: &Job) -> anyhow::Result<Ground> {
-        let place: ObjectsPlace = job.place.parse()?;
+    fn ground(&self, job: &AgentJob) -> anyhow::Result<OpenedStore> {
+        let place: ObjectsPlace = job.location.parse()?;
         if !self.only.is_empty() && !self.only.iter().any(|only| holds(only, &place)) {
             return Err(anyhow!("the agent is restricted to other places by --only"));
         }
-        let lines = (job.connections.min(MAX_CONNECTIONS), job.fresh);
-        let bed = self.asking.open(&place, lines, &job.own())?;
+        let lines = (job.max_concurrency.min(MAX_CONNECTIONS), job.new_connections);
+        let bed = self.asking.open(&place, lines, &job.unique_name())?;
         let store = bed.store.capabilities().kind.to_owned();
-        Ok(Ground { bed, below: below(&place.key), store, client: client(cores()) })
+        Ok(OpenedStore { env: bed, base_prefix: below(&place.key), store, client: client(cores()) })
     }
 }
 

@@ -1,9 +1,9 @@
 //! The loads to run in sequence: one given by flags, or those of a workload, which flags override.
 
 use clap::Args;
-use tradewind_bench::asked::Asked;
-use tradewind_bench::course::Stage;
-use tradewind_bench::survey::Survey;
+use tradewind_bench::load_spec::LoadSpec;
+use tradewind_bench::runner::Stage;
+use tradewind_bench::test_plan::TestPlan;
 
 use super::loads::{LoadFlags, Usual, of_workload};
 use crate::commands::Misused;
@@ -37,13 +37,13 @@ impl AskedFlags {
 }
 
 /// A request specification that two different loads contain.
-fn requested_twice(surveys: &[Survey]) -> Option<&Asked> {
+fn requested_twice(surveys: &[TestPlan]) -> Option<&LoadSpec> {
     surveys.iter().enumerate().find_map(|(n, survey)| {
         let others = surveys[..n].iter().filter(|other| {
-            (other.until, other.warm_up, other.objects) != (survey.until, survey.warm_up, survey.objects)
+            (other.stop_condition, other.warm_up, other.objects) != (survey.stop_condition, survey.warm_up, survey.objects)
         });
-        let mut asked = others.flat_map(|other| &other.asked);
-        asked.find(|asked| survey.asked.contains(asked))
+        let mut asked = others.flat_map(|other| &other.loads);
+        asked.find(|asked| survey.loads.contains(asked))
     })
 }
 
@@ -52,7 +52,7 @@ pub(super) fn stages(
     loads: &[LoadFlags],
     usual: &Usual,
     (seed, repeat): (u64, u32),
-) -> anyhow::Result<(Vec<Survey>, Vec<Stage>)> {
+) -> anyhow::Result<(Vec<TestPlan>, Vec<Stage>)> {
     let surveys = loads.iter().map(|load| load.survey(usual, seed)).collect::<Result<Vec<_>, _>>()?;
     if let Some(twice) = requested_twice(&surveys) {
         return Err(Misused(format!(
@@ -70,20 +70,20 @@ pub(super) fn stages(
 mod tests {
     use std::time::Duration;
 
-    use tradewind_bench::load::Until;
+    use tradewind_bench::load::StopCondition;
 
     use super::*;
 
     #[test]
     fn indistinguishable_loads_are_found() {
-        let survey = |asked: &str, seconds| Survey {
-            asked: vec![asked.parse().unwrap()],
-            until: Until { requests: None, time: Duration::from_secs(seconds), stable: None },
+        let survey = |asked: &str, seconds| TestPlan {
+            loads: vec![asked.parse().unwrap()],
+            stop_condition: StopCondition { max_requests: None, duration: Duration::from_secs(seconds), max_ci_fraction: None },
             warm_up: Duration::ZERO,
             objects: None,
             seed: 1,
         };
-        let twice = |surveys: &[Survey]| requested_twice(surveys).map(ToString::to_string);
+        let twice = |surveys: &[TestPlan]| requested_twice(surveys).map(ToString::to_string);
         assert_eq!(twice(&[survey("get 4KiB x 2", 1), survey("get 4KiB x 2", 1)]), None, "it is the same");
         assert_eq!(twice(&[survey("get 4KiB x 2", 1), survey("get 4KiB x 3", 2)]), None);
         assert_eq!(

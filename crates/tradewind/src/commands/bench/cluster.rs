@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use clap::Args;
 use tradewind_bench::cluster::Key;
-use tradewind_bench::cluster::agent::MOST_AGENTS;
-use tradewind_bench::cluster::coordinator::{Cluster, Wanted, prefix};
-use tradewind_bench::cluster::duty::{Act, apart, check, everywhere, most};
-use tradewind_bench::drive::Stop;
-use tradewind_bench::survey::Survey;
+use tradewind_bench::cluster::agent::MAX_AGENTS;
+use tradewind_bench::cluster::coordinator::{Cluster, RunSettings, run_prefix};
+use tradewind_bench::cluster::assignment::{AssignedStage, assign_isolated, check_stages, assign_to_all, max_agent_load};
+use tradewind_bench::drive::StopSignal;
+use tradewind_bench::test_plan::TestPlan;
 use tradewind_core::{Clock, SystemClock};
 
 use super::asked::AskedFlags;
@@ -64,11 +64,11 @@ impl Arguments {
     }
 
     /// The plans, and the assignments of loads to agents.
-    fn acts(&self) -> anyhow::Result<(Vec<Survey>, Vec<Act>)> {
+    fn acts(&self) -> anyhow::Result<(Vec<TestPlan>, Vec<AssignedStage>)> {
         let (often, agents) = ((self.run.seed, self.run.repeat), self.count());
         if self.mixed {
             let (survey, stages) = mix::stages(&self.asked.load, &self.beside, often)?;
-            let acts = if self.apart { apart(&stages, agents) } else { Ok(everywhere(&stages, agents)) };
+            let acts = if self.apart { assign_isolated(&stages, agents) } else { Ok(assign_to_all(&stages, agents)) };
             return Ok((vec![survey], acts.map_err(Misused)?));
         }
         let loads = self.asked.loads()?;
@@ -77,7 +77,7 @@ impl Arguments {
             return Err(Misused(why.to_owned()).into());
         }
         let (surveys, stages) = asked::stages(&loads, &USUAL, often)?;
-        Ok((surveys, everywhere(&stages, agents)))
+        Ok((surveys, assign_to_all(&stages, agents)))
     }
 }
 
@@ -86,32 +86,32 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
     if let Some(twice) = agents.iter().enumerate().find(|(n, agent)| agents[..*n].contains(agent)) {
         return Err(Misused(format!("the agent {} is given twice", twice.1)).into());
     }
-    if arguments.count() > MOST_AGENTS {
-        return Err(Misused(format!("{} agents given; the limit is {MOST_AGENTS}", agents.len())).into());
+    if arguments.count() > MAX_AGENTS {
+        return Err(Misused(format!("{} agents given; the limit is {MAX_AGENTS}", agents.len())).into());
     }
     let what = arguments.acts()?;
-    check(&what.1, arguments.count()).map_err(Misused)?;
+    check_stages(&what.1, arguments.count()).map_err(Misused)?;
     let key = arguments.key.read()?;
     until_stopped(async |stop| measure(arguments, what, key, stop).await)
 }
 
 async fn measure(
     arguments: &Arguments,
-    (surveys, acts): (Vec<Survey>, Vec<Act>),
+    (surveys, acts): (Vec<TestPlan>, Vec<AssignedStage>),
     key: Key,
-    stop: Stop,
+    stop: StopSignal,
 ) -> anyhow::Result<Ended> {
     let Arguments { agents, run, .. } = arguments;
     let number = number()?;
     let clock: Arc<dyn Clock> = SystemClock::shared();
-    let (together, connections) = most(&acts, arguments.count());
+    let (together, connections) = max_agent_load(&acts, arguments.count());
     let (fresh, keeps) = (run.fresh, run.keep);
-    let wanted = Wanted { place: run.place(), run: number, together, connections, fresh, keeps };
-    let mut cluster = Cluster::open(agents, &key, &wanted, clock.clone(), &stop).await?;
+    let wanted = RunSettings { location: run.place(), run: number, max_concurrent_loads: together, max_concurrency: connections, fresh_connections: fresh, keep_objects: keeps };
+    let mut cluster = Cluster::connect(agents, &key, &wanted, clock.clone(), &stop).await?;
     // After an error here, the agents wait for the next coordinator.
-    let limit = cluster.most_object_bytes();
+    let limit = cluster.max_object_bytes();
     surveys.iter().try_for_each(|survey| survey.check(limit)).map_err(Misused)?;
-    let prefix = format!("{}{}", below(&run.place.key), prefix(number));
+    let prefix = format!("{}{}", below(&run.place.key), run_prefix(number));
     let description = Told {
         place: run.place(),
         kind: cluster.store().to_owned(),

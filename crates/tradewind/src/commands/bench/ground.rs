@@ -10,13 +10,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use tradewind_bench::Content;
-use tradewind_bench::caches::Kernel;
-use tradewind_bench::cluster::coordinator::prefix;
-use tradewind_bench::course::{Course, Stage};
-use tradewind_bench::drive::{Bed, Crew, Stop};
-use tradewind_bench::files::Files;
+use tradewind_bench::caches::CacheDropper;
+use tradewind_bench::cluster::coordinator::run_prefix;
+use tradewind_bench::runner::{Runner, Stage};
+use tradewind_bench::drive::{BenchEnv, WorkerPool, StopSignal};
+use tradewind_bench::files::LocalFiles;
 use tradewind_bench::replay::Replay;
-use tradewind_bench::tune::ground::Open;
+use tradewind_bench::tune::probe_target::OpenStore;
 use tradewind_core::error::{Error, Reason};
 use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_core::{Budget, Clock, SystemClock, Traffic};
@@ -95,14 +95,14 @@ pub(in crate::commands) struct AskingFlags {
 impl GroundFlags {
     /// The limit of the length of keys in a trace, in bytes.
     pub fn room_for_keys(&self) -> usize {
-        let taken = below(&self.run.place.key).len() + prefix(0).len() + MAX_ROUND_PREFIX.len();
+        let taken = below(&self.run.place.key).len() + run_prefix(0).len() + MAX_ROUND_PREFIX.len();
         MAX_KEY_BYTES.saturating_sub(taken)
     }
 
     /// The cache dropper, if requested. Fails if it is not permitted.
-    fn kernel(&self) -> anyhow::Result<Option<Kernel>> {
-        let Some(kernel) = self.drop_caches.then(Kernel::default) else { return Ok(None) };
-        kernel.may_be_asked().map_err(|why| anyhow::anyhow!("--drop-caches is not possible: {why}"))?;
+    fn kernel(&self) -> anyhow::Result<Option<CacheDropper>> {
+        let Some(kernel) = self.drop_caches.then(CacheDropper::default) else { return Ok(None) };
+        kernel.check_permission().map_err(|why| anyhow::anyhow!("--drop-caches is not possible: {why}"))?;
         Ok(Some(kernel))
     }
 }
@@ -117,7 +117,7 @@ pub(super) enum Work {
 impl Work {
     /// The highest concurrency of all stages.
     fn max_concurrency(&self) -> usize {
-        let of_stage = |stage: &Stage| stage.iter().map(|step| step.load.parallel).sum();
+        let of_stage = |stage: &Stage| stage.iter().map(|step| step.load.concurrency).sum();
         match self {
             Self::Stages(stages) => stages.iter().map(of_stage).max().unwrap_or(1),
             Self::Replay(replay, _) => replay.parallel(),
@@ -155,14 +155,14 @@ pub(super) fn run(flags: &GroundFlags, wanted: Wanted) -> anyhow::Result<Ended> 
 
 /// Runs `measure` to its end, or until a signal: it then keeps the results so far and has limited time to clean up.
 pub(in crate::commands) fn until_stopped(
-    measure: impl AsyncFnOnce(Stop) -> anyhow::Result<Ended>,
+    measure: impl AsyncFnOnce(StopSignal) -> anyhow::Result<Ended>,
 ) -> anyhow::Result<Ended> {
-    let stop = Stop::default();
+    let stop = StopSignal::default();
     let stopping = stop.clone();
     block_until_signal(MAX_CLEANUP_TIME, |stopped| async move {
         let caught = tokio::spawn(async move {
             let caught = stopped.await.ok();
-            stopping.ask();
+            stopping.trigger();
             caught
         });
         let ended = measure(stop).await;
@@ -186,7 +186,7 @@ impl AskingFlags {
         place: &ObjectsPlace,
         (connections, is_fresh): (usize, bool),
         own: &str,
-    ) -> anyhow::Result<Bed> {
+    ) -> anyhow::Result<BenchEnv> {
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let traffic = Arc::new(Traffic::default());
         let measuring = Some(Measuring { is_fresh, traffic: traffic.clone() });
@@ -201,19 +201,19 @@ impl AskingFlags {
             store
         };
         let files = match &self.files {
-            Some(directory) => Some(Arc::new(Files::new(directory.join(own))?)),
+            Some(directory) => Some(Arc::new(LocalFiles::new(directory.join(own))?)),
             None => None,
         };
         let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY_BYTES));
-        let crew = Crew::hire(cores()).context("cannot start the threads that send requests")?;
-        Ok(Bed { store, bucket: place.bucket.clone(), content, clock, budget, traffic, files, crew })
+        let crew = WorkerPool::start(cores()).context("cannot start the threads that send requests")?;
+        Ok(BenchEnv { store, bucket: place.bucket.clone(), content, clock, budget, traffic, files, worker_pool: crew })
     }
 }
 
 impl AskingFlags {
     /// Returns a function that opens the store of a place, each time with new connections. A local store, which can be
     /// open only once, is the same each time.
-    pub fn opener(&self, place: &ObjectsPlace, connections: usize, bed: &Bed) -> anyhow::Result<Open> {
+    pub fn opener(&self, place: &ObjectsPlace, connections: usize, bed: &BenchEnv) -> anyhow::Result<OpenStore> {
         if bed.store.capabilities().kind == "local" {
             let store = bed.store.clone();
             return Ok(Box::new(move || Ok(store.clone())));
@@ -234,10 +234,10 @@ pub(in crate::commands) fn number() -> anyhow::Result<u32> {
     getrandom::u32().map_err(|e| anyhow::anyhow!("cannot get random bytes from the system: {e}"))
 }
 
-async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Result<Ended> {
+async fn measure(flags: &GroundFlags, wanted: Wanted, stop: StopSignal) -> anyhow::Result<Ended> {
     let run = &flags.run;
     let kernel = flags.kernel()?;
-    let own = prefix(number()?);
+    let own = run_prefix(number()?);
     let lines = (wanted.work.max_concurrency(), run.fresh);
     let bed =
         tokio::task::block_in_place(|| flags.asking.open(&run.place, lines, own.trim_end_matches('/')))?;
@@ -260,20 +260,20 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: Stop) -> anyhow::Res
     let output = Output::begin(&run.output, &description, bed.clock.wall(), stop.clone());
     let mut output = output.inspect_err(|_| flags.samples.discard())?;
     let course =
-        Course::new(&bed, &prefix, wanted.work.max_concurrent_steps(), (description.cores, run.keep));
-    let mut course = course.dropping_caches(kernel).sampled(samples);
+        Runner::new(&bed, &prefix, wanted.work.max_concurrent_steps(), (description.cores, run.keep));
+    let mut course = course.with_cache_dropping(kernel).with_samples(samples);
     let measured = match wanted.work {
         Work::Stages(stages) => course.run(stages, &stop, |event| output.tell(event)).await,
         Work::Replay(replay, rounds) => {
             course.replay(&replay, rounds, &stop, |event| output.tell(event)).await
         }
     };
-    let sampled = tokio::task::block_in_place(|| course.end_samples());
+    let sampled = tokio::task::block_in_place(|| course.finish_samples());
     if let Some(files) = &bed.files {
         // Before the objects, whose removal may take longer than the time after a signal.
         files.remove();
     }
-    if stop.is_asked() && !run.keep {
+    if stop.is_triggered() && !run.keep {
         tell_removing(&run.place, &prefix);
     }
     let cleaned = if run.keep { Ok(0) } else { course.clean().await };

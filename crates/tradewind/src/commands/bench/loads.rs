@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use clap::Args;
 use tradewind_bench::arrivals::Spacing;
-use tradewind_bench::asked::{MOST_PARALLEL, RATES};
-use tradewind_bench::load::{Pace, Until};
-use tradewind_bench::survey::Survey;
-use tradewind_bench::{Asked, Mix, Sizes};
+use tradewind_bench::load_spec::{MAX_CONCURRENCY, VALID_RATES};
+use tradewind_bench::load::{ArrivalMode, StopCondition};
+use tradewind_bench::test_plan::TestPlan;
+use tradewind_bench::{LoadSpec, Mix, Sizes};
 
 use super::workloads::{self, Table, Taker, first};
 use crate::commands::Misused;
@@ -102,7 +102,7 @@ impl LoadFlags {
     }
 
     /// The plan of this load.
-    pub fn survey(&self, usual: &Usual, seed: u64) -> Result<Survey, Misused> {
+    pub fn survey(&self, usual: &Usual, seed: u64) -> Result<TestPlan, Misused> {
         if self.spacing.is_some() && self.rate.is_none() {
             return Err(Misused("--spacing needs --rate".to_owned()));
         }
@@ -119,7 +119,7 @@ impl LoadFlags {
         let sizes = if self.size.is_empty() { default_sizes().map_err(Misused)? } else { self.size.clone() };
         let parallel = if self.parallel.is_empty() { usual.parallel } else { &self.parallel };
         let spacing = self.spacing.unwrap_or(Spacing::Poisson);
-        let pace = self.rate.map_or(Pace::Closed, |per_second| Pace::Open { per_second, spacing });
+        let pace = self.rate.map_or(ArrivalMode::Closed, |per_second| ArrivalMode::Open { requests_per_second: per_second, spacing });
         let default_time = match (self.count, self.stable) {
             (Some(_), _) => DEFAULT_COUNT_TIME,
             (None, Some(_)) => DEFAULT_CI_TIME,
@@ -127,9 +127,9 @@ impl LoadFlags {
         };
         let time = self.time.map_or(default_time, |time| time.0);
         let default_warm_up = if self.count.is_some() { Duration::ZERO } else { usual.warm_up };
-        Ok(Survey {
-            asked: Asked::each(&mixes, &sizes, parallel, pace),
-            until: Until { requests: self.count, time, stable: self.stable },
+        Ok(TestPlan {
+            loads: LoadSpec::combinations(&mixes, &sizes, parallel, pace),
+            stop_condition: StopCondition { max_requests: self.count, duration: time, max_ci_fraction: self.stable },
             warm_up: self.warm_up.map_or(default_warm_up, |time| time.0),
             objects: self.objects,
             seed,
@@ -144,7 +144,7 @@ pub(super) fn of_workload(name: &str, flags: &LoadFlags, scale: f64) -> anyhow::
 }
 
 pub(super) fn parallel(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| (1..=MOST_PARALLEL).contains(number));
+    let number = text.parse().ok().filter(|number| (1..=MAX_CONCURRENCY).contains(number));
     number.ok_or_else(|| "write a number from 1 to 4096".to_owned())
 }
 
@@ -155,7 +155,7 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|rate: &f64| RATES.contains(rate));
+    let number = text.parse().ok().filter(|rate: &f64| VALID_RATES.contains(rate));
     number.ok_or_else(|| "write requests per second, from 0.01 to 1000000".to_owned())
 }
 
@@ -206,10 +206,10 @@ mod tests {
         let loads = workloads::read(text, Table::flags::<LoadFlags>).unwrap();
         let load = flags(&["--size=2KiB,3KiB"]).or(loads[0].clone().scaled(0.1));
         let survey = load.survey(&USUAL, 1).unwrap();
-        let names: Vec<String> = survey.asked.iter().map(ToString::to_string).collect();
+        let names: Vec<String> = survey.loads.iter().map(ToString::to_string).collect();
         assert_eq!(names.len(), 8);
         assert_eq!((&*names[1], &*names[6]), ("put 2KiB x 4", "get=1,put=1 3KiB x 1"));
-        assert_eq!((survey.until.requests, survey.until.time), (Some(500), DEFAULT_COUNT_TIME));
+        assert_eq!((survey.stop_condition.max_requests, survey.stop_condition.duration), (Some(500), DEFAULT_COUNT_TIME));
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use tradewind_bench::course::Stage;
-use tradewind_bench::survey::Survey;
-use tradewind_bench::{Asked, Operation};
+use tradewind_bench::runner::Stage;
+use tradewind_bench::test_plan::TestPlan;
+use tradewind_bench::{LoadSpec, Operation};
 
 use super::ground::{self, GroundFlags, Wanted, Work};
 use super::loads::{LoadFlags, Usual};
@@ -44,7 +44,7 @@ pub(in crate::commands) struct Arguments {
 
 /// Loads that run concurrently.
 #[derive(Debug, Clone)]
-pub(super) struct Others(Vec<Asked>);
+pub(super) struct Others(Vec<LoadSpec>);
 
 impl FromStr for Others {
     type Err = String;
@@ -66,15 +66,15 @@ pub(super) fn stages(
     load: &LoadFlags,
     beside: &[Others],
     (seed, repeat): (u64, u32),
-) -> Result<(Survey, Vec<Stage>), Misused> {
+) -> Result<(TestPlan, Vec<Stage>), Misused> {
     if !load.ends_with_time() {
         let why = "concurrent loads end together, by --time: --count and --until-ci are not supported";
         return Err(Misused(why.to_owned()));
     }
     let mut survey = load.survey(&DEFAULTS, seed)?;
-    let pairs = pairs(&survey.asked, beside);
+    let pairs = pairs(&survey.loads, beside);
     let only_removes =
-        |asked: &&Asked| asked.mix.operations().all(|operation| operation == Operation::Delete);
+        |asked: &&LoadSpec| asked.mix.operations().all(|operation| operation == Operation::Delete);
     if let Some(asked) = pairs.iter().flatten().find(only_removes) {
         let why = format!(
             "{asked} would run out of objects while the concurrent loads continue: mix it with as many puts"
@@ -83,8 +83,8 @@ pub(super) fn stages(
     }
     for others in &pairs {
         for asked in others {
-            if !survey.asked.contains(asked) {
-                survey.asked.push(asked.clone());
+            if !survey.loads.contains(asked) {
+                survey.loads.push(asked.clone());
             }
         }
     }
@@ -93,8 +93,8 @@ pub(super) fn stages(
 }
 
 /// The groups of concurrent loads: all pairs, or each load with the given ones.
-fn pairs(asked: &[Asked], beside: &[Others]) -> Vec<Vec<Asked>> {
-    let each = |(n, first): (usize, &Asked)| -> Vec<Vec<Asked>> {
+fn pairs(asked: &[LoadSpec], beside: &[Others]) -> Vec<Vec<LoadSpec>> {
+    let each = |(n, first): (usize, &LoadSpec)| -> Vec<Vec<LoadSpec>> {
         if beside.is_empty() {
             return asked[n..].iter().map(|second| vec![first.clone(), second.clone()]).collect();
         }
@@ -104,7 +104,7 @@ fn pairs(asked: &[Asked], beside: &[Others]) -> Vec<Vec<Asked>> {
 }
 
 /// One round: each load alone, then each group.
-fn round(survey: &Survey, pairs: &[Vec<Asked>], repeat: u32) -> Vec<Stage> {
+fn round(survey: &TestPlan, pairs: &[Vec<LoadSpec>], repeat: u32) -> Vec<Stage> {
     let alone = survey.steps(repeat).into_iter().map(|step| vec![step]);
     let together = pairs.iter().map(|asked| asked.iter().map(|asked| survey.step(asked, repeat)).collect());
     alone.chain(together).collect()
@@ -114,7 +114,7 @@ fn round(survey: &Survey, pairs: &[Vec<Asked>], repeat: u32) -> Vec<Stage> {
 mod tests {
     use super::*;
 
-    fn asked(texts: &[&str]) -> Vec<Asked> {
+    fn asked(texts: &[&str]) -> Vec<LoadSpec> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 

@@ -12,11 +12,11 @@ use anyhow::Context as _;
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tradewind_bench::Operation;
-use tradewind_bench::course::Event;
-use tradewind_bench::drive::{Gauge, Stop};
+use tradewind_bench::runner::RunEvent;
+use tradewind_bench::drive::{Progress, StopSignal};
 use tradewind_bench::posix;
 use tradewind_bench::posix::result::Measured;
-use tradewind_bench::result::{Agent, Cell, Client, Latency, Line, Run, SCHEMA};
+use tradewind_bench::result::{AgentInfo, Measurement, ClientMachine, LatencySummary, ResultLine, Run, SCHEMA};
 use tradewind_core::Timestamp;
 
 use crate::commands::Ended;
@@ -55,7 +55,7 @@ pub(super) struct Told {
     /// The header of the table.
     pub head: &'static str,
     /// The agents, if this machine does not generate the load.
-    pub agents: Vec<Agent>,
+    pub agents: Vec<AgentInfo>,
 }
 
 /// The output of a measurement. Dropping it removes the progress line.
@@ -73,7 +73,7 @@ pub(super) struct Output {
     /// The first error of writing output.
     error: Option<io::Error>,
     /// Triggered if stdout is a closed pipe.
-    stop: Stop,
+    stop: StopSignal,
 }
 
 struct ProgressLine {
@@ -93,7 +93,7 @@ impl Output {
         flags: &OutputFlags,
         description: &Told,
         now: Timestamp,
-        stop: Stop,
+        stop: StopSignal,
     ) -> anyhow::Result<Self> {
         let path = flags.out.clone().or_else(|| (!flags.no_out).then(|| default_path(now)));
         let file = match path {
@@ -122,17 +122,17 @@ impl Output {
             started: now.millis(),
             client: client(description.cores),
             agents: description.agents.clone(),
-            place: description.place.clone(),
+            location: description.place.clone(),
             store: description.kind.clone(),
             prefix: description.prefix.clone(),
             seed: description.seed,
-            fresh: description.fresh,
-            files: description.files.clone(),
+            new_connections: description.fresh,
+            files_dir: description.files.clone(),
         };
-        output.write_line(&Line::Run(Box::new(run)));
+        output.write_line(&ResultLine::Run(Box::new(run)));
         if !flags.json {
             let from = match description.agents.len() {
-                0 => client(description.cores).name,
+                0 => client(description.cores).hostname,
                 agents => format!("{agents} agents"),
             };
             output.print(&format!("{} from {from}", description.place));
@@ -142,15 +142,15 @@ impl Output {
     }
 
     /// Handles an event of a benchmark of a store.
-    pub fn tell(&mut self, event: Event<'_>) {
+    pub fn tell(&mut self, event: RunEvent<'_>) {
         match event {
-            Event::Begins { what, time, gauges } => self.show_progress(&what, time, gauges),
-            Event::Measured(cell) => {
+            RunEvent::PhaseStarted { description: what, max_duration: time, progress: gauges } => self.show_progress(&what, time, gauges),
+            RunEvent::Measured(cell) => {
                 self.shown = None;
                 self.done += 1;
-                self.failed += cell.failed();
-                self.empty += u32::from(cell.is_void() || (cell.has_nothing() && !cell.is_partial()));
-                self.write_line(&Line::Cell(Box::new(cell.clone())));
+                self.failed += cell.failure_count();
+                self.empty += u32::from(cell.is_void() || (cell.has_no_success() && !cell.is_partial()));
+                self.write_line(&ResultLine::Measurement(Box::new(cell.clone())));
                 if !self.is_json {
                     rows(cell).iter().for_each(|row| self.print(row));
                 }
@@ -167,7 +167,7 @@ impl Output {
                 self.done += usize::from(matches!(measured, Measured::Access(_) | Measured::Postmark(_)));
                 self.failed += measured.failed();
                 self.empty += u32::from(measured.has_nothing());
-                self.write_line(&Line::Posix(Box::new(measured.clone())));
+                self.write_line(&ResultLine::Posix(Box::new(measured.clone())));
                 if !self.is_json {
                     files::rows(measured).iter().for_each(|row| self.print(row));
                 }
@@ -175,7 +175,7 @@ impl Output {
         }
     }
 
-    fn show_progress(&mut self, what: &str, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) {
+    fn show_progress(&mut self, what: &str, time: Option<Duration>, gauges: Vec<Arc<Progress>>) {
         self.shown = None;
         if io::stderr().is_terminal() {
             self.shown = Some(show(format!("{}/{} {what}", self.done, self.cells), time, gauges));
@@ -185,7 +185,7 @@ impl Output {
     /// Finishes the output.
     pub fn end(mut self, is_whole: bool, servers: Vec<String>) -> anyhow::Result<Ended> {
         self.shown = None;
-        self.write_line(&Line::End { partial: !is_whole, servers });
+        self.write_line(&ResultLine::End { partial: !is_whole, servers });
         if let Some((_, path)) = self.file.take().filter(|_| self.is_default_path) {
             writeln!(io::stderr(), "the results are in {}", path.display())?;
         }
@@ -199,7 +199,7 @@ impl Output {
 
     /// Writes a line to the result file, in one write so that a killed process leaves whole lines. A write error is
     /// reported at once and ends writing to the file; standard output still gets the line.
-    fn write_line(&mut self, line: &Line) {
+    fn write_line(&mut self, line: &ResultLine) {
         let text = match serde_json::to_string(line) {
             Ok(text) => text + "\n",
             Err(e) => return self.record_error(Err(e.into())),
@@ -226,7 +226,7 @@ impl Output {
     fn record_error(&mut self, written: io::Result<()>) {
         if let Err(e) = written {
             if e.kind() == io::ErrorKind::BrokenPipe {
-                self.stop.ask();
+                self.stop.trigger();
             }
             self.error.get_or_insert(e);
         }
@@ -239,7 +239,7 @@ fn default_path(now: Timestamp) -> PathBuf {
 }
 
 /// The description of this machine.
-pub(in crate::commands) fn client(cores: usize) -> Client {
+pub(in crate::commands) fn client(cores: usize) -> ClientMachine {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
@@ -247,16 +247,16 @@ pub(in crate::commands) fn client(cores: usize) -> Client {
     };
     let memory = field(&read("/proc/meminfo"), "MemTotal");
     let kib: u64 = memory.split_whitespace().next().and_then(|kib| kib.parse().ok()).unwrap_or(0);
-    Client {
-        name: read("/proc/sys/kernel/hostname").trim().to_owned(),
-        processor: field(&read("/proc/cpuinfo"), "model name"),
+    ClientMachine {
+        hostname: read("/proc/sys/kernel/hostname").trim().to_owned(),
+        cpu_model: field(&read("/proc/cpuinfo"), "model name"),
         cores,
-        memory: kib << 10,
+        memory_bytes: kib << 10,
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
     }
 }
 
-fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) -> ProgressLine {
+fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Progress>>) -> ProgressLine {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
         bar.set_style(style);
@@ -268,7 +268,7 @@ fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Gauge>>) -> Progre
             tokio::time::sleep(REDRAW_INTERVAL).await;
             let now = gauges
                 .iter()
-                .map(|gauge| gauge.read())
+                .map(|gauge| gauge.snapshot())
                 .fold((0, 0, 0), |sum, read| (sum.0 + read.0, sum.1 + read.1, sum.2 + read.2));
             let frames = 1.0 / REDRAW_INTERVAL.as_secs_f64();
             // The counters of an agent restart with each of its loads.
@@ -294,14 +294,14 @@ pub(super) const HEAD: &str = "\
 what                     size          concurrent  requests/s          MB/s   p50 ms   p99 ms   max ms  CPU us  failed";
 
 /// A row for each operation, followed by failures and notes.
-fn rows(cell: &Cell) -> Vec<String> {
-    let millis = |latency: &Latency, figure: fn(&Latency) -> u64| {
-        latency.known(figure).map_or_else(|| "-".to_owned(), |micros| format!("{:.2}", micros as f64 / 1e3))
+fn rows(cell: &Measurement) -> Vec<String> {
+    let millis = |latency: &LatencySummary, figure: fn(&LatencySummary) -> u64| {
+        latency.figure_if_any(figure).map_or_else(|| "-".to_owned(), |micros| format!("{:.2}", micros as f64 / 1e3))
     };
     let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
     let sure = cell.operations_per_second;
     let sure =
-        sure.within.map(|within| format!("+-{:.0}%", 100.0 * share(within, sure.mean))).unwrap_or_default();
+        sure.ci95_half_width.map(|within| format!("+-{:.0}%", 100.0 * share(within, sure.mean))).unwrap_or_default();
     let cpu = cell.cpu_us_per_operation().map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.0}"));
     let is_mixed = cell.mix.operations().count() > 1;
     let what = |kind: Operation| match &cell.trace {
@@ -317,16 +317,16 @@ fn rows(cell: &Cell) -> Vec<String> {
         .map(|(kind, figures)| {
             let latency = &figures.latency_us;
             let failed: u64 = figures.failures.values().sum();
-            let concurrency = match cell.rate {
+            let concurrency = match cell.requests_per_second {
                 Some(rate) if cell.trace.is_some() => format!("{rate:.1}/s"),
                 Some(rate) => format!("{rate}/s"),
-                None => cell.parallel.to_string(),
+                None => cell.concurrency.to_string(),
             };
             format!(
                 "{:<24} {:<14} {concurrency:>9} {:>11.1} {:>5} {:>8.1} {:>8} {:>8} {:>8} {cpu:>7} {failed:>7}",
                 what(*kind),
                 cell.sizes.to_string(),
-                figures.per_second,
+                figures.requests_per_second,
                 // Unknown for one operation of a mix.
                 if is_mixed { "" } else { &sure },
                 figures.bytes_per_second / 1e6,
@@ -337,12 +337,12 @@ fn rows(cell: &Cell) -> Vec<String> {
         })
         .collect();
     rows.extend(all);
-    rows.extend(cell.beside.iter().map(|other| format!("  concurrent with {other}")));
+    rows.extend(cell.concurrent_with.iter().map(|other| format!("  concurrent with {other}")));
     rows.extend(cell.agents.iter().map(|one| {
         let (operations, bytes) = (one.operations_per_second, one.bytes_per_second / 1e6);
-        format!("  {:<47} {operations:>11.1} {:>5} {bytes:>8.1}", one.agent, "")
+        format!("  {:<47} {operations:>11.1} {:>5} {bytes:>8.1}", one.address, "")
     }));
-    let samples = cell.operations.values().filter_map(|figures| figures.samples.first());
+    let samples = cell.operations.values().filter_map(|figures| figures.failure_samples.first());
     rows.extend(samples.map(|sample| format!("  failed: {sample}")));
     rows.extend(cell.notes.iter().map(|note| format!("  note: {note}")));
     rows

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use tradewind_bench::Content;
-use tradewind_bench::drive::Stop;
+use tradewind_bench::drive::StopSignal;
 use tradewind_bench::posix::mount::Mount;
 use tradewind_bench::posix::{Part, Place, Site, Survey};
 use tradewind_core::{Clock, SystemClock};
@@ -93,7 +93,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     })
 }
 
-fn measure(arguments: &Arguments, stop: &Stop) -> anyhow::Result<Ended> {
+fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Ended> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let survey = arguments.survey(cores)?;
     survey.check().map_err(Misused)?;

@@ -3,8 +3,8 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
 
-use tradewind_bench::drive::Stop;
-use tradewind_bench::tune::{self, Asked, Event, Ground, Sampled};
+use tradewind_bench::drive::StopSignal;
+use tradewind_bench::tune::{self, SamplingConfig, SamplingEvent, ProbeTarget, SamplingResult};
 use tradewind_core::ErrorKind;
 use tradewind_core::error::Result;
 use tradewind_model::store_model::Direction;
@@ -28,7 +28,7 @@ const UPLOAD_FRACTION: f64 = 0.5;
 /// The result of one direction.
 pub(super) struct Found {
     pub direction: Direction,
-    pub sampled: Sampled,
+    pub sampled: SamplingResult,
     /// The operating points that a plan may use.
     pub cells: Vec<OperatingPoint>,
 }
@@ -68,10 +68,10 @@ impl Found {
 /// The measurement of both directions.
 pub(super) struct Finder<'a> {
     pub arguments: &'a Arguments,
-    pub ground: &'a Arc<Ground>,
+    pub ground: &'a Arc<ProbeTarget>,
     pub start: &'a Start,
     pub workloads: Option<&'a Workloads>,
-    pub stop: &'a Stop,
+    pub stop: &'a StopSignal,
 }
 
 impl Finder<'_> {
@@ -82,7 +82,7 @@ impl Finder<'_> {
         let mut found = Vec::new();
         for (direction, part) in [(Direction::Write, UPLOAD_FRACTION), (Direction::Read, 1.0)] {
             let cells = self.workloads.map_or_else(cells, |workloads| workloads.cells(direction));
-            if self.stop.is_asked() || !self.can_measure(direction, &cells).await? {
+            if self.stop.is_triggered() || !self.can_measure(direction, &cells).await? {
                 break;
             }
             let share = Budget { bytes: left.bytes * part, seconds: left.seconds * part, probes: MAX_PROBES };
@@ -99,8 +99,8 @@ impl Finder<'_> {
                 }
                 Err(e) => return Err(e.into()),
             };
-            left.bytes -= share.bytes - sampled.left.bytes;
-            left.seconds -= share.seconds - sampled.left.seconds;
+            left.bytes -= share.bytes - sampled.remaining_budget.bytes;
+            left.seconds -= share.seconds - sampled.remaining_budget.seconds;
             found.push(Found { direction, sampled, cells });
         }
         Ok(found)
@@ -109,24 +109,24 @@ impl Finder<'_> {
     /// Returns true for uploads, and for downloads if there is an object at least as large as the smallest request.
     async fn can_measure(&self, direction: Direction, cells: &[OperatingPoint]) -> anyhow::Result<bool> {
         let min_bytes = cells.iter().map(|cell| cell.bytes).min().unwrap_or(0).max(1);
-        if direction == Direction::Write || self.ground.most_bytes() >= min_bytes {
+        if direction == Direction::Write || self.ground.max_read_bytes() >= min_bytes {
             return Ok(true);
         }
-        self.ground.look(&self.arguments.place.key).await?;
-        let has_object = self.ground.most_bytes() >= min_bytes;
+        self.ground.add_existing_objects(&self.arguments.place.key).await?;
+        let has_object = self.ground.max_read_bytes() >= min_bytes;
         if !has_object {
             writeln!(io::stderr(), "there are no objects to download here: downloads are not measured")?;
         }
         Ok(has_object)
     }
 
-    async fn sample(&self, direction: Direction, cells: &[OperatingPoint], budget: Budget) -> Result<Sampled> {
+    async fn sample(&self, direction: Direction, cells: &[OperatingPoint], budget: Budget) -> Result<SamplingResult> {
         let is_json = self.arguments.json;
-        let request = Asked { cells: cells.to_vec(), budget, cores: cores() };
+        let request = SamplingConfig { points: cells.to_vec(), budget, cores: cores() };
         let mut heat = Heat::begin(direction, cells, is_json || !io::stdout().is_terminal());
-        let tell = |event: Event<'_>| match event {
-            Event::Begins(_, cell) => heat.begins(cell),
-            Event::Probed(probed, surface) => {
+        let tell = |event: SamplingEvent<'_>| match event {
+            SamplingEvent::ProbeStarted(_, cell) => heat.begins(cell),
+            SamplingEvent::Probed(probed, surface) => {
                 heat.probed(probed, surface);
                 if is_json {
                     print_probe(probed);

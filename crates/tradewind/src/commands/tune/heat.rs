@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
-use tradewind_bench::tune::Probed;
+use tradewind_bench::tune::ProbeResult;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{OperatingPoint, Surface};
 
@@ -42,9 +42,9 @@ impl Heat {
         }
     }
 
-    pub fn probed(&mut self, probed: &Probed, surface: &Surface) {
+    pub fn probed(&mut self, probed: &ProbeResult, surface: &Surface) {
         if probed.sample.is_some() {
-            self.tried.insert(probed.cell);
+            self.tried.insert(probed.point);
         }
         if let Some(lines) = self.drawn {
             let map = self.map(surface, true);

@@ -3,29 +3,29 @@
 use std::io::{self, Write as _};
 
 use serde_json::json;
-use tradewind_bench::tune::Probed;
+use tradewind_bench::tune::ProbeResult;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{OperatingPoint, Surface};
 
 use crate::commands::advice::name;
 
 /// Prints the measurements of a probe.
-pub(super) fn print_probe(probed: &Probed) {
+pub(super) fn print_probe(probed: &ProbeResult) {
     let line = json!({
         "line": "probe",
         "direction": name(probed.direction),
-        "size": probed.cell.bytes,
-        "parallel": probed.cell.concurrency,
+        "size": probed.point.bytes,
+        "parallel": probed.point.concurrency,
         "latency_seconds": probed.sample.map(|sample| sample.latency),
         "error": probed.sample.map(|sample| sample.relative_error),
         "bytes_per_second": probed.sample.map(|sample| sample.bandwidth()),
         "requests": probed.requests,
         "failures": probed.failures,
         "failure": probed.failure,
-        "p95_seconds": probed.tail[0],
-        "p99_seconds": probed.tail[1],
-        "cpu_seconds": probed.cpu,
-        "busy": probed.busy,
+        "p95_seconds": probed.tail_latency_seconds[0],
+        "p99_seconds": probed.tail_latency_seconds[1],
+        "cpu_seconds": probed.cpu_seconds_per_request,
+        "busy": probed.cpu_utilization,
         "bytes": probed.bytes,
         "seconds": probed.time.as_secs_f64(),
     });

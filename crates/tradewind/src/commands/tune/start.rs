@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::json;
-use tradewind_bench::files::Files;
+use tradewind_bench::files::LocalFiles;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::Prior;
 use tradewind_model::tune::extrapolate::ClientEnvironment;
@@ -29,10 +29,10 @@ impl Start {
     pub fn new(
         service: Option<&str>,
         round_trip: Option<Duration>,
-        files: Option<&Files>,
+        files: Option<&LocalFiles>,
     ) -> anyhow::Result<Self> {
         let storage =
-            files.map(Files::write_speed).transpose().context("cannot measure the disk's write speed")?;
+            files.map(LocalFiles::write_speed).transpose().context("cannot measure the disk's write speed")?;
         let round_trip = round_trip.map(|time| time.as_secs_f64());
         let here = service.map_or_else(ClientEnvironment::default, |store| here::client(host(store), cores()));
         let client = ClientEnvironment { rtt: round_trip, storage_bandwidth: storage, ..here };

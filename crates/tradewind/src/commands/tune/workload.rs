@@ -8,10 +8,10 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use serde_json::json;
-use tradewind_bench::drive::Bed;
+use tradewind_bench::drive::BenchEnv;
 use tradewind_bench::operation::Operation;
 use tradewind_bench::replay::trace::Trace;
-use tradewind_bench::tune::ground::sizes_below;
+use tradewind_bench::tune::probe_target::sizes_below;
 use tradewind_core::name::MAX_KEY_BYTES;
 use tradewind_model::plan::Plan;
 use tradewind_model::store_model::Direction;
@@ -42,7 +42,7 @@ pub(super) struct Workloads {
 
 impl Workloads {
     /// Examines a place. Objects are in a store opened with the same access flags as the store to tune.
-    pub async fn find(place: &Place, (arguments, bed): (&Arguments, &Bed)) -> anyhow::Result<Self> {
+    pub async fn find(place: &Place, (arguments, bed): (&Arguments, &BenchEnv)) -> anyhow::Result<Self> {
         let what = match place {
             Place::Objects(_) => "object",
             Place::Path(path) if path.is_dir() => "file",
@@ -72,13 +72,13 @@ impl Workloads {
         &mut self,
         place: &ObjectsPlace,
         arguments: &Arguments,
-        bed: &Bed,
+        bed: &BenchEnv,
     ) -> anyhow::Result<()> {
         let store = tokio::task::block_in_place(|| {
             let open = arguments.asking.opener(place, 1, bed)?;
             anyhow::Ok(open()?)
         })?;
-        let bed = Bed { store, bucket: place.bucket.clone(), ..bed.clone() };
+        let bed = BenchEnv { store, bucket: place.bucket.clone(), ..bed.clone() };
         let listed = sizes_below(&bed, &place.key, MAX_ITEMS).await;
         let (sizes, is_truncated) = listed.with_context(|| place.to_string())?;
         sizes.into_iter().for_each(|size| self.add_object(size));

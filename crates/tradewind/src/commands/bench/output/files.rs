@@ -57,7 +57,7 @@ fn policy_row(policy: &Policy) -> String {
 fn access_rows(access: &Access) -> Vec<String> {
     let millis = |micros: u64| micros as f64 / 1e3;
     let rate = access.bytes_per_second;
-    let sure = rate.within.filter(|_| rate.mean > 0.0);
+    let sure = rate.ci95_half_width.filter(|_| rate.mean > 0.0);
     let sure = sure.map(|within| format!("+-{:.0}%", 100.0 * within / rate.mean)).unwrap_or_default();
     // For one file accessed in units, the latency is that of a unit.
     let latency = if access.scope == Scope::Unit { &access.latency.access } else { &access.latency.file };

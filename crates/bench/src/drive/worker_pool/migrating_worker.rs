@@ -10,14 +10,14 @@ use std::task::{Context, Poll, ready};
 use futures::future::{BoxFuture, pending};
 use tokio::task::JoinHandle;
 
-use super::Threads;
+use super::WorkerThreads;
 
-pub(super) struct Seat<T> {
+pub(super) struct MigratingWorker<T> {
     work: Work<T>,
     /// Load number, and the worker's number within the load.
     number: (usize, usize),
     thread: usize,
-    threads: Arc<Threads>,
+    threads: Arc<WorkerThreads>,
 }
 
 enum Work<T> {
@@ -34,27 +34,27 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-impl<T: Send + 'static> Seat<T> {
-    pub fn new(work: BoxFuture<'static, T>, number: (usize, usize), threads: &Arc<Threads>) -> Self {
-        Self { work: Work::Local(work), number, thread: threads.place(number), threads: threads.clone() }
+impl<T: Send + 'static> MigratingWorker<T> {
+    pub fn new(work: BoxFuture<'static, T>, number: (usize, usize), threads: &Arc<WorkerThreads>) -> Self {
+        Self { work: Work::Local(work), number, thread: threads.thread_for(number), threads: threads.clone() }
     }
 
     /// The index of the thread that it must run on.
-    pub const fn place(&self) -> usize {
+    pub const fn thread(&self) -> usize {
         self.thread
     }
 }
 
-impl<T: Send + 'static> Future for Seat<T> {
+impl<T: Send + 'static> Future for MigratingWorker<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        if self.threads.place(self.number) != self.thread
+        if self.threads.thread_for(self.number) != self.thread
             && let Work::Local(work) = &mut self.work
         {
             let work = std::mem::replace(work, Box::pin(pending()));
             let seat = Self::new(work, self.number, &self.threads);
-            let thread = seat.place();
+            let thread = seat.thread();
             self.work = Work::Migrated(AbortOnDrop(self.threads.runtime(thread).spawn(seat)));
         }
         match &mut self.work {

@@ -15,10 +15,10 @@ use tokio::sync::oneshot;
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
-pub(super) struct Threads {
+pub(super) struct WorkerThreads {
     all: Vec<Thread>,
     /// Number of threads in use, counted from the first. One more than there are means that loads share them.
-    used: AtomicUsize,
+    used_count: AtomicUsize,
     /// Loads that started since no load was active.
     started_loads: AtomicUsize,
     /// Number of active loads.
@@ -59,7 +59,7 @@ async fn all_tasks_done() {
     }
 }
 
-impl Threads {
+impl WorkerThreads {
     /// Starts `count` threads. The returned future completes when all have exited.
     pub fn start(count: usize) -> io::Result<(Self, impl Future<Output = ()> + Send + 'static)> {
         let started: io::Result<Vec<_>> = (0..count.max(1)).map(|_| Thread::start()).collect();
@@ -71,28 +71,28 @@ impl Threads {
             }
         };
         let (used, started_loads, active_loads) = (AtomicUsize::new(1), AtomicUsize::new(0), Mutex::new(0));
-        Ok((Self { all, used, started_loads, active_loads }, all_exited))
+        Ok((Self { all, used_count: used, started_loads, active_loads }, all_exited))
     }
 
     pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+        self.used_count.load(Ordering::Relaxed)
     }
 
     /// Returns true if all threads are in use and shared.
-    pub fn are_all_used(&self) -> bool {
+    pub fn is_fully_used(&self) -> bool {
         self.used() > self.all.len()
     }
 
     /// Doubles the number of threads in use, up to all of them, if it is still `than`.
-    pub fn use_more(&self, than: usize) {
+    pub fn scale_up(&self, than: usize) {
         let more = if than < self.all.len() { (2 * than).min(self.all.len()) } else { self.all.len() + 1 };
         // On failure, another caller has already changed the number.
-        let _ = self.used.compare_exchange(than, more, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.used_count.compare_exchange(than, more, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// The index of the thread for a worker of a load. Loads use separate threads as long as these suffice: otherwise
     /// their requests would wait for each other in the generator and not in the store.
-    pub fn place(&self, (load, worker): (usize, usize)) -> usize {
+    pub fn thread_for(&self, (load, worker): (usize, usize)) -> usize {
         let (used, all) = (self.used(), self.all.len());
         let stride = if used > all { 1 } else { self.started_loads.load(Ordering::Relaxed).max(1) };
         (load + stride * worker) % used.min(all)
@@ -103,29 +103,29 @@ impl Threads {
     }
 
     /// Wall-clock time that each thread has been busy so far, including time blocked in the kernel.
-    pub fn busy(&self) -> Vec<Duration> {
+    pub fn busy_times(&self) -> Vec<Duration> {
         self.all.iter().map(|thread| thread.runtime.metrics().worker_total_busy_duration(0)).collect()
     }
 }
 
 /// A registered active load. Dropping it unregisters the load.
 #[derive(Debug)]
-pub(super) struct Underway {
-    threads: Arc<Threads>,
+pub(super) struct ActiveLoad {
+    threads: Arc<WorkerThreads>,
     number: usize,
 }
 
-impl Underway {
+impl ActiveLoad {
     /// Registers a load. The first starts on one thread; each further one adds a thread, if there is one left.
-    pub fn begin(threads: &Arc<Threads>) -> Self {
+    pub fn register(threads: &Arc<WorkerThreads>) -> Self {
         let mut active_loads = threads.active_loads.lock();
         if *active_loads == 0 {
-            threads.used.store(1, Ordering::Relaxed);
+            threads.used_count.store(1, Ordering::Relaxed);
             threads.started_loads.store(0, Ordering::Relaxed);
         }
         *active_loads += 1;
         let number = threads.started_loads.fetch_add(1, Ordering::Relaxed);
-        threads.used.fetch_max((number + 1).min(threads.all.len()), Ordering::Relaxed);
+        threads.used_count.fetch_max((number + 1).min(threads.all.len()), Ordering::Relaxed);
         drop(active_loads);
         Self { threads: threads.clone(), number }
     }
@@ -135,7 +135,7 @@ impl Underway {
     }
 }
 
-impl Drop for Underway {
+impl Drop for ActiveLoad {
     fn drop(&mut self) {
         *self.threads.active_loads.lock() -= 1;
     }

@@ -10,9 +10,9 @@ use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::listing::ListRequest;
 use tradewind_core::{Address, Context};
 
-use crate::drive::Bed;
+use crate::drive::BenchEnv;
 use crate::replay::objects::Objects;
-use crate::stock::Stock;
+use crate::object_set::ObjectSet;
 
 /// Concurrent delete requests.
 const DELETE_CONCURRENCY: usize = 64;
@@ -26,17 +26,17 @@ const PAGE_KEYS: usize = 1000;
 
 /// Objects with known names.
 #[derive(Debug, Clone)]
-pub(super) enum Made {
-    Stock(Arc<Stock>),
+pub(super) enum KnownObjects {
+    Stock(Arc<ObjectSet>),
     Replayed(Arc<Objects>),
     /// Names, and true for those that were certainly written.
     Named(Vec<(String, bool)>),
 }
 
-impl Made {
+impl KnownObjects {
     fn count(&self) -> u64 {
         match self {
-            Self::Stock(stock) => stock.given_out(),
+            Self::Stock(stock) => stock.allocated(),
             Self::Replayed(objects) => objects.count() as u64,
             Self::Named(names) => names.len() as u64,
         }
@@ -85,7 +85,7 @@ enum PassResult {
 /// If listing is denied, the objects in `made` are removed by name; without `made`, that is an error. If the listing
 /// showed fewer objects than certainly exist, the latter are removed by name as well. `is_uncertain` means that
 /// requests were cancelled and the store may still carry them out, so a second empty listing is required.
-pub(super) async fn clean(bed: &Bed, prefix: &str, made: Option<&[Made]>, is_uncertain: bool) -> Result<u64> {
+pub(super) async fn remove_all(bed: &BenchEnv, prefix: &str, made: Option<&[KnownObjects]>, is_uncertain: bool) -> Result<u64> {
     let deadline = Deadline::none(bed.clock.clone());
     let window = bed.budget.admit(0, &deadline).await?;
     let context = Context::new(deadline, window);
@@ -128,7 +128,7 @@ pub(super) async fn clean(bed: &Bed, prefix: &str, made: Option<&[Made]>, is_unc
             }
         }
     }
-    let existing: usize = made.into_iter().flatten().map(Made::count_existing).sum();
+    let existing: usize = made.into_iter().flatten().map(KnownObjects::count_existing).sum();
     if removed < existing as u64 {
         for made in made.into_iter().flatten() {
             let names = made.existing().into_iter().map(|number| made.name(number));
@@ -140,7 +140,7 @@ pub(super) async fn clean(bed: &Bed, prefix: &str, made: Option<&[Made]>, is_unc
 
 /// Makes one pass over the listing and removes every object. Continues past failed deletes and returns one of their
 /// errors. `removed` counts the successful ones.
-async fn remove_listed(bed: &Bed, context: &Context, prefix: &str, removed: &mut u64) -> Result<PassResult> {
+async fn remove_listed(bed: &BenchEnv, context: &Context, prefix: &str, removed: &mut u64) -> Result<PassResult> {
     let (mut after, mut failed, mut result) = (None, None, PassResult::Empty);
     loop {
         let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after, limit: PAGE_KEYS };
@@ -172,7 +172,7 @@ async fn remove_listed(bed: &Bed, context: &Context, prefix: &str, removed: &mut
 /// Removes objects by name and returns the number of names. Objects may be missing. Continues past objects that cannot
 /// be removed after all attempts and returns one of their errors.
 async fn remove_by_name(
-    bed: &Bed,
+    bed: &BenchEnv,
     context: &Context,
     mut names: impl Iterator<Item = String>,
 ) -> Result<u64> {
@@ -199,7 +199,7 @@ async fn remove_by_name(
 }
 
 /// Removes objects by name. Returns the number of successful deletes and the error of a failed one, if any.
-async fn remove(bed: &Bed, context: &Context, names: Vec<String>) -> (u64, Option<Error>) {
+async fn remove(bed: &BenchEnv, context: &Context, names: Vec<String>) -> (u64, Option<Error>) {
     let (mut removed, mut failed) = (0, None);
     let removing = names.into_iter().map(|name| async move {
         let address = Address::parse(bed.bucket.as_str(), &name)?;

@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::Threads;
-use crate::usage::idle_so_far;
+use super::WorkerThreads;
+use crate::cpu_usage::total_idle_time;
 
 /// Interval between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -17,19 +17,19 @@ const MIN_IDLE_CPUS: f64 = 0.4;
 const MIN_IDLE_SUM: f64 = 1.2;
 
 /// Scales up until all threads are in use. If idle time is not available, the machine is assumed to be idle.
-pub(super) async fn watch(threads: &Threads) {
-    let (mut busy_before, mut idle_before, mut at) = (threads.busy(), idle_so_far(), Instant::now());
+pub(super) async fn scale_up_on_demand(threads: &WorkerThreads) {
+    let (mut busy_before, mut idle_before, mut at) = (threads.busy_times(), total_idle_time(), Instant::now());
     let mut evidence = ScaleUpEvidence::default();
-    while !threads.are_all_used() {
+    while !threads.is_fully_used() {
         tokio::time::sleep(CHECK_INTERVAL).await;
         let (used, busy, idle, elapsed) =
-            (threads.used(), threads.busy(), idle_so_far(), at.elapsed().as_secs_f64());
+            (threads.used(), threads.busy_times(), total_idle_time(), at.elapsed().as_secs_f64());
         at = Instant::now();
         let part = |now: Duration, before| now.saturating_sub(before).as_secs_f64() / elapsed;
         let busiest =
             busy.iter().zip(busy_before).map(|(now, before)| part(*now, before)).fold(0.0, f64::max);
         if evidence.add(busiest, idle.zip(idle_before).map(|(now, before)| part(now, before))) {
-            threads.use_more(used);
+            threads.scale_up(used);
         }
         (busy_before, idle_before) = (busy, idle);
     }

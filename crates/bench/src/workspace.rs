@@ -2,7 +2,7 @@
 //! the objects that were created.
 
 mod cleaning;
-mod sources;
+mod source_files;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use tradewind_core::error::{Error, Reason, Result};
 
-use self::cleaning::{Made, clean};
-pub(crate) use self::sources::make_files;
-use crate::drive::request::TRIES;
-use crate::drive::{Bed, Gauge, Outcome, Stop, drive};
-use crate::load::{Load, Pace, Until};
+use self::cleaning::{KnownObjects, remove_all};
+pub(crate) use self::source_files::create_source_files;
+use crate::drive::request::MAX_PREPARE_ATTEMPTS;
+use crate::drive::{BenchEnv, Progress, LoadOutcome, StopSignal, run_load};
+use crate::load::{Load, ArrivalMode, StopCondition};
 use crate::operation::{Mix, Operation};
 use crate::replay::Replay;
 use crate::replay::objects::Objects;
-use crate::stock::Stock;
-use crate::survey::Step;
+use crate::object_set::ObjectSet;
+use crate::test_plan::Step;
 
 /// Minimum concurrency when objects are created.
 const MIN_PREPARE_CONCURRENCY: usize = 32;
@@ -55,82 +55,82 @@ impl Use {
 
 /// The object sets below one prefix.
 #[derive(Debug)]
-pub struct Site {
-    bed: Bed,
+pub struct Workspace {
+    env: BenchEnv,
     prefix: String,
     /// Object sets by purpose and sizes.
-    stocks: BTreeMap<(Use, String), Arc<Stock>>,
+    stocks: BTreeMap<(Use, String), Arc<ObjectSet>>,
     /// Objects of replays.
-    replayed: Vec<Arc<Objects>>,
+    add_replay: Vec<Arc<Objects>>,
     /// Number of object sets and replays so far. It makes their names unique.
     count: usize,
     /// Requests failed or were cancelled: the store may still carry them out later.
     is_uncertain: bool,
 }
 
-impl Site {
+impl Workspace {
     /// Creates an empty workspace. No other user may write below `prefix`.
     #[must_use]
-    pub const fn new(bed: Bed, prefix: String) -> Self {
-        Self { bed, prefix, stocks: BTreeMap::new(), replayed: Vec::new(), count: 0, is_uncertain: false }
+    pub const fn new(bed: BenchEnv, prefix: String) -> Self {
+        Self { env: bed, prefix, stocks: BTreeMap::new(), add_replay: Vec::new(), count: 0, is_uncertain: false }
     }
 
-    fn stock(&mut self, step: &Step) -> Arc<Stock> {
+    fn stock(&mut self, step: &Step) -> Arc<ObjectSet> {
         let purpose = Use::for_step(step);
         let create = || {
             self.count += 1;
             let prefix = format!("{}{}{}/", self.prefix, purpose.name(), self.count);
-            Arc::new(Stock::new(prefix, step.sizes.clone()))
+            Arc::new(ObjectSet::new(prefix, step.sizes.clone()))
         };
         self.stocks.entry((purpose, step.sizes.to_string())).or_insert_with(create).clone()
     }
 
     /// The number of objects that must be created before a step can begin.
-    pub fn missing(&mut self, step: &Step) -> u64 {
+    pub fn missing_objects(&mut self, step: &Step) -> u64 {
         if step.writes_only() { 0 } else { step.objects.saturating_sub(self.stock(step).len() as u64) }
     }
 
     /// Creates the objects that a step reads or deletes, and the files that it uploads. Failed creations are retried a
     /// few times. Returns false if stopped.
-    pub async fn prepare(&mut self, step: &Step, stop: &Stop, gauge: &Arc<Gauge>) -> Result<bool> {
+    pub async fn prepare(&mut self, step: &Step, stop: &StopSignal, gauge: &Arc<Progress>) -> Result<bool> {
         let stock = self.stock(step);
         if step.load.mix.share(Operation::Put) > 0.0 {
-            make_files(&self.bed, &stock, step.objects, stop).await?;
+            create_source_files(&self.env, &stock, step.objects, stop).await?;
         }
         for tries in 1.. {
-            let missing = self.missing(step);
-            if missing == 0 || stop.is_asked() {
+            let missing = self.missing_objects(step);
+            if missing == 0 || stop.is_triggered() {
                 break;
             }
             let load = Load {
-                mix: Mix::only(Operation::Put),
-                parallel: MIN_PREPARE_CONCURRENCY.max(step.load.parallel),
-                pace: Pace::Closed,
-                until: Until { requests: Some(missing), time: Duration::MAX / 4, stable: None },
+                mix: Mix::single(Operation::Put),
+                concurrency: MIN_PREPARE_CONCURRENCY.max(step.load.concurrency),
+                arrival_mode: ArrivalMode::Closed,
+                stop_condition: StopCondition { max_requests: Some(missing), duration: Duration::MAX / 4, max_ci_fraction: None },
                 warm_up: Duration::ZERO,
                 seed: step.load.seed,
                 phase: 0.0,
             };
-            let outcome = drive(&self.bed, &stock, &load, stop, gauge).await?;
-            let Some(tally) = outcome.record.tallies().values().find(|tally| tally.failed() > 0) else {
+            let outcome = run_load(&self.env, &stock, &load, stop, gauge).await?;
+            let Some(tally) = outcome.record.tallies().values().find(|tally| tally.failure_count() > 0) else {
                 continue;
             };
             self.is_uncertain = true;
-            if tries == TRIES && !stop.is_asked() {
-                let why = tally.samples.first().cloned().unwrap_or_default();
-                let what = format!("{} of {missing} objects could not be created: {why}", tally.failed());
+            if tries == MAX_PREPARE_ATTEMPTS && !stop.is_triggered() {
+                let why = tally.failure_samples.first().cloned().unwrap_or_default();
+                let what = format!("{} of {missing} objects could not be created: {why}", tally.failure_count());
                 return Err(Error::new(Reason::Io, what));
             }
         }
-        Ok(!stop.is_asked())
+        Ok(!stop.is_triggered())
     }
 
     /// Runs the load of a prepared step.
-    pub async fn measure(&mut self, step: &Step, stop: &Stop, gauge: &Arc<Gauge>) -> Result<Outcome> {
+    pub async fn measure(&mut self, step: &Step, stop: &StopSignal, gauge: &Arc<Progress>) -> Result<LoadOutcome> {
         let stock = self.stock(step);
-        let outcome = drive(&self.bed, &stock, &step.load, stop, gauge).await;
+        let outcome = run_load(&self.env, &stock, &step.load, stop, gauge).await;
         self.is_uncertain |= match &outcome {
-            Ok(outcome) => outcome.record.tallies().values().any(|tally| tally.failed() > 0),
+            Ok(outcome) => outcome.record.tallies().values().any(|tally| tally.failure_count() > 0),
             Err(_) => true,
         };
         outcome
@@ -140,8 +140,8 @@ impl Site {
     pub async fn clean_after(&mut self, step: &Step) -> Result<u64> {
         let key = (Use::for_step(step), step.sizes.to_string());
         let Some(stock) = self.stocks.get(&key).filter(|_| key.0 != Use::Read) else { return Ok(0) };
-        let made = [Made::Stock(stock.clone())];
-        let removed = clean(&self.bed, stock.prefix(), Some(&made), self.is_uncertain).await?;
+        let made = [KnownObjects::Stock(stock.clone())];
+        let removed = remove_all(&self.env, stock.prefix(), Some(&made), self.is_uncertain).await?;
         self.stocks.remove(&key);
         Ok(removed)
     }
@@ -149,24 +149,24 @@ impl Site {
     /// Removes all objects and returns their number. Failed deletes are retried a few times, after all others.
     pub async fn clean(&mut self) -> Result<u64> {
         // A replay may have cancelled requests that are not counted here.
-        let is_uncertain = self.is_uncertain || !self.replayed.is_empty();
-        let stocks = self.stocks.values().cloned().map(Made::Stock);
-        let made: Vec<Made> = stocks.chain(self.replayed.iter().cloned().map(Made::Replayed)).collect();
-        let removed = clean(&self.bed, &self.prefix, Some(&made), is_uncertain).await?;
+        let is_uncertain = self.is_uncertain || !self.add_replay.is_empty();
+        let stocks = self.stocks.values().cloned().map(KnownObjects::Stock);
+        let made: Vec<KnownObjects> = stocks.chain(self.add_replay.iter().cloned().map(KnownObjects::Replayed)).collect();
+        let removed = remove_all(&self.env, &self.prefix, Some(&made), is_uncertain).await?;
         self.stocks.clear();
-        self.replayed.clear();
+        self.add_replay.clear();
         Ok(removed)
     }
 
     /// Removes everything below the prefix of a lost agent and returns the number of objects.
-    pub async fn clean_others(bed: &Bed, prefix: &str) -> Result<u64> {
-        clean(bed, prefix, None, true).await
+    pub async fn clean_prefix(bed: &BenchEnv, prefix: &str) -> Result<u64> {
+        remove_all(bed, prefix, None, true).await
     }
 
     /// Removes everything below a prefix and returns the number of objects. `names` lists the objects that may exist
     /// there, each with a flag that is true if it was certainly written.
-    pub(crate) async fn clean_named(bed: &Bed, prefix: &str, names: Vec<(String, bool)>) -> Result<u64> {
-        clean(bed, prefix, Some(&[Made::Named(names)]), true).await
+    pub(crate) async fn clean_named(bed: &BenchEnv, prefix: &str, names: Vec<(String, bool)>) -> Result<u64> {
+        remove_all(bed, prefix, Some(&[KnownObjects::Named(names)]), true).await
     }
 
     /// Registers the objects of a replay. None of them exists yet.
@@ -174,14 +174,14 @@ impl Site {
         self.count += 1;
         let prefix = format!("{}{}/", self.prefix, self.count);
         let objects = Arc::new(Objects::new(prefix, replay.planned()));
-        self.replayed.push(objects.clone());
+        self.add_replay.push(objects.clone());
         objects
     }
 
     /// The environment of the workspace.
     #[must_use]
-    pub const fn bed(&self) -> &Bed {
-        &self.bed
+    pub const fn bed(&self) -> &BenchEnv {
+        &self.env
     }
 }
 

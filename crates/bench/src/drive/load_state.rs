@@ -11,46 +11,46 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
 
-use super::due::Due;
+use super::due_queue::DueQueue;
 use crate::record::timeline::Timeline;
-use crate::record::{Record, Window};
+use crate::record::{LoadRecord, MeasurementWindow};
 use crate::samples::{CellSamples, Names, Sampled, Sampler};
 
 /// Capacity of the queue of due open-loop requests: about 20 MB, and seconds of the highest rate that a store can
 /// serve.
-pub(crate) const MOST_WAITING: usize = 1 << 20;
+pub(crate) const MAX_QUEUED_REQUESTS: usize = 1 << 20;
 
 /// A stop signal. What was measured before it is kept.
 #[derive(Debug, Clone, Default)]
-pub struct Stop(CancellationToken);
+pub struct StopSignal(CancellationToken);
 
-impl Stop {
+impl StopSignal {
     /// Requests the stop.
-    pub fn ask(&self) {
+    pub fn trigger(&self) {
         self.0.cancel();
     }
 
     /// Waits until a stop is requested.
-    pub async fn asked(&self) {
+    pub async fn triggered(&self) {
         self.0.cancelled().await;
     }
 
     /// Waits until `time` after the stop was requested.
-    pub async fn patience(&self, time: Duration) {
+    pub async fn triggered_for(&self, time: Duration) {
         self.0.cancelled().await;
         tokio::time::sleep(time).await;
     }
 
     /// Returns true if a stop was requested.
     #[must_use]
-    pub fn is_asked(&self) -> bool {
+    pub fn is_triggered(&self) -> bool {
         self.0.is_cancelled()
     }
 }
 
 /// The progress of a load, for observers. Includes the warm-up.
 #[derive(Debug, Default)]
-pub struct Gauge {
+pub struct Progress {
     operations: AtomicU64,
     bytes: AtomicU64,
     failures: AtomicU64,
@@ -58,7 +58,7 @@ pub struct Gauge {
     samples: Option<Arc<CellSamples>>,
 }
 
-impl Gauge {
+impl Progress {
     /// Creates a gauge for a load whose requests are also recorded individually.
     pub(crate) fn with_samples(samples: Arc<CellSamples>) -> Self {
         Self { samples: Some(samples), ..Self::default() }
@@ -66,13 +66,13 @@ impl Gauge {
 
     /// Returns successful requests, their bytes, and failed requests.
     #[must_use]
-    pub fn read(&self) -> (u64, u64, u64) {
+    pub fn snapshot(&self) -> (u64, u64, u64) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (read(&self.operations), read(&self.bytes), read(&self.failures))
     }
 
     /// Finishes the per-request samples after the load has ended. Returns `None` if none are recorded.
-    pub(crate) async fn sampled(&self) -> Option<Sampled> {
+    pub(crate) async fn finish_samples(&self) -> Option<Sampled> {
         match &self.samples {
             Some(samples) => Some(samples.conclude().await),
             None => None,
@@ -80,43 +80,43 @@ impl Gauge {
     }
 
     /// Sets the counters to the progress that an agent reported.
-    pub(crate) fn show(&self, operations: u64, bytes: u64, failures: u64) {
+    pub(crate) fn set(&self, operations: u64, bytes: u64, failures: u64) {
         self.operations.store(operations, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
         self.failures.store(failures, Ordering::Relaxed);
     }
 
-    pub(crate) fn success(&self, bytes: u64) {
+    pub(crate) fn record_success(&self, bytes: u64) {
         self.operations.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn failure(&self) {
+    pub(crate) fn record_failure(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// The shared state of a load. `T` is the part of a request that is known before it starts.
-pub(crate) struct Shared<T> {
+pub(crate) struct LoadState<T> {
     clock: Arc<dyn Clock>,
     /// Bounds of the measurement window, in nanoseconds of the clock; `u64::MAX` until set.
-    begin: AtomicU64,
-    end: AtomicU64,
+    open_window: AtomicU64,
+    close_window_now: AtomicU64,
     /// Number of the next request.
     next_number: AtomicU64,
     max_requests: AtomicU64,
     workers: usize,
     /// Due open-loop requests.
-    due: Mutex<Due<T>>,
+    due: Mutex<DueQueue<T>>,
     /// One permit for each due request.
-    pub starts: Semaphore,
+    pub start_permits: Semaphore,
     /// Cancels requests in flight.
-    pub over: CancellationToken,
+    pub cancelled: CancellationToken,
     /// Completion time of the last request, in nanoseconds of the clock.
     last_completion: AtomicU64,
     /// Workers that have not finished.
     active: AtomicUsize,
-    pub gauge: Arc<Gauge>,
+    pub progress: Arc<Progress>,
     /// Work per 100 ms and second.
     pub timeline: Timeline,
     /// Object names.
@@ -124,55 +124,55 @@ pub(crate) struct Shared<T> {
 }
 
 /// Creates an empty histogram of latencies in microseconds.
-pub(crate) fn micros() -> Histogram<u64> {
-    crate::record::histogram()
+pub(crate) fn latency_histogram() -> Histogram<u64> {
+    crate::record::new_histogram()
 }
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl<T> Shared<T> {
+impl<T> LoadState<T> {
     /// Creates the state for a number of workers and an optional request limit.
     pub fn new(
         clock: Arc<dyn Clock>,
         (workers, max_requests): (usize, Option<u64>),
-        gauge: Arc<Gauge>,
+        gauge: Arc<Progress>,
         names: Arc<dyn Names>,
     ) -> Self {
         Self {
             clock,
-            begin: AtomicU64::new(u64::MAX),
-            end: AtomicU64::new(u64::MAX),
+            open_window: AtomicU64::new(u64::MAX),
+            close_window_now: AtomicU64::new(u64::MAX),
             next_number: AtomicU64::new(0),
             max_requests: AtomicU64::new(max_requests.unwrap_or(u64::MAX)),
             workers,
-            due: Mutex::new(Due::new(MOST_WAITING)),
-            starts: Semaphore::new(0),
-            over: CancellationToken::new(),
+            due: Mutex::new(DueQueue::new(MAX_QUEUED_REQUESTS)),
+            start_permits: Semaphore::new(0),
+            cancelled: CancellationToken::new(),
             last_completion: AtomicU64::new(0),
             active: AtomicUsize::new(workers),
-            gauge,
+            progress: gauge,
             timeline: Timeline::default(),
             names,
         }
     }
 
     /// Creates the empty record of a worker.
-    pub fn record(&self) -> Record {
-        self.timeline.record()
+    pub fn new_record(&self) -> LoadRecord {
+        self.timeline.new_record()
     }
 
     /// Returns the sampler of a worker, if requests are recorded individually; without a worker, the one for requests
     /// that never start.
     pub fn sampler(&self, worker: Option<usize>) -> Option<Sampler> {
-        Some(self.gauge.samples.as_ref()?.sampler(worker, self.names.clone()))
+        Some(self.progress.samples.as_ref()?.sampler(worker, self.names.clone()))
     }
 
     /// Replaces the queue of due requests by one of the given capacity.
     #[cfg(test)]
-    pub fn with_room(mut self, capacity: usize) -> Self {
-        self.due = Mutex::new(Due::new(capacity));
+    pub fn with_queue_capacity(mut self, capacity: usize) -> Self {
+        self.due = Mutex::new(DueQueue::new(capacity));
         self
     }
 
@@ -183,7 +183,7 @@ impl<T> Shared<T> {
     /// Opens the measurement window now.
     pub fn begin(&self) -> Duration {
         let now = self.now();
-        self.begin.store(nanos(now), Ordering::Relaxed);
+        self.open_window.store(nanos(now), Ordering::Relaxed);
         now
     }
 
@@ -193,104 +193,104 @@ impl<T> Shared<T> {
     }
 
     /// Closes the measurement window at the completion of the last request.
-    pub fn end_with_the_last(&self) -> Duration {
+    pub fn close_window_at_last_completion(&self) -> Duration {
         self.close_window(Duration::from_nanos(self.last_completion.load(Ordering::Relaxed)))
     }
 
     fn close_window(&self, time: Duration) -> Duration {
-        self.end.store(nanos(time), Ordering::Relaxed);
+        self.close_window_now.store(nanos(time), Ordering::Relaxed);
         time
     }
 
     /// Records the completion time of a request.
-    pub fn ended(&self, at: Duration) {
+    pub fn record_completion(&self, at: Duration) {
         self.last_completion.fetch_max(nanos(at), Ordering::Relaxed);
     }
 
-    pub fn has_ended(&self) -> bool {
-        self.end.load(Ordering::Relaxed) != u64::MAX
+    pub fn is_window_closed(&self) -> bool {
+        self.close_window_now.load(Ordering::Relaxed) != u64::MAX
     }
 
-    pub fn window(&self) -> Window {
+    pub fn window(&self) -> MeasurementWindow {
         let read = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));
-        Window { begin: read(&self.begin), end: read(&self.end) }
+        MeasurementWindow { begin: read(&self.open_window), end: read(&self.close_window_now) }
     }
 
     /// Takes the number of the next request; `None` if the request limit is reached.
-    pub fn next(&self) -> Option<u64> {
+    pub fn next_request_number(&self) -> Option<u64> {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         (number < self.max_requests.load(Ordering::Relaxed)).then_some(number)
     }
 
     /// Records that a worker has finished.
-    pub fn leave(&self) {
+    pub fn worker_finished(&self) {
         self.active.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Returns true if no further request will start.
-    pub fn is_over(&self) -> bool {
+    pub fn is_exhausted(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 0
             || self.next_number.load(Ordering::Relaxed) >= self.max_requests.load(Ordering::Relaxed)
     }
 
     /// Returns true if all workers finished before the request limit, because no objects were left.
-    pub fn is_deserted(&self) -> bool {
+    pub fn has_run_out_of_objects(&self) -> bool {
         self.active.load(Ordering::Relaxed) == 0
             && self.next_number.load(Ordering::Relaxed) < self.max_requests.load(Ordering::Relaxed)
     }
 
     /// The request limit.
-    pub fn most(&self) -> usize {
+    pub fn max_requests(&self) -> usize {
         usize::try_from(self.max_requests.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
     /// Lowers the request limit to `limit`.
-    pub fn at_most(&self, limit: u64) {
+    pub fn limit_requests(&self, limit: u64) {
         self.max_requests.fetch_min(limit, Ordering::Relaxed);
     }
 
     /// Queues a request that is due. If the queue is full, the request is dropped and counted, and the load is overrun.
     pub fn release(&self, intended: Duration, request: T) {
         if self.due.lock().push(intended, request) {
-            self.starts.add_permits(1);
+            self.start_permits.add_permits(1);
         }
     }
 
     /// The number of requests dropped because the queue was full. A load with any is void.
-    pub fn refused(&self) -> u64 {
-        self.due.lock().refused()
+    pub fn dropped(&self) -> u64 {
+        self.due.lock().dropped()
     }
 
     /// Takes the oldest due request and its scheduled start. The caller must hold a permit of `starts`.
-    pub fn intended(&self) -> Option<(Duration, T)> {
+    pub fn pop_due(&self) -> Option<(Duration, T)> {
         self.due.lock().pop()
     }
 
     /// Ends the release of requests: workers finish once the queue is empty.
-    pub fn last(&self) {
+    pub fn finish_releases(&self) {
         // One extra permit for each worker, which then finds the queue empty and ends.
-        self.starts.add_permits(self.workers);
+        self.start_permits.add_permits(self.workers);
     }
 
     /// Prevents queued requests from starting.
-    pub fn begin_no_more(&self) {
-        self.starts.close();
+    pub fn cancel_queued(&self) {
+        self.start_permits.close();
     }
 
     /// Cancels requests in flight and prevents queued ones from starting.
-    pub fn give_up(&self) {
-        self.begin_no_more();
-        self.over.cancel();
+    pub fn cancel_all(&self) {
+        self.cancel_queued();
+        self.cancelled.cancel();
     }
 
     /// Drains the queue. Yields the scheduled start, the data and the number of each request that never started.
-    pub fn abandoned(&self) -> impl Iterator<Item = ((Duration, T), u64)> {
+    pub fn drain_unstarted(&self) -> impl Iterator<Item = ((Duration, T), u64)> {
         let first = self.next_number.load(Ordering::Relaxed);
-        self.due.lock().take().into_iter().zip(first..)
+        self.due.lock().drain().into_iter().zip(first..)
     }
 
     /// The number of due requests that have not started.
-    pub fn left(&self) -> u64 {
+    pub fn queued(&self) -> u64 {
         self.due.lock().len() as u64
     }
 }

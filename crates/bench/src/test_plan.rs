@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::asked::Asked;
-use crate::load::{Load, Until};
+use crate::load_spec::LoadSpec;
+use crate::load::{Load, StopCondition};
 use crate::operation::Operation;
 use crate::random::mix;
 use crate::sizes::Sizes;
@@ -19,11 +19,11 @@ const MAX_PREPARED_BYTES: f64 = 512e6;
 
 /// A test plan.
 #[derive(Debug, Clone)]
-pub struct Survey {
+pub struct TestPlan {
     /// The loads, in order.
-    pub asked: Vec<Asked>,
+    pub loads: Vec<LoadSpec>,
     /// Stop condition of each measurement.
-    pub until: Until,
+    pub stop_condition: StopCondition,
     /// Time before the measurement window opens.
     pub warm_up: Duration,
     /// Objects created for reading; `None` for the default.
@@ -42,51 +42,51 @@ pub struct Step {
     /// Minimum number of objects that must exist for reading before it begins.
     pub objects: u64,
     /// Round number, counted from 1.
-    pub repeat: u32,
+    pub round: u32,
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.asked().fmt(f)
+        self.load_spec().fmt(f)
     }
 }
 
 impl Step {
     /// The load in its text form.
     #[must_use]
-    pub fn asked(&self) -> Asked {
-        let Load { mix, parallel, pace, .. } = self.load.clone();
-        Asked { mix, sizes: self.sizes.clone(), parallel, pace }
+    pub fn load_spec(&self) -> LoadSpec {
+        let Load { mix, concurrency: parallel, arrival_mode: pace, .. } = self.load.clone();
+        LoadSpec { mix, sizes: self.sizes.clone(), concurrency: parallel, arrival_mode: pace }
     }
 
     /// Returns true if it only writes and needs no existing objects.
     #[must_use]
     pub fn writes_only(&self) -> bool {
-        self.load.mix.has_only(Operation::Put)
+        self.load.mix.is_only(Operation::Put)
     }
 }
 
-impl Survey {
+impl TestPlan {
     /// Validates the plan. The error message is meant for the user.
     pub fn check(&self, most_object_bytes: u64) -> Result<(), String> {
-        if self.asked.is_empty() {
+        if self.loads.is_empty() {
             return Err("there is nothing to measure".to_owned());
         }
-        if let Some(Asked { sizes, .. }) =
-            self.asked.iter().find(|asked| asked.sizes.most() > most_object_bytes)
+        if let Some(LoadSpec { sizes, .. }) =
+            self.loads.iter().find(|asked| asked.sizes.most() > most_object_bytes)
         {
             return Err(format!(
                 "objects of {sizes} may be larger than {most_object_bytes} bytes, the limit of this store"
             ));
         }
-        let deletes_more = |asked: &&Asked| {
+        let deletes_more = |asked: &&LoadSpec| {
             let mix = &asked.mix;
             mix.share(Operation::Delete) > mix.share(Operation::Put) && mix.operations().count() > 1
         };
-        if let Some(Asked { mix, .. }) = self.asked.iter().find(deletes_more) {
+        if let Some(LoadSpec { mix, .. }) = self.loads.iter().find(deletes_more) {
             return Err(format!("{mix} deletes more than it writes: it would run out of objects"));
         }
-        let most = self.most_parallel();
+        let most = self.max_concurrency();
         if let Some(objects) = self.objects.filter(|objects| *objects < most) {
             return Err(format!(
                 "{objects} objects are too few for {most} concurrent requests: each needs at least one of its own"
@@ -97,35 +97,35 @@ impl Survey {
 
     /// The highest concurrency of any load.
     #[must_use]
-    pub fn most_parallel(&self) -> u64 {
-        self.asked.iter().map(|asked| asked.parallel).max().unwrap_or(1) as u64
+    pub fn max_concurrency(&self) -> u64 {
+        self.loads.iter().map(|asked| asked.concurrency).max().unwrap_or(1) as u64
     }
 
     /// All measurements of a round, in order.
     #[must_use]
     pub fn steps(&self, repeat: u32) -> Vec<Step> {
-        self.asked.iter().map(|asked| self.step(asked, repeat)).collect()
+        self.loads.iter().map(|asked| self.step(asked, repeat)).collect()
     }
 
     /// The measurement of a load in a round.
     #[must_use]
-    pub fn step(&self, asked: &Asked, repeat: u32) -> Step {
+    pub fn step(&self, asked: &LoadSpec, repeat: u32) -> Step {
         let seed = mix(self.seed ^ mix(u64::from(repeat)));
-        let Asked { mix, sizes, parallel, pace } = asked.clone();
+        let LoadSpec { mix, sizes, concurrency: parallel, arrival_mode: pace } = asked.clone();
         // A warm-up would delete objects that the measurement needs.
         let is_consuming = mix.operations().all(|operation| operation == Operation::Delete);
         let warm_up = if is_consuming { Duration::ZERO } else { self.warm_up };
         let objects = self.object_count(&sizes);
-        let load = Load { mix, parallel, pace, until: self.until, warm_up, seed, phase: 0.0 };
-        Step { load, sizes, objects, repeat }
+        let load = Load { mix, concurrency: parallel, arrival_mode: pace, stop_condition: self.stop_condition, warm_up, seed, phase: 0.0 };
+        Step { load, sizes, objects, round: repeat }
     }
 
     fn object_count(&self, sizes: &Sizes) -> u64 {
         let default = (MAX_PREPARED_BYTES / sizes.mean().max(1.0)) as u64;
         // A load never reads more objects than it has requests.
-        let default = default.min(self.until.requests.unwrap_or(u64::MAX));
+        let default = default.min(self.stop_condition.max_requests.unwrap_or(u64::MAX));
         let requested = self.objects.unwrap_or_else(|| default.clamp(1, MAX_PREPARED_OBJECTS));
-        requested.max(self.most_parallel())
+        requested.max(self.max_concurrency())
     }
 }
 

@@ -10,30 +10,30 @@ use futures::future::{join_all, try_join_all};
 use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason, Result};
 
-use crate::caches::{Caches, Kernel};
-use crate::drive::{Bed, Ending, Gauge, Stop};
+use crate::caches::{CacheTreatment, CacheDropper};
+use crate::drive::{BenchEnv, EndReason, Progress, StopSignal};
 use crate::interference::void_beside;
 use crate::random::mix;
 use crate::replay::Replay;
-use crate::result::Cell;
+use crate::result::Measurement;
 use crate::samples::Samples;
-use crate::site::Site;
-use crate::survey::Step;
+use crate::workspace::Workspace;
+use crate::test_plan::Step;
 
 /// A progress event.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum RunEvent<'a> {
     /// A phase begins: objects are created or removed, caches are dropped, or loads run.
-    Begins {
+    PhaseStarted {
         /// Description for users.
-        what: String,
+        description: String,
         /// Maximum duration, if known.
-        time: Option<Duration>,
+        max_duration: Option<Duration>,
         /// Live progress of the loads of this phase.
-        gauges: Vec<Arc<Gauge>>,
+        progress: Vec<Arc<Progress>>,
     },
     /// A measurement is complete.
-    Measured(&'a Cell),
+    Measured(&'a Measurement),
 }
 
 /// Measurements that run concurrently; usually a single one.
@@ -41,31 +41,31 @@ pub type Stage = Vec<Step>;
 
 /// The runner of a sequence of stages.
 #[derive(Debug)]
-pub struct Course {
+pub struct Runner {
     /// One for each concurrent step.
-    sites: Vec<Site>,
+    sites: Vec<Workspace>,
     /// CPUs that the generator may use.
     cores: usize,
     /// Objects are kept after their measurement.
     keep_objects: bool,
     /// Drops caches before each stage, if set.
-    kernel: Option<Kernel>,
+    kernel: Option<CacheDropper>,
     /// Destination of per-request samples, if they are recorded.
     samples: Option<Samples>,
 }
 
-impl Course {
+impl Runner {
     /// Creates a runner for stages of at most `concurrent_steps` steps. Objects are created below `prefix`.
     #[must_use]
     pub fn new(
-        bed: &Bed,
+        bed: &BenchEnv,
         prefix: &str,
         concurrent_steps: usize,
         (cores, keep_objects): (usize, bool),
     ) -> Self {
         let site = |n: usize| match concurrent_steps {
-            ..=1 => Site::new(bed.clone(), prefix.to_owned()),
-            _ => Site::new(bed.clone(), format!("{prefix}{n}/")),
+            ..=1 => Workspace::new(bed.clone(), prefix.to_owned()),
+            _ => Workspace::new(bed.clone(), format!("{prefix}{n}/")),
         };
         let sites = (0..concurrent_steps.max(1)).map(site).collect();
         Self { sites, cores, keep_objects, kernel: None, samples: None }
@@ -73,18 +73,18 @@ impl Course {
 
     /// Drops the machine's caches before each stage and each replay, if `kernel` is set.
     #[must_use]
-    pub fn dropping_caches(self, kernel: Option<Kernel>) -> Self {
+    pub fn with_cache_dropping(self, kernel: Option<CacheDropper>) -> Self {
         Self { kernel, ..self }
     }
 
     /// Records each request of a measurement individually, if `samples` is set.
     #[must_use]
-    pub fn sampled(self, samples: Option<Samples>) -> Self {
+    pub fn with_samples(self, samples: Option<Samples>) -> Self {
         Self { samples, ..self }
     }
 
     /// Ends the recording of samples. Returns the first error of writing them, if any.
-    pub fn end_samples(&mut self) -> io::Result<()> {
+    pub fn finish_samples(&mut self) -> io::Result<()> {
         self.samples.take().map_or(Ok(()), Samples::end)
     }
 
@@ -92,8 +92,8 @@ impl Course {
     pub async fn run(
         &mut self,
         stages: impl IntoIterator<Item = Stage>,
-        stop: &Stop,
-        mut on_event: impl FnMut(Event<'_>),
+        stop: &StopSignal,
+        mut on_event: impl FnMut(RunEvent<'_>),
     ) -> Result<bool> {
         for stage in stages {
             if !self.prepare(&stage, stop, &mut on_event).await?
@@ -111,69 +111,69 @@ impl Course {
     pub async fn prepare(
         &mut self,
         stage: &[Step],
-        stop: &Stop,
-        on_event: &mut impl FnMut(Event<'_>),
+        stop: &StopSignal,
+        on_event: &mut impl FnMut(RunEvent<'_>),
     ) -> Result<bool> {
         for (site, step) in self.sites.iter_mut().zip(stage) {
-            let missing = site.missing(step);
-            let gauge = Arc::new(Gauge::default());
+            let missing = site.missing_objects(step);
+            let gauge = Arc::new(Progress::default());
             if missing > 0 {
                 let what = format!("creating {missing} objects of {}", step.sizes);
-                on_event(Event::Begins { what, time: None, gauges: vec![gauge.clone()] });
+                on_event(RunEvent::PhaseStarted { description: what, max_duration: None, progress: vec![gauge.clone()] });
             }
             if !site.prepare(step, stop, &gauge).await? {
                 return Ok(false);
             }
         }
         self.drop_caches(stop, on_event).await?;
-        Ok(!stop.is_asked())
+        Ok(!stop.is_triggered())
     }
 
     /// Drops the machine's caches, if configured. The kernel cannot be interrupted: after a stop, this returns while it
     /// continues.
-    async fn drop_caches(&self, stop: &Stop, on_event: &mut impl FnMut(Event<'_>)) -> Result<()> {
+    async fn drop_caches(&self, stop: &StopSignal, on_event: &mut impl FnMut(RunEvent<'_>)) -> Result<()> {
         let Some(kernel) = self.kernel.clone() else { return Ok(()) };
-        on_event(Event::Begins { what: "dropping caches".to_owned(), time: None, gauges: Vec::new() });
+        on_event(RunEvent::PhaseStarted { description: "dropping caches".to_owned(), max_duration: None, progress: Vec::new() });
         let (sender, dropped) = oneshot::channel();
         // A detached thread: the kernel first writes back the dirty pages of the whole machine, which may take long.
-        let work = move || drop(sender.send(kernel.write_and_drop_all()));
+        let work = move || drop(sender.send(kernel.sync_and_drop_all()));
         let started = std::thread::Builder::new().name("caches".to_owned()).spawn(work);
         started.map_err(|e| Error::with_source(Reason::Io, format!("cannot start a thread: {e}"), e))?;
         let dropped = tokio::select! {
             biased;
             dropped = dropped => dropped,
-            () = stop.asked() => return Ok(()),
+            () = stop.triggered() => return Ok(()),
         };
         let dropped = dropped.map_err(|e| Error::with_source(Reason::Defect, "dropping caches failed", e))?;
         dropped.map_err(|why| Error::new(Reason::Io, format!("cannot drop caches: {why}")))
     }
 
     /// The cache treatment of the measurements.
-    const fn caches(&self) -> Caches {
-        if self.kernel.is_some() { Caches::Dropped } else { Caches::Kept }
+    const fn caches(&self) -> CacheTreatment {
+        if self.kernel.is_some() { CacheTreatment::Dropped } else { CacheTreatment::NotDropped }
     }
 
-    fn gauge(&self, repeat: u32) -> Arc<Gauge> {
+    fn gauge(&self, repeat: u32) -> Arc<Progress> {
         let samples = self.samples.as_ref().map(|samples| samples.next_cell(repeat));
-        Arc::new(samples.map_or_else(Gauge::default, Gauge::with_samples))
+        Arc::new(samples.map_or_else(Progress::default, Progress::with_samples))
     }
 
     /// Measures a prepared stage, starting now, and reports the measurements. Returns false if stopped.
     pub async fn measure(
         &mut self,
         stage: &[Step],
-        stop: &Stop,
-        on_event: &mut impl FnMut(Event<'_>),
+        stop: &StopSignal,
+        on_event: &mut impl FnMut(RunEvent<'_>),
     ) -> Result<bool> {
-        let gauges: Vec<Arc<Gauge>> = stage.iter().map(|step| self.gauge(step.repeat)).collect();
+        let gauges: Vec<Arc<Progress>> = stage.iter().map(|step| self.gauge(step.round)).collect();
         let what = stage.iter().fold(String::new(), |mut text, step| {
             let separator = if text.is_empty() { "" } else { " beside " };
             // Writing to a string cannot fail.
             let _ = write!(text, "{separator}{step}");
             text
         });
-        let time = stage.iter().map(|step| step.load.warm_up + step.load.until.time).max();
-        on_event(Event::Begins { what, time, gauges: gauges.clone() });
+        let time = stage.iter().map(|step| step.load.warm_up + step.load.stop_condition.duration).max();
+        on_event(RunEvent::PhaseStarted { description: what, max_duration: time, progress: gauges.clone() });
         // With equal seeds, all steps would start their requests at the same times.
         let mut drawn = stage.to_vec();
         drawn
@@ -189,12 +189,12 @@ impl Course {
         for (n, (step, outcome)) in stage.iter().zip(outcomes).enumerate() {
             let others = stage.iter().enumerate().filter(|(other, _)| *other != n);
             let beside = others.map(|(_, other)| other.to_string()).collect();
-            cells.push(Cell::of(step, beside, &outcome?, self.cores));
+            cells.push(Measurement::new(step, beside, &outcome?, self.cores));
         }
         void_beside(&mut cells);
-        let is_whole = cells.iter().all(|cell| cell.ending != Ending::Stopped);
+        let is_whole = cells.iter().all(|cell| cell.end_reason != EndReason::Stopped);
         for (cell, gauge) in cells.into_iter().zip(&gauges) {
-            on_event(Event::Measured(&cell.under(self.caches(), gauge.sampled().await)));
+            on_event(RunEvent::Measured(&cell.with_context(self.caches(), gauge.finish_samples().await)));
         }
         Ok(is_whole)
     }
@@ -204,36 +204,36 @@ impl Course {
         &mut self,
         replay: &Replay,
         rounds: u32,
-        stop: &Stop,
-        mut on_event: impl FnMut(Event<'_>),
+        stop: &StopSignal,
+        mut on_event: impl FnMut(RunEvent<'_>),
     ) -> Result<bool> {
         for round in 1..=rounds {
             let Some(site) = self.sites.first_mut() else { break };
             if round > 1 && !self.keep_objects {
-                on_event(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
+                on_event(RunEvent::PhaseStarted { description: "cleaning".to_owned(), max_duration: None, progress: Vec::new() });
                 site.clean().await?;
             }
             let objects = site.replayed(replay);
-            let gauge = Arc::new(Gauge::default());
+            let gauge = Arc::new(Progress::default());
             let (count, bytes) = replay.planned().needed();
             if count > 0 {
                 let what = format!("creating {count} objects, {} MB", bytes.div_ceil(1_000_000));
-                on_event(Event::Begins { what, time: None, gauges: vec![gauge.clone()] });
+                on_event(RunEvent::PhaseStarted { description: what, max_duration: None, progress: vec![gauge.clone()] });
             }
             if !replay.prepare(site.bed(), &objects, stop, &gauge).await? {
                 return Ok(false);
             }
             self.drop_caches(stop, &mut on_event).await?;
-            if stop.is_asked() {
+            if stop.is_triggered() {
                 return Ok(false);
             }
             let (what, gauge) = (replay.traced().name(replay.parallel()), self.gauge(round));
-            on_event(Event::Begins { what, time: replay.time(), gauges: vec![gauge.clone()] });
+            on_event(RunEvent::PhaseStarted { description: what, max_duration: replay.time(), progress: vec![gauge.clone()] });
             let Some(site) = self.sites.first() else { break };
             let (outcome, notes) = replay.drive(site.bed(), &objects, stop, &gauge).await?;
-            let cell = Cell::of_replay(replay, round, (&outcome, notes), self.cores);
-            on_event(Event::Measured(&cell.under(self.caches(), gauge.sampled().await)));
-            if outcome.ending == Ending::Stopped {
+            let cell = Measurement::from_replay(replay, round, (&outcome, notes), self.cores);
+            on_event(RunEvent::Measured(&cell.with_context(self.caches(), gauge.finish_samples().await)));
+            if outcome.ending == EndReason::Stopped {
                 return Ok(false);
             }
         }
@@ -241,9 +241,9 @@ impl Course {
     }
 
     /// Removes objects that a stage wrote and no other stage needs.
-    pub async fn clean_after(&mut self, stage: &[Step], on_event: &mut impl FnMut(Event<'_>)) -> Result<()> {
+    pub async fn clean_after(&mut self, stage: &[Step], on_event: &mut impl FnMut(RunEvent<'_>)) -> Result<()> {
         if !self.keep_objects && stage.iter().any(Step::writes_only) {
-            on_event(Event::Begins { what: "cleaning".to_owned(), time: None, gauges: Vec::new() });
+            on_event(RunEvent::PhaseStarted { description: "cleaning".to_owned(), max_duration: None, progress: Vec::new() });
             let cleaning = self.sites.iter_mut().zip(stage).map(|(site, step)| site.clean_after(step));
             try_join_all(cleaning).await?;
         }
@@ -252,7 +252,7 @@ impl Course {
 
     /// Removes all objects that were created and returns their number.
     pub async fn clean(&mut self) -> Result<u64> {
-        let removed = join_all(self.sites.iter_mut().map(Site::clean)).await;
+        let removed = join_all(self.sites.iter_mut().map(Workspace::clean)).await;
         removed.into_iter().try_fold(0, |sum, removed| Ok(sum + removed?))
     }
 }

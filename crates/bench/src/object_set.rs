@@ -13,7 +13,7 @@ use crate::sizes::Sizes;
 
 /// A set of objects with one size distribution.
 #[derive(Debug)]
-pub struct Stock {
+pub struct ObjectSet {
     /// Prefix of all object names.
     prefix: String,
     sizes: Sizes,
@@ -22,12 +22,12 @@ pub struct Stock {
     files: AtomicU64,
     live: Mutex<Vec<ObjectEntry>>,
     /// Numbers of the objects that were distributed last, in order.
-    dealt: Mutex<Arc<[u64]>>,
+    distributed: Mutex<Arc<[u64]>>,
     /// A write or delete failed: it is unknown which objects exist.
     is_uncertain: AtomicBool,
 }
 
-impl Stock {
+impl ObjectSet {
     /// Creates an empty set.
     #[must_use]
     pub fn new(prefix: String, sizes: Sizes) -> Self {
@@ -37,7 +37,7 @@ impl Stock {
             next_number: AtomicU64::new(0),
             files: AtomicU64::new(0),
             live: Mutex::default(),
-            dealt: Mutex::default(),
+            distributed: Mutex::default(),
             is_uncertain: AtomicBool::new(false),
         }
     }
@@ -89,12 +89,12 @@ impl Stock {
     }
 
     /// Uses `count` source files from now on.
-    pub fn take_from_files(&self, count: u64) {
+    pub fn use_source_files(&self, count: u64) {
         self.files.store(count, Ordering::Relaxed);
     }
 
     /// Records that a write or delete failed, so that it is unknown which objects exist.
-    pub fn doubt(&self) {
+    pub fn mark_uncertain(&self) {
         self.is_uncertain.store(true, Ordering::Relaxed);
     }
 
@@ -117,7 +117,7 @@ impl Stock {
 
     /// The number of allocated object numbers, an exclusive upper bound of all numbers.
     #[must_use]
-    pub fn given_out(&self) -> u64 {
+    pub fn allocated(&self) -> u64 {
         self.next_number.load(Ordering::Relaxed)
     }
 
@@ -140,10 +140,10 @@ impl Stock {
     }
 
     /// Distributes the objects among the workers in random order, unread ones first.
-    pub fn deal(&self, workers: usize, seed: u64) -> Vec<Hand> {
+    pub fn distribute(&self, workers: usize, seed: u64) -> Vec<ObjectShare> {
         let mut live = std::mem::take(&mut *self.live.lock());
         live.sort_unstable_by_key(|entry| entry.number);
-        *self.dealt.lock() = live.iter().map(|entry| entry.number).collect();
+        *self.distributed.lock() = live.iter().map(|entry| entry.number).collect();
         // A stream of its own: other draws use the same seed.
         let seed = mix(seed ^ 0x6465_616c);
         for last in (1..live.len()).rev() {
@@ -151,7 +151,7 @@ impl Stock {
             live.swap(last, usize::try_from(other).unwrap_or(0));
         }
         live.sort_by_key(|entry| entry.was_read);
-        let mut hands = vec![Hand::default(); workers.max(1)];
+        let mut hands = vec![ObjectShare::default(); workers.max(1)];
         let count = hands.len();
         for (n, entry) in live.into_iter().enumerate() {
             hands[n % count].own.push(entry);
@@ -160,26 +160,26 @@ impl Stock {
     }
 
     /// Puts all objects into one pool that the workers share, so that they all finish at about the same time.
-    pub fn heap(&self, workers: usize, seed: u64) -> Vec<Hand> {
-        let all = self.deal(1, seed).into_iter().flat_map(|hand| hand.own).collect();
-        vec![Hand { pool: Arc::new(Mutex::new(all)), ..Hand::default() }; workers.max(1)]
+    pub fn pool(&self, workers: usize, seed: u64) -> Vec<ObjectShare> {
+        let all = self.distribute(1, seed).into_iter().flat_map(|hand| hand.own).collect();
+        vec![ObjectShare { pool: Arc::new(Mutex::new(all)), ..ObjectShare::default() }; workers.max(1)]
     }
 
     /// The numbers of the objects that were distributed last, in listing order.
     #[must_use]
     pub fn dealt(&self) -> Arc<[u64]> {
-        self.dealt.lock().clone()
+        self.distributed.lock().clone()
     }
 
     /// Takes back the objects of a worker.
-    pub fn give_back(&self, hand: Hand) {
+    pub fn reclaim(&self, hand: ObjectShare) {
         let mut live = self.live.lock();
         live.extend(hand.own);
         live.append(&mut hand.pool.lock());
     }
 }
 
-impl Names for Stock {
+impl Names for ObjectSet {
     fn name(&self, number: u64) -> String {
         self.key(number)
     }
@@ -194,24 +194,24 @@ struct ObjectEntry {
 
 /// The objects of one worker: exclusive ones, or a pool shared by all workers.
 #[derive(Debug, Clone, Default)]
-pub struct Hand {
+pub struct ObjectShare {
     own: Vec<ObjectEntry>,
     /// Index of the next object to read.
     next_read: usize,
     /// Reads of objects that had been read before.
-    pub repeats: u64,
+    pub repeated_reads: u64,
     pool: Arc<Mutex<Vec<ObjectEntry>>>,
 }
 
-impl Hand {
+impl ObjectShare {
     /// The next object to read. Every object is returned once before any is repeated.
-    pub fn draw(&mut self) -> Option<u64> {
+    pub fn next_to_read(&mut self) -> Option<u64> {
         if self.next_read >= self.own.len() {
             self.next_read = 0;
         }
         let entry = self.own.get_mut(self.next_read)?;
         self.next_read += 1;
-        self.repeats += u64::from(entry.was_read);
+        self.repeated_reads += u64::from(entry.was_read);
         entry.was_read = true;
         Some(entry.number)
     }
@@ -223,13 +223,13 @@ impl Hand {
     }
 
     /// Removes an object from the set, to be deleted.
-    pub fn take(&mut self) -> Option<u64> {
+    pub fn take_for_delete(&mut self) -> Option<u64> {
         let entry = self.own.pop().or_else(|| self.pool.lock().pop())?;
         Some(entry.number)
     }
 
     /// Adds an object that was written.
-    pub fn put(&mut self, number: u64) {
+    pub fn add(&mut self, number: u64) {
         self.own.push(ObjectEntry { number, was_read: false });
     }
 }
@@ -240,40 +240,40 @@ mod tests {
 
     #[test]
     fn each_worker_reads_its_whole_share_before_repeating() {
-        let stock = Stock::new("p/".to_owned(), Sizes::Fixed(1));
-        let mut all = Hand::default();
-        (0..10).for_each(|_| all.put(stock.new_number()));
-        stock.give_back(all);
-        let mut hands = stock.deal(3, 1);
+        let stock = ObjectSet::new("p/".to_owned(), Sizes::Fixed(1));
+        let mut all = ObjectShare::default();
+        (0..10).for_each(|_| all.add(stock.new_number()));
+        stock.reclaim(all);
+        let mut hands = stock.distribute(3, 1);
         assert!(stock.is_empty());
         let mut seen: Vec<u64> = hands
             .iter_mut()
-            .flat_map(|hand| (0..3).map(|_| hand.draw().unwrap()).collect::<Vec<_>>())
+            .flat_map(|hand| (0..3).map(|_| hand.next_to_read().unwrap()).collect::<Vec<_>>())
             .collect();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 9);
         let hand = &mut hands[2];
-        assert_eq!(hand.repeats, 0);
-        hand.draw();
-        assert_eq!(hand.repeats, 1);
-        assert!(hand.take().is_some());
-        hands.into_iter().for_each(|hand| stock.give_back(hand));
-        assert_eq!((stock.len(), stock.given_out()), (9, 10));
-        let mut later = stock.deal(1, 1).remove(0);
-        assert!(later.draw().is_some());
-        assert_eq!(later.repeats, 0, "one object is still unread");
-        assert!(later.draw().is_some());
-        assert_eq!(later.repeats, 1, "an earlier measurement read it");
-        later.put(stock.new_number());
-        stock.give_back(later);
-        let mut last = stock.deal(1, 2).remove(0);
-        assert!(last.draw().is_some());
-        assert_eq!(last.repeats, 0, "unread objects come first");
-        stock.give_back(last);
-        let mut pooled = stock.heap(2, 1);
+        assert_eq!(hand.repeated_reads, 0);
+        hand.next_to_read();
+        assert_eq!(hand.repeated_reads, 1);
+        assert!(hand.take_for_delete().is_some());
+        hands.into_iter().for_each(|hand| stock.reclaim(hand));
+        assert_eq!((stock.len(), stock.allocated()), (9, 10));
+        let mut later = stock.distribute(1, 1).remove(0);
+        assert!(later.next_to_read().is_some());
+        assert_eq!(later.repeated_reads, 0, "one object is still unread");
+        assert!(later.next_to_read().is_some());
+        assert_eq!(later.repeated_reads, 1, "an earlier measurement read it");
+        later.add(stock.new_number());
+        stock.reclaim(later);
+        let mut last = stock.distribute(1, 2).remove(0);
+        assert!(last.next_to_read().is_some());
+        assert_eq!(last.repeated_reads, 0, "unread objects come first");
+        stock.reclaim(last);
+        let mut pooled = stock.pool(2, 1);
         assert!(
-            (0..10).all(|_| pooled[0].take().is_some()) && pooled.iter().all(Hand::is_empty),
+            (0..10).all(|_| pooled[0].take_for_delete().is_some()) && pooled.iter().all(ObjectShare::is_empty),
             "one worker can take all objects of the pool"
         );
         assert_eq!(stock.key(7), "p/0000000007");

@@ -13,7 +13,7 @@ const REQUIRED_CHECKS: u32 = 3;
 
 /// The convergence check of one load.
 #[derive(Debug)]
-pub(super) struct Steady {
+pub(super) struct ConvergenceCheck {
     /// Maximum half-width of the confidence interval, as a fraction of the mean rate.
     max_ci_fraction: f64,
     /// Requests per 100 ms.
@@ -21,13 +21,13 @@ pub(super) struct Steady {
     passed_checks: u32,
 }
 
-impl Steady {
+impl ConvergenceCheck {
     pub const fn new(max_ci_fraction: f64) -> Self {
         Self { max_ci_fraction, series: Vec::new(), passed_checks: 0 }
     }
 
     /// Adds the requests of the next 100 ms. Returns true if the rate has converged.
-    pub fn is_known_with(&mut self, amount: f64) -> bool {
+    pub fn add_and_check(&mut self, amount: f64) -> bool {
         self.series.push(amount);
         if self.series.len() < MIN_INTERVALS || !self.series.len().is_multiple_of(CHECK_INTERVALS) {
             return false;
@@ -43,7 +43,7 @@ impl Steady {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::{mix, share};
+    use crate::random::{mix, unit_fraction};
 
     /// Returns the fraction of runs whose final rate was within `max_ci_fraction` of the true one, and their mean
     /// length in 100 ms intervals. Consecutive intervals have the given autocorrelation.
@@ -51,13 +51,13 @@ mod tests {
         const RUNS: u64 = 2000;
         let (mut covered, mut intervals) = (0, 0);
         for run in 0..RUNS {
-            let mut steady = Steady::new(max_ci_fraction);
-            let drawn = |n: u64| (0..4).map(|k| share(mix(mix(run) ^ mix(n * 4 + k)))).sum::<f64>() - 2.0;
+            let mut steady = ConvergenceCheck::new(max_ci_fraction);
+            let drawn = |n: u64| (0..4).map(|k| unit_fraction(mix(mix(run) ^ mix(n * 4 + k)))).sum::<f64>() - 2.0;
             let mut last = 0.0;
             for n in 0..5000 {
                 last = autocorrelation * last + (1.0 - autocorrelation * autocorrelation).sqrt() * drawn(n);
                 intervals += 1;
-                if steady.is_known_with(1.0 + noise * last) {
+                if steady.add_and_check(1.0 + noise * last) {
                     break;
                 }
             }
@@ -78,10 +78,10 @@ mod tests {
 
     #[test]
     fn constant_rate_converges_after_four_seconds() {
-        let mut steady = Steady::new(0.01);
-        let intervals = (1..).find(|_| steady.is_known_with(7.0)).unwrap();
+        let mut steady = ConvergenceCheck::new(0.01);
+        let intervals = (1..).find(|_| steady.add_and_check(7.0)).unwrap();
         assert_eq!(intervals, 40);
-        let mut idle = Steady::new(0.5);
-        assert!((0..1000).all(|_| !idle.is_known_with(0.0)), "a rate of zero never converges");
+        let mut idle = ConvergenceCheck::new(0.5);
+        assert!((0..1000).all(|_| !idle.add_and_check(0.0)), "a rate of zero never converges");
     }
 }

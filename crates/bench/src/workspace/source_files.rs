@@ -3,23 +3,23 @@
 use futures::StreamExt as _;
 use tradewind_core::error::{Error, Reason, Result};
 
-use crate::drive::{Bed, Stop};
-use crate::stock::Stock;
+use crate::drive::{BenchEnv, StopSignal};
+use crate::object_set::ObjectSet;
 
 /// Files created concurrently.
 const FILE_CONCURRENCY: usize = 4;
 
 /// Creates `count` source files before the first object exists. Existing files are reused. If there are more objects
 /// than files, several objects share a file. A stop ends it early, with fewer files.
-pub(crate) async fn make_files(bed: &Bed, stock: &Stock, count: u64, stop: &Stop) -> Result<()> {
-    let Some(files) = bed.files.as_ref().filter(|_| !stock.has_files() && stock.given_out() == 0) else {
+pub(crate) async fn create_source_files(bed: &BenchEnv, stock: &ObjectSet, count: u64, stop: &StopSignal) -> Result<()> {
+    let Some(files) = bed.files.as_ref().filter(|_| !stock.has_files() && stock.allocated() == 0) else {
         return Ok(());
     };
     // From here on, names and contents of sources are those of files.
-    stock.take_from_files(count);
-    let made = (0..count).take_while(|_| !stop.is_asked()).map(|number| {
+    stock.use_source_files(count);
+    let made = (0..count).take_while(|_| !stop.is_triggered()).map(|number| {
         let (name, content, size) = (stock.source_key(number), stock.content(number), stock.size(number));
-        async move { files.make(&name, bed.content.clone(), content, size).await }
+        async move { files.create_source(&name, bed.content.clone(), content, size).await }
     });
     let mut made = futures::stream::iter(made).buffer_unordered(FILE_CONCURRENCY);
     while let Some(made) = made.next().await {

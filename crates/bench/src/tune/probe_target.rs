@@ -18,11 +18,11 @@ use tradewind_core::{Address, Context, ObjectStore};
 use tradewind_model::store_model::Direction;
 use tradewind_pattern::ContentId;
 
-use crate::drive::Bed;
-use crate::drive::request::{Failed, put};
-use crate::files::Opened;
+use crate::drive::BenchEnv;
+use crate::drive::request::{RequestFailure, put_object};
+use crate::files::SequentialFile;
 use crate::random::mix;
-use crate::site::Site;
+use crate::workspace::Workspace;
 
 /// Keys per listing page.
 const PAGE_KEYS: usize = 1000;
@@ -31,8 +31,8 @@ const MAX_CANDIDATES: usize = 256;
 
 /// Lists the sizes of objects below a prefix until at least `most` are known, in whole pages. The flag is true if there
 /// are more objects.
-pub async fn sizes_below(bed: &Bed, prefix: &str, most: usize) -> Result<(Vec<u64>, bool)> {
-    let context = crate::drive::context(bed).await?;
+pub async fn sizes_below(bed: &BenchEnv, prefix: &str, most: usize) -> Result<(Vec<u64>, bool)> {
+    let context = crate::drive::request_context(bed).await?;
     let mut request = ListRequest { prefix: prefix.to_owned(), limit: PAGE_KEYS, ..ListRequest::default() };
     let mut sizes = Vec::new();
     loop {
@@ -64,12 +64,12 @@ const MAX_LOCAL_RTT: Duration = Duration::from_micros(200);
 const MIN_LOST_PACKETS: u64 = 3;
 
 /// Opens the store again, with its own connections.
-pub type Open = Box<dyn Fn() -> Result<Arc<dyn ObjectStore>> + Send + Sync>;
+pub type OpenStore = Box<dyn Fn() -> Result<Arc<dyn ObjectStore>> + Send + Sync>;
 
 /// The target of probes: a store, a prefix to write below, and the objects to read.
-pub struct Ground {
-    bed: Bed,
-    open: Open,
+pub struct ProbeTarget {
+    env: BenchEnv,
+    open: OpenStore,
     /// Prefix of the names of written objects.
     prefix: String,
     candidates: Mutex<Vec<Candidate>>,
@@ -79,18 +79,18 @@ pub struct Ground {
     is_local: AtomicBool,
 }
 
-impl fmt::Debug for Ground {
+impl fmt::Debug for ProbeTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ground").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
-impl Ground {
+impl ProbeTarget {
     /// Creates a target without objects to read. No other user may write below `prefix`.
     #[must_use]
-    pub const fn new(bed: Bed, open: Open, prefix: String) -> Self {
+    pub const fn new(bed: BenchEnv, open: OpenStore, prefix: String) -> Self {
         Self {
-            bed,
+            env: bed,
             open,
             prefix,
             candidates: Mutex::new(Vec::new()),
@@ -104,42 +104,42 @@ impl Ground {
     /// are removed by name.
     pub async fn clean(&self) -> Result<u64> {
         let names = self.written.lock().clone().into_iter().collect();
-        Site::clean_named(&self.bed, &self.prefix, names).await
+        Workspace::clean_named(&self.env, &self.prefix, names).await
     }
 
     /// An environment with new connections: after a probe with many connections, the congestion windows of reused ones
     /// are too small for a while.
-    pub(super) fn fresh(&self) -> Result<Bed> {
-        Ok(Bed { store: (self.open)()?, ..self.bed.clone() })
+    pub(super) fn with_new_connections(&self) -> Result<BenchEnv> {
+        Ok(BenchEnv { store: (self.open)()?, ..self.env.clone() })
     }
 
     /// Records that the path loses packets. Later probes assume that it will lose more.
-    pub(super) fn found_losses(&self) {
+    pub(super) fn mark_lossy(&self) {
         self.has_losses.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn loses(&self) -> bool {
+    pub(super) fn is_lossy(&self) -> bool {
         self.has_losses.load(Ordering::Relaxed)
     }
 
     /// Returns true if `lost` packets indicate lasting smaller congestion windows. Never true for a local path with a
     /// very short RTT.
-    pub(super) fn is_slowed_by(&self, lost: u64) -> bool {
+    pub(super) fn is_loss_significant(&self, lost: u64) -> bool {
         lost >= MIN_LOST_PACKETS && !self.is_local.load(Ordering::Relaxed)
     }
 
     /// The environment.
     #[must_use]
-    pub const fn bed(&self) -> &Bed {
-        &self.bed
+    pub const fn bed(&self) -> &BenchEnv {
+        &self.env
     }
 
     /// Adds existing objects below a prefix, at most one listing page, to those that probes may read. Returns their
     /// sizes.
-    pub async fn look(&self, prefix: &str) -> Result<Vec<u64>> {
-        let context = crate::drive::context(&self.bed).await?;
+    pub async fn add_existing_objects(&self, prefix: &str) -> Result<Vec<u64>> {
+        let context = crate::drive::request_context(&self.env).await?;
         let request = ListRequest { prefix: prefix.to_owned(), limit: PAGE_KEYS, ..ListRequest::default() };
-        let page = self.bed.store.list(&context, &self.bed.bucket, &request).await?;
+        let page = self.env.store.list(&context, &self.env.bucket, &request).await?;
         let found: Vec<Candidate> = (page.entries.into_iter())
             .filter_map(|entry| match entry {
                 ListEntry::Key(key, summary) => Some(Candidate { key, bytes: summary.size, read: 0 }),
@@ -153,7 +153,7 @@ impl Ground {
 
     /// The maximum request size of a download probe, in bytes.
     #[must_use]
-    pub fn most_bytes(&self) -> u64 {
+    pub fn max_read_bytes(&self) -> u64 {
         self.candidates.lock().iter().map(|object| object.bytes).max().unwrap_or(0)
     }
 
@@ -172,25 +172,25 @@ impl Ground {
     }
 
     /// Measures one `HEAD` of the bucket: an RTT plus the store's processing time.
-    pub async fn touch(&self) -> Result<Duration> {
-        let context = crate::drive::context(&self.bed).await?;
-        let begun = self.bed.clock.now();
-        self.bed.store.head_bucket(&context, &self.bed.bucket).await?;
-        let time = self.bed.clock.now().saturating_sub(begun);
+    pub async fn measure_rtt(&self) -> Result<Duration> {
+        let context = crate::drive::request_context(&self.env).await?;
+        let begun = self.env.clock.now();
+        self.env.store.head_bucket(&context, &self.env.bucket).await?;
+        let time = self.env.clock.now().saturating_sub(begun);
         self.is_local.fetch_or(time < MAX_LOCAL_RTT, Ordering::Relaxed);
         Ok(time)
     }
 
     /// Creates a worker of a probe.
-    pub(super) async fn hand(
+    pub(super) async fn new_worker(
         self: &Arc<Self>,
-        bed: &Bed,
+        bed: &BenchEnv,
         (direction, bytes): (Direction, u64),
         number: usize,
-    ) -> Result<Hand> {
-        let context = crate::drive::context(bed).await?;
+    ) -> Result<ProbeWorker> {
+        let context = crate::drive::request_context(bed).await?;
         let (ground, bed) = (self.clone(), bed.clone());
-        Ok(Hand { ground, bed, direction, bytes, number, requests: 0, context })
+        Ok(ProbeWorker { ground, bed, direction, bytes, number, requests: 0, context })
     }
 
     /// Chooses an object and an offset for a read of `bytes`. Unread ranges are preferred: cached ones would favor
@@ -215,9 +215,9 @@ impl Ground {
 }
 
 /// A worker of a probe. It sends one request after another.
-pub(super) struct Hand {
-    ground: Arc<Ground>,
-    bed: Bed,
+pub(super) struct ProbeWorker {
+    ground: Arc<ProbeTarget>,
+    bed: BenchEnv,
     direction: Direction,
     bytes: u64,
     number: usize,
@@ -226,9 +226,9 @@ pub(super) struct Hand {
     context: Context,
 }
 
-impl Hand {
+impl ProbeWorker {
     /// Executes one request.
-    pub async fn ask(&mut self) -> Result<(), Failed> {
+    pub async fn execute_request(&mut self) -> Result<(), RequestFailure> {
         self.requests += 1;
         match self.direction {
             Direction::Write => self.write().await,
@@ -241,32 +241,32 @@ impl Hand {
         format!("{}{}-{}", self.ground.prefix, self.bytes, self.number)
     }
 
-    async fn write(&self) -> Result<(), Failed> {
+    async fn write(&self) -> Result<(), RequestFailure> {
         let (ground, key) = (&self.ground, self.name());
         let (bed, id) = (&self.bed, ContentId::new(&key, self.bytes));
         let file = match &bed.files {
             Some(files) => {
-                files.make(&key, bed.content.clone(), id, self.bytes).await?;
-                Some(files.open(&key).await?)
+                files.create_source(&key, bed.content.clone(), id, self.bytes).await?;
+                Some(files.open_source(&key).await?)
             }
             None => None,
         };
         let address = Address::parse(bed.bucket.as_str(), &key)?;
         ground.written.lock().entry(key.clone()).or_insert(false);
-        put(bed, &self.context, &address, (id, self.bytes), file).await?;
+        put_object(bed, &self.context, &address, (id, self.bytes), file).await?;
         ground.written.lock().insert(key.clone(), true);
         ground.add_candidate(Candidate { key, bytes: self.bytes, read: 0 });
         Ok(())
     }
 
-    async fn read(&self) -> Result<(), Failed> {
+    async fn read(&self) -> Result<(), RequestFailure> {
         let bed = &self.bed;
         let random = mix(self.requests ^ mix(self.number as u64));
         let Some((object, offset)) = self.ground.choose(self.bytes, random) else {
-            return Err(Failed::wrong(format!("no object has {} bytes", self.bytes)));
+            return Err(RequestFailure::wrong_response(format!("no object has {} bytes", self.bytes)));
         };
-        let mut file: Option<Opened> = match &bed.files {
-            Some(files) => Some(files.create(&format!("read {}", self.name())).await?),
+        let mut file: Option<SequentialFile> = match &bed.files {
+            Some(files) => Some(files.create_target(&format!("read {}", self.name())).await?),
             None => None,
         };
         let address = Address::parse(bed.bucket.as_str(), &object.key)?;
@@ -283,7 +283,7 @@ impl Hand {
             }
         }
         if received != self.bytes {
-            return Err(Failed::wrong(format!(
+            return Err(RequestFailure::wrong_response(format!(
                 "{received} bytes were received, but {} requested",
                 self.bytes
             )));
@@ -304,7 +304,7 @@ mod tests {
         let bed = bed().await;
         let store = bed.store.clone();
         let ground =
-            Ground::new(bed, Box::new(move || Ok(store.clone() as Arc<dyn ObjectStore>)), String::new());
+            ProbeTarget::new(bed, Box::new(move || Ok(store.clone() as Arc<dyn ObjectStore>)), String::new());
         for (key, bytes) in [("a", 1000), ("b", 350), ("small", 10)] {
             ground.add_candidate(Candidate { key: key.to_owned(), bytes, read: 0 });
         }

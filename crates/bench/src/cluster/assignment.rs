@@ -1,16 +1,16 @@
 //! Assigns concurrent loads to agents. Either every agent runs all loads, or the loads are isolated: each runs on its
 //! own agents, so that any slowdown is caused by the store and not by a shared client machine.
 
-use super::messages::{self, MOST_TOGETHER};
-use crate::asked::Asked;
-use crate::course::Stage;
-use crate::load::Pace;
+use super::messages::{self, MAX_CONCURRENT_LOADS};
+use crate::load_spec::LoadSpec;
+use crate::runner::Stage;
+use crate::load::ArrivalMode;
 use crate::random::mix;
-use crate::survey::Step;
+use crate::test_plan::Step;
 
 /// The assignment of a load to agents.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Duty {
+pub struct Assignment {
     /// The load. Its concurrency is per agent, its rate is the total of all agents.
     pub step: Step,
     /// Numbers of the agents, counted from 1.
@@ -18,14 +18,14 @@ pub struct Duty {
 }
 
 /// Loads that run concurrently, with their agents.
-pub type Act = Vec<Duty>;
+pub type AssignedStage = Vec<Assignment>;
 
-impl Duty {
+impl Assignment {
     /// The total load of all agents, which names the measurement.
     #[must_use]
-    pub fn asked(&self) -> Asked {
-        let asked = self.step.asked();
-        Asked { parallel: asked.parallel.saturating_mul(self.agents.len()), ..asked }
+    pub fn total_load(&self) -> LoadSpec {
+        let asked = self.step.load_spec();
+        LoadSpec { concurrency: asked.concurrency.saturating_mul(self.agents.len()), ..asked }
     }
 
     /// The load of one agent: the full concurrency, a fraction of the rate with a phase that keeps evenly spaced
@@ -33,7 +33,7 @@ impl Duty {
     fn share(&self, agent: u32) -> Step {
         let mut share = self.step.clone();
         share.load.seed = mix(share.load.seed ^ mix(u64::from(agent)));
-        if let Pace::Open { per_second, .. } = &mut share.load.pace {
+        if let ArrivalMode::Open { requests_per_second: per_second, .. } = &mut share.load.arrival_mode {
             let agents = self.agents.len().max(1) as f64;
             *per_second /= agents;
             // With equal phases, all agents would send at the same times.
@@ -46,15 +46,15 @@ impl Duty {
 
 /// Assigns all loads of each stage to every agent.
 #[must_use]
-pub fn everywhere(stages: &[Stage], agents: u32) -> Vec<Act> {
-    let duty = |step: &Step| Duty { step: step.clone(), agents: (1..=agents).collect() };
+pub fn assign_to_all(stages: &[Stage], agents: u32) -> Vec<AssignedStage> {
+    let duty = |step: &Step| Assignment { step: step.clone(), agents: (1..=agents).collect() };
     stages.iter().map(|stage| stage.iter().map(duty).collect()).collect()
 }
 
 /// Assigns the loads of each stage to separate agents, round-robin. A load that also runs alone does so on exactly the
 /// agents that run it in concurrent stages, once for each different group of them. Fails if the loads cannot be divided
 /// evenly.
-pub fn apart(stages: &[Stage], agents: u32) -> Result<Vec<Act>, String> {
+pub fn assign_isolated(stages: &[Stage], agents: u32) -> Result<Vec<AssignedStage>, String> {
     let most = stages.iter().map(Vec::len).max().unwrap_or(0);
     let together: Vec<&Stage> = stages.iter().filter(|stage| stage.len() > 1).collect();
     if together.iter().any(|stage| stage.len() != most) {
@@ -70,11 +70,11 @@ pub fn apart(stages: &[Stage], agents: u32) -> Result<Vec<Act>, String> {
         ));
     }
     let group = |n: usize| (1..=agents).filter(|agent| ((agent - 1) % groups) as usize == n).collect();
-    let duty = |(n, step): (usize, &Step)| Duty { step: step.clone(), agents: group(n) };
+    let duty = |(n, step): (usize, &Step)| Assignment { step: step.clone(), agents: group(n) };
     let acts = stages.iter().flat_map(|stage| match stage.as_slice() {
         [alone] => {
-            let asked = alone.asked();
-            let drives = |n: &usize| together.iter().any(|stage| stage[*n].asked() == asked);
+            let asked = alone.load_spec();
+            let drives = |n: &usize| together.iter().any(|stage| stage[*n].load_spec() == asked);
             (0..most).filter(drives).map(|n| vec![duty((n, alone))]).collect()
         }
         _ => vec![stage.iter().enumerate().map(duty).collect()],
@@ -83,20 +83,20 @@ pub fn apart(stages: &[Stage], agents: u32) -> Result<Vec<Act>, String> {
 }
 
 /// The loads of one agent: the index of each assignment, and the agent's share of it.
-pub fn of_agent(act: &[Duty], agent: u32) -> Vec<(usize, Step)> {
+pub fn loads_for_agent(act: &[Assignment], agent: u32) -> Vec<(usize, Step)> {
     let duties = act.iter().enumerate().filter(|(_, duty)| duty.agents.contains(&agent));
     duties.map(|(n, duty)| (n, duty.share(agent))).collect()
 }
 
 /// Validates all stages before anything is measured. Fails with the reason why an agent would reject its part.
-pub fn check(acts: &[Act], agents: u32) -> Result<(), String> {
+pub fn check_stages(acts: &[AssignedStage], agents: u32) -> Result<(), String> {
     for act in acts {
         for agent in 1..=agents {
-            let stage: Stage = of_agent(act, agent).into_iter().map(|(_, share)| share).collect();
+            let stage: Stage = loads_for_agent(act, agent).into_iter().map(|(_, share)| share).collect();
             if stage.is_empty() {
                 continue;
             }
-            messages::check(&stage, MOST_TOGETHER, u64::MAX).map_err(|why| {
+            messages::check_stage(&stage, MAX_CONCURRENT_LOADS, u64::MAX).map_err(|why| {
                 let loads: Vec<String> = stage.iter().map(ToString::to_string).collect();
                 format!("an agent cannot run {}: {why}", loads.join(" beside "))
             })?;
@@ -107,10 +107,10 @@ pub fn check(acts: &[Act], agents: u32) -> Result<(), String> {
 
 /// The maximum number of concurrent loads of one agent, and its maximum number of concurrent requests.
 #[must_use]
-pub fn most(acts: &[Act], agents: u32) -> (usize, usize) {
-    let stages = || acts.iter().flat_map(|act| (1..=agents).map(|agent| of_agent(act, agent)));
+pub fn max_agent_load(acts: &[AssignedStage], agents: u32) -> (usize, usize) {
+    let stages = || acts.iter().flat_map(|act| (1..=agents).map(|agent| loads_for_agent(act, agent)));
     let parallel =
-        |stage: Vec<(usize, Step)>| stage.iter().map(|(_, step)| step.load.parallel).sum::<usize>();
+        |stage: Vec<(usize, Step)>| stage.iter().map(|(_, step)| step.load.concurrency).sum::<usize>();
     (stages().map(|stage| stage.len()).max().unwrap_or(1), stages().map(parallel).max().unwrap_or(1))
 }
 
@@ -120,46 +120,46 @@ mod tests {
 
     use super::*;
     use crate::arrivals::Arrivals;
-    use crate::load::Until;
-    use crate::survey::Survey;
+    use crate::load::StopCondition;
+    use crate::test_plan::TestPlan;
 
     fn stages(texts: &[&[&str]]) -> Vec<Stage> {
-        let until = Until { requests: None, time: Duration::from_secs(1), stable: None };
+        let until = StopCondition { max_requests: None, duration: Duration::from_secs(1), max_ci_fraction: None };
         let stage = |asked: &&[&str]| {
             let asked = asked.iter().map(|text| text.parse().unwrap()).collect();
-            Survey { asked, until, warm_up: Duration::ZERO, objects: None, seed: 1 }.steps(1)
+            TestPlan { loads: asked, stop_condition: until, warm_up: Duration::ZERO, objects: None, seed: 1 }.steps(1)
         };
         texts.iter().map(stage).collect()
     }
 
-    fn shown(acts: &[Act]) -> Vec<String> {
-        let duty = |duty: &Duty| format!("{} on {:?}", duty.asked(), duty.agents);
+    fn shown(acts: &[AssignedStage]) -> Vec<String> {
+        let duty = |duty: &Assignment| format!("{} on {:?}", duty.total_load(), duty.agents);
         acts.iter().map(|act| act.iter().map(duty).collect::<Vec<_>>().join(" beside ")).collect()
     }
 
     #[test]
     fn everywhere_gives_each_agent_a_share_of_each_load() {
-        let acts = everywhere(&stages(&[&["put 4KiB x 3"], &["put 4KiB x 3", "get 1MiB x 1 at 90/s"]]), 3);
+        let acts = assign_to_all(&stages(&[&["put 4KiB x 3"], &["put 4KiB x 3", "get 1MiB x 1 at 90/s"]]), 3);
         let names = [
             "put 4KiB x 9 on [1, 2, 3]",
             "put 4KiB x 9 on [1, 2, 3] beside get 1MiB x 3 at 90/s on [1, 2, 3]",
         ];
         assert_eq!(shown(&acts), names);
-        let second = of_agent(&acts[1], 2);
+        let second = loads_for_agent(&acts[1], 2);
         assert_eq!(second.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(second[1].1.to_string(), "get 1MiB x 1 at 30/s");
-        assert_ne!(second[0].1.load.seed, of_agent(&acts[1], 3)[0].1.load.seed);
-        assert_eq!((most(&acts, 3), most(&acts[..1], 3)), ((2, 4), (1, 3)));
+        assert_ne!(second[0].1.load.seed, loads_for_agent(&acts[1], 3)[0].1.load.seed);
+        assert_eq!((max_agent_load(&acts, 3), max_agent_load(&acts[..1], 3)), ((2, 4), (1, 3)));
     }
 
     #[test]
     fn evenly_spaced_requests_are_even_over_all_agents() {
-        let acts = everywhere(&stages(&[&["get 1MiB x 1 at 100/s evenly"]]), 4);
+        let acts = assign_to_all(&stages(&[&["get 1MiB x 1 at 100/s evenly"]]), 4);
         let mut starts: Vec<Duration> = (1..=4)
             .flat_map(|agent| {
-                let load = of_agent(&acts[0], agent).remove(0).1.load;
-                let Pace::Open { per_second, spacing } = load.pace else { unreachable!("it has a rate") };
-                Arrivals::new(spacing, per_second, load.seed).earlier(load.phase).take(3)
+                let load = loads_for_agent(&acts[0], agent).remove(0).1.load;
+                let ArrivalMode::Open { requests_per_second: per_second, spacing } = load.arrival_mode else { unreachable!("it has a rate") };
+                Arrivals::new(spacing, per_second, load.seed).with_phase(load.phase).take(3)
             })
             .collect();
         starts.sort();
@@ -171,7 +171,7 @@ mod tests {
     fn apart_runs_each_load_alone_on_its_concurrent_agents() {
         let (put, get) = ("put 4KiB x 1", "get 4KiB x 1");
         let stages = stages(&[&[put], &[get], &[put, put], &[put, get], &[get, get]]);
-        let acts = apart(&stages, 4).unwrap();
+        let acts = assign_isolated(&stages, 4).unwrap();
         let names = [
             "put 4KiB x 2 on [1, 3]",
             "put 4KiB x 2 on [2, 4]",
@@ -182,26 +182,26 @@ mod tests {
             "get 4KiB x 2 on [1, 3] beside get 4KiB x 2 on [2, 4]",
         ];
         assert_eq!(shown(&acts), names);
-        assert_eq!((of_agent(&acts[0], 2), most(&acts, 4)), (Vec::new(), (1, 1)));
-        assert!(apart(&stages, 3).unwrap_err().contains("3 agents cannot be divided evenly among 2 loads"));
+        assert_eq!((loads_for_agent(&acts[0], 2), max_agent_load(&acts, 4)), (Vec::new(), (1, 1)));
+        assert!(assign_isolated(&stages, 3).unwrap_err().contains("3 agents cannot be divided evenly among 2 loads"));
     }
 
     #[test]
     fn check_finds_loads_that_an_agent_would_reject() {
         let half = "put 4KiB x 2048";
         let just = stages(&[&[half, half], &[half; 1]]);
-        assert_eq!(check(&everywhere(&just, 2), 2), Ok(()));
+        assert_eq!(check_stages(&assign_to_all(&just, 2), 2), Ok(()));
         let more = stages(&[&[half], &[half, "get 4KiB x 2049"]]);
-        let why = check(&everywhere(&more, 2), 2).unwrap_err();
+        let why = check_stages(&assign_to_all(&more, 2), 2).unwrap_err();
         let expected = "an agent cannot run put 4KiB x 2048 beside get 4KiB x 2049: \
                         4097 concurrent requests exceed the limit of 4096";
         assert_eq!(why, expected);
-        assert_eq!(check(&apart(&more, 2).unwrap(), 2), Ok(()), "each agent has one load");
+        assert_eq!(check_stages(&assign_isolated(&more, 2).unwrap(), 2), Ok(()), "each agent has one load");
         let mut long = stages(&[&["put 4KiB x 1"]]);
-        long[0][0].load.until.time = Duration::from_secs(25 * 3600);
-        assert!(check(&everywhere(&long, 1), 1).unwrap_err().contains("limited to one day"));
+        long[0][0].load.stop_condition.duration = Duration::from_secs(25 * 3600);
+        assert!(check_stages(&assign_to_all(&long, 1), 1).unwrap_err().contains("limited to one day"));
         let many = stages(&[&["put 4KiB x 1"; 17]]);
-        let why = check(&everywhere(&many, 1), 1).unwrap_err();
+        let why = check_stages(&assign_to_all(&many, 1), 1).unwrap_err();
         assert!(why.contains("17 concurrent loads are not allowed: use 1 to 16"), "{why}");
     }
 
@@ -209,6 +209,6 @@ mod tests {
     fn apart_rejects_stages_of_different_sizes() {
         let (put, get) = ("put 4KiB x 1", "get 4KiB x 1");
         let stages = stages(&[&[put], &[put, get], &[put, get, get]]);
-        assert!(apart(&stages, 6).unwrap_err().contains("as many after each --beside"));
+        assert!(assign_isolated(&stages, 6).unwrap_err().contains("as many after each --beside"));
     }
 }

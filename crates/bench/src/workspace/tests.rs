@@ -3,36 +3,36 @@ use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, Fault
 
 use super::*;
 use crate::arrivals::Spacing;
-use crate::drive::Ending;
+use crate::drive::EndReason;
 use crate::drive::tests::bed;
-use crate::result::Cell;
-use crate::survey::Step;
+use crate::result::Measurement;
+use crate::test_plan::Step;
 
 fn step(mix: &str) -> Step {
-    let until = Until { requests: Some(30), time: Duration::from_secs(30), stable: None };
+    let until = StopCondition { max_requests: Some(30), duration: Duration::from_secs(30), max_ci_fraction: None };
     let load = Load {
         mix: mix.parse().unwrap(),
-        parallel: 4,
-        pace: Pace::Closed,
-        until,
+        concurrency: 4,
+        arrival_mode: ArrivalMode::Closed,
+        stop_condition: until,
         warm_up: Duration::ZERO,
         seed: 1,
         phase: 0.0,
     };
-    Step { load, sizes: "1KiB".parse().unwrap(), objects: 20, repeat: 1 }
+    Step { load, sizes: "1KiB".parse().unwrap(), objects: 20, round: 1 }
 }
 
 #[tokio::test]
 async fn clean_removes_by_name_if_listing_is_denied() {
     let open = bed().await;
     let denied = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
-    let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
-    let mut site = Site::new(bed, "there/".to_owned());
-    let (stop, gauge) = (Stop::default(), Arc::default());
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
+    let mut site = Workspace::new(bed, "there/".to_owned());
+    let (stop, gauge) = (StopSignal::default(), Arc::default());
     assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
     site.measure(&step("put"), &stop, &gauge).await.unwrap();
     assert_eq!(site.clean().await.unwrap(), 50);
-    let mut all = Site::new(open, String::new());
+    let mut all = Workspace::new(open, String::new());
     assert_eq!(all.clean().await.unwrap(), 0, "nothing is left");
 }
 
@@ -40,20 +40,20 @@ async fn clean_removes_by_name_if_listing_is_denied() {
 async fn clean_of_unknown_names_fails_if_listing_is_denied() {
     let open = bed().await;
     let denied = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
-    let bed = Bed { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
-    assert_eq!(Site::clean_others(&bed, "lost/").await.unwrap_err().reason(), Reason::AccessDenied);
-    assert_eq!(Site::clean_others(&open, "lost/").await.unwrap(), 0);
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
+    assert_eq!(Workspace::clean_prefix(&bed, "lost/").await.unwrap_err().reason(), Reason::AccessDenied);
+    assert_eq!(Workspace::clean_prefix(&open, "lost/").await.unwrap(), 0);
 }
 
 #[tokio::test]
 async fn clean_never_removes_objects_outside_the_prefix() {
     let open = bed().await;
-    let mut theirs = Site::new(open.clone(), "theirs/".to_owned());
-    let (stop, gauge) = (Stop::default(), Arc::default());
+    let mut theirs = Workspace::new(open.clone(), "theirs/".to_owned());
+    let (stop, gauge) = (StopSignal::default(), Arc::default());
     assert!(theirs.prepare(&step("get"), &stop, &gauge).await.unwrap());
     let lies = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::IgnorePrefix);
-    let bed = Bed { store: Faulty::new(open.store.clone(), lies), ..open };
-    let mut ours = Site::new(bed, "ours/".to_owned());
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), lies), ..open };
+    let mut ours = Workspace::new(bed, "ours/".to_owned());
     assert!(ours.prepare(&step("get"), &stop, &gauge).await.unwrap());
     let refused = ours.clean().await.unwrap_err().to_string();
     assert!(refused.contains("names with the prefix ours/ were requested"), "{refused}");
@@ -67,9 +67,9 @@ async fn clean_retries_only_failed_deletes() {
     let passing = FaultPlan::none().with_fault(Call::Delete, FaultSchedule::Nth(7), Fault::FailBefore(Reason::Overloaded));
     // All but one are removed in the first pass. Removing them again would fail.
     let later = passing.with_fault(Call::Delete, FaultSchedule::From(22), Fault::FailBefore(Reason::Overloaded));
-    let bed = Bed { store: Faulty::new(open.store.clone(), later), ..open };
-    let mut site = Site::new(bed, "there/".to_owned());
-    let (stop, gauge) = (Stop::default(), Arc::default());
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), later), ..open };
+    let mut site = Workspace::new(bed, "there/".to_owned());
+    let (stop, gauge) = (StopSignal::default(), Arc::default());
     assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
     assert_eq!(site.clean().await.unwrap(), 20);
 }
@@ -78,22 +78,22 @@ async fn clean_retries_only_failed_deletes() {
 async fn clean_removes_unlisted_objects_by_name() {
     let open = bed().await;
     let blind = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::EmptyListing);
-    let bed = Bed { store: Faulty::new(open.store.clone(), blind), ..open.clone() };
-    let mut site = Site::new(bed, "there/".to_owned());
-    let (stop, gauge) = (Stop::default(), Arc::default());
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), blind), ..open.clone() };
+    let mut site = Workspace::new(bed, "there/".to_owned());
+    let (stop, gauge) = (StopSignal::default(), Arc::default());
     assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
     site.measure(&step("put"), &stop, &gauge).await.unwrap();
     assert_eq!(site.clean().await.unwrap(), 50);
-    assert_eq!(Site::new(open, String::new()).clean().await.unwrap(), 0, "nothing is left");
+    assert_eq!(Workspace::new(open, String::new()).clean().await.unwrap(), 0, "nothing is left");
 }
 
 #[tokio::test]
 async fn clean_fails_if_objects_stay_listed() {
     let open = bed().await;
     let feigns = FaultPlan::none().with_fault(Call::Delete, FaultSchedule::Always, Fault::PretendSuccess);
-    let bed = Bed { store: Faulty::new(open.store.clone(), feigns), ..open };
-    let mut site = Site::new(bed, "there/".to_owned());
-    let (stop, gauge) = (Stop::default(), Arc::default());
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), feigns), ..open };
+    let mut site = Workspace::new(bed, "there/".to_owned());
+    let (stop, gauge) = (StopSignal::default(), Arc::default());
     assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
     let why = site.clean().await.unwrap_err().to_string();
     assert!(why.contains("are still listed after they were removed 50 times"), "{why}");
@@ -101,46 +101,46 @@ async fn clean_fails_if_objects_stay_listed() {
 
 #[tokio::test]
 async fn prepare_reuses_existing_objects() {
-    let mut site = Site::new(bed().await, "there/".to_owned());
-    let (stop, gauge) = (Stop::default(), Arc::default());
-    assert_eq!((site.missing(&step("get")), site.missing(&step("put"))), (20, 0));
+    let mut site = Workspace::new(bed().await, "there/".to_owned());
+    let (stop, gauge) = (StopSignal::default(), Arc::default());
+    assert_eq!((site.missing_objects(&step("get")), site.missing_objects(&step("put"))), (20, 0));
     site.prepare(&step("get"), &stop, &gauge).await.unwrap();
-    assert_eq!(site.missing(&step("head")), 0);
-    assert_eq!(site.missing(&step("get=1,put=1")), 20, "mixes use a separate object set");
+    assert_eq!(site.missing_objects(&step("head")), 0);
+    assert_eq!(site.missing_objects(&step("get=1,put=1")), 20, "mixes use a separate object set");
     site.measure(&step("delete"), &stop, &gauge).await.unwrap();
-    assert_eq!(site.missing(&step("get")), 20);
+    assert_eq!(site.missing_objects(&step("get")), 20);
 }
 
 #[tokio::test]
 async fn delete_only_load_ends_with_the_last_object() {
-    let mut site = Site::new(bed().await, "there/".to_owned());
-    let (stop, gauge) = (Stop::default(), Arc::default());
+    let mut site = Workspace::new(bed().await, "there/".to_owned());
+    let (stop, gauge) = (StopSignal::default(), Arc::default());
     let mut step = step("delete");
     // More requests than objects, and far more workers than either: idle workers must not each wait for a scheduled
     // start.
-    step.load.pace = Pace::Open { per_second: 40.0, spacing: Spacing::Fixed };
-    step.load.parallel = 1000;
-    step.load.until = Until { requests: None, time: Duration::from_secs(10), stable: None };
+    step.load.arrival_mode = ArrivalMode::Open { requests_per_second: 40.0, spacing: Spacing::Fixed };
+    step.load.concurrency = 1000;
+    step.load.stop_condition = StopCondition { max_requests: None, duration: Duration::from_secs(10), max_ci_fraction: None };
     assert!(site.prepare(&step, &stop, &gauge).await.unwrap());
     let outcome = site.measure(&step, &stop, &gauge).await.unwrap();
     assert_eq!(outcome.record.tallies()[&Operation::Delete].operations, 20);
-    assert_eq!((outcome.waiting, outcome.abandoned), (0, 0), "the store is not to blame");
-    assert_eq!(outcome.ending, Ending::Exhausted, "{:?}", outcome.time);
+    assert_eq!((outcome.queued, outcome.never_started), (0, 0), "the store is not to blame");
+    assert_eq!(outcome.ending, EndReason::Exhausted, "{:?}", outcome.duration);
 }
 
 #[tokio::test]
 async fn requests_longer_than_the_window_have_no_latency() {
     let open = bed().await;
     let slow = FaultPlan::none().with_fault(Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_secs(2)));
-    let bed = Bed { store: Faulty::new(open.store.clone(), slow), ..open };
-    let mut site = Site::new(bed, "there/".to_owned());
+    let bed = BenchEnv { store: Faulty::new(open.store.clone(), slow), ..open };
+    let mut site = Workspace::new(bed, "there/".to_owned());
     let mut step = step("put");
     step.load.warm_up = Duration::from_millis(100);
-    step.load.until = Until { requests: None, time: Duration::from_millis(200), stable: None };
-    let outcome = site.measure(&step, &Stop::default(), &Arc::default()).await.unwrap();
-    let cell = Cell::of(&step, Vec::new(), &outcome, 2);
-    assert_eq!(cell.operations[&Operation::Put].latency_us.known(|latency| latency.p50), None);
-    assert!(cell.operations_per_second.mean > 0.0 && cell.operations_per_second.within.is_none(), "{cell:?}");
+    step.load.stop_condition = StopCondition { max_requests: None, duration: Duration::from_millis(200), max_ci_fraction: None };
+    let outcome = site.measure(&step, &StopSignal::default(), &Arc::default()).await.unwrap();
+    let cell = Measurement::new(&step, Vec::new(), &outcome, 2);
+    assert_eq!(cell.operations[&Operation::Put].latency_us.figure_if_any(|latency| latency.p50), None);
+    assert!(cell.operations_per_second.mean > 0.0 && cell.operations_per_second.ci95_half_width.is_none(), "{cell:?}");
     assert!(
         cell.notes.iter().any(|note| note.starts_with("no put started within the measured 0.2 s")),
         "{:?}",

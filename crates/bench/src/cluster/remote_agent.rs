@@ -10,14 +10,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
 
-use super::clocks::{Alignment, Exchange};
-use super::frame::Broken;
-use super::handshake::{Key, Role, shake};
+use super::clocks::{ClockOffset, ClockExchange};
+use super::frame::LinkError;
+use super::handshake::{Key, Role, handshake};
 use super::link::Link;
-use super::messages::{Answer, Job, MOST_ANSWERED, Request, Wanted, nanos};
-use crate::course::Stage;
-use crate::drive::{Gauge, Stop};
-use crate::result::{Cell, Client};
+use super::messages::{AgentResponse, AgentJob, MAX_RESPONSE_BYTES, AgentRequest, RunSettings, to_nanos};
+use crate::runner::Stage;
+use crate::drive::{Progress, StopSignal};
+use crate::result::{Measurement, ClientMachine};
 
 /// Timeouts for connecting, and for opening the store.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,40 +39,40 @@ const CLOCK_EXCHANGES: usize = 8;
 
 /// A failed or lost agent.
 #[derive(Debug)]
-pub struct Trouble {
+pub struct AgentError {
     /// Address of the agent.
     pub agent: String,
     /// Reason.
-    pub why: String,
+    pub reason: String,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for AgentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "agent {}: {}", self.agent, self.why)
+        write!(f, "agent {}: {}", self.agent, self.reason)
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for AgentError {}
 
 /// A connected agent.
-pub struct Remote {
+pub struct RemoteAgent {
     pub name: String,
     pub number: u32,
     /// `None` after the agent is lost.
-    pub link: Option<Link<Request>>,
-    pub client: Client,
+    pub link: Option<Link<AgentRequest>>,
+    pub client: ClientMachine,
     pub store: String,
-    pub most_object_bytes: u64,
-    pub gauge: Arc<Gauge>,
+    pub max_object_bytes: u64,
+    pub progress: Arc<Progress>,
     /// A stop request was sent.
     is_stopped: bool,
     /// The agent is shutting down: it removes its objects and accepts no further requests.
-    pub ends: bool,
+    pub is_shutting_down: bool,
 }
 
 /// The objects that an agent removed at the end.
 #[derive(Debug)]
-pub struct Cleaned {
+pub struct CleanResult {
     pub removed: u64,
     /// The lost agents whose objects it removed too.
     pub lost: Vec<u32>,
@@ -80,71 +80,71 @@ pub struct Cleaned {
     pub servers: Vec<String>,
 }
 
-impl fmt::Debug for Remote {
+impl fmt::Debug for RemoteAgent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Remote").field("name", &self.name).field("is_lost", &self.link.is_none()).finish()
     }
 }
 
-impl Remote {
-    pub async fn open(
+impl RemoteAgent {
+    pub async fn connect(
         name: &str,
         number: u32,
         key: &Key,
-        wanted: &Wanted,
-        stop: &Stop,
-    ) -> Result<Self, Trouble> {
-        let trouble = |why: String| Trouble { agent: name.to_owned(), why };
+        wanted: &RunSettings,
+        stop: &StopSignal,
+    ) -> Result<Self, AgentError> {
+        let trouble = |why: String| AgentError { agent: name.to_owned(), reason: why };
         let connected = tokio::select! {
             connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(name)) => connected,
-            () = stop.asked() => return Err(trouble("stopped while connecting".to_owned())),
+            () = stop.triggered() => return Err(trouble("stopped while connecting".to_owned())),
         };
         let connected = connected.map_err(|_| trouble("cannot connect: timed out".to_owned()))?;
         let stream = connected.map_err(|e| trouble(format!("cannot connect: {e}")))?;
         // Only an optimization: failure is harmless.
         let _ = stream.set_nodelay(true);
         let (reader, writer) = stream.into_split();
-        let shaken = shake(Role::Coordinator, key, reader, writer).await;
+        let shaken = handshake(Role::Coordinator, key, reader, writer).await;
         let shaken = shaken.map_err(|stranger| trouble(stranger.to_string()))?;
-        let link = Some(Link::new(shaken, MOST_ANSWERED, || Request::Beat));
+        let link = Some(Link::new(shaken, MAX_RESPONSE_BYTES, || AgentRequest::Heartbeat));
         let mut remote = Self {
             name: name.to_owned(),
             number,
             link,
-            client: Client::default(),
+            client: ClientMachine::default(),
             store: String::new(),
-            most_object_bytes: 0,
-            gauge: Arc::default(),
+            max_object_bytes: 0,
+            progress: Arc::default(),
             is_stopped: false,
-            ends: false,
+            is_shutting_down: false,
         };
-        let Wanted { place, run, together, connections, fresh, keeps } = wanted.clone();
-        let job = Job { place, run, agent: number, together, connections, fresh, keeps };
-        match remote.ask(Request::Open(job), OPEN_TIMEOUT, stop).await? {
-            Answer::Opened { client, store, most_object_bytes } => {
-                Ok(Self { client, store, most_object_bytes, ..remote })
+        let RunSettings { location: place, run, max_concurrent_loads: together, max_concurrency: connections, fresh_connections: fresh, keep_objects: keeps } = wanted.clone();
+        let job = AgentJob { location: place, run, agent: number, max_concurrent_loads: together, max_concurrency: connections, new_connections: fresh, keep_objects: keeps };
+        match remote.ask(AgentRequest::Open(job), OPEN_TIMEOUT, stop).await? {
+            AgentResponse::Opened { client, store, max_object_bytes: most_object_bytes } => {
+                Ok(Self { client, store, max_object_bytes: most_object_bytes, ..remote })
             }
             other => Err(remote.to_error(other)),
         }
     }
 
-    pub async fn prepare(&mut self, stage: Stage, stop: &Stop) -> Result<bool, Trouble> {
-        match self.ask(Request::Prepare(stage), PREPARE_TIMEOUT, stop).await? {
-            Answer::Prepared { is_whole } => Ok(is_whole),
+    pub async fn prepare(&mut self, stage: Stage, stop: &StopSignal) -> Result<bool, AgentError> {
+        match self.ask(AgentRequest::Prepare(stage), PREPARE_TIMEOUT, stop).await? {
+            AgentResponse::Prepared { is_whole } => Ok(is_whole),
             other => Err(self.fail(other, stop)),
         }
     }
 
-    pub async fn align(&mut self, clock: &dyn Clock, stop: &Stop) -> Result<Alignment, Trouble> {
+    pub async fn measure_clock_offset(&mut self, clock: &dyn Clock, stop: &StopSignal) -> Result<ClockOffset, AgentError> {
         let mut exchanges = Vec::with_capacity(CLOCK_EXCHANGES);
         for _ in 0..CLOCK_EXCHANGES {
-            let asked = nanos(clock.now());
-            match self.ask(Request::Time, CLOCK_TIMEOUT, stop).await? {
-                Answer::Time(said) => exchanges.push(Exchange { asked, said, answered: nanos(clock.now()) }),
+            let asked = to_nanos(clock.now());
+            match self.ask(AgentRequest::Time, CLOCK_TIMEOUT, stop).await? {
+                AgentResponse::Time(said) => exchanges.push(ClockExchange { sent: asked, agent_time: said, received: to_nanos(clock.now()) }),
                 other => return Err(self.fail(other, stop)),
             }
         }
-        Alignment::of(&exchanges).ok_or_else(|| self.trouble("its clock offset is unknown".to_owned()))
+        ClockOffset::from_exchanges(&exchanges).ok_or_else(|| self.trouble("its clock offset is unknown".to_owned()))
     }
 
     /// Runs the prepared loads from `at` on. Returns the start time in the agent's clock and the measurements in order;
@@ -153,51 +153,51 @@ impl Remote {
         &mut self,
         (at, loads): (u64, usize),
         within: Duration,
-        stop: &Stop,
-    ) -> Result<(u64, Vec<Cell>), Trouble> {
+        stop: &StopSignal,
+    ) -> Result<(u64, Vec<Measurement>), AgentError> {
         let mut cells = Vec::new();
-        let mut answer = self.ask(Request::Measure { at }, within, stop).await?;
+        let mut answer = self.ask(AgentRequest::Measure { start_nanos: at }, within, stop).await?;
         loop {
             match answer {
-                Answer::Cell(cell) if cells.len() < loads => cells.push(*cell),
-                Answer::Measured { began } => return Ok((began, cells)),
+                AgentResponse::Measurement(cell) if cells.len() < loads => cells.push(*cell),
+                AgentResponse::StageMeasured { started_nanos: began } => return Ok((began, cells)),
                 other => return Err(self.fail(other, stop)),
             }
             answer = self.ask(None, NEXT_MESSAGE_TIMEOUT, stop).await?;
         }
     }
 
-    pub async fn clean_after(&mut self, stop: &Stop) -> Result<(), Trouble> {
+    pub async fn clean_after(&mut self, stop: &StopSignal) -> Result<(), AgentError> {
         // Cleaning is never stopped, even if other agents are lost.
-        match self.ask(Request::CleanAfter, CLEAN_TIMEOUT, &Stop::default()).await? {
-            Answer::CleanedAfter => Ok(()),
+        match self.ask(AgentRequest::CleanAfter, CLEAN_TIMEOUT, &StopSignal::default()).await? {
+            AgentResponse::CleanedAfter => Ok(()),
             other => Err(self.fail(other, stop)),
         }
     }
 
     /// Ends the session and has the agent remove all objects. An agent that is already shutting down removes only its
     /// own and not those of lost agents.
-    pub async fn end(&mut self, lost: Vec<u32>) -> Result<Cleaned, Trouble> {
+    pub async fn end(&mut self, lost: Vec<u32>) -> Result<CleanResult, AgentError> {
         // Cleaning is never stopped.
-        let mut answer = self.ask(Request::End { lost }, CLEAN_TIMEOUT, &Stop::default()).await?;
-        if matches!(answer, Answer::Ends) {
-            answer = self.ask(None, CLEAN_TIMEOUT, &Stop::default()).await?;
+        let mut answer = self.ask(AgentRequest::End { lost }, CLEAN_TIMEOUT, &StopSignal::default()).await?;
+        if matches!(answer, AgentResponse::ShuttingDown) {
+            answer = self.ask(None, CLEAN_TIMEOUT, &StopSignal::default()).await?;
         }
         match answer {
-            Answer::Cleaned { removed, lost, servers } => Ok(Cleaned { removed, lost, servers }),
+            AgentResponse::Cleaned { removed, lost, servers } => Ok(CleanResult { removed, lost, servers }),
             other => Err(self.to_error(other)),
         }
     }
 
     /// Receives heartbeats while other agents work, until `done`. Fails if the agent is lost.
-    pub async fn attend(&mut self, done: &CancellationToken, stop: &Stop) -> Result<(), Trouble> {
+    pub async fn monitor(&mut self, done: &CancellationToken, stop: &StopSignal) -> Result<(), AgentError> {
         while let Some(link) = self.link.as_mut() {
             let heard = tokio::select! {
                 () = done.cancelled() => return Ok(()),
-                heard = link.next() => heard,
+                heard = link.receive() => heard,
             };
             match heard {
-                Ok(Answer::Beat { .. }) => {}
+                Ok(AgentResponse::Heartbeat { .. }) => {}
                 Ok(answer) => return Err(self.fail(answer, stop)),
                 Err(broken) => return Err(self.lose(&broken, stop)),
             }
@@ -209,27 +209,27 @@ impl Remote {
     /// `within`. Forwards `stop` to the agent. If the agent is lost, triggers `stop` for all others.
     async fn ask(
         &mut self,
-        request: impl Into<Option<Request>>,
+        request: impl Into<Option<AgentRequest>>,
         within: Duration,
-        stop: &Stop,
-    ) -> Result<Answer, Trouble> {
+        stop: &StopSignal,
+    ) -> Result<AgentResponse, AgentError> {
         let answered = self.exchange(request.into(), within, stop).await;
         answered.map_err(|broken| self.lose(&broken, stop))
     }
 
-    fn lose(&mut self, broken: &Broken, stop: &Stop) -> Trouble {
+    fn lose(&mut self, broken: &LinkError, stop: &StopSignal) -> AgentError {
         self.link = None;
-        stop.ask();
+        stop.trigger();
         self.trouble(broken.to_string())
     }
 
     async fn exchange(
         &mut self,
-        request: Option<Request>,
+        request: Option<AgentRequest>,
         within: Duration,
-        stop: &Stop,
-    ) -> Result<Answer, Broken> {
-        let link = self.link.as_mut().ok_or(Broken::Closed)?;
+        stop: &StopSignal,
+    ) -> Result<AgentResponse, LinkError> {
+        let link = self.link.as_mut().ok_or(LinkError::Closed)?;
         if let Some(request) = request {
             // If sending fails, the peer may still have sent the reason: the loop below reads it, or the end of the
             // connection.
@@ -240,48 +240,48 @@ impl Remote {
         let mut extension = RECEIVE_TIMEOUT;
         loop {
             tokio::select! {
-                () = stop.asked(), if !self.is_stopped => {
+                () = stop.triggered(), if !self.is_stopped => {
                     self.is_stopped = true;
                     deadline = deadline.min(Instant::now() + STOP_TIMEOUT);
-                    let _ = link.send(Request::Stop).await;
+                    let _ = link.send(AgentRequest::Stop).await;
                 }
-                answer = timeout_at(deadline, link.next()) => match answer {
+                answer = timeout_at(deadline, link.receive()) => match answer {
                     Ok(answer) => match answer? {
-                        Answer::Beat { operations, bytes, failures } => {
-                            self.gauge.show(operations, bytes, failures);
+                        AgentResponse::Heartbeat { operations, bytes, failures } => {
+                            self.progress.set(operations, bytes, failures);
                         }
                         answer => return Ok(answer),
                     },
                     // A message is arriving slowly. The link detects a dead peer.
-                    Err(_) if link.is_hearing() && !extension.is_zero() => {
+                    Err(_) if link.is_receiving() && !extension.is_zero() => {
                         extension = extension.saturating_sub(EXTENSION_INTERVAL);
                         deadline += EXTENSION_INTERVAL;
                     }
-                    Err(_) => return Err(Broken::Silent(begun.elapsed())),
+                    Err(_) => return Err(LinkError::TimedOut(begun.elapsed())),
                 }
             }
         }
     }
 
     /// Triggers `stop` for all agents and converts an unexpected response into an error.
-    fn fail(&mut self, answer: Answer, stop: &Stop) -> Trouble {
-        stop.ask();
-        self.ends |= matches!(answer, Answer::Ends);
+    fn fail(&mut self, answer: AgentResponse, stop: &StopSignal) -> AgentError {
+        stop.trigger();
+        self.is_shutting_down |= matches!(answer, AgentResponse::ShuttingDown);
         self.to_error(answer)
     }
 
-    fn to_error(&self, answer: Answer) -> Trouble {
+    fn to_error(&self, answer: AgentResponse) -> AgentError {
         let why = match answer {
-            Answer::Busy => "it is busy with another coordinator".to_owned(),
-            Answer::Failed(why) => why,
-            Answer::Ends => "it is shutting down".to_owned(),
-            _ => Broken::Unexpected("the response").to_string(),
+            AgentResponse::Busy => "it is busy with another coordinator".to_owned(),
+            AgentResponse::Failed(why) => why,
+            AgentResponse::ShuttingDown => "it is shutting down".to_owned(),
+            _ => LinkError::Unexpected("the response").to_string(),
         };
         self.trouble(why)
     }
 
-    fn trouble(&self, why: String) -> Trouble {
-        Trouble { agent: self.name.clone(), why }
+    fn trouble(&self, why: String) -> AgentError {
+        AgentError { agent: self.name.clone(), reason: why }
     }
 }
 
@@ -289,41 +289,41 @@ impl Remote {
 mod tests {
     use tokio::io::{AsyncWriteExt as _, DuplexStream, WriteHalf, duplex, split};
 
-    use super::super::handshake::Shaken;
-    use super::super::link::Seal;
+    use super::super::handshake::AuthenticatedStream;
+    use super::super::link::FrameSealer;
     use super::*;
 
     /// A connected agent, and its sending end of the connection.
-    async fn connected_agent() -> (Remote, WriteHalf<DuplexStream>, Seal) {
+    async fn connected_agent() -> (RemoteAgent, WriteHalf<DuplexStream>, FrameSealer) {
         let (near, far) = duplex(1 << 20);
         let key = Key::new(b"a key of sixteen and more").unwrap();
         let ((near, near_writer), (far, far_writer)) = (split(near), split(far));
         let (mine, others) = tokio::join!(
-            shake(Role::Coordinator, &key, near, near_writer),
-            shake(Role::Agent, &key, far, far_writer)
+            handshake(Role::Coordinator, &key, near, near_writer),
+            handshake(Role::Agent, &key, far, far_writer)
         );
-        let Shaken { mut reader, writer, sends, .. } = others.ok().unwrap();
+        let AuthenticatedStream { mut reader, writer, send_key: sends, .. } = others.ok().unwrap();
         // The agent reads requests as long as the connection exists.
-        tokio::spawn(async move { while reader.next(1 << 20, CLEAN_TIMEOUT).await.is_ok() {} });
-        let remote = Remote {
+        tokio::spawn(async move { while reader.next_frame(1 << 20, CLEAN_TIMEOUT).await.is_ok() {} });
+        let remote = RemoteAgent {
             name: "far".to_owned(),
             number: 1,
-            link: Some(Link::new(mine.ok().unwrap(), MOST_ANSWERED, || Request::Beat)),
-            client: Client::default(),
+            link: Some(Link::new(mine.ok().unwrap(), MAX_RESPONSE_BYTES, || AgentRequest::Heartbeat)),
+            client: ClientMachine::default(),
             store: String::new(),
-            most_object_bytes: 0,
-            gauge: Arc::default(),
+            max_object_bytes: 0,
+            progress: Arc::default(),
             is_stopped: false,
-            ends: false,
+            is_shutting_down: false,
         };
-        (remote, writer, Seal::new(sends))
+        (remote, writer, FrameSealer::new(sends))
     }
 
     /// Measures with an agent that sends one byte of its response every five seconds. `spaces` pad the response.
-    async fn measure_with_slow_response(spaces: usize) -> (Result<u64, Trouble>, Duration) {
+    async fn measure_with_slow_response(spaces: usize) -> (Result<u64, AgentError>, Duration) {
         let (mut remote, mut writer, mut seal) = connected_agent().await;
         let answer = format!("{}{}", " ".repeat(spaces), r#"{"measured":{"began":7}}"#);
-        let sealed = seal.close(answer.as_bytes());
+        let sealed = seal.seal(answer.as_bytes());
         let frame = [&u32::try_from(sealed.len()).unwrap().to_be_bytes()[..], &sealed].concat();
         let begun = Instant::now();
         let slow = async {
@@ -334,12 +334,12 @@ mod tests {
             }
             std::future::pending().await
         };
-        let stop = Stop::default();
+        let stop = StopSignal::default();
         let measured = tokio::select! {
             measured = remote.measure((0, 1), Duration::from_secs(10), &stop) => measured,
             () = slow => unreachable!("the sender never ends"),
         };
-        assert_eq!(measured.is_err(), stop.is_asked());
+        assert_eq!(measured.is_err(), stop.is_triggered());
         (measured.map(|(began, _)| began), begun.elapsed())
     }
 
@@ -347,7 +347,7 @@ mod tests {
     async fn cleaning_agent_is_awaited_after_a_stop() {
         let (mut remote, mut writer, mut seal) = connected_agent().await;
         let mut send = async |answer: &[u8]| {
-            let sealed = seal.close(answer);
+            let sealed = seal.seal(answer);
             let length = u32::try_from(sealed.len()).unwrap().to_be_bytes();
             writer.write_all(&[&length[..], &sealed].concat()).await.unwrap();
         };
@@ -358,8 +358,8 @@ mod tests {
             }
             send(br#""cleaned_after""#).await;
         };
-        let stop = Stop::default();
-        stop.ask();
+        let stop = StopSignal::default();
+        stop.trigger();
         let (cleaned, ()) = tokio::join!(remote.clean_after(&stop), cleaning);
         cleaned.unwrap();
     }
@@ -370,7 +370,7 @@ mod tests {
         assert!(took > Duration::from_secs(300), "{took:?}");
         assert_eq!(began.unwrap(), 7);
         let (lost, took) = measure_with_slow_response(1000).await;
-        assert!(lost.unwrap_err().why.contains("it has not responded for 61"));
+        assert!(lost.unwrap_err().reason.contains("it has not responded for 61"));
         assert!(took < Duration::from_secs(10) + RECEIVE_TIMEOUT + 2 * EXTENSION_INTERVAL, "{took:?}");
     }
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 /// A bounded FIFO of due requests. `T` is the part of a request that is known before it starts.
 #[derive(Debug)]
-pub(super) struct Due<T> {
+pub(super) struct DueQueue<T> {
     queue: VecDeque<(Duration, T)>,
     capacity: usize,
     dropped: u64,
 }
 
-impl<T> Due<T> {
+impl<T> DueQueue<T> {
     pub const fn new(capacity: usize) -> Self {
         Self { queue: VecDeque::new(), capacity, dropped: 0 }
     }
@@ -35,7 +35,7 @@ impl<T> Due<T> {
     }
 
     /// Removes all queued requests.
-    pub fn take(&mut self) -> VecDeque<(Duration, T)> {
+    pub fn drain(&mut self) -> VecDeque<(Duration, T)> {
         std::mem::take(&mut self.queue)
     }
 
@@ -45,7 +45,7 @@ impl<T> Due<T> {
     }
 
     /// The number of dropped requests.
-    pub const fn refused(&self) -> u64 {
+    pub const fn dropped(&self) -> u64 {
         self.dropped
     }
 }
@@ -64,22 +64,22 @@ mod tests {
             capacity in 0_usize..20,
             pushes in proptest::collection::vec(any::<bool>(), 0..200),
         ) {
-            let mut due = Due::new(capacity);
+            let mut due = DueQueue::new(capacity);
             let (mut released, mut started, mut has_overflowed) = (0_u32, Vec::new(), false);
             for is_push in pushes {
                 if is_push {
                     let is_queued = due.push(Duration::from_secs(released.into()), released);
                     has_overflowed |= !is_queued;
-                    prop_assert_eq!(due.refused() > 0, has_overflowed, "an overflow is permanent");
+                    prop_assert_eq!(due.dropped() > 0, has_overflowed, "an overflow is permanent");
                     released += 1;
                 } else {
                     started.extend(due.pop().map(|(_, request)| request));
                 }
                 prop_assert!(due.len() <= capacity);
-                let all = started.len() + due.len() + usize::try_from(due.refused()).unwrap();
+                let all = started.len() + due.len() + usize::try_from(due.dropped()).unwrap();
                 prop_assert_eq!(all, released as usize);
             }
-            started.extend(due.take().into_iter().map(|(_, request)| request));
+            started.extend(due.drain().into_iter().map(|(_, request)| request));
             let first: Vec<u32> = (0..u32::try_from(started.len()).unwrap()).collect();
             prop_assert_eq!(started, first, "only the last requests were dropped");
         }

@@ -4,32 +4,32 @@ use std::fs;
 
 /// TCP counters since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Packets {
+pub struct TcpCounters {
     /// Segments sent, without retransmissions.
     pub sent: u64,
     /// Retransmitted segments: they or their acknowledgements were lost.
-    pub again: u64,
+    pub retransmitted: u64,
     /// Segments received out of order.
-    pub early: u64,
+    pub out_of_order: u64,
 }
 
-impl Packets {
+impl TcpCounters {
     /// Reads the current counters. Unavailable counters are 0.
     #[must_use]
-    pub fn up_to_now() -> Self {
+    pub fn read() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let (snmp, netstat) = (read("/proc/self/net/snmp"), read("/proc/self/net/netstat"));
         Self {
             sent: counter(&snmp, "Tcp:", "OutSegs").unwrap_or(0),
-            again: counter(&snmp, "Tcp:", "RetransSegs").unwrap_or(0),
-            early: counter(&netstat, "TcpExt:", "TCPOFOQueue").unwrap_or(0),
+            retransmitted: counter(&snmp, "Tcp:", "RetransSegs").unwrap_or(0),
+            out_of_order: counter(&netstat, "TcpExt:", "TCPOFOQueue").unwrap_or(0),
         }
     }
 
     /// An indicator of packet loss in either direction: retransmitted and out-of-order segments.
     #[must_use]
-    pub const fn lost(&self) -> u64 {
-        self.again + self.early
+    pub const fn loss_events(&self) -> u64 {
+        self.retransmitted + self.out_of_order
     }
 
     /// The increments since `before`.
@@ -37,8 +37,8 @@ impl Packets {
     pub const fn since(&self, before: &Self) -> Self {
         Self {
             sent: self.sent.saturating_sub(before.sent),
-            again: self.again.saturating_sub(before.again),
-            early: self.early.saturating_sub(before.early),
+            retransmitted: self.retransmitted.saturating_sub(before.retransmitted),
+            out_of_order: self.out_of_order.saturating_sub(before.out_of_order),
         }
     }
 }

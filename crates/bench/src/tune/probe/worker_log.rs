@@ -33,52 +33,52 @@ type LogEntry = Mutex<(Vec<RequestRecord>, Option<Duration>)>;
 
 /// The request logs of all workers.
 #[derive(Debug)]
-pub(super) struct Seats(Vec<LogEntry>);
+pub(super) struct WorkerLog(Vec<LogEntry>);
 
 /// Statistics of a time window.
 #[derive(Debug, Default)]
-pub(super) struct Counted {
+pub(super) struct WindowStats {
     /// Successful requests that completed in it.
-    pub done: u64,
+    pub completed: u64,
     /// Requests, each counted by the fraction of its time that is in the window.
-    pub amount: f64,
+    pub requests: f64,
     /// `amount` per worker.
     pub rounds: f64,
     /// Mean duration of a request, in seconds.
-    pub latency: f64,
+    pub mean_latency_seconds: f64,
     /// Relative standard error of `latency`.
-    pub error: f64,
+    pub relative_error: f64,
     /// 95th and 99th percentile of the latency, in seconds.
-    pub tail: [f64; 2],
+    pub tail_latency_seconds: [f64; 2],
 }
 
-impl Counted {
+impl WindowStats {
     /// Converts the statistics into a sample; `None` if no request completed.
-    pub fn sample(&self, cell: OperatingPoint) -> Option<Sample> {
-        let tail = (self.done >= MIN_TAIL_REQUESTS).then_some(self.tail);
-        (self.done > 0).then_some(Sample {
+    pub fn to_sample(&self, cell: OperatingPoint) -> Option<Sample> {
+        let tail = (self.completed >= MIN_TAIL_REQUESTS).then_some(self.tail_latency_seconds);
+        (self.completed > 0).then_some(Sample {
             point: cell,
-            latency: self.latency,
-            relative_error: self.error,
+            latency: self.mean_latency_seconds,
+            relative_error: self.relative_error,
             p95_p99: tail,
             from_transfer: false,
         })
     }
 }
 
-impl Seats {
+impl WorkerLog {
     /// Creates empty logs for `count` workers.
     pub fn new(count: usize) -> Self {
         Self((0..count).map(|_| Mutex::default()).collect())
     }
 
     /// Records that a worker starts a request.
-    pub fn begin(&self, number: usize, now: Duration) {
+    pub fn request_started(&self, number: usize, now: Duration) {
         self.0[number].lock().1 = Some(now);
     }
 
     /// Records that a worker's request has completed.
-    pub fn end(&self, number: usize, now: Duration, is_success: bool) {
+    pub fn request_completed(&self, number: usize, now: Duration, is_success: bool) {
         let mut log = self.0[number].lock();
         if let Some(begun) = log.1.take() {
             log.0.push(RequestRecord { begun, ended: now, is_success });
@@ -91,12 +91,12 @@ impl Seats {
     }
 
     /// Returns true if any request was successful.
-    pub fn has_done(&self) -> bool {
+    pub fn has_success(&self) -> bool {
         self.0.iter().any(|log| log.lock().0.iter().any(|request| request.is_success))
     }
 
     /// The number of requests that were started.
-    pub fn begun(&self) -> u64 {
+    pub fn started_count(&self) -> u64 {
         let begun = |log: &LogEntry| {
             let log = log.lock();
             (log.0.len() + usize::from(log.1.is_some())) as u64
@@ -105,7 +105,7 @@ impl Seats {
     }
 
     /// The number of failed requests.
-    pub fn failed(&self) -> u64 {
+    pub fn failure_count(&self) -> u64 {
         let failed =
             |log: &LogEntry| log.lock().0.iter().filter(|request| !request.is_success).count() as u64;
         self.0.iter().map(failed).sum()
@@ -113,11 +113,11 @@ impl Seats {
 
     /// The earliest start in the first half of the window from which throughput does not fall. The flag is false if
     /// there is none; the start is then the middle of the window.
-    pub fn settled(&self, (from, to): (Duration, Duration)) -> (Duration, bool) {
+    pub fn steady_start(&self, (from, to): (Duration, Duration)) -> (Duration, bool) {
         let mut starts = (0..=MAX_SKIPPED_TENTHS).map(|tenths| from + (to - from) * tenths / 10);
         let is_steady = |start: &Duration| {
             let middle = (*start + to) / 2;
-            let [before, after] = [(*start, middle), (middle, to)].map(|half| self.amount(half).amount);
+            let [before, after] = [(*start, middle), (middle, to)].map(|half| self.stats(half).requests);
             before <= after * (1.0 + MAX_FALL)
         };
         match starts.clone().find(is_steady) {
@@ -127,32 +127,32 @@ impl Seats {
     }
 
     /// Returns true if throughput is still rising: congestion windows are still growing.
-    pub fn grows(&self, (from, to): (Duration, Duration)) -> bool {
+    pub fn is_still_growing(&self, (from, to): (Duration, Duration)) -> bool {
         let middle = (from + to) / 2;
-        let (before, after) = (self.amount((from, middle)), self.amount((middle, to)));
-        after.amount > before.amount * (1.0 + MAX_GROWTH)
+        let (before, after) = (self.stats((from, middle)), self.stats((middle, to)));
+        after.requests > before.requests * (1.0 + MAX_GROWTH)
     }
 
     /// The statistics of a window with their standard error, estimated from the variation between batches of about one
     /// round (batch means, Law and Carson 1979).
-    pub fn count(&self, (from, to): (Duration, Duration)) -> Counted {
-        let mut counted = self.amount((from, to));
-        if counted.done == 0 {
+    pub fn stats_with_error(&self, (from, to): (Duration, Duration)) -> WindowStats {
+        let mut counted = self.stats((from, to));
+        if counted.completed == 0 {
             return counted;
         }
         let batches = (counted.rounds as u32).clamp(2, MAX_BATCHES);
         let batch = (to - from) / batches;
-        let amounts = (0..batches).map(|n| self.amount((from + batch * n, from + batch * (n + 1))).amount);
-        let mean = counted.amount / f64::from(batches);
+        let amounts = (0..batches).map(|n| self.stats((from + batch * n, from + batch * (n + 1))).requests);
+        let mean = counted.requests / f64::from(batches);
         let squares: f64 = amounts.map(|amount| (amount / mean - 1.0).powi(2)).sum();
         let error = (squares / f64::from(batches - 1) / f64::from(batches)).sqrt();
-        counted.error = error.max(MIN_ERROR_PER_ROUND / counted.rounds);
+        counted.relative_error = error.max(MIN_ERROR_PER_ROUND / counted.rounds);
         counted
     }
 
     /// The statistics of a window, without an error estimate. A request counts in proportion to its time in the window.
     /// A pending one is assumed to take as long as the completed ones that took longer than its current age.
-    pub fn amount(&self, (from, to): (Duration, Duration)) -> Counted {
+    pub fn stats(&self, (from, to): (Duration, Duration)) -> WindowStats {
         let (mut latencies, mut amount, mut pending) = (Vec::new(), 0.0, Vec::new());
         for log in &self.0 {
             let log = log.lock();
@@ -184,13 +184,13 @@ impl Seats {
             let index = ((count * fraction) as usize).min(done.saturating_sub(1));
             latencies.get(index).copied().unwrap_or_default()
         };
-        Counted {
-            done: done as u64,
-            amount,
+        WindowStats {
+            completed: done as u64,
+            requests: amount,
             rounds,
-            latency: if rounds > 0.0 { (to - from).as_secs_f64() / rounds } else { 0.0 },
-            error: f64::INFINITY,
-            tail: [quantile(0.95), quantile(0.99)],
+            mean_latency_seconds: if rounds > 0.0 { (to - from).as_secs_f64() / rounds } else { 0.0 },
+            relative_error: f64::INFINITY,
+            tail_latency_seconds: [quantile(0.95), quantile(0.99)],
         }
     }
 }
@@ -204,12 +204,12 @@ mod tests {
     }
 
     /// The log of one worker with consecutive requests of the given durations in milliseconds, and its end.
-    fn seats(times: impl IntoIterator<Item = u64>) -> (Seats, Duration) {
-        let (seats, mut now) = (Seats::new(1), 0);
+    fn seats(times: impl IntoIterator<Item = u64>) -> (WorkerLog, Duration) {
+        let (seats, mut now) = (WorkerLog::new(1), 0);
         for time in times {
-            seats.begin(0, at(now));
+            seats.request_started(0, at(now));
             now += time;
-            seats.end(0, at(now), true);
+            seats.request_completed(0, at(now), true);
         }
         (seats, at(now))
     }
@@ -217,40 +217,40 @@ mod tests {
     #[test]
     fn settled_skips_the_fast_start_of_a_slowdown() {
         let (seats, end) = seats([10; 30].into_iter().chain([40; 60]));
-        let (from, is_settled) = seats.settled((at(0), end));
+        let (from, is_settled) = seats.steady_start((at(0), end));
         assert!(is_settled && from > at(0) && from <= at(810), "{from:?} of {end:?}");
-        let counted = seats.count((from, end));
-        assert!((counted.latency / 0.04 - 1.0).abs() < 0.15, "{counted:?}");
+        let counted = seats.stats_with_error((from, end));
+        assert!((counted.mean_latency_seconds / 0.04 - 1.0).abs() < 0.15, "{counted:?}");
     }
 
     #[test]
     fn steady_slowdown_never_settles() {
         let (seats, end) = seats((0..60).map(|n| 10 + n * n / 10));
-        assert_eq!(seats.settled((at(0), end)), (end / 2, false));
+        assert_eq!(seats.steady_start((at(0), end)), (end / 2, false));
     }
 
     #[test]
     fn amounts_of_adjacent_windows_sum_to_the_whole() {
         let (seats, end) = seats((0..200).map(|n| 5 + n * 7 % 31));
         // A failure follows, and one request is in flight.
-        seats.begin(0, end);
-        seats.end(0, end + at(40), false);
-        seats.begin(0, end + at(40));
+        seats.request_started(0, end);
+        seats.request_completed(0, end + at(40), false);
+        seats.request_started(0, end + at(40));
         let to = end + at(45);
         for parts in [1, 7, 500] {
             let boundary = |n: u32| to * n / parts;
-            let amounts = (0..parts).map(|n| seats.amount((boundary(n), boundary(n + 1))));
-            let ended: f64 = amounts.map(|counted| counted.amount).sum();
+            let amounts = (0..parts).map(|n| seats.stats((boundary(n), boundary(n + 1))));
+            let ended: f64 = amounts.map(|counted| counted.requests).sum();
             // The pending request counts in each window by the latencies known there.
             assert!((199.99..201.5).contains(&ended), "{ended} in {parts}");
         }
-        assert_eq!(seats.amount((end + at(1), end + at(2))).done, 0);
+        assert_eq!(seats.stats((end + at(1), end + at(2))).completed, 0);
     }
 
     #[test]
     fn constant_rate_is_settled_from_the_start() {
         let (seats, end) = seats([20; 50]);
-        assert_eq!(seats.settled((at(0), end)), (at(0), true));
-        assert!(!seats.grows((at(0), end)));
+        assert_eq!(seats.steady_start((at(0), end)), (at(0), true));
+        assert!(!seats.is_still_growing((at(0), end)));
     }
 }

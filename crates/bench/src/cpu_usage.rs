@@ -8,18 +8,18 @@ use std::time::Duration;
 
 /// CPU time used so far, or between two snapshots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct CpuUsage {
     /// CPU time of the running threads, by id and name.
     threads: BTreeMap<(u32, String), Duration>,
     /// CPU time of the process, including threads that have exited.
     total: Duration,
     /// Busy and total time of the whole machine, in kernel ticks.
-    machine: (u64, u64),
+    machine_utilization: (u64, u64),
 }
 
-impl Usage {
+impl CpuUsage {
     /// Takes a snapshot.
-    pub fn now() -> io::Result<Self> {
+    pub fn snapshot() -> io::Result<Self> {
         let mut threads = BTreeMap::new();
         for task in fs::read_dir("/proc/self/task")? {
             let task = task?;
@@ -32,7 +32,7 @@ impl Usage {
         }
         let total = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let total = Duration::try_from(total).unwrap_or_default();
-        Ok(Self { threads, total, machine: machine(&fs::read_to_string("/proc/stat")?) })
+        Ok(Self { threads, total, machine_utilization: machine(&fs::read_to_string("/proc/stat")?) })
     }
 
     /// The usage since an earlier snapshot.
@@ -42,10 +42,10 @@ impl Usage {
             let before = earlier.threads.get(thread).copied().unwrap_or_default();
             (thread.clone(), spent.saturating_sub(before))
         };
-        let (busy, all) = earlier.machine;
-        let machine = (self.machine.0.saturating_sub(busy), self.machine.1.saturating_sub(all));
+        let (busy, all) = earlier.machine_utilization;
+        let machine = (self.machine_utilization.0.saturating_sub(busy), self.machine_utilization.1.saturating_sub(all));
         let total = self.total.saturating_sub(earlier.total);
-        Self { threads: self.threads.iter().map(spent).collect(), total, machine }
+        Self { threads: self.threads.iter().map(spent).collect(), total, machine_utilization: machine }
     }
 
     /// CPU time of all threads.
@@ -74,13 +74,13 @@ impl Usage {
     /// CPU utilization of the whole machine, by all processes: 0 to 1.
     #[must_use]
     pub fn machine(&self) -> f64 {
-        let (busy, all) = self.machine;
+        let (busy, all) = self.machine_utilization;
         if all == 0 { 0.0 } else { busy as f64 / all as f64 }
     }
 }
 
 /// Total idle time of the machine's CPUs since boot; `None` if unavailable.
-pub(crate) fn idle_so_far() -> Option<Duration> {
+pub(crate) fn total_idle_time() -> Option<Duration> {
     let (busy, all) = machine(&fs::read_to_string("/proc/stat").ok()?);
     let seconds = (all - busy) as f64 / rustix::param::clock_ticks_per_second() as f64;
     (all > 0).then(|| Duration::from_secs_f64(seconds))
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn usage_includes_the_cpu_time_of_a_thread() {
-        let before = Usage::now().unwrap();
+        let before = CpuUsage::snapshot().unwrap();
         let (spun, measured) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
         let (sender, may_exit) = (spun.0, measured.1);
         let spinning = std::thread::Builder::new().name("spinning".to_owned()).spawn(move || {
@@ -118,7 +118,7 @@ mod tests {
             let _ = may_exit.recv();
         });
         spun.1.recv().unwrap();
-        let used = Usage::now().unwrap().since(&before);
+        let used = CpuUsage::snapshot().unwrap().since(&before);
         drop(measured.0);
         spinning.unwrap().join().unwrap();
         let spun = used.by_name()["spinning"];

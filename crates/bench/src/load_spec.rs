@@ -6,40 +6,40 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use crate::arrivals::Spacing;
-use crate::load::Pace;
+use crate::load::ArrivalMode;
 use crate::operation::Mix;
 use crate::sizes::Sizes;
 
 /// Maximum number of concurrent requests.
-pub const MOST_PARALLEL: usize = 4096;
+pub const MAX_CONCURRENCY: usize = 4096;
 /// Valid arrival rates of an open loop, in req/s.
-pub const RATES: RangeInclusive<f64> = 0.01..=1e6;
+pub const VALID_RATES: RangeInclusive<f64> = 0.01..=1e6;
 
 /// A request mix, object sizes, concurrency and arrival mode.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct LoadSpec {
     /// Kinds of requests and their shares.
     pub mix: Mix,
     /// Object sizes.
     pub sizes: Sizes,
     /// Concurrent requests; the maximum for an open loop.
-    pub parallel: usize,
+    pub concurrency: usize,
     /// Arrival mode.
-    pub pace: Pace,
+    pub arrival_mode: ArrivalMode,
 }
 
-impl Asked {
+impl LoadSpec {
     /// Returns every combination of mix, sizes and concurrency, grouped by size.
     #[must_use]
-    pub fn each(mixes: &[Mix], sizes: &[Sizes], parallel: &[usize], pace: Pace) -> Vec<Self> {
+    pub fn combinations(mixes: &[Mix], sizes: &[Sizes], parallel: &[usize], pace: ArrivalMode) -> Vec<Self> {
         let mut all = Vec::new();
         for sizes in sizes {
             for mix in mixes {
                 all.extend(parallel.iter().map(|parallel| Self {
                     mix: mix.clone(),
                     sizes: sizes.clone(),
-                    parallel: *parallel,
-                    pace,
+                    concurrency: *parallel,
+                    arrival_mode: pace,
                 }));
             }
         }
@@ -47,24 +47,24 @@ impl Asked {
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for LoadSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} x {}", self.mix, self.sizes, self.parallel)?;
-        match self.pace {
-            Pace::Closed => Ok(()),
-            Pace::Open { per_second, spacing: Spacing::Poisson } => write!(f, " at {per_second}/s"),
-            Pace::Open { per_second, spacing: Spacing::Fixed } => write!(f, " at {per_second}/s evenly"),
+        write!(f, "{} {} x {}", self.mix, self.sizes, self.concurrency)?;
+        match self.arrival_mode {
+            ArrivalMode::Closed => Ok(()),
+            ArrivalMode::Open { requests_per_second: per_second, spacing: Spacing::Poisson } => write!(f, " at {per_second}/s"),
+            ArrivalMode::Open { requests_per_second: per_second, spacing: Spacing::Fixed } => write!(f, " at {per_second}/s evenly"),
         }
     }
 }
 
-impl FromStr for Asked {
+impl FromStr for LoadSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let (mix, sizes, parallel, pace) = match *words {
-            [mix, sizes, "x", parallel] => (mix, sizes, parallel, Pace::Closed),
+            [mix, sizes, "x", parallel] => (mix, sizes, parallel, ArrivalMode::Closed),
             [mix, sizes, "x", parallel, "at", rate] => {
                 (mix, sizes, parallel, open_loop(rate, Spacing::Poisson)?)
             }
@@ -77,19 +77,19 @@ impl FromStr for Asked {
                 ));
             }
         };
-        let parallel = parallel.parse().ok().filter(|parallel| (1..=MOST_PARALLEL).contains(parallel));
+        let parallel = parallel.parse().ok().filter(|parallel| (1..=MAX_CONCURRENCY).contains(parallel));
         let parallel = parallel
-            .ok_or_else(|| format!("{text:?}: the concurrency after x must be 1 to {MOST_PARALLEL}"))?;
-        Ok(Self { mix: mix.parse()?, sizes: sizes.parse()?, parallel, pace })
+            .ok_or_else(|| format!("{text:?}: the concurrency after x must be 1 to {MAX_CONCURRENCY}"))?;
+        Ok(Self { mix: mix.parse()?, sizes: sizes.parse()?, concurrency: parallel, arrival_mode: pace })
     }
 }
 
-fn open_loop(rate: &str, spacing: Spacing) -> Result<Pace, String> {
+fn open_loop(rate: &str, spacing: Spacing) -> Result<ArrivalMode, String> {
     let per_second = rate.strip_suffix("/s").and_then(|rate| rate.parse().ok());
-    let per_second = per_second.filter(|rate: &f64| RATES.contains(rate));
+    let per_second = per_second.filter(|rate: &f64| VALID_RATES.contains(rate));
     let per_second = per_second
         .ok_or_else(|| format!("{rate:?} is not a rate between 0.01/s and 1000000/s: write it like 500/s"))?;
-    Ok(Pace::Open { per_second, spacing })
+    Ok(ArrivalMode::Open { requests_per_second: per_second, spacing })
 }
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
             "list lognormal:60KiB:1.5 x 1 at 0.5/s evenly",
             "delete 60%4KiB+40%1MiB x 4096",
         ] {
-            assert_eq!(text.parse::<Asked>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<LoadSpec>().unwrap().to_string(), text);
         }
         for bad in [
             "",
@@ -117,7 +117,7 @@ mod tests {
             "get 4KiB x 1 at 1e9/s",
             "get x 4KiB x 1",
         ] {
-            assert!(bad.parse::<Asked>().is_err(), "{bad}");
+            assert!(bad.parse::<LoadSpec>().is_err(), "{bad}");
         }
     }
 }

@@ -1,13 +1,13 @@
 use super::*;
-use crate::load::Pace;
+use crate::load::ArrivalMode;
 use crate::operation::Mix;
 
-fn survey(mixes: &[&str], sizes: &[&str]) -> Survey {
+fn survey(mixes: &[&str], sizes: &[&str]) -> TestPlan {
     let mixes: Vec<Mix> = mixes.iter().map(|mix| mix.parse().unwrap()).collect();
     let sizes: Vec<Sizes> = sizes.iter().map(|sizes| sizes.parse().unwrap()).collect();
-    Survey {
-        asked: Asked::each(&mixes, &sizes, &[1, 4], Pace::Closed),
-        until: Until { requests: None, time: Duration::from_secs(3), stable: None },
+    TestPlan {
+        loads: LoadSpec::combinations(&mixes, &sizes, &[1, 4], ArrivalMode::Closed),
+        stop_condition: StopCondition { max_requests: None, duration: Duration::from_secs(3), max_ci_fraction: None },
         warm_up: Duration::from_secs(1),
         objects: None,
         seed: 1,
@@ -21,7 +21,7 @@ fn steps_combine_every_mix_size_and_concurrency() {
     let names: Vec<String> = steps.iter().map(ToString::to_string).collect();
     assert_eq!(names[..3], ["put 4KiB x 1", "put 4KiB x 4", "get 4KiB x 1"]);
     assert_eq!((steps.len(), &*names[11]), (12, "delete 100MiB x 4"));
-    assert!(steps.iter().all(|step| step.repeat == 2));
+    assert!(steps.iter().all(|step| step.round == 2));
     assert_eq!(
         (steps[2].objects, steps[8].objects),
         (10_000, 4),
@@ -38,6 +38,6 @@ fn check_rejects_invalid_plans() {
     assert!(error(&["put"], &["2MiB"]).contains("the limit of this store"));
     assert!(error(&[], &["1KiB"]).contains("there is nothing to measure"));
     assert!(survey(&["delete"], &["1MiB"]).check(1 << 20).is_ok(), "it runs until no object is left");
-    let few = Survey { objects: Some(3), ..survey(&["get"], &["1KiB"]) };
+    let few = TestPlan { objects: Some(3), ..survey(&["get"], &["1KiB"]) };
     assert!(few.check(1 << 20).unwrap_err().contains("3 objects are too few for 4 concurrent requests"));
 }
