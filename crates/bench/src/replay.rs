@@ -214,8 +214,8 @@ impl Replay {
         let waited: u64 = came.iter().map(|came| came.waited).sum();
         if waited > 0 {
             notes.push(format!(
-                "{waited} requests waited because all {} concurrent requests were in use: the store cannot keep up with the \
-                 trace, or the concurrency is too low; their latencies include the wait",
+                "{waited} requests waited because all {} workers were busy: the store cannot keep up with the trace, or the \
+                 concurrency is too low; their latencies include the wait",
                 self.parallel
             ));
         }

@@ -21,21 +21,21 @@ use tradewind_model::retry::RetryOptions;
 use tradewind_volume::Scheduled;
 use tradewind_volume::scheduled::Priorities;
 
-use crate::plans::ServedPlan;
-use crate::remote::Overrides;
+use crate::served_plan::ServedPlan;
+use crate::s3_access::S3Flags;
 use crate::settings::{ETag, Permissions, Settings, TimeSpan, StoreKind};
 use crate::stores;
 
 /// The served store.
 #[derive(Debug, Clone)]
-pub enum Served {
+pub enum ServedStore {
     /// An embedded store.
     Local(Arc<LocalStore>),
     /// A remote service, and the plan for reading from it.
     Remote(Arc<dyn ObjectStore>, Arc<ServedPlan>),
 }
 
-impl Served {
+impl ServedStore {
     /// The store behind the port.
     #[must_use]
     pub fn store(&self) -> Arc<dyn ObjectStore> {
@@ -57,30 +57,30 @@ impl Served {
 
 /// Opens the store in the settings; replays the log of a local store that was not closed. Fails if a local store has
 /// provably lost acknowledged changes, unless `accept_loss`.
-pub fn open_store(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
+pub fn open_store(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow::Result<ServedStore> {
     if accept_loss
-        && let Some(store) = settings.served()
+        && let Some(store) = settings.served_store()
         && !matches!(store.kind, StoreKind::Local { .. })
     {
         bail!("--accept-loss applies only to a local store; the settings serve {:?}", store.name.value);
     }
-    let options = match settings.served().map(|store| &store.kind) {
+    let options = match settings.served_store().map(|store| &store.kind) {
         Some(StoreKind::S3(set)) => {
-            let options = stores::s3_options(set, Overrides::default())?;
+            let options = stores::s3_options(set, S3Flags::default())?;
             let (connections, retries) = (options.max_connections, options.retries);
             let open =
                 |connections| S3Store::new(S3Options { max_connections: connections, ..options.clone() }, clock.clone());
-            return planned(settings, open, (connections, set.connections.is_some()), retries);
+            return open_remote(settings, open, (connections, set.max_connections.is_some()), retries);
         }
         Some(StoreKind::Swift(set)) => {
             let options = stores::swift_options(set)?;
             let (connections, retries) = (options.max_connections, options.retries);
             let open =
                 |connections| SwiftStore::new(SwiftOptions { max_connections: connections, ..options.clone() }, clock.clone());
-            let served = planned(settings, open, (connections, set.connections.is_some()), retries)?;
-            let Served::Remote(store, plan) = served else { return Ok(served) };
+            let served = open_remote(settings, open, (connections, set.max_connections.is_some()), retries)?;
+            let ServedStore::Remote(store, plan) = served else { return Ok(served) };
             // Large objects have ETags of another form, so an ETag that is an MD5 is always the MD5 of the bytes.
-            return Ok(Served::Remote(store, Arc::new(ServedPlan::clone(&plan).with_md5_tags())));
+            return Ok(ServedStore::Remote(store, Arc::new(ServedPlan::clone(&plan).with_md5_etags())));
         }
         Some(StoreKind::Local { options, .. }) => stores::local_options(options),
         None => local::LocalOptions::default(),
@@ -88,28 +88,28 @@ pub fn open_store(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>)
     let directory = settings.store_directory().unwrap_or(settings.data_directory());
     let options = local::LocalOptions { accept_loss, ..options };
     let store = LocalStore::open(directory, options, clock);
-    store.map(Served::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
+    store.map(ServedStore::Local).with_context(|| format!("cannot open the store in {}", directory.display()))
 }
 
 /// Opens a remote service with the plan from its profile. Without a number of connections in the settings, the plan's
 /// concurrency determines it.
-fn planned<S: ObjectStore>(
+fn open_remote<S: ObjectStore>(
     settings: &Settings,
     open: impl Fn(usize) -> tradewind_core::Result<Arc<S>>,
     (connections, are_set): (usize, bool),
     retries: RetryOptions,
-) -> anyhow::Result<Served> {
+) -> anyhow::Result<ServedStore> {
     let mut store = open(connections)?;
     // The profile is found by the store's debug name, which needs no request.
     let memory = settings.scalars.memory.budget.value.as_usize();
-    let mut plan = ServedPlan::of(&format!("{store:?}"), memory, retries);
-    plan.connections = connections;
+    let mut plan = ServedPlan::for_store(&format!("{store:?}"), memory, retries);
+    plan.max_connections = connections;
     if !are_set {
         // A single client may use at most 7/8 of the connections (`core/budget`), which must suffice for the plan.
-        plan.connections = plan.plan.max_concurrency.max(connections).div_ceil(7).saturating_mul(8);
-        store = open(plan.connections)?;
+        plan.max_connections = plan.plan.max_concurrency.max(connections).div_ceil(7).saturating_mul(8);
+        store = open(plan.max_connections)?;
     }
-    Ok(Served::Remote(store, Arc::new(plan)))
+    Ok(ServedStore::Remote(store, Arc::new(plan)))
 }
 
 /// Adds the lanes layer to the store, if the settings enable it.
@@ -132,8 +132,8 @@ pub fn gateway_config(settings: &Settings) -> anyhow::Result<GatewayConfig> {
     let (server, limits) = (&settings.scalars.server, &settings.scalars.limits);
     let tls = match (&server.tls_cert.value, &server.tls_key.value) {
         (Some(certificates), Some(key)) => Some(TlsIdentity {
-            certificates_pem: read(certificates, "the TLS certificates")?,
-            key_pem: read(key, "the TLS key")?,
+            certificates_pem: read_file(certificates, "the TLS certificates")?,
+            key_pem: read_file(key, "the TLS key")?,
         }),
         _ => None,
     };
@@ -171,13 +171,13 @@ pub fn gateway_config(settings: &Settings) -> anyhow::Result<GatewayConfig> {
     })
 }
 
-fn read(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
+fn read_file(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {what} in {}", path.display()))
 }
 
 /// The access keys: the root key and those of the settings, and the buckets that are readable without a key.
 #[must_use]
-pub fn keys(settings: &Settings, root_id: &str, root_secret: &str) -> keys::Keys {
+pub fn access_keys(settings: &Settings, root_id: &str, root_secret: &str) -> keys::Keys {
     let root = keys::AccessKey {
         id: root_id.to_owned(),
         secret: root_secret.to_owned(),

@@ -7,13 +7,13 @@
 
 mod endpoint;
 mod ini;
-mod login;
-mod moment;
+mod credential_source;
+mod expiration;
 mod origin;
 mod process;
 mod profile;
 mod trust;
-mod words;
+mod shell_words;
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use tradewind_backend::s3::Endpoint;
 
-pub use login::{ExpiringCredentials, Login};
+pub use credential_source::{ExpiringCredentials, CredentialSource};
 pub use origin::{Origin, Problem, Traced};
 pub use process::CredentialProcess;
 pub use trust::client_tls;
@@ -48,7 +48,7 @@ impl Inputs {
     pub fn gather(profile: Option<&str>) -> Result<Self, Problem> {
         let mut environment = BTreeMap::new();
         for (name, value) in std::env::vars_os() {
-            let Some(name) = name.into_string().ok().filter(|name| is_read(name)) else { continue };
+            let Some(name) = name.into_string().ok().filter(|name| is_relevant(name)) else { continue };
             let Ok(value) = value.into_string() else {
                 let message = format!("the variable {name} is not UTF-8; correct or unset it");
                 return Err(Problem::new(Origin::Variable("environment"), message));
@@ -73,13 +73,13 @@ impl Inputs {
     }
 }
 
-fn is_read(name: &str) -> bool {
+fn is_relevant(name: &str) -> bool {
     name.starts_with("AWS_") || matches!(name, "HOME" | "SSL_CERT_FILE")
 }
 
 /// The resolved access to S3.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Access {
+pub struct S3Access {
     /// The profile that was used.
     pub profile: String,
     /// The endpoint, with its addressing style.
@@ -87,35 +87,35 @@ pub struct Access {
     /// The region for signatures.
     pub region: Traced<String>,
     /// The source of credentials.
-    pub login: Login,
+    pub credential_source: CredentialSource,
     /// The certificates to trust instead of the system's.
     pub ca_bundle: Option<Traced<PathBuf>>,
     /// Maximum number of attempts per request, including the first.
     pub max_attempts: Option<Traced<u32>>,
 }
 
-impl Access {
+impl S3Access {
     /// Resolves the access. Reads the files each time, so that a second call finds keys that were changed there.
-    pub fn find(inputs: &Inputs, read: ReadFile<'_>) -> Result<Self, Problem> {
+    pub fn resolve(inputs: &Inputs, read: ReadFile<'_>) -> Result<Self, Problem> {
         let files = Files::read(inputs, read)?;
         let profile = files.profile(inputs)?;
-        let (endpoint, region) = endpoint::find(inputs, &files, &profile)?;
-        let login = Login::find(inputs, &profile)?;
-        let ca_bundle = inputs.variable("AWS_CA_BUNDLE").or_else(|| profile.whole("ca_bundle"));
+        let (endpoint, region) = endpoint::resolve(inputs, &files, &profile)?;
+        let login = CredentialSource::resolve(inputs, &profile)?;
+        let ca_bundle = inputs.variable("AWS_CA_BUNDLE").or_else(|| profile.get_raw("ca_bundle"));
         let ca_bundle = ca_bundle.map(|given| Traced::new(inputs.expand(given.value), given.origin));
         let attempts = inputs.variable("AWS_MAX_ATTEMPTS").or_else(|| profile.get("max_attempts"));
-        let max_attempts = attempts.map(|given| given.read(read_attempts)).transpose()?;
-        Ok(Self { profile: profile.name, endpoint, region, login, ca_bundle, max_attempts })
+        let max_attempts = attempts.map(|given| given.parse(parse_attempts)).transpose()?;
+        Ok(Self { profile: profile.name, endpoint, region, credential_source: login, ca_bundle, max_attempts })
     }
 
     /// The credentials; `None` for unsigned requests. If a program issues them, each call runs it on the calling
     /// thread and may block for up to 30 seconds. Call it again before [`Issued::expires`].
     pub fn credentials(&self) -> Result<Option<ExpiringCredentials>, Problem> {
-        self.login.issue()
+        self.credential_source.credentials()
     }
 }
 
-fn read_attempts(text: &str) -> Result<u32, String> {
+fn parse_attempts(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(attempts) if attempts > 0 => Ok(attempts),
         _ => Err(format!("{text:?} is not a number of attempts; write a whole number of at least 1")),

@@ -4,8 +4,8 @@
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::plans::ServedPlan;
-use crate::root_key::{self, KeptKey};
+use crate::served_plan::ServedPlan;
+use crate::root_key::{self, RootCredentials};
 use crate::settings::Settings;
 
 /// The values to print.
@@ -14,7 +14,7 @@ pub struct Banner<'a> {
     /// The settings in effect.
     pub settings: &'a Settings,
     /// The root key.
-    pub root: &'a KeptKey,
+    pub root: &'a RootCredentials,
     /// The address of the S3 listener.
     pub endpoint: SocketAddr,
     /// The address of the admin listener.
@@ -98,7 +98,7 @@ mod tests {
 
     fn text(inputs: &Inputs, is_new: bool) -> String {
         let settings = Settings::read(inputs).unwrap();
-        let root = KeptKey { id: "TWID".into(), secret: Secret::new("hush-hush"), is_new };
+        let root = RootCredentials { id: "TWID".into(), secret: Secret::new("hush-hush"), is_new };
         let endpoint = "0.0.0.0:9000".parse().unwrap();
         let admin = "127.0.0.1:9001".parse().unwrap();
         Banner { settings: &settings, root: &root, endpoint, admin, plan: None }.text()

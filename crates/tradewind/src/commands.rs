@@ -1,11 +1,11 @@
 //! The command line: flags as plain data, one module per command, and the only place that translates an error
 //! into an exit status: 0 done, 1 failed, 2 usage (wrong flags or settings), 130 or 143 stopped by a signal.
 
-mod advice;
+mod plan_output;
 mod bench;
 mod bundle;
-mod caps;
-mod carry;
+mod latency_target;
+mod execution;
 mod cp;
 mod filter;
 mod grep;
@@ -17,7 +17,7 @@ mod report;
 mod serve;
 mod settings;
 mod signals;
-mod standard;
+mod standard_io;
 mod store;
 mod sync;
 mod terminal;
@@ -34,9 +34,9 @@ use clap::{Parser, Subcommand};
 
 use tradewind_core::printable;
 
-use self::signals::Caught;
+use self::signals::CaughtSignal;
 use crate::settings::Problems;
-use crate::stores::Unknown;
+use crate::stores::UnknownStore;
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -111,11 +111,11 @@ struct SettingsFlags {
 
 /// The outcome of a command that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
+enum CommandOutcome {
     /// Success.
     Done,
     /// The command completed, and has printed the failures or faults that it found.
-    FoundFaults,
+    FoundProblems,
     /// An exit status that the command defines itself.
     Status(u8),
 }
@@ -151,36 +151,36 @@ pub fn main() -> ExitCode {
         Command::Lab(command) => lab::run(command),
     };
     match result {
-        Ok(Ended::Done) => ExitCode::SUCCESS,
-        Ok(Ended::FoundFaults) => ExitCode::from(1),
-        Ok(Ended::Status(status)) => ExitCode::from(status),
+        Ok(CommandOutcome::Done) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::FoundProblems) => ExitCode::from(1),
+        Ok(CommandOutcome::Status(status)) => ExitCode::from(status),
         Err(error) => report(&error),
     }
 }
 
 /// A usage error that clap cannot detect from the flags alone.
 #[derive(Debug)]
-struct Misused(String);
+struct UsageError(String);
 
-impl fmt::Display for Misused {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Misused {}
+impl std::error::Error for UsageError {}
 
 /// The error of a command that a signal stopped.
 #[derive(Debug)]
-struct Stopped(Caught);
+struct StoppedBySignal(CaughtSignal);
 
-impl fmt::Display for Stopped {
+impl fmt::Display for StoppedBySignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "stopped by {}", self.0.name())
     }
 }
 
-impl std::error::Error for Stopped {}
+impl std::error::Error for StoppedBySignal {}
 
 fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
@@ -200,11 +200,11 @@ fn report(error: &anyhow::Error) -> ExitCode {
     }
     // A usage error may be a list with one line per item. Elsewhere a line break belongs to a name and is escaped.
     let text = error_text(error);
-    let lines: Vec<&str> = if error.is::<Misused>() { text.lines().collect() } else { vec![&text] };
+    let lines: Vec<&str> = if error.is::<UsageError>() { text.lines().collect() } else { vec![&text] };
     let lines: Vec<_> = lines.into_iter().map(printable).collect();
     let _ = writeln!(stderr, "tradewind: {}", lines.join("\n"));
-    let status = if error.is::<Unknown>() || error.is::<Misused>() { 2 } else { 1 };
-    ExitCode::from(error.downcast_ref::<Stopped>().map_or(status, |Stopped(caught)| caught.exit_status()))
+    let status = if error.is::<UnknownStore>() || error.is::<UsageError>() { 2 } else { 1 };
+    ExitCode::from(error.downcast_ref::<StoppedBySignal>().map_or(status, |StoppedBySignal(caught)| caught.exit_status()))
 }
 
 /// An error and its causes in one line. A cause whose text is already included is not repeated.

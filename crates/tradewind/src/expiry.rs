@@ -22,7 +22,7 @@ const WINDOW_BYTES: usize = 64 << 10;
 
 /// Expires uploads of one store.
 #[derive(Debug)]
-pub struct Expiry {
+pub struct UploadExpiry {
     /// The store.
     pub store: Arc<dyn ObjectStore>,
     /// The memory budget that rounds reserve their windows from.
@@ -30,13 +30,13 @@ pub struct Expiry {
     /// The clock for ages and intervals.
     pub clock: Arc<dyn Clock>,
     /// Uploads older than this are aborted. Not zero.
-    pub after: Duration,
+    pub max_age: Duration,
 }
 
-impl Expiry {
+impl UploadExpiry {
     /// Runs a round at once, then every hour, or more often if uploads expire sooner, until `stop`.
     pub async fn run(self, stop: CancellationToken) {
-        let interval = (self.after / 4).clamp(Duration::from_secs(1), Duration::from_secs(3600));
+        let interval = (self.max_age / 4).clamp(Duration::from_secs(1), Duration::from_secs(3600));
         loop {
             match self.round(&stop).await {
                 Ok(0) => {}
@@ -57,7 +57,7 @@ impl Expiry {
         let deadline = Deadline::after(self.clock.clone(), MAX_ROUND_TIME).with_cancellation(stop.clone());
         let window = self.budget.admit(WINDOW_BYTES, &deadline).await?;
         let context = Context::new(deadline, window);
-        let age = i64::try_from(self.after.as_millis()).unwrap_or(i64::MAX);
+        let age = i64::try_from(self.max_age.as_millis()).unwrap_or(i64::MAX);
         let oldest_kept = Timestamp::from_millis(self.clock.wall().millis().saturating_sub(age));
         let mut aborted = 0;
         for bucket in self.store.list_buckets(&context).await? {
@@ -115,7 +115,7 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    async fn uploads(expiry: &Expiry) -> Vec<String> {
+    async fn uploads(expiry: &UploadExpiry) -> Vec<String> {
         let deadline = Deadline::none(expiry.clock.clone());
         let context = Context::new(deadline.clone(), expiry.budget.admit(1, &deadline).await.unwrap());
         let bucket = BucketName::new("abc").unwrap();
@@ -128,11 +128,11 @@ mod tests {
     async fn round_aborts_only_expired_uploads() {
         let clock = SimulatedClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
         let store = MemoryStore::new(clock.clone());
-        let expiry = Expiry {
+        let expiry = UploadExpiry {
             store: store.clone(),
             budget: Budget::new(1 << 20),
             clock: clock.clone(),
-            after: 24 * HOUR,
+            max_age: 24 * HOUR,
         };
         let deadline = Deadline::none(clock.clone());
         let context = Context::new(deadline.clone(), expiry.budget.admit(1, &deadline).await.unwrap());

@@ -12,10 +12,10 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{FmtSpan, Writer, debug_fn};
 use tradewind_core::printable;
 
-use crate::settings::{Log, LogFilter, LogFormat, Value as _};
+use crate::settings::{Log, LogFilter, LogFormat, SettingValue as _};
 
 /// Initializes logging. Must be called once per process.
-pub fn begin(settings: &Log) -> anyhow::Result<()> {
+pub fn init(settings: &Log) -> anyhow::Result<()> {
     let directives = settings.level.value.directives();
     let mut filter = EnvFilter::try_new(directives).context("log.level")?;
     if !directives.contains("s3s") {
@@ -60,7 +60,7 @@ const LEVEL_VARIABLE: &str = "TRADEWIND_LOG_LEVEL";
 
 /// Initializes logging of commands other than `serve`: warnings without a timestamp, or the level of the variable with
 /// one.
-pub fn begin_quietly() {
+pub fn init_quiet() {
     let wanted = env::var(LEVEL_VARIABLE).ok().map(|text| LogFilter::parse(&text));
     let known = wanted.as_ref().and_then(|wanted| wanted.as_ref().ok());
     let directives = known.map_or("warn", LogFilter::directives);

@@ -40,7 +40,7 @@ impl Inputs {
     /// Replaces the variables by those of a file. Only secrets are still taken from the environment, since users avoid
     /// storing them in files.
     #[must_use]
-    pub fn covered_by(mut self, file: Openrc) -> Self {
+    pub fn overridden_by(mut self, file: Openrc) -> Self {
         self.variables.retain(|name, _| SECRET_VARIABLES.contains(&name.as_str()));
         self.variables.extend(file.variables);
         self
@@ -51,14 +51,14 @@ impl Inputs {
     }
 
     /// The first of these that is set.
-    fn first(&self, names: &[&str]) -> Option<&str> {
+    fn first_set(&self, names: &[&str]) -> Option<&str> {
         names.iter().find_map(|name| self.get(name))
     }
 }
 
 /// The resolved access to Swift.
 #[derive(Debug, Clone)]
-pub struct Access {
+pub struct SwiftAccess {
     /// Credentials, and the service that issues tokens.
     pub auth: Auth,
     /// The account's URL, if not the one returned with the token.
@@ -67,13 +67,13 @@ pub struct Access {
     pub ca_bundle: Option<PathBuf>,
 }
 
-impl Access {
+impl SwiftAccess {
     /// Resolves the access. The error is one line with what is missing or wrong.
-    pub fn find(inputs: &Inputs) -> Result<Self, String> {
-        let version = inputs.first(&["ST_AUTH_VERSION", "OS_AUTH_VERSION", "OS_IDENTITY_API_VERSION"]);
+    pub fn resolve(inputs: &Inputs) -> Result<Self, String> {
+        let version = inputs.first_set(&["ST_AUTH_VERSION", "OS_AUTH_VERSION", "OS_IDENTITY_API_VERSION"]);
         let auth = match version {
-            Some("1" | "1.0") => v1(inputs)?,
-            Some("3" | "3.0") => keystone(inputs)?,
+            Some("1" | "1.0") => resolve_v1(inputs)?,
+            Some("3" | "3.0") => resolve_keystone(inputs)?,
             Some("2" | "2.0") => {
                 return Err("Keystone v2 is not supported; set OS_IDENTITY_API_VERSION to 3, and \
                             OS_AUTH_URL to the URL that ends with /v3"
@@ -82,9 +82,9 @@ impl Access {
             Some(other) => {
                 return Err(format!("unknown authentication version {other:?}; write 1 or 3"));
             }
-            None if V1_VARIABLES.iter().all(|name| inputs.get(name).is_some()) => v1(inputs)?,
-            None if inputs.get("OS_AUTH_URL").is_some() => keystone(inputs)?,
-            None if V1_VARIABLES.iter().any(|name| inputs.get(name).is_some()) => v1(inputs)?,
+            None if V1_VARIABLES.iter().all(|name| inputs.get(name).is_some()) => resolve_v1(inputs)?,
+            None if inputs.get("OS_AUTH_URL").is_some() => resolve_keystone(inputs)?,
+            None if V1_VARIABLES.iter().any(|name| inputs.get(name).is_some()) => resolve_v1(inputs)?,
             None => return Err(NOT_CONFIGURED.to_owned()),
         };
         let account_url = inputs.get("OS_STORAGE_URL").map(str::to_owned);
@@ -106,11 +106,11 @@ fn require_all<const N: usize>(
 ) -> Result<[String; N], String> {
     let missing: Vec<&str> = needed
         .iter()
-        .filter(|names| inputs.first(names).is_none())
+        .filter(|names| inputs.first_set(names).is_none())
         .filter_map(|names| names.first().copied())
         .collect();
     match missing.as_slice() {
-        [] => Ok(needed.map(|names| inputs.first(names).unwrap_or_default().to_owned())),
+        [] => Ok(needed.map(|names| inputs.first_set(names).unwrap_or_default().to_owned())),
         [one] => Err(format!("{one} is not set, and {way} needs it")),
         [before @ .., last] => {
             Err(format!("{} and {last} are not set, and {way} needs them", before.join(", ")))
@@ -118,13 +118,13 @@ fn require_all<const N: usize>(
     }
 }
 
-fn v1(inputs: &Inputs) -> Result<Auth, String> {
+fn resolve_v1(inputs: &Inputs) -> Result<Auth, String> {
     let [url, user, key] =
         require_all(inputs, [&["ST_AUTH"], &["ST_USER"], &["ST_KEY"]], "Swift's own authentication")?;
     Ok(Auth::V1 { url, user, key })
 }
 
-fn keystone(inputs: &Inputs) -> Result<Auth, String> {
+fn resolve_keystone(inputs: &Inputs) -> Result<Auth, String> {
     let is_credential = inputs.get("OS_AUTH_TYPE").is_some_and(|kind| kind == "v3applicationcredential")
         || inputs.get("OS_APPLICATION_CREDENTIAL_ID").is_some();
     let (url, login) = if is_credential {
@@ -151,7 +151,7 @@ fn keystone(inputs: &Inputs) -> Result<Auth, String> {
         );
         (url, KeystoneCredentials::Password { user, password, project })
     };
-    let interface = inputs.first(&["OS_ENDPOINT_TYPE", "OS_INTERFACE"]).unwrap_or("public");
+    let interface = inputs.first_set(&["OS_ENDPOINT_TYPE", "OS_INTERFACE"]).unwrap_or("public");
     let interface = interface.trim_end_matches("URL").to_owned();
     if !["public", "internal", "admin"].contains(&interface.as_str()) {
         return Err(format!("OS_ENDPOINT_TYPE is {interface:?}; write public, internal or admin"));
@@ -162,7 +162,7 @@ fn keystone(inputs: &Inputs) -> Result<Auth, String> {
 
 /// A user or project by its id, which is unique, otherwise by its name and domain.
 fn user_or_project(inputs: &Inputs, ids: &[&str], names: &[&str], domain: &str) -> NameOrId {
-    if let Some(id) = inputs.first(ids) {
+    if let Some(id) = inputs.first_set(ids) {
         return NameOrId::Id(id.to_owned());
     }
     let domain_part = |what: &str| inputs.get(&format!("{domain}_{what}")).map(str::to_owned);
@@ -172,7 +172,7 @@ fn user_or_project(inputs: &Inputs, ids: &[&str], names: &[&str], domain: &str) 
         // The domain that exists in every Keystone.
         (None, None) => Domain::Id("default".to_owned()),
     };
-    NameOrId::Named(inputs.first(names).unwrap_or_default().to_owned(), domain)
+    NameOrId::Named(inputs.first_set(names).unwrap_or_default().to_owned(), domain)
 }
 
 /// Appends the version to Keystone's URL, unless it is there already.

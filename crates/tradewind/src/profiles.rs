@@ -1,10 +1,10 @@
 //! Profiles: the measurements of stores by `tradewind tune`, one TOML file per store, which users may read, edit, copy
 //! and remove. Plans and models are computed when a profile is read, and are not stored.
 
-mod carried;
-pub mod here;
-pub mod seen;
-pub mod served;
+mod extrapolated;
+pub mod this_machine;
+pub mod observed;
+pub mod profile_updater;
 mod text;
 
 use std::fs;
@@ -16,7 +16,7 @@ use tradewind_model::store_model::Direction;
 use tradewind_model::tune::extrapolate::ClientEnvironment;
 use tradewind_model::tune::{Prior, Sample, Surface};
 
-pub use carried::Known;
+pub use extrapolated::ApplicableProfile;
 
 /// The measurements of one store.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -24,19 +24,19 @@ pub struct Profile {
     /// The debug name of the store.
     pub store: String,
     /// When it was measured, RFC 3339.
-    pub made: String,
+    pub measured_at: String,
     /// Description of the client machine.
-    pub client: String,
+    pub client_name: String,
     /// CPUs of the client.
-    pub cores: usize,
+    pub cpus: usize,
     /// Memory of the client, in bytes.
-    pub memory: Option<u64>,
+    pub memory_bytes: Option<u64>,
     /// Write throughput of the client's storage in bytes per second, if objects were written to files.
-    pub storage: Option<f64>,
+    pub storage_bytes_per_second: Option<f64>,
     /// Nominal speed of the client's network interface in bytes per second; the path beyond may be slower.
-    pub link: Option<f64>,
+    pub link_bytes_per_second: Option<f64>,
     /// RTT to the store, in seconds.
-    pub round_trip: Option<f64>,
+    pub rtt_seconds: Option<f64>,
     /// Samples of uploads: those of probes, then those observed by transfers, oldest first.
     pub upload: Vec<Sample>,
     /// Samples of downloads, in the same order.
@@ -46,8 +46,8 @@ pub struct Profile {
 impl Profile {
     /// The prior, before any sample.
     #[must_use]
-    pub fn belief(&self) -> Prior {
-        self.round_trip.map_or_else(Prior::default, |seconds| Prior::default().with_rtt(seconds))
+    pub fn prior(&self) -> Prior {
+        self.rtt_seconds.map_or_else(Prior::default, |seconds| Prior::default().with_rtt(seconds))
     }
 
     /// The samples of a direction.
@@ -61,12 +61,12 @@ impl Profile {
 
     /// The client and the network path on which it was measured.
     #[must_use]
-    pub fn made_on(&self) -> ClientEnvironment {
+    pub fn measured_on(&self) -> ClientEnvironment {
         ClientEnvironment {
-            cpus: Some(self.cores as f64).filter(|cores| *cores > 0.0),
-            storage_bandwidth: self.storage,
-            rtt: self.round_trip,
-            link_bandwidth: self.link,
+            cpus: Some(self.cpus as f64).filter(|cores| *cores > 0.0),
+            storage_bandwidth: self.storage_bytes_per_second,
+            rtt: self.rtt_seconds,
+            link_bandwidth: self.link_bytes_per_second,
         }
     }
 
@@ -74,7 +74,7 @@ impl Profile {
     #[must_use]
     pub fn surface(&self, direction: Direction) -> Option<Surface> {
         let samples = self.samples(direction);
-        (!samples.is_empty()).then(|| Surface::from_probes_and_transfers(self.belief(), samples))
+        (!samples.is_empty()).then(|| Surface::from_probes_and_transfers(self.prior(), samples))
     }
 
     /// The surfaces of uploads and downloads, as far as there are samples.
@@ -101,19 +101,19 @@ pub fn host(store: &str) -> &str {
 
 /// A profile and its file.
 #[derive(Debug, Clone)]
-pub struct Kept {
+pub struct SavedProfile {
     /// The path of the file.
     pub path: PathBuf,
     /// The profile.
     pub profile: Profile,
     /// Messages about the parts of the file that were ignored, with line numbers.
-    pub wrong: Vec<String>,
+    pub problems: Vec<String>,
 }
 
-impl Kept {
+impl SavedProfile {
     /// Prints the messages to stderr.
-    pub fn warn(&self) {
-        self.wrong.iter().for_each(|why| warn(&self.path, why));
+    pub fn print_warnings(&self) {
+        self.problems.iter().for_each(|why| print_warning(&self.path, why));
     }
 }
 
@@ -147,24 +147,24 @@ impl Profiles {
     }
 
     /// Saves a profile atomically. Returns its path.
-    pub fn keep(&self, profile: &Profile) -> io::Result<PathBuf> {
+    pub fn save(&self, profile: &Profile) -> io::Result<PathBuf> {
         let path = self.path(&profile.store);
         fs::create_dir_all(&self.directory)?;
-        let _alone = self.alone()?;
-        self.replace(profile).map(|()| path)
+        let _alone = self.lock()?;
+        self.write(profile).map(|()| path)
     }
 
     /// Locks the directory against other writers until the result is dropped. On a file system without locks, the last
     /// writer wins.
-    fn alone(&self) -> io::Result<fs::File> {
+    fn lock(&self) -> io::Result<fs::File> {
         let directory = fs::File::open(&self.directory)?;
         let _ = directory.lock();
         Ok(directory)
     }
 
-    fn replace(&self, profile: &Profile) -> io::Result<()> {
+    fn write(&self, profile: &Profile) -> io::Result<()> {
         let path = self.path(&profile.store);
-        let (draft, mut file) = tempfile_beside(&path)?;
+        let (draft, mut file) = create_draft(&path)?;
         let kept = (file.write_all(profile.to_text().as_bytes()))
             .and_then(|()| file.sync_all())
             .and_then(|()| fs::rename(&draft, &path));
@@ -176,40 +176,40 @@ impl Profiles {
 
     /// All profiles, sorted by file name.
     #[must_use]
-    pub fn all(&self) -> Vec<Kept> {
+    pub fn all(&self) -> Vec<SavedProfile> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
         paths.sort();
-        paths.into_iter().filter_map(read).collect()
+        paths.into_iter().filter_map(read_profile).collect()
     }
 
     /// The profile of a store, if any. Parts that cannot be parsed are reported on stderr and ignored.
     #[must_use]
-    pub fn of(&self, store: &str) -> Option<Profile> {
-        let kept = read(self.path(store))?;
-        kept.warn();
+    pub fn load(&self, store: &str) -> Option<Profile> {
+        let kept = read_profile(self.path(store))?;
+        kept.print_warnings();
         // Two names may map to the same file name.
         (kept.profile.store == store).then_some(kept.profile)
     }
 
     /// Deletes a profile.
-    pub fn forget(kept: &Kept) -> io::Result<()> {
+    pub fn delete(kept: &SavedProfile) -> io::Result<()> {
         fs::remove_file(&kept.path)
     }
 }
 
 /// Reads a profile; `None` if the file does not exist.
-fn read(path: PathBuf) -> Option<Kept> {
+fn read_profile(path: PathBuf) -> Option<SavedProfile> {
     let (profile, wrong) = match fs::read_to_string(&path) {
-        Ok(text) => Profile::of_text(&text),
+        Ok(text) => Profile::from_text(&text),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
         Err(e) => (Profile::default(), vec![format!("it cannot be read: {e}")]),
     };
-    Some(Kept { path, profile, wrong })
+    Some(SavedProfile { path, profile, problems: wrong })
 }
 
-fn tempfile_beside(path: &Path) -> io::Result<(PathBuf, fs::File)> {
+fn create_draft(path: &Path) -> io::Result<(PathBuf, fs::File)> {
     // A random suffix, because processes on two machines may have the same id and share a home directory.
     let chance = getrandom::u32().map_err(|e| io::Error::other(e.to_string()))?;
     let beside = path.with_extension(format!("toml.{}-{chance:08x}", std::process::id()));
@@ -217,7 +217,7 @@ fn tempfile_beside(path: &Path) -> io::Result<(PathBuf, fs::File)> {
     Ok((beside, file))
 }
 
-fn warn(path: &Path, why: &str) {
+fn print_warning(path: &Path, why: &str) {
     // A failure to print the warning is ignored.
     let line = format!("tradewind: {}: {why}; it is ignored", path.display());
     let _ = writeln!(io::stderr(), "{}", printable(&line));
@@ -240,13 +240,13 @@ mod tests {
         let tail = Some([0.08, 0.095]);
         Profile {
             store: "S3Store(http://here:9000)".to_owned(),
-            made: "2026-11-23T12:00:00Z".to_owned(),
-            client: "a \"machine\"".to_owned(),
-            cores: 2,
-            memory: Some(7680 << 20),
-            storage: Some(210e6),
-            link: Some(125e6),
-            round_trip: Some(0.05),
+            measured_at: "2026-11-23T12:00:00Z".to_owned(),
+            client_name: "a \"machine\"".to_owned(),
+            cpus: 2,
+            memory_bytes: Some(7680 << 20),
+            storage_bytes_per_second: Some(210e6),
+            link_bytes_per_second: Some(125e6),
+            rtt_seconds: Some(0.05),
             upload: vec![Sample { p95_p99: tail, ..sample(1 << 10, 64, 0.051) }, sample(8 << 20, 4, 2.7)],
             download: vec![sample(64 << 10, 32, 0.17), Sample { from_transfer: true, ..sample(64 << 10, 80, 0.3) }],
         }
@@ -264,12 +264,12 @@ mod tests {
     fn keep_saves_one_file_per_store() {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().join("some/where") };
-        assert_eq!(profiles.of("S3Store(http://here:9000)"), None);
-        let path = profiles.keep(&profile()).unwrap();
-        assert_eq!(profiles.of("S3Store(http://here:9000)"), Some(profile()));
+        assert_eq!(profiles.load("S3Store(http://here:9000)"), None);
+        let path = profiles.save(&profile()).unwrap();
+        assert_eq!(profiles.load("S3Store(http://here:9000)"), Some(profile()));
         assert_eq!(path.file_name().unwrap(), "S3Store_http___here_9000.toml");
         // A store with the same file name but another name is not found.
-        assert_eq!(profiles.of("S3Store_http___here:9000_"), None);
+        assert_eq!(profiles.load("S3Store_http___here:9000_"), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
 /// A root key.
 #[derive(Debug)]
-pub struct KeptKey {
+pub struct RootCredentials {
     /// The public half.
     pub id: String,
     /// The secret half.
@@ -33,7 +33,7 @@ pub struct KeptKey {
 }
 
 /// Reads the key in `directory`, or creates one. Fails if other users can read the file.
-pub fn load_or_create(directory: &Path) -> anyhow::Result<KeptKey> {
+pub fn load_or_create(directory: &Path) -> anyhow::Result<RootCredentials> {
     let path = directory.join(FILE_NAME);
     match fs::read_to_string(&path) {
         Ok(text) => {
@@ -52,15 +52,15 @@ pub fn load_or_create(directory: &Path) -> anyhow::Result<KeptKey> {
                     mode & 0o777
                 );
             }
-            Ok(KeptKey { id, secret, is_new: false })
+            Ok(RootCredentials { id, secret, is_new: false })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let id = format!("TW{}", random_text(18)?);
             let secret = random_text(40)?;
             let text = format!("{ID}={id}\n{SECRET}={secret}\n");
-            write_whole(directory, &path, &text)
+            write_atomically(directory, &path, &text)
                 .with_context(|| format!("cannot store the root key in {}", path.display()))?;
-            Ok(KeptKey { id, secret: Secret::new(secret), is_new: true })
+            Ok(RootCredentials { id, secret: Secret::new(secret), is_new: true })
         }
         Err(error) => Err(error).with_context(|| format!("cannot read the root key in {}", path.display())),
     }
@@ -76,7 +76,7 @@ fn parse(text: &str) -> anyhow::Result<(String, Secret)> {
     Ok((value(ID)?.to_owned(), Secret::new(value(SECRET)?)))
 }
 
-fn write_whole(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
+fn write_atomically(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
     let draft = directory.join(format!("{FILE_NAME}.new"));
     // A draft of an interrupted start may exist.
     match fs::remove_file(&draft) {

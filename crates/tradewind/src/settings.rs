@@ -26,16 +26,16 @@ use std::path::{Path, PathBuf};
 
 pub use access::{AccessKey, RootKey};
 pub use local::LocalOptions;
-pub use named::{Bucket, Named, Store, StoreKind, Volume};
-pub(crate) use problem::nearest;
+pub use named::{Bucket, NamedSettings, Store, StoreKind, Volume};
+pub(crate) use problem::nearest_name;
 pub use problem::{Problem, Problems};
 pub use remote::S3Settings;
-pub use scalars::{LanesSettings, Limits, Log, Memory, Scalars, Server, Top, Uploads, variable};
-pub use source::{Source, Sourced};
+pub use scalars::{LanesSettings, Limits, Log, Memory, Scalars, Server, Top, Uploads, environment_variable};
+pub use source::{SettingSource, Sourced};
 pub use swift::SwiftSettings;
 pub use tradewind_core::quantity::{ByteSize, TimeSpan};
 pub use value::{
-    Beginnings, ETag, HostName, KeyIds, LogFilter, LogFormat, Percent, Permissions, Secret, Value,
+    KeyPrefixes, ETag, HostName, AccessKeyIds, LogFilter, LogFormat, Percent, Permissions, Secret, SettingValue,
 };
 
 use document::Table;
@@ -45,7 +45,7 @@ const CONFIG_VARIABLE: &str = "TRADEWIND_CONFIG";
 
 /// A flag on the command line that overrides a setting.
 #[derive(Debug, Clone)]
-pub struct Given {
+pub struct FlagValue {
     /// The name of the setting, such as `server.listen`.
     pub setting: &'static str,
     /// The flag, such as `--listen`.
@@ -62,12 +62,12 @@ pub struct Inputs {
     /// The environment variables that start with `TRADEWIND_`.
     pub environment: BTreeMap<String, String>,
     /// The flags.
-    pub flags: Vec<Given>,
+    pub flags: Vec<FlagValue>,
 }
 
 impl Inputs {
     /// Reads the environment of the process, and the settings file given by `config` or the environment.
-    pub fn gather(config: Option<PathBuf>, flags: Vec<Given>) -> Result<Self, Problems> {
+    pub fn gather(config: Option<PathBuf>, flags: Vec<FlagValue>) -> Result<Self, Problems> {
         let mut problems = Problems::default();
         let mut environment = BTreeMap::new();
         for (name, value) in std::env::vars_os() {
@@ -76,15 +76,15 @@ impl Inputs {
                 Ok(value) => {
                     environment.insert(name.to_owned(), value);
                 }
-                Err(_) => problems.add(&Source::Environment(name.to_owned()), "the value is not UTF-8"),
+                Err(_) => problems.add(&SettingSource::Environment(name.to_owned()), "the value is not UTF-8"),
             }
         }
         let (source, path) = match (config, environment.get(CONFIG_VARIABLE)) {
-            (Some(path), _) => (Source::Flag("--config"), Some(path)),
+            (Some(path), _) => (SettingSource::Flag("--config"), Some(path)),
             (None, Some(path)) => {
-                (Source::Environment(CONFIG_VARIABLE.to_owned()), Some(PathBuf::from(path)))
+                (SettingSource::Environment(CONFIG_VARIABLE.to_owned()), Some(PathBuf::from(path)))
             }
-            (None, None) => (Source::Default, None),
+            (None, None) => (SettingSource::Default, None),
         };
         let mut file = None;
         if let Some(path) = path {
@@ -96,7 +96,7 @@ impl Inputs {
                 }
             }
         }
-        problems.or(Self { file, environment, flags })
+        problems.into_result(Self { file, environment, flags })
     }
 
     fn environment(&self, name: &str) -> Option<&str> {
@@ -115,7 +115,7 @@ pub struct Settings {
     /// The single-valued settings.
     pub scalars: Scalars,
     /// Stores, volumes, buckets, access keys.
-    pub named: Named,
+    pub named: NamedSettings,
     /// The root key, if it is set.
     pub root_key: Option<RootKey>,
 }
@@ -126,23 +126,23 @@ impl Settings {
         let mut problems = Problems::default();
         let mut root = match &inputs.file {
             Some((path, text)) => document::parse(path, text)?,
-            None => Table { source: Source::Default, entries: Vec::new() },
+            None => Table { source: SettingSource::Default, entries: Vec::new() },
         };
         let scalars = Scalars::read(&mut root, inputs, &mut problems);
-        let named = Named::read(&mut root, inputs, &mut problems);
+        let named = NamedSettings::read(&mut root, inputs, &mut problems);
         let root_key = RootKey::read(&mut root, inputs, &mut problems);
-        let known: Vec<&str> = Scalars::top_names().into_iter().chain(named::TOP_NAMES).collect();
-        root.refuse_rest("", &known, &named::PLANNED_TOP_NAMES, &mut problems);
+        let known: Vec<&str> = Scalars::top_names().into_iter().chain(named::TOP_LEVEL_KEYS).collect();
+        root.reject_unknown_keys("", &known, &named::PLANNED_TOP_LEVEL_KEYS, &mut problems);
         named.check(&mut problems);
         let settings = Self { scalars, named, root_key };
         settings.check(&mut problems);
-        problems.or(settings)
+        problems.into_result(settings)
     }
 
     /// The store to serve: the one named by `server.store`, or the only one. `None` stands for an embedded store in
     /// `data`, or for several stores without a choice, which [`check_served`](Self::check_served) rejects.
     #[must_use]
-    pub fn served(&self) -> Option<&Store> {
+    pub fn served_store(&self) -> Option<&Store> {
         match (&self.scalars.server.store.value, self.named.stores.as_slice()) {
             (Some(name), stores) => stores.iter().find(|store| store.name.value == *name),
             (None, [only]) => Some(only),
@@ -153,20 +153,20 @@ impl Settings {
     /// Fails if several stores are configured and none is chosen.
     pub fn check_served(&self) -> Result<(), Problems> {
         let mut problems = Problems::default();
-        if let (None, [first, second, ..]) = (self.served(), self.named.stores.as_slice()) {
+        if let (None, [first, second, ..]) = (self.served_store(), self.named.stores.as_slice()) {
             let message = format!(
                 "several stores are configured; choose the one to serve: server.store = {:?}",
                 first.name.value
             );
             problems.add(&second.name.source, message);
         }
-        problems.or(())
+        problems.into_result(())
     }
 
     /// The directory of the served store, if it is a local one.
     #[must_use]
     pub fn store_directory(&self) -> Option<&Path> {
-        match self.served().map(|store| &store.kind) {
+        match self.served_store().map(|store| &store.kind) {
             None => Some(self.data_directory()),
             Some(StoreKind::Local { path, .. }) => Some(&path.value),
             Some(StoreKind::S3(_) | StoreKind::Swift(_)) => None,
@@ -176,8 +176,8 @@ impl Settings {
     /// The directory of a generated root key: `data`, or the directory of the configured store if only that is set.
     #[must_use]
     pub fn data_directory(&self) -> &Path {
-        match self.served().map(|store| &store.kind) {
-            Some(StoreKind::Local { path, .. }) if self.scalars.top.data.source == Source::Default => {
+        match self.served_store().map(|store| &store.kind) {
+            Some(StoreKind::Local { path, .. }) if self.scalars.top.data.source == SettingSource::Default => {
                 &path.value
             }
             _ => &self.scalars.top.data.value,
@@ -189,7 +189,7 @@ impl Settings {
         if let Sourced { value: Some(name), source } = &server.store {
             let names: Vec<&str> = self.named.stores.iter().map(|store| store.name.value.as_str()).collect();
             let name = Sourced { value: name.clone(), source: source.clone() };
-            named::refer("store", &name, &names, problems);
+            named::check_reference("store", &name, &names, problems);
         }
         match (&server.tls_cert, &server.tls_key) {
             (Sourced { value: Some(_), source }, Sourced { value: None, .. }) => {
@@ -255,7 +255,7 @@ impl Settings {
             self.root_key.iter().map(|root| &root.id).chain(named).map(|id| id.value.as_str()).collect();
         let first = &self.scalars.lanes.first_clients;
         for id in first.value.0.iter().filter(|id| !known.contains(&id.as_str())) {
-            let help = nearest(id, known.iter().copied()).map_or_else(
+            let help = nearest_name(id, known.iter().copied()).map_or_else(
                 || "add an [[access_key]] with this id".to_owned(),
                 |near| format!("did you mean {near:?}?"),
             );

@@ -11,9 +11,9 @@ use tradewind_model::store_model::{
 };
 use tradewind_volume::ReadAhead;
 
-use crate::plans::Source;
+use crate::served_plan::PlanSource;
 
-const REQUESTS: Metric = Metric {
+const REQUESTS_TOTAL: Metric = Metric {
     name: "tradewind_store_requests_total",
     kind: "counter",
     help: "Completed requests to the store, by operation and outcome: done, refused (a correct error response, such as \
@@ -53,12 +53,12 @@ const SAMPLE_AGE: Metric = Metric {
     help: "Seconds since the last completed request, by operation.",
 };
 
-const PLAN_REQUESTS: Metric = Metric {
+const PLAN_CONCURRENCY: Metric = Metric {
     name: "tradewind_plan_requests",
     kind: "gauge",
     help: "Maximum concurrent data requests by maximum size. Label from: profile, scaled (a scaled profile), or default.",
 };
-const PLAN_AHEAD_BYTES: Metric = Metric {
+const READ_AHEAD_BYTES: Metric = Metric {
     name: "tradewind_plan_ahead_bytes",
     kind: "gauge",
     help: "Bytes of large objects in memory that were read ahead of the client.",
@@ -73,12 +73,12 @@ struct Metric {
 }
 
 impl Metric {
-    fn head(&self, out: &mut String) {
+    fn write_header(&self, out: &mut String) {
         let Self { name, kind, help } = self;
         let _never = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn line(&self, out: &mut String, suffix: &str, labels: &str, value: impl std::fmt::Display) {
+    fn write_sample(&self, out: &mut String, suffix: &str, labels: &str, value: impl std::fmt::Display) {
         let _never = writeln!(out, "{}{suffix}{{{labels}}} {value}", self.name);
     }
 }
@@ -89,60 +89,60 @@ pub fn render(name: &str, model: &StoreModel, now: Duration, out: &mut String) {
     let used: Vec<Operation> = Operation::ALL.into_iter().filter(|kind| is_used(model, *kind)).collect();
     let of = |operation: Operation| format!("{store},operation=\"{}\"", operation.name());
 
-    REQUESTS.head(out);
+    REQUESTS_TOTAL.write_header(out);
     for operation in &used {
         let outcomes = model.total_outcomes(*operation);
         let ends = [("done", outcomes.done), ("refused", outcomes.rejected), ("given_up", outcomes.cancelled)];
         let failed = Failure::ALL.map(|failure| (failure.name(), outcomes.failed[failure as usize]));
         for (end, count) in ends.into_iter().chain(failed).filter(|(_, count)| *count > 0) {
-            REQUESTS.line(out, "", &format!("{},outcome=\"{end}\"", of(*operation)), count);
+            REQUESTS_TOTAL.write_sample(out, "", &format!("{},outcome=\"{end}\"", of(*operation)), count);
         }
     }
-    IN_FLIGHT.head(out);
+    IN_FLIGHT.write_header(out);
     for operation in &used {
-        IN_FLIGHT.line(out, "", &of(*operation), model.in_flight(*operation));
+        IN_FLIGHT.write_sample(out, "", &of(*operation), model.in_flight(*operation));
     }
     let times: Vec<(String, LatencySnapshot)> = used
         .iter()
         .map(|operation| (size_labels(*operation, of(*operation)), model.latencies(now, *operation)))
         .collect();
-    REQUEST_SECONDS.head(out);
-    for (labels, alike) in each(&times) {
-        summary(&REQUEST_SECONDS, out, labels, alike, &alike.service, alike.service_total);
+    REQUEST_SECONDS.write_header(out);
+    for (labels, alike) in each_class(&times) {
+        write_summary(&REQUEST_SECONDS, out, labels, alike, &alike.service, alike.service_total);
     }
-    FIRST_BYTE.head(out);
-    for (labels, alike) in each(&times).filter(|(_, alike)| alike.first_byte_total.count > 0) {
-        summary(&FIRST_BYTE, out, labels, alike, &alike.first_byte, alike.first_byte_total);
+    FIRST_BYTE.write_header(out);
+    for (labels, alike) in each_class(&times).filter(|(_, alike)| alike.first_byte_total.count > 0) {
+        write_summary(&FIRST_BYTE, out, labels, alike, &alike.first_byte, alike.first_byte_total);
     }
     for (metric, value) in [(BYTES, None), (RATE, Some(now))] {
-        metric.head(out);
+        metric.write_header(out);
         for direction in Direction::ALL {
             let labels = format!("{store},direction=\"{}\"", direction.name());
             match value {
-                None => metric.line(out, "", &labels, model.total_bytes(direction)),
-                Some(now) => metric.line(out, "", &labels, model.throughput(now, direction).round()),
+                None => metric.write_sample(out, "", &labels, model.total_bytes(direction)),
+                Some(now) => metric.write_sample(out, "", &labels, model.throughput(now, direction).round()),
             }
         }
     }
-    SAMPLE_AGE.head(out);
+    SAMPLE_AGE.write_header(out);
     for operation in &used {
         if let Some(age) = model.latest_sample_age(now, *operation) {
-            SAMPLE_AGE.line(out, "", &of(*operation), age.as_secs_f64());
+            SAMPLE_AGE.write_sample(out, "", &of(*operation), age.as_secs_f64());
         }
     }
 }
 
 /// Appends the metrics of the plan by which the store with this name is read.
-pub fn render_plan(name: &str, planned: &ReadAhead, source: &Source, out: &mut String) {
+pub fn render_plan(name: &str, planned: &ReadAhead, source: &PlanSource, out: &mut String) {
     let store = format!("store=\"{}\"", escape_label(name));
-    PLAN_REQUESTS.head(out);
+    PLAN_CONCURRENCY.write_header(out);
     for sizes in SizeClass::all() {
         let (size, bytes) = (size_label(sizes), sizes.max_bytes().unwrap_or(u64::MAX));
-        let labels = format!("{store},from=\"{}\",up_to_bytes=\"{size}\"", source.word());
-        PLAN_REQUESTS.line(out, "", &labels, planned.plan().concurrency_for(bytes));
+        let labels = format!("{store},from=\"{}\",up_to_bytes=\"{size}\"", source.label());
+        PLAN_CONCURRENCY.write_sample(out, "", &labels, planned.plan().concurrency_for(bytes));
     }
-    PLAN_AHEAD_BYTES.head(out);
-    PLAN_AHEAD_BYTES.line(out, "", &store, planned.held_bytes());
+    READ_AHEAD_BYTES.write_header(out);
+    READ_AHEAD_BYTES.write_sample(out, "", &store, planned.held_bytes());
 }
 
 fn size_label(sizes: SizeClass) -> String {
@@ -158,12 +158,12 @@ fn size_labels(operation: Operation, labels: String) -> String {
     if operation.has_size() { format!("{labels},up_to_bytes=") } else { labels }
 }
 
-fn each(times: &[(String, LatencySnapshot)]) -> impl Iterator<Item = (&str, &SizeClassStats)> {
+fn each_class(times: &[(String, LatencySnapshot)]) -> impl Iterator<Item = (&str, &SizeClassStats)> {
     times.iter().flat_map(|(labels, times)| times.classes().iter().map(move |alike| (labels.as_str(), alike)))
 }
 
 /// Writes a summary. An unknown quantile is NaN, as Prometheus requires.
-fn summary(metric: &Metric, out: &mut String, labels: &str, alike: &SizeClassStats, times: &LatencyHistogram, total: Total) {
+fn write_summary(metric: &Metric, out: &mut String, labels: &str, alike: &SizeClassStats, times: &LatencyHistogram, total: Total) {
     let labels = if labels.ends_with('=') {
         format!("{labels}\"{}\"", size_label(alike.size_class))
     } else {
@@ -171,10 +171,10 @@ fn summary(metric: &Metric, out: &mut String, labels: &str, alike: &SizeClassSta
     };
     for (name, share) in QUANTILES {
         let time = times.quantile(share).map_or(f64::NAN, |time| time.as_secs_f64());
-        metric.line(out, "", &format!("{labels},quantile=\"{name}\""), time);
+        metric.write_sample(out, "", &format!("{labels},quantile=\"{name}\""), time);
     }
-    metric.line(out, "_sum", &labels, total.time.as_secs_f64());
-    metric.line(out, "_count", &labels, total.count);
+    metric.write_sample(out, "_sum", &labels, total.time.as_secs_f64());
+    metric.write_sample(out, "_count", &labels, total.count);
 }
 
 /// Escapes the value of a label.

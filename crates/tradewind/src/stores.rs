@@ -17,8 +17,8 @@ use tradewind_core::{Clock, ObjectStore, Traffic};
 use tradewind_model::retry::RetryOptions;
 
 use crate::aws::{self, Origin, Traced};
-use crate::openstack::{self, Access, Openrc};
-use crate::remote::{self, Overrides};
+use crate::openstack::{self, SwiftAccess, Openrc};
+use crate::s3_access::{self, S3Flags};
 use crate::settings::{
     ByteSize, Inputs, LocalOptions, Problems, S3Settings, Settings, Sourced, Store, StoreKind, SwiftSettings,
 };
@@ -30,58 +30,58 @@ pub const SWIFT: &str = "swift";
 
 /// How to handle a missing directory of a local store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Absent {
+pub enum MissingDirectory {
     /// Fail: a mistyped path must not be treated as an empty store.
-    Refuse,
+    Fail,
     /// Create it.
-    Make,
+    Create,
 }
 
 /// The error for a location without a store.
 #[derive(Debug)]
-pub struct Unknown(String);
+pub struct UnknownStore(String);
 
-impl fmt::Display for Unknown {
+impl fmt::Display for UnknownStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Unknown {}
+impl std::error::Error for UnknownStore {}
 
 /// All stores that locations can refer to.
 #[derive(Debug)]
 pub struct Stores {
     named: Vec<Store>,
-    overrides: Overrides,
+    overrides: S3Flags,
     clock: Arc<dyn Clock>,
-    lines: Lines,
+    connection_options: ConnectionOptions,
 }
 
 /// Connection settings of all stores.
 #[derive(Debug, Clone)]
-pub struct Lines {
+pub struct ConnectionOptions {
     /// Maximum number of connections, unless the settings have one.
-    pub connections: usize,
+    pub max_connections: usize,
     /// Maximum read buffer of a connection, in bytes.
-    pub most_read_bytes: usize,
+    pub max_read_bytes: usize,
     /// Set for benchmarks.
-    pub measuring: Option<Measuring>,
+    pub benchmark: Option<BenchmarkOptions>,
 }
 
 /// Settings of benchmarks. A measured store uses the requested number of connections, whatever the settings say, and
 /// does not retry.
 #[derive(Debug, Clone)]
-pub struct Measuring {
+pub struct BenchmarkOptions {
     /// Each request uses a new connection.
-    pub is_fresh: bool,
+    pub is_single_use: bool,
     /// Counts the bytes of all connections.
     pub traffic: Arc<Traffic>,
 }
 
 /// An open store.
 #[derive(Debug, Clone)]
-pub struct Opened {
+pub struct OpenStore {
     /// The store.
     pub store: Arc<dyn ObjectStore>,
     /// Retry policy for callers, if configured for this store.
@@ -94,9 +94,9 @@ impl Stores {
     /// Reads the stores in the settings file given by `config` or `TRADEWIND_CONFIG`, if any; adds the built-in ones.
     pub fn find(
         config: Option<PathBuf>,
-        overrides: Overrides,
+        overrides: S3Flags,
         clock: Arc<dyn Clock>,
-        lines: Lines,
+        lines: ConnectionOptions,
     ) -> Result<Self, Problems> {
         let inputs = Inputs::gather(config, Vec::new())?;
         // Without a file, commands need no settings.
@@ -104,34 +104,34 @@ impl Stores {
             Some(_) => Settings::read(&inputs)?.named.stores,
             None => Vec::new(),
         };
-        Ok(Self { named, overrides, clock, lines })
+        Ok(Self { named, overrides, clock, connection_options: lines })
     }
 
     /// The same stores with other connection settings.
     #[must_use]
-    pub fn over(self, lines: Lines) -> Self {
-        Self { lines, ..self }
+    pub fn with_connection_options(self, lines: ConnectionOptions) -> Self {
+        Self { connection_options: lines, ..self }
     }
 
     /// The debug name of a remote store, which needs no request. `None` if `scheme` is not a remote store or cannot be
     /// opened.
     #[must_use]
-    pub fn service(&self, scheme: &str) -> Option<String> {
+    pub fn service_name(&self, scheme: &str) -> Option<String> {
         let is_local = |store: &Store| matches!(store.kind, StoreKind::Local { .. });
         if self.named.iter().any(|store| store.name.value == scheme && is_local(store)) {
             return None;
         }
-        Some(format!("{:?}", self.open(scheme, Absent::Refuse).ok()?.store))
+        Some(format!("{:?}", self.open(scheme, MissingDirectory::Fail).ok()?.store))
     }
 
     /// Opens the store named `scheme`. May block: the log of a local store is replayed.
-    pub fn open(&self, scheme: &str, absent: Absent) -> anyhow::Result<Opened> {
+    pub fn open(&self, scheme: &str, absent: MissingDirectory) -> anyhow::Result<OpenStore> {
         let store = self.named.iter().find(|store| store.name.value == scheme);
         let kind = match store {
             Some(store) => &store.kind,
             None if scheme == S3 => &StoreKind::S3(S3Settings::default()),
             None if scheme == SWIFT => &StoreKind::Swift(SwiftSettings::default()),
-            None => return Err(self.unknown(scheme).into()),
+            None => return Err(self.unknown_store_error(scheme).into()),
         };
         if let Some(store) = store
             && [S3, SWIFT].contains(&scheme)
@@ -146,24 +146,24 @@ impl Stores {
         match kind {
             StoreKind::Local { path, options } => {
                 let directory = &path.value;
-                if absent == Absent::Refuse && !directory.is_dir() {
+                if absent == MissingDirectory::Fail && !directory.is_dir() {
                     let shown = directory.display();
                     bail!("there is no store in {shown}; create one with tradewind mb {scheme}://BUCKET");
                 }
-                let options = local_options_of_commands(options);
+                let options = command_local_options(options);
                 let store = LocalStore::open(directory, options, self.clock.clone());
                 let store =
                     store.with_context(|| format!("cannot open the store in {}", directory.display()))?;
-                Ok(Opened { store, retries: None, directory: Some(directory.clone()) })
+                Ok(OpenStore { store, retries: None, directory: Some(directory.clone()) })
             }
             StoreKind::S3(set) => {
-                let flags = if scheme == S3 { self.overrides.clone() } else { Overrides::default() };
+                let flags = if scheme == S3 { self.overrides.clone() } else { S3Flags::default() };
                 let mut options = s3_options(set, flags)?;
-                if set.connections.is_none() || self.lines.measuring.is_some() {
-                    options.max_connections = self.lines.connections;
+                if set.max_connections.is_none() || self.connection_options.benchmark.is_some() {
+                    options.max_connections = self.connection_options.max_connections;
                 }
-                options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
-                if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
+                options.read_bytes = options.read_bytes.min(self.connection_options.max_read_bytes);
+                if let Some(BenchmarkOptions { is_single_use: is_fresh, traffic }) = &self.connection_options.benchmark {
                     options.retries.max_attempts = 1;
                     (options.is_single_use, options.traffic) = (*is_fresh, Some(traffic.clone()));
                     // Buffered parts must not fail for lack of memory at the requested concurrency: that would look
@@ -172,27 +172,27 @@ impl Stores {
                     options.buffer_bytes = options.buffer_bytes.max(all);
                 }
                 let retries = Some(options.retries);
-                Ok(Opened { store: S3Store::new(options, self.clock.clone())?, retries, directory: None })
+                Ok(OpenStore { store: S3Store::new(options, self.clock.clone())?, retries, directory: None })
             }
             StoreKind::Swift(set) => {
                 let mut options = swift_options(set).with_context(|| format!("{scheme}://"))?;
-                if set.connections.is_none() || self.lines.measuring.is_some() {
-                    options.max_connections = self.lines.connections;
+                if set.max_connections.is_none() || self.connection_options.benchmark.is_some() {
+                    options.max_connections = self.connection_options.max_connections;
                 }
-                options.read_bytes = options.read_bytes.min(self.lines.most_read_bytes);
-                if let Some(Measuring { is_fresh, traffic }) = &self.lines.measuring {
+                options.read_bytes = options.read_bytes.min(self.connection_options.max_read_bytes);
+                if let Some(BenchmarkOptions { is_single_use: is_fresh, traffic }) = &self.connection_options.benchmark {
                     options.retries.max_attempts = 1;
                     (options.is_single_use, options.traffic) = (*is_fresh, Some(traffic.clone()));
                     // Deleted objects are read only by concurrent measurements, so a short grace period suffices.
                     options.segment_grace_period = Duration::from_secs(60);
                 }
                 let store = SwiftStore::new(options, self.clock.clone())?;
-                Ok(Opened { store, retries: None, directory: None })
+                Ok(OpenStore { store, retries: None, directory: None })
             }
         }
     }
 
-    fn unknown(&self, scheme: &str) -> Unknown {
+    fn unknown_store_error(&self, scheme: &str) -> UnknownStore {
         let mut names = vec![format!("{S3}://"), format!("{SWIFT}://")];
         let own = self.named.iter().map(|store| &store.name.value);
         names.extend(
@@ -200,21 +200,21 @@ impl Stores {
         );
         let last = names.pop().unwrap_or_default();
         let names = names.join(", ");
-        Unknown(format!(
+        UnknownStore(format!(
             "there is no store {scheme:?}; locations begin with {names} or {last}, or are paths; to add this store, \
              define [store.{scheme}] in the settings file (--config)"
         ))
     }
 
     /// Rejects names without a store, and flags that apply to none of these stores.
-    pub fn check(&self, schemes: &[&str]) -> Result<(), Unknown> {
+    pub fn check_schemes(&self, schemes: &[&str]) -> Result<(), UnknownStore> {
         let is_known = |scheme: &str| {
             [S3, SWIFT].contains(&scheme) || self.named.iter().any(|store| store.name.value == scheme)
         };
         if let Some(unknown) = schemes.iter().find(|scheme| !is_known(scheme)) {
-            return Err(self.unknown(unknown));
+            return Err(self.unknown_store_error(unknown));
         }
-        let Overrides { profile, endpoint_url, region, is_anonymous } = &self.overrides;
+        let S3Flags { profile, endpoint_url, region, is_anonymous } = &self.overrides;
         let given = [
             ("--profile", profile.is_some()),
             ("--endpoint-url", endpoint_url.is_some()),
@@ -227,7 +227,7 @@ impl Stores {
             return Ok(());
         }
         let why = format!("{flag} applies only to s3://, but the location is in {first}://; remove the flag");
-        Err(Unknown(why))
+        Err(UnknownStore(why))
     }
 }
 
@@ -237,7 +237,7 @@ fn text(set: &Option<Sourced<String>>) -> Option<String> {
 
 /// The options of a local store that a command opens itself. Buffered bytes count towards the writer's window, and the
 /// writer waits for that, so no further buffer is needed.
-fn local_options_of_commands(set: &LocalOptions) -> local::LocalOptions {
+fn command_local_options(set: &LocalOptions) -> local::LocalOptions {
     local::LocalOptions { max_buffered_bytes: 0, ..local_options(set) }
 }
 
@@ -268,15 +268,15 @@ pub fn local_options(set: &LocalOptions) -> local::LocalOptions {
 }
 
 /// The options of an S3 service. Flags override the settings, which override environment and `~/.aws`.
-pub fn s3_options(set: &S3Settings, flags: Overrides) -> anyhow::Result<tradewind_backend::s3::S3Options> {
-    let overrides = Overrides {
+pub fn s3_options(set: &S3Settings, flags: S3Flags) -> anyhow::Result<tradewind_backend::s3::S3Options> {
+    let overrides = S3Flags {
         profile: flags.profile.or_else(|| text(&set.profile)),
         endpoint_url: flags.endpoint_url.or_else(|| text(&set.endpoint)),
         region: flags.region.or_else(|| text(&set.region)),
         is_anonymous: flags.is_anonymous,
     };
-    let mut options = remote::options(&overrides)?;
-    if let Some(connections) = &set.connections {
+    let mut options = s3_access::resolve(&overrides)?;
+    if let Some(connections) = &set.max_connections {
         options.max_connections = connections.value.get();
     }
     if let Some(size) = &set.part_size {
@@ -291,14 +291,14 @@ pub fn swift_options(set: &SwiftSettings) -> anyhow::Result<SwiftOptions> {
     if let Some(Sourced { value: path, source }) = &set.openrc {
         let read = std::fs::read_to_string(path);
         let text = read.with_context(|| format!("{source}: cannot read {}", path.display()))?;
-        inputs = inputs.covered_by(Openrc::parse(&text));
+        inputs = inputs.overridden_by(Openrc::parse(&text));
     }
     for (variable, value) in [("OS_REGION_NAME", &set.region), ("OS_STORAGE_URL", &set.storage_url)] {
         if let Some(set) = value {
             inputs.variables.insert(variable.to_owned(), set.value.clone());
         }
     }
-    let Access { auth, account_url, ca_bundle } = match (Access::find(&inputs), &set.openrc) {
+    let SwiftAccess { auth, account_url, ca_bundle } = match (SwiftAccess::resolve(&inputs), &set.openrc) {
         (Ok(access), _) => access,
         (Err(why), None) => bail!(why),
         (Err(why), Some(openrc)) => bail!("{}: {why}", openrc.value.display()),
@@ -315,7 +315,7 @@ pub fn swift_options(set: &SwiftSettings) -> anyhow::Result<SwiftOptions> {
         Err(_) => None,
     };
     let mut options = SwiftOptions { account_url, tls, ..SwiftOptions::new(auth) };
-    if let Some(connections) = &set.connections {
+    if let Some(connections) = &set.max_connections {
         options.max_connections = connections.value.get();
     }
     if let Some(size) = &set.segment_size {

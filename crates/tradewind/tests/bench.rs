@@ -9,10 +9,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use support::caller::{Caller, Ran};
+use support::command_runner::{CommandRunner, CommandOutput};
 use support::disk::Disk;
-use support::scene::Scene;
-use support::scripted::{Answer, Reply, Scripted};
+use support::test_store::TestStore;
+use support::scripted_server::{ScriptedResponse, Reply, ScriptedServer};
 
 /// The arguments of `tradewind bench object` with the flags in `line`.
 fn flags(line: &str) -> Vec<&str> {
@@ -35,11 +35,11 @@ fn failures(cell: &Json) -> u64 {
 
 #[test]
 fn measuring_a_store_leaves_it_unchanged() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("mine", b"not to be touched");
-    caller.done(&["cp", "mine", "s3://bucket/there/tradewind-bench/mine"]);
-    let table = caller.done(&flags(
+    caller.run_ok(&["cp", "mine", "s3://bucket/there/tradewind-bench/mine"]);
+    let table = caller.run_ok(&flags(
         "s3://bucket/there --mix put --mix get --mix get=2,head=1,list=1,delete=1,put=1 --size \
          1KiB,1KiB-100KiB --parallel 1,4 --count 40 --repeat 2 -o result.jsonl",
     ));
@@ -56,15 +56,15 @@ fn measuring_a_store_leaves_it_unchanged() {
     assert!(cells.iter().all(|cell| failures(cell) == 0), "{kept}");
     assert_eq!(lines(&kept, "end")[0]["partial"], false);
     assert_eq!(lines(&kept, "run")[0]["place"], "s3://bucket/there");
-    let page = caller.done(&["report", "result.jsonl", "result.jsonl", "-o", "-"]);
+    let page = caller.run_ok(&["report", "result.jsonl", "result.jsonl", "-o", "-"]);
     assert!(page.contains("No significant difference."), "{page}");
     let ran = caller.run(&["report", "result.jsonl", "-o", "result.jsonl"]);
     assert_eq!(ran.status.code(), Some(2), "{}", ran.err);
     assert_eq!(std::fs::read_to_string(caller.path("result.jsonl")).unwrap(), kept);
-    let words = caller.done(&["report", "result.jsonl", "-o", "page.html"]);
+    let words = caller.run_ok(&["report", "result.jsonl", "-o", "page.html"]);
     assert!(words.contains("Write throughput: ") && words.contains("tables are in page.html"), "{words}");
     assert!(caller.path("page.html").exists());
-    let figures = caller.done(&["report", "result.jsonl", "--csv", "-", "-o", "both.html"]);
+    let figures = caller.run_ok(&["report", "result.jsonl", "--csv", "-", "-o", "both.html"]);
     assert!(figures.starts_with("result,load,") && caller.path("both.html").exists(), "{figures}");
     let ran = caller.run(&["report", "result.jsonl", "--csv", "-", "-o", "-"]);
     assert_eq!(ran.status.code(), Some(2), "{}", ran.err);
@@ -72,8 +72,8 @@ fn measuring_a_store_leaves_it_unchanged() {
 
 #[test]
 fn an_open_loop_sends_requests_at_the_given_rate() {
-    let scene = Scene::new();
-    let output = scene.caller.done(&flags(
+    let scene = TestStore::new();
+    let output = scene.runner.run_ok(&flags(
         "s3://bucket --mix get --size 1KiB --objects 50 --rate 200 --parallel 32 --time 2s \
          --json --no-out",
     ));
@@ -85,30 +85,30 @@ fn an_open_loop_sends_requests_at_the_given_rate() {
 
 #[test]
 fn an_unreachable_rate_makes_the_measurement_void() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let line =
         "s3://bucket --mix put --size 1B --rate 1000000 --parallel 4 --time 30s --warm-up 0s -o result.jsonl";
-    let ran = scene.caller.run(&flags(line));
+    let ran = scene.runner.run(&flags(line));
     let output = String::from_utf8(ran.out).unwrap();
     assert!(ran.status.code() == Some(1) && output.contains("note: this is void: "), "{output}");
-    let kept = std::fs::read_to_string(scene.caller.path("result.jsonl")).unwrap();
+    let kept = std::fs::read_to_string(scene.runner.path("result.jsonl")).unwrap();
     let cell = &lines(&kept, "cell")[0];
     assert!(cell["ending"] == "overrun" && cell["seconds"].as_f64() < Some(25.0), "{kept}");
     assert!(cell["abandoned"].as_u64() > Some(1_000_000) && failures(cell) == 0, "{kept}");
-    assert_eq!(scene.caller.keys("s3://bucket"), [""; 0]);
-    let page = scene.caller.done(&["report", "result.jsonl", "-o", "-"]);
+    assert_eq!(scene.runner.keys("s3://bucket"), [""; 0]);
+    let page = scene.runner.run_ok(&["report", "result.jsonl", "-o", "-"]);
     assert!(page.contains("1 of 1 measurements are void"), "{page}");
 }
 
 #[test]
 fn an_interrupted_run_saves_results_and_removes_objects() {
     for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let scene = Scene::new();
-        let running = scene.caller.begin(&flags(
+        let scene = TestStore::new();
+        let running = scene.runner.spawn(&flags(
             "s3://bucket --mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s -o \
          result.jsonl",
         ));
-        support::eventually("objects are made", || !scene.caller.keys("s3://bucket").is_empty());
+        support::eventually("objects are made", || !scene.runner.keys("s3://bucket").is_empty());
         std::thread::sleep(Duration::from_millis(100));
         running.signal(signal);
         if signal == Signal::HUP {
@@ -116,28 +116,28 @@ fn an_interrupted_run_saves_results_and_removes_objects() {
             std::thread::sleep(Duration::from_millis(50));
             running.signal(signal);
         }
-        let Ran { status, err, .. } = running.end();
+        let CommandOutput { status, err, .. } = running.wait_for_output();
         assert_eq!(status.code(), Some(expected), "{err}");
-        let kept = std::fs::read_to_string(scene.caller.path("result.jsonl")).unwrap();
+        let kept = std::fs::read_to_string(scene.runner.path("result.jsonl")).unwrap();
         let cell = &lines(&kept, "cell")[0];
         assert!(
             cell["ending"] == "stopped" && cell["operations"]["put"]["operations"].as_u64().unwrap() > 0,
             "{kept}"
         );
         assert_eq!(lines(&kept, "end")[0]["partial"], true);
-        assert_eq!(scene.caller.keys("s3://bucket"), [""; 0]);
-        let page = scene.caller.done(&["report", "result.jsonl", "-o", "-"]);
+        assert_eq!(scene.runner.keys("s3://bucket"), [""; 0]);
+        let page = scene.runner.run_ok(&["report", "result.jsonl", "-o", "-"]);
         assert!(page.contains("The run was stopped before all measurements were done."), "{page}");
     }
 }
 
 #[test]
 fn loads_are_measured_alone_and_concurrently() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let line =
         "bench mix s3://bucket --size 1KiB --parallel 2 --objects 20 --time 300ms --warm-up 0s -o mix.jsonl";
-    caller.done(&line.split_whitespace().collect::<Vec<_>>());
+    caller.run_ok(&line.split_whitespace().collect::<Vec<_>>());
     let kept = std::fs::read_to_string(caller.path("mix.jsonl")).unwrap();
     let cells = lines(&kept, "cell");
     // Two loads alone; each concurrently with itself, and both with each other: two cells each.
@@ -146,7 +146,7 @@ fn loads_are_measured_alone_and_concurrently() {
     assert_eq!(cells.iter().map(concurrent_loads).collect::<Vec<_>>(), [0, 0, 1, 1, 1, 1, 1, 1]);
     assert!(cells.iter().all(|cell| failures(cell) == 0), "{kept}");
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
-    let page = caller.done(&["report", "mix.jsonl", "-o", "-"]);
+    let page = caller.run_ok(&["report", "mix.jsonl", "-o", "-"]);
     assert!(page.contains("throughput relative to running alone, in %"), "{page}");
     let ran = caller.run(&["bench", "mix", "s3://bucket", "--count", "5", "--no-out"]);
     assert!(ran.status.code() == Some(2) && ran.err.contains("end together"), "{}", ran.err);
@@ -154,12 +154,12 @@ fn loads_are_measured_alone_and_concurrently() {
 
 #[test]
 fn a_workload_is_read_from_files_with_fresh_connections() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let text = "about = \"x\"\n[[load]]\nmix = [\"put\", \"get\"]\nsize = \"3KiB\"\nparallel = 2\ncount = 30\nobjects = 20\n";
     caller.write("mine.toml", text.as_bytes());
     std::fs::create_dir(caller.path("files")).unwrap();
-    caller.done(&flags("s3://bucket --workload mine.toml --files files --fresh -o result.jsonl"));
+    caller.run_ok(&flags("s3://bucket --workload mine.toml --files files --fresh -o result.jsonl"));
     let kept = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
     let cells = lines(&kept, "cell");
     assert_eq!(cells.len(), 2);
@@ -170,16 +170,16 @@ fn a_workload_is_read_from_files_with_fresh_connections() {
     }
     assert!(lines(&kept, "end")[0]["servers"][0].as_str().unwrap().starts_with("127.0.0.1:"), "{kept}");
     assert_eq!(std::fs::read_dir(caller.path("files")).unwrap().count(), 0, "files are removed");
-    let table = caller.done(&["report", "result.jsonl", "--csv", "-"]);
+    let table = caller.run_ok(&["report", "result.jsonl", "--csv", "-"]);
     assert!(table.lines().count() == 3 && table.contains("result,put 3KiB x 2,put,3KiB,2"), "{table}");
     caller.write("bad.toml", b"about = \"x\"\n[[load]]\nsise = \"1KiB\"\n");
     let ran = caller.run(&flags("s3://bucket --workload bad.toml --no-out"));
     assert!(ran.status.code() == Some(2) && ran.err.contains("did you mean \"size\"?"), "{}", ran.err);
-    assert!(caller.done(&["bench", "workloads"]).contains("Table III"));
+    assert!(caller.run_ok(&["bench", "workloads"]).contains("Table III"));
 }
 
 /// The fields of raw samples, none of which contains a comma.
-fn samples(caller: &Caller, name: &str) -> Vec<Vec<String>> {
+fn samples(caller: &CommandRunner, name: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(caller.path(name)).unwrap();
     let (head, lines) = text.split_once('\n').unwrap();
     let columns = "cell,repeat,operation,key,size,worker,intended_us,sent_us,first_byte_us,end_us,outcome";
@@ -189,12 +189,12 @@ fn samples(caller: &Caller, name: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn samples_contain_every_request() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let measured =
         "s3://bucket --mix put --mix get --size 3KiB --parallel 2 --count 100 --objects 20 --repeat 2";
     let line = format!("{measured} --samples each.csv -o result.jsonl");
-    caller.done(&flags(&line));
+    caller.run_ok(&flags(&line));
     let kept = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
     let (cells, each) = (lines(&kept, "cell"), samples(caller, "each.csv"));
     assert_eq!((cells.len(), each.len()), (4, 400));
@@ -231,8 +231,8 @@ fn samples_contain_every_request() {
 
 #[test]
 fn a_full_disk_loses_only_samples() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let Some(_disk) = Disk::tmpfs(caller, 1) else { return };
     let full = caller.run(&["bench", "object", "s3://bucket", "--samples", "disk/none/each.csv", "--no-out"]);
     assert_eq!(full.status.code(), Some(1), "{}", full.err);
@@ -265,8 +265,8 @@ fn a_full_disk_loses_only_samples() {
 
 #[test]
 fn caches_are_dropped_or_an_error_is_reported() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let line = "s3://bucket --mix get --size 1KiB --parallel 1 --count 20 --repeat 2";
     let ran = caller.run(&flags(&format!("{line} --drop-caches -o dropped.jsonl")));
     let may_be = std::fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").is_ok();
@@ -280,8 +280,8 @@ fn caches_are_dropped_or_an_error_is_reported() {
     let kept = std::fs::read_to_string(caller.path("dropped.jsonl")).unwrap();
     let cells = lines(&kept, "cell");
     assert!(cells.len() == 2 && cells.iter().all(|cell| cell["caches"] == "dropped"), "{kept}");
-    caller.done(&flags(&format!("{line} -o left.jsonl")));
-    let words = caller.done(&["report", "left.jsonl", "dropped.jsonl", "-o", "page.html"]);
+    caller.run_ok(&flags(&format!("{line} -o left.jsonl")));
+    let words = caller.run_ok(&["report", "left.jsonl", "dropped.jsonl", "-o", "page.html"]);
     assert!(
         words.contains("caches before each measurement: kept before, dropped by the kernel after"),
         "{words}"
@@ -290,11 +290,11 @@ fn caches_are_dropped_or_an_error_is_reported() {
 
 #[test]
 fn damaged_bytes_are_detected_and_not_retried() {
-    let server = Scripted::start(|request, answer: Answer| {
+    let server = ScriptedServer::start(|request, answer: ScriptedResponse| {
         let is_every_third = request.operation == "GetObject" && request.number % 3 == 0;
-        Reply::Answer(if is_every_third { answer.damaged(500) } else { answer })
+        Reply::Respond(if is_every_third { answer.with_flipped_bit(500) } else { answer })
     });
-    let caller = Caller::new(server.address);
+    let caller = CommandRunner::new(server.address);
     let ran = caller.run(&flags("s3://bucket --mix get --size 1KiB --parallel 2 --count 30 --json --no-out"));
     assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
     let output = String::from_utf8(ran.out).unwrap();
@@ -303,9 +303,9 @@ fn damaged_bytes_are_detected_and_not_retried() {
 
 #[test]
 fn impossible_measurements_are_rejected_with_a_reason() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let refused = |arguments: &[&str], status: i32, why: &str| {
-        let ran = scene.caller.run(&[&["bench", "object"], arguments, &["--no-out"]].concat());
+        let ran = scene.runner.run(&[&["bench", "object"], arguments, &["--no-out"]].concat());
         assert_eq!(ran.status.code(), Some(status), "{arguments:?}: {}", ran.err);
         assert!(ran.err.contains(why), "{arguments:?}: {}", ran.err);
     };
@@ -320,8 +320,8 @@ fn impossible_measurements_are_rejected_with_a_reason() {
     refused(&["s3://bucket", "--files", "/nonexistent/here"], 1, "cannot create /nonexistent/here");
     refused(&["nowhere://bucket"], 2, "there is no store");
     refused(&["s3://not-there", "--mix", "get", "--count", "1"], 1, "could not be created");
-    scene.caller.write("torn.jsonl", b"{\"line\":\"cell\"}\n");
-    let ran = scene.caller.run(&["report", "torn.jsonl"]);
+    scene.runner.write("torn.jsonl", b"{\"line\":\"cell\"}\n");
+    let ran = scene.runner.run(&["report", "torn.jsonl"]);
     assert_eq!(ran.status.code(), Some(1));
     assert!(ran.err.contains("torn.jsonl is not a valid result: line 1"), "{}", ran.err);
 }

@@ -12,25 +12,25 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use support::caller::{Caller, Running};
+use support::command_runner::{CommandRunner, RunningCommand};
 use support::eventually;
-use support::scene::Scene;
+use support::test_store::TestStore;
 
 const KEY: &str = "a key that cannot be guessed";
 
 /// `tradewind bench agent` on a free port.
 struct Agent {
-    running: Running,
+    running: RunningCommand,
     address: String,
     output_lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Agent {
-    fn start(caller: &Caller, flags: &[&str]) -> Self {
+    fn start(caller: &CommandRunner, flags: &[&str]) -> Self {
         caller.write("key", format!("{KEY}\n"));
         let line = ["bench", "agent", "--listen", "127.0.0.1:0", "--key-file", "key"];
-        let mut running = caller.begin_unread(&[&line, flags].concat());
-        let mut out = BufReader::new(running.take_out());
+        let mut running = caller.spawn_unread(&[&line, flags].concat());
+        let mut out = BufReader::new(running.take_stdout());
         let mut first = String::new();
         out.read_line(&mut first).unwrap();
         let address = first.trim().rsplit(' ').next().unwrap().to_owned();
@@ -68,18 +68,18 @@ fn lines(text: &str, kind: &str) -> Vec<Json> {
     lines.filter(|line| line["line"] == kind).collect()
 }
 
-fn kept(caller: &Caller) -> String {
+fn kept(caller: &CommandRunner) -> String {
     std::fs::read_to_string(caller.path("result.jsonl")).unwrap()
 }
 
 #[test]
 fn results_of_two_agents_are_merged() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let agents = [Agent::start(caller, &[]), Agent::start(caller, &["--only", "s3://bucket/"])];
     let both = names(&[&agents[0], &agents[1]]);
     let table =
-        caller.done(&cluster(&both, "--size 1KiB --parallel 2 --count 30 --repeat 2 -o result.jsonl"));
+        caller.run_ok(&cluster(&both, "--size 1KiB --parallel 2 --count 30 --repeat 2 -o result.jsonl"));
     assert!(table.contains(&agents[0].address) && table.contains("from 2 agents"), "{table}");
     let cells = lines(&kept(caller), "cell");
     assert_eq!(cells.len(), 4);
@@ -97,12 +97,12 @@ fn results_of_two_agents_are_merged() {
     assert_eq!(run["agents"].as_array().unwrap().len(), 2);
     assert!(run["agents"][1]["client"]["cores"].as_u64().unwrap() > 0 && run["store"] == "s3", "{run}");
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
-    let page = caller.done(&["report", "result.jsonl", "-o", "-"]);
+    let page = caller.run_ok(&["report", "result.jsonl", "-o", "-"]);
     assert!(page.contains("sent by 2 client machines"), "{page}");
     for agent in agents {
         agent.wait_for_output("done with");
         agent.running.signal(Signal::TERM);
-        let ended = agent.running.end();
+        let ended = agent.running.wait_for_output();
         assert_eq!((ended.status.code(), &*ended.err), (Some(143), "tradewind: stopped by SIGTERM\n"));
     }
 }
@@ -121,14 +121,14 @@ fn agent_names(cell: &Json) -> Vec<&str> {
 
 #[test]
 fn a_workload_is_measured_from_two_machines() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
     let both = names(&[&agents[0], &agents[1]]);
     let loads = "about = \"x\"\n[[load]]\nmix = \"put\"\nsize = \"1KiB\"\nparallel = [1, 2]\ncount = 200\n\
         [[load]]\nmix = \"get=1,put=1\"\nsize = \"2KiB\"\nparallel = 3\ncount = 400\nobjects = 50\n";
     caller.write("mine.toml", loads);
-    caller.done(&cluster(&both, "--workload mine.toml --scale 0.1 -o result.jsonl"));
+    caller.run_ok(&cluster(&both, "--workload mine.toml --scale 0.1 -o result.jsonl"));
     let cells = lines(&kept(caller), "cell");
     let what: Vec<String> = cells.iter().map(named).collect();
     assert_eq!(what, ["put 1KiB x 2", "put 1KiB x 4", "get=1,put=1 2KiB x 6"]);
@@ -149,19 +149,19 @@ fn a_workload_is_measured_from_two_machines() {
 
 #[test]
 fn mixed_loads_run_on_all_agents_or_apart_on_one_each() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
     let both = names(&[&agents[0], &agents[1]]);
     let line = "--mixed --size 1KiB --parallel 2 --objects 20 --time 300ms --warm-up 0s -o result.jsonl";
     let measured = |more: &str| {
         let _ = std::fs::remove_file(caller.path("result.jsonl"));
-        caller.done(&cluster(&both, &format!("{line} {more}")));
+        caller.run_ok(&cluster(&both, &format!("{line} {more}")));
         let cells = lines(&kept(caller), "cell");
         let failed = |cell: &Json| !cell["operations"].to_string().contains("\"failures\":{}");
         assert!(!cells.iter().any(failed), "{cells:?}");
         assert_eq!(caller.keys("s3://bucket"), [""; 0]);
-        let page = caller.done(&["report", "result.jsonl", "-o", "-"]);
+        let page = caller.run_ok(&["report", "result.jsonl", "-o", "-"]);
         assert!(page.contains("throughput relative to running alone, in %"), "{page}");
         cells
     };
@@ -194,8 +194,8 @@ fn mixed_loads_run_on_all_agents_or_apart_on_one_each() {
 
 #[test]
 fn a_wrong_key_is_rejected_with_a_reason() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let agent = Agent::start(caller, &["--only", "s3://bucket/there"]);
     caller.write("key", "another key, as long");
     let refused = |line: &str, status: i32, why: &str| {
@@ -221,12 +221,12 @@ fn a_wrong_key_is_rejected_with_a_reason() {
 fn a_killed_agent_is_detected_and_its_objects_are_removed() {
     // A killed agent closes its connection at once; a stopped one keeps it open without progress.
     for signal in [Signal::KILL, Signal::STOP] {
-        let scene = Scene::new();
-        let caller = &scene.caller;
+        let scene = TestStore::new();
+        let caller = &scene.runner;
         let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
         let both = names(&[&agents[0], &agents[1]]);
         let line = "--mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s -o result.jsonl";
-        let running = caller.begin(&cluster(&both, line));
+        let running = caller.spawn(&cluster(&both, line));
         eventually("both make objects", || {
             let keys = caller.keys("s3://bucket");
             ["/agent1/", "/agent2/"].iter().all(|agent| keys.iter().any(|key| key.contains(agent)))
@@ -234,7 +234,7 @@ fn a_killed_agent_is_detected_and_its_objects_are_removed() {
         std::thread::sleep(Duration::from_millis(200));
         let started = Instant::now();
         agents[1].running.signal(signal);
-        let ran = running.end();
+        let ran = running.wait_for_output();
         let took = started.elapsed();
         assert!(took < Duration::from_secs(20), "{took:?}");
         assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
@@ -253,35 +253,35 @@ fn a_killed_agent_is_detected_and_its_objects_are_removed() {
 
 #[test]
 fn an_agent_cleans_up_after_its_coordinator_is_killed() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let agent = Agent::start(caller, &[]);
     let line = "--mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s --no-out";
-    let running = caller.begin(&cluster(&agent.address, line));
+    let running = caller.spawn(&cluster(&agent.address, line));
     eventually("objects are made", || !caller.keys("s3://bucket").is_empty());
     let busy = caller.run(&cluster(&agent.address, line));
     assert!(busy.err.contains("it is busy with another coordinator"), "{}", busy.err);
     running.signal(Signal::KILL);
-    running.end();
+    running.wait_for_output();
     agent.wait_for_output("is lost: it closed the connection");
     agent.wait_for_output("done with");
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
-    caller.done(&cluster(&agent.address, "--mix put --size 1KiB --parallel 2 --count 9 --no-out"));
+    caller.run_ok(&cluster(&agent.address, "--mix put --size 1KiB --parallel 2 --count 9 --no-out"));
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
 }
 
 #[test]
 fn an_interrupted_coordinator_saves_its_measurements() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
     let both = names(&[&agents[0], &agents[1]]);
     let line = "--mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s -o result.jsonl";
-    let running = caller.begin(&cluster(&both, line));
+    let running = caller.spawn(&cluster(&both, line));
     eventually("objects are made", || !caller.keys("s3://bucket").is_empty());
     std::thread::sleep(Duration::from_millis(200));
     running.signal(Signal::INT);
-    let ran = running.end();
+    let ran = running.wait_for_output();
     assert_eq!((ran.status.code(), &*ran.err), (Some(130), "tradewind: stopped by SIGINT\n"));
     let kept = kept(caller);
     let cell = &lines(&kept, "cell")[0];

@@ -12,12 +12,12 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use support::caller::{Caller, Ran};
+use support::command_runner::{CommandRunner, CommandOutput};
 use support::disk::Disk;
 
 /// A runner of commands that need no server.
-fn caller() -> Caller {
-    Caller::new("127.0.0.1:9".parse().unwrap())
+fn caller() -> CommandRunner {
+    CommandRunner::new("127.0.0.1:9".parse().unwrap())
 }
 
 /// The arguments of `tradewind bench posix` with the flags in `line`. Caches are not dropped, because the whole machine
@@ -32,7 +32,7 @@ fn lines(text: &str, what: &str) -> Vec<Json> {
     lines.filter(|line| line["line"] == "posix" && line["what"] == what).collect()
 }
 
-fn kept(caller: &Caller, name: &str) -> String {
+fn kept(caller: &CommandRunner, name: &str) -> String {
     fs::read_to_string(caller.path(name)).unwrap()
 }
 
@@ -52,7 +52,7 @@ fn measuring_a_directory_leaves_it_unchanged() {
     caller.write("place/tradewind-bench-00000000/mine", b"nor this");
     let line = "place --form sync,default --unit 64KiB,16MiB --size 4KiB,100KiB --threads 1,3 --files 6 --pool 20 \
                 --transactions 30 --range 512B-100KiB --repeat 2 -o result.jsonl";
-    let table = caller.done(&flags(line));
+    let table = caller.run_ok(&flags(line));
     let kept = kept(&caller, "result.jsonl");
     // Two rounds of writes and reads in two forms: two units, two single sizes, two sizes with one thread and with
     // three.
@@ -72,12 +72,12 @@ fn measuring_a_directory_leaves_it_unchanged() {
     }
     assert_eq!(names(&caller.path("place")), ["mine", "tradewind-bench-00000000"]);
     assert_eq!(fs::read(caller.path("place/tradewind-bench-00000000/mine")).unwrap(), b"nor this");
-    let words = caller.done(&["report", "result.jsonl", "-o", "page.html"]);
+    let words = caller.run_ok(&["report", "result.jsonl", "-o", "page.html"]);
     assert!(
         words.contains("Write throughput of whole files: ") && words.contains("Postmark with files of"),
         "{words}"
     );
-    let page = caller.done(&["report", "result.jsonl", "result.jsonl", "-o", "-"]);
+    let page = caller.run_ok(&["report", "result.jsonl", "result.jsonl", "-o", "-"]);
     assert!(page.contains("No significant difference."), "{page}");
 }
 
@@ -86,7 +86,7 @@ fn bytes_on_the_interface_are_counted() {
     let caller = caller();
     caller.write("place/mine", b"");
     let output =
-        caller.done(&flags("place --only single --form default --size 64KiB --interface lo --json --no-out"));
+        caller.run_ok(&flags("place --only single --form default --size 64KiB --interface lo --json --no-out"));
     let conditions = &lines(&output, "conditions")[0];
     assert!(conditions["interface"] == "lo" && conditions["idle"].is_array(), "{conditions}");
     let accesses = lines(&output, "access");
@@ -119,7 +119,7 @@ fn an_ext4_is_recognised_and_measured_in_all_forms() {
     let Some(_disk) = Disk::ext4(&caller, 160) else { return };
     // Drops the caches of the machine, which is the default.
     let output =
-        caller.done(&["bench", "posix", "disk", "--only", "unit", "--unit", "64KiB", "--json", "--no-out"]);
+        caller.run_ok(&["bench", "posix", "disk", "--only", "unit", "--unit", "64KiB", "--json", "--no-out"]);
     let conditions = &lines(&output, "conditions")[0];
     assert_eq!(
         (&conditions["mount"]["kind"], &conditions["skipped"]),
@@ -139,7 +139,7 @@ fn a_file_system_without_direct_access_is_measured_without_it() {
     let caller = caller();
     let Some(_disk) = Disk::mount(&caller, &["-t", "ramfs", "ramfs"]) else { return };
     let line = "disk --only unit --form direct,default --unit 1MiB --json --no-out";
-    let output = caller.done(&flags(line));
+    let output = caller.run_ok(&flags(line));
     let skipped = &lines(&output, "conditions")[0]["skipped"];
     assert_eq!(skipped[0][0], "direct", "{output}");
     assert!(skipped[0][1].as_str().unwrap().contains("does not support direct access"), "{skipped}");
@@ -174,7 +174,7 @@ fn a_full_disk_is_reported_and_emptied() {
 }
 
 /// A file system of 64 MiB on a device of 8 MiB, where writing back from the page cache fails.
-fn disk_that_loses_what_is_written(caller: &Caller, below: &Caller) -> Option<(Disk, Disk)> {
+fn disk_that_loses_what_is_written(caller: &CommandRunner, below: &CommandRunner) -> Option<(Disk, Disk)> {
     let memory = Disk::tmpfs(below, 8)?;
     let image = below.path("disk/image");
     fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
@@ -227,7 +227,7 @@ fn a_run_without_any_measurement_fails() {
     assert!(String::from_utf8(ran.out).unwrap().contains("direct access skipped: "));
     assert!(lines(&kept, "access").is_empty() && kept.ends_with("\"partial\":false}\n"), "{kept}");
     // One successful form is enough.
-    caller.done(&flags(&format!("{line} --form default --json --no-out")));
+    caller.run_ok(&flags(&format!("{line} --form default --json --no-out")));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_postmark_that_fills_the_disk_reports_its_early_end() {
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
     let table = String::from_utf8(ran.out).unwrap();
     assert!(table.contains("  note: ended early"), "{table}");
-    let words = caller.done(&["report", "result.jsonl", "-o", "page.html"]);
+    let words = caller.run_ok(&["report", "result.jsonl", "-o", "page.html"]);
     assert!(words.contains("Postmark with files of 1MiB-1MiB ended early"), "{words}");
 }
 
@@ -249,7 +249,7 @@ fn an_interrupted_run_saves_results_and_removes_files() {
         let caller = caller();
         caller.write("place/mine", b"");
         let line = "place --only batch --form sync --size 4KiB --threads 2 --files 1000000 -o result.jsonl";
-        let running = caller.begin(&flags(line));
+        let running = caller.spawn(&flags(line));
         let own =
             || names(&caller.path("place")).into_iter().find(|name| name.starts_with("tradewind-bench-"));
         support::eventually("files are made", || {
@@ -257,14 +257,14 @@ fn an_interrupted_run_saves_results_and_removes_files() {
         });
         std::thread::sleep(std::time::Duration::from_millis(300));
         running.signal(signal);
-        let Ran { status: ended, err, .. } = running.end();
+        let CommandOutput { status: ended, err, .. } = running.wait_for_output();
         assert_eq!(ended.code(), Some(status), "{err}");
         let kept = kept(&caller, "result.jsonl");
         let access = &lines(&kept, "access")[0];
         assert!(access["partial"] == true && access["files"].as_u64().unwrap() > 0, "{kept}");
         assert!(kept.ends_with("{\"line\":\"end\",\"partial\":true}\n"), "{kept}");
         assert_eq!(names(&caller.path("place")), ["mine"]);
-        let page = caller.done(&["report", "result.jsonl", "-o", "-"]);
+        let page = caller.run_ok(&["report", "result.jsonl", "-o", "-"]);
         assert!(page.contains("The run was stopped before all measurements were done."), "{page}");
     }
 }
@@ -287,7 +287,7 @@ fn flags_override_the_settings_of_a_workload() {
         refused.err
     );
     let measured = |line: &str| {
-        let output = caller.done(&flags(&format!("place --workload mine.toml {line} --json --no-out")));
+        let output = caller.run_ok(&flags(&format!("place --workload mine.toml {line} --json --no-out")));
         let accesses = lines(&output, "access").into_iter().map(|access| {
             let text = |key: &str| access[key].as_str().unwrap().to_owned();
             let number = |key: &str| access[key].as_u64().unwrap();
@@ -317,11 +317,11 @@ fn flags_override_the_settings_of_a_workload() {
     assert!(accesses.len() == 4 && accesses.iter().all(|access| access.3 == 2), "{accesses:?}");
     assert_eq!(postmarks.len(), 0);
     // A predefined workload with the shortest possible time.
-    let output = caller.done(&flags(
+    let output = caller.run_ok(&flags(
         "place --workload ou --time 1ms --unit 16MiB --size 4KiB --threads 1,2 --form sync --json --no-out",
     ));
     assert_eq!(lines(&output, "access").len(), 2 * (1 + 1 + 2), "{output}");
-    let table = caller.done(&["bench", "workloads"]);
+    let table = caller.run_ok(&["bench", "workloads"]);
     assert!(table.contains("ou-large   bench posix   Files of 16 MiB"), "{table}");
 }
 
@@ -330,18 +330,18 @@ fn a_comparison_reports_different_conditions() {
     let caller = caller();
     caller.write("place/mine", b"");
     let line = "place --only batch --form default --size 4KiB --threads 1 --files 3";
-    caller.done(&flags(&format!("{line} -o before.jsonl")));
-    caller.done(&flags(&format!("{line} --fsync -o after.jsonl")));
-    let output = caller.done(&["report", "before.jsonl", "after.jsonl", "-o", "page.html"]);
+    caller.run_ok(&flags(&format!("{line} -o before.jsonl")));
+    caller.run_ok(&flags(&format!("{line} --fsync -o after.jsonl")));
+    let output = caller.run_ok(&["report", "before.jsonl", "after.jsonl", "-o", "page.html"]);
     assert!(
         output.contains(
             "time of a written file: open, writes, close before, open, writes, fsync, close after."
         ),
         "{output}"
     );
-    let same = caller.done(&["report", "before.jsonl", "before.jsonl", "-o", "page.html"]);
+    let same = caller.run_ok(&["report", "before.jsonl", "before.jsonl", "-o", "page.html"]);
     assert!(!same.contains("not measured under the same conditions"), "{same}");
-    let table = caller.done(&["report", "before.jsonl", "--csv", "-"]);
+    let table = caller.run_ok(&["report", "before.jsonl", "--csv", "-"]);
     assert!(table.contains("before,write default 4KiB x 1,,4KiB,1,,,1,write,"), "{table}");
     assert!(table.contains(",file,") && table.contains(",policy,"), "{table}");
 }
@@ -367,7 +367,7 @@ fn impossible_measurements_are_rejected_with_a_reason() {
     refused(". --workload postmark --only unit", 2, "none of the parts given by --only");
     caller.write("bad.toml", b"about = \"x\"\n\n[[load]]\npart = \"batch\"\nunit = \"4KiB\"\n");
     refused(". --workload bad.toml", 2, "bad.toml: line 5: unit does not apply to batch");
-    assert_eq!(names(caller.root()), ["bad.toml", "file"]);
+    assert_eq!(names(caller.directory_path()), ["bad.toml", "file"]);
     let Some(_disk) = Disk::mount(&caller, &["-t", "tmpfs", "-o", "ro", "tmpfs"]) else { return };
-    refused("disk", 1, "nothing can be made in it: Read-only file system");
+    refused("disk", 1, "cannot create a directory in it: Read-only file system");
 }

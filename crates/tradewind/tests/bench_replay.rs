@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use support::caller::{Caller, Ran};
-use support::scene::Scene;
-use support::scripted::{Answer, Reply, Scripted};
+use support::command_runner::{CommandRunner, CommandOutput};
+use support::test_store::TestStore;
+use support::scripted_server::{ScriptedResponse, Reply, ScriptedServer};
 
 const TRACE: &str = "time,op,key,offset,length\n\
     10,get,photos/a.jpg,100,28\n\
@@ -36,12 +36,12 @@ fn lines(text: &str, kind: &str) -> Vec<Json> {
 
 #[test]
 fn a_replayed_trace_leaves_no_objects() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     scene.store("there/photos/a.jpg", b"not to be touched");
     caller.write("trace.csv", TRACE);
     let started = Instant::now();
-    let table = caller.done(&flags("s3://bucket/there --repeat 2 --samples each.csv -o own.jsonl"));
+    let table = caller.run_ok(&flags("s3://bucket/there --repeat 2 --samples each.csv -o own.jsonl"));
     assert!(started.elapsed() >= Duration::from_secs(1), "each round takes 500 ms: {:?}", started.elapsed());
     assert_eq!(table.lines().filter(|row| row.contains("put of trace.csv")).count(), 2, "{table}");
     assert!(table.contains("1 requests correctly found nothing"), "{table}");
@@ -64,10 +64,10 @@ fn a_replayed_trace_leaves_no_objects() {
     let one = each.lines().filter(|line| line.contains(",get,\"") && line.contains("\",1,")).count();
     assert_eq!((odd, one), (4, 2), "{each}");
     assert_eq!(scene.keys(), [("there/photos/a.jpg".to_owned(), 17)]);
-    let page = caller.done(&["report", "own.jsonl", "own.jsonl", "-o", "-"]);
+    let page = caller.run_ok(&["report", "own.jsonl", "own.jsonl", "-o", "-"]);
     assert!(page.contains("get in trace.csv x 512 at trace pace"), "{page}");
     assert!(page.contains("No significant difference."), "{page}");
-    let output = caller.done(&flags("s3://bucket --pace fast --parallel 4 --json --no-out"));
+    let output = caller.run_ok(&flags("s3://bucket --pace fast --parallel 4 --json --no-out"));
     let cell = &lines(&output, "cell")[0];
     assert!(cell["trace"]["speed"].is_null() && cell["rate"].is_null(), "{cell}");
     assert_eq!(count(cell, "get"), 3);
@@ -76,8 +76,8 @@ fn a_replayed_trace_leaves_no_objects() {
 
 #[test]
 fn broken_lines_are_reported_or_skipped() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let broken = "0.3,put,a,,\nx\n".repeat(8);
     caller.write("trace.csv", format!("time,op,key,offset,length\n0,get,a,,\n{broken}0.1,get,a,,\n"));
     let ran = caller.run(&flags("s3://bucket --no-out"));
@@ -93,7 +93,7 @@ fn broken_lines_are_reported_or_skipped() {
         ("  line 3: a put needs a length", "  line 4: 1 fields, the header has 5")
     );
     assert_eq!((output.len(), output[11]), (12, "  and 6 more"));
-    let table = caller.done(&flags("s3://bucket --no-out --skip-broken"));
+    let table = caller.run_ok(&flags("s3://bucket --no-out --skip-broken"));
     assert!(table.contains("note: 16 invalid lines of the trace were skipped"), "{table}");
     for (text, status, why) in [
         ("time,op\n1,get\n", 2, "trace.csv, line 1: the header has no \"key\""),
@@ -127,19 +127,19 @@ fn broken_lines_are_reported_or_skipped() {
 #[test]
 fn an_interrupted_run_saves_results_and_removes_objects() {
     for pace in ["", "--pace fast --parallel 2"] {
-        let scene = Scene::new();
+        let scene = TestStore::new();
         // Enough requests that the replay also lasts at full speed.
         let puts: String =
             (0..30_000).map(|n| format!("{},put,k{n},,1000\n", f64::from(n) / 200.0)).collect();
-        scene.caller.write("trace.csv", format!("time,op,key,offset,length\n{puts}"));
+        scene.runner.write("trace.csv", format!("time,op,key,offset,length\n{puts}"));
         let line = format!("s3://bucket -o result.jsonl {pace}");
-        let running = scene.caller.begin(&flags(&line));
+        let running = scene.runner.spawn(&flags(&line));
         support::eventually("objects are made", || !scene.names().is_empty());
         std::thread::sleep(Duration::from_millis(100));
         running.signal(Signal::INT);
-        let Ran { status, err, .. } = running.end();
+        let CommandOutput { status, err, .. } = running.wait_for_output();
         assert_eq!(status.code(), Some(130), "{err}");
-        let kept = std::fs::read_to_string(scene.caller.path("result.jsonl")).unwrap();
+        let kept = std::fs::read_to_string(scene.runner.path("result.jsonl")).unwrap();
         let cell = &lines(&kept, "cell")[0];
         assert_eq!(cell["ending"], "stopped");
         assert!(cell["operations"]["put"]["operations"].as_u64().unwrap() > 0, "{kept}");
@@ -150,11 +150,11 @@ fn an_interrupted_run_saves_results_and_removes_objects() {
 
 #[test]
 fn damaged_bytes_are_detected() {
-    let server = Scripted::start(|request, answer: Answer| {
+    let server = ScriptedServer::start(|request, answer: ScriptedResponse| {
         let is_third = request.operation == "GetObject" && request.number % 3 == 0;
-        Reply::Answer(if is_third { answer.damaged(500) } else { answer })
+        Reply::Respond(if is_third { answer.with_flipped_bit(500) } else { answer })
     });
-    let caller = Caller::new(server.address);
+    let caller = CommandRunner::new(server.address);
     // Parts of an object can be verified only by their content.
     let gets: String = (0..30).map(|n| format!("{n},get,k{n},100,1000\n")).collect();
     caller.write("trace.csv", format!("time,op,key,offset,length\n{gets}"));

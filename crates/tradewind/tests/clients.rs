@@ -8,7 +8,7 @@ mod support;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use support::server::{Server, Start};
+use support::server::{Server, ServerSetup};
 
 const SETTINGS: &str = r#"
 [server]
@@ -54,7 +54,7 @@ fn start(directory: &Path, more: &str, environment: &[(&str, &str)]) -> Server {
     let settings = directory.join("settings.toml");
     std::fs::write(&settings, format!("{SETTINGS}{more}")).unwrap();
     let mut start =
-        Start::new(&directory.join("data"), &directory.join("log")).flag("--config", settings.as_os_str());
+        ServerSetup::new(&directory.join("data"), &directory.join("log")).flag("--config", settings.as_os_str());
     let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     start.environment.extend(environment);
     start.start().unwrap()
@@ -92,7 +92,7 @@ fn run_suite(server: &mut Server, is_over_service: bool) {
         String::from_utf8_lossy(&output.stderr),
         server.logged()
     );
-    support::say(&format!("clients: {}", text.lines().last().unwrap_or_default()));
+    support::print_uncaptured(&format!("clients: {}", text.lines().last().unwrap_or_default()));
     let status = server.terminate().unwrap();
     assert!(status.success(), "{status}:\n{}", server.logged());
 }

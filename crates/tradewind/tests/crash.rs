@@ -9,17 +9,17 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
-use support::rounds::Rounds;
+use support::crash_rounds::CrashTest;
 
 #[test]
 fn nothing_acknowledged_is_lost_to_sigkill() {
     let directory = tempfile::tempdir().unwrap();
-    let start = support::start_with_small_segments(directory.path(), &directory.path().join("data"));
-    let rounds = Rounds::from_environment("TRADEWIND_CRASH", 8);
+    let start = support::setup_with_small_segments(directory.path(), &directory.path().join("data"));
+    let rounds = CrashTest::from_env("TRADEWIND_CRASH", 8);
     let written = rounds.run(
         &start,
         |server, _, workload| {
-            workload.is_struck.store(true, Ordering::SeqCst);
+            workload.is_crashed.store(true, Ordering::SeqCst);
             server.kill();
         },
         |_, _| {},

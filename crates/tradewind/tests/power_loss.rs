@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use support::random::Random;
-use support::rounds::Rounds;
+use support::crash_rounds::CrashTest;
 use support::s3::S3;
-use support::server::{Server, Start, tradewind};
+use support::server::{Server, ServerSetup, tradewind};
 use support::sign::Credentials;
 use support::workload::Workload;
 use tradewind_powerloss::{MountHandle, CrashMode, PowerLossFs, mount_unavailable};
@@ -30,8 +30,8 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
     let mountpoint = directory.path().join("disk");
     std::fs::create_dir(&mountpoint).unwrap();
     let disk = PowerLossFs::mount(&mountpoint, None).unwrap();
-    let rounds = Rounds::from_environment("TRADEWIND_POWER", 6);
-    let start = support::start_with_small_segments(directory.path(), &mountpoint.join("data"));
+    let rounds = CrashTest::from_env("TRADEWIND_POWER", 6);
+    let start = support::setup_with_small_segments(directory.path(), &mountpoint.join("data"));
     // Slow syncs leave more data unsynced when the power is cut.
     disk.set_sync_delay(Duration::from_millis(2));
     rounds.run(
@@ -40,7 +40,7 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
             if random.chance(30) {
                 fill_for_a_while(&disk, random, workload);
             }
-            workload.is_struck.store(true, Ordering::SeqCst);
+            workload.is_crashed.store(true, Ordering::SeqCst);
             cut(&disk, random);
             server.kill();
         },
@@ -66,14 +66,14 @@ fn a_root_key_survives_a_power_cut() {
     if let Some(reason) = mount_unavailable() {
         return support::skip("power_loss", &reason);
     }
-    let Rounds { seed, rounds, .. } = Rounds::from_environment("TRADEWIND_POWER", 6);
+    let CrashTest { seed, rounds, .. } = CrashTest::from_env("TRADEWIND_POWER", 6);
     let mut random = Random::new(seed);
     let directory = tempfile::tempdir().unwrap();
     let mountpoint = directory.path().join("disk");
     std::fs::create_dir(&mountpoint).unwrap();
     for round in 0..rounds {
         let disk = PowerLossFs::mount(&mountpoint, None).unwrap();
-        let start = Start::new(&mountpoint.join("data"), &directory.path().join("log")).without_environment();
+        let start = ServerSetup::new(&mountpoint.join("data"), &directory.path().join("log")).without_root_key();
         let mut server = start.start().unwrap();
         let word = |server: &Server, name: &str| {
             let line = server.printed().into_iter().find(|line| line.trim_start().starts_with(name))?;
@@ -107,7 +107,7 @@ fn cut(disk: &MountHandle, random: &mut Random) {
 }
 
 /// Runs the binary and cuts the power before it finishes.
-fn cut_during(disk: &MountHandle, random: &mut Random, arguments: &[&str], start: &Start) {
+fn cut_during(disk: &MountHandle, random: &mut Random, arguments: &[&str], start: &ServerSetup) {
     let log = File::options().create(true).append(true).open(&start.log).unwrap();
     let mut command = tradewind();
     command.args(arguments);

@@ -11,16 +11,16 @@ mod bodies;
 mod completed;
 #[path = "s3_leaf/damaged.rs"]
 mod damaged;
-#[path = "s3_leaf/doubt.rs"]
-mod doubt;
-#[path = "s3_leaf/login.rs"]
-mod login;
-#[path = "s3_leaf/pieces.rs"]
-mod pieces;
+#[path = "s3_leaf/ambiguous_outcome.rs"]
+mod ambiguous_outcome;
+#[path = "s3_leaf/credentials.rs"]
+mod credentials;
+#[path = "s3_leaf/batched_wakeups.rs"]
+mod batched_wakeups;
 #[path = "s3_leaf/regions.rs"]
 mod regions;
-#[path = "s3_leaf/zipped.rs"]
-mod zipped;
+#[path = "s3_leaf/gzip.rs"]
+mod gzip;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use futures::future::BoxFuture;
 use support::ceph::Ceph;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tradewind::plans::ServedPlan;
+use tradewind::served_plan::ServedPlan;
 use tradewind_backend::s3::{Endpoint, S3Options, S3Store, AddressingStyle};
 use tradewind_core::error::Reason;
 use tradewind_core::listing::{ListEntry, ListRequest};
@@ -92,8 +92,8 @@ async fn conforms_under_a_plan() {
     let make = || async {
         let clock = SystemClock::shared();
         let observed: Arc<dyn ObjectStore> = Instrumented::new(leaf().await, clock.clone());
-        let plan = ServedPlan::of("S3Store(nobody knows it)", 64 << 20, RetryOptions::default());
-        let planned: Arc<dyn ObjectStore> = plan.over(observed, clock);
+        let plan = ServedPlan::for_store("S3Store(nobody knows it)", 64 << 20, RetryOptions::default());
+        let planned: Arc<dyn ObjectStore> = plan.wrap(observed, clock);
         planned
     };
     conformance::run(|| make().boxed()).await;

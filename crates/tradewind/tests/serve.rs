@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use support::content::Content;
 use support::s3::{Request, S3};
-use support::server::{Server, Start, root_key, run, tradewind};
+use support::server::{Server, ServerSetup, root_key, run, tradewind};
 use support::sign::Credentials;
-use support::{eventually, start_with_small_segments};
+use support::{eventually, setup_with_small_segments};
 
 struct TestDir {
     directory: tempfile::TempDir,
@@ -29,8 +29,8 @@ impl TestDir {
         Self { directory: tempfile::tempdir().unwrap() }
     }
 
-    fn start(&self) -> Start {
-        Start::new(&self.directory.path().join("data"), &self.directory.path().join("log"))
+    fn start(&self) -> ServerSetup {
+        ServerSetup::new(&self.directory.path().join("data"), &self.directory.path().join("log"))
     }
 }
 
@@ -80,7 +80,7 @@ fn the_server_starts_serves_and_stops() {
 #[test]
 fn a_root_key_is_created_once_and_kept_private() {
     let dir = TestDir::new();
-    let start = dir.start().without_environment();
+    let start = dir.start().without_root_key();
     let mut server = start.start().unwrap();
     let printed = server.printed().join("\n");
     let file = start.data.join("root-key");
@@ -109,7 +109,7 @@ fn only_one_process_may_open_a_data_directory() {
     let dir = TestDir::new();
     let start = dir.start();
     let mut server = start.start().unwrap();
-    let second = Start { log: dir.directory.path().join("second"), ..start.clone() };
+    let second = ServerSetup { log: dir.directory.path().join("second"), ..start.clone() };
     let refused = second.start().unwrap_err().to_string();
     assert!(refused.contains("exit status: 1") && refused.contains("in use"), "{refused}");
     let checked = run(&["store", "check", start.data.to_str().unwrap()]);
@@ -250,7 +250,7 @@ fn unused(server: &Server, count: usize) -> Vec<TcpStream> {
 fn unused_connections_leave_open_files_to_the_store() {
     let dir = TestDir::new();
     let data = dir.directory.path().join("data");
-    let mut start = start_with_small_segments(dir.directory.path(), &data);
+    let mut start = setup_with_small_segments(dir.directory.path(), &data);
     start.open_files = Some(64);
     let mut server = start.start().unwrap();
     let logged = server.logged();
@@ -283,7 +283,7 @@ fn unused_connections_leave_open_files_to_the_store() {
 #[test]
 fn too_few_open_files_are_reported_at_the_start() {
     let dir = TestDir::new();
-    let start = Start { open_files: Some(40), ..dir.start() };
+    let start = ServerSetup { open_files: Some(40), ..dir.start() };
     let refused = start.start().unwrap_err().to_string();
     assert!(refused.contains("exit status: 1"), "{refused}");
     assert!(refused.contains("may open 40 files") && refused.contains("ulimit -n"), "{refused}");

@@ -14,20 +14,20 @@ use std::time::{Duration, Instant};
 use support::content::Content;
 use support::eventually;
 use support::s3::{Request, Response, S3};
-use support::scripted::{Answer, Reply, Scripted};
-use support::server::{Server, Start, root_key, tradewind};
+use support::scripted_server::{ScriptedResponse, Reply, ScriptedServer};
+use support::server::{Server, ServerSetup, root_key, tradewind};
 
 /// The size of a range in the default plan.
 const RANGE_BYTES: usize = 1 << 20;
 
-struct Scene {
+struct TestStore {
     directory: tempfile::TempDir,
     service: Server,
     /// A client of the service itself.
     direct: S3,
 }
 
-impl Scene {
+impl TestStore {
     fn new() -> Self {
         Self::with("")
     }
@@ -36,7 +36,7 @@ impl Scene {
     fn with(more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
-        let service = Start::new(&at("data"), &at("log")).start().unwrap();
+        let service = ServerSetup::new(&at("data"), &at("log")).start().unwrap();
         write_settings(directory.path(), service.endpoint, more);
         let mut direct = S3::new(service.endpoint, root_key());
         assert_eq!(direct.put("bucket", &[]).unwrap().status, 200);
@@ -94,7 +94,7 @@ fn environment(directory: &Path) -> [(String, String); 4] {
 /// Starts a server with the settings in the directory.
 fn front(directory: &Path) -> Server {
     let at = |name: &str| directory.join(name);
-    let mut start = Start::new(&at("front"), &at("front-log")).flag("--config", at("settings.toml"));
+    let mut start = ServerSetup::new(&at("front"), &at("front-log")).flag("--config", at("settings.toml"));
     start.environment.extend(environment(directory));
     start.start().unwrap()
 }
@@ -108,7 +108,7 @@ fn get(client: &mut S3, key: &str, headers: &[(&str, &str)]) -> Response {
 
 #[test]
 fn stalled_readers_leave_connections_to_the_service() {
-    let mut scene = Scene::with("connections = 8\n[bucket.bucket]\nanonymous_read = true\n");
+    let mut scene = TestStore::with("connections = 8\n[bucket.bucket]\nanonymous_read = true\n");
     scene.store("large", 32 << 20);
     let small = scene.store("small", 50_000);
     let mut front = scene.front();
@@ -131,7 +131,7 @@ fn stalled_readers_leave_connections_to_the_service() {
 
 #[test]
 fn large_objects_are_read_in_ranges_without_a_difference() {
-    let mut scene = Scene::new();
+    let mut scene = TestStore::new();
     let (size, small) = (20 * RANGE_BYTES + 77, 100_000);
     let (large, little) = (scene.store("large", size), scene.store("little", small));
     let mut front = scene.front();
@@ -177,7 +177,7 @@ fn large_objects_are_read_in_ranges_without_a_difference() {
 
 #[test]
 fn a_profile_is_used_from_the_next_start_on() {
-    let mut scene = Scene::new();
+    let mut scene = TestStore::new();
     let large = scene.store("large", 10 * RANGE_BYTES);
     let settings = scene.directory.path().join("settings.toml");
     let tuned = tradewind()
@@ -201,7 +201,7 @@ fn a_profile_is_used_from_the_next_start_on() {
 #[test]
 fn many_clients_are_served_over_few_connections() {
     const CLIENTS: usize = 40;
-    let mut scene = Scene::with("connections = 8\n");
+    let mut scene = TestStore::with("connections = 8\n");
     let large = scene.store("large", 12 * RANGE_BYTES);
     let mut front = scene.front();
     let (sender, ended) = std::sync::mpsc::channel();
@@ -220,7 +220,7 @@ fn many_clients_are_served_over_few_connections() {
 }
 
 /// A server whose store is a scripted service with faults.
-fn front_of(service: &Scripted) -> (tempfile::TempDir, Server) {
+fn front_of(service: &ScriptedServer) -> (tempfile::TempDir, Server) {
     let directory = tempfile::tempdir().unwrap();
     write_settings(directory.path(), service.address, "");
     let front = front(directory.path());
@@ -229,18 +229,18 @@ fn front_of(service: &Scripted) -> (tempfile::TempDir, Server) {
 
 #[test]
 fn a_response_without_its_body_is_not_served_as_an_empty_object() {
-    let service = Scripted::start(|request, answer| {
+    let service = ScriptedServer::start(|request, answer| {
         let answer = match (request.operation, request.key.as_str()) {
-            ("GetObject", "summed") => Answer { body: Vec::new(), ..answer },
+            ("GetObject", "summed") => ScriptedResponse { body: Vec::new(), ..answer },
             ("GetObject", "plain") => {
-                Answer { body: Vec::new(), ..answer }.without("x-amz-checksum-crc64nvme")
+                ScriptedResponse { body: Vec::new(), ..answer }.without_header("x-amz-checksum-crc64nvme")
             }
             _ => answer,
         };
-        Reply::Answer(answer)
+        Reply::Respond(answer)
     });
     for (key, bytes) in [("summed", &b"bytes"[..]), ("plain", b"bytes"), ("empty", b"")] {
-        service.lay(key, bytes.to_vec());
+        service.put_object(key, bytes.to_vec());
     }
     let (_directory, mut front) = front_of(&service);
     let mut client = S3::new(front.endpoint, root_key());
@@ -251,7 +251,7 @@ fn a_response_without_its_body_is_not_served_as_an_empty_object() {
 }
 
 /// An error response in which everything is secret.
-fn secret_refusal(status: u16) -> Answer {
+fn secret_refusal(status: u16) -> ScriptedResponse {
     let code = match status {
         301 => "PermanentRedirect",
         307 => "TemporaryRedirect",
@@ -267,19 +267,19 @@ fn secret_refusal(status: u16) -> Answer {
     };
     let more = "<Endpoint>secret-host.internal</Endpoint><Region>secret-region</Region>\
                 <Resource>/secret-bucket/k</Resource><HostId>secret-id</HostId>";
-    Answer::refusal_with(status, code, "secret-host.internal says no", more)
-        .with("Location", "http://secret-host.internal/bucket/k")
-        .with("x-amz-bucket-region", "secret-region")
-        .with("x-amz-request-id", "secret-id")
-        .with("x-amz-id-2", "secret-id")
-        .with("Server", "secret-server")
+    ScriptedResponse::error_with(status, code, "secret-host.internal says no", more)
+        .with_header("Location", "http://secret-host.internal/bucket/k")
+        .with_header("x-amz-bucket-region", "secret-region")
+        .with_header("x-amz-request-id", "secret-id")
+        .with_header("x-amz-id-2", "secret-id")
+        .with_header("Server", "secret-server")
 }
 
 #[test]
 fn error_responses_reveal_nothing_about_the_service() {
-    let service = Scripted::start(|request, answer| {
+    let service = ScriptedServer::start(|request, answer| {
         let status = request.key.strip_prefix("status-").and_then(|status| status.parse().ok());
-        Reply::Answer(status.map_or(answer, secret_refusal))
+        Reply::Respond(status.map_or(answer, secret_refusal))
     });
     let (_directory, mut front) = front_of(&service);
     let mut client = S3::new(front.endpoint, root_key());
@@ -306,7 +306,7 @@ fn error_responses_reveal_nothing_about_the_service() {
             }
         }
         let keys = format!("<Delete><Object><Key>status-{status}</Key></Object></Delete>");
-        let checksum = support::scripted::checksum(keys.as_bytes());
+        let checksum = support::scripted_server::checksum(keys.as_bytes());
         let deleted = client
             .send(Request {
                 method: "POST",

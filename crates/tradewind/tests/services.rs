@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::caller::Caller;
+use support::command_runner::CommandRunner;
 use support::ceph::{Ceph, DOMAIN};
 use support::content::content;
-use support::server::{Server, Start, root_key};
+use support::server::{Server, ServerSetup, root_key};
 use support::sign::Credentials;
 
 /// Timeout for the start of a server.
@@ -76,20 +76,20 @@ fn start(program: &str, configure: impl FnOnce(&mut Command, SocketAddr, &Path))
 }
 
 /// Starts a Tradewind server and adds it to the caller's settings as `ours`.
-fn with_tradewind_server(caller: Caller) -> (Server, Caller) {
+fn with_tradewind_server(caller: CommandRunner) -> (Server, CommandRunner) {
     let root = root_key();
-    let ours = Start::new(&caller.path("ours"), &caller.path("ours.log")).start().unwrap();
+    let ours = ServerSetup::new(&caller.path("ours"), &caller.path("ours.log")).start().unwrap();
     let keys = format!("[ours]\naws_access_key_id = {}\naws_secret_access_key = {}\n", root.id, root.secret);
     caller.write("home/.aws/credentials", keys);
     let endpoint = format!("endpoint = \"http://{}\"", ours.endpoint);
-    let caller = caller.configured(&format!("[store.ours]\ntype = \"s3\"\nprofile = \"ours\"\n{endpoint}\n"));
+    let caller = caller.with_settings(&format!("[store.ours]\ntype = \"s3\"\nprofile = \"ours\"\n{endpoint}\n"));
     (ours, caller)
 }
 
 /// Copies everything in the bucket to a Tradewind server and back, large objects in parts. `keeps_checksums` is false
 /// for servers that store no checksums to compare.
-fn check_copies_between_servers(caller: &Caller, keeps_checksums: bool) {
-    let done = |command: &[&str]| caller.done(&[command, &["--chunk-size", "5MiB"]].concat());
+fn check_copies_between_servers(caller: &CommandRunner, keeps_checksums: bool) {
+    let done = |command: &[&str]| caller.run_ok(&[command, &["--chunk-size", "5MiB"]].concat());
     done(&["mb", "ours://bucket"]);
     done(&["mb", "s3://back"]);
     done(&["cp", "-r", "s3://bucket", "ours://bucket"]);
@@ -113,7 +113,7 @@ fn check_copies_between_servers(caller: &Caller, keeps_checksums: bool) {
 }
 
 /// Checks all transfer commands on a server.
-fn check_all_commands(caller: Caller, keeps_checksums: bool) {
+fn check_all_commands(caller: CommandRunner, keeps_checksums: bool) {
     let (_ours, caller) = with_tradewind_server(caller);
     // A server that accepts connections may not be ready yet.
     let started = Instant::now();
@@ -131,52 +131,52 @@ fn check_all_commands(caller: Caller, keeps_checksums: bool) {
     for (n, (name, size)) in sizes.iter().enumerate() {
         caller.write(format!("tree/{name}"), content(n as u64 + 1, *size));
     }
-    caller.done(&["cp", "-r", "tree", "s3://bucket/tree"]);
+    caller.run_ok(&["cp", "-r", "tree", "s3://bucket/tree"]);
     assert_eq!(caller.keys("s3://bucket/tree/"), sizes.map(|(name, _)| format!("tree/{name}")));
-    caller.done(&["cp", "-r", "s3://bucket/tree/", "back"]);
+    caller.run_ok(&["cp", "-r", "s3://bucket/tree/", "back"]);
     for (name, _) in &sizes {
         let (there, here) = (caller.path(format!("tree/{name}")), caller.path(format!("back/{name}")));
         assert!(fs::read(there).unwrap() == fs::read(here).unwrap(), "{name}");
     }
-    assert_eq!(caller.done(&["sync", "--dry-run", "--delete", "tree", "s3://bucket/tree"]), "");
+    assert_eq!(caller.run_ok(&["sync", "--dry-run", "--delete", "tree", "s3://bucket/tree"]), "");
     fs::remove_file(caller.path("tree/a/b")).unwrap();
     caller.write("tree/a.txt", "longer than before");
-    caller.done(&["sync", "--delete", "tree", "s3://bucket/tree"]);
-    assert_eq!(caller.done(&["cat", "s3://bucket/tree/a.txt"]), "longer than before");
+    caller.run_ok(&["sync", "--delete", "tree", "s3://bucket/tree"]);
+    assert_eq!(caller.run_ok(&["cat", "s3://bucket/tree/a.txt"]), "longer than before");
     assert!(!caller.run(&["stat", "s3://bucket/tree/a/b"]).status.success());
 
     // In parts: uploads from a file and a pipe, downloads to a file and a pipe, and copies within the store.
     let large = content(9, (16 << 20) + 3);
     caller.write("large", &large);
     let parts = ["--chunk-size", "5MiB"];
-    caller.done(&[&["cp", "large", "s3://bucket/large"], &parts[..]].concat());
-    caller.done(&[&["cp", "s3://bucket/large", "large.back"], &parts[..]].concat());
+    caller.run_ok(&[&["cp", "large", "s3://bucket/large"], &parts[..]].concat());
+    caller.run_ok(&[&["cp", "s3://bucket/large", "large.back"], &parts[..]].concat());
     assert!(fs::read(caller.path("large.back")).unwrap() == large);
-    let sent = caller.begin(&[&["cp", "-", "s3://bucket/piped"], &parts[..]].concat()).feed(&large).end();
+    let sent = caller.spawn(&[&["cp", "-", "s3://bucket/piped"], &parts[..]].concat()).with_stdin(&large).wait_for_output();
     assert!(sent.status.success(), "{sent:?}");
     assert!(caller.read("s3://bucket/piped") == large);
-    caller.done(&["cp", "s3://bucket/large", "s3://bucket/copied/"]);
-    assert_eq!(caller.known("s3://bucket/copied/large")["size"], large.len());
+    caller.run_ok(&["cp", "s3://bucket/large", "s3://bucket/copied/"]);
+    assert_eq!(caller.stat("s3://bucket/copied/large")["size"], large.len());
 
     caller.write("logs/one", "first\nsecond needle\n");
     caller.write("logs/two", "nothing\n");
-    caller.done(&["cp", "-r", "logs", "s3://bucket/logs"]);
+    caller.run_ok(&["cp", "-r", "logs", "s3://bucket/logs"]);
     assert_eq!(
-        caller.done(&["grep", "--sort", "needle", "s3://bucket/logs/"]),
+        caller.run_ok(&["grep", "--sort", "needle", "s3://bucket/logs/"]),
         "s3://bucket/logs/one:2:second needle\n"
     );
     check_copies_between_servers(&caller, keeps_checksums);
     assert!(!caller.run(&["rb", "s3://bucket"]).status.success(), "it is not empty");
-    caller.done(&["rm", "-r", "s3://bucket"]);
-    caller.done(&["rb", "s3://bucket"]);
+    caller.run_ok(&["rm", "-r", "s3://bucket"]);
+    caller.run_ok(&["rb", "s3://bucket"]);
     assert_eq!(caller.run(&["cat", "s3://bucket/large"]).status.code(), Some(1));
 }
 
 /// Switches a caller to virtual-hosted addressing. The names need not resolve: connections go to the endpoint.
-fn with_buckets_as_hosts(caller: Caller) -> Caller {
+fn with_buckets_as_hosts(caller: CommandRunner) -> CommandRunner {
     let port = caller.endpoint().port();
     caller.write("home/.aws/config", "[default]\ns3 =\n  addressing_style = virtual\n");
-    caller.with("AWS_ENDPOINT_URL_S3", &format!("http://{DOMAIN}:{port}"))
+    caller.with_variable("AWS_ENDPOINT_URL_S3", &format!("http://{DOMAIN}:{port}"))
 }
 
 #[test]
@@ -184,10 +184,10 @@ fn commands_work_with_tradewind() {
     let directory = tempfile::tempdir().unwrap();
     let settings = directory.path().join("settings.toml");
     fs::write(&settings, format!("[server]\ndomain = {DOMAIN:?}\n")).unwrap();
-    let start = Start::new(&directory.path().join("data"), &directory.path().join("log"));
+    let start = ServerSetup::new(&directory.path().join("data"), &directory.path().join("log"));
     let server = start.flag("--config", settings).start().unwrap();
-    check_all_commands(Caller::new(server.endpoint), true);
-    check_all_commands(with_buckets_as_hosts(Caller::new(server.endpoint)), true);
+    check_all_commands(CommandRunner::new(server.endpoint), true);
+    check_all_commands(with_buckets_as_hosts(CommandRunner::new(server.endpoint)), true);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn commands_work_with_minio() {
         command.env("MINIO_ROOT_USER", root.id).env("MINIO_ROOT_PASSWORD", root.secret);
     });
     if let Some(service) = service {
-        check_all_commands(Caller::new(service.address), true);
+        check_all_commands(CommandRunner::new(service.address), true);
     }
 }
 
@@ -210,7 +210,7 @@ fn commands_work_with_versitygw() {
         command.env("ROOT_ACCESS_KEY", root.id).env("ROOT_SECRET_KEY", root.secret);
     });
     if let Some(service) = service {
-        check_all_commands(Caller::new(service.address), true);
+        check_all_commands(CommandRunner::new(service.address), true);
     }
 }
 
@@ -219,8 +219,8 @@ fn commands_work_with_radosgw() {
     if let Some(ceph) = Ceph::start("services") {
         let Credentials { id, secret } = &ceph.key;
         let caller = || {
-            let caller = Caller::new(ceph.address).with("AWS_ACCESS_KEY_ID", id);
-            caller.with("AWS_SECRET_ACCESS_KEY", secret)
+            let caller = CommandRunner::new(ceph.address).with_variable("AWS_ACCESS_KEY_ID", id);
+            caller.with_variable("AWS_SECRET_ACCESS_KEY", secret)
         };
         check_all_commands(caller(), false);
         check_all_commands(with_buckets_as_hosts(caller()), false);

@@ -4,16 +4,16 @@
 #![allow(dead_code, reason = "each test uses only a part of this module")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
-pub mod caller;
+pub mod command_runner;
 pub mod ceph;
 pub mod content;
 pub mod disk;
 pub mod model;
 pub mod random;
-pub mod rounds;
+pub mod crash_rounds;
 pub mod s3;
-pub mod scene;
-pub mod scripted;
+pub mod test_store;
+pub mod scripted_server;
 pub mod server;
 pub mod sign;
 pub mod swift;
@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 
 /// Reports that a test was skipped, in the format that `.ci/run` repeats at its end.
 pub fn skip(test: &str, reason: &str) {
-    say(&format!("skipped: {test}: {reason}"));
+    print_uncaptured(&format!("skipped: {test}: {reason}"));
 }
 
 /// Writes a line to stderr, bypassing the capture of the test harness, so that it is visible if the test passes.
-pub fn say(line: &str) {
+pub fn print_uncaptured(line: &str) {
     // If stderr is closed, there is no place to report that.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
@@ -47,7 +47,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// A server on a store in `data` with small segments, so that compaction runs all the time. Its settings and its log
 /// are in `directory`.
-pub fn start_with_small_segments(directory: &Path, data: &Path) -> server::Start {
+pub fn setup_with_small_segments(directory: &Path, data: &Path) -> server::ServerSetup {
     let settings = directory.join("settings.toml");
     let text = format!(
         "[store.disk]\ntype = \"local\"\npath = {data:?}\nsegment_size = \"2MiB\"\ncheckpoint_size = \"1MiB\"\n\
@@ -55,5 +55,5 @@ pub fn start_with_small_segments(directory: &Path, data: &Path) -> server::Start
          reserve = \"32MiB\"\n"
     );
     std::fs::write(&settings, text).unwrap();
-    server::Start::new(data, &directory.join("log")).flag("--config", settings.as_os_str())
+    server::ServerSetup::new(data, &directory.join("log")).flag("--config", settings.as_os_str())
 }

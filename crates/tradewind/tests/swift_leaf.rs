@@ -28,21 +28,21 @@ use tradewind_core::{
 };
 
 /// A Swift service, with an account per store.
-struct Laboratory {
-    swift: support::swift::Laboratory,
+struct SwiftServer {
+    swift: support::swift::SwiftServer,
     accounts: AtomicUsize,
 }
 
-impl Laboratory {
+impl SwiftServer {
     /// Starts Swift; `None` if it is not installed.
-    fn open(test: &str) -> Option<Self> {
-        let swift = support::swift::Laboratory::open(test)?;
+    fn start(test: &str) -> Option<Self> {
+        let swift = support::swift::SwiftServer::start(test)?;
         Some(Self { swift, accounts: AtomicUsize::new(0) })
     }
 
     /// The options of a store over an account.
     fn options(&self, account: &str) -> SwiftOptions {
-        let said = |name: &str| self.swift.said(name);
+        let said = |name: &str| self.swift.setting(name);
         let auth = Auth::V1 { url: said("AUTH_URL"), user: said("USER"), key: said("KEY") };
         let account_url = Some(format!("{}/AUTH_{account}", said("ACCOUNT_URL")));
         SwiftOptions { account_url, ..SwiftOptions::new(auth) }
@@ -58,7 +58,7 @@ impl Laboratory {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn conforms() {
-    let Some(laboratory) = Laboratory::open("conforms") else { return };
+    let Some(laboratory) = SwiftServer::start("conforms") else { return };
     conformance::run(move || {
         let store: Arc<dyn ObjectStore> = laboratory.store();
         async move { store }.boxed()
@@ -92,8 +92,8 @@ async fn read(store: &SwiftStore, key: &str, select: Select) -> Bytes {
 }
 
 /// Sends a raw request, like another client of Swift. Returns head and body of the response.
-async fn raw(laboratory: &Laboratory, account: &str, request: &str, headers: &str) -> String {
-    let said = |name: &str| laboratory.swift.said(name);
+async fn raw(laboratory: &SwiftServer, account: &str, request: &str, headers: &str) -> String {
+    let said = |name: &str| laboratory.swift.setting(name);
     let login = format!("X-Auth-User: {}\r\nX-Auth-Key: {}\r\n", said("USER"), said("KEY"));
     let granted = exchange(laboratory, "GET /auth/v1.0", &login).await;
     let token = granted.lines().find(|line| line.starts_with("X-Auth-Token:")).unwrap().to_owned();
@@ -102,8 +102,8 @@ async fn raw(laboratory: &Laboratory, account: &str, request: &str, headers: &st
     exchange(laboratory, &request, &format!("{token}\r\n{headers}")).await
 }
 
-async fn exchange(laboratory: &Laboratory, request: &str, headers: &str) -> String {
-    let host = laboratory.swift.said("AUTH_URL").split('/').nth(2).unwrap().to_owned();
+async fn exchange(laboratory: &SwiftServer, request: &str, headers: &str) -> String {
+    let host = laboratory.swift.setting("AUTH_URL").split('/').nth(2).unwrap().to_owned();
     let mut socket = TcpStream::connect(&host).await.unwrap();
     let text = format!("{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
     socket.write_all(text.as_bytes()).await.unwrap();
@@ -113,7 +113,7 @@ async fn exchange(laboratory: &Laboratory, request: &str, headers: &str) -> Stri
 }
 
 /// The names of objects in the companion.
-async fn held(laboratory: &Laboratory, account: &str) -> Vec<String> {
+async fn held(laboratory: &SwiftServer, account: &str) -> Vec<String> {
     let answer = raw(laboratory, account, "GET bucket%2Bsegments", "").await;
     let body = answer.split_once("\r\n\r\n").unwrap().1;
     body.lines().map(str::to_owned).filter(|line| line.starts_with(['u', 'p', 'd'])).collect()
@@ -125,7 +125,7 @@ fn pattern(size: usize, seed: u8) -> Bytes {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn segments_are_freed_with_their_object() {
-    let Some(laboratory) = Laboratory::open("segments_are_freed_with_their_object") else { return };
+    let Some(laboratory) = SwiftServer::start("segments_are_freed_with_their_object") else { return };
     let options = |grace| SwiftOptions { segment_bytes: 1 << 20, segment_grace_period: grace, ..laboratory.options("segments") };
     let open = |grace| SwiftStore::new(options(grace), SystemClock::shared()).unwrap();
     let store = open(Duration::ZERO);
@@ -170,7 +170,7 @@ async fn segments_are_freed_with_their_object() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upload_continues_in_another_client() {
-    let Some(laboratory) = Laboratory::open("upload_continues_in_another_client") else { return };
+    let Some(laboratory) = SwiftServer::start("upload_continues_in_another_client") else { return };
     let open = || SwiftStore::new(laboratory.options("uploads"), SystemClock::shared()).unwrap();
     let (one, context) = (open(), context());
     one.create_bucket(&context, &bucket()).await.unwrap();
@@ -211,7 +211,7 @@ async fn upload_continues_in_another_client() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn object_may_need_several_manifests() {
-    let Some(laboratory) = Laboratory::open("object_may_need_several_manifests") else {
+    let Some(laboratory) = SwiftServer::start("object_may_need_several_manifests") else {
         return;
     };
     let options = SwiftOptions { segment_bytes: 300, segment_grace_period: Duration::ZERO, ..laboratory.options("many") };
@@ -234,7 +234,7 @@ async fn object_may_need_several_manifests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metadata_is_shared_with_other_clients() {
-    let Some(laboratory) = Laboratory::open("metadata_is_shared_with_other_clients") else { return };
+    let Some(laboratory) = SwiftServer::start("metadata_is_shared_with_other_clients") else { return };
     let store = SwiftStore::new(laboratory.options("others"), SystemClock::shared()).unwrap();
     store.create_bucket(&context(), &bucket()).await.unwrap();
     let mut metadata =
@@ -262,7 +262,7 @@ async fn metadata_is_shared_with_other_clients() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn key_is_never_missing_during_overwrites() {
-    let Some(laboratory) = Laboratory::open("key_is_never_missing_during_overwrites") else { return };
+    let Some(laboratory) = SwiftServer::start("key_is_never_missing_during_overwrites") else { return };
     let store = laboratory.store();
     store.create_bucket(&context(), &bucket()).await.unwrap();
     put(&store, "k", &pattern(1000, 0)).await;

@@ -19,7 +19,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use support::content::Content;
 use support::s3::{Request, S3};
-use support::server::{Server, Start, root_key};
+use support::server::{Server, ServerSetup, root_key};
 
 /// A certificate authority.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -68,8 +68,8 @@ impl TestDir {
         self.path(name)
     }
 
-    fn start(&self) -> Start {
-        Start::new(&self.path("data"), &self.path("log"))
+    fn start(&self) -> ServerSetup {
+        ServerSetup::new(&self.path("data"), &self.path("log"))
     }
 
     fn serve(&self, (certificate, key): &(String, String)) -> Server {
@@ -79,7 +79,7 @@ impl TestDir {
 
     /// The error of a server that must not start with these files.
     fn refused(&self, certificate: Option<&Path>, key: Option<&Path>) -> String {
-        let mut start = Start { log: self.path("refused"), ..self.start() };
+        let mut start = ServerSetup { log: self.path("refused"), ..self.start() };
         let _ = fs::remove_file(&start.log);
         for (flag, file) in [("--tls-cert", certificate), ("--tls-key", key)] {
             if let Some(file) = file {

@@ -41,7 +41,7 @@ use std::fs;
 use std::path::Path;
 
 use support::content::content;
-use support::scene::Scene;
+use support::test_store::TestStore;
 
 /// The contents of every file below a directory, by relative path.
 fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {

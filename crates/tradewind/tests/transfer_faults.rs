@@ -24,14 +24,14 @@ mod refusals;
 #[path = "transfer_faults/repeats.rs"]
 mod repeats;
 
-use support::caller::Caller;
+use support::command_runner::CommandRunner;
 use support::content::content;
-use support::scripted::{Answer, Reply, Request, Scripted};
+use support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer};
 
 /// A scripted server, and a caller for it.
-fn scene(script: impl Fn(&Request, Answer) -> Reply + Send + Sync + 'static) -> (Scripted, Caller) {
-    let server = Scripted::start(script);
-    let caller = Caller::new(server.address);
+fn scene(script: impl Fn(&Request, ScriptedResponse) -> Reply + Send + Sync + 'static) -> (ScriptedServer, CommandRunner) {
+    let server = ScriptedServer::start(script);
+    let caller = CommandRunner::new(server.address);
     (server, caller)
 }
 
@@ -39,32 +39,32 @@ fn scene(script: impl Fn(&Request, Answer) -> Reply + Send + Sync + 'static) -> 
 fn scene_with(
     operation: &'static str,
     times: usize,
-    fault: impl Fn(Answer) -> Reply + Send + Sync + 'static,
-) -> (Scripted, Caller) {
+    fault: impl Fn(ScriptedResponse) -> Reply + Send + Sync + 'static,
+) -> (ScriptedServer, CommandRunner) {
     scene(move |request, answer| {
         if request.operation == operation && request.number <= times {
             fault(answer)
         } else {
-            Reply::Answer(answer)
+            Reply::Respond(answer)
         }
     })
 }
 
 fn refusal(status: u16, code: &str, message: &str) -> Reply {
-    Reply::Answer(Answer::refusal(status, code, message))
+    Reply::Respond(ScriptedResponse::error(status, code, message))
 }
 
 /// The relative paths of all files in the caller's directory, except unfinished files and their journals.
-fn files(caller: &Caller) -> Vec<String> {
+fn files(caller: &CommandRunner) -> Vec<String> {
     let mut found = Vec::new();
-    let mut pending = vec![caller.root().to_owned()];
+    let mut pending = vec![caller.directory_path().to_owned()];
     while let Some(directory) = pending.pop() {
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 pending.push(path);
             } else {
-                found.push(path.strip_prefix(caller.root()).unwrap().to_str().unwrap().to_owned());
+                found.push(path.strip_prefix(caller.directory_path()).unwrap().to_str().unwrap().to_owned());
             }
         }
     }

@@ -11,9 +11,9 @@ mod workload;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use support::caller::{Caller, Ran};
-use support::scene::Scene;
-use support::server::Start;
+use support::command_runner::{CommandRunner, CommandOutput};
+use support::test_store::TestStore;
+use support::server::ServerSetup;
 
 /// The arguments of `tradewind tune` with the flags in `line`.
 fn tune(line: &str) -> Vec<&str> {
@@ -22,27 +22,27 @@ fn tune(line: &str) -> Vec<&str> {
 
 #[test]
 fn tuning_leaves_the_store_unchanged() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     scene.store("mine", b"not to be touched");
-    let output = scene.caller.done(&tune("s3://bucket --budget 64MiB,10s"));
+    let output = scene.runner.run_ok(&tune("s3://bucket --budget 64MiB,10s"));
     for word in ["RTT: ", "upload: ", "download: ", "small files of ", " latency at most "] {
         assert!(output.contains(word), "{word}: {output}");
     }
     assert!(!output.contains('\x1b'), "no colours where no terminal is: {output}");
-    assert_eq!(scene.caller.keys("s3://bucket"), ["mine"]);
+    assert_eq!(scene.runner.keys("s3://bucket"), ["mine"]);
 }
 
 #[test]
 fn a_profile_is_saved_and_used() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
-    let output = caller.done(&tune("s3://bucket --budget 32MiB,6s"));
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    let output = caller.run_ok(&tune("s3://bucket --budget 32MiB,6s"));
     let (_, path) = output.trim_end().rsplit_once("profile saved: ").unwrap();
     let kept = std::fs::read_to_string(path).unwrap();
     assert!(kept.contains("[[upload]]\nsize = \"") && kept.contains("[[download]]"), "{kept}");
     caller.write("file", [7; 100_000]);
     assert_eq!(caller.run(&["cp", "file", "s3://bucket/there"]).err, "");
-    let output = caller.done(&["tune", "--explain", "s3://bucket"]);
+    let output = caller.run_ok(&["tune", "--explain", "s3://bucket"]);
     for part in ["upload, measured", "fixed time per request", "bandwidth limit", "cp and sync use"] {
         assert!(output.contains(part), "{part}: {output}");
     }
@@ -63,9 +63,9 @@ fn a_profile_is_saved_and_used() {
 
 #[test]
 fn json_output_contains_probes_and_plans() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let output =
-        scene.caller.done(&tune("s3://bucket/below --budget 16MiB,5s --json --latency 1h --latency p99=2h"));
+        scene.runner.run_ok(&tune("s3://bucket/below --budget 16MiB,5s --json --latency 1h --latency p99=2h"));
     let lines: Vec<Json> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |kind: &str| lines.iter().filter(|line| line["line"] == kind).count();
     assert!((2..=16).contains(&of("probe")) && of("inferred") > 50, "{output}");
@@ -86,29 +86,29 @@ fn json_output_contains_probes_and_plans() {
 
 #[test]
 fn results_are_printed_even_if_the_profile_cannot_be_saved() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     // The directory of profiles is a file.
-    scene.caller.write("home/.local/share/tradewind", []);
-    let ran = scene.caller.run(&tune("s3://bucket --budget 8MiB,4s"));
+    scene.runner.write("home/.local/share/tradewind", []);
+    let ran = scene.runner.run(&tune("s3://bucket --budget 8MiB,4s"));
     assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
     let out = String::from_utf8_lossy(&ran.out);
     assert!(out.contains("upload: ") && out.contains("download: "), "{out}");
     assert!(ran.err.contains("cannot save the profile in ") && ran.err.contains(".toml"), "{}", ran.err);
-    assert_eq!(scene.caller.keys("s3://bucket"), [""; 0]);
+    assert_eq!(scene.runner.keys("s3://bucket"), [""; 0]);
 }
 
 #[test]
 fn an_interrupted_run_leaves_no_objects_and_no_profile() {
-    let scene = Scene::new();
-    let running = scene.caller.begin(&tune("s3://bucket"));
-    support::eventually("probes are made", || !scene.caller.keys("s3://bucket").is_empty());
+    let scene = TestStore::new();
+    let running = scene.runner.spawn(&tune("s3://bucket"));
+    support::eventually("probes are made", || !scene.runner.keys("s3://bucket").is_empty());
     running.signal(Signal::INT);
-    let Ran { status, err, .. } = running.end();
+    let CommandOutput { status, err, .. } = running.wait_for_output();
     assert_eq!(status.code(), Some(130), "{err}");
     assert!(err.contains("removing objects below s3://bucket/tradewind-tune-"), "{err}");
-    assert_eq!(scene.caller.keys("s3://bucket"), [""; 0]);
+    assert_eq!(scene.runner.keys("s3://bucket"), [""; 0]);
     assert!(
-        !scene.caller.path("home/.local/share/tradewind/profiles").exists(),
+        !scene.runner.path("home/.local/share/tradewind/profiles").exists(),
         "an incomplete profile is not saved"
     );
 }
@@ -116,28 +116,28 @@ fn an_interrupted_run_leaves_no_objects_and_no_profile() {
 #[test]
 fn objects_left_in_an_unreachable_store_are_reported() {
     let data = tempfile::tempdir().unwrap();
-    let start = Start::new(&data.path().join("data"), &data.path().join("log"));
+    let start = ServerSetup::new(&data.path().join("data"), &data.path().join("log"));
     let mut server = start.start().unwrap();
-    let caller = Caller::new(server.endpoint);
-    caller.done(&["mb", "s3://bucket"]);
-    let running = caller.begin(&tune("s3://bucket --budget 1GiB,6s"));
+    let caller = CommandRunner::new(server.endpoint);
+    caller.run_ok(&["mb", "s3://bucket"]);
+    let running = caller.spawn(&tune("s3://bucket --budget 1GiB,6s"));
     support::eventually("probes are made", || !caller.keys("s3://bucket").is_empty());
     server.kill();
-    let Ran { status, err, .. } = running.end();
+    let CommandOutput { status, err, .. } = running.wait_for_output();
     assert_eq!(status.code(), Some(1), "{err}");
     assert!(err.contains("objects remain below s3://bucket/tradewind-tune-"), "{err}");
 }
 
 #[test]
 fn impossible_requests_are_rejected_with_a_reason() {
-    let scene = Scene::new();
-    scene.caller.fails(
+    let scene = TestStore::new();
+    scene.runner.run_failing(
         &tune("s3://nowhere"),
         &["HEAD s3://nowhere on HOST: there is no such bucket (404 Not Found)"],
     );
-    let ran = scene.caller.run(&tune("s3://bucket --budget 64MiB"));
+    let ran = scene.runner.run(&tune("s3://bucket --budget 64MiB"));
     assert_eq!(ran.status.code(), Some(2), "{}", ran.err);
-    let ran = scene.caller.run(&tune("s3://bucket --budget 1KiB,1s"));
+    let ran = scene.runner.run(&tune("s3://bucket --budget 1KiB,1s"));
     assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
     let output = String::from_utf8(ran.out).unwrap();
     assert!(output.contains("upload: no result: the budget is too small"), "{output}");

@@ -147,7 +147,7 @@ impl Bench<'_> {
         }
         if outcome.is_cut && !access.partial {
             notes.push(format!(
-                "stopped at the time limit of {time:.1} s, after {} of {} bytes of the file",
+                "stopped by the time limit after {time:.1} s, with {} of {} bytes of the file",
                 access.bytes, cell.size
             ));
         }

@@ -184,7 +184,7 @@ async fn trace_pace_starts_requests_on_time_at_a_slow_store() {
     let (outcome, notes) = run(&slow, &replay(burst("0"), (1, Some(1.0)))).await;
     let latency = &outcome.record.tallies()[&Operation::Put].latency;
     assert!(latency.max() >= 300_000 && latency.min() < 200_000, "{} to {}", latency.min(), latency.max());
-    assert!(notes[0].starts_with("9 requests waited because all 1 concurrent"), "{notes:?}");
+    assert!(notes[0].starts_with("9 requests waited because all 1 workers"), "{notes:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -159,7 +159,7 @@ fn detectable_difference(compared: &[Compared]) -> String {
     let percent = |factor: f64| short(100.0 * (factor - 1.0));
     match (factors.get(factors.len() / 2), factors.last()) {
         (Some(half), Some(all)) => format!(
-            " The minimum detectable difference (50 % power) is {} % for the median figure and {} % for the worst.",
+            " The minimum detectable difference (50 % power) is {} % for the median figure and {} % for the least sensitive one.",
             percent(*half),
             percent(*all)
         ),

@@ -7,7 +7,7 @@ use tradewind_backend::s3::{Endpoint, AddressingStyle};
 
 use super::Inputs;
 use super::origin::{Origin, Problem, Traced};
-use super::profile::{Files, Profile};
+use super::profile::{Files, AwsProfile};
 
 /// Default region for signatures: most S3-compatible stores accept it, and the CLI uses it too.
 const DEFAULT_REGION: &str = "us-east-1";
@@ -24,25 +24,25 @@ const PARTITIONS: [(&str, &str); 7] = [
 ];
 
 /// The endpoint, with the style of its URLs, and the region.
-pub(super) fn find(
+pub(super) fn resolve(
     inputs: &Inputs,
     files: &Files,
-    profile: &Profile<'_>,
+    profile: &AwsProfile<'_>,
 ) -> Result<(Traced<Endpoint>, Traced<String>), Problem> {
     let region = inputs.variable("AWS_REGION").or_else(|| inputs.variable("AWS_DEFAULT_REGION"));
     let region = region.or_else(|| profile.get("region"));
-    let region = region.map(|given| given.read(parse_region)).transpose()?;
-    let style = profile.nested("s3", "addressing_style").map(|given| given.read(parse_style)).transpose()?;
+    let region = region.map(|given| given.parse(parse_region)).transpose()?;
+    let style = profile.nested("s3", "addressing_style").map(|given| given.parse(parse_style)).transpose()?;
     let style = style.and_then(|style| style.value);
     let default_region = || Traced::new(DEFAULT_REGION.to_owned(), Origin::Default);
-    match configured(inputs, files, profile)? {
+    match configured_url(inputs, files, profile)? {
         Some(url) => {
-            let mut endpoint = url.read(parse_url)?;
+            let mut endpoint = url.parse(parse_url)?;
             let host = &endpoint.value.peer.host;
             let is_address = host.parse::<IpAddr>().is_ok();
             let default_style = if is_amazon(host) { AddressingStyle::VirtualHost } else { AddressingStyle::Path };
             let region =
-                region.or_else(|| Some(Traced::new(region_of(host)?.to_owned(), Origin::Host(host.clone()))));
+                region.or_else(|| Some(Traced::new(region_of_host(host)?.to_owned(), Origin::Host(host.clone()))));
             // A bucket name cannot be prepended to an IP address.
             endpoint.value.style = if is_address { AddressingStyle::Path } else { style.unwrap_or(default_style) };
             Ok((endpoint, region.unwrap_or_else(default_region)))
@@ -59,10 +59,10 @@ pub(super) fn find(
 }
 
 /// The configured URL, if any: that of S3 before that of all services, the environment before the profile.
-fn configured<'a>(
+fn configured_url<'a>(
     inputs: &'a Inputs,
     files: &'a Files,
-    profile: &Profile<'a>,
+    profile: &AwsProfile<'a>,
 ) -> Result<Option<Traced<&'a str>>, Problem> {
     let ignore = inputs
         .variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
@@ -110,18 +110,18 @@ fn parse_style(text: &str) -> Result<Option<AddressingStyle>, String> {
 }
 
 /// The labels before the domain of an Amazon host; `None` for other hosts.
-fn before_domain(host: &str) -> Option<&str> {
+fn amazon_host_prefix(host: &str) -> Option<&str> {
     PARTITIONS.iter().find_map(|(_, domain)| host.strip_suffix(domain)?.strip_suffix('.'))
 }
 
 fn is_amazon(host: &str) -> bool {
-    before_domain(host).is_some()
+    amazon_host_prefix(host).is_some()
 }
 
 /// The region in an Amazon host: `s3.REGION.amazonaws.com`, `s3-REGION.`, `s3.dualstack.REGION.`,
 /// `NAME.s3.REGION.vpce.`.
-fn region_of(host: &str) -> Option<&str> {
-    let before = before_domain(host)?;
+fn region_of_host(host: &str) -> Option<&str> {
+    let before = amazon_host_prefix(host)?;
     let label = before.strip_suffix(".vpce").unwrap_or(before).rsplit('.').next()?;
     let label = label.strip_prefix("s3-").unwrap_or(label);
     let mut parts = label.rsplit('-');
@@ -147,7 +147,7 @@ mod tests {
             ("s3.eu-west-1.example.com", None),
             ("s3.eu-west-1.notamazonaws.com", None),
         ] {
-            assert_eq!(region_of(host), expected, "{host}");
+            assert_eq!(region_of_host(host), expected, "{host}");
         }
     }
 }

@@ -34,10 +34,10 @@ pub(super) struct Entry {
 
 impl Document {
     pub fn parse(path: &Path, text: &str) -> Result<Self, Problem> {
-        let mut reader = Reader { document: Self::default(), section: None, indent: None };
+        let mut reader = IniParser { document: Self::default(), section: None, indent: None };
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (index, line) in text.lines().enumerate() {
-            reader.line(line, index + 1).map_err(|message| {
+            reader.parse_line(line, index + 1).map_err(|message| {
                 Problem::new(Origin::Line { path: path.to_owned(), line: index + 1 }, message)
             })?;
         }
@@ -48,7 +48,7 @@ impl Document {
 impl Section {
     /// The entry of a key; `None` if it is missing or has an empty value.
     pub fn get(&self, key: &str) -> Option<&Entry> {
-        last(&self.entries, key)
+        last_non_empty(&self.entries, key)
     }
 
     /// A nested entry, such as `addressing_style = path` below `s3 =`.
@@ -57,15 +57,15 @@ impl Section {
             .iter()
             .rev()
             .filter(|entry| entry.key == key)
-            .find_map(|entry| last(&entry.nested, below))
+            .find_map(|entry| last_non_empty(&entry.nested, below))
     }
 }
 
-fn last<'a>(entries: &'a [Entry], key: &str) -> Option<&'a Entry> {
+fn last_non_empty<'a>(entries: &'a [Entry], key: &str) -> Option<&'a Entry> {
     entries.iter().rev().find(|entry| entry.key == key && !entry.value.is_empty())
 }
 
-struct Reader {
+struct IniParser {
     document: Document,
     /// Index of the current section.
     section: Option<usize>,
@@ -73,8 +73,8 @@ struct Reader {
     indent: Option<usize>,
 }
 
-impl Reader {
-    fn line(&mut self, line: &str, number: usize) -> Result<(), String> {
+impl IniParser {
+    fn parse_line(&mut self, line: &str, number: usize) -> Result<(), String> {
         let text = line.trim();
         if text.is_empty() || is_comment(text) {
             return Ok(());
@@ -84,17 +84,17 @@ impl Reader {
             return self.indented_line(text, number);
         }
         if let Some(header) = text.strip_prefix('[') {
-            return self.header(header);
+            return self.parse_header(header);
         }
         let Some(section) = self.section.and_then(|at| self.document.sections.get_mut(at)) else {
             return Err("this is before any section; begin with [default] or another section".to_owned());
         };
-        section.entries.push(entry(text, &['=', ':'], number)?);
+        section.entries.push(parse_entry(text, &['=', ':'], number)?);
         self.indent = Some(indent);
         Ok(())
     }
 
-    fn header(&mut self, header: &str) -> Result<(), String> {
+    fn parse_header(&mut self, header: &str) -> Result<(), String> {
         let Some((name, rest)) = header.split_once(']') else {
             return Err("the ] after the section's name is missing; write it as [profile NAME]".to_owned());
         };
@@ -119,7 +119,7 @@ impl Reader {
         // `indent` is set only after a key, so there always is an entry.
         let Some(above) = section.and_then(|section| section.entries.last_mut()) else { return Ok(()) };
         if above.value.is_empty() {
-            above.nested.push(entry(text, &['='], number)?);
+            above.nested.push(parse_entry(text, &['='], number)?);
         } else if is_setting(text) {
             // The CLI would append it to the value above. That is certainly a mistake, and the line may be a secret.
             return Err(format!("this is indented more than {:?} above it; indent both alike", above.key));
@@ -141,7 +141,7 @@ fn is_comment(text: &str) -> bool {
     text.starts_with(['#', ';'])
 }
 
-fn entry(text: &str, between: &[char], line: usize) -> Result<Entry, String> {
+fn parse_entry(text: &str, between: &[char], line: usize) -> Result<Entry, String> {
     match text.split_once(between) {
         Some((key, value)) if !key.trim().is_empty() => Ok(Entry {
             key: key.trim().to_lowercase(),

@@ -38,7 +38,7 @@ pub enum Origin {
 impl Origin {
     /// The location to correct: a variable, a flag, or `file:line`.
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         match self {
             Self::Line { path, line } | Self::Profile { path, line, .. } => {
                 format!("{}:{line}", path.display())
@@ -77,7 +77,7 @@ impl<T> Traced<T> {
     }
 
     /// Maps the value. An error becomes a problem with the value's origin.
-    pub(super) fn read<U>(self, change: impl FnOnce(T) -> Result<U, String>) -> Result<Traced<U>, Problem> {
+    pub(super) fn parse<U>(self, change: impl FnOnce(T) -> Result<U, String>) -> Result<Traced<U>, Problem> {
         match change(self.value) {
             Ok(value) => Ok(Traced { value, origin: self.origin }),
             Err(message) => Err(Problem { origin: self.origin, message }),
@@ -102,7 +102,7 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.origin.place(), self.message)
+        write!(f, "{}: {}", self.origin.location(), self.message)
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use serde_json::Value as Json;
 use tradewind_wire::sigv4::Credentials;
 
-use super::{moment, words};
+use super::{expiration, shell_words};
 use tradewind_backend::s3::ExpiringCredentials;
 
 /// Maximum run time of the program.
@@ -43,7 +43,7 @@ impl CredentialProcess {
     /// Splits the command into words like a shell, with quotes and backslashes, but expands nothing.
     pub(super) fn parse(command: &str) -> Result<Self, String> {
         let mut words =
-            words::split(command).map_err(|why| format!("credential_process: {why}"))?.into_iter();
+            shell_words::split(command).map_err(|why| format!("credential_process: {why}"))?.into_iter();
         match words.next() {
             Some(program) if !program.is_empty() => Ok(Self { program, arguments: words.collect() }),
             _ => Err("credential_process has no program; write its path".to_owned()),
@@ -67,7 +67,7 @@ impl CredentialProcess {
             .spawn()
             .map_err(cannot)?;
         let (mut output, mut errors) = (Pipe::new(child.stdout.take()), Pipe::new(child.stderr.take()));
-        let status = match wait(&mut child, max_time, &mut output, &mut errors) {
+        let status = match wait_with_timeout(&mut child, max_time, &mut output, &mut errors) {
             Ok(status) => status,
             Err(why) => {
                 // Fails if it has just ended by itself.
@@ -82,7 +82,7 @@ impl CredentialProcess {
                 if text.is_empty() { "printed no error".to_owned() } else { format!("printed: {text}") };
             return Err(format!("{name} failed ({status}) and {text}"));
         }
-        read(&output.bytes).map_err(|why| format!("{name} {why}"))
+        parse_output(&output.bytes).map_err(|why| format!("{name} {why}"))
     }
 
     /// The program without its directories, for messages.
@@ -125,7 +125,7 @@ impl<R: Read + AsFd> Pipe<R> {
 }
 
 /// Waits for the program. Fails if it takes too long or prints too much.
-fn wait(
+fn wait_with_timeout(
     child: &mut Child,
     max_time: Duration,
     output: &mut Pipe<impl Read + AsFd>,
@@ -156,7 +156,7 @@ fn last_line(errors: &[u8]) -> String {
 }
 
 /// Parses the JSON. An error continues a sentence that begins with the program's name, and quotes none of the output.
-fn read(text: &[u8]) -> Result<ExpiringCredentials, String> {
+fn parse_output(text: &[u8]) -> Result<ExpiringCredentials, String> {
     let json: Json = serde_json::from_slice(text).map_err(|why| format!("printed no JSON object ({why})"))?;
     if json.get("Version").and_then(Json::as_u64) != Some(1) {
         return Err("printed no \"Version\": 1, the only supported version".to_owned());
@@ -166,8 +166,8 @@ fn read(text: &[u8]) -> Result<ExpiringCredentials, String> {
     let expires = match json.get("Expiration") {
         None | Some(Json::Null) => None,
         Some(given) => {
-            let wrong = || format!("printed an invalid \"Expiration\"; write it as {}", moment::EXAMPLE);
-            Some(given.as_str().and_then(moment::parse).ok_or_else(wrong)?)
+            let wrong = || format!("printed an invalid \"Expiration\"; write it as {}", expiration::EXAMPLE);
+            Some(given.as_str().and_then(expiration::parse).ok_or_else(wrong)?)
         }
     };
     let credentials = Credentials {
@@ -205,7 +205,7 @@ mod tests {
         let issued = run_script(script, "id 'a $HOME b'", MAX_RUN_TIME).unwrap();
         let (id, secret, token) = ("id".to_owned(), "a $HOME b".to_owned(), Some("token".to_owned()));
         assert_eq!(issued.credentials, Credentials { id, secret, token });
-        assert_eq!(issued.expires, moment::parse("2026-01-02T03:04:05Z"));
+        assert_eq!(issued.expires, expiration::parse("2026-01-02T03:04:05Z"));
     }
 
     #[test]

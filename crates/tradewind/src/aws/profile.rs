@@ -6,46 +6,46 @@ use std::path::{Path, PathBuf};
 
 use super::ini::{Document, Entry, Section};
 use super::origin::{Origin, Problem, Traced};
-use super::{Inputs, ReadFile, words};
-use crate::settings::nearest;
+use super::{Inputs, ReadFile, shell_words};
+use crate::settings::nearest_name;
 
 /// An existing file.
-struct Shared {
+struct SharedFile {
     path: PathBuf,
     document: Document,
 }
 
 /// Both files, if they exist.
 pub(super) struct Files {
-    credentials: Option<Shared>,
-    config: Option<Shared>,
+    credentials: Option<SharedFile>,
+    config: Option<SharedFile>,
     /// The paths that were tried.
-    places: Vec<PathBuf>,
+    paths: Vec<PathBuf>,
 }
 
 impl Files {
     /// Reads both files. A missing file is treated as empty.
     pub fn read(inputs: &Inputs, read: ReadFile<'_>) -> Result<Self, Problem> {
         let mut places = Vec::new();
-        let mut load = |variable, usual| -> Result<Option<Shared>, Problem> {
+        let mut load = |variable, usual| -> Result<Option<SharedFile>, Problem> {
             let Some(file_path) = file_path(inputs, variable, usual) else { return Ok(None) };
             places.push(file_path.value.clone());
             load(file_path, read)
         };
         let credentials = load("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")?;
         let config = load("AWS_CONFIG_FILE", "~/.aws/config")?;
-        Ok(Self { credentials, config, places })
+        Ok(Self { credentials, config, paths: places })
     }
 
     /// The profile named by the inputs, which must exist; otherwise `default`, which may be missing.
-    pub fn profile(&self, inputs: &Inputs) -> Result<Profile<'_>, Problem> {
+    pub fn profile(&self, inputs: &Inputs) -> Result<AwsProfile<'_>, Problem> {
         let given = match &inputs.profile {
             Some(name) => Some(Traced::new(name.as_str(), Origin::Flag("--profile"))),
             None => inputs.variable("AWS_PROFILE").or_else(|| inputs.variable("AWS_DEFAULT_PROFILE")),
         };
         let name = given.as_ref().map_or("default", |given| given.value);
         let mut parts = Vec::new();
-        for (kind, file) in [(Kind::Credentials, &self.credentials), (Kind::Config, &self.config)] {
+        for (kind, file) in [(SharedFileKind::Credentials, &self.credentials), (SharedFileKind::Config, &self.config)] {
             let Some(file) = file else { continue };
             // If a config file has both, `[profile default]` overrides `[default]`.
             let mut sections: Vec<&Section> = file.document.sections.iter().collect();
@@ -56,14 +56,14 @@ impl Files {
         }
         match given {
             Some(given) if parts.is_empty() => Err(self.missing(&given)),
-            _ => Ok(Profile { name: name.to_owned(), parts }),
+            _ => Ok(AwsProfile { name: name.to_owned(), parts }),
         }
     }
 
     /// The endpoint of S3 in `[services NAME]`, if set.
     pub fn service_endpoint(&self, services: &Traced<&str>) -> Result<Option<Traced<&str>>, Problem> {
         let is_named =
-            |section: &&Section| name_after("services", &section.name).as_deref() == Some(services.value);
+            |section: &&Section| section_argument("services", &section.name).as_deref() == Some(services.value);
         let found = self.config.as_ref().and_then(|file| {
             file.document.sections.iter().find(is_named).map(|section| (&file.path, section))
         });
@@ -78,16 +78,16 @@ impl Files {
     }
 
     fn missing(&self, given: &Traced<&str>) -> Problem {
-        let of = |kind: Kind, file: &Option<Shared>| -> Vec<String> {
+        let of = |kind: SharedFileKind, file: &Option<SharedFile>| -> Vec<String> {
             let sections = file.iter().flat_map(|file| &file.document.sections);
             sections.filter_map(|section| kind.profile(&section.name)).collect()
         };
-        let mut names = of(Kind::Credentials, &self.credentials);
-        names.extend(of(Kind::Config, &self.config));
+        let mut names = of(SharedFileKind::Credentials, &self.credentials);
+        names.extend(of(SharedFileKind::Config, &self.config));
         names.sort();
         names.dedup();
-        let places: Vec<String> = self.places.iter().map(|path| path.display().to_string()).collect();
-        let help = match nearest(given.value, names.iter().map(String::as_str)) {
+        let places: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
+        let help = match nearest_name(given.value, names.iter().map(String::as_str)) {
             Some(name) => format!("did you mean {name:?}?"),
             None if names.is_empty() => format!("add [profile {}] to one of them", given.value),
             None => format!("they have {}", names.join(", ")),
@@ -102,48 +102,48 @@ impl Files {
 
 /// One of the two files.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SharedFileKind {
     Credentials,
     Config,
 }
 
-impl Kind {
+impl SharedFileKind {
     /// The profile that a section describes, if any. Every section of the credentials file is a profile.
     fn profile(self, section: &str) -> Option<String> {
         match self {
             Self::Credentials => Some(section.to_owned()),
             Self::Config if section == "default" => Some(section.to_owned()),
-            Self::Config => name_after("profile", section),
+            Self::Config => section_argument("profile", section),
         }
     }
 }
 
 /// A section that describes the profile.
 struct ProfilePart<'a> {
-    kind: Kind,
+    kind: SharedFileKind,
     path: &'a Path,
     section: &'a Section,
 }
 
 /// The selected profile.
-pub(super) struct Profile<'a> {
+pub(super) struct AwsProfile<'a> {
     pub name: String,
     parts: Vec<ProfilePart<'a>>,
 }
 
-impl<'a> Profile<'a> {
+impl<'a> AwsProfile<'a> {
     /// A value without a trailing comment (white space, then `#` or `;`).
     pub fn get(&self, key: &str) -> Option<Traced<&'a str>> {
-        self.whole(key).map(strip_comment_traced)
+        self.get_raw(key).map(strip_comment_traced)
     }
 
     /// A value including everything up to the end of its line.
-    pub fn whole(&self, key: &str) -> Option<Traced<&'a str>> {
+    pub fn get_raw(&self, key: &str) -> Option<Traced<&'a str>> {
         self.parts.iter().find_map(|part| Some(self.traced(part, part.section.get(key)?)))
     }
 
     /// Like [`Self::get`], from one of the files.
-    pub fn of(&self, kind: Kind, key: &str) -> Option<Traced<&'a str>> {
+    pub fn get_from(&self, kind: SharedFileKind, key: &str) -> Option<Traced<&'a str>> {
         let mut parts = self.parts.iter().filter(|part| part.kind == kind);
         parts.find_map(|part| Some(self.traced(part, part.section.get(key)?))).map(strip_comment_traced)
     }
@@ -179,14 +179,14 @@ fn strip_comment(value: &str) -> &str {
 }
 
 /// The NAME of `[word NAME]`; it may be quoted.
-fn name_after(word: &str, section: &str) -> Option<String> {
-    match <[String; 2]>::try_from(words::split(section).ok()?) {
+fn section_argument(word: &str, section: &str) -> Option<String> {
+    match <[String; 2]>::try_from(shell_words::split(section).ok()?) {
         Ok([first, name]) if first == word => Some(name),
         _ => None,
     }
 }
 
-fn load(file_path: Traced<PathBuf>, read: ReadFile<'_>) -> Result<Option<Shared>, Problem> {
+fn load(file_path: Traced<PathBuf>, read: ReadFile<'_>) -> Result<Option<SharedFile>, Problem> {
     let Traced { value: path, origin } = file_path;
     let unreadable = |why: &dyn std::fmt::Display| {
         let help = "correct it, or set another with AWS_CONFIG_FILE or AWS_SHARED_CREDENTIALS_FILE";
@@ -201,7 +201,7 @@ fn load(file_path: Traced<PathBuf>, read: ReadFile<'_>) -> Result<Option<Shared>
     };
     let text = String::from_utf8(bytes).map_err(|_| unreadable(&"it is not UTF-8"))?;
     let document = Document::parse(&path, &text)?;
-    Ok(Some(Shared { path, document }))
+    Ok(Some(SharedFile { path, document }))
 }
 
 /// The path of one of the files: from its variable, otherwise in the home directory.

@@ -24,7 +24,7 @@ fn inputs(setup: Setup<'_>) -> Inputs {
     Inputs { environment, profile: setup.flag.map(str::to_owned) }
 }
 
-fn find(setup: Setup<'_>) -> Result<Access, String> {
+fn find(setup: Setup<'_>) -> Result<S3Access, String> {
     let read = |path: &Path| {
         let text = match path.to_str() {
             Some(CONFIG | "other/config") => setup.config,
@@ -35,7 +35,7 @@ fn find(setup: Setup<'_>) -> Result<Access, String> {
         };
         if text.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(text.as_bytes().to_vec()) }
     };
-    let found = Access::find(&inputs(setup), &read);
+    let found = S3Access::resolve(&inputs(setup), &read);
     let shown = format!("{found:?} {}", found.as_ref().err().map(ToString::to_string).unwrap_or_default());
     assert!(!shown.contains("hush"), "a secret is printed: {shown}");
     found.map_err(|problem| problem.to_string())
@@ -60,9 +60,9 @@ fn default_access_is_amazon_without_a_signature() {
     assert_eq!(access.endpoint.value.to_string(), "s3.us-east-1.amazonaws.com");
     assert_eq!(access.endpoint.value.style, AddressingStyle::VirtualHost);
     assert_eq!(access.region, Traced::new("us-east-1".to_owned(), Origin::Default));
-    assert_eq!((access.login.clone(), access.credentials()), (Login::Anonymous, Ok(None)));
+    assert_eq!((access.credential_source.clone(), access.credentials()), (CredentialSource::Anonymous, Ok(None)));
     assert_eq!((access.ca_bundle, access.max_attempts, access.profile.as_str()), (None, None, "default"));
-    let homeless = Access::find(&Inputs::default(), &|_| Err(io::ErrorKind::PermissionDenied.into()));
+    let homeless = S3Access::resolve(&Inputs::default(), &|_| Err(io::ErrorKind::PermissionDenied.into()));
     assert!(homeless.is_ok(), "without HOME no file is read");
 }
 
@@ -226,10 +226,10 @@ fn addressing_style_depends_on_host_and_setting() {
 }
 
 fn login(setup: Setup<'_>) -> String {
-    match find(setup).unwrap().login {
-        Login::Anonymous => "anonymous".to_owned(),
-        Login::Keys(Traced { value, origin }) => format!("{} from {origin}", value.credentials.id),
-        Login::Process(Traced { value, origin }) => format!("{value:?} from {origin}"),
+    match find(setup).unwrap().credential_source {
+        CredentialSource::Anonymous => "anonymous".to_owned(),
+        CredentialSource::Keys(Traced { value, origin }) => format!("{} from {origin}", value.credentials.id),
+        CredentialSource::Process(Traced { value, origin }) => format!("{value:?} from {origin}"),
     }
 }
 

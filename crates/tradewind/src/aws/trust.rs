@@ -33,7 +33,7 @@ pub fn client_tls(
         Some(Traced::new(inputs.expand(given.value), given.origin))
     };
     let roots = match bundle.cloned().or_else(variable) {
-        Some(file) => file.read(|path| given_roots(&path, read))?.value,
+        Some(file) => file.parse(|path| configured_roots(&path, read))?.value,
         None => system_roots(read)?,
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -44,11 +44,11 @@ pub fn client_tls(
 }
 
 /// The certificates of a configured file.
-fn given_roots(path: &Path, read: ReadFile<'_>) -> Result<RootCertStore, String> {
+fn configured_roots(path: &Path, read: ReadFile<'_>) -> Result<RootCertStore, String> {
     let shown = path.display();
     let pem = read(path)
         .map_err(|error| format!("cannot read the certificates {shown}: {error}; specify a PEM file"))?;
-    let roots = parse(&pem).map_err(|why| format!("{shown} {why}; specify a PEM file of certificates"))?;
+    let roots = parse_certificates(&pem).map_err(|why| format!("{shown} {why}; specify a PEM file of certificates"))?;
     if roots.is_empty() {
         return Err(format!("{shown} contains no usable certificate; specify a PEM file of certificates"));
     }
@@ -58,7 +58,7 @@ fn given_roots(path: &Path, read: ReadFile<'_>) -> Result<RootCertStore, String>
 /// The certificates of the first system file that contains any.
 fn system_roots(read: ReadFile<'_>) -> Result<RootCertStore, Problem> {
     let found = SYSTEM_FILES.iter().find_map(|path| {
-        let roots = parse(&read(Path::new(path)).ok()?).ok()?;
+        let roots = parse_certificates(&read(Path::new(path)).ok()?).ok()?;
         (!roots.is_empty()).then_some(roots)
     });
     found.ok_or_else(|| {
@@ -68,7 +68,7 @@ fn system_roots(read: ReadFile<'_>) -> Result<RootCertStore, Problem> {
     })
 }
 
-fn parse(pem: &[u8]) -> Result<RootCertStore, &'static str> {
+fn parse_certificates(pem: &[u8]) -> Result<RootCertStore, &'static str> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let certificates = certificates.map_err(|error| match error {
         Error::MissingSectionEnd { .. } => "ends inside a certificate",

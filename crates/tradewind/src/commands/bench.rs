@@ -1,9 +1,9 @@
 //! `tradewind bench`: benchmarks of stores and file systems.
 
 mod agent;
-mod asked;
+mod load_selection;
 mod cluster;
-pub(super) mod ground;
+pub(super) mod target;
 mod key;
 mod loads;
 mod mix;
@@ -20,7 +20,7 @@ use std::io::{self, Write as _};
 
 use clap::{Args, Subcommand};
 
-use super::Ended;
+use super::CommandOutcome;
 
 /// Benchmark a store or a file system from this machine
 #[derive(Debug, Subcommand)]
@@ -47,7 +47,7 @@ pub(super) struct WorkloadsArguments {
     name: Option<String>,
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
+pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
     match command {
         Command::Object(arguments) => object::run(arguments),
         Command::Mix(arguments) => mix::run(arguments),
@@ -56,8 +56,8 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
         Command::Cluster(arguments) => cluster::run(&arguments),
         Command::Agent(arguments) => agent::run(arguments),
         Command::Workloads(arguments) => {
-            io::stdout().write_all(workloads::ready(arguments.name.as_deref())?.as_bytes())?;
-            Ok(Ended::Done)
+            io::stdout().write_all(workloads::list_or_show(arguments.name.as_deref())?.as_bytes())?;
+            Ok(CommandOutcome::Done)
         }
     }
 }

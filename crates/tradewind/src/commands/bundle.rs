@@ -20,13 +20,13 @@ use tradewind_transfer::objects::Objects;
 use tradewind_transfer::writer::OutputWriter;
 use tradewind_transfer::{Endpoint, Item};
 
-use super::Ended;
-use super::carry::destination;
-use super::report::{ReportFlags, complain, rfc3339};
-use super::standard::written;
+use super::CommandOutcome;
+use super::execution::destination;
+use super::report::{ReportFlags, print_failure, rfc3339};
+use super::standard_io::stdout_outcome;
 use super::terminal::{Names, printable_json};
 use super::transfer::Session;
-use crate::places::{ObjectsPlace, Place};
+use crate::locations::{ObjectsLocation, Location};
 use crate::settings::ByteSize;
 
 /// Flags of `cp` for bundles.
@@ -53,7 +53,7 @@ fn bundle_size(text: &str) -> Result<ByteSize, String> {
 pub(super) struct TreeOptions {
     pub filter: Filter,
     pub links: Links,
-    pub is_rehearsal: bool,
+    pub is_dry_run: bool,
     pub report: ReportFlags,
 }
 
@@ -62,13 +62,13 @@ impl BundleFlags {
     pub async fn copy(
         &self,
         session: &Session,
-        from: &Place,
-        to: &Place,
+        from: &Location,
+        to: &Location,
         tree: TreeOptions,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<CommandOutcome> {
         match (from, to) {
-            (Place::Path(from), Place::Objects(to)) => self.pack(session, from, to, tree).await,
-            (Place::Objects(from), Place::Path(to)) => unpack(session, from, to, tree).await,
+            (Location::Path(from), Location::Objects(to)) => self.pack(session, from, to, tree).await,
+            (Location::Objects(from), Location::Path(to)) => unpack(session, from, to, tree).await,
             _ => bail!(
                 "--bundle packs a directory into an object or unpacks one: write cp --bundle DIR s3://BUCKET/NAME.tar, \
                  or vice versa"
@@ -80,9 +80,9 @@ impl BundleFlags {
         &self,
         session: &Session,
         from: &Path,
-        to: &ObjectsPlace,
+        to: &ObjectsLocation,
         tree: TreeOptions,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<CommandOutcome> {
         if !from.is_dir() {
             bail!("{} is not a directory; copy a file without --bundle", from.display());
         }
@@ -96,7 +96,7 @@ impl BundleFlags {
         let files = directory.tree()?;
         let found = files::find(files.clone(), tree.links);
         let decided = copy_actions(found, tree.filter, session.progress.clone(), None);
-        if tree.is_rehearsal {
+        if tree.is_dry_run {
             return rehearse(decided, |item| {
                 format!("pack    {} into {to}", from.join(&item.name).display())
             })
@@ -109,14 +109,14 @@ impl BundleFlags {
             links: tree.links,
             to: objects.clone(),
             key: to.key.clone(),
-            transfers: session.carrier.clone(),
+            transfers: session.transfer_context.clone(),
             progress: session.progress.clone(),
             limits,
-            journal: session.journal_of(&[&objects.store]),
+            journal: session.journal_for(&[&objects.store]),
         };
-        let report = tree.report.begin(session);
+        let report = tree.report.start(session);
         let packed = packer.pack(decided).await?;
-        let ended = report.conclude(&packed.outcome)?;
+        let ended = report.finish(&packed.outcome)?;
         if let [_, .., last] = packed.bundles.as_slice()
             && !tree.report.is_quiet()
             && !tree.report.is_json()
@@ -132,21 +132,21 @@ impl BundleFlags {
     pub async fn copy_member(
         session: &Session,
         name: &str,
-        (from, to): (&Place, &Place),
+        (from, to): (&Location, &Location),
         report: ReportFlags,
-    ) -> anyhow::Result<Ended> {
-        let Place::Objects(from) = from else {
+    ) -> anyhow::Result<CommandOutcome> {
+        let Location::Objects(from) = from else {
             bail!(
                 "--member extracts a file from a bundle in a store; write cp s3://BUCKET/NAME.tar --member NAME TO"
             )
         };
         let own = name.rsplit('/').next().unwrap_or(name);
         let (to, to_name) = match to {
-            Place::Standard => return member_to_standard(session, from, name).await,
-            Place::Objects(to) => {
+            Location::Standard => return write_member_to_stdout(session, from, name).await,
+            Location::Objects(to) => {
                 bail!("{to} is in a store; --member copies to a file, or to - for standard output")
             }
-            Place::Path(_) => destination(session, to, own)?,
+            Location::Path(_) => destination(session, to, own)?,
         };
         let Endpoint::Files(to, _) = to else { bail!("--member copies to a file") };
         let (bundle, member) = open(session, from).await?.find(name).await?;
@@ -154,7 +154,7 @@ impl BundleFlags {
         let bundle = Arc::new(bundle);
         session.progress.add_found(member.size);
         session.progress.complete_listing();
-        let report = report.begin(session);
+        let report = report.start(session);
         let (decided, actions) = mpsc::channel(1);
         let item = Item { name: member.name.clone(), size: member.size, modified: member.modified };
         // The channel has capacity for one item.
@@ -165,23 +165,23 @@ impl BundleFlags {
             let (member, to_name) = (member.clone(), to_name.clone());
             async move { unpacker.unpack_member(&bundle, &member, &to_name).await.map(Completion::Copied) }
         });
-        Ok(report.conclude(&outcome.await?)?)
+        Ok(report.finish(&outcome.await?)?)
     }
 }
 
 async fn unpack(
     session: &Session,
-    from: &ObjectsPlace,
+    from: &ObjectsLocation,
     to: &Path,
     tree: TreeOptions,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<CommandOutcome> {
     let to = Session::directory(to, Links::Skip)?;
     Endpoint::Objects(objects(session, from)?).check_disjoint(&to)?;
     let first = open(session, from).await?;
-    if tree.is_rehearsal {
+    if tree.is_dry_run {
         let Endpoint::Files(to, _) = &to else { bail!("--bundle unpacks to files") };
         let mut out = BufWriter::new(io::stdout().lock());
-        let (mut next, names) = (Some(first), Names::of_standard_output());
+        let (mut next, names) = (Some(first), Names::for_stdout());
         while let Some(bundle) = next {
             for member in bundle.members().iter().filter(|member| tree.filter.accepts(&member.name)) {
                 let (name, place) = (&member.name, bundle.url());
@@ -191,27 +191,27 @@ async fn unpack(
             next = bundle.next().await?;
         }
         out.flush()?;
-        return Ok(Ended::Done);
+        return Ok(CommandOutcome::Done);
     }
     let Endpoint::Files(to, _) = to else { bail!("--bundle unpacks to files") };
-    let report = tree.report.begin(session);
+    let report = tree.report.start(session);
     let outcome = Arc::new(unpacker(session, to)).unpack(first, &tree.filter).await?;
-    Ok(report.conclude(&outcome)?)
+    Ok(report.finish(&outcome)?)
 }
 
 fn unpacker(session: &Session, to: Directory) -> Unpacker {
-    Unpacker::new(to, session.carrier.clone(), session.progress.clone())
+    Unpacker::new(to, session.transfer_context.clone(), session.progress.clone())
 }
 
 /// Prints what would be packed.
-async fn rehearse(mut decided: ActionFeed, describe: impl Fn(&Item) -> String) -> anyhow::Result<Ended> {
-    let (mut ended, names) = (Ended::Done, Names::of_standard_output());
+async fn rehearse(mut decided: ActionFeed, describe: impl Fn(&Item) -> String) -> anyhow::Result<CommandOutcome> {
+    let (mut ended, names) = (CommandOutcome::Done, Names::for_stdout());
     while let Some(next) = decided.recv().await {
         match next {
             Ok(action) => writeln!(io::stdout(), "{}", names.show(&describe(action.item())))?,
             Err((name, error)) => {
-                complain(&name, &error)?;
-                ended = Ended::FoundFaults;
+                print_failure(&name, &error)?;
+                ended = CommandOutcome::FoundProblems;
             }
         }
     }
@@ -219,23 +219,23 @@ async fn rehearse(mut decided: ActionFeed, describe: impl Fn(&Item) -> String) -
 }
 
 /// Writes a member to standard output.
-pub(super) async fn member_to_standard(
+pub(super) async fn write_member_to_stdout(
     session: &Session,
-    from: &ObjectsPlace,
+    from: &ObjectsLocation,
     name: &str,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<CommandOutcome> {
     let (bundle, member) = open(session, from).await?.find(name).await?;
     let writer = OutputWriter::new(io::stdout());
     let all = match bundle.write_in_order(&member, async |piece| writer.write(piece).await).await {
         Ok(()) => writer.finish().await,
         Err(e) => Err(e),
     };
-    written(all, from)
+    stdout_outcome(all, from)
 }
 
 /// Lists the members of a bundle and of its continuations.
-pub(super) async fn list(session: &Session, place: &ObjectsPlace, is_json: bool) -> anyhow::Result<Ended> {
-    let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::of_standard_output());
+pub(super) async fn list(session: &Session, place: &ObjectsLocation, is_json: bool) -> anyhow::Result<CommandOutcome> {
+    let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::for_stdout());
     let mut next = Some(open(session, place).await?);
     while let Some(bundle) = next {
         for member in bundle.members() {
@@ -259,25 +259,25 @@ pub(super) async fn list(session: &Session, place: &ObjectsPlace, is_json: bool)
         };
     }
     out.flush()?;
-    Ok(Ended::Done)
+    Ok(CommandOutcome::Done)
 }
 
-async fn open(session: &Session, place: &ObjectsPlace) -> anyhow::Result<Bundle> {
+async fn open(session: &Session, place: &ObjectsLocation) -> anyhow::Result<Bundle> {
     if !is_one_object(place) {
         let (scheme, bucket) = (&place.scheme, &place.bucket);
         bail!("{place} is not one object; name the bundle, as in {scheme}://{bucket}/photos.tar");
     }
-    match Bundle::open(&session.carrier, &objects(session, place)?, &place.key).await {
+    match Bundle::open(&session.transfer_context, &objects(session, place)?, &place.key).await {
         Err(e) if e.reason() == Reason::NoSuchKey => bail!("there is nothing at {place}"),
         bundle => Ok(bundle?),
     }
 }
 
 /// The whole bucket of a place: names are keys.
-fn objects(session: &Session, place: &ObjectsPlace) -> anyhow::Result<Objects> {
+fn objects(session: &Session, place: &ObjectsLocation) -> anyhow::Result<Objects> {
     Ok(Objects { prefix: String::new(), ..session.objects(place)? })
 }
 
-fn is_one_object(place: &ObjectsPlace) -> bool {
+fn is_one_object(place: &ObjectsLocation) -> bool {
     !place.key.is_empty() && !place.key.ends_with('/')
 }

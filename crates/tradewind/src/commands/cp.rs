@@ -10,15 +10,15 @@ use tradewind_transfer::files::Links;
 use tradewind_transfer::workers::{self, Completion, copy_actions};
 use tradewind_transfer::{Endpoint, Item, Outcome};
 
-use super::Ended;
+use super::CommandOutcome;
 use super::bundle::{BundleFlags, TreeOptions};
-use super::carry::{carry_out, destination, rehearse};
+use super::execution::{execute_actions, destination, print_dry_run};
 use super::filter::FilterFlags;
 use super::report::ReportFlags;
-use super::standard::{from_standard, to_standard};
+use super::standard_io::{store_stdin, write_to_stdout};
 use super::terminal::Names;
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
-use crate::places::Place;
+use crate::locations::Location;
 
 /// Copy files and objects
 ///
@@ -39,9 +39,9 @@ use crate::places::Place;
     tradewind cp s3://backup/photos.tar --member 2026/photo.jpg .")]
 pub(super) struct Arguments {
     /// s3://BUCKET/KEY (or swift://, or NAME:// from the settings), a path, or - for standard input
-    source: Place,
+    source: Location,
     /// s3://BUCKET/KEY (or swift://, or NAME:// from the settings), a path, or - for standard output
-    destination: Place,
+    destination: Location,
     /// Copy everything below the source
     #[arg(short, long)]
     recursive: bool,
@@ -66,32 +66,32 @@ pub(super) struct Arguments {
     store: StoreFlags,
 }
 
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
-        let store = arguments.store.limited(arguments.limit);
+        let store = arguments.store.with_rate_limit(arguments.limit);
         let session = store.open([arguments.source.scheme(), arguments.destination.scheme()])?;
         let (from, to) = (&arguments.source, &arguments.destination);
         if arguments.bundles.bundle {
             let (links, report) = (links(&arguments), arguments.report);
             let (filter, is_rehearsal) = (arguments.filter.read()?, arguments.dry_run);
-            let tree = TreeOptions { filter, links, is_rehearsal, report };
+            let tree = TreeOptions { filter, links, is_dry_run: is_rehearsal, report };
             return arguments.bundles.copy(&session, from, to, tree).await;
         }
         match (from, to) {
-            (Place::Standard, _) | (_, Place::Standard) if arguments.preserve => {
+            (Location::Standard, _) | (_, Location::Standard) if arguments.preserve => {
                 bail!("--preserve applies to files; standard input and output have no attributes to preserve")
             }
             (from, to) if arguments.dry_run && !arguments.recursive => {
                 let line = format!("copy    {from} to {to}");
-                writeln!(io::stdout(), "{}", Names::of_standard_output().show(&line))?;
-                Ok(Ended::Done)
+                writeln!(io::stdout(), "{}", Names::for_stdout().show(&line))?;
+                Ok(CommandOutcome::Done)
             }
             places if let Some(name) = &arguments.bundles.member => {
                 BundleFlags::copy_member(&session, name, places, arguments.report).await
             }
-            (Place::Standard, Place::Objects(to)) => from_standard(&session, to).await,
-            (Place::Objects(from), Place::Standard) => to_standard(&session, from).await,
-            (Place::Standard, _) | (_, Place::Standard) => {
+            (Location::Standard, Location::Objects(to)) => store_stdin(&session, to).await,
+            (Location::Objects(from), Location::Standard) => write_to_stdout(&session, from).await,
+            (Location::Standard, _) | (_, Location::Standard) => {
                 bail!("with - (standard input or output), the other argument must be s3://BUCKET/KEY")
             }
             (from, to) if arguments.recursive => trees(&session, &arguments, from, to).await,
@@ -104,16 +104,16 @@ fn links(arguments: &Arguments) -> Links {
     if arguments.follow_symlinks { Links::Follow } else { Links::Skip }
 }
 
-fn end(session: &Session, place: &Place, links: Links) -> anyhow::Result<Endpoint> {
+fn end(session: &Session, place: &Location, links: Links) -> anyhow::Result<Endpoint> {
     match place {
-        Place::Path(path) => Session::directory(path, links),
-        Place::Objects(place) => session.below(place),
-        Place::Standard => bail!("- is not a directory"),
+        Location::Path(path) => Session::directory(path, links),
+        Location::Objects(place) => session.objects_below(place),
+        Location::Standard => bail!("- is not a directory"),
     }
 }
 
-async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Place) -> anyhow::Result<Ended> {
-    if let Place::Path(path) = from
+async fn trees(session: &Session, arguments: &Arguments, from: &Location, to: &Location) -> anyhow::Result<CommandOutcome> {
+    if let Location::Path(path) = from
         && !path.is_dir()
     {
         bail!("{} is not a directory; copy a file without -r", path.display());
@@ -122,21 +122,21 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Place, to: &Plac
     let copier = session.copier(here, there, arguments.preserve);
     copier.check_disjoint()?;
     let found = match &copier.from {
-        Endpoint::Objects(from) if !arguments.dry_run => from.clone().find_and_prewarm(session.carrier.clone()),
-        from => from.find(&session.carrier),
+        Endpoint::Objects(from) if !arguments.dry_run => from.clone().find_and_prewarm(session.transfer_context.clone()),
+        from => from.find(&session.transfer_context),
     };
     let nothing = copier.from.empty_prefix_error("to copy a single object, leave out -r");
     let decided = copy_actions(found, arguments.filter.read()?, session.progress.clone(), nothing);
     if arguments.dry_run {
-        return rehearse(&copier, decided).await;
+        return print_dry_run(&copier, decided).await;
     }
-    carry_out(session, copier, decided, arguments.report).await
+    execute_actions(session, copier, decided, arguments.report).await
 }
 
 /// The endpoint of a single source, its name there, and the name to display.
-fn source(session: &Session, from: &Place) -> anyhow::Result<(Endpoint, String, String)> {
+fn source(session: &Session, from: &Location) -> anyhow::Result<(Endpoint, String, String)> {
     match from {
-        Place::Path(path) => {
+        Location::Path(path) => {
             if path.is_dir() {
                 bail!("{} is a directory; use -r to copy everything below it", path.display());
             }
@@ -145,24 +145,24 @@ fn source(session: &Session, from: &Place) -> anyhow::Result<(Endpoint, String, 
             let directory = Session::directory(path.parent().unwrap_or(Path::new("")), Links::Follow)?;
             Ok((directory, name.clone(), name))
         }
-        Place::Objects(place) => {
+        Location::Objects(place) => {
             let name = place.key.rsplit('/').next().unwrap_or_default().to_owned();
             if name.is_empty() {
                 bail!("{place} is not one object; copy everything below it with -r");
             }
             Ok((session.bucket(place)?, place.key.clone(), name))
         }
-        Place::Standard => bail!("- is not a file"),
+        Location::Standard => bail!("- is not a file"),
     }
 }
 
-async fn one(session: &Session, arguments: &Arguments, from: &Place, to: &Place) -> anyhow::Result<Ended> {
+async fn one(session: &Session, arguments: &Arguments, from: &Location, to: &Location) -> anyhow::Result<CommandOutcome> {
     let (from, name, shown) = source(session, from)?;
     let (to, to_name) = destination(session, to, &shown)?;
     let copier = session.copier(from, to, arguments.preserve);
     let (decided, actions) = mpsc::channel(1);
     let item = Item { name: name.clone(), size: 0, modified: Default::default() };
-    let report = arguments.report.begin(session);
+    let report = arguments.report.start(session);
     // The channel has capacity for one item.
     let _ = decided.try_send(Ok(tradewind_transfer::merge::Action::Copy(item)));
     drop(decided);
@@ -171,5 +171,5 @@ async fn one(session: &Session, arguments: &Arguments, from: &Place, to: &Place)
         async move { copier.copy_as(&name, None, &to_name).await.map(Completion::Copied) }
     })
     .await?;
-    Ok(report.conclude(&outcome)?)
+    Ok(report.finish(&outcome)?)
 }

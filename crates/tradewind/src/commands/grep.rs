@@ -7,11 +7,11 @@ use clap::Args;
 use tradewind_model::plan::MAX_READERS;
 use tradewind_transfer::grep::{Query, Search, OutputMode};
 
-use super::Ended;
+use super::CommandOutcome;
 use super::filter::FilterFlags;
-use super::report::complain;
+use super::report::print_failure;
 use super::transfer::{LimitFlags, StoreFlags, block_on};
-use crate::places::ObjectsPlace;
+use crate::locations::ObjectsLocation;
 
 /// Search objects for a pattern
 ///
@@ -26,7 +26,7 @@ pub(super) struct Arguments {
     /// Regular expression, in the syntax of ripgrep
     pattern: String,
     /// s3://BUCKET/PREFIX
-    place: ObjectsPlace,
+    place: ObjectsLocation,
     /// Case-insensitive match
     #[arg(short, long)]
     ignore_case: bool,
@@ -58,7 +58,7 @@ pub(super) struct Arguments {
     sort: bool,
     /// Concurrent objects [default: from their mean size]
     #[arg(long, value_name = "N", help_heading = "Tuning")]
-    readers: Option<usize>,
+    concurrent_objects: Option<usize>,
     #[command(flatten)]
     filter: FilterFlags,
     #[command(flatten)]
@@ -68,17 +68,17 @@ pub(super) struct Arguments {
 }
 
 /// Runs the search. An error exits with 2 like grep, because 1 means that nothing matched.
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     match search(arguments) {
-        Err(error) if !error.is::<super::Stopped>() => {
+        Err(error) if !error.is::<super::StoppedBySignal>() => {
             super::report(&error);
-            Ok(Ended::Status(2))
+            Ok(CommandOutcome::Status(2))
         }
         ended => ended,
     }
 }
 
-fn search(arguments: Arguments) -> anyhow::Result<Ended> {
+fn search(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     let show = match (arguments.files_with_matches, arguments.count) {
         (true, _) => OutputMode::Names,
         (_, true) => OutputMode::Counts,
@@ -94,24 +94,24 @@ fn search(arguments: Arguments) -> anyhow::Result<Ended> {
         output_mode: show,
         is_coloured: io::stdout().is_terminal(),
         is_sorted: arguments.sort,
-        concurrency: arguments.readers,
+        concurrency: arguments.concurrent_objects,
     })?;
     block_on(async move {
         let store =
-            arguments.store.with_jobs(arguments.readers, MAX_READERS).limited(arguments.limit).streaming();
+            arguments.store.with_concurrency(arguments.concurrent_objects, MAX_READERS).with_rate_limit(arguments.limit).streaming();
         let session = store.open([Some(&*arguments.place.scheme)])?;
         let objects = session.objects(&arguments.place)?;
         let filter = arguments.filter.read()?;
         let search = Arc::new(search);
-        let searching = search.run(&session.carrier, objects, &filter, io::stdout(), &session.progress);
+        let searching = search.run(&session.transfer_context, objects, &filter, io::stdout(), &session.progress);
         let searched = searching.await?;
         for (name, error) in &searched.failures {
-            complain(name, error)?;
+            print_failure(name, error)?;
         }
         Ok(match (searched.failures.is_empty(), searched.has_matches) {
-            (false, _) => Ended::Status(2),
-            (true, true) => Ended::Done,
-            (true, false) => Ended::Status(1),
+            (false, _) => CommandOutcome::Status(2),
+            (true, true) => CommandOutcome::Done,
+            (true, false) => CommandOutcome::Status(1),
         })
     })
 }

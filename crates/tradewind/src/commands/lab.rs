@@ -2,13 +2,13 @@
 
 mod client;
 mod disk;
-mod line;
+mod link;
 mod run;
 mod wan;
 
 use clap::Subcommand;
 
-use super::Ended;
+use super::CommandOutcome;
 
 /// Emulate slow networks, clients and disks
 #[derive(Debug, Subcommand)]
@@ -18,7 +18,7 @@ pub(super) enum Command {
     Disk(disk::Arguments),
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
+pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
     match command {
         Command::Wan(arguments) => wan::run(arguments),
         Command::Client(arguments) => client::run(&arguments),

@@ -60,7 +60,7 @@ impl OpenFiles {
 
     /// Lowers the limit of connections to the number of available files, with a warning. Fails if that is below
     /// [`MIN_CONNECTIONS`].
-    pub(super) fn bound(&self, limits: &mut Limits) -> anyhow::Result<()> {
+    pub(super) fn limit_connections(&self, limits: &mut Limits) -> anyhow::Result<()> {
         let Some(limit) = self.limit else { return Ok(()) };
         let (open, reserve) = (self.open, self.reserve(limit));
         let room = limit.saturating_sub(open).saturating_sub(reserve);
@@ -108,7 +108,7 @@ mod tests {
     /// The connections, and the reserve of files.
     fn bounded(files: OpenFiles, connections: usize) -> anyhow::Result<(usize, Option<usize>)> {
         let mut limits = Limits { connections, ..Limits::default() };
-        files.bound(&mut limits)?;
+        files.limit_connections(&mut limits)?;
         Ok((limits.connections, limits.descriptors.map(|descriptors| descriptors.reserve)))
     }
 

@@ -12,15 +12,15 @@ use tradewind_transfer::Endpoint;
 use tradewind_transfer::merge::Action;
 use tradewind_transfer::workers::{self, Completion, copy_actions};
 
-use super::Ended;
+use super::CommandOutcome;
 use super::bundle;
 use super::filter::FilterFlags;
 use super::report::{ReportFlags, rfc3339};
-use super::standard::to_standard;
+use super::standard_io::write_to_stdout;
 use super::terminal::{Names, printable_json};
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on};
-use crate::places::{ObjectsPlace, StorePlace};
-use crate::stores::{Absent, S3};
+use crate::locations::{ObjectsLocation, StoreLocation};
+use crate::stores::{MissingDirectory, S3};
 
 /// List buckets or objects
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ use crate::stores::{Absent, S3};
     tradewind ls --bundle s3://backup/photos.tar")]
 pub(super) struct Ls {
     /// s3://BUCKET/PREFIX; NAME:// lists the buckets of a store [default: s3://]
-    place: Option<StorePlace>,
+    place: Option<StoreLocation>,
     /// List everything below the prefix
     #[arg(short, long)]
     recursive: bool,
@@ -53,7 +53,7 @@ pub(super) struct Ls {
     tradewind rm -r s3://photos/2025/ --exclude '*.raw'")]
 pub(super) struct Rm {
     /// s3://BUCKET/KEY
-    place: ObjectsPlace,
+    place: ObjectsLocation,
     /// Remove everything below the prefix
     #[arg(short, long)]
     recursive: bool,
@@ -77,7 +77,7 @@ pub(super) struct Rm {
 pub(super) struct Cat {
     /// s3://BUCKET/KEY
     #[arg(required = true)]
-    places: Vec<ObjectsPlace>,
+    places: Vec<ObjectsLocation>,
     /// Write only this file out of each bundle that cp --bundle created
     #[arg(long, value_name = "NAME")]
     member: Option<String>,
@@ -92,7 +92,7 @@ pub(super) struct Cat {
 #[command(after_help = "Example:\n  tradewind stat s3://photos/2026/photo.jpg")]
 pub(super) struct Stat {
     /// s3://BUCKET/KEY
-    place: ObjectsPlace,
+    place: ObjectsLocation,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -107,7 +107,7 @@ pub(super) struct Stat {
     tradewind mb disk://photos --config stores.toml")]
 pub(super) struct Mb {
     /// s3://BUCKET
-    place: ObjectsPlace,
+    place: ObjectsLocation,
     #[command(flatten)]
     store: StoreFlags,
 }
@@ -119,16 +119,16 @@ pub(super) struct Mb {
     tradewind rm -r s3://photos && tradewind rb s3://photos")]
 pub(super) struct Rb {
     /// s3://BUCKET
-    place: ObjectsPlace,
+    place: ObjectsLocation,
     #[command(flatten)]
     store: StoreFlags,
 }
 
-pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
+pub(super) fn ls(arguments: Ls) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
         let place = match &arguments.place {
-            Some(StorePlace::Objects(place)) => Ok(place),
-            Some(StorePlace::Buckets(scheme)) => Err(scheme.as_str()),
+            Some(StoreLocation::Objects(place)) => Ok(place),
+            Some(StoreLocation::Buckets(scheme)) => Err(scheme.as_str()),
             None => Err(S3),
         };
         let scheme = place.map_or_else(|scheme| scheme, |place| &place.scheme);
@@ -139,9 +139,9 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
             };
             return bundle::list(&session, place, arguments.json).await;
         }
-        let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::of_standard_output());
+        let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::for_stdout());
         let Ok(place) = place else {
-            let slot = session.carrier.acquire_slot(0).await?;
+            let slot = session.transfer_context.acquire_slot(0).await?;
             for bucket in session.store(scheme)?.list_buckets(&slot.context).await? {
                 if arguments.json {
                     writeln!(
@@ -154,13 +154,13 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
                 }
             }
             out.flush()?;
-            return Ok(Ended::Done);
+            return Ok(CommandOutcome::Done);
         };
         let objects = session.objects(place)?;
         let delimiter = (!arguments.recursive).then_some("/");
         let (mut after, mut is_empty) = (None, true);
         loop {
-            let page = objects.list_page(&session.carrier, delimiter, after).await?;
+            let page = objects.list_page(&session.transfer_context, delimiter, after).await?;
             for entry in &page.entries {
                 is_empty = false;
                 match entry {
@@ -191,74 +191,74 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<Ended> {
         if is_empty && !place.key.is_empty() {
             bail!("there is nothing at {place}");
         }
-        Ok(Ended::Done)
+        Ok(CommandOutcome::Done)
     })
 }
 
-pub(super) fn rm(arguments: Rm) -> anyhow::Result<Ended> {
+pub(super) fn rm(arguments: Rm) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
         let session = arguments.store.open([Some(&*arguments.place.scheme)])?;
         if !arguments.recursive {
             return rm_one(&session, &arguments).await;
         }
-        let below = session.below(&arguments.place)?;
-        let found = below.find(&session.carrier);
+        let below = session.objects_below(&arguments.place)?;
+        let found = below.find(&session.transfer_context);
         let mut decided = copy_actions(found, arguments.filter.read()?, session.progress.clone(), None);
         if arguments.dry_run {
-            let names = Names::of_standard_output();
+            let names = Names::for_stdout();
             while let Some(next) = decided.recv().await {
                 let action = next.map_err(|(_, e)| e)?;
                 let name = below.describe(&action.item().name);
                 writeln!(io::stdout(), "remove  {}", names.show(&name))?;
             }
-            return Ok(Ended::Done);
+            return Ok(CommandOutcome::Done);
         }
-        let Endpoint::Objects(objects) = below else { return Ok(Ended::Done) };
-        let report = arguments.report.begin(&session);
-        let carrier = session.carrier.clone();
+        let Endpoint::Objects(objects) = below else { return Ok(CommandOutcome::Done) };
+        let report = arguments.report.start(&session);
+        let carrier = session.transfer_context.clone();
         let outcome =
             workers::run_actions(carrier.max_concurrency(), decided, &session.progress, move |action: Action| {
                 let (carrier, objects) = (carrier.clone(), objects.clone());
                 async move { objects.remove(&carrier, &action.item().name).await.map(|()| Completion::Removed) }
             });
-        Ok(report.conclude(&outcome.await?)?)
+        Ok(report.finish(&outcome.await?)?)
     })
 }
 
-async fn rm_one(session: &Session, arguments: &Rm) -> anyhow::Result<Ended> {
+async fn rm_one(session: &Session, arguments: &Rm) -> anyhow::Result<CommandOutcome> {
     let place = &arguments.place;
     if place.key.is_empty() || place.key.ends_with('/') {
         bail!("{place} is not one object; remove everything below it with -r");
     }
     if arguments.dry_run {
-        writeln!(io::stdout(), "remove  {}", Names::of_standard_output().show(&place.to_string()))?;
-        return Ok(Ended::Done);
+        writeln!(io::stdout(), "remove  {}", Names::for_stdout().show(&place.to_string()))?;
+        return Ok(CommandOutcome::Done);
     }
-    let Endpoint::Objects(bucket) = session.bucket(place)? else { return Ok(Ended::Done) };
-    bucket.remove(&session.carrier, &place.key).await?;
-    Ok(Ended::Done)
+    let Endpoint::Objects(bucket) = session.bucket(place)? else { return Ok(CommandOutcome::Done) };
+    bucket.remove(&session.transfer_context, &place.key).await?;
+    Ok(CommandOutcome::Done)
 }
 
-pub(super) fn cat(arguments: Cat) -> anyhow::Result<Ended> {
+pub(super) fn cat(arguments: Cat) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
-        let store = arguments.store.limited(arguments.limit).streaming();
+        let store = arguments.store.with_rate_limit(arguments.limit).streaming();
         let session = store.open(arguments.places.iter().map(|place| Some(&*place.scheme)))?;
         for place in &arguments.places {
             match &arguments.member {
-                Some(name) => bundle::member_to_standard(&session, place, name).await?,
-                None => to_standard(&session, place).await?,
+                Some(name) => bundle::write_member_to_stdout(&session, place, name).await?,
+                None => write_to_stdout(&session, place).await?,
             };
         }
-        Ok(Ended::Done)
+        Ok(CommandOutcome::Done)
     })
 }
 
-pub(super) fn stat(arguments: Stat) -> anyhow::Result<Ended> {
+pub(super) fn stat(arguments: Stat) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
         let place = &arguments.place;
         let session = arguments.store.open([Some(&*place.scheme)])?;
         let address = Address::parse(place.bucket.as_str(), &place.key)?;
-        let slot = session.carrier.acquire_slot(0).await?;
+        let slot = session.transfer_context.acquire_slot(0).await?;
         let store = session.store(&place.scheme)?;
         let info = store.head(&slot.context, &address, GetRequest::default()).await?.info;
         let checksums: Vec<(String, String)> = info
@@ -282,9 +282,9 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<Ended> {
                 "metadata": user, "tags": tags, "parts": info.parts,
             });
             writeln!(out, "{}", printable_json(&line.to_string()))?;
-            return Ok(Ended::Done);
+            return Ok(CommandOutcome::Done);
         }
-        let names = Names::of_standard_output();
+        let names = Names::for_stdout();
         let mut line = |name: &str, value: &str| writeln!(out, "{name:<14} {}", names.show(value));
         line("object", &place.to_string())?;
         line("size", &info.size.to_string())?;
@@ -308,36 +308,36 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<Ended> {
         for (name, value) in info.metadata.tags.pairs() {
             line("tag", &format!("{name}={value}"))?;
         }
-        Ok(Ended::Done)
+        Ok(CommandOutcome::Done)
     })
 }
 
 /// The bucket of a place. Fails if the place is not a whole bucket.
-fn whole_bucket(place: &ObjectsPlace) -> anyhow::Result<&BucketName> {
+fn whole_bucket(place: &ObjectsLocation) -> anyhow::Result<&BucketName> {
     if !place.key.is_empty() {
         bail!("{place} is more than a bucket; write {}://{}", place.scheme, place.bucket);
     }
     Ok(&place.bucket)
 }
 
-pub(super) fn mb(arguments: Mb) -> anyhow::Result<Ended> {
+pub(super) fn mb(arguments: Mb) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
         let bucket = whole_bucket(&arguments.place)?;
         let scheme = &*arguments.place.scheme;
-        let session = arguments.store.open_or_make([Some(scheme)], Absent::Make)?;
-        let slot = session.carrier.acquire_slot(0).await?;
+        let session = arguments.store.open_or_create([Some(scheme)], MissingDirectory::Create)?;
+        let slot = session.transfer_context.acquire_slot(0).await?;
         session.store(scheme)?.create_bucket(&slot.context, bucket).await?;
-        Ok(Ended::Done)
+        Ok(CommandOutcome::Done)
     })
 }
 
-pub(super) fn rb(arguments: Rb) -> anyhow::Result<Ended> {
+pub(super) fn rb(arguments: Rb) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
         let bucket = whole_bucket(&arguments.place)?;
         let scheme = &*arguments.place.scheme;
         let session = arguments.store.open([Some(scheme)])?;
-        let slot = session.carrier.acquire_slot(0).await?;
+        let slot = session.transfer_context.acquire_slot(0).await?;
         session.store(scheme)?.delete_bucket(&slot.context, bucket).await?;
-        Ok(Ended::Done)
+        Ok(CommandOutcome::Done)
     })
 }

@@ -10,9 +10,9 @@ use clap::{Args, Subcommand};
 use tradewind_core::SystemClock;
 
 use super::transfer::AccessFlags;
-use super::{Ended, Misused};
-use crate::profiles::{Kept, Profile, Profiles};
-use crate::stores::Lines;
+use super::{CommandOutcome, UsageError};
+use crate::profiles::{SavedProfile, Profile, Profiles};
+use crate::stores::ConnectionOptions;
 
 /// The name of standard input or output.
 const STANDARD: &str = "-";
@@ -89,19 +89,19 @@ pub(super) struct StoreArgument {
     access: AccessFlags,
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
+pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
     let profiles = Profiles::find().context(NO_PROFILE_DIRECTORY)?;
     match command {
         Command::List { json } => show::list(&profiles.all(), json)?,
         Command::Show { of, json } => show::show(&profiles, &of.name(&profiles)?, json)?,
         Command::Forget { of } => {
             let kept = of.find(&profiles)?;
-            Profiles::forget(&kept).with_context(|| format!("cannot remove {}", kept.path.display()))?;
+            Profiles::delete(&kept).with_context(|| format!("cannot remove {}", kept.path.display()))?;
         }
         Command::Export { of, file } => exchange::export(&of.find(&profiles)?, &file)?,
         Command::Import { file, replace } => return exchange::import(&profiles, &file, replace),
     }
-    Ok(Ended::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Prints the plan that commands use for a store, and the measurements behind it.
@@ -121,40 +121,40 @@ impl StoreArgument {
     }
 
     /// The profile of the store.
-    fn find(&self, profiles: &Profiles) -> anyhow::Result<Kept> {
+    fn find(&self, profiles: &Profiles) -> anyhow::Result<SavedProfile> {
         let Some((scheme, _)) = self.store.split_once("://") else { return self.part_of(profiles) };
         let name = self.service(scheme)?;
         let path = profiles.path(&name);
         // A profile that cannot be read has no store name, and belongs to the store of its file name.
         let is_its =
-            |kept: &Kept| kept.profile.store == name || (kept.profile.store.is_empty() && kept.path == path);
-        profiles.all().into_iter().find(is_its).with_context(|| none_of(&name))
+            |kept: &SavedProfile| kept.profile.store == name || (kept.profile.store.is_empty() && kept.path == path);
+        profiles.all().into_iter().find(is_its).with_context(|| missing_profile(&name))
     }
 
     fn service(&self, scheme: &str) -> anyhow::Result<String> {
-        let lines = Lines { connections: 1, most_read_bytes: 64 << 10, measuring: None };
+        let lines = ConnectionOptions { max_connections: 1, max_read_bytes: 64 << 10, benchmark: None };
         let stores = self.access.stores(SystemClock::shared(), lines)?;
-        stores.check(&[scheme])?;
+        stores.check_schemes(&[scheme])?;
         let why = || format!("{scheme}:// is a local directory or not configured: it has no profile");
-        stores.service(scheme).with_context(why)
+        stores.service_name(scheme).with_context(why)
     }
 
     /// The profile of the store whose name contains the text; of several, the one whose address it is.
-    fn part_of(&self, profiles: &Profiles) -> anyhow::Result<Kept> {
+    fn part_of(&self, profiles: &Profiles) -> anyhow::Result<SavedProfile> {
         let wanted = self.store.to_ascii_lowercase();
         let mut found = profiles.all();
-        let is_meant = |kept: &Kept| kept.profile.store.to_ascii_lowercase().contains(&wanted);
+        let is_meant = |kept: &SavedProfile| kept.profile.store.to_ascii_lowercase().contains(&wanted);
         found.retain(|kept| !kept.profile.store.is_empty() && is_meant(kept));
-        let is_exact = |kept: &Kept| [&*kept.profile.store, address(&kept.profile)].contains(&&*self.store);
+        let is_exact = |kept: &SavedProfile| [&*kept.profile.store, address(&kept.profile)].contains(&&*self.store);
         if found.iter().any(is_exact) {
             found.retain(is_exact);
         }
         if found.len() > 1 {
             let names: Vec<&str> = found.iter().map(|kept| &*kept.profile.store).collect();
             let (text, names) = (&self.store, names.join(" and "));
-            return Err(Misused(format!("{text:?} may be {names}; write more of it")).into());
+            return Err(UsageError(format!("{text:?} may be {names}; write more of it")).into());
         }
-        found.pop().with_context(|| none_of(&self.store))
+        found.pop().with_context(|| missing_profile(&self.store))
     }
 }
 
@@ -164,6 +164,6 @@ fn address(profile: &Profile) -> &str {
     store.split_once('(').map_or(store, |(_, inner)| inner.trim_end_matches(')'))
 }
 
-fn none_of(store: &str) -> String {
+fn missing_profile(store: &str) -> String {
     format!("there is no profile of {store}: tradewind profiles list prints the existing ones")
 }

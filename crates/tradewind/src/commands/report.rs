@@ -16,11 +16,11 @@ use tradewind_transfer::progress::ProgressSnapshot;
 use tradewind_volume::{TransferContext, Instrumented};
 use tradewind_wire::sigv4::AmzDate;
 
-use super::Ended;
-use super::terminal::say_line;
+use super::CommandOutcome;
+use super::terminal::print_error_line;
 use super::transfer::Session;
 use crate::profiles::Profiles;
-use crate::profiles::seen::{Tally, WARM};
+use crate::profiles::observed::{CounterSnapshot, WARM_UP};
 
 /// The interval at which the bar is drawn.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
@@ -47,7 +47,7 @@ pub(super) struct Report {
     stores: Vec<(Arc<str>, Arc<Instrumented>)>,
     carrier: Arc<TransferContext>,
     /// The tally of each store at the end of the warm-up.
-    warm: Arc<OnceLock<Vec<Tally>>>,
+    warm: Arc<OnceLock<Vec<CounterSnapshot>>>,
 }
 
 impl Drop for Report {
@@ -69,7 +69,7 @@ impl ReportFlags {
     }
 
     /// Starts the progress display of a transfer.
-    pub fn begin(self, session: &Session) -> Report {
+    pub fn start(self, session: &Session) -> Report {
         let is_terminal = io::stderr().is_terminal();
         let target = if is_terminal && !self.quiet {
             ProgressDrawTarget::stderr()
@@ -85,7 +85,7 @@ impl ReportFlags {
                 let mut last = started;
                 loop {
                     tokio::time::sleep(REDRAW_INTERVAL).await;
-                    if started.elapsed() >= WARM {
+                    if started.elapsed() >= WARM_UP {
                         warm.get_or_init(|| watched.iter().map(|(_, store)| tally(store)).collect());
                     }
                     let now = progress.snapshot();
@@ -99,7 +99,7 @@ impl ReportFlags {
                 }
             })
         };
-        let (stores, carrier) = (session.stores.clone(), session.carrier.clone());
+        let (stores, carrier) = (session.stores.clone(), session.transfer_context.clone());
         Report { flags: self, started, shown, bar, stores, carrier, warm }
     }
 }
@@ -146,8 +146,8 @@ fn store_summary(name: &str, store: &Instrumented) -> Json {
     })
 }
 
-fn tally(store: &Instrumented) -> Tally {
-    Tally::of(store.model(), store.now())
+fn tally(store: &Instrumented) -> CounterSnapshot {
+    CounterSnapshot::take(store.model(), store.now())
 }
 
 impl Report {
@@ -156,7 +156,7 @@ impl Report {
         let Some(warm) = self.warm.get().filter(|_| !self.carrier.is_rate_limited()) else { return };
         let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return };
         for ((name, store), tally) in self.stores.iter().zip(warm) {
-            let updated = profiles.learn(&format!("{store:?}"), (tally, store.model()), store.now());
+            let updated = profiles.add_observed(&format!("{store:?}"), (tally, store.model()), store.now());
             match updated {
                 // A profile directory without write permission is not an error: the user's profiles are read-only.
                 Err(e)
@@ -171,14 +171,14 @@ impl Report {
     }
 
     /// Prints the failures and the summary.
-    pub fn conclude(self, outcome: &Outcome) -> io::Result<Ended> {
+    pub fn finish(self, outcome: &Outcome) -> io::Result<CommandOutcome> {
         let (took, flags) = (self.started.elapsed(), self.flags);
         let stores: Vec<Json> = self.stores.iter().map(|(name, store)| store_summary(name, store)).collect();
         let hedged = self.carrier.hedged_chunks();
         self.update_profiles();
         drop(self);
         for (name, error) in &outcome.failures {
-            complain(name, error)?;
+            print_failure(name, error)?;
         }
         let unnamed = outcome.failed - outcome.failures.len() as u64;
         if unnamed > 0 {
@@ -210,20 +210,20 @@ impl Report {
             let rate = rate(outcome.bytes, took);
             writeln!(io::stderr(), "copied {copied}, {bytes} in {time} ({rate}/s){removed}{failed}")?;
         }
-        Ok(if outcome.failed > 0 { Ended::FoundFaults } else { Ended::Done })
+        Ok(if outcome.failed > 0 { CommandOutcome::FoundProblems } else { CommandOutcome::Done })
     }
 }
 
 /// Prints why an item failed, prefixed with its name unless the message contains it.
-pub(super) fn complain(name: &str, error: &tradewind_core::Error) -> io::Result<()> {
+pub(super) fn print_failure(name: &str, error: &tradewind_core::Error) -> io::Result<()> {
     let message = error.to_string();
-    let place = if is_named(&message, name) { String::new() } else { format!("{name}: ") };
-    say_line(format_args!("tradewind: {place}{message}"))
+    let place = if mentions_name(&message, name) { String::new() } else { format!("{name}: ") };
+    print_error_line(format_args!("tradewind: {place}{message}"))
 }
 
 /// Returns true if a message mentions a name: as the end of a path or a URL, in quotes, or as a word at the end. A
 /// plain substring search is not enough, because the letters of a short name occur in every message.
-pub(super) fn is_named(message: &str, name: &str) -> bool {
+pub(super) fn mentions_name(message: &str, name: &str) -> bool {
     let is_mention = |at: usize| {
         let (before, after) = (&message[..at], &message[at + name.len()..]);
         let is_end = after.is_empty() || after.starts_with([':', '"']);
@@ -292,7 +292,7 @@ mod tests {
             ("cannot list here: no", "here"),
             ("here/a is skipped", "here/a"),
         ] {
-            assert!(is_named(message, name), "{message}");
+            assert!(mentions_name(message, name), "{message}");
         }
         for (message, name) in [
             ("a checksum is not a part of it", "a"),
@@ -300,7 +300,7 @@ mod tests {
             ("GET s3://bucket/ab on HOST", "a"),
             ("GET s3://bucket/ab on HOST", "b"),
         ] {
-            assert!(!is_named(message, name), "{message}: {name}");
+            assert!(!mentions_name(message, name), "{message}: {name}");
         }
     }
 }

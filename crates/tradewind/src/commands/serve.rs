@@ -19,14 +19,14 @@ use tradewind_volume::{Instrumented, ReadAhead};
 
 use super::limits::{OpenFiles, raise_file_limit};
 use super::signals::Signals;
-use super::{Ended, SettingsFlags};
-use crate::assemble::Served;
+use super::{CommandOutcome, SettingsFlags};
+use crate::assemble::ServedStore;
 use crate::banner::Banner;
-use crate::expiry::Expiry;
-use crate::plans::ServedPlan;
+use crate::expiry::UploadExpiry;
+use crate::served_plan::ServedPlan;
 use crate::profiles::Profiles;
-use crate::profiles::served::Learning;
-use crate::root_key::{self, KeptKey};
+use crate::profiles::profile_updater::ProfileUpdater;
+use crate::root_key::{self, RootCredentials};
 use crate::settings::{RootKey, Settings};
 use crate::{assemble, logs, store_metrics};
 
@@ -52,25 +52,25 @@ pub(super) struct Arguments {
     accept_loss: bool,
 }
 
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     let settings = arguments.settings.read()?;
     settings.check_served()?;
-    logs::begin(&settings.scalars.log)?;
+    logs::init(&settings.scalars.log)?;
     raise_file_limit();
     let clock = SystemClock::shared();
     // Before the runtime starts, because replaying the log blocks.
     let store = open(&settings, arguments.accept_loss, clock.clone())?;
     let root = root(&settings)?;
     runtime(&settings)?.block_on(serve(settings, store, root, clock))?;
-    Ok(Ended::Done)
+    Ok(CommandOutcome::Done)
 }
 
-fn open(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow::Result<Served> {
+fn open(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow::Result<ServedStore> {
     let started = clock.now();
     let served = assemble::open_store(settings, accept_loss, clock.clone())?;
     let store = match &served {
-        Served::Local(store) => store,
-        Served::Remote(store, plan) => {
+        ServedStore::Local(store) => store,
+        ServedStore::Remote(store, plan) => {
             info!(?store, %plan, "serving the objects of a remote service");
             return Ok(served);
         }
@@ -95,9 +95,9 @@ fn open(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow
 }
 
 /// The root key of the settings, else the one saved in the data directory. The caller holds the store's lock.
-fn root(settings: &Settings) -> anyhow::Result<KeptKey> {
+fn root(settings: &Settings) -> anyhow::Result<RootCredentials> {
     if let Some(RootKey { id, secret }) = &settings.root_key {
-        return Ok(KeptKey { id: id.value.clone(), secret: secret.value.clone(), is_new: false });
+        return Ok(RootCredentials { id: id.value.clone(), secret: secret.value.clone(), is_new: false });
     }
     let directory = settings.data_directory();
     std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
@@ -130,8 +130,8 @@ async fn listen(address: SocketAddr, flag: &str) -> anyhow::Result<(TcpListener,
 
 async fn serve(
     settings: Settings,
-    served: Served,
-    root: KeptKey,
+    served: ServedStore,
+    root: RootCredentials,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<()> {
     let server = &settings.scalars.server;
@@ -141,26 +141,26 @@ async fn serve(
     let laned = assemble::with_lanes(&settings, served.store(), clock.clone());
     let observed = Instrumented::new(laned, clock.clone());
     let mut store: Arc<dyn ObjectStore> = observed.clone();
-    let name = settings.served().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
+    let name = settings.served_store().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
     let mut metrics = vec![model_metrics(name.clone(), observed.clone())];
     let (plan, mut learning) = (served.plan(), None);
     let stop = CancellationToken::new();
     if let Some(plan) = &plan {
         learning = Profiles::find()
-            .map(|profiles| Learning { store: observed.clone(), profiles })
+            .map(|profiles| ProfileUpdater { store: observed.clone(), profiles })
             .map(|learning| tokio::spawn(learning.run(stop.clone())));
-        let planned = plan.over(observed.clone(), clock.clone());
+        let planned = plan.wrap(observed.clone(), clock.clone());
         metrics.push(plan_metrics(name, planned.clone(), plan.clone()));
         store = planned;
     }
-    let keys = assemble::keys(&settings, &root.id, root.secret.reveal());
+    let keys = assemble::access_keys(&settings, &root.id, root.secret.reveal());
     let mut config = assemble::gateway_config(&settings)?;
     if let Some(plan) = &plan {
         // Makes a share of the memory also a share of the connections.
-        config.min_window_bytes = config.memory_bytes / plan.connections.max(1);
+        config.min_window_bytes = config.memory_bytes / plan.max_connections.max(1);
     }
-    let files = OpenFiles::now(plan.as_ref().map_or(0, |plan| plan.connections))?;
-    files.bound(&mut config.limits)?;
+    let files = OpenFiles::now(plan.as_ref().map_or(0, |plan| plan.max_connections))?;
+    files.limit_connections(&mut config.limits)?;
     let gateway = Gateway::new(config, store.clone(), keys, clock.clone())?;
 
     // The admin listener outlives S3, so that a shutdown can be monitored.
@@ -174,7 +174,7 @@ async fn serve(
     let expire_after = settings.scalars.uploads.expire_after.value.0;
     let expiring = (!expire_after.is_zero()).then(|| {
         let expiry =
-            Expiry { store: store.clone(), budget: gateway.budget().clone(), clock, after: expire_after };
+            UploadExpiry { store: store.clone(), budget: gateway.budget().clone(), clock, max_age: expire_after };
         tokio::spawn(expiry.run(stop.clone()))
     });
 
@@ -187,7 +187,7 @@ async fn serve(
             stop.cancel();
             tokio::select! {
                 ended = &mut serving => ended,
-                caught = signals.again() => {
+                caught = signals.next_except_hangup() => {
                     warn!(signal = caught.name(), "ending at once");
                     // Acknowledged writes are durable; all other work may be aborted.
                     std::process::exit(1);
@@ -215,7 +215,7 @@ async fn serve(
 /// The service of the admin listener. It is ready while the store accepts writes and no shutdown was requested.
 fn admin_service(
     gateway: &Gateway,
-    served: Served,
+    served: ServedStore,
     store_metrics: Vec<Render>,
     stop: &CancellationToken,
 ) -> Admin {
@@ -225,7 +225,7 @@ fn admin_service(
             if stop.is_cancelled() {
                 return Err("shutting down".to_owned());
             }
-            if let Served::Local(store) = &served
+            if let ServedStore::Local(store) = &served
                 && store.is_read_only()
             {
                 return Err("a sync failed and the store accepts no writes; restart the server".to_owned());
@@ -237,7 +237,7 @@ fn admin_service(
     let mut metrics: Vec<Render> = vec![
         Arc::new(move |text| gateway_metrics.render(text)),
         Arc::new(move |text| {
-            if let Served::Local(store) = &served {
+            if let ServedStore::Local(store) = &served {
                 render_store(store, text);
             }
         }),

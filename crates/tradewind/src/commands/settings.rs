@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use super::{Ended, SettingsFlags};
-use crate::settings::{Given, Inputs, Problems, Settings};
+use super::{CommandOutcome, SettingsFlags};
+use crate::settings::{FlagValue, Inputs, Problems, Settings};
 
 /// Show the settings from file, environment and flags
 #[derive(Debug, Subcommand)]
@@ -28,7 +28,7 @@ pub(super) enum Command {
     },
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
+pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
     let Command::Show { flags, json } = command;
     let settings = flags.read()?;
     let mut stdout = io::stdout().lock();
@@ -37,7 +37,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
     } else {
         write!(stdout, "{settings}")?;
     }
-    Ok(Ended::Done)
+    Ok(CommandOutcome::Done)
 }
 
 impl SettingsFlags {
@@ -56,11 +56,11 @@ impl SettingsFlags {
         for (setting, flag, value) in given {
             match value {
                 None => {}
-                Some(Ok(value)) => flags.push(Given { setting, flag, value }),
-                Some(Err(_)) => problems.add(&crate::settings::Source::Flag(flag), "the path is not UTF-8"),
+                Some(Ok(value)) => flags.push(FlagValue { setting, flag, value }),
+                Some(Err(_)) => problems.add(&crate::settings::SettingSource::Flag(flag), "the path is not UTF-8"),
             }
         }
-        let flags = problems.or(flags)?;
+        let flags = problems.into_result(flags)?;
         Settings::read(&Inputs::gather(self.config, flags)?)
     }
 }

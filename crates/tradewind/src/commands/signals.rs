@@ -5,13 +5,13 @@ use tokio::signal::unix::{self, SignalKind, signal};
 
 /// A signal received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Caught {
+pub(super) enum CaughtSignal {
     Interrupt,
     Terminate,
     Hangup,
 }
 
-impl Caught {
+impl CaughtSignal {
     /// The signal's name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Signals {
     }
 
     /// Waits for the next signal.
-    pub async fn next(&mut self) -> Caught {
+    pub async fn next(&mut self) -> CaughtSignal {
         let hangup = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
@@ -61,18 +61,18 @@ impl Signals {
             }
         };
         tokio::select! {
-            _ = self.terminate.recv() => Caught::Terminate,
-            _ = self.interrupt.recv() => Caught::Interrupt,
-            _ = hangup => Caught::Hangup,
+            _ = self.terminate.recv() => CaughtSignal::Terminate,
+            _ = self.interrupt.recv() => CaughtSignal::Interrupt,
+            _ = hangup => CaughtSignal::Hangup,
         }
     }
 
     /// Waits for another signal, except SIGHUP: a terminal that closes causes two of them, from its shell and from the
     /// kernel, which is not a second request to stop.
-    pub async fn again(&mut self) -> Caught {
+    pub async fn next_except_hangup(&mut self) -> CaughtSignal {
         loop {
             match self.next().await {
-                Caught::Hangup => {}
+                CaughtSignal::Hangup => {}
                 caught => return caught,
             }
         }

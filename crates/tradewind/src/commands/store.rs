@@ -11,7 +11,7 @@ use tradewind_backend::local::{self, CheckReport, IndexState, Loss, LossProof, N
 
 use tradewind_core::printable;
 
-use super::Ended;
+use super::CommandOutcome;
 use crate::settings::ByteSize;
 
 /// The limit of names per category that `store check` prints; `--json` prints more.
@@ -76,7 +76,7 @@ pub(super) struct ReindexArguments {
     accept_loss: bool,
 }
 
-pub(super) fn run(command: Command) -> anyhow::Result<Ended> {
+pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
     match command {
         Command::Check(inspecting) => check(&inspecting),
         Command::Stats(inspecting) => stats(&inspecting),
@@ -109,7 +109,7 @@ impl Arguments {
     }
 }
 
-fn check(inspecting: &InspectArguments) -> anyhow::Result<Ended> {
+fn check(inspecting: &InspectArguments) -> anyhow::Result<CommandOutcome> {
     let arguments = &inspecting.arguments;
     let report = local::check(&arguments.directory, &inspecting.temp_directory())
         .with_context(|| arguments.failed("check"))?;
@@ -153,7 +153,7 @@ fn check(inspecting: &InspectArguments) -> anyhow::Result<Ended> {
     text += &if outcome.is_empty() { "all sound".to_owned() } else { outcome.join(", ") };
     text += "\n";
     arguments.print(&json, &text)?;
-    Ok(if is_sound { Ended::Done } else { Ended::FoundFaults })
+    Ok(if is_sound { CommandOutcome::Done } else { CommandOutcome::FoundProblems })
 }
 
 /// The reason for which the index proves nothing, if there is one.
@@ -227,7 +227,7 @@ fn loss_as_text(loss: &Loss) -> String {
     text
 }
 
-fn stats(inspecting: &InspectArguments) -> anyhow::Result<Ended> {
+fn stats(inspecting: &InspectArguments) -> anyhow::Result<CommandOutcome> {
     let arguments = &inspecting.arguments;
     let stats = local::stats(&arguments.directory, &inspecting.temp_directory())
         .with_context(|| arguments.failed("read"))?;
@@ -254,7 +254,7 @@ fn stats(inspecting: &InspectArguments) -> anyhow::Result<Ended> {
     }
     text += &stats.loss.as_ref().map(loss_as_text).unwrap_or_default();
     arguments.print(&Json::Object(all.chain([lost]).collect()), &text)?;
-    Ok(if stats.loss.is_none() { Ended::Done } else { Ended::FoundFaults })
+    Ok(if stats.loss.is_none() { CommandOutcome::Done } else { CommandOutcome::FoundProblems })
 }
 
 /// A size with one decimal, for people; the exact number is printed next to it.
@@ -266,7 +266,7 @@ fn rounded_size(bytes: u64) -> String {
     format!("{}.{} {}", tenths / 10, tenths % 10, unit.trim_start_matches('1'))
 }
 
-fn reindex(ReindexArguments { arguments, accept_loss }: &ReindexArguments) -> anyhow::Result<Ended> {
+fn reindex(ReindexArguments { arguments, accept_loss }: &ReindexArguments) -> anyhow::Result<CommandOutcome> {
     let recovery =
         local::reindex(&arguments.directory, *accept_loss).with_context(|| arguments.failed("reindex"))?;
     let (records, damaged) = (recovery.replayed_records, recovery.damaged_bytes);
@@ -292,7 +292,7 @@ fn reindex(ReindexArguments { arguments, accept_loss }: &ReindexArguments) -> an
         );
     }
     arguments.print(&json, &text)?;
-    Ok(Ended::Done)
+    Ok(CommandOutcome::Done)
 }
 
 #[cfg(test)]

@@ -12,14 +12,14 @@ use tradewind_transfer::workers::sync_actions;
 use tradewind_transfer::watch::Watch;
 use tradewind_transfer::{Copier, Endpoint, ItemFeed, NamedError};
 
-use super::Ended;
-use super::carry::{carry_out, rehearse};
+use super::CommandOutcome;
+use super::execution::{execute_actions, print_dry_run};
 use super::filter::FilterFlags;
 use super::report::ReportFlags;
-use super::signals::Caught;
+use super::signals::CaughtSignal;
 use super::transfer::{LimitFlags, Session, StoreFlags, block_on, block_until_signal};
 use super::watch::{self, WatchFlags};
-use crate::places::Place;
+use crate::locations::Location;
 
 /// Make a destination tree match a source tree
 ///
@@ -35,9 +35,9 @@ use crate::places::Place;
     tradewind sync west://photos/ disk://photos/ --config stores.toml")]
 pub(super) struct Arguments {
     /// s3://BUCKET/PREFIX (or swift://, or NAME:// from the settings), or a directory
-    source: Place,
+    source: Location,
     /// s3://BUCKET/PREFIX (or swift://, or NAME:// from the settings), or a directory
-    destination: Place,
+    destination: Location,
     /// Delete what exists only at the destination
     #[arg(long)]
     delete: bool,
@@ -71,17 +71,17 @@ pub(super) struct Arguments {
     store: StoreFlags,
 }
 
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     if arguments.watching.watch {
-        return block_until_signal(watch::GRACE, |stopped| follow(arguments, stopped));
+        return block_until_signal(watch::SHUTDOWN_GRACE, |stopped| follow(arguments, stopped));
     }
     block_on(async move {
         let session = open(&arguments)?;
         let is_there = is_there(&arguments.destination);
         let (copier, comparison) = copier(&session, &arguments)?;
-        let here = copier.from.find(&session.carrier);
+        let here = copier.from.find(&session.transfer_context);
         // A destination directory that does not exist yet is empty.
-        let there = if is_there { copier.to.find(&session.carrier) } else { ItemFeed::empty() };
+        let there = if is_there { copier.to.find(&session.transfer_context) } else { ItemFeed::empty() };
         let mut merge = Merge::new(here, there, comparison);
         if !arguments.allow_empty_source
             && let Some(nothing) = nothing(&copier, arguments.delete)
@@ -91,26 +91,26 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         let filter = arguments.filter.read()?;
         let decided = sync_actions(merge, filter, arguments.delete, session.progress.clone());
         if arguments.dry_run {
-            return rehearse(&copier, decided).await;
+            return print_dry_run(&copier, decided).await;
         }
-        carry_out(&session, copier, decided, arguments.report).await
+        execute_actions(&session, copier, decided, arguments.report).await
     })
 }
 
 fn open(arguments: &Arguments) -> anyhow::Result<Session> {
-    let store = arguments.store.limited(arguments.limit);
+    let store = arguments.store.with_rate_limit(arguments.limit);
     store.open([arguments.source.scheme(), arguments.destination.scheme()])
 }
 
 /// Makes the destination match the source, and then follows changes.
-async fn follow(arguments: Arguments, stopped: oneshot::Receiver<Caught>) -> anyhow::Result<Ended> {
+async fn follow(arguments: Arguments, stopped: oneshot::Receiver<CaughtSignal>) -> anyhow::Result<CommandOutcome> {
     let session = open(&arguments)?;
     let (copier, comparison) = copier(&session, &arguments)?;
     watch::check(&copier.from, &copier.to)?;
     let (filter, removes, settle) =
         (arguments.filter.read()?, arguments.delete, arguments.watching.options());
     let if_empty = if removes && !arguments.allow_empty_source { nothing(&copier, true) } else { None };
-    let watching = Watch { copier, comparison, filter, removes, if_empty, debounce: settle, grace: watch::GRACE };
+    let watching = Watch { copier, comparison, filter, removes, if_empty, debounce: settle, grace: watch::SHUTDOWN_GRACE };
     watch::run(watching, arguments.report, stopped).await
 }
 
@@ -156,17 +156,17 @@ const fn preserved(from: &Endpoint, to: &Endpoint) -> Comparison {
 }
 
 /// Returns true if the place can be listed. A missing directory is created with its first file.
-fn is_there(place: &Place) -> bool {
-    !matches!(place, Place::Path(path) if !path.exists())
+fn is_there(place: &Location) -> bool {
+    !matches!(place, Location::Path(path) if !path.exists())
 }
 
-fn end(session: &Session, place: &Place, links: Links, must_exist: bool) -> anyhow::Result<Endpoint> {
+fn end(session: &Session, place: &Location, links: Links, must_exist: bool) -> anyhow::Result<Endpoint> {
     match place {
-        Place::Path(path) if !path.is_dir() && (must_exist || path.exists()) => {
+        Location::Path(path) if !path.is_dir() && (must_exist || path.exists()) => {
             bail!("{} is not a directory", path.display())
         }
-        Place::Path(path) => Session::directory(path, links),
-        Place::Objects(place) => session.below(place),
-        Place::Standard => bail!("- is not a directory"),
+        Location::Path(path) => Session::directory(path, links),
+        Location::Objects(place) => session.objects_below(place),
+        Location::Standard => bail!("- is not a directory"),
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Names {
 
 impl Names {
     /// For this process's standard output.
-    pub fn of_standard_output() -> Self {
+    pub fn for_stdout() -> Self {
         Self { is_terminal: io::stdout().is_terminal() }
     }
 
@@ -25,7 +25,7 @@ impl Names {
 }
 
 /// Writes one line to standard error, always with control characters escaped.
-pub(super) fn say_line(line: impl Display) -> io::Result<()> {
+pub(super) fn print_error_line(line: impl Display) -> io::Result<()> {
     writeln!(io::stderr(), "{}", printable(&line.to_string()))
 }
 

@@ -23,17 +23,17 @@ use tradewind_transfer::{Copier, Endpoint, Progress};
 use tradewind_volume::buffer_pool::BUFFER_BYTES;
 use tradewind_volume::{TransferContext, Instrumented};
 
-use super::Stopped;
-use super::advice::scaled_from;
+use super::StoppedBySignal;
+use super::plan_output::describe_profile_client;
 use super::limits::raise_file_limit;
-use super::signals::{Caught, Signals};
+use super::signals::{CaughtSignal, Signals};
 use crate::logs;
-use crate::places::ObjectsPlace;
-use crate::profiles::here::cores;
+use crate::locations::ObjectsLocation;
+use crate::profiles::this_machine::cpus;
 use crate::profiles::{Profile, Profiles};
-use crate::remote;
+use crate::s3_access;
 use crate::settings::{ByteSize, Problems};
-use crate::stores::{Absent, Lines, Stores};
+use crate::stores::{MissingDirectory, ConnectionOptions, Stores};
 
 /// The default of `--max-memory`.
 const DEFAULT_MEMORY_BYTES: usize = 48 << 20;
@@ -67,7 +67,7 @@ pub(super) struct StoreFlags {
     access: AccessFlags,
     /// Concurrent requests [default: automatic]
     #[arg(long, value_name = "N", value_parser = jobs, help_heading = "Tuning")]
-    jobs: Option<usize>,
+    concurrency: Option<usize>,
     /// Size of one request of a large object, e.g. 8MiB or 8M
     #[arg(long, value_name = "SIZE", value_parser = chunk_size, help_heading = "Tuning")]
     chunk_size: Option<ByteSize>,
@@ -121,7 +121,7 @@ fn max_bandwidth(text: &str) -> Result<ByteSize, String> {
 pub(super) struct Session {
     /// The stores of the command's places, by name, with their measurements.
     pub stores: Vec<(Arc<str>, Arc<Instrumented>)>,
-    pub carrier: Arc<TransferContext>,
+    pub transfer_context: Arc<TransferContext>,
     pub progress: Arc<Progress>,
     /// Directories of local stores, by the names of the stores.
     directories: HashMap<Arc<str>, Arc<Path>>,
@@ -131,8 +131,8 @@ pub(super) struct Session {
 
 impl AccessFlags {
     /// All stores that a place can name.
-    pub fn stores(&self, clock: Arc<dyn Clock>, lines: Lines) -> Result<Stores, Problems> {
-        let overrides = remote::Overrides {
+    pub fn stores(&self, clock: Arc<dyn Clock>, lines: ConnectionOptions) -> Result<Stores, Problems> {
+        let overrides = s3_access::S3Flags {
             profile: self.profile.clone(),
             endpoint_url: self.endpoint_url.clone(),
             region: self.region.clone(),
@@ -145,18 +145,18 @@ impl AccessFlags {
 impl StoreFlags {
     /// Sets the concurrency from another flag, which `--jobs` overrides, and a default that applies if the store has no
     /// profile either.
-    pub fn with_jobs(&self, requested: Option<usize>, default: usize) -> Self {
-        Self { jobs: self.jobs.or(requested), default_concurrency: Some(default), ..self.clone() }
+    pub fn with_concurrency(&self, requested: Option<usize>, default: usize) -> Self {
+        Self { concurrency: self.concurrency.or(requested), default_concurrency: Some(default), ..self.clone() }
     }
 
     /// Bodies pass no faster than the limit.
-    pub fn limited(&self, limit: LimitFlags) -> Self {
+    pub fn with_rate_limit(&self, limit: LimitFlags) -> Self {
         Self { max_bandwidth: limit.max_bandwidth, ..self.clone() }
     }
 
     /// Returns true if the concurrency adapts to the throughput: no flag sets it or limits the rate.
     const fn is_adaptive(&self) -> bool {
-        self.jobs.is_none() && self.max_bandwidth.is_none()
+        self.concurrency.is_none() && self.max_bandwidth.is_none()
     }
 
     /// Prepares for output in order: bytes wait in memory instead of going to a file, so connections read less at once.
@@ -174,39 +174,39 @@ impl StoreFlags {
 
     /// Opens the stores with these schemes.
     pub fn open<'a>(&self, schemes: impl IntoIterator<Item = Option<&'a str>>) -> anyhow::Result<Session> {
-        self.open_or_make(schemes, Absent::Refuse)
+        self.open_or_create(schemes, MissingDirectory::Fail)
     }
 
     /// Like [`open`](Self::open), but `absent` tells whether a missing local store is created.
-    pub fn open_or_make<'a>(
+    pub fn open_or_create<'a>(
         &self,
         schemes: impl IntoIterator<Item = Option<&'a str>>,
-        absent: Absent,
+        absent: MissingDirectory,
     ) -> anyhow::Result<Session> {
-        logs::begin_quietly();
+        logs::init_quiet();
         let mut plan = Plan::default();
-        plan.max_concurrency = self.jobs.or(self.default_concurrency).unwrap_or(plan.max_concurrency);
+        plan.max_concurrency = self.concurrency.or(self.default_concurrency).unwrap_or(plan.max_concurrency);
         let exactly = |plan: Plan| self.chunk_size.map_or(plan, |size| plan.with_chunk_bytes(size.0));
         plan = exactly(plan);
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let memory = self.max_memory.map_or(DEFAULT_MEMORY_BYTES, ByteSize::as_usize);
-        let lines = |plan: &Plan| Lines {
-            connections: if self.is_adaptive() {
+        let lines = |plan: &Plan| ConnectionOptions {
+            max_connections: if self.is_adaptive() {
                 TransferContext::max_adaptive_concurrency(plan.max_concurrency)
             } else {
                 plan.max_concurrency
             },
-            most_read_bytes: self.max_read_bytes(memory_per_request(plan, memory)),
-            measuring: None,
+            max_read_bytes: self.max_read_bytes(memory_per_request(plan, memory)),
+            benchmark: None,
         };
         let mut known = self.access.stores(clock.clone(), lines(&plan))?;
         let mut schemes: Vec<&str> = schemes.into_iter().flatten().collect();
-        known.check(&schemes)?;
+        known.check_schemes(&schemes)?;
         schemes.sort_unstable();
         schemes.dedup();
-        if self.jobs.is_none() {
+        if self.concurrency.is_none() {
             plan = exactly(tuned(plan, &known, &schemes));
-            known = known.over(lines(&plan));
+            known = known.with_connection_options(lines(&plan));
         }
         // Half of the memory is for requests in flight, the other half for data that waits for its turn.
         let memory = memory / 2;
@@ -230,7 +230,7 @@ impl StoreFlags {
         }
         let journals = journal_directory();
         let (carrier, progress) = (Arc::new(carrier), Arc::default());
-        Ok(Session { stores, carrier, progress, directories, journals })
+        Ok(Session { stores, transfer_context: carrier, progress, directories, journals })
     }
 }
 
@@ -253,14 +253,14 @@ impl Session {
     }
 
     /// Objects whose keys begin with the place's key.
-    pub fn objects(&self, place: &ObjectsPlace) -> anyhow::Result<Objects> {
+    pub fn objects(&self, place: &ObjectsLocation) -> anyhow::Result<Objects> {
         let (scheme, store) = self.find(&place.scheme)?.clone();
         let (directory, prefix) = (self.directories.get(&scheme).cloned(), place.key.clone());
         Ok(Objects { store, scheme, bucket: place.bucket.clone(), prefix, directory })
     }
 
     /// Objects below a place, as in a directory: the prefix ends with a slash.
-    pub fn below(&self, place: &ObjectsPlace) -> anyhow::Result<Endpoint> {
+    pub fn objects_below(&self, place: &ObjectsLocation) -> anyhow::Result<Endpoint> {
         let mut objects = self.objects(place)?;
         if !objects.prefix.is_empty() && !objects.prefix.ends_with('/') {
             objects.prefix.push('/');
@@ -269,7 +269,7 @@ impl Session {
     }
 
     /// A whole bucket, whose names are keys.
-    pub fn bucket(&self, place: &ObjectsPlace) -> anyhow::Result<Endpoint> {
+    pub fn bucket(&self, place: &ObjectsLocation) -> anyhow::Result<Endpoint> {
         Ok(Endpoint::Objects(Objects { prefix: String::new(), ..self.objects(place)? }))
     }
 
@@ -280,19 +280,19 @@ impl Session {
     }
 
     /// The journal of transfers with a store or between two stores.
-    pub fn journal_of(&self, stores: &[&Arc<dyn ObjectStore>]) -> Option<Journal> {
+    pub fn journal_for(&self, stores: &[&Arc<dyn ObjectStore>]) -> Option<Journal> {
         let names: Vec<String> = stores.iter().map(|store| format!("{store:?}")).collect();
         Some(Journal::new(self.journals.clone()?, names.join("\n")))
     }
 
     /// A copier between two endpoints. With `preserves` it keeps the attributes of files.
     pub fn copier(&self, from: Endpoint, to: Endpoint, preserves: bool) -> Arc<Copier> {
-        let (carrier, progress) = (self.carrier.clone(), self.progress.clone());
+        let (carrier, progress) = (self.transfer_context.clone(), self.progress.clone());
         let journal = match (&from, &to) {
             (Endpoint::Files(..), Endpoint::Objects(objects)) | (Endpoint::Objects(objects), Endpoint::Files(..)) => {
-                self.journal_of(&[&objects.store])
+                self.journal_for(&[&objects.store])
             }
-            (Endpoint::Objects(from), Endpoint::Objects(to)) => self.journal_of(&[&from.store, &to.store]),
+            (Endpoint::Objects(from), Endpoint::Objects(to)) => self.journal_for(&[&from.store, &to.store]),
             (Endpoint::Files(..), Endpoint::Files(..)) => None,
         };
         Arc::new(Copier { from, to, transfers: carrier, progress, journal, preserves_attributes: preserves })
@@ -315,12 +315,12 @@ fn tuned(plan: Plan, known: &Stores, schemes: &[&str]) -> Plan {
     let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return plan };
     let mut surfaces: Vec<Surface> = Vec::new();
     for scheme in schemes {
-        let Some(found) = known.service(scheme).and_then(|store| profiles.known(&store, cores())) else {
+        let Some(found) = known.service_name(scheme).and_then(|store| profiles.applicable(&store, cpus())) else {
             continue;
         };
-        if found.is_carried {
+        if found.is_scaled {
             let Profile { store, .. } = &found.profile;
-            let from = scaled_from(&found.profile);
+            let from = describe_profile_client(&found.profile);
             tracing::debug!(scheme, store, from, "using the profile of another store or client, scaled");
         }
         surfaces.extend(found.surfaces.into_iter().map(|(_, surface)| surface));
@@ -345,14 +345,14 @@ pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
             Ok(caught) = stopped => caught,
         };
         wait_for_cleanup().await;
-        Err(Stopped(caught).into())
+        Err(StoppedBySignal(caught).into())
     })
 }
 
 /// Runs a command that continues until a signal and then ends by itself within `grace`.
 pub(super) fn block_until_signal<T, F: Future<Output = anyhow::Result<T>>>(
     grace: Duration,
-    work: impl FnOnce(oneshot::Receiver<Caught>) -> F,
+    work: impl FnOnce(oneshot::Receiver<CaughtSignal>) -> F,
 ) -> anyhow::Result<T> {
     let (runtime, stopped) = start(grace + MAX_STOP_TIME)?;
     runtime.block_on(async {
@@ -365,7 +365,7 @@ pub(super) fn block_until_signal<T, F: Future<Output = anyhow::Result<T>>>(
 
 /// Starts the runtime and returns it with a receiver of the first signal. The process ends at most `max_stop_time`
 /// after that signal.
-fn start(max_stop_time: Duration) -> anyhow::Result<(Runtime, oneshot::Receiver<Caught>)> {
+fn start(max_stop_time: Duration) -> anyhow::Result<(Runtime, oneshot::Receiver<CaughtSignal>)> {
     // Buffers are small and move between threads: huge pages would double the memory held, and zero more than is used.
     if let Err(e) = disable_transparent_huge_pages(true) {
         tracing::debug!(error = %e, "cannot disable transparent huge pages");
@@ -381,13 +381,13 @@ fn start(max_stop_time: Duration) -> anyhow::Result<(Runtime, oneshot::Receiver<
 
 /// Reports the first signal, and ends the process if the command does not stop in time: a write to a pipe without a
 /// reader may block forever.
-async fn watch(mut signals: Signals, stop: oneshot::Sender<Caught>, max_stop_time: Duration) {
+async fn watch(mut signals: Signals, stop: oneshot::Sender<CaughtSignal>, max_stop_time: Duration) {
     let caught = signals.next().await;
     // The receiver is gone if the command has just ended.
     let _ = stop.send(caught);
     tokio::select! {
         () = tokio::time::sleep(max_stop_time) => {}
-        _ = signals.again() => {}
+        _ = signals.next_except_hangup() => {}
     }
     std::process::exit(caught.exit_status().into());
 }
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn reads_are_small_with_little_memory_or_a_rate_limit() {
         let flags = Line::parse_from(["any"]).store;
-        let limited = |rate| flags.limited(LimitFlags { max_bandwidth: Some(ByteSize(rate)) });
+        let limited = |rate| flags.with_rate_limit(LimitFlags { max_bandwidth: Some(ByteSize(rate)) });
         assert_eq!(flags.max_read_bytes(4 << 20), 1 << 20);
         assert_eq!(flags.streaming().max_read_bytes(4 << 20), BUFFER_BYTES);
         assert_eq!(flags.streaming().max_read_bytes(64 << 10), 16 << 10);

@@ -1,9 +1,9 @@
 //! `tradewind tune`: finds request sizes and concurrency for a store.
 
-mod find;
-mod heat;
-mod lines;
-mod start;
+mod direction;
+mod heat_map;
+mod json_lines;
+mod starting_point;
 mod workload;
 
 use std::path::PathBuf;
@@ -19,18 +19,18 @@ use tradewind_model::store_model::Direction;
 use tradewind_model::tune::LatencyTarget;
 use tradewind_model::tune::extrapolate::ClientEnvironment;
 
-use self::find::{Finder, Found};
-use self::start::Start;
+use self::direction::{DirectionTuner, DirectionResult};
+use self::starting_point::StartingPoint;
 use self::workload::Workloads;
-use super::Ended;
-use super::advice::{self, PARALLEL};
-use super::bench::ground::{AskingFlags, below, number, tell_removing, until_stopped};
-use super::bench::output::client;
-use super::caps;
+use super::CommandOutcome;
+use super::plan_output::{self, CANDIDATE_CONCURRENCIES};
+use super::bench::target::{ClientFlags, directory_prefix, random_run_number, print_removal_notice, until_stopped};
+use super::bench::output::local_client;
+use super::latency_target;
 use super::report::rfc3339;
-use super::terminal::say_line;
-use crate::places::{ObjectsPlace, Place};
-use crate::profiles::here::cores;
+use super::terminal::print_error_line;
+use crate::locations::{ObjectsLocation, Location};
+use crate::profiles::this_machine::cpus;
 use crate::profiles::{Profile, Profiles};
 use crate::settings::{ByteSize, TimeSpan};
 
@@ -49,17 +49,17 @@ use crate::settings::{ByteSize, TimeSpan};
     Exit status: 0 done, 1 no result or objects remain, 2 usage, 130 stopped by Ctrl-C: nothing is saved.")]
 pub(super) struct Arguments {
     /// s3://BUCKET or s3://BUCKET/PREFIX
-    place: ObjectsPlace,
+    place: ObjectsLocation,
     /// Limits of the probes: bytes transferred in both directions together, and time without the final cleanup
     #[arg(long, value_name = "SIZE,TIME", default_value = "1GiB,60s", value_parser = budget)]
     budget: (ByteSize, Duration),
     /// Also print the best plan that meets this latency target: of the mean, or of a percentile (p99=100ms); repeatable
-    #[arg(long, value_name = "[p95=|p99=]TIME", value_parser = caps::parse)]
+    #[arg(long, value_name = "[p95=|p99=]TIME", value_parser = latency_target::parse_latency_target)]
     latency: Vec<LatencyTarget>,
     /// Measure only the request sizes of this workload: a directory, s3://BUCKET/PREFIX, or a trace as for bench
     /// replay; earlier results for other sizes are discarded
     #[arg(long, value_name = "DIR|PREFIX|TRACE", conflicts_with = "explain")]
-    workload: Option<Place>,
+    workload: Option<Location>,
     /// Measure nothing: print the plan that commands use for this store, and the measurements behind it
     #[arg(long)]
     explain: bool,
@@ -67,7 +67,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    asking: AskingFlags,
+    client: ClientFlags,
 }
 
 fn budget(text: &str) -> Result<(ByteSize, Duration), String> {
@@ -76,23 +76,23 @@ fn budget(text: &str) -> Result<(ByteSize, Duration), String> {
 }
 
 /// Runs `tradewind tune`.
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     if arguments.explain {
-        super::profiles::explain(&arguments.place.scheme, arguments.asking.access.clone(), arguments.json)?;
-        return Ok(Ended::Done);
+        super::profiles::explain(&arguments.place.scheme, arguments.client.access.clone(), arguments.json)?;
+        return Ok(CommandOutcome::Done);
     }
     until_stopped(async |stop| tune(&arguments, &stop).await)
 }
 
-async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Ended> {
-    let own = format!("tradewind-tune-{:08x}/", number()?);
-    let max_concurrency = PARALLEL.into_iter().max().unwrap_or(1);
+async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<CommandOutcome> {
+    let own = format!("tradewind-tune-{:08x}/", random_run_number()?);
+    let max_concurrency = CANDIDATE_CONCURRENCIES.into_iter().max().unwrap_or(1);
     let place = &arguments.place;
     let bed = tokio::task::block_in_place(|| {
-        arguments.asking.open(place, (max_concurrency, false), own.trim_end_matches('/'))
+        arguments.client.open(place, (max_concurrency, false), own.trim_end_matches('/'))
     })?;
-    let prefix = format!("{}{own}", below(&place.key));
-    let open = arguments.asking.opener(place, max_concurrency, &bed)?;
+    let prefix = format!("{}{own}", directory_prefix(&place.key));
+    let open = arguments.client.opener(place, max_concurrency, &bed)?;
     let ground = Arc::new(ProbeTarget::new(bed.clone(), open, prefix.clone()));
     let store = format!("{:?}", bed.store);
     // There are no profiles of local stores.
@@ -112,70 +112,70 @@ async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Ended>
     };
     let (round_trip, workloads) = tokio::select! {
         seen = look => seen?,
-        () = stop.triggered() => return Ok(Ended::Done),
+        () = stop.triggered() => return Ok(CommandOutcome::Done),
     };
-    let start = tokio::task::block_in_place(|| Start::new(service, round_trip, bed.files.as_deref()))?;
+    let start = tokio::task::block_in_place(|| StartingPoint::new(service, round_trip, bed.files.as_deref()))?;
     start.print(arguments.json)?;
     if let Some(workloads) = &workloads {
         workloads.print(arguments.json)?;
     }
-    let finder = Finder { arguments, ground: &ground, start: &start, workloads: workloads.as_ref(), stop };
-    let found = finder.find().await;
+    let finder = DirectionTuner { arguments, ground: &ground, start: &start, workloads: workloads.as_ref(), stop };
+    let found = finder.measure().await;
     if let Some(files) = &bed.files {
         files.remove();
     }
     if stop.is_triggered() {
-        tell_removing(place, &prefix);
+        print_removal_notice(place, &prefix);
     }
     let cleaned = ground.clean().await;
     if let Err(e) = &cleaned {
         let (scheme, bucket) = (&place.scheme, &place.bucket);
-        say_line(format_args!(
+        print_error_line(format_args!(
             "tradewind: objects remain below {scheme}://{bucket}/{prefix} and cannot be removed: {e}"
         ))?;
     }
     let found = found?;
     if stop.is_triggered() {
         // A partial result does not replace an existing profile.
-        return Ok(Ended::Done);
+        return Ok(CommandOutcome::Done);
     }
-    let is_known = found.iter().any(Found::is_known);
+    let is_known = found.iter().any(DirectionResult::has_samples);
     if !arguments.json {
         for one in &found {
-            one.print(arguments, workloads.as_ref().map(|workloads| workloads.of(one.direction)))?;
+            one.print(arguments, workloads.as_ref().map(|workloads| workloads.for_direction(one.direction)))?;
         }
     }
     if let Some((profiles, store)) = profiles.as_ref().zip(service).filter(|_| is_known) {
         let (profile, path) = keep((profiles, store), &found, &start.client, bed.clock.wall())?;
         if !arguments.json {
-            advice::print_use(&profile.surfaces(), &path)?;
+            plan_output::print_saved_profile(&profile.surfaces(), &path)?;
         }
     }
-    Ok(if cleaned.is_err() || !is_known { Ended::FoundFaults } else { Ended::Done })
+    Ok(if cleaned.is_err() || !is_known { CommandOutcome::FoundProblems } else { CommandOutcome::Done })
 }
 
 /// Saves the profile of a store. A direction that was not measured keeps its samples.
 fn keep(
     (profiles, store): (&Profiles, &str),
-    found: &[Found],
+    found: &[DirectionResult],
     here: &ClientEnvironment,
     now: Timestamp,
 ) -> anyhow::Result<(Profile, PathBuf)> {
-    let client = client(cores());
+    let client = local_client(cpus());
     // Samples of another client are not merged.
-    let known = profiles.of(store).filter(|profile| profile.is_made_on(here)).unwrap_or_default();
+    let known = profiles.load(store).filter(|profile| profile.is_measured_on(here)).unwrap_or_default();
     let mut profile = Profile {
         store: store.to_owned(),
-        made: rfc3339(now),
-        client: client.hostname,
-        cores: client.cores,
-        memory: Some(client.memory_bytes).filter(|bytes| *bytes > 0),
-        storage: here.storage_bandwidth,
-        link: here.link_bandwidth,
-        round_trip: here.rtt,
+        measured_at: rfc3339(now),
+        client_name: client.hostname,
+        cpus: client.cores,
+        memory_bytes: Some(client.memory_bytes).filter(|bytes| *bytes > 0),
+        storage_bytes_per_second: here.storage_bandwidth,
+        link_bytes_per_second: here.link_bandwidth,
+        rtt_seconds: here.rtt,
         ..known
     };
-    for Found { direction, sampled, .. } in found.iter().filter(|found| found.is_known()) {
+    for DirectionResult { direction, sampled, .. } in found.iter().filter(|found| found.has_samples()) {
         let samples = sampled.surface.samples().to_vec();
         match direction {
             Direction::Write => profile.upload = samples,
@@ -184,6 +184,6 @@ fn keep(
     }
     let path = profiles.path(store);
     let path =
-        profiles.keep(&profile).with_context(|| format!("cannot save the profile in {}", path.display()))?;
+        profiles.save(&profile).with_context(|| format!("cannot save the profile in {}", path.display()))?;
     Ok((profile, path))
 }

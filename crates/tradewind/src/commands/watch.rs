@@ -12,14 +12,14 @@ use tradewind_model::debounce::DebounceOptions;
 use tradewind_transfer::Endpoint;
 use tradewind_transfer::watch::{WatchReport, WatchTotals, Watch, watch};
 
-use super::Ended;
-use super::report::{ReportFlags, complain};
-use super::signals::Caught;
-use super::terminal::say_line;
+use super::CommandOutcome;
+use super::report::{ReportFlags, print_failure};
+use super::signals::CaughtSignal;
+use super::terminal::print_error_line;
 use crate::settings::TimeSpan;
 
 /// The time that transfers in flight have to finish after a signal.
-pub(super) const GRACE: Duration = Duration::from_secs(10);
+pub(super) const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
 /// Flags of watching.
 #[derive(Debug, Clone, Copy, Args)]
@@ -29,7 +29,7 @@ pub(super) struct WatchFlags {
     pub watch: bool,
     /// Upload a file once it has not changed for this long [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = span, requires = "watch", help_heading = "Watching")]
-    settle: Option<TimeSpan>,
+    debounce: Option<TimeSpan>,
     /// Interval of full comparisons, which find changes that caused no event [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = span, requires = "watch", help_heading = "Watching")]
     compare_every: Option<TimeSpan>,
@@ -46,7 +46,7 @@ impl WatchFlags {
     pub fn options(self) -> DebounceOptions {
         let defaults = DebounceOptions::default();
         DebounceOptions {
-            quiet_period: self.settle.map_or(defaults.quiet_period, |span| span.0),
+            quiet_period: self.debounce.map_or(defaults.quiet_period, |span| span.0),
             full_comparison_interval: self.compare_every.map_or(defaults.full_comparison_interval, |span| span.0),
             ..defaults
         }
@@ -70,8 +70,8 @@ pub(super) fn check(from: &Endpoint, to: &Endpoint) -> anyhow::Result<()> {
 pub(super) async fn run(
     watching: Watch,
     report: ReportFlags,
-    stopped: oneshot::Receiver<Caught>,
-) -> anyhow::Result<Ended> {
+    stopped: oneshot::Receiver<CaughtSignal>,
+) -> anyhow::Result<CommandOutcome> {
     let Endpoint::Files(directory, _) = &watching.copier.from else { bail!("only a directory can be watched") };
     let (root, keeps_attributes) = (directory.root().to_owned(), watching.copier.preserves_attributes);
     // Setting up the watch visits every directory, which blocks.
@@ -95,7 +95,7 @@ pub(super) async fn run(
         writeln!(io::stderr(), "tradewind: {why}")?;
     }
     let is_good = totals.is_compared && totals.failing == 0;
-    Ok(if is_good { Ended::Done } else { Ended::FoundFaults })
+    Ok(if is_good { CommandOutcome::Done } else { CommandOutcome::FoundProblems })
 }
 
 fn end(totals: &WatchTotals, took: Duration) -> serde_json::Value {
@@ -107,11 +107,11 @@ fn end(totals: &WatchTotals, took: Duration) -> serde_json::Value {
 
 fn print_news(report: ReportFlags, news: &WatchReport<'_>) {
     let printed = match news {
-        WatchReport::Failed(name, error) => complain(name, error),
+        WatchReport::Failed(name, error) => print_failure(name, error),
         _ if report.is_quiet() => return,
         WatchReport::InSync => writeln!(io::stderr(), "in sync; waiting for changes"),
-        WatchReport::Copied(name, _) => say_line(format_args!("copied {name}")),
-        WatchReport::Removed(name) => say_line(format_args!("removed {name}")),
+        WatchReport::Copied(name, _) => print_error_line(format_args!("copied {name}")),
+        WatchReport::Removed(name) => print_error_line(format_args!("removed {name}")),
     };
     // The transfer continues even if stderr is closed.
     drop(printed);

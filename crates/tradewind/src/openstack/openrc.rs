@@ -14,11 +14,11 @@ impl Openrc {
     /// Parses the text of a file.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        Self { variables: text.lines().filter_map(line).collect() }
+        Self { variables: text.lines().filter_map(parse_line).collect() }
     }
 }
 
-fn line(line: &str) -> Option<(String, String)> {
+fn parse_line(line: &str) -> Option<(String, String)> {
     let line = line.trim();
     let (name, value) = line.strip_prefix("export ").unwrap_or(line).split_once('=')?;
     let name = name.trim_start();
@@ -26,11 +26,11 @@ fn line(line: &str) -> Option<(String, String)> {
     if !is_ours || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
         return None;
     }
-    Some((name.to_owned(), plain(value)?))
+    Some((name.to_owned(), plain_text(value)?))
 }
 
 /// The text that a shell would produce; `None` if the value needs expansion or another command.
-fn plain(value: &str) -> Option<String> {
+fn plain_text(value: &str) -> Option<String> {
     let mut text = String::new();
     let mut rest = value.chars();
     let mut quote = None;

@@ -7,7 +7,7 @@ fn inputs(set: &[(&str, &str)]) -> Inputs {
 
 /// The resolved credentials and URL, or the error.
 fn found(set: &[(&str, &str)]) -> Result<String, String> {
-    Access::find(&inputs(set)).map(|access| access.auth.to_string())
+    SwiftAccess::resolve(&inputs(set)).map(|access| access.auth.to_string())
 }
 
 const ST: [(&str, &str); 3] = [("ST_AUTH", "http://s/auth/v1.0"), ("ST_USER", "a:u"), ("ST_KEY", "hush")];
@@ -50,7 +50,7 @@ fn variables_are_resolved_like_swiftclient() {
         [OS[0], ("OS_APPLICATION_CREDENTIAL_ID", "c"), ("OS_APPLICATION_CREDENTIAL_SECRET", "hush")];
     assert_eq!(found(&credential).unwrap(), "credential c at https://k:5000/v3, public in any region");
     let more = [("OS_STORAGE_URL", "http://s/v1/AUTH_x"), ("OS_CACERT", "ca.pem")];
-    let access = Access::find(&inputs(&with(&ST, &more))).unwrap();
+    let access = SwiftAccess::resolve(&inputs(&with(&ST, &more))).unwrap();
     assert_eq!(access.account_url.as_deref(), Some("http://s/v1/AUTH_x"));
     assert_eq!(access.ca_bundle, Some(PathBuf::from("ca.pem")));
 }
@@ -118,8 +118,8 @@ fn openrc_sets_plain_text_variables_only() {
         ]
     );
     // Only the password comes from the environment.
-    let covered = inputs(&with(&ST, &OS)).covered_by(file);
-    let auth = Access::find(&covered).unwrap().auth;
+    let covered = inputs(&with(&ST, &OS)).overridden_by(file);
+    let auth = SwiftAccess::resolve(&covered).unwrap().auth;
     assert_eq!(
         auth.to_string(),
         "default/a \"b\" \\c for default/its $5 at https://k:5000/v3, public in any region"

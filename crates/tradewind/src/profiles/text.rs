@@ -30,21 +30,21 @@ impl Profile {
         let mut text = FILE_HEADER.to_owned();
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "\nstore = {}\nmade = {}", quoted(&self.store), quoted(&self.made));
-        let _ = writeln!(text, "client = {}", quoted(&self.client));
-        if self.cores > 0 {
-            let _ = writeln!(text, "cores = {}", self.cores);
+        let _ = writeln!(text, "\nstore = {}\nmade = {}", quoted(&self.store), quoted(&self.measured_at));
+        let _ = writeln!(text, "client = {}", quoted(&self.client_name));
+        if self.cpus > 0 {
+            let _ = writeln!(text, "cores = {}", self.cpus);
         }
-        if let Some(bytes) = self.memory {
+        if let Some(bytes) = self.memory_bytes {
             let _ = writeln!(text, "memory = {}", quoted(&ByteSize(bytes).to_string()));
         }
-        if let Some(rate) = self.storage {
+        if let Some(rate) = self.storage_bytes_per_second {
             let _ = writeln!(text, "storage_mb_per_second = {:.3}", rate / 1e6);
         }
-        if let Some(rate) = self.link {
+        if let Some(rate) = self.link_bytes_per_second {
             let _ = writeln!(text, "link_mbit_per_second = {:.3}", rate * 8.0 / 1e6);
         }
-        if let Some(seconds) = self.round_trip {
+        if let Some(seconds) = self.rtt_seconds {
             let _ = writeln!(text, "round_trip_ms = {:.3}", seconds * 1e3);
         }
         for (name, samples) in [(UPLOAD, &self.upload), (DOWNLOAD, &self.download)] {
@@ -68,7 +68,7 @@ impl Profile {
 
     /// Parses a profile. Also returns messages about the parts that were ignored, with line numbers.
     #[must_use]
-    pub fn of_text(text: &str) -> (Self, Vec<String>) {
+    pub fn from_text(text: &str) -> (Self, Vec<String>) {
         let mut wrong = Vec::new();
         let line =
             |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count();
@@ -84,31 +84,31 @@ impl Profile {
             let (at, value) = (line(value.span().start), value.get_ref());
             let is_known = match (&**key.get_ref(), value) {
                 ("store", DeValue::String(text)) => set(&mut profile.store, Some(text.to_string())),
-                ("made", DeValue::String(text)) => set(&mut profile.made, Some(text.to_string())),
-                ("client", DeValue::String(text)) => set(&mut profile.client, Some(text.to_string())),
+                ("made", DeValue::String(text)) => set(&mut profile.measured_at, Some(text.to_string())),
+                ("client", DeValue::String(text)) => set(&mut profile.client_name, Some(text.to_string())),
                 ("cores", value) => {
-                    set(&mut profile.cores, number(value, 1.0, 1e5).map(|cores| cores as usize))
+                    set(&mut profile.cpus, number(value, 1.0, 1e5).map(|cores| cores as usize))
                 }
                 ("memory", DeValue::String(text)) => {
-                    set(&mut profile.memory, ByteSize::parse(text).ok().map(|size| Some(size.0)))
+                    set(&mut profile.memory_bytes, ByteSize::parse(text).ok().map(|size| Some(size.0)))
                 }
                 ("storage_mb_per_second", value) => {
-                    set(&mut profile.storage, number(value, 1e-3, 1e6).map(|rate| Some(rate * 1e6)))
+                    set(&mut profile.storage_bytes_per_second, number(value, 1e-3, 1e6).map(|rate| Some(rate * 1e6)))
                 }
                 ("link_mbit_per_second", value) => {
-                    set(&mut profile.link, number(value, 1e-3, 1e7).map(|rate| Some(rate * 1e6 / 8.0)))
+                    set(&mut profile.link_bytes_per_second, number(value, 1e-3, 1e7).map(|rate| Some(rate * 1e6 / 8.0)))
                 }
                 ("round_trip_ms", value) => {
-                    set(&mut profile.round_trip, number(value, 1e-3, 1e6).map(|time| Some(time / 1e3)))
+                    set(&mut profile.rtt_seconds, number(value, 1e-3, 1e6).map(|time| Some(time / 1e3)))
                 }
                 (name @ (UPLOAD | DOWNLOAD), DeValue::Array(items)) => {
                     let samples = if name == UPLOAD { &mut profile.upload } else { &mut profile.download };
                     for item in items {
-                        for name in unknown(item.get_ref()) {
+                        for name in unknown_keys(item.get_ref()) {
                             let at = line(name.span().start);
                             wrong.push(format!("line {at}: {:?} is not a known key here", name.get_ref()));
                         }
-                        match sample(item.get_ref()) {
+                        match parse_sample(item.get_ref()) {
                             Ok(sample) => samples.push(sample),
                             Err(why) => {
                                 wrong.push(format!("line {}: {name}: {why}", line(item.span().start)))
@@ -142,13 +142,13 @@ fn number(value: &DeValue<'_>, min: f64, max: f64) -> Option<f64> {
 }
 
 /// The unknown keys of a sample. They are ignored.
-fn unknown<'a, 'b>(value: &'a DeValue<'b>) -> impl Iterator<Item = &'a Spanned<DeString<'b>>> {
+fn unknown_keys<'a, 'b>(value: &'a DeValue<'b>) -> impl Iterator<Item = &'a Spanned<DeString<'b>>> {
     let is_known = |name: &str| SAMPLE_KEYS.contains(&name) || TAIL_KEYS.contains(&name);
     let names = value.as_table().into_iter().flat_map(DeTable::keys);
     names.filter(move |name| !is_known(name.get_ref()))
 }
 
-fn sample(value: &DeValue<'_>) -> Result<Sample, String> {
+fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
     let DeValue::Table(table) = value else { return Err("it is not a table".to_owned()) };
     let take = |key: &str, min: f64, max: f64| {
         let found = table.iter().find(|(name, _)| name.get_ref() == key);
@@ -186,32 +186,32 @@ mod tests {
 
     #[test]
     fn text_round_trips() {
-        let (read, wrong) = Profile::of_text(&profile().to_text());
+        let (read, wrong) = Profile::from_text(&profile().to_text());
         assert_eq!((read, wrong), (profile(), Vec::new()));
         // A client with few known properties, a slow disk and a slow link.
-        let slow = Profile { cores: 0, storage: Some(20e3), link: Some(7e3), ..profile() };
-        assert_eq!(Profile::of_text(&slow.to_text()), (slow, Vec::new()));
+        let slow = Profile { cpus: 0, storage_bytes_per_second: Some(20e3), link_bytes_per_second: Some(7e3), ..profile() };
+        assert_eq!(Profile::from_text(&slow.to_text()), (slow, Vec::new()));
     }
 
     #[test]
     fn unknown_and_invalid_values_are_ignored_and_reported() {
         let text =
             profile().to_text().replace("parallel = 4\n", "parallel = \"four\"\n") + "\ncolour = \"red\"\n";
-        let (read, wrong) = Profile::of_text(&text);
+        let (read, wrong) = Profile::from_text(&text);
         assert_eq!((read.upload.len(), read.download.len()), (1, 2));
         assert!(wrong.iter().any(|why| why.contains("upload: parallel must be a number")), "{wrong:?}");
         let last = format!("line {}: \"colour\" is not a known key here", text.lines().count());
         assert!(wrong.contains(&last), "{wrong:?}");
         let odd = profile().to_text().replace("parallel = 4\n", "parallel = 0x4\npriority = 1\n");
-        let (read, wrong) = Profile::of_text(&odd);
+        let (read, wrong) = Profile::from_text(&odd);
         assert_eq!((read, wrong.len()), (profile(), 1), "{wrong:?}");
         assert!(wrong[0].contains("\"priority\" is not a known key here"), "{wrong:?}");
-        let (read, wrong) = Profile::of_text(&odd.replace("priority = 1\n", ""));
+        let (read, wrong) = Profile::from_text(&odd.replace("priority = 1\n", ""));
         assert_eq!((read, wrong), (profile(), Vec::new()));
-        let (read, wrong) = Profile::of_text("store = \"x\"\nupload = 3\ncores = -1\n= 4");
+        let (read, wrong) = Profile::from_text("store = \"x\"\nupload = 3\ncores = -1\n= 4");
         assert_eq!(read, Profile::default());
         assert!(wrong[0].starts_with("line 4: this is not TOML"), "{wrong:?}");
-        let (read, wrong) = Profile::of_text("store = \"x\"\nupload = 3\ncores = -1\n");
+        let (read, wrong) = Profile::from_text("store = \"x\"\nupload = 3\ncores = -1\n");
         assert_eq!((read.store.as_str(), wrong.len()), ("x", 2), "{wrong:?}");
     }
 
@@ -220,10 +220,10 @@ mod tests {
         let new = ["memory", "storage", "link"];
         let text = profile().to_text();
         let older = text.lines().filter(|line| !new.iter().any(|name| line.starts_with(name)));
-        let (read, wrong) = Profile::of_text(&older.map(|line| format!("{line}\n")).collect::<String>());
+        let (read, wrong) = Profile::from_text(&older.map(|line| format!("{line}\n")).collect::<String>());
         assert_eq!(wrong, Vec::<String>::new());
-        assert_eq!(read, Profile { memory: None, storage: None, link: None, ..profile() });
-        let (read, wrong) = Profile::of_text("store = \"x\"\nmemory = 3\nlink_mbit_per_second = \"fast\"\n");
+        assert_eq!(read, Profile { memory_bytes: None, storage_bytes_per_second: None, link_bytes_per_second: None, ..profile() });
+        let (read, wrong) = Profile::from_text("store = \"x\"\nmemory = 3\nlink_mbit_per_second = \"fast\"\n");
         assert_eq!((read, wrong.len()), (Profile { store: "x".to_owned(), ..Profile::default() }, 2));
     }
 }

@@ -6,8 +6,8 @@ use super::Inputs;
 use super::document::{Item, Table, Value as TomlValue};
 use super::fields::Fields;
 use super::problem::Problems;
-use super::source::{Source, Sourced};
-use super::value::{Permissions, Secret, Value};
+use super::source::{SettingSource, Sourced};
+use super::value::{Permissions, Secret, SettingValue};
 
 const ROOT_ID_VARIABLE: &str = "TRADEWIND_ACCESS_KEY";
 const ROOT_SECRET_VARIABLE: &str = "TRADEWIND_SECRET_KEY";
@@ -34,7 +34,7 @@ impl RootKey {
         });
         let read = |name: &str| {
             let value = inputs.environment(name).filter(|text| !text.is_empty())?;
-            Some(Sourced { value: value.to_owned(), source: Source::Environment(name.to_owned()) })
+            Some(Sourced { value: value.to_owned(), source: SettingSource::Environment(name.to_owned()) })
         };
         match (read(ROOT_ID_VARIABLE), read(ROOT_SECRET_VARIABLE)) {
             (None, None) => from_file,
@@ -51,7 +51,7 @@ impl RootKey {
     }
 
     /// Name, value as text, and source of every setting. The secret is hidden.
-    pub(super) fn lines(&self) -> Vec<(String, String, Source)> {
+    pub(super) fn lines(&self) -> Vec<(String, String, SettingSource)> {
         vec![
             ("root_key.id".to_owned(), self.id.value.clone(), self.id.source.clone()),
             ("root_key.secret".to_owned(), "(hidden)".to_owned(), self.secret.source.clone()),
@@ -97,7 +97,7 @@ pub struct AccessKey {
 
 impl AccessKey {
     /// Name, value as text, and source of every setting. The secret is hidden.
-    pub(super) fn lines(&self) -> Vec<(String, String, Source)> {
+    pub(super) fn lines(&self) -> Vec<(String, String, SettingSource)> {
         let name = |field: &str| format!("access_key.{}.{field}", self.id.value);
         let buckets = match &self.buckets.value {
             None => "*".to_owned(),
@@ -105,7 +105,7 @@ impl AccessKey {
         };
         vec![
             (name("secret"), "(hidden)".to_owned(), self.secret.source.clone()),
-            (name("permissions"), self.permissions.value.show(), self.permissions.source.clone()),
+            (name("permissions"), self.permissions.value.to_text(), self.permissions.source.clone()),
             (name("buckets"), buckets, self.buckets.source.clone()),
         ]
     }
@@ -140,7 +140,7 @@ fn read_access_key(mut fields: Fields, problems: &mut Problems) -> Option<Access
     require(&fields, &[("id", id.is_some()), ("secret", secret.is_some())], problems);
     fields.finish(&[], problems);
     let permissions = match permissions {
-        None => Sourced { value: Permissions::ReadWrite, source: Source::Default },
+        None => Sourced { value: Permissions::ReadWrite, source: SettingSource::Default },
         Some(text) => match Permissions::parse(&text.value) {
             Ok(value) => Sourced { value, source: text.source },
             Err(why) => {
@@ -156,7 +156,7 @@ fn read_access_key(mut fields: Fields, problems: &mut Problems) -> Option<Access
 
 fn read_buckets(item: Option<Item>, problems: &mut Problems) -> Option<Sourced<Option<Vec<BucketName>>>> {
     let Some(Item { source, value }) = item else {
-        return Some(Sourced { value: None, source: Source::Default });
+        return Some(Sourced { value: None, source: SettingSource::Default });
     };
     let help =
         "access_key.buckets must be a list of names, for example [\"photos\"], or [\"*\"] for all buckets";

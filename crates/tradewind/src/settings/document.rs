@@ -5,13 +5,13 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Problems, nearest};
-use super::source::Source;
+use super::problem::{Problems, nearest_name};
+use super::source::SettingSource;
 
 /// A value and its source.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Item {
-    pub source: Source,
+    pub source: SettingSource,
     pub value: Value,
 }
 
@@ -39,7 +39,7 @@ impl Value {
 /// A table whose keys are taken out one by one. The remaining keys are unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Table {
-    pub source: Source,
+    pub source: SettingSource,
     /// Keys and values. The source of a table is the line of its header.
     pub entries: Vec<(String, Item)>,
 }
@@ -51,14 +51,14 @@ impl Table {
     }
 
     /// Reports every key that was not taken. `inside` is the name of the table, `planned` are keys of later versions.
-    pub fn refuse_rest(self, inside: &str, known: &[&str], planned: &[&str], problems: &mut Problems) {
+    pub fn reject_unknown_keys(self, inside: &str, known: &[&str], planned: &[&str], problems: &mut Problems) {
         for (key, item) in self.entries {
             let full_key = if inside.is_empty() { key.clone() } else { format!("{inside}.{key}") };
             if planned.contains(&key.as_str()) {
                 problems.add(&item.source, format!("{full_key:?} is planned but not built yet; remove it"));
                 continue;
             }
-            let help = match nearest(&key, known.iter().copied()) {
+            let help = match nearest_name(&key, known.iter().copied()) {
                 Some(name) => format!("did you mean {name:?}?"),
                 None => format!("known keys: {}", known.join(", ")),
             };
@@ -69,12 +69,12 @@ impl Table {
 
 /// Parses the text of a settings file.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Table, Problems> {
-    let lines = Lines { path, text };
+    let lines = LineIndex { path, text };
     let mut problems = Problems::default();
     match DeTable::parse(text) {
         Ok(root) => {
             let table = convert_table(root.get_ref(), lines.source(0), &lines, &mut problems);
-            problems.or(table)
+            problems.into_result(table)
         }
         Err(error) => {
             let at = error.span().map_or(0, |span| span.start);
@@ -84,20 +84,20 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Table, Problems> {
     }
 }
 
-struct Lines<'a> {
+struct LineIndex<'a> {
     path: &'a Path,
     text: &'a str,
 }
 
-impl Lines<'_> {
-    fn source(&self, offset: usize) -> Source {
+impl LineIndex<'_> {
+    fn source(&self, offset: usize) -> SettingSource {
         let before = &self.text.as_bytes()[..offset.min(self.text.len())];
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
-        Source::File { path: self.path.to_owned(), line }
+        SettingSource::File { path: self.path.to_owned(), line }
     }
 }
 
-fn convert_table(table: &DeTable<'_>, source: Source, lines: &Lines<'_>, problems: &mut Problems) -> Table {
+fn convert_table(table: &DeTable<'_>, source: SettingSource, lines: &LineIndex<'_>, problems: &mut Problems) -> Table {
     // The parser orders keys by name; users expect messages in the order of the file.
     let mut keys: Vec<_> = table.iter().collect();
     keys.sort_by_key(|(key, _)| key.span().start);
@@ -114,8 +114,8 @@ fn convert_table(table: &DeTable<'_>, source: Source, lines: &Lines<'_>, problem
 
 fn convert(
     value: &DeValue<'_>,
-    source: &Source,
-    lines: &Lines<'_>,
+    source: &SettingSource,
+    lines: &LineIndex<'_>,
     problems: &mut Problems,
 ) -> Option<Value> {
     Some(match value {

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Settings, Source};
+use super::{Settings, SettingSource};
 
 impl Settings {
     /// Files that contain a secret and are accessible to users other than the owner, with their modes.
@@ -24,7 +24,7 @@ impl Settings {
         let root = self.root_key.iter().map(|key| &key.secret.source);
         let sources = root.chain(self.named.access_keys.iter().map(|key| &key.secret.source));
         let settings = sources.filter_map(|source| match source {
-            Source::File { path, .. } => Some(path.as_path()),
+            SettingSource::File { path, .. } => Some(path.as_path()),
             _ => None,
         });
         settings.chain(self.scalars.server.tls_key.value.as_deref()).collect()

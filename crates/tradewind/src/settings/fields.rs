@@ -3,7 +3,7 @@
 use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
 use super::source::Sourced;
-use super::value::Value;
+use super::value::SettingValue;
 
 /// The fields of one table, taken one by one.
 pub(super) struct Fields {
@@ -34,7 +34,7 @@ impl Fields {
     }
 
     /// A single value of any type.
-    pub fn single<T: Value>(&mut self, key: &'static str, problems: &mut Problems) -> Option<Sourced<T>> {
+    pub fn single<T: SettingValue>(&mut self, key: &'static str, problems: &mut Problems) -> Option<Sourced<T>> {
         let Item { source, value } = self.take(key)?;
         let read = match value.as_text() {
             Ok(text) => T::parse(&text),
@@ -66,7 +66,7 @@ impl Fields {
     }
 
     pub fn finish(self, planned: &[&str], problems: &mut Problems) {
-        self.table.refuse_rest(&self.path, &self.known, planned, problems);
+        self.table.reject_unknown_keys(&self.path, &self.known, planned, problems);
     }
 }
 
@@ -78,7 +78,7 @@ fn describe(value: &TomlValue) -> &'static str {
 }
 
 /// Takes the tables `[kind.NAME]`.
-pub(super) fn tables(
+pub(super) fn take_named_tables(
     root: &mut Table,
     kind: &str,
     problems: &mut Problems,

@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 
 use super::fields::Fields;
 use super::problem::Problems;
-use super::source::{Source, Sourced};
-use super::value::{Percent, Value};
+use super::source::{SettingSource, Sourced};
+use super::value::{Percent, SettingValue};
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 macro_rules! options {
@@ -21,10 +21,10 @@ macro_rules! options {
             }
 
             /// Name, value as text, and source of every option that is set.
-            pub(super) fn lines(&self) -> Vec<(&'static str, String, Source)> {
+            pub(super) fn lines(&self) -> Vec<(&'static str, String, SettingSource)> {
                 let mut lines = Vec::new();
                 $(lines.extend(self.$key.as_ref().map(|set| {
-                    (stringify!($key), set.value.show(), set.source.clone())
+                    (stringify!($key), set.value.to_text(), set.source.clone())
                 }));)*
                 lines
             }

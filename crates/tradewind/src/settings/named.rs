@@ -8,13 +8,13 @@ use tradewind_core::BucketName;
 use super::Inputs;
 use super::access::{self, AccessKey};
 use super::document::{Table, Value as TomlValue};
-use super::fields::{Fields, tables};
+use super::fields::{Fields, take_named_tables};
 use super::local::LocalOptions;
-use super::problem::{Problems, nearest};
+use super::problem::{Problems, nearest_name};
 use super::remote::S3Settings;
-use super::source::{Source, Sourced};
+use super::source::{SettingSource, Sourced};
 use super::swift::SwiftSettings;
-use super::value::Value;
+use super::value::SettingValue;
 
 /// A `[store.NAME]`: a leaf that stores bytes locally or in a remote service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub struct Bucket {
 
 /// All named settings, in the order of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedSettings {
     /// Stores.
     pub stores: Vec<Store>,
     /// Volumes.
@@ -87,26 +87,26 @@ pub struct Named {
 }
 
 /// Their top-level keys.
-pub(super) const TOP_NAMES: [&str; 5] = ["store", "volume", "bucket", "access_key", "root_key"];
+pub(super) const TOP_LEVEL_KEYS: [&str; 5] = ["store", "volume", "bucket", "access_key", "root_key"];
 /// Top-level keys of features that are planned but not built yet.
-pub(super) const PLANNED_TOP_NAMES: [&str; 6] = ["class", "policy", "cache", "mount", "tune", "balance"];
+pub(super) const PLANNED_TOP_LEVEL_KEYS: [&str; 6] = ["class", "policy", "cache", "mount", "tune", "balance"];
 
 const LAYERS: [&str; 6] = ["cached", "routed", "striped", "transformed", "observed", "scheduled"];
 const PLANNED_BUCKET_KEYS: [&str; 6] = ["versioning", "cors", "policy", "acl", "lifecycle", "class"];
 const PLANNED_STORE_KEYS: [&str; 2] = ["bucket", "class"];
 
-impl Named {
+impl NamedSettings {
     pub(super) fn read(root: &mut Table, inputs: &Inputs, problems: &mut Problems) -> Self {
         Self {
-            stores: tables(root, "store", problems)
+            stores: take_named_tables(root, "store", problems)
                 .into_iter()
                 .filter_map(|(name, fields)| read_store(name, fields, inputs, problems))
                 .collect(),
-            volumes: tables(root, "volume", problems)
+            volumes: take_named_tables(root, "volume", problems)
                 .into_iter()
                 .filter_map(|(name, fields)| read_volume(name, fields, problems))
                 .collect(),
-            buckets: tables(root, "bucket", problems)
+            buckets: take_named_tables(root, "bucket", problems)
                 .into_iter()
                 .filter_map(|(name, fields)| read_bucket(name, fields, problems))
                 .collect(),
@@ -118,11 +118,11 @@ impl Named {
     pub(super) fn check(&self, problems: &mut Problems) {
         let stores: Vec<&str> = self.stores.iter().map(|store| store.name.value.as_str()).collect();
         for volume in &self.volumes {
-            refer("store", &volume.store, &stores, problems);
+            check_reference("store", &volume.store, &stores, problems);
         }
         let volumes: Vec<&str> = self.volumes.iter().map(|volume| volume.name.value.as_str()).collect();
         for volume in self.buckets.iter().filter_map(|bucket| bucket.volume.as_ref()) {
-            refer("volume", volume, &volumes, problems);
+            check_reference("volume", volume, &volumes, problems);
         }
         for (index, key) in self.access_keys.iter().enumerate() {
             if self.access_keys[..index].iter().any(|other| other.id.value == key.id.value) {
@@ -133,15 +133,15 @@ impl Named {
     }
 
     /// Name, value as text, and source of every setting. Secrets are hidden.
-    pub(super) fn lines(&self) -> Vec<(String, String, Source)> {
+    pub(super) fn lines(&self) -> Vec<(String, String, SettingSource)> {
         let mut lines = Vec::new();
         let mut add =
-            |name: String, value: String, source: &Source| lines.push((name, value, source.clone()));
+            |name: String, value: String, source: &SettingSource| lines.push((name, value, source.clone()));
         for store in &self.stores {
             let name = &store.name.value;
             let lines = match &store.kind {
                 StoreKind::Local { path, options } => {
-                    add(format!("store.{name}.path"), path.value.show(), &path.source);
+                    add(format!("store.{name}.path"), path.value.to_text(), &path.source);
                     options.lines()
                 }
                 StoreKind::S3(set) => set.lines(),
@@ -169,11 +169,11 @@ impl Named {
     }
 }
 
-pub(super) fn refer(what: &str, name: &Sourced<String>, known: &[&str], problems: &mut Problems) {
+pub(super) fn check_reference(what: &str, name: &Sourced<String>, known: &[&str], problems: &mut Problems) {
     if known.contains(&name.value.as_str()) {
         return;
     }
-    let help = match nearest(&name.value, known.iter().copied()) {
+    let help = match nearest_name(&name.value, known.iter().copied()) {
         Some(near) => format!("did you mean {near:?}?"),
         None => format!("add [{what}.{}]", name.value),
     };

@@ -3,13 +3,13 @@
 
 use std::fmt;
 
-use super::source::Source;
+use super::source::SettingSource;
 
 /// A problem with a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Source of the setting.
-    pub source: Source,
+    pub source: SettingSource,
     /// Description and remedy.
     pub message: String,
 }
@@ -26,12 +26,12 @@ pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
     /// Adds a problem.
-    pub fn add(&mut self, source: &Source, message: impl Into<String>) {
+    pub fn add(&mut self, source: &SettingSource, message: impl Into<String>) {
         self.0.push(Problem { source: source.clone(), message: message.into() });
     }
 
     /// Returns `value` if there are no problems.
-    pub fn or<T>(self, value: T) -> Result<T, Self> {
+    pub fn into_result<T>(self, value: T) -> Result<T, Self> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
 }
@@ -52,7 +52,7 @@ impl std::error::Error for Problems {}
 
 /// The known name most similar to `written`, if one is similar enough to be meant.
 #[must_use]
-pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest_name<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = written.to_ascii_lowercase().replace('-', "_");
     let limit = (written.chars().count() / 3).max(2);
     known
@@ -103,7 +103,7 @@ mod tests {
             ("zebra", None),
             ("password", None),
         ] {
-            assert_eq!(nearest(written, known), expected, "{written}");
+            assert_eq!(nearest_name(written, known), expected, "{written}");
         }
     }
 }

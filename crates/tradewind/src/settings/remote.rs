@@ -3,8 +3,8 @@
 
 use super::fields::Fields;
 use super::problem::Problems;
-use super::source::{Source, Sourced};
-use super::value::Value;
+use super::source::{SettingSource, Sourced};
+use super::value::SettingValue;
 use std::num::NonZeroUsize;
 use tradewind_core::quantity::ByteSize;
 
@@ -18,7 +18,7 @@ pub struct S3Settings {
     /// Profile in `~/.aws` with its credentials.
     pub profile: Option<Sourced<String>>,
     /// Maximum number of connections.
-    pub connections: Option<Sourced<NonZeroUsize>>,
+    pub max_connections: Option<Sourced<NonZeroUsize>>,
     /// Part size of writes of unknown length.
     pub part_size: Option<Sourced<ByteSize>>,
 }
@@ -29,7 +29,7 @@ impl S3Settings {
             endpoint: fields.text("endpoint", problems),
             region: fields.text("region", problems),
             profile: fields.text("profile", problems),
-            connections: fields.single("connections", problems),
+            max_connections: fields.single("connections", problems),
             part_size: fields.single("part_size", problems),
         }
     }
@@ -45,14 +45,14 @@ impl S3Settings {
     }
 
     /// Name, value as text, and source of every setting that is set.
-    pub(super) fn lines(&self) -> Vec<(&'static str, String, Source)> {
+    pub(super) fn lines(&self) -> Vec<(&'static str, String, SettingSource)> {
         let texts = [("endpoint", &self.endpoint), ("region", &self.region), ("profile", &self.profile)];
         let texts = texts
             .into_iter()
             .filter_map(|(name, set)| set.as_ref().map(|set| (name, set.value.clone(), set.source.clone())));
         let connections =
-            self.connections.iter().map(|set| ("connections", set.value.show(), set.source.clone()));
-        let parts = self.part_size.iter().map(|set| ("part_size", set.value.show(), set.source.clone()));
+            self.max_connections.iter().map(|set| ("connections", set.value.to_text(), set.source.clone()));
+        let parts = self.part_size.iter().map(|set| ("part_size", set.value.to_text(), set.source.clone()));
         texts.chain(connections).chain(parts).collect()
     }
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::Inputs;
 use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
-use super::source::{Source, Sourced};
-use super::value::{Beginnings, ETag, HostName, KeyIds, LogFilter, LogFormat, Value};
+use super::source::{SettingSource, Sourced};
+use super::value::{KeyPrefixes, ETag, HostName, AccessKeyIds, LogFilter, LogFormat, SettingValue};
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 macro_rules! scalars {
@@ -42,17 +42,17 @@ macro_rules! scalars {
                         read_one::<$value>(&name, item, $default, inputs, problems)
                     },)* };
                     if let Some(table) = table {
-                        table.refuse_rest(section_name, &[$(stringify!($key)),*], &[], problems);
+                        table.reject_unknown_keys(section_name, &[$(stringify!($key)),*], &[], problems);
                     }
                     read
                 },)* }
             }
 
             /// Name, value as text, and source of every setting.
-            pub(super) fn lines(&self) -> Vec<(String, String, Source)> {
+            pub(super) fn lines(&self) -> Vec<(String, String, SettingSource)> {
                 vec![$($((
                     full_key(stringify!($section), stringify!($key)),
-                    self.$section.$key.value.show(),
+                    self.$section.$key.value.to_text(),
                     self.$section.$key.source.clone(),
                 ),)*)*]
             }
@@ -144,9 +144,9 @@ scalars! {
         /// Enables lanes: small and high-priority requests have priority over large ones.
         enabled: bool = "false",
         /// Buckets and key prefixes of high priority, for example `orders, photos/thumbnails/`.
-        first: Beginnings = "",
+        first: KeyPrefixes = "",
         /// Access key ids of high priority, for example `TWSHOP, TWTILL`.
-        first_clients: KeyIds = "",
+        first_clients: AccessKeyIds = "",
         /// Maximum number of queued requests per lane. Further ones get a 503 SlowDown.
         most_waiting: NonZeroUsize = "1024",
     }
@@ -170,7 +170,7 @@ fn full_key(section: &str, key: &str) -> String {
 
 /// The environment variable of a setting: `TRADEWIND_SERVER_LISTEN` for `server.listen`.
 #[must_use]
-pub fn variable(name: &str) -> String {
+pub fn environment_variable(name: &str) -> String {
     format!("TRADEWIND_{}", name.replace('.', "_").to_ascii_uppercase())
 }
 
@@ -188,7 +188,7 @@ fn take_section(root: &mut Table, name: &str, problems: &mut Problems) -> Option
 }
 
 /// Reads one setting from the source of highest priority: flag, environment, file, default.
-fn read_one<T: Value>(
+fn read_one<T: SettingValue>(
     name: &str,
     item: Option<Item>,
     default: &str,
@@ -196,35 +196,35 @@ fn read_one<T: Value>(
     problems: &mut Problems,
 ) -> Sourced<T> {
     // All sources are parsed, so that an invalid line in the file is reported even if a flag overrides it.
-    let mut read = |source: Source, text: Result<&str, &str>, directory: Option<&Path>| {
+    let mut read = |source: SettingSource, text: Result<&str, &str>, directory: Option<&Path>| {
         let value = match text {
             Ok(text) => T::parse(text),
             Err(kind) => Err(format!("must be a single value, not {kind}")),
         };
         match value {
-            Ok(value) => Some(Sourced { value: directory.into_iter().fold(value, T::within), source }),
+            Ok(value) => Some(Sourced { value: directory.into_iter().fold(value, T::relative_to), source }),
             Err(why) => {
                 problems.add(&source, format!("{name}: {why}"));
                 None
             }
         }
     };
-    let variable = variable(name);
+    let variable = environment_variable(name);
     let from_file = item.and_then(|item| {
         let text = item.value.as_text();
         read(item.source, text.as_deref().map_err(|kind| *kind), inputs.file_directory())
     });
     let from_environment = inputs
         .environment(&variable)
-        .and_then(|text| read(Source::Environment(variable.clone()), Ok(text), None));
+        .and_then(|text| read(SettingSource::Environment(variable.clone()), Ok(text), None));
     let from_flag = inputs
         .flags
         .iter()
         .find(|given| given.setting == name)
-        .and_then(|given| read(Source::Flag(given.flag), Ok(&given.value), None));
+        .and_then(|given| read(SettingSource::Flag(given.flag), Ok(&given.value), None));
     let value = from_flag.or(from_environment).or(from_file);
     value.unwrap_or_else(|| match T::parse(default) {
-        Ok(value) => Sourced { value, source: Source::Default },
+        Ok(value) => Sourced { value, source: SettingSource::Default },
         Err(why) => panic!("the default of {name} is wrong: {why}"),
     })
 }

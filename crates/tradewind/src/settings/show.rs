@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde_json::{Value as Json, json};
 
-use super::{Settings, Source};
+use super::{Settings, SettingSource};
 
 impl Settings {
-    fn lines(&self) -> Vec<(String, String, Source)> {
+    fn lines(&self) -> Vec<(String, String, SettingSource)> {
         let mut lines = self.scalars.lines();
         lines.extend(self.named.lines());
         match &self.root_key {
@@ -15,7 +15,7 @@ impl Settings {
             None => lines.push((
                 "root_key".to_owned(),
                 format!("(in {})", self.data_directory().join(crate::root_key::FILE_NAME).display()),
-                Source::Default,
+                SettingSource::Default,
             )),
         }
         lines
@@ -26,7 +26,7 @@ impl Settings {
     pub fn to_json(&self) -> Json {
         let lines = self.lines().into_iter().map(|(key, value, source)| {
             let location = match &source {
-                Source::Default => Json::Null,
+                SettingSource::Default => Json::Null,
                 other => Json::String(other.to_string()),
             };
             json!({ "key": key, "value": value, "source": source.kind(), "place": location })
@@ -39,7 +39,7 @@ impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = self.lines();
         let width =
-            |column: fn(&(String, String, Source)) -> usize| lines.iter().map(column).max().unwrap_or(0);
+            |column: fn(&(String, String, SettingSource)) -> usize| lines.iter().map(column).max().unwrap_or(0);
         let (keys, values) = (width(|line| line.0.len()), width(|line| line.1.len()).min(48));
         for (key, value, source) in &lines {
             let value = if value.is_empty() { "-" } else { value };

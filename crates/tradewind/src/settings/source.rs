@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum SettingSource {
     /// Not set; the default applies.
     Default,
     /// A line of the settings file.
@@ -21,7 +21,7 @@ pub enum Source {
     Flag(&'static str),
 }
 
-impl Source {
+impl SettingSource {
     /// The kind of source, as used in JSON.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -34,7 +34,7 @@ impl Source {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -51,5 +51,5 @@ pub struct Sourced<T> {
     /// The value.
     pub value: T,
     /// The source.
-    pub source: Source,
+    pub source: SettingSource,
 }

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use super::Inputs;
 use super::fields::Fields;
 use super::problem::Problems;
-use super::source::{Source, Sourced};
-use super::value::Value;
+use super::source::{SettingSource, Sourced};
+use super::value::SettingValue;
 use tradewind_core::quantity::ByteSize;
 
 /// A `[store.NAME]` of type `swift`.
@@ -21,7 +21,7 @@ pub struct SwiftSettings {
     /// URL of the account, used instead of the one issued with the token.
     pub storage_url: Option<Sourced<String>>,
     /// Maximum number of connections.
-    pub connections: Option<Sourced<NonZeroUsize>>,
+    pub max_connections: Option<Sourced<NonZeroUsize>>,
     /// Segment size of large objects; larger objects are split.
     pub segment_size: Option<Sourced<ByteSize>>,
 }
@@ -29,14 +29,14 @@ pub struct SwiftSettings {
 impl SwiftSettings {
     pub(super) fn read(fields: &mut Fields, inputs: &Inputs, problems: &mut Problems) -> Self {
         let openrc = fields.single::<PathBuf>("openrc", problems).map(|set| {
-            let value = inputs.file_directory().into_iter().fold(set.value, PathBuf::within);
+            let value = inputs.file_directory().into_iter().fold(set.value, PathBuf::relative_to);
             Sourced { value, source: set.source }
         });
         Self {
             openrc,
             region: fields.text("region", problems),
             storage_url: fields.text("storage_url", problems),
-            connections: fields.single("connections", problems),
+            max_connections: fields.single("connections", problems),
             segment_size: fields.single("segment_size", problems),
         }
     }
@@ -53,18 +53,18 @@ impl SwiftSettings {
     }
 
     /// Name, value as text, and source of every setting that is set.
-    pub(super) fn lines(&self) -> Vec<(&'static str, String, Source)> {
-        fn line<T: Value>(
+    pub(super) fn lines(&self) -> Vec<(&'static str, String, SettingSource)> {
+        fn line<T: SettingValue>(
             name: &'static str,
             set: Option<&Sourced<T>>,
-        ) -> Option<(&'static str, String, Source)> {
-            set.map(|set| (name, set.value.show(), set.source.clone()))
+        ) -> Option<(&'static str, String, SettingSource)> {
+            set.map(|set| (name, set.value.to_text(), set.source.clone()))
         }
         let lines = [
             line("openrc", self.openrc.as_ref()),
             line("region", self.region.as_ref()),
             line("storage_url", self.storage_url.as_ref()),
-            line("connections", self.connections.as_ref()),
+            line("connections", self.max_connections.as_ref()),
             line("segment_size", self.segment_size.as_ref()),
         ];
         lines.into_iter().flatten().collect()

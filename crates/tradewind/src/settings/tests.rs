@@ -19,7 +19,7 @@ fn defaults_are_valid_and_have_source_default() {
     assert_eq!(settings.scalars.uploads.expire_after.value, TimeSpan::parse("7d").unwrap());
     assert_eq!(settings.store_directory(), Some(Path::new("data")));
     assert_eq!(settings.data_directory(), Path::new("data"));
-    assert!(settings.scalars.lines().iter().all(|(_, _, source)| *source == Source::Default));
+    assert!(settings.scalars.lines().iter().all(|(_, _, source)| *source == SettingSource::Default));
 }
 
 #[test]
@@ -27,12 +27,12 @@ fn flag_overrides_environment_overrides_file() {
     let mut inputs = inputs("data = \"d\"\n[server]\nlisten = \"127.0.0.1:1\"\nadmin = \"127.0.0.1:2\"\n");
     inputs.environment.insert("TRADEWIND_SERVER_ADMIN".into(), "127.0.0.1:3".into());
     inputs.environment.insert("TRADEWIND_SERVER_LISTEN".into(), "127.0.0.1:4".into());
-    inputs.flags.push(Given { setting: "server.listen", flag: "--listen", value: "localhost:5".into() });
+    inputs.flags.push(FlagValue { setting: "server.listen", flag: "--listen", value: "localhost:5".into() });
     let scalars = Settings::read(&inputs).unwrap().scalars;
     let Server { listen, admin, .. } = scalars.server;
-    assert_eq!((listen.value.port(), listen.source), (5, Source::Flag("--listen")));
+    assert_eq!((listen.value.port(), listen.source), (5, SettingSource::Flag("--listen")));
     assert_eq!((admin.value.port(), admin.source.to_string()), (3, "TRADEWIND_SERVER_ADMIN".to_owned()));
-    assert_eq!(scalars.top.data.source, Source::File { path: "etc/tw.toml".into(), line: 1 });
+    assert_eq!(scalars.top.data.source, SettingSource::File { path: "etc/tw.toml".into(), line: 1 });
     assert_eq!(
         scalars.top.data.value,
         Path::new("etc/d"),
@@ -43,7 +43,7 @@ fn flag_overrides_environment_overrides_file() {
 #[test]
 fn overridden_line_of_the_file_is_still_checked() {
     let mut inputs = inputs("[server]\nlisten = \"nonsense\"\n");
-    inputs.flags.push(Given { setting: "server.listen", flag: "--listen", value: "127.0.0.1:5".into() });
+    inputs.flags.push(FlagValue { setting: "server.listen", flag: "--listen", value: "127.0.0.1:5".into() });
     let problems = Settings::read(&inputs).unwrap_err().to_string();
     assert!(
         problems.starts_with("etc/tw.toml:2: server.listen: \"nonsense\" is not an address"),
@@ -128,7 +128,7 @@ fn stores_of_each_type_are_read_and_shown() {
 fn several_stores_need_a_choice_of_the_served_one() {
     let two = "[store.a]\ntype=\"local\"\npath=\"p\"\n[store.b]\ntype=\"local\"\npath=\"q\"\n";
     let settings = read(two);
-    assert_eq!(settings.served(), None);
+    assert_eq!(settings.served_store(), None);
     let problems = settings.check_served().unwrap_err().to_string();
     assert_eq!(
         problems,
@@ -230,7 +230,7 @@ fn shown_values_parse_to_the_same_settings() {
     let settings = read("[memory]\nbudget = \"96MiB\"\n[limits]\nidle_time = \"1500ms\"\n");
     let mut again = Inputs::default();
     for (name, value, _) in settings.scalars.lines() {
-        again.environment.insert(variable(&name), value);
+        again.environment.insert(environment_variable(&name), value);
     }
     let values = |s: &Settings| s.scalars.lines().into_iter().map(|(_, value, _)| value).collect::<Vec<_>>();
     assert_eq!(values(&Settings::read(&again).unwrap()), values(&settings));

@@ -12,22 +12,22 @@ use tradewind_core::BucketName;
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 /// The type of a single-valued setting.
-pub trait Value: Sized {
+pub trait SettingValue: Sized {
     /// Parses a value. The error states the problem and a valid example.
     fn parse(text: &str) -> Result<Self, String>;
 
     /// The text that parses to this value.
-    fn show(&self) -> String;
+    fn to_text(&self) -> String;
 
     /// The value as read from a file in `directory`: resolves a relative path against it.
     #[must_use]
-    fn within(self, directory: &Path) -> Self {
+    fn relative_to(self, directory: &Path) -> Self {
         let _ = directory;
         self
     }
 }
 
-impl Value for SocketAddr {
+impl SettingValue for SocketAddr {
     fn parse(text: &str) -> Result<Self, String> {
         let text =
             text.strip_prefix("localhost:").map_or(text.to_owned(), |port| format!("127.0.0.1:{port}"));
@@ -38,57 +38,57 @@ impl Value for SocketAddr {
         })
     }
 
-    fn show(&self) -> String {
+    fn to_text(&self) -> String {
         self.to_string()
     }
 }
 
-impl Value for PathBuf {
+impl SettingValue for PathBuf {
     fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() { Err("a path is required".to_owned()) } else { Ok(Self::from(text)) }
     }
 
-    fn show(&self) -> String {
+    fn to_text(&self) -> String {
         self.display().to_string()
     }
 
-    fn within(self, directory: &Path) -> Self {
+    fn relative_to(self, directory: &Path) -> Self {
         directory.join(self)
     }
 }
 
-impl Value for String {
+impl SettingValue for String {
     fn parse(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() { Err("it must not be empty".to_owned()) } else { Ok(text.to_owned()) }
     }
 
-    fn show(&self) -> String {
+    fn to_text(&self) -> String {
         self.clone()
     }
 }
 
-impl<T: Value> Value for Option<T> {
+impl<T: SettingValue> SettingValue for Option<T> {
     fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() { Ok(None) } else { T::parse(text).map(Some) }
     }
 
-    fn show(&self) -> String {
-        self.as_ref().map(T::show).unwrap_or_default()
+    fn to_text(&self) -> String {
+        self.as_ref().map(T::to_text).unwrap_or_default()
     }
 
-    fn within(self, directory: &Path) -> Self {
-        self.map(|value| value.within(directory))
+    fn relative_to(self, directory: &Path) -> Self {
+        self.map(|value| value.relative_to(directory))
     }
 }
 
 macro_rules! displayed {
     ($($type:ty),*) => {$(
-        impl Value for $type {
+        impl SettingValue for $type {
             fn parse(text: &str) -> Result<Self, String> {
                 <$type>::parse(text)
             }
 
-            fn show(&self) -> String {
+            fn to_text(&self) -> String {
                 self.to_string()
             }
         }
@@ -98,12 +98,12 @@ displayed!(ByteSize, TimeSpan);
 
 macro_rules! counted {
     ($($type:ty),*) => {$(
-        impl Value for $type {
+        impl SettingValue for $type {
             fn parse(text: &str) -> Result<Self, String> {
                 text.parse().map_err(|_| format!("{text:?} is not a whole number above 0"))
             }
 
-            fn show(&self) -> String {
+            fn to_text(&self) -> String {
                 self.to_string()
             }
         }
@@ -111,21 +111,21 @@ macro_rules! counted {
 }
 counted!(NonZeroUsize, NonZeroU32);
 
-impl Value for bool {
+impl SettingValue for bool {
     fn parse(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| format!("{text:?} is neither true nor false"))
     }
 
-    fn show(&self) -> String {
+    fn to_text(&self) -> String {
         self.to_string()
     }
 }
 
 /// A list of buckets and key prefixes, each `BUCKET` or `BUCKET/PREFIX`. May be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beginnings(pub Vec<String>);
+pub struct KeyPrefixes(pub Vec<String>);
 
-impl Value for Beginnings {
+impl SettingValue for KeyPrefixes {
     fn parse(text: &str) -> Result<Self, String> {
         let each = text.split(',').map(str::trim).filter(|each| !each.is_empty());
         let checked = each.map(|each| {
@@ -137,22 +137,22 @@ impl Value for Beginnings {
         Ok(Self(checked.collect::<Result<_, String>>()?))
     }
 
-    fn show(&self) -> String {
+    fn to_text(&self) -> String {
         self.0.join(", ")
     }
 }
 
 /// A list of access key ids. May be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyIds(pub Vec<String>);
+pub struct AccessKeyIds(pub Vec<String>);
 
-impl Value for KeyIds {
+impl SettingValue for AccessKeyIds {
     fn parse(text: &str) -> Result<Self, String> {
         let each = text.split(',').map(str::trim).filter(|each| !each.is_empty());
         Ok(Self(each.map(str::to_owned).collect()))
     }
 
-    fn show(&self) -> String {
+    fn to_text(&self) -> String {
         self.0.join(", ")
     }
 }
@@ -161,7 +161,7 @@ impl Value for KeyIds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Percent(pub u8);
 
-impl Value for Percent {
+impl SettingValue for Percent {
     fn parse(text: &str) -> Result<Self, String> {
         let number = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
         match number {
@@ -170,7 +170,7 @@ impl Value for Percent {
         }
     }
 
-    fn show(&self) -> String {
+    fn to_text(&self) -> String {
         format!("{}%", self.0)
     }
 }
@@ -179,7 +179,7 @@ impl Value for Percent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostName(pub String);
 
-impl Value for HostName {
+impl SettingValue for HostName {
     fn parse(text: &str) -> Result<Self, String> {
         let is_label = |label: &str| {
             let is_edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
@@ -195,7 +195,7 @@ impl Value for HostName {
         Ok(Self(text.to_owned()))
     }
 
-    fn show(&self) -> String {
+    fn to_text(&self) -> String {
         self.0.clone()
     }
 }
@@ -206,7 +206,7 @@ macro_rules! choices {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $type { $($(#[$each])* $variant,)* }
 
-        impl Value for $type {
+        impl SettingValue for $type {
             fn parse(text: &str) -> Result<Self, String> {
                 match text {
                     $($text => Ok(Self::$variant),)*
@@ -214,7 +214,7 @@ macro_rules! choices {
                 }
             }
 
-            fn show(&self) -> String {
+            fn to_text(&self) -> String {
                 match self { $(Self::$variant => $text,)* }.to_owned()
             }
         }
@@ -259,7 +259,7 @@ impl LogFilter {
     }
 }
 
-impl Value for LogFilter {
+impl SettingValue for LogFilter {
     fn parse(text: &str) -> Result<Self, String> {
         const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
         let is_level = |word: &str| LEVELS.contains(&word.to_ascii_lowercase().as_str());
@@ -272,7 +272,7 @@ impl Value for LogFilter {
         Ok(Self(text.to_owned()))
     }
 
-    fn show(&self) -> String {
+    fn to_text(&self) -> String {
         self.0.clone()
     }
 }

@@ -7,7 +7,7 @@ use tradewind_core::store::{StageRequest, Staged};
 use tradewind_core::testing::context;
 use tradewind_core::{Address, ObjectStore};
 
-use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
+use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, ScriptedServer};
 
 /// One byte more than is buffered, so that the write is streamed.
 const BYTES: usize = (256 << 10) + 1;
@@ -27,9 +27,9 @@ async fn written(mut staged: Box<dyn Staged>) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn staged_write_is_never_unsigned_if_chunks_are_rejected() {
-    let server = Scripted::start(|request, answer| {
+    let server = ScriptedServer::start(|request, answer| {
         let is_chunked = request.header("x-amz-content-sha256").starts_with("STREAMING");
-        Reply::Answer(if is_chunked { Answer::refusal(501, "NotImplemented", "No chunks.") } else { answer })
+        Reply::Respond(if is_chunked { ScriptedResponse::error(501, "NotImplemented", "No chunks.") } else { answer })
     });
     let store = crate::leaf_over(server.address, |_| {});
     let (before, refused) = (staged(&*store, "x").await, staged(&*store, "x").await);
@@ -40,5 +40,5 @@ async fn staged_write_is_never_unsigned_if_chunks_are_rejected() {
     written(staged(&*store, "x").await).await.unwrap();
     assert_eq!(server.object("x").unwrap().len(), BYTES);
     let is_bare = |word: &str| word == "UNSIGNED-PAYLOAD";
-    assert!(!server.seen().iter().any(|request| is_bare(request.header("x-amz-content-sha256"))));
+    assert!(!server.requests().iter().any(|request| is_bare(request.header("x-amz-content-sha256"))));
 }

@@ -8,18 +8,18 @@ use tradewind_core::store::StageRequest;
 use tradewind_core::testing::context;
 use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, ETag, ObjectStore as _};
 
-use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
+use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, ScriptedServer};
 
 const PARTS: [&[u8]; 2] = [b"the first part", b"the second"];
 
 /// Uploads two parts with this checksum and completes them. The response contains the given elements.
 async fn completed(checksum: Option<(Algorithm, ChecksumScope)>, answered: String) -> Result<Committed> {
-    let server = Scripted::start(move |request, answer| {
+    let server = ScriptedServer::start(move |request, answer| {
         let is_completion = request.operation == "CompleteMultipartUpload";
         let document = format!(
             "<CompleteMultipartUploadResult><ETag>&quot;x-2&quot;</ETag>{answered}</CompleteMultipartUploadResult>"
         );
-        Reply::Answer(if is_completion { Answer::document(&document) } else { answer })
+        Reply::Respond(if is_completion { ScriptedResponse::document(&document) } else { answer })
     });
     let store = crate::leaf_over(server.address, |_| {});
     let (context, address) = (context(), Address::parse(BUCKET, "k").unwrap());
@@ -82,11 +82,11 @@ async fn unrequested_checksum_is_compared_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_parts_are_not_compared() {
-    let server = Scripted::start(|request, answer| {
+    let server = ScriptedServer::start(|request, answer| {
         let document = "<CompleteMultipartUploadResult><ETag>x</ETag><ChecksumCRC32>y/Q5Jg==</ChecksumCRC32>\
                         </CompleteMultipartUploadResult>";
         let is_completion = request.operation == "CompleteMultipartUpload";
-        Reply::Answer(if is_completion { Answer::document(document) } else { answer })
+        Reply::Respond(if is_completion { ScriptedResponse::document(document) } else { answer })
     });
     let store = crate::leaf_over(server.address, |_| {});
     let (context, address) = (context(), Address::parse(BUCKET, "k").unwrap());

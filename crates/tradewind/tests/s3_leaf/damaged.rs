@@ -15,7 +15,7 @@ use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_volume::{TransferContext, Fetch, copy_between_stores};
 
-use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
+use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, ScriptedServer};
 
 const BYTES: &[u8] = b"0123456789";
 
@@ -24,28 +24,28 @@ fn key() -> Address {
 }
 
 /// A service with one object of these bytes. `change` modifies its responses to GET.
-fn service(bytes: &[u8], change: impl Fn(Answer) -> Answer + Send + Sync + 'static) -> Scripted {
-    let server = Scripted::start(move |request, answer| {
-        Reply::Answer(if request.operation == "GetObject" { change(answer) } else { answer })
+fn service(bytes: &[u8], change: impl Fn(ScriptedResponse) -> ScriptedResponse + Send + Sync + 'static) -> ScriptedServer {
+    let server = ScriptedServer::start(move |request, answer| {
+        Reply::Respond(if request.operation == "GetObject" { change(answer) } else { answer })
     });
-    server.lay("k", bytes.to_vec());
+    server.put_object("k", bytes.to_vec());
     server
 }
 
 /// Reads the object, but does not poll an empty body.
-async fn read(server: &Scripted, select: Select) -> Result<Bytes> {
+async fn read(server: &ScriptedServer, select: Select) -> Result<Bytes> {
     let store = crate::leaf_over(server.address, |_| {});
     let request = GetRequest { select, ..GetRequest::default() };
     let found = store.get(&context(), &key(), request).await?;
     if found.body.length() == 0 { Ok(Bytes::new()) } else { found.body.collect().await }
 }
 
-fn emptied(answer: Answer) -> Answer {
-    Answer { body: Vec::new(), ..answer }
+fn emptied(answer: ScriptedResponse) -> ScriptedResponse {
+    ScriptedResponse { body: Vec::new(), ..answer }
 }
 
-fn without_checksum(answer: Answer) -> Answer {
-    answer.without("x-amz-checksum-crc64nvme")
+fn without_checksum(answer: ScriptedResponse) -> ScriptedResponse {
+    answer.without_header("x-amz-checksum-crc64nvme")
 }
 
 const RANGE: Select = Select::Range(ByteRange::Inclusive { first: 2, last: 5 });
@@ -65,11 +65,11 @@ async fn empty_body_without_a_checksum_is_confirmed_by_head() {
     assert_eq!(failed.reason(), Reason::Io, "{failed}");
     let empty = service(b"", without_checksum);
     assert!(read(&empty, Select::Whole).await.unwrap().is_empty());
-    assert_eq!(empty.counts(), [("GetObject", 1), ("HeadObject", 1)]);
+    assert_eq!(empty.request_counts(), [("GetObject", 1), ("HeadObject", 1)]);
     let of_nothing = "\"d41d8cd98f00b204e9800998ecf8427e\"";
-    let tagged = service(b"", |answer| without_checksum(answer).with("ETag", of_nothing));
+    let tagged = service(b"", |answer| without_checksum(answer).with_header("ETag", of_nothing));
     assert!(read(&tagged, Select::Whole).await.unwrap().is_empty());
-    assert_eq!(tagged.counts(), [("GetObject", 1)], "the ETag is sufficient");
+    assert_eq!(tagged.request_counts(), [("GetObject", 1)], "the ETag is sufficient");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,8 +79,8 @@ async fn body_is_compared_with_a_checksum_of_any_algorithm() {
         let of = |body: &[u8]| {
             let (body, checksum) = (body.to_vec(), checksum.clone());
             service(BYTES, move |answer| {
-                let answer = Answer { body: body.clone(), ..without_checksum(answer) };
-                answer.with(algorithm.header(), &checksum)
+                let answer = ScriptedResponse { body: body.clone(), ..without_checksum(answer) };
+                answer.with_header(algorithm.header(), &checksum)
             })
         };
         assert_eq!(read(&of(BYTES), Select::Whole).await.unwrap(), BYTES, "{algorithm:?}");
@@ -93,16 +93,16 @@ async fn body_is_compared_with_a_checksum_of_any_algorithm() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_of_another_range_are_rejected() {
-    type Change = fn(Answer) -> Answer;
+    type Change = fn(ScriptedResponse) -> ScriptedResponse;
     let changes: [(&str, Change); 6] = [
-        ("shorter", |answer| Answer { body: b"23".to_vec(), ..answer }.with("Content-Range", "bytes 2-3/10")),
-        ("shifted", |answer| answer.with("Content-Range", "bytes 3-6/10")),
-        ("of a smaller object", |answer| answer.with("Content-Range", "bytes 2-5/5")),
-        ("of an unknown place", |answer| answer.without("Content-Range")),
+        ("shorter", |answer| ScriptedResponse { body: b"23".to_vec(), ..answer }.with_header("Content-Range", "bytes 2-3/10")),
+        ("shifted", |answer| answer.with_header("Content-Range", "bytes 3-6/10")),
+        ("of a smaller object", |answer| answer.with_header("Content-Range", "bytes 2-5/5")),
+        ("of an unknown place", |answer| answer.without_header("Content-Range")),
         ("the whole", |answer| {
-            Answer { status: 200, body: BYTES.to_vec(), ..answer }.without("Content-Range")
+            ScriptedResponse { status: 200, body: BYTES.to_vec(), ..answer }.without_header("Content-Range")
         }),
-        ("nothing", |answer| Answer { status: 200, ..emptied(answer) }.without("Content-Range")),
+        ("nothing", |answer| ScriptedResponse { status: 200, ..emptied(answer) }.without_header("Content-Range")),
     ];
     for (what, change) in changes {
         let server = service(BYTES, move |answer| change(without_checksum(answer)));
@@ -111,23 +111,23 @@ async fn bytes_of_another_range_are_rejected() {
     }
     assert_eq!(read(&service(BYTES, |answer| answer), RANGE).await.unwrap(), BYTES[2..6]);
     let suffix = Select::Range(ByteRange::Suffix(4));
-    let server = service(BYTES, |answer| answer.with("Content-Range", "bytes 0-3/10"));
+    let server = service(BYTES, |answer| answer.with_header("Content-Range", "bytes 0-3/10"));
     assert_eq!(read(&server, suffix).await.unwrap_err().reason(), Reason::Io);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn range_of_an_empty_object_is_invalid() {
     let server = service(b"", |_| {
-        Answer::document("").with("ETag", "x").with("Last-Modified", "Fri, 02 Jan 2026 03:04:05 GMT")
+        ScriptedResponse::document("").with_header("ETag", "x").with_header("Last-Modified", "Fri, 02 Jan 2026 03:04:05 GMT")
     });
     assert_eq!(read(&server, RANGE).await.unwrap_err().reason(), Reason::InvalidRange);
 }
 
 /// A service without checksums that truncates the first response.
-fn cut_once() -> Scripted {
+fn cut_once() -> ScriptedServer {
     let count = AtomicUsize::new(0);
     service(BYTES, move |answer| match count.fetch_add(1, Ordering::Relaxed) {
-        0 => Answer { body: b"0123".to_vec(), ..without_checksum(answer) },
+        0 => ScriptedResponse { body: b"0123".to_vec(), ..without_checksum(answer) },
         _ => without_checksum(answer),
     })
 }
@@ -138,7 +138,7 @@ fn carrier() -> Arc<TransferContext> {
 }
 
 /// Copies the object, listed with ten bytes, to another store.
-async fn copied(server: &Scripted) -> Bytes {
+async fn copied(server: &ScriptedServer) -> Bytes {
     let from: Arc<dyn ObjectStore> = crate::leaf_over(server.address, |_| {});
     let to: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
     to.create_bucket(&context(), &key().bucket).await.unwrap();
@@ -147,7 +147,7 @@ async fn copied(server: &Scripted) -> Bytes {
 }
 
 /// Fetches the object, listed with ten bytes.
-async fn fetched(server: &Scripted) -> Vec<u8> {
+async fn fetched(server: &ScriptedServer) -> Vec<u8> {
     let store: Arc<dyn ObjectStore> = crate::leaf_over(server.address, |_| {});
     let (carrier, mut all) = (carrier(), Vec::new());
     let fetch = Fetch::open(&carrier, &store, &key(), Some(10)).await.unwrap();
@@ -163,14 +163,14 @@ async fn fetched(server: &Scripted) -> Vec<u8> {
 async fn object_shorter_than_listed_is_checked_again() {
     let cut = cut_once();
     assert_eq!(fetched(&cut).await, BYTES);
-    assert_eq!(cut.counts(), [("GetObject", 2), ("HeadObject", 1)]);
+    assert_eq!(cut.request_counts(), [("GetObject", 2), ("HeadObject", 1)]);
     assert_eq!(copied(&cut_once()).await, BYTES);
     let replaced = service(b"new", without_checksum);
     assert_eq!(fetched(&replaced).await, b"new");
     assert_eq!(copied(&replaced).await, &b"new"[..]);
     let compared = service(b"new", |answer| answer);
     assert_eq!(fetched(&compared).await, b"new");
-    assert_eq!(compared.counts(), [("GetObject", 1)], "a matching checksum is sufficient");
+    assert_eq!(compared.request_counts(), [("GetObject", 1)], "a matching checksum is sufficient");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,9 +179,9 @@ async fn part_is_compared_with_its_own_checksum() {
     let part = |body: &[u8]| {
         let (body, checksum) = (body.to_vec(), checksum.clone());
         service(BYTES, move |answer| {
-            let answer = Answer { status: 206, body: body.clone(), ..without_checksum(answer) };
-            let answer = answer.with("ETag", "\"x-2\"").with("x-amz-checksum-type", "COMPOSITE");
-            answer.with("x-amz-checksum-crc32", &checksum).with("Content-Range", "bytes 0-9/20")
+            let answer = ScriptedResponse { status: 206, body: body.clone(), ..without_checksum(answer) };
+            let answer = answer.with_header("ETag", "\"x-2\"").with_header("x-amz-checksum-type", "COMPOSITE");
+            answer.with_header("x-amz-checksum-crc32", &checksum).with_header("Content-Range", "bytes 0-9/20")
         })
     };
     let one = Select::Part(PartNumber::new(1).unwrap());
@@ -192,12 +192,12 @@ async fn part_is_compared_with_its_own_checksum() {
 #[tokio::test(flavor = "multi_thread")]
 async fn other_documents_are_not_treated_as_empty_responses() {
     for document in ["", "<html></html>", "<Error><Code>InternalError</Code></Error>"] {
-        let server = Scripted::start(move |request, answer| {
+        let server = ScriptedServer::start(move |request, answer| {
             let is_read = matches!(request.operation, "ListParts" | "CompleteMultipartUpload" | "Other");
             let is_asked = is_read || request.query.contains_key("tagging");
-            Reply::Answer(if is_asked { Answer::document(document) } else { answer })
+            Reply::Respond(if is_asked { ScriptedResponse::document(document) } else { answer })
         });
-        server.lay("k", BYTES.to_vec());
+        server.put_object("k", BYTES.to_vec());
         let store = crate::leaf_over(server.address, |options| options.retries.max_attempts = 1);
         let (context, id) = (context(), UploadId("upload".to_owned()));
         let bucket = BucketName::new(BUCKET).unwrap();
@@ -219,12 +219,12 @@ async fn other_documents_are_not_treated_as_empty_responses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn read_fails_if_the_tags_are_unreadable() {
-    let server = Scripted::start(|request, answer| {
-        Reply::Answer(match request.query.contains_key("tagging") {
-            true => Answer::document(""),
-            false => answer.with("x-amz-tagging-count", "2"),
+    let server = ScriptedServer::start(|request, answer| {
+        Reply::Respond(match request.query.contains_key("tagging") {
+            true => ScriptedResponse::document(""),
+            false => answer.with_header("x-amz-tagging-count", "2"),
         })
     });
-    server.lay("k", BYTES.to_vec());
+    server.put_object("k", BYTES.to_vec());
     assert_eq!(read(&server, Select::Whole).await.unwrap_err().reason(), Reason::Io);
 }

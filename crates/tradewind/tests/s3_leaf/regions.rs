@@ -10,22 +10,22 @@ use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::context;
 use tradewind_core::{Address, BucketName, ObjectStore};
 
-use crate::support::scripted::{Answer, BUCKET, Reply, Request, Scripted};
+use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, Request, ScriptedServer};
 
 const THERE: &str = "eu-central-1";
 
 /// S3's error response to a request that is signed for another region.
-fn refusal(how: &str) -> Answer {
+fn refusal(how: &str) -> ScriptedResponse {
     match how {
         "malformed" => {
             let region = format!("<Region>{THERE}</Region>");
-            Answer::refusal_with(400, "AuthorizationHeaderMalformed", "The region is wrong.", &region)
+            ScriptedResponse::error_with(400, "AuthorizationHeaderMalformed", "The region is wrong.", &region)
         }
         "moved" => {
-            Answer::refusal(301, "PermanentRedirect", "It is elsewhere.").with("x-amz-bucket-region", THERE)
+            ScriptedResponse::error(301, "PermanentRedirect", "It is elsewhere.").with_header("x-amz-bucket-region", THERE)
         }
-        "new" => Answer::refusal(307, "TemporaryRedirect", "It is new.").with("x-amz-bucket-region", THERE),
-        _ => Answer { status: 400, headers: Vec::new(), body: Vec::new() }.with("x-amz-bucket-region", THERE),
+        "new" => ScriptedResponse::error(307, "TemporaryRedirect", "It is new.").with_header("x-amz-bucket-region", THERE),
+        _ => ScriptedResponse { status: 400, headers: Vec::new(), body: Vec::new() }.with_header("x-amz-bucket-region", THERE),
     }
 }
 
@@ -36,10 +36,10 @@ fn is_signed_for(request: &Request, region: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn request_is_signed_again_and_the_region_cached() {
     for how in ["malformed", "moved", "new", "silent"] {
-        let server = Scripted::start(move |request, answer| {
-            Reply::Answer(if is_signed_for(request, THERE) { answer } else { refusal(how) })
+        let server = ScriptedServer::start(move |request, answer| {
+            Reply::Respond(if is_signed_for(request, THERE) { answer } else { refusal(how) })
         });
-        server.lay("x", b"bytes".to_vec());
+        server.put_object("x", b"bytes".to_vec());
         let (store, context) = (crate::leaf_over(server.address, |_| {}), context());
         let address = Address::parse(BUCKET, "x").unwrap();
         // A response to HEAD has no body with the region.
@@ -48,13 +48,13 @@ async fn request_is_signed_again_and_the_region_cached() {
         } else {
             store.get(&context, &address, GetRequest::default()).await.unwrap().info
         };
-        assert_eq!((found.size, server.seen().len()), (5, 2), "{how}: {:?}", server.counts());
+        assert_eq!((found.size, server.requests().len()), (5, 2), "{how}: {:?}", server.request_counts());
         let list = ListRequest { limit: 10, ..ListRequest::default() };
         assert_eq!(store.list(&context, &address.bucket, &list).await.unwrap().entries.len(), 1);
         let mut staged = store.stage(&context, &address, StageRequest::default()).await.unwrap();
         staged.write(Bytes::from_static(b"new")).await.unwrap();
         staged.commit(Expected::default()).await.unwrap();
-        assert_eq!(server.seen().len(), 4, "the region is cached: {:?}", server.counts());
+        assert_eq!(server.requests().len(), 4, "the region is cached: {:?}", server.request_counts());
         assert_eq!(server.object("x").unwrap(), b"new");
     }
 }
@@ -63,29 +63,29 @@ async fn request_is_signed_again_and_the_region_cached() {
 async fn concurrently_redirected_requests_all_succeed() {
     for how in ["malformed", "moved"] {
         let together = Arc::new(Barrier::new(2));
-        let server = Scripted::start(move |request, answer| {
+        let server = ScriptedServer::start(move |request, answer| {
             if is_signed_for(request, THERE) {
-                return Reply::Answer(answer);
+                return Reply::Respond(answer);
             }
             together.wait();
-            Reply::Answer(refusal(how))
+            Reply::Respond(refusal(how))
         });
-        server.lay("x", b"bytes".to_vec());
+        server.put_object("x", b"bytes".to_vec());
         let store = crate::leaf_over(server.address, |_| {});
         let list = async || {
             let all = ListRequest { limit: 10, ..ListRequest::default() };
             store.list(&context(), &BucketName::new(BUCKET).unwrap(), &all).await.unwrap().entries.len()
         };
         assert_eq!(tokio::join!(list(), list()), (1, 1), "{how}");
-        assert_eq!(server.seen().len(), 4, "{how}: {:?}", server.counts());
+        assert_eq!(server.requests().len(), 4, "{how}: {:?}", server.request_counts());
     }
 }
 
 /// A streamed body cannot be sent again: the write fails with a retryable error, and a retry succeeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn redirected_streamed_write_succeeds_on_retry() {
-    let server = Scripted::start(|request, answer| {
-        Reply::Answer(if is_signed_for(request, THERE) { answer } else { refusal("malformed") })
+    let server = ScriptedServer::start(|request, answer| {
+        Reply::Respond(if is_signed_for(request, THERE) { answer } else { refusal("malformed") })
     });
     let (store, context, bytes) =
         (crate::leaf_over(server.address, |_| {}), context(), Bytes::from(vec![7; 300_000]));
@@ -103,9 +103,9 @@ async fn redirected_streamed_write_succeeds_on_retry() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_redirects_are_not_followed() {
-    let server = Scripted::start(|request, _| {
+    let server = ScriptedServer::start(|request, _| {
         let next = if is_signed_for(request, THERE) { "ap-south-1" } else { THERE };
-        Reply::Answer(refusal("moved").with("x-amz-bucket-region", next))
+        Reply::Respond(refusal("moved").with_header("x-amz-bucket-region", next))
     });
     let store = crate::leaf_over(server.address, |_| {});
     let address = Address::parse(BUCKET, "x").unwrap();
@@ -113,7 +113,7 @@ async fn repeated_redirects_are_not_followed() {
         let failed = store.get(&context(), &address, GetRequest::default()).await.unwrap_err();
         assert_eq!(failed.reason(), Reason::InvalidRequest);
         assert!(failed.message().contains("the bucket is in region ap-south-1"), "{failed}");
-        assert_eq!(server.seen().len(), asked);
+        assert_eq!(server.requests().len(), asked);
     }
 }
 
@@ -121,13 +121,13 @@ async fn repeated_redirects_are_not_followed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn other_errors_are_not_redirects() {
     for answer in [
-        Answer::refusal(403, "AccessDenied", "No.").with("x-amz-bucket-region", THERE),
-        refusal("moved").with("x-amz-bucket-region", "us-east-1"),
+        ScriptedResponse::error(403, "AccessDenied", "No.").with_header("x-amz-bucket-region", THERE),
+        refusal("moved").with_header("x-amz-bucket-region", "us-east-1"),
     ] {
-        let server = Scripted::start(move |_, _| Reply::Answer(answer.clone()));
+        let server = ScriptedServer::start(move |_, _| Reply::Respond(answer.clone()));
         let store = crate::leaf_over(server.address, |_| {});
         let address = Address::parse(BUCKET, "x").unwrap();
         store.get(&context(), &address, GetRequest::default()).await.unwrap_err();
-        assert_eq!(server.seen().len(), 1);
+        assert_eq!(server.requests().len(), 1);
     }
 }

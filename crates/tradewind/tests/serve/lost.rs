@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use super::TestDir;
 use super::support::s3::S3;
-use super::support::server::{Start, root_key, run};
+use super::support::server::{ServerSetup, root_key, run};
 
 /// A store after two runs of the server. The second one replaced `k`, created `new` and deleted `gone`.
-fn served_twice(dir: &TestDir) -> Start {
+fn served_twice(dir: &TestDir) -> ServerSetup {
     let start = dir.start();
     for round in ["v1", "v2"] {
         let mut server = start.start().unwrap();

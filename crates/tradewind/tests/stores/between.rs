@@ -2,29 +2,29 @@
 
 use super::support::s3::{Request, S3};
 use super::support::server::root_key;
-use super::{Scene, all_is_carried_between, all_is_done_with, content};
+use super::{TestStore, all_is_carried_between, all_is_done_with, content};
 
 #[test]
 fn named_service_supports_all_commands() {
-    let scene = Scene::new();
-    scene.caller.done(&["rb", "other://bucket"]);
+    let scene = TestStore::new();
+    scene.caller.run_ok(&["rb", "other://bucket"]);
     all_is_done_with(&scene.caller, "other");
-    assert!(scene.caller.done(&["ls"]).ends_with("  s3://bucket\n"), "the other store is untouched");
+    assert!(scene.caller.run_ok(&["ls"]).ends_with("  s3://bucket\n"), "the other store is untouched");
 }
 
 #[test]
 fn trees_are_copied_in_both_directions() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     all_is_carried_between(&scene.caller, "s3", "other");
-    scene.caller.done(&["rm", "-r", "s3://bucket"]);
-    scene.caller.done(&["rm", "-r", "other://bucket"]);
+    scene.caller.run_ok(&["rm", "-r", "s3://bucket"]);
+    scene.caller.run_ok(&["rm", "-r", "other://bucket"]);
     all_is_carried_between(&scene.caller, "other", "s3");
 }
 
 /// In one request, and in parts.
 #[test]
 fn copy_preserves_metadata() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let caller = &scene.caller;
     let headers = [
         ("content-type", "text/x-own"),
@@ -46,8 +46,8 @@ fn copy_preserves_metadata() {
         };
         let stored = S3::new(scene.one.endpoint, root_key()).send(put).unwrap();
         assert_eq!(stored.status, 200, "{}", stored.text());
-        caller.done(&["cp", "s3://bucket/k", "other://bucket/k", "--chunk-size", "5MiB"]);
-        let (one, mut other) = (caller.known("s3://bucket/k"), caller.known("other://bucket/k"));
+        caller.run_ok(&["cp", "s3://bucket/k", "other://bucket/k", "--chunk-size", "5MiB"]);
+        let (one, mut other) = (caller.stat("s3://bucket/k"), caller.stat("other://bucket/k"));
         let parts = (size > 15 << 20).then_some(4);
         assert_eq!(other["parts"].as_u64(), parts);
         assert_eq!(other["class"], 7);
@@ -68,7 +68,7 @@ fn copy_preserves_metadata() {
 /// The copy keeps the checksum algorithm of the source.
 #[test]
 fn checksums_of_other_algorithms_are_compared() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let caller = &scene.caller;
     for algorithm in ["SHA256", "CRC32"] {
         let (name, value) = match algorithm {
@@ -84,61 +84,61 @@ fn checksums_of_other_algorithms_are_compared() {
         };
         let stored = S3::new(scene.one.endpoint, root_key()).send(put).unwrap();
         assert_eq!(stored.status, 200, "{}", stored.text());
-        caller.done(&["sync", "--checksum", "s3://bucket/d", "other://bucket/d"]);
-        let copied = caller.known("other://bucket/d/k");
+        caller.run_ok(&["sync", "--checksum", "s3://bucket/d", "other://bucket/d"]);
+        let copied = caller.stat("other://bucket/d/k");
         assert_eq!(copied["checksums"][algorithm], value, "{copied}");
         // Written again, it would have a later time.
         std::thread::sleep(std::time::Duration::from_millis(1100));
-        caller.done(&["sync", "--checksum", "s3://bucket/d", "other://bucket/d"]);
-        assert_eq!(caller.known("other://bucket/d/k"), copied);
+        caller.run_ok(&["sync", "--checksum", "s3://bucket/d", "other://bucket/d"]);
+        assert_eq!(caller.stat("other://bucket/d/k"), copied);
     }
 }
 
 #[test]
 fn copy_works_with_little_memory_and_one_request() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let caller = &scene.caller;
     let bytes = content(1, 16 << 20);
     caller.write("here", &bytes);
     let little = ["--max-memory", "4MiB", "--jobs", "1", "--chunk-size", "5MiB"];
-    caller.done(&["cp", "here", "s3://bucket/x"]);
-    caller.done(&[&["cp", "s3://bucket/x", "other://bucket/x"], &little[..]].concat());
+    caller.run_ok(&["cp", "here", "s3://bucket/x"]);
+    caller.run_ok(&[&["cp", "s3://bucket/x", "other://bucket/x"], &little[..]].concat());
     assert!(caller.read("other://bucket/x") == bytes);
 }
 
 /// The same service with two names: copied objects would be listed as sources again.
 #[test]
 fn copy_into_itself_is_rejected() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let caller = &scene.caller;
     caller.write("a", "a");
-    caller.done(&["cp", "a", "s3://bucket/d/a"]);
+    caller.run_ok(&["cp", "a", "s3://bucket/d/a"]);
     let endpoint = format!("http://{}", scene.one.endpoint);
     let flags = ["--endpoint-url", &endpoint];
     let twice = format!("[store.again]\ntype = \"s3\"\nendpoint = \"{endpoint}\"\n");
     caller.write("settings.toml", twice);
     let why = "the source and destination prefixes overlap; choose disjoint prefixes";
-    caller.fails(&["cp", "-r", "s3://bucket", "again://bucket/d"], &[why]);
-    caller.fails(&[&["sync", "again://bucket/d", "s3://bucket"], &flags[..]].concat(), &[why]);
+    caller.run_failing(&["cp", "-r", "s3://bucket", "again://bucket/d"], &[why]);
+    caller.run_failing(&[&["sync", "again://bucket/d", "s3://bucket"], &flags[..]].concat(), &[why]);
     assert_eq!(caller.keys("again://bucket"), ["d/a"]);
-    caller.done(&["cp", "-r", "s3://bucket/d", "again://bucket/e"]);
+    caller.run_ok(&["cp", "-r", "s3://bucket/d", "again://bucket/e"]);
     assert_eq!(caller.keys("s3://bucket"), ["d/a", "e/a"]);
 }
 
 #[test]
 fn dry_run_prints_what_would_be_done() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let caller = &scene.caller;
     caller.write("a", "a");
-    caller.done(&["cp", "a", "s3://bucket/d/a"]);
+    caller.run_ok(&["cp", "a", "s3://bucket/d/a"]);
     assert_eq!(
-        caller.done(&["sync", "--dry-run", "s3://bucket/d", "other://bucket/e"]),
+        caller.run_ok(&["sync", "--dry-run", "s3://bucket/d", "other://bucket/e"]),
         "copy    s3://bucket/d/a to other://bucket/e/a\n"
     );
     assert_eq!(
-        caller.done(&["cp", "--dry-run", "s3://bucket/d/a", "other://bucket/e"]),
+        caller.run_ok(&["cp", "--dry-run", "s3://bucket/d/a", "other://bucket/e"]),
         "copy    s3://bucket/d/a to other://bucket/e\n"
     );
-    assert_eq!(caller.done(&["rm", "--dry-run", "-r", "s3://bucket"]), "remove  s3://bucket/d/a\n");
+    assert_eq!(caller.run_ok(&["rm", "--dry-run", "-r", "s3://bucket"]), "remove  s3://bucket/d/a\n");
     assert_eq!(caller.keys("other://bucket"), [""; 0]);
 }

@@ -1,22 +1,22 @@
 //! A local directory, not opened by a server, as a store of the commands.
 
-use super::support::caller::Caller;
-use super::support::server::Start;
+use super::support::command_runner::CommandRunner;
+use super::support::server::ServerSetup;
 use super::{all_is_carried_between, all_is_done_with, content};
 
 const TWO: &str =
     "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.spare]\ntype = \"local\"\npath = \"spare\"\n";
 
 /// A caller with two local stores and no S3 server.
-fn caller() -> Caller {
-    Caller::new("127.0.0.1:1".parse().unwrap()).configured(TWO)
+fn caller() -> CommandRunner {
+    CommandRunner::new("127.0.0.1:1".parse().unwrap()).with_settings(TWO)
 }
 
 #[test]
 fn directory_supports_all_commands() {
     let caller = caller();
     all_is_done_with(&caller, "disk");
-    let checked = caller.done(&["store", "check", "disk"]);
+    let checked = caller.run_ok(&["store", "check", "disk"]);
     assert!(checked.ends_with("all sound\n"), "{checked}");
 }
 
@@ -24,21 +24,21 @@ fn directory_supports_all_commands() {
 #[test]
 fn copies_between_two_directories() {
     let caller = caller();
-    caller.done(&["mb", "disk://bucket"]);
-    caller.done(&["mb", "spare://bucket"]);
+    caller.run_ok(&["mb", "disk://bucket"]);
+    caller.run_ok(&["mb", "spare://bucket"]);
     all_is_carried_between(&caller, "disk", "spare");
     // Sizes around those of buffers and extents, concurrently.
     for size in [127, 128, 129, 255, 256, 257, 640, 1023, 1024, 1025, 1400, 2048, 2500, 5000, 9000] {
         caller.write(format!("sizes/{size}"), content(size, usize::try_from(size).unwrap() * 1024 + 13));
     }
-    caller.done(&["cp", "-r", "sizes", "disk://bucket/sizes"]);
-    caller.done(&["cp", "-r", "disk://bucket/sizes", "spare://bucket/sizes", "--max-memory", "4MiB"]);
-    caller.done(&["cp", "-r", "spare://bucket/sizes", "back"]);
+    caller.run_ok(&["cp", "-r", "sizes", "disk://bucket/sizes"]);
+    caller.run_ok(&["cp", "-r", "disk://bucket/sizes", "spare://bucket/sizes", "--max-memory", "4MiB"]);
+    caller.run_ok(&["cp", "-r", "spare://bucket/sizes", "back"]);
     // Parts that begin in the middle of a buffer, so that a buffer of one store spans two of the other.
     let large = content(1, 17_000_000);
     caller.write("large", &large);
-    caller.done(&["cp", "large", "disk://bucket/large", "--chunk-size", "5300003B"]);
-    caller.done(&["cp", "disk://bucket/large", "spare://bucket/large", "--chunk-size", "5500001B"]);
+    caller.run_ok(&["cp", "large", "disk://bucket/large", "--chunk-size", "5300003B"]);
+    caller.run_ok(&["cp", "disk://bucket/large", "spare://bucket/large", "--chunk-size", "5500001B"]);
     assert!(caller.read("spare://bucket/large") == large);
     for size in [127, 256, 1025, 1400, 9000] {
         let bytes = content(size, usize::try_from(size).unwrap() * 1024 + 13);
@@ -49,13 +49,13 @@ fn copies_between_two_directories() {
 #[test]
 fn copies_between_a_directory_and_a_server() {
     let data = tempfile::tempdir().unwrap();
-    let server = Start::new(&data.path().join("data"), &data.path().join("log")).start().unwrap();
-    let caller = Caller::new(server.endpoint).configured(TWO);
-    caller.done(&["mb", "s3://bucket"]);
-    caller.done(&["mb", "disk://bucket"]);
+    let server = ServerSetup::new(&data.path().join("data"), &data.path().join("log")).start().unwrap();
+    let caller = CommandRunner::new(server.endpoint).with_settings(TWO);
+    caller.run_ok(&["mb", "s3://bucket"]);
+    caller.run_ok(&["mb", "disk://bucket"]);
     all_is_carried_between(&caller, "disk", "s3");
-    caller.done(&["rm", "-r", "s3://bucket"]);
-    caller.done(&["rm", "-r", "disk://bucket"]);
+    caller.run_ok(&["rm", "-r", "s3://bucket"]);
+    caller.run_ok(&["rm", "-r", "disk://bucket"]);
     all_is_carried_between(&caller, "s3", "disk");
 }
 
@@ -70,13 +70,13 @@ fn missing_or_locked_directory_fails() {
     for command in
         [&["ls", "disk://bucket"][..], &["cp", "settings.toml", "disk://bucket"], &["rb", "disk://bucket"]]
     {
-        caller.fails(command, &[&missing]);
+        caller.run_failing(command, &[&missing]);
     }
     assert!(!caller.path("disk").exists());
-    caller.done(&["mb", "disk://bucket"]);
-    caller.done(&["cp", "settings.toml", "disk://bucket"]);
+    caller.run_ok(&["mb", "disk://bucket"]);
+    caller.run_ok(&["cp", "settings.toml", "disk://bucket"]);
 
-    let mut server = Start::new(&caller.path("disk"), &data.path().join("log")).start().unwrap();
+    let mut server = ServerSetup::new(&caller.path("disk"), &data.path().join("log")).start().unwrap();
     let ran = caller.run(&["ls", "disk://bucket"]);
     let begin = format!("tradewind: cannot open the store in {}: ", caller.path("disk").display());
     assert!(ran.err.starts_with(&begin) && ran.err.lines().count() == 1, "{}", ran.err);
@@ -90,9 +90,9 @@ fn missing_or_locked_directory_fails() {
 #[test]
 fn commands_refuse_a_store_that_lost_the_end_of_its_log() {
     let caller = caller();
-    caller.done(&["mb", "disk://bucket"]);
+    caller.run_ok(&["mb", "disk://bucket"]);
     caller.write("file", "content");
-    caller.done(&["cp", "file", "disk://bucket/file"]);
+    caller.run_ok(&["cp", "file", "disk://bucket/file"]);
     let segments = std::fs::read_dir(caller.path("disk/segments")).unwrap();
     let last = segments.map(|entry| entry.unwrap().path()).max().unwrap();
     std::fs::remove_file(last).unwrap();
@@ -109,6 +109,6 @@ fn commands_refuse_a_store_that_lost_the_end_of_its_log() {
         assert_eq!(refused.status.code(), Some(1), "{command:?}: {}", refused.err);
         assert!(told.iter().all(|words| refused.err.contains(words)), "{command:?}: {}", refused.err);
     }
-    caller.done(&["store", "reindex", "disk", "--accept-loss"]);
+    caller.run_ok(&["store", "reindex", "disk", "--accept-loss"]);
     assert_eq!(caller.keys("disk://bucket"), Vec::<String>::new());
 }

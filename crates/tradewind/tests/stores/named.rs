@@ -1,54 +1,54 @@
 //! Store names, and the errors for names and settings that are invalid.
 
-use super::Scene;
-use super::support::caller::Caller;
+use super::TestStore;
+use super::support::command_runner::CommandRunner;
 use super::support::server::run;
 
 #[test]
 fn settings_may_redefine_s3() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let caller = &scene.caller;
     caller.write("a", "a");
-    caller.done(&["cp", "a", "s3://bucket/one"]);
-    caller.done(&["cp", "a", "other://bucket/other"]);
+    caller.run_ok(&["cp", "a", "s3://bucket/one"]);
+    caller.run_ok(&["cp", "a", "other://bucket/other"]);
     let other = format!("http://{}", scene.other.endpoint);
     caller.write("settings.toml", format!("[store.s3]\ntype = \"s3\"\nendpoint = \"{other}\"\n"));
     assert_eq!(caller.keys("s3://bucket"), ["other"], "the settings override AWS_ENDPOINT_URL_S3");
     let one = format!("http://{}", scene.one.endpoint);
-    let listed = caller.done(&["ls", "s3://bucket", "--endpoint-url", &one]);
+    let listed = caller.run_ok(&["ls", "s3://bucket", "--endpoint-url", &one]);
     assert!(listed.ends_with("one\n"), "a flag overrides the settings: {listed}");
     let path = caller.path("settings.toml");
-    let caller = Caller::new(scene.one.endpoint);
+    let caller = CommandRunner::new(scene.one.endpoint);
     assert_eq!(caller.keys("s3://bucket"), ["one"], "without settings the environment counts");
-    let listed = caller.done(&["ls", "s3://bucket", "--config", path.to_str().unwrap()]);
+    let listed = caller.run_ok(&["ls", "s3://bucket", "--config", path.to_str().unwrap()]);
     assert!(listed.ends_with("other\n"), "{listed}");
 }
 
 #[test]
 fn each_store_uses_its_own_credentials() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let caller = &scene.caller;
     caller.write("a", "a");
-    caller.done(&["cp", "a", "other://bucket/a"]);
+    caller.run_ok(&["cp", "a", "other://bucket/a"]);
     let (id, secret) = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY");
     let of = |name: &str| caller.environment.iter().find(|(known, _)| known == name).unwrap().1.clone();
     let credentials =
         format!("[there]\naws_access_key_id = {}\naws_secret_access_key = {}\n", of(id), of(secret));
     caller.write("home/.aws/credentials", credentials);
-    let wrong = Caller::new(scene.one.endpoint).with(id, "nobody");
+    let wrong = CommandRunner::new(scene.one.endpoint).with_variable(id, "nobody");
     wrong.write("home/.aws/credentials", std::fs::read(caller.path("home/.aws/credentials")).unwrap());
     let settings = format!(
         "[store.other]\ntype = \"s3\"\nendpoint = \"http://{}\"\nprofile = \"there\"\n",
         scene.other.endpoint
     );
-    let wrong = wrong.configured(&settings);
+    let wrong = wrong.with_settings(&settings);
     assert_eq!(wrong.read("other://bucket/a"), b"a");
     let ran = wrong.run(&["cp", "other://bucket/a", "s3://bucket/a"]);
     assert!(ran.err.contains("(InvalidAccessKeyId)") && ran.err.lines().count() == 1, "{}", ran.err);
 }
 
 /// An invalid command line fails with status 2 and one line.
-fn refused(caller: &Caller, arguments: &[&str], said: &str) {
+fn refused(caller: &CommandRunner, arguments: &[&str], said: &str) {
     let ran = caller.run(arguments);
     assert_eq!(ran.err, format!("tradewind: {said}\n"), "{arguments:?}");
     assert_eq!(ran.status.code(), Some(2), "{arguments:?}");
@@ -56,7 +56,7 @@ fn refused(caller: &Caller, arguments: &[&str], said: &str) {
 
 #[test]
 fn unknown_names_and_unused_flags_are_rejected() {
-    let nobody = || Caller::new("127.0.0.1:1".parse().unwrap());
+    let nobody = || CommandRunner::new("127.0.0.1:1".parse().unwrap());
     let plain = nobody();
     plain.write("x", "x");
     let said = |name: &str, others: &str| {
@@ -67,7 +67,7 @@ fn unknown_names_and_unused_flags_are_rejected() {
     };
     refused(&plain, &["ls", "gs://bucket"], &said("gs", "s3:// or swift://"));
     let two = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.west]\ntype = \"s3\"\n";
-    let caller = nobody().configured(two);
+    let caller = nobody().with_settings(two);
     let others = "s3://, swift://, disk:// or west://";
     for command in [
         &["cp", "settings.toml", "wets://bucket/x"][..],
@@ -90,13 +90,13 @@ fn unknown_names_and_unused_flags_are_rejected() {
 
 #[test]
 fn invalid_settings_are_rejected() {
-    let nobody = || Caller::new("127.0.0.1:1".parse().unwrap());
-    let caller = nobody().configured("[store.swift]\ntype = \"local\"\npath = \"p\"\n");
+    let nobody = || CommandRunner::new("127.0.0.1:1".parse().unwrap());
+    let caller = nobody().with_settings("[store.swift]\ntype = \"local\"\npath = \"p\"\n");
     let at = caller.path("settings.toml");
     let at = at.display();
     let said =
         "swift:// is reserved for stores of type \"swift\", but this store is of type \"local\"; rename it";
-    caller.fails(&["ls", "swift://"], &[&format!("{at}:1: {said}")]);
+    caller.run_failing(&["ls", "swift://"], &[&format!("{at}:1: {said}")]);
 
     caller.write("settings.toml", "[store.west]\ntype = \"nfs\"\n");
     let ran = caller.run(&["ls", "west://"]);
@@ -120,8 +120,8 @@ fn serve_needs_a_choice_among_several_stores() {
     assert_eq!(ended.status.code(), Some(2));
     assert!(said.contains(":4: several stores are configured; choose the one to serve"), "{said}");
     std::fs::write(&path, format!("{two}[server]\nstore = \"b\"\n")).unwrap();
-    let start = super::Start::new(&directory.path().join("data"), &directory.path().join("log"));
+    let start = super::ServerSetup::new(&directory.path().join("data"), &directory.path().join("log"));
     let server = start.flag("--config", path.as_os_str()).start().unwrap();
-    Caller::new(server.endpoint).done(&["mb", "s3://bucket"]);
+    CommandRunner::new(server.endpoint).run_ok(&["mb", "s3://bucket"]);
     assert!(directory.path().join("b").is_dir() && !directory.path().join("a").exists());
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::caller::Caller;
+use super::command_runner::CommandRunner;
 use super::skip;
 
 /// A small file system in the caller's directory, unmounted when dropped.
@@ -12,12 +12,12 @@ pub struct Disk(PathBuf);
 
 impl Disk {
     /// A file system in memory.
-    pub fn tmpfs(caller: &Caller, mebibytes: u32) -> Option<Self> {
+    pub fn tmpfs(caller: &CommandRunner, mebibytes: u32) -> Option<Self> {
         Self::mount(caller, &["-t", "tmpfs", "-o", &format!("size={mebibytes}m"), "tmpfs"])
     }
 
     /// An ext4 in a file.
-    pub fn ext4(caller: &Caller, mebibytes: u64) -> Option<Self> {
+    pub fn ext4(caller: &CommandRunner, mebibytes: u64) -> Option<Self> {
         let image = caller.path("image");
         fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
         match Command::new("mkfs.ext4").arg("-q").arg(&image).output() {
@@ -32,7 +32,7 @@ impl Disk {
     }
 
     /// Mounts a file system; `None`, with the reason reported, if it cannot be mounted.
-    pub fn mount(caller: &Caller, what: &[&str]) -> Option<Self> {
+    pub fn mount(caller: &CommandRunner, what: &[&str]) -> Option<Self> {
         let path = caller.path("disk");
         fs::create_dir(&path).unwrap();
         let why = match Command::new("mount").args(what).arg(&path).output() {

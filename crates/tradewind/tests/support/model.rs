@@ -103,7 +103,7 @@ impl Model {
     }
 
     /// Records a write before it is sent.
-    pub fn send(&self, key: &str, value: Value) -> Ticket {
+    pub fn record_sent(&self, key: &str, value: Value) -> Ticket {
         let mut state = self.state();
         let sent = state.next_tick();
         state.in_doubt += 1;
@@ -112,7 +112,7 @@ impl Model {
     }
 
     /// Records a successful response to a write.
-    pub fn acknowledge(&self, ticket: &Ticket) {
+    pub fn record_success(&self, ticket: &Ticket) {
         let mut state = self.state();
         let now = state.next_tick();
         state.acknowledged += 1;
@@ -126,7 +126,7 @@ impl Model {
     }
 
     /// Records that a write was rejected: it has not happened and never will.
-    pub fn refuse(&self, ticket: &Ticket) {
+    pub fn record_rejected(&self, ticket: &Ticket) {
         let mut state = self.state();
         state.in_doubt -= 1;
         state.history(&ticket.key).retain(|write| write.sent != ticket.sent);
@@ -146,7 +146,7 @@ impl Model {
     }
 
     /// Sets the value of a key as observed after a restart with nothing in flight.
-    pub fn settle(&self, key: &str, observed: Value) {
+    pub fn set_observed(&self, key: &str, observed: Value) {
         let mut state = self.state();
         let now = state.next_tick();
         *state.history(key) = vec![Write { value: observed, sent: now, acknowledged: Some(now) }];
@@ -162,7 +162,7 @@ impl Model {
         self.state().keys.keys().cloned().collect()
     }
 
-    pub fn put_aside(&self, upload: Upload) {
+    pub fn return_upload(&self, upload: Upload) {
         self.state().uploads.push(upload);
     }
 
@@ -194,14 +194,14 @@ mod tests {
     fn only_the_last_acknowledged_write_is_possible() {
         let model = Model::default();
         assert!(model.check("k", Value::Absent, model.begin_read()).is_ok());
-        let first = model.send("k", content(1));
+        let first = model.record_sent("k", content(1));
         let early = model.begin_read();
         assert!(
             model.check("k", content(1), early).is_ok() && model.check("k", Value::Absent, early).is_ok()
         );
-        model.acknowledge(&first);
-        let second = model.send("k", content(2));
-        model.acknowledge(&second);
+        model.record_success(&first);
+        let second = model.record_sent("k", content(2));
+        model.record_success(&second);
         let read_start = model.begin_read();
         assert!(model.check("k", content(2), read_start).is_ok());
         assert!(model.check("k", content(1), read_start).is_err(), "an overwritten value must not return");
@@ -209,17 +209,17 @@ mod tests {
             model.check("k", Value::Absent, read_start).is_err(),
             "an acknowledged write must not be lost"
         );
-        let delete = model.send("k", Value::Absent);
-        model.acknowledge(&delete);
+        let delete = model.record_sent("k", Value::Absent);
+        model.record_success(&delete);
         assert!(model.check("k", content(2), model.begin_read()).is_err(), "a delete must persist");
     }
 
     #[test]
     fn concurrent_writes_may_end_in_either_order() {
         let model = Model::default();
-        let (one, two) = (model.send("k", content(1)), model.send("k", content(2)));
-        model.acknowledge(&two);
-        model.acknowledge(&one);
+        let (one, two) = (model.record_sent("k", content(1)), model.record_sent("k", content(2)));
+        model.record_success(&two);
+        model.record_success(&one);
         let read_start = model.begin_read();
         assert!(
             model.check("k", content(1), read_start).is_ok()
@@ -231,18 +231,18 @@ mod tests {
     #[test]
     fn the_observed_value_resolves_an_unknown_outcome() {
         let model = Model::default();
-        let acknowledged = model.send("k", content(1));
-        model.acknowledge(&acknowledged);
-        model.send("k", content(2));
-        let refused = model.send("k", content(3));
-        model.refuse(&refused);
+        let acknowledged = model.record_sent("k", content(1));
+        model.record_success(&acknowledged);
+        model.record_sent("k", content(2));
+        let refused = model.record_sent("k", content(3));
+        model.record_rejected(&refused);
         let read_start = model.begin_read();
         assert!(
             model.check("k", content(1), read_start).is_ok()
                 && model.check("k", content(2), read_start).is_ok()
         );
         assert!(model.check("k", content(3), read_start).is_err());
-        model.settle("k", content(1));
+        model.set_observed("k", content(1));
         assert!(
             model.check("k", content(2), model.begin_read()).is_err(),
             "a write that had not happened must not appear later"

@@ -24,7 +24,7 @@ pub fn root_key() -> Credentials {
 
 /// The flags and environment of a server.
 #[derive(Debug, Clone)]
-pub struct Start {
+pub struct ServerSetup {
     /// The value of `--data`.
     pub data: PathBuf,
     /// Further flags.
@@ -37,7 +37,7 @@ pub struct Start {
     pub open_files: Option<u32>,
 }
 
-impl Start {
+impl ServerSetup {
     /// A server on free ports with the tests' root key, logging to `log`.
     pub fn new(data: &Path, log: &Path) -> Self {
         let root = root_key();
@@ -58,7 +58,7 @@ impl Start {
         self
     }
 
-    pub fn without_environment(mut self) -> Self {
+    pub fn without_root_key(mut self) -> Self {
         self.environment.clear();
         self
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 /// A running Swift server; dropping it stops it.
 #[derive(Debug)]
-pub struct Laboratory {
+pub struct SwiftServer {
     /// The script that starts and stops it.
     script: &'static str,
     directory: tempfile::TempDir,
@@ -14,9 +14,9 @@ pub struct Laboratory {
     settings: HashMap<String, String>,
 }
 
-impl Laboratory {
+impl SwiftServer {
     /// Starts a server; `None` if Swift is not installed.
-    pub fn open(test: &str) -> Option<Self> {
+    pub fn start(test: &str) -> Option<Self> {
         Self::start_with_script("swift.sh", test, &[])
     }
 
@@ -43,7 +43,7 @@ impl Laboratory {
 
     /// A setting of the server: `AUTH_URL`, `ACCOUNT_URL`, `USER` or `KEY`; with Keystone, `OS_AUTH_URL` or
     /// `ACCOUNT_URL`.
-    pub fn said(&self, name: &str) -> String {
+    pub fn setting(&self, name: &str) -> String {
         self.settings[name].clone()
     }
 
@@ -61,7 +61,7 @@ impl Laboratory {
     }
 }
 
-impl Drop for Laboratory {
+impl Drop for SwiftServer {
     fn drop(&mut self) {
         self.run("down", &[], &[]);
     }

@@ -9,7 +9,7 @@ use super::model::{Model, Value};
 use super::random::Random;
 use super::s3::{Request, S3};
 use super::sign::Credentials;
-use super::workload::{BUCKETS, is_of_upload, observe};
+use super::workload::{BUCKETS, is_upload_key, observe};
 use super::xml;
 
 /// The properties of an object that GET and LIST must both return.
@@ -70,7 +70,7 @@ impl Verifier<'_> {
                 }
             };
             self.wrong.extend(self.model.check(key, observed, read_start).err());
-            self.model.settle(key, observed);
+            self.model.set_observed(key, observed);
             return None;
         }
         let response = match self.client.get(key) {
@@ -88,7 +88,7 @@ impl Verifier<'_> {
             }
         };
         self.wrong.extend(self.model.check(key, observed, read_start).err());
-        self.model.settle(key, observed);
+        self.model.set_observed(key, observed);
         let Value::Present(content) = observed else { return None };
         if content.size > 0 && self.random.chance(30) {
             self.range(key, &response.body);
@@ -229,13 +229,13 @@ impl Verifier<'_> {
                 self.wrong.push(format!("the upload to {:?} is lost: {}", upload.key, response.code()));
                 continue;
             }
-            self.model.put_aside(upload);
+            self.model.return_upload(upload);
         }
     }
 
     /// Deletes the objects of completed uploads: each is written only once, so their number would grow.
     fn remove_completed(&mut self, there: &BTreeMap<String, ObjectFacts>) {
-        for key in self.model.keys().iter().filter(|key| is_of_upload(key)) {
+        for key in self.model.keys().iter().filter(|key| is_upload_key(key)) {
             if there.contains_key(key) {
                 match self.client.delete(key) {
                     Ok(response) if response.status == 204 => {}

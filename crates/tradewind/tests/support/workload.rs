@@ -27,7 +27,7 @@ pub struct Workload<'a> {
     pub credentials: Credentials,
     pub model: &'a Model,
     /// Set immediately before the server is crashed: errors are expected from then on.
-    pub is_struck: AtomicBool,
+    pub is_crashed: AtomicBool,
     /// Set before the device is filled: writes may fail from then on.
     pub was_full: AtomicBool,
 }
@@ -50,7 +50,7 @@ impl From<io::Error> for WorkerEnd {
 type Step = Result<(), WorkerEnd>;
 
 /// A key. There are few, so that they are overwritten often, and some contain unusual characters.
-pub fn key(number: u64) -> String {
+pub fn key_for(number: u64) -> String {
     let bucket = BUCKETS[usize::try_from(number % 2).unwrap()];
     match number % 7 {
         0 => format!("{bucket}/plain-{number}"),
@@ -73,7 +73,7 @@ fn upload_key(key: &str, write: u64) -> String {
 /// Contained in the keys of uploads and in no others.
 const UPLOAD_MARK: &str = "-upload-";
 
-pub fn is_of_upload(key: &str) -> bool {
+pub fn is_upload_key(key: &str) -> bool {
     key.contains(UPLOAD_MARK)
 }
 
@@ -117,7 +117,7 @@ fn worker(workload: &Workload<'_>, seed: u64, number: u64) -> Option<String> {
             Ok(()) => continue,
             Err(ended) => ended,
         };
-        let was_struck = workload.is_struck.load(Ordering::SeqCst);
+        let was_struck = workload.is_crashed.load(Ordering::SeqCst);
         match ended {
             WorkerEnd::Disconnected(_) if was_struck => return None,
             WorkerEnd::Disconnected(error) => {
@@ -137,7 +137,7 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     fn step(&mut self) -> Step {
-        let key = key(self.random.below(KEYS));
+        let key = key_for(self.random.below(KEYS));
         match self.random.below(100) {
             0..42 => self.put(&key),
             42..58 => self.delete(&key),
@@ -171,7 +171,7 @@ impl Worker<'_> {
     /// the write is then unknown.
     fn failed_write(&self, what: &str, response: &Response) -> Step {
         let has_failed = response.status >= 500 || response.text().contains("<Error>");
-        let flags = [&self.shared.is_struck, &self.shared.was_full];
+        let flags = [&self.shared.is_crashed, &self.shared.was_full];
         if has_failed && flags.iter().any(|flag| flag.load(Ordering::SeqCst)) {
             return Ok(());
         }
@@ -180,7 +180,7 @@ impl Worker<'_> {
 
     /// Handles an unsuccessful response to a read, which must work on a full device.
     fn failed_read(&self, what: &str, response: &Response) -> Step {
-        if self.shared.is_struck.load(Ordering::SeqCst) && response.status >= 500 {
+        if self.shared.is_crashed.load(Ordering::SeqCst) && response.status >= 500 {
             return Ok(());
         }
         Err(WorkerEnd::Wrong(format!("{what}: status {}: {}", response.status, response.text())))
@@ -193,29 +193,29 @@ impl Worker<'_> {
         if self.random.chance(10) {
             headers.push(("if-none-match", "*".to_owned()));
         }
-        let ticket = self.shared.model.send(key, Value::Present(content));
+        let ticket = self.shared.model.record_sent(key, Value::Present(content));
         let request = Request { method: "PUT", path: key, headers, body: &body, ..Request::default() };
         let response = self.client.send(request)?;
         match response.status {
-            200 => self.shared.model.acknowledge(&ticket),
-            409 | 412 => self.shared.model.refuse(&ticket),
+            200 => self.shared.model.record_success(&ticket),
+            409 | 412 => self.shared.model.record_rejected(&ticket),
             _ => return self.failed_write("a PUT", &response),
         }
         Ok(())
     }
 
     fn delete(&mut self, key: &str) -> Step {
-        let ticket = self.shared.model.send(key, Value::Absent);
+        let ticket = self.shared.model.record_sent(key, Value::Absent);
         let response = self.client.delete(key)?;
         if response.status != 204 {
             return self.failed_write("a DELETE", &response);
         }
-        self.shared.model.acknowledge(&ticket);
+        self.shared.model.record_success(&ticket);
         Ok(())
     }
 
     fn delete_many(&mut self) -> Step {
-        let mut keys: Vec<String> = (0..5).map(|_| key(self.random.below(KEYS / 2) * 2)).collect();
+        let mut keys: Vec<String> = (0..5).map(|_| key_for(self.random.below(KEYS / 2) * 2)).collect();
         keys.sort();
         keys.dedup();
         let bucket = BUCKETS[0];
@@ -224,7 +224,7 @@ impl Worker<'_> {
         let objects: String =
             names.iter().map(|name| format!("<Object><Key>{}</Key></Object>", xml::escape(name))).collect();
         let body = format!("<Delete>{objects}</Delete>");
-        let tickets: Vec<_> = keys.iter().map(|key| self.shared.model.send(key, Value::Absent)).collect();
+        let tickets: Vec<_> = keys.iter().map(|key| self.shared.model.record_sent(key, Value::Absent)).collect();
         let response = self.client.send(Request {
             method: "POST",
             path: bucket,
@@ -241,7 +241,7 @@ impl Worker<'_> {
         let deleted: Vec<String> = entries.iter().filter_map(|entry| xml::text(entry, "Key")).collect();
         for (name, ticket) in names.iter().zip(&tickets) {
             if deleted.iter().any(|deleted| deleted == name) {
-                self.shared.model.acknowledge(ticket);
+                self.shared.model.record_success(ticket);
             }
         }
         if response.status != 200 || deleted.len() != tickets.len() {
@@ -275,19 +275,19 @@ impl Worker<'_> {
     fn create_and_delete_bucket(&mut self) -> Step {
         let bucket = format!("crash-own-{}", self.number);
         let present = Value::Present(Content { id: 0, size: 0 });
-        let ticket = self.shared.model.send(&bucket, present);
+        let ticket = self.shared.model.record_sent(&bucket, present);
         let response = self.client.put(&bucket, &[])?;
         if !matches!(response.status, 200 | 409) {
             return self.failed_write("creating a bucket", &response);
         }
-        self.shared.model.acknowledge(&ticket);
+        self.shared.model.record_success(&ticket);
         if self.random.chance(50) {
-            let ticket = self.shared.model.send(&bucket, Value::Absent);
+            let ticket = self.shared.model.record_sent(&bucket, Value::Absent);
             let response = self.client.delete(&bucket)?;
             if response.status != 204 {
                 return self.failed_write("deleting a bucket", &response);
             }
-            self.shared.model.acknowledge(&ticket);
+            self.shared.model.record_success(&ticket);
         }
         Ok(())
     }
@@ -311,7 +311,7 @@ impl Worker<'_> {
         };
         let upload = Upload { key, id, content, parts: Vec::new(), is_completing: false };
         if self.random.chance(30) {
-            self.shared.model.put_aside(upload);
+            self.shared.model.return_upload(upload);
             return Ok(());
         }
         self.resume_upload(upload)
@@ -322,7 +322,7 @@ impl Worker<'_> {
     fn resume_upload(&mut self, mut upload: Upload) -> Step {
         let result = self.finish(&mut upload);
         if !matches!(result, Ok(true)) {
-            self.shared.model.put_aside(upload);
+            self.shared.model.return_upload(upload);
         }
         result.map(|_| ())
     }
@@ -378,7 +378,7 @@ impl Worker<'_> {
             .collect();
         let body = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
         upload.is_completing = true;
-        let ticket = self.shared.model.send(&upload.key, Value::Present(upload.content));
+        let ticket = self.shared.model.record_sent(&upload.key, Value::Present(upload.content));
         let response = self.client.send(Request {
             method: "POST",
             path: &upload.key,
@@ -389,7 +389,7 @@ impl Worker<'_> {
         if response.status != 200 || xml::text(&response.text(), "ETag").is_none() {
             return self.failed_write("completing an upload", &response).map(|()| false);
         }
-        self.shared.model.acknowledge(&ticket);
+        self.shared.model.record_success(&ticket);
         Ok(true)
     }
 }

@@ -11,15 +11,15 @@ use tradewind_core::store::{Select, StageRequest};
 use tradewind_core::testing::context;
 use tradewind_core::{Clock, ObjectStore as _, SystemClock, Timestamp};
 
-use super::support::swift::Laboratory;
+use super::support::swift::SwiftServer;
 use super::{at, bucket, pattern, put, read};
 
 /// The options of porter's store, with segments of 1 MiB.
-fn options(laboratory: &Laboratory) -> SwiftOptions {
+fn options(laboratory: &SwiftServer) -> SwiftOptions {
     let party = |name: &str| NameOrId::Named(name.to_owned(), Domain::Name("yard".to_owned()));
     let (user, project, password) = (party("porter"), party("cargo"), "secret".to_owned());
     let auth = Auth::Keystone {
-        url: laboratory.said("OS_AUTH_URL"),
+        url: laboratory.setting("OS_AUTH_URL"),
         login: KeystoneCredentials::Password { user, password, project },
         region: Some("harbour".to_owned()),
         interface: "public".to_owned(),
@@ -63,7 +63,7 @@ async fn revoked_token_is_renewed_in_the_middle_of_a_write() {
     // Swift validates the token of every request.
     let no_cache = [("TOKEN_CACHE", "-1")];
     let name = "revoked_token_is_renewed_in_the_middle_of_a_write";
-    let Some(laboratory) = Laboratory::with_keystone(name, &no_cache) else { return };
+    let Some(laboratory) = SwiftServer::with_keystone(name, &no_cache) else { return };
     let store = SwiftStore::new(options(&laboratory), SystemClock::shared()).unwrap();
     store.create_bucket(&context(), &bucket()).await.unwrap();
     let bytes = pattern(5_000_000, 1);
@@ -82,7 +82,7 @@ async fn revoked_token_is_renewed_in_the_middle_of_a_write() {
 #[tokio::test(flavor = "multi_thread")]
 async fn short_lived_tokens_are_renewed() {
     let name = "short_lived_tokens_are_renewed";
-    let Some(laboratory) = Laboratory::with_keystone(name, &[("EXPIRATION", "5")]) else { return };
+    let Some(laboratory) = SwiftServer::with_keystone(name, &[("EXPIRATION", "5")]) else { return };
     let system: Arc<dyn Clock> = SystemClock::shared();
     let bytes = pattern(5_000_000, 1);
     // The first store renews its tokens in time, the second when they are rejected.

@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use tradewind_core::checksum::crc64nvme;
 
-use super::{Scene, content, names, tree};
-use crate::support::caller::Caller;
+use super::{TestStore, content, names, tree};
+use crate::support::command_runner::CommandRunner;
 
 const LARGE: usize = (2 << 20) + 700;
 
 /// Writes files with a variety of sizes and names below `here`.
-fn write_tree(caller: &Caller) {
+fn write_tree(caller: &CommandRunner) {
     let long = "d".repeat(120);
     let sizes = [0, 1, 511, 512, 513, 100_000, 1 << 20, (1 << 20) + 1, LARGE];
     for (n, size) in sizes.into_iter().enumerate() {
@@ -50,16 +50,16 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn bundle_is_a_tar_archive_and_round_trips() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     write_tree(caller);
     let here = tree(&caller.path("here"));
-    caller.done(&["cp", "--bundle", "here", "s3://bucket/all.tar"]);
+    caller.run_ok(&["cp", "--bundle", "here", "s3://bucket/all.tar"]);
     assert_eq!(scene.names(), ["all.tar"]);
 
     caller.write("all.tar", scene.read("all.tar"));
     untar(&caller.path("all.tar"), &caller.path("untarred"));
-    caller.done(&["cp", "-r", "--bundle", "s3://bucket/all.tar", "there"]);
+    caller.run_ok(&["cp", "-r", "--bundle", "s3://bucket/all.tar", "there"]);
     for directory in ["untarred", "there"] {
         assert!(tree(&caller.path(directory)) == here, "{directory}");
         assert_eq!(mode(&caller.path(directory).join("a")), 0o700);
@@ -68,7 +68,7 @@ fn bundle_is_a_tar_archive_and_round_trips() {
     }
     assert_eq!(fs::metadata(caller.path("there/a")).unwrap().mtime_nsec(), 123_000_000);
 
-    let listed = caller.done(&["ls", "--bundle", "s3://bucket/all.tar", "--json"]);
+    let listed = caller.run_ok(&["ls", "--bundle", "s3://bucket/all.tar", "--json"]);
     let lines: Vec<serde_json::Value> =
         listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let found: Vec<_> =
@@ -80,22 +80,22 @@ fn bundle_is_a_tar_archive_and_round_trips() {
     let a = lines.iter().find(|line| line["member"] == "a").unwrap();
     assert_eq!((a["mode"].as_str(), a["bundle"].as_str()), (Some("0700"), Some("s3://bucket/all.tar")));
     assert_eq!(a["modified"], "2009-02-13T23:31:30Z");
-    let plain = caller.done(&["ls", "--bundle", "s3://bucket/all.tar"]);
+    let plain = caller.run_ok(&["ls", "--bundle", "s3://bucket/all.tar"]);
     assert!(plain.starts_with("2009-02-13T23:31:30Z           300  a\n"), "{plain}");
 }
 
 #[test]
 fn single_member_is_copied_and_printed() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     write_tree(caller);
-    caller.done(&["cp", "--bundle", "here", "s3://bucket/all.tar"]);
+    caller.run_ok(&["cp", "--bundle", "here", "s3://bucket/all.tar"]);
     for name in ["sizes/0", "sizes/513", &format!("sizes/{LARGE}"), "\u{e9}t\u{e9}/\u{1f600}"] {
         let bytes = fs::read(caller.path("here").join(name)).unwrap();
-        caller.done(&["cp", "s3://bucket/all.tar", "--member", name, "into/"]);
+        caller.run_ok(&["cp", "s3://bucket/all.tar", "--member", name, "into/"]);
         let own = name.rsplit('/').next().unwrap();
         assert!(fs::read(caller.path("into").join(own)).unwrap() == bytes, "{name}");
-        caller.done(&["cp", "s3://bucket/all.tar", "--member", name, "renamed"]);
+        caller.run_ok(&["cp", "s3://bucket/all.tar", "--member", name, "renamed"]);
         assert!(fs::read(caller.path("renamed")).unwrap() == bytes, "{name}");
         for command in [
             &["cp", "s3://bucket/all.tar", "--member", name, "-"][..],
@@ -106,15 +106,15 @@ fn single_member_is_copied_and_printed() {
         }
     }
     let none = "s3://bucket/all.tar has no member \"sizes\"; ls --bundle lists them";
-    caller.fails(&["cat", "s3://bucket/all.tar", "--member", "sizes"], &[none]);
-    caller.fails(&["cp", "s3://bucket/all.tar", "--member", "sizes", "x"], &[none]);
+    caller.run_failing(&["cat", "s3://bucket/all.tar", "--member", "sizes"], &[none]);
+    caller.run_failing(&["cp", "s3://bucket/all.tar", "--member", "sizes", "x"], &[none]);
     assert!(!caller.path("x").exists());
 }
 
 #[test]
 fn bundle_size_splits_files_into_a_set() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for n in 0..40 {
         caller.write(format!("here/{n:02}"), content(n, 9000));
     }
@@ -133,7 +133,7 @@ fn bundle_size_splits_files_into_a_set() {
         caller.write("one.tar", scene.read(key));
         untar(&caller.path("one.tar"), &caller.path("untarred"));
     }
-    caller.done(&["cp", "--bundle", "s3://bucket/all.tar", "there"]);
+    caller.run_ok(&["cp", "--bundle", "s3://bucket/all.tar", "there"]);
     let here = tree(&caller.path("here"));
     assert!(tree(&caller.path("untarred")) == here && tree(&caller.path("there")) == here);
     let ran = caller.run(&["cat", "s3://bucket/all.tar", "--member", "39"]);
@@ -141,33 +141,33 @@ fn bundle_size_splits_files_into_a_set() {
 
     // A missing bundle is reported, and those before it are unpacked.
     let third = scene.read("all-00003.tar");
-    caller.done(&["rm", "s3://bucket/all-00003.tar"]);
+    caller.run_ok(&["rm", "s3://bucket/all-00003.tar"]);
     let gone = "s3://bucket/all-00003.tar: this bundle of the set is missing: packing did not finish, or it was removed";
-    caller.fails(&["cp", "--bundle", "s3://bucket/all.tar", "some"], &[gone]);
+    caller.run_failing(&["cp", "--bundle", "s3://bucket/all.tar", "some"], &[gone]);
     assert!(names(&caller.path("some")).len() > 15);
-    caller.fails(&["ls", "--bundle", "s3://bucket/all.tar", "--json"], &[gone]);
-    caller.fails(&["cat", "s3://bucket/all.tar", "--member", "39"], &[gone]);
+    caller.run_failing(&["ls", "--bundle", "s3://bucket/all.tar", "--json"], &[gone]);
+    caller.run_failing(&["cat", "s3://bucket/all.tar", "--member", "39"], &[gone]);
 
     // A bundle of another set is reported, too.
     caller.run(&["cp", "--bundle", "here", "s3://bucket/all.tar", "--bundle-size", "100KiB"]);
     scene.store("all-00003.tar", &third);
     let other = "s3://bucket/all-00003.tar: it belongs to another set than the bundle before it; pack the files again";
-    caller.fails(&["cp", "--bundle", "s3://bucket/all.tar", "some"], &[other]);
+    caller.run_failing(&["cp", "--bundle", "s3://bucket/all.tar", "some"], &[other]);
 }
 
 #[test]
 fn filters_apply_to_packing_and_unpacking() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for name in ["a.jpg", "b.tmp", "c/d.jpg", "c/e.txt"] {
         caller.write(format!("here/{name}"), name);
     }
-    caller.done(&["cp", "--bundle", "here", "s3://bucket/x", "--exclude", "*.tmp"]);
-    caller.done(&["cp", "--bundle", "s3://bucket/x", "there", "--exclude", "*", "--include", "*.jpg"]);
+    caller.run_ok(&["cp", "--bundle", "here", "s3://bucket/x", "--exclude", "*.tmp"]);
+    caller.run_ok(&["cp", "--bundle", "s3://bucket/x", "there", "--exclude", "*", "--include", "*.jpg"]);
     assert_eq!(names(&caller.path("there")), ["a.jpg", "c/d.jpg"]);
-    let listed = caller.done(&["cp", "--bundle", "s3://bucket/x", "no", "--dry-run", "--exclude", "c/*"]);
+    let listed = caller.run_ok(&["cp", "--bundle", "s3://bucket/x", "no", "--dry-run", "--exclude", "c/*"]);
     assert_eq!(listed, "unpack  a.jpg from s3://bucket/x to no/a.jpg\n");
-    let listed = caller.done(&["cp", "--bundle", "here", "s3://bucket/y", "--dry-run", "--exclude", "c/*"]);
+    let listed = caller.run_ok(&["cp", "--bundle", "here", "s3://bucket/y", "--dry-run", "--exclude", "c/*"]);
     let line = |name: &str| format!("pack    here/{name} into s3://bucket/y\n");
     assert_eq!(listed, line("a.jpg") + &line("b.tmp"));
     assert!(!caller.path("no").exists() && scene.names() == ["x"]);
@@ -175,35 +175,35 @@ fn filters_apply_to_packing_and_unpacking() {
 
 #[test]
 fn files_that_cannot_be_packed_are_reported_and_skipped() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("here/file", "x");
     symlink("file", caller.path("here/link")).unwrap();
     let _socket = UnixListener::bind(caller.path("here/socket")).unwrap();
     let why = "here/socket is neither a file nor a directory: skipped";
-    caller.fails(&["cp", "--bundle", "here", "s3://bucket/x.tar"], &[why]);
-    assert!(caller.done(&["ls", "--bundle", "s3://bucket/x.tar"]).ends_with(" file\n"));
-    caller.fails(&["cp", "--bundle", "--follow-symlinks", "here", "s3://bucket/x.tar"], &[why]);
-    assert_eq!(caller.done(&["ls", "--bundle", "s3://bucket/x.tar"]).lines().count(), 2);
+    caller.run_failing(&["cp", "--bundle", "here", "s3://bucket/x.tar"], &[why]);
+    assert!(caller.run_ok(&["ls", "--bundle", "s3://bucket/x.tar"]).ends_with(" file\n"));
+    caller.run_failing(&["cp", "--bundle", "--follow-symlinks", "here", "s3://bucket/x.tar"], &[why]);
+    assert_eq!(caller.run_ok(&["ls", "--bundle", "s3://bucket/x.tar"]).lines().count(), 2);
 
     // An existing bundle is not replaced if no file could be packed.
     fs::remove_file(caller.path("here/file")).unwrap();
-    caller.fails(&["cp", "--bundle", "here", "s3://bucket/x.tar"], &[why]);
-    assert_eq!(caller.done(&["ls", "--bundle", "s3://bucket/x.tar"]).lines().count(), 2);
+    caller.run_failing(&["cp", "--bundle", "here", "s3://bucket/x.tar"], &[why]);
+    assert_eq!(caller.run_ok(&["ls", "--bundle", "s3://bucket/x.tar"]).lines().count(), 2);
 
     // An empty directory becomes an empty archive.
     fs::create_dir(caller.path("empty")).unwrap();
-    caller.done(&["cp", "--bundle", "empty", "s3://bucket/empty.tar"]);
+    caller.run_ok(&["cp", "--bundle", "empty", "s3://bucket/empty.tar"]);
     caller.write("empty.tar", scene.read("empty.tar"));
     untar(&caller.path("empty.tar"), &caller.path("untarred"));
-    assert_eq!(caller.done(&["ls", "--bundle", "s3://bucket/empty.tar"]), "");
-    caller.done(&["cp", "--bundle", "s3://bucket/empty.tar", "there"]);
+    assert_eq!(caller.run_ok(&["ls", "--bundle", "s3://bucket/empty.tar"]), "");
+    caller.run_ok(&["cp", "--bundle", "s3://bucket/empty.tar", "there"]);
 }
 
 #[test]
 fn invalid_bundle_arguments_are_reported() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("here/file", "x");
     scene.store("plain", b"some text");
     scene.store("nothing", b"");
@@ -235,15 +235,15 @@ fn invalid_bundle_arguments_are_reported() {
             "s3://bucket/y is in a store; --member copies to a file, or to - for standard output",
         ),
     ] {
-        caller.fails(command, &[why]);
+        caller.run_failing(command, &[why]);
     }
     for key in ["plain", "nothing"] {
         let why = format!(
             "s3://bucket/{key}: not a bundle, or truncated: it does not end with an index as `cp --bundle` writes it"
         );
-        caller.fails(&["ls", "--bundle", &format!("s3://bucket/{key}")], &[&why]);
-        caller.fails(&["cp", "--bundle", &format!("s3://bucket/{key}"), "there"], &[&why]);
-        caller.fails(&["cat", &format!("s3://bucket/{key}"), "--member", "a"], &[&why]);
+        caller.run_failing(&["ls", "--bundle", &format!("s3://bucket/{key}")], &[&why]);
+        caller.run_failing(&["cp", "--bundle", &format!("s3://bucket/{key}"), "there"], &[&why]);
+        caller.run_failing(&["cat", &format!("s3://bucket/{key}"), "--member", "a"], &[&why]);
     }
     for usage in [
         &["cp", "here", "s3://bucket/x", "--bundle-size", "1MiB"][..],
@@ -258,13 +258,13 @@ fn invalid_bundle_arguments_are_reported() {
 
 #[test]
 fn damaged_members_are_reported_and_the_rest_unpacked() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     // Adjacent members fetched with one request, and one that has its own.
     for (name, size) in [("a", 1000), ("b", 1000), ("c", 1000), ("large", LARGE)] {
         caller.write(format!("here/{name}"), content(size as u64, size));
     }
-    caller.done(&["cp", "--bundle", "here", "s3://bucket/x.tar"]);
+    caller.run_ok(&["cp", "--bundle", "here", "s3://bucket/x.tar"]);
     let whole = scene.read("x.tar");
     let store = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = whole.clone();
@@ -275,21 +275,21 @@ fn damaged_members_are_reported_and_the_rest_unpacked() {
     let why = |name: &str| {
         format!("\"{name}\" is damaged in s3://bucket/bad.tar: its checksum does not match the index")
     };
-    caller.fails(&["cp", "--bundle", "s3://bucket/bad.tar", "there"], &[&why("b")]);
+    caller.run_failing(&["cp", "--bundle", "s3://bucket/bad.tar", "there"], &[&why("b")]);
     assert_eq!(names(&caller.path("there")), ["a", "c", "large"]);
-    caller.fails(&["cp", "s3://bucket/bad.tar", "--member", "b", "one"], &[&why("b")]);
+    caller.run_failing(&["cp", "s3://bucket/bad.tar", "--member", "b", "one"], &[&why("b")]);
     let ran = caller.run(&["cat", "s3://bucket/bad.tar", "--member", "b"]);
     assert!(ran.out.is_empty() && ran.err.contains(&why("b")), "{}", ran.err);
 
     let large = whole.len() - 3000;
     store(&|bytes| bytes[large] ^= 1);
-    caller.fails(&["cp", "--bundle", "s3://bucket/bad.tar", "more"], &[&why("large")]);
+    caller.run_failing(&["cp", "--bundle", "s3://bucket/bad.tar", "more"], &[&why("large")]);
     assert_eq!(names(&caller.path("more")), ["a", "b", "c"]);
     assert!(caller.run(&["cat", "s3://bucket/bad.tar", "--member", "large"]).err.contains(&why("large")));
 
     let fails = |why: &str| {
         let why = format!("s3://bucket/bad.tar: {why}");
-        caller.fails(&["cp", "--bundle", "s3://bucket/bad.tar", "none"], &[&why]);
+        caller.run_failing(&["cp", "--bundle", "s3://bucket/bad.tar", "none"], &[&why]);
         assert!(!caller.path("none").exists());
     };
     store(&|bytes| bytes.truncate(bytes.len() - 1));
@@ -334,8 +334,8 @@ fn forged(members: &[(&str, &[u8])]) -> Vec<u8> {
 
 #[test]
 fn member_names_that_leave_the_directory_are_rejected() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let members: [(&str, &[u8]); 6] =
         [("../up", b"1"), ("/root", b"2"), ("a", b"3"), ("a/b", b"4"), ("c//d", b"5"), ("link/x", b"6")];
     scene.store("forged", &forged(&members));

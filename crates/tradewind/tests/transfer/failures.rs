@@ -5,8 +5,8 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::{Scene, names};
-use crate::support::caller::Caller;
+use super::{TestStore, names};
+use crate::support::command_runner::CommandRunner;
 
 /// The error of listing a missing bucket.
 pub const NO_BUCKET_LISTED: &str =
@@ -14,32 +14,32 @@ pub const NO_BUCKET_LISTED: &str =
 
 #[test]
 fn missing_objects_buckets_and_files_are_reported() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("file", "x");
     let bucket = "The specified bucket does not exist (NoSuchBucket)";
     let key = "The specified key does not exist (NoSuchKey)";
     let get = |why: &str| format!("GET s3://bucket/none on HOST: {why}");
-    caller.fails(&["ls", "s3://nowhere"], &[&format!("GET s3://nowhere on HOST: {bucket}")]);
-    caller.fails(&["ls", "s3://bucket/none"], &["there is nothing at s3://bucket/none"]);
-    caller.fails(&["cat", "s3://bucket/none"], &[&get(key)]);
-    caller.fails(&["cp", "s3://bucket/none", "x"], &[&get(key)]);
-    caller.fails(&["cp", "s3://bucket/none", "-"], &[&get(key)]);
-    caller.fails(
+    caller.run_failing(&["ls", "s3://nowhere"], &[&format!("GET s3://nowhere on HOST: {bucket}")]);
+    caller.run_failing(&["ls", "s3://bucket/none"], &["there is nothing at s3://bucket/none"]);
+    caller.run_failing(&["cat", "s3://bucket/none"], &[&get(key)]);
+    caller.run_failing(&["cp", "s3://bucket/none", "x"], &[&get(key)]);
+    caller.run_failing(&["cp", "s3://bucket/none", "-"], &[&get(key)]);
+    caller.run_failing(
         &["stat", "s3://bucket/none"],
         &["HEAD s3://bucket/none on HOST: there is no such object (404 Not Found)"],
     );
-    caller.fails(&["cat", "s3://nowhere/x"], &[&format!("GET s3://nowhere/x on HOST: {bucket}")]);
+    caller.run_failing(&["cat", "s3://nowhere/x"], &[&format!("GET s3://nowhere/x on HOST: {bucket}")]);
     caller
-        .fails(&["cp", "file", "s3://nowhere/x"], &[&format!("file: PUT s3://nowhere/x on HOST: {bucket}")]);
-    caller.fails(&["cp", "-r", "s3://nowhere", "x"], &[NO_BUCKET_LISTED]);
-    caller.fails(&["rm", "-r", "s3://nowhere"], &[NO_BUCKET_LISTED]);
-    caller.fails(&["rb", "s3://nowhere"], &[&format!("DELETE s3://nowhere on HOST: {bucket}")]);
-    caller.fails(
+        .run_failing(&["cp", "file", "s3://nowhere/x"], &[&format!("file: PUT s3://nowhere/x on HOST: {bucket}")]);
+    caller.run_failing(&["cp", "-r", "s3://nowhere", "x"], &[NO_BUCKET_LISTED]);
+    caller.run_failing(&["rm", "-r", "s3://nowhere"], &[NO_BUCKET_LISTED]);
+    caller.run_failing(&["rb", "s3://nowhere"], &[&format!("DELETE s3://nowhere on HOST: {bucket}")]);
+    caller.run_failing(
         &["cp", "absent", "s3://bucket"],
         &["cannot open ./absent: No such file or directory (os error 2)"],
     );
-    assert_eq!(names(caller.root()), ["file"]);
+    assert_eq!(names(caller.directory_path()), ["file"]);
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn log_level_follows_the_environment_variable() {
     // Connections to this port are refused, so the request is retried.
     let (closed_port, retry) = (([127, 0, 0, 1], 1).into(), "retrying a request");
     let log = |level| {
-        let ran = Caller::new(closed_port).with("TRADEWIND_LOG_LEVEL", level).run(&["ls", "s3://bucket"]);
+        let ran = CommandRunner::new(closed_port).with_variable("TRADEWIND_LOG_LEVEL", level).run(&["ls", "s3://bucket"]);
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
         ran.err
     };
@@ -59,25 +59,25 @@ fn log_level_follows_the_environment_variable() {
 
 #[test]
 fn wrong_kind_of_argument_is_reported() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("dir/a", "x");
     scene.store("dir/a", b"x");
-    caller.fails(&["cp", "dir", "s3://bucket"], &["dir is a directory; use -r to copy everything below it"]);
+    caller.run_failing(&["cp", "dir", "s3://bucket"], &["dir is a directory; use -r to copy everything below it"]);
     caller
-        .fails(&["cp", "-r", "dir/a", "s3://bucket"], &["dir/a is not a directory; copy a file without -r"]);
+        .run_failing(&["cp", "-r", "dir/a", "s3://bucket"], &["dir/a is not a directory; copy a file without -r"]);
     let prefix = "s3://bucket/dir/ is not one object";
-    caller.fails(&["cp", "s3://bucket/dir/", "."], &[&format!("{prefix}; copy everything below it with -r")]);
-    caller.fails(&["rm", "s3://bucket/dir/"], &[&format!("{prefix}; remove everything below it with -r")]);
-    caller.fails(
+    caller.run_failing(&["cp", "s3://bucket/dir/", "."], &[&format!("{prefix}; copy everything below it with -r")]);
+    caller.run_failing(&["rm", "s3://bucket/dir/"], &[&format!("{prefix}; remove everything below it with -r")]);
+    caller.run_failing(
         &["cp", "-", "s3://bucket/dir/"],
         &[&format!("{prefix}; to store standard input, give a complete key")],
     );
     let standard = "with - (standard input or output), the other argument must be s3://BUCKET/KEY";
-    caller.fails(&["cp", "-", "dir/b"], &[standard]);
-    caller.fails(&["mb", "s3://bucket/x"], &["s3://bucket/x is more than a bucket; write s3://bucket"]);
-    caller.fails(&["mb", "s3://bucket"], &["bucket \"bucket\" already exists"]);
-    caller.fails(
+    caller.run_failing(&["cp", "-", "dir/b"], &[standard]);
+    caller.run_failing(&["mb", "s3://bucket/x"], &["s3://bucket/x is more than a bucket; write s3://bucket"]);
+    caller.run_failing(&["mb", "s3://bucket"], &["bucket \"bucket\" already exists"]);
+    caller.run_failing(
         &["rb", "s3://bucket"],
         &["DELETE s3://bucket on HOST: The bucket you tried to delete is not empty (BucketNotEmpty)"],
     );
@@ -86,7 +86,7 @@ fn wrong_kind_of_argument_is_reported() {
 
 #[test]
 fn invalid_command_line_exits_with_status_2() {
-    let caller = Caller::new("127.0.0.1:1".parse().unwrap());
+    let caller = CommandRunner::new("127.0.0.1:1".parse().unwrap());
     for (arguments, words) in [
         (
             &["cp", "x", "gs://bucket/x"][..],
@@ -107,24 +107,24 @@ fn invalid_command_line_exits_with_status_2() {
 
 #[test]
 fn rejected_credentials_are_reported() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     scene.store("x", b"x");
-    let caller = &scene.caller;
-    let wrong = Caller::new(caller.endpoint()).with("AWS_SECRET_ACCESS_KEY", "wrong");
+    let caller = &scene.runner;
+    let wrong = CommandRunner::new(caller.endpoint()).with_variable("AWS_SECRET_ACCESS_KEY", "wrong");
     wrong.write("file", "x");
     let signature = "The request signature we calculated does not match the signature you provided. Check your key and \
                      signing method (SignatureDoesNotMatch); check the secret key";
-    wrong.fails(&["ls"], &[&format!("GET s3:// on HOST: {signature}")]);
-    wrong.fails(&["cat", "s3://bucket/x"], &[&format!("GET s3://bucket/x on HOST: {signature}")]);
+    wrong.run_failing(&["ls"], &[&format!("GET s3:// on HOST: {signature}")]);
+    wrong.run_failing(&["cat", "s3://bucket/x"], &[&format!("GET s3://bucket/x on HOST: {signature}")]);
     wrong
-        .fails(&["cp", "file", "s3://bucket/y"], &[&format!("file: PUT s3://bucket/y on HOST: {signature}")]);
-    let unknown = Caller::new(caller.endpoint()).with("AWS_ACCESS_KEY_ID", "nobody");
-    unknown.fails(
+        .run_failing(&["cp", "file", "s3://bucket/y"], &[&format!("file: PUT s3://bucket/y on HOST: {signature}")]);
+    let unknown = CommandRunner::new(caller.endpoint()).with_variable("AWS_ACCESS_KEY_ID", "nobody");
+    unknown.run_failing(
         &["cat", "s3://bucket/x"],
         &["GET s3://bucket/x on HOST: The AWS Access Key Id you provided does not exist in our records \
          (InvalidAccessKeyId); check the access key and that it belongs to this store"],
     );
-    caller.fails(
+    caller.run_failing(
         &["cat", "--no-sign-request", "s3://bucket/x"],
         &["GET s3://bucket/x on HOST: Access Denied (AccessDenied)"],
     );
@@ -136,20 +136,20 @@ fn refused_connection_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let caller = Caller::new(address).with("AWS_MAX_ATTEMPTS", "2");
+    let caller = CommandRunner::new(address).with_variable("AWS_MAX_ATTEMPTS", "2");
     caller.write("file", "x");
     let refused = "connecting to HOST failed: Connection refused (os error 111)";
-    caller.fails(&["ls"], &[refused]);
-    caller.fails(&["ls", "s3://bucket"], &[refused]);
-    caller.fails(&["cp", "file", "s3://bucket"], &[&format!("file: {refused}")]);
-    caller.fails(&["cp", "-r", "s3://bucket", "there"], &[&format!("s3://bucket/: {refused}")]);
-    caller.fails(&["cat", "s3://bucket/x"], &[refused]);
+    caller.run_failing(&["ls"], &[refused]);
+    caller.run_failing(&["ls", "s3://bucket"], &[refused]);
+    caller.run_failing(&["cp", "file", "s3://bucket"], &[&format!("file: {refused}")]);
+    caller.run_failing(&["cp", "-r", "s3://bucket", "there"], &[&format!("s3://bucket/: {refused}")]);
+    caller.run_failing(&["cat", "s3://bucket/x"], &[refused]);
 }
 
 #[test]
 fn local_permission_errors_are_reported() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     if rustix::process::geteuid().is_root() {
         return crate::support::skip("local_permission_errors_are_reported", "root may do everything");
     }
@@ -161,7 +161,7 @@ fn local_permission_errors_are_reported() {
         |mode| fs::set_permissions(caller.path("here/closed"), fs::Permissions::from_mode(mode)).unwrap();
     allow(0);
     let denied = "Permission denied (os error 13)";
-    caller.fails(
+    caller.run_failing(
         &["sync", "here", "s3://bucket", "--delete"],
         &[&format!("cannot list here/closed: {denied}")],
     );

@@ -2,11 +2,11 @@
 
 use std::io::Read as _;
 
-use super::{Scene, content};
+use super::{TestStore, content};
 
 /// A scene with objects of every kind: small, without a final newline, larger than the in-memory limit, binary, empty.
-fn scene() -> Scene {
-    let scene = Scene::new();
+fn scene() -> TestStore {
+    let scene = TestStore::new();
     let lines: String = (1..=60_000).map(|n| format!("line {n} of the large one\n")).collect();
     scene.store("a.txt", b"one needle\nnothing\nTwo Needles\n");
     scene.store("a/b", b"needle without an end");
@@ -17,8 +17,8 @@ fn scene() -> Scene {
     scene
 }
 
-fn grep(scene: &Scene, arguments: &[&str]) -> (Option<i32>, String) {
-    let ran = scene.caller.run(&[&["grep"], arguments, &["s3://bucket/"]].concat());
+fn grep(scene: &TestStore, arguments: &[&str]) -> (Option<i32>, String) {
+    let ran = scene.runner.run(&[&["grep"], arguments, &["s3://bucket/"]].concat());
     assert!(ran.err.is_empty(), "{ran:?}");
     (ran.status.code(), String::from_utf8(ran.out).unwrap())
 }
@@ -63,7 +63,7 @@ fn exit_status_is_that_of_grep() {
     let scene = scene();
     assert_eq!(grep(&scene, &["is not there"]), (Some(1), String::new()));
     for arguments in [["grep", "a[", "s3://bucket"], ["grep", "a", "s3://nowhere"]] {
-        let ran = scene.caller.run(&arguments);
+        let ran = scene.runner.run(&arguments);
         assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(2), 1), "{ran:?}");
     }
 }
@@ -77,11 +77,11 @@ fn closed_output_ends_the_search() {
         scene.store(&format!("much/{n}"), lines.as_bytes());
     }
     for jobs in ["1", "32"] {
-        let mut running = scene.caller.begin_unread(&["grep", "--jobs", jobs, "needle", "s3://bucket/"]);
-        let mut out = running.take_out();
+        let mut running = scene.runner.spawn_unread(&["grep", "--jobs", jobs, "needle", "s3://bucket/"]);
+        let mut out = running.take_stdout();
         out.read_exact(&mut [0; 100]).unwrap();
         drop(out);
         // Fails by timeout if the command does not end.
-        running.end();
+        running.wait_for_output();
     }
 }

@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::{content, names};
-use crate::support::caller::{Caller, Ran};
+use crate::support::command_runner::{CommandRunner, CommandOutput};
 use crate::support::eventually;
-use crate::support::scripted::{Answer, BUCKET, Reply, Request, Scripted};
+use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, Request, ScriptedServer};
 
 const SIZE: usize = 3 << 20;
 
 /// A server that stalls in the middle of the body for requests that `halts` selects.
-fn stalling_server(halts: impl Fn(&Request) -> bool + Send + Sync + 'static) -> (Scripted, Caller) {
+fn stalling_server(halts: impl Fn(&Request) -> bool + Send + Sync + 'static) -> (ScriptedServer, CommandRunner) {
     let server =
-        Scripted::start(
-            move |request: &Request, answer: Answer| {
-                if halts(request) { Reply::Held(answer, SIZE / 2) } else { Reply::Answer(answer) }
+        ScriptedServer::start(
+            move |request: &Request, answer: ScriptedResponse| {
+                if halts(request) { Reply::Stalled(answer, SIZE / 2) } else { Reply::Respond(answer) }
             },
         );
-    let caller = Caller::new(server.address);
+    let caller = CommandRunner::new(server.address);
     (server, caller)
 }
 
@@ -30,28 +30,28 @@ fn stalling_server(halts: impl Fn(&Request) -> bool + Send + Sync + 'static) -> 
 const UNFINISHED: &str = ".tradewind-part";
 
 /// The names below the directory, except unfinished files, which have a name on some file systems.
-fn finished(caller: &Caller) -> Vec<String> {
-    names(caller.root()).into_iter().filter(|name| !name.ends_with(UNFINISHED)).collect()
+fn finished(caller: &CommandRunner) -> Vec<String> {
+    names(caller.directory_path()).into_iter().filter(|name| !name.ends_with(UNFINISHED)).collect()
 }
 
 /// The journal files.
-fn journals(caller: &Caller) -> Vec<PathBuf> {
+fn journals(caller: &CommandRunner) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(caller.path("home/.cache/tradewind")) else { return Vec::new() };
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
 /// Interrupts a download of two objects while one of them stalls.
-fn interrupt_download(signal: Signal) -> (Caller, Ran) {
+fn interrupt_download(signal: Signal) -> (CommandRunner, CommandOutput) {
     let (server, caller) = stalling_server(|request| request.key == "b" && request.operation == "GetObject");
-    server.lay("a", b"whole".to_vec());
-    server.lay("b", content(1, SIZE));
+    server.put_object("a", b"whole".to_vec());
+    server.put_object("b", content(1, SIZE));
     caller.write("there/b", "as it was");
-    let running = caller.begin(&["cp", "-r", &format!("s3://{BUCKET}"), "there"]);
-    server.wait_until_held(1);
+    let running = caller.spawn(&["cp", "-r", &format!("s3://{BUCKET}"), "there"]);
+    server.wait_until_stalled(1);
     eventually("the other object is complete", || caller.path("there/a").exists());
     let asked = Instant::now();
     running.signal(signal);
-    let ran = running.end();
+    let ran = running.wait_for_output();
     assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
     assert_eq!(fs::read(caller.path("there/b")).unwrap(), b"as it was");
     (caller, ran)
@@ -62,7 +62,7 @@ fn interrupted_download_leaves_nothing_behind() {
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let (caller, ran) = interrupt_download(signal);
         assert_eq!(ran.status.code(), Some(status), "{ran:?}");
-        assert_eq!(names(caller.root()), ["there/a", "there/b"]);
+        assert_eq!(names(caller.directory_path()), ["there/a", "there/b"]);
         assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
     }
 }
@@ -79,20 +79,20 @@ const LARGE: usize = 20 << 20;
 const DOWN: [&str; 5] = ["cp", "--chunk-size", "8MiB", "s3://bucket/x", "there/x"];
 
 /// Interrupts a download of a large object when all but its last chunk is stored.
-fn interrupt_before_last_chunk(signal: Signal) -> (Scripted, Caller, PathBuf) {
+fn interrupt_before_last_chunk(signal: Signal) -> (ScriptedServer, CommandRunner, PathBuf) {
     let last = format!("bytes={}-", CHUNKS[2]);
     let (server, caller) = stalling_server(move |request| {
         request.number <= CHUNKS.len() && request.header("range").starts_with(&last)
     });
-    server.lay("x", content(1, LARGE));
-    let running = caller.begin(&DOWN);
-    server.wait_until_held(1);
+    server.put_object("x", content(1, LARGE));
+    let running = caller.spawn(&DOWN);
+    server.wait_until_stalled(1);
     let journal_text = || fs::read_to_string(journals(&caller).pop()?).ok();
     eventually("two chunks are there", || {
         journal_text().is_some_and(|text| text.matches("{\"Chunk\":").count() == 2)
     });
     running.signal(signal);
-    running.end();
+    running.wait_for_output();
     let left = names(&caller.path("there"));
     let [unfinished] = left.as_slice() else { panic!("after {signal:?}: {left:?}") };
     assert!(unfinished.ends_with(UNFINISHED), "no file has the final name: {unfinished}");
@@ -101,9 +101,9 @@ fn interrupt_before_last_chunk(signal: Signal) -> (Scripted, Caller, PathBuf) {
 }
 
 /// Completes the download; returns the sorted offsets of the chunks it requested.
-fn resume(server: &Scripted, caller: &Caller) -> Vec<u64> {
-    let before = server.of("GetObject").len();
-    caller.done(&DOWN);
+fn resume(server: &ScriptedServer, caller: &CommandRunner) -> Vec<u64> {
+    let before = server.requests_of("GetObject").len();
+    caller.run_ok(&DOWN);
     assert_eq!(names(&caller.path("there")), ["x"]);
     assert!(fs::read(caller.path("there/x")).unwrap() == server.object("x").unwrap());
     assert_eq!(journals(caller), [] as [PathBuf; 0], "no journal is left");
@@ -111,7 +111,7 @@ fn resume(server: &Scripted, caller: &Caller) -> Vec<u64> {
         let range = request.header("range").trim_start_matches("bytes=");
         range.split_once('-').unwrap().0.parse().unwrap()
     };
-    let mut asked: Vec<u64> = server.of("GetObject")[before..].iter().map(first_byte).collect();
+    let mut asked: Vec<u64> = server.requests_of("GetObject")[before..].iter().map(first_byte).collect();
     asked.sort_unstable();
     asked
 }
@@ -140,20 +140,20 @@ fn download_with_ranges_of_different_sizes_resumes() {
     let (server, caller) = stalling_server(move |request| {
         request.number <= 19 && request.header("range").starts_with(&format!("bytes={last}-"))
     });
-    server.lay("x", content(1, size));
-    let running = caller.begin(&DOWN);
-    server.wait_until_held(1);
+    server.put_object("x", content(1, size));
+    let running = caller.spawn(&DOWN);
+    server.wait_until_stalled(1);
     let journal_text = || fs::read_to_string(journals(&caller).pop()?).ok();
     eventually("all but the last are there", || {
         journal_text().is_some_and(|text| text.matches("{\"Chunk\":").count() == 18)
     });
     running.signal(Signal::KILL);
-    running.end();
-    let before = server.of("GetObject").len();
-    caller.done(&DOWN);
+    running.wait_for_output();
+    let before = server.requests_of("GetObject").len();
+    caller.run_ok(&DOWN);
     assert!(fs::read(caller.path("there/x")).unwrap() == server.object("x").unwrap());
     let mut asked: Vec<String> =
-        server.of("GetObject")[before..].iter().map(|request| request.header("range").to_owned()).collect();
+        server.requests_of("GetObject")[before..].iter().map(|request| request.header("range").to_owned()).collect();
     asked.sort();
     assert_eq!(asked, ["bytes=0-4194303", "bytes=39845888-41943039"]);
 }
@@ -169,7 +169,7 @@ fn damaged_recorded_chunk_is_fetched_again() {
 #[test]
 fn unfinished_file_of_another_version_is_discarded() {
     let (server, caller, unfinished) = interrupt_before_last_chunk(Signal::INT);
-    server.lay("x", content(2, LARGE));
+    server.put_object("x", content(2, LARGE));
     assert_eq!(resume(&server, &caller), CHUNKS);
     assert!(!unfinished.exists());
 }
@@ -177,21 +177,21 @@ fn unfinished_file_of_another_version_is_discarded() {
 #[test]
 fn interrupted_upload_keeps_its_parts_and_journal() {
     for signal in [Signal::INT, Signal::TERM] {
-        let server = Scripted::start(|request: &Request, answer: Answer| match request.operation {
+        let server = ScriptedServer::start(|request: &Request, answer: ScriptedResponse| match request.operation {
             // The second part never gets a response.
             "UploadPart" if request.number == 2 => Reply::Silence,
-            _ => Reply::Answer(answer),
+            _ => Reply::Respond(answer),
         });
-        let caller = Caller::new(server.address);
+        let caller = CommandRunner::new(server.address);
         caller.write("here", content(1, 15 << 20));
-        let running = caller.begin(&["cp", "--chunk-size", "5MiB", "here", &format!("s3://{BUCKET}/x")]);
-        server.wait_until_held(1);
+        let running = caller.spawn(&["cp", "--chunk-size", "5MiB", "here", &format!("s3://{BUCKET}/x")]);
+        server.wait_until_stalled(1);
         running.signal(signal);
-        let ran = running.end();
+        let ran = running.wait_for_output();
         assert!(matches!(ran.status.code(), Some(130 | 143)), "{ran:?}");
         assert!(server.object("x").is_none());
-        assert!(server.of("CompleteMultipartUpload").is_empty());
-        assert!(server.of("AbortMultipartUpload").is_empty(), "{:?}", server.counts());
+        assert!(server.requests_of("CompleteMultipartUpload").is_empty());
+        assert!(server.requests_of("AbortMultipartUpload").is_empty(), "{:?}", server.request_counts());
         assert_eq!(journals(&caller).len(), 1, "the upload is recorded");
     }
 }
@@ -200,40 +200,40 @@ fn interrupted_upload_keeps_its_parts_and_journal() {
 #[test]
 fn upload_survives_expired_credentials() {
     let server =
-        Scripted::start(|request: &Request, answer: Answer| match (request.operation, request.number) {
+        ScriptedServer::start(|request: &Request, answer: ScriptedResponse| match (request.operation, request.number) {
             ("UploadPart", 2) => Reply::Silence,
             ("ListParts", 1) => {
-                Reply::Answer(Answer::refusal(400, "ExpiredToken", "The provided token has expired."))
+                Reply::Respond(ScriptedResponse::error(400, "ExpiredToken", "The provided token has expired."))
             }
-            _ => Reply::Answer(answer),
+            _ => Reply::Respond(answer),
         });
-    let caller = Caller::new(server.address);
+    let caller = CommandRunner::new(server.address);
     caller.write("here", content(1, 15 << 20));
     let up = ["cp", "--quiet", "--chunk-size=5MiB", "here", &format!("s3://{BUCKET}/x")];
-    let running = caller.begin(&up);
-    server.wait_until_held(1);
-    eventually("the others are sent", || server.of("UploadPart").len() == 3);
+    let running = caller.spawn(&up);
+    server.wait_until_stalled(1);
+    eventually("the others are sent", || server.requests_of("UploadPart").len() == 3);
     running.signal(Signal::KILL);
-    running.end();
+    running.wait_for_output();
     assert_eq!(caller.run(&up).status.code(), Some(1));
-    assert!(server.of("AbortMultipartUpload").is_empty());
-    caller.done(&up);
-    assert_eq!(server.of("UploadPart").len(), 4, "the other parts are reused");
+    assert!(server.requests_of("AbortMultipartUpload").is_empty());
+    caller.run_ok(&up);
+    assert_eq!(server.requests_of("UploadPart").len(), 4, "the other parts are reused");
     assert!(server.object("x").unwrap() == content(1, 15 << 20));
 }
 
 /// A command that blocks on a full pipe can be interrupted.
 #[test]
 fn command_blocked_on_a_full_pipe_can_be_interrupted() {
-    let server = Scripted::start(|_, answer| Reply::Answer(answer));
-    server.lay("x", content(1, 16 << 20));
-    let caller = Caller::new(server.address);
-    let running = caller.begin_unread(&["cat", &format!("s3://{BUCKET}/x")]);
-    eventually("the download has started", || server.of("GetObject").len() > 1);
+    let server = ScriptedServer::start(|_, answer| Reply::Respond(answer));
+    server.put_object("x", content(1, 16 << 20));
+    let caller = CommandRunner::new(server.address);
+    let running = caller.spawn_unread(&["cat", &format!("s3://{BUCKET}/x")]);
+    eventually("the download has started", || server.requests_of("GetObject").len() > 1);
     std::thread::sleep(Duration::from_millis(100));
     let asked = Instant::now();
     running.signal(Signal::INT);
-    let ran = running.end();
+    let ran = running.wait_for_output();
     assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
     assert!(!ran.status.success(), "{ran:?}");
 }
@@ -242,13 +242,13 @@ fn command_blocked_on_a_full_pipe_can_be_interrupted() {
 fn file_gets_its_name_only_when_complete() {
     let (server, caller) = stalling_server(|request| request.operation == "GetObject" && request.number == 1);
     let bytes = content(1, SIZE);
-    server.lay("x", bytes.clone());
-    let running = caller.begin(&["cp", &format!("s3://{BUCKET}/x"), "x"]);
-    server.wait_until_held(1);
+    server.put_object("x", bytes.clone());
+    let running = caller.spawn(&["cp", &format!("s3://{BUCKET}/x"), "x"]);
+    server.wait_until_stalled(1);
     assert!(!caller.path("x").exists());
     running.signal(Signal::KILL);
-    running.end();
+    running.wait_for_output();
     assert!(!caller.path("x").exists());
-    caller.done(&["cp", &format!("s3://{BUCKET}/x"), "x"]);
+    caller.run_ok(&["cp", &format!("s3://{BUCKET}/x"), "x"]);
     assert!(fs::read(caller.path("x")).unwrap() == bytes);
 }

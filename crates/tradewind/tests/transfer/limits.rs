@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Scene, content};
-use crate::support::caller::Caller;
-use crate::support::server::Start;
+use super::{TestStore, content};
+use crate::support::command_runner::CommandRunner;
+use crate::support::server::ServerSetup;
 
 /// The duration in seconds of a command that must succeed.
-fn time(caller: &Caller, arguments: &[&str]) -> f64 {
+fn time(caller: &CommandRunner, arguments: &[&str]) -> f64 {
     let started = Instant::now();
     let ran = caller.run(arguments);
     assert!(ran.status.success() && ran.err.is_empty(), "{arguments:?}: {}", ran.err);
@@ -16,8 +16,8 @@ fn time(caller: &Caller, arguments: &[&str]) -> f64 {
 
 #[test]
 fn bandwidth_limit_applies_in_both_directions() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("file", content(1, 3 << 20));
     let limited = |from: &str, to: &str| time(caller, &["cp", "--max-bandwidth", "1MiB/s", from, to]);
     // The first 100 ms and the last piece are not throttled; process start and end count.
@@ -39,13 +39,13 @@ fn bandwidth_limit_applies_in_both_directions() {
 
 #[test]
 fn bandwidth_limit_applies_to_bundles_in_both_directions() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for n in 0..48 {
         caller.write(format!("here/{n}"), content(n, 64 << 10));
     }
     caller.write("large/file", content(99, 3 << 20));
-    caller.done(&["cp", "--bundle", "large", "s3://bucket/large.tar"]);
+    caller.run_ok(&["cp", "--bundle", "large", "s3://bucket/large.tar"]);
     let limited = |arguments: &[&str]| time(caller, &[arguments, &["--max-bandwidth", "1MiB/s"]].concat());
     for took in [
         limited(&["cp", "--bundle", "here", "s3://bucket/all.tar"]),
@@ -64,13 +64,13 @@ fn low_limit_does_not_hit_a_store_timeout_of_one_second() {
     let data = tempfile::tempdir().unwrap();
     let settings = data.path().join("settings.toml");
     std::fs::write(&settings, "[limits]\nslow_client_time = \"1s\"\n").unwrap();
-    let start = Start::new(&data.path().join("data"), &data.path().join("log"));
+    let start = ServerSetup::new(&data.path().join("data"), &data.path().join("log"));
     let server = start.flag("--config", settings.as_os_str()).start().unwrap();
-    let caller = Caller::new(server.endpoint);
-    caller.done(&["mb", "s3://bucket"]);
+    let caller = CommandRunner::new(server.endpoint);
+    caller.run_ok(&["mb", "s3://bucket"]);
     // The first upload tells the client whether the store accepts trailing checksums.
     caller.write("first", "x");
-    caller.done(&["cp", "first", "s3://bucket/first"]);
+    caller.run_ok(&["cp", "first", "s3://bucket/first"]);
     for n in 0..8 {
         caller.write(format!("tree/{n}"), content(n, 300 << 10));
     }

@@ -3,14 +3,14 @@
 use std::fs;
 
 use super::support::s3::Request;
-use super::{Scene, names};
+use super::{TestStore, names};
 use crate::support::s3::S3;
 use crate::support::server::root_key;
 
 #[test]
 fn copy_destination_follows_the_form_of_the_target() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("photo.jpg", "photo");
     fs::create_dir(caller.path("dir")).unwrap();
     for (to, key) in [
@@ -19,30 +19,30 @@ fn copy_destination_follows_the_form_of_the_target() {
         ("s3://bucket/2026", "2026"),
         ("s3://bucket//", "/photo.jpg"),
     ] {
-        caller.done(&["cp", "photo.jpg", to]);
+        caller.run_ok(&["cp", "photo.jpg", to]);
         assert_eq!(scene.read(key), b"photo");
         assert_eq!(scene.names(), [key], "{to}");
-        caller.done(&["rm", &format!("s3://bucket/{key}")]);
+        caller.run_ok(&["rm", &format!("s3://bucket/{key}")]);
     }
-    caller.done(&["cp", "./photo.jpg", "s3://bucket/a/b"]);
+    caller.run_ok(&["cp", "./photo.jpg", "s3://bucket/a/b"]);
     for (to, path) in [("dir", "dir/b"), ("new/", "new/b"), ("new/x/y", "new/x/y"), ("z", "z")] {
-        caller.done(&["cp", "s3://bucket/a/b", to]);
+        caller.run_ok(&["cp", "s3://bucket/a/b", to]);
         assert_eq!(fs::read(caller.path(path)).unwrap(), b"photo", "{to}");
     }
-    caller.done(&["cp", "s3://bucket/a/b", "s3://bucket/c/"]);
-    caller.done(&["cp", "s3://bucket/a/b", "s3://bucket/d"]);
+    caller.run_ok(&["cp", "s3://bucket/a/b", "s3://bucket/c/"]);
+    caller.run_ok(&["cp", "s3://bucket/a/b", "s3://bucket/d"]);
     assert_eq!(scene.names(), ["a/b", "c/b", "d"]);
-    caller.done(&["cp", "photo.jpg", "dir/copy"]);
+    caller.run_ok(&["cp", "photo.jpg", "dir/copy"]);
     assert_eq!(names(&caller.path("dir")), ["b", "copy"]);
 }
 
 #[test]
 fn json_summary_of_a_copy_includes_store_statistics() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("photo.jpg", "photo");
     let end = |from: &str, to: &str| -> serde_json::Value {
-        serde_json::from_str(&caller.done(&["cp", "--json", from, to])).unwrap()
+        serde_json::from_str(&caller.run_ok(&["cp", "--json", from, to])).unwrap()
     };
     let sent = end("photo.jpg", "s3://bucket/a");
     let [store] = &sent["stores"].as_array().unwrap()[..] else { panic!("{sent}") };
@@ -54,22 +54,22 @@ fn json_summary_of_a_copy_includes_store_statistics() {
 
 #[test]
 fn copy_preserves_object_metadata_and_time() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("page.html", "<html>");
-    caller.done(&["cp", "page.html", "s3://bucket/a.html"]);
-    caller.done(&["cp", "s3://bucket/a.html", "s3://bucket/b"]);
-    let metadata = |key: &str| caller.known(&format!("s3://bucket/{key}"));
+    caller.run_ok(&["cp", "page.html", "s3://bucket/a.html"]);
+    caller.run_ok(&["cp", "s3://bucket/a.html", "s3://bucket/b"]);
+    let metadata = |key: &str| caller.stat(&format!("s3://bucket/{key}"));
     let (one, other) = (metadata("a.html"), metadata("b"));
     assert_eq!(one["content_type"], "text/html");
     for field in ["size", "etag", "content_type", "checksums", "checksum_type"] {
         assert_eq!(one[field], other[field], "{field}");
     }
-    let shown = caller.done(&["stat", "s3://bucket/b"]);
+    let shown = caller.run_ok(&["stat", "s3://bucket/b"]);
     for line in ["object         s3://bucket/b", "size           6", "content-type   text/html"] {
         assert!(shown.lines().any(|shown| shown == line), "{shown}");
     }
-    caller.done(&["cp", "s3://bucket/b", "came"]);
+    caller.run_ok(&["cp", "s3://bucket/b", "came"]);
     let modified = fs::metadata(caller.path("came")).unwrap().modified().unwrap();
     let seconds = modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
@@ -79,13 +79,13 @@ fn copy_preserves_object_metadata_and_time() {
 
 #[test]
 fn ls_and_rm_respect_prefixes_and_filters() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for key in ["2025-old/x", "2025/a.jpg", "2025/b.raw", "2025/c/d.jpg", "2026", "e"] {
         scene.store(key, b"12345");
     }
     let entries = |arguments: &[&str]| -> Vec<String> {
-        let listed = caller.done(arguments);
+        let listed = caller.run_ok(arguments);
         listed.lines().map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ")).collect()
     };
     assert_eq!(entries(&["ls"]), ["s3://bucket"]);
@@ -96,25 +96,25 @@ fn ls_and_rm_respect_prefixes_and_filters() {
     assert_eq!(entries(&["ls", "s3://bucket/2025/"]), ["5 2025/a.jpg", "5 2025/b.raw", "2025/c/"]);
     assert_eq!(entries(&["ls", "-r", "s3://bucket/2025/c"]), ["5 2025/c/d.jpg"]);
     let prefix = r#"{"prefix":"2025/c/"}"#;
-    assert!(caller.done(&["ls", "--json", "s3://bucket/2025/"]).lines().any(|line| line == prefix));
+    assert!(caller.run_ok(&["ls", "--json", "s3://bucket/2025/"]).lines().any(|line| line == prefix));
 
-    let dry_run = caller.done(&["rm", "-r", "--dry-run", "s3://bucket/2025", "--exclude", "*.raw"]);
+    let dry_run = caller.run_ok(&["rm", "-r", "--dry-run", "s3://bucket/2025", "--exclude", "*.raw"]);
     assert_eq!(dry_run, "remove  s3://bucket/2025/a.jpg\nremove  s3://bucket/2025/c/d.jpg\n");
-    assert_eq!(caller.done(&["rm", "--dry-run", "s3://bucket/e"]), "remove  s3://bucket/e\n");
+    assert_eq!(caller.run_ok(&["rm", "--dry-run", "s3://bucket/e"]), "remove  s3://bucket/e\n");
     assert_eq!(scene.names().len(), 6, "a dry run removes nothing");
-    caller.done(&["rm", "-r", "s3://bucket/2025", "--exclude", "*.raw"]);
+    caller.run_ok(&["rm", "-r", "s3://bucket/2025", "--exclude", "*.raw"]);
     let left = ["2025-old/x", "2025/b.raw", "2026", "e"];
     assert_eq!(scene.names(), left, "only objects below 2025/ are removed");
-    caller.done(&["rm", "s3://bucket/e"]);
-    caller.done(&["rm", "s3://bucket/e"]);
+    caller.run_ok(&["rm", "s3://bucket/e"]);
+    caller.run_ok(&["rm", "s3://bucket/e"]);
     assert_eq!(scene.names(), ["2025-old/x", "2025/b.raw", "2026"]);
 }
 
 /// The tags of an object are requested while its response is open. With one connection, that must not deadlock.
 #[test]
 fn tagged_objects_download_with_one_connection() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for n in 0..40 {
         let (path, headers) = (format!("bucket/d/{n}"), vec![("x-amz-tagging", "k=v".to_owned())]);
         let put = Request { method: "PUT", path: &path, headers, body: b"bytes", ..Request::default() };
@@ -122,7 +122,7 @@ fn tagged_objects_download_with_one_connection() {
         assert_eq!(tagged.status, 200, "{}", tagged.text());
     }
     for jobs in ["1", "32"] {
-        caller.done(&["cp", "-r", "--jobs", jobs, "s3://bucket/d", &format!("there-{jobs}")]);
+        caller.run_ok(&["cp", "-r", "--jobs", jobs, "s3://bucket/d", &format!("there-{jobs}")]);
         assert_eq!(fs::read_dir(caller.path(format!("there-{jobs}"))).unwrap().count(), 40);
     }
 }

@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::{Scene, names, tree};
-use crate::support::caller::Caller;
+use super::{TestStore, names, tree};
+use crate::support::command_runner::CommandRunner;
 
 /// A caller with the tree `d` of the example: `d/1`, `d/x/2` and `d/x/y/4`.
-fn nested() -> Caller {
-    let caller = Caller::new("127.0.0.1:1".parse().unwrap());
+fn nested() -> CommandRunner {
+    let caller = CommandRunner::new("127.0.0.1:1".parse().unwrap());
     for (name, text) in [("d/1", "1"), ("d/x/2", "2"), ("d/x/y/4", "4")] {
         caller.write(name, text);
     }
@@ -17,7 +17,7 @@ fn nested() -> Caller {
 }
 
 /// Runs a command, also as a dry run, that must be rejected and change nothing.
-fn is_rejected(caller: &Caller, arguments: &[&str], message: &str) {
+fn is_rejected(caller: &CommandRunner, arguments: &[&str], message: &str) {
     let before = tree(&caller.path("d"));
     for arguments in [arguments.to_vec(), [arguments, &["--dry-run"]].concat()] {
         let ran = caller.run(&arguments);
@@ -57,27 +57,27 @@ fn nested_directories_are_rejected() {
 #[test]
 fn sibling_directories_are_accepted() {
     let caller = nested();
-    caller.done(&["sync", "--delete", "d/x", "d/xy"]);
+    caller.run_ok(&["sync", "--delete", "d/x", "d/xy"]);
     assert_eq!(names(&caller.path("d/xy")), ["2", "y/4"]);
-    caller.done(&["sync", "--delete", "d", "e/f"]);
-    caller.done(&["cp", "-r", "d/x", "e/g"]);
+    caller.run_ok(&["sync", "--delete", "d", "e/f"]);
+    caller.run_ok(&["cp", "-r", "d/x", "e/g"]);
     assert_eq!(names(&caller.path("e")), ["f/1", "f/x/2", "f/x/y/4", "f/xy/2", "f/xy/y/4", "g/2", "g/y/4"]);
 }
 
 /// A caller with a local store in `data/store`, named `disk`, that holds `disk://bucket/a`.
-fn with_local_store() -> Caller {
-    let caller = Caller::new("127.0.0.1:1".parse().unwrap());
+fn with_local_store() -> CommandRunner {
+    let caller = CommandRunner::new("127.0.0.1:1".parse().unwrap());
     let settings = "[store.disk]\ntype = \"local\"\npath = \"data/store\"\n";
-    let caller = caller.configured(settings);
-    caller.done(&["mb", "disk://bucket"]);
+    let caller = caller.with_settings(settings);
+    caller.run_ok(&["mb", "disk://bucket"]);
     caller.write("a", "a");
-    caller.done(&["cp", "a", "disk://bucket/a"]);
+    caller.run_ok(&["cp", "a", "disk://bucket/a"]);
     caller
 }
 
 /// All names except those in the store's own directory.
-fn outside_store(caller: &Caller) -> Vec<String> {
-    names(caller.root()).into_iter().filter(|name| !name.starts_with("data/store/")).collect()
+fn outside_store(caller: &CommandRunner) -> Vec<String> {
+    names(caller.directory_path()).into_iter().filter(|name| !name.starts_with("data/store/")).collect()
 }
 
 #[test]
@@ -107,14 +107,14 @@ fn local_store_and_overlapping_directory_are_rejected() {
     fs::remove_file(caller.path("alias")).unwrap();
     assert_eq!(caller.keys("disk://bucket"), ["a"]);
     assert_eq!(outside_store(&caller), before);
-    caller.done(&["cp", "-r", "disk://bucket", "data/beside"]);
+    caller.run_ok(&["cp", "-r", "disk://bucket", "data/beside"]);
     assert_eq!(names(&caller.path("data/beside")), ["a"]);
 }
 
 #[test]
 fn empty_prefix_is_rejected_as_a_source() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("keep/one", "1");
     scene.store("key", b"object");
     scene.store("copy/one", b"1");
@@ -129,7 +129,7 @@ fn empty_prefix_is_rejected_as_a_source() {
         (&["sync", "s3://bucket/typo/", "keep"], check("s3://bucket/typo/")),
         (&["sync", "s3://bucket/key", "keep"], check("s3://bucket/key/")),
     ] {
-        caller.fails(arguments, &[&message]);
+        caller.run_failing(arguments, &[&message]);
     }
     assert_eq!(
         (names(&caller.path("keep")), scene.names()),
@@ -139,9 +139,9 @@ fn empty_prefix_is_rejected_as_a_source() {
 
 #[test]
 fn delete_from_an_empty_source_needs_a_flag() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
-    caller.done(&["mb", "s3://empty"]);
+    let scene = TestStore::new();
+    let caller = &scene.runner;
+    caller.run_ok(&["mb", "s3://empty"]);
     fs::create_dir_all(caller.path("nothing/but/directories")).unwrap();
     caller.write("keep/one", "1");
     scene.store("copy/one", b"1");
@@ -155,12 +155,12 @@ fn delete_from_an_empty_source_needs_a_flag() {
     ] {
         let message =
             format!("nothing at {from_shown}: --delete would remove everything at {to_shown}; {advice}");
-        caller.fails(&["sync", "--delete", from, to], &[&message]);
-        caller.fails(&["sync", "--delete", "--dry-run", from, to], &[&message]);
+        caller.run_failing(&["sync", "--delete", from, to], &[&message]);
+        caller.run_failing(&["sync", "--delete", "--dry-run", from, to], &[&message]);
     }
     let message =
         format!("nothing at nothing/: --delete would remove everything at s3://bucket/copy/; {advice}");
-    caller.fails(&["sync", "--watch", "--delete", "nothing", "s3://bucket/copy"], &[&message]);
+    caller.run_failing(&["sync", "--watch", "--delete", "nothing", "s3://bucket/copy"], &[&message]);
     // A bucket that cannot be listed is not an empty source, with or without the flag.
     let ran = caller.run(&["sync", "--delete", "--allow-empty-source", "s3://not-there/x/", "keep"]);
     assert!(ran.status.code() == Some(1) && ran.err.contains("does not exist (NoSuchBucket)"), "{ran:?}");
@@ -169,30 +169,30 @@ fn delete_from_an_empty_source_needs_a_flag() {
         (vec!["one".to_owned()], vec!["copy/one".to_owned()])
     );
 
-    caller.done(&["sync", "--delete", "--allow-empty-source", "s3://bucket/typo/", "keep"]);
-    caller.done(&["sync", "--delete", "--allow-empty-source", "nothing", "s3://bucket/copy"]);
+    caller.run_ok(&["sync", "--delete", "--allow-empty-source", "s3://bucket/typo/", "keep"]);
+    caller.run_ok(&["sync", "--delete", "--allow-empty-source", "nothing", "s3://bucket/copy"]);
     assert_eq!((names(&caller.path("keep")).len(), scene.names().len()), (0, 0));
     // Without --delete, an empty bucket or directory is a valid source.
-    caller.done(&["cp", "-r", "s3://empty", "keep"]);
-    caller.done(&["sync", "s3://empty", "keep"]);
-    caller.done(&["sync", "nothing", "s3://bucket"]);
+    caller.run_ok(&["cp", "-r", "s3://empty", "keep"]);
+    caller.run_ok(&["sync", "s3://empty", "keep"]);
+    caller.run_ok(&["sync", "nothing", "s3://bucket"]);
 }
 
 /// A filter that excludes everything does not make the source empty: excluded objects are not removed either.
 #[test]
 fn filter_that_excludes_everything_removes_nothing() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("here/a.jpg", "1");
     scene.store("b.png", b"1");
-    caller.done(&["sync", "--delete", "here", "s3://bucket", "--exclude", "*"]);
+    caller.run_ok(&["sync", "--delete", "here", "s3://bucket", "--exclude", "*"]);
     assert_eq!(scene.names(), ["b.png"]);
 }
 
 #[test]
 fn destination_link_to_a_descriptor_is_rejected() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     scene.store("key", b"object");
     let out = Path::new("/proc/self/fd/1");
     symlink(out, caller.path("out")).unwrap();
@@ -218,8 +218,8 @@ fn destination_link_to_a_descriptor_is_rejected() {
 /// Web consoles create an empty object per folder. A source of only such markers removes nothing.
 #[test]
 fn source_of_only_folder_markers_removes_nothing() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for marker in ["dir/", "dir/a/", "dir/m/n/"] {
         scene.store(marker, b"");
     }

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use rustix::process::Signal;
 
 use super::{content, tree};
-use crate::support::caller::Caller;
+use crate::support::command_runner::CommandRunner;
 use crate::support::eventually;
-use crate::support::scripted::{Answer, BUCKET, Reply, Request, Scripted};
+use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, Request, ScriptedServer};
 
 const PACK: [&str; 7] =
     ["cp", "--bundle", "--bundle-size=6MiB", "--chunk-size=5MiB", "--quiet", "here", "s3://bucket/x.tar"];
@@ -22,17 +22,17 @@ const FILES: u64 = 79;
 const IN_FIRST: u64 = 20;
 
 /// An operation on a key and the reply to it. The first part of an upload is exempt.
-type Script = Option<(&'static str, String, fn(Answer) -> Reply)>;
+type Script = Option<(&'static str, String, fn(ScriptedResponse) -> Reply)>;
 
-const NO_RESPONSE: fn(Answer) -> Reply = |_| Reply::Silence;
+const NO_RESPONSE: fn(ScriptedResponse) -> Reply = |_| Reply::Silence;
 /// The operation is executed, but its response is never delivered.
-const RESPONSE_LOST: fn(Answer) -> Reply = |answer| Reply::Held(answer, 0);
-const DENIED: fn(Answer) -> Reply = |_| Reply::Answer(Answer::refusal(403, "AccessDenied", "Access Denied"));
+const RESPONSE_LOST: fn(ScriptedResponse) -> Reply = |answer| Reply::Stalled(answer, 0);
+const DENIED: fn(ScriptedResponse) -> Reply = |_| Reply::Respond(ScriptedResponse::error(403, "AccessDenied", "Access Denied"));
 
 /// A packing that was killed.
 struct Killed {
-    server: Scripted,
-    caller: Caller,
+    server: ScriptedServer,
+    caller: CommandRunner,
     script: Arc<Mutex<Script>>,
     /// Number of requests before the kill.
     before: usize,
@@ -50,9 +50,9 @@ impl Killed {
     /// Kills a packing when exactly the first part of bundle `number` is stored.
     fn at(number: u32) -> Self {
         let script = Arc::new(Mutex::new(Script::None));
-        let server = Scripted::start({
+        let server = ScriptedServer::start({
             let script = script.clone();
-            move |request: &Request, answer: Answer| {
+            move |request: &Request, answer: ScriptedResponse| {
                 let is_first_part = request.operation == "UploadPart" && request.query["partNumber"] == "1";
                 match *script.lock().unwrap() {
                     Some((operation, ref key, reply))
@@ -60,11 +60,11 @@ impl Killed {
                     {
                         reply(answer)
                     }
-                    _ => Reply::Answer(answer),
+                    _ => Reply::Respond(answer),
                 }
             }
         });
-        let caller = Caller::new(server.address);
+        let caller = CommandRunner::new(server.address);
         for n in 0..FILES {
             // Files above 512 KiB are not read ahead.
             caller.write(file(n), content(n, if n % 11 == 0 { 600_000 } else { 280_000 }));
@@ -75,7 +75,7 @@ impl Killed {
                 journals(&killed.caller).into_iter().map(fs::read_to_string).map(Result::unwrap_or_default);
             records.collect::<String>().matches("{\"Part\":").count() == 1
         });
-        killed.before = killed.server.seen().len();
+        killed.before = killed.server.requests().len();
         killed
     }
 
@@ -84,21 +84,21 @@ impl Killed {
         &self,
         operation: &'static str,
         number: u32,
-        reply: fn(Answer) -> Reply,
+        reply: fn(ScriptedResponse) -> Reply,
         is_as_expected: impl Fn() -> bool,
     ) {
         *self.script.lock().unwrap() = Some((operation, bundle(number), reply));
-        let held = self.server.held();
-        let running = self.caller.begin(&PACK);
-        self.server.wait_until_held(held + 1);
+        let held = self.server.stalled_count();
+        let running = self.caller.spawn(&PACK);
+        self.server.wait_until_stalled(held + 1);
         eventually("the expected state", is_as_expected);
         running.signal(Signal::KILL);
-        running.end();
+        running.wait_for_output();
         *self.script.lock().unwrap() = None;
     }
 
     /// Runs the packing, which fails because of the given reply.
-    fn fails(&self, operation: &'static str, number: u32, reply: fn(Answer) -> Reply) {
+    fn fails(&self, operation: &'static str, number: u32, reply: fn(ScriptedResponse) -> Reply) {
         *self.script.lock().unwrap() = Some((operation, bundle(number), reply));
         let ran = self.caller.run(&PACK);
         assert_eq!(ran.status.code(), Some(1), "{operation} {number}: {ran:?}");
@@ -117,23 +117,23 @@ impl Killed {
     /// Packs again to the end, and checks that the bundles contain every file as it is now and that no journal is left.
     /// Returns the operations by key; repeated part listings count once.
     fn resume(&self) -> BTreeMap<String, Vec<&'static str>> {
-        self.caller.done(&PACK);
+        self.caller.run_ok(&PACK);
         let mut operations: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
-        for request in &self.server.seen()[self.before..] {
+        for request in &self.server.requests()[self.before..] {
             let key_operations = operations.entry(request.key.clone()).or_default();
             if request.operation != "ListParts" || !key_operations.contains(&"ListParts") {
                 key_operations.push(request.operation);
             }
         }
         assert_eq!(journals(&self.caller), [] as [PathBuf; 0], "no journal is left");
-        self.caller.done(&["cp", "--bundle", &format!("s3://{BUCKET}/x.tar"), "there"]);
+        self.caller.run_ok(&["cp", "--bundle", &format!("s3://{BUCKET}/x.tar"), "there"]);
         assert!(tree(&self.caller.path("there")) == tree(&self.caller.path("here")));
         operations
     }
 }
 
 /// The journal files.
-fn journals(caller: &Caller) -> Vec<PathBuf> {
+fn journals(caller: &CommandRunner) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(caller.path("home/.cache/tradewind")) else { return Vec::new() };
     entries.map(|entry| entry.unwrap().path()).collect()
 }
@@ -150,7 +150,7 @@ fn stored_bundles_and_parts_are_not_uploaded_again() {
     assert_eq!(operations["x-00002.tar"], INSPECTED);
     assert_eq!(operations["x-00003.tar"], [INSPECTED, RESUMED].concat());
     assert_eq!(operations["x-00004.tar"], [INSPECTED, RESTARTED].concat());
-    let packed = killed.caller.done(&["ls", "--bundle", "--json", &format!("s3://{BUCKET}/x.tar")]);
+    let packed = killed.caller.run_ok(&["ls", "--bundle", "--json", &format!("s3://{BUCKET}/x.tar")]);
     assert_eq!(packed.matches("/x.tar\"").count() as u64, IN_FIRST);
 }
 
@@ -210,7 +210,7 @@ fn last_bundle_is_repacked_if_no_files_follow() {
     let operations = killed.resume();
     assert_eq!(operations["x.tar"], [INSPECTED, RESTARTED].concat());
     assert_eq!(operations["x-00003.tar"], ["AbortMultipartUpload"]);
-    let packed = killed.caller.done(&["ls", "--bundle", &format!("s3://{BUCKET}/x.tar")]);
+    let packed = killed.caller.run_ok(&["ls", "--bundle", &format!("s3://{BUCKET}/x.tar")]);
     assert_eq!(packed.lines().count() as u64, IN_FIRST);
 }
 
@@ -219,32 +219,32 @@ fn other_bundle_size_starts_a_new_set() {
     let killed = Killed::at(3);
     let mut pack = PACK;
     pack[2] = "--bundle-size=12MiB";
-    killed.caller.done(&pack);
-    killed.caller.done(&["cp", "--bundle", &format!("s3://{BUCKET}/x.tar"), "there"]);
+    killed.caller.run_ok(&pack);
+    killed.caller.run_ok(&["cp", "--bundle", &format!("s3://{BUCKET}/x.tar"), "there"]);
     assert!(tree(&killed.caller.path("there")) == tree(&killed.caller.path("here")));
-    let packed = killed.caller.done(&["ls", "--bundle", "--json", &format!("s3://{BUCKET}/x.tar")]);
+    let packed = killed.caller.run_ok(&["ls", "--bundle", "--json", &format!("s3://{BUCKET}/x.tar")]);
     assert!(packed.matches("/x.tar\"").count() as u64 > IN_FIRST + 10);
     assert_eq!(journals(&killed.caller), [] as [PathBuf; 0]);
-    assert!(killed.server.of("AbortMultipartUpload").iter().any(|request| request.key == bundle(3)));
+    assert!(killed.server.requests_of("AbortMultipartUpload").iter().any(|request| request.key == bundle(3)));
 }
 
 #[test]
 fn bundle_with_lost_completion_response_is_found() {
     let killed = Killed::at(2);
     killed.pack_and_kill("CompleteMultipartUpload", 2, RESPONSE_LOST, || true);
-    let before = killed.server.of("UploadPart").len();
+    let before = killed.server.requests_of("UploadPart").len();
     let operations = killed.resume();
     // The journal still names the upload, so it is aborted to be safe.
     assert!(operations["x-00002.tar"].ends_with(&["GetObject", "AbortMultipartUpload"]), "{operations:?}");
-    assert_eq!(killed.server.of("UploadPart").len() - before, 4, "two bundles of two parts");
+    assert_eq!(killed.server.requests_of("UploadPart").len() - before, 4, "two bundles of two parts");
 }
 
 /// Expired credentials do not discard the journal.
 #[test]
 fn journal_survives_expired_credentials() {
-    let expired: fn(Answer) -> Reply = |_| {
+    let expired: fn(ScriptedResponse) -> Reply = |_| {
         let message = "The provided token has expired.";
-        Reply::Answer(Answer::refusal(400, "ExpiredToken", message))
+        Reply::Respond(ScriptedResponse::error(400, "ExpiredToken", message))
     };
     for (operation, number) in [("GetObject", 1), ("GetObject", 3), ("ListParts", 3)] {
         let killed = Killed::at(3);
@@ -260,7 +260,7 @@ fn journal_survives_expired_credentials() {
 fn only_bundles_of_the_same_set_are_removed() {
     let killed = Killed::at(4);
     killed.caller.write("others/a", "b");
-    killed.caller.done(&["cp", "--bundle", "others", &format!("s3://{BUCKET}/x-00003.tar")]);
+    killed.caller.run_ok(&["cp", "--bundle", "others", &format!("s3://{BUCKET}/x-00003.tar")]);
     killed.change_contents(25);
     assert!(!killed.resume()["x-00003.tar"].contains(&"DeleteObject"));
 }
@@ -271,18 +271,18 @@ fn denied_removal_fails_once_and_then_starts_a_new_set() {
     let killed = Killed::at(4);
     killed.change_contents(25);
     killed.fails("DeleteObject", 3, DENIED);
-    let before = killed.server.seen().len();
+    let before = killed.server.requests().len();
     killed.resume();
     let sent = |request: &&Request| request.operation == "UploadPart";
-    let sent = killed.server.seen()[before..].iter().filter(sent).count();
+    let sent = killed.server.requests()[before..].iter().filter(sent).count();
     assert_eq!(sent, 7, "four bundles of two parts, of which the last one had one");
-    assert_eq!(killed.server.of("DeleteObject").len(), 1);
+    assert_eq!(killed.server.requests_of("DeleteObject").len(), 1);
 }
 
 #[test]
 fn no_journal_is_left_if_no_upload_started() {
-    let server = Scripted::start(|_, _| DENIED(Answer::default()));
-    let caller = Caller::new(server.address);
+    let server = ScriptedServer::start(|_, _| DENIED(ScriptedResponse::default()));
+    let caller = CommandRunner::new(server.address);
     caller.write("here/a", "b");
     assert_eq!(caller.run(&PACK).status.code(), Some(1));
     assert_eq!(journals(&caller), [] as [PathBuf; 0]);
@@ -293,7 +293,7 @@ fn no_journal_is_left_if_no_upload_started() {
 fn bundle_replaced_by_another_packing_is_repacked() {
     let killed = Killed::at(3);
     killed.caller.write("others/a", "b");
-    killed.caller.done(&["cp", "--bundle", "others", &format!("s3://{BUCKET}/x-00002.tar")]);
+    killed.caller.run_ok(&["cp", "--bundle", "others", &format!("s3://{BUCKET}/x-00002.tar")]);
     let operations = killed.resume();
     assert_eq!(operations["x-00002.tar"], [&["PutObject"], INSPECTED, RESTARTED].concat());
 }

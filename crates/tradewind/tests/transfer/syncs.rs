@@ -3,26 +3,26 @@
 use std::fs::{self, File};
 use std::time::{Duration, SystemTime};
 
-use super::{Scene, names};
+use super::{TestStore, names};
 
 /// Sets the modification time of a file to `seconds` from now.
-fn set_modified(scene: &Scene, name: &str, seconds: i64) {
+fn set_modified(scene: &TestStore, name: &str, seconds: i64) {
     let (now, span) = (SystemTime::now(), Duration::from_secs(seconds.unsigned_abs()));
     let when = if seconds < 0 { now - span } else { now + span };
-    File::options().write(true).open(scene.caller.path(name)).unwrap().set_modified(when).unwrap();
+    File::options().write(true).open(scene.runner.path(name)).unwrap().set_modified(when).unwrap();
 }
 
 /// The actions of a dry run of sync: verb and first name of each line.
-fn dry_run(scene: &Scene, arguments: &[&str]) -> Vec<String> {
-    let output = scene.caller.done(&[&["sync", "--dry-run"], arguments].concat());
+fn dry_run(scene: &TestStore, arguments: &[&str]) -> Vec<String> {
+    let output = scene.runner.run_ok(&[&["sync", "--dry-run"], arguments].concat());
     let words = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
     output.lines().map(words).collect()
 }
 
 #[test]
 fn sync_copies_by_size_and_time() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for name in ["same", "longer", "touched", "old"] {
         caller.write(format!("here/{name}"), "12345");
     }
@@ -30,7 +30,7 @@ fn sync_copies_by_size_and_time() {
     let all = ["longer", "old", "same", "touched"].map(|name| format!("copy here/{name}"));
     assert_eq!(dry_run(&scene, &up), all);
     assert_eq!(scene.names(), [""; 0], "a dry run copies nothing");
-    caller.done(&[&["sync"], &up[..]].concat());
+    caller.run_ok(&[&["sync"], &up[..]].concat());
     assert_eq!(dry_run(&scene, &up), [""; 0], "nothing is left to do");
 
     caller.write("here/longer", "123456");
@@ -48,92 +48,92 @@ fn sync_copies_by_size_and_time() {
     let compared = ["copy here/longer", "copy here/new", "compare here/old", "compare here/same"];
     let compared = [&compared[..], &["compare here/touched"]].concat();
     assert_eq!(dry_run(&scene, &["here", "s3://bucket", "--checksum"]), compared);
-    caller.done(&[&["sync", "--size-only"], &up[..]].concat());
+    caller.run_ok(&[&["sync", "--size-only"], &up[..]].concat());
     assert_eq!((scene.read("touched"), scene.read("longer")), (b"12345".to_vec(), b"123456".to_vec()));
-    caller.done(&[&["sync"], &up[..]].concat());
+    caller.run_ok(&[&["sync"], &up[..]].concat());
     assert_eq!((scene.read("touched"), scene.read("old")), (b"54321".to_vec(), b"12345".to_vec()));
-    caller.done(&[&["sync", "--checksum"], &up[..]].concat());
+    caller.run_ok(&[&["sync", "--checksum"], &up[..]].concat());
     assert_eq!(scene.read("old"), b"54321", "only the checksum detects the change");
 }
 
 #[test]
 fn sync_by_checksum_copies_only_differing_contents() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for name in ["a", "b"] {
         caller.write(format!("here/{name}"), "12345");
     }
-    caller.done(&["sync", "here", "s3://bucket"]);
-    let written = |key: &str| caller.done(&["stat", "--json", &format!("s3://bucket/{key}")]);
+    caller.run_ok(&["sync", "here", "s3://bucket"]);
+    let written = |key: &str| caller.run_ok(&["stat", "--json", &format!("s3://bucket/{key}")]);
     let before = (written("a"), written("b"));
     // The store reports times in seconds.
     std::thread::sleep(Duration::from_millis(1100));
     caller.write("here/a", "12345");
     caller.write("here/b", "54321");
-    caller.done(&["sync", "--checksum", "here", "s3://bucket"]);
+    caller.run_ok(&["sync", "--checksum", "here", "s3://bucket"]);
     assert_eq!(written("a"), before.0);
     assert_ne!(written("b"), before.1);
 
-    caller.done(&["sync", "--checksum", "s3://bucket", "there"]);
+    caller.run_ok(&["sync", "--checksum", "s3://bucket", "there"]);
     caller.write("there/a", "xxxxx");
     set_modified(&scene, "there/a", 1000);
-    caller.done(&["sync", "s3://bucket", "there"]);
+    caller.run_ok(&["sync", "s3://bucket", "there"]);
     assert_eq!(fs::read(caller.path("there/a")).unwrap(), b"xxxxx", "the newer destination is kept");
-    caller.done(&["sync", "--checksum", "s3://bucket", "there"]);
+    caller.run_ok(&["sync", "--checksum", "s3://bucket", "there"]);
     assert_eq!(fs::read(caller.path("there/a")).unwrap(), b"12345");
 
-    caller.done(&["mb", "s3://other"]);
-    caller.done(&["cp", "-r", "s3://bucket", "s3://other/copy"]);
+    caller.run_ok(&["mb", "s3://other"]);
+    caller.run_ok(&["cp", "-r", "s3://bucket", "s3://other/copy"]);
     caller.write("xxxxx", "xxxxx");
-    caller.done(&["cp", "xxxxx", "s3://other/copy/a"]);
-    caller.done(&["sync", "--checksum", "here", "s3://other/copy"]);
-    assert_eq!(caller.done(&["cat", "s3://other/copy/a"]), "12345");
+    caller.run_ok(&["cp", "xxxxx", "s3://other/copy/a"]);
+    caller.run_ok(&["sync", "--checksum", "here", "s3://other/copy"]);
+    assert_eq!(caller.run_ok(&["cat", "s3://other/copy/a"]), "12345");
 }
 
 /// A copy into its own source would list and copy its own output.
 #[test]
 fn overlapping_prefixes_are_rejected() {
-    let scene = Scene::new();
-    scene.caller.write("here/a", "a");
-    scene.caller.done(&["cp", "-r", "here", "s3://bucket/d"]);
+    let scene = TestStore::new();
+    scene.runner.write("here/a", "a");
+    scene.runner.run_ok(&["cp", "-r", "here", "s3://bucket/d"]);
     let why = "the source and destination prefixes overlap; choose disjoint prefixes";
     for (from, to) in [("s3://bucket", "s3://bucket/d"), ("s3://bucket/d", "s3://bucket")] {
-        scene.caller.fails(&["cp", "-r", from, to], &[why]);
-        scene.caller.fails(&["sync", "--delete", from, to], &[why]);
+        scene.runner.run_failing(&["cp", "-r", from, to], &[why]);
+        scene.runner.run_failing(&["sync", "--delete", from, to], &[why]);
     }
     assert_eq!(scene.names(), ["d/a"]);
 }
 
 #[test]
 fn delete_removes_only_items_missing_in_the_source() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for name in ["keep", "gone", "d/gone", "d/e/gone", "f/keep", "f/gone"] {
         caller.write(format!("here/{name}"), name);
     }
-    caller.done(&["sync", "here", "s3://bucket"]);
-    caller.done(&["sync", "s3://bucket", "there"]);
+    caller.run_ok(&["sync", "here", "s3://bucket"]);
+    caller.run_ok(&["sync", "s3://bucket", "there"]);
     for name in ["gone", "f/gone"] {
         fs::remove_file(caller.path("here").join(name)).unwrap();
     }
     fs::remove_dir_all(caller.path("here/d")).unwrap();
 
     assert_eq!(dry_run(&scene, &["here", "s3://bucket"]), [""; 0]);
-    caller.done(&["sync", "here", "s3://bucket"]);
+    caller.run_ok(&["sync", "here", "s3://bucket"]);
     assert_eq!(scene.names().len(), 6, "nothing is removed without --delete");
     let removed = ["d/e/gone", "d/gone", "f/gone", "gone"].map(|name| format!("remove s3://bucket/{name}"));
     assert_eq!(dry_run(&scene, &["here", "s3://bucket", "--delete"]), removed);
-    caller.done(&["sync", "here", "s3://bucket", "--delete"]);
+    caller.run_ok(&["sync", "here", "s3://bucket", "--delete"]);
     assert_eq!(scene.names(), ["f/keep", "keep"]);
-    caller.done(&["sync", "s3://bucket", "there", "--delete"]);
+    caller.run_ok(&["sync", "s3://bucket", "there", "--delete"]);
     assert_eq!(names(&caller.path("there")), ["f/keep", "keep"]);
     assert!(!caller.path("there/d").exists(), "empty directories are removed");
 }
 
 #[test]
 fn filter_applies_to_source_and_destination() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for name in ["a.jpg", "a.raw", "d/b.jpg", "d/b.raw", "d/c.txt"] {
         caller.write(format!("here/{name}"), name);
     }
@@ -150,11 +150,11 @@ fn filter_applies_to_source_and_destination() {
     assert_eq!(copied(&["--exclude=d/*"]), ["a.jpg", "a.raw"]);
     assert_eq!(copied(&["--exclude", "?.raw"]), ["a.jpg", "d/b.jpg", "d/b.raw", "d/c.txt"]);
 
-    caller.done(&["sync", "here", "s3://bucket"]);
+    caller.run_ok(&["sync", "here", "s3://bucket"]);
     fs::remove_dir_all(caller.path("here/d")).unwrap();
-    caller.done(&["sync", "here", "s3://bucket", "--delete", "--exclude", "*.raw"]);
+    caller.run_ok(&["sync", "here", "s3://bucket", "--delete", "--exclude", "*.raw"]);
     assert_eq!(scene.names(), ["a.jpg", "a.raw", "d/b.raw"], "excluded objects are not removed");
-    caller.fails(
+    caller.run_failing(
         &["sync", "here", "s3://bucket", "--exclude", "a["],
         &["invalid pattern \"a[\": error parsing glob 'a[': unclosed character class; missing ']'"],
     );
@@ -162,8 +162,8 @@ fn filter_applies_to_source_and_destination() {
 
 #[test]
 fn dry_run_of_sync_changes_nothing() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     scene.store("a", b"a");
     caller.write("there/b", "b");
     assert_eq!(dry_run(&scene, &["s3://bucket", "absent"]), ["copy s3://bucket/a"]);
@@ -172,7 +172,7 @@ fn dry_run_of_sync_changes_nothing() {
     assert_eq!(dry_run(&scene, &["s3://bucket", "there", "--delete"]), done);
     assert_eq!(names(&caller.path("there")), ["b"]);
     assert_eq!(
-        caller.done(&["cp", "-r", "--dry-run", "s3://bucket", "absent"]),
+        caller.run_ok(&["cp", "-r", "--dry-run", "s3://bucket", "absent"]),
         "copy    s3://bucket/a to absent/a\n"
     );
     assert!(!caller.path("absent").exists());
@@ -181,19 +181,19 @@ fn dry_run_of_sync_changes_nothing() {
 
 #[test]
 fn missing_source_or_destination_is_reported() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("file", "x");
     for delete in [&[][..], &["--delete"]] {
-        caller.fails(&[&["sync", "absent", "s3://bucket"], delete].concat(), &["absent is not a directory"]);
-        caller.fails(&[&["sync", "s3://bucket", "file"], delete].concat(), &["file is not a directory"]);
+        caller.run_failing(&[&["sync", "absent", "s3://bucket"], delete].concat(), &["absent is not a directory"]);
+        caller.run_failing(&[&["sync", "s3://bucket", "file"], delete].concat(), &["file is not a directory"]);
     }
     scene.store("a", b"a");
     caller.write("there/b", "b");
     // A bucket that cannot be listed does not count as empty.
-    caller.fails(&["sync", "s3://nowhere", "there", "--delete"], &[super::failures::NO_BUCKET_LISTED]);
+    caller.run_failing(&["sync", "s3://nowhere", "there", "--delete"], &[super::failures::NO_BUCKET_LISTED]);
     assert_eq!(names(&caller.path("there")), ["b"]);
     let nothing = "nothing at s3://bucket/none/: check its spelling";
-    caller.fails(&["sync", "s3://bucket/none", "there"], &[nothing]);
+    caller.run_failing(&["sync", "s3://bucket/none", "there"], &[nothing]);
     assert_eq!(names(&caller.path("there")), ["b"]);
 }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use super::Scene;
+use super::TestStore;
 use crate::support::server::tradewind;
 
 /// A key that would clear a terminal and set its title.
@@ -15,7 +15,7 @@ const KEY: &str = "d/\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31mkey\u{202e}\nforged li
 const SHOWN: &str = "d/\\u{1b}[2J\\u{1b}]0;owned\\u{7}\\u{9b}31mkey\\u{202e}\\nforged line";
 
 /// The combined output of a command whose stdout and stderr are a terminal.
-fn on_terminal(scene: &Scene, arguments: &[&str]) -> String {
+fn on_terminal(scene: &TestStore, arguments: &[&str]) -> String {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&controller).unwrap();
     unlockpt(&controller).unwrap();
@@ -25,9 +25,9 @@ fn on_terminal(scene: &Scene, arguments: &[&str]) -> String {
     let mut command = tradewind();
     command
         .args(arguments)
-        .current_dir(scene.caller.root())
+        .current_dir(scene.runner.directory_path())
         .env_clear()
-        .envs(scene.caller.environment.clone());
+        .envs(scene.runner.environment.clone());
     let mut child = command.stdin(Stdio::null()).stdout(output()).stderr(output()).spawn().unwrap();
     drop((command, terminal));
     let (mut printed, mut buffer) = (Vec::new(), [0; 4096]);
@@ -42,7 +42,7 @@ fn on_terminal(scene: &Scene, arguments: &[&str]) -> String {
 
 #[test]
 fn names_are_exact_in_pipes_and_escaped_on_terminals() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     scene.store(KEY, b"needle");
     for arguments in [
         &["ls", "-r", "s3://bucket"][..],
@@ -57,7 +57,7 @@ fn names_are_exact_in_pipes_and_escaped_on_terminals() {
         &["grep", "-c", "needle", "s3://bucket"],
         &["grep", "needle", "s3://bucket"],
     ] {
-        let piped = scene.caller.done(arguments);
+        let piped = scene.runner.run_ok(arguments);
         assert!(piped.contains(KEY), "{arguments:?}: {piped:?}");
         let shown = on_terminal(&scene, arguments);
         assert!(shown.contains(SHOWN) && !shown.contains("\u{1b}[2J"), "{arguments:?}: {shown:?}");
@@ -67,10 +67,10 @@ fn names_are_exact_in_pipes_and_escaped_on_terminals() {
 
 #[test]
 fn messages_are_escaped_in_pipes_too() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let bad = format!("../{KEY}");
     scene.store(&format!("p/{bad}"), b"x");
-    scene.caller.write("file", "x");
+    scene.runner.write("file", "x");
     for arguments in [
         &["cp", "-r", "s3://bucket/p/", "there"][..],
         &["cat", &format!("s3://bucket/{KEY}")],
@@ -82,7 +82,7 @@ fn messages_are_escaped_in_pipes_too() {
         &["ls", &format!("s3://bucket/{KEY}")],
         &["cp", "-r", &format!("s3://bucket/{KEY}"), "there"],
     ] {
-        let ran = scene.caller.run(arguments);
+        let ran = scene.runner.run(arguments);
         assert_eq!(ran.status.code(), Some(1), "{arguments:?}: {ran:?}");
         let is_safe = |c: char| c == '\n' || !(c.is_control() || c == '\u{202e}');
         assert!(ran.err.chars().all(is_safe) && ran.err.lines().count() == 1, "{arguments:?}: {ran:?}");

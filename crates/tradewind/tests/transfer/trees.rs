@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::{Scene, content, names, tree};
+use super::{TestStore, content, names, tree};
 
 /// Names that careless code mishandles.
 fn odd_names() -> Vec<String> {
@@ -47,80 +47,80 @@ fn odd_names() -> Vec<String> {
     names
 }
 
-fn fill(scene: &Scene, root: &str) {
+fn fill(scene: &TestStore, root: &str) {
     for (id, name) in odd_names().into_iter().enumerate() {
         let size = [0, 1, 1000, 70_000, 300_000][id % 5];
-        scene.caller.write(format!("{root}/{name}"), content(id as u64, size));
+        scene.runner.write(format!("{root}/{name}"), content(id as u64, size));
     }
 }
 
 #[test]
 fn trees_of_odd_names_round_trip() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     fill(&scene, "here");
-    caller.done(&["cp", "-r", "here", "s3://bucket"]);
+    caller.run_ok(&["cp", "-r", "here", "s3://bucket"]);
     let mut expected = odd_names();
     expected.sort_unstable();
     assert_eq!(scene.names(), expected, "keys are the names, in byte order");
 
-    caller.done(&["cp", "-r", "s3://bucket", "there"]);
+    caller.run_ok(&["cp", "-r", "s3://bucket", "there"]);
     assert!(tree(&caller.path("there")) == tree(&caller.path("here")));
     for listed in
-        [caller.done(&["sync", "here", "s3://bucket"]), caller.done(&["sync", "s3://bucket", "there"])]
+        [caller.run_ok(&["sync", "here", "s3://bucket"]), caller.run_ok(&["sync", "s3://bucket", "there"])]
     {
         assert_eq!(listed, "");
     }
-    assert_eq!(caller.done(&["sync", "--dry-run", "here", "s3://bucket"]), "", "the trees are equal");
+    assert_eq!(caller.run_ok(&["sync", "--dry-run", "here", "s3://bucket"]), "", "the trees are equal");
 
-    caller.done(&["cp", "-r", "s3://bucket/d", "s3://bucket/copy/"]);
-    caller.done(&["cp", "-r", "s3://bucket/copy", "below"]);
+    caller.run_ok(&["cp", "-r", "s3://bucket/d", "s3://bucket/copy/"]);
+    caller.run_ok(&["cp", "-r", "s3://bucket/copy", "below"]);
     assert!(tree(&caller.path("below")) == tree(&caller.path("here/d")));
-    caller.done(&["rm", "-r", "s3://bucket"]);
+    caller.run_ok(&["rm", "-r", "s3://bucket"]);
     assert_eq!(scene.names(), [""; 0]);
 }
 
 #[test]
 fn single_objects_of_odd_names_round_trip() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for (id, name) in odd_names().into_iter().enumerate().filter(|(_, name)| !name.contains('/')) {
         let bytes = content(id as u64, 1000);
         caller.write(format!("here/{name}"), &bytes);
         let url = format!("s3://bucket/{name}");
-        caller.done(&["cp", &format!("here/{name}"), &url]);
-        caller.done(&["cp", &url, "there/"]);
+        caller.run_ok(&["cp", &format!("here/{name}"), &url]);
+        caller.run_ok(&["cp", &url, "there/"]);
         assert_eq!(fs::read(caller.path("there").join(&name)).unwrap(), bytes, "{name:?}");
         assert_eq!(scene.read(&name), bytes, "{name:?}");
-        let metadata = caller.known(&url);
+        let metadata = caller.stat(&url);
         assert_eq!((metadata["key"].as_str(), metadata["size"].as_u64()), (Some(&*name), Some(1000)));
-        caller.done(&["rm", &url]);
+        caller.run_ok(&["rm", &url]);
     }
     assert_eq!(scene.names(), [""; 0]);
 }
 
 #[test]
 fn trees_of_several_listing_pages_round_trip() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     // More than one page, and more than the queue between two tasks holds.
     for n in 0..1050 {
         caller.write(format!("here/{}/{n}", n % 7), n.to_string());
     }
-    caller.done(&["cp", "-r", "here", "s3://bucket/deep/er"]);
-    caller.done(&["cp", "-r", "s3://bucket/deep", "there"]);
+    caller.run_ok(&["cp", "-r", "here", "s3://bucket/deep/er"]);
+    caller.run_ok(&["cp", "-r", "s3://bucket/deep", "there"]);
     assert!(tree(&caller.path("there/er")) == tree(&caller.path("here")));
-    caller.done(&["rm", "-r", "s3://bucket/deep/", "--exclude", "*/6/*"]);
+    caller.run_ok(&["rm", "-r", "s3://bucket/deep/", "--exclude", "*/6/*"]);
     assert_eq!(scene.names().len(), 1050 / 7);
-    caller.done(&["rm", "-r", "s3://bucket/deep/"]);
-    caller.done(&["rb", "s3://bucket"]);
-    assert_eq!(caller.done(&["ls"]), "");
+    caller.run_ok(&["rm", "-r", "s3://bucket/deep/"]);
+    caller.run_ok(&["rb", "s3://bucket"]);
+    assert_eq!(caller.run_ok(&["ls"]), "");
 }
 
 #[test]
 fn files_that_cannot_be_keys_are_reported_and_skipped() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("here/good", "good");
     caller.write("here/z/good", "good");
     let raw = std::ffi::OsStr::from_bytes(b"here/caf\xe9");
@@ -133,24 +133,24 @@ fn files_that_cannot_be_keys_are_reported_and_skipped() {
     let bad_utf8 = "here/caf\u{fffd}: its name is not UTF-8, as keys must be; rename it";
     let socket = "here/socket is neither a file nor a directory: skipped";
     let key = format!("{long}: the key has 1254 bytes; at most 1024 are allowed");
-    caller.fails(&["cp", "-r", "here", "s3://bucket"], &[bad_utf8, socket, &key]);
+    caller.run_failing(&["cp", "-r", "here", "s3://bucket"], &[bad_utf8, socket, &key]);
     assert_eq!(scene.names(), ["good", "z/good"]);
 
     let circle = "here/circle is a link to a directory: skipped";
     let complaints = [bad_utf8, circle, socket, &key];
-    caller.fails(&["cp", "-r", "--follow-symlinks", "here", "s3://bucket"], &complaints);
+    caller.run_failing(&["cp", "-r", "--follow-symlinks", "here", "s3://bucket"], &complaints);
     assert_eq!(scene.names(), ["good", "link", "z/good"]);
     assert_eq!(scene.read("link"), b"good");
     // The same names fail, and nothing is removed for them.
     let unfit = [bad_utf8, socket, &key];
-    caller.fails(&["sync", "here", "s3://bucket", "--delete"], &unfit);
+    caller.run_failing(&["sync", "here", "s3://bucket", "--delete"], &unfit);
     assert_eq!(scene.names(), ["good", "link", "z/good"], "an incomplete listing removes nothing");
 }
 
 #[test]
 fn keys_that_cannot_be_paths_are_reported_and_skipped() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let long = "x".repeat(256);
     let unfit = ["../x", "a//b", "dir/", "/etc/x", "b/../../x", "./c", &long];
     for key in unfit.into_iter().chain(["good", "z/good"]) {
@@ -171,9 +171,9 @@ fn keys_that_cannot_be_paths_are_reported_and_skipped() {
     let complaints: Vec<&str> = complaints.iter().map(String::as_str).collect();
     for command in [["cp", "-r"].as_slice(), &["sync"], &["sync", "--delete"]] {
         let arguments = [command, &["s3://bucket", "in/there"]].concat();
-        caller.fails(&arguments, &complaints);
+        caller.run_failing(&arguments, &complaints);
         assert_eq!(
-            names(caller.root()),
+            names(caller.directory_path()),
             ["in/there/good", "in/there/z/good"],
             "nothing is written elsewhere"
         );
@@ -183,17 +183,17 @@ fn keys_that_cannot_be_paths_are_reported_and_skipped() {
         "s3://bucket/dir/ is not one object; copy everything below it with -r",
     );
     scene.store("up/..", b"bytes");
-    caller.fails(&["cp", "s3://bucket/up/..", "in/"], &[&dots]);
-    caller.fails(&["cp", "s3://bucket/dir/", "in/"], &[slash]);
+    caller.run_failing(&["cp", "s3://bucket/up/..", "in/"], &[&dots]);
+    caller.run_failing(&["cp", "s3://bucket/dir/", "in/"], &[slash]);
     // A key of any name can be copied to a name given by the user.
-    caller.done(&["cp", "s3://bucket/../x", "in/x"]);
+    caller.run_ok(&["cp", "s3://bucket/../x", "in/x"]);
     assert_eq!(fs::read(caller.path("in/x")).unwrap(), b"bytes");
 }
 
 #[test]
 fn key_that_is_also_a_prefix_conflicts_as_a_file() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     for key in ["a", "a/b", "b", "c/d", "c/d/e", "f"] {
         scene.store(key, key.as_bytes());
     }
@@ -202,7 +202,7 @@ fn key_that_is_also_a_prefix_conflicts_as_a_file() {
         "a/b: cannot create the directory there/a: Not a directory (os error 20)",
         "c/d/e: cannot create the directory there/c/d: Not a directory (os error 20)",
     ];
-    caller.fails(&["cp", "-r", "--jobs", "1", "s3://bucket", "there"], &complaints);
+    caller.run_failing(&["cp", "-r", "--jobs", "1", "s3://bucket", "there"], &complaints);
     assert_eq!(names(&caller.path("there")), ["a", "b", "c/d", "f"], "all other items are copied");
 
     fs::create_dir_all(caller.path("other/a")).unwrap();
@@ -212,7 +212,7 @@ fn key_that_is_also_a_prefix_conflicts_as_a_file() {
         "c/d/e: cannot create the directory other/c/d: Not a directory (os error 20)",
         "other/f exists and is not a file",
     ];
-    caller.fails(&["cp", "-r", "--jobs", "1", "s3://bucket", "other"], &complaints);
+    caller.run_failing(&["cp", "-r", "--jobs", "1", "s3://bucket", "other"], &complaints);
     assert_eq!(names(&caller.path("other")), ["a/b", "b", "c/d"]);
 
     let ran = caller.run(&["cp", "-r", "s3://bucket", "many"]);
@@ -225,11 +225,11 @@ fn key_that_is_also_a_prefix_conflicts_as_a_file() {
 /// Links below the destination are not followed, and anything but a file is not replaced.
 #[test]
 fn destination_links_and_sockets_are_not_written_through() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("here/d/a", "a");
     caller.write("here/e", "e");
-    caller.done(&["cp", "-r", "here", "s3://bucket"]);
+    caller.run_ok(&["cp", "-r", "here", "s3://bucket"]);
     fs::create_dir_all(caller.path("elsewhere")).unwrap();
     fs::create_dir_all(caller.path("there")).unwrap();
     std::os::unix::fs::symlink("../elsewhere", caller.path("there/d")).unwrap();
@@ -248,9 +248,9 @@ fn destination_links_and_sockets_are_not_written_through() {
 
 #[test]
 fn dry_run_of_cp_copies_nothing() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     caller.write("here", "new");
-    assert_eq!(caller.done(&["cp", "--dry-run", "here", "s3://bucket/x"]), "copy    here to s3://bucket/x\n");
+    assert_eq!(caller.run_ok(&["cp", "--dry-run", "here", "s3://bucket/x"]), "copy    here to s3://bucket/x\n");
     assert_eq!(scene.names(), [""; 0]);
 }

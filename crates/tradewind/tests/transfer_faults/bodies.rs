@@ -3,7 +3,7 @@
 use sha2::{Digest as _, Sha256};
 
 use super::{content, scene};
-use crate::support::scripted::{Answer, Reply, Request, Scripted, checksum};
+use crate::support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer, checksum};
 
 const SIGNED_CHUNKS: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
 const TRAILER: &str = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
@@ -14,8 +14,8 @@ const PARTS: usize = (5 << 20) + 1000;
 const UPLOAD: [&str; 5] = ["cp", "--chunk-size", "1MiB", "here", "s3://bucket/x"];
 
 /// The `x-amz-content-sha256` headers of an operation's requests.
-fn payload_hashes(server: &Scripted, operation: &str) -> Vec<String> {
-    server.of(operation).iter().map(|request| request.header("x-amz-content-sha256").to_owned()).collect()
+fn payload_hashes(server: &ScriptedServer, operation: &str) -> Vec<String> {
+    server.requests_of(operation).iter().map(|request| request.header("x-amz-content-sha256").to_owned()).collect()
 }
 
 fn sha256(bytes: &[u8]) -> String {
@@ -24,18 +24,18 @@ fn sha256(bytes: &[u8]) -> String {
 
 #[test]
 fn bodies_are_signed_without_checksum_verification() {
-    let (server, caller) = scene(|_, answer| Reply::Answer(answer));
+    let (server, caller) = scene(|_, answer| Reply::Respond(answer));
     for size in [1, 1000, STREAMED - 1] {
         let bytes = content(1, size);
         caller.write("here", &bytes);
-        caller.done(&["cp", "here", "s3://bucket/x"]);
+        caller.run_ok(&["cp", "here", "s3://bucket/x"]);
         assert!(server.object("x").unwrap() == bytes);
         assert_eq!(payload_hashes(&server, "PutObject").last(), Some(&sha256(&bytes)), "{size} bytes");
     }
     for size in [STREAMED, 1 << 20, (1 << 20) + 1] {
         let bytes = content(1, size);
         caller.write("here", &bytes);
-        caller.done(&["cp", "here", "s3://bucket/x"]);
+        caller.run_ok(&["cp", "here", "s3://bucket/x"]);
         assert!(server.object("x").unwrap() == bytes);
         assert_eq!(
             payload_hashes(&server, "PutObject").last().map(String::as_str),
@@ -45,13 +45,13 @@ fn bodies_are_signed_without_checksum_verification() {
     }
     let bytes = content(2, PARTS);
     caller.write("here", &bytes);
-    caller.done(&UPLOAD);
+    caller.run_ok(&UPLOAD);
     assert!(server.object("x").unwrap() == bytes);
     // The second part is small enough to be buffered.
     let mut parts = payload_hashes(&server, "UploadPart");
     parts.sort();
     assert_eq!(parts, [sha256(&bytes[5 << 20..]), SIGNED_CHUNKS.to_owned()]);
-    let seen = server.seen();
+    let seen = server.requests();
     let is_bare = |request: &&Request| request.header("x-amz-content-sha256") == "UNSIGNED-PAYLOAD";
     assert!(!seen.iter().any(|request| is_bare(&request)), "every body is signed");
 }
@@ -59,15 +59,15 @@ fn bodies_are_signed_without_checksum_verification() {
 #[test]
 fn verifying_store_gets_unsigned_bodies_with_trailers() {
     let (server, caller) = scene(|request, answer| {
-        Reply::Answer(match request.operation {
-            "CreateMultipartUpload" => answer.with("x-amz-checksum-algorithm", "CRC64NVME"),
-            "UploadPart" => answer.with("x-amz-checksum-crc64nvme", &checksum(&request.body)),
+        Reply::Respond(match request.operation {
+            "CreateMultipartUpload" => answer.with_header("x-amz-checksum-algorithm", "CRC64NVME"),
+            "UploadPart" => answer.with_header("x-amz-checksum-crc64nvme", &checksum(&request.body)),
             _ => answer,
         })
     });
     let bytes = content(1, PARTS - 1000 + STREAMED);
     caller.write("here", &bytes);
-    caller.done(&UPLOAD);
+    caller.run_ok(&UPLOAD);
     assert!(server.object("x").unwrap() == bytes);
     assert_eq!(payload_hashes(&server, "UploadPart"), [TRAILER; 2]);
 }
@@ -76,8 +76,8 @@ fn verifying_store_gets_unsigned_bodies_with_trailers() {
 fn store_without_signed_chunks_gets_buffered_bodies() {
     for size in [STREAMED, PARTS + STREAMED] {
         let (server, caller) = scene(|request, answer| {
-            Reply::Answer(if request.header("x-amz-content-sha256").starts_with("STREAMING") {
-                Answer::refusal(
+            Reply::Respond(if request.header("x-amz-content-sha256").starts_with("STREAMING") {
+                ScriptedResponse::error(
                     501,
                     "NotImplemented",
                     "Transfering payloads in multiple chunks is not supported.",
@@ -88,7 +88,7 @@ fn store_without_signed_chunks_gets_buffered_bodies() {
         });
         let bytes = content(1, size);
         caller.write("here", &bytes);
-        caller.done(&UPLOAD);
+        caller.run_ok(&UPLOAD);
         assert!(server.object("x").unwrap() == bytes, "{size} bytes");
         let operation = if size == STREAMED { "PutObject" } else { "UploadPart" };
         let payload_hashes = payload_hashes(&server, operation);
@@ -108,17 +108,17 @@ fn store_without_signed_chunks_gets_buffered_bodies() {
 #[test]
 fn rejected_checksum_trailers_are_not_sent_again() {
     let (server, caller) = scene(|request, answer| {
-        Reply::Answer(match request.operation {
-            "CreateMultipartUpload" => answer.with("x-amz-checksum-algorithm", "CRC64NVME"),
+        Reply::Respond(match request.operation {
+            "CreateMultipartUpload" => answer.with_header("x-amz-checksum-algorithm", "CRC64NVME"),
             _ if request.header("x-amz-content-sha256") == TRAILER => {
-                Answer::refusal(501, "NotImplemented", "A header you provided implies functionality.")
+                ScriptedResponse::error(501, "NotImplemented", "A header you provided implies functionality.")
             }
             _ => answer,
         })
     });
     let bytes = content(1, PARTS - 1000 + STREAMED);
     caller.write("here", &bytes);
-    caller.done(&UPLOAD);
+    caller.run_ok(&UPLOAD);
     assert!(server.object("x").unwrap() == bytes);
     let payload_hashes = payload_hashes(&server, "UploadPart");
     assert_eq!(payload_hashes.iter().filter(|word| *word == SIGNED_CHUNKS).count(), 2, "{payload_hashes:?}");
@@ -128,15 +128,15 @@ fn rejected_checksum_trailers_are_not_sent_again() {
 fn wrong_checksum_in_the_response_repeats_the_upload() {
     for size in [1000, STREAMED] {
         let (server, caller) = scene(|request, answer| {
-            Reply::Answer(match (request.operation, request.number) {
-                ("PutObject", 1) => answer.with("x-amz-checksum-crc64nvme", &checksum(b"others")),
-                ("PutObject", _) => answer.with("x-amz-checksum-crc64nvme", &checksum(&request.body)),
+            Reply::Respond(match (request.operation, request.number) {
+                ("PutObject", 1) => answer.with_header("x-amz-checksum-crc64nvme", &checksum(b"others")),
+                ("PutObject", _) => answer.with_header("x-amz-checksum-crc64nvme", &checksum(&request.body)),
                 _ => answer,
             })
         });
         let bytes = content(1, size);
         caller.write("here", &bytes);
-        caller.done(&["cp", "here", "s3://bucket/x"]);
+        caller.run_ok(&["cp", "here", "s3://bucket/x"]);
         assert!(server.object("x").unwrap() == bytes);
         assert_eq!(payload_hashes(&server, "PutObject").len(), 2, "{size} bytes are sent again");
     }

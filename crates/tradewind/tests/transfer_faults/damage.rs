@@ -1,8 +1,8 @@
 //! Damaged and mismatched responses never become a file.
 
 use super::{content, files, refusal, scene};
-use crate::support::caller::Caller;
-use crate::support::scripted::{Answer, Reply, Request, Scripted};
+use crate::support::command_runner::CommandRunner;
+use crate::support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer};
 
 /// Chunk size of the requests.
 const CHUNK: usize = 1 << 20;
@@ -13,8 +13,8 @@ const SEVERAL: usize = 2 * CHUNK + 1;
 /// All must fail and leave no file. Returns the servers and the error messages.
 fn assert_fails(
     size: usize,
-    change: impl Fn(&Request, Answer) -> Reply + Send + Sync + Clone + 'static,
-) -> Vec<(Scripted, String)> {
+    change: impl Fn(&Request, ScriptedResponse) -> Reply + Send + Sync + Clone + 'static,
+) -> Vec<(ScriptedServer, String)> {
     let commands: [&[&str]; 3] =
         [&["cp", "s3://bucket/x", "x"], &["cp", "-r", "s3://bucket", "there"], &["cat", "s3://bucket/x"]];
     assert_commands_fail(&["--chunk-size", "1MiB"], &commands, size, change)
@@ -24,15 +24,15 @@ fn assert_commands_fail(
     flags: &[&str],
     commands: &[&[&str]],
     size: usize,
-    change: impl Fn(&Request, Answer) -> Reply + Send + Sync + Clone + 'static,
-) -> Vec<(Scripted, String)> {
+    change: impl Fn(&Request, ScriptedResponse) -> Reply + Send + Sync + Clone + 'static,
+) -> Vec<(ScriptedServer, String)> {
     let run = |command: &&[&str]| {
         let change = change.clone();
-        let (server, caller): (Scripted, Caller) = scene(move |request, answer| {
-            if request.operation == "GetObject" { change(request, answer) } else { Reply::Answer(answer) }
+        let (server, caller): (ScriptedServer, CommandRunner) = scene(move |request, answer| {
+            if request.operation == "GetObject" { change(request, answer) } else { Reply::Respond(answer) }
         });
-        let caller = caller.with("AWS_MAX_ATTEMPTS", "3");
-        server.lay("x", content(1, size));
+        let caller = caller.with_variable("AWS_MAX_ATTEMPTS", "3");
+        server.put_object("x", content(1, size));
         let ran = caller.run(&[*command, flags].concat());
         assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), 1), "{command:?}: {}", ran.err);
         assert_eq!(files(&caller), [""; 0], "{command:?}");
@@ -48,10 +48,10 @@ fn is_at(request: &Request, offset: usize) -> bool {
 #[test]
 fn permanently_damaged_object_fails() {
     for size in [1000, CHUNK] {
-        for (server, message) in assert_fails(size, move |_, answer| Reply::Answer(answer.damaged(size / 2)))
+        for (server, message) in assert_fails(size, move |_, answer| Reply::Respond(answer.with_flipped_bit(size / 2)))
         {
             assert!(message.contains("checksum mismatch: received CRC64NVME:"), "{message}");
-            assert!(server.of("GetObject").len() <= 3, "{:?}", server.counts());
+            assert!(server.requests_of("GetObject").len() <= 3, "{:?}", server.request_counts());
         }
     }
 }
@@ -60,9 +60,9 @@ fn permanently_damaged_object_fails() {
 #[test]
 fn damaged_object_of_a_tree_is_named() {
     let (server, caller) =
-        scene(|request, answer| Reply::Answer(if request.key == "e" { answer.damaged(0) } else { answer }));
-    let caller = caller.with("AWS_MAX_ATTEMPTS", "1");
-    ["a", "e", "f"].iter().for_each(|key| server.lay(key, key.as_bytes().to_vec()));
+        scene(|request, answer| Reply::Respond(if request.key == "e" { answer.with_flipped_bit(0) } else { answer }));
+    let caller = caller.with_variable("AWS_MAX_ATTEMPTS", "1");
+    ["a", "e", "f"].iter().for_each(|key| server.put_object(key, key.as_bytes().to_vec()));
     let ran = caller.run(&["cp", "-r", "s3://bucket", "there"]);
     assert!(ran.err.starts_with("tradewind: e: checksum mismatch: received "), "{}", ran.err);
     assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), 1));
@@ -73,20 +73,20 @@ fn damaged_object_of_a_tree_is_named() {
 fn object_damaged_once_is_fetched_again() {
     for size in [1000, 3_000_000] {
         let (server, caller) = scene(move |request, answer| {
-            Reply::Answer(if request.number == 1 { answer.damaged(size - 1) } else { answer })
+            Reply::Respond(if request.number == 1 { answer.with_flipped_bit(size - 1) } else { answer })
         });
-        server.lay("x", content(1, size));
-        caller.done(&["cp", "s3://bucket/x", "x"]);
+        server.put_object("x", content(1, size));
+        caller.run_ok(&["cp", "s3://bucket/x", "x"]);
         assert!(std::fs::read(caller.path("x")).unwrap() == content(1, size));
-        assert_eq!(server.counts(), [("GetObject", 2)]);
+        assert_eq!(server.request_counts(), [("GetObject", 2)]);
     }
 }
 
 #[test]
 fn damaged_chunk_fails_with_few_requests() {
     let damage = |offset| {
-        move |request: &Request, answer: Answer| {
-            Reply::Answer(if is_at(request, offset) { answer.damaged(0) } else { answer })
+        move |request: &Request, answer: ScriptedResponse| {
+            Reply::Respond(if is_at(request, offset) { answer.with_flipped_bit(0) } else { answer })
         }
     };
     let several = [0, CHUNK].into_iter().flat_map(|offset| assert_fails(SEVERAL, damage(offset)));
@@ -96,7 +96,7 @@ fn damaged_chunk_fails_with_few_requests() {
         several.map(|ran| (ran, 3)).chain(usual.into_iter().map(|ran| (ran, 8)))
     {
         assert!(message.contains("checksum mismatch: received CRC64NVME:"), "{message}");
-        assert!(server.of("GetObject").len() <= max_requests, "{:?}", server.counts());
+        assert!(server.requests_of("GetObject").len() <= max_requests, "{:?}", server.request_counts());
     }
 }
 
@@ -107,15 +107,15 @@ fn missing_checksum_of_a_range_is_requested() {
         for is_damaged in [false, true] {
             let (server, caller) = scene(move |request, answer| {
                 if request.operation != "GetObject" || request.header("range").is_empty() {
-                    return Reply::Answer(answer);
+                    return Reply::Respond(answer);
                 }
-                let answer = answer.without("x-amz-checksum-crc64nvme");
-                Reply::Answer(if is_damaged && is_at(request, 0) { answer.damaged(0) } else { answer })
+                let answer = answer.without_header("x-amz-checksum-crc64nvme");
+                Reply::Respond(if is_damaged && is_at(request, 0) { answer.with_flipped_bit(0) } else { answer })
             });
             let bytes = content(1, size);
-            server.lay("x", bytes.clone());
+            server.put_object("x", bytes.clone());
             let ran = caller.run(&["cp", "s3://bucket/x", "x"]);
-            assert_eq!(server.of("HeadObject").len(), 1, "{size} bytes: {:?}", server.counts());
+            assert_eq!(server.requests_of("HeadObject").len(), 1, "{size} bytes: {:?}", server.request_counts());
             if is_damaged {
                 assert_eq!(ran.status.code(), Some(1), "{size} bytes");
                 assert!(ran.err.contains("checksum mismatch: received CRC64NVME:"), "{}", ran.err);
@@ -132,14 +132,14 @@ fn missing_checksum_of_a_range_is_requested() {
 fn response_of_wrong_length_is_rejected() {
     // Fewer and more bytes than the declared range.
     for length in [999_999_usize, 1_000_001] {
-        for (server, message) in assert_fails(1_000_000, move |_, mut answer: Answer| {
+        for (server, message) in assert_fails(1_000_000, move |_, mut answer: ScriptedResponse| {
             answer.body.resize(length, 0);
             answer.status = 206;
-            Reply::Answer(answer.with("Content-Range", "bytes 0-999999/1000000"))
+            Reply::Respond(answer.with_header("Content-Range", "bytes 0-999999/1000000"))
         }) {
             let words = format!("the store sent {length} bytes instead of the 1000000 requested");
             assert!(message.contains(&words), "{message}");
-            assert!(server.of("GetObject").len() <= 3, "{:?}", server.counts());
+            assert!(server.requests_of("GetObject").len() <= 3, "{:?}", server.request_counts());
         }
     }
 }
@@ -147,19 +147,19 @@ fn response_of_wrong_length_is_rejected() {
 /// Without a checksum, only the range in the response reveals that its bytes are wrong.
 #[test]
 fn response_for_a_wrong_range_is_rejected() {
-    let plain = |answer: Answer| answer.without("x-amz-checksum-crc64nvme");
+    let plain = |answer: ScriptedResponse| answer.without_header("x-amz-checksum-crc64nvme");
     // The right number of bytes, from another offset.
     assert_fails(SEVERAL, move |request, answer| {
         let other = is_at(request, CHUNK);
         let range = format!("bytes 0-{}/{SEVERAL}", answer.body.len() - 1);
-        Reply::Answer(if other { plain(answer).with("Content-Range", &range) } else { plain(answer) })
+        Reply::Respond(if other { plain(answer).with_header("Content-Range", &range) } else { plain(answer) })
     });
     // The whole object instead of one chunk.
     let all = content(1, SEVERAL);
     assert_fails(SEVERAL, move |request, answer| {
         let whole =
-            |answer: Answer| Answer { status: 200, body: all.clone(), ..answer.without("Content-Range") };
-        Reply::Answer(if is_at(request, 0) { plain(answer) } else { whole(plain(answer)) })
+            |answer: ScriptedResponse| ScriptedResponse { status: 200, body: all.clone(), ..answer.without_header("Content-Range") };
+        Reply::Respond(if is_at(request, 0) { plain(answer) } else { whole(plain(answer)) })
     });
 }
 
@@ -173,11 +173,11 @@ fn object_that_changes_between_chunks_fails() {
                 "At least one of the pre-conditions you specified did not hold",
             )
         } else {
-            Reply::Answer(answer)
+            Reply::Respond(answer)
         }
     }) {
         assert!(message.starts_with("tradewind: \"x\" changed while it was read"), "{message}");
-        let requests = server.of("GetObject");
+        let requests = server.requests_of("GetObject");
         assert_eq!(
             requests.iter().filter(|request| is_at(request, CHUNK)).count(),
             1,
@@ -189,10 +189,10 @@ fn object_that_changes_between_chunks_fails() {
 #[test]
 fn response_without_etag_or_date_is_rejected() {
     for header in ["ETag", "Last-Modified"] {
-        for (server, message) in assert_fails(1000, move |_, answer| Reply::Answer(answer.without(header))) {
+        for (server, message) in assert_fails(1000, move |_, answer| Reply::Respond(answer.without_header(header))) {
             let words = if header == "ETag" { "has no ETag" } else { "has no Last-Modified" };
             assert!(message.contains(&format!("the store's response {words}")), "{message}");
-            assert!(server.of("GetObject").len() <= 3, "{:?}", server.counts());
+            assert!(server.requests_of("GetObject").len() <= 3, "{:?}", server.request_counts());
         }
     }
 }

@@ -4,60 +4,60 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{content, scene};
-use crate::support::caller::Caller;
-use crate::support::scripted::{Answer, Reply, Request, Scripted};
+use crate::support::command_runner::CommandRunner;
+use crate::support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer};
 
 const PART: usize = 5 << 20;
 const UPLOAD: [&str; 7] = ["cp", "--chunk-size", "5MiB", "--jobs", "1", "here", "s3://bucket/x"];
 
 /// A server that rejects expired credentials after the first part, until the returned flag is set.
 fn with_expiring_credentials(
-    after: impl Fn(&Request, Answer) -> Reply + Send + Sync + 'static,
-) -> (Scripted, Caller, Arc<AtomicBool>) {
+    after: impl Fn(&Request, ScriptedResponse) -> Reply + Send + Sync + 'static,
+) -> (ScriptedServer, CommandRunner, Arc<AtomicBool>) {
     let is_good = Arc::new(AtomicBool::new(false));
     let good = is_good.clone();
     let (server, caller) = scene(move |request, answer| {
         if good.load(Ordering::Relaxed) {
             after(request, answer)
         } else if request.operation == "UploadPart" && request.number > 1 {
-            Reply::Answer(Answer::refusal(400, "ExpiredToken", "The provided token has expired."))
+            Reply::Respond(ScriptedResponse::error(400, "ExpiredToken", "The provided token has expired."))
         } else {
-            Reply::Answer(answer)
+            Reply::Respond(answer)
         }
     });
     (server, caller, is_good)
 }
 
-fn numbers(server: &Scripted) -> Vec<String> {
-    server.of("UploadPart").iter().map(|request| request.query["partNumber"].clone()).collect()
+fn numbers(server: &ScriptedServer) -> Vec<String> {
+    server.requests_of("UploadPart").iter().map(|request| request.query["partNumber"].clone()).collect()
 }
 
 #[test]
 fn expired_credentials_do_not_discard_stored_parts() {
-    let (server, caller, is_good) = with_expiring_credentials(|_, answer| Reply::Answer(answer));
+    let (server, caller, is_good) = with_expiring_credentials(|_, answer| Reply::Respond(answer));
     let bytes = content(1, 3 * PART + 1000);
     caller.write("here", &bytes);
     let message = "here: PUT s3://bucket/x on HOST: The provided token has expired (ExpiredToken); get new temporary credentials";
-    caller.fails(&UPLOAD, &[message]);
-    assert!(server.of("AbortMultipartUpload").is_empty(), "{:?}", server.counts());
+    caller.run_failing(&UPLOAD, &[message]);
+    assert!(server.requests_of("AbortMultipartUpload").is_empty(), "{:?}", server.request_counts());
     let before = numbers(&server).len();
     is_good.store(true, Ordering::Relaxed);
-    caller.done(&UPLOAD);
+    caller.run_ok(&UPLOAD);
     assert!(server.object("x").unwrap() == bytes);
     let (stored, mut sent) = (numbers(&server)[0].clone(), numbers(&server).split_off(before));
     assert!(!sent.contains(&stored), "part {stored} is stored already");
     sent.push(stored);
     sent.sort();
     assert_eq!(sent, ["1", "2", "3", "4"]);
-    assert_eq!(server.of("CreateMultipartUpload").len(), 1);
+    assert_eq!(server.requests_of("CreateMultipartUpload").len(), 1);
 }
 
 /// Without permission to list parts, the upload restarts from scratch.
 #[test]
 fn upload_restarts_if_parts_cannot_be_listed() {
     let (server, caller, is_good) = with_expiring_credentials(|request, answer| {
-        Reply::Answer(match request.operation {
-            "ListParts" => Answer::refusal(403, "AccessDenied", "Access Denied"),
+        Reply::Respond(match request.operation {
+            "ListParts" => ScriptedResponse::error(403, "AccessDenied", "Access Denied"),
             _ => answer,
         })
     });
@@ -66,26 +66,26 @@ fn upload_restarts_if_parts_cannot_be_listed() {
     assert!(!caller.run(&UPLOAD).status.success());
     let before = numbers(&server).len();
     is_good.store(true, Ordering::Relaxed);
-    caller.done(&UPLOAD);
+    caller.run_ok(&UPLOAD);
     assert!(server.object("x").unwrap() == bytes);
     let mut sent = numbers(&server).split_off(before);
     sent.sort();
     assert_eq!(sent, ["1", "2", "3", "4"]);
-    assert_eq!((server.of("CreateMultipartUpload").len(), server.of("AbortMultipartUpload").len()), (2, 1));
+    assert_eq!((server.requests_of("CreateMultipartUpload").len(), server.requests_of("AbortMultipartUpload").len()), (2, 1));
 }
 
 /// More than S3 copies in one request: thirteen parts. The scripted store does not save their data.
 const LARGE: &str = "6710886401";
 
 /// A server whose source object is replaced after `replaced_after` parts.
-fn replaced_source(replaced_after: usize) -> (Scripted, Caller) {
+fn replaced_source(replaced_after: usize) -> (ScriptedServer, CommandRunner) {
     scene(move |request, answer| {
-        Reply::Answer(match request.operation {
-            "HeadObject" => answer.with("Content-Length", LARGE),
+        Reply::Respond(match request.operation {
+            "HeadObject" => answer.with_header("Content-Length", LARGE),
             "UploadPart" if request.number > replaced_after => {
-                Answer::refusal(412, "PreconditionFailed", "At least one precondition did not hold.")
+                ScriptedResponse::error(412, "PreconditionFailed", "At least one precondition did not hold.")
             }
-            "UploadPart" => Answer::document("<CopyPartResult><ETag>\"part\"</ETag></CopyPartResult>"),
+            "UploadPart" => ScriptedResponse::document("<CopyPartResult><ETag>\"part\"</ETag></CopyPartResult>"),
             _ => answer,
         })
     })
@@ -95,16 +95,16 @@ fn replaced_source(replaced_after: usize) -> (Scripted, Caller) {
 fn large_copy_is_pinned_to_one_version() {
     for replaced_after in [usize::MAX, 4, 0] {
         let (server, caller) = replaced_source(replaced_after);
-        server.lay("source", b"bytes".to_vec());
-        let tag = server.tag("source");
+        server.put_object("source", b"bytes".to_vec());
+        let tag = server.etag("source");
         let ran = caller.run(&["cp", "s3://bucket/source", "s3://bucket/x"]);
-        let parts = server.of("UploadPart");
+        let parts = server.requests_of("UploadPart");
         assert!(!parts.is_empty());
         assert!(
             parts.iter().all(|part| part.header("x-amz-copy-source-if-match") == tag),
             "each part is pinned to the version"
         );
-        let ends = (server.of("CompleteMultipartUpload").len(), server.of("AbortMultipartUpload").len());
+        let ends = (server.requests_of("CompleteMultipartUpload").len(), server.requests_of("AbortMultipartUpload").len());
         if replaced_after == usize::MAX {
             assert!(ran.status.success(), "{ran:?}");
             assert_eq!((parts.len(), ends), (13, (1, 0)));
@@ -121,12 +121,12 @@ fn large_copy_is_pinned_to_one_version() {
 /// Virtual-hosted addressing, set in the AWS configuration file.
 #[test]
 fn virtual_hosted_addressing_puts_the_bucket_in_the_host() {
-    let (server, caller) = scene(|_, answer| Reply::Answer(answer));
+    let (server, caller) = scene(|_, answer| Reply::Respond(answer));
     let port = server.address.port();
-    let caller = caller.with("AWS_ENDPOINT_URL_S3", &format!("http://localhost:{port}"));
+    let caller = caller.with_variable("AWS_ENDPOINT_URL_S3", &format!("http://localhost:{port}"));
     caller.write("home/.aws/config", "[default]\ns3 =\n  addressing_style = virtual\n");
-    caller.done(&["ls", "s3://bucket"]);
-    let seen = server.seen();
+    caller.run_ok(&["ls", "s3://bucket"]);
+    let seen = server.requests();
     assert_eq!((seen.len(), seen[0].operation), (1, "ListObjectsV2"));
     assert_eq!(seen[0].header("host"), format!("bucket.localhost:{port}"));
 }

@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{content, scene};
-use crate::support::scripted::{Answer, Reply, Request};
+use crate::support::scripted_server::{ScriptedResponse, Reply, Request};
 
 /// The size of the object, fetched in chunks of 1 MiB.
 const SIZE: usize = 40 << 20;
 /// Limit for a download with one straggler; a silent connection counts as broken only after 30 s.
 const MAX_HEDGED_TIME: Duration = Duration::from_secs(12);
 
-type Fault = fn(Answer) -> Reply;
+type Fault = fn(ScriptedResponse) -> Reply;
 
 /// The faults of the first request for a range.
 const FAULTS: [(&str, Fault); 3] = [
     ("silence", |_| Reply::Silence),
-    ("stalled midway", |answer| Reply::Held(answer, 300_000)),
+    ("stalled midway", |answer| Reply::Stalled(answer, 300_000)),
     // The chunk would take over a minute.
-    ("crawling", |answer| Reply::Crawling(answer, 1500)),
+    ("crawling", |answer| Reply::Trickled(answer, 1500)),
 ];
 
 /// The first and last byte of a request's range.
@@ -41,11 +41,11 @@ fn straggler_is_hedged_over_another_connection() {
                 if range(request).0 == late && is_first.swap(false, Ordering::Relaxed) {
                     fault(answer)
                 } else {
-                    Reply::Answer(answer)
+                    Reply::Respond(answer)
                 }
             });
             let bytes = content(1, SIZE);
-            server.lay("x", bytes.clone());
+            server.put_object("x", bytes.clone());
             let started = Instant::now();
             let command = ["cp", "--chunk-size", "1MiB", "s3://bucket/x", to, "--json"];
             let ran = caller.run(if to == "-" { &command[..5] } else { &command });
@@ -55,7 +55,7 @@ fn straggler_is_hedged_over_another_connection() {
 
             let received = if to == "-" { ran.out.clone() } else { fs::read(caller.path("x")).unwrap() };
             assert!(received == bytes, "{name}");
-            let requests = server.of("GetObject");
+            let requests = server.requests_of("GetObject");
             let late_request = requests.iter().find(|request| range(request).0 == late).unwrap();
             let hedged: Vec<&Request> =
                 requests.iter().filter(|each| range(each).1 == range(late_request).1).collect();
@@ -76,13 +76,13 @@ fn uniformly_slow_store_gets_no_hedges() {
     let (server, caller) =
         scene(
             |request, answer| {
-                if request.number > 12 { Reply::Crawling(answer, 64 << 10) } else { Reply::Answer(answer) }
+                if request.number > 12 { Reply::Trickled(answer, 64 << 10) } else { Reply::Respond(answer) }
             },
         );
     let bytes = content(1, SIZE);
-    server.lay("x", bytes.clone());
-    let summary = caller.done(&["cp", "--chunk-size", "1MiB", "--json", "s3://bucket/x", "x"]);
+    server.put_object("x", bytes.clone());
+    let summary = caller.run_ok(&["cp", "--chunk-size", "1MiB", "--json", "s3://bucket/x", "x"]);
     assert!(fs::read(caller.path("x")).unwrap() == bytes);
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
-    assert_eq!((&summary["hedged"], server.of("GetObject").len()), (&0.into(), 40), "{summary}");
+    assert_eq!((&summary["hedged"], server.requests_of("GetObject").len()), (&0.into(), 40), "{summary}");
 }

@@ -1,17 +1,17 @@
 //! Invalid listings end the command: items that they omit would be missing at the destination, or be removed there.
 
 use super::{files, scene};
-use crate::support::scripted::{Answer, Reply, Request, Scripted, line, listing, page};
+use crate::support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer, listing, listing_entry, listing_page};
 
 /// A listing page of `keys`.
-fn page_of(keys: &[&str], is_truncated: bool) -> Answer {
-    let lines: Vec<String> = keys.iter().map(|key| line(key, b"bytes")).collect();
+fn page_of(keys: &[&str], is_truncated: bool) -> ScriptedResponse {
+    let lines: Vec<String> = keys.iter().map(|key| listing_entry(key, b"bytes")).collect();
     listing(&lines, is_truncated)
 }
 
 /// Runs `ls`, `rm`, `cp` and `sync` with the listing that `answer` returns. All must fail with a message that contains
 /// `words`, and must not remove the file at the destination.
-fn assert_rejected(words: &str, answer: impl Fn(&Request, Answer) -> Answer + Send + Sync + Clone + 'static) {
+fn assert_rejected(words: &str, answer: impl Fn(&Request, ScriptedResponse) -> ScriptedResponse + Send + Sync + Clone + 'static) {
     let commands: [&[&str]; 4] = [
         &["ls", "-r", "s3://bucket"],
         &["rm", "-r", "s3://bucket"],
@@ -22,33 +22,33 @@ fn assert_rejected(words: &str, answer: impl Fn(&Request, Answer) -> Answer + Se
         let answer = answer.clone();
         let (server, caller) = scene(move |request, proper| {
             let is_listing = request.operation == "ListObjectsV2";
-            Reply::Answer(if is_listing { answer(request, proper) } else { proper })
+            Reply::Respond(if is_listing { answer(request, proper) } else { proper })
         });
-        let caller = caller.with("AWS_MAX_ATTEMPTS", "2");
-        ["a", "b", "c"].iter().for_each(|key| server.lay(key, b"bytes".to_vec()));
+        let caller = caller.with_variable("AWS_MAX_ATTEMPTS", "2");
+        ["a", "b", "c"].iter().for_each(|key| server.put_object(key, b"bytes".to_vec()));
         caller.write("there/zzz", "mine");
         let ran = caller.run(command);
         assert_eq!(ran.status.code(), Some(1), "{command:?}: {ran:?}");
         assert!(ran.err.lines().count() == 1 && ran.err.contains(words), "{command:?}: {}", ran.err);
-        assert!(listed(&server) <= 4, "{command:?}: {:?}", server.counts());
+        assert!(listed(&server) <= 4, "{command:?}: {:?}", server.request_counts());
         assert!(files(&caller).contains(&"there/zzz".to_owned()), "{command:?}");
     }
 }
 
-fn listed(server: &Scripted) -> usize {
-    server.of("ListObjectsV2").len()
+fn listed(server: &ScriptedServer) -> usize {
+    server.requests_of("ListObjectsV2").len()
 }
 
 #[test]
 fn malformed_listings_are_rejected() {
     let malformed = "the store sent invalid XML";
     for document in ["<ListBucketResult><Contents><Key>a</Key>", "<a></b>", "<html><p>Hello</html>"] {
-        assert_rejected(malformed, move |_, _| Answer::document(document));
+        assert_rejected(malformed, move |_, _| ScriptedResponse::document(document));
     }
-    assert_rejected(malformed, |_, answer| answer.damaged(1));
+    assert_rejected(malformed, |_, answer| answer.with_flipped_bit(1));
     let nameless = "an entry of the store's listing has no key or no LastModified";
     assert_rejected(nameless, |_, _| {
-        Answer::document("<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>")
+        ScriptedResponse::document("<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>")
     });
 }
 
@@ -56,7 +56,7 @@ fn malformed_listings_are_rejected() {
 #[test]
 fn response_that_is_no_listing_is_rejected() {
     for page in ["", "Hello", "<html><body>Welcome</body></html>"] {
-        assert_rejected("the store's response is not a listing", move |_, _| Answer::document(page));
+        assert_rejected("the store's response is not a listing", move |_, _| ScriptedResponse::document(page));
     }
 }
 
@@ -87,8 +87,8 @@ fn truncated_listing_out_of_order_is_rejected() {
         }
     });
     // An unsorted but complete listing is accepted.
-    let (_server, caller) = scene(|_, _| Reply::Answer(page_of(&["b", "c", "a"], false)));
-    let listed = caller.done(&["ls", "s3://bucket"]);
+    let (_server, caller) = scene(|_, _| Reply::Respond(page_of(&["b", "c", "a"], false)));
+    let listed = caller.run_ok(&["ls", "s3://bucket"]);
     let names: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next_back()).collect();
     assert_eq!(names, ["a", "b", "c"]);
 }
@@ -98,13 +98,13 @@ fn all_short_pages_are_requested() {
     let keys: Vec<String> = (0..10).map(|n| format!("{n}/{n}")).collect();
     let all: Vec<(String, Vec<u8>)> = keys.iter().map(|key| (key.clone(), b"bytes".to_vec())).collect();
     let (server, caller) = scene(move |request, answer| {
-        Reply::Answer(match request.operation {
-            "ListObjectsV2" => page(all.iter().map(|(key, bytes)| (key, bytes)), request, 3),
+        Reply::Respond(match request.operation {
+            "ListObjectsV2" => listing_page(all.iter().map(|(key, bytes)| (key, bytes)), request, 3),
             _ => answer,
         })
     });
-    keys.iter().for_each(|key| server.lay(key, b"bytes".to_vec()));
-    caller.done(&["cp", "-r", "s3://bucket", "there"]);
+    keys.iter().for_each(|key| server.put_object(key, b"bytes".to_vec()));
+    caller.run_ok(&["cp", "-r", "s3://bucket", "there"]);
     assert_eq!(files(&caller), keys.iter().map(|key| format!("there/{key}")).collect::<Vec<_>>());
-    assert_eq!(server.counts(), [("GetObject", 10), ("ListObjectsV2", 4)]);
+    assert_eq!(server.request_counts(), [("GetObject", 10), ("ListObjectsV2", 4)]);
 }

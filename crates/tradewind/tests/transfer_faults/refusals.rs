@@ -1,7 +1,7 @@
 //! Permanent errors of the store: reported in one line with advice, and not retried.
 
 use super::{content, files, scene};
-use crate::support::scripted::{Answer, Reply};
+use crate::support::scripted_server::{ScriptedResponse, Reply};
 
 /// Status, code, message and extra elements of a store's error, and the advice in our message.
 const REFUSALS: [(u16, &str, &str, &str, &str); 5] = [
@@ -44,13 +44,13 @@ fn permanent_errors_take_one_line_and_are_not_retried() {
         ];
         for (command, what) in commands {
             let (server, caller) =
-                scene(move |_, _| Reply::Answer(Answer::refusal_with(status, code, message, more)));
+                scene(move |_, _| Reply::Respond(ScriptedResponse::error_with(status, code, message, more)));
             caller.write("small", content(1, 1000));
             caller.write("large", content(1, 1 << 20));
-            caller.fails(command, &[&format!("{what}: {expected}")]);
+            caller.run_failing(command, &[&format!("{what}: {expected}")]);
             // A region in the error leads to one retry there.
             let asked = if more.contains("<Region>") { 2 } else { 1 };
-            assert_eq!(server.seen().len(), asked, "{:?}", server.counts());
+            assert_eq!(server.requests().len(), asked, "{:?}", server.request_counts());
             assert_eq!(files(&caller), ["large", "small"]);
         }
     }
@@ -60,19 +60,19 @@ fn permanent_errors_take_one_line_and_are_not_retried() {
 #[test]
 fn failure_of_one_object_does_not_stop_the_others() {
     let (server, caller) = scene(|request, answer| {
-        Reply::Answer(match request.key.as_str() {
-            "e" => Answer::refusal(403, "AccessDenied", "Access Denied"),
+        Reply::Respond(match request.key.as_str() {
+            "e" => ScriptedResponse::error(403, "AccessDenied", "Access Denied"),
             _ => answer,
         })
     });
     let keys = ["a", "b", "d/c", "e", "f"];
-    keys.iter().for_each(|key| server.lay(key, key.as_bytes().to_vec()));
+    keys.iter().for_each(|key| server.put_object(key, key.as_bytes().to_vec()));
     let expected = "GET s3://bucket/e on HOST: Access Denied (AccessDenied)";
-    caller.fails(&["cp", "-r", "s3://bucket", "there"], &[expected]);
+    caller.run_failing(&["cp", "-r", "s3://bucket", "there"], &[expected]);
     assert_eq!(files(&caller), ["there/a", "there/b", "there/d/c", "there/f"]);
     caller.write("there/e", "mine");
     let expected = "PUT s3://bucket/e on HOST: Access Denied (AccessDenied)";
-    caller.fails(&["sync", "there", "s3://bucket"], &[expected]);
+    caller.run_failing(&["sync", "there", "s3://bucket"], &[expected]);
     assert_eq!((server.object("e").unwrap(), server.object("f").unwrap()), (b"e".to_vec(), b"f".to_vec()));
 }
 
@@ -80,7 +80,7 @@ fn failure_of_one_object_does_not_stop_the_others() {
 #[test]
 fn error_without_an_s3_body_is_reported_by_status() {
     let (_server, caller) = scene(|_, _| {
-        Reply::Answer(Answer { status: 403, headers: Vec::new(), body: b"<html>No</html".to_vec() })
+        Reply::Respond(ScriptedResponse { status: 403, headers: Vec::new(), body: b"<html>No</html".to_vec() })
     });
-    caller.fails(&["cat", "s3://bucket/x"], &["GET s3://bucket/x on HOST: access is denied (403 Forbidden)"]);
+    caller.run_failing(&["cat", "s3://bucket/x"], &["GET s3://bucket/x on HOST: access is denied (403 Forbidden)"]);
 }

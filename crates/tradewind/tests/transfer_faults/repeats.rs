@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{content, files, refusal, scene, scene_with};
-use crate::support::scripted::{Answer, Reply, Request};
+use crate::support::scripted_server::{ScriptedResponse, Reply, Request};
 
 /// The size of an object of two parts, the first of the minimum size.
 const PARTS: usize = (5 << 20) + 1000;
@@ -12,23 +12,23 @@ const UPLOAD: [&str; 5] = ["cp", "--chunk-size", "1MiB", "here", "s3://bucket/x"
 const FAULT_FREE: [(&str, usize); 3] =
     [("CompleteMultipartUpload", 1), ("CreateMultipartUpload", 1), ("UploadPart", 2)];
 
-type Fault = fn(Answer) -> Reply;
+type Fault = fn(ScriptedResponse) -> Reply;
 
-fn slow_down(_: Answer) -> Reply {
+fn slow_down(_: ScriptedResponse) -> Reply {
     refusal(503, "SlowDown", "Please reduce your request rate.")
 }
 
-fn internal(_: Answer) -> Reply {
+fn internal(_: ScriptedResponse) -> Reply {
     refusal(500, "InternalError", "We encountered an internal error. Please try again.")
 }
 
-fn reset(_: Answer) -> Reply {
+fn reset(_: ScriptedResponse) -> Reply {
     Reply::Reset
 }
 
 /// An error page of a proxy, without an S3 error.
-fn bad_gateway(_: Answer) -> Reply {
-    Reply::Answer(Answer { status: 502, headers: Vec::new(), body: b"<html>Bad Gateway</html>".to_vec() })
+fn bad_gateway(_: ScriptedResponse) -> Reply {
+    Reply::Respond(ScriptedResponse { status: 502, headers: Vec::new(), body: b"<html>Bad Gateway</html>".to_vec() })
 }
 
 const FAULTS: [(&str, Fault); 4] =
@@ -39,20 +39,20 @@ fn reads_are_retried() {
     for (name, fault) in FAULTS {
         let (server, caller) = scene_with("GetObject", 2, fault);
         let bytes = content(1, 300_000);
-        server.lay("x", bytes.clone());
-        caller.done(&["cp", "s3://bucket/x", "x"]);
+        server.put_object("x", bytes.clone());
+        caller.run_ok(&["cp", "s3://bucket/x", "x"]);
         assert!(fs::read(caller.path("x")).unwrap() == bytes, "{name}");
-        assert_eq!(server.counts(), [("GetObject", 3)], "{name}");
+        assert_eq!(server.request_counts(), [("GetObject", 3)], "{name}");
 
         let (server, caller) = scene_with("ListObjectsV2", 2, fault);
-        server.lay("x", bytes.clone());
-        caller.done(&["cp", "-r", "s3://bucket", "there"]);
-        assert_eq!(server.counts(), [("GetObject", 1), ("ListObjectsV2", 3)], "{name}");
+        server.put_object("x", bytes.clone());
+        caller.run_ok(&["cp", "-r", "s3://bucket", "there"]);
+        assert_eq!(server.request_counts(), [("GetObject", 1), ("ListObjectsV2", 3)], "{name}");
 
         let (server, caller) = scene_with("HeadObject", 2, fault);
-        server.lay("x", bytes.clone());
-        caller.done(&["stat", "s3://bucket/x"]);
-        assert_eq!(server.counts(), [("HeadObject", 3)], "{name}");
+        server.put_object("x", bytes.clone());
+        caller.run_ok(&["stat", "s3://bucket/x"]);
+        assert_eq!(server.request_counts(), [("HeadObject", 3)], "{name}");
     }
 }
 
@@ -64,13 +64,13 @@ fn single_request_writes_and_deletes_are_retried() {
             let (server, caller) = scene_with("PutObject", 2, fault);
             let bytes = content(1, size);
             caller.write("here", &bytes);
-            caller.done(&["cp", "here", "s3://bucket/x"]);
+            caller.run_ok(&["cp", "here", "s3://bucket/x"]);
             assert!(server.object("x").unwrap() == bytes, "{name}");
-            assert_eq!(server.counts(), [("PutObject", 3)], "{name}, {size} bytes");
+            assert_eq!(server.request_counts(), [("PutObject", 3)], "{name}, {size} bytes");
         }
         let (server, caller) = scene_with("DeleteObject", 2, fault);
-        caller.done(&["rm", "s3://bucket/x"]);
-        assert_eq!(server.counts(), [("DeleteObject", 3)], "{name}");
+        caller.run_ok(&["rm", "s3://bucket/x"]);
+        assert_eq!(server.request_counts(), [("DeleteObject", 3)], "{name}");
     }
 }
 
@@ -80,14 +80,14 @@ fn only_the_failed_part_is_sent_again() {
         let (server, caller) = scene_with("UploadPart", 2, fault);
         let bytes = content(1, PARTS);
         caller.write("here", &bytes);
-        caller.done(&UPLOAD);
+        caller.run_ok(&UPLOAD);
         assert!(server.object("x").unwrap() == bytes, "{name}");
-        assert_eq!(server.of("UploadPart").len(), 4, "{name}");
+        assert_eq!(server.requests_of("UploadPart").len(), 4, "{name}");
         assert_eq!(
-            (server.of("CreateMultipartUpload").len(), server.of("CompleteMultipartUpload").len()),
+            (server.requests_of("CreateMultipartUpload").len(), server.requests_of("CompleteMultipartUpload").len()),
             (1, 1)
         );
-        assert!(server.of("AbortMultipartUpload").is_empty(), "{name}");
+        assert!(server.requests_of("AbortMultipartUpload").is_empty(), "{name}");
     }
 }
 
@@ -103,9 +103,9 @@ fn upload_creation_and_completion_are_not_retried() {
             assert_eq!(ran.status.code(), Some(1), "{name}: {ran:?}");
             assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
             assert!(ran.err.starts_with("tradewind: here: POST s3://bucket/x on HOST: "), "{}", ran.err);
-            assert_eq!(server.of(operation).len(), 1, "{name} to {operation}");
+            assert_eq!(server.requests_of(operation).len(), 1, "{name} to {operation}");
             // The journal keeps the upload, so that the next run resumes it.
-            assert!(server.of("AbortMultipartUpload").is_empty(), "{name} to {operation}");
+            assert!(server.requests_of("AbortMultipartUpload").is_empty(), "{name} to {operation}");
         }
     }
 }
@@ -117,10 +117,10 @@ fn slow_down_is_retried_for_every_operation() {
         let (server, caller) = scene_with(operation, 2, slow_down);
         let bytes = content(1, PARTS);
         caller.write("here", &bytes);
-        caller.done(&UPLOAD);
+        caller.run_ok(&UPLOAD);
         assert!(server.object("x").unwrap() == bytes);
         let smooth = FAULT_FREE.map(|(name, times)| (name, if name == operation { 3 } else { times }));
-        assert_eq!(server.counts(), smooth);
+        assert_eq!(server.request_counts(), smooth);
     }
 }
 
@@ -129,30 +129,30 @@ fn slow_down_is_retried_for_every_operation() {
 fn completion_with_lost_response_is_verified() {
     let (server, caller) = scene(|request: &Request, answer| {
         if request.operation == "CompleteMultipartUpload" {
-            Reply::Torn(answer, 0)
+            Reply::Truncated(answer, 0)
         } else {
-            Reply::Answer(answer)
+            Reply::Respond(answer)
         }
     });
     let bytes = content(1, PARTS);
     caller.write("here", &bytes);
-    caller.done(&UPLOAD);
+    caller.run_ok(&UPLOAD);
     assert!(server.object("x").unwrap() == bytes);
-    assert_eq!(server.of("CompleteMultipartUpload").len(), 1);
-    assert!(server.of("AbortMultipartUpload").is_empty());
+    assert_eq!(server.requests_of("CompleteMultipartUpload").len(), 1);
+    assert!(server.requests_of("AbortMultipartUpload").is_empty());
 }
 
 #[test]
 fn completion_error_in_a_200_response_is_reported() {
     let (server, caller) = scene_with("CompleteMultipartUpload", 1, |_| {
         let refused =
-            Answer::refusal(200, "InternalError", "We encountered an internal error. Please try again.");
-        Reply::Answer(refused)
+            ScriptedResponse::error(200, "InternalError", "We encountered an internal error. Please try again.");
+        Reply::Respond(refused)
     });
     caller.write("here", content(1, PARTS));
     let why = "We encountered an internal error. Please try again (InternalError)";
-    caller.fails(&UPLOAD, &[&format!("here: completing the upload of x: {why}")]);
-    assert_eq!((server.of("CompleteMultipartUpload").len(), server.of("AbortMultipartUpload").len()), (1, 0));
+    caller.run_failing(&UPLOAD, &[&format!("here: completing the upload of x: {why}")]);
+    assert_eq!((server.requests_of("CompleteMultipartUpload").len(), server.requests_of("AbortMultipartUpload").len()), (1, 0));
 }
 
 #[test]
@@ -166,14 +166,14 @@ fn max_attempts_of_1_disables_retries() {
     ];
     for (command, operation) in commands {
         let (server, caller) = scene(|_, answer| internal(answer));
-        let caller = caller.with("AWS_MAX_ATTEMPTS", "1");
+        let caller = caller.with_variable("AWS_MAX_ATTEMPTS", "1");
         caller.write("small", content(1, 1000));
         caller.write("here", content(1, 1 << 20));
         let ran = caller.run(command);
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
         let why = "We encountered an internal error. Please try again (InternalError)\n";
         assert!(ran.err.ends_with(why), "{}", ran.err);
-        assert_eq!(server.counts(), [(operation, 1)], "{command:?}");
+        assert_eq!(server.request_counts(), [(operation, 1)], "{command:?}");
     }
 }
 
@@ -186,16 +186,16 @@ fn interrupted_body_is_resumed_at_its_offset() {
     for (size, torn) in [(1_000_000, 1), (9 << 20, 1), (9 << 20, 2)] {
         for to in ["x", "-"] {
             let (server, caller) = scene(move |request, answer| {
-                if request.number == torn { Reply::Torn(answer, RECEIVED) } else { Reply::Answer(answer) }
+                if request.number == torn { Reply::Truncated(answer, RECEIVED) } else { Reply::Respond(answer) }
             });
             let bytes = content(1, size);
-            server.lay("x", bytes.clone());
+            server.put_object("x", bytes.clone());
             let ran = caller.run(&["cp", "s3://bucket/x", to]);
             assert!(ran.status.success() && ran.err.is_empty(), "{}", ran.err);
             let received = if to == "-" { ran.out } else { fs::read(caller.path("x")).unwrap() };
             assert!(received == bytes, "{size} bytes to {to}");
 
-            let requests = server.of("GetObject");
+            let requests = server.requests_of("GetObject");
             let ranges: Vec<(usize, usize)> = requests.iter().map(range).collect();
             let (first, last) = ranges[torn - 1];
             let (retried, other) =
@@ -218,12 +218,12 @@ fn range(request: &Request) -> (usize, usize) {
 
 #[test]
 fn body_that_is_always_interrupted_fails() {
-    let (server, caller) = scene(|_, answer| Reply::Torn(answer, 0));
-    let caller = caller.with("AWS_MAX_ATTEMPTS", "3");
-    server.lay("x", content(1, 1_000_000));
+    let (server, caller) = scene(|_, answer| Reply::Truncated(answer, 0));
+    let caller = caller.with_variable("AWS_MAX_ATTEMPTS", "3");
+    server.put_object("x", content(1, 1_000_000));
     let ran = caller.run(&["cp", "s3://bucket/x", "x"]);
     assert_eq!((ran.status.code(), ran.err.lines().count()), (Some(1), 1), "{ran:?}");
     assert_eq!(ran.err, "tradewind: x: the connection closed in the middle of a response\n");
-    assert!(server.seen().len() <= 3, "{:?}", server.counts());
+    assert!(server.requests().len() <= 3, "{:?}", server.request_counts());
     assert_eq!(files(&caller), [""; 0]);
 }

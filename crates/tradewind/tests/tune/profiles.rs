@@ -2,9 +2,9 @@
 
 use serde_json::Value as Json;
 
-use super::support::caller::Caller;
-use super::support::scene::Scene;
-use super::support::server::Start;
+use super::support::command_runner::CommandRunner;
+use super::support::test_store::TestStore;
+use super::support::server::ServerSetup;
 use super::tune;
 
 /// A profile of a local store, as if exported on another machine.
@@ -18,70 +18,70 @@ fn exported(store: &str, cores: usize, made: &str) -> String {
 }
 
 /// Imports a profile.
-fn import(caller: &Caller, text: &str) -> String {
-    let ran = caller.begin(&["profiles", "import", "-"]).feed(text.as_bytes()).end();
+fn import(caller: &CommandRunner, text: &str) -> String {
+    let ran = caller.spawn(&["profiles", "import", "-"]).with_stdin(text.as_bytes()).wait_for_output();
     assert!(ran.status.success() && ran.err.is_empty(), "{ran:?}");
     String::from_utf8(ran.out).unwrap()
 }
 
-fn shown(caller: &Caller, store: &str) -> Json {
-    serde_json::from_str(&caller.done(&["profiles", "show", store, "--json"])).unwrap()
+fn shown(caller: &CommandRunner, store: &str) -> Json {
+    serde_json::from_str(&caller.run_ok(&["profiles", "show", store, "--json"])).unwrap()
 }
 
 /// The name of the scene's store in profiles.
-fn own_name(scene: &Scene) -> String {
-    format!("S3Store({})", scene.caller.endpoint())
+fn own_name(scene: &TestStore) -> String {
+    format!("S3Store({})", scene.runner.endpoint())
 }
 
 #[test]
 fn a_profile_is_listed_shown_exported_removed_and_imported() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     let ran = caller.run(&["profiles", "list"]);
     assert_eq!((ran.status.code(), ran.out.as_slice()), (Some(0), &b""[..]));
     assert!(ran.err.contains("no store has been tuned"), "{}", ran.err);
-    caller.done(&tune("s3://bucket --budget 32MiB,6s"));
+    caller.run_ok(&tune("s3://bucket --budget 32MiB,6s"));
     let (name, address) = (own_name(&scene), caller.endpoint().to_string());
-    let listed = caller.done(&["profiles", "list"]);
+    let listed = caller.run_ok(&["profiles", "list"]);
     assert_eq!(listed.lines().count(), 2, "{listed}");
     assert!(listed.starts_with("store ") && listed.contains(&name), "{listed}");
-    let line: Json = serde_json::from_str(&caller.done(&["profiles", "list", "--json"])).unwrap();
+    let line: Json = serde_json::from_str(&caller.run_ok(&["profiles", "list", "--json"])).unwrap();
     assert_eq!(line["store"], name);
     assert!(line["upload_samples"].as_u64() > Some(0) && line["memory"].as_u64() > Some(1 << 20), "{line}");
     // By its scheme, its host and a part of its name.
     for store in ["s3://", "s3://bucket", address.as_str(), "127.0.0"] {
-        let output = caller.done(&["profiles", "show", store]);
+        let output = caller.run_ok(&["profiles", "show", store]);
         for word in ["RTT ", "upload, measured", "plan for this client\n", "upload: ", "cp and sync use"] {
             assert!(output.contains(word), "{store}: {word}: {output}");
         }
     }
     let own = shown(caller, "s3://");
     assert_eq!((own["scaled"].as_bool(), own["at_a_time"].as_array().unwrap().len()), (Some(false), 4));
-    let exported = caller.done(&["profiles", "export", "s3://"]);
-    caller.done(&["profiles", "export", "s3://", "store.toml"]);
+    let exported = caller.run_ok(&["profiles", "export", "s3://"]);
+    caller.run_ok(&["profiles", "export", "s3://", "store.toml"]);
     assert_eq!(std::fs::read_to_string(caller.path("store.toml")).unwrap(), exported);
-    assert_eq!(caller.done(&["profiles", "forget", "s3://"]), "");
-    caller.fails(
+    assert_eq!(caller.run_ok(&["profiles", "forget", "s3://"]), "");
+    caller.run_failing(
         &["profiles", "forget", "s3://"],
         &["there is no profile of S3Store(HOST): tradewind profiles list prints the existing ones"],
     );
     assert!(
-        caller.done(&["profiles", "import", "store.toml"]).starts_with(&format!("profile of {name} saved: "))
+        caller.run_ok(&["profiles", "import", "store.toml"]).starts_with(&format!("profile of {name} saved: "))
     );
     assert_eq!(shown(caller, "s3://"), own);
 }
 
 #[test]
 fn a_profile_of_another_client_is_scaled() {
-    let scene = Scene::new();
-    let (caller, name) = (&scene.caller, own_name(&scene));
+    let scene = TestStore::new();
+    let (caller, name) = (&scene.runner, own_name(&scene));
     let cores = std::thread::available_parallelism().unwrap().get();
     import(caller, &exported(&name, cores, "2026-01-01T00:00:00Z"));
     assert_eq!(shown(caller, "s3://")["scaled"], false);
     import(caller, &exported(&name, cores * 64, "2026-01-02T00:00:00Z"));
     let scaled = shown(caller, "s3://");
     assert_eq!((&scaled["scaled"], &scaled["from"]), (&Json::from(true), &Json::from(name.as_str())));
-    let output = caller.done(&["profiles", "show", "s3://"]);
+    let output = caller.run_ok(&["profiles", "show", "s3://"]);
     let from = format!(
         "plan for this client, from the profile of {name}, scaled from {} cores and 50 ms",
         cores * 64
@@ -93,44 +93,44 @@ fn a_profile_of_another_client_is_scaled() {
 
 #[test]
 fn chunk_size_overrides_the_profile_exactly() {
-    let scene = Scene::new();
-    let caller = &scene.caller;
+    let scene = TestStore::new();
+    let caller = &scene.runner;
     // A slow link, for which the profile would choose small requests.
     let slow = "[[upload]]\nsize = \"1MiB\"\nparallel = 16\nlatency_ms = 2000.0\nerror_percent = 2.0\n";
     let known = exported(&own_name(&scene), 2, "2026-01-01T00:00:00Z").replace("400.0", "2000.0");
     import(caller, &(known + slow));
     caller.write("large", vec![7; 32 << 20]);
-    caller.done(&["cp", "--chunk-size", "7MiB", "large", "s3://bucket/large"]);
-    let etag = caller.known("s3://bucket/large")["etag"].as_str().unwrap().to_owned();
+    caller.run_ok(&["cp", "--chunk-size", "7MiB", "large", "s3://bucket/large"]);
+    let etag = caller.stat("s3://bucket/large")["etag"].as_str().unwrap().to_owned();
     assert!(etag.trim_matches('"').ends_with("-5"), "{etag}");
 }
 
 #[test]
 fn tuning_another_store_starts_from_the_profile_of_its_host() {
-    let scene = Scene::new();
+    let scene = TestStore::new();
     let data = tempfile::tempdir().unwrap();
-    let other = Start::new(&data.path().join("data"), &data.path().join("log")).start().unwrap();
+    let other = ServerSetup::new(&data.path().join("data"), &data.path().join("log")).start().unwrap();
     let name = own_name(&scene);
-    let caller = &scene.caller;
+    let caller = &scene.runner;
     import(caller, &exported(&name, 2, "2026-01-01T00:00:00Z"));
     let url = format!("http://{}", other.endpoint);
     let at = ["--endpoint-url", url.as_str()];
     let with = |line: &[&'static str]| [line, &at[..]].concat();
-    let output = caller.done(&with(&["profiles", "show", "s3://"]));
+    let output = caller.run_ok(&with(&["profiles", "show", "s3://"]));
     let none = format!(
         "there is no profile of S3Store({})\n\nplan for this client, from the profile of {name}, scaled",
         other.endpoint
     );
     assert!(output.starts_with(&none), "{output}");
-    caller.done(&with(&["mb", "s3://bucket"]));
+    caller.run_ok(&with(&["mb", "s3://bucket"]));
     caller.write("file", [7; 100_000]);
     assert_eq!(caller.run(&with(&["cp", "file", "s3://bucket/there"])).err, "");
-    let output = caller.done(&with(&["tune", "s3://bucket", "--budget", "16MiB,5s"]));
+    let output = caller.run_ok(&with(&["tune", "s3://bucket", "--budget", "16MiB,5s"]));
     let begins = "starting from the profile of 127.0.0.1, scaled from 2 cores and 50 ms\n";
     assert!(output.contains(begins), "{output}");
     // The new profile has only its own measurements.
-    assert_eq!(caller.done(&["profiles", "list"]).lines().count(), 3);
-    assert!(!caller.done(&with(&["profiles", "export", "s3://"])).contains("elsewhere"));
+    assert_eq!(caller.run_ok(&["profiles", "list"]).lines().count(), 3);
+    assert!(!caller.run_ok(&with(&["profiles", "export", "s3://"])).contains("elsewhere"));
     let ran = caller.run(&["profiles", "show", "127.0.0.1"]);
     assert_eq!(ran.status.code(), Some(2), "{}", ran.err);
     assert!(ran.err.contains("\"127.0.0.1\" may be ") && ran.err.contains("write more of it"), "{}", ran.err);
@@ -138,34 +138,34 @@ fn tuning_another_store_starts_from_the_profile_of_its_host() {
 
 #[test]
 fn a_newer_profile_is_replaced_only_on_request() {
-    let scene = Scene::new();
-    let (caller, name) = (&scene.caller, own_name(&scene));
+    let scene = TestStore::new();
+    let (caller, name) = (&scene.runner, own_name(&scene));
     import(caller, &exported(&name, 2, "2026-02-01T00:00:00Z"));
     caller.write("older.toml", exported(&name, 3, "2026-01-01T00:00:00Z"));
-    caller.fails(
+    caller.run_failing(
         &["profiles", "import", "older.toml"],
         &["the profile of S3Store(HOST) was created at 2026-02-01T00:00:00Z, and this one was created at \
            2026-01-01T00:00:00Z; use --replace to import it anyway"],
     );
     caller.write("timeless.toml", exported(&name, 3, ""));
     assert_eq!(caller.run(&["profiles", "import", "timeless.toml"]).status.code(), Some(1));
-    caller.done(&["profiles", "import", "older.toml", "--replace"]);
+    caller.run_ok(&["profiles", "import", "older.toml", "--replace"]);
     assert_eq!(shown(caller, "s3://")["profile"]["cores"], 3);
     // The same profile again is accepted.
-    caller.done(&["profiles", "import", "older.toml"]);
+    caller.run_ok(&["profiles", "import", "older.toml"]);
 }
 
 #[test]
 fn invalid_profiles_are_rejected_and_broken_entries_reported() {
-    let scene = Scene::new();
-    let (caller, name) = (&scene.caller, own_name(&scene));
+    let scene = TestStore::new();
+    let (caller, name) = (&scene.runner, own_name(&scene));
     caller.write("nonsense", "\nstore = [");
     let ran = caller.run(&["profiles", "import", "nonsense"]);
     assert_eq!(ran.status.code(), Some(1));
     assert!(ran.err.starts_with("tradewind: nonsense: line 2: this is not TOML"), "{}", ran.err);
     assert!(ran.err.ends_with("nonsense is not a profile: it names no store\n"), "{}", ran.err);
     caller.write("empty", "store = \"S3Store(there)\"\n");
-    caller.fails(&["profiles", "import", "empty"], &["empty is not a profile: it has no samples"]);
+    caller.run_failing(&["profiles", "import", "empty"], &["empty is not a profile: it has no samples"]);
     let broken = exported(&name, 2, "2026-01-01T00:00:00Z").replacen("parallel = 8", "parallel = 0", 1);
     caller.write("broken", broken);
     let ran = caller.run(&["profiles", "import", "broken"]);

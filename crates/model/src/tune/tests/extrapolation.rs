@@ -8,7 +8,7 @@ use crate::store_model::SizeClass;
 use crate::tune::extrapolate::{ClientEnvironment, sampling_prior, extrapolate};
 use crate::tune::{ConcurrencyBySize, Prior, OperatingPoint, Goal, LatencyModel, Sample, Surface, goal};
 
-/// The clients and links of `experiments/tuning/profiles.py`, in its units: RTT in ms, Mbit/s, CPUs of the measuring
+/// The clients and links of `experiments/tuning/environments.py`, in its units: RTT in ms, Mbit/s, CPUs of the measuring
 /// machine and packet loss in percent.
 const LINKS: [(&str, f64, f64, f64, f64); 9] = [
     ("near", 0.3, 1000.0, 2.0, 0.0),

@@ -12,12 +12,12 @@ use tradewind_bench::cluster::Key;
 use tradewind_bench::cluster::agent::{OpenedStore, AgentJob, StoreOpener, LogFn, serve};
 use tradewind_bench::drive::StopSignal;
 
-use super::ground::{AskingFlags, below, until_stopped};
+use super::target::{ClientFlags, directory_prefix, until_stopped};
 use super::key::KeyFlags;
-use super::output::client;
-use crate::commands::{Ended, error_text};
-use crate::places::ObjectsPlace;
-use crate::profiles::here::cores;
+use super::output::local_client;
+use crate::commands::{CommandOutcome, error_text};
+use crate::locations::ObjectsLocation;
+use crate::profiles::this_machine::cpus;
 
 /// The limit of concurrent requests.
 const MAX_CONNECTIONS: usize = 4096;
@@ -39,26 +39,26 @@ pub(in crate::commands) struct Arguments {
     listen: SocketAddr,
     /// Restrict measurements to this prefix (repeatable)
     #[arg(long, value_name = "PLACE")]
-    only: Vec<ObjectsPlace>,
+    only: Vec<ObjectsLocation>,
     #[command(flatten)]
     key: KeyFlags,
     #[command(flatten)]
-    asking: AskingFlags,
+    client: ClientFlags,
 }
 
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     let key = arguments.key.read()?;
-    let opener = Opener { asking: arguments.asking, only: arguments.only };
+    let opener = Opener { asking: arguments.client, only: arguments.only };
     until_stopped(async move |stop| wait(arguments.listen, key, opener, stop).await)
 }
 
-async fn wait(listen: SocketAddr, key: Key, opener: Opener, stop: StopSignal) -> anyhow::Result<Ended> {
+async fn wait(listen: SocketAddr, key: Key, opener: Opener, stop: StopSignal) -> anyhow::Result<CommandOutcome> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     print_line(&format!("waiting for a coordinator on {}", listener.local_addr()?));
     let tell: LogFn = Arc::new(print_line);
     let opens: Arc<dyn StoreOpener> = Arc::new(opener);
     serve(listener, &key, &opens, &stop, &tell).await?;
-    Ok(Ended::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Prints a line. A closed stdout is ignored: the agent keeps working.
@@ -67,8 +67,8 @@ fn print_line(line: &str) {
 }
 
 struct Opener {
-    asking: AskingFlags,
-    only: Vec<ObjectsPlace>,
+    asking: ClientFlags,
+    only: Vec<ObjectsLocation>,
 }
 
 impl StoreOpener for Opener {
@@ -82,21 +82,21 @@ impl StoreOpener for Opener {
 
 impl Opener {
     fn ground(&self, job: &AgentJob) -> anyhow::Result<OpenedStore> {
-        let place: ObjectsPlace = job.location.parse()?;
+        let place: ObjectsLocation = job.location.parse()?;
         if !self.only.is_empty() && !self.only.iter().any(|only| holds(only, &place)) {
             return Err(anyhow!("the agent is restricted to other places by --only"));
         }
         let lines = (job.max_concurrency.min(MAX_CONNECTIONS), job.new_connections);
         let bed = self.asking.open(&place, lines, &job.unique_name())?;
         let store = bed.store.capabilities().kind.to_owned();
-        Ok(OpenedStore { env: bed, base_prefix: below(&place.key), store, client: client(cores()) })
+        Ok(OpenedStore { env: bed, base_prefix: directory_prefix(&place.key), store, client: local_client(cpus()) })
     }
 }
 
 /// Returns true if a place is `only` or below it.
-fn holds(only: &ObjectsPlace, place: &ObjectsPlace) -> bool {
+fn holds(only: &ObjectsLocation, place: &ObjectsLocation) -> bool {
     let is_there = only.scheme == place.scheme && only.bucket == place.bucket;
-    is_there && below(&place.key).starts_with(&below(&only.key))
+    is_there && directory_prefix(&place.key).starts_with(&directory_prefix(&only.key))
 }
 
 #[cfg(test)]

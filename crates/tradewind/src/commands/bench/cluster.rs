@@ -11,16 +11,16 @@ use tradewind_bench::drive::StopSignal;
 use tradewind_bench::test_plan::TestPlan;
 use tradewind_core::{Clock, SystemClock};
 
-use super::asked::AskedFlags;
-use super::ground::{RunFlags, below, number, until_stopped};
+use super::load_selection::LoadSelection;
+use super::target::{RunFlags, directory_prefix, random_run_number, until_stopped};
 use super::key::KeyFlags;
 use super::loads::LoadFlags;
-use super::mix::Others;
-use super::object::USUAL;
-use super::output::{HEAD, Output, Told};
-use super::{asked, mix};
-use crate::commands::{Ended, Misused};
-use crate::profiles::here::cores;
+use super::mix::ConcurrentLoads;
+use super::object::LOAD_DEFAULTS;
+use super::output::{TABLE_HEADER, Output, RunDescription};
+use super::{load_selection, mix};
+use crate::commands::{CommandOutcome, UsageError};
+use crate::profiles::this_machine::cpus;
 
 /// Measure a store from several machines concurrently
 ///
@@ -48,12 +48,12 @@ pub(in crate::commands) struct Arguments {
     /// Loads to run concurrently with each load, instead of all pairs: \"put 4MiB x 8\", or several: \"put 4MiB x 8 and
     /// get 4KiB x 2\"
     #[arg(long, value_name = "LOAD", requires = "mixed")]
-    beside: Vec<Others>,
+    concurrent_with: Vec<ConcurrentLoads>,
     /// Run concurrent loads on different agents, assigned round-robin
     #[arg(long, requires = "mixed")]
-    apart: bool,
+    separate_agents: bool,
     #[command(flatten)]
-    asked: AskedFlags,
+    selection: LoadSelection,
     #[command(flatten)]
     run: RunFlags,
 }
@@ -67,30 +67,30 @@ impl Arguments {
     fn acts(&self) -> anyhow::Result<(Vec<TestPlan>, Vec<AssignedStage>)> {
         let (often, agents) = ((self.run.seed, self.run.repeat), self.count());
         if self.mixed {
-            let (survey, stages) = mix::stages(&self.asked.load, &self.beside, often)?;
-            let acts = if self.apart { assign_isolated(&stages, agents) } else { Ok(assign_to_all(&stages, agents)) };
-            return Ok((vec![survey], acts.map_err(Misused)?));
+            let (survey, stages) = mix::stages(&self.selection.load, &self.concurrent_with, often)?;
+            let acts = if self.separate_agents { assign_isolated(&stages, agents) } else { Ok(assign_to_all(&stages, agents)) };
+            return Ok((vec![survey], acts.map_err(UsageError)?));
         }
-        let loads = self.asked.loads()?;
-        if loads.iter().any(LoadFlags::ends_when_known) {
+        let loads = self.selection.loads()?;
+        if loads.iter().any(LoadFlags::ends_at_confidence) {
             let why = "--until-ci is not supported with several machines: each agent would end by its own throughput";
-            return Err(Misused(why.to_owned()).into());
+            return Err(UsageError(why.to_owned()).into());
         }
-        let (surveys, stages) = asked::stages(&loads, &USUAL, often)?;
+        let (surveys, stages) = load_selection::stages(&loads, &LOAD_DEFAULTS, often)?;
         Ok((surveys, assign_to_all(&stages, agents)))
     }
 }
 
-pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let agents = &arguments.agents;
     if let Some(twice) = agents.iter().enumerate().find(|(n, agent)| agents[..*n].contains(agent)) {
-        return Err(Misused(format!("the agent {} is given twice", twice.1)).into());
+        return Err(UsageError(format!("the agent {} is given twice", twice.1)).into());
     }
     if arguments.count() > MAX_AGENTS {
-        return Err(Misused(format!("{} agents given; the limit is {MAX_AGENTS}", agents.len())).into());
+        return Err(UsageError(format!("{} agents given; the limit is {MAX_AGENTS}", agents.len())).into());
     }
     let what = arguments.acts()?;
-    check_stages(&what.1, arguments.count()).map_err(Misused)?;
+    check_stages(&what.1, arguments.count()).map_err(UsageError)?;
     let key = arguments.key.read()?;
     until_stopped(async |stop| measure(arguments, what, key, stop).await)
 }
@@ -100,32 +100,32 @@ async fn measure(
     (surveys, acts): (Vec<TestPlan>, Vec<AssignedStage>),
     key: Key,
     stop: StopSignal,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<CommandOutcome> {
     let Arguments { agents, run, .. } = arguments;
-    let number = number()?;
+    let number = random_run_number()?;
     let clock: Arc<dyn Clock> = SystemClock::shared();
     let (together, connections) = max_agent_load(&acts, arguments.count());
-    let (fresh, keeps) = (run.fresh, run.keep);
+    let (fresh, keeps) = (run.new_connections, run.keep);
     let wanted = RunSettings { location: run.place(), run: number, max_concurrent_loads: together, max_concurrency: connections, fresh_connections: fresh, keep_objects: keeps };
     let mut cluster = Cluster::connect(agents, &key, &wanted, clock.clone(), &stop).await?;
     // After an error here, the agents wait for the next coordinator.
     let limit = cluster.max_object_bytes();
-    surveys.iter().try_for_each(|survey| survey.check(limit)).map_err(Misused)?;
-    let prefix = format!("{}{}", below(&run.place.key), run_prefix(number));
-    let description = Told {
+    surveys.iter().try_for_each(|survey| survey.check(limit)).map_err(UsageError)?;
+    let prefix = format!("{}{}", directory_prefix(&run.place.key), run_prefix(number));
+    let description = RunDescription {
         place: run.place(),
         kind: cluster.store().to_owned(),
         prefix: prefix.clone(),
         seed: run.seed,
-        fresh: run.fresh,
+        fresh: run.new_connections,
         files: None,
-        cores: cores(),
+        cores: cpus(),
         cells: acts.iter().map(Vec::len).sum(),
-        head: HEAD,
+        head: TABLE_HEADER,
         agents: cluster.agents(),
     };
     let mut output = Output::begin(&run.output, &description, clock.wall(), stop.clone())?;
-    let measured = cluster.run(acts, &stop, |event| output.tell(event)).await;
+    let measured = cluster.run(acts, &stop, |event| output.handle_event(event)).await;
     let cleaned = cluster.clean().await;
     let ended = run.conclude(output, (matches!(measured, Ok(true)), cluster.servers()), &prefix, cleaned);
     measured?;

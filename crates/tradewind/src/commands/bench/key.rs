@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use tradewind_bench::cluster::Key;
 
-use crate::commands::Misused;
+use crate::commands::UsageError;
 
 const KEY_VARIABLE: &str = "TRADEWIND_BENCH_KEY";
 /// The limit of the size of a key file.
@@ -29,7 +29,7 @@ impl KeyFlags {
             None => {
                 let set = std::env::var_os(KEY_VARIABLE).filter(|value| !value.is_empty()).ok_or_else(|| {
                     let how = "openssl rand -hex 32 > key";
-                    Misused(format!(
+                    UsageError(format!(
                         "agents and the coordinator need a shared key: create one with `{how}`, and pass it with \
                          --key-file or in {KEY_VARIABLE}"
                     ))
@@ -37,7 +37,7 @@ impl KeyFlags {
                 (KEY_VARIABLE.to_owned(), set.into_encoded_bytes())
             }
         };
-        Key::new(secret.trim_ascii()).map_err(|why| Misused(format!("{from}: {why}")).into())
+        Key::new(secret.trim_ascii()).map_err(|why| UsageError(format!("{from}: {why}")).into())
     }
 }
 
@@ -50,7 +50,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
         .with_context(|| format!("cannot read the key {shown}"))?;
     if secret.len() as u64 > MAX_KEY_FILE_BYTES {
         return Err(
-            Misused(format!("{shown} has more than {MAX_KEY_FILE_BYTES} bytes: it is not a key")).into()
+            UsageError(format!("{shown} has more than {MAX_KEY_FILE_BYTES} bytes: it is not a key")).into()
         );
     }
     Ok(secret)

@@ -9,8 +9,8 @@ use tradewind_bench::load::{ArrivalMode, StopCondition};
 use tradewind_bench::test_plan::TestPlan;
 use tradewind_bench::{LoadSpec, Mix, Sizes};
 
-use super::workloads::{self, Table, Taker, first};
-use crate::commands::Misused;
+use super::workloads::{self, LoadTable, WorkloadCommand, first_non_empty};
+use crate::commands::UsageError;
 use crate::settings::TimeSpan;
 
 /// A load. Flags override the keys of a workload.
@@ -24,8 +24,8 @@ pub(super) struct LoadFlags {
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
     size: Vec<Sizes>,
     /// Concurrent requests, each value measured separately
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parallel)]
-    parallel: Vec<usize>,
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_concurrency)]
+    concurrency: Vec<usize>,
     /// Duration of each measurement
     #[arg(long, value_name = "TIME", value_parser = TimeSpan::parse)]
     time: Option<TimeSpan>,
@@ -35,7 +35,7 @@ pub(super) struct LoadFlags {
     /// Stop when the 95% confidence interval of the throughput is within this percentage, e.g. 5% (at the latest after
     /// --time, or one minute)
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
-    stable: Option<f64>,
+    until_ci: Option<f64>,
     /// Open loop: start N requests per second, independent of earlier responses
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: Option<f64>,
@@ -52,9 +52,9 @@ pub(super) struct LoadFlags {
 
 /// Defaults of the flags.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Usual {
+pub(super) struct LoadDefaults {
     pub sizes: &'static [&'static str],
-    pub parallel: &'static [usize],
+    pub concurrencies: &'static [usize],
     pub time: Duration,
     pub warm_up: Duration,
 }
@@ -67,23 +67,23 @@ const DEFAULT_COUNT_TIME: Duration = Duration::from_secs(24 * 3600);
 impl LoadFlags {
     /// Returns true if each measurement ends only by its time.
     pub const fn ends_with_time(&self) -> bool {
-        self.count.is_none() && self.stable.is_none()
+        self.count.is_none() && self.until_ci.is_none()
     }
 
     /// Returns true if each measurement ends at a confidence interval.
-    pub const fn ends_when_known(&self) -> bool {
-        self.stable.is_some()
+    pub const fn ends_at_confidence(&self) -> bool {
+        self.until_ci.is_some()
     }
 
     /// Fills unset flags from `there`.
     fn or(self, there: Self) -> Self {
         Self {
-            mix: first(self.mix, &there.mix),
-            size: first(self.size, &there.size),
-            parallel: first(self.parallel, &there.parallel),
+            mix: first_non_empty(self.mix, &there.mix),
+            size: first_non_empty(self.size, &there.size),
+            concurrency: first_non_empty(self.concurrency, &there.concurrency),
             time: self.time.or(there.time),
             count: self.count.or(there.count),
-            stable: self.stable.or(there.stable),
+            until_ci: self.until_ci.or(there.until_ci),
             rate: self.rate.or(there.rate),
             spacing: self.spacing.or(there.spacing),
             warm_up: self.warm_up.or(there.warm_up),
@@ -96,18 +96,18 @@ impl LoadFlags {
         let scaled = |count: u64| ((count as f64 * factor).round() as u64).max(1);
         self.count = self.count.map(scaled);
         // Each concurrent request needs a separate object.
-        let max_parallel = self.parallel.iter().copied().max().unwrap_or(1) as u64;
+        let max_parallel = self.concurrency.iter().copied().max().unwrap_or(1) as u64;
         self.objects = self.objects.map(|objects| scaled(objects).max(max_parallel));
         self
     }
 
     /// The plan of this load.
-    pub fn survey(&self, usual: &Usual, seed: u64) -> Result<TestPlan, Misused> {
+    pub fn test_plan(&self, usual: &LoadDefaults, seed: u64) -> Result<TestPlan, UsageError> {
         if self.spacing.is_some() && self.rate.is_none() {
-            return Err(Misused("--spacing needs --rate".to_owned()));
+            return Err(UsageError("--spacing needs --rate".to_owned()));
         }
         if self.count.is_some() && self.warm_up.is_some_and(|time| !time.0.is_zero()) {
-            return Err(Misused(
+            return Err(UsageError(
                 "--warm-up cannot be combined with --count, which counts every request".to_owned(),
             ));
         }
@@ -115,12 +115,12 @@ impl LoadFlags {
             || usual.sizes.iter().map(|size| size.parse()).collect::<Result<Vec<Sizes>, String>>();
         let default_mixes =
             || ["put", "get"].iter().map(|mix| mix.parse()).collect::<Result<Vec<Mix>, String>>();
-        let mixes = if self.mix.is_empty() { default_mixes().map_err(Misused)? } else { self.mix.clone() };
-        let sizes = if self.size.is_empty() { default_sizes().map_err(Misused)? } else { self.size.clone() };
-        let parallel = if self.parallel.is_empty() { usual.parallel } else { &self.parallel };
+        let mixes = if self.mix.is_empty() { default_mixes().map_err(UsageError)? } else { self.mix.clone() };
+        let sizes = if self.size.is_empty() { default_sizes().map_err(UsageError)? } else { self.size.clone() };
+        let parallel = if self.concurrency.is_empty() { usual.concurrencies } else { &self.concurrency };
         let spacing = self.spacing.unwrap_or(Spacing::Poisson);
         let pace = self.rate.map_or(ArrivalMode::Closed, |per_second| ArrivalMode::Open { requests_per_second: per_second, spacing });
-        let default_time = match (self.count, self.stable) {
+        let default_time = match (self.count, self.until_ci) {
             (Some(_), _) => DEFAULT_COUNT_TIME,
             (None, Some(_)) => DEFAULT_CI_TIME,
             (None, None) => usual.time,
@@ -129,7 +129,7 @@ impl LoadFlags {
         let default_warm_up = if self.count.is_some() { Duration::ZERO } else { usual.warm_up };
         Ok(TestPlan {
             loads: LoadSpec::combinations(&mixes, &sizes, parallel, pace),
-            stop_condition: StopCondition { max_requests: self.count, duration: time, max_ci_fraction: self.stable },
+            stop_condition: StopCondition { max_requests: self.count, duration: time, max_ci_fraction: self.until_ci },
             warm_up: self.warm_up.map_or(default_warm_up, |time| time.0),
             objects: self.objects,
             seed,
@@ -138,12 +138,12 @@ impl LoadFlags {
 }
 
 /// The loads of a workload, given by name or file, with flags as overrides and counts multiplied by `scale`.
-pub(super) fn of_workload(name: &str, flags: &LoadFlags, scale: f64) -> anyhow::Result<Vec<LoadFlags>> {
-    let loads = workloads::find(name, Taker::Object, Table::flags::<LoadFlags>)?;
+pub(super) fn loads_from_workload(name: &str, flags: &LoadFlags, scale: f64) -> anyhow::Result<Vec<LoadFlags>> {
+    let loads = workloads::find(name, WorkloadCommand::Object, LoadTable::flags::<LoadFlags>)?;
     Ok(loads.into_iter().map(|load| flags.clone().or(load.scaled(scale))).collect())
 }
 
-pub(super) fn parallel(text: &str) -> Result<usize, String> {
+pub(super) fn parse_concurrency(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=MAX_CONCURRENCY).contains(number));
     number.ok_or_else(|| "write a number from 1 to 4096".to_owned())
 }
@@ -171,9 +171,9 @@ fn spacing(text: &str) -> Result<Spacing, String> {
 mod tests {
     use super::*;
 
-    const USUAL: Usual = Usual {
+    const USUAL: LoadDefaults = LoadDefaults {
         sizes: &["4KiB"],
-        parallel: &[1, 4],
+        concurrencies: &[1, 4],
         time: Duration::from_secs(3),
         warm_up: Duration::from_millis(500),
     };
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn built_in_workloads_are_valid() {
-        for name in workloads::names(Taker::Object) {
-            let loads = of_workload(name, &LoadFlags::default(), 0.001).unwrap();
+        for name in workloads::names(WorkloadCommand::Object) {
+            let loads = loads_from_workload(name, &LoadFlags::default(), 0.001).unwrap();
             assert!(!loads.is_empty(), "{name}");
             for load in loads {
-                load.survey(&USUAL, 1).unwrap().check(5 << 40).unwrap();
+                load.test_plan(&USUAL, 1).unwrap().check(5 << 40).unwrap();
             }
         }
     }
@@ -203,9 +203,9 @@ mod tests {
     #[test]
     fn flags_override_tables_and_tables_override_defaults() {
         let text = "about = \"x\"\n[[load]]\nmix = [\"put\", \"get=1,put=1\"]\nsize = \"1KiB\"\ncount = 5000\nwarm_up = \"0s\"";
-        let loads = workloads::read(text, Table::flags::<LoadFlags>).unwrap();
+        let loads = workloads::read(text, LoadTable::flags::<LoadFlags>).unwrap();
         let load = flags(&["--size=2KiB,3KiB"]).or(loads[0].clone().scaled(0.1));
-        let survey = load.survey(&USUAL, 1).unwrap();
+        let survey = load.test_plan(&USUAL, 1).unwrap();
         let names: Vec<String> = survey.loads.iter().map(ToString::to_string).collect();
         assert_eq!(names.len(), 8);
         assert_eq!((&*names[1], &*names[6]), ("put 2KiB x 4", "get=1,put=1 3KiB x 1"));
@@ -216,12 +216,12 @@ mod tests {
     fn mistakes_are_reported() {
         let said = |text: &str| {
             let text = format!("about = \"x\"\n{text}");
-            format!("{:#}", workloads::read(&text, Table::flags::<LoadFlags>).unwrap_err())
+            format!("{:#}", workloads::read(&text, LoadTable::flags::<LoadFlags>).unwrap_err())
         };
         assert_eq!(said("[[load]]\nsise = \"1KiB\""), "line 3: there is no \"sise\"; did you mean \"size\"?");
         let huge = said("[[load]]\n[[load]]\ncount = 5\nsize = \"huge\"");
         assert!(huge.starts_with("line 5: invalid value 'huge' for '--size"), "{huge}");
-        let refused = |line: &[&str]| flags(line).survey(&USUAL, 1).unwrap_err().0;
+        let refused = |line: &[&str]| flags(line).test_plan(&USUAL, 1).unwrap_err().0;
         assert!(refused(&["--count=5", "--warm-up=1s"]).contains("counts every request"));
         assert!(refused(&["--spacing=fixed"]).contains("--spacing needs --rate"));
     }

@@ -8,13 +8,13 @@ use tradewind_bench::runner::Stage;
 use tradewind_bench::test_plan::TestPlan;
 use tradewind_bench::{LoadSpec, Operation};
 
-use super::ground::{self, GroundFlags, Wanted, Work};
-use super::loads::{LoadFlags, Usual};
-use crate::commands::{Ended, Misused};
+use super::target::{self, TargetFlags, BenchRequest, Work};
+use super::loads::{LoadFlags, LoadDefaults};
+use crate::commands::{CommandOutcome, UsageError};
 
-const DEFAULTS: Usual = Usual {
+const DEFAULTS: LoadDefaults = LoadDefaults {
     sizes: &["4KiB", "4MiB"],
-    parallel: &[1, 16],
+    concurrencies: &[1, 16],
     time: Duration::from_secs(1),
     warm_up: Duration::from_millis(300),
 };
@@ -37,16 +37,16 @@ pub(in crate::commands) struct Arguments {
     load: LoadFlags,
     /// Loads to run concurrently with each load: \"put 4MiB x 8\", or several: \"put 4MiB x 8 and get 4KiB x 2\"
     #[arg(long, value_name = "LOAD")]
-    beside: Vec<Others>,
+    concurrent_with: Vec<ConcurrentLoads>,
     #[command(flatten)]
-    ground: GroundFlags,
+    target: TargetFlags,
 }
 
 /// Loads that run concurrently.
 #[derive(Debug, Clone)]
-pub(super) struct Others(Vec<LoadSpec>);
+pub(super) struct ConcurrentLoads(Vec<LoadSpec>);
 
-impl FromStr for Others {
+impl FromStr for ConcurrentLoads {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -54,24 +54,24 @@ impl FromStr for Others {
     }
 }
 
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
-    let Arguments { load, beside, ground } = arguments;
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
+    let Arguments { load, concurrent_with: beside, target: ground } = arguments;
     let (survey, stages) = stages(&load, &beside, (ground.run.seed, ground.run.repeat))?;
     let check = move |limit| survey.check(limit);
-    ground::run(&ground, Wanted { work: Work::Stages(stages), check: Box::new(check) })
+    target::run(&ground, BenchRequest { work: Work::Stages(stages), check: Box::new(check) })
 }
 
 /// The stages of all rounds: each load alone, then the concurrent ones; and the plan with all loads.
 pub(super) fn stages(
     load: &LoadFlags,
-    beside: &[Others],
+    beside: &[ConcurrentLoads],
     (seed, repeat): (u64, u32),
-) -> Result<(TestPlan, Vec<Stage>), Misused> {
+) -> Result<(TestPlan, Vec<Stage>), UsageError> {
     if !load.ends_with_time() {
         let why = "concurrent loads end together, by --time: --count and --until-ci are not supported";
-        return Err(Misused(why.to_owned()));
+        return Err(UsageError(why.to_owned()));
     }
-    let mut survey = load.survey(&DEFAULTS, seed)?;
+    let mut survey = load.test_plan(&DEFAULTS, seed)?;
     let pairs = pairs(&survey.loads, beside);
     let only_removes =
         |asked: &&LoadSpec| asked.mix.operations().all(|operation| operation == Operation::Delete);
@@ -79,7 +79,7 @@ pub(super) fn stages(
         let why = format!(
             "{asked} would run out of objects while the concurrent loads continue: mix it with as many puts"
         );
-        return Err(Misused(why));
+        return Err(UsageError(why));
     }
     for others in &pairs {
         for asked in others {
@@ -93,7 +93,7 @@ pub(super) fn stages(
 }
 
 /// The groups of concurrent loads: all pairs, or each load with the given ones.
-fn pairs(asked: &[LoadSpec], beside: &[Others]) -> Vec<Vec<LoadSpec>> {
+fn pairs(asked: &[LoadSpec], beside: &[ConcurrentLoads]) -> Vec<Vec<LoadSpec>> {
     let each = |(n, first): (usize, &LoadSpec)| -> Vec<Vec<LoadSpec>> {
         if beside.is_empty() {
             return asked[n..].iter().map(|second| vec![first.clone(), second.clone()]).collect();
@@ -122,10 +122,10 @@ mod tests {
     fn groups_are_all_pairs_or_the_given_loads() {
         let three = asked(&["put 4KiB x 1", "get 4KiB x 1", "get 4MiB x 8"]);
         assert_eq!(pairs(&three, &[]).len(), 6);
-        let others: Others = "put 4MiB x 8 and get=1,list=1 4KiB x 2 at 5/s".parse().unwrap();
+        let others: ConcurrentLoads = "put 4MiB x 8 and get=1,list=1 4KiB x 2 at 5/s".parse().unwrap();
         let beside = pairs(&three, &[others]);
         assert_eq!((beside.len(), beside[0].len()), (3, 3));
         assert_eq!(beside[2][2].to_string(), "get=1,list=1 4KiB x 2 at 5/s");
-        assert!("put 4MiB x 8 and".parse::<Others>().is_err());
+        assert!("put 4MiB x 8 and".parse::<ConcurrentLoads>().is_err());
     }
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::asked::{AskedFlags, stages};
-use super::ground::{self, GroundFlags, Wanted, Work};
-use super::loads::Usual;
-use crate::commands::Ended;
+use super::load_selection::{LoadSelection, stages};
+use super::target::{self, TargetFlags, BenchRequest, Work};
+use super::loads::LoadDefaults;
+use crate::commands::CommandOutcome;
 
-pub(super) const USUAL: Usual = Usual {
+pub(super) const LOAD_DEFAULTS: LoadDefaults = LoadDefaults {
     sizes: &["4KiB", "64KiB", "1MiB", "8MiB"],
-    parallel: &[1, 4, 16, 64],
+    concurrencies: &[1, 4, 16, 64],
     time: Duration::from_secs(3),
     warm_up: Duration::from_millis(500),
 };
@@ -36,14 +36,14 @@ pub(super) const USUAL: Usual = Usual {
     Exit status: 0 measured, 1 a request failed or data was wrong, 2 usage.")]
 pub(in crate::commands) struct Arguments {
     #[command(flatten)]
-    asked: AskedFlags,
+    selection: LoadSelection,
     #[command(flatten)]
-    ground: GroundFlags,
+    target: TargetFlags,
 }
 
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
-    let Arguments { asked, ground } = arguments;
-    let (surveys, stages) = stages(&asked.loads()?, &USUAL, (ground.run.seed, ground.run.repeat))?;
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
+    let Arguments { selection: asked, target: ground } = arguments;
+    let (surveys, stages) = stages(&asked.loads()?, &LOAD_DEFAULTS, (ground.run.seed, ground.run.repeat))?;
     let check = move |limit| surveys.iter().try_for_each(|survey| survey.check(limit));
-    ground::run(&ground, Wanted { work: Work::Stages(stages), check: Box::new(check) })
+    target::run(&ground, BenchRequest { work: Work::Stages(stages), check: Box::new(check) })
 }

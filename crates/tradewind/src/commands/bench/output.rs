@@ -19,7 +19,7 @@ use tradewind_bench::posix::result::Measured;
 use tradewind_bench::result::{AgentInfo, Measurement, ClientMachine, LatencySummary, ResultLine, Run, SCHEMA};
 use tradewind_core::Timestamp;
 
-use crate::commands::Ended;
+use crate::commands::CommandOutcome;
 use crate::commands::report::rfc3339;
 
 /// The interval at which the progress line is drawn.
@@ -40,7 +40,7 @@ pub(super) struct OutputFlags {
 }
 
 /// The description of a run.
-pub(super) struct Told {
+pub(super) struct RunDescription {
     pub place: String,
     pub kind: String,
     /// The prefix of all objects.
@@ -91,7 +91,7 @@ impl Drop for ProgressLine {
 impl Output {
     pub fn begin(
         flags: &OutputFlags,
-        description: &Told,
+        description: &RunDescription,
         now: Timestamp,
         stop: StopSignal,
     ) -> anyhow::Result<Self> {
@@ -120,7 +120,7 @@ impl Output {
             schema: SCHEMA.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: now.millis(),
-            client: client(description.cores),
+            client: local_client(description.cores),
             agents: description.agents.clone(),
             location: description.place.clone(),
             store: description.kind.clone(),
@@ -132,7 +132,7 @@ impl Output {
         output.write_line(&ResultLine::Run(Box::new(run)));
         if !flags.json {
             let from = match description.agents.len() {
-                0 => client(description.cores).hostname,
+                0 => local_client(description.cores).hostname,
                 agents => format!("{agents} agents"),
             };
             output.print(&format!("{} from {from}", description.place));
@@ -142,7 +142,7 @@ impl Output {
     }
 
     /// Handles an event of a benchmark of a store.
-    pub fn tell(&mut self, event: RunEvent<'_>) {
+    pub fn handle_event(&mut self, event: RunEvent<'_>) {
         match event {
             RunEvent::PhaseStarted { description: what, max_duration: time, progress: gauges } => self.show_progress(&what, time, gauges),
             RunEvent::Measured(cell) => {
@@ -159,7 +159,7 @@ impl Output {
     }
 
     /// Handles an event of a benchmark of a file system.
-    pub fn tell_posix(&mut self, event: posix::Event<'_>) {
+    pub fn handle_posix_event(&mut self, event: posix::Event<'_>) {
         match event {
             posix::Event::Begins { what, gauge } => self.show_progress(&what, None, vec![gauge]),
             posix::Event::Measured(measured) => {
@@ -183,7 +183,7 @@ impl Output {
     }
 
     /// Finishes the output.
-    pub fn end(mut self, is_whole: bool, servers: Vec<String>) -> anyhow::Result<Ended> {
+    pub fn end(mut self, is_whole: bool, servers: Vec<String>) -> anyhow::Result<CommandOutcome> {
         self.shown = None;
         self.write_line(&ResultLine::End { partial: !is_whole, servers });
         if let Some((_, path)) = self.file.take().filter(|_| self.is_default_path) {
@@ -194,7 +194,7 @@ impl Output {
         }
         // If everything was skipped, there is no result.
         let is_nothing = is_whole && self.done == 0;
-        Ok(if self.failed > 0 || self.empty > 0 || is_nothing { Ended::FoundFaults } else { Ended::Done })
+        Ok(if self.failed > 0 || self.empty > 0 || is_nothing { CommandOutcome::FoundProblems } else { CommandOutcome::Done })
     }
 
     /// Writes a line to the result file, in one write so that a killed process leaves whole lines. A write error is
@@ -239,7 +239,7 @@ fn default_path(now: Timestamp) -> PathBuf {
 }
 
 /// The description of this machine.
-pub(in crate::commands) fn client(cores: usize) -> ClientMachine {
+pub(in crate::commands) fn local_client(cores: usize) -> ClientMachine {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
@@ -290,7 +290,7 @@ fn show(what: String, time: Option<Duration>, gauges: Vec<Arc<Progress>>) -> Pro
 }
 
 /// The header of the table of requests.
-pub(super) const HEAD: &str = "\
+pub(super) const TABLE_HEADER: &str = "\
 what                     size          concurrent  requests/s          MB/s   p50 ms   p99 ms   max ms  CPU us  failed";
 
 /// A row for each operation, followed by failures and notes.

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use tradewind_bench::report::{Kept, csv, page, words};
 
-use crate::commands::{Ended, Misused};
+use crate::commands::{CommandOutcome, UsageError};
 
 /// Render results as an HTML page, and compare them
 ///
@@ -31,12 +31,12 @@ pub(in crate::commands) struct Arguments {
     csv: Option<PathBuf>,
 }
 
-pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
+pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let is_dash = |path: &Path| path.as_os_str() == "-";
     let has_stdout = arguments.csv.as_deref().is_some_and(is_dash);
     let out = arguments.out.clone().or_else(|| (!has_stdout).then(|| PathBuf::from("report.html")));
     if has_stdout && out.as_deref().is_some_and(is_dash) {
-        return Err(Misused(
+        return Err(UsageError(
             "the page and the figures cannot both go to standard output: give a file for one".to_owned(),
         )
         .into());
@@ -46,7 +46,7 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
         |out: &&PathBuf| arguments.results.contains(out) || out.extension().is_some_and(|end| end == "jsonl");
     if let Some(out) = outs.into_iter().find(is_result) {
         let out = out.display();
-        return Err(Misused(format!(
+        return Err(UsageError(format!(
             "{out} is a result file and would be overwritten: give another name with -o, e.g. report.html"
         ))
         .into());
@@ -61,10 +61,10 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
     if let Some(path) = &arguments.csv {
         write_out(path, &csv(&results))?;
     }
-    let Some(out) = out else { return Ok(Ended::Done) };
+    let Some(out) = out else { return Ok(CommandOutcome::Done) };
     write_out(&out, &page(&results))?;
     if has_stdout || is_dash(&out) {
-        return Ok(Ended::Done);
+        return Ok(CommandOutcome::Done);
     }
     let mut terminal = io::stdout().lock();
     for (heading, said) in words(&results) {
@@ -72,7 +72,7 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
         said.iter().try_for_each(|said| writeln!(terminal, "  {said}"))?;
     }
     writeln!(terminal, "charts and tables: {}", out.display())?;
-    Ok(Ended::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Writes to a file, or to standard output.

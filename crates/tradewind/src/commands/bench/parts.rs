@@ -10,8 +10,8 @@ use tradewind_bench::posix::postmark::Workload;
 use tradewind_bench::posix::{Part, Section};
 use tradewind_core::quantity::ByteSize;
 
-use super::workloads::{self, Table, Taker, first};
-use crate::commands::Misused;
+use super::workloads::{self, LoadTable, WorkloadCommand, first_non_empty};
+use crate::commands::UsageError;
 use crate::settings::TimeSpan;
 
 /// All parts, in order of measurement.
@@ -69,30 +69,30 @@ pub(super) struct PartFlags {
 /// A table of a workload.
 #[derive(Debug, Clone, Args)]
 struct Load {
-    #[arg(long, value_parser = part)]
+    #[arg(long, value_parser = parse_part)]
     part: Option<Part>,
     #[command(flatten)]
     flags: PartFlags,
 }
 
 /// The sections that the flags describe: the given parts, or all.
-pub(super) fn of_flags(only: &[Part], flags: &PartFlags) -> Vec<Section> {
+pub(super) fn sections_from_flags(only: &[Part], flags: &PartFlags) -> Vec<Section> {
     let parts = if only.is_empty() { &PARTS } else { only };
     parts.iter().map(|part| flags.section(*part)).collect()
 }
 
 /// The sections of a workload, given by name or file, with flags as overrides; restricted to the given parts, if any.
-pub(super) fn of_workload(name: &str, only: &[Part], flags: &PartFlags) -> anyhow::Result<Vec<Section>> {
-    let loads = workloads::find(name, Taker::Posix, read)?;
+pub(super) fn sections_from_workload(name: &str, only: &[Part], flags: &PartFlags) -> anyhow::Result<Vec<Section>> {
+    let loads = workloads::find(name, WorkloadCommand::Posix, read)?;
     let wanted = loads.into_iter().filter(|(part, _)| only.is_empty() || only.contains(part));
     let sections: Vec<Section> = wanted.map(|(part, load)| flags.clone().or(load).section(part)).collect();
     if sections.is_empty() {
-        return Err(Misused(format!("the workload {name} has none of the parts given by --only")).into());
+        return Err(UsageError(format!("the workload {name} has none of the parts given by --only")).into());
     }
     Ok(sections)
 }
 
-fn read(table: &Table) -> anyhow::Result<(Part, PartFlags)> {
+fn read(table: &LoadTable) -> anyhow::Result<(Part, PartFlags)> {
     let load: Load = table.flags()?;
     let part = load.part.with_context(|| {
         let names = PARTS.map(name).join(", ");
@@ -129,13 +129,13 @@ impl PartFlags {
     /// Fills unset flags from `there`.
     fn or(self, there: Self) -> Self {
         Self {
-            form: first(self.form, &there.form),
-            unit: first(self.unit, &there.unit),
-            size: first(self.size, &there.size),
-            threads: first(self.threads, &there.threads),
+            form: first_non_empty(self.form, &there.form),
+            unit: first_non_empty(self.unit, &there.unit),
+            size: first_non_empty(self.size, &there.size),
+            threads: first_non_empty(self.threads, &there.threads),
             time: self.time.or(there.time),
             files: self.files.or(there.files),
-            range: first(self.range, &there.range),
+            range: first_non_empty(self.range, &there.range),
             pool: self.pool.or(there.pool),
             transactions: self.transactions.or(there.transactions),
         }
@@ -143,27 +143,27 @@ impl PartFlags {
 
     /// The section of a part with these flags.
     fn section(&self, part: Part) -> Section {
-        let forms = first(self.form.clone(), &Form::ALL);
-        let sizes = |usual: &[u64]| first(self.size.clone(), usual);
+        let forms = first_non_empty(self.form.clone(), &Form::ALL);
+        let sizes = |usual: &[u64]| first_non_empty(self.size.clone(), usual);
         let time = self.time.map_or(DEFAULT_TIME, |time| time.0);
         match part {
-            Part::Unit => Section::Unit { forms, units: first(self.unit.clone(), &DEFAULT_UNIT_BYTES), time },
+            Part::Unit => Section::Unit { forms, units: first_non_empty(self.unit.clone(), &DEFAULT_UNIT_BYTES), time },
             Part::Single => Section::Single { forms, sizes: sizes(&DEFAULT_SINGLE_BYTES), time },
             Part::Batch => {
-                let threads = first(self.threads.clone(), &DEFAULT_THREADS);
+                let threads = first_non_empty(self.threads.clone(), &DEFAULT_THREADS);
                 Section::Batch { forms, sizes: sizes(&DEFAULT_BATCH_BYTES), threads, time, files: self.files }
             }
             Part::Postmark => {
                 let pool = self.pool.unwrap_or(DEFAULT_POSTMARK_COUNT);
                 let transactions = self.transactions.unwrap_or(DEFAULT_POSTMARK_COUNT);
-                let ranges = first(self.range.clone(), &DEFAULT_POSTMARK_RANGES).into_iter();
+                let ranges = first_non_empty(self.range.clone(), &DEFAULT_POSTMARK_RANGES).into_iter();
                 Section::Postmark(ranges.map(|range| Workload { range, pool, transactions }).collect())
             }
         }
     }
 }
 
-pub(super) fn part(text: &str) -> Result<Part, String> {
+pub(super) fn parse_part(text: &str) -> Result<Part, String> {
     let found = PARTS.into_iter().find(|part| name(*part) == text);
     found.ok_or_else(|| "write unit, single, batch or postmark".to_owned())
 }
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     fn sections(name: &str) -> Vec<Section> {
-        of_workload(name, &[], &PartFlags::default()).unwrap()
+        sections_from_workload(name, &[], &PartFlags::default()).unwrap()
     }
 
     /// All measurements of the sections.
@@ -243,17 +243,17 @@ mod tests {
     #[test]
     fn flags_override_tables_and_select_parts() {
         let flags = PartFlags { time: Some(TimeSpan(DEFAULT_TIME)), threads: vec![3], ..PartFlags::default() };
-        let chosen = of_workload("ou", &[Part::Batch], &flags).unwrap();
+        let chosen = sections_from_workload("ou", &[Part::Batch], &flags).unwrap();
         assert_eq!(chosen.len(), 3);
         for section in chosen {
             let Section::Batch { threads, time, forms, .. } = section else { panic!("{section:?}") };
             assert_eq!((threads, time, forms), (vec![3], DEFAULT_TIME, vec![Form::Direct, Form::Sync]));
         }
-        let none = of_workload("postmark", &[Part::Batch], &flags).unwrap_err().to_string();
+        let none = sections_from_workload("postmark", &[Part::Batch], &flags).unwrap_err().to_string();
         assert_eq!(none, "the workload postmark has none of the parts given by --only");
-        let usual = of_flags(&[Part::Single, Part::Unit], &flags);
+        let usual = sections_from_flags(&[Part::Single, Part::Unit], &flags);
         assert!(matches!(&usual[..], [Section::Single { .. }, Section::Unit { .. }]), "{usual:?}");
-        assert_eq!(of_flags(&[], &PartFlags::default()).len(), 4);
+        assert_eq!(sections_from_flags(&[], &PartFlags::default()).len(), 4);
     }
 
     #[test]

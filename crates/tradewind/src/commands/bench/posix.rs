@@ -11,11 +11,11 @@ use tradewind_bench::posix::mount::Mount;
 use tradewind_bench::posix::{Part, Place, Site, Survey};
 use tradewind_core::{Clock, SystemClock};
 
-use super::ground::until_stopped;
-use super::output::{Output, OutputFlags, Told, files};
+use super::target::until_stopped;
+use super::output::{Output, OutputFlags, RunDescription, files};
 use super::parts::{self, PartFlags};
-use crate::commands::terminal::say_line;
-use crate::commands::{Ended, Misused};
+use crate::commands::terminal::print_error_line;
+use crate::commands::{CommandOutcome, UsageError};
 
 /// Measure the file performance of a mounted file system
 ///
@@ -41,7 +41,7 @@ pub(in crate::commands) struct Arguments {
     #[arg(long, value_name = "NAME|FILE")]
     workload: Option<String>,
     /// Parts to measure: unit, single, batch, postmark [default: all]
-    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parts::part)]
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parts::parse_part)]
     only: Vec<Part>,
     #[command(flatten)]
     parts: PartFlags,
@@ -68,10 +68,10 @@ pub(in crate::commands) struct Arguments {
 }
 
 impl Arguments {
-    fn survey(&self, cores: usize) -> anyhow::Result<Survey> {
+    fn test_plan(&self, cores: usize) -> anyhow::Result<Survey> {
         let sections = match &self.workload {
-            Some(name) => parts::of_workload(name, &self.only, &self.parts)?,
-            None => parts::of_flags(&self.only, &self.parts),
+            Some(name) => parts::sections_from_workload(name, &self.only, &self.parts)?,
+            None => parts::sections_from_flags(&self.only, &self.parts),
         };
         Ok(Survey {
             sections,
@@ -86,22 +86,22 @@ impl Arguments {
     }
 }
 
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     until_stopped(async move |stop| {
         // Files are accessed with blocking calls on separate threads: this thread only waits for them.
         tokio::task::block_in_place(|| measure(&arguments, &stop))
     })
 }
 
-fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Ended> {
+fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<CommandOutcome> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let survey = arguments.survey(cores)?;
-    survey.check().map_err(Misused)?;
+    let survey = arguments.test_plan(cores)?;
+    survey.check().map_err(UsageError)?;
     let number =
         getrandom::u32().map_err(|e| anyhow::anyhow!("cannot get random bytes from the system: {e}"))?;
     let clock: Arc<dyn Clock> = SystemClock::shared();
     let place = Arc::new(Place::make(&arguments.directory, &format!("tradewind-bench-{number:08x}"))?);
-    let description = Told {
+    let description = RunDescription {
         place: arguments.directory.display().to_string(),
         kind: Mount::of(place.directory()).kind,
         prefix: place.directory().display().to_string(),
@@ -110,13 +110,13 @@ fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Ended> {
         files: None,
         cores,
         cells: survey.cells(),
-        head: files::HEAD,
+        head: files::TABLE_HEADER,
         agents: Vec::new(),
     };
     let site = Site { place: place.clone(), content: Arc::new(Content::new()), clock, stop: stop.clone() };
     let measured = Output::begin(&arguments.output, &description, site.clock.wall(), stop.clone()).and_then(
         |mut output| {
-            let measured = survey.run(&site, &mut |event| output.tell_posix(event));
+            let measured = survey.run(&site, &mut |event| output.handle_posix_event(event));
             let ended = output.end(matches!(measured, Ok(true)), Vec::new());
             measured?;
             ended
@@ -131,8 +131,8 @@ fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Ended> {
         Ok(()) => measured,
         Err(e) => {
             // Reported in addition to any other error.
-            say_line(format_args!("tradewind: files remain in {shown}: {e}"))?;
-            measured.map(|_| Ended::FoundFaults)
+            print_error_line(format_args!("tradewind: files remain in {shown}: {e}"))?;
+            measured.map(|_| CommandOutcome::FoundProblems)
         }
     }
 }

@@ -9,9 +9,9 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use tradewind_bench::replay::{Open, Replay};
 
-use super::ground::{self, GroundFlags, Wanted, Work};
-use super::loads::parallel;
-use crate::commands::{Ended, Misused};
+use super::target::{self, TargetFlags, BenchRequest, Work};
+use super::loads::parse_concurrency;
+use crate::commands::{CommandOutcome, UsageError};
 
 /// The default concurrency: a limit at the pace of the trace, else the number of workers.
 const DEFAULT_OWN_PACE_CONCURRENCY: usize = 512;
@@ -46,7 +46,7 @@ pub(in crate::commands) struct Arguments {
     /// Trace file, which is read twice
     trace: PathBuf,
     #[command(flatten)]
-    ground: GroundFlags,
+    target: TargetFlags,
     /// When requests start
     #[arg(long, value_enum, default_value_t = Pace::Own)]
     pace: Pace,
@@ -54,11 +54,11 @@ pub(in crate::commands) struct Arguments {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = speed)]
     speed: f64,
     /// Maximum concurrent requests [default: 512, with --pace fast 64]
-    #[arg(long, value_name = "N", value_parser = parallel)]
-    parallel: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = parse_concurrency)]
+    concurrency: Option<usize>,
     /// Skip invalid lines
     #[arg(long)]
-    skip_broken: bool,
+    skip_invalid: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -74,20 +74,20 @@ fn speed(text: &str) -> Result<f64, String> {
     factor.ok_or_else(|| "write a number from 0.001 to 1000".to_owned())
 }
 
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     let (is_own, speed) = (arguments.pace == Pace::Own, arguments.speed);
     if !is_own && speed != 1.0 {
         return Err(
-            Misused("--speed scales the times of the trace, which --pace fast ignores".to_owned()).into()
+            UsageError("--speed scales the times of the trace, which --pace fast ignores".to_owned()).into()
         );
     }
-    if arguments.ground.asking.files.is_some() {
-        return Err(Misused(
+    if arguments.target.client.files.is_some() {
+        return Err(UsageError(
             "--files is not supported: objects of a trace are written from memory".to_owned(),
         )
         .into());
     }
-    let parallel = arguments.parallel.unwrap_or(if is_own {
+    let parallel = arguments.concurrency.unwrap_or(if is_own {
         DEFAULT_OWN_PACE_CONCURRENCY
     } else {
         DEFAULT_FAST_CONCURRENCY
@@ -100,8 +100,8 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
         }
         _ => Ok(()),
     };
-    let work = Work::Replay(Box::new(replay), arguments.ground.run.repeat);
-    ground::run(&arguments.ground, Wanted { work, check: Box::new(check) })
+    let work = Work::Replay(Box::new(replay), arguments.target.run.repeat);
+    target::run(&arguments.target, BenchRequest { work, check: Box::new(check) })
 }
 
 /// Reads the trace for the first time, and rejects it if it cannot be replayed.
@@ -110,24 +110,24 @@ fn read(arguments: &Arguments, how: (usize, Option<f64>)) -> anyhow::Result<Repl
     let (shown, name) = (path.display(), path.file_name().unwrap_or_default().to_string_lossy());
     let unreadable = || format!("{shown} cannot be read");
     if !std::fs::metadata(path).with_context(unreadable)?.is_file() {
-        return Err(Misused(format!("{shown} is not a regular file: a trace is read twice")).into());
+        return Err(UsageError(format!("{shown} is not a regular file: a trace is read twice")).into());
     }
-    let replay = Replay::plan(&name, opener(path), arguments.ground.room_for_keys(), how);
-    let replay = replay.with_context(unreadable)?.map_err(|broken| Misused(format!("{shown}, {broken}")))?;
+    let replay = Replay::plan(&name, opener(path), arguments.target.max_trace_key_bytes(), how);
+    let replay = replay.with_context(unreadable)?.map_err(|broken| UsageError(format!("{shown}, {broken}")))?;
     let plan = replay.planned();
-    if plan.broken > 0 && !arguments.skip_broken {
+    if plan.broken > 0 && !arguments.skip_invalid {
         let examples: String = plan.told.iter().map(|broken| format!("\n  {broken}")).collect();
         let rest = plan.broken - plan.told.len() as u64;
         let more = if rest > 0 { format!("\n  and {rest} more") } else { String::new() };
         let lines = if plan.broken == 1 { "line" } else { "lines" };
-        return Err(Misused(format!(
+        return Err(UsageError(format!(
             "{shown} has {} broken {lines} (use --skip-broken to skip them):{examples}{more}",
             plan.broken
         ))
         .into());
     }
     if plan.count() == 0 {
-        return Err(Misused(format!("{shown} has no requests")).into());
+        return Err(UsageError(format!("{shown} has no requests")).into());
     }
     Ok(replay)
 }

@@ -8,17 +8,17 @@ use anyhow::{Context as _, anyhow};
 use clap::{Args, CommandFactory as _, Parser};
 use toml::de::{DeTable, DeValue};
 
-use crate::commands::Misused;
-use crate::settings::nearest;
+use crate::commands::UsageError;
+use crate::settings::nearest_name;
 
 /// The command that runs a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taker {
+pub(super) enum WorkloadCommand {
     Object,
     Posix,
 }
 
-impl fmt::Display for Taker {
+impl fmt::Display for WorkloadCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Object => "bench object",
@@ -29,12 +29,12 @@ impl fmt::Display for Taker {
 
 macro_rules! built_in {
     ($($taker:ident $name:literal),*) => {
-        [$((Taker::$taker, $name, include_str!(concat!("../../../workloads/", $name, ".toml")))),*]
+        [$((WorkloadCommand::$taker, $name, include_str!(concat!("../../../workloads/", $name, ".toml")))),*]
     };
 }
 
 /// Built-in workloads: command, name and text.
-const BUILT_IN: [(Taker, &str, &str); 9] = built_in![
+const BUILT_IN: [(WorkloadCommand, &str, &str); 9] = built_in![
     Object "class",
     Object "hou",
     Posix "ou",
@@ -47,15 +47,15 @@ const BUILT_IN: [(Taker, &str, &str); 9] = built_in![
 ];
 
 /// The names of the built-in workloads of a command.
-pub(super) fn names(of: Taker) -> Vec<&'static str> {
+pub(super) fn names(of: WorkloadCommand) -> Vec<&'static str> {
     BUILT_IN.iter().filter(|(taker, ..)| *taker == of).map(|(_, name, _)| *name).collect()
 }
 
 /// A list of the built-in workloads, or the text of one.
-pub(super) fn ready(name: Option<&str>) -> anyhow::Result<String> {
+pub(super) fn list_or_show(name: Option<&str>) -> anyhow::Result<String> {
     match name {
         Some(name) => BUILT_IN.iter().find(|(_, ready, _)| *ready == name).map_or_else(
-            || Err(Misused(format!("there is no built-in workload {name:?}")).into()),
+            || Err(UsageError(format!("there is no built-in workload {name:?}")).into()),
             |(.., text)| Ok((*text).to_owned()),
         ),
         None => BUILT_IN.iter().try_fold(String::new(), |said, (taker, name, text)| {
@@ -68,8 +68,8 @@ pub(super) fn ready(name: Option<&str>) -> anyhow::Result<String> {
 /// The tables of a workload, given by name or file, each converted by `read`.
 pub(super) fn find<T>(
     name: &str,
-    of: Taker,
-    read: impl Fn(&Table) -> anyhow::Result<T>,
+    of: WorkloadCommand,
+    read: impl Fn(&LoadTable) -> anyhow::Result<T>,
 ) -> anyhow::Result<Vec<T>> {
     let tables =
         |text: &str| WorkloadFile::parse(text)?.tables.iter().map(&read).collect::<anyhow::Result<Vec<T>>>();
@@ -78,7 +78,7 @@ pub(super) fn find<T>(
             return tables(text).with_context(|| format!("the workload {name}"));
         }
         Some((taker, ..)) => {
-            return Err(Misused(format!("{name} is a workload of tradewind {taker}")).into());
+            return Err(UsageError(format!("{name} is a workload of tradewind {taker}")).into());
         }
         None => {}
     }
@@ -86,19 +86,19 @@ pub(super) fn find<T>(
         let ready = names(of).join(", ");
         format!("{name} is neither a readable file nor a built-in workload: {ready}")
     })?;
-    tables(&text).map_err(|why| Misused(format!("{name}: {why:#}")).into())
+    tables(&text).map_err(|why| UsageError(format!("{name}: {why:#}")).into())
 }
 
 /// A parsed workload file.
 #[derive(Debug)]
 struct WorkloadFile {
     about: String,
-    tables: Vec<Table>,
+    tables: Vec<LoadTable>,
 }
 
 /// The table of a load, with line numbers.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct LoadTable {
     /// The line of its header, from 1.
     pub line: usize,
     keys: Vec<Key>,
@@ -138,7 +138,7 @@ impl WorkloadFile {
                         let DeValue::Table(table) = load.get_ref() else {
                             return Err(anyhow!("line {line}: write load as [[load]]"));
                         };
-                        tables.push(Table { line, keys: keys(table, &line_of)? });
+                        tables.push(LoadTable { line, keys: keys(table, &line_of)? });
                     }
                 }
                 (name @ ("about" | "load"), _) => {
@@ -184,7 +184,7 @@ fn keys(table: &DeTable<'_>, line_of: &impl Fn(usize) -> usize) -> anyhow::Resul
     keys.collect()
 }
 
-impl Table {
+impl LoadTable {
     /// The flags of the table.
     pub fn flags<F: Args>(&self) -> anyhow::Result<F> {
         let command = FlagLine::<F>::command();
@@ -193,7 +193,7 @@ impl Table {
         let mut all = Vec::new();
         for Key { line, name, values } in &self.keys {
             if !known.contains(name) {
-                let near = nearest(name, known.iter().map(String::as_str));
+                let near = nearest_name(name, known.iter().map(String::as_str));
                 let near = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
                 return Err(anyhow!("line {line}: there is no {name:?}{near}"));
             }
@@ -218,7 +218,7 @@ impl Table {
 }
 
 /// The values of a flag that may be set in two places: the first non-empty list.
-pub(super) fn first<T: Clone>(mine: Vec<T>, others: &[T]) -> Vec<T> {
+pub(super) fn first_non_empty<T: Clone>(mine: Vec<T>, others: &[T]) -> Vec<T> {
     if mine.is_empty() { others.to_vec() } else { mine }
 }
 
@@ -230,7 +230,7 @@ fn invalid_flag(line: usize, error: &clap::Error) -> anyhow::Error {
 
 /// The tables of a text, each converted by `read`.
 #[cfg(test)]
-pub(super) fn read<T>(text: &str, read: impl Fn(&Table) -> anyhow::Result<T>) -> anyhow::Result<Vec<T>> {
+pub(super) fn read<T>(text: &str, read: impl Fn(&LoadTable) -> anyhow::Result<T>) -> anyhow::Result<Vec<T>> {
     WorkloadFile::parse(text)?.tables.iter().map(read).collect()
 }
 
@@ -240,12 +240,12 @@ mod tests {
 
     #[test]
     fn built_in_workloads_are_listed_with_their_command() {
-        let said = ready(None).unwrap();
+        let said = list_or_show(None).unwrap();
         assert_eq!(said.lines().count(), BUILT_IN.len());
         assert!(said.contains("\nhou        bench object  Objects of 1 KiB"), "{said}");
         assert!(said.contains("\npostmark   bench posix   "), "{said}");
-        assert!(ready(Some("ou")).unwrap().contains("[[load]]"));
-        assert!(ready(Some("nothing")).is_err());
+        assert!(list_or_show(Some("ou")).unwrap().contains("[[load]]"));
+        assert!(list_or_show(Some("nothing")).is_err());
     }
 
     #[test]
@@ -264,9 +264,9 @@ mod tests {
 
     #[test]
     fn workload_of_another_command_is_rejected() {
-        let said = find("hou", Taker::Posix, |_| Ok(())).unwrap_err().to_string();
+        let said = find("hou", WorkloadCommand::Posix, |_| Ok(())).unwrap_err().to_string();
         assert_eq!(said, "hou is a workload of tradewind bench object");
-        let said = find("/none/here", Taker::Posix, |_| Ok(())).unwrap_err().to_string();
+        let said = find("/none/here", WorkloadCommand::Posix, |_| Ok(())).unwrap_err().to_string();
         assert!(
             said.ends_with(
                 "nor a built-in workload: ou, ou-unit, ou-single, ou-batch, ou-small, ou-large, postmark"

@@ -9,8 +9,8 @@ use tradewind_lab::client::{
     Client, ClientOptions, ClientProfile, CpuCount, ResourceUsage, machine_memory_bytes, available_cpus,
 };
 
-use super::super::{Ended, Misused};
-use super::run::{carry, ended, note};
+use super::super::{CommandOutcome, UsageError};
+use super::run::{run_with_signals, outcome_from_status, print_note};
 use crate::settings::ByteSize;
 
 /// Run a command with fewer CPUs and less memory
@@ -35,10 +35,10 @@ pub(in super::super) struct Arguments {
     memory: Option<ByteSize>,
     /// Client of the paper; --cpus and --memory override its values
     #[arg(long, value_name = "NAME", value_parser = names())]
-    profile: Option<String>,
+    preset: Option<String>,
     /// Print the resource usage when the command has ended
     #[arg(long)]
-    counts: bool,
+    stats: bool,
     /// Command to run
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -54,31 +54,31 @@ fn memory(text: &str) -> Result<ByteSize, String> {
     if size.0 < MIN_BYTES { Err("the minimum is 1MiB".to_owned()) } else { Ok(size) }
 }
 
-pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     let options = options(arguments)?;
     let command = arguments.command.clone();
-    let outcome = carry(move || {
+    let outcome = run_with_signals(move || {
         let client = Client::start(options, &command)?;
         if let Some(why) = client.swaps() {
             // The user must know that the limit is not exact.
-            let _ = note(&format!("the command may use swap space beyond the memory limit: {why}"));
+            let _ = print_note(&format!("the command may use swap space beyond the memory limit: {why}"));
         }
         Ok((client.pidfd()?, move || client.wait()))
     })??;
     let used = outcome.usage;
-    if arguments.counts {
-        note(&show(used))?;
+    if arguments.stats {
+        print_note(&show(used))?;
     }
     if used.oom_kills > 0 {
         let bound =
             options.memory_bytes.map_or("the machine has".to_owned(), |bytes| format!("{} MiB", bytes >> 20));
         let who = if outcome.was_oom_killed() { "the command was" } else { "processes of the command were" };
-        note(&format!(
+        print_note(&format!(
             "{who} killed: more than {bound} of memory needed ({} killed); raise --memory",
             used.oom_kills
         ))?;
     }
-    Ok(ended(outcome.status))
+    Ok(outcome_from_status(outcome.status))
 }
 
 /// The requested options, with notes where this machine differs from the profile.
@@ -86,22 +86,22 @@ fn options(arguments: &Arguments) -> anyhow::Result<ClientOptions> {
     let here = available_cpus();
     let mut options =
         ClientOptions { cpus: arguments.cpus, memory_bytes: arguments.memory.map(|size| size.0) };
-    let profile = arguments.profile.as_ref();
+    let profile = arguments.preset.as_ref();
     if let Some(profile) = profile.and_then(|name| ClientProfile::ALL.into_iter().find(|p| p.name == name)) {
         let scaled = profile.scaled(here, machine_memory_bytes());
         options.cpus = options.cpus.or(Some(scaled.cpus));
         options.memory_bytes = options.memory_bytes.or(Some(scaled.memory_bytes));
         for words in &scaled.differences {
-            note(words)?;
+            print_note(words)?;
         }
-        note(&format!("in addition to CPUs and memory, the paper's client had: {}", profile.companion_commands))?;
+        print_note(&format!("in addition to CPUs and memory, the paper's client had: {}", profile.companion_commands))?;
     }
-    if options == ClientOptions::default() && !arguments.counts {
-        return Err(Misused("set at least one of --cpus, --memory or --profile".to_owned()).into());
+    if options == ClientOptions::default() && !arguments.stats {
+        return Err(UsageError("set at least one of --cpus, --memory or --profile".to_owned()).into());
     }
     if let Some(processors) = options.cpus.filter(|processors| processors.whole_cpus() > here) {
         let requested = processors.as_f64();
-        return Err(Misused(format!("--cpus {requested}: this machine has {here} CPUs")).into());
+        return Err(UsageError(format!("--cpus {requested}: this machine has {here} CPUs")).into());
     }
     Ok(options)
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use tradewind_lab::disk::{self, Disk, DiskOptions, AppliedLimits, DeviceProfile, IoLimits};
 
-use super::super::{Ended, Misused};
-use super::run::{carry, ended, note};
+use super::super::{CommandOutcome, UsageError};
+use super::run::{run_with_signals, outcome_from_status, print_note};
 use crate::settings::ByteSize;
 
 /// Run a command with a slower disk in one directory
@@ -74,7 +74,7 @@ struct Down {
 struct Speed {
     /// Device: hdd, ssd, hou-magnetic, hou-ssd; the flags below override its values
     #[arg(long, value_name = "NAME", value_parser = profile)]
-    profile: Option<DeviceProfile>,
+    preset: Option<DeviceProfile>,
     /// Bytes read per second, e.g. 60MB
     #[arg(long, value_name = "RATE", value_parser = rate)]
     read: Option<u64>,
@@ -110,31 +110,31 @@ fn rate(text: &str) -> Result<u64, String> {
     if rate < MIN_RATE { Err("the minimum is 4KiB per second".to_owned()) } else { Ok(rate) }
 }
 
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     match arguments.longer {
         Some(Longer::Up(up)) => {
             print_limits(&disk::up(up.speed.options()?, &up.directory)?)?;
             if is_here(&up.directory) {
-                note("this shell still uses the old directory: enter it again (cd \"$PWD\")")?;
+                print_note("this shell still uses the old directory: enter it again (cd \"$PWD\")")?;
             }
-            return Ok(Ended::Done);
+            return Ok(CommandOutcome::Done);
         }
         Some(Longer::Down(down)) => {
             disk::down(&down.directory)?;
-            return Ok(Ended::Done);
+            return Ok(CommandOutcome::Done);
         }
         None => {}
     }
     let (options, command) = (arguments.speed.options()?, arguments.command);
     let directory = arguments.directory.unwrap_or_default();
-    let status = carry(move || {
+    let status = run_with_signals(move || {
         let disk = Disk::start(options, &directory, &command, &mut |in_force| {
             // The limits apply even if they cannot be printed.
             let _ = print_limits(in_force);
         })?;
         Ok((disk.pidfd()?, move || disk.wait()))
     })??;
-    Ok(ended(status))
+    Ok(outcome_from_status(status))
 }
 
 /// Returns true if the current directory is this one.
@@ -145,7 +145,7 @@ fn is_here(directory: &Path) -> bool {
 
 impl Speed {
     fn options(&self) -> anyhow::Result<DiskOptions> {
-        let known = self.profile.map(DeviceProfile::limits).unwrap_or_default();
+        let known = self.preset.map(DeviceProfile::limits).unwrap_or_default();
         let rates = IoLimits {
             read_bytes_per_second: self.read.or(known.read_bytes_per_second),
             write_bytes_per_second: self.write.or(known.write_bytes_per_second),
@@ -154,7 +154,7 @@ impl Speed {
         };
         if rates == IoLimits::default() {
             let words = "set at least one of --profile, --read, --write, --read-iops or --write-iops";
-            return Err(Misused(words.to_owned()).into());
+            return Err(UsageError(words.to_owned()).into());
         }
         let bytes = |size: Option<ByteSize>| size.map(|size| size.0);
         Ok(DiskOptions { limits: rates, file_system_bytes: bytes(self.r#loop), max_dirty_bytes: bytes(self.write_behind) })
@@ -162,7 +162,7 @@ impl Speed {
 }
 
 fn print_limits(in_force: &AppliedLimits) -> std::io::Result<()> {
-    note(&show(in_force))
+    print_note(&show(in_force))
 }
 
 fn show(in_force: &AppliedLimits) -> String {

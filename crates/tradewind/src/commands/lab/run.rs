@@ -11,12 +11,12 @@ use rustix::process::{Signal, getpgrp, pidfd_send_signal};
 use rustix::termios::tcgetpgrp;
 use tokio::runtime::Builder;
 
-use super::super::Ended;
-use super::super::signals::{Caught, Signals};
+use super::super::CommandOutcome;
+use super::super::signals::{CaughtSignal, Signals};
 
 /// Starts a command, waits for it on a separate thread and forwards signals to it. `start` runs on this thread, after
 /// the signal handlers are installed.
-pub(super) fn carry<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
+pub(super) fn run_with_signals<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
     start: impl FnOnce() -> anyhow::Result<(OwnedFd, W)>,
 ) -> anyhow::Result<T> {
     let runtime = Builder::new_current_thread().enable_all().build().context("cannot wait for signals")?;
@@ -29,10 +29,10 @@ pub(super) fn carry<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
                 ended = &mut running => return ended.context("the waiting thread failed"),
                 caught = signals.next() => match caught {
                     // The terminal sends it to the command as well.
-                    Caught::Interrupt if receives_terminal_keys() => continue,
-                    Caught::Interrupt => Signal::INT,
-                    Caught::Terminate => Signal::TERM,
-                    Caught::Hangup => Signal::HUP,
+                    CaughtSignal::Interrupt if receives_terminal_keys() => continue,
+                    CaughtSignal::Interrupt => Signal::INT,
+                    CaughtSignal::Terminate => Signal::TERM,
+                    CaughtSignal::Hangup => Signal::HUP,
                 },
             };
             // The command may have just ended.
@@ -50,15 +50,15 @@ fn receives_terminal_keys() -> bool {
 }
 
 /// The exit status of a command, as shells report it: 128 plus the number of the signal that ended it.
-pub(super) fn ended(status: ExitStatus) -> Ended {
+pub(super) fn outcome_from_status(status: ExitStatus) -> CommandOutcome {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     match code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1) {
-        0 => Ended::Done,
-        code => Ended::Status(code),
+        0 => CommandOutcome::Done,
+        code => CommandOutcome::Status(code),
     }
 }
 
-pub(super) fn note(text: &str) -> io::Result<()> {
+pub(super) fn print_note(text: &str) -> io::Result<()> {
     writeln!(io::stderr(), "tradewind: {text}")
 }
 

@@ -13,9 +13,9 @@ use tokio::runtime::Builder;
 use tradewind_lab::wan::named_link::{self, LinkName, LinkState};
 use tradewind_lab::wan::{FAR_ADDRESS_ENV, TimingWarning, Wan, link_report};
 
-use super::line::{LineFlags, carried, line, made, uncounted};
-use super::run::{carry, ended as exit, note};
-use crate::commands::Ended;
+use super::link::{LinkFlags, describe_traffic, describe_link, describe_setup, unknown_traffic_reason};
+use super::run::{run_with_signals, outcome_from_status as exit, print_note};
+use crate::commands::CommandOutcome;
 use crate::commands::signals::Signals;
 
 /// Run a command behind an emulated wide-area link
@@ -40,10 +40,10 @@ pub(in crate::commands) struct Arguments {
     #[command(subcommand)]
     standing: Option<Standing>,
     #[command(flatten)]
-    line: LineFlags,
+    link: LinkFlags,
     /// Print the traffic of the link when the command has ended
     #[arg(long)]
-    counts: bool,
+    stats: bool,
     /// Print the traffic as JSON, in the last line of standard error
     #[arg(long)]
     json: bool,
@@ -75,7 +75,7 @@ struct Up {
     #[arg(value_parser = LinkName::parse)]
     name: LinkName,
     #[command(flatten)]
-    line: LineFlags,
+    link: LinkFlags,
     /// Forward the packets in this process, until a signal
     #[arg(long)]
     foreground: bool,
@@ -117,7 +117,7 @@ struct Down {
     name: LinkName,
 }
 
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
+pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     match arguments.standing {
         None => run_command(&arguments),
         Some(Standing::Up(up)) if up.foreground => run_link(&up),
@@ -128,16 +128,16 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<Ended> {
     }
 }
 
-fn run_command(arguments: &Arguments) -> anyhow::Result<Ended> {
-    let options = arguments.line.options()?;
+fn run_command(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
+    let options = arguments.link.options()?;
     let (command, mut link) = (arguments.command.clone(), None);
-    let ended = carry(|| {
+    let ended = run_with_signals(|| {
         let wan = Wan::start(options, &command)?;
-        note(&made(options, wan.via()))?;
+        print_note(&describe_setup(options, wan.via()))?;
         link = Some((wan.far(), wan.via()));
         let refused = |e: &TimingWarning| {
             // The user must know that timing may be inaccurate.
-            let _ = note(&e.to_string());
+            let _ = print_note(&e.to_string());
         };
         Ok((wan.pidfd()?, move || wan.run(refused)))
     })??;
@@ -145,20 +145,20 @@ fn run_command(arguments: &Arguments) -> anyhow::Result<Ended> {
     let told = link_report(options, via, far, &ended.counts);
     if arguments.json {
         writeln!(io::stderr(), "{told}")?;
-    } else if arguments.counts {
-        note(
-            &uncounted(&told)
-                .unwrap_or_else(|| format!("out {}; back {}", carried(&told["out"]), carried(&told["back"]))),
+    } else if arguments.stats {
+        print_note(
+            &unknown_traffic_reason(&told)
+                .unwrap_or_else(|| format!("out {}; back {}", describe_traffic(&told["out"]), describe_traffic(&told["back"]))),
         )?;
     }
     Ok(exit(ended.status))
 }
 
 /// Creates a persistent link and forwards its packets until a signal.
-fn run_link(up: &Up) -> anyhow::Result<Ended> {
-    let options = up.line.options()?;
+fn run_link(up: &Up) -> anyhow::Result<CommandOutcome> {
+    let options = up.link.options()?;
     let link = named_link::NamedLink::create(&up.name, options)?;
-    let made = made(options, link.via());
+    let made = describe_setup(options, link.via());
     let mut status =
         format!("{} is up; this machine is reachable from it at {}; {made}", up.name, link.far());
     let ending = link.ending();
@@ -182,11 +182,11 @@ fn run_link(up: &Up) -> anyhow::Result<Ended> {
             }
         }
     })?;
-    Ok(Ended::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Creates a persistent link in a background process, and waits until it is up.
-fn detach(up: &Up) -> anyhow::Result<Ended> {
+fn detach(up: &Up) -> anyhow::Result<CommandOutcome> {
     let program = env::current_exe().context("cannot find this program")?;
     // The arguments after `lab wan up` are passed on.
     let mut relay = process::Command::new(program);
@@ -201,7 +201,7 @@ fn detach(up: &Up) -> anyhow::Result<Ended> {
     }
     if line.ends_with('\n') {
         write!(io::stdout(), "{line}")?;
-        return Ok(Ended::Done);
+        return Ok(CommandOutcome::Done);
     }
     let mut why = String::new();
     if let Some(mut stderr) = relay.stderr.take() {
@@ -214,23 +214,23 @@ fn detach(up: &Up) -> anyhow::Result<Ended> {
     } else {
         why.to_owned()
     };
-    if status.code() == Some(2) { Err(crate::commands::Misused(why).into()) } else { Err(anyhow!(why)) }
+    if status.code() == Some(2) { Err(crate::commands::UsageError(why).into()) } else { Err(anyhow!(why)) }
 }
 
-fn enter(exec: &Exec) -> anyhow::Result<Ended> {
+fn enter(exec: &Exec) -> anyhow::Result<CommandOutcome> {
     let far = named_link::enter(&exec.name)?;
     let (program, arguments) = exec.command.split_first().context("no command")?;
     let error = process::Command::new(program).args(arguments).env(FAR_ADDRESS_ENV, far.to_string()).exec();
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 
-fn show(status: &Status) -> anyhow::Result<Ended> {
+fn show(status: &Status) -> anyhow::Result<CommandOutcome> {
     let names = match &status.name {
         Some(name) => vec![name.clone()],
         None => named_link::link_names().context("cannot list links")?,
     };
     let mut out = io::stdout().lock();
-    let mut ended = Ended::Done;
+    let mut ended = CommandOutcome::Done;
     for name in names {
         let (state, about) = match named_link::link_state(&name)? {
             LinkState::Up(mut link) => {
@@ -242,11 +242,11 @@ fn show(status: &Status) -> anyhow::Result<Ended> {
                     let far = link["far"].as_str().unwrap_or_default();
                     let via = link["via"].as_str().unwrap_or_default();
                     writeln!(out, "{name}: up for {seconds:.0} s via {via}, this machine is at {far}")?;
-                    let uncounted = uncounted(&link);
+                    let uncounted = unknown_traffic_reason(&link);
                     for direction in ["out", "back"] {
                         let status = &link[direction];
-                        let carried = uncounted.clone().unwrap_or_else(|| carried(status));
-                        writeln!(out, "  {direction:4} {}: {carried}", line(status))?;
+                        let carried = uncounted.clone().unwrap_or_else(|| describe_traffic(status));
+                        writeln!(out, "  {direction:4} {}: {carried}", describe_link(status))?;
                     }
                 }
                 continue;
@@ -259,7 +259,7 @@ fn show(status: &Status) -> anyhow::Result<Ended> {
             LinkState::Absent if status.name.is_none() => continue,
             LinkState::Absent => ("absent", "there is no link with that name".to_owned()),
         };
-        ended = Ended::FoundFaults;
+        ended = CommandOutcome::FoundProblems;
         if status.json {
             writeln!(out, "{}", json!({ "name": name.to_string(), "state": state }))?;
         } else {
@@ -269,9 +269,9 @@ fn show(status: &Status) -> anyhow::Result<Ended> {
     Ok(ended)
 }
 
-fn take_down(down: &Down) -> anyhow::Result<Ended> {
+fn take_down(down: &Down) -> anyhow::Result<CommandOutcome> {
     let was_up = named_link::down(&down.name)?;
     let done = if was_up { "is down" } else { "was killed before; its remains are removed" };
     writeln!(io::stdout(), "{} {done}", down.name)?;
-    Ok(Ended::Done)
+    Ok(CommandOutcome::Done)
 }

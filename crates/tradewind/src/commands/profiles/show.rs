@@ -9,20 +9,20 @@ use tradewind_model::plan::Plan;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{Goal, Sample, Surface, goal};
 
-use super::none_of;
-use crate::commands::advice::{self, USED, at_a_time, cells, megabytes, name, scaled_from, seconds};
+use super::missing_profile;
+use crate::commands::plan_output::{self, EXAMPLE_REQUEST_BYTES, describe_concurrency, candidate_points, format_megabytes, direction_name, describe_profile_client, format_seconds};
 use crate::commands::terminal::{Names, printable_json};
-use crate::profiles::here::cores;
-use crate::profiles::{Kept, Known, Profile, Profiles};
+use crate::profiles::this_machine::cpus;
+use crate::profiles::{SavedProfile, ApplicableProfile, Profile, Profiles};
 use crate::settings::ByteSize;
 
 const DIRECTIONS: [Direction; 2] = [Direction::Write, Direction::Read];
 
 /// Prints one line per profile.
-pub(super) fn list(all: &[Kept], is_json: bool) -> io::Result<()> {
+pub(super) fn list(all: &[SavedProfile], is_json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    all.iter().for_each(Kept::warn);
-    let all: Vec<&Kept> = all.iter().filter(|kept| !kept.profile.store.is_empty()).collect();
+    all.iter().for_each(SavedProfile::print_warnings);
+    let all: Vec<&SavedProfile> = all.iter().filter(|kept| !kept.profile.store.is_empty()).collect();
     if is_json {
         return all
             .into_iter()
@@ -31,16 +31,16 @@ pub(super) fn list(all: &[Kept], is_json: bool) -> io::Result<()> {
     if all.is_empty() {
         return writeln!(io::stderr(), "no store has been tuned; run tradewind tune s3://BUCKET");
     }
-    let names = Names::of_standard_output();
+    let names = Names::for_stdout();
     let shown = |text: &str| names.show(text).into_owned();
-    let row = |kept: &Kept| {
+    let row = |kept: &SavedProfile| {
         let profile = &kept.profile;
         [
             shown(&profile.store),
-            shown(&profile.made),
-            shown(&profile.client),
-            profile.cores.to_string(),
-            profile.round_trip.map(seconds).unwrap_or_default(),
+            shown(&profile.measured_at),
+            shown(&profile.client_name),
+            profile.cpus.to_string(),
+            profile.rtt_seconds.map(format_seconds).unwrap_or_default(),
             profile.upload.len().to_string(),
             profile.download.len().to_string(),
         ]
@@ -54,9 +54,9 @@ pub(super) fn list(all: &[Kept], is_json: bool) -> io::Result<()> {
 pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::Result<()> {
     let own = profiles.all().into_iter().find(|kept| kept.profile.store == store);
     // Without a profile of its own, that of another store may serve.
-    let known = profiles.known(store, cores());
+    let known = profiles.applicable(store, cpus());
     if own.is_none() && known.is_none() {
-        bail!(none_of(store));
+        bail!(missing_profile(store));
     }
     let mut out = io::stdout().lock();
     if is_json {
@@ -69,77 +69,77 @@ pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::R
 }
 
 /// The measurements of a profile, as text.
-fn measured(kept: &Kept) -> String {
-    let Profile { store, made, client, memory, storage, round_trip, .. } = &kept.profile;
+fn measured(kept: &SavedProfile) -> String {
+    let Profile { store, measured_at: made, client_name: client, memory_bytes: memory, storage_bytes_per_second: storage, rtt_seconds: round_trip, .. } = &kept.profile;
     let machine = [
         Some(client.clone()).filter(|name| !name.is_empty()),
-        advice::cores(&kept.profile),
+        plan_output::cores(&kept.profile),
         memory.map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))),
     ];
     let lines = [
         ("store", Some(store.clone())),
         ("created", Some(made.clone())),
         ("client", Some(machine.into_iter().flatten().collect::<Vec<_>>().join(", "))),
-        ("storage", storage.map(|rate| format!("{} MB/s", megabytes(rate)))),
-        ("link", advice::link(&kept.profile)),
-        ("RTT", round_trip.map(seconds)),
+        ("storage", storage.map(|rate| format!("{} MB/s", format_megabytes(rate)))),
+        ("link", plan_output::link(&kept.profile)),
+        ("RTT", round_trip.map(format_seconds)),
         ("file", Some(kept.path.display().to_string())),
     ];
     let mut text = String::new();
     for (what, value) in lines {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             // Writing to a string does not fail.
-            let _ = writeln!(text, "{what:10} {}", Names::of_standard_output().show(&value));
+            let _ = writeln!(text, "{what:10} {}", Names::for_stdout().show(&value));
         }
     }
     let row = |sample: &Sample| {
         [
             ByteSize(sample.point.bytes).to_string(),
             sample.point.concurrency.to_string(),
-            seconds(sample.latency),
-            megabytes(sample.bandwidth()),
+            format_seconds(sample.latency),
+            format_megabytes(sample.bandwidth()),
             format!(
                 "{:.1} %{}",
                 sample.relative_error * 100.0,
                 if sample.from_transfer { " (from a transfer)" } else { "" }
             ),
-            sample.p95_p99.map_or_else(|| "-".to_owned(), |[_, nearly_all]| seconds(nearly_all)),
+            sample.p95_p99.map_or_else(|| "-".to_owned(), |[_, nearly_all]| format_seconds(nearly_all)),
         ]
     };
     for direction in DIRECTIONS {
         let rows: Vec<[String; 6]> = kept.profile.samples(direction).iter().map(row).collect();
         if !rows.is_empty() {
             let table = table(["size", "concurrency", "latency", "MB/s", "error", "p99"], &rows);
-            let _ = write!(text, "\n{}, measured\n{table}", name(direction));
+            let _ = write!(text, "\n{}, measured\n{table}", direction_name(direction));
         }
     }
     text
 }
 
 /// The plan for this client, as text.
-fn client_plan(known: &Known) -> String {
-    let Known { profile, surfaces, is_carried } = known;
+fn client_plan(known: &ApplicableProfile) -> String {
+    let ApplicableProfile { profile, surfaces, is_scaled: is_carried } = known;
     let mut text = "\nplan for this client\n".to_owned();
     if *is_carried {
         text = format!(
             "\nplan for this client, from the profile of {}, scaled from {}\n",
-            Names::of_standard_output().show(&profile.store),
-            scaled_from(profile)
+            Names::for_stdout().show(&profile.store),
+            describe_profile_client(profile)
         );
     }
     for (direction, surface) in surfaces {
-        text += &advice::of(*direction, surface, &cells(), (&[], None));
-        text += &advice::why(surface);
+        text += &plan_output::describe_plans(*direction, surface, &candidate_points(), (&[], None));
+        text += &plan_output::describe_model(surface);
     }
-    text + &format!("cp and sync use (size x concurrency): {}\n", at_a_time(&all_surfaces(known)))
+    text + &format!("cp and sync use (size x concurrency): {}\n", describe_concurrency(&all_surfaces(known)))
 }
 
-fn all_surfaces(known: &Known) -> Vec<Surface> {
+fn all_surfaces(known: &ApplicableProfile) -> Vec<Surface> {
     known.surfaces.iter().map(|(_, surface)| surface.clone()).collect()
 }
 
 /// The profile of a store and the plan for this client, as JSON.
-fn all_of(store: &str, own: Option<&Kept>, known: Option<&Known>) -> Json {
+fn all_of(store: &str, own: Option<&SavedProfile>, known: Option<&ApplicableProfile>) -> Json {
     let sample = |sample: &Sample| {
         json!({
             "size": sample.point.bytes,
@@ -155,14 +155,14 @@ fn all_of(store: &str, own: Option<&Kept>, known: Option<&Known>) -> Json {
     let profile = own.map(|kept| {
         let mut json = head(kept);
         for direction in DIRECTIONS {
-            json[name(direction)] = kept.profile.samples(direction).iter().map(sample).collect();
+            json[direction_name(direction)] = kept.profile.samples(direction).iter().map(sample).collect();
         }
         json
     });
     let plan = |(direction, surface): &(Direction, Surface)| {
-        let best = goal::choose(surface, &cells(), Goal::Efficiency)?;
+        let best = goal::choose(surface, &candidate_points(), Goal::Efficiency)?;
         Some(json!({
-            "direction": name(*direction),
+            "direction": direction_name(*direction),
             "size": best.point.bytes,
             "parallel": best.point.concurrency,
             "bytes_per_second": best.bandwidth(),
@@ -175,24 +175,24 @@ fn all_of(store: &str, own: Option<&Kept>, known: Option<&Known>) -> Json {
         "store": store,
         "profile": profile,
         "from": known.map(|known| &known.profile.store),
-        "scaled": known.is_some_and(|known| known.is_carried),
+        "scaled": known.is_some_and(|known| known.is_scaled),
         "plans": plans,
-        "at_a_time": USED.map(|bytes| json!({ "size": bytes, "requests": used.concurrency_for(bytes) })),
+        "at_a_time": EXAMPLE_REQUEST_BYTES.map(|bytes| json!({ "size": bytes, "requests": used.concurrency_for(bytes) })),
     })
 }
 
 /// A profile without its samples, as JSON.
-fn head(kept: &Kept) -> Json {
+fn head(kept: &SavedProfile) -> Json {
     let profile = &kept.profile;
     json!({
         "store": profile.store,
-        "made": profile.made,
-        "client": profile.client,
-        "cores": profile.cores,
-        "memory": profile.memory,
-        "storage_bytes_per_second": profile.storage,
-        "link_bytes_per_second": profile.link,
-        "round_trip_seconds": profile.round_trip,
+        "made": profile.measured_at,
+        "client": profile.client_name,
+        "cores": profile.cpus,
+        "memory": profile.memory_bytes,
+        "storage_bytes_per_second": profile.storage_bytes_per_second,
+        "link_bytes_per_second": profile.link_bytes_per_second,
+        "round_trip_seconds": profile.rtt_seconds,
         "upload_samples": profile.upload.len(),
         "download_samples": profile.download.len(),
         "path": kept.path.display().to_string(),

@@ -19,9 +19,9 @@ use tradewind_model::tune::{OperatingPoint, Workload};
 use tradewind_transfer::files::{self, Links, Tree};
 
 use super::Arguments;
-use crate::commands::advice::{self, PARALLEL, SIZES};
-use crate::commands::terminal::say_line;
-use crate::places::{ObjectsPlace, Place};
+use crate::commands::plan_output::{self, CANDIDATE_CONCURRENCIES, CANDIDATE_REQUEST_BYTES};
+use crate::commands::terminal::print_error_line;
+use crate::locations::{ObjectsLocation, Location};
 use crate::settings::ByteSize;
 
 /// The limit of objects or files that are examined: more do not change the distribution.
@@ -42,19 +42,19 @@ pub(super) struct Workloads {
 
 impl Workloads {
     /// Examines a place. Objects are in a store opened with the same access flags as the store to tune.
-    pub async fn find(place: &Place, (arguments, bed): (&Arguments, &BenchEnv)) -> anyhow::Result<Self> {
+    pub async fn find(place: &Location, (arguments, bed): (&Arguments, &BenchEnv)) -> anyhow::Result<Self> {
         let what = match place {
-            Place::Objects(_) => "object",
-            Place::Path(path) if path.is_dir() => "file",
-            Place::Path(_) | Place::Standard => "request",
+            Location::Objects(_) => "object",
+            Location::Path(path) if path.is_dir() => "file",
+            Location::Path(_) | Location::Standard => "request",
         };
-        let none = Workload::new(&SIZES);
+        let none = Workload::new(&CANDIDATE_REQUEST_BYTES);
         let mut found = Self { upload: none.clone(), download: none, what, count: 0, is_truncated: false };
         match place {
-            Place::Objects(place) => found.add_objects(place, arguments, bed).await?,
-            Place::Path(path) if path.is_dir() => found.add_files(path).await?,
-            Place::Path(path) => tokio::task::block_in_place(|| found.add_trace(path))?,
-            Place::Standard => bail!("a workload is a directory, a trace or a prefix, not standard input"),
+            Location::Objects(place) => found.add_objects(place, arguments, bed).await?,
+            Location::Path(path) if path.is_dir() => found.add_files(path).await?,
+            Location::Path(path) => tokio::task::block_in_place(|| found.add_trace(path))?,
+            Location::Standard => bail!("a workload is a directory, a trace or a prefix, not standard input"),
         }
         if found.count == 0 {
             bail!("{place}: no objects, files or requests found");
@@ -70,12 +70,12 @@ impl Workloads {
 
     async fn add_objects(
         &mut self,
-        place: &ObjectsPlace,
+        place: &ObjectsLocation,
         arguments: &Arguments,
         bed: &BenchEnv,
     ) -> anyhow::Result<()> {
         let store = tokio::task::block_in_place(|| {
-            let open = arguments.asking.opener(place, 1, bed)?;
+            let open = arguments.client.opener(place, 1, bed)?;
             anyhow::Ok(open()?)
         })?;
         let bed = BenchEnv { store, bucket: place.bucket.clone(), ..bed.clone() };
@@ -96,7 +96,7 @@ impl Workloads {
                 Err((name, e)) => {
                     failed += 1;
                     if failed == 1 {
-                        say_line(format_args!("tradewind: {name}: {e}"))?;
+                        print_error_line(format_args!("tradewind: {name}: {e}"))?;
                     }
                 }
             }
@@ -126,7 +126,7 @@ impl Workloads {
                 Err(why) => {
                     broken += 1;
                     if broken == 1 {
-                        say_line(format_args!("tradewind: {shown}, {why}; skipped"))?;
+                        print_error_line(format_args!("tradewind: {shown}, {why}; skipped"))?;
                     }
                     continue;
                 }
@@ -171,7 +171,7 @@ impl Workloads {
     }
 
     /// The workload of one direction.
-    pub const fn of(&self, direction: Direction) -> &Workload {
+    pub const fn for_direction(&self, direction: Direction) -> &Workload {
         match direction {
             Direction::Write => &self.upload,
             Direction::Read => &self.download,
@@ -180,8 +180,8 @@ impl Workloads {
 
     /// The operating points that plans of one direction may use.
     pub fn cells(&self, direction: Direction) -> Vec<OperatingPoint> {
-        let sizes: Vec<u64> = self.of(direction).significant_sizes().iter().map(|share| share.size).collect();
-        OperatingPoint::grid(&sizes, &PARALLEL)
+        let sizes: Vec<u64> = self.for_direction(direction).significant_sizes().iter().map(|share| share.size).collect();
+        OperatingPoint::grid(&sizes, &CANDIDATE_CONCURRENCIES)
     }
 
     /// Prints the distribution of sizes.
@@ -193,7 +193,7 @@ impl Workloads {
             writeln!(out, "workload: {} {}{more}{rest}", self.count, self.what)?;
         }
         for direction in [Direction::Write, Direction::Read] {
-            let (name, shares) = (advice::name(direction), self.of(direction).significant_sizes());
+            let (name, shares) = (plan_output::direction_name(direction), self.for_direction(direction).significant_sizes());
             if is_json {
                 for share in shares {
                     let line = json!({

@@ -5,7 +5,7 @@ use tradewind_bench::posix::result::{Access, Amplification, Conditions, Measured
 use tradewind_core::quantity::ByteSize;
 
 /// The header of the table of files.
-pub(in crate::commands::bench) const HEAD: &str = "\
+pub(in crate::commands::bench) const TABLE_HEADER: &str = "\
 what          form         size     unit  threads   files       MB/s            files/s   p50 ms   p99 ms   max ms   sync s  wire x  failed";
 
 /// The rows of a measurement, with failures and notes.

@@ -24,14 +24,14 @@ use tradewind_model::lanes::LanesOptions;
 use tradewind_volume::Scheduled;
 use tradewind_volume::scheduled::Priorities;
 
-use super::output::{HEAD, Output, OutputFlags, Told};
+use super::output::{TABLE_HEADER, Output, OutputFlags, RunDescription};
 use super::samples::SampleFlags;
-use crate::commands::terminal::say_line;
+use crate::commands::terminal::print_error_line;
 use crate::commands::transfer::{AccessFlags, block_until_signal};
-use crate::commands::{Ended, Misused, Stopped};
-use crate::places::ObjectsPlace;
-use crate::profiles::here::cores;
-use crate::stores::{Absent, Lines, Measuring};
+use crate::commands::{CommandOutcome, UsageError, StoppedBySignal};
+use crate::locations::ObjectsLocation;
+use crate::profiles::this_machine::cpus;
+use crate::stores::{MissingDirectory, ConnectionOptions, BenchmarkOptions};
 
 /// The memory budget of requests.
 const MEMORY_BYTES: usize = 1 << 30;
@@ -48,7 +48,7 @@ const MAX_ROUND_PREFIX: &str = "1000/";
 #[derive(Debug, Args)]
 pub(super) struct RunFlags {
     /// s3://BUCKET or s3://BUCKET/PREFIX
-    pub place: ObjectsPlace,
+    pub place: ObjectsLocation,
     /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
@@ -57,7 +57,7 @@ pub(super) struct RunFlags {
     pub seed: u64,
     /// Use a new connection for each request
     #[arg(long)]
-    pub fresh: bool,
+    pub new_connections: bool,
     /// Do not remove the objects at the end
     #[arg(long)]
     pub keep: bool,
@@ -67,11 +67,11 @@ pub(super) struct RunFlags {
 
 /// Flags of a benchmark that runs on this machine.
 #[derive(Debug, Args)]
-pub(super) struct GroundFlags {
+pub(super) struct TargetFlags {
     #[command(flatten)]
     pub run: RunFlags,
     #[command(flatten)]
-    pub asking: AskingFlags,
+    pub client: ClientFlags,
     /// Drop all caches of this machine after objects are created and before each measurement (needs root)
     #[arg(long)]
     drop_caches: bool,
@@ -81,7 +81,7 @@ pub(super) struct GroundFlags {
 
 /// Flags of the machine that generates load.
 #[derive(Debug, Args)]
-pub(in crate::commands) struct AskingFlags {
+pub(in crate::commands) struct ClientFlags {
     /// Upload from and download to files in this directory instead of memory
     #[arg(long, value_name = "DIR")]
     pub files: Option<PathBuf>,
@@ -92,10 +92,10 @@ pub(in crate::commands) struct AskingFlags {
     pub access: AccessFlags,
 }
 
-impl GroundFlags {
+impl TargetFlags {
     /// The limit of the length of keys in a trace, in bytes.
-    pub fn room_for_keys(&self) -> usize {
-        let taken = below(&self.run.place.key).len() + run_prefix(0).len() + MAX_ROUND_PREFIX.len();
+    pub fn max_trace_key_bytes(&self) -> usize {
+        let taken = directory_prefix(&self.run.place.key).len() + run_prefix(0).len() + MAX_ROUND_PREFIX.len();
         MAX_KEY_BYTES.saturating_sub(taken)
     }
 
@@ -142,21 +142,21 @@ impl Work {
 }
 
 /// The measurements, with a check against the limits of the store.
-pub(super) struct Wanted {
+pub(super) struct BenchRequest {
     pub work: Work,
     /// Fails with the reason if a store with this limit of object bytes is not suitable.
     pub check: Box<dyn Fn(u64) -> Result<(), String>>,
 }
 
 /// Runs the measurements.
-pub(super) fn run(flags: &GroundFlags, wanted: Wanted) -> anyhow::Result<Ended> {
+pub(super) fn run(flags: &TargetFlags, wanted: BenchRequest) -> anyhow::Result<CommandOutcome> {
     until_stopped(async |stop| measure(flags, wanted, stop).await)
 }
 
 /// Runs `measure` to its end, or until a signal: it then keeps the results so far and has limited time to clean up.
 pub(in crate::commands) fn until_stopped(
-    measure: impl AsyncFnOnce(StopSignal) -> anyhow::Result<Ended>,
-) -> anyhow::Result<Ended> {
+    measure: impl AsyncFnOnce(StopSignal) -> anyhow::Result<CommandOutcome>,
+) -> anyhow::Result<CommandOutcome> {
     let stop = StopSignal::default();
     let stopping = stop.clone();
     block_until_signal(MAX_CLEANUP_TIME, |stopped| async move {
@@ -171,29 +171,29 @@ pub(in crate::commands) fn until_stopped(
         match caught.await {
             Ok(Some(caught)) => {
                 ended?;
-                Err(Stopped(caught).into())
+                Err(StoppedBySignal(caught).into())
             }
             _ => ended,
         }
     })
 }
 
-impl AskingFlags {
+impl ClientFlags {
     /// Opens the store of a place for this concurrency, with or without a new connection per request. A local store may
     /// replay its log. Files are in a subdirectory with the unique name `own`.
     pub fn open(
         &self,
-        place: &ObjectsPlace,
+        place: &ObjectsLocation,
         (connections, is_fresh): (usize, bool),
         own: &str,
     ) -> anyhow::Result<BenchEnv> {
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let traffic = Arc::new(Traffic::default());
-        let measuring = Some(Measuring { is_fresh, traffic: traffic.clone() });
-        let lines = Lines { connections: connections.max(WORKERS), most_read_bytes: READ_BYTES, measuring };
+        let measuring = Some(BenchmarkOptions { is_single_use: is_fresh, traffic: traffic.clone() });
+        let lines = ConnectionOptions { max_connections: connections.max(WORKERS), max_read_bytes: READ_BYTES, benchmark: measuring };
         let known = self.access.stores(clock.clone(), lines)?;
-        known.check(&[&*place.scheme])?;
-        let store = known.open(&place.scheme, Absent::Refuse)?.store;
+        known.check_schemes(&[&*place.scheme])?;
+        let store = known.open(&place.scheme, MissingDirectory::Fail)?.store;
         let store = if self.lanes {
             let (options, none) = (LanesOptions::default(), Priorities::default());
             Scheduled::new(store, options, none, clock.clone())
@@ -205,55 +205,55 @@ impl AskingFlags {
             None => None,
         };
         let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY_BYTES));
-        let crew = WorkerPool::start(cores()).context("cannot start the threads that send requests")?;
+        let crew = WorkerPool::start(cpus()).context("cannot start the threads that send requests")?;
         Ok(BenchEnv { store, bucket: place.bucket.clone(), content, clock, budget, traffic, files, worker_pool: crew })
     }
 }
 
-impl AskingFlags {
+impl ClientFlags {
     /// Returns a function that opens the store of a place, each time with new connections. A local store, which can be
     /// open only once, is the same each time.
-    pub fn opener(&self, place: &ObjectsPlace, connections: usize, bed: &BenchEnv) -> anyhow::Result<OpenStore> {
+    pub fn opener(&self, place: &ObjectsLocation, connections: usize, bed: &BenchEnv) -> anyhow::Result<OpenStore> {
         if bed.store.capabilities().kind == "local" {
             let store = bed.store.clone();
             return Ok(Box::new(move || Ok(store.clone())));
         }
-        let measuring = Some(Measuring { is_fresh: false, traffic: bed.traffic.clone() });
-        let lines = Lines { connections, most_read_bytes: READ_BYTES, measuring };
+        let measuring = Some(BenchmarkOptions { is_single_use: false, traffic: bed.traffic.clone() });
+        let lines = ConnectionOptions { max_connections: connections, max_read_bytes: READ_BYTES, benchmark: measuring };
         let known = self.access.stores(bed.clock.clone(), lines)?;
         let scheme = place.scheme.clone();
         Ok(Box::new(move || {
-            let opened = known.open(&scheme, Absent::Refuse);
+            let opened = known.open(&scheme, MissingDirectory::Fail);
             Ok(opened.map_err(|e| Error::new(Reason::Io, format!("{e:#}")))?.store)
         }))
     }
 }
 
 /// A random number that identifies a run.
-pub(in crate::commands) fn number() -> anyhow::Result<u32> {
+pub(in crate::commands) fn random_run_number() -> anyhow::Result<u32> {
     getrandom::u32().map_err(|e| anyhow::anyhow!("cannot get random bytes from the system: {e}"))
 }
 
-async fn measure(flags: &GroundFlags, wanted: Wanted, stop: StopSignal) -> anyhow::Result<Ended> {
+async fn measure(flags: &TargetFlags, wanted: BenchRequest, stop: StopSignal) -> anyhow::Result<CommandOutcome> {
     let run = &flags.run;
     let kernel = flags.kernel()?;
-    let own = run_prefix(number()?);
-    let lines = (wanted.work.max_concurrency(), run.fresh);
+    let own = run_prefix(random_run_number()?);
+    let lines = (wanted.work.max_concurrency(), run.new_connections);
     let bed =
-        tokio::task::block_in_place(|| flags.asking.open(&run.place, lines, own.trim_end_matches('/')))?;
+        tokio::task::block_in_place(|| flags.client.open(&run.place, lines, own.trim_end_matches('/')))?;
     let capabilities = bed.store.capabilities();
-    (wanted.check)(capabilities.max_object_bytes).map_err(Misused)?;
-    let prefix = format!("{}{own}", below(&run.place.key));
-    let description = Told {
+    (wanted.check)(capabilities.max_object_bytes).map_err(UsageError)?;
+    let prefix = format!("{}{own}", directory_prefix(&run.place.key));
+    let description = RunDescription {
         place: run.place(),
         kind: capabilities.kind.to_owned(),
         prefix: prefix.clone(),
         seed: run.seed,
-        fresh: run.fresh,
-        files: flags.asking.files.as_ref().map(|files| files.display().to_string()),
-        cores: cores(),
+        fresh: run.new_connections,
+        files: flags.client.files.as_ref().map(|files| files.display().to_string()),
+        cores: cpus(),
         cells: wanted.work.measurement_count(),
-        head: HEAD,
+        head: TABLE_HEADER,
         agents: Vec::new(),
     };
     let samples = flags.samples.begin(wanted.work.max_concurrency())?;
@@ -263,9 +263,9 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: StopSignal) -> anyho
         Runner::new(&bed, &prefix, wanted.work.max_concurrent_steps(), (description.cores, run.keep));
     let mut course = course.with_cache_dropping(kernel).with_samples(samples);
     let measured = match wanted.work {
-        Work::Stages(stages) => course.run(stages, &stop, |event| output.tell(event)).await,
+        Work::Stages(stages) => course.run(stages, &stop, |event| output.handle_event(event)).await,
         Work::Replay(replay, rounds) => {
-            course.replay(&replay, rounds, &stop, |event| output.tell(event)).await
+            course.replay(&replay, rounds, &stop, |event| output.handle_event(event)).await
         }
     };
     let sampled = tokio::task::block_in_place(|| course.finish_samples());
@@ -274,7 +274,7 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: StopSignal) -> anyho
         files.remove();
     }
     if stop.is_triggered() && !run.keep {
-        tell_removing(&run.place, &prefix);
+        print_removal_notice(&run.place, &prefix);
     }
     let cleaned = if run.keep { Ok(0) } else { course.clean().await };
     let servers = bed.traffic.addresses().iter().map(ToString::to_string).collect();
@@ -286,7 +286,7 @@ async fn measure(flags: &GroundFlags, wanted: Wanted, stop: StopSignal) -> anyho
 }
 
 /// Tells the user, after a signal, that objects are being removed.
-pub(in crate::commands) fn tell_removing(place: &ObjectsPlace, prefix: &str) {
+pub(in crate::commands) fn print_removal_notice(place: &ObjectsLocation, prefix: &str) {
     let (scheme, bucket) = (&place.scheme, &place.bucket);
     // The objects are removed even if stderr is closed.
     let _ = writeln!(
@@ -298,7 +298,7 @@ pub(in crate::commands) fn tell_removing(place: &ObjectsPlace, prefix: &str) {
 impl RunFlags {
     /// The place as given.
     pub fn place(&self) -> String {
-        let ObjectsPlace { scheme, bucket, key } = &self.place;
+        let ObjectsLocation { scheme, bucket, key } = &self.place;
         format!("{scheme}://{bucket}/{key}")
     }
 
@@ -309,7 +309,7 @@ impl RunFlags {
         (is_whole, servers): (bool, Vec<String>),
         prefix: &str,
         cleaned: Result<u64, impl fmt::Display>,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<CommandOutcome> {
         let ended = output.end(is_whole, servers);
         let place = format!("{}://{}/{prefix}", self.place.scheme, self.place.bucket);
         if self.keep {
@@ -317,14 +317,14 @@ impl RunFlags {
         }
         if let Err(e) = &cleaned {
             // Reported in addition to any other error.
-            say_line(format_args!("tradewind: objects remain below {place} and cannot be removed: {e}"))?;
+            print_error_line(format_args!("tradewind: objects remain below {place} and cannot be removed: {e}"))?;
         }
         let ended = ended?;
-        Ok(if cleaned.is_err() { Ended::FoundFaults } else { ended })
+        Ok(if cleaned.is_err() { CommandOutcome::FoundProblems } else { ended })
     }
 }
 
 /// The key as a prefix that ends with a slash, unless empty.
-pub(in crate::commands) fn below(key: &str) -> String {
+pub(in crate::commands) fn directory_prefix(key: &str) -> String {
     if key.is_empty() || key.ends_with('/') { key.to_owned() } else { format!("{key}/") }
 }

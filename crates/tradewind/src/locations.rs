@@ -10,9 +10,9 @@ use tradewind_core::BucketName;
 
 /// A source or destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// The object with this key, or all objects with this prefix.
-    Objects(ObjectsPlace),
+    Objects(ObjectsLocation),
     /// A file or a directory.
     Path(PathBuf),
     /// Standard input or output.
@@ -21,7 +21,7 @@ pub enum Place {
 
 /// A bucket, and a key or prefix in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObjectsPlace {
+pub struct ObjectsLocation {
     /// The name of the store.
     pub scheme: String,
     /// The bucket.
@@ -32,14 +32,14 @@ pub struct ObjectsPlace {
 
 /// A whole store, or a location in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StorePlace {
+pub enum StoreLocation {
     /// All buckets of the store with this name.
     Buckets(String),
     /// Objects in a bucket.
-    Objects(ObjectsPlace),
+    Objects(ObjectsLocation),
 }
 
-impl Place {
+impl Location {
     /// The name of the store; `None` for a path or standard input or output.
     #[must_use]
     pub fn scheme(&self) -> Option<&str> {
@@ -51,21 +51,21 @@ impl Place {
 }
 
 /// Splits a location at `://` into store and rest; `None` for a path, such as one with a slash before `://`.
-fn split(text: &str) -> Option<(&str, &str)> {
+fn split_scheme(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once("://")?;
     let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     (scheme.starts_with(|c: char| c.is_ascii_alphanumeric()) && scheme.chars().all(is_legal))
         .then_some((scheme, rest))
 }
 
-impl FromStr for Place {
+impl FromStr for Location {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
         if text == "-" {
             return Ok(Self::Standard);
         }
-        match split(text) {
+        match split_scheme(text) {
             Some((scheme, rest)) => Ok(Self::Objects(parse_objects(scheme, rest)?)),
             None if text.is_empty() => bail!("the location is empty; write s3://BUCKET/KEY, a path, or -"),
             None => Ok(Self::Path(PathBuf::from(text))),
@@ -73,44 +73,44 @@ impl FromStr for Place {
     }
 }
 
-impl FromStr for ObjectsPlace {
+impl FromStr for ObjectsLocation {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
         match text.parse()? {
-            Place::Objects(place) => Ok(place),
+            Location::Objects(place) => Ok(place),
             _ => bail!("{text:?} is not in a store; write s3://BUCKET/KEY"),
         }
     }
 }
 
-impl FromStr for StorePlace {
+impl FromStr for StoreLocation {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
-        match split(text) {
+        match split_scheme(text) {
             Some((scheme, "")) => Ok(Self::Buckets(scheme.to_owned())),
             _ => text.parse().map(Self::Objects),
         }
     }
 }
 
-fn parse_objects(scheme: &str, rest: &str) -> anyhow::Result<ObjectsPlace> {
+fn parse_objects(scheme: &str, rest: &str) -> anyhow::Result<ObjectsLocation> {
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
     if bucket.is_empty() {
         bail!("{scheme}://{rest} has no bucket; write {scheme}://BUCKET/KEY");
     }
     let bucket = BucketName::new(bucket).map_err(|e| anyhow::anyhow!("{scheme}://{rest}: {e}"))?;
-    Ok(ObjectsPlace { scheme: scheme.to_owned(), bucket, key: key.to_owned() })
+    Ok(ObjectsLocation { scheme: scheme.to_owned(), bucket, key: key.to_owned() })
 }
 
-impl fmt::Display for ObjectsPlace {
+impl fmt::Display for ObjectsLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}/{}", self.scheme, self.bucket, self.key)
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Objects(place) => place.fmt(f),
@@ -126,24 +126,24 @@ mod tests {
 
     #[test]
     fn locations_parse_or_fail() {
-        let place = |text: &str| text.parse::<Place>();
-        assert_eq!(place("-").unwrap(), Place::Standard);
-        assert_eq!(place("a/b").unwrap(), Place::Path("a/b".into()));
-        assert_eq!(place("./s3:x").unwrap(), Place::Path("./s3:x".into()));
+        let place = |text: &str| text.parse::<Location>();
+        assert_eq!(place("-").unwrap(), Location::Standard);
+        assert_eq!(place("a/b").unwrap(), Location::Path("a/b".into()));
+        assert_eq!(place("./s3:x").unwrap(), Location::Path("./s3:x".into()));
         for (text, key) in [("s3://abc", ""), ("s3://abc/", ""), ("s3://abc/d//e/", "d//e/")] {
-            let Place::Objects(found) = place(text).unwrap() else { panic!("{text}") };
+            let Location::Objects(found) = place(text).unwrap() else { panic!("{text}") };
             assert_eq!((found.bucket.as_str(), found.key.as_str()), ("abc", key));
         }
         for (text, scheme) in [("swift://abc/d", "swift"), ("my-disk_2.x://abc", "my-disk_2.x")] {
             assert_eq!(place(text).unwrap().scheme(), Some(scheme));
         }
-        assert_eq!(place("./x://abc").unwrap(), Place::Path("./x://abc".into()));
-        assert_eq!("disk://".parse::<StorePlace>().unwrap(), StorePlace::Buckets("disk".to_owned()));
-        assert!(matches!("disk://abc".parse(), Ok(StorePlace::Objects(_))));
-        assert!("disk".parse::<StorePlace>().is_err() && "disk:///x".parse::<StorePlace>().is_err());
+        assert_eq!(place("./x://abc").unwrap(), Location::Path("./x://abc".into()));
+        assert_eq!("disk://".parse::<StoreLocation>().unwrap(), StoreLocation::Buckets("disk".to_owned()));
+        assert!(matches!("disk://abc".parse(), Ok(StoreLocation::Objects(_))));
+        assert!("disk".parse::<StoreLocation>().is_err() && "disk:///x".parse::<StoreLocation>().is_err());
         for bad in ["", "s3://", "s3:///key", "http://x/y", "s3://A_B/key"] {
             assert!(place(bad).is_err(), "{bad}");
         }
-        assert!("a/b".parse::<ObjectsPlace>().is_err());
+        assert!("a/b".parse::<ObjectsLocation>().is_err());
     }
 }

@@ -10,16 +10,16 @@ use tradewind_transfer::merge::Action;
 use tradewind_transfer::workers::{self, ActionFeed};
 use tradewind_transfer::{Copier, Endpoint, Item};
 
-use super::Ended;
-use super::report::{ReportFlags, complain};
+use super::CommandOutcome;
+use super::report::{ReportFlags, print_failure};
 use super::terminal::Names;
 use super::transfer::Session;
-use crate::places::Place;
+use crate::locations::Location;
 
 /// The endpoint that a single source is copied to, and its name there.
-pub(super) fn destination(session: &Session, to: &Place, name: &str) -> anyhow::Result<(Endpoint, String)> {
+pub(super) fn destination(session: &Session, to: &Location, name: &str) -> anyhow::Result<(Endpoint, String)> {
     match to {
-        Place::Path(path) => {
+        Location::Path(path) => {
             if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
                 return Ok((Session::directory(path, Links::Skip)?, name.to_owned()));
             }
@@ -28,36 +28,36 @@ pub(super) fn destination(session: &Session, to: &Place, name: &str) -> anyhow::
             let directory = Session::directory(path.parent().unwrap_or(Path::new("")), Links::Skip)?;
             Ok((directory, own_name.to_owned()))
         }
-        Place::Objects(place) => {
+        Location::Objects(place) => {
             let is_below = place.key.is_empty() || place.key.ends_with('/');
             let key = if is_below { format!("{}{name}", place.key) } else { place.key.clone() };
             Ok((session.bucket(place)?, key))
         }
-        Place::Standard => bail!("- is not a file"),
+        Location::Standard => bail!("- is not a file"),
     }
 }
 
 /// Executes the decided actions.
-pub(super) async fn carry_out(
+pub(super) async fn execute_actions(
     session: &Session,
     copier: Arc<Copier>,
     decided: ActionFeed,
     report: ReportFlags,
-) -> anyhow::Result<Ended> {
-    let report = report.begin(session);
-    let workers = session.carrier.max_concurrency();
+) -> anyhow::Result<CommandOutcome> {
+    let report = report.start(session);
+    let workers = session.transfer_context.max_concurrency();
     let outcome = workers::run_actions(workers, decided, &session.progress, move |action| {
         let copier = copier.clone();
         async move { copier.act(&action).await }
     });
-    Ok(report.conclude(&outcome.await?)?)
+    Ok(report.finish(&outcome.await?)?)
 }
 
 /// Prints the decided actions without executing them.
-pub(super) async fn rehearse(copier: &Copier, mut decided: ActionFeed) -> anyhow::Result<Ended> {
+pub(super) async fn print_dry_run(copier: &Copier, mut decided: ActionFeed) -> anyhow::Result<CommandOutcome> {
     let mut out = io::stdout().lock();
-    let mut ended = Ended::Done;
-    let names = Names::of_standard_output();
+    let mut ended = CommandOutcome::Done;
+    let names = Names::for_stdout();
     let shown = |end: &Endpoint, item: &Item| names.show(&end.describe(&item.name)).into_owned();
     let (from, to) = (|item: &Item| shown(&copier.from, item), |item: &Item| shown(&copier.to, item));
     while let Some(next) = decided.recv().await {
@@ -68,8 +68,8 @@ pub(super) async fn rehearse(copier: &Copier, mut decided: ActionFeed) -> anyhow
             }
             Ok(Action::Remove(item)) => writeln!(out, "remove  {}", to(&item))?,
             Err((name, error)) => {
-                complain(&name, &error)?;
-                ended = Ended::FoundFaults;
+                print_failure(&name, &error)?;
+                ended = CommandOutcome::FoundProblems;
             }
         }
     }

@@ -7,13 +7,13 @@ use tradewind_bench::tune::ProbeResult;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{OperatingPoint, Surface};
 
-use crate::commands::advice::name;
+use crate::commands::plan_output::direction_name;
 
 /// Prints the measurements of a probe.
 pub(super) fn print_probe(probed: &ProbeResult) {
     let line = json!({
         "line": "probe",
-        "direction": name(probed.direction),
+        "direction": direction_name(probed.direction),
         "size": probed.point.bytes,
         "parallel": probed.point.concurrency,
         "latency_seconds": probed.sample.map(|sample| sample.latency),
@@ -38,7 +38,7 @@ pub(super) fn print_surface(direction: Direction, cells: &[OperatingPoint], surf
         let found = surface.predict(*cell);
         let line = json!({
             "line": "inferred",
-            "direction": name(direction),
+            "direction": direction_name(direction),
             "size": cell.bytes,
             "parallel": cell.concurrency,
             "latency_seconds": found.latency,

@@ -6,12 +6,12 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 use tradewind_lab::wan::{JitterKind, LinkOptions, MTU, ForwarderKind, WanOptions, default_queue_bytes};
 
-use crate::commands::Misused;
+use crate::commands::UsageError;
 use crate::settings::ByteSize;
 
 /// Properties of the link. All apply to each direction.
 #[derive(Debug, Args)]
-pub(super) struct LineFlags {
+pub(super) struct LinkFlags {
     /// One-way delay of packets in each direction; the RTT is twice that
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
     delay: Duration,
@@ -37,7 +37,7 @@ pub(super) struct LineFlags {
     queue: Option<ByteSize>,
     /// Reverse-path overrides: delay, jitter, loss, rate (or none) and queue, e.g. rate=10mbit,loss=1%
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = ReverseOverrides::parse)]
-    back: Option<ReverseOverrides>,
+    reverse: Option<ReverseOverrides>,
     /// Packet forwarder: the built-in relay, the kernel's netem, or netem if it is available and supports the options
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     via: ForwarderChoice,
@@ -90,7 +90,7 @@ impl ReverseOverrides {
     }
 }
 
-impl LineFlags {
+impl LinkFlags {
     /// The options of both directions, with defaults.
     pub fn options(&self) -> anyhow::Result<WanOptions> {
         let jitter_kind = match self.jitter_kind {
@@ -98,22 +98,22 @@ impl LineFlags {
             JitterShape::Uniform => JitterKind::Uniform,
         };
         let Self { delay, jitter, reorder, loss, rate, queue, .. } = *self;
-        let overrides = self.back.clone().unwrap_or_default();
+        let overrides = self.reverse.clone().unwrap_or_default();
         let round_trip = delay + overrides.delay.unwrap_or(delay);
         let direction = |delay, jitter, loss, rate: Option<u64>, queue: Option<ByteSize>| {
             if jitter > delay {
-                return Err(Misused("--jitter must not exceed --delay".to_owned()));
+                return Err(UsageError("--jitter must not exceed --delay".to_owned()));
             }
             let queue_bytes = match (rate, queue) {
                 (Some(rate), None) => default_queue_bytes(rate, round_trip),
                 (None, None) => u64::MAX,
                 (None, Some(_)) => {
-                    return Err(Misused(
+                    return Err(UsageError(
                         "--queue needs --rate: without a rate limit nothing is queued".to_owned(),
                     ));
                 }
                 (Some(_), Some(ByteSize(bytes))) if bytes < u64::from(MTU) => {
-                    return Err(Misused(format!("--queue must hold at least one packet of {MTU} bytes")));
+                    return Err(UsageError(format!("--queue must hold at least one packet of {MTU} bytes")));
                 }
                 (Some(_), Some(ByteSize(bytes))) => bytes,
             };
@@ -131,7 +131,7 @@ impl LineFlags {
         let seed = self.seed.map_or_else(drawn, Ok)?;
         let via = match (self.via, self.seed) {
             (ForwarderChoice::Netem, Some(_)) => {
-                return Err(Misused("netem cannot be seeded: --seed needs --via relay".to_owned()).into());
+                return Err(UsageError("netem cannot be seeded: --seed needs --via relay".to_owned()).into());
             }
             (ForwarderChoice::Netem, None) => ForwarderKind::Netem,
             (ForwarderChoice::Auto, None) => ForwarderKind::Auto,
@@ -153,7 +153,7 @@ impl LineFlags {
 }
 
 /// A note on a new link: its packet forwarder and the queue limits, which may be defaults.
-pub(super) fn made(options: WanOptions, via: ForwarderKind) -> String {
+pub(super) fn describe_setup(options: WanOptions, via: ForwarderKind) -> String {
     let via = if via == ForwarderKind::Relay { "the built-in relay" } else { "the kernel's netem" };
     let queues = queues(options).map_or_else(String::new, |queues| format!("; {queues}"));
     format!("packets are forwarded by {via}{queues}")
@@ -176,13 +176,13 @@ fn queues(options: WanOptions) -> Option<String> {
 }
 
 /// The reason for which the traffic of a link is unknown, from its JSON status; `None` if it is known.
-pub(super) fn uncounted(status: &Value) -> Option<String> {
+pub(super) fn unknown_traffic_reason(status: &Value) -> Option<String> {
     let why = status["uncounted"].as_str()?;
     Some(format!("traffic is unknown: {why}"))
 }
 
 /// The traffic of one direction, from its JSON status.
-pub(super) fn carried(direction: &Value) -> String {
+pub(super) fn describe_traffic(direction: &Value) -> String {
     let count = |name: &str| direction[name].as_u64().unwrap_or_default();
     let (packets, bytes, lost) = (count("packets"), count("bytes"), count("lost"));
     let mut text = format!("{packets} packets, {bytes} bytes, {lost} lost at random");
@@ -199,7 +199,7 @@ pub(super) fn carried(direction: &Value) -> String {
 }
 
 /// The properties of one direction, from its JSON status.
-pub(super) fn line(direction: &Value) -> String {
+pub(super) fn describe_link(direction: &Value) -> String {
     let number = |name: &str| direction[name].as_f64().unwrap_or_default();
     let mut text = format!("{} ms", number("delay_ms"));
     if number("jitter_ms") > 0.0 {
@@ -255,7 +255,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        flags: LineFlags,
+        flags: LinkFlags,
     }
 
     fn options(line: &str) -> anyhow::Result<WanOptions> {
@@ -323,11 +323,11 @@ mod tests {
         let counts = LinkCounts { packets: 9, dropped: 7, max_queue_bytes: 11, ..LinkCounts::default() };
         let told = |via| link_report(options, via, far, &Ok((counts, counts)));
         assert!(
-            carried(&told(ForwarderKind::Relay)["out"])
+            describe_traffic(&told(ForwarderKind::Relay)["out"])
                 .ends_with(", 7 dropped by the full queue, queue up to 11 bytes")
         );
-        assert!(carried(&told(ForwarderKind::Netem)["out"]).ends_with(", 7 dropped by the full queue"));
-        assert_eq!(uncounted(&told(ForwarderKind::Netem)), None);
+        assert!(describe_traffic(&told(ForwarderKind::Netem)["out"]).ends_with(", 7 dropped by the full queue"));
+        assert_eq!(unknown_traffic_reason(&told(ForwarderKind::Netem)), None);
     }
 
     #[test]
@@ -337,7 +337,7 @@ mod tests {
         let told = link_report(options, ForwarderKind::Netem, std::net::Ipv4Addr::LOCALHOST, &refused);
         assert!(told["out"]["packets"].is_null() && told["back"]["dropped"].is_null(), "{told}");
         let why = "traffic is unknown: `tc -s`: no such device";
-        assert_eq!(uncounted(&told).as_deref(), Some(why));
+        assert_eq!(unknown_traffic_reason(&told).as_deref(), Some(why));
     }
 
     #[test]

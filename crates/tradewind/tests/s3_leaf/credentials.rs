@@ -12,8 +12,8 @@ use tradewind_core::testing::context;
 use tradewind_core::{Address, ObjectStore, Timestamp};
 use tradewind_wire::sigv4::Credentials;
 
-use crate::support::caller::Caller;
-use crate::support::scripted::{Answer, BUCKET, Reply, Request, Scripted};
+use crate::support::command_runner::CommandRunner;
+use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, Request, ScriptedServer};
 
 /// Issues `token-2`, `token-3` and so on.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl CredentialIssuer for Counting {
     }
 }
 
-fn leaf(server: &Scripted, first: ExpiringCredentials, issuer: &Arc<Counting>) -> Arc<S3Store> {
+fn leaf(server: &ScriptedServer, first: ExpiringCredentials, issuer: &Arc<Counting>) -> Arc<S3Store> {
     crate::leaf_over(server.address, |options| {
         options.credentials = Some(first.credentials);
         options.expires = first.expires;
@@ -59,7 +59,7 @@ fn token(request: &Request) -> &str {
 }
 
 fn expired() -> Reply {
-    Reply::Answer(Answer::refusal(400, "ExpiredToken", "The provided token has expired."))
+    Reply::Respond(ScriptedResponse::error(400, "ExpiredToken", "The provided token has expired."))
 }
 
 /// Sends 20 concurrent reads. Returns the first failure, if any.
@@ -79,12 +79,12 @@ async fn read_together(store: &Arc<S3Store>) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rejected_credentials_are_renewed_once() {
-    let server = Scripted::start(
+    let server = ScriptedServer::start(
         |request, answer| {
-            if token(request) == "token-1" { expired() } else { Reply::Answer(answer) }
+            if token(request) == "token-1" { expired() } else { Reply::Respond(answer) }
         },
     );
-    server.lay("x", b"bytes".to_vec());
+    server.put_object("x", b"bytes".to_vec());
     let issuer = Arc::new(Counting::default());
     let store = leaf(&server, issued(1, None), &issuer);
     read_together(&store).await.unwrap();
@@ -95,45 +95,45 @@ async fn rejected_credentials_are_renewed_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn expiring_credentials_are_renewed_once() {
-    let server = Scripted::start(|_, answer| Reply::Answer(answer));
-    server.lay("x", b"bytes".to_vec());
+    let server = ScriptedServer::start(|_, answer| Reply::Respond(answer));
+    server.put_object("x", b"bytes".to_vec());
     let issuer = Arc::new(Counting { life: Some(Duration::from_secs(3600)), ..Counting::default() });
     let store = leaf(&server, issued(1, Some(Duration::from_millis(1000))), &issuer);
     read_together(&store).await.unwrap();
     assert_eq!(issuer.times.load(Ordering::Relaxed), 0, "they are still valid");
     tokio::time::sleep(Duration::from_millis(950)).await;
-    let before = server.seen().len();
+    let before = server.requests().len();
     read_together(&store).await.unwrap();
     assert_eq!(issuer.times.load(Ordering::Relaxed), 1);
-    assert!(server.seen()[before..].iter().all(|request| token(request) == "token-2"));
+    assert!(server.requests()[before..].iter().all(|request| token(request) == "token-2"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rejection_is_final_without_other_credentials() {
-    let server = Scripted::start(|_, _| expired());
+    let server = ScriptedServer::start(|_, _| expired());
     let issuer = Arc::new(Counting { last: Some(1), ..Counting::default() });
     let store = leaf(&server, issued(1, None), &issuer);
     let address = Address::parse(BUCKET, "x").unwrap();
     let failed = store.get(&context(), &address, GetRequest::default()).await.unwrap_err();
     assert_eq!(failed.reason(), Reason::AccessDenied);
     assert!(failed.message().contains("ExpiredToken"), "{failed}");
-    assert_eq!((server.seen().len(), issuer.times.load(Ordering::Relaxed)), (1, 1));
+    assert_eq!((server.requests().len(), issuer.times.load(Ordering::Relaxed)), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rejected_new_credentials_are_not_renewed_again() {
-    let server = Scripted::start(|_, _| expired());
+    let server = ScriptedServer::start(|_, _| expired());
     let issuer = Arc::new(Counting::default());
     let store = leaf(&server, issued(1, None), &issuer);
     let address = Address::parse(BUCKET, "x").unwrap();
     store.get(&context(), &address, GetRequest::default()).await.unwrap_err();
-    assert_eq!(server.seen().len(), 2);
+    assert_eq!(server.requests().len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_renewal_is_tolerated_before_expiry() {
-    let server = Scripted::start(|_, answer| Reply::Answer(answer));
-    server.lay("x", b"bytes".to_vec());
+    let server = ScriptedServer::start(|_, answer| Reply::Respond(answer));
+    server.put_object("x", b"bytes".to_vec());
     let issuer = Arc::new(Counting { is_broken: true, ..Counting::default() });
     let store = leaf(&server, issued(1, Some(Duration::from_millis(1500))), &issuer);
     tokio::time::sleep(Duration::from_millis(1400)).await;
@@ -144,10 +144,10 @@ async fn failed_renewal_is_tolerated_before_expiry() {
 /// End to end: a program in the profile, and a command with many concurrent requests.
 #[test]
 fn credential_process_runs_again_after_expiry() {
-    let server = Scripted::start(|request, answer| {
-        if token(request) == "token-1" && request.number > 2 { expired() } else { Reply::Answer(answer) }
+    let server = ScriptedServer::start(|request, answer| {
+        if token(request) == "token-1" && request.number > 2 { expired() } else { Reply::Respond(answer) }
     });
-    let mut caller = Caller::new(server.address);
+    let mut caller = CommandRunner::new(server.address);
     caller.environment.retain(|(name, _)| !name.contains("KEY"));
     caller.write("issue", "#!/bin/sh\necho x >> \"$1\"\nn=$(wc -l < \"$1\" | tr -d ' ')\n\
         echo '{\"Version\":1,\"AccessKeyId\":\"id\",\"SecretAccessKey\":\"secret\",\"SessionToken\":\"token-'$n'\"}'\n");
@@ -157,7 +157,7 @@ fn credential_process_runs_again_after_expiry() {
     for n in 0..40 {
         caller.write(format!("tree/{n}"), vec![7; if n % 8 == 0 { 300_000 } else { 100 }]);
     }
-    caller.done(&["cp", "-r", "tree", "s3://bucket"]);
+    caller.run_ok(&["cp", "-r", "tree", "s3://bucket"]);
     assert_eq!(std::fs::read_to_string(count).unwrap().lines().count(), 2);
     for n in 0..40 {
         assert_eq!(server.object(&n.to_string()).unwrap().len(), if n % 8 == 0 { 300_000 } else { 100 });

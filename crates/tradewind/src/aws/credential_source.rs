@@ -9,8 +9,8 @@ use tradewind_wire::sigv4::Credentials;
 
 use super::origin::{Origin, Problem, Traced};
 use super::process::CredentialProcess;
-use super::profile::{Kind, Profile};
-use super::{Inputs, moment};
+use super::profile::{SharedFileKind, AwsProfile};
+use super::{Inputs, expiration};
 
 /// Keys of a profile that require a role, which is another identity than that of the profile's own keys.
 const ROLE_KEYS: [&str; 2] = ["role_arn", "web_identity_token_file"];
@@ -23,7 +23,7 @@ const CONTAINER_VARIABLES: [&str; 2] =
 
 /// The source of credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Login {
+pub enum CredentialSource {
     /// None: requests are not signed.
     Anonymous,
     /// Fixed keys.
@@ -32,10 +32,10 @@ pub enum Login {
     Process(Traced<CredentialProcess>),
 }
 
-impl Login {
+impl CredentialSource {
     /// Resolves the source, in this order: keys in the environment (unless `--profile` is given), keys in the
     /// credentials file, the program, keys in the config file.
-    pub(super) fn find(inputs: &Inputs, profile: &Profile<'_>) -> Result<Self, Problem> {
+    pub(super) fn resolve(inputs: &Inputs, profile: &AwsProfile<'_>) -> Result<Self, Problem> {
         if inputs.profile.is_none() {
             if let Some(issued) = environment_keys(inputs)? {
                 return Ok(Self::Keys(issued));
@@ -43,13 +43,13 @@ impl Login {
             reject_variable(inputs, "AWS_WEB_IDENTITY_TOKEN_FILE", "a role by a web identity")?;
         }
         reject_keys(profile, &ROLE_KEYS, "a role")?;
-        if let Some(issued) = profile_keys(profile, Kind::Credentials)? {
+        if let Some(issued) = profile_keys(profile, SharedFileKind::Credentials)? {
             return Ok(Self::Keys(issued));
         }
-        if let Some(command) = profile.whole("credential_process") {
-            return Ok(Self::Process(command.read(CredentialProcess::parse)?));
+        if let Some(command) = profile.get_raw("credential_process") {
+            return Ok(Self::Process(command.parse(CredentialProcess::parse)?));
         }
-        if let Some(issued) = profile_keys(profile, Kind::Config)? {
+        if let Some(issued) = profile_keys(profile, SharedFileKind::Config)? {
             return Ok(Self::Keys(issued));
         }
         reject_keys(profile, &SIGN_ON_KEYS, "a sign-on")?;
@@ -63,7 +63,7 @@ impl Login {
     }
 
     /// The credentials; `None` for unsigned requests. Each call runs the program, if there is one.
-    pub(super) fn issue(&self) -> Result<Option<ExpiringCredentials>, Problem> {
+    pub(super) fn credentials(&self) -> Result<Option<ExpiringCredentials>, Problem> {
         match self {
             Self::Anonymous => Ok(None),
             Self::Keys(issued) => Ok(Some(issued.value.clone())),
@@ -82,15 +82,15 @@ fn environment_keys(inputs: &Inputs) -> Result<Option<Traced<ExpiringCredentials
     };
     let token = inputs.variable("AWS_SESSION_TOKEN");
     let expires =
-        inputs.variable("AWS_CREDENTIAL_EXPIRATION").map(|given| given.read(parse_time)).transpose()?;
-    let issued = issued(id.value, secret.value, token, expires.map(|expires| expires.value));
+        inputs.variable("AWS_CREDENTIAL_EXPIRATION").map(|given| given.parse(parse_time)).transpose()?;
+    let issued = issued_credentials(id.value, secret.value, token, expires.map(|expires| expires.value));
     Ok(Some(Traced::new(issued, id.origin)))
 }
 
 /// The keys in one of the files. Both halves must be in the same file.
-fn profile_keys(profile: &Profile<'_>, kind: Kind) -> Result<Option<Traced<ExpiringCredentials>>, Problem> {
-    let id = profile.of(kind, "aws_access_key_id");
-    let secret = profile.of(kind, "aws_secret_access_key");
+fn profile_keys(profile: &AwsProfile<'_>, kind: SharedFileKind) -> Result<Option<Traced<ExpiringCredentials>>, Problem> {
+    let id = profile.get_from(kind, "aws_access_key_id");
+    let secret = profile.get_from(kind, "aws_secret_access_key");
     let alone = |found: Traced<&str>, missing: &str| {
         let message =
             format!("profile {} has no {missing} in this file; add it next to this line", profile.name);
@@ -101,20 +101,20 @@ fn profile_keys(profile: &Profile<'_>, kind: Kind) -> Result<Option<Traced<Expir
         (Some(id), None) => alone(id, "aws_secret_access_key"),
         (None, Some(secret)) => alone(secret, "aws_access_key_id"),
         (Some(id), Some(secret)) => {
-            let token = profile.of(kind, "aws_session_token");
-            Ok(Some(Traced::new(issued(id.value, secret.value, token, None), id.origin)))
+            let token = profile.get_from(kind, "aws_session_token");
+            Ok(Some(Traced::new(issued_credentials(id.value, secret.value, token, None), id.origin)))
         }
     }
 }
 
-fn issued(id: &str, secret: &str, token: Option<Traced<&str>>, expires: Option<Timestamp>) -> ExpiringCredentials {
+fn issued_credentials(id: &str, secret: &str, token: Option<Traced<&str>>, expires: Option<Timestamp>) -> ExpiringCredentials {
     let token = token.map(|token| token.value.to_owned());
     ExpiringCredentials { credentials: Credentials { id: id.to_owned(), secret: secret.to_owned(), token }, expires }
 }
 
 fn parse_time(text: &str) -> Result<Timestamp, String> {
-    let wrong = || format!("{text:?} is not a time; write it as {}", moment::EXAMPLE);
-    moment::parse(text).ok_or_else(wrong)
+    let wrong = || format!("{text:?} is not a time; write it as {}", expiration::EXAMPLE);
+    expiration::parse(text).ok_or_else(wrong)
 }
 
 fn half_set_error(missing: &'static str, found: &str) -> Problem {
@@ -124,20 +124,20 @@ fn half_set_error(missing: &'static str, found: &str) -> Problem {
 
 fn reject_variable(inputs: &Inputs, name: &'static str, what: &str) -> Result<(), Problem> {
     match inputs.variable(name) {
-        Some(found) => Err(unsupported(found.origin, what, "")),
+        Some(found) => Err(unsupported_error(found.origin, what, "")),
         None => Ok(()),
     }
 }
 
-fn reject_keys(profile: &Profile<'_>, keys: &[&str], what: &str) -> Result<(), Problem> {
-    match keys.iter().find_map(|key| profile.whole(key)) {
-        Some(found) => Err(unsupported(found.origin, what, &format!(" --profile {}", profile.name))),
+fn reject_keys(profile: &AwsProfile<'_>, keys: &[&str], what: &str) -> Result<(), Problem> {
+    match keys.iter().find_map(|key| profile.get_raw(key)) {
+        Some(found) => Err(unsupported_error(found.origin, what, &format!(" --profile {}", profile.name))),
         None => Ok(()),
     }
 }
 
 /// The error for an unsupported source. The AWS CLI supports all of them and can export the credentials.
-fn unsupported(origin: Origin, what: &str, profile: &str) -> Problem {
+fn unsupported_error(origin: Origin, what: &str, profile: &str) -> Problem {
     let command = format!("aws configure export-credentials{profile} --format env");
     Problem::new(origin, format!("{what} is not supported; set the variables that \"{command}\" prints"))
 }

@@ -8,16 +8,16 @@ use serde_json::{Value as Json, json};
 use tradewind_model::plan::Plan;
 use tradewind_model::tune::{LatencyTarget, OperatingPoint, Goal, Prediction, Split, Statistic, Surface, Workload, goal};
 
-use super::caps;
+use super::latency_target;
 use crate::profiles::Profile;
 use crate::settings::ByteSize;
 use tradewind_model::store_model::Direction;
 
 /// Request sizes that are considered, in bytes.
-pub(super) const SIZES: [u64; 8] =
+pub(super) const CANDIDATE_REQUEST_BYTES: [u64; 8] =
     [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 /// Concurrencies that are considered.
-pub(super) const PARALLEL: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+pub(super) const CANDIDATE_CONCURRENCIES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 /// Concurrencies that are considered for a latency target: of two that differ by a factor of two, often one meets the
 /// target by far and the other misses it.
 const TARGET_CONCURRENCIES: [usize; 29] = [
@@ -44,12 +44,12 @@ const ASSUMED: &str = " (assumed: not measured)";
 /// Above this standard deviation of its logarithm, an inferred value is printed with its interval.
 const MAX_CONFIDENT_STD_DEV: f64 = 0.15;
 /// Sizes of requests that serve as examples.
-pub(super) const USED: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
+pub(super) const EXAMPLE_REQUEST_BYTES: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 
 /// The recommended plans of one direction, one line per goal. For each of `caps` the plan that meets it; without any,
 /// the lowest default target that a plan meets. With a workload, its sizes and its total time replace the example of
 /// small files.
-pub(super) fn of(
+pub(super) fn describe_plans(
     direction: Direction,
     surface: &Surface,
     cells: &[OperatingPoint],
@@ -58,7 +58,7 @@ pub(super) fn of(
     let choose = |cells: &[OperatingPoint], goal| goal::choose(surface, cells, goal);
     let mut text = String::new();
     if let Some(best) = choose(cells, Goal::Efficiency) {
-        text += &format!("{}: {}\n", name(direction), plan(&best, surface));
+        text += &format!("{}: {}\n", direction_name(direction), plan(&best, surface));
     }
     let of_size = |size: u64, called: &str| {
         let of_size: Vec<OperatingPoint> = cells.iter().copied().filter(|cell| cell.bytes == size).collect();
@@ -115,23 +115,23 @@ fn single_object(direction: Direction, surface: &Surface, size: u64) -> String {
     let Split { request_bytes: bytes, requests, concurrency: parallel, seconds: time } = surface.split(direction, size);
     let size = ByteSize(size);
     match requests {
-        1 => format!("{size} in one request in {}", seconds(time)),
+        1 => format!("{size} in one request in {}", format_seconds(time)),
         _ if parallel == requests => {
-            format!("{size} as {requests} x {} in {}", ByteSize(bytes), seconds(time))
+            format!("{size} as {requests} x {} in {}", ByteSize(bytes), format_seconds(time))
         }
         _ => {
-            format!("{size} as {requests} x {}, {parallel} concurrent, in {}", ByteSize(bytes), seconds(time))
+            format!("{size} as {requests} x {}, {parallel} concurrent, in {}", ByteSize(bytes), format_seconds(time))
         }
     }
 }
 
 /// The best splits of the example objects, as JSON.
-pub(super) fn splits(direction: Direction, surface: &Surface) -> Vec<Json> {
+pub(super) fn splits_as_json(direction: Direction, surface: &Surface) -> Vec<Json> {
     let line = |size| {
         let Split { request_bytes: bytes, requests, concurrency: parallel, seconds } = surface.split(direction, size);
         json!({
             "line": "split",
-            "direction": name(direction),
+            "direction": direction_name(direction),
             "object": size,
             "size": bytes,
             "requests": requests,
@@ -148,11 +148,11 @@ fn target_text(cap: LatencyTarget) -> String {
         Statistic::P95 => "p95",
         Statistic::P99 => "p99",
     };
-    format!("{statistic} latency at most {}", seconds(cap.max_seconds))
+    format!("{statistic} latency at most {}", format_seconds(cap.max_seconds))
 }
 
 /// The plans of one direction as JSON: one for each goal and for each of `caps`.
-pub(super) fn plans(direction: Direction, surface: &Surface, cells: &[OperatingPoint], caps: &[LatencyTarget]) -> Vec<Json> {
+pub(super) fn plans_as_json(direction: Direction, surface: &Surface, cells: &[OperatingPoint], caps: &[LatencyTarget]) -> Vec<Json> {
     let goals = [("bandwidth", Goal::Bandwidth), ("efficiency", Goal::Efficiency)];
     let capped = caps.iter().map(|cap| ("latency", Goal::Latency(*cap)));
     let candidates = target_cells(cells);
@@ -161,9 +161,9 @@ pub(super) fn plans(direction: Direction, surface: &Surface, cells: &[OperatingP
         let best = goal::choose(surface, if cap.is_some() { &candidates } else { cells }, goal)?;
         Some(json!({
             "line": "plan",
-            "direction": name(direction),
+            "direction": direction_name(direction),
             "goal": called,
-            "of": cap.map(|cap| caps::name(cap.statistic)),
+            "of": cap.map(|cap| latency_target::statistic_name(cap.statistic)),
             "most_seconds": cap.map(|cap| cap.max_seconds),
             "size": best.point.bytes,
             "parallel": best.point.concurrency,
@@ -176,7 +176,7 @@ pub(super) fn plans(direction: Direction, surface: &Surface, cells: &[OperatingP
 }
 
 /// The parameters of the latency model, with the uncertainty that the samples leave.
-pub(super) fn why(surface: &Surface) -> String {
+pub(super) fn describe_model(surface: &Surface) -> String {
     let posterior = surface.posterior();
     let model = &posterior.mean;
     let uncertainty = |i: usize| match posterior.std_dev[i] {
@@ -189,10 +189,10 @@ pub(super) fn why(surface: &Surface) -> String {
         "requests and bytes have separate bottlenecks: the busier one decides"
     };
     let mark = if posterior.std_dev[6] > MAX_MEASURED_STD_DEV { ASSUMED } else { "" };
-    let connection = megabytes(1.0 / model.connection_seconds_per_byte());
-    let shared = megabytes(1.0 / model.bottleneck_seconds_per_byte());
+    let connection = format_megabytes(1.0 / model.connection_seconds_per_byte());
+    let shared = format_megabytes(1.0 / model.bottleneck_seconds_per_byte());
     let lines = [
-        format!("fixed time per request: {}{}", seconds(model.fixed_latency()), uncertainty(0)),
+        format!("fixed time per request: {}{}", format_seconds(model.fixed_latency()), uncertainty(0)),
         format!("per-connection bandwidth: {connection} MB/s{}", uncertainty(1)),
         format!("request limit: {:.0} req/s{}", 1.0 / model.bottleneck_seconds_per_request(), uncertainty(2)),
         format!("bandwidth limit: {shared} MB/s{}", uncertainty(3)),
@@ -207,30 +207,30 @@ pub(super) fn why(surface: &Surface) -> String {
 }
 
 /// Prints what commands use from now on, and where the profile is saved.
-pub(super) fn print_use(surfaces: &[Surface], path: &Path) -> io::Result<()> {
+pub(super) fn print_saved_profile(surfaces: &[Surface], path: &Path) -> io::Result<()> {
     let mut out = io::stdout();
-    writeln!(out, "cp and sync will use (size x concurrency): {}", at_a_time(surfaces))?;
+    writeln!(out, "cp and sync will use (size x concurrency): {}", describe_concurrency(surfaces))?;
     writeln!(out, "profile saved: {}", path.display())
 }
 
 /// The concurrency that commands use with these surfaces, for the example sizes: `4KiB x 384, 64KiB x 384`.
-pub(super) fn at_a_time(surfaces: &[Surface]) -> String {
+pub(super) fn describe_concurrency(surfaces: &[Surface]) -> String {
     let plan = Plan::default().tuned(surfaces);
-    let parts = USED.map(|bytes| format!("{} x {}", ByteSize(bytes), plan.concurrency_for(bytes)));
+    let parts = EXAMPLE_REQUEST_BYTES.map(|bytes| format!("{} x {}", ByteSize(bytes), plan.concurrency_for(bytes)));
     parts.join(", ")
 }
 
 /// The client that a profile was created on, as text: `2 cores and 50 ms`.
-pub(super) fn scaled_from(profile: &Profile) -> String {
+pub(super) fn describe_profile_client(profile: &Profile) -> String {
     let mut parts: Vec<String> =
-        [cores(profile), link(profile), profile.round_trip.map(seconds)].into_iter().flatten().collect();
+        [cores(profile), link(profile), profile.rtt_seconds.map(format_seconds)].into_iter().flatten().collect();
     let last = parts.pop().unwrap_or_else(|| "an unknown client".to_owned());
     if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) }
 }
 
 /// The number of CPU cores of the profile's client, if known.
 pub(super) fn cores(profile: &Profile) -> Option<String> {
-    match profile.cores {
+    match profile.cpus {
         0 => None,
         1 => Some("1 core".to_owned()),
         cores => Some(format!("{cores} cores")),
@@ -239,26 +239,26 @@ pub(super) fn cores(profile: &Profile) -> Option<String> {
 
 /// The link rate of the profile's client, if known.
 pub(super) fn link(profile: &Profile) -> Option<String> {
-    profile.link.map(|rate| format!("{:.0} Mbit/s", rate * 8.0 / 1e6))
+    profile.link_bytes_per_second.map(|rate| format!("{:.0} Mbit/s", rate * 8.0 / 1e6))
 }
 
 fn plan(found: &Prediction, surface: &Surface) -> String {
     let OperatingPoint { bytes, concurrency: parallel } = found.point;
     let bandwidth = found.bandwidth();
-    let text = format!("{} x {parallel} concurrent, {} MB/s", ByteSize(bytes), megabytes(bandwidth));
+    let text = format!("{} x {parallel} concurrent, {} MB/s", ByteSize(bytes), format_megabytes(bandwidth));
     if found.std_dev <= MAX_CONFIDENT_STD_DEV {
         return text;
     }
     let advice = if surface.samples().is_empty() { "run tradewind tune" } else { "use a larger --budget" };
     // Two standard deviations contain 95 %.
     let factor = (2.0 * found.std_dev).exp();
-    let (low, high) = (megabytes(bandwidth / factor), megabytes(bandwidth * factor));
+    let (low, high) = (format_megabytes(bandwidth / factor), format_megabytes(bandwidth * factor));
     format!("{text} (95 %: {low} to {high} MB/s; {advice} to narrow it)")
 }
 
 /// The operating points that are considered.
-pub(super) fn cells() -> Vec<OperatingPoint> {
-    OperatingPoint::grid(&SIZES, &PARALLEL)
+pub(super) fn candidate_points() -> Vec<OperatingPoint> {
+    OperatingPoint::grid(&CANDIDATE_REQUEST_BYTES, &CANDIDATE_CONCURRENCIES)
 }
 
 /// The operating points of the same sizes that are considered for a latency target.
@@ -267,7 +267,7 @@ fn target_cells(cells: &[OperatingPoint]) -> Vec<OperatingPoint> {
     OperatingPoint::grid(&Vec::from_iter(sizes), &TARGET_CONCURRENCIES)
 }
 
-pub(super) const fn name(direction: Direction) -> &'static str {
+pub(super) const fn direction_name(direction: Direction) -> &'static str {
     match direction {
         Direction::Write => "upload",
         Direction::Read => "download",
@@ -275,7 +275,7 @@ pub(super) const fn name(direction: Direction) -> &'static str {
 }
 
 /// A number of bytes in MB, with three significant digits.
-pub(super) fn megabytes(bytes: f64) -> String {
+pub(super) fn format_megabytes(bytes: f64) -> String {
     let mb = bytes / 1e6;
     match mb {
         ..1.0 => format!("{mb:.3}"),
@@ -286,7 +286,7 @@ pub(super) fn megabytes(bytes: f64) -> String {
 }
 
 /// A time in seconds, with a suitable unit.
-pub(super) fn seconds(seconds: f64) -> String {
+pub(super) fn format_seconds(seconds: f64) -> String {
     match seconds {
         ..0.01 => format!("{:.2} ms", seconds * 1e3),
         ..1.0 => format!("{:.0} ms", seconds * 1e3),
@@ -297,7 +297,7 @@ pub(super) fn seconds(seconds: f64) -> String {
 /// A time in seconds that may be hours, with a suitable unit.
 fn duration(time: f64) -> String {
     match time {
-        ..120.0 => seconds(time),
+        ..120.0 => format_seconds(time),
         ..7200.0 => format!("{:.0} min", time / 60.0),
         _ => format!("{:.1} h", time / 3600.0),
     }

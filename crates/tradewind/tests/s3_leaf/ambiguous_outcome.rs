@@ -7,13 +7,13 @@ use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::context;
 use tradewind_core::{Address, ObjectStore, Precondition};
 
-use crate::support::scripted::{BUCKET, Reply, Request, Scripted};
+use crate::support::scripted_server::{BUCKET, Reply, Request, ScriptedServer};
 
 /// Size, and whether it is declared: a buffered write, one of unknown size, and a streamed one.
 const WAYS: [(usize, bool); 3] = [(1000, true), (1000, false), (300_000, true)];
 
 async fn write(
-    server: &Scripted,
+    server: &ScriptedServer,
     bytes: &[u8],
     is_sized: bool,
     precondition: Precondition,
@@ -41,15 +41,15 @@ fn is_first_put(request: &Request) -> bool {
 async fn successful_write_is_recognized_after_a_lost_response() {
     for (size, is_sized) in WAYS {
         for condition in ["absent", "matches"] {
-            let server = Scripted::start(|request, answer| {
-                if is_first_put(request) { Reply::Lost(answer) } else { Reply::Answer(answer) }
+            let server = ScriptedServer::start(|request, answer| {
+                if is_first_put(request) { Reply::ResetAfterExecution(answer) } else { Reply::Respond(answer) }
             });
             let bytes = vec![7; size];
             let precondition = if condition == "absent" {
                 Precondition::Absent
             } else {
-                server.lay("x", b"old".to_vec());
-                Precondition::Matches(ETag::from_text(&server.tag("x")))
+                server.put_object("x", b"old".to_vec());
+                Precondition::Matches(ETag::from_text(&server.etag("x")))
             };
             write(&server, &bytes, is_sized, precondition).await.unwrap();
             assert!(server.object("x").unwrap() == bytes, "{size} bytes, {condition}");
@@ -63,12 +63,12 @@ async fn write_of_another_client_is_not_taken_for_ours() {
     for (size, is_sized) in WAYS {
         for theirs in [b"theirs".to_vec(), vec![7; size]] {
             let server =
-                Scripted::start(
+                ScriptedServer::start(
                     |request, answer| {
-                        if is_first_put(request) { Reply::Reset } else { Reply::Answer(answer) }
+                        if is_first_put(request) { Reply::Reset } else { Reply::Respond(answer) }
                     },
                 );
-            server.lay("x", theirs.clone());
+            server.put_object("x", theirs.clone());
             let failed = write(&server, &vec![7; size], is_sized, Precondition::Absent).await.unwrap_err();
             // A streamed body cannot be sent again: the caller must retry, and then sees the conflict.
             let reason = if size > 256 << 10 { Reason::Io } else { Reason::PreconditionFailed };
@@ -81,11 +81,11 @@ async fn write_of_another_client_is_not_taken_for_ours() {
 #[tokio::test(flavor = "multi_thread")]
 async fn definite_precondition_failure_needs_no_query() {
     for (size, is_sized) in WAYS {
-        let server = Scripted::start(|_, answer| Reply::Answer(answer));
-        server.lay("x", b"theirs".to_vec());
+        let server = ScriptedServer::start(|_, answer| Reply::Respond(answer));
+        server.put_object("x", b"theirs".to_vec());
         let failed = write(&server, &vec![7; size], is_sized, Precondition::Absent).await.unwrap_err();
         assert_eq!(failed.reason(), Reason::PreconditionFailed);
-        let puts = server.of("PutObject").len();
-        assert_eq!((puts, server.of("HeadObject").len()), (1, 0), "no query is sent: {:?}", server.counts());
+        let puts = server.requests_of("PutObject").len();
+        assert_eq!((puts, server.requests_of("HeadObject").len()), (1, 0), "no query is sent: {:?}", server.request_counts());
     }
 }

@@ -9,27 +9,27 @@ use tradewind_core::listing::ListRequest;
 use tradewind_core::testing::context;
 use tradewind_core::{BucketName, ObjectStore};
 
-use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
+use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, ScriptedServer};
 
-fn gzip(answer: &Answer) -> Vec<u8> {
+fn gzip(answer: &ScriptedResponse) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(&answer.body).unwrap();
     encoder.finish().unwrap()
 }
 
 /// The number of keys in a listing whose response is modified by `change`, and the number of requests.
-async fn listed(change: impl Fn(Answer) -> Answer + Send + Sync + 'static) -> (Result<usize>, usize) {
-    let server = Scripted::start(move |request, answer| {
+async fn listed(change: impl Fn(ScriptedResponse) -> ScriptedResponse + Send + Sync + 'static) -> (Result<usize>, usize) {
+    let server = ScriptedServer::start(move |request, answer| {
         assert!(!request.query.contains_key("list-type") || request.header("accept-encoding") == "gzip");
-        Reply::Answer(change(answer))
+        Reply::Respond(change(answer))
     });
     for key in ["a", "b", "c"] {
-        server.lay(key, b"bytes".to_vec());
+        server.put_object(key, b"bytes".to_vec());
     }
     let store = crate::leaf_over(server.address, |_| {});
     let list = ListRequest { limit: 10, ..ListRequest::default() };
     let page = store.list(&context(), &BucketName::new(BUCKET).unwrap(), &list).await;
-    (page.map(|page| page.entries.len()), server.seen().len())
+    (page.map(|page| page.entries.len()), server.requests().len())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,7 +38,7 @@ async fn listing_is_decoded_from_gzip() {
     assert_eq!(plain.unwrap(), 3);
     for name in ["gzip", "GZIP"] {
         let (found, asked) =
-            listed(move |answer| Answer { body: gzip(&answer), ..answer }.with("content-encoding", name))
+            listed(move |answer| ScriptedResponse { body: gzip(&answer), ..answer }.with_header("content-encoding", name))
                 .await;
         assert_eq!((found.unwrap(), asked), (3, 1));
     }
@@ -46,20 +46,20 @@ async fn listing_is_decoded_from_gzip() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_gzip_is_rejected() {
-    let (plain, _) = listed(|answer| answer.with("content-encoding", "gzip")).await;
+    let (plain, _) = listed(|answer| answer.with_header("content-encoding", "gzip")).await;
     let (torn, _) = listed(|answer| {
         let mut body = gzip(&answer);
         body.truncate(body.len() / 2);
-        Answer { body, ..answer }.with("content-encoding", "gzip")
+        ScriptedResponse { body, ..answer }.with_header("content-encoding", "gzip")
     })
     .await;
     let (damaged, _) = listed(|answer| {
         let body = gzip(&answer);
         let at = body.len() - 6;
-        Answer { body, ..answer }.with("content-encoding", "gzip").damaged(at)
+        ScriptedResponse { body, ..answer }.with_header("content-encoding", "gzip").with_flipped_bit(at)
     })
     .await;
-    let (without, _) = listed(|answer| Answer { body: gzip(&answer), ..answer }).await;
+    let (without, _) = listed(|answer| ScriptedResponse { body: gzip(&answer), ..answer }).await;
     for (what, found) in [("plain", plain), ("torn", torn), ("damaged", damaged)] {
         let e = found.unwrap_err();
         assert_eq!(e.reason(), Reason::Io, "{what}: {e}");
@@ -71,8 +71,8 @@ async fn invalid_gzip_is_rejected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn error_response_is_decoded_from_gzip() {
     let (refused, _) = listed(|_| {
-        let answer = Answer::refusal(403, "AccessDenied", "Not yours.");
-        Answer { body: gzip(&answer), ..answer }.with("content-encoding", "x-gzip")
+        let answer = ScriptedResponse::error(403, "AccessDenied", "Not yours.");
+        ScriptedResponse { body: gzip(&answer), ..answer }.with_header("content-encoding", "x-gzip")
     })
     .await;
     let e = refused.unwrap_err();

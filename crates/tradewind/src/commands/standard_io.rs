@@ -11,16 +11,16 @@ use tradewind_transfer::copy::metadata_for_name;
 use tradewind_transfer::writer::OutputWriter;
 use tradewind_volume::{Fetch, store_stream};
 
-use super::Ended;
-use super::report::is_named;
+use super::CommandOutcome;
+use super::report::mentions_name;
 use super::transfer::Session;
-use crate::places::ObjectsPlace;
+use crate::locations::ObjectsLocation;
 
 /// The size of one read from standard input.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Stores standard input as an object.
-pub(super) async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyhow::Result<Ended> {
+pub(super) async fn store_stdin(session: &Session, to: &ObjectsLocation) -> anyhow::Result<CommandOutcome> {
     if to.key.is_empty() || to.key.ends_with('/') {
         bail!("{to} is not one object; to store standard input, give a complete key");
     }
@@ -49,33 +49,33 @@ pub(super) async fn from_standard(session: &Session, to: &ObjectsPlace) -> anyho
     });
     let input = futures::stream::poll_fn(move |cx| received.poll_recv(cx));
     let address = Address::parse(to.bucket.as_str(), &to.key)?;
-    store_stream(&session.carrier, &session.store(&to.scheme)?, &address, input, metadata_for_name(&to.key))
+    store_stream(&session.transfer_context, &session.store(&to.scheme)?, &address, input, metadata_for_name(&to.key))
         .await?;
-    Ok(Ended::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Writes an object to standard output.
-pub(super) async fn to_standard(session: &Session, from: &ObjectsPlace) -> anyhow::Result<Ended> {
+pub(super) async fn write_to_stdout(session: &Session, from: &ObjectsLocation) -> anyhow::Result<CommandOutcome> {
     let address = Address::parse(from.bucket.as_str(), &from.key)?;
-    let fetch = Fetch::open(&session.carrier, &session.store(&from.scheme)?, &address, None).await?;
+    let fetch = Fetch::open(&session.transfer_context, &session.store(&from.scheme)?, &address, None).await?;
     let writer = OutputWriter::new(io::stdout());
     let all = match fetch.write_in_order(|piece| writer.write(piece)).await {
         Ok(_) => writer.finish().await,
         Err(e) => Err(e),
     };
-    written(all, from)
+    stdout_outcome(all, from)
 }
 
 /// The outcome of a command that wrote objects to standard output.
-pub(super) fn written(all: tradewind_core::Result<()>, from: &ObjectsPlace) -> anyhow::Result<Ended> {
+pub(super) fn stdout_outcome(all: tradewind_core::Result<()>, from: &ObjectsLocation) -> anyhow::Result<CommandOutcome> {
     match all {
         // The reader closed the pipe, which is not an error.
         Err(e) if e.reason() == Reason::Cancelled => {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
         }
-        Err(e) if is_named(&e.to_string(), &from.key) => return Err(e.into()),
+        Err(e) if mentions_name(&e.to_string(), &from.key) => return Err(e.into()),
         Err(e) => return Err(anyhow::Error::new(e).context(from.to_string())),
         Ok(()) => {}
     }
-    Ok(Ended::Done)
+    Ok(CommandOutcome::Done)
 }

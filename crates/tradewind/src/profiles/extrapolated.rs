@@ -10,7 +10,7 @@ use tradewind_model::store_model::Direction;
 use tradewind_model::tune::extrapolate::{self, ClientEnvironment, ProfileOrigin};
 use tradewind_model::tune::{Prior, Surface};
 
-use super::{Kept, Profile, Profiles, here, host};
+use super::{SavedProfile, Profile, Profiles, this_machine, host};
 
 /// Clients are considered equal if their properties differ by at most this ratio.
 const MAX_EQUAL_RATIO: f64 = 1.1;
@@ -20,25 +20,25 @@ const MAX_DISTANCE: f64 = 1.6;
 
 /// The profile that plans for a store are derived from.
 #[derive(Debug)]
-pub struct Known {
+pub struct ApplicableProfile {
     /// The profile with the samples.
     pub profile: Profile,
     /// The surfaces derived from it, by direction.
     pub surfaces: Vec<(Direction, Surface)>,
     /// It was measured on another client or for another store, and is scaled.
-    pub is_carried: bool,
+    pub is_scaled: bool,
 }
 
 impl Profiles {
     /// The profile that applies to a store on this machine with `cores` CPUs, scaled if necessary.
     #[must_use]
-    pub fn known(&self, store: &str, cores: usize) -> Option<Known> {
-        let here = here::client(host(store), cores);
-        let own = self.of(store);
-        let is_carried = !own.as_ref().is_some_and(|own| own.is_made_on(&here));
+    pub fn applicable(&self, store: &str, cores: usize) -> Option<ApplicableProfile> {
+        let here = this_machine::client(host(store), cores);
+        let own = self.load(store);
+        let is_carried = !own.as_ref().is_some_and(|own| own.is_measured_on(&here));
         let is_near = |profile: &Profile| extrapolate::is_same_site(host(&profile.store), host(store));
         let profile = own.or_else(|| self.closest(store, &here, f64::MAX, is_near))?;
-        let there = profile.made_on();
+        let there = profile.measured_on();
         // The RTT and the storage are assumed to be those of the profile.
         let to = ClientEnvironment { rtt: there.rtt, storage_bandwidth: there.storage_bandwidth, ..here };
         let scaled = |surface: Surface| Surface::new(extrapolate::extrapolate(&surface, &there, &to), Vec::new());
@@ -47,13 +47,13 @@ impl Profiles {
             Some((direction, if is_carried { scaled(surface) } else { surface }))
         });
         let surfaces = surfaces.collect();
-        Some(Known { profile, surfaces, is_carried })
+        Some(ApplicableProfile { profile, surfaces, is_scaled: is_carried })
     }
 
     /// The closest profile of another store or another client, unless it is too far away to help.
     #[must_use]
     pub fn nearest(&self, store: &str, to: &ClientEnvironment) -> Option<Profile> {
-        self.closest(store, to, MAX_DISTANCE, |profile| profile.store != store || !profile.is_made_on(to))
+        self.closest(store, to, MAX_DISTANCE, |profile| profile.store != store || !profile.is_measured_on(to))
     }
 
     fn closest(
@@ -71,13 +71,13 @@ impl Profiles {
         let candidates = all.iter().filter(|kept| has_samples(&kept.profile) && counts(&kept.profile));
         let origins = candidates.map(|kept| {
             let Profile { store, .. } = &kept.profile;
-            (ProfileOrigin { host: host(store), client: kept.profile.made_on() }, kept)
+            (ProfileOrigin { host: host(store), client: kept.profile.measured_on() }, kept)
         });
         let near = origins.filter(|(origin, _)| {
             extrapolate::is_same_site(origin.host, here.host) || here.distance(origin) <= max_distance
         });
-        let found: &Kept = extrapolate::closest(&here, near)?;
-        found.warn();
+        let found: &SavedProfile = extrapolate::closest(&here, near)?;
+        found.print_warnings();
         Some(found.profile.clone())
     }
 }
@@ -85,8 +85,8 @@ impl Profiles {
 impl Profile {
     /// Returns true if no known property of the client differs from the one on which it was measured.
     #[must_use]
-    pub fn is_made_on(&self, client: &ClientEnvironment) -> bool {
-        let made_on = self.made_on();
+    pub fn is_measured_on(&self, client: &ClientEnvironment) -> bool {
+        let made_on = self.measured_on();
         let differ = |a: Option<f64>, b: Option<f64>| {
             a.zip(b).is_some_and(|(a, b)| (a / b).max(b / a) > MAX_EQUAL_RATIO)
         };
@@ -95,8 +95,8 @@ impl Profile {
 
     /// The prior for sampling a direction on another client; `None` without samples.
     #[must_use]
-    pub fn begin(&self, direction: Direction, to: &ClientEnvironment) -> Option<Prior> {
-        Some(extrapolate::sampling_prior(&self.surface(direction)?, &self.made_on(), to))
+    pub fn extrapolated_prior(&self, direction: Direction, to: &ClientEnvironment) -> Option<Prior> {
+        Some(extrapolate::sampling_prior(&self.surface(direction)?, &self.measured_on(), to))
     }
 }
 
@@ -111,35 +111,35 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let all = Profiles { directory: directory.path().to_owned() };
         for profile in profiles {
-            all.keep(profile).unwrap();
+            all.save(profile).unwrap();
         }
         (directory, all)
     }
 
     fn of(store: &str) -> Profile {
-        Profile { store: store.to_owned(), link: None, ..profile() }
+        Profile { store: store.to_owned(), link_bytes_per_second: None, ..profile() }
     }
 
     #[test]
     fn known_scales_all_but_the_own_profile() {
         let (_directory, all) = kept(&[of("S3Store(store.example.com)")]);
-        let own = all.known("S3Store(store.example.com)", 2).unwrap();
-        assert!(!own.is_carried);
+        let own = all.applicable("S3Store(store.example.com)", 2).unwrap();
+        assert!(!own.is_scaled);
         assert_eq!(own.surfaces[0].1.samples(), own.profile.upload);
-        let stronger = all.known("S3Store(store.example.com)", 8).unwrap();
-        assert!(stronger.is_carried && stronger.surfaces.len() == 2);
+        let stronger = all.applicable("S3Store(store.example.com)", 8).unwrap();
+        assert!(stronger.is_scaled && stronger.surfaces.len() == 2);
         assert!(stronger.surfaces.iter().all(|(_, surface)| surface.samples().is_empty()));
-        let next_door = all.known("S3Store(store.example.com:9000)", 2).unwrap();
-        assert!(next_door.is_carried);
+        let next_door = all.applicable("S3Store(store.example.com:9000)", 2).unwrap();
+        assert!(next_door.is_scaled);
         assert_eq!(next_door.profile.store, "S3Store(store.example.com)");
-        assert!(all.known("S3Store(other.example.com)", 2).is_none(), "its RTT is unknown");
+        assert!(all.applicable("S3Store(other.example.com)", 2).is_none(), "its RTT is unknown");
     }
 
     #[test]
     fn plan_follows_from_a_scaled_profile() {
         let (_directory, all) = kept(&[of("S3Store(store.example.com)")]);
         let plan = |cores| {
-            let known = all.known("S3Store(store.example.com)", cores).unwrap().surfaces;
+            let known = all.applicable("S3Store(store.example.com)", cores).unwrap().surfaces;
             Plan::default().tuned(&known.into_iter().map(|(_, surface)| surface).collect::<Vec<_>>())
         };
         let (same, stronger) = (plan(2), plan(16));
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn nearest_finds_the_closest_profile() {
-        let far = Profile { round_trip: Some(0.2), ..of("S3Store(far.example.com)") };
+        let far = Profile { rtt_seconds: Some(0.2), ..of("S3Store(far.example.com)") };
         let empty = Profile { upload: Vec::new(), download: Vec::new(), ..of("S3Store(empty.example.com)") };
         let (_directory, all) = kept(&[of("S3Store(store.example.com)"), far, empty]);
         let here =
@@ -161,8 +161,8 @@ mod tests {
         assert_eq!(found("S3Store(store.example.com)", 0.15).unwrap(), "S3Store(far.example.com)");
         assert_eq!(found("S3Store(new.example.com)", 0.001), None, "a profile that far away misleads");
         let closest = all.nearest("S3Store(new.example.com)", &here(0.15)).unwrap();
-        let belief = closest.begin(Direction::Write, &here(0.15)).unwrap();
+        let belief = closest.extrapolated_prior(Direction::Write, &here(0.15)).unwrap();
         assert!((belief.mean.fixed_latency() / 0.15 - 1.0).abs() < 0.1, "{belief:?}");
-        assert!(Profile::default().begin(Direction::Read, &here(0.1)).is_none());
+        assert!(Profile::default().extrapolated_prior(Direction::Read, &here(0.1)).is_none());
     }
 }

@@ -48,24 +48,24 @@ impl Request {
 
 /// A response.
 #[derive(Debug, Clone, Default)]
-pub struct Answer {
+pub struct ScriptedResponse {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl ScriptedResponse {
     fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Self { status, headers: Vec::new(), body: body.into() }
     }
 
     /// An error response in S3's format.
-    pub fn refusal(status: u16, code: &str, message: &str) -> Self {
-        Self::refusal_with(status, code, message, "")
+    pub fn error(status: u16, code: &str, message: &str) -> Self {
+        Self::error_with(status, code, message, "")
     }
 
     /// An error response with additional elements.
-    pub fn refusal_with(status: u16, code: &str, message: &str, more: &str) -> Self {
+    pub fn error_with(status: u16, code: &str, message: &str, more: &str) -> Self {
         let error = format!("<Error><Code>{code}</Code><Message>{message}</Message>{more}</Error>");
         Self::new(status, format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{error}"))
     }
@@ -75,19 +75,19 @@ impl Answer {
     }
 
     /// Sets a header.
-    pub fn with(mut self, name: &str, value: &str) -> Self {
+    pub fn with_header(mut self, name: &str, value: &str) -> Self {
         self.headers.retain(|(known, _)| known != name);
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    pub fn without(mut self, name: &str) -> Self {
+    pub fn without_header(mut self, name: &str) -> Self {
         self.headers.retain(|(known, _)| known != name);
         self
     }
 
     /// Flips one bit of the body.
-    pub fn damaged(mut self, at: usize) -> Self {
+    pub fn with_flipped_bit(mut self, at: usize) -> Self {
         self.body[at] ^= 1;
         self
     }
@@ -97,26 +97,26 @@ impl Answer {
 #[derive(Debug)]
 pub enum Reply {
     /// The response is sent.
-    Answer(Answer),
+    Respond(ScriptedResponse),
     /// The connection is reset without a response.
     Reset,
     /// The request is executed, and the connection is reset without a response.
-    Lost(Answer),
+    ResetAfterExecution(ScriptedResponse),
     /// No response is sent, and the connection stays open.
     Silence,
     /// The full length is announced, the given number of bytes of the body is sent, and the connection is closed.
-    Torn(Answer, usize),
+    Truncated(ScriptedResponse, usize),
     /// Like [`Torn`](Self::Torn), but the connection stays open.
-    Held(Answer, usize),
+    Stalled(ScriptedResponse, usize),
     /// The full length is announced, and the body is sent in pieces of the given size, one per 100 ms.
-    Crawling(Answer, usize),
+    Trickled(ScriptedResponse, usize),
     /// The full length is announced, and after each pause the given number of bytes of the body is sent. The rest is
     /// never sent.
-    Paced(Answer, Vec<(Duration, usize)>),
+    Paced(ScriptedResponse, Vec<(Duration, usize)>),
 }
 
 /// Decides the treatment of a request, given its correct response.
-type Script = Box<dyn Fn(&Request, Answer) -> Reply + Send + Sync>;
+type Script = Box<dyn Fn(&Request, ScriptedResponse) -> Reply + Send + Sync>;
 
 /// An object with its checksum.
 #[derive(Debug, Clone)]
@@ -150,14 +150,14 @@ struct ServerState {
 }
 
 /// A running server.
-pub struct Scripted {
+pub struct ScriptedServer {
     pub address: SocketAddr,
     state: Arc<ServerState>,
     accepting: Option<JoinHandle<()>>,
 }
 
-impl Scripted {
-    pub fn start(script: impl Fn(&Request, Answer) -> Reply + Send + Sync + 'static) -> Self {
+impl ScriptedServer {
+    pub fn start(script: impl Fn(&Request, ScriptedResponse) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(ServerState {
@@ -185,7 +185,7 @@ impl Scripted {
     }
 
     /// Stores an object directly.
-    pub fn lay(&self, key: &str, bytes: Vec<u8>) {
+    pub fn put_object(&self, key: &str, bytes: Vec<u8>) {
         self.state.objects.lock().unwrap().insert(key.to_owned(), Object::new(bytes));
     }
 
@@ -195,47 +195,47 @@ impl Scripted {
     }
 
     /// An object's entity tag.
-    pub fn tag(&self, key: &str) -> String {
+    pub fn etag(&self, key: &str) -> String {
         self.state.objects.lock().unwrap()[key].etag()
     }
 
     /// All requests so far.
-    pub fn seen(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<Request> {
         self.state.seen.lock().unwrap().clone()
     }
 
     /// The requests of an operation so far.
-    pub fn of(&self, operation: &str) -> Vec<Request> {
-        self.seen().into_iter().filter(|request| request.operation == operation).collect()
+    pub fn requests_of(&self, operation: &str) -> Vec<Request> {
+        self.requests().into_iter().filter(|request| request.operation == operation).collect()
     }
 
     /// The number of requests of each operation, sorted by name.
-    pub fn counts(&self) -> Vec<(&'static str, usize)> {
+    pub fn request_counts(&self) -> Vec<(&'static str, usize)> {
         let mut counts = BTreeMap::new();
-        self.seen().iter().for_each(|request| *counts.entry(request.operation).or_insert(0) += 1);
+        self.requests().iter().for_each(|request| *counts.entry(request.operation).or_insert(0) += 1);
         counts.into_iter().collect()
     }
 
     /// The number of responses that are or were held.
-    pub fn held(&self) -> usize {
+    pub fn stalled_count(&self) -> usize {
         *self.state.held.lock().unwrap()
     }
 
     /// Waits until the given number of responses was held.
-    pub fn wait_until_held(&self, number: usize) {
+    pub fn wait_until_stalled(&self, number: usize) {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while self.held() < number {
+        while self.stalled_count() < number {
             assert!(
                 Instant::now() < deadline,
                 "timeout: only {} of {number} responses are held",
-                self.held()
+                self.stalled_count()
             );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-impl Drop for Scripted {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
         self.state.is_over.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(self.address);
@@ -252,11 +252,11 @@ impl ServerState {
         while let Some((method, request)) = self.read(&mut reader)? {
             let stream = reader.get_mut();
             let reply = (self.script)(&request, self.answer(&request));
-            if let Reply::Answer(answer)
-            | Reply::Torn(answer, _)
-            | Reply::Held(answer, _)
-            | Reply::Lost(answer)
-            | Reply::Crawling(answer, _) = &reply
+            if let Reply::Respond(answer)
+            | Reply::Truncated(answer, _)
+            | Reply::Stalled(answer, _)
+            | Reply::ResetAfterExecution(answer)
+            | Reply::Trickled(answer, _) = &reply
                 && answer.status < 300
                 // S3 may respond with status 200 and then report an error in the body.
                 && !answer.body.windows(7).any(|text| text == b"<Error>")
@@ -264,12 +264,12 @@ impl ServerState {
                 self.carry_out(&request);
             }
             match reply {
-                Reply::Answer(answer) => write(stream, &method, &answer, answer.body.len())?,
-                Reply::Reset | Reply::Lost(_) => {
+                Reply::Respond(answer) => write(stream, &method, &answer, answer.body.len())?,
+                Reply::Reset | Reply::ResetAfterExecution(_) => {
                     set_socket_linger(&*stream, Some(Duration::ZERO))?;
                     return Ok(());
                 }
-                Reply::Torn(answer, length) => {
+                Reply::Truncated(answer, length) => {
                     write(stream, &method, &answer, length)?;
                     return stream.shutdown(Shutdown::Both);
                 }
@@ -278,7 +278,7 @@ impl ServerState {
                     // Waits until the client disconnects.
                     return stream.read_exact(&mut [0]);
                 }
-                Reply::Crawling(answer, piece) => {
+                Reply::Trickled(answer, piece) => {
                     write(stream, &method, &answer, 0)?;
                     for piece in answer.body.chunks(piece) {
                         std::thread::sleep(Duration::from_millis(100));
@@ -298,7 +298,7 @@ impl ServerState {
                         return stream.read_exact(&mut [0]);
                     }
                 }
-                Reply::Held(answer, length) => {
+                Reply::Stalled(answer, length) => {
                     write(stream, &method, &answer, length)?;
                     *self.held.lock().unwrap() += 1;
                     // Waits until the client disconnects.
@@ -356,21 +356,21 @@ impl ServerState {
     }
 
     /// S3's response to a request.
-    fn answer(&self, request: &Request) -> Answer {
+    fn answer(&self, request: &Request) -> ScriptedResponse {
         let objects = self.objects.lock().unwrap();
         match request.operation {
-            "ListObjectsV2" => page(objects.iter().map(|(key, object)| (key, &object.bytes)), request, 1000),
-            "HeadBucket" => Answer::new(200, ""),
+            "ListObjectsV2" => listing_page(objects.iter().map(|(key, object)| (key, &object.bytes)), request, 1000),
+            "HeadBucket" => ScriptedResponse::new(200, ""),
             "GetObject" | "HeadObject" => match objects.get(&request.key) {
                 Some(object) => object_response(object, request),
-                None => Answer::refusal(404, "NoSuchKey", "The specified key does not exist."),
+                None => ScriptedResponse::error(404, "NoSuchKey", "The specified key does not exist."),
             },
             "PutObject" if !condition_holds(request, objects.get(&request.key)) => {
-                Answer::refusal(412, "PreconditionFailed", "At least one precondition did not hold.")
+                ScriptedResponse::error(412, "PreconditionFailed", "At least one precondition did not hold.")
             }
-            "PutObject" | "UploadPart" => Answer::new(200, "").with("ETag", &etag(&request.body)),
-            "DeleteObject" | "AbortMultipartUpload" => Answer::new(204, ""),
-            "CreateMultipartUpload" => Answer::document(
+            "PutObject" | "UploadPart" => ScriptedResponse::new(200, "").with_header("ETag", &etag(&request.body)),
+            "DeleteObject" | "AbortMultipartUpload" => ScriptedResponse::new(204, ""),
+            "CreateMultipartUpload" => ScriptedResponse::document(
                 "<InitiateMultipartUploadResult><UploadId>upload</UploadId></InitiateMultipartUploadResult>",
             ),
             "ListParts" => {
@@ -378,17 +378,17 @@ impl ServerState {
                 let of_key = parts.iter().filter(|((key, _), _)| *key == request.key);
                 let lines: String = of_key.map(|((_, number), bytes)| part_line(*number, bytes)).collect();
                 if lines.is_empty() {
-                    return Answer::refusal(404, "NoSuchUpload", "The specified upload does not exist.");
+                    return ScriptedResponse::error(404, "NoSuchUpload", "The specified upload does not exist.");
                 }
-                Answer::document(&format!("<ListPartsResult>{lines}</ListPartsResult>"))
+                ScriptedResponse::document(&format!("<ListPartsResult>{lines}</ListPartsResult>"))
             }
             "CompleteMultipartUpload" => {
                 let tag = xml::escape(&etag(&self.joined_parts(request)));
-                Answer::document(&format!(
+                ScriptedResponse::document(&format!(
                     "<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>"
                 ))
             }
-            _ => Answer::refusal(501, "NotImplemented", "Not in these tests."),
+            _ => ScriptedResponse::error(501, "NotImplemented", "Not in these tests."),
         }
     }
 }
@@ -491,18 +491,18 @@ pub fn checksum(bytes: &[u8]) -> String {
 }
 
 /// The response to a GET or HEAD of an object.
-fn object_response(object: &Object, request: &Request) -> Answer {
+fn object_response(object: &Object, request: &Request) -> ScriptedResponse {
     let (bytes, tag) = (object.bytes.as_slice(), object.etag());
     if !matches!(request.header("if-match"), "" | "*") && request.header("if-match") != tag {
-        return Answer::refusal(412, "PreconditionFailed", "At least one precondition did not hold.");
+        return ScriptedResponse::error(412, "PreconditionFailed", "At least one precondition did not hold.");
     }
-    let describe = |mut answer: Answer| {
+    let describe = |mut answer: ScriptedResponse| {
         answer.headers.extend(object.metadata.iter().cloned());
-        let answer = answer.with("ETag", &tag).with("Last-Modified", MODIFIED[0]);
-        answer.with("x-amz-checksum-crc64nvme", &object.checksum).with("x-amz-checksum-type", "FULL_OBJECT")
+        let answer = answer.with_header("ETag", &tag).with_header("Last-Modified", MODIFIED[0]);
+        answer.with_header("x-amz-checksum-crc64nvme", &object.checksum).with_header("x-amz-checksum-type", "FULL_OBJECT")
     };
     let Some((first, last)) = request.header("range").trim_start_matches("bytes=").split_once('-') else {
-        return describe(Answer::new(200, bytes));
+        return describe(ScriptedResponse::new(200, bytes));
     };
     let (first, last): (usize, usize) = match first {
         // A suffix range.
@@ -510,28 +510,28 @@ fn object_response(object: &Object, request: &Request) -> Answer {
         first => (first.parse().unwrap(), last.parse().unwrap()),
     };
     if first >= bytes.len() {
-        return Answer::refusal(416, "InvalidRange", "The requested range is not satisfiable");
+        return ScriptedResponse::error(416, "InvalidRange", "The requested range is not satisfiable");
     }
     let last = last.min(bytes.len() - 1);
     let range = format!("bytes {first}-{last}/{}", bytes.len());
-    describe(Answer::new(206, &bytes[first..=last])).with("Content-Range", &range)
+    describe(ScriptedResponse::new(206, &bytes[first..=last])).with_header("Content-Range", &range)
 }
 
 /// A page of a listing with at most `max_keys` keys.
-pub fn page<'a>(
+pub fn listing_page<'a>(
     objects: impl IntoIterator<Item = (&'a String, &'a Vec<u8>)>,
     request: &Request,
     max_keys: usize,
-) -> Answer {
+) -> ScriptedResponse {
     let after = request.parameter("start-after").max(request.parameter("continuation-token"));
     let is_selected = |key: &str| key.starts_with(request.parameter("prefix")) && key > after;
     let mut matching = objects.into_iter().filter(|(key, _)| is_selected(key)).peekable();
-    let lines: Vec<String> = matching.by_ref().take(max_keys).map(|(key, bytes)| line(key, bytes)).collect();
+    let lines: Vec<String> = matching.by_ref().take(max_keys).map(|(key, bytes)| listing_entry(key, bytes)).collect();
     listing(&lines, matching.peek().is_some())
 }
 
 /// The entry of an object in a listing.
-pub fn line(key: &str, bytes: &[u8]) -> String {
+pub fn listing_entry(key: &str, bytes: &[u8]) -> String {
     let (key, size, tag) = (sign::encode(key, false), bytes.len(), xml::escape(&etag(bytes)));
     let rest = format!("<LastModified>{}</LastModified><ETag>{tag}</ETag><Size>{size}</Size>", MODIFIED[1]);
     format!("<Contents><Key>{key}</Key>{rest}</Contents>")
@@ -545,16 +545,16 @@ fn part_line(number: u32, bytes: &[u8]) -> String {
 }
 
 /// A listing of these entries.
-pub fn listing(lines: &[String], is_truncated: bool) -> Answer {
+pub fn listing(lines: &[String], is_truncated: bool) -> ScriptedResponse {
     let token = if is_truncated { "<NextContinuationToken>next</NextContinuationToken>" } else { "" };
-    Answer::document(&format!(
+    ScriptedResponse::document(&format!(
         "<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>{is_truncated}</IsTruncated>{token}{}\
          </ListBucketResult>",
         lines.concat()
     ))
 }
 
-fn write(stream: &mut TcpStream, method: &str, answer: &Answer, length: usize) -> io::Result<()> {
+fn write(stream: &mut TcpStream, method: &str, answer: &ScriptedResponse, length: usize) -> io::Result<()> {
     let mut head = format!("HTTP/1.1 {} Answer\r\n", answer.status);
     if !answer.headers.iter().any(|(name, _)| name == "Content-Length") && answer.status != 204 {
         head.push_str(&format!("Content-Length: {}\r\n", answer.body.len()));

@@ -12,8 +12,8 @@ use tradewind_model::tune::{OperatingPoint, Surface};
 use tradewind_volume::ReadAhead;
 use tradewind_volume::read_ahead::ReadAheadOptions;
 
-use crate::profiles::here::cores;
-use crate::profiles::{Known, Profiles};
+use crate::profiles::this_machine::cpus;
+use crate::profiles::{ApplicableProfile, Profiles};
 use crate::settings::ByteSize;
 
 /// Quarters of the admission memory that read-ahead may use. The rest is for new requests.
@@ -30,21 +30,21 @@ const SUMMARY_SIZES_BYTES: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 
 /// The source of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum PlanSource {
     /// The default: the store has no profile.
-    Nothing,
+    Default,
     /// A profile of this store, measured from this machine at the given time.
     Profile(String),
     /// A scaled profile: it was measured on another client, or for another store, which is given.
     Scaled(String),
 }
 
-impl Source {
+impl PlanSource {
     /// The value of the metric label `from`.
     #[must_use]
-    pub const fn word(&self) -> &'static str {
+    pub const fn label(&self) -> &'static str {
         match self {
-            Self::Nothing => "default",
+            Self::Default => "default",
             Self::Profile(_) => "profile",
             Self::Scaled(_) => "scaled",
         }
@@ -57,60 +57,60 @@ pub struct ServedPlan {
     /// The plan.
     pub plan: Plan,
     /// Its source.
-    pub source: Source,
+    pub source: PlanSource,
     /// The maximum number of connections to the service.
-    pub connections: usize,
+    pub max_connections: usize,
     /// Read-ahead budget of all requests together, in bytes.
-    ahead_bytes: u64,
+    read_ahead_bytes: u64,
     retries: RetryOptions,
-    tags_are_md5: bool,
+    etags_are_md5: bool,
 }
 
 impl ServedPlan {
     /// Builds the plan of the store with this name. `memory_bytes` is the admission budget.
     #[must_use]
-    pub fn of(store: &str, memory_bytes: usize, retries: RetryOptions) -> Self {
-        let known = Profiles::find().filter(Profiles::has_any).and_then(|all| all.known(store, cores()));
-        Self::from(known, memory_bytes, retries)
+    pub fn for_store(store: &str, memory_bytes: usize, retries: RetryOptions) -> Self {
+        let known = Profiles::find().filter(Profiles::has_any).and_then(|all| all.applicable(store, cpus()));
+        Self::from_profile(known, memory_bytes, retries)
     }
 
-    fn from(known: Option<Known>, memory_bytes: usize, retries: RetryOptions) -> Self {
+    fn from_profile(known: Option<ApplicableProfile>, memory_bytes: usize, retries: RetryOptions) -> Self {
         let ahead_bytes = (memory_bytes / 4 * READ_AHEAD_QUARTERS) as u64;
         // A single reader gets at most two thirds of the read-ahead budget.
         let plan =
             Plan { max_buffered_bytes: ahead_bytes / 3 * 2, stream_bytes: DEFAULT_RANGE_BYTES, ..Plan::default() };
         let connections = plan.max_concurrency;
         let mut found =
-            Self { plan, source: Source::Nothing, connections, ahead_bytes, retries, tags_are_md5: false };
-        let Some(Known { profile, surfaces, is_carried }) = known else { return found };
+            Self { plan, source: PlanSource::Default, max_connections: connections, read_ahead_bytes: ahead_bytes, retries, etags_are_md5: false };
+        let Some(ApplicableProfile { profile, surfaces, is_scaled: is_carried }) = known else { return found };
         let (reads, others): (Vec<_>, Vec<_>) =
             surfaces.into_iter().partition(|(direction, _)| *direction == Direction::Read);
         // The plan is for reads. Without samples of reads, those of writes are a better estimate than the default.
         let surfaces = if reads.is_empty() { others } else { reads };
         let surfaces: Vec<Surface> = surfaces.into_iter().map(|(_, surface)| surface).collect();
         if !surfaces.is_empty() {
-            found.plan = best_ranges(plan.tuned(&surfaces), &surfaces);
+            found.plan = choose_range_size(plan.tuned(&surfaces), &surfaces);
             found.source =
-                if is_carried { Source::Scaled(profile.store) } else { Source::Profile(profile.made) };
+                if is_carried { PlanSource::Scaled(profile.store) } else { PlanSource::Profile(profile.measured_at) };
         }
         found
     }
 
     /// Maximum number of concurrent ranges of one object.
     #[must_use]
-    pub fn ahead(&self) -> usize {
+    pub fn max_concurrent_ranges(&self) -> usize {
         concurrent_ranges(&self.plan)
     }
 
     /// The same plan for a store where an ETag that looks like an MD5 always is the MD5 of the bytes.
     #[must_use]
-    pub fn with_md5_tags(self) -> Self {
-        Self { tags_are_md5: true, ..self }
+    pub fn with_md5_etags(self) -> Self {
+        Self { etags_are_md5: true, ..self }
     }
 
     /// Wraps a store in a read-ahead layer with this plan.
-    pub fn over(&self, store: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> Arc<ReadAhead> {
-        let Self { plan, ahead_bytes, retries, tags_are_md5, .. } = *self;
+    pub fn wrap(&self, store: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> Arc<ReadAhead> {
+        let Self { plan, read_ahead_bytes: ahead_bytes, retries, etags_are_md5: tags_are_md5, .. } = *self;
         ReadAhead::new(store, ReadAheadOptions { plan, max_read_ahead_bytes: ahead_bytes, retries, etags_are_md5: tags_are_md5 }, clock)
     }
 }
@@ -120,17 +120,17 @@ impl fmt::Display for ServedPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { plan, source, .. } = self;
         match source {
-            Source::Nothing => {
+            PlanSource::Default => {
                 write!(f, "default (the store was never tuned): {} concurrent requests", plan.max_concurrency)?;
             }
-            Source::Profile(made) => {
+            PlanSource::Profile(made) => {
                 write!(f, "profile of {made}: concurrency {}", concurrency_summary(plan))?
             }
-            Source::Scaled(store) => {
+            PlanSource::Scaled(store) => {
                 write!(f, "scaled profile of {store}: concurrency {}", concurrency_summary(plan))?;
             }
         }
-        write!(f, "; per large object up to {} ranges of {}", self.ahead(), ByteSize(plan.stream_bytes))
+        write!(f, "; per large object up to {} ranges of {}", self.max_concurrent_ranges(), ByteSize(plan.stream_bytes))
     }
 }
 
@@ -142,7 +142,7 @@ fn concurrent_ranges(plan: &Plan) -> usize {
 }
 
 /// Chooses the range size with the highest throughput within the memory of one object.
-fn best_ranges(plan: Plan, surfaces: &[Surface]) -> Plan {
+fn choose_range_size(plan: Plan, surfaces: &[Surface]) -> Plan {
     let throughput = |bytes: u64| {
         let parallel = concurrent_ranges(&Plan { stream_bytes: bytes, ..plan });
         let all = surfaces.iter().map(|surface| surface.predict(OperatingPoint { bytes, concurrency: parallel }).bandwidth());
@@ -172,8 +172,8 @@ mod tests {
         )
     }
 
-    fn plan(known: Option<Known>) -> ServedPlan {
-        ServedPlan::from(known, 128 << 20, RetryOptions::default())
+    fn plan(known: Option<ApplicableProfile>) -> ServedPlan {
+        ServedPlan::from_profile(known, 128 << 20, RetryOptions::default())
     }
 
     #[test]
@@ -185,15 +185,15 @@ mod tests {
         );
         let known = |surfaces, is_carried| {
             let (store, made) = ("S3Store(there)".to_owned(), "2026-11-23T12:00:00Z".to_owned());
-            plan(Some(Known { profile: Profile { store, made, ..Profile::default() }, surfaces, is_carried }))
+            plan(Some(ApplicableProfile { profile: Profile { store, measured_at: made, ..Profile::default() }, surfaces, is_scaled: is_carried }))
         };
         let far = known(vec![(Direction::Read, surface(0.2))], false);
         let summary = far.to_string();
         assert!(summary.starts_with("profile of 2026-11-23T12:00:00Z: concurrency 4KiB x "), "{summary}");
         assert!(far.plan.concurrency_for(4 << 10) > 32, "{far:?}");
         let scaled = known(vec![(Direction::Read, surface(0.2))], true);
-        assert_eq!((scaled.source.word(), scaled.plan), ("scaled", far.plan));
-        assert_eq!(known(Vec::new(), false).source, Source::Nothing);
+        assert_eq!((scaled.source.label(), scaled.plan), ("scaled", far.plan));
+        assert_eq!(known(Vec::new(), false).source, PlanSource::Default);
         // Samples of writes count only without samples of reads.
         let both = known(vec![(Direction::Write, surface(0.001)), (Direction::Read, surface(0.2))], false);
         assert_eq!(both.plan, far.plan);
@@ -220,7 +220,7 @@ mod tests {
         let ranges = |round_trip: f64, memory_bytes: u64| {
             let surfaces = surface(round_trip);
             let plan = Plan { max_buffered_bytes: memory_bytes, ..Plan::default() }.tuned(&surfaces);
-            best_ranges(plan, &surfaces).stream_bytes
+            choose_range_size(plan, &surfaces).stream_bytes
         };
         assert_eq!(ranges(0.001, 32 << 20), DEFAULT_RANGE_BYTES, "all sizes are equal");
         assert!(ranges(0.3, 16 << 20) < DEFAULT_RANGE_BYTES, "few ranges fit, and each takes long");

@@ -5,12 +5,12 @@ use tradewind_bench::load_spec::LoadSpec;
 use tradewind_bench::runner::Stage;
 use tradewind_bench::test_plan::TestPlan;
 
-use super::loads::{LoadFlags, Usual, of_workload};
-use crate::commands::Misused;
+use super::loads::{LoadFlags, LoadDefaults, loads_from_workload};
+use crate::commands::UsageError;
 
 /// Flags that select the loads.
 #[derive(Debug, Args)]
-pub(super) struct AskedFlags {
+pub(super) struct LoadSelection {
     /// Workload to run: a file, or a built-in one listed by `tradewind bench workloads`
     #[arg(long, value_name = "NAME|FILE")]
     workload: Option<String>,
@@ -26,11 +26,11 @@ fn factor(text: &str) -> Result<f64, String> {
     factor.ok_or_else(|| "write a number from 0.000001 to 1000000".to_owned())
 }
 
-impl AskedFlags {
+impl LoadSelection {
     /// All loads.
     pub fn loads(&self) -> anyhow::Result<Vec<LoadFlags>> {
         Ok(match &self.workload {
-            Some(name) => of_workload(name, &self.load, self.scale)?,
+            Some(name) => loads_from_workload(name, &self.load, self.scale)?,
             None => vec![self.load.clone()],
         })
     }
@@ -50,12 +50,12 @@ fn requested_twice(surveys: &[TestPlan]) -> Option<&LoadSpec> {
 /// The plans and stages of the loads, with all rounds.
 pub(super) fn stages(
     loads: &[LoadFlags],
-    usual: &Usual,
+    usual: &LoadDefaults,
     (seed, repeat): (u64, u32),
 ) -> anyhow::Result<(Vec<TestPlan>, Vec<Stage>)> {
-    let surveys = loads.iter().map(|load| load.survey(usual, seed)).collect::<Result<Vec<_>, _>>()?;
+    let surveys = loads.iter().map(|load| load.test_plan(usual, seed)).collect::<Result<Vec<_>, _>>()?;
     if let Some(twice) = requested_twice(&surveys) {
-        return Err(Misused(format!(
+        return Err(UsageError(format!(
             "{twice} is in two loads that differ in time or count: a result file could not distinguish them; measure \
              them separately, into different files"
         ))

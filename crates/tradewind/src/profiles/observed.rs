@@ -5,10 +5,10 @@ use std::time::Duration;
 use tradewind_model::store_model::{Direction, Operation, SizeClass, StoreModel, Total};
 use tradewind_model::tune::{OperatingPoint, Sample, transfer_samples};
 
-use super::{Profile, Profiles, here, host, read};
+use super::{Profile, Profiles, this_machine, host, read_profile};
 
 /// Warm-up: until then, connections are new and congestion windows are still opening.
-pub const WARM: Duration = Duration::from_secs(4);
+pub const WARM_UP: Duration = Duration::from_secs(4);
 /// Minimum duration of a sample.
 const MIN_SAMPLE_TIME: Duration = Duration::from_secs(6);
 /// Minimum number of requests of a sample, per concurrent request.
@@ -23,17 +23,17 @@ const MIN_TAIL_REQUESTS: u64 = 100;
 
 /// A snapshot of a store's request counters and times.
 #[derive(Debug, Clone)]
-pub struct Tally {
+pub struct CounterSnapshot {
     taken_at: Duration,
     totals: Vec<(Operation, SizeClass, Total)>,
     /// Requests that failed, by kind.
     failed: Vec<u64>,
 }
 
-impl Tally {
+impl CounterSnapshot {
     /// Takes a snapshot at the time `now`.
     #[must_use]
-    pub fn of(model: &StoreModel, now: Duration) -> Self {
+    pub fn take(model: &StoreModel, now: Duration) -> Self {
         let data_operations = Operation::ALL.into_iter().filter(|operation| operation.direction().is_some());
         let totals = data_operations.flat_map(|operation| {
             let times = model.latencies(now, operation);
@@ -45,7 +45,7 @@ impl Tally {
 
     /// The time of the snapshot.
     #[must_use]
-    pub const fn at(&self) -> Duration {
+    pub const fn taken_at(&self) -> Duration {
         self.taken_at
     }
 
@@ -56,7 +56,7 @@ impl Tally {
     }
 
     /// The total of an operation and size class.
-    fn before(&self, operation: Operation, sizes: SizeClass) -> Total {
+    fn total_of(&self, operation: Operation, sizes: SizeClass) -> Total {
         let found = self.totals.iter().find(|known| (known.0, known.1) == (operation, sizes));
         found.map(|known| known.2).unwrap_or_default()
     }
@@ -66,11 +66,11 @@ impl Tally {
 /// the traffic is a mixture of operations or size classes, or if a request failed. The mean concurrency is the sum of
 /// the request times divided by the elapsed time (Little 1961).
 #[must_use]
-pub fn since(tally: &Tally, model: &StoreModel, now: Duration) -> Option<(Direction, Sample)> {
+pub fn sample_since(tally: &CounterSnapshot, model: &StoreModel, now: Duration) -> Option<(Direction, Sample)> {
     let took = now.checked_sub(tally.taken_at).filter(|took| *took >= MIN_SAMPLE_TIME)?.as_secs_f64();
     let (mut all, mut dominant) = (0.0, None::<(f64, Operation, SizeClass, u64)>);
-    for (operation, sizes, total) in Tally::of(model, now).totals {
-        let before = tally.before(operation, sizes);
+    for (operation, sizes, total) in CounterSnapshot::take(model, now).totals {
+        let before = tally.total_of(operation, sizes);
         let time = total.time.saturating_sub(before.time).as_secs_f64();
         all += time;
         if dominant.is_none_or(|dominant| time > dominant.0) {
@@ -103,21 +103,21 @@ impl Profiles {
     /// Adds a sample of the requests since a snapshot to the store's profile. Returns true if the profile was changed.
     /// A store that was never tuned on this client gets no profile: one sample says too little about other sizes. A
     /// file with ignored parts is not changed.
-    pub fn learn(
+    pub fn add_observed(
         &self,
         store: &str,
-        (tally, model): (&Tally, &StoreModel),
+        (tally, model): (&CounterSnapshot, &StoreModel),
         now: Duration,
     ) -> std::io::Result<bool> {
-        let Some((direction, sample)) = since(tally, model, now) else { return Ok(false) };
-        let here = here::client(host(store), here::cores());
+        let Some((direction, sample)) = sample_since(tally, model, now) else { return Ok(false) };
+        let here = this_machine::client(host(store), this_machine::cpus());
         if !self.has_any() {
             return Ok(false);
         }
-        let _alone = self.alone()?;
+        let _alone = self.lock()?;
         // Rewriting a file with ignored parts would delete them.
-        let known = read(self.path(store)).filter(|kept| kept.wrong.is_empty()).map(|kept| kept.profile);
-        let is_ours = |profile: &Profile| profile.store == store && profile.is_made_on(&here);
+        let known = read_profile(self.path(store)).filter(|kept| kept.problems.is_empty()).map(|kept| kept.profile);
+        let is_ours = |profile: &Profile| profile.store == store && profile.is_measured_on(&here);
         let Some(mut profile) = known.filter(is_ours) else { return Ok(false) };
         let samples = match direction {
             Direction::Write => &mut profile.upload,
@@ -127,7 +127,7 @@ impl Profiles {
             return Ok(false);
         }
         transfer_samples::add_transfer_sample(samples, sample);
-        self.replace(&profile).map(|()| true)
+        self.write(&profile).map(|()| true)
     }
 }
 
@@ -156,12 +156,12 @@ mod tests {
     fn since_computes_size_concurrency_and_latency() {
         let model = StoreModel::new();
         done(&model, Operation::Get, (64 << 10, 1), (0, 4));
-        let tally = Tally::of(&model, AT[0]);
+        let tally = CounterSnapshot::take(&model, AT[0]);
         done(&model, Operation::Get, (64 << 10, 12), (4, 14));
-        let (direction, sample) = since(&tally, &model, AT[1]).unwrap();
+        let (direction, sample) = sample_since(&tally, &model, AT[1]).unwrap();
         assert_eq!((direction, sample.point), (Direction::Read, OperatingPoint { bytes: 64 << 10, concurrency: 12 }));
         assert!((sample.latency - 0.05).abs() < 1e-6 && sample.p95_p99.is_some(), "{sample:?}");
-        assert!(since(&tally, &model, Duration::from_secs(5)).is_none(), "the sample is too short");
+        assert!(sample_since(&tally, &model, Duration::from_secs(5)).is_none(), "the sample is too short");
     }
 
     #[test]
@@ -172,16 +172,16 @@ mod tests {
         let sample = Sample { point: cell, latency: 0.01, relative_error: 0.02, p95_p99: tail, from_transfer: false };
         let profile = Profile {
             store: "S3Store(there)".to_owned(),
-            cores: here::cores(),
+            cpus: this_machine::cpus(),
             download: vec![sample],
             ..Profile::default()
         };
-        let path = profiles.keep(&profile).unwrap();
+        let path = profiles.save(&profile).unwrap();
         let model = StoreModel::new();
         done(&model, Operation::Get, (64 << 10, 4), (0, 4));
-        let tally = Tally::of(&model, AT[0]);
+        let tally = CounterSnapshot::take(&model, AT[0]);
         done(&model, Operation::Get, (64 << 10, 12), (4, 14));
-        let learn = |store: &str| profiles.learn(store, (&tally, &model), AT[1]).unwrap();
+        let learn = |store: &str| profiles.add_observed(store, (&tally, &model), AT[1]).unwrap();
         assert!(learn(&profile.store) && !learn("S3Store(elsewhere)"));
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains("seen = true"), "{text}");
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), broken);
         // A failed save leaves no temporary file.
         let file = Profiles { directory: path };
-        assert!(file.keep(&profile).is_err());
+        assert!(file.save(&profile).is_err());
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
@@ -203,35 +203,35 @@ mod tests {
         let cell = OperatingPoint { bytes: 64 << 10, concurrency: 4 };
         let sample = Sample { point: cell, latency: 0.01, relative_error: 0.02, p95_p99: None, from_transfer: false };
         let store = "S3Store(there)".to_owned();
-        let profile = Profile { store, cores: here::cores(), download: vec![sample], ..Profile::default() };
+        let profile = Profile { store, cpus: this_machine::cpus(), download: vec![sample], ..Profile::default() };
         for _ in 0..20 {
-            profiles.keep(&profile).unwrap();
+            profiles.save(&profile).unwrap();
             let one = |bytes| {
                 let model = StoreModel::new();
-                let tally = Tally::of(&model, AT[0]);
+                let tally = CounterSnapshot::take(&model, AT[0]);
                 done(&model, Operation::Get, (bytes, 12), (4, 14));
-                profiles.learn(&profile.store, (&tally, &model), AT[1]).unwrap()
+                profiles.add_observed(&profile.store, (&tally, &model), AT[1]).unwrap()
             };
             std::thread::scope(|scope| {
                 let all = [1 << 10, 32 << 10, 1 << 20, 8 << 20].map(|bytes| scope.spawn(move || one(bytes)));
                 assert!(all.into_iter().all(|each| each.join().unwrap()));
             });
-            assert_eq!(profiles.of(&profile.store).unwrap().download.len(), 5);
+            assert_eq!(profiles.load(&profile.store).unwrap().download.len(), 5);
         }
     }
 
     #[test]
     fn since_is_none_for_a_mixture_or_failures() {
         let both = StoreModel::new();
-        let tally = Tally::of(&both, AT[0]);
+        let tally = CounterSnapshot::take(&both, AT[0]);
         done(&both, Operation::Get, (64 << 10, 4), (4, 14));
         done(&both, Operation::Put, (64 << 10, 4), (4, 14));
-        assert!(since(&tally, &both, AT[1]).is_none());
+        assert!(sample_since(&tally, &both, AT[1]).is_none());
         let failing = StoreModel::new();
         done(&failing, Operation::Get, (64 << 10, 4), (4, 14));
         let request = failing.begin(Operation::Get);
         failing.end(AT[1], request, RequestOutcome::Failed(tradewind_model::store_model::Failure::Busy));
-        assert!(since(&tally, &failing, AT[1]).is_none());
-        assert!(since(&tally, &StoreModel::new(), AT[1]).is_none());
+        assert!(sample_since(&tally, &failing, AT[1]).is_none());
+        assert!(sample_since(&tally, &StoreModel::new(), AT[1]).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! Rounds of a crash test: start the server, verify, run the workload, crash; at the end a clean shutdown and a full
+//! CrashTest of a crash test: start the server, verify, run the workload, crash; at the end a clean shutdown and a full
 //! check of the store. A killed process and a power loss differ only in the crash.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use super::model::Model;
 use super::random::Random;
 use super::s3::S3;
-use super::server::{self, Server, Start};
+use super::server::{self, Server, ServerSetup};
 use super::verify::verify;
 use super::workload::{self, BUCKETS, Workload};
 
 /// The parameters of a crash test.
 #[derive(Debug, Clone, Copy)]
-pub struct Rounds {
+pub struct CrashTest {
     pub rounds: u64,
     pub seed: u64,
     pub workers: u64,
@@ -30,9 +30,9 @@ pub struct Written {
     pub on_disk: u64,
 }
 
-impl Rounds {
+impl CrashTest {
     /// The parameters from the environment variables `{prefix}_ROUNDS` and `{prefix}_SEED`, with defaults.
-    pub fn from_environment(prefix: &str, rounds: u64) -> Self {
+    pub fn from_env(prefix: &str, rounds: u64) -> Self {
         let read = |name: &str| {
             let value = std::env::var(format!("{prefix}_{name}")).ok()?;
             Some(value.parse().unwrap_or_else(|_| panic!("{prefix}_{name} must be a number")))
@@ -49,7 +49,7 @@ impl Rounds {
     /// Runs the rounds. `strike` crashes the server and must set `is_struck` immediately before.
     pub fn run(
         self,
-        start: &Start,
+        start: &ServerSetup,
         mut strike: impl FnMut(&mut Server, &mut Random, &Workload<'_>),
         mut before_start: impl FnMut(u64, &mut Random),
     ) -> Written {
@@ -78,7 +78,7 @@ impl Rounds {
                 address: server.endpoint,
                 credentials: credentials.clone(),
                 model: &model,
-                is_struck: AtomicBool::new(false),
+                is_crashed: AtomicBool::new(false),
                 was_full: AtomicBool::new(false),
             };
             let life = random.below(u64::try_from(self.max_lifetime.as_millis()).unwrap());
@@ -86,7 +86,7 @@ impl Rounds {
             let errors = workload::run(&workload, self.workers, work_seed, || {
                 std::thread::sleep(Duration::from_millis(life));
                 strike(&mut server, &mut random, &workload);
-                assert!(workload.is_struck.load(Ordering::SeqCst), "`strike` must set `is_struck`");
+                assert!(workload.is_crashed.load(Ordering::SeqCst), "`strike` must set `is_struck`");
             });
             if !errors.is_empty() {
                 self.fail(round, &errors, &server.logged());
@@ -114,7 +114,7 @@ impl Rounds {
         let stats: serde_json::Value = serde_json::from_slice(&stats.stdout).expect("JSON");
         let on_disk = stats["segment_bytes"].as_u64().expect("a number");
         let (acknowledged, bytes, in_doubt) = model.counts();
-        super::say(&format!(
+        super::print_uncaptured(&format!(
             "{} rounds of seed {} in {:.1?}: {acknowledged} writes of {} MiB acknowledged, {in_doubt} interrupted, \
              {} MiB on disk, slowest start {slowest_start:.0?}",
             self.rounds,

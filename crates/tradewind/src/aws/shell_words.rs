@@ -12,7 +12,7 @@ pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
     while let Some(c) = rest.next() {
         match c {
             c if c.is_whitespace() => words.extend(word.take()),
-            '\'' | '"' => quoted(c, &mut rest, word.get_or_insert_default())?,
+            '\'' | '"' => read_quoted(c, &mut rest, word.get_or_insert_default())?,
             '\\' => match rest.next() {
                 Some(c) => word.get_or_insert_default().push(c),
                 None => return Err("the last backslash escapes nothing; remove it".to_owned()),
@@ -25,7 +25,7 @@ pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
 }
 
 /// Appends the text up to the closing `quote`.
-fn quoted(quote: char, rest: &mut std::str::Chars<'_>, word: &mut String) -> Result<(), String> {
+fn read_quoted(quote: char, rest: &mut std::str::Chars<'_>, word: &mut String) -> Result<(), String> {
     loop {
         match rest.next() {
             None => return Err(format!("a {quote} is not closed")),

@@ -20,7 +20,7 @@ const MAX_OUTPUT_BYTES: u64 = 96 << 20;
 
 /// A runner of commands.
 #[derive(Debug)]
-pub struct Caller {
+pub struct CommandRunner {
     directory: tempfile::TempDir,
     endpoint: SocketAddr,
     /// Environment variables of the commands.
@@ -29,14 +29,14 @@ pub struct Caller {
 
 /// The result of a command.
 #[derive(Debug)]
-pub struct Ran {
+pub struct CommandOutput {
     pub status: ExitStatus,
     pub out: Vec<u8>,
     /// Its standard error, with the store's address replaced by `HOST`.
     pub err: String,
 }
 
-impl Caller {
+impl CommandRunner {
     /// A runner for the store at an address, with the tests' root key.
     pub fn new(endpoint: SocketAddr) -> Self {
         let root = root_key();
@@ -51,17 +51,17 @@ impl Caller {
     }
 
     /// Sets an environment variable.
-    pub fn with(mut self, name: &str, value: &str) -> Self {
+    pub fn with_variable(mut self, name: &str, value: &str) -> Self {
         self.environment.retain(|(known, _)| known != name);
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Sets the settings file.
-    pub fn configured(self, settings: &str) -> Self {
+    pub fn with_settings(self, settings: &str) -> Self {
         self.write("settings.toml", settings);
         let path = self.path("settings.toml");
-        self.with("TRADEWIND_CONFIG", path.to_str().unwrap())
+        self.with_variable("TRADEWIND_CONFIG", path.to_str().unwrap())
     }
 
     /// The address of the store.
@@ -70,12 +70,12 @@ impl Caller {
     }
 
     /// The directory that commands run in.
-    pub fn root(&self) -> &Path {
+    pub fn directory_path(&self) -> &Path {
         self.directory.path()
     }
 
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.root().join(name)
+        self.directory_path().join(name)
     }
 
     /// Writes a file and creates its parent directories.
@@ -86,19 +86,19 @@ impl Caller {
     }
 
     /// Runs a command to its end.
-    pub fn run(&self, arguments: &[&str]) -> Ran {
-        self.begin(arguments).end()
+    pub fn run(&self, arguments: &[&str]) -> CommandOutput {
+        self.spawn(arguments).wait_for_output()
     }
 
     /// Runs a command that must succeed without output on standard error. Returns its standard output.
-    pub fn done(&self, arguments: &[&str]) -> String {
+    pub fn run_ok(&self, arguments: &[&str]) -> String {
         let ran = self.run(arguments);
         assert!(ran.status.success() && ran.err.is_empty(), "{arguments:?}: {ran:?}");
         String::from_utf8(ran.out).unwrap()
     }
 
     /// Runs a command that must fail with exactly these errors.
-    pub fn fails(&self, arguments: &[&str], complaints: &[&str]) {
+    pub fn run_failing(&self, arguments: &[&str], complaints: &[&str]) {
         let ran = self.run(arguments);
         let errors: Vec<&str> = ran.err.lines().collect();
         let complaints: Vec<String> = complaints.iter().map(|line| format!("tradewind: {line}")).collect();
@@ -107,8 +107,8 @@ impl Caller {
     }
 
     /// The metadata of an object, from `stat`.
-    pub fn known(&self, location: &str) -> Json {
-        serde_json::from_str(&self.done(&["stat", "--json", location])).unwrap()
+    pub fn stat(&self, location: &str) -> Json {
+        serde_json::from_str(&self.run_ok(&["stat", "--json", location])).unwrap()
     }
 
     /// The bytes of an object.
@@ -129,18 +129,18 @@ impl Caller {
             let line: Json = serde_json::from_str(line).unwrap();
             (line["key"].as_str().unwrap().to_owned(), line["size"].as_u64().unwrap())
         };
-        self.done(&["ls", "-r", "--json", location]).lines().map(read).collect()
+        self.run_ok(&["ls", "-r", "--json", location]).lines().map(read).collect()
     }
 
     /// Starts a command.
-    pub fn begin(&self, arguments: &[&str]) -> Running {
-        let mut running = self.begin_unread(arguments);
+    pub fn spawn(&self, arguments: &[&str]) -> RunningCommand {
+        let mut running = self.spawn_unread(arguments);
         running.out = Some(collect(running.child.stdout.take().unwrap()));
         running
     }
 
     /// Starts a command without reading its output.
-    pub fn begin_unread(&self, arguments: &[&str]) -> Running {
+    pub fn spawn_unread(&self, arguments: &[&str]) -> RunningCommand {
         let mut command = tradewind();
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
@@ -151,14 +151,14 @@ impl Caller {
         }
         // The directory does not exist, so there is no ~/.aws.
         command.env("HOME", self.path("home")).envs(self.environment.iter().cloned());
-        command.args(arguments).current_dir(self.root());
-        Running::new(command, self.endpoint)
+        command.args(arguments).current_dir(self.directory_path());
+        RunningCommand::new(command, self.endpoint)
     }
 }
 
 /// A running command; dropping it kills it.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningCommand {
     child: Child,
     pub stdin: Option<ChildStdin>,
     out: Option<JoinHandle<Vec<u8>>>,
@@ -167,7 +167,7 @@ pub struct Running {
     deadline: Instant,
 }
 
-impl Running {
+impl RunningCommand {
     fn new(mut command: Command, endpoint: SocketAddr) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -177,13 +177,13 @@ impl Running {
     }
 
     /// Writes to its standard input and closes it.
-    pub fn feed(mut self, bytes: &[u8]) -> Self {
+    pub fn with_stdin(mut self, bytes: &[u8]) -> Self {
         self.stdin.take().unwrap().write_all(bytes).unwrap();
         self
     }
 
-    /// Takes its standard output, if it was started by [`Caller::begin_unread`].
-    pub fn take_out(&mut self) -> std::process::ChildStdout {
+    /// Takes its standard output, if it was started by [`CommandRunner::begin_unread`].
+    pub fn take_stdout(&mut self) -> std::process::ChildStdout {
         self.child.stdout.take().unwrap()
     }
 
@@ -192,13 +192,13 @@ impl Running {
     }
 
     /// Waits until it ends and returns its result.
-    pub fn end(mut self) -> Ran {
+    pub fn wait_for_output(mut self) -> CommandOutput {
         drop(self.stdin.take());
         let status = self.wait();
         let out = self.out.take().map(|out| out.join().unwrap()).unwrap_or_default();
         let err = self.err.take().unwrap().join().unwrap();
         let err = String::from_utf8(err).unwrap().replace(&self.endpoint.to_string(), "HOST");
-        Ran { status, out, err }
+        CommandOutput { status, out, err }
     }
 
     fn wait(&mut self) -> ExitStatus {
@@ -212,7 +212,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         // Ignored: it has ended, or the test has failed already.
         let _ = self.child.kill();

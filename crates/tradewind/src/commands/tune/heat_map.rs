@@ -8,14 +8,14 @@ use tradewind_bench::tune::ProbeResult;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{OperatingPoint, Surface};
 
-use crate::commands::advice::{megabytes, name};
+use crate::commands::plan_output::{format_megabytes, direction_name};
 use crate::settings::ByteSize;
 
 /// Colours of a terminal's palette, from low to high throughput.
 const COLOURS: [u8; 7] = [236, 54, 90, 125, 160, 208, 226];
 
 /// A heat map on the terminal.
-pub(super) struct Heat {
+pub(super) struct HeatMap {
     direction: Direction,
     sizes: BTreeSet<u64>,
     parallel: BTreeSet<usize>,
@@ -24,8 +24,8 @@ pub(super) struct Heat {
     drawn: Option<usize>,
 }
 
-impl Heat {
-    pub fn begin(direction: Direction, cells: &[OperatingPoint], is_quiet: bool) -> Self {
+impl HeatMap {
+    pub fn new(direction: Direction, cells: &[OperatingPoint], is_quiet: bool) -> Self {
         Self {
             direction,
             sizes: cells.iter().map(|cell| cell.bytes).collect(),
@@ -35,14 +35,14 @@ impl Heat {
         }
     }
 
-    pub fn begins(&mut self, cell: OperatingPoint) {
+    pub fn probe_started(&mut self, cell: OperatingPoint) {
         if self.drawn.is_some() {
             let _ = write!(io::stdout(), "trying {} x {} ...\r", ByteSize(cell.bytes), cell.concurrency);
             let _ = io::stdout().flush();
         }
     }
 
-    pub fn probed(&mut self, probed: &ProbeResult, surface: &Surface) {
+    pub fn probe_finished(&mut self, probed: &ProbeResult, surface: &Surface) {
         if probed.sample.is_some() {
             self.tried.insert(probed.point);
         }
@@ -53,7 +53,7 @@ impl Heat {
         }
     }
 
-    pub fn end(&self, surface: &Surface) -> io::Result<()> {
+    pub fn finish(&self, surface: &Surface) -> io::Result<()> {
         let lines = self.drawn.unwrap_or(0);
         let map = self.map(surface, self.drawn.is_some());
         if lines > 0 {
@@ -67,7 +67,7 @@ impl Heat {
         let all = self.sizes.iter().flat_map(|bytes| self.parallel.iter().map(|n| (*bytes, *n)));
         let best = all.map(|(bytes, n)| found(bytes, n).bandwidth()).fold(0.0, f64::max);
         let mut map =
-            format!("{} in MB/s, by request size and concurrency (* measured)\n", name(self.direction));
+            format!("{} in MB/s, by request size and concurrency (* measured)\n", direction_name(self.direction));
         let head = self.parallel.iter().fold(format!("{:>9}", ""), |mut head, n| {
             let _ = write!(head, "{n:>7}");
             head
@@ -78,7 +78,7 @@ impl Heat {
             for n in &self.parallel {
                 let bandwidth = found(*bytes, *n).bandwidth();
                 let mark = if self.tried.contains(&OperatingPoint { bytes: *bytes, concurrency: *n }) { '*' } else { ' ' };
-                let text = format!("{:>6}{mark}", megabytes(bandwidth));
+                let text = format!("{:>6}{mark}", format_megabytes(bandwidth));
                 if is_coloured {
                     let part = (bandwidth / best * (COLOURS.len() - 1) as f64).round() as usize;
                     let colour = COLOURS[part.min(COLOURS.len() - 1)];

@@ -7,21 +7,21 @@ use tradewind_model::tune::extrapolate::ClientEnvironment;
 
 /// Number of CPUs available to this process.
 #[must_use]
-pub fn cores() -> usize {
+pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// This machine as a client with `cores` CPUs, and its link towards a host. Sends nothing.
 #[must_use]
 pub fn client(host: &str, cores: usize) -> ClientEnvironment {
-    ClientEnvironment { cpus: Some(cores as f64), link_bandwidth: link(host), ..ClientEnvironment::default() }
+    ClientEnvironment { cpus: Some(cores as f64), link_bandwidth: link_bytes_per_second(host), ..ClientEnvironment::default() }
 }
 
 /// Speed in bytes per second of the interface for packets to a host. A host name is not resolved; it is assumed to be
 /// behind the default route. `None` for loopback, or if the system does not report the speed, as on most virtual
 /// machines.
 #[must_use]
-pub fn link(host: &str) -> Option<f64> {
+pub fn link_bytes_per_second(host: &str) -> Option<f64> {
     let address = host.parse::<IpAddr>().ok();
     if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
         return None;
@@ -31,7 +31,7 @@ pub fn link(host: &str) -> Option<f64> {
         Some(IpAddr::V6(_)) | None => None,
     };
     let routes = fs::read_to_string("/proc/net/route").ok()?;
-    let interface = interface(&routes, to)?;
+    let interface = route_interface(&routes, to)?;
     let speed = fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
     let megabits: f64 = speed.trim().parse().ok()?;
     (megabits > 0.0).then_some(megabits * 1e6 / 8.0)
@@ -39,7 +39,7 @@ pub fn link(host: &str) -> Option<f64> {
 
 /// The interface of the most specific route to an address, and of these the one with the lowest metric. Without an
 /// address, that of the default route.
-fn interface(routes: &str, to: Option<Ipv4Addr>) -> Option<&str> {
+fn route_interface(routes: &str, to: Option<Ipv4Addr>) -> Option<&str> {
     let route = |line: &'_ str| -> Option<(u32, std::cmp::Reverse<u32>)> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, destination, _, _, _, _, metric, mask, ..] = fields[..] else { return None };
@@ -63,10 +63,10 @@ mod tests {
             slow\t00000000\t010200C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n\
             fast\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
             near\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
-        assert_eq!(interface(routes, Some(Ipv4Addr::new(192, 0, 2, 7))), Some("near"));
-        assert_eq!(interface(routes, Some(Ipv4Addr::new(198, 51, 100, 1))), Some("fast"));
-        assert_eq!(interface(routes, None), Some("fast"));
-        assert_eq!(interface("", None), None);
-        assert_eq!(link("127.0.0.1"), None);
+        assert_eq!(route_interface(routes, Some(Ipv4Addr::new(192, 0, 2, 7))), Some("near"));
+        assert_eq!(route_interface(routes, Some(Ipv4Addr::new(198, 51, 100, 1))), Some("fast"));
+        assert_eq!(route_interface(routes, None), Some("fast"));
+        assert_eq!(route_interface("", None), None);
+        assert_eq!(link_bytes_per_second("127.0.0.1"), None);
     }
 }

@@ -11,7 +11,7 @@ use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::context;
 use tradewind_core::{Address, ObjectStore as _};
 
-use crate::support::scripted::{Answer, BUCKET, Reply, Scripted};
+use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, ScriptedServer};
 
 /// The leaf's stall timeout.
 const STALL_TIME: Duration = Duration::from_millis(600);
@@ -23,12 +23,12 @@ fn bytes(count: usize) -> Vec<u8> {
 }
 
 /// A store with an object of `count` bytes. `change` modifies its responses to GET.
-fn store(count: usize, change: impl Fn(Answer) -> Reply + Send + Sync + 'static) -> (Scripted, Arc<S3Store>) {
-    let server = Scripted::start(move |request, answer| match request.operation {
+fn store(count: usize, change: impl Fn(ScriptedResponse) -> Reply + Send + Sync + 'static) -> (ScriptedServer, Arc<S3Store>) {
+    let server = ScriptedServer::start(move |request, answer| match request.operation {
         "GetObject" => change(answer),
-        _ => Reply::Answer(answer),
+        _ => Reply::Respond(answer),
     });
-    server.lay("object", bytes(count));
+    server.put_object("object", bytes(count));
     let store = crate::leaf_over(server.address, |options| options.stall_timeout = STALL_TIME);
     (server, store)
 }
@@ -48,7 +48,7 @@ async fn read(store: &S3Store, key: &str) -> (Vec<Vec<u8>>, Result<()>) {
 }
 
 /// Sends pieces of the given sizes, with a pause before each.
-fn paced(answer: Answer, pause_millis: u64, pieces: impl IntoIterator<Item = usize>) -> Reply {
+fn paced(answer: ScriptedResponse, pause_millis: u64, pieces: impl IntoIterator<Item = usize>) -> Reply {
     let pause = Duration::from_millis(pause_millis);
     Reply::Paced(answer, pieces.into_iter().map(|bytes| (pause, bytes)).collect())
 }
@@ -99,9 +99,9 @@ async fn received_bytes_are_yielded_before_the_stall_error() {
 /// Small bodies after large ones, on the same connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_of_all_sizes_are_complete() {
-    let (server, store) = store(1, Reply::Answer);
+    let (server, store) = store(1, Reply::Respond);
     for (n, count) in [0, 1, 32_768, 65_536, 5, 131_073, 1_000_003, 2].into_iter().enumerate() {
-        server.lay("other", bytes(count));
+        server.put_object("other", bytes(count));
         let address = Address::parse(BUCKET, "other").unwrap();
         let found = store.get(&context(), &address, GetRequest::default()).await.unwrap();
         assert_eq!(found.observation.reused, Some(n > 0));

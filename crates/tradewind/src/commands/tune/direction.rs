@@ -12,13 +12,13 @@ use tradewind_model::tune::sampling::Budget;
 use tradewind_model::tune::{OperatingPoint, Workload};
 
 use super::Arguments;
-use super::heat::Heat;
-use super::lines::{print_probe, print_surface};
-use super::start::Start;
+use super::heat_map::HeatMap;
+use super::json_lines::{print_probe, print_surface};
+use super::starting_point::StartingPoint;
 use super::workload::Workloads;
-use crate::commands::advice::{self, cells, name, seconds};
-use crate::commands::terminal::say_line;
-use crate::profiles::here::cores;
+use crate::commands::plan_output::{self, candidate_points, direction_name, format_seconds};
+use crate::commands::terminal::print_error_line;
+use crate::profiles::this_machine::cpus;
 
 /// The limit of probes per direction.
 const MAX_PROBES: usize = 8;
@@ -26,16 +26,16 @@ const MAX_PROBES: usize = 8;
 const UPLOAD_FRACTION: f64 = 0.5;
 
 /// The result of one direction.
-pub(super) struct Found {
+pub(super) struct DirectionResult {
     pub direction: Direction,
     pub sampled: SamplingResult,
     /// The operating points that a plan may use.
     pub cells: Vec<OperatingPoint>,
 }
 
-impl Found {
+impl DirectionResult {
     /// Returns true if a probe yielded a sample.
-    pub fn is_known(&self) -> bool {
+    pub fn has_samples(&self) -> bool {
         !self.sampled.surface.samples().is_empty()
     }
 
@@ -47,41 +47,41 @@ impl Found {
     /// Prints the plans, or why there is no result.
     pub fn print(&self, arguments: &Arguments, workload: Option<&Workload>) -> io::Result<()> {
         let (direction, mut out) = (self.direction, io::stdout());
-        if self.is_known() {
+        if self.has_samples() {
             let surface = &self.sampled.surface;
             return write!(
                 out,
                 "{}",
-                advice::of(direction, surface, &self.cells, (&arguments.latency, workload))
+                plan_output::describe_plans(direction, surface, &self.cells, (&arguments.latency, workload))
             );
         }
         let max_time = self.sampled.probes.iter().map(|probed| probed.time).max();
         let why = match (self.failure(), max_time) {
             (Some(failure), _) => failure.to_owned(),
-            (None, Some(time)) => format!("no request completed within {}", seconds(time.as_secs_f64())),
+            (None, Some(time)) => format!("no request completed within {}", format_seconds(time.as_secs_f64())),
             (None, None) => "the budget is too small for a single probe".to_owned(),
         };
-        writeln!(out, "{}: no result: {why}", name(direction))
+        writeln!(out, "{}: no result: {why}", direction_name(direction))
     }
 }
 
 /// The measurement of both directions.
-pub(super) struct Finder<'a> {
+pub(super) struct DirectionTuner<'a> {
     pub arguments: &'a Arguments,
     pub ground: &'a Arc<ProbeTarget>,
-    pub start: &'a Start,
+    pub start: &'a StartingPoint,
     pub workloads: Option<&'a Workloads>,
     pub stop: &'a StopSignal,
 }
 
-impl Finder<'_> {
+impl DirectionTuner<'_> {
     /// Measures both directions, or the one that is possible. If stopped, returns the results so far.
-    pub async fn find(&self) -> anyhow::Result<Vec<Found>> {
+    pub async fn measure(&self) -> anyhow::Result<Vec<DirectionResult>> {
         let (bytes, time) = (self.arguments.budget.0.0 as f64, self.arguments.budget.1.as_secs_f64());
         let mut left = Budget { bytes, seconds: time, probes: MAX_PROBES };
         let mut found = Vec::new();
         for (direction, part) in [(Direction::Write, UPLOAD_FRACTION), (Direction::Read, 1.0)] {
-            let cells = self.workloads.map_or_else(cells, |workloads| workloads.cells(direction));
+            let cells = self.workloads.map_or_else(candidate_points, |workloads| workloads.cells(direction));
             if self.stop.is_triggered() || !self.can_measure(direction, &cells).await? {
                 break;
             }
@@ -94,14 +94,14 @@ impl Finder<'_> {
                 }
                 Err(e) if !found.is_empty() => {
                     // The result for uploads remains valid.
-                    say_line(format_args!("tradewind: cannot measure downloads: {e}"))?;
+                    print_error_line(format_args!("tradewind: cannot measure downloads: {e}"))?;
                     break;
                 }
                 Err(e) => return Err(e.into()),
             };
             left.bytes -= share.bytes - sampled.remaining_budget.bytes;
             left.seconds -= share.seconds - sampled.remaining_budget.seconds;
-            found.push(Found { direction, sampled, cells });
+            found.push(DirectionResult { direction, sampled, cells });
         }
         Ok(found)
     }
@@ -122,28 +122,28 @@ impl Finder<'_> {
 
     async fn sample(&self, direction: Direction, cells: &[OperatingPoint], budget: Budget) -> Result<SamplingResult> {
         let is_json = self.arguments.json;
-        let request = SamplingConfig { points: cells.to_vec(), budget, cores: cores() };
-        let mut heat = Heat::begin(direction, cells, is_json || !io::stdout().is_terminal());
+        let request = SamplingConfig { points: cells.to_vec(), budget, cores: cpus() };
+        let mut heat = HeatMap::new(direction, cells, is_json || !io::stdout().is_terminal());
         let tell = |event: SamplingEvent<'_>| match event {
-            SamplingEvent::ProbeStarted(_, cell) => heat.begins(cell),
+            SamplingEvent::ProbeStarted(_, cell) => heat.probe_started(cell),
             SamplingEvent::Probed(probed, surface) => {
-                heat.probed(probed, surface);
+                heat.probe_finished(probed, surface);
                 if is_json {
                     print_probe(probed);
                 }
             }
         };
-        let prior = self.start.belief(direction);
+        let prior = self.start.prior(direction);
         let sampled = tune::sample(self.ground, direction, (&request, prior), self.stop, tell).await?;
         let surface = &sampled.surface;
         if is_json {
             print_surface(direction, cells, surface);
-            let plans = advice::plans(direction, surface, cells, &self.arguments.latency);
-            for line in plans.into_iter().chain(advice::splits(direction, surface)) {
+            let plans = plan_output::plans_as_json(direction, surface, cells, &self.arguments.latency);
+            for line in plans.into_iter().chain(plan_output::splits_as_json(direction, surface)) {
                 let _ = writeln!(io::stdout(), "{line}");
             }
         } else {
-            let _ = heat.end(surface);
+            let _ = heat.finish(surface);
         }
         Ok(sampled)
     }

@@ -11,7 +11,7 @@ pub(super) const EXAMPLE: &str = "2026-01-02T03:04:05Z";
 pub(super) fn parse(text: &str) -> Option<Timestamp> {
     let (local, offset_minutes) = match text.strip_suffix(['Z', 'z']) {
         Some(local) => (local, 0),
-        None => offset(text)?,
+        None => split_offset(text)?,
     };
     let (whole, fraction) = local.split_once('.').unwrap_or((local, "0"));
     let bytes = whole.as_bytes();
@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str) -> Option<Timestamp> {
 }
 
 /// Splits off the `+hh:mm` at the end, in minutes.
-fn offset(text: &str) -> Option<(&str, i64)> {
+fn split_offset(text: &str) -> Option<(&str, i64)> {
     let (local, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
     let sign = match offset.as_bytes().first()? {
         b'+' => 1,

@@ -8,7 +8,7 @@ const NAMES: [(&str, Statistic); 3] =
     [("mean", Statistic::Mean), ("p95", Statistic::P95), ("p99", Statistic::P99)];
 
 /// Parses a latency target: `100ms` for the mean, `p99=100ms` for the 99th percentile.
-pub(super) fn parse(text: &str) -> Result<LatencyTarget, String> {
+pub(super) fn parse_latency_target(text: &str) -> Result<LatencyTarget, String> {
     let (of, time) = match text.split_once('=') {
         None => (Statistic::Mean, text),
         Some((name, time)) => {
@@ -26,7 +26,7 @@ pub(super) fn parse(text: &str) -> Result<LatencyTarget, String> {
 }
 
 /// The name of a statistic in JSON output.
-pub(super) fn name(statistic: Statistic) -> &'static str {
+pub(super) fn statistic_name(statistic: Statistic) -> &'static str {
     NAMES.iter().find(|(_, known)| *known == statistic).map_or("mean", |(name, _)| name)
 }
 
@@ -36,11 +36,11 @@ mod tests {
 
     #[test]
     fn latency_targets_are_parsed() {
-        assert_eq!(parse("100ms"), Ok(LatencyTarget::mean(0.1)));
-        assert_eq!(parse("p99=2s"), Ok(LatencyTarget { statistic: Statistic::P99, max_seconds: 2.0 }));
-        assert_eq!(name(parse("p95=100ms").unwrap().statistic), "p95");
+        assert_eq!(parse_latency_target("100ms"), Ok(LatencyTarget::mean(0.1)));
+        assert_eq!(parse_latency_target("p99=2s"), Ok(LatencyTarget { statistic: Statistic::P99, max_seconds: 2.0 }));
+        assert_eq!(statistic_name(parse_latency_target("p95=100ms").unwrap().statistic), "p95");
         for wrong in ["p98=1s", "0s", "p99", "=1s", "p99=0s"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
+            assert!(parse_latency_target(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -12,7 +12,7 @@ use tradewind_model::store_model::{Operation, StoreModel};
 use tradewind_volume::Instrumented;
 
 use super::Profiles;
-use super::seen::{Tally, WARM};
+use super::observed::{CounterSnapshot, WARM_UP};
 
 /// Poll interval.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Updates the profile of a store while it is served.
 #[derive(Debug)]
-pub struct Learning {
+pub struct ProfileUpdater {
     /// The store, whose debug name is that of the profile.
     pub store: Arc<Instrumented>,
     /// All profiles of this user.
@@ -33,34 +33,34 @@ pub struct Learning {
 /// A period in which every poll found requests in flight.
 #[derive(Debug, Default)]
 struct BusyPeriod {
-    began: Option<Duration>,
+    started_at: Option<Duration>,
     /// The counters at the end of the warm-up.
-    tally: Option<Tally>,
+    start_counters: Option<CounterSnapshot>,
 }
 
 impl BusyPeriod {
     /// Polls the store. Returns the start counters of a sample that ends now, if any.
-    fn look(&mut self, model: &StoreModel, now: Duration) -> Option<Tally> {
+    fn poll(&mut self, model: &StoreModel, now: Duration) -> Option<CounterSnapshot> {
         let data_operations = Operation::ALL.into_iter().filter(|operation| operation.direction().is_some());
         if data_operations.map(|operation| model.in_flight(operation)).sum::<u64>() == 0 {
-            self.began = None;
-            return self.tally.take();
+            self.started_at = None;
+            return self.start_counters.take();
         }
-        let began = *self.began.get_or_insert(now);
-        match &self.tally {
-            None if now.saturating_sub(began) >= WARM => {
-                self.tally = Some(Tally::of(model, now));
+        let began = *self.started_at.get_or_insert(now);
+        match &self.start_counters {
+            None if now.saturating_sub(began) >= WARM_UP => {
+                self.start_counters = Some(CounterSnapshot::take(model, now));
                 None
             }
-            Some(tally) if now.saturating_sub(tally.at()) >= MAX_SAMPLE_TIME => {
-                self.tally.replace(Tally::of(model, now))
+            Some(tally) if now.saturating_sub(tally.taken_at()) >= MAX_SAMPLE_TIME => {
+                self.start_counters.replace(CounterSnapshot::take(model, now))
             }
             _ => None,
         }
     }
 }
 
-impl Learning {
+impl ProfileUpdater {
     /// Polls until `stop`, then records the sample of the current period.
     pub async fn run(self, stop: CancellationToken) {
         let (mut stretch, mut saved_at) = (BusyPeriod::default(), None);
@@ -72,25 +72,25 @@ impl Learning {
                 () = stop.cancelled() => break,
             }
             let now = store.now();
-            let due = stretch.look(store.model(), now);
+            let due = stretch.poll(store.model(), now);
             if let Some(tally) = due
                 && saved_at.is_none_or(|saved: Duration| now.saturating_sub(saved) >= MIN_WRITE_INTERVAL)
-                && self.learn(&tally)
+                && self.update(&tally)
             {
                 saved_at = Some(now);
             }
         }
-        if let Some(tally) = stretch.tally {
-            self.learn(&tally);
+        if let Some(tally) = stretch.start_counters {
+            self.update(&tally);
         }
     }
 
     /// Adds a sample to the profile. Returns true if the file was written.
-    fn learn(&self, tally: &Tally) -> bool {
+    fn update(&self, tally: &CounterSnapshot) -> bool {
         let store = &self.store;
         // Writing the file blocks.
         let learnt = tokio::task::block_in_place(|| {
-            self.profiles.learn(&format!("{store:?}"), (tally, store.model()), store.now())
+            self.profiles.add_observed(&format!("{store:?}"), (tally, store.model()), store.now())
         });
         learnt.unwrap_or_else(|error| {
             tracing::debug!(%error, "cannot save a sample of the store");
@@ -102,7 +102,7 @@ impl Learning {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profiles::seen;
+    use crate::profiles::observed;
     use tradewind_model::store_model::RequestOutcome;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -131,8 +131,8 @@ mod tests {
                 carry(&model, second);
                 model.begin(Operation::Get)
             });
-            if let Some(tally) = stretch.look(&model, SECOND * second) {
-                found.push((second, seen::since(&tally, &model, SECOND * second)));
+            if let Some(tally) = stretch.poll(&model, SECOND * second) {
+                found.push((second, observed::sample_since(&tally, &model, SECOND * second)));
             }
             if let Some(underway) = underway {
                 model.end(SECOND * second, underway, RequestOutcome::Cancelled { waited: SECOND });
@@ -148,7 +148,7 @@ mod tests {
     fn look_splits_a_long_busy_period() {
         let (model, mut stretch) = (StoreModel::new(), BusyPeriod::default());
         let _always = model.begin(Operation::Put);
-        let due = (0..200).filter(|second| stretch.look(&model, SECOND * *second).is_some());
+        let due = (0..200).filter(|second| stretch.poll(&model, SECOND * *second).is_some());
         assert_eq!(due.collect::<Vec<u32>>(), [64, 124, 184]);
     }
 }

@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use tradewind_backend::s3::{ExpiringCredentials, CredentialIssuer, S3Options};
 use tradewind_core::error::{Error, Reason, Result};
 
-use crate::aws::{self, Access, Inputs, Problem};
+use crate::aws::{self, S3Access, Inputs, Problem};
 
 /// Command-line flags about the store. They override every other source.
 #[derive(Debug, Clone, Default)]
-pub struct Overrides {
+pub struct S3Flags {
     /// `--profile`.
     pub profile: Option<String>,
     /// `--endpoint-url`.
@@ -23,7 +23,7 @@ pub struct Overrides {
 }
 
 /// Resolves the S3 store's options from flags, environment and `~/.aws`. Runs a `credential_process` if configured.
-pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
+pub fn resolve(overrides: &S3Flags) -> anyhow::Result<S3Options> {
     let mut inputs = Inputs::gather(overrides.profile.as_deref())?;
     // Flags act like the variables with the highest precedence.
     for (variable, value) in
@@ -34,7 +34,7 @@ pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
         }
     }
     let read = |path: &std::path::Path| std::fs::read(path);
-    let access = Access::find(&inputs, &read)?;
+    let access = S3Access::resolve(&inputs, &read)?;
     let issued = if overrides.is_anonymous { None } else { access.credentials()? };
     let endpoint = access.endpoint.value.clone();
     let tls = if endpoint.peer.is_tls {
@@ -47,7 +47,7 @@ pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
     let mut options = S3Options::new(endpoint, region, issued.map(|issued| issued.credentials));
     options.expires = expires;
     if !overrides.is_anonymous {
-        options.issuer = Some(Arc::new(Again { inputs }));
+        options.issuer = Some(Arc::new(AccessReloader { inputs }));
     }
     options.tls = tls;
     if let Some(attempts) = &access.max_attempts {
@@ -57,11 +57,11 @@ pub fn options(overrides: &Overrides) -> anyhow::Result<S3Options> {
 }
 
 /// Renews credentials by resolving them again: runs the program, and reads the files, which may have changed.
-struct Again {
+struct AccessReloader {
     inputs: Inputs,
 }
 
-impl fmt::Debug for Again {
+impl fmt::Debug for AccessReloader {
     /// Omits the variables, some of which are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Again")
@@ -69,11 +69,11 @@ impl fmt::Debug for Again {
 }
 
 #[async_trait]
-impl CredentialIssuer for Again {
+impl CredentialIssuer for AccessReloader {
     async fn issue(&self) -> Result<ExpiringCredentials> {
         let inputs = self.inputs.clone();
         let found = tokio::task::spawn_blocking(move || {
-            Access::find(&inputs, &|path: &std::path::Path| std::fs::read(path))?.credentials()
+            S3Access::resolve(&inputs, &|path: &std::path::Path| std::fs::read(path))?.credentials()
         });
         let found = found.await.map_err(|e| Error::with_source(Reason::Defect, "a task failed", e))?;
         let refused = |problem: Problem| {

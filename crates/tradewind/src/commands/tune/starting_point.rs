@@ -10,20 +10,20 @@ use tradewind_model::store_model::Direction;
 use tradewind_model::tune::Prior;
 use tradewind_model::tune::extrapolate::ClientEnvironment;
 
-use crate::commands::advice::{scaled_from, seconds};
+use crate::commands::plan_output::{describe_profile_client, format_seconds};
 use crate::commands::terminal::Names;
-use crate::profiles::here::cores;
-use crate::profiles::{Profile, Profiles, here, host};
+use crate::profiles::this_machine::cpus;
+use crate::profiles::{Profile, Profiles, this_machine, host};
 
 /// The starting point of tuning.
-pub(super) struct Start {
+pub(super) struct StartingPoint {
     /// This machine and its network path to the store, as far as known.
     pub client: ClientEnvironment,
     /// The closest profile of another store or another client.
     from: Option<Profile>,
 }
 
-impl Start {
+impl StartingPoint {
     /// The starting point for a store at this RTT, with the name of the service if it is one. If uploads come from
     /// files, the write speed of their directory is measured.
     pub fn new(
@@ -34,15 +34,15 @@ impl Start {
         let storage =
             files.map(LocalFiles::write_speed).transpose().context("cannot measure the disk's write speed")?;
         let round_trip = round_trip.map(|time| time.as_secs_f64());
-        let here = service.map_or_else(ClientEnvironment::default, |store| here::client(host(store), cores()));
+        let here = service.map_or_else(ClientEnvironment::default, |store| this_machine::client(host(store), cpus()));
         let client = ClientEnvironment { rtt: round_trip, storage_bandwidth: storage, ..here };
         let from = service.and_then(|store| Profiles::find()?.nearest(store, &client));
         Ok(Self { client, from })
     }
 
     /// The prior for a direction.
-    pub fn belief(&self, direction: Direction) -> Prior {
-        let scaled = self.from.as_ref().and_then(|profile| profile.begin(direction, &self.client));
+    pub fn prior(&self, direction: Direction) -> Prior {
+        let scaled = self.from.as_ref().and_then(|profile| profile.extrapolated_prior(direction, &self.client));
         let default = || {
             self.client
                 .rtt
@@ -56,22 +56,22 @@ impl Start {
         let mut out = io::stdout();
         let Self { client, from } = self;
         if !is_json && let Some(time) = client.rtt {
-            writeln!(out, "RTT: {}", seconds(time))?;
+            writeln!(out, "RTT: {}", format_seconds(time))?;
         }
         let Some(profile) = from else { return Ok(()) };
         if is_json {
             let line = json!({
                 "line": "begins",
                 "store": profile.store,
-                "made": profile.made,
-                "cores": profile.cores,
-                "link_bytes_per_second": profile.link,
-                "round_trip_seconds": profile.round_trip,
+                "made": profile.measured_at,
+                "cores": profile.cpus,
+                "link_bytes_per_second": profile.link_bytes_per_second,
+                "round_trip_seconds": profile.rtt_seconds,
             });
             return writeln!(out, "{line}");
         }
-        let (known, from) = (host(&profile.store), scaled_from(profile));
+        let (known, from) = (host(&profile.store), describe_profile_client(profile));
         let line = format!("starting from the profile of {known}, scaled from {from}");
-        writeln!(out, "{}", Names::of_standard_output().show(&line))
+        writeln!(out, "{}", Names::for_stdout().show(&line))
     }
 }
