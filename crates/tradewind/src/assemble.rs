@@ -122,9 +122,9 @@ pub fn with_lanes(
     if !set.enabled.value {
         return store;
     }
-    let options = LanesOptions { max_queue_depth: set.most_waiting.value.get() };
-    let clients = set.first_clients.value.0.iter().cloned().collect();
-    Scheduled::new(store, options, Priorities::new(set.first.value.0.clone(), clients), clock)
+    let options = LanesOptions { max_queue_depth: set.max_queue_depth.value.get() };
+    let clients = set.priority_access_keys.value.0.iter().cloned().collect();
+    Scheduled::new(store, options, Priorities::new(set.priority_prefixes.value.0.clone(), clients), clock)
 }
 
 /// The gateway's configuration. Reads the TLS files.

@@ -12,10 +12,10 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{FmtSpan, Writer, debug_fn};
 use tradewind_core::printable;
 
-use crate::settings::{Log, LogFilter, LogFormat, SettingValue as _};
+use crate::settings::{LogSettings, LogFilter, LogFormat, SettingValue as _};
 
 /// Initializes logging. Must be called once per process.
-pub fn init(settings: &Log) -> anyhow::Result<()> {
+pub fn init(settings: &LogSettings) -> anyhow::Result<()> {
     let directives = settings.level.value.directives();
     let mut filter = EnvFilter::try_new(directives).context("log.level")?;
     if !directives.contains("s3s") {

@@ -30,7 +30,7 @@ pub use named::{Bucket, NamedSettings, Store, StoreKind, Volume};
 pub(crate) use problem::nearest_name;
 pub use problem::{Problem, Problems};
 pub use remote::S3Settings;
-pub use scalars::{LanesSettings, Limits, Log, Memory, Scalars, Server, Top, Uploads, environment_variable};
+pub use scalars::{LanesSettings, LimitSettings, LogSettings, MemorySettings, Scalars, ServerSettings, TopLevelSettings, UploadSettings, environment_variable};
 pub use source::{SettingSource, Sourced};
 pub use swift::SwiftSettings;
 pub use tradewind_core::quantity::{ByteSize, TimeSpan};
@@ -208,12 +208,12 @@ impl Settings {
             );
         }
         let lanes = &self.scalars.lanes;
-        if !lanes.enabled.value && !lanes.first.value.0.is_empty() {
-            problems.add(&lanes.first.source, "lanes.first needs lanes: set lanes.enabled = true");
+        if !lanes.enabled.value && !lanes.priority_prefixes.value.0.is_empty() {
+            problems.add(&lanes.priority_prefixes.source, "lanes.priority_prefixes needs lanes: set lanes.enabled = true");
         }
-        if !lanes.enabled.value && !lanes.first_clients.value.0.is_empty() {
-            let source = &lanes.first_clients.source;
-            problems.add(source, "lanes.first_clients needs lanes: set lanes.enabled = true");
+        if !lanes.enabled.value && !lanes.priority_access_keys.value.0.is_empty() {
+            let source = &lanes.priority_access_keys.source;
+            problems.add(source, "lanes.priority_access_keys needs lanes: set lanes.enabled = true");
         }
         self.check_priority_clients(problems);
         let limits = &self.scalars.limits;
@@ -253,7 +253,7 @@ impl Settings {
         let named = self.named.access_keys.iter().map(|key| &key.id);
         let known: Vec<&str> =
             self.root_key.iter().map(|root| &root.id).chain(named).map(|id| id.value.as_str()).collect();
-        let first = &self.scalars.lanes.first_clients;
+        let first = &self.scalars.lanes.priority_access_keys;
         for id in first.value.0.iter().filter(|id| !known.contains(&id.as_str())) {
             let help = nearest_name(id, known.iter().copied()).map_or_else(
                 || "add an [[access_key]] with this id".to_owned(),

@@ -251,7 +251,7 @@ pub fn local_options(set: &LocalOptions) -> local::LocalOptions {
         segment_bytes: set.segment_size.as_ref().map_or(defaults.segment_bytes, |s| narrow(s.value)),
         inline_bytes: set.inline_size.as_ref().map_or(defaults.inline_bytes, |s| s.value.as_usize()),
         checkpoint_bytes: set.checkpoint_size.as_ref().map_or(defaults.checkpoint_bytes, |s| bytes(s.value)),
-        reserve_bytes: set.reserve.as_ref().map_or(defaults.reserve_bytes, |s| bytes(s.value)),
+        reserve_bytes: set.min_free_space.as_ref().map_or(defaults.reserve_bytes, |s| bytes(s.value)),
         io_threads: set.io_threads.as_ref().map_or(defaults.io_threads, |s| s.value.get()),
         hash_threads: set.hash_threads.as_ref().map_or(defaults.hash_threads, |s| s.value.get()),
         compact_below_fraction: set

@@ -108,7 +108,7 @@ fn get(client: &mut S3, key: &str, headers: &[(&str, &str)]) -> Response {
 
 #[test]
 fn stalled_readers_leave_connections_to_the_service() {
-    let mut scene = TestStore::with("connections = 8\n[bucket.bucket]\nanonymous_read = true\n");
+    let mut scene = TestStore::with("max_connections = 8\n[bucket.bucket]\nanonymous_read = true\n");
     scene.store("large", 32 << 20);
     let small = scene.store("small", 50_000);
     let mut front = scene.front();
@@ -201,7 +201,7 @@ fn a_profile_is_used_from_the_next_start_on() {
 #[test]
 fn many_clients_are_served_over_few_connections() {
     const CLIENTS: usize = 40;
-    let mut scene = TestStore::with("connections = 8\n");
+    let mut scene = TestStore::with("max_connections = 8\n");
     let large = scene.store("large", 12 * RANGE_BYTES);
     let mut front = scene.front();
     let (sender, ended) = std::sync::mpsc::channel();

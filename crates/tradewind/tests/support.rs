@@ -52,7 +52,7 @@ pub fn setup_with_small_segments(directory: &Path, data: &Path) -> server::Serve
     let text = format!(
         "[store.disk]\ntype = \"local\"\npath = {data:?}\nsegment_size = \"2MiB\"\ncheckpoint_size = \"1MiB\"\n\
          compact_below = \"80%\"\ncompact_interval = \"100ms\"\n\
-         reserve = \"32MiB\"\n"
+         min_free_space = \"32MiB\"\n"
     );
     std::fs::write(&settings, text).unwrap();
     server::ServerSetup::new(data, &directory.join("log")).flag("--config", settings.as_os_str())

@@ -40,7 +40,7 @@ options! {
     /// Log size after which the index is checkpointed.
     checkpoint_size: ByteSize,
     /// Free space below which writes are rejected.
-    reserve: ByteSize,
+    min_free_space: ByteSize,
     /// Threads for file I/O.
     io_threads: NonZeroUsize,
     /// Threads for MD5.

@@ -29,7 +29,7 @@ impl S3Settings {
             endpoint: fields.text("endpoint", problems),
             region: fields.text("region", problems),
             profile: fields.text("profile", problems),
-            max_connections: fields.single("connections", problems),
+            max_connections: fields.single("max_connections", problems),
             part_size: fields.single("part_size", problems),
         }
     }
@@ -51,7 +51,7 @@ impl S3Settings {
             .into_iter()
             .filter_map(|(name, set)| set.as_ref().map(|set| (name, set.value.clone(), set.source.clone())));
         let connections =
-            self.max_connections.iter().map(|set| ("connections", set.value.to_text(), set.source.clone()));
+            self.max_connections.iter().map(|set| ("max_connections", set.value.to_text(), set.source.clone()));
         let parts = self.part_size.iter().map(|set| ("part_size", set.value.to_text(), set.source.clone()));
         texts.chain(connections).chain(parts).collect()
     }

@@ -78,14 +78,14 @@ const TOP: &str = "top";
 
 scalars! {
     /// Keys before the first table.
-    top: Top {
+    top: TopLevelSettings {
         /// The directory of the embedded store and of the generated root key.
         data: PathBuf = "data",
         /// The kind of ETag assigned to a write.
         etag: ETag = "md5",
     }
     /// The listeners.
-    server: Server {
+    server: ServerSettings {
         /// Listen address of the S3 API.
         listen: SocketAddr = "127.0.0.1:9000",
         /// Listen address of health checks and metrics.
@@ -110,7 +110,7 @@ scalars! {
         shutdown_grace: TimeSpan = "30s",
     }
     /// Limits for a single client.
-    limits: Limits {
+    limits: LimitSettings {
         /// Size of the request line and all headers.
         header_size: ByteSize = "32KiB",
         /// Number of headers in a request.
@@ -135,7 +135,7 @@ scalars! {
         transfer_time: TimeSpan = "12h",
     }
     /// Memory.
-    memory: Memory {
+    memory: MemorySettings {
         /// Memory for all request buffers together.
         budget: ByteSize = "128MiB",
     }
@@ -144,21 +144,21 @@ scalars! {
         /// Enables lanes: small and high-priority requests have priority over large ones.
         enabled: bool = "false",
         /// Buckets and key prefixes of high priority, for example `orders, photos/thumbnails/`.
-        first: KeyPrefixes = "",
+        priority_prefixes: KeyPrefixes = "",
         /// Access key ids of high priority, for example `TWSHOP, TWTILL`.
-        first_clients: AccessKeyIds = "",
+        priority_access_keys: AccessKeyIds = "",
         /// Maximum number of queued requests per lane. Further ones get a 503 SlowDown.
-        most_waiting: NonZeroUsize = "1024",
+        max_queue_depth: NonZeroUsize = "1024",
     }
     /// Logs.
-    log: Log {
+    log: LogSettings {
         /// Log level, or directives per module.
         level: LogFilter = "info",
         /// Format of log lines.
         format: LogFormat = "auto",
     }
     /// Multipart uploads.
-    uploads: Uploads {
+    uploads: UploadSettings {
         /// Age at which unfinished uploads are aborted; 0 disables that.
         expire_after: TimeSpan = "7d",
     }

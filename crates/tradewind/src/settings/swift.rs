@@ -36,7 +36,7 @@ impl SwiftSettings {
             openrc,
             region: fields.text("region", problems),
             storage_url: fields.text("storage_url", problems),
-            max_connections: fields.single("connections", problems),
+            max_connections: fields.single("max_connections", problems),
             segment_size: fields.single("segment_size", problems),
         }
     }
@@ -64,7 +64,7 @@ impl SwiftSettings {
             line("openrc", self.openrc.as_ref()),
             line("region", self.region.as_ref()),
             line("storage_url", self.storage_url.as_ref()),
-            line("connections", self.max_connections.as_ref()),
+            line("max_connections", self.max_connections.as_ref()),
             line("segment_size", self.segment_size.as_ref()),
         ];
         lines.into_iter().flatten().collect()

@@ -29,7 +29,7 @@ fn flag_overrides_environment_overrides_file() {
     inputs.environment.insert("TRADEWIND_SERVER_LISTEN".into(), "127.0.0.1:4".into());
     inputs.flags.push(FlagValue { setting: "server.listen", flag: "--listen", value: "localhost:5".into() });
     let scalars = Settings::read(&inputs).unwrap().scalars;
-    let Server { listen, admin, .. } = scalars.server;
+    let ServerSettings { listen, admin, .. } = scalars.server;
     assert_eq!((listen.value.port(), listen.source), (5, SettingSource::Flag("--listen")));
     assert_eq!((admin.value.port(), admin.source.to_string()), (3, "TRADEWIND_SERVER_ADMIN".to_owned()));
     assert_eq!(scalars.top.data.source, SettingSource::File { path: "etc/tw.toml".into(), line: 1 });
@@ -154,9 +154,9 @@ fn messages_for_invalid_values_state_the_remedy() {
         ("[server]\nworkers = 0", "\"0\" is not a whole number above 0"),
         ("[server]\ndomain = \"s3.example.com:9000\"", "is not a host name"),
         ("[server]\ndomain = \"127.0.0.1\"", "is not a host name"),
-        ("[lanes]\nfirst = \"orders\"", "set lanes.enabled = true"),
-        ("[lanes]\nenabled = true\nfirst = \"Orders/\"", "write for example \"orders, photos/thumbnails/\""),
-        ("[lanes]\nfirst_clients = \"shop\"", "lanes.first_clients needs lanes: set lanes.enabled = true"),
+        ("[lanes]\npriority_prefixes = \"orders\"", "set lanes.enabled = true"),
+        ("[lanes]\nenabled = true\npriority_prefixes = \"Orders/\"", "write for example \"orders, photos/thumbnails/\""),
+        ("[lanes]\nfirst_clients = \"shop\"", "lanes.priority_access_keys needs lanes: set lanes.enabled = true"),
         (
             "[lanes]\nenabled = true\nfirst_clients = \"shop\"",
             "etc/tw.toml:3: there is no access key \"shop\"; add an [[access_key]] with this id",
