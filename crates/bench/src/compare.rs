@@ -18,7 +18,7 @@ const MAX_DEGREES_OF_FREEDOM: f64 = 1000.0;
 
 /// A compared figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Measure {
+pub enum ComparedFigure {
     /// Requests per second.
     Throughput,
     /// Median latency.
@@ -31,7 +31,7 @@ pub enum Measure {
     Transactions,
 }
 
-impl Measure {
+impl ComparedFigure {
     /// The measures of requests.
     pub const ALL: [Self; 3] = [Self::Throughput, Self::Median, Self::P99];
 
@@ -67,7 +67,7 @@ impl Measure {
 
     /// Returns true if higher values are better.
     #[must_use]
-    pub const fn is_speed(self) -> bool {
+    pub const fn is_higher_better(self) -> bool {
         matches!(self, Self::Throughput | Self::Bandwidth | Self::Transactions)
     }
 }
@@ -85,26 +85,26 @@ pub enum Verdict {
 
 /// A figure of a measurement in both results.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Compared {
+pub struct Comparison {
     /// Name of the measurement.
-    pub what: String,
+    pub name: String,
     /// The compared figure.
-    pub measure: Measure,
+    pub measure: ComparedFigure,
     /// Geometric mean over the rounds of the first result.
     pub before: f64,
     /// Geometric mean over the rounds of the second result.
     pub after: f64,
     /// 95 % confidence interval of the ratio `after / before`, if there are enough rounds.
-    pub ratio: Option<(f64, f64)>,
+    pub ratio_interval: Option<(f64, f64)>,
     /// Minimum detectable effect: the factor of change that this comparison detects with a power of 50 %.
-    pub visible: Option<f64>,
+    pub detectable_effect: Option<f64>,
     /// The outcome.
     pub verdict: Verdict,
 }
 
 /// Compares all measurements that both results contain, in the order of the first.
 #[must_use]
-pub fn compare(before: &[Measurement], after: &[Measurement]) -> Vec<Compared> {
+pub fn compare(before: &[Measurement], after: &[Measurement]) -> Vec<Comparison> {
     let mut names: Vec<(String, Option<Operation>)> = Vec::new();
     for cell in before {
         for kind in kinds(cell) {
@@ -114,7 +114,7 @@ pub fn compare(before: &[Measurement], after: &[Measurement]) -> Vec<Compared> {
             }
         }
     }
-    let values = |cells: &[Measurement], (what, kind): &(String, Option<Operation>), measure: Measure| -> Vec<f64> {
+    let values = |cells: &[Measurement], (what, kind): &(String, Option<Operation>), measure: ComparedFigure| -> Vec<f64> {
         let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for cell in cells.iter().filter(|cell| !cell.is_partial() && cell.name() == *what) {
             rounds.entry(cell.round).or_default().extend(measure.value(cell, *kind).map(f64::ln));
@@ -129,11 +129,11 @@ pub fn compare(before: &[Measurement], after: &[Measurement]) -> Vec<Compared> {
     };
     let mut compared = Vec::new();
     for name in names {
-        for measure in Measure::ALL {
+        for measure in ComparedFigure::ALL {
             let (mut a, mut b) = (values(before, &name, measure), values(after, &name, measure));
             if has_failed(before, &name.0) || has_failed(after, &name.0) {
                 // Some rounds failed or are void, so the remaining ones are not a fair sample: no significance test.
-                (a, b) = (as_one(&a), as_one(&b));
+                (a, b) = (collapse_to_mean(&a), collapse_to_mean(&b));
             }
             if !a.is_empty() && !b.is_empty() {
                 let what = match name.1 {
@@ -144,26 +144,26 @@ pub fn compare(before: &[Measurement], after: &[Measurement]) -> Vec<Compared> {
             }
         }
     }
-    judge(compared)
+    compare_samples(compared)
 }
 
 /// A figure in both results: name, measure, and the logarithms of the values of each side, at least one.
-pub(crate) type Sample = (String, Measure, Vec<f64>, Vec<f64>);
+pub(crate) type SamplePair = (String, ComparedFigure, Vec<f64>, Vec<f64>);
 
 /// Tests all samples with a common significance level.
-pub(crate) fn judge(samples: Vec<Sample>) -> Vec<Compared> {
+pub(crate) fn compare_samples(samples: Vec<SamplePair>) -> Vec<Comparison> {
     let tests: Vec<Option<WelchTest>> =
         samples.iter().map(|(_, measure, a, b)| WelchTest::new(a, b, measure.resolution(a, b))).collect();
     let differs = holm(&tests);
     let count = tests.iter().flatten().count();
     (samples.into_iter().zip(tests).zip(differs))
-        .map(|(((what, measure, a, b), test), differs)| Compared {
-            what,
+        .map(|(((what, measure, a, b), test), differs)| Comparison {
+            name: what,
             measure,
             before: mean(&a).exp(),
             after: mean(&b).exp(),
-            ratio: test.map(|test| test.interval()),
-            visible: test.map(|test| test.critical_difference(SIGNIFICANCE_LEVEL / count as f64).exp()),
+            ratio_interval: test.map(|test| test.interval()),
+            detectable_effect: test.map(|test| test.critical_difference(SIGNIFICANCE_LEVEL / count as f64).exp()),
             verdict: match (test, differs) {
                 (None, _) => Verdict::Unknown,
                 (Some(_), true) => Verdict::Differs,
@@ -182,7 +182,7 @@ fn kinds(cell: &Measurement) -> Vec<Option<Operation>> {
 }
 
 /// Reduces values to their mean, as a single value without a known variance.
-pub(crate) fn as_one(values: &[f64]) -> Vec<f64> {
+pub(crate) fn collapse_to_mean(values: &[f64]) -> Vec<f64> {
     values.first().map(|_| mean(values)).into_iter().collect()
 }
 
@@ -306,12 +306,12 @@ mod tests {
     fn one_step_of_resolution_is_not_a_difference() {
         let verdict = |measure, before: f64, after: f64| {
             let sample = ("x".to_owned(), measure, vec![before.ln(); 3], vec![after.ln(); 3]);
-            judge(vec![sample])[0].verdict
+            compare_samples(vec![sample])[0].verdict
         };
-        assert_eq!(verdict(Measure::Median, 12.0, 13.0), Verdict::Same);
-        assert_eq!(verdict(Measure::P99, 101.0, 100.0), Verdict::Same);
-        assert_eq!(verdict(Measure::Median, 100.0, 110.0), Verdict::Differs);
-        assert_eq!(verdict(Measure::Throughput, 12.0, 13.0), Verdict::Differs);
+        assert_eq!(verdict(ComparedFigure::Median, 12.0, 13.0), Verdict::Same);
+        assert_eq!(verdict(ComparedFigure::P99, 101.0, 100.0), Verdict::Same);
+        assert_eq!(verdict(ComparedFigure::Median, 100.0, 110.0), Verdict::Differs);
+        assert_eq!(verdict(ComparedFigure::Throughput, 12.0, 13.0), Verdict::Differs);
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::load::{Load, ArrivalMode};
 use crate::operation::Operation;
 use crate::random::mix;
 use crate::record::{WorkAmount, LoadRecord};
-use crate::samples::{About, Handled, Subject};
+use crate::samples::{SubjectKey, FinishedRequest, RequestSubject};
 use crate::object_set::ObjectSet;
 use crate::cpu_usage::CpuUsage;
 
@@ -149,7 +149,7 @@ pub async fn run_load(
     };
     let subject = |number, ()| {
         let operation = load.mix.draw(mix(load.seed ^ mix(number)));
-        Subject { operation, about: About::Nothing, size: None }
+        RequestSubject { operation, key: SubjectKey::Unknown, size: None }
     };
     let (mut outcome, hands) = run_workers(bed, &shared, (starts, workers), load, stop, subject).await?;
     for hand in hands {
@@ -173,7 +173,7 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
     (starts, workers): (Option<impl Iterator<Item = (Duration, T)> + Send + 'static>, Vec<WorkerFuture<W>>),
     load: &Load,
     stop: &StopSignal,
-    subject: impl Fn(u64, T) -> Subject,
+    subject: impl Fn(u64, T) -> RequestSubject,
 ) -> Result<(LoadOutcome, Vec<W>)> {
     // Without a warm-up the window must open before the first request is released.
     let before = CounterSnapshot::now(bed)?;
@@ -278,7 +278,7 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
         outcome.record.record_truncated(window, subject.operation, intended, now);
         if let Some(samples) = &mut samples {
             let answer = Err(NEVER_STARTED.to_owned());
-            samples.take(window, &Handled { intended, begun: None, ended: now, answer }, subject);
+            samples.record(window, &FinishedRequest { scheduled: intended, started: None, ended: now, response: answer }, subject);
         }
     }
     Ok((outcome, all))

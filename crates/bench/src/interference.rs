@@ -11,20 +11,20 @@ use crate::result::Measurement;
 
 /// The slowdown of a load that runs concurrently with others, compared with running alone, over all rounds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loss {
+pub struct Slowdown {
     /// The load.
     pub load: LoadSpec,
     /// The names of the concurrent loads.
-    pub beside: String,
+    pub concurrent_with: String,
     /// Performance alone.
-    pub alone: Speed,
+    pub alone: LoadPerformance,
     /// Performance with the concurrent loads.
-    pub together: Speed,
+    pub concurrent: LoadPerformance,
 }
 
 /// The performance of a load.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Speed {
+pub struct LoadPerformance {
     /// Requests per second, mean over the rounds.
     pub per_second: f64,
     /// Bytes per second, mean over the rounds.
@@ -35,23 +35,23 @@ pub struct Speed {
     pub p99: Option<f64>,
 }
 
-impl Loss {
+impl Slowdown {
     /// Throughput relative to running alone, 1 for no slowdown.
     #[must_use]
-    pub fn left(&self) -> f64 {
-        self.together.per_second / self.alone.per_second
+    pub fn throughput_ratio(&self) -> f64 {
+        self.concurrent.per_second / self.alone.per_second
     }
 
     /// Median latency relative to running alone, if both are known.
     #[must_use]
-    pub fn longer(&self) -> Option<f64> {
-        Some(self.together.p50? / self.alone.p50?)
+    pub fn latency_ratio(&self) -> Option<f64> {
+        Some(self.concurrent.p50? / self.alone.p50?)
     }
 }
 
 /// Marks all measurements of a stage as void if one of them was overrun: it ended early, and the others ran on
 /// without it.
-pub(crate) fn void_beside(stage: &mut [Measurement]) {
+pub(crate) fn void_stage(stage: &mut [Measurement]) {
     let Some(void) = stage.iter().find(|cell| cell.is_void()).map(|cell| cell.load_spec().to_string()) else {
         return;
     };
@@ -66,12 +66,12 @@ pub(crate) fn void_beside(stage: &mut [Measurement]) {
 
 /// The slowdowns of all loads that were measured both alone and with others, in the order of the result.
 #[must_use]
-pub fn losses(cells: &[Measurement]) -> Vec<Loss> {
+pub fn slowdowns(cells: &[Measurement]) -> Vec<Slowdown> {
     let valid = valid_cells(cells);
-    let mut slowdowns: Vec<Loss> = Vec::new();
+    let mut slowdowns: Vec<Slowdown> = Vec::new();
     for cell in valid.iter().filter(|cell| !cell.concurrent_with.is_empty()) {
         let (load, beside) = (cell.load_spec(), cell.concurrent_with.join(" and "));
-        if slowdowns.iter().any(|slowdown| slowdown.load == load && slowdown.beside == beside) {
+        if slowdowns.iter().any(|slowdown| slowdown.load == load && slowdown.concurrent_with == beside) {
             continue;
         }
         let speed_beside = |beside: &[String]| {
@@ -79,7 +79,7 @@ pub fn losses(cells: &[Measurement]) -> Vec<Loss> {
             speed(&same.copied().collect::<Vec<_>>())
         };
         if let (Some(alone), Some(together)) = (speed_beside(&[]), speed_beside(&cell.concurrent_with)) {
-            slowdowns.push(Loss { load, beside, alone, together });
+            slowdowns.push(Slowdown { load, concurrent_with: beside, alone, concurrent: together });
         }
     }
     slowdowns
@@ -115,7 +115,7 @@ fn stage(cell: &Measurement) -> Vec<String> {
 }
 
 /// The performance over several measurements of one load; `None` without measurements.
-fn speed(cells: &[&Measurement]) -> Option<Speed> {
+fn speed(cells: &[&Measurement]) -> Option<LoadPerformance> {
     let count = cells.len() as f64;
     let mean = |of: fn(&Measurement) -> f64| cells.iter().map(|cell| of(cell)).sum::<f64>() / count;
     let mut latencies: Histogram<u64> = new_histogram();
@@ -124,7 +124,7 @@ fn speed(cells: &[&Measurement]) -> Option<Speed> {
         let _ = latencies.add(figures.latency_us.to_histogram());
     }
     let quantile = |part: f64| (!latencies.is_empty()).then(|| latencies.value_at_quantile(part) as f64);
-    (!cells.is_empty()).then(|| Speed {
+    (!cells.is_empty()).then(|| LoadPerformance {
         per_second: mean(|cell| cell.operations_per_second.mean),
         bytes_per_second: mean(|cell| cell.bytes_per_second.mean),
         p50: quantile(0.5),
@@ -156,14 +156,14 @@ mod tests {
             beside(measurement("get", 8, 1, 70.0), "put 4KiB x 16"),
             beside(measurement("put", 16, 1, 0.0), "get 4KiB x 8"),
         ];
-        let slowdowns = losses(&cells);
+        let slowdowns = slowdowns(&cells);
         assert_eq!(slowdowns.len(), 2, "loads never measured alone are omitted: {slowdowns:?}");
         assert_eq!(
-            (slowdowns[0].load.to_string(), &*slowdowns[0].beside),
+            (slowdowns[0].load.to_string(), &*slowdowns[0].concurrent_with),
             ("put 4KiB x 4".to_owned(), "get 4KiB x 1")
         );
-        assert!((slowdowns[0].left() - 0.25).abs() < 1e-9 && (slowdowns[1].left() - 0.5).abs() < 1e-9);
-        assert!(slowdowns[0].longer().is_some_and(|times| (times - 1.0).abs() < 1e-9));
+        assert!((slowdowns[0].throughput_ratio() - 0.25).abs() < 1e-9 && (slowdowns[1].throughput_ratio() - 0.5).abs() < 1e-9);
+        assert!(slowdowns[0].latency_ratio().is_some_and(|times| (times - 1.0).abs() < 1e-9));
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
             ..cell
         };
         let (alone, other) = (measurement("put", 4, 1, 90.0), measurement("get", 1, 1, 60.0));
-        let count = |cells: &[Measurement]| losses(&[&[alone.clone(), other.clone()], cells].concat()).len();
+        let count = |cells: &[Measurement]| slowdowns(&[&[alone.clone(), other.clone()], cells].concat()).len();
         let one = beside(measurement("put", 4, 1, 20.0), &[get]);
         let its = beside(measurement("get", 1, 1, 20.0), &[put]);
         assert_eq!(count(&[one.clone(), its.clone()]), 2);

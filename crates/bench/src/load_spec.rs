@@ -8,7 +8,7 @@ use std::str::FromStr;
 use crate::arrivals::Spacing;
 use crate::load::ArrivalMode;
 use crate::operation::Mix;
-use crate::sizes::Sizes;
+use crate::size_distribution::SizeDistribution;
 
 /// Maximum number of concurrent requests.
 pub const MAX_CONCURRENCY: usize = 4096;
@@ -21,7 +21,7 @@ pub struct LoadSpec {
     /// Kinds of requests and their shares.
     pub mix: Mix,
     /// Object sizes.
-    pub sizes: Sizes,
+    pub sizes: SizeDistribution,
     /// Concurrent requests; the maximum for an open loop.
     pub concurrency: usize,
     /// Arrival mode.
@@ -31,7 +31,7 @@ pub struct LoadSpec {
 impl LoadSpec {
     /// Returns every combination of mix, sizes and concurrency, grouped by size.
     #[must_use]
-    pub fn combinations(mixes: &[Mix], sizes: &[Sizes], parallel: &[usize], pace: ArrivalMode) -> Vec<Self> {
+    pub fn combinations(mixes: &[Mix], sizes: &[SizeDistribution], parallel: &[usize], pace: ArrivalMode) -> Vec<Self> {
         let mut all = Vec::new();
         for sizes in sizes {
             for mix in mixes {

@@ -8,15 +8,15 @@ use parking_lot::Mutex;
 use tradewind_pattern::ContentId;
 
 use crate::random::mix;
-use crate::samples::Names;
-use crate::sizes::Sizes;
+use crate::samples::ObjectNames;
+use crate::size_distribution::SizeDistribution;
 
 /// A set of objects with one size distribution.
 #[derive(Debug)]
 pub struct ObjectSet {
     /// Prefix of all object names.
     prefix: String,
-    sizes: Sizes,
+    sizes: SizeDistribution,
     next_number: AtomicU64,
     /// Number of source files; 0 if contents are generated in memory.
     files: AtomicU64,
@@ -30,7 +30,7 @@ pub struct ObjectSet {
 impl ObjectSet {
     /// Creates an empty set.
     #[must_use]
-    pub fn new(prefix: String, sizes: Sizes) -> Self {
+    pub fn new(prefix: String, sizes: SizeDistribution) -> Self {
         Self {
             prefix,
             sizes,
@@ -57,7 +57,7 @@ impl ObjectSet {
     /// The size of an object, in bytes.
     #[must_use]
     pub fn size(&self, number: u64) -> u64 {
-        self.sizes.of(self.source(number))
+        self.sizes.size_of(self.source(number))
     }
 
     /// The number of the source of an object: its own number, or that of a source file.
@@ -179,7 +179,7 @@ impl ObjectSet {
     }
 }
 
-impl Names for ObjectSet {
+impl ObjectNames for ObjectSet {
     fn name(&self, number: u64) -> String {
         self.key(number)
     }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn each_worker_reads_its_whole_share_before_repeating() {
-        let stock = ObjectSet::new("p/".to_owned(), Sizes::Fixed(1));
+        let stock = ObjectSet::new("p/".to_owned(), SizeDistribution::Fixed(1));
         let mut all = ObjectShare::default();
         (0..10).for_each(|_| all.add(stock.new_number()));
         stock.reclaim(all);

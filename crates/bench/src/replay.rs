@@ -6,10 +6,10 @@
 
 pub mod history;
 pub mod objects;
-pub mod order;
-pub mod plan;
-mod player;
-mod source;
+pub mod key_order;
+pub mod trace_summary;
+mod worker;
+mod trace_reader;
 pub mod trace;
 
 use std::fmt;
@@ -24,12 +24,12 @@ use tokio::sync::Semaphore;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Address, Context};
 
-use self::objects::Objects;
-use self::order::Order;
-use self::plan::Plan;
-use self::player::{Came, Player, Turns};
-use self::source::Source;
-use self::trace::{Broken, Trace};
+use self::objects::ReplayObjects;
+use self::key_order::KeyOrder;
+use self::trace_summary::TraceSummary;
+use self::worker::{ReplayCounts, ReplayWorker, RequestOrdering};
+use self::trace_reader::TraceReader;
+use self::trace::{InvalidLine, Trace};
 use crate::arrivals::Spacing;
 use crate::drive::request::{FAILURE_PAUSE, RequestFailure, MAX_PREPARE_ATTEMPTS, put_object};
 use crate::drive::load_state::LoadState;
@@ -46,29 +46,29 @@ const MIN_READ_AHEAD: usize = 4096;
 const MIN_SPAN: Duration = Duration::from_millis(1);
 
 /// Opens a trace from its beginning.
-pub type Open = dyn Fn() -> io::Result<Box<dyn BufRead + Send>> + Send + Sync;
+pub type OpenTrace = dyn Fn() -> io::Result<Box<dyn BufRead + Send>> + Send + Sync;
 
 /// A validated trace, and how it is replayed.
 pub struct Replay {
     name: String,
-    open: Arc<Open>,
-    most_key_bytes: usize,
-    plan: Plan,
+    open: Arc<OpenTrace>,
+    max_key_bytes: usize,
+    trace: TraceSummary,
     /// Maximum concurrent requests.
-    parallel: usize,
+    concurrency: usize,
     /// Speed as a multiple of that of the trace; `None` for as fast as possible.
     speed: Option<f64>,
 }
 
 /// Description of the replayed trace in a result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Traced {
+pub struct TraceInfo {
     /// Name of the trace.
     pub name: String,
     /// Number of requests.
     pub requests: u64,
     /// Number of invalid lines, which were skipped.
-    pub broken: u64,
+    pub invalid_lines: u64,
     /// Speed as a multiple of that of the trace; `None` for as fast as possible.
     pub speed: Option<f64>,
 }
@@ -84,54 +84,54 @@ impl Replay {
     /// the inner one describes an invalid header.
     pub fn plan(
         name: &str,
-        open: Arc<Open>,
+        open: Arc<OpenTrace>,
         most_key_bytes: usize,
         (parallel, speed): (usize, Option<f64>),
-    ) -> io::Result<std::result::Result<Self, Broken>> {
+    ) -> io::Result<std::result::Result<Self, InvalidLine>> {
         let trace = match Trace::open(open()?, most_key_bytes)? {
             Ok(trace) => trace,
             Err(broken) => return Ok(Err(broken)),
         };
-        let plan = Plan::of(trace)?;
-        Ok(Ok(Self { name: name.to_owned(), open, most_key_bytes, plan, parallel, speed }))
+        let plan = TraceSummary::read(trace)?;
+        Ok(Ok(Self { name: name.to_owned(), open, max_key_bytes: most_key_bytes, trace: plan, concurrency: parallel, speed }))
     }
 
     /// The validated contents of the trace.
     #[must_use]
-    pub const fn planned(&self) -> &Plan {
-        &self.plan
+    pub const fn trace_summary(&self) -> &TraceSummary {
+        &self.trace
     }
 
     /// The description for a result.
     #[must_use]
-    pub fn traced(&self) -> Traced {
-        let (requests, broken) = (self.plan.count(), self.plan.broken);
-        Traced { name: self.name.clone(), requests, broken, speed: self.speed }
+    pub fn trace_info(&self) -> TraceInfo {
+        let (requests, broken) = (self.trace.count(), self.trace.invalid_lines);
+        TraceInfo { name: self.name.clone(), requests, invalid_lines: broken, speed: self.speed }
     }
 
     /// The maximum number of concurrent requests.
     #[must_use]
     pub const fn parallel(&self) -> usize {
-        self.parallel
+        self.concurrency
     }
 
     /// The duration of the replay if the store keeps up; `None` if it runs as fast as possible.
     #[must_use]
-    pub fn time(&self) -> Option<Duration> {
-        self.speed.map(|speed| self.plan.span.div_f64(speed))
+    pub fn duration(&self) -> Option<Duration> {
+        self.speed.map(|speed| self.trace.span.div_f64(speed))
     }
 
     /// The equivalent load. At the pace of the trace, that is an open loop with the mean rate of the trace.
     #[must_use]
     pub fn load(&self) -> Load {
-        let requests = self.plan.count();
-        let pace = self.time().map_or(ArrivalMode::Closed, |time| ArrivalMode::Open {
+        let requests = self.trace.count();
+        let pace = self.duration().map_or(ArrivalMode::Closed, |time| ArrivalMode::Open {
             requests_per_second: requests as f64 / time.max(MIN_SPAN).as_secs_f64(),
             spacing: Spacing::Fixed,
         });
         let until = StopCondition { max_requests: Some(requests), duration: Duration::MAX / 4, max_ci_fraction: None };
-        let (mix, warm_up) = (self.plan.mix(), Duration::ZERO);
-        Load { mix, concurrency: self.parallel, arrival_mode: pace, stop_condition: until, warm_up, seed: 0, phase: 0.0 }
+        let (mix, warm_up) = (self.trace.mix(), Duration::ZERO);
+        Load { mix, concurrency: self.concurrency, arrival_mode: pace, stop_condition: until, warm_up, seed: 0, phase: 0.0 }
     }
 
     /// Creates the objects that must exist before the replay, from the workers' runtime, so that connections are open
@@ -140,12 +140,12 @@ impl Replay {
     pub async fn prepare(
         &self,
         bed: &BenchEnv,
-        objects: &Arc<Objects>,
+        objects: &Arc<ReplayObjects>,
         stop: &StopSignal,
         gauge: &Arc<Progress>,
     ) -> Result<bool> {
         let what = (bed.clone(), objects.clone(), stop.clone(), gauge.clone());
-        let mut making = bed.worker_pool.spawn(vec![make(what, MIN_PREPARE_CONCURRENCY.max(self.parallel)).boxed()]);
+        let mut making = bed.worker_pool.spawn(vec![create_objects(what, MIN_PREPARE_CONCURRENCY.max(self.concurrency)).boxed()]);
         let made = tokio::select! {
             made = making.join_next() => made,
             () = stop.triggered_for(STOPPED_DRAIN_TIMEOUT) => None,
@@ -153,7 +153,7 @@ impl Replay {
         let Some(made) = made else { return Ok(false) };
         let made = made.map_err(|e| Error::with_source(Reason::Defect, "the task that creates objects panicked", e))?;
         made.map_err(|failed| {
-            let (count, _) = self.plan.needed();
+            let (count, _) = self.trace.initial_objects();
             let what = failed.message;
             Error::new(
                 Reason::Io,
@@ -165,81 +165,81 @@ impl Replay {
 
     /// Replays the trace once on prepared objects, to its end or until stopped. Returns the outcome, and notes about
     /// the figures.
-    pub async fn drive(
+    pub async fn run(
         &self,
         bed: &BenchEnv,
-        objects: &Arc<Objects>,
+        objects: &Arc<ReplayObjects>,
         stop: &StopSignal,
         gauge: &Arc<Progress>,
     ) -> Result<(LoadOutcome, Vec<String>)> {
-        let workers = (self.parallel, Some(self.plan.count()));
+        let workers = (self.concurrency, Some(self.trace.count()));
         let shared = Arc::new(LoadState::new(bed.clock.clone(), workers, gauge.clone(), objects.clone()));
-        let read_ahead = MIN_READ_AHEAD.max(READ_AHEAD_PER_WORKER * self.parallel);
+        let read_ahead = MIN_READ_AHEAD.max(READ_AHEAD_PER_WORKER * self.concurrency);
         let turns = self
             .speed
             .is_none()
-            .then(|| Arc::new(Turns { order: Mutex::new(Order::default()), room: Semaphore::new(read_ahead) }));
-        let mut workers = Vec::with_capacity(self.parallel + 1);
-        for n in 0..self.parallel {
-            let player = Player {
+            .then(|| Arc::new(RequestOrdering { order: Mutex::new(KeyOrder::default()), read_ahead: Semaphore::new(read_ahead) }));
+        let mut workers = Vec::with_capacity(self.concurrency + 1);
+        for n in 0..self.concurrency {
+            let player = ReplayWorker {
                 bed: bed.clone(),
                 objects: objects.clone(),
                 shared: shared.clone(),
-                turns: turns.clone(),
+                ordering: turns.clone(),
                 context: request_context(bed).await?,
-                came: Came::default(),
+                counts: ReplayCounts::default(),
                 samples: shared.sampler(Some(n)),
             };
             workers.push(player.run().boxed());
         }
-        let (source, requests) = Source::start(self, objects.clone())?;
+        let (source, requests) = TraceReader::start(self, objects.clone())?;
         let starts = match (self.speed, turns) {
-            (Some(speed), _) => Some(requests.starts(speed)),
+            (Some(speed), _) => Some(requests.into_starts(speed)),
             (None, Some(turns)) => {
                 workers.push(requests.feed(shared.clone(), turns).boxed());
                 None
             }
             (None, None) => None,
         };
-        let subject = |_, request: player::Request| request.subject(objects);
+        let subject = |_, request: worker::TraceRequest| request.subject(objects);
         let driven = run_workers(bed, &shared, (starts, workers), &self.load(), stop, subject).await;
-        source.end()?;
+        source.join()?;
         let (outcome, came) = driven?;
         let notes = self.notes(&came);
         Ok((outcome, notes))
     }
 
-    fn notes(&self, came: &[Came]) -> Vec<String> {
+    fn notes(&self, came: &[ReplayCounts]) -> Vec<String> {
         let mut notes = Vec::new();
         let waited: u64 = came.iter().map(|came| came.waited).sum();
         if waited > 0 {
             notes.push(format!(
                 "{waited} requests waited because all {} workers were busy: the store cannot keep up with the trace, or the \
                  concurrency is too low; their latencies include the wait",
-                self.parallel
+                self.concurrency
             ));
         }
-        let absent: u64 = came.iter().map(|came| came.absent).sum();
+        let absent: u64 = came.iter().map(|came| came.not_found).sum();
         if absent > 0 {
             notes.push(format!(
                 "{absent} requests correctly found nothing: the trace had deleted the object, or reads beyond its end"
             ));
         }
-        if self.plan.broken > 0 {
-            notes.push(format!("{} invalid lines of the trace were skipped", self.plan.broken));
+        if self.trace.invalid_lines > 0 {
+            notes.push(format!("{} invalid lines of the trace were skipped", self.trace.invalid_lines));
         }
         notes
     }
 }
 
 /// Creates the objects that a trace needs with the given concurrency, until stopped.
-async fn make(
-    (bed, objects, stop, gauge): (BenchEnv, Arc<Objects>, StopSignal, Arc<Progress>),
+async fn create_objects(
+    (bed, objects, stop, gauge): (BenchEnv, Arc<ReplayObjects>, StopSignal, Arc<Progress>),
     concurrency: usize,
 ) -> std::result::Result<(), RequestFailure> {
     let (bed, objects, context, gauge, stop) = (&bed, &objects, &request_context(&bed).await?, &gauge, &stop);
-    let making = objects.needed().take_while(|_| !stop.is_triggered()).map(|needed| async move {
-        if make_one((bed, context), objects, needed, stop).await? {
+    let making = objects.initial_objects().take_while(|_| !stop.is_triggered()).map(|needed| async move {
+        if create_object((bed, context), objects, needed, stop).await? {
             gauge.record_success(needed.1);
         }
         Ok::<(), RequestFailure>(())
@@ -252,14 +252,14 @@ async fn make(
 }
 
 /// Creates one object, with retries. Returns true if it exists; false if a failure coincided with the stop.
-async fn make_one(
+async fn create_object(
     (bed, context): (&BenchEnv, &Context),
-    objects: &Objects,
+    objects: &ReplayObjects,
     (object, size): (usize, u64),
     stop: &StopSignal,
 ) -> std::result::Result<bool, RequestFailure> {
     let address = Address::parse(bed.bucket.as_str(), &objects.name(object))?;
-    let content = Objects::content(address.key.as_str(), 0, size);
+    let content = ReplayObjects::content(address.key.as_str(), 0, size);
     let mut tries = 1;
     loop {
         match put_object(bed, context, &address, (content, size), None).await {
@@ -267,7 +267,7 @@ async fn make_one(
             Err(_) if stop.is_triggered() => return Ok(false),
             Err(failed) if tries == MAX_PREPARE_ATTEMPTS => return Err(failed),
             Err(_) => {
-                objects.doubt(object);
+                objects.mark_creation_ambiguous(object);
                 tries += 1;
                 tokio::time::sleep(FAILURE_PAUSE).await;
             }
@@ -275,7 +275,7 @@ async fn make_one(
     }
 }
 
-impl Traced {
+impl TraceInfo {
     /// The identifying name of the measurement: trace, concurrency and pace.
     #[must_use]
     pub fn name(&self, parallel: usize) -> String {

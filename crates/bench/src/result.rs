@@ -17,10 +17,10 @@ pub use crate::figures::{LatencySummary, Rate};
 use crate::load::{Load, ArrivalMode};
 use crate::operation::{Mix, Operation};
 use crate::record::OperationStats;
-use crate::replay::{Replay, Traced};
-use crate::samples::Sampled;
-use crate::sizes::Sizes;
-use crate::summary;
+use crate::replay::{Replay, TraceInfo};
+use crate::samples::SampleCounts;
+use crate::size_distribution::SizeDistribution;
+use crate::batch_means;
 use crate::test_plan::Step;
 
 /// The schema of the lines. It changes when a reader of the previous schema would misread them.
@@ -35,7 +35,7 @@ pub enum ResultLine {
     /// A measurement.
     Measurement(Box<Measurement>),
     /// A measurement of a mounted file system.
-    Posix(Box<crate::posix::result::Measured>),
+    Posix(Box<crate::posix::result::PosixRecord>),
     /// The last line.
     End {
         /// True if the run was stopped before everything was measured.
@@ -108,11 +108,11 @@ pub struct Measurement {
     pub concurrent_with: Vec<String>,
     /// The trace that was replayed. Mix, sizes and rate then describe the trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trace: Option<Traced>,
+    pub trace: Option<TraceInfo>,
     /// Kinds of requests and their shares.
     pub mix: Mix,
     /// Object sizes.
-    pub sizes: Sizes,
+    pub sizes: SizeDistribution,
     /// Concurrent requests; the maximum for an open loop.
     pub concurrency: usize,
     /// Arrival rate of an open loop, in req/s.
@@ -163,7 +163,7 @@ pub struct Measurement {
     pub notes: Vec<String>,
     /// State of the raw samples, if they were recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub samples: Option<Sampled>,
+    pub samples: Option<SampleCounts>,
     /// Shares of the agents, if several machines generated the load.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<AgentShare>,
@@ -292,16 +292,16 @@ impl Measurement {
         (outcome, notes): (&LoadOutcome, Vec<String>),
         cores: usize,
     ) -> Self {
-        let (load, sizes) = (replay.load(), replay.planned().between());
+        let (load, sizes) = (replay.load(), replay.trace_summary().size_range());
         let cell = Self::new(&Step { load, sizes, objects: 0, round: repeat }, Vec::new(), outcome, cores);
         let notes = cell.notes.into_iter().chain(notes).collect();
-        Self { trace: Some(replay.traced()), spacing: None, notes, ..cell }
+        Self { trace: Some(replay.trace_info()), spacing: None, notes, ..cell }
     }
 
     /// Sets the cache treatment and the state of the raw samples.
     #[must_use]
-    pub fn with_context(mut self, caches: CacheTreatment, samples: Option<Sampled>) -> Self {
-        self.notes.extend(samples.iter().flat_map(Sampled::notes));
+    pub fn with_context(mut self, caches: CacheTreatment, samples: Option<SampleCounts>) -> Self {
+        self.notes.extend(samples.iter().flat_map(SampleCounts::notes));
         Self { caches, samples, ..self }
     }
 
@@ -385,10 +385,10 @@ fn total_rates(figures: &BTreeMap<Operation, OperationFigures>, tenths: &[(f64, 
     // Without a latency, requests took longer than the window: all batches are parts of the same requests.
     let has_latencies =
         figures.values().all(|figures| figures.requests_per_second <= 0.0 || figures.latency_us.count > 0);
-    let batches = if has_latencies { summary::stretches(seconds, longest) } else { 0 };
+    let batches = if has_latencies { batch_means::interval_count(seconds, longest) } else { 0 };
     let rate = |mean: fn(&OperationFigures) -> f64, of: fn(&(f64, f64)) -> f64| {
         let amounts: Vec<f64> = tenths.iter().map(of).collect();
-        let within = summary::rate_of(&amounts, batches).map(|rate| rate.within * 10.0);
+        let within = batch_means::estimate_rate_with_batches(&amounts, batches).map(|rate| rate.ci95_half_width * 10.0);
         Rate { mean: figures.values().map(mean).sum(), ci95_half_width: within }
     };
     (rate(|of| of.requests_per_second, |tenth| tenth.0), rate(|of| of.bytes_per_second, |tenth| tenth.1))

@@ -12,11 +12,11 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use crate::caches::{CacheTreatment, CacheDropper};
 use crate::drive::{BenchEnv, EndReason, Progress, StopSignal};
-use crate::interference::void_beside;
+use crate::interference::void_stage;
 use crate::random::mix;
 use crate::replay::Replay;
 use crate::result::Measurement;
-use crate::samples::Samples;
+use crate::samples::SampleFile;
 use crate::workspace::Workspace;
 use crate::test_plan::Step;
 
@@ -51,7 +51,7 @@ pub struct Runner {
     /// Drops caches before each stage, if set.
     kernel: Option<CacheDropper>,
     /// Destination of per-request samples, if they are recorded.
-    samples: Option<Samples>,
+    samples: Option<SampleFile>,
 }
 
 impl Runner {
@@ -79,13 +79,13 @@ impl Runner {
 
     /// Records each request of a measurement individually, if `samples` is set.
     #[must_use]
-    pub fn with_samples(self, samples: Option<Samples>) -> Self {
+    pub fn with_samples(self, samples: Option<SampleFile>) -> Self {
         Self { samples, ..self }
     }
 
     /// Ends the recording of samples. Returns the first error of writing them, if any.
     pub fn finish_samples(&mut self) -> io::Result<()> {
-        self.samples.take().map_or(Ok(()), Samples::end)
+        self.samples.take().map_or(Ok(()), SampleFile::finish)
     }
 
     /// Runs all stages and reports their events. Returns true if everything was measured, false if stopped.
@@ -154,7 +154,7 @@ impl Runner {
     }
 
     fn gauge(&self, repeat: u32) -> Arc<Progress> {
-        let samples = self.samples.as_ref().map(|samples| samples.next_cell(repeat));
+        let samples = self.samples.as_ref().map(|samples| samples.next_measurement(repeat));
         Arc::new(samples.map_or_else(Progress::default, Progress::with_samples))
     }
 
@@ -191,7 +191,7 @@ impl Runner {
             let beside = others.map(|(_, other)| other.to_string()).collect();
             cells.push(Measurement::new(step, beside, &outcome?, self.cores));
         }
-        void_beside(&mut cells);
+        void_stage(&mut cells);
         let is_whole = cells.iter().all(|cell| cell.end_reason != EndReason::Stopped);
         for (cell, gauge) in cells.into_iter().zip(&gauges) {
             on_event(RunEvent::Measured(&cell.with_context(self.caches(), gauge.finish_samples().await)));
@@ -215,7 +215,7 @@ impl Runner {
             }
             let objects = site.replayed(replay);
             let gauge = Arc::new(Progress::default());
-            let (count, bytes) = replay.planned().needed();
+            let (count, bytes) = replay.trace_summary().initial_objects();
             if count > 0 {
                 let what = format!("creating {count} objects, {} MB", bytes.div_ceil(1_000_000));
                 on_event(RunEvent::PhaseStarted { description: what, max_duration: None, progress: vec![gauge.clone()] });
@@ -227,10 +227,10 @@ impl Runner {
             if stop.is_triggered() {
                 return Ok(false);
             }
-            let (what, gauge) = (replay.traced().name(replay.parallel()), self.gauge(round));
-            on_event(RunEvent::PhaseStarted { description: what, max_duration: replay.time(), progress: vec![gauge.clone()] });
+            let (what, gauge) = (replay.trace_info().name(replay.parallel()), self.gauge(round));
+            on_event(RunEvent::PhaseStarted { description: what, max_duration: replay.duration(), progress: vec![gauge.clone()] });
             let Some(site) = self.sites.first() else { break };
-            let (outcome, notes) = replay.drive(site.bed(), &objects, stop, &gauge).await?;
+            let (outcome, notes) = replay.run(site.bed(), &objects, stop, &gauge).await?;
             let cell = Measurement::from_replay(replay, round, (&outcome, notes), self.cores);
             on_event(RunEvent::Measured(&cell.with_context(self.caches(), gauge.finish_samples().await)));
             if outcome.ending == EndReason::Stopped {

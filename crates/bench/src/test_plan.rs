@@ -11,7 +11,7 @@ use crate::load_spec::LoadSpec;
 use crate::load::{Load, StopCondition};
 use crate::operation::Operation;
 use crate::random::mix;
-use crate::sizes::Sizes;
+use crate::size_distribution::SizeDistribution;
 
 /// Default maximum of objects created for reading: number, and total bytes.
 const MAX_PREPARED_OBJECTS: u64 = 10_000;
@@ -38,7 +38,7 @@ pub struct Step {
     /// The load.
     pub load: Load,
     /// Object sizes.
-    pub sizes: Sizes,
+    pub sizes: SizeDistribution,
     /// Minimum number of objects that must exist for reading before it begins.
     pub objects: u64,
     /// Round number, counted from 1.
@@ -73,7 +73,7 @@ impl TestPlan {
             return Err("there is nothing to measure".to_owned());
         }
         if let Some(LoadSpec { sizes, .. }) =
-            self.loads.iter().find(|asked| asked.sizes.most() > most_object_bytes)
+            self.loads.iter().find(|asked| asked.sizes.max() > most_object_bytes)
         {
             return Err(format!(
                 "objects of {sizes} may be larger than {most_object_bytes} bytes, the limit of this store"
@@ -120,7 +120,7 @@ impl TestPlan {
         Step { load, sizes, objects, round: repeat }
     }
 
-    fn object_count(&self, sizes: &Sizes) -> u64 {
+    fn object_count(&self, sizes: &SizeDistribution) -> u64 {
         let default = (MAX_PREPARED_BYTES / sizes.mean().max(1.0)) as u64;
         // A load never reads more objects than it has requests.
         let default = default.min(self.stop_condition.max_requests.unwrap_or(u64::MAX));

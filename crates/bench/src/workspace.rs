@@ -17,7 +17,7 @@ use crate::drive::{BenchEnv, Progress, LoadOutcome, StopSignal, run_load};
 use crate::load::{Load, ArrivalMode, StopCondition};
 use crate::operation::{Mix, Operation};
 use crate::replay::Replay;
-use crate::replay::objects::Objects;
+use crate::replay::objects::ReplayObjects;
 use crate::object_set::ObjectSet;
 use crate::test_plan::Step;
 
@@ -61,7 +61,7 @@ pub struct Workspace {
     /// Object sets by purpose and sizes.
     stocks: BTreeMap<(Use, String), Arc<ObjectSet>>,
     /// Objects of replays.
-    add_replay: Vec<Arc<Objects>>,
+    add_replay: Vec<Arc<ReplayObjects>>,
     /// Number of object sets and replays so far. It makes their names unique.
     count: usize,
     /// Requests failed or were cancelled: the store may still carry them out later.
@@ -170,10 +170,10 @@ impl Workspace {
     }
 
     /// Registers the objects of a replay. None of them exists yet.
-    pub fn replayed(&mut self, replay: &Replay) -> Arc<Objects> {
+    pub fn replayed(&mut self, replay: &Replay) -> Arc<ReplayObjects> {
         self.count += 1;
         let prefix = format!("{}{}/", self.prefix, self.count);
-        let objects = Arc::new(Objects::new(prefix, replay.planned()));
+        let objects = Arc::new(ReplayObjects::new(prefix, replay.trace_summary()));
         self.add_replay.push(objects.clone());
         objects
     }

@@ -206,7 +206,7 @@ fn check_request(request: &AgentRequest) {
         AgentRequest::Prepare(stage) => {
             let checked = check_stage(stage, 2, 1 << 40);
             assert!(checked.is_err() || (1..=2).contains(&stage.len()));
-            assert!(checked.is_err() || stage.iter().all(|step| step.sizes.most() <= 1 << 40));
+            assert!(checked.is_err() || stage.iter().all(|step| step.sizes.max() <= 1 << 40));
         }
         AgentRequest::Open(job) => {
             let name = job.unique_name();

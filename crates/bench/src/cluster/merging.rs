@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::assignment::Assignment;
 use crate::drive::EndReason;
-use crate::interference::void_beside;
+use crate::interference::void_stage;
 use crate::load::ArrivalMode;
 use crate::result::{Measurement, AgentMeasurement, merge_agents};
 
@@ -38,7 +38,7 @@ pub fn merge_stage(act: &[Assignment], parts: Vec<Vec<AgentMeasurement>>, apart:
         }
         cells.push(cell);
     }
-    void_beside(&mut cells);
+    void_stage(&mut cells);
     cells
 }
 

@@ -154,7 +154,7 @@ fn check_one(step: &Step, most_object_bytes: u64) -> Result<(), String> {
     if !(0.0..=1.0).contains(&load.phase) {
         return Err(format!("the phase {} is not between 0 and 1", load.phase));
     }
-    if step.sizes.most() > most_object_bytes {
+    if step.sizes.max() > most_object_bytes {
         return Err(format!("objects of {} are larger than the limit of the store", step.sizes));
     }
     match load.arrival_mode {

@@ -2,7 +2,7 @@
 //! would stop at the first chance agreement and overstate the confidence. It therefore checks once a second, and three
 //! consecutive checks must pass.
 
-use crate::summary;
+use crate::batch_means;
 
 /// 100 ms intervals between two checks.
 const CHECK_INTERVALS: usize = 10;
@@ -32,9 +32,9 @@ impl ConvergenceCheck {
         if self.series.len() < MIN_INTERVALS || !self.series.len().is_multiple_of(CHECK_INTERVALS) {
             return false;
         }
-        let rate = summary::rate(&self.series);
+        let rate = batch_means::estimate_rate(&self.series);
         let is_narrow =
-            rate.is_some_and(|rate| rate.mean > 0.0 && rate.within <= self.max_ci_fraction * rate.mean);
+            rate.is_some_and(|rate| rate.mean > 0.0 && rate.ci95_half_width <= self.max_ci_fraction * rate.mean);
         self.passed_checks = if is_narrow { self.passed_checks + 1 } else { 0 };
         self.passed_checks >= REQUIRED_CHECKS
     }

@@ -14,7 +14,7 @@ use tradewind_core::Clock;
 use super::due_queue::DueQueue;
 use crate::record::timeline::Timeline;
 use crate::record::{LoadRecord, MeasurementWindow};
-use crate::samples::{CellSamples, Names, Sampled, Sampler};
+use crate::samples::{MeasurementSamples, ObjectNames, SampleCounts, Sampler};
 
 /// Capacity of the queue of due open-loop requests: about 20 MB, and seconds of the highest rate that a store can
 /// serve.
@@ -55,12 +55,12 @@ pub struct Progress {
     bytes: AtomicU64,
     failures: AtomicU64,
     /// Destination of per-request samples, if they are recorded.
-    samples: Option<Arc<CellSamples>>,
+    samples: Option<Arc<MeasurementSamples>>,
 }
 
 impl Progress {
     /// Creates a gauge for a load whose requests are also recorded individually.
-    pub(crate) fn with_samples(samples: Arc<CellSamples>) -> Self {
+    pub(crate) fn with_samples(samples: Arc<MeasurementSamples>) -> Self {
         Self { samples: Some(samples), ..Self::default() }
     }
 
@@ -72,7 +72,7 @@ impl Progress {
     }
 
     /// Finishes the per-request samples after the load has ended. Returns `None` if none are recorded.
-    pub(crate) async fn finish_samples(&self) -> Option<Sampled> {
+    pub(crate) async fn finish_samples(&self) -> Option<SampleCounts> {
         match &self.samples {
             Some(samples) => Some(samples.conclude().await),
             None => None,
@@ -120,7 +120,7 @@ pub(crate) struct LoadState<T> {
     /// Work per 100 ms and second.
     pub timeline: Timeline,
     /// Object names.
-    names: Arc<dyn Names>,
+    names: Arc<dyn ObjectNames>,
 }
 
 /// Creates an empty histogram of latencies in microseconds.
@@ -138,7 +138,7 @@ impl<T> LoadState<T> {
         clock: Arc<dyn Clock>,
         (workers, max_requests): (usize, Option<u64>),
         gauge: Arc<Progress>,
-        names: Arc<dyn Names>,
+        names: Arc<dyn ObjectNames>,
     ) -> Self {
         Self {
             clock,

@@ -16,7 +16,7 @@ use super::load_state::LoadState;
 use crate::files::SequentialFile;
 use crate::operation::Operation;
 use crate::record::{LoadRecord, RequestTiming};
-use crate::samples::Handled;
+use crate::samples::FinishedRequest;
 
 /// Bytes per write to a staged object.
 const WRITE_BYTES: u64 = 256 << 10;
@@ -80,7 +80,7 @@ pub(crate) async fn execute_recorded<T>(
     record: &mut LoadRecord,
     (operation, intended): (Operation, Duration),
     asked: impl Future<Output = Result<Completion, RequestFailure>>,
-) -> Handled {
+) -> FinishedRequest {
     let begun = shared.now();
     let answered = tokio::select! {
         biased;
@@ -109,7 +109,7 @@ pub(crate) async fn execute_recorded<T>(
             Err(kind)
         }
     };
-    Handled { intended, begun: Some(begun), ended, answer }
+    FinishedRequest { scheduled: intended, started: Some(begun), ended, response: answer }
 }
 
 /// Writes an object of `size` bytes, from generated content or from a file.

@@ -288,7 +288,7 @@ async fn workers_share_one_timeline() {
         workers.push(worker.run(load.mix.clone(), load.seed, None).boxed());
     }
     let (starts, stop) = (None::<std::iter::Empty<(Duration, ())>>, StopSignal::default());
-    let subject = |_, ()| Subject { operation: Operation::Put, about: About::Nothing, size: None };
+    let subject = |_, ()| RequestSubject { operation: Operation::Put, key: SubjectKey::Unknown, size: None };
     let driven = run_workers(&bed, &shared, (starts, workers), &load, &stop, subject);
     let taking = async {
         tokio::time::sleep(Duration::from_millis(1200)).await;
@@ -320,7 +320,7 @@ async fn full_queue_ends_the_load_as_overrun() {
         }
         let starts = Arrivals::new(Spacing::Poisson, 1e5, load.seed).map(|start| (start, ()));
         let (work, stop) = ((Some(starts), workers), StopSignal::default());
-        let subject = |_, ()| Subject { operation: Operation::Put, about: About::Nothing, size: None };
+        let subject = |_, ()| RequestSubject { operation: Operation::Put, key: SubjectKey::Unknown, size: None };
         let driven = run_workers(&bed, &shared, work, &load, &stop, subject);
         let (outcome, _) = driven.await.unwrap();
         assert_eq!((outcome.ending, outcome.queued), (EndReason::Overrun, QUEUE_CAPACITY as u64));

@@ -16,7 +16,7 @@ use super::load_state::LoadState;
 use crate::operation::{Mix, Operation};
 use crate::random::mix;
 use crate::record::LoadRecord;
-use crate::samples::{About, Sampler, Subject};
+use crate::samples::{SubjectKey, Sampler, RequestSubject};
 use crate::object_set::{ObjectShare, ObjectSet};
 
 /// Maximum number of keys per listing page.
@@ -64,9 +64,9 @@ impl Worker {
             let Some(object) = self.object(operation, number) else { break };
             let asked = self.ask(operation, object);
             let handled = execute_recorded(&shared, &mut record, (operation, intended), asked).await;
-            let has_failed = handled.answer.is_err();
+            let has_failed = handled.response.is_err();
             if let Some(samples) = &mut samples {
-                samples.take(shared.window(), &handled, self.subject(operation, object));
+                samples.record(shared.window(), &handled, self.subject(operation, object));
             }
             if has_failed && !self.is_open {
                 tokio::time::sleep(FAILURE_PAUSE).await;
@@ -113,14 +113,14 @@ impl Worker {
     }
 
     /// Describes the request for its sample.
-    fn subject(&self, operation: Operation, object: u64) -> Subject {
+    fn subject(&self, operation: Operation, object: u64) -> RequestSubject {
         let about = match operation {
-            Operation::List => About::Prefix(self.stock.prefix().into()),
-            _ => About::Number(object),
+            Operation::List => SubjectKey::Prefix(self.stock.prefix().into()),
+            _ => SubjectKey::Object(object),
         };
         let carries = matches!(operation, Operation::Put | Operation::Get);
         let size = if carries { self.stock.size(object) } else { 0 };
-        Subject { operation, about, size: Some(size) }
+        RequestSubject { operation, key: about, size: Some(size) }
     }
 
     /// Executes one request.

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// File system type: `ext4`, `nfs4`, `fuse.rclone`.
-    pub kind: String,
+    pub fs_type: String,
     /// The device, or the server and its export.
     pub source: String,
     /// The mount point.
-    pub point: String,
+    pub mount_point: String,
     /// Mount options, followed by those of the file system.
     pub options: String,
 }
@@ -21,7 +21,7 @@ pub struct Mount {
 impl Mount {
     /// The mount that contains `directory`; all fields are empty if it cannot be determined.
     #[must_use]
-    pub fn of(directory: &Path) -> Self {
+    pub fn containing(directory: &Path) -> Self {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         fs::canonicalize(directory).ok().and_then(|path| find(&table, &path)).unwrap_or_default()
     }
@@ -37,7 +37,7 @@ fn find(table: &str, path: &Path) -> Option<Mount> {
         let (kind, source) = (tail.next()?.to_owned(), unescaped(tail.next()?));
         let options = format!("{},{}", head.get(5)?, tail.next().unwrap_or_default());
         path.starts_with(&point).then(|| {
-            (point.components().count(), Mount { kind, source, point: point.display().to_string(), options })
+            (point.components().count(), Mount { fs_type: kind, source, mount_point: point.display().to_string(), options })
         })
     });
     mounts.max_by_key(|(depth, _)| *depth).map(|(_, mount)| mount)
@@ -63,14 +63,14 @@ mod tests {
              31 30 0:6 / /mnt/a\\040b rw,sync master:3 - nfs4 server:/x rw,vers=4.2\n\
              32 22 0:7 / /mnt/a rw - ext4 /dev/sdb rw\n";
         let nfs = find(table, Path::new("/mnt/a b/c")).unwrap();
-        assert_eq!((&*nfs.kind, &*nfs.source, &*nfs.point), ("nfs4", "server:/x", "/mnt/a b"));
+        assert_eq!((&*nfs.fs_type, &*nfs.source, &*nfs.mount_point), ("nfs4", "server:/x", "/mnt/a b"));
         assert_eq!(nfs.options, "rw,sync,rw,vers=4.2");
-        assert_eq!(find(table, Path::new("/mnt/ab")).unwrap().point, "/");
+        assert_eq!(find(table, Path::new("/mnt/ab")).unwrap().mount_point, "/");
         assert_eq!(find("", Path::new("/")), None);
     }
 
     #[test]
     fn mount_of_proc_has_a_file_system_type() {
-        assert!(!Mount::of(Path::new("/proc")).kind.is_empty());
+        assert!(!Mount::containing(Path::new("/proc")).fs_type.is_empty());
     }
 }

@@ -12,21 +12,21 @@ use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_pattern::Content;
 
-use super::access::{Accessed, Manner};
-use super::buffer::Buffer;
-use super::form::Form;
-use super::place::{Behind, File, Place};
-use super::result::Phase;
-use super::steady::Span;
-use super::tally::{Failed, Tally};
+use super::file_access::{AccessOutcome, FileAccess};
+use super::buffer::AlignedBuffer;
+use super::access_form::AccessForm;
+use super::run_directory::{SyncHandle, RunFile, RunDirectory};
+use super::result::Direction;
+use super::steady_rate::FileSpan;
+use super::tally::{FileFailure, AccessStats};
 use crate::drive::{Progress, StopSignal};
 use crate::cpu_usage::CpuUsage;
 
 /// The environment of the measurements: directory, contents, clock and stop signal.
 #[derive(Debug, Clone)]
-pub struct Site {
+pub struct PosixEnv {
     /// The directory in which files are created.
-    pub place: Arc<Place>,
+    pub directory: Arc<RunDirectory>,
     /// Generator of file contents.
     pub content: Arc<Content>,
     /// Source of time.
@@ -35,65 +35,65 @@ pub struct Site {
     pub stop: StopSignal,
 }
 
-impl Site {
+impl PosixEnv {
     /// File access in the given form and unit, without fsync and without a deadline.
-    pub(super) fn manner(&self, form: Form, unit: u64) -> Manner<'_> {
-        let Self { place, content, clock, stop } = self;
-        Manner { place, content, clock: &**clock, stop, form, unit, fsync: false, until: Duration::MAX }
+    pub(super) fn file_access(&self, form: AccessForm, unit: u64) -> FileAccess<'_> {
+        let Self { directory: place, content, clock, stop } = self;
+        FileAccess { directory: place, content, clock: &**clock, stop, form, call_bytes: unit, fsync: false, deadline: Duration::MAX }
     }
 
     /// Makes all data durable and returns how long that took; `None` if the run was stopped, because the files are then
     /// about to be removed.
-    pub(super) fn sync(&self, behind: &Behind) -> std::result::Result<Option<Duration>, Failed> {
+    pub(super) fn sync(&self, behind: &SyncHandle) -> std::result::Result<Option<Duration>, FileFailure> {
         if self.stop.is_triggered() {
             return Ok(None);
         }
         let begun = self.clock.now();
-        self.place.sync(behind)?;
+        self.directory.sync(behind)?;
         Ok(Some(self.clock.now().saturating_sub(begun)))
     }
 }
 
 /// What the threads do with the files.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Task {
-    pub phase: Phase,
-    pub form: Form,
-    pub unit: u64,
+pub(super) struct PhaseTask {
+    pub phase: Direction,
+    pub form: AccessForm,
+    pub call_bytes: u64,
     /// Bytes that a thread generates or compares at once.
-    pub buffer: u64,
+    pub buffer_bytes: u64,
     pub fsync: bool,
     /// No file but the first of each thread starts after this time.
-    pub time: Duration,
+    pub max_time: Duration,
     /// No call on one file but its first starts after this time.
-    pub file_time: Duration,
+    pub max_file_time: Duration,
 }
 
 /// The outcome of a phase.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct PhaseOutcome {
     /// Start in milliseconds since 1970 UTC.
-    pub began: i64,
+    pub started_unix_ms: i64,
     /// The common start, since the clock's origin.
-    pub begin: Duration,
+    pub start: Duration,
     /// Time until the last thread had finished.
     pub time: Duration,
-    pub tally: Tally,
+    pub tally: AccessStats,
     /// The accessed files of each thread.
-    pub spans: Vec<Vec<Span>>,
+    pub spans: Vec<Vec<FileSpan>>,
     /// The files accessed successfully, by thread, with their actual sizes.
-    pub files: Vec<Vec<File>>,
+    pub files: Vec<Vec<RunFile>>,
     pub usage: CpuUsage,
     /// An access ended early because its time limit had passed.
-    pub is_cut: bool,
+    pub is_truncated: bool,
     pub is_stopped: bool,
 }
 
-impl Outcome {
+impl PhaseOutcome {
     /// The share of the threads' time outside of calls, 0 to 1.
-    pub fn own_share(&self) -> f64 {
+    pub fn generator_share(&self) -> f64 {
         let spent: f64 = self.spans.iter().flatten().map(|span| (span.end - span.begin).as_secs_f64()).sum();
-        if spent > 0.0 { (1.0 - self.tally.calls.as_secs_f64() / spent).clamp(0.0, 1.0) } else { 0.0 }
+        if spent > 0.0 { (1.0 - self.tally.call_time.as_secs_f64() / spent).clamp(0.0, 1.0) } else { 0.0 }
     }
 
     pub fn cpu_threads(&self) -> BTreeMap<String, f64> {
@@ -105,14 +105,14 @@ impl Outcome {
 /// The outcome of one thread.
 #[derive(Debug, Default)]
 struct ThreadOutcome {
-    tally: Tally,
-    spans: Vec<Span>,
-    files: Vec<File>,
+    tally: AccessStats,
+    spans: Vec<FileSpan>,
+    files: Vec<RunFile>,
     is_cut: bool,
 }
 
 /// Runs a task on the files of each thread, one thread per element of `files`.
-pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Progress) -> Result<Outcome> {
+pub(super) fn run_phase(site: &PosixEnv, task: &PhaseTask, files: &[Vec<RunFile>], gauge: &Progress) -> Result<PhaseOutcome> {
     let failed = |e: io::Error| Error::with_source(Reason::Io, format!("cannot start threads: {e}"), e);
     let (start, leave) = (RwLock::new(()), RwLock::new(()));
     let give_up = StopSignal::default();
@@ -124,7 +124,7 @@ pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Progres
             let (ready, done) = (ready.clone(), done.clone());
             let (start, leave, give_up) = (&start, &leave, &give_up);
             let work = move || {
-                let mut buffer = Buffer::new(usize::try_from(task.buffer).unwrap_or(usize::MAX));
+                let mut buffer = AlignedBuffer::new(usize::try_from(task.buffer_bytes).unwrap_or(usize::MAX));
                 drop(ready);
                 drop(start.read());
                 let outcome = run_thread(site, task, files, &mut buffer, (gauge, give_up));
@@ -149,23 +149,23 @@ pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Progres
         let time = site.clock.now().saturating_sub(begin);
         let usage = CpuUsage::snapshot().map_err(failed)?.since(&before);
         drop(leaving);
-        let mut outcome = Outcome {
-            began,
-            begin,
+        let mut outcome = PhaseOutcome {
+            started_unix_ms: began,
+            start: begin,
             time,
-            tally: Tally::default(),
+            tally: AccessStats::default(),
             spans: Vec::new(),
             files: Vec::new(),
             usage,
-            is_cut: false,
+            is_truncated: false,
             is_stopped: site.stop.is_triggered(),
         };
         for thread in threads {
             let of_thread = thread.join().map_err(|_| Error::new(Reason::Defect, "a thread panicked"))?;
-            outcome.tally.add(&of_thread.tally);
+            outcome.tally.merge(&of_thread.tally);
             outcome.spans.push(of_thread.spans);
             outcome.files.push(of_thread.files);
-            outcome.is_cut |= of_thread.is_cut;
+            outcome.is_truncated |= of_thread.is_cut;
         }
         Ok(outcome)
     })
@@ -173,26 +173,26 @@ pub(super) fn run(site: &Site, task: &Task, files: &[Vec<File>], gauge: &Progres
 
 /// Accesses the files of one thread.
 fn run_thread(
-    site: &Site,
-    task: &Task,
-    files: &[File],
-    buffer: &mut Buffer,
+    site: &PosixEnv,
+    task: &PhaseTask,
+    files: &[RunFile],
+    buffer: &mut AlignedBuffer,
     (gauge, give_up): (&Progress, &StopSignal),
 ) -> ThreadOutcome {
     let mut outcome = ThreadOutcome::default();
     let begun = site.clock.now();
     for (n, file) in files.iter().enumerate() {
         let begin = site.clock.now();
-        let is_over = n > 0 && begin.saturating_sub(begun) >= task.time;
+        let is_over = n > 0 && begin.saturating_sub(begun) >= task.max_time;
         if is_over || site.stop.is_triggered() || give_up.is_triggered() {
             break;
         }
-        let until = begin.saturating_add(task.file_time);
-        let manner = Manner { fsync: task.fsync, until, ..site.manner(task.form, task.unit) };
+        let until = begin.saturating_add(task.max_file_time);
+        let manner = FileAccess { fsync: task.fsync, deadline: until, ..site.file_access(task.form, task.call_bytes) };
         let mut access = |took| outcome.tally.access(took);
         let done = match task.phase {
-            Phase::Write => manner.write(*file, buffer, &mut access),
-            Phase::Read => manner.read(*file, buffer, &mut access),
+            Direction::Write => manner.write(*file, buffer, &mut access),
+            Direction::Read => manner.read(*file, buffer, &mut access),
         };
         outcome.record(*file, begin, site.clock.now(), done, (gauge, give_up));
     }
@@ -202,27 +202,27 @@ fn run_thread(
 impl ThreadOutcome {
     fn record(
         &mut self,
-        file: File,
+        file: RunFile,
         begin: Duration,
         end: Duration,
-        done: std::result::Result<Accessed, Failed>,
+        done: std::result::Result<AccessOutcome, FileFailure>,
         (gauge, give_up): (&Progress, &StopSignal),
     ) {
         match done {
-            Ok(Accessed { took, bytes, is_cut }) => {
+            Ok(AccessOutcome { times: took, bytes, is_truncated: is_cut }) => {
                 self.is_cut |= is_cut;
                 if is_cut && bytes == 0 {
                     return;
                 }
                 self.tally.file(&took, bytes);
-                self.spans.push(Span { begin, end, bytes });
-                self.files.push(File { size: bytes, ..file });
+                self.spans.push(FileSpan { begin, end, bytes });
+                self.files.push(RunFile { size: bytes, ..file });
                 gauge.record_success(bytes);
             }
             Err(failed) => {
                 gauge.record_failure();
-                self.tally.failure(&failed);
-                if failed.is_for_all {
+                self.tally.record_failure(&failed);
+                if failed.is_fatal {
                     give_up.trigger();
                 }
             }

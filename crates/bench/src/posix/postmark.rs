@@ -2,25 +2,25 @@
 //! thread accesses them one after another, in the default access form and in calls of 4 KiB like buffered streams.
 //! Every read is compared with what was written and appended.
 
-pub mod plan;
+pub mod steps;
 pub mod result;
 
 use std::time::Duration;
 
 use tradewind_core::error::{Error, Reason, Result};
 
-use self::plan::{Plan, Stage, Step};
-use self::result::{Postmark, Steps};
-use super::access::Manner;
-use super::buffer::Buffer;
-use super::form::Form;
-use super::phase::Site;
-use super::place::File;
-use super::tally::Failed;
+use self::steps::{PostmarkSteps, PostmarkStage, PostmarkStep};
+use self::result::{Postmark, StepFigures};
+use super::file_access::FileAccess;
+use super::buffer::AlignedBuffer;
+use super::access_form::AccessForm;
+use super::phase::PosixEnv;
+use super::run_directory::RunFile;
+use super::tally::FileFailure;
 use crate::drive::Progress;
 use crate::record::{new_histogram, record_value};
 use crate::result::LatencySummary;
-use crate::sizes::Sizes;
+use crate::size_distribution::SizeDistribution;
 use crate::cpu_usage::CpuUsage;
 
 /// Bytes per call.
@@ -32,9 +32,9 @@ const MAX_FAILURE_SAMPLES: usize = 5;
 
 /// Parameters of the workload.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Workload {
+pub struct PostmarkWorkload {
     /// Minimum and maximum file size in bytes.
-    pub range: (u64, u64),
+    pub size_range: (u64, u64),
     /// Files created before the transactions.
     pub pool: u64,
     /// Number of transactions.
@@ -76,9 +76,9 @@ struct RunStats {
 }
 
 /// Runs round `repeat` of the workload. With `fsync`, created and extended files are synced before they are closed.
-pub(super) fn run(
-    site: &Site,
-    workload: &Workload,
+pub(super) fn run_postmark(
+    site: &PosixEnv,
+    workload: &PostmarkWorkload,
     fsync: bool,
     (seed, repeat): (u64, u32),
     gauge: &Progress,
@@ -86,10 +86,10 @@ pub(super) fn run(
     let generator = |e: std::io::Error| {
         Error::with_source(Reason::Io, format!("cannot measure the CPU time of the generator: {e}"), e)
     };
-    let mut buffer = Buffer::new(usize::try_from(workload.range.1).unwrap_or(usize::MAX).max(1));
-    let manner = Manner { fsync, ..site.manner(Form::Default, BLOCK_BYTES) };
-    let behind = site.place.behind();
-    let files = site.place.files(0, workload.pool + workload.transactions, 0)?;
+    let mut buffer = AlignedBuffer::new(usize::try_from(workload.size_range.1).unwrap_or(usize::MAX).max(1));
+    let manner = FileAccess { fsync, ..site.file_access(AccessForm::Default, BLOCK_BYTES) };
+    let behind = site.directory.open_for_sync();
+    let files = site.directory.new_files(0, workload.pool + workload.transactions, 0)?;
     let (before, begin, began) =
         (CpuUsage::snapshot().map_err(generator)?, site.clock.now(), site.clock.wall().millis());
     let no_steps = || StepStats { alone: 0, mixed: 0, times: new_histogram() };
@@ -104,7 +104,7 @@ pub(super) fn run(
         failures: std::collections::BTreeMap::new(),
         samples: Vec::new(),
     };
-    for (stage, step) in Plan::new(workload.range, workload.pool, workload.transactions, seed) {
+    for (stage, step) in PostmarkSteps::new(workload.size_range, workload.pool, workload.transactions, seed) {
         if site.stop.is_triggered() {
             break;
         }
@@ -133,33 +133,33 @@ impl RunStats {
     /// Executes a step. Returns true if every further step would fail.
     fn step(
         &mut self,
-        manner: &Manner<'_>,
-        (stage, step): (Stage, Step),
-        files: &[File],
-        buffer: &mut Buffer,
+        manner: &FileAccess<'_>,
+        (stage, step): (PostmarkStage, PostmarkStep),
+        files: &[RunFile],
+        buffer: &mut AlignedBuffer,
         gauge: &Progress,
     ) -> bool {
         let mut each = |_| {};
         let file =
-            |number: u64, size: u64| File { size, ..files[usize::try_from(number).unwrap_or(usize::MAX)] };
+            |number: u64, size: u64| RunFile { size, ..files[usize::try_from(number).unwrap_or(usize::MAX)] };
         let (kind, done) = match step {
-            Step::Create { number, size } => {
+            PostmarkStep::Create { number, size } => {
                 (StepKind::Create, manner.write(file(number, size), buffer, &mut each))
             }
-            Step::Read { number, size } => (StepKind::Read, manner.read(file(number, size), buffer, &mut each)),
-            Step::Append { number, from, to } => {
+            PostmarkStep::Read { number, size } => (StepKind::Read, manner.read(file(number, size), buffer, &mut each)),
+            PostmarkStep::Append { number, from, to } => {
                 (StepKind::Append, manner.append(file(number, to), from, buffer, &mut each))
             }
-            Step::Delete { number } => (StepKind::Delete, manner.remove(file(number, 0))),
+            PostmarkStep::Delete { number } => (StepKind::Delete, manner.remove(file(number, 0))),
         };
         // A transaction ends with a creation or a deletion.
         self.transactions +=
-            u64::from(stage == Stage::Transact && matches!(kind, StepKind::Create | StepKind::Delete));
+            u64::from(stage == PostmarkStage::Transact && matches!(kind, StepKind::Create | StepKind::Delete));
         match done {
             Ok(done) => {
                 let count = &mut self.kinds[kind as usize];
-                *(if stage == Stage::Transact { &mut count.mixed } else { &mut count.alone }) += 1;
-                let took = done.took.total();
+                *(if stage == PostmarkStage::Transact { &mut count.mixed } else { &mut count.alone }) += 1;
+                let took = done.times.total();
                 record_value(&mut count.times, u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1), 1);
                 self.calls += took;
                 match kind {
@@ -179,17 +179,17 @@ impl RunStats {
 
     /// Counts a failure. Returns true if every further step would fail. A failed step also makes later steps on its
     /// file fail, because they do not find the file as expected.
-    fn record_failure(&mut self, failed: Failed) -> bool {
+    fn record_failure(&mut self, failed: FileFailure) -> bool {
         *self.failures.entry(failed.kind).or_default() += 1;
         if self.samples.len() < MAX_FAILURE_SAMPLES {
-            self.samples.push(failed.what);
+            self.samples.push(failed.message);
         }
-        failed.is_for_all
+        failed.is_fatal
     }
 
     fn result(
         &self,
-        workload: &Workload,
+        workload: &PostmarkWorkload,
         (repeat, began): (u32, i64),
         sync: Option<Duration>,
         usage: &CpuUsage,
@@ -200,10 +200,10 @@ impl RunStats {
         let per = |count: u64, seconds: f64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         let steps = |kind: StepKind, alone_seconds: f64| {
             let count = &self.kinds[kind as usize];
-            Steps {
+            StepFigures {
                 count: count.alone + count.mixed,
                 alone_per_second: per(count.alone, alone_seconds),
-                mixed_per_second: per(count.mixed, transaction_seconds),
+                in_transactions_per_second: per(count.mixed, transaction_seconds),
                 latency_us: LatencySummary::from_histogram(&count.times),
             }
         };
@@ -217,12 +217,12 @@ impl RunStats {
             ));
         }
         Postmark {
-            sizes: Sizes::Between(workload.range.0, workload.range.1),
+            sizes: SizeDistribution::Uniform(workload.size_range.0, workload.size_range.1),
             pool: workload.pool,
             transactions: workload.transactions,
-            block: BLOCK_BYTES,
-            repeat,
-            began,
+            call_bytes: BLOCK_BYTES,
+            round: repeat,
+            started_ms: began,
             seconds: all,
             transaction_seconds,
             transactions_per_second: per(self.transactions, transaction_seconds),
@@ -236,9 +236,9 @@ impl RunStats {
             written_bytes_per_second: per(self.written_bytes, all),
             sync_seconds: sync.map(|time| time.as_secs_f64()),
             failures: self.failures.clone(),
-            samples: self.samples.clone(),
+            failure_samples: self.samples.clone(),
             cpu_seconds: usage.total().as_secs_f64(),
-            machine_busy: usage.machine(),
+            machine_cpu_utilization: usage.machine(),
             partial: is_partial,
             notes,
         }

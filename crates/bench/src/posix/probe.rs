@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::buffer::Buffer;
-use super::cell::Bench;
-use super::counters::Counters;
-use super::form::Form;
-use super::place::File;
-use super::policy::{self, Again, Policy, Read, Writing, Written};
+use super::buffer::AlignedBuffer;
+use super::measurement::MeasureEnv;
+use super::counters::InterfaceCounters;
+use super::access_form::AccessForm;
+use super::run_directory::RunFile;
+use super::cache_policy::{self, RereadPolicy, CachePolicy, ReadTrace, WritePolicy, WriteTrace};
 use super::result::CacheTreatment;
-use super::tally::Failed;
+use super::tally::FileFailure;
 use crate::caches::drop_caches;
 
 /// Size of the probe file, and of the pieces in which it is written and read.
@@ -24,7 +24,7 @@ const READ_BYTES: u64 = 512 << 10;
 
 /// Durations of calls known to end in memory, in microseconds. Other calls are compared with them.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct MemoryCallTimes {
     buffered_call: Option<f64>,
     cached_call: Option<f64>,
 }
@@ -33,28 +33,28 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn failed(failed: Failed) -> Error {
-    Error::new(Reason::Io, failed.what)
+fn failed(failed: FileFailure) -> Error {
+    Error::new(Reason::Io, failed.message)
 }
 
-impl Known {
+impl MemoryCallTimes {
     /// Probes an access form. Probe buffered forms first: the others are compared with their call durations.
-    pub fn probe(&mut self, bench: &Bench<'_>, form: Form, asks_kernel: bool) -> Result<Policy> {
-        let place = &bench.site.place;
-        let file = place.file(FILE_BYTES)?;
-        let mut buffer = Buffer::new(usize::try_from(WRITE_PIECE_BYTES).unwrap_or(usize::MAX));
+    pub fn probe(&mut self, bench: &MeasureEnv<'_>, form: AccessForm, asks_kernel: bool) -> Result<CachePolicy> {
+        let place = &bench.site.directory;
+        let file = place.new_file(FILE_BYTES)?;
+        let mut buffer = AlignedBuffer::new(usize::try_from(WRITE_PIECE_BYTES).unwrap_or(usize::MAX));
         let written = write(bench, form, file, &mut buffer)?;
-        let write = policy::writing(&written, self.buffered_call);
-        if matches!(write, Some((Writing::Buffered | Writing::WriteBack, _))) && form == Form::Default {
-            self.buffered_call = median(&written.calls);
+        let write = cache_policy::infer_write_policy(&written, self.buffered_call);
+        if matches!(write, Some((WritePolicy::Buffered | WritePolicy::WriteBack, _))) && form == AccessForm::Default {
+            self.buffered_call = median(&written.call_us);
         }
-        let (caches, _) = drop_caches([place.path(file)].iter(), asks_kernel);
+        let (caches, _) = drop_caches([place.file_path(file)].iter(), asks_kernel);
         let read = read(bench, form, file, &mut buffer, caches != CacheTreatment::NotDropped)?;
-        let (first, again) = policy::reading(&read, self.cached_call);
-        if matches!(again, Some((Again::Cached, _))) {
-            self.cached_call = median(&read.calls_again);
+        let (first, again) = cache_policy::infer_read_policies(&read, self.cached_call);
+        if matches!(again, Some((RereadPolicy::Cached, _))) {
+            self.cached_call = median(&read.reread_call_us);
         }
-        Ok(Policy { form, write, read: first, again, failed: None })
+        Ok(CachePolicy { form, write, read: first, reread: again, failed: None })
     }
 }
 
@@ -64,9 +64,9 @@ fn median(values: &[f64]) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-fn write(bench: &Bench<'_>, form: Form, file: File, buffer: &mut Buffer) -> Result<Written> {
-    let behind = bench.site.place.behind();
-    let before = bench.settle();
+fn write(bench: &MeasureEnv<'_>, form: AccessForm, file: RunFile, buffer: &mut AlignedBuffer) -> Result<WriteTrace> {
+    let behind = bench.site.directory.open_for_sync();
+    let before = bench.wait_for_quiet_link();
     let counters = bench.counters.as_ref();
     let sent = || counters.map_or(0, |counters| counters.read().since(before).sent);
     let (mut calls, mut after_calls) = (Vec::new(), Vec::new());
@@ -74,20 +74,20 @@ fn write(bench: &Bench<'_>, form: Form, file: File, buffer: &mut Buffer) -> Resu
         calls.push(micros(took));
         after_calls.push(sent());
     };
-    let done = bench.site.manner(form, WRITE_PIECE_BYTES).write(file, buffer, &mut each).map_err(failed)?;
+    let done = bench.site.file_access(form, WRITE_PIECE_BYTES).write(file, buffer, &mut each).map_err(failed)?;
     let after_close = sent();
     let synced = bench.site.sync(&behind).map_err(failed)?;
     let sync = synced.map(micros).ok_or_else(|| Error::new(Reason::Cancelled, "the run was stopped"))?;
-    let after_sync = counters.map_or(0, |_| bench.settle().since(before).sent);
+    let after_sync = counters.map_or(0, |_| bench.wait_for_quiet_link().since(before).sent);
     let sent = counters.map(|_| (after_calls, after_close, after_sync));
-    Ok(Written { piece: WRITE_PIECE_BYTES, calls, close: micros(done.took.close), sync, sent })
+    Ok(WriteTrace { piece_bytes: WRITE_PIECE_BYTES, call_us: calls, close_us: micros(done.times.close), sync_us: sync, sent_bytes: sent })
 }
 
-fn read(bench: &Bench<'_>, form: Form, file: File, buffer: &mut Buffer, is_cold: bool) -> Result<Read> {
-    let manner = bench.site.manner(form, READ_PIECE_BYTES);
-    let once = |buffer: &mut Buffer| -> Result<(Vec<f64>, Vec<u64>)> {
-        let before = bench.settle();
-        let received = |counters: &Counters| counters.read().since(before).received;
+fn read(bench: &MeasureEnv<'_>, form: AccessForm, file: RunFile, buffer: &mut AlignedBuffer, is_cold: bool) -> Result<ReadTrace> {
+    let manner = bench.site.file_access(form, READ_PIECE_BYTES);
+    let once = |buffer: &mut AlignedBuffer| -> Result<(Vec<f64>, Vec<u64>)> {
+        let before = bench.wait_for_quiet_link();
+        let received = |counters: &InterfaceCounters| counters.read().since(before).received;
         let (mut calls, mut after) = (Vec::new(), vec![0]);
         let mut each = |took| {
             calls.push(micros(took));
@@ -99,5 +99,5 @@ fn read(bench: &Bench<'_>, form: Form, file: File, buffer: &mut Buffer, is_cold:
     let (calls, after) = once(buffer)?;
     let (calls_again, after_again) = once(buffer)?;
     let received = bench.counters.as_ref().map(|_| (after, after_again.last().copied().unwrap_or(0)));
-    Ok(Read { piece: READ_PIECE_BYTES, file: FILE_BYTES, is_cold, calls, calls_again, received })
+    Ok(ReadTrace { piece_bytes: READ_PIECE_BYTES, file_bytes: FILE_BYTES, is_cold, call_us: calls, reread_call_us: calls_again, received_bytes: received })
 }

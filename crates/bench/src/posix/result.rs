@@ -6,10 +6,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use tradewind_core::quantity::ByteSize;
 
-pub use super::amplification::Fit;
-pub use super::form::Form;
+pub use super::amplification::AmplificationFit;
+pub use super::access_form::AccessForm;
 pub use super::mount::Mount;
-pub use super::policy::Policy;
+pub use super::cache_policy::CachePolicy;
 pub use super::postmark::result::Postmark;
 pub use crate::caches::CacheTreatment;
 use crate::figures::{LatencySummary, Rate};
@@ -17,23 +17,23 @@ use crate::figures::{LatencySummary, Rate};
 /// A line of a result file about a mounted file system.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "lowercase")]
-pub enum Measured {
+pub enum PosixRecord {
     /// The conditions of the run. The first line.
-    Conditions(Box<Conditions>),
+    Conditions(Box<PosixConditions>),
     /// The caching policy of an access form.
-    Policy(Box<Policy>),
+    Policy(Box<CachePolicy>),
     /// Writing or reading files.
-    Access(Box<Access>),
+    Access(Box<AccessResult>),
     /// A Postmark run.
     Postmark(Box<Postmark>),
     /// A curve fitted to the amplification ratios.
-    Amplification(Amplification),
+    Amplification(AmplificationCurve),
 }
 
-impl Measured {
+impl PosixRecord {
     /// The number of failed calls, including those that returned wrong data.
     #[must_use]
-    pub fn failed(&self) -> u64 {
+    pub fn failure_count(&self) -> u64 {
         match self {
             Self::Access(access) => access.failures.values().sum(),
             Self::Postmark(postmark) => postmark.failures.values().sum(),
@@ -44,10 +44,10 @@ impl Measured {
 
     /// Returns true if nothing succeeded although the measurement was not stopped.
     #[must_use]
-    pub fn has_nothing(&self) -> bool {
+    pub fn has_no_success(&self) -> bool {
         match self {
             Self::Access(access) => !access.partial && access.files == 0,
-            Self::Postmark(postmark) => !postmark.partial && postmark.steps() == 0,
+            Self::Postmark(postmark) => !postmark.partial && postmark.successful_steps() == 0,
             Self::Conditions(_) | Self::Policy(_) | Self::Amplification(_) => false,
         }
     }
@@ -55,30 +55,30 @@ impl Measured {
 
 /// The conditions under which a run was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Conditions {
+pub struct PosixConditions {
     /// The file system of the directory.
     pub mount: Mount,
     /// The calls that the time of a written file includes.
-    pub counted: String,
+    pub timed_calls: String,
     /// How caches were dropped before reading.
     pub caches: CacheTreatment,
     /// The reason if caches were not dropped by the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub caches_why: Option<String>,
+    pub caches_reason: Option<String>,
     /// Access forms that were requested but not measured, or only in part, with the reasons.
-    pub skipped: Vec<(Form, String)>,
+    pub skipped: Vec<(AccessForm, String)>,
     /// The network interface whose bytes were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     /// Idle traffic before the first measurement: bytes per second sent and received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub idle: Option<(f64, f64)>,
+    pub idle_bytes_per_second: Option<(f64, f64)>,
 }
 
 /// The part of the benchmark that a measurement belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Scope {
+pub enum AccessScope {
     /// One file in units of several sizes, on an otherwise idle link.
     Unit,
     /// One whole file, on an otherwise idle link.
@@ -87,7 +87,7 @@ pub enum Scope {
     Batch,
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for AccessScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Unit => "unit",
@@ -100,14 +100,14 @@ impl fmt::Display for Scope {
 /// The direction of access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum Direction {
     /// New files are written.
     Write,
     /// Previously written files are read and every byte is compared.
     Read,
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Write => "write",
@@ -118,23 +118,23 @@ impl fmt::Display for Phase {
 
 /// The result of writing or reading files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Access {
+pub struct AccessResult {
     /// The part of the benchmark.
-    pub scope: Scope,
+    pub scope: AccessScope,
     /// Writing or reading.
-    pub phase: Phase,
+    pub phase: Direction,
     /// The access form.
-    pub form: Form,
+    pub form: AccessForm,
     /// Bytes per file.
     pub size: u64,
     /// Maximum bytes per call.
-    pub unit: u64,
+    pub call_bytes: u64,
     /// Threads, each with files of its own.
     pub threads: usize,
     /// The round, from 1.
-    pub repeat: u32,
+    pub round: u32,
     /// Start, in milliseconds since 1970 UTC.
-    pub began: i64,
+    pub started_ms: i64,
     /// Files accessed successfully.
     pub files: u64,
     /// Bytes of those files.
@@ -150,37 +150,37 @@ pub struct Access {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync_seconds: Option<f64>,
     /// Latencies of the calls.
-    pub latency: Latencies,
+    pub latency: CallLatencies,
     /// Bytes on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wire: Option<Wire>,
+    pub wire: Option<WireBytes>,
     /// Failures by kind.
     pub failures: BTreeMap<String, u64>,
     /// Some of the failures in full.
-    pub samples: Vec<String>,
+    pub failure_samples: Vec<String>,
     /// CPU time of the whole process, in seconds.
     pub cpu_seconds: f64,
     /// CPU time by thread name, in seconds.
     pub cpu_threads: BTreeMap<String, f64>,
     /// CPU utilization of the machine by all processes, 0 to 1.
-    pub machine_busy: f64,
+    pub machine_cpu_utilization: f64,
     /// Share of the threads' time spent on generating and comparing contents, 0 to 1.
-    pub own_share: f64,
+    pub generator_share: f64,
     /// The measurement was stopped early.
     pub partial: bool,
     /// Caveats about the figures.
     pub notes: Vec<String>,
 }
 
-impl Access {
+impl AccessResult {
     /// The identifying name of the measurement.
     #[must_use]
     pub fn name(&self) -> String {
         let (scope, phase, form, size) = (self.scope, self.phase, self.form, ByteSize(self.size));
         match scope {
-            Scope::Unit => format!("{phase} {form} by {}", ByteSize(self.unit)),
-            Scope::Single => format!("{phase} {form} {size} alone"),
-            Scope::Batch => format!("{phase} {form} {size} x {}", self.threads),
+            AccessScope::Unit => format!("{phase} {form} by {}", ByteSize(self.call_bytes)),
+            AccessScope::Single => format!("{phase} {form} {size} alone"),
+            AccessScope::Batch => format!("{phase} {form} {size} x {}", self.threads),
         }
     }
 
@@ -189,18 +189,18 @@ impl Access {
     #[must_use]
     pub fn amplification(&self) -> Option<f64> {
         let wire = self.wire.as_ref()?;
-        let transferred = if self.scope == Scope::Batch { wire.total } else { wire.settled };
+        let transferred = if self.scope == AccessScope::Batch { wire.total } else { wire.total_until_durable };
         (self.bytes > 0).then(|| transferred as f64 / self.bytes as f64)
     }
 }
 
 /// Latencies of calls, in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Latencies {
+pub struct CallLatencies {
     /// `open`, which creates the file if it is written.
     pub open: LatencySummary,
     /// From the start of `open` to the end of the first read or write.
-    pub first: LatencySummary,
+    pub first_access: LatencySummary,
     /// One read or write.
     pub access: LatencySummary,
     /// `fsync`, if requested.
@@ -214,7 +214,7 @@ pub struct Latencies {
 
 /// Bytes on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wire {
+pub struct WireBytes {
     /// Bytes sent while files were accessed.
     pub sent: u64,
     /// Bytes received while files were accessed.
@@ -222,22 +222,22 @@ pub struct Wire {
     /// Bytes in both directions while files were accessed; on the loopback interface each byte counts once.
     pub total: u64,
     /// Like `total`, but until all data was durable and the link was quiet.
-    pub settled: u64,
+    pub total_until_durable: u64,
 }
 
 /// A curve fitted to the amplification ratios of several sizes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Amplification {
+pub struct AmplificationCurve {
     /// The kind of measurements: single files, or batches.
-    pub scope: Scope,
+    pub scope: AccessScope,
     /// Writing or reading.
-    pub phase: Phase,
+    pub phase: Direction,
     /// The access form.
-    pub form: Form,
+    pub form: AccessForm,
     /// The formula of the curve.
-    pub curve: String,
+    pub model: String,
     /// The fitted constants.
-    pub fit: Fit,
+    pub fit: AmplificationFit,
     /// Number of ratios.
     pub points: usize,
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tradewind_core::quantity::ByteSize;
 
-use super::UNIT_FILE;
-use super::form::{self, Form};
-use super::postmark::Workload;
-use super::result::Scope;
+use super::UNIT_FILE_BYTES;
+use super::access_form::{self, AccessForm};
+use super::postmark::PostmarkWorkload;
+use super::result::AccessScope;
 
 /// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum PosixPart {
     /// One file of 16 MiB in units of several sizes.
     Unit,
     /// Single files of several sizes.
@@ -26,11 +26,11 @@ pub enum Part {
 
 /// A sweep of one part: all combinations of its parameters.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Section {
+pub enum PosixSection {
     /// See [`Part::Unit`].
     Unit {
         /// Access forms.
-        forms: Vec<Form>,
+        forms: Vec<AccessForm>,
         /// Bytes per call.
         units: Vec<u64>,
         /// Access ends after five times this time, between two calls.
@@ -39,7 +39,7 @@ pub enum Section {
     /// See [`Part::Single`].
     Single {
         /// Access forms.
-        forms: Vec<Form>,
+        forms: Vec<AccessForm>,
         /// Bytes per file.
         sizes: Vec<u64>,
         /// Access ends after five times this time, between two calls.
@@ -48,7 +48,7 @@ pub enum Section {
     /// See [`Part::Batch`].
     Batch {
         /// Access forms.
-        forms: Vec<Form>,
+        forms: Vec<AccessForm>,
         /// Bytes per file.
         sizes: Vec<u64>,
         /// Numbers of threads, each measured separately.
@@ -60,65 +60,65 @@ pub enum Section {
         files: Option<u64>,
     },
     /// See [`Part::Postmark`].
-    Postmark(Vec<Workload>),
+    Postmark(Vec<PostmarkWorkload>),
 }
 
 /// One step of a round.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Step {
+pub(super) enum PosixStep {
     /// Write and read one file.
     File {
-        scope: Scope,
-        form: Form,
+        scope: AccessScope,
+        form: AccessForm,
         size: u64,
         unit: u64,
         time: Duration,
     },
     /// Write and read many files.
     Batch {
-        form: Form,
+        form: AccessForm,
         size: u64,
         threads: usize,
         time: Duration,
         files: Option<u64>,
     },
-    Postmark(Workload),
+    Postmark(PostmarkWorkload),
 }
 
-impl Section {
-    fn steps(&self) -> Vec<Step> {
-        let files = |scope: Scope, forms: &[Form], sizes: &[(u64, u64)], time: Duration| -> Vec<Step> {
+impl PosixSection {
+    fn steps(&self) -> Vec<PosixStep> {
+        let files = |scope: AccessScope, forms: &[AccessForm], sizes: &[(u64, u64)], time: Duration| -> Vec<PosixStep> {
             let each = sizes.iter().flat_map(|(size, unit)| {
                 let (size, unit) = (*size, *unit);
-                forms.iter().map(move |form| Step::File { scope, form: *form, size, unit, time })
+                forms.iter().map(move |form| PosixStep::File { scope, form: *form, size, unit, time })
             });
             each.collect()
         };
         match self {
             Self::Unit { forms, units, time } => {
-                let sizes: Vec<_> = units.iter().map(|unit| (UNIT_FILE, *unit)).collect();
-                files(Scope::Unit, forms, &sizes, *time)
+                let sizes: Vec<_> = units.iter().map(|unit| (UNIT_FILE_BYTES, *unit)).collect();
+                files(AccessScope::Unit, forms, &sizes, *time)
             }
             Self::Single { forms, sizes, time } => {
                 let sizes: Vec<_> = sizes.iter().map(|size| (*size, *size)).collect();
-                files(Scope::Single, forms, &sizes, *time)
+                files(AccessScope::Single, forms, &sizes, *time)
             }
             Self::Batch { forms, sizes, threads, time, files } => {
                 let each = sizes.iter().flat_map(|size| threads.iter().map(move |threads| (*size, *threads)));
                 let (time, files) = (*time, *files);
                 each.flat_map(|(size, threads)| {
-                    forms.iter().map(move |form| Step::Batch { form: *form, size, threads, time, files })
+                    forms.iter().map(move |form| PosixStep::Batch { form: *form, size, threads, time, files })
                 })
                 .collect()
             }
-            Self::Postmark(workloads) => workloads.iter().cloned().map(Step::Postmark).collect(),
+            Self::Postmark(workloads) => workloads.iter().cloned().map(PosixStep::Postmark).collect(),
         }
     }
 }
 
-impl Step {
+impl PosixStep {
     /// The access form, file size and call size; `None` for Postmark, which has its own.
-    pub const fn access(&self) -> Option<(Form, u64, u64)> {
+    pub const fn access(&self) -> Option<(AccessForm, u64, u64)> {
         match *self {
             Self::File { form, size, unit, .. } => Some((form, size, unit)),
             Self::Batch { form, size, .. } => Some((form, size, size)),
@@ -127,10 +127,10 @@ impl Step {
     }
 
     /// Returns true if both steps would have the same name in a result.
-    fn is_same(&self, other: &Self) -> bool {
+    fn has_same_name(&self, other: &Self) -> bool {
         let scope_and_threads = |step: &Self| match *step {
             Self::File { scope, .. } => Some((scope, 1)),
-            Self::Batch { threads, .. } => Some((Scope::Batch, threads)),
+            Self::Batch { threads, .. } => Some((AccessScope::Batch, threads)),
             Self::Postmark(_) => None,
         };
         match (self, other) {
@@ -140,10 +140,10 @@ impl Step {
     }
 
     /// Validates the parameters. The error is a message for the user.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn validate(&self) -> Result<(), String> {
         match *self {
-            Self::File { unit, .. } if self.is_of_unit() && (unit == 0 || unit > UNIT_FILE) => {
-                let (unit, max) = (ByteSize(unit), ByteSize(UNIT_FILE));
+            Self::File { unit, .. } if self.is_of_unit() && (unit == 0 || unit > UNIT_FILE_BYTES) => {
+                let (unit, max) = (ByteSize(unit), ByteSize(UNIT_FILE_BYTES));
                 Err(format!("invalid unit {unit}: it must be 1B to {max}, the size of the file"))
             }
             Self::File { size, .. } | Self::Batch { size, .. } if size == 0 => {
@@ -154,15 +154,15 @@ impl Step {
     }
 
     const fn is_of_unit(&self) -> bool {
-        matches!(self, Self::File { scope: Scope::Unit, .. })
+        matches!(self, Self::File { scope: AccessScope::Unit, .. })
     }
 }
 
 /// Rejects different steps with the same name in a result: only one of them would be measured.
-pub(super) fn conflict(sections: &[Section]) -> Result<(), String> {
-    let mut steps: Vec<Step> = Vec::new();
-    for step in sections.iter().flat_map(Section::steps) {
-        if let Some(earlier) = steps.iter().find(|earlier| earlier.is_same(&step) && **earlier != step) {
+pub(super) fn check_conflicts(sections: &[PosixSection]) -> Result<(), String> {
+    let mut steps: Vec<PosixStep> = Vec::new();
+    for step in sections.iter().flat_map(PosixSection::steps) {
+        if let Some(earlier) = steps.iter().find(|earlier| earlier.has_same_name(&step) && **earlier != step) {
             return Err(format!(
                 "{earlier} is requested twice with different times or numbers of files, which a result cannot distinguish; \
                  measure them one after another, into separate result files"
@@ -173,7 +173,7 @@ pub(super) fn conflict(sections: &[Section]) -> Result<(), String> {
     Ok(())
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for PosixStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { scope, form, size, unit, .. } => {
@@ -188,10 +188,10 @@ impl fmt::Display for Step {
 }
 
 /// The distinct steps of a round, in the order of the sections.
-pub(super) fn steps(sections: &[Section]) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
-    for step in sections.iter().flat_map(Section::steps) {
-        if !steps.iter().any(|earlier| earlier.is_same(&step)) {
+pub(super) fn steps(sections: &[PosixSection]) -> Vec<PosixStep> {
+    let mut steps: Vec<PosixStep> = Vec::new();
+    for step in sections.iter().flat_map(PosixSection::steps) {
+        if !steps.iter().any(|earlier| earlier.has_same_name(&step)) {
             steps.push(step);
         }
     }
@@ -199,9 +199,9 @@ pub(super) fn steps(sections: &[Section]) -> Vec<Step> {
 }
 
 /// The distinct access forms of the steps, in the order of their first use.
-pub(super) fn forms(steps: &[Step]) -> Vec<Form> {
+pub(super) fn forms(steps: &[PosixStep]) -> Vec<AccessForm> {
     let mut forms = Vec::new();
-    for (form, ..) in steps.iter().filter_map(Step::access) {
+    for (form, ..) in steps.iter().filter_map(PosixStep::access) {
         if !forms.contains(&form) {
             forms.push(form);
         }
@@ -210,15 +210,15 @@ pub(super) fn forms(steps: &[Step]) -> Vec<Form> {
 }
 
 /// Names the sizes that an access form does not support; `None` if it supports all.
-pub(super) fn left_out(steps: &[Step], form: Form) -> Option<String> {
+pub(super) fn unsupported_sizes(steps: &[PosixStep], form: AccessForm) -> Option<String> {
     let unsupported =
-        |step: &Step| step.access().filter(|(own, size, unit)| *own == form && !form.takes(*size, *unit));
+        |step: &PosixStep| step.access().filter(|(own, size, unit)| *own == form && !form.supports(*size, *unit));
     let mut all: Vec<u64> = steps.iter().filter_map(unsupported).map(|(_, _, unit)| unit).collect();
     all.sort_unstable();
     all.dedup();
     let all: Vec<String> = all.into_iter().map(|bytes| ByteSize(bytes).to_string()).collect();
     (!all.is_empty()).then(|| {
-        format!("{}: not a multiple of the required {}", all.join(", "), ByteSize(form::ALIGNMENT))
+        format!("{}: not a multiple of the required {}", all.join(", "), ByteSize(access_form::DIRECT_ALIGNMENT_BYTES))
     })
 }
 
@@ -226,9 +226,9 @@ pub(super) fn left_out(steps: &[Step], form: Form) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn batch(sizes: &[u64], threads: &[usize]) -> Section {
-        Section::Batch {
-            forms: vec![Form::Direct, Form::Sync],
+    fn batch(sizes: &[u64], threads: &[usize]) -> PosixSection {
+        PosixSection::Batch {
+            forms: vec![AccessForm::Direct, AccessForm::Sync],
             sizes: sizes.to_vec(),
             threads: threads.to_vec(),
             time: Duration::from_secs(1),
@@ -243,11 +243,11 @@ mod tests {
         let parameters: Vec<_> = steps
             .iter()
             .map(|step| match step {
-                Step::Batch { form, size, threads, .. } => (*form, *size, *threads),
+                PosixStep::Batch { form, size, threads, .. } => (*form, *size, *threads),
                 other => panic!("{other:?}"),
             })
             .collect();
-        let (direct, sync) = (Form::Direct, Form::Sync);
+        let (direct, sync) = (AccessForm::Direct, AccessForm::Sync);
         assert_eq!(
             parameters,
             [
@@ -265,35 +265,35 @@ mod tests {
     #[test]
     fn conflict_rejects_different_steps_of_the_same_name() {
         let same = [batch(&[4096, 8192], &[1]), batch(&[4096], &[1, 2])];
-        assert_eq!(conflict(&same), Ok(()));
+        assert_eq!(check_conflicts(&same), Ok(()));
         let mut longer = batch(&[8192], &[1]);
-        if let Section::Batch { time, .. } = &mut longer {
+        if let PosixSection::Batch { time, .. } = &mut longer {
             *time = Duration::from_secs(60);
         }
-        let error = conflict(&[same[0].clone(), longer]).unwrap_err();
+        let error = check_conflicts(&[same[0].clone(), longer]).unwrap_err();
         assert!(error.starts_with("batch direct 8KiB x 1 is requested twice"), "{error}");
     }
 
     #[test]
     fn steps_of_different_scopes_are_distinct() {
-        let (forms, time) = (vec![Form::Sync], Duration::from_secs(1));
+        let (forms, time) = (vec![AccessForm::Sync], Duration::from_secs(1));
         let sections = [
-            Section::Unit { forms: forms.clone(), units: vec![UNIT_FILE], time },
-            Section::Single { forms: forms.clone(), sizes: vec![UNIT_FILE], time },
-            batch(&[UNIT_FILE], &[1]),
-            Section::Postmark(vec![Workload { range: (1, 2), pool: 3, transactions: 4 }]),
-            Section::Postmark(vec![Workload { range: (1, 2), pool: 3, transactions: 5 }]),
+            PosixSection::Unit { forms: forms.clone(), units: vec![UNIT_FILE_BYTES], time },
+            PosixSection::Single { forms: forms.clone(), sizes: vec![UNIT_FILE_BYTES], time },
+            batch(&[UNIT_FILE_BYTES], &[1]),
+            PosixSection::Postmark(vec![PostmarkWorkload { size_range: (1, 2), pool: 3, transactions: 4 }]),
+            PosixSection::Postmark(vec![PostmarkWorkload { size_range: (1, 2), pool: 3, transactions: 5 }]),
         ];
         assert_eq!(steps(&sections).len(), 1 + 1 + 2 + 2);
     }
 
     #[test]
     fn left_out_names_the_unsupported_sizes() {
-        let (forms, time) = (Form::ALL.to_vec(), Duration::from_secs(1));
-        let sections = [Section::Unit { forms, units: vec![512, 8192], time }, batch(&[4096, 1000], &[1, 3])];
+        let (forms, time) = (AccessForm::ALL.to_vec(), Duration::from_secs(1));
+        let sections = [PosixSection::Unit { forms, units: vec![512, 8192], time }, batch(&[4096, 1000], &[1, 3])];
         let steps = steps(&sections);
-        assert_eq!(left_out(&steps, Form::Sync), None);
-        let why = left_out(&steps, Form::Direct).unwrap();
+        assert_eq!(unsupported_sizes(&steps, AccessForm::Sync), None);
+        let why = unsupported_sizes(&steps, AccessForm::Direct).unwrap();
         assert_eq!(why, "512B, 1kB: not a multiple of the required 4KiB");
     }
 }

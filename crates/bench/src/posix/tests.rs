@@ -3,28 +3,28 @@ use std::fs;
 use tradewind_core::SystemClock;
 use tradewind_pattern::Content;
 
-use super::phase::{Outcome, run};
+use super::phase::{PhaseOutcome, run_phase};
 use super::*;
 use crate::drive::StopSignal;
 use crate::result::ResultLine;
 
-fn site() -> (tempfile::TempDir, Site) {
+fn site() -> (tempfile::TempDir, PosixEnv) {
     let parent = tempfile::tempdir().unwrap();
-    let place = Arc::new(Place::make(parent.path(), "own").unwrap());
+    let place = Arc::new(RunDirectory::create(parent.path(), "own").unwrap());
     let (content, clock) = (Arc::new(Content::new()), SystemClock::shared());
-    (parent, Site { place, content, clock, stop: StopSignal::default() })
+    (parent, PosixEnv { directory: place, content, clock, stop: StopSignal::default() })
 }
 
-fn task(phase: Phase, form: Form, unit: u64, buffer: u64) -> Task {
-    Task { phase, form, unit, buffer, fsync: false, time: Duration::MAX, file_time: Duration::MAX }
+fn task(phase: Direction, form: AccessForm, unit: u64, buffer: u64) -> PhaseTask {
+    PhaseTask { phase, form, call_bytes: unit, buffer_bytes: buffer, fsync: false, max_time: Duration::MAX, max_file_time: Duration::MAX }
 }
 
-fn done(site: &Site, task: &Task, files: &[Vec<File>]) -> Outcome {
-    run(site, task, files, &Progress::default()).unwrap()
+fn done(site: &PosixEnv, task: &PhaseTask, files: &[Vec<RunFile>]) -> PhaseOutcome {
+    run_phase(site, task, files, &Progress::default()).unwrap()
 }
 
-fn files(site: &Site, threads: usize, count: u64, size: u64) -> Vec<Vec<File>> {
-    (0..threads).map(|thread| site.place.files(thread, count, size).unwrap()).collect()
+fn files(site: &PosixEnv, threads: usize, count: u64, size: u64) -> Vec<Vec<RunFile>> {
+    (0..threads).map(|thread| site.directory.new_files(thread, count, size).unwrap()).collect()
 }
 
 #[test]
@@ -33,20 +33,20 @@ fn written_files_read_back_for_any_unit_and_buffer() {
     for (size, unit, buffer) in
         [(1, 1, 1), (10_000, 1000, 3000), (10_000, 4096, 10_000), (4096, 1 << 20, 4096)]
     {
-        for form in [Form::Sync, Form::Default] {
-            let written = done(&site, &task(Phase::Write, form, unit, buffer), &files(&site, 2, 3, size));
+        for form in [AccessForm::Sync, AccessForm::Default] {
+            let written = done(&site, &task(Direction::Write, form, unit, buffer), &files(&site, 2, 3, size));
             assert_eq!(
                 (written.tally.files, written.tally.bytes),
                 (6, 6 * size),
                 "{:?}",
                 written.tally.samples
             );
-            let read = done(&site, &task(Phase::Read, form, unit, buffer), &written.files);
+            let read = done(&site, &task(Direction::Read, form, unit, buffer), &written.files);
             assert_eq!((read.tally.files, read.tally.bytes), (6, 6 * size), "{:?}", read.tally.samples);
             let calls = read.tally.latencies().access.count;
             // A buffer holds only whole calls.
             assert_eq!(calls, 6 * size.div_ceil(unit.min(buffer)), "{size} {unit} {buffer}");
-            assert_eq!(fs::metadata(site.place.path(written.files[0][0])).unwrap().len(), size);
+            assert_eq!(fs::metadata(site.directory.file_path(written.files[0][0])).unwrap().len(), size);
         }
     }
 }
@@ -54,8 +54,8 @@ fn written_files_read_back_for_any_unit_and_buffer() {
 #[test]
 fn read_detects_every_kind_of_damage() {
     let (_parent, site) = site();
-    let written = done(&site, &task(Phase::Write, Form::Default, 4096, 8192), &files(&site, 1, 5, 20_000));
-    let path = |n: usize| site.place.path(written.files[0][n]);
+    let written = done(&site, &task(Direction::Write, AccessForm::Default, 4096, 8192), &files(&site, 1, 5, 20_000));
+    let path = |n: usize| site.directory.file_path(written.files[0][n]);
     let mut bytes = fs::read(path(0)).unwrap();
     bytes[19_999] ^= 1;
     fs::write(path(0), bytes).unwrap();
@@ -63,7 +63,7 @@ fn read_detects_every_kind_of_damage() {
     let longer = [fs::read(path(2)).unwrap(), vec![0]].concat();
     fs::write(path(2), longer).unwrap();
     fs::copy(path(4), path(3)).unwrap();
-    let read = done(&site, &task(Phase::Read, Form::Default, 4096, 8192), &written.files);
+    let read = done(&site, &task(Direction::Read, AccessForm::Default, 4096, 8192), &written.files);
     assert_eq!(read.tally.failures["WrongBytes"], 4, "{:?}", read.tally.samples);
     assert_eq!(read.tally.files, 1, "the unmodified file");
     for (sample, why) in read.tally.samples.iter().zip([
@@ -79,35 +79,35 @@ fn read_detects_every_kind_of_damage() {
 #[test]
 fn time_limit_ends_a_batch_after_one_file_per_thread() {
     let (_parent, site) = site();
-    let short = Task { time: Duration::ZERO, ..task(Phase::Write, Form::Default, 4096, 4096) };
+    let short = PhaseTask { max_time: Duration::ZERO, ..task(Direction::Write, AccessForm::Default, 4096, 4096) };
     let written = done(&site, &short, &files(&site, 3, 100, 4096));
     assert_eq!((written.tally.files, written.files.len(), written.is_stopped), (3, 3, false));
-    let cut = Task { file_time: Duration::ZERO, ..task(Phase::Write, Form::Default, 1000, 4096) };
+    let cut = PhaseTask { max_file_time: Duration::ZERO, ..task(Direction::Write, AccessForm::Default, 1000, 4096) };
     let written = done(&site, &cut, &files(&site, 1, 1, 4096));
-    assert_eq!((written.is_cut, written.files[0][0].size), (true, 1000));
-    let read = done(&site, &task(Phase::Read, Form::Default, 1000, 4096), &written.files);
+    assert_eq!((written.is_truncated, written.files[0][0].size), (true, 1000));
+    let read = done(&site, &task(Direction::Read, AccessForm::Default, 1000, 4096), &written.files);
     assert_eq!((read.tally.bytes, read.tally.failures.len()), (1000, 0), "{:?}", read.tally.samples);
 
     // Short files are completed before they are read; complete files stay as they are.
-    let completed = rest::complete(&site, written.files, 4096);
+    let completed = completion::complete_files(&site, written.files, 4096);
     assert_eq!(completed[0][0].size, 4096);
     let read =
-        done(&site, &task(Phase::Read, Form::Default, 1000, 4096), &rest::complete(&site, completed, 4096));
+        done(&site, &task(Direction::Read, AccessForm::Default, 1000, 4096), &completion::complete_files(&site, completed, 4096));
     assert_eq!((read.tally.bytes, read.tally.failures.len()), (4096, 0), "{:?}", read.tally.samples);
 }
 
 const TIME: Duration = Duration::from_secs(20);
 
-fn unit(units: &[u64]) -> Section {
-    Section::Unit { forms: Form::ALL.to_vec(), units: units.to_vec(), time: TIME }
+fn unit(units: &[u64]) -> PosixSection {
+    PosixSection::Unit { forms: AccessForm::ALL.to_vec(), units: units.to_vec(), time: TIME }
 }
 
-fn single(sizes: &[u64]) -> Section {
-    Section::Single { forms: Form::ALL.to_vec(), sizes: sizes.to_vec(), time: TIME }
+fn single(sizes: &[u64]) -> PosixSection {
+    PosixSection::Single { forms: AccessForm::ALL.to_vec(), sizes: sizes.to_vec(), time: TIME }
 }
 
-fn batch(forms: &[Form], size: u64) -> Section {
-    Section::Batch {
+fn batch(forms: &[AccessForm], size: u64) -> PosixSection {
+    PosixSection::Batch {
         forms: forms.to_vec(),
         sizes: vec![size],
         threads: vec![1, 3],
@@ -116,15 +116,15 @@ fn batch(forms: &[Form], size: u64) -> Section {
     }
 }
 
-fn survey(sections: Vec<Section>) -> Survey {
-    Survey {
+fn survey(sections: Vec<PosixSection>) -> PosixPlan {
+    PosixPlan {
         sections,
         fsync: true,
-        drops_caches: false,
+        drop_caches: false,
         interface: Some("lo".to_owned()),
-        repeats: 1,
+        rounds: 1,
         seed: 1,
-        keeps: false,
+        keep_files: false,
         cores: 2,
     }
 }
@@ -132,51 +132,51 @@ fn survey(sections: Vec<Section>) -> Survey {
 #[test]
 fn run_measures_all_parts_and_removes_its_files() {
     let (_parent, site) = site();
-    let postmark = Section::Postmark(vec![Workload { range: (512, 9000), pool: 20, transactions: 40 }]);
+    let postmark = PosixSection::Postmark(vec![PostmarkWorkload { size_range: (512, 9000), pool: 20, transactions: 40 }]);
     let survey = survey(vec![
-        unit(&[64 << 10, UNIT_FILE]),
+        unit(&[64 << 10, UNIT_FILE_BYTES]),
         single(&[4096, 65_536]),
-        batch(&Form::ALL, 4096),
+        batch(&AccessForm::ALL, 4096),
         postmark,
     ]);
-    survey.check().unwrap();
+    survey.validate().unwrap();
     let mut lines = Vec::new();
     let whole = survey.run(&site, &mut |event| {
-        if let Event::Measured(measured) = event {
+        if let PosixEvent::Measured(measured) = event {
             lines.push(serde_json::to_string(&ResultLine::Posix(Box::new(measured.clone()))).unwrap());
         }
     });
     assert!(whole.unwrap());
-    let measured: Vec<Measured> = lines
+    let measured: Vec<PosixRecord> = lines
         .iter()
         .map(|line| match serde_json::from_str(line).unwrap() {
             ResultLine::Posix(measured) => *measured,
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(measured.iter().map(Measured::failed).sum::<u64>(), 0, "{lines:?}");
+    assert_eq!(measured.iter().map(PosixRecord::failure_count).sum::<u64>(), 0, "{lines:?}");
     let forms = {
-        let Measured::Conditions(conditions) = &measured[0] else { panic!("{}", lines[0]) };
-        assert_eq!(conditions.counted, "open, writes, fsync, close");
-        assert!(conditions.interface.as_deref() == Some("lo") && conditions.idle.is_some());
+        let PosixRecord::Conditions(conditions) = &measured[0] else { panic!("{}", lines[0]) };
+        assert_eq!(conditions.timed_calls, "open, writes, fsync, close");
+        assert!(conditions.interface.as_deref() == Some("lo") && conditions.idle_bytes_per_second.is_some());
         3 - conditions.skipped.len()
     };
-    let accesses: Vec<&Access> = measured
+    let accesses: Vec<&AccessResult> = measured
         .iter()
-        .filter_map(|each| if let Measured::Access(access) = each { Some(&**access) } else { None })
+        .filter_map(|each| if let PosixRecord::Access(access) = each { Some(&**access) } else { None })
         .collect();
     assert_eq!(accesses.len(), 2 * forms * (2 + 2 + 2));
-    assert_eq!(survey.cells(), 2 * 3 * (2 + 2 + 2) + 1);
+    assert_eq!(survey.max_measurements(), 2 * 3 * (2 + 2 + 2) + 1);
     for access in &accesses {
-        let expected = if access.scope == Scope::Batch { 6 } else { 1 };
+        let expected = if access.scope == AccessScope::Batch { 6 } else { 1 };
         assert!(access.files == expected && access.bytes == expected * access.size, "{access:?}");
-        let is_written = access.phase == Phase::Write;
+        let is_written = access.phase == Direction::Write;
         assert_eq!((access.latency.fsync.is_some(), access.sync_seconds.is_some()), (is_written, is_written));
         assert!(access.bytes_per_second.mean > 0.0 && access.seconds > 0.0, "{access:?}");
     }
     let postmarks: Vec<_> = measured
         .iter()
-        .filter_map(|each| if let Measured::Postmark(postmark) = each { Some(postmark) } else { None })
+        .filter_map(|each| if let PosixRecord::Postmark(postmark) = each { Some(postmark) } else { None })
         .collect();
     assert_eq!(postmarks.len(), 1);
     for postmark in postmarks {
@@ -184,16 +184,16 @@ fn run_measures_all_parts_and_removes_its_files() {
         assert_eq!(postmark.created.count, postmark.deleted.count);
         assert!(postmark.written_bytes > 20 * 512 && postmark.transactions_per_second > 0.0, "{postmark:?}");
     }
-    assert_eq!(fs::read_dir(site.place.directory()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(site.directory.directory()).unwrap().count(), 0);
 }
 
 #[test]
 fn stopped_run_ends_early_and_returns_false() {
     let (_parent, site) = site();
-    let survey = survey(vec![unit(&[UNIT_FILE]), batch(&[Form::Default], 4096)]);
+    let survey = survey(vec![unit(&[UNIT_FILE_BYTES]), batch(&[AccessForm::Default], 4096)]);
     let mut count = 0;
     let whole = survey.run(&site, &mut |event| {
-        if let Event::Measured(Measured::Access(_)) = event {
+        if let PosixEvent::Measured(PosixRecord::Access(_)) = event {
             count += 1;
             site.stop.trigger();
         }
@@ -206,13 +206,13 @@ fn stopped_run_ends_early_and_returns_false() {
 fn stopped_run_does_not_wait_for_durability() {
     for what in ["write", "postmark"] {
         let (_parent, site) = site();
-        let postmark = Section::Postmark(vec![Workload { range: (512, 9000), pool: 20, transactions: 40 }]);
-        let survey = survey(vec![if what == "write" { batch(&[Form::Default], 4096) } else { postmark }]);
+        let postmark = PosixSection::Postmark(vec![PostmarkWorkload { size_range: (512, 9000), pool: 20, transactions: 40 }]);
+        let survey = survey(vec![if what == "write" { batch(&[AccessForm::Default], 4096) } else { postmark }]);
         let mut results = Vec::new();
         let whole = survey.run(&site, &mut |event| match event {
-            Event::Begins { what: begins, .. } if begins.starts_with(what) => site.stop.trigger(),
-            Event::Measured(Measured::Access(access)) => results.push((access.partial, access.sync_seconds)),
-            Event::Measured(Measured::Postmark(postmark)) => {
+            PosixEvent::Started { what: begins, .. } if begins.starts_with(what) => site.stop.trigger(),
+            PosixEvent::Measured(PosixRecord::Access(access)) => results.push((access.partial, access.sync_seconds)),
+            PosixEvent::Measured(PosixRecord::Postmark(postmark)) => {
                 results.push((postmark.partial, postmark.sync_seconds));
             }
             _ => {}
@@ -224,24 +224,24 @@ fn stopped_run_does_not_wait_for_durability() {
 #[test]
 fn failed_sync_counts_as_a_failure() {
     let (_parent, site) = site();
-    let bench = Bench { site: &site, counters: None, idle: 0.0, cores: 2 };
-    let task = task(Phase::Write, Form::Default, 4096, 4096);
-    let cell = Cell { scope: Scope::Batch, task, size: 4096, repeat: 1, caches: CacheTreatment::NotDropped };
-    let workload = Workload { range: (512, 9000), pool: 3, transactions: 4 };
-    let access = |files: &[Vec<File>]| bench.measure(&cell, files, &Progress::default()).unwrap().0;
-    let postmark = || super::postmark::run(&site, &workload, false, (1, 1), &Progress::default()).unwrap();
+    let bench = MeasureEnv { site: &site, counters: None, idle_bytes_per_second: 0.0, cores: 2 };
+    let task = task(Direction::Write, AccessForm::Default, 4096, 4096);
+    let cell = MeasureSpec { scope: AccessScope::Batch, task, size: 4096, repeat: 1, caches: CacheTreatment::NotDropped };
+    let workload = PostmarkWorkload { size_range: (512, 9000), pool: 3, transactions: 4 };
+    let access = |files: &[Vec<RunFile>]| bench.measure(&cell, files, &Progress::default()).unwrap().0;
+    let postmark = || super::postmark::run_postmark(&site, &workload, false, (1, 1), &Progress::default()).unwrap();
     let (good, also) = (access(&files(&site, 1, 3, 4096)), postmark());
     assert!(good.sync_seconds.is_some() && good.failures.is_empty(), "{good:?}");
     assert!(also.sync_seconds.is_some() && also.failures.is_empty(), "{also:?}");
 
     // The directory cannot be opened for the sync.
-    fs::remove_dir_all(site.place.directory()).unwrap();
+    fs::remove_dir_all(site.directory.directory()).unwrap();
     let bad = access(&[vec![]]);
     assert!(bad.failures["NotDurable"] > 0 && bad.sync_seconds.is_none(), "{bad:?}");
     let also = postmark();
     assert!(also.created.count > 3 && also.sync_seconds.is_none() && !also.partial, "{also:?}");
     assert_eq!((also.failures.len(), also.failures["NotDurable"]), (1, 1), "{also:?}");
-    assert!(also.samples[0].starts_with("cannot make durable what was written: "), "{also:?}");
+    assert!(also.failure_samples[0].starts_with("cannot make durable what was written: "), "{also:?}");
     // The stored line parses without the missing field.
     let line = serde_json::to_string(&also).unwrap();
     assert!(serde_json::from_str::<result::Postmark>(&line).unwrap().sync_seconds.is_none(), "{line}");
@@ -249,20 +249,20 @@ fn failed_sync_counts_as_a_failure() {
 
 #[test]
 fn check_rejects_what_cannot_be_measured() {
-    let of = |section: Section| survey(vec![section]);
+    let of = |section: PosixSection| survey(vec![section]);
     let good = of(unit(&[4096]));
-    good.check().unwrap();
+    good.validate().unwrap();
     for (bad, why) in [
         (survey(vec![]), "nothing to measure"),
         (of(batch(&[], 4096)), "nothing to measure"),
-        (Survey { repeats: 0, ..good.clone() }, "nothing to measure"),
+        (PosixPlan { rounds: 0, ..good.clone() }, "nothing to measure"),
         (of(unit(&[0])), "invalid unit 0"),
-        (of(unit(&[4096, UNIT_FILE + 1])), "the size of the file"),
+        (of(unit(&[4096, UNIT_FILE_BYTES + 1])), "the size of the file"),
         (of(single(&[0])), "empty files"),
-        (survey(vec![unit(&[4096]), batch(&[Form::Sync], 0)]), "empty files"),
-        (Survey { interface: Some("no-such".to_owned()), ..good.clone() }, "no interface no-such"),
+        (survey(vec![unit(&[4096]), batch(&[AccessForm::Sync], 0)]), "empty files"),
+        (PosixPlan { interface: Some("no-such".to_owned()), ..good.clone() }, "no interface no-such"),
     ] {
-        let error = bad.check().unwrap_err();
+        let error = bad.validate().unwrap_err();
         assert!(error.contains(why), "{error}");
     }
 }

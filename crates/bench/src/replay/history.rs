@@ -4,7 +4,7 @@
 
 /// The state of a key after a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Version {
+pub struct KeyVersion {
     /// The number that determines the contents; 0 is the initial state.
     pub number: u32,
     /// Size in bytes; `None` if the object was deleted.
@@ -12,45 +12,45 @@ pub struct Version {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Write {
-    version: Version,
-    begun: u64,
+struct WriteRecord {
+    version: KeyVersion,
+    started: u64,
     /// When it was acknowledged. A failed write stays `None`: it may have taken effect, or may do so later.
-    ended: Option<u64>,
+    acknowledged: Option<u64>,
 }
 
 /// The writes of one key whose versions a read may still return.
 #[derive(Debug, Clone)]
-pub struct History {
-    writes: Vec<Write>,
+pub struct KeyHistory {
+    writes: Vec<WriteRecord>,
     /// Start times of the reads in flight.
     reads: Vec<u64>,
-    versions: u32,
+    last_number: u32,
 }
 
-impl History {
+impl KeyHistory {
     /// The history of a key with an initial object of `size` bytes, or without one.
     #[must_use]
     pub fn new(size: Option<u64>) -> Self {
-        let version = Version { number: 0, size };
-        Self { writes: vec![Write { version, begun: 0, ended: Some(0) }], reads: Vec::new(), versions: 0 }
+        let version = KeyVersion { number: 0, size };
+        Self { writes: vec![WriteRecord { version, started: 0, acknowledged: Some(0) }], reads: Vec::new(), last_number: 0 }
     }
 
     /// Records the start of a write. Call it before anything is sent.
-    pub fn begin_write(&mut self, size: Option<u64>, now: u64) -> Version {
-        self.versions += 1;
-        let version = Version { number: self.versions, size };
-        self.writes.push(Write { version, begun: now, ended: None });
+    pub fn begin_write(&mut self, size: Option<u64>, now: u64) -> KeyVersion {
+        self.last_number += 1;
+        let version = KeyVersion { number: self.last_number, size };
+        self.writes.push(WriteRecord { version, started: now, acknowledged: None });
         version
     }
 
     /// Records that a write was acknowledged. `needed` is the earliest start time that another check may still ask
     /// about.
-    pub fn end_write(&mut self, version: Version, now: u64, needed: u64) {
+    pub fn end_write(&mut self, version: KeyVersion, now: u64, needed: u64) {
         if let Some(write) = self.writes.iter_mut().find(|write| write.version == version) {
-            write.ended = Some(now);
+            write.acknowledged = Some(now);
         }
-        self.forget(needed);
+        self.prune(needed);
     }
 
     /// Records the start of a read. Call it before anything is sent.
@@ -63,33 +63,33 @@ impl History {
         if let Some(index) = self.reads.iter().position(|read| *read == begun) {
             self.reads.swap_remove(index);
         }
-        self.forget(needed);
+        self.prune(needed);
     }
 
     /// Marks the initial object as created after a failed attempt, which may still take effect later.
-    pub fn doubt(&mut self) {
-        self.writes.iter_mut().filter(|write| write.version.number == 0).for_each(|write| write.ended = None);
+    pub fn mark_creation_ambiguous(&mut self) {
+        self.writes.iter_mut().filter(|write| write.version.number == 0).for_each(|write| write.acknowledged = None);
     }
 
     /// The versions that a read from `begun` to `answered` may return.
-    pub fn possible(&self, begun: u64, answered: u64) -> impl Iterator<Item = Version> + '_ {
-        let replaced = self.replaced(begun);
+    pub fn possible_versions(&self, begun: u64, answered: u64) -> impl Iterator<Item = KeyVersion> + '_ {
+        let replaced = self.replacement_start(begun);
         let is_possible =
-            move |write: &&Write| write.begun < answered && write.ended.is_none_or(|ended| ended >= replaced);
+            move |write: &&WriteRecord| write.started < answered && write.acknowledged.is_none_or(|ended| ended >= replaced);
         self.writes.iter().filter(is_possible).map(|write| write.version)
     }
 
     /// The latest start of a write that was acknowledged before `moment`. Writes acknowledged before that start had
     /// been replaced by `moment`.
-    fn replaced(&self, moment: u64) -> u64 {
-        let before = self.writes.iter().filter(|write| write.ended.is_some_and(|ended| ended < moment));
-        before.map(|write| write.begun).max().unwrap_or(0)
+    fn replacement_start(&self, moment: u64) -> u64 {
+        let before = self.writes.iter().filter(|write| write.acknowledged.is_some_and(|ended| ended < moment));
+        before.map(|write| write.started).max().unwrap_or(0)
     }
 
-    fn forget(&mut self, needed: u64) {
+    fn prune(&mut self, needed: u64) {
         let needed = self.reads.iter().copied().min().unwrap_or(u64::MAX).min(needed);
-        let replaced = self.replaced(needed);
-        self.writes.retain(|write| write.ended.is_none_or(|ended| ended >= replaced));
+        let replaced = self.replacement_start(needed);
+        self.writes.retain(|write| write.acknowledged.is_none_or(|ended| ended >= replaced));
         // There may be millions of keys, few of which are in use at once.
         if self.reads.is_empty() {
             self.reads.shrink_to_fit();
@@ -104,13 +104,13 @@ mod tests {
 
     use super::*;
 
-    fn sizes(history: &History, begun: u64) -> Vec<Option<u64>> {
-        history.possible(begun, u64::MAX).map(|version| version.size).collect()
+    fn sizes(history: &KeyHistory, begun: u64) -> Vec<Option<u64>> {
+        history.possible_versions(begun, u64::MAX).map(|version| version.size).collect()
     }
 
     #[test]
     fn possible_excludes_versions_replaced_before_the_read() {
-        let mut history = History::new(None);
+        let mut history = KeyHistory::new(None);
         history.begin_read(1);
         let first = history.begin_write(Some(10), 2);
         assert_eq!(sizes(&history, 1), [None, Some(10)], "the write is in flight");
@@ -130,19 +130,19 @@ mod tests {
 
     #[test]
     fn possible_excludes_writes_started_after_the_response() {
-        let mut history = History::new(Some(1));
+        let mut history = KeyHistory::new(Some(1));
         history.begin_read(1);
         history.begin_write(None, 3);
         let sizes = |answered| -> Vec<Option<u64>> {
-            history.possible(1, answered).map(|version| version.size).collect()
+            history.possible_versions(1, answered).map(|version| version.size).collect()
         };
         assert_eq!((sizes(2), sizes(4)), (vec![Some(1)], vec![Some(1), None]));
     }
 
     #[test]
     fn failed_creation_may_take_effect_after_a_delete() {
-        let mut history = History::new(Some(1));
-        history.doubt();
+        let mut history = KeyHistory::new(Some(1));
+        history.mark_creation_ambiguous();
         assert_eq!(sizes(&history, 1), [Some(1)], "one of the attempts succeeded");
         let removed = history.begin_write(None, 2);
         history.end_write(removed, 3, 4);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn either_of_two_concurrent_writes_may_be_the_last() {
-        let mut history = History::new(Some(1));
+        let mut history = KeyHistory::new(Some(1));
         let (a, b) = (history.begin_write(Some(2), 1), history.begin_write(Some(3), 2));
         history.end_write(b, 3, 4);
         history.end_write(a, 4, 5);
@@ -162,21 +162,21 @@ mod tests {
         /// The possible versions match the definition, although old writes are forgotten.
         #[test]
         fn possible_matches_the_definition(steps in proptest::collection::vec((0_u8..4, 0_usize..8), 1..60)) {
-            let mut history = History::new(Some(0));
-            let mut all = vec![Write { version: Version { number: 0, size: Some(0) }, begun: 0, ended: Some(0) }];
-            let (mut writing, mut reading, mut now): (Vec<Version>, Vec<u64>, u64) = (vec![], vec![], 0);
+            let mut history = KeyHistory::new(Some(0));
+            let mut all = vec![WriteRecord { version: KeyVersion { number: 0, size: Some(0) }, started: 0, acknowledged: Some(0) }];
+            let (mut writing, mut reading, mut now): (Vec<KeyVersion>, Vec<u64>, u64) = (vec![], vec![], 0);
             for (step, which) in steps {
                 now += 1;
                 match step {
                     0 => {
                         let version = history.begin_write((which > 2).then_some(now), now);
-                        all.push(Write { version, begun: now, ended: None });
+                        all.push(WriteRecord { version, started: now, acknowledged: None });
                         writing.push(version);
                     }
                     1 if !writing.is_empty() => {
                         let version = writing.remove(which % writing.len());
                         history.end_write(version, now, now + 1);
-                        all.iter_mut().find(|write| write.version == version).unwrap().ended = Some(now);
+                        all.iter_mut().find(|write| write.version == version).unwrap().acknowledged = Some(now);
                     }
                     2 => {
                         history.begin_read(now);
@@ -184,11 +184,11 @@ mod tests {
                     }
                     3 if !reading.is_empty() => {
                         let begun = reading.remove(which % reading.len());
-                        let mut found: Vec<u32> = history.possible(begun, now).map(|version| version.number).collect();
+                        let mut found: Vec<u32> = history.possible_versions(begun, now).map(|version| version.number).collect();
                         found.sort_unstable();
-                        let is_replaced = |write: &Write| all.iter().any(|later| {
-                            write.ended.is_some_and(|ended| ended < later.begun)
-                                && later.ended.is_some_and(|ended| ended < begun)
+                        let is_replaced = |write: &WriteRecord| all.iter().any(|later| {
+                            write.acknowledged.is_some_and(|ended| ended < later.started)
+                                && later.acknowledged.is_some_and(|ended| ended < begun)
                         });
                         let expected: Vec<u32> = all.iter()
                             .filter(|write| !is_replaced(write)).map(|write| write.version.number).collect();

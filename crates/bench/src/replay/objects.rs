@@ -1,6 +1,6 @@
 //! The objects of a replay: their names below the prefix of the run, and the versions that each may have.
 
-mod judging;
+mod listing_check;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,65 +9,65 @@ use parking_lot::Mutex;
 use tradewind_pattern::ContentId;
 
 #[cfg(test)]
-pub(super) use self::judging::STRETCH;
-use super::history::{History, Version};
-use super::plan::Plan;
-use crate::samples::Names;
+pub(super) use self::listing_check::CHUNK_KEYS;
+use super::history::{KeyHistory, KeyVersion};
+use super::trace_summary::TraceSummary;
+use crate::samples::ObjectNames;
 
 /// The objects of a replay and their histories. An object is identified by its index in the sorted keys of the trace.
 #[derive(Debug)]
-pub struct Objects {
+pub struct ReplayObjects {
     /// The prefix of all names in the store.
     prefix: String,
     /// Sorted keys of the trace, with the sizes of the objects that must exist initially.
-    known: Arc<[(Box<str>, Option<u64>)]>,
-    histories: Vec<Mutex<History>>,
+    keys: Arc<[(Box<str>, Option<u64>)]>,
+    histories: Vec<Mutex<KeyHistory>>,
     tick: AtomicU64,
     /// Start times of the listings in flight.
     listings: Mutex<Vec<u64>>,
 }
 
-impl Objects {
+impl ReplayObjects {
     /// The objects in their initial state.
     #[must_use]
-    pub fn new(prefix: String, plan: &Plan) -> Self {
+    pub fn new(prefix: String, plan: &TraceSummary) -> Self {
         Self {
             prefix,
-            known: plan.objects.clone(),
-            histories: plan.objects.iter().map(|(_, size)| Mutex::new(History::new(*size))).collect(),
+            keys: plan.objects.clone(),
+            histories: plan.objects.iter().map(|(_, size)| Mutex::new(KeyHistory::new(*size))).collect(),
             tick: AtomicU64::new(1),
             listings: Mutex::default(),
         }
     }
 
     /// The objects that must exist initially, with their sizes.
-    pub fn needed(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        let sizes = self.known.iter().map(|(_, size)| *size).enumerate();
+    pub fn initial_objects(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let sizes = self.keys.iter().map(|(_, size)| *size).enumerate();
         sizes.filter_map(|(object, size)| Some((object, size?)))
     }
 
     /// The object with the given key of the trace.
     #[must_use]
     pub fn find(&self, key: &str) -> Option<usize> {
-        self.known.binary_search_by(|(known, _)| (**known).cmp(key)).ok()
+        self.keys.binary_search_by(|(known, _)| (**known).cmp(key)).ok()
     }
 
     /// The name in the store of a key of the trace, or of the prefix of a listing.
     #[must_use]
-    pub fn below(&self, key: &str) -> String {
+    pub fn store_name(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
     /// The name of an object in the store.
     #[must_use]
     pub fn name(&self, object: usize) -> String {
-        self.below(&self.known[object].0)
+        self.store_name(&self.keys[object].0)
     }
 
     /// The number of objects.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.known.len()
+        self.keys.len()
     }
 
     /// The contents of a version. They differ between all versions and all keys.
@@ -77,58 +77,58 @@ impl Objects {
     }
 
     /// The current tick, greater than all earlier ones.
-    pub fn now(&self) -> u64 {
+    pub fn next_tick(&self) -> u64 {
         self.tick.fetch_add(1, Ordering::SeqCst)
     }
 
     /// The start of the earliest listing in flight, or the current tick if there is none.
-    fn needed_by_listings(&self) -> u64 {
+    fn earliest_listing(&self) -> u64 {
         // Taken before reading the listings: a listing that starts in between starts later than this.
-        let now = self.now();
+        let now = self.next_tick();
         self.listings.lock().iter().copied().min().unwrap_or(now).min(now)
     }
 
     /// Records a failed attempt to create an initial object, which may still take effect later.
-    pub fn doubt(&self, object: usize) {
-        self.histories[object].lock().doubt();
+    pub fn mark_creation_ambiguous(&self, object: usize) {
+        self.histories[object].lock().mark_creation_ambiguous();
     }
 
     /// Records the start of a write. Call it before anything is sent.
-    pub fn begin_write(&self, object: usize, size: Option<u64>) -> Version {
+    pub fn begin_write(&self, object: usize, size: Option<u64>) -> KeyVersion {
         let mut history = self.histories[object].lock();
-        history.begin_write(size, self.now())
+        history.begin_write(size, self.next_tick())
     }
 
     /// Records that a write was acknowledged.
-    pub fn end_write(&self, object: usize, version: Version) {
-        let (now, needed) = (self.now(), self.needed_by_listings());
+    pub fn end_write(&self, object: usize, version: KeyVersion) {
+        let (now, needed) = (self.next_tick(), self.earliest_listing());
         self.histories[object].lock().end_write(version, now, needed);
     }
 
     /// Records the start of a read and returns its tick. Call it before anything is sent.
     pub fn begin_read(&self, object: usize) -> u64 {
         let mut history = self.histories[object].lock();
-        let now = self.now();
+        let now = self.next_tick();
         history.begin_read(now);
         now
     }
 
     /// The versions that a read may return that started at `begun` and is answered now.
     #[must_use]
-    pub fn possible(&self, object: usize, begun: u64) -> Vec<Version> {
-        self.histories[object].lock().possible(begun, self.now()).collect()
+    pub fn possible_versions(&self, object: usize, begun: u64) -> Vec<KeyVersion> {
+        self.histories[object].lock().possible_versions(begun, self.next_tick()).collect()
     }
 
     /// Ends a read that started at `begun`, after its response was checked.
     pub fn end_read(&self, object: usize, begun: u64) {
-        let needed = self.needed_by_listings();
+        let needed = self.earliest_listing();
         self.histories[object].lock().end_read(begun, needed);
     }
 
     /// Records the start of a listing and returns its tick. Call it before anything is sent.
     pub fn begin_listing(&self) -> u64 {
         let mut listings = self.listings.lock();
-        let now = self.now();
+        let now = self.next_tick();
         listings.push(now);
         now
     }
@@ -142,7 +142,7 @@ impl Objects {
     }
 }
 
-impl Names for Objects {
+impl ObjectNames for ReplayObjects {
     fn name(&self, number: u64) -> String {
         usize::try_from(number).map_or_else(|_| String::new(), |object| Self::name(self, object))
     }
@@ -152,23 +152,23 @@ impl Names for Objects {
 mod tests {
     use super::*;
 
-    fn objects() -> Objects {
+    fn objects() -> ReplayObjects {
         let known = [("a", Some(1)), ("b/1", Some(2)), ("b/2", None), ("b/3", Some(4)), ("c", None)];
         let objects = known.map(|(key, size)| (key.into(), size)).into_iter().collect();
-        Objects::new("run/".to_owned(), &Plan { objects, ..Plan::default() })
+        ReplayObjects::new("run/".to_owned(), &TraceSummary { objects, ..TraceSummary::default() })
     }
 
     fn judge(
-        objects: &Objects,
+        objects: &ReplayObjects,
         (prefix, begun): (&str, u64),
         page: &[(String, u64)],
         is_cut: bool,
     ) -> Result<(), String> {
-        let mut judging = objects.judge(prefix, (begun, objects.now()), page, is_cut);
-        std::iter::from_fn(|| Some(judging.go_on())).flatten().next().unwrap()
+        let mut judging = objects.judge(prefix, (begun, objects.next_tick()), page, is_cut);
+        std::iter::from_fn(|| Some(judging.check_chunk())).flatten().next().unwrap()
     }
 
-    fn judged(objects: &Objects, prefix: &str, page: &[(&str, u64)], is_cut: bool) -> Result<(), String> {
+    fn judged(objects: &ReplayObjects, prefix: &str, page: &[(&str, u64)], is_cut: bool) -> Result<(), String> {
         let page: Vec<(String, u64)> = page.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
         let begun = objects.begin_listing();
         let judged = judge(objects, (prefix, begun), &page, is_cut);

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, FaultSchedule};
 
-use super::objects::STRETCH;
-use super::player::Request;
+use super::objects::CHUNK_KEYS;
+use super::worker::TraceRequest;
 use super::*;
 use crate::runner::{Runner, RunEvent};
 use crate::drive::EndReason;
@@ -29,10 +29,10 @@ fn replay(text: String, how: (usize, Option<f64>)) -> Replay {
 }
 
 async fn run(bed: &BenchEnv, replay: &Replay) -> (LoadOutcome, Vec<String>) {
-    let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
+    let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
     let (stop, gauge) = (StopSignal::default(), Arc::default());
     assert!(replay.prepare(bed, &objects, &stop, &gauge).await.unwrap());
-    replay.drive(bed, &objects, &stop, &gauge).await.unwrap()
+    replay.run(bed, &objects, &stop, &gauge).await.unwrap()
 }
 
 fn failures(outcome: &LoadOutcome) -> Vec<String> {
@@ -56,7 +56,7 @@ async fn replay_sends_and_checks_all_requests() {
         let (outcome, notes) = run(&bed().await, &replay).await;
         assert_eq!(failures(&outcome), [""; 0]);
         let counts = outcome.record.tallies().iter().map(|(kind, tally)| (*kind, tally.operations));
-        assert_eq!(counts.collect::<BTreeMap<_, _>>(), replay.planned().requests);
+        assert_eq!(counts.collect::<BTreeMap<_, _>>(), replay.trace_summary().requests);
         assert_eq!((outcome.ending, outcome.never_started), (EndReason::Exhausted, 0));
         if speed.is_none() {
             // Two find nothing, one reads beyond an empty object, and one beyond a short one.
@@ -99,7 +99,7 @@ async fn replay_detects_a_stale_version() {
             tokio::time::sleep(Duration::from_millis(300)).await;
             let (address, context) =
                 (Address::parse("bench", "run/k").unwrap(), request_context(&bed).await.unwrap());
-            put_object(&bed, &context, &address, (Objects::content("run/k", 0, size), size), None).await.unwrap();
+            put_object(&bed, &context, &address, (ReplayObjects::content("run/k", 0, size), size), None).await.unwrap();
         };
         let ((outcome, _), ()) = tokio::join!(run(&bed, &replay), tampering);
         let failures = failures(&outcome);
@@ -207,14 +207,14 @@ async fn stopped_replay_returns_what_was_measured() {
         let text: String = (0..6000).map(|n| format!("{},put,k,,10\n", n as f64 / 100.0)).collect();
         let slow = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(5)));
         let replay = replay(text, (4, speed));
-        let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
+        let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
         let (stop, begun) = (StopSignal::default(), Instant::now());
         let stopping = async {
             tokio::time::sleep(Duration::from_millis(200)).await;
             stop.trigger();
         };
         let gauge = Arc::default();
-        let (driven, ()) = tokio::join!(replay.drive(&slow, &objects, &stop, &gauge), stopping);
+        let (driven, ()) = tokio::join!(replay.run(&slow, &objects, &stop, &gauge), stopping);
         let (outcome, _) = driven.unwrap();
         assert_eq!((outcome.ending, outcome.never_started), (EndReason::Stopped, 0));
         assert!(outcome.record.tallies()[&Operation::Put].operations > 0);
@@ -250,7 +250,7 @@ async fn prepare_retries_failed_creations() {
         });
         let bed = BenchEnv { store: Faulty::new(open.store.clone(), plan), ..open };
         let replay = replay("0,get,k,,\n".to_owned(), (4, None));
-        let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
+        let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
         let gauge = Arc::default();
         (replay.prepare(&bed, &objects, &StopSignal::default(), &gauge).await, gauge.snapshot().0, objects)
     };
@@ -260,7 +260,7 @@ async fn prepare_retries_failed_creations() {
         let removed = objects.begin_write(0, None);
         objects.end_write(0, removed);
         // A failed attempt may still take effect.
-        let possible = objects.possible(0, objects.begin_read(0));
+        let possible = objects.possible_versions(0, objects.begin_read(0));
         assert_eq!(possible.len(), if times == 0 { 1 } else { 2 }, "{possible:?}");
     }
     let (failed, count, _) = failing(MAX_PREPARE_ATTEMPTS.into()).await;
@@ -269,17 +269,17 @@ async fn prepare_retries_failed_creations() {
 }
 
 /// A single worker and its shared state.
-async fn single_worker(bed: &BenchEnv, replay: &Replay) -> (Player, Arc<LoadState<Request>>) {
-    let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
+async fn single_worker(bed: &BenchEnv, replay: &Replay) -> (ReplayWorker, Arc<LoadState<TraceRequest>>) {
+    let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
     let shared = Arc::new(LoadState::new(bed.clock.clone(), (1, None), Arc::default(), objects.clone()));
     shared.begin();
-    let player = Player {
+    let player = ReplayWorker {
         bed: bed.clone(),
         objects,
         shared: shared.clone(),
-        turns: None,
+        ordering: None,
         context: request_context(bed).await.unwrap(),
-        came: Came::default(),
+        counts: ReplayCounts::default(),
         samples: None,
     };
     (player, shared)
@@ -292,7 +292,7 @@ async fn checking_a_long_listing_yields_to_other_tasks() {
     // The second time, requests are aborted during the check. This one was answered before.
     for aborted_after in [usize::MAX, 5] {
         let (player, shared) = single_worker(&bed().await, &keys).await;
-        shared.release(shared.now(), Request::List { prefix: "".into() });
+        shared.release(shared.now(), TraceRequest::List { prefix: "".into() });
         shared.finish_releases();
         let (yields, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let others = async {
@@ -311,7 +311,7 @@ async fn checking_a_long_listing_yields_to_other_tasks() {
         let (record, ()) = tokio::join!(judging, others);
         let (tally, yields) = (&record.tallies()[&Operation::List], yields.into_inner());
         assert_eq!((tally.operations, tally.failure_count(), tally.truncated), (1, 0, 0));
-        assert!(yields >= (KEYS / STRETCH).min(aborted_after), "{yields}");
+        assert!(yields >= (KEYS / CHUNK_KEYS).min(aborted_after), "{yields}");
     }
 }
 
@@ -320,7 +320,7 @@ async fn worker_moves_finished_intervals_to_the_timeline() {
     let (player, shared) = single_worker(&bed().await, &replay("0,put,k,,1\n".to_owned(), (1, Some(1.0)))).await;
     let asking = async {
         for _ in 0..2 {
-            shared.release(shared.now(), Request::Put { object: 0, size: 1 });
+            shared.release(shared.now(), TraceRequest::Put { object: 0, size: 1 });
             tokio::time::sleep(Duration::from_millis(1100)).await;
         }
         shared.finish_releases();
@@ -340,8 +340,8 @@ async fn drive_fails_if_the_trace_changed_between_passes() {
     ] {
         for speed in [Some(1.0), None] {
             let replay = replay_of(Box::leak(Box::new(["0,put,a,,1\n0,get,a,,\n", second])), (2, speed));
-            let objects = Arc::new(Objects::new("run/".to_owned(), replay.planned()));
-            let driven = replay.drive(&bed().await, &objects, &StopSignal::default(), &Arc::default()).await;
+            let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
+            let driven = replay.run(&bed().await, &objects, &StopSignal::default(), &Arc::default()).await;
             let error = driven.unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }

@@ -10,21 +10,21 @@ use std::fmt;
 use std::io::{self, BufRead, Read as _};
 use std::time::Duration;
 
-use self::line::Form;
+use self::line::LineFormat;
 use crate::operation::Operation;
 
 /// Longest valid line.
 const MAX_LINE_BYTES: u64 = 64 << 10;
 /// Number of lines by which a line may come too late for its time.
-pub const WINDOW: usize = 1024;
+pub const SORT_WINDOW_LINES: usize = 1024;
 
 /// A request of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TraceEntry {
     /// Line number, from 1.
     pub line: u64,
     /// Time of the request; only the difference to the first request matters.
-    pub at: Duration,
+    pub time: Duration,
     /// The operation.
     pub operation: Operation,
     /// The key, or the prefix of a listing.
@@ -37,22 +37,22 @@ pub struct Entry {
 
 /// An invalid line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Broken {
+pub struct InvalidLine {
     /// Line number, from 1.
     pub line: u64,
     /// What is wrong with the line.
-    pub why: String,
+    pub reason: String,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for InvalidLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.why)
+        write!(f, "line {}: {}", self.line, self.reason)
     }
 }
 
 /// Iterator over the requests of a trace, ordered by time and then by line.
 pub struct Trace {
-    lines: Lines,
+    lines: TraceLines,
     window: BinaryHeap<Reverse<Timed>>,
     /// The time of the last returned request.
     last: Duration,
@@ -67,17 +67,17 @@ impl fmt::Debug for Trace {
 impl Trace {
     /// Opens a trace whose keys have at most `most_key_bytes` bytes. The outer error is an I/O error; the inner one
     /// describes an invalid header.
-    pub fn open(text: Box<dyn BufRead + Send>, most_key_bytes: usize) -> io::Result<Result<Self, Broken>> {
-        let lines = Lines::open(text, most_key_bytes)?;
+    pub fn open(text: Box<dyn BufRead + Send>, most_key_bytes: usize) -> io::Result<Result<Self, InvalidLine>> {
+        let lines = TraceLines::open(text, most_key_bytes)?;
         Ok(lines.map(|lines| Self { lines, window: BinaryHeap::new(), last: Duration::ZERO }))
     }
 }
 
 impl Iterator for Trace {
-    type Item = io::Result<Result<Entry, Broken>>;
+    type Item = io::Result<Result<TraceEntry, InvalidLine>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.window.len() <= WINDOW {
+        while self.window.len() <= SORT_WINDOW_LINES {
             match self.lines.next() {
                 Ok(Some(Ok(entry))) => self.window.push(Reverse(Timed(entry))),
                 Ok(Some(Err(broken))) => return Some(Ok(Err(broken))),
@@ -86,25 +86,25 @@ impl Iterator for Trace {
             }
         }
         let Reverse(Timed(entry)) = self.window.pop()?;
-        if entry.at < self.last {
-            let seconds = (self.last - entry.at).as_secs_f64();
+        if entry.time < self.last {
+            let seconds = (self.last - entry.time).as_secs_f64();
             let why = format!(
-                "it is {seconds} s earlier than a request more than {WINDOW} lines before it: sort the trace by time"
+                "it is {seconds} s earlier than a request more than {SORT_WINDOW_LINES} lines before it: sort the trace by time"
             );
-            return Some(Ok(Err(Broken { line: entry.line, why })));
+            return Some(Ok(Err(InvalidLine { line: entry.line, reason: why })));
         }
-        self.last = entry.at;
+        self.last = entry.time;
         Some(Ok(Ok(entry)))
     }
 }
 
 /// A request ordered by time, then by line.
 #[derive(PartialEq, Eq)]
-struct Timed(Entry);
+struct Timed(TraceEntry);
 
 impl Ord for Timed {
     fn cmp(&self, other: &Self) -> Ordering {
-        (self.0.at, self.0.line).cmp(&(other.0.at, other.0.line))
+        (self.0.time, self.0.line).cmp(&(other.0.time, other.0.line))
     }
 }
 
@@ -115,51 +115,51 @@ impl PartialOrd for Timed {
 }
 
 /// The parsed lines, in file order.
-struct Lines {
+struct TraceLines {
     text: Box<dyn BufRead + Send>,
-    form: Form,
-    most_key_bytes: usize,
+    format: LineFormat,
+    max_key_bytes: usize,
     /// Number of the last line read, from 1.
     number: u64,
     line: Vec<u8>,
     /// The line is too long, and the rest of it was skipped.
-    is_cut: bool,
+    is_too_long: bool,
     /// The first line has been read and is a request.
-    is_read: bool,
+    is_first_pending: bool,
 }
 
-impl Lines {
-    fn open(text: Box<dyn BufRead + Send>, most_key_bytes: usize) -> io::Result<Result<Self, Broken>> {
+impl TraceLines {
+    fn open(text: Box<dyn BufRead + Send>, most_key_bytes: usize) -> io::Result<Result<Self, InvalidLine>> {
         let mut lines = Self {
             text,
-            form: Form::Json,
-            most_key_bytes,
+            format: LineFormat::Json,
+            max_key_bytes: most_key_bytes,
             number: 0,
             line: Vec::new(),
-            is_cut: false,
-            is_read: false,
+            is_too_long: false,
+            is_first_pending: false,
         };
         if !lines.read()? {
-            return Ok(Err(Broken { line: 1, why: "the trace is empty".to_owned() }));
+            return Ok(Err(InvalidLine { line: 1, reason: "the trace is empty".to_owned() }));
         }
         if lines.line.starts_with(b"{") {
-            lines.is_read = true;
+            lines.is_first_pending = true;
             return Ok(Ok(lines));
         }
-        let form = lines.text().and_then(Form::of_header);
+        let form = lines.text().and_then(LineFormat::from_header);
         Ok(match form {
-            Ok(form) => Ok(Self { form, ..lines }),
-            Err(why) => Err(Broken { line: lines.number, why }),
+            Ok(form) => Ok(Self { format: form, ..lines }),
+            Err(why) => Err(InvalidLine { line: lines.number, reason: why }),
         })
     }
 
-    fn next(&mut self) -> io::Result<Option<Result<Entry, Broken>>> {
-        if !std::mem::take(&mut self.is_read) && !self.read()? {
+    fn next(&mut self) -> io::Result<Option<Result<TraceEntry, InvalidLine>>> {
+        if !std::mem::take(&mut self.is_first_pending) && !self.read()? {
             return Ok(None);
         }
         let line = self.number;
-        let entry = self.text().and_then(|text| self.form.entry(text, line, self.most_key_bytes));
-        Ok(Some(entry.map_err(|why| Broken { line, why })))
+        let entry = self.text().and_then(|text| self.format.parse(text, line, self.max_key_bytes));
+        Ok(Some(entry.map_err(|why| InvalidLine { line, reason: why })))
     }
 
     /// Reads the next nonempty line, up to [`MAX_LINE_BYTES`]. Returns false at the end of the trace.
@@ -170,7 +170,7 @@ impl Lines {
                 return Ok(false);
             }
             self.number += 1;
-            self.is_cut = self.line.pop_if(|byte| *byte == b'\n').is_none() && self.skip()?;
+            self.is_too_long = self.line.pop_if(|byte| *byte == b'\n').is_none() && self.skip()?;
             self.line.pop_if(|byte| *byte == b'\r');
             if self.number == 1 && self.line.starts_with(b"\xef\xbb\xbf") {
                 self.line.drain(..3);
@@ -197,7 +197,7 @@ impl Lines {
     }
 
     fn text(&self) -> Result<&str, String> {
-        if self.is_cut {
+        if self.is_too_long {
             return Err(format!("longer than {MAX_LINE_BYTES} bytes"));
         }
         str::from_utf8(&self.line).map_err(|e| format!("not UTF-8 from byte {} on", e.valid_up_to()))

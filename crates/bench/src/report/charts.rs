@@ -26,7 +26,7 @@ const SERIES_COLOURS: [RGBColor; 7] = [
 const CHART_SIZE: (u32, u32) = (640, 360);
 const FONT: &str = "sans-serif";
 
-type Drawn = Result<String, Box<dyn Error>>;
+type SvgResult = Result<String, Box<dyn Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// One line of a chart.
@@ -35,12 +35,12 @@ pub(super) struct Series {
     pub name: String,
     pub points: Vec<(f64, f64)>,
     /// The line belongs to the previous one: it has the same colour and is dashed.
-    pub is_second: bool,
+    pub is_dashed: bool,
 }
 
 /// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Axis {
+pub(super) enum AxisScale {
     Linear,
     Logarithmic,
 }
@@ -49,7 +49,7 @@ fn text(size: u32) -> TextStyle<'static> {
     (FONT, size).into_font().color(&INK)
 }
 
-fn drawn(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Result<(), Box<dyn Error>>) -> Drawn {
+fn drawn(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Result<(), Box<dyn Error>>) -> SvgResult {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
@@ -60,7 +60,7 @@ fn drawn(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Result<(), Box<dyn Er
 }
 
 /// Formats a number with few digits and an SI prefix: 0.25, 1, 30, 45.6k, 2M.
-pub(super) fn short(value: f64) -> String {
+pub(super) fn format_short(value: f64) -> String {
     let (value, unit) = match value.abs() {
         large if large >= 1e9 => (value / 1e9, "G"),
         large if large >= 1e6 => (value / 1e6, "M"),
@@ -79,14 +79,14 @@ pub(super) fn short(value: f64) -> String {
 }
 
 /// The range of an axis: that of the values, with a margin.
-fn axis_range(values: impl Iterator<Item = f64>, axis: Axis) -> Range<f64> {
+fn axis_range(values: impl Iterator<Item = f64>, axis: AxisScale) -> Range<f64> {
     let (min, max) = values
-        .filter(|value| value.is_finite() && (axis == Axis::Linear || *value > 0.0))
+        .filter(|value| value.is_finite() && (axis == AxisScale::Linear || *value > 0.0))
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| (min.min(value), max.max(value)));
     match axis {
         _ if !min.is_finite() => 0.1..1.0,
-        Axis::Linear => 0.0..(max * 1.08).max(f64::MIN_POSITIVE),
-        Axis::Logarithmic => {
+        AxisScale::Linear => 0.0..(max * 1.08).max(f64::MIN_POSITIVE),
+        AxisScale::Logarithmic => {
             let (low, high) = (min / 1.15, max * 1.15);
             let below = 10.0_f64.powf(high.log10().floor());
             // Labels start at a power of ten, so the range must contain one. The factor compensates rounding errors.
@@ -96,14 +96,14 @@ fn axis_range(values: impl Iterator<Item = f64>, axis: Axis) -> Range<f64> {
 }
 
 /// Draws a line chart.
-pub(super) fn lines((x, x_name): (Axis, &str), (y, y_name): (Axis, &str), series: &[Series]) -> Drawn {
+pub(super) fn line_chart((x, x_name): (AxisScale, &str), (y, y_name): (AxisScale, &str), series: &[Series]) -> SvgResult {
     let points = || series.iter().flat_map(|series| &series.points);
     let (across, up) = (axis_range(points().map(|point| point.0), x), axis_range(points().map(|point| point.1), y));
     drawn(CHART_SIZE, |area| match (x, y) {
-        (Axis::Linear, Axis::Linear) => plot(area, across, up, (x_name, y_name), series),
-        (Axis::Linear, Axis::Logarithmic) => plot(area, across, up.log_scale(), (x_name, y_name), series),
-        (Axis::Logarithmic, Axis::Linear) => plot(area, across.log_scale(), up, (x_name, y_name), series),
-        (Axis::Logarithmic, Axis::Logarithmic) => {
+        (AxisScale::Linear, AxisScale::Linear) => plot(area, across, up, (x_name, y_name), series),
+        (AxisScale::Linear, AxisScale::Logarithmic) => plot(area, across, up.log_scale(), (x_name, y_name), series),
+        (AxisScale::Logarithmic, AxisScale::Linear) => plot(area, across.log_scale(), up, (x_name, y_name), series),
+        (AxisScale::Logarithmic, AxisScale::Logarithmic) => {
             plot(area, across.log_scale(), up.log_scale(), (x_name, y_name), series)
         }
     })
@@ -136,17 +136,17 @@ where
         .axis_desc_style(text(14))
         .x_desc(x_name)
         .y_desc(y_name)
-        .x_label_formatter(&|value| short(*value))
-        .y_label_formatter(&|value| short(*value))
+        .x_label_formatter(&|value| format_short(*value))
+        .y_label_formatter(&|value| format_short(*value))
         .draw()?;
     let mut colour = 0;
     for (n, each) in series.iter().enumerate() {
-        if n > 0 && !each.is_second {
+        if n > 0 && !each.is_dashed {
             colour += 1;
         }
         let style = SERIES_COLOURS[colour % SERIES_COLOURS.len()].stroke_width(2);
         let points = each.points.iter().copied();
-        if each.is_second {
+        if each.is_dashed {
             let drawn = chart.draw_series(DashedLineSeries::new(points, 5, 4, style))?;
             let dashes =
                 move |(x, y)| plotters::element::DashedPathElement::new([(x, y), (x + 18, y)], 5, 4, style);
@@ -178,11 +178,11 @@ fn free_corner(series: &[Series]) -> SeriesLabelPosition {
 }
 
 /// Draws a heat map, darker for higher values. `values` has a row for each name of `down`.
-pub(super) fn heat(
+pub(super) fn heat_map(
     (across_name, across): (&str, &[String]),
     down: &[String],
     values: &[Vec<Option<f64>>],
-) -> Drawn {
+) -> SvgResult {
     const TOP: i32 = 50;
     const HEIGHT: i32 = 40;
     let label_width =
@@ -213,7 +213,7 @@ pub(super) fn heat(
                 let style = SERIES_COLOURS[0].mix(0.06 + 0.74 * part).filled();
                 area.draw(&Rectangle::new([(x + 1, y + 1), (x + wide - 1, y + HEIGHT - 1)], style))?;
                 let at = (x + wide / 2, y + HEIGHT / 2);
-                area.draw(&Text::new(short(*value), at, middle(text(14))))?;
+                area.draw(&Text::new(format_short(*value), at, middle(text(14))))?;
             }
         }
         Ok(())
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn short_uses_few_digits_and_prefixes() {
         let texts: Vec<String> =
-            [0.0, 0.25, 1.0, 2.5, 30.0, 999.0, 1234.0, 45_600.0, 2e6, 3.21e9].map(short).to_vec();
+            [0.0, 0.25, 1.0, 2.5, 30.0, 999.0, 1234.0, 45_600.0, 2e6, 3.21e9].map(format_short).to_vec();
         assert_eq!(texts, ["0", "0.25", "1", "2.5", "30", "999", "1234", "45.6k", "2M", "3.21G"]);
     }
 
@@ -250,12 +250,12 @@ mod tests {
             [(120.0, 700.0), (2.0, 8.0), (0.0012, 0.008), (15.0, 80.0), (1.0, 64.0), (3.0, 3.0)]
         {
             let line =
-                Series { name: "a".to_owned(), points: vec![(min, min), (max, max)], is_second: false };
-            let svg = lines((Axis::Logarithmic, "x"), (Axis::Logarithmic, "y"), &[line]).unwrap();
+                Series { name: "a".to_owned(), points: vec![(min, min), (max, max)], is_dashed: false };
+            let svg = line_chart((AxisScale::Logarithmic, "x"), (AxisScale::Logarithmic, "y"), &[line]).unwrap();
             let numbers = svg.lines().filter(|line| line.trim().parse::<f64>().is_ok()).count();
             assert!(numbers >= 4, "{min} to {max}: {numbers}");
         }
-        assert_eq!(axis_range([1.0, 64.0].into_iter(), Axis::Logarithmic), 1.0 / 1.15..64.0 * 1.15);
+        assert_eq!(axis_range([1.0, 64.0].into_iter(), AxisScale::Logarithmic), 1.0 / 1.15..64.0 * 1.15);
     }
 
     #[test]
@@ -263,11 +263,11 @@ mod tests {
         let line = |first: f64, last: f64| Series {
             name: "a line".to_owned(),
             points: vec![(1.0, first), (100.0, last)],
-            is_second: false,
+            is_dashed: false,
         };
         // The legend entry of the first line is the first text that does not belong to an axis.
         let across = |series: &[Series]| -> f64 {
-            let svg = lines((Axis::Linear, "x"), (Axis::Linear, "y"), series).unwrap();
+            let svg = line_chart((AxisScale::Linear, "x"), (AxisScale::Linear, "y"), series).unwrap();
             let text = &svg[..svg.find("a line").unwrap()];
             let at = &text[text.rfind(" x=\"").unwrap() + 4..];
             at[..at.find('"').unwrap()].parse().unwrap()
@@ -278,20 +278,20 @@ mod tests {
 
     #[test]
     fn charts_are_drawn_for_any_points() {
-        let line = |points: Vec<(f64, f64)>| Series { name: "<a & b>".to_owned(), points, is_second: false };
+        let line = |points: Vec<(f64, f64)>| Series { name: "<a & b>".to_owned(), points, is_dashed: false };
         for points in [vec![], vec![(1.0, 0.0)], vec![(1.0, 3.0), (64.0, 3000.0)]] {
-            for x in [Axis::Linear, Axis::Logarithmic] {
-                for y in [Axis::Linear, Axis::Logarithmic] {
-                    let series = [line(points.clone()), Series { is_second: true, ..line(points.clone()) }];
-                    let svg = lines((x, "x"), (y, "y"), &series).unwrap();
+            for x in [AxisScale::Linear, AxisScale::Logarithmic] {
+                for y in [AxisScale::Linear, AxisScale::Logarithmic] {
+                    let series = [line(points.clone()), Series { is_dashed: true, ..line(points.clone()) }];
+                    let svg = line_chart((x, "x"), (y, "y"), &series).unwrap();
                     assert!(svg.starts_with("<svg") && !svg.contains("<a &"), "{svg}");
                 }
             }
         }
         let names = ["1".to_owned(), "2".to_owned()];
-        let svg = heat(("concurrency", &names), &names, &[vec![Some(1.0), None], vec![Some(0.0), Some(5.0)]])
+        let svg = heat_map(("concurrency", &names), &names, &[vec![Some(1.0), None], vec![Some(0.0), Some(5.0)]])
             .unwrap();
         assert!(svg.contains("concurrency"));
-        assert!(heat(("none", &[]), &[], &[]).is_ok());
+        assert!(heat_map(("none", &[]), &[], &[]).is_ok());
     }
 }

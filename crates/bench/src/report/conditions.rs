@@ -4,34 +4,34 @@
 
 use std::collections::BTreeSet;
 
-use super::Kept;
-use super::charts::short;
-use crate::posix::result::{Conditions, Measured, Mount};
+use super::ResultFile;
+use super::charts::format_short;
+use crate::posix::result::{PosixConditions, PosixRecord, Mount};
 use crate::result::{Measurement, ClientMachine, Run};
 
 /// Largest relative difference of memory on the same machine: firmware and kernel reserve slightly varying amounts.
 const MAX_MEMORY_DIFFERENCE: f64 = 0.02;
 
 /// A sentence that lists all differing conditions; `None` if none differ.
-pub(super) fn differing(before: &Kept, after: &Kept) -> Option<String> {
+pub(super) fn describe_differences(before: &ResultFile, after: &ResultFile) -> Option<String> {
     let mut differing = clients(before, after);
     if let (Some(before), Some(after)) = (caches(before), caches(after)) {
         differing.extend(different("caches before each measurement", &before, &after));
     }
-    if !before.cells.is_empty() && !after.cells.is_empty() {
+    if !before.measurements.is_empty() && !after.measurements.is_empty() {
         let [first, second] = [&before.run, &after.run];
         let connections = |run: &Run| if run.new_connections { "new for each request" } else { "reused" };
         differing.extend(different("connections", connections(first), connections(second)));
         let objects =
             |run: &Run| run.files_dir.as_ref().map_or("memory".to_owned(), |files| format!("files in {files}"));
         differing.extend(different("objects on the client", &objects(first), &objects(second)));
-        differing.extend(same_name_differences(&before.cells, &after.cells));
+        differing.extend(same_name_differences(&before.measurements, &after.measurements));
     }
     if let (Some(before), Some(after)) = (posix_conditions(before), posix_conditions(after)) {
         differing.extend(mounts(&before.mount, &after.mount));
-        let caches = |conditions: &Conditions| conditions.caches.to_string();
+        let caches = |conditions: &PosixConditions| conditions.caches.to_string();
         differing.extend(different("caches before reading", &caches(before), &caches(after)));
-        differing.extend(different("time of a written file", &before.counted, &after.counted));
+        differing.extend(different("time of a written file", &before.timed_calls, &after.timed_calls));
     }
     (!differing.is_empty()).then(|| {
         format!(
@@ -52,7 +52,7 @@ fn same_name_differences(before: &[Measurement], after: &[Measurement]) -> Vec<S
     });
     let trace = |cell: &Measurement| {
         let trace = cell.trace.as_ref()?;
-        let (requests, broken) = (trace.requests, trace.broken);
+        let (requests, broken) = (trace.requests, trace.invalid_lines);
         Some(format!("{requests} requests, {broken} invalid lines, {} of {}", cell.mix, cell.sizes))
     };
     let mut traces: Vec<String> = Vec::new();
@@ -65,15 +65,15 @@ fn same_name_differences(before: &[Measurement], after: &[Measurement]) -> Vec<S
 }
 
 /// How caches were dropped before the measurements of objects; `None` without such measurements.
-fn caches(kept: &Kept) -> Option<String> {
-    let all: BTreeSet<_> = kept.cells.iter().map(|cell| cell.caches).collect();
+fn caches(kept: &ResultFile) -> Option<String> {
+    let all: BTreeSet<_> = kept.measurements.iter().map(|cell| cell.caches).collect();
     let all: Vec<String> = all.iter().map(ToString::to_string).collect();
     (!all.is_empty()).then(|| all.join(" and "))
 }
 
-fn posix_conditions(kept: &Kept) -> Option<&Conditions> {
+fn posix_conditions(kept: &ResultFile) -> Option<&PosixConditions> {
     kept.posix.iter().find_map(|each| match each {
-        Measured::Conditions(conditions) => Some(&**conditions),
+        PosixRecord::Conditions(conditions) => Some(&**conditions),
         _ => None,
     })
 }
@@ -83,8 +83,8 @@ fn different(what: &str, before: &str, after: &str) -> Option<String> {
 }
 
 /// Differences between the client machines.
-fn clients(before: &Kept, after: &Kept) -> Vec<String> {
-    fn all(kept: &Kept) -> Vec<&ClientMachine> {
+fn clients(before: &ResultFile, after: &ResultFile) -> Vec<String> {
+    fn all(kept: &ResultFile) -> Vec<&ClientMachine> {
         let run = &kept.run;
         if run.agents.is_empty() {
             return vec![&run.client];
@@ -95,7 +95,7 @@ fn clients(before: &Kept, after: &Kept) -> Vec<String> {
         all
     }
     let machine = |client: &ClientMachine| {
-        let memory = short(client.memory_bytes as f64 / 1e9);
+        let memory = format_short(client.memory_bytes as f64 / 1e9);
         format!("{} ({} CPUs, {}, {memory} GB)", client.hostname, client.cores, client.cpu_model)
     };
     let listed = |clients: &[&ClientMachine], text: &dyn Fn(&ClientMachine) -> String| -> String {
@@ -119,7 +119,7 @@ fn clients(before: &Kept, after: &Kept) -> Vec<String> {
 }
 
 fn mounts(before: &Mount, after: &Mount) -> Vec<String> {
-    let named = |mount: &Mount| format!("{} of {} at {}", mount.kind, mount.source, mount.point);
+    let named = |mount: &Mount| format!("{} of {} at {}", mount.fs_type, mount.source, mount.mount_point);
     let system = different("file system", &named(before), &named(after));
     let options = |mount: &Mount| -> BTreeSet<String> {
         mount.options.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect()
@@ -138,13 +138,13 @@ fn mounts(before: &Mount, after: &Mount) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::Traced;
+    use crate::replay::TraceInfo;
 
     fn mount(source: &str, options: &str) -> Mount {
         Mount {
-            kind: "ext4".to_owned(),
+            fs_type: "ext4".to_owned(),
             source: source.to_owned(),
-            point: "/mnt".to_owned(),
+            mount_point: "/mnt".to_owned(),
             options: options.to_owned(),
         }
     }
@@ -153,7 +153,7 @@ mod tests {
     fn different_traces_of_the_same_name_are_reported() {
         let cell = |requests: u64, warm_up: f64| {
             let mut cell = crate::result::tests::measurement("get", 4, 1, 100.0);
-            cell.trace = Some(Traced { name: "day.csv".to_owned(), requests, broken: 2, speed: None });
+            cell.trace = Some(TraceInfo { name: "day.csv".to_owned(), requests, invalid_lines: 2, speed: None });
             cell.warm_up_seconds = warm_up;
             cell
         };

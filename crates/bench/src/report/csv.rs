@@ -4,7 +4,7 @@
 
 mod posix;
 
-use super::Kept;
+use super::ResultFile;
 use crate::csv::quoted;
 use crate::result::{Measurement, OperationFigures, LatencySummary};
 
@@ -60,23 +60,23 @@ const COLUMNS: [&str; 48] = [
 ];
 
 /// The values of a line, by column name.
-type Fields = Vec<(&'static str, String)>;
+type CsvFields = Vec<(&'static str, String)>;
 
 /// Writes all measurements of all results.
-pub(super) fn write(results: &[Kept]) -> String {
+pub(super) fn write_csv(results: &[ResultFile]) -> String {
     let mut text = COLUMNS.join(",") + "\r\n";
     for result in results {
-        let objects = result.cells.iter().flat_map(|cell| {
+        let objects = result.measurements.iter().flat_map(|cell| {
             cell.operations.iter().map(move |(kind, figures)| fields(cell, kind.name(), figures))
         });
-        for fields in objects.chain(result.posix.iter().flat_map(posix::lines)) {
+        for fields in objects.chain(result.posix.iter().flat_map(posix::posix_lines)) {
             text += &line(&result.name, &fields);
         }
     }
     text
 }
 
-fn line(result: &str, fields: &Fields) -> String {
+fn line(result: &str, fields: &CsvFields) -> String {
     debug_assert!(fields.iter().all(|(name, _)| COLUMNS.contains(name)), "a column is missing: {fields:?}");
     let value = |column: &str| match column {
         "result" => result,
@@ -85,11 +85,11 @@ fn line(result: &str, fields: &Fields) -> String {
     COLUMNS.map(|column| quoted(value(column))).join(",") + "\r\n"
 }
 
-fn known(value: Option<f64>) -> String {
+fn optional(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-fn fields(cell: &Measurement, operation: &str, figures: &OperationFigures) -> Fields {
+fn fields(cell: &Measurement, operation: &str, figures: &OperationFigures) -> CsvFields {
     let ending = format!("{:?}", cell.end_reason).to_lowercase();
     let (sent, received, _) = cell.network;
     // Local stores have no byte counts, and those of concurrent loads cannot be attributed to one of them.
@@ -100,7 +100,7 @@ fn fields(cell: &Measurement, operation: &str, figures: &OperationFigures) -> Fi
         ("mix", cell.mix.to_string()),
         ("sizes", cell.sizes.to_string()),
         ("parallel", cell.concurrency.to_string()),
-        ("rate", known(cell.requests_per_second)),
+        ("rate", optional(cell.requests_per_second)),
         ("beside", cell.concurrent_with.join(" and ")),
         ("repeat", cell.round.to_string()),
         ("operation", operation.to_owned()),
@@ -109,18 +109,18 @@ fn fields(cell: &Measurement, operation: &str, figures: &OperationFigures) -> Fi
         ("bytes_per_second", figures.bytes_per_second.to_string()),
         ("first_byte_p50_us", known_figure(&figures.first_byte_us, |of| of.p50)),
         ("failures", figures.failures.values().sum::<u64>().to_string()),
-        ("cpu_us_per_request", known(cell.cpu_us_per_operation())),
+        ("cpu_us_per_request", optional(cell.cpu_us_per_operation())),
         ("machine_busy", cell.machine_cpu_utilization.to_string()),
         ("ending", ending),
         ("caches", format!("{:?}", cell.caches).to_lowercase()),
-        ("amplification", known(cell.amplification())),
+        ("amplification", optional(cell.amplification())),
         ("wire_bytes", wire.map_or_else(String::new, |bytes| bytes.to_string())),
     ];
     fields.extend(latencies(&figures.latency_us));
     fields
 }
 
-fn latencies(latency: &LatencySummary) -> Fields {
+fn latencies(latency: &LatencySummary) -> CsvFields {
     vec![
         ("latency_mean_us", known_figure(latency, |of| of.mean)),
         ("latency_p50_us", known_figure(latency, |of| of.p50)),

@@ -2,37 +2,37 @@
 
 use maud::{Markup, html};
 
-use super::charts::{figure, heat, short};
-use crate::interference::{Loss, losses};
+use super::charts::{figure, heat_map, format_short};
+use crate::interference::{Slowdown, slowdowns};
 use crate::result::Measurement;
 
 /// Relative throughput below which a slowdown is worth mentioning.
 const NOTABLE_RATIO: f64 = 0.9;
 
 /// Sentences about the largest slowdowns.
-pub(super) fn words(cells: &[Measurement]) -> Vec<String> {
-    let slowdowns = losses(cells);
-    let Some(worst) = slowdowns.iter().min_by(|a, b| a.left().total_cmp(&b.left())) else { return Vec::new() };
-    if worst.left() > NOTABLE_RATIO {
+pub(super) fn sentences(cells: &[Measurement]) -> Vec<String> {
+    let slowdowns = slowdowns(cells);
+    let Some(worst) = slowdowns.iter().min_by(|a, b| a.throughput_ratio().total_cmp(&b.throughput_ratio())) else { return Vec::new() };
+    if worst.throughput_ratio() > NOTABLE_RATIO {
         return vec![format!(
             "Every load keeps at least {} % of its throughput when another runs concurrently.",
-            short(100.0 * worst.left())
+            format_short(100.0 * worst.throughput_ratio())
         )];
     }
     let mut sentences = vec![format!(
         "{} keeps {} % of its throughput when run concurrently with {}: {} requests/s instead of {}.",
         worst.load,
-        short(100.0 * worst.left()),
-        worst.beside,
-        short(worst.together.per_second),
-        short(worst.alone.per_second)
+        format_short(100.0 * worst.throughput_ratio()),
+        worst.concurrent_with,
+        format_short(worst.concurrent.per_second),
+        format_short(worst.alone.per_second)
     )];
-    let known = slowdowns.iter().filter_map(|slowdown| Some((slowdown, slowdown.longer()?)));
+    let known = slowdowns.iter().filter_map(|slowdown| Some((slowdown, slowdown.latency_ratio()?)));
     if let Some((longest, times)) = known.max_by(|(_, a), (_, b)| a.total_cmp(b)) {
-        let (load, beside) = (&longest.load, &longest.beside);
+        let (load, beside) = (&longest.load, &longest.concurrent_with);
         sentences.push(format!(
             "The median latency of {load} is {} times as high when run concurrently with {beside}.",
-            short(times)
+            format_short(times)
         ));
     }
     sentences
@@ -40,20 +40,20 @@ pub(super) fn words(cells: &[Measurement]) -> Vec<String> {
 
 /// The matrix and the table; empty if no loads ran concurrently.
 pub(super) fn section(cells: &[Measurement]) -> Markup {
-    let slowdowns = losses(cells);
+    let slowdowns = slowdowns(cells);
     let (mut down, mut across) = (Vec::new(), Vec::new());
     for slowdown in &slowdowns {
         let load = slowdown.load.to_string();
         if !down.contains(&load) {
             down.push(load);
         }
-        if !across.contains(&slowdown.beside) {
-            across.push(slowdown.beside.clone());
+        if !across.contains(&slowdown.concurrent_with) {
+            across.push(slowdown.concurrent_with.clone());
         }
     }
-    let values = |figure: fn(&Loss) -> Option<f64>| -> Vec<Vec<Option<f64>>> {
+    let values = |figure: fn(&Slowdown) -> Option<f64>| -> Vec<Vec<Option<f64>>> {
         let at = |load: &String, beside: &String| {
-            let found = slowdowns.iter().find(|slowdown| slowdown.load.to_string() == *load && slowdown.beside == *beside);
+            let found = slowdowns.iter().find(|slowdown| slowdown.load.to_string() == *load && slowdown.concurrent_with == *beside);
             found.and_then(figure).filter(|value| value.is_finite())
         };
         down.iter().map(|load| across.iter().map(|beside| at(load, beside)).collect()).collect()
@@ -62,8 +62,8 @@ pub(super) fn section(cells: &[Measurement]) -> Markup {
         @if !slowdowns.is_empty() {
             h3 { "Interference between loads" }
             div.wide {
-                (figure("throughput relative to running alone, in %", heat(("concurrent with", &across), &down, &values(|slowdown| Some(100.0 * slowdown.left())))))
-                (figure("median latency relative to running alone", heat(("concurrent with", &across), &down, &values(Loss::longer))))
+                (figure("throughput relative to running alone, in %", heat_map(("concurrent with", &across), &down, &values(|slowdown| Some(100.0 * slowdown.throughput_ratio())))))
+                (figure("median latency relative to running alone", heat_map(("concurrent with", &across), &down, &values(Slowdown::latency_ratio))))
             }
             div.wide {
                 table {
@@ -80,14 +80,14 @@ pub(super) fn section(cells: &[Measurement]) -> Markup {
     }
 }
 
-fn row(slowdown: &Loss) -> Markup {
-    let Loss { load, beside, alone, together } = slowdown;
-    let millis = |micros: Option<f64>| micros.map_or_else(String::new, |micros| short(micros / 1e3));
+fn row(slowdown: &Slowdown) -> Markup {
+    let Slowdown { load, concurrent_with: beside, alone, concurrent: together } = slowdown;
+    let millis = |micros: Option<f64>| micros.map_or_else(String::new, |micros| format_short(micros / 1e3));
     html! {
         tr {
             th { (load) } td { (beside) }
-            td { (short(alone.per_second)) } td { (short(together.per_second)) }
-            td { (short(alone.bytes_per_second / 1e6)) } td { (short(together.bytes_per_second / 1e6)) }
+            td { (format_short(alone.per_second)) } td { (format_short(together.per_second)) }
+            td { (format_short(alone.bytes_per_second / 1e6)) } td { (format_short(together.bytes_per_second / 1e6)) }
             td { (millis(alone.p50)) } td { (millis(together.p50)) }
             td { (millis(alone.p99)) } td { (millis(together.p99)) }
         }

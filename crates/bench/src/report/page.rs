@@ -4,16 +4,16 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::compare::Verdict;
 use crate::operation::Operation;
-use crate::report::charts::{Axis, Series, figure, heat, lines, short};
-use crate::report::rows::{Row, rows};
-use crate::report::words::{comparison, measure, summary};
-use crate::report::{Kept, carried, compared, interference, posix};
+use crate::report::charts::{AxisScale, Series, figure, heat_map, line_chart, format_short};
+use crate::report::rows::{OperationRow, rows};
+use crate::report::sentences::{comparison, figure_name, summary};
+use crate::report::{ResultFile, wire_overhead, compare_results, interference, posix};
 use crate::result::{AgentInfo, Measurement, OperationFigures, LatencySummary};
 
 const STYLE: &str = include_str!("page.css");
 
 /// Writes the page about one or several results.
-pub(super) fn write(results: &[Kept]) -> String {
+pub(super) fn write_page(results: &[ResultFile]) -> String {
     let title = results.first().map_or_else(|| "no results".to_owned(), |first| first.run.location.clone());
     let page = html! {
         (DOCTYPE)
@@ -39,22 +39,22 @@ pub(super) fn write(results: &[Kept]) -> String {
     page.into_string()
 }
 
-fn result_section(result: &Kept) -> Markup {
-    let rows = rows(&result.cells);
+fn result_section(result: &ResultFile) -> Markup {
+    let rows = rows(&result.measurements);
     html! {
         section {
             h2 { (result.name) }
             @for sentence in summary(result) { p.said { (sentence) } }
             (environment(result))
             @for operation in Operation::ALL {
-                @let of_kind: Vec<&Row<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
+                @let of_kind: Vec<&OperationRow<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
                 @if !of_kind.is_empty() { (operation_charts(operation, &of_kind)) }
             }
-            @if !result.cells.is_empty() {
-                (carried::section(&rows))
-                (interference::section(&result.cells))
-                (distributions(&result.cells))
-                (table(&result.cells))
+            @if !result.measurements.is_empty() {
+                (wire_overhead::section(&rows))
+                (interference::section(&result.measurements))
+                (distributions(&result.measurements))
+                (table(&result.measurements))
             }
             @if !result.posix.is_empty() { (posix::section(&result.posix)) }
         }
@@ -62,13 +62,13 @@ fn result_section(result: &Kept) -> Markup {
 }
 
 /// The client machines, the store and the version.
-fn environment(result: &Kept) -> Markup {
+fn environment(result: &ResultFile) -> Markup {
     let run = &result.run;
     let client = &run.client;
     html! {
         p.quiet {
             "Measured from " (client.hostname) " (" (client.cores) " CPUs, " (client.cpu_model) ", "
-            (short(client.memory_bytes as f64 / 1e9)) " GB, Linux " (client.kernel) ") against " (run.location) ", store type "
+            (format_short(client.memory_bytes as f64 / 1e9)) " GB, Linux " (client.kernel) ") against " (run.location) ", store type "
             (run.store)
             @if !result.servers.is_empty() { " (" (result.servers.join(", ")) ")" }
             ", with tradewind " (run.version) "."
@@ -85,31 +85,31 @@ fn environment(result: &Kept) -> Markup {
 }
 
 /// Heat maps and latency curves of one operation.
-fn operation_charts(operation: Operation, of_kind: &[&Row<'_>]) -> Markup {
+fn operation_charts(operation: Operation, of_kind: &[&OperationRow<'_>]) -> Markup {
     let mut across: Vec<usize> =
-        of_kind.iter().flat_map(|row| row.by_parallel.iter().map(|(parallel, _)| *parallel)).collect();
+        of_kind.iter().flat_map(|row| row.by_concurrency.iter().map(|(parallel, _)| *parallel)).collect();
     across.sort_unstable();
     across.dedup();
     let names: Vec<String> = across.iter().map(ToString::to_string).collect();
     let sizes: Vec<String> = of_kind.iter().map(|row| row.size.clone()).collect();
-    let values = |figure: &dyn Fn(&Row<'_>) -> Vec<(usize, f64)>| -> Vec<Vec<Option<f64>>> {
-        let row = |row: &&Row<'_>| {
+    let values = |figure: &dyn Fn(&OperationRow<'_>) -> Vec<(usize, f64)>| -> Vec<Vec<Option<f64>>> {
+        let row = |row: &&OperationRow<'_>| {
             let found = figure(row);
             let at = |parallel: &usize| found.iter().find(|(p, _)| p == parallel).map(|(_, value)| *value);
             across.iter().map(at).collect()
         };
         of_kind.iter().map(row).collect()
     };
-    let megabytes = values(&|row| row.bandwidths().into_iter().map(|(p, rate)| (p, rate / 1e6)).collect());
-    let rates = values(&|row| row.rates());
+    let megabytes = values(&|row| row.byte_rates().into_iter().map(|(p, rate)| (p, rate / 1e6)).collect());
+    let rates = values(&|row| row.request_rates());
     let latencies = of_kind.iter().flat_map(|row| {
         let points = |part: f64| -> Vec<(f64, f64)> {
-            let found = row.latencies(part);
+            let found = row.latency_quantiles(part);
             found.into_iter().map(|(parallel, micros)| (parallel as f64, micros / 1e3)).collect()
         };
         [
-            Series { name: format!("{} p50", row.size), points: points(0.5), is_second: false },
-            Series { name: format!("{} p99", row.size), points: points(0.99), is_second: true },
+            Series { name: format!("{} p50", row.size), points: points(0.5), is_dashed: false },
+            Series { name: format!("{} p99", row.size), points: points(0.99), is_dashed: true },
         ]
     });
     let latencies: Vec<Series> = latencies.collect();
@@ -117,13 +117,13 @@ fn operation_charts(operation: Operation, of_kind: &[&Row<'_>]) -> Markup {
     html! {
         h3 { (operation) }
         @if has_bytes {
-            (figure("throughput in MB/s by object size and concurrency", heat(("concurrency", &names), &sizes, &megabytes)))
+            (figure("throughput in MB/s by object size and concurrency", heat_map(("concurrency", &names), &sizes, &megabytes)))
         }
-        (figure("requests/s by object size and concurrency", heat(("concurrency", &names), &sizes, &rates)))
+        (figure("requests/s by object size and concurrency", heat_map(("concurrency", &names), &sizes, &rates)))
         @if across.len() > 1 && latencies.iter().any(|series| !series.points.is_empty()) {
             (figure(
                 "latency by concurrency: p50, and p99 dashed",
-                lines((Axis::Logarithmic, "concurrency"), (Axis::Logarithmic, "latency, ms"), &latencies),
+                line_chart((AxisScale::Logarithmic, "concurrency"), (AxisScale::Logarithmic, "latency, ms"), &latencies),
             ))
         }
     }
@@ -141,7 +141,7 @@ fn distributions(cells: &[Measurement]) -> Markup {
             cumulative += count;
             (*value as f64 / 1e3, cumulative as f64 / latency.count.max(1) as f64)
         });
-        Series { name, points: points.collect(), is_second: false }
+        Series { name, points: points.collect(), is_dashed: false }
     };
     let mut distributions: Vec<Series> = Vec::new();
     for cell in first() {
@@ -157,7 +157,7 @@ fn distributions(cells: &[Measurement]) -> Markup {
         .map(|cell| {
             let points = cell.series_100ms.iter().enumerate();
             let points = points.map(|(n, (operations, _))| (n as f64 / 10.0, operations * 10.0));
-            Series { name: cell.name(), points: points.collect(), is_second: false }
+            Series { name: cell.name(), points: points.collect(), is_dashed: false }
         })
         .collect();
     html! {
@@ -165,15 +165,15 @@ fn distributions(cells: &[Measurement]) -> Markup {
         @if !are_all { p.quiet { "At most " (MAX_SERIES) ": the last measurements of the first round." } }
         (figure(
             "cumulative latency distribution",
-            lines((Axis::Logarithmic, "latency, ms"), (Axis::Linear, "fraction of requests"), &distributions),
+            line_chart((AxisScale::Logarithmic, "latency, ms"), (AxisScale::Linear, "fraction of requests"), &distributions),
         ))
-        (figure("throughput over time", lines((Axis::Linear, "time, s"), (Axis::Linear, "requests/s"), &over_time)))
+        (figure("throughput over time", line_chart((AxisScale::Linear, "time, s"), (AxisScale::Linear, "requests/s"), &over_time)))
     }
 }
 
 fn table(cells: &[Measurement]) -> Markup {
     let millis = |latency: &LatencySummary, figure: fn(&LatencySummary) -> u64| {
-        latency.figure_if_any(figure).map_or_else(String::new, |micros| short(micros as f64 / 1e3))
+        latency.figure_if_any(figure).map_or_else(String::new, |micros| format_short(micros as f64 / 1e3))
     };
     html! {
         h3 { "All figures" }
@@ -192,14 +192,14 @@ fn table(cells: &[Measurement]) -> Markup {
                             tr {
                                 th { (operation) " in " (cell.name()) }
                                 td { (cell.round) }
-                                td { (short(figures.requests_per_second)) }
+                                td { (format_short(figures.requests_per_second)) }
                                 td { (half_width(cell)) }
-                                td { (short(figures.bytes_per_second / 1e6)) }
+                                td { (format_short(figures.bytes_per_second / 1e6)) }
                                 td { (millis(&figures.first_byte_us, |of| of.p50)) }
                                 td { (millis(latency, |of| of.p50)) } td { (millis(latency, |of| of.p90)) }
                                 td { (millis(latency, |of| of.p99)) } td { (millis(latency, |of| of.p999)) }
                                 td { (millis(latency, |of| of.max)) }
-                                td { (cell.cpu_us_per_operation().map_or_else(String::new, short)) }
+                                td { (cell.cpu_us_per_operation().map_or_else(String::new, format_short)) }
                                 td { (cell.amplification().map_or_else(String::new, |ratio| format!("{ratio:.3}"))) }
                                 td { (cell.network.2) }
                                 td { (figures.failures.values().sum::<u64>()) }
@@ -226,12 +226,12 @@ fn half_width(cell: &Measurement) -> String {
     let rate = cell.operations_per_second;
     rate.ci95_half_width
         .filter(|_| rate.mean > 0.0 && cell.operations.len() == 1)
-        .map_or_else(String::new, |within| format!("{} %", short(100.0 * within / rate.mean)))
+        .map_or_else(String::new, |within| format!("{} %", format_short(100.0 * within / rate.mean)))
 }
 
 /// The comparison of two results.
-fn comparison_section(first: &Kept, other: &Kept) -> Markup {
-    let compared = compared(first, other);
+fn comparison_section(first: &ResultFile, other: &ResultFile) -> Markup {
+    let compared = compare_results(first, other);
     html! {
         section {
             h2 { (other.name) " compared with " (first.name) }
@@ -242,10 +242,10 @@ fn comparison_section(first: &Kept, other: &Kept) -> Markup {
                     tbody {
                         @for each in &compared {
                             tr {
-                                th { (each.what) } td { (measure(each.measure)) }
-                                td { (short(each.before)) } td { (short(each.after)) }
-                                td { (each.ratio.map_or_else(String::new, |(low, high)| format!("{low:.3} to {high:.3}"))) }
-                                td { (each.visible.map_or_else(String::new, |factor| format!("{} %", short(100.0 * (factor - 1.0))))) }
+                                th { (each.name) } td { (figure_name(each.measure)) }
+                                td { (format_short(each.before)) } td { (format_short(each.after)) }
+                                td { (each.ratio_interval.map_or_else(String::new, |(low, high)| format!("{low:.3} to {high:.3}"))) }
+                                td { (each.detectable_effect.map_or_else(String::new, |factor| format!("{} %", format_short(100.0 * (factor - 1.0))))) }
                                 td { (verdict(each.verdict)) }
                             }
                         }

@@ -7,12 +7,12 @@ use crate::caches::{CacheTreatment, CacheDropper};
 use crate::drive::tests::bed;
 use crate::load::{ArrivalMode, StopCondition};
 use crate::operation::Mix;
-use crate::sizes::Sizes;
+use crate::size_distribution::SizeDistribution;
 use crate::test_plan::TestPlan;
 
 fn survey(mixes: &[&str], sizes: &[&str]) -> TestPlan {
     let mixes: Vec<Mix> = mixes.iter().map(|mix| mix.parse().unwrap()).collect();
-    let sizes: Vec<Sizes> = sizes.iter().map(|sizes| sizes.parse().unwrap()).collect();
+    let sizes: Vec<SizeDistribution> = sizes.iter().map(|sizes| sizes.parse().unwrap()).collect();
     TestPlan {
         loads: LoadSpec::combinations(&mixes, &sizes, &[1, 4], ArrivalMode::Closed),
         stop_condition: StopCondition { max_requests: Some(30), duration: Duration::from_secs(30), max_ci_fraction: None },

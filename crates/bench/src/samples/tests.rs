@@ -6,7 +6,7 @@ use crate::drive::tests::bed;
 use crate::drive::{BenchEnv, Progress, StopSignal, run_load};
 use crate::load::{Load, ArrivalMode, StopCondition};
 use crate::result::Measurement;
-use crate::sizes::Sizes;
+use crate::size_distribution::SizeDistribution;
 use crate::object_set::ObjectSet;
 use crate::test_plan::Step;
 
@@ -28,7 +28,7 @@ impl Sheet {
     /// The fields of all lines after the header. None may contain a comma.
     pub fn lines(&self) -> Vec<Vec<String>> {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
-        let rest = text.strip_prefix(writer::HEAD).expect("the first line names the columns");
+        let rest = text.strip_prefix(writer::HEADER).expect("the first line names the columns");
         assert!(rest.is_empty() || rest.ends_with('\n'), "{rest}");
         rest.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect()
     }
@@ -66,7 +66,7 @@ impl Write for Full {
 #[derive(Debug)]
 struct Numbers;
 
-impl Names for Numbers {
+impl ObjectNames for Numbers {
     fn name(&self, number: u64) -> String {
         format!("key, {number}")
     }
@@ -74,13 +74,13 @@ impl Names for Numbers {
 
 const MILLI: Duration = Duration::from_millis(1);
 
-fn at(intended: u32, ended: u32) -> Handled {
+fn at(intended: u32, ended: u32) -> FinishedRequest {
     let (intended, ended) = (intended * MILLI, ended * MILLI);
-    Handled { intended, begun: Some(intended + MILLI), ended, answer: Ok((ended - MILLI, 7)) }
+    FinishedRequest { scheduled: intended, started: Some(intended + MILLI), ended, response: Ok((ended - MILLI, 7)) }
 }
 
-fn about(number: u64) -> Subject {
-    Subject { operation: Operation::Get, about: About::Number(number), size: Some(9) }
+fn about(number: u64) -> RequestSubject {
+    RequestSubject { operation: Operation::Get, key: SubjectKey::Object(number), size: Some(9) }
 }
 
 const WINDOW: MeasurementWindow = MeasurementWindow { begin: Duration::from_millis(1000), end: Duration::from_millis(2000) };
@@ -88,26 +88,26 @@ const WINDOW: MeasurementWindow = MeasurementWindow { begin: Duration::from_mill
 #[tokio::test]
 async fn samples_in_the_window_have_times_since_its_start() {
     let sheet = Sheet::default();
-    let samples = Samples::begin(sheet.clone(), 1).unwrap();
-    let cell = samples.next_cell(3);
+    let samples = SampleFile::start(sheet.clone(), 1).unwrap();
+    let cell = samples.next_measurement(3);
     let mut sampler = cell.sampler(Some(5), Arc::new(Numbers));
     let (early, late) = (at(900, 999), at(2000, 2100));
-    let failed = Handled { answer: Err("Odd, kind".to_owned()), ..at(1500, 1600) };
-    let never = Handled { begun: None, answer: Err("NeverStarted".to_owned()), ..at(1999, 2500) };
+    let failed = FinishedRequest { response: Err("Odd, kind".to_owned()), ..at(1500, 1600) };
+    let never = FinishedRequest { started: None, response: Err("NeverStarted".to_owned()), ..at(1999, 2500) };
     for handled in [&early, &at(900, 1100), &failed, &at(1999, 2100), &late] {
-        sampler.take(WINDOW, handled, about(1));
+        sampler.record(WINDOW, handled, about(1));
     }
     drop(sampler);
     // During the warm-up there is no window yet.
     let none = MeasurementWindow { begin: Duration::MAX, end: Duration::MAX };
     let mut without_worker = cell.sampler(None, Arc::new(Numbers));
-    without_worker.take(none, &at(1500, 1600), about(1));
-    let unknown = Subject { operation: Operation::List, about: About::Nothing, size: None };
-    without_worker.take(WINDOW, &never, unknown);
+    without_worker.record(none, &at(1500, 1600), about(1));
+    let unknown = RequestSubject { operation: Operation::List, key: SubjectKey::Unknown, size: None };
+    without_worker.record(WINDOW, &never, unknown);
     drop(without_worker);
     let sampled = cell.conclude().await;
-    assert_eq!(sampled, Sampled { cell: 1, written: 4, dropped: 0, unwritten: 0 });
-    assert_eq!(samples.next_cell(1).cell, 2);
+    assert_eq!(sampled, SampleCounts { measurement: 1, written: 4, dropped: 0, lost: 0 });
+    assert_eq!(samples.next_measurement(1).measurement, 2);
     let text = String::from_utf8(sheet.0.lock().clone()).unwrap();
     let expected = [
         "1,3,get,\"key, 1\",7,5,-100000,-99000,99000,100000,ok",
@@ -115,8 +115,8 @@ async fn samples_in_the_window_have_times_since_its_start() {
         "1,3,get,\"key, 1\",7,5,999000,1000000,1099000,1100000,ok",
         "1,3,list,,,,999000,,,1500000,NeverStarted",
     ];
-    assert_eq!(text, writer::HEAD.to_owned() + &expected.join("\n") + "\n");
-    samples.end().unwrap();
+    assert_eq!(text, writer::HEADER.to_owned() + &expected.join("\n") + "\n");
+    samples.finish().unwrap();
 }
 
 #[tokio::test]
@@ -124,65 +124,65 @@ async fn slow_file_drops_and_counts_samples() {
     let sheet = Sheet::default();
     let (go, going) = mpsc::channel();
     go.send(()).unwrap();
-    let samples = Samples::begin(Stuck(going, sheet.clone()), 1).unwrap();
-    let cell = samples.next_cell(1);
+    let samples = SampleFile::start(Stuck(going, sheet.clone()), 1).unwrap();
+    let cell = samples.next_measurement(1);
     let mut sampler = cell.sampler(Some(0), Arc::new(Numbers));
     let capacity = ((MAX_QUEUED_BATCHES + 1) * BATCH_SAMPLES) as u64;
     let all = 3 * capacity;
     let begun = std::time::Instant::now();
-    (0..all).for_each(|number| sampler.take(WINDOW, &at(1500, 1600), about(number)));
+    (0..all).for_each(|number| sampler.record(WINDOW, &at(1500, 1600), about(number)));
     assert!(begun.elapsed() < Duration::from_secs(20), "workers do not wait for the file: {:?}", begun.elapsed());
     drop(sampler);
     drop(go);
     let sampled = cell.conclude().await;
     // A formatted batch is free again, even while its lines wait for the file.
     assert!(sampled.dropped > 0 && sampled.written >= capacity, "{sampled:?}");
-    assert_eq!((sampled.written + sampled.dropped, sampled.unwritten), (all, 0));
+    assert_eq!((sampled.written + sampled.dropped, sampled.lost), (all, 0));
     assert_eq!(
         String::from_utf8(sheet.0.lock().clone()).unwrap().lines().count() as u64,
         sampled.written + 1
     );
     assert!(sampled.notes()[0].contains(&format!("{} of {all} samples were dropped", sampled.dropped)));
-    let next = samples.next_cell(1);
-    next.sampler(Some(0), Arc::new(Numbers)).take(WINDOW, &at(1500, 1600), about(1));
+    let next = samples.next_measurement(1);
+    next.sampler(Some(0), Arc::new(Numbers)).record(WINDOW, &at(1500, 1600), about(1));
     assert_eq!(
         next.conclude().await,
-        Sampled { cell: 2, written: 1, dropped: 0, unwritten: 0 },
+        SampleCounts { measurement: 2, written: 1, dropped: 0, lost: 0 },
         "the next measurement is sampled"
     );
-    samples.end().unwrap();
+    samples.finish().unwrap();
 }
 
 #[tokio::test]
 async fn full_disk_loses_only_the_samples_after_it() {
-    assert!(Samples::begin(Full(0), 1).is_err(), "before anything is measured");
-    let samples = Samples::begin(Full(2), 1).unwrap();
+    assert!(SampleFile::start(Full(0), 1).is_err(), "before anything is measured");
+    let samples = SampleFile::start(Full(2), 1).unwrap();
     let mut cells = Vec::new();
     for _ in 0..3 {
-        let cell = samples.next_cell(1);
+        let cell = samples.next_measurement(1);
         let mut sampler = cell.sampler(Some(0), Arc::new(Numbers));
-        (0..100).for_each(|number| sampler.take(WINDOW, &at(1500, 1600), about(number)));
+        (0..100).for_each(|number| sampler.record(WINDOW, &at(1500, 1600), about(number)));
         drop(sampler);
         cells.push(cell.conclude().await);
     }
     let (written, unwritten): (Vec<u64>, Vec<u64>) =
-        cells.iter().map(|cell| (cell.written, cell.unwritten)).unzip();
+        cells.iter().map(|cell| (cell.written, cell.lost)).unzip();
     assert_eq!((written, unwritten), (vec![100, 0, 0], vec![0, 100, 100]));
     assert!(cells[0].notes().is_empty() && cells[1].notes()[0].contains("100 of 100 samples are missing"));
-    assert_eq!(samples.end().unwrap_err().to_string(), "no space left");
+    assert_eq!(samples.finish().unwrap_err().to_string(), "no space left");
 }
 
 fn step(mix: &str, pace: ArrivalMode) -> Step {
     let until = StopCondition { max_requests: None, duration: Duration::from_millis(300), max_ci_fraction: None };
     let warm_up = Duration::from_millis(100);
     let load = Load { mix: mix.parse().unwrap(), concurrency: 4, arrival_mode: pace, stop_condition: until, warm_up, seed: 1, phase: 0.0 };
-    Step { load, sizes: Sizes::Fixed(1000), objects: 20, round: 2 }
+    Step { load, sizes: SizeDistribution::Fixed(1000), objects: 20, round: 2 }
 }
 
 #[tokio::test]
 async fn every_counted_request_has_a_line() {
     let (bed, sheet) = (bed().await, Sheet::default());
-    let samples = Samples::begin(sheet.clone(), 8).unwrap();
+    let samples = SampleFile::start(sheet.clone(), 8).unwrap();
     let mut course = Runner::new(&bed, "there/", 2, (2, false)).with_samples(Some(samples));
     let closed = step("get=2,put=1,head=1,list=1", ArrivalMode::Closed);
     let spacing = crate::arrivals::Spacing::Fixed;
@@ -202,7 +202,7 @@ async fn every_counted_request_has_a_line() {
     for (n, cell) in cells.iter().enumerate() {
         let of_cell: Vec<&Vec<String>> = lines.iter().filter(|line| line[0] == (n + 1).to_string()).collect();
         let sampled = cell.samples.unwrap();
-        assert_eq!((sampled.cell, sampled.dropped, sampled.unwritten), (n as u64 + 1, 0, 0));
+        assert_eq!((sampled.measurement, sampled.dropped, sampled.lost), (n as u64 + 1, 0, 0));
         assert_eq!(sampled.written, of_cell.len() as u64);
         let end = (cell.measured_seconds * 1e6) as i64;
         let time = |line: &[String], column: usize| line[column].parse::<i64>().unwrap();
@@ -235,9 +235,9 @@ async fn unanswered_requests_have_a_line() {
     let bed = bed().await;
     let bed = BenchEnv { store: Faulty::new(bed.store.clone(), plan), ..bed };
     let sheet = Sheet::default();
-    let samples = Samples::begin(sheet.clone(), 4).unwrap();
-    let gauge = Arc::new(Progress::with_samples(samples.next_cell(1)));
-    let stock = Arc::new(ObjectSet::new("run/".to_owned(), Sizes::Fixed(10)));
+    let samples = SampleFile::start(sheet.clone(), 4).unwrap();
+    let gauge = Arc::new(Progress::with_samples(samples.next_measurement(1)));
+    let stock = Arc::new(ObjectSet::new("run/".to_owned(), SizeDistribution::Fixed(10)));
     let stop = StopSignal::default();
     let stopping = stop.clone();
     tokio::spawn(async move {

@@ -9,10 +9,10 @@ use std::sync::mpsc::Receiver;
 
 use tokio::sync::oneshot;
 
-use super::{About, Names, Sample, Spare};
+use super::{SubjectKey, ObjectNames, RequestSample, BatchPool};
 use crate::csv::quoted;
 
-pub(super) const HEAD: &str =
+pub(super) const HEADER: &str =
     "cell,repeat,operation,key,size,worker,intended_us,sent_us,first_byte_us,end_us,outcome\n";
 /// Approximate bytes per write.
 const WRITE_BYTES: usize = 64 << 10;
@@ -21,8 +21,8 @@ const SUCCESS: &str = "ok";
 
 /// A message to the thread.
 #[derive(Debug)]
-pub(super) enum Message {
-    Batch(Batch),
+pub(super) enum WriterMessage {
+    Batch(SampleBatch),
     /// All samples of a measurement were sent: flush, and answer with the number of its lines in the file.
     Conclude {
         cell: u64,
@@ -33,62 +33,62 @@ pub(super) enum Message {
 
 /// A batch of samples of one worker.
 #[derive(Debug)]
-pub(super) struct Batch {
-    pub cell: u64,
+pub(super) struct SampleBatch {
+    pub measurement: u64,
     pub repeat: u32,
     pub worker: Option<usize>,
-    pub names: Arc<dyn Names>,
-    pub samples: Vec<Sample>,
+    pub names: Arc<dyn ObjectNames>,
+    pub samples: Vec<RequestSample>,
 }
 
 /// State of the writer thread.
-pub(super) struct Writer<W> {
+pub(super) struct SampleWriter<W> {
     out: W,
-    spare: Arc<Spare>,
+    spare: Arc<BatchPool>,
     /// Lines not yet written, and their number by measurement.
     text: String,
-    waiting: BTreeMap<u64, u64>,
+    unflushed: BTreeMap<u64, u64>,
     /// Lines in the file, by measurement.
     written: BTreeMap<u64, u64>,
     failed: Option<io::Error>,
 }
 
-impl<W: Write> Writer<W> {
-    pub fn new(out: W, spare: Arc<Spare>) -> Self {
+impl<W: Write> SampleWriter<W> {
+    pub fn new(out: W, spare: Arc<BatchPool>) -> Self {
         let text = String::with_capacity(2 * WRITE_BYTES);
-        Self { out, spare, text, waiting: BTreeMap::new(), written: BTreeMap::new(), failed: None }
+        Self { out, spare, text, unflushed: BTreeMap::new(), written: BTreeMap::new(), failed: None }
     }
 
     /// Runs until [`Message::End`], or until all senders were dropped. Returns the first write error.
-    pub fn run(mut self, receiver: &Receiver<Message>) -> io::Result<()> {
+    pub fn run(mut self, receiver: &Receiver<WriterMessage>) -> io::Result<()> {
         while let Ok(message) = receiver.recv() {
             match message {
-                Message::Batch(batch) => self.add(batch),
-                Message::Conclude { cell, answer } => {
+                WriterMessage::Batch(batch) => self.add(batch),
+                WriterMessage::Conclude { cell, answer } => {
                     self.flush();
                     // The receiver may have stopped waiting.
                     let _ = answer.send(self.written.remove(&cell).unwrap_or(0));
                 }
-                Message::End => break,
+                WriterMessage::End => break,
             }
         }
         self.flush();
         self.failed.map_or(Ok(()), Err)
     }
 
-    fn add(&mut self, batch: Batch) {
+    fn add(&mut self, batch: SampleBatch) {
         if self.failed.is_none() {
             batch.samples.iter().for_each(|sample| write_line(&mut self.text, &batch, sample));
-            *self.waiting.entry(batch.cell).or_default() += batch.samples.len() as u64;
+            *self.unflushed.entry(batch.measurement).or_default() += batch.samples.len() as u64;
         }
-        self.spare.give_back(batch.samples);
+        self.spare.release(batch.samples);
         if self.text.len() >= WRITE_BYTES {
             self.flush();
         }
     }
 
     fn flush(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = std::mem::take(&mut self.unflushed);
         match self.out.write_all(self.text.as_bytes()).and_then(|()| self.out.flush()) {
             Ok(()) => {
                 waiting.into_iter().for_each(|(cell, lines)| *self.written.entry(cell).or_default() += lines);
@@ -99,15 +99,15 @@ impl<W: Write> Writer<W> {
     }
 }
 
-fn write_line(text: &mut String, batch: &Batch, sample: &Sample) {
-    let Sample { subject, intended, begun, first, ended, failure } = sample;
-    let key = match &subject.about {
-        About::Number(number) => batch.names.name(*number),
-        About::Prefix(prefix) => prefix.to_string(),
-        About::Nothing => String::new(),
+fn write_line(text: &mut String, batch: &SampleBatch, sample: &RequestSample) {
+    let RequestSample { subject, scheduled_us: intended, started_us: begun, first_byte_us: first, ended_us: ended, failure } = sample;
+    let key = match &subject.key {
+        SubjectKey::Object(number) => batch.names.name(*number),
+        SubjectKey::Prefix(prefix) => prefix.to_string(),
+        SubjectKey::Unknown => String::new(),
     };
     // Writing to a string cannot fail.
-    let _ = write!(text, "{},{},{},{},", batch.cell, batch.repeat, subject.operation.name(), quoted(&key));
+    let _ = write!(text, "{},{},{},{},", batch.measurement, batch.repeat, subject.operation.name(), quoted(&key));
     write_optional(text, subject.size);
     write_optional(text, batch.worker);
     let _ = write!(text, "{intended},");

@@ -4,7 +4,7 @@ use crate::operation::Mix;
 
 fn survey(mixes: &[&str], sizes: &[&str]) -> TestPlan {
     let mixes: Vec<Mix> = mixes.iter().map(|mix| mix.parse().unwrap()).collect();
-    let sizes: Vec<Sizes> = sizes.iter().map(|sizes| sizes.parse().unwrap()).collect();
+    let sizes: Vec<SizeDistribution> = sizes.iter().map(|sizes| sizes.parse().unwrap()).collect();
     TestPlan {
         loads: LoadSpec::combinations(&mixes, &sizes, &[1, 4], ArrivalMode::Closed),
         stop_condition: StopCondition { max_requests: None, duration: Duration::from_secs(3), max_ci_fraction: None },

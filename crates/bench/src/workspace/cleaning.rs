@@ -11,7 +11,7 @@ use tradewind_core::listing::ListRequest;
 use tradewind_core::{Address, Context};
 
 use crate::drive::BenchEnv;
-use crate::replay::objects::Objects;
+use crate::replay::objects::ReplayObjects;
 use crate::object_set::ObjectSet;
 
 /// Concurrent delete requests.
@@ -28,7 +28,7 @@ const PAGE_KEYS: usize = 1000;
 #[derive(Debug, Clone)]
 pub(super) enum KnownObjects {
     Stock(Arc<ObjectSet>),
-    Replayed(Arc<Objects>),
+    Replayed(Arc<ReplayObjects>),
     /// Names, and true for those that were certainly written.
     Named(Vec<(String, bool)>),
 }

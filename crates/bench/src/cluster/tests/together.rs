@@ -367,7 +367,7 @@ async fn concurrent_loads_run_on_every_agent() {
     }
     let reads = cells[3].operations[&Operation::Get].latency_us.count;
     assert!((12..60).contains(&reads), "the rate is the total of all agents: {reads}");
-    let losses = crate::interference::losses(&cells);
+    let losses = crate::interference::slowdowns(&cells);
     assert_eq!(losses.len(), 2, "each load is compared with itself running alone");
     assert!(
         names(&bed).await.iter().any(|name| name.contains("/agent3/1/")),

@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::result::LatencySummary;
-use crate::sizes::Sizes;
+use crate::size_distribution::SizeDistribution;
 
 /// The result of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Postmark {
     /// The range of file sizes.
-    pub sizes: Sizes,
+    pub sizes: SizeDistribution,
     /// Files created before the transactions.
     pub pool: u64,
     /// Number of transactions: each is a read or an append, followed by a creation or a deletion.
     pub transactions: u64,
     /// Bytes per call.
-    pub block: u64,
+    pub call_bytes: u64,
     /// The round, from 1.
-    pub repeat: u32,
+    pub round: u32,
     /// Start, in milliseconds since 1970 UTC.
-    pub began: i64,
+    pub started_ms: i64,
     /// Total time.
     pub seconds: f64,
     /// Time of the transactions.
@@ -29,13 +29,13 @@ pub struct Postmark {
     /// Completed transactions per second.
     pub transactions_per_second: f64,
     /// Created files: in total, before the transactions and within them.
-    pub created: Steps,
+    pub created: StepFigures,
     /// Read files.
-    pub read: Steps,
+    pub read: StepFigures,
     /// Extended files.
-    pub appended: Steps,
+    pub appended: StepFigures,
     /// Removed files: in total, after the transactions and within them.
-    pub deleted: Steps,
+    pub deleted: StepFigures,
     /// Bytes read.
     pub read_bytes: u64,
     /// Bytes written.
@@ -50,11 +50,11 @@ pub struct Postmark {
     /// Failures by kind.
     pub failures: BTreeMap<String, u64>,
     /// Some of the failures in full.
-    pub samples: Vec<String>,
+    pub failure_samples: Vec<String>,
     /// CPU time of the whole process, in seconds.
     pub cpu_seconds: f64,
     /// CPU utilization of the machine by all processes, 0 to 1.
-    pub machine_busy: f64,
+    pub machine_cpu_utilization: f64,
     /// The run was stopped early.
     pub partial: bool,
     /// Caveats about the figures.
@@ -63,13 +63,13 @@ pub struct Postmark {
 
 /// Statistics of the steps of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Steps {
+pub struct StepFigures {
     /// Total number.
     pub count: u64,
     /// Steps per second outside of the transactions; 0 for kinds that occur only within them.
     pub alone_per_second: f64,
     /// Steps per second within the transactions.
-    pub mixed_per_second: f64,
+    pub in_transactions_per_second: f64,
     /// Latency of a step: the sum of its calls.
     pub latency_us: LatencySummary,
 }
@@ -82,7 +82,7 @@ impl Postmark {
     }
 
     /// Number of successful steps.
-    pub(in crate::posix) const fn steps(&self) -> u64 {
+    pub(in crate::posix) const fn successful_steps(&self) -> u64 {
         self.created.count + self.read.count + self.appended.count + self.deleted.count
     }
 }

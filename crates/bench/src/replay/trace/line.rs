@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Entry;
+use super::TraceEntry;
 use crate::operation::Operation;
 
 /// The known columns. Others are ignored.
@@ -17,7 +17,7 @@ const TIME_BOUND_SECONDS: u64 = 1_000_000_000_000;
 
 /// The format of the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum LineFormat {
     /// CSV, with the index of each of [`COLUMNS`] and the number of fields.
     Csv { places: [Option<usize>; COLUMNS.len()], count: usize },
     /// A JSON object.
@@ -27,7 +27,7 @@ pub(super) enum Form {
 /// The fields of every JSON line.
 #[derive(Deserialize)]
 #[serde(expecting = "an object with time, op and key")]
-struct Object<'a> {
+struct JsonLine<'a> {
     time: f64,
     #[serde(borrow)]
     op: Cow<'a, str>,
@@ -37,14 +37,14 @@ struct Object<'a> {
 
 /// The byte range of a JSON line. Parsed only for operations that have one.
 #[derive(Default, Deserialize)]
-struct Extent {
+struct JsonRange {
     offset: Option<u64>,
     length: Option<u64>,
 }
 
-impl Form {
+impl LineFormat {
     /// The format of a CSV file with the given header.
-    pub fn of_header(line: &str) -> Result<Self, String> {
+    pub fn from_header(line: &str) -> Result<Self, String> {
         let names = fields(line).map_err(|why| format!("the header: {why}"))?;
         let mut places = [None; COLUMNS.len()];
         for (n, name) in names.iter().enumerate() {
@@ -63,7 +63,7 @@ impl Form {
     }
 
     /// Parses a line.
-    pub fn entry(&self, text: &str, line: u64, most_key_bytes: usize) -> Result<Entry, String> {
+    pub fn parse(&self, text: &str, line: u64, most_key_bytes: usize) -> Result<TraceEntry, String> {
         let entry = match self {
             Self::Csv { places, count } => {
                 let fields = fields(text)?;
@@ -80,19 +80,19 @@ impl Form {
                     }
                 };
                 let (offset, length) = (number("offset", offset)?, number("length", length)?);
-                Entry { line, at, operation, key: key.to_owned(), offset: offset.unwrap_or(0), length }
+                TraceEntry { line, time: at, operation, key: key.to_owned(), offset: offset.unwrap_or(0), length }
             }
             Self::Json => {
-                let Object { time, op, key } = serde_json::from_str(text).map_err(json_error)?;
+                let JsonLine { time, op, key } = serde_json::from_str(text).map_err(json_error)?;
                 let at = Duration::try_from_secs_f64(time).ok().filter(|at| at.as_secs() < TIME_BOUND_SECONDS);
                 let at = at.ok_or_else(|| format!("time {time} is not a number of seconds"))?;
                 let (operation, key) = (operation(&op)?, key.into_owned());
-                let Extent { offset, length } = if has_extent(operation) {
+                let JsonRange { offset, length } = if has_extent(operation) {
                     serde_json::from_str(text).map_err(json_error)?
                 } else {
-                    Extent::default()
+                    JsonRange::default()
                 };
-                Entry { line, at, operation, key, offset: offset.unwrap_or(0), length }
+                TraceEntry { line, time: at, operation, key, offset: offset.unwrap_or(0), length }
             }
         };
         check(&entry, most_key_bytes)?;
@@ -131,8 +131,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::new(whole, nanos.fold(0, |nanos, digit| nanos * 10 + u32::from(digit - b'0'))))
 }
 
-fn check(entry: &Entry, most_key_bytes: usize) -> Result<(), String> {
-    let Entry { operation, key, offset, length, .. } = entry;
+fn check(entry: &TraceEntry, most_key_bytes: usize) -> Result<(), String> {
+    let TraceEntry { operation, key, offset, length, .. } = entry;
     if key.is_empty() && *operation != Operation::List {
         return Err(format!("a {operation} needs a key"));
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn read(text: &[u8]) -> Result<(Vec<Entry>, Vec<Broken>), Broken> {
+fn read(text: &[u8]) -> Result<(Vec<TraceEntry>, Vec<InvalidLine>), InvalidLine> {
     let trace = Trace::open(Box::new(Cursor::new(text.to_vec())), 100).unwrap()?;
     let (mut entries, mut broken) = (Vec::new(), Vec::new());
     for each in trace {
@@ -22,8 +22,8 @@ fn entry(
     operation: Operation,
     key: &str,
     (offset, length): (u64, Option<u64>),
-) -> Entry {
-    Entry { line, at: Duration::from_millis(millis), operation, key: key.to_owned(), offset, length }
+) -> TraceEntry {
+    TraceEntry { line, time: Duration::from_millis(millis), operation, key: key.to_owned(), offset, length }
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn offset_and_length_are_ignored_where_they_do_not_apply() {
         let (entries, broken) = read(text.as_bytes()).unwrap();
         let operations = [Operation::Head, Operation::List, Operation::Delete, Operation::Delete];
         let expected = operations.into_iter().zip(first..);
-        let expected: Vec<Entry> =
+        let expected: Vec<TraceEntry> =
             expected.map(|(operation, line)| entry(line, 0, operation, "k", (0, None))).collect();
         assert_eq!((entries, broken), (expected, vec![]));
     }
@@ -118,8 +118,8 @@ fn invalid_lines_are_reported_with_the_reason() {
     ] {
         let (entries, broken) = read(format!("{json}{line}\n{json}").as_bytes()).unwrap();
         assert_eq!((entries.len(), broken.len(), broken[0].line), (2, 1, 2), "{line}");
-        assert!(broken[0].why.contains(why), "{line}: {}", broken[0]);
-        assert!(!broken[0].why.contains("at line"), "{}", broken[0]);
+        assert!(broken[0].reason.contains(why), "{line}: {}", broken[0]);
+        assert!(!broken[0].reason.contains("at line"), "{}", broken[0]);
     }
 }
 
@@ -133,7 +133,7 @@ fn open_rejects_an_invalid_header() {
         ("time,op,\"key\n", 1, "the header: field 3 opens a quote"),
     ] {
         let error = read(text.as_bytes()).unwrap_err();
-        assert!(error.line == line && error.why.contains(why), "{text:?}: {error}");
+        assert!(error.line == line && error.reason.contains(why), "{text:?}: {error}");
     }
 }
 
@@ -143,11 +143,11 @@ fn requests_are_sorted_within_the_window_only() {
     let keys: String = entries.iter().map(|entry| entry.key.as_str()).collect();
     assert_eq!((&*keys, broken.len()), ("bcda", 0));
     let mut text = "time,op,key\n".to_owned();
-    (0..=WINDOW + 5).for_each(|n| text += &format!("{},get,a\n", n + 10));
+    (0..=SORT_WINDOW_LINES + 5).for_each(|n| text += &format!("{},get,a\n", n + 10));
     text += "1,get,late\n";
     let (entries, broken) = read(text.as_bytes()).unwrap();
-    assert_eq!((entries.len(), broken.len(), broken[0].line), (WINDOW + 6, 1, WINDOW as u64 + 8));
-    assert!(broken[0].why.contains("sort the trace by time"), "{}", broken[0]);
+    assert_eq!((entries.len(), broken.len(), broken[0].line), (SORT_WINDOW_LINES + 6, 1, SORT_WINDOW_LINES as u64 + 8));
+    assert!(broken[0].reason.contains("sort the trace by time"), "{}", broken[0]);
 }
 
 proptest! {
@@ -179,6 +179,6 @@ proptest! {
             expected.remove(0);
         }
         prop_assert_eq!(seen, expected);
-        prop_assert!(entries.is_sorted_by_key(|entry| (entry.at, entry.line)));
+        prop_assert!(entries.is_sorted_by_key(|entry| (entry.time, entry.line)));
     }
 }

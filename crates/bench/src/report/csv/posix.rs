@@ -1,20 +1,20 @@
 //! CSV lines about a mounted file system: one per access measurement, per Postmark step kind and its transactions, per
 //! caching policy and per fitted curve.
 
-use super::{Fields, known, latencies};
-use crate::posix::policy::Policy;
-use crate::posix::postmark::result::Steps;
-use crate::posix::result::{Access, Amplification, Measured, Postmark, Scope};
+use super::{CsvFields, optional, latencies};
+use crate::posix::cache_policy::CachePolicy;
+use crate::posix::postmark::result::StepFigures;
+use crate::posix::result::{AccessResult, AmplificationCurve, PosixRecord, Postmark, AccessScope};
 use tradewind_core::quantity::ByteSize;
 
 /// The lines of a measurement.
-pub(super) fn lines(measured: &Measured) -> Vec<Fields> {
+pub(super) fn posix_lines(measured: &PosixRecord) -> Vec<CsvFields> {
     match measured {
-        Measured::Conditions(_) => Vec::new(),
-        Measured::Policy(policy) => vec![policy_fields(policy)],
-        Measured::Access(access) => vec![access_fields(access)],
-        Measured::Postmark(postmark) => postmark_fields(postmark),
-        Measured::Amplification(curve) => vec![curve_fields(curve)],
+        PosixRecord::Conditions(_) => Vec::new(),
+        PosixRecord::Policy(policy) => vec![policy_fields(policy)],
+        PosixRecord::Access(access) => vec![access_fields(access)],
+        PosixRecord::Postmark(postmark) => postmark_fields(postmark),
+        PosixRecord::Amplification(curve) => vec![curve_fields(curve)],
     }
 }
 
@@ -22,33 +22,33 @@ fn ending(is_partial: bool) -> (&'static str, String) {
     ("ending", if is_partial { "stopped".to_owned() } else { String::new() })
 }
 
-fn access_fields(access: &Access) -> Fields {
+fn access_fields(access: &AccessResult) -> CsvFields {
     let calls = &access.latency;
     // The bytes that the amplification is computed from.
-    let wire = access.wire.map(|wire| if access.scope == Scope::Batch { wire.total } else { wire.settled });
+    let wire = access.wire.map(|wire| if access.scope == AccessScope::Batch { wire.total } else { wire.total_until_durable });
     let cpu = (access.files > 0).then(|| access.cpu_seconds * 1e6 / access.files as f64);
     let mut fields = vec![
         ("what", "file".to_owned()),
         ("load", access.name()),
         ("sizes", ByteSize(access.size).to_string()),
         ("parallel", access.threads.to_string()),
-        ("repeat", access.repeat.to_string()),
+        ("repeat", access.round.to_string()),
         ("operation", access.phase.to_string()),
         ("seconds", access.seconds.to_string()),
         ("requests_per_second", access.files_per_second.mean.to_string()),
         ("bytes_per_second", access.bytes_per_second.mean.to_string()),
-        ("first_byte_p50_us", calls.first.p50.to_string()),
+        ("first_byte_p50_us", calls.first_access.p50.to_string()),
         ("failures", access.failures.values().sum::<u64>().to_string()),
-        ("cpu_us_per_request", known(cpu)),
-        ("machine_busy", access.machine_busy.to_string()),
+        ("cpu_us_per_request", optional(cpu)),
+        ("machine_busy", access.machine_cpu_utilization.to_string()),
         ending(access.partial),
-        ("amplification", known(access.amplification())),
+        ("amplification", optional(access.amplification())),
         ("wire_bytes", wire.map_or_else(String::new, |bytes| bytes.to_string())),
         ("scope", access.scope.to_string()),
         ("form", access.form.to_string()),
-        ("unit_bytes", access.unit.to_string()),
+        ("unit_bytes", access.call_bytes.to_string()),
         ("files", access.files.to_string()),
-        ("durable_seconds", known(access.sync_seconds)),
+        ("durable_seconds", optional(access.sync_seconds)),
         ("open_p50_us", calls.open.p50.to_string()),
         ("access_p50_us", calls.access.p50.to_string()),
         ("access_p99_us", calls.access.p99.to_string()),
@@ -58,35 +58,35 @@ fn access_fields(access: &Access) -> Fields {
     fields
 }
 
-fn postmark_fields(postmark: &Postmark) -> Vec<Fields> {
-    let shared = |operation: &str, per_second: f64| -> Fields {
+fn postmark_fields(postmark: &Postmark) -> Vec<CsvFields> {
+    let shared = |operation: &str, per_second: f64| -> CsvFields {
         vec![
             ("what", "postmark".to_owned()),
             ("load", postmark.name()),
             ("sizes", postmark.sizes.to_string()),
             ("parallel", "1".to_owned()),
-            ("repeat", postmark.repeat.to_string()),
+            ("repeat", postmark.round.to_string()),
             ("operation", operation.to_owned()),
             ("requests_per_second", per_second.to_string()),
             ending(postmark.partial),
             ("form", "default".to_owned()),
-            ("unit_bytes", postmark.block.to_string()),
+            ("unit_bytes", postmark.call_bytes.to_string()),
         ]
     };
     let mut transactions = shared("transaction", postmark.transactions_per_second);
     transactions.extend([
         ("seconds", postmark.transaction_seconds.to_string()),
         ("failures", postmark.failures.values().sum::<u64>().to_string()),
-        ("machine_busy", postmark.machine_busy.to_string()),
-        ("durable_seconds", known(postmark.sync_seconds)),
+        ("machine_busy", postmark.machine_cpu_utilization.to_string()),
+        ("durable_seconds", optional(postmark.sync_seconds)),
         ("read_bytes_per_second", postmark.read_bytes_per_second.to_string()),
         ("written_bytes_per_second", postmark.written_bytes_per_second.to_string()),
     ]);
-    let steps = |operation: &str, steps: &Steps| -> Fields {
-        let mut fields = shared(operation, steps.mixed_per_second);
+    let steps = |operation: &str, steps: &StepFigures| -> CsvFields {
+        let mut fields = shared(operation, steps.in_transactions_per_second);
         // Kinds that occur only within transactions have no rate outside of them.
         let alone = (steps.alone_per_second > 0.0).then_some(steps.alone_per_second);
-        fields.extend([("files", steps.count.to_string()), ("alone_per_second", known(alone))]);
+        fields.extend([("files", steps.count.to_string()), ("alone_per_second", optional(alone))]);
         fields.extend(latencies(&steps.latency_us));
         fields
     };
@@ -100,7 +100,7 @@ fn postmark_fields(postmark: &Postmark) -> Vec<Fields> {
 }
 
 /// The fields of a policy. Unknown ones are empty.
-fn policy_fields(policy: &Policy) -> Fields {
+fn policy_fields(policy: &CachePolicy) -> CsvFields {
     fn known<T: ToString, B>(policy: Option<&(T, B)>) -> String {
         policy.map_or_else(String::new, |(policy, _)| policy.to_string())
     }
@@ -111,22 +111,22 @@ fn policy_fields(policy: &Policy) -> Fields {
         ("form", policy.form.to_string()),
         ("writes", known(policy.write.as_ref())),
         ("reads", known(policy.read.as_ref())),
-        ("reads_again", known(policy.again.as_ref())),
+        ("reads_again", known(policy.reread.as_ref())),
     ]
 }
 
-fn curve_fields(curve: &Amplification) -> Fields {
+fn curve_fields(curve: &AmplificationCurve) -> CsvFields {
     vec![
         ("what", "curve".to_owned()),
         ("load", format!("{} {} {}", curve.scope, curve.phase, curve.form)),
         ("operation", curve.phase.to_string()),
         ("scope", curve.scope.to_string()),
         ("form", curve.form.to_string()),
-        ("curve", curve.curve.clone()),
+        ("curve", curve.model.clone()),
         ("constant_kib", curve.fit.constant_kib.to_string()),
         ("per_byte", curve.fit.per_byte.to_string()),
-        ("explained", curve.fit.goodness.to_string()),
-        ("worst", curve.fit.worst.to_string()),
+        ("explained", curve.fit.r_squared.to_string()),
+        ("worst", curve.fit.max_relative_error.to_string()),
         ("points", curve.points.to_string()),
     ]
 }

@@ -5,25 +5,25 @@ use std::fmt::Display;
 use maud::{Markup, html};
 use tradewind_core::quantity::ByteSize;
 
-use super::super::charts::short;
-use crate::posix::result::{Access, Amplification, Measured, Postmark, Scope};
+use super::super::charts::format_short;
+use crate::posix::result::{AccessResult, AmplificationCurve, PosixRecord, Postmark, AccessScope};
 
-pub(super) fn conditions(measured: &[Measured]) -> Markup {
+pub(super) fn conditions(measured: &[PosixRecord]) -> Markup {
     let conditions = measured.iter().find_map(|each| match each {
-        Measured::Conditions(conditions) => Some(conditions),
+        PosixRecord::Conditions(conditions) => Some(conditions),
         _ => None,
     });
     html! {
         @if let Some(conditions) = conditions {
             p.quiet {
-                "File system: " (conditions.mount.kind) " of " (conditions.mount.source) " at " (conditions.mount.point) ", "
-                (conditions.mount.options) ". The time of a written file includes: " (conditions.counted)
+                "File system: " (conditions.mount.fs_type) " of " (conditions.mount.source) " at " (conditions.mount.mount_point) ", "
+                (conditions.mount.options) ". The time of a written file includes: " (conditions.timed_calls)
                 ". Caches before reading: " (conditions.caches)
-                @if let Some(why) = &conditions.caches_why { " (" (why) ")" }
+                @if let Some(why) = &conditions.caches_reason { " (" (why) ")" }
                 "."
-                @if let (Some(interface), Some((sent, received))) = (&conditions.interface, conditions.idle) {
-                    " Bytes were counted on interface " (interface) ", which sent " (short(sent)) " and received "
-                    (short(received)) " bytes per second when idle."
+                @if let (Some(interface), Some((sent, received))) = (&conditions.interface, conditions.idle_bytes_per_second) {
+                    " Bytes were counted on interface " (interface) ", which sent " (format_short(sent)) " and received "
+                    (format_short(received)) " bytes per second when idle."
                 }
                 @for (form, why) in &conditions.skipped { " Skipped with " (form) " access: " (why) "." }
             }
@@ -35,10 +35,10 @@ fn policy_text<T: Display, B: Display>(policy: Option<(T, B)>) -> String {
     policy.map_or_else(|| "unknown".to_owned(), |(policy, evidence)| format!("{policy} (by {evidence})"))
 }
 
-pub(super) fn policies(measured: &[Measured]) -> Markup {
+pub(super) fn policies(measured: &[PosixRecord]) -> Markup {
     let policies: Vec<_> = measured
         .iter()
-        .filter_map(|each| if let Measured::Policy(policy) = each { Some(policy) } else { None })
+        .filter_map(|each| if let PosixRecord::Policy(policy) = each { Some(policy) } else { None })
         .collect();
     html! {
         @if !policies.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn policies(measured: &[Measured]) -> Markup {
                             tr {
                                 th { (policy.form) }
                                 @if let Some(why) = &policy.failed { td { "failed: " (why) } } @else {
-                                td { (policy_text(policy.write)) } td { (policy_text(policy.read)) } td { (policy_text(policy.again)) }
+                                td { (policy_text(policy.write)) } td { (policy_text(policy.read)) } td { (policy_text(policy.reread)) }
                                 }
                             }
                         }
@@ -62,7 +62,7 @@ pub(super) fn policies(measured: &[Measured]) -> Markup {
     }
 }
 
-pub(super) fn fits(fits: &[&Amplification]) -> Markup {
+pub(super) fn fits(fits: &[&AmplificationCurve]) -> Markup {
     html! {
         div.wide {
             table {
@@ -76,12 +76,12 @@ pub(super) fn fits(fits: &[&Amplification]) -> Markup {
                     @for curve in fits {
                         tr {
                             th { (curve.scope) " " (curve.phase) " " (curve.form) }
-                            td { (curve.curve) }
-                            td { (short(curve.fit.constant_kib)) } td { (format!("{:.3}", curve.fit.per_byte)) }
-                            td { (format!("{:.1} %", 100.0 * curve.fit.goodness)) }
-                            td { (format!("{:.0} %", 100.0 * curve.fit.worst)) }
+                            td { (curve.model) }
+                            td { (format_short(curve.fit.constant_kib)) } td { (format!("{:.3}", curve.fit.per_byte)) }
+                            td { (format!("{:.1} %", 100.0 * curve.fit.r_squared)) }
+                            td { (format!("{:.0} %", 100.0 * curve.fit.max_relative_error)) }
                             td { (curve.points) }
-                            td { @if curve.fit.describes() { "good fit" } @else { "poor fit" } }
+                            td { @if curve.fit.is_good() { "good fit" } @else { "poor fit" } }
                         }
                     }
                 }
@@ -90,10 +90,10 @@ pub(super) fn fits(fits: &[&Amplification]) -> Markup {
     }
 }
 
-pub(super) fn postmarks(measured: &[Measured]) -> Markup {
+pub(super) fn postmarks(measured: &[PosixRecord]) -> Markup {
     let postmarks: Vec<&Postmark> = measured
         .iter()
-        .filter_map(|each| if let Measured::Postmark(postmark) = each { Some(&**postmark) } else { None })
+        .filter_map(|each| if let PosixRecord::Postmark(postmark) = each { Some(&**postmark) } else { None })
         .collect();
     html! {
         @if !postmarks.is_empty() {
@@ -110,15 +110,15 @@ pub(super) fn postmarks(measured: &[Measured]) -> Markup {
                     tbody {
                         @for each in &postmarks {
                             tr {
-                                th { (each.name()) @if each.partial { " (ended early)" } } td { (each.repeat) }
-                                td { (short(each.transactions_per_second)) }
-                                td { (short(each.read_bytes_per_second / 1024.0)) }
-                                td { (short(each.written_bytes_per_second / 1024.0)) }
-                                td { (short(each.created.alone_per_second)) } td { (short(each.created.mixed_per_second)) }
-                                td { (short(each.deleted.alone_per_second)) } td { (short(each.deleted.mixed_per_second)) }
-                                td { (short(each.read.mixed_per_second)) } td { (short(each.appended.mixed_per_second)) }
-                                td { (short(each.seconds)) }
-                                td { (each.sync_seconds.map_or_else(String::new, short)) }
+                                th { (each.name()) @if each.partial { " (ended early)" } } td { (each.round) }
+                                td { (format_short(each.transactions_per_second)) }
+                                td { (format_short(each.read_bytes_per_second / 1024.0)) }
+                                td { (format_short(each.written_bytes_per_second / 1024.0)) }
+                                td { (format_short(each.created.alone_per_second)) } td { (format_short(each.created.in_transactions_per_second)) }
+                                td { (format_short(each.deleted.alone_per_second)) } td { (format_short(each.deleted.in_transactions_per_second)) }
+                                td { (format_short(each.read.in_transactions_per_second)) } td { (format_short(each.appended.in_transactions_per_second)) }
+                                td { (format_short(each.seconds)) }
+                                td { (each.sync_seconds.map_or_else(String::new, format_short)) }
                                 td { (each.failures.values().sum::<u64>()) }
                             }
                         }
@@ -127,19 +127,19 @@ pub(super) fn postmarks(measured: &[Measured]) -> Markup {
             }
             ul.notes {
                 @for each in &postmarks {
-                    @for note in each.notes.iter().chain(&each.samples) { li { (each.name()) ": " (note) } }
+                    @for note in each.notes.iter().chain(&each.failure_samples) { li { (each.name()) ": " (note) } }
                 }
             }
         }
     }
 }
 
-pub(super) fn accesses(measured: &[Measured]) -> Markup {
-    let accesses: Vec<&Access> = measured
+pub(super) fn accesses(measured: &[PosixRecord]) -> Markup {
+    let accesses: Vec<&AccessResult> = measured
         .iter()
-        .filter_map(|each| if let Measured::Access(access) = each { Some(&**access) } else { None })
+        .filter_map(|each| if let PosixRecord::Access(access) = each { Some(&**access) } else { None })
         .collect();
-    let millis = |micros: u64| short(micros as f64 / 1e3);
+    let millis = |micros: u64| format_short(micros as f64 / 1e3);
     html! {
         @if !accesses.is_empty() {
             h3 { "All figures" }
@@ -159,28 +159,28 @@ pub(super) fn accesses(measured: &[Measured]) -> Markup {
             }
             ul.notes {
                 @for access in &accesses {
-                    @for note in access.notes.iter().chain(&access.samples) { li { (access.name()) ": " (note) } }
+                    @for note in access.notes.iter().chain(&access.failure_samples) { li { (access.name()) ": " (note) } }
                 }
             }
         }
     }
 }
 
-fn row(access: &Access, millis: &impl Fn(u64) -> String) -> Markup {
+fn row(access: &AccessResult, millis: &impl Fn(u64) -> String) -> Markup {
     let (rate, latency) = (access.bytes_per_second, &access.latency);
-    let within = rate.ci95_half_width.filter(|_| access.scope == Scope::Batch && rate.mean > 0.0);
+    let within = rate.ci95_half_width.filter(|_| access.scope == AccessScope::Batch && rate.mean > 0.0);
     html! {
         tr {
-            th { (access.name()) } td { (access.repeat) } td { (access.files) } td { (ByteSize(access.unit)) }
-            td { (short(rate.mean / 1e6)) }
-            td { (within.map_or_else(String::new, |within| format!("{} %", short(100.0 * within / rate.mean)))) }
-            td { (short(access.files_per_second.mean)) }
+            th { (access.name()) } td { (access.round) } td { (access.files) } td { (ByteSize(access.call_bytes)) }
+            td { (format_short(rate.mean / 1e6)) }
+            td { (within.map_or_else(String::new, |within| format!("{} %", format_short(100.0 * within / rate.mean)))) }
+            td { (format_short(access.files_per_second.mean)) }
             td { (millis(latency.open.p50)) } td { (millis(latency.access.p50)) } td { (millis(latency.access.p99)) }
             td { (millis(latency.close.p50)) } td { (millis(latency.file.p50)) } td { (millis(latency.file.p99)) }
             td { (millis(latency.file.max)) }
-            td { (access.sync_seconds.map_or_else(String::new, short)) }
+            td { (access.sync_seconds.map_or_else(String::new, format_short)) }
             td { (access.amplification().map_or_else(String::new, |ratio| format!("{ratio:.2}"))) }
-            td { (short(access.cpu_seconds)) } td { (access.failures.values().sum::<u64>()) }
+            td { (format_short(access.cpu_seconds)) } td { (access.failures.values().sum::<u64>()) }
         }
     }
 }

@@ -1,15 +1,15 @@
 use std::collections::BTreeMap;
 
-use super::super::{Kept, csv, page, words};
+use super::super::{ResultFile, summaries, to_csv, to_html};
 use super::*;
 use crate::compare::Verdict;
-use crate::posix::amplification::{Point, fit};
-use crate::posix::form::Form;
-use crate::posix::policy::{Again, By, Policy, Reading, Writing};
-use crate::posix::postmark::result::Steps;
-use crate::posix::result::{CacheTreatment, Conditions, Latencies, Mount, Postmark, Wire};
+use crate::posix::amplification::{RatioPoint, fit};
+use crate::posix::access_form::AccessForm;
+use crate::posix::cache_policy::{RereadPolicy, Evidence, CachePolicy, ReadPolicy, WritePolicy};
+use crate::posix::postmark::result::StepFigures;
+use crate::posix::result::{CacheTreatment, PosixConditions, CallLatencies, Mount, Postmark, WireBytes};
 use crate::result::{LatencySummary, ResultLine, Rate, SCHEMA};
-use crate::sizes::Sizes;
+use crate::size_distribution::SizeDistribution;
 
 fn latency(micros: u64) -> LatencySummary {
     let mut all = crate::record::new_histogram();
@@ -17,59 +17,59 @@ fn latency(micros: u64) -> LatencySummary {
     LatencySummary::from_histogram(&all)
 }
 
-fn access(scope: Scope, form: Form, size: u64, threads: usize, repeat: u32, speed: f64) -> Measured {
+fn access(scope: AccessScope, form: AccessForm, size: u64, threads: usize, repeat: u32, speed: f64) -> PosixRecord {
     let rate = |mean| Rate { mean, ci95_half_width: None };
     let carried = size + (204 << 10);
     let each = || latency(1000);
-    Measured::Access(Box::new(Access {
+    PosixRecord::Access(Box::new(AccessResult {
         scope,
-        phase: Phase::Write,
+        phase: Direction::Write,
         form,
         size,
-        unit: size,
+        call_bytes: size,
         threads,
-        repeat,
-        began: 0,
+        round: repeat,
+        started_ms: 0,
         files: 1,
         bytes: size,
         seconds: 1.0,
         bytes_per_second: rate(speed),
         files_per_second: rate(speed / size as f64),
         sync_seconds: Some(0.1),
-        latency: Latencies {
+        latency: CallLatencies {
             open: each(),
-            first: each(),
+            first_access: each(),
             access: each(),
             fsync: None,
             close: each(),
             file: each(),
         },
-        wire: Some(Wire { sent: carried, received: 0, total: carried, settled: carried }),
+        wire: Some(WireBytes { sent: carried, received: 0, total: carried, total_until_durable: carried }),
         failures: BTreeMap::new(),
-        samples: Vec::new(),
+        failure_samples: Vec::new(),
         cpu_seconds: 0.1,
         cpu_threads: BTreeMap::new(),
-        machine_busy: 0.5,
-        own_share: 0.01,
+        machine_cpu_utilization: 0.5,
+        generator_share: 0.01,
         partial: false,
         notes: vec!["<seen> & told".to_owned()],
     }))
 }
 
-fn postmark() -> Measured {
-    let steps = |count: u64, alone_per_second: f64| Steps {
+fn postmark() -> PosixRecord {
+    let steps = |count: u64, alone_per_second: f64| StepFigures {
         count,
         alone_per_second,
-        mixed_per_second: 20.0,
+        in_transactions_per_second: 20.0,
         latency_us: latency(700),
     };
-    Measured::Postmark(Box::new(Postmark {
-        sizes: Sizes::Between(512, 100 << 10),
+    PosixRecord::Postmark(Box::new(Postmark {
+        sizes: SizeDistribution::Uniform(512, 100 << 10),
         pool: 500,
         transactions: 400,
-        block: 4096,
-        repeat: 1,
-        began: 0,
+        call_bytes: 4096,
+        round: 1,
+        started_ms: 0,
         seconds: 20.0,
         transaction_seconds: 10.0,
         transactions_per_second: 40.0,
@@ -83,9 +83,9 @@ fn postmark() -> Measured {
         written_bytes_per_second: 100.0,
         sync_seconds: Some(0.25),
         failures: BTreeMap::new(),
-        samples: Vec::new(),
+        failure_samples: Vec::new(),
         cpu_seconds: 0.5,
-        machine_busy: 0.5,
+        machine_cpu_utilization: 0.5,
         partial: false,
         notes: Vec::new(),
     }))
@@ -96,37 +96,37 @@ fn text(factor: f64) -> String {
     let run = format!(
         r#"{{"line":"run","schema":"{SCHEMA}","version":"0.1.0","started":0,"client":{client},"place":"/mnt/x","store":"nfs4","prefix":"p","seed":1}}"#
     );
-    let mut all = vec![Measured::Conditions(Box::new(Conditions {
-        mount: Mount { kind: "nfs4".to_owned(), source: "server:/x".to_owned(), ..Mount::default() },
-        counted: "open, writes, close".to_owned(),
+    let mut all = vec![PosixRecord::Conditions(Box::new(PosixConditions {
+        mount: Mount { fs_type: "nfs4".to_owned(), source: "server:/x".to_owned(), ..Mount::default() },
+        timed_calls: "open, writes, close".to_owned(),
         caches: CacheTreatment::Advised,
-        caches_why: Some("it takes root".to_owned()),
-        skipped: vec![(Form::Direct, "it refuses".to_owned())],
+        caches_reason: Some("it takes root".to_owned()),
+        skipped: vec![(AccessForm::Direct, "it refuses".to_owned())],
         interface: Some("eth0".to_owned()),
-        idle: Some((10.0, 20.0)),
+        idle_bytes_per_second: Some((10.0, 20.0)),
     }))];
-    all.push(Measured::Policy(Box::new(Policy {
-        form: Form::Default,
-        write: Some((Writing::Buffered, By::Counters)),
-        read: Some((Reading::ReadAhead, By::Timings)),
-        again: Some((Again::Cached, By::Counters)),
+    all.push(PosixRecord::Policy(Box::new(CachePolicy {
+        form: AccessForm::Default,
+        write: Some((WritePolicy::Buffered, Evidence::Counters)),
+        read: Some((ReadPolicy::ReadAhead, Evidence::Timings)),
+        reread: Some((RereadPolicy::Cached, Evidence::Counters)),
         failed: None,
     })));
     let sizes = [4_u64 << 10, 64 << 10, 1 << 20];
     for repeat in 1..=4 {
         let noise = 1.0 + f64::from(repeat) * 0.0005;
         for size in sizes {
-            all.push(access(Scope::Single, Form::Sync, size, 1, repeat, factor * noise * 1e6));
-            all.push(access(Scope::Batch, Form::Sync, size, 1, repeat, factor * noise * 2e6));
-            all.push(access(Scope::Batch, Form::Sync, size, 8, repeat, factor * noise * 9e6));
+            all.push(access(AccessScope::Single, AccessForm::Sync, size, 1, repeat, factor * noise * 1e6));
+            all.push(access(AccessScope::Batch, AccessForm::Sync, size, 1, repeat, factor * noise * 2e6));
+            all.push(access(AccessScope::Batch, AccessForm::Sync, size, 8, repeat, factor * noise * 9e6));
         }
     }
-    let points = sizes.map(|size| Point { kib: kib(size), ratio: 1.0 + 204.0 / kib(size) });
-    all.push(Measured::Amplification(Amplification {
-        scope: Scope::Single,
-        phase: Phase::Write,
-        form: Form::Sync,
-        curve: "(a + s) / s".to_owned(),
+    let points = sizes.map(|size| RatioPoint { kib: kib(size), ratio: 1.0 + 204.0 / kib(size) });
+    all.push(PosixRecord::Amplification(AmplificationCurve {
+        scope: AccessScope::Single,
+        phase: Direction::Write,
+        form: AccessForm::Sync,
+        model: "(a + s) / s".to_owned(),
         fit: fit(&points).unwrap(),
         points: 3,
     }));
@@ -138,9 +138,9 @@ fn text(factor: f64) -> String {
 
 #[test]
 fn page_describes_the_file_system() {
-    let kept = Kept::parse("first", &text(1.0)).unwrap();
+    let kept = ResultFile::parse("first", &text(1.0)).unwrap();
     assert_eq!((kept.posix.len(), kept.is_partial), (2 + 4 * 9 + 2, false));
-    let page = page(std::slice::from_ref(&kept));
+    let page = to_html(std::slice::from_ref(&kept));
     for expected in [
         "Write throughput of whole files: 9.02 MB/s (sync access, 1MiB files, 8 threads).",
         "adds 204 KiB of overhead on the wire ((a + s) / s).",
@@ -161,16 +161,16 @@ fn page_describes_the_file_system() {
 
 #[test]
 fn two_results_are_compared() {
-    let kept = |name: &str, factor| Kept::parse(name, &text(factor)).unwrap();
-    let comparison = |factor| words(&[kept("a", 1.0), kept("b", factor)])[2].1.join("\n");
+    let kept = |name: &str, factor| ResultFile::parse(name, &text(factor)).unwrap();
+    let comparison = |factor| summaries(&[kept("a", 1.0), kept("b", factor)])[2].1.join("\n");
     assert!(comparison(1.0).starts_with("No significant difference"), "{}", comparison(1.0));
     assert!(comparison(1.2).contains("write sync 4KiB x 8: bytes/s 20 % higher, which is better"), "{}", comparison(1.2));
 }
 
 /// The summary of a comparison with a result measured under other conditions.
 fn comparison_with(changed: impl Fn(String) -> String) -> Vec<String> {
-    let kept = |name: &str, text: &str| Kept::parse(name, text).unwrap();
-    words(&[kept("a", &text(1.0)), kept("b", &changed(text(1.0)))])[2].1.clone()
+    let kept = |name: &str, text: &str| ResultFile::parse(name, text).unwrap();
+    summaries(&[kept("a", &text(1.0)), kept("b", &changed(text(1.0)))])[2].1.clone()
 }
 
 #[test]
@@ -232,8 +232,8 @@ fn without_files(text: &str, last: u64) -> String {
 #[test]
 fn failed_rounds_prevent_a_comparison() {
     let comparison = |before: &str, after: &str| {
-        let kept = [Kept::parse("a", before).unwrap(), Kept::parse("b", after).unwrap()];
-        words(&kept)[2].1.clone()
+        let kept = [ResultFile::parse("a", before).unwrap(), ResultFile::parse("b", after).unwrap()];
+        summaries(&kept)[2].1.clone()
     };
     let lost = "write sync 4KiB alone";
     let differs = |sentences: &[String]| sentences.iter().any(|line| line.starts_with(&format!("{lost}: ")));
@@ -252,35 +252,35 @@ fn failed_rounds_prevent_a_comparison() {
 
 #[test]
 fn failed_write_round_also_counts_as_a_failed_read() {
-    let access = |phase: Phase, repeat: u32, files: u64, speed: f64| {
-        let Measured::Access(mut access) = access(Scope::Single, Form::Sync, 4096, 1, repeat, speed) else {
+    let access = |phase: Direction, repeat: u32, files: u64, speed: f64| {
+        let PosixRecord::Access(mut access) = access(AccessScope::Single, AccessForm::Sync, 4096, 1, repeat, speed) else {
             panic!()
         };
         (access.phase, access.files) = (phase, files);
-        Measured::Access(access)
+        PosixRecord::Access(access)
     };
-    let verdict = |lost: &[Measured]| {
+    let verdict = |lost: &[PosixRecord]| {
         let rounds =
-            |speed: f64| (1..=4).map(move |n| access(Phase::Read, n, 1, speed * (1.0 + f64::from(n) * 1e-4)));
-        let before: Vec<Measured> = rounds(1e6).chain(lost.iter().cloned()).collect();
-        let after: Vec<Measured> = rounds(2e6).collect();
+            |speed: f64| (1..=4).map(move |n| access(Direction::Read, n, 1, speed * (1.0 + f64::from(n) * 1e-4)));
+        let before: Vec<PosixRecord> = rounds(1e6).chain(lost.iter().cloned()).collect();
+        let after: Vec<PosixRecord> = rounds(2e6).collect();
         let compared = crate::posix::compare::compare(&before, &after);
         assert_eq!(compared.len(), 1, "{compared:?}");
         compared[0].verdict
     };
     assert_eq!(verdict(&[]), Verdict::Differs);
-    assert_eq!(verdict(&[access(Phase::Write, 5, 0, 0.0)]), Verdict::Unknown);
-    assert_eq!(verdict(&[access(Phase::Read, 5, 0, 0.0)]), Verdict::Unknown);
+    assert_eq!(verdict(&[access(Direction::Write, 5, 0, 0.0)]), Verdict::Unknown);
+    assert_eq!(verdict(&[access(Direction::Read, 5, 0, 0.0)]), Verdict::Unknown);
 }
 
 #[test]
 fn partial_postmark_has_no_rate() {
     let rate = "Postmark with files of 512B-100KiB: 40 transactions/s.";
-    let whole = page(&[Kept::parse("a", &text(1.0)).unwrap()]);
+    let whole = to_html(&[ResultFile::parse("a", &text(1.0)).unwrap()]);
     assert!(whole.contains(rate) && !whole.contains("ended early"), "{whole}");
     let is_postmark = |line: &serde_json::Value| line["what"] == "postmark";
     let early = changed(&text(1.0), is_postmark, &[("/partial", true.into())]);
-    let page = page(&[Kept::parse("a", &early).unwrap()]);
+    let page = to_html(&[ResultFile::parse("a", &early).unwrap()]);
     assert!(!page.contains("transactions/s."), "{page}");
     for expected in ["Postmark with files of 512B-100KiB ended early", "400 transactions (ended early)</th>"] {
         assert!(page.contains(expected), "{expected}: {page}");
@@ -289,7 +289,7 @@ fn partial_postmark_has_no_rate() {
 
 #[test]
 fn csv_has_every_figure() {
-    let table = csv(&[Kept::parse("a,b", &text(1.0)).unwrap()]);
+    let table = to_csv(&[ResultFile::parse("a,b", &text(1.0)).unwrap()]);
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
     let (head, rows) = rows.split_first().unwrap();
     let value = |row: &Vec<&str>, column: &str| -> String {

@@ -7,7 +7,7 @@ use tradewind_bench::arrivals::Spacing;
 use tradewind_bench::load_spec::{MAX_CONCURRENCY, VALID_RATES};
 use tradewind_bench::load::{ArrivalMode, StopCondition};
 use tradewind_bench::test_plan::TestPlan;
-use tradewind_bench::{LoadSpec, Mix, Sizes};
+use tradewind_bench::{LoadSpec, Mix, SizeDistribution};
 
 use super::workloads::{self, LoadTable, WorkloadCommand, first_non_empty};
 use crate::commands::UsageError;
@@ -22,7 +22,7 @@ pub(super) struct LoadFlags {
     mix: Vec<Mix>,
     /// Object sizes, each measured separately
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
-    size: Vec<Sizes>,
+    size: Vec<SizeDistribution>,
     /// Concurrent requests, each value measured separately
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_concurrency)]
     concurrency: Vec<usize>,
@@ -112,7 +112,7 @@ impl LoadFlags {
             ));
         }
         let default_sizes =
-            || usual.sizes.iter().map(|size| size.parse()).collect::<Result<Vec<Sizes>, String>>();
+            || usual.sizes.iter().map(|size| size.parse()).collect::<Result<Vec<SizeDistribution>, String>>();
         let default_mixes =
             || ["put", "get"].iter().map(|mix| mix.parse()).collect::<Result<Vec<Mix>, String>>();
         let mixes = if self.mix.is_empty() { default_mixes().map_err(UsageError)? } else { self.mix.clone() };

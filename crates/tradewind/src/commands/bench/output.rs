@@ -15,7 +15,7 @@ use tradewind_bench::Operation;
 use tradewind_bench::runner::RunEvent;
 use tradewind_bench::drive::{Progress, StopSignal};
 use tradewind_bench::posix;
-use tradewind_bench::posix::result::Measured;
+use tradewind_bench::posix::result::PosixRecord;
 use tradewind_bench::result::{AgentInfo, Measurement, ClientMachine, LatencySummary, ResultLine, Run, SCHEMA};
 use tradewind_core::Timestamp;
 
@@ -159,14 +159,14 @@ impl Output {
     }
 
     /// Handles an event of a benchmark of a file system.
-    pub fn handle_posix_event(&mut self, event: posix::Event<'_>) {
+    pub fn handle_posix_event(&mut self, event: posix::PosixEvent<'_>) {
         match event {
-            posix::Event::Begins { what, gauge } => self.show_progress(&what, None, vec![gauge]),
-            posix::Event::Measured(measured) => {
+            posix::PosixEvent::Started { what, gauge } => self.show_progress(&what, None, vec![gauge]),
+            posix::PosixEvent::Measured(measured) => {
                 self.shown = None;
-                self.done += usize::from(matches!(measured, Measured::Access(_) | Measured::Postmark(_)));
-                self.failed += measured.failed();
-                self.empty += u32::from(measured.has_nothing());
+                self.done += usize::from(matches!(measured, PosixRecord::Access(_) | PosixRecord::Postmark(_)));
+                self.failed += measured.failure_count();
+                self.empty += u32::from(measured.has_no_success());
                 self.write_line(&ResultLine::Posix(Box::new(measured.clone())));
                 if !self.is_json {
                     files::rows(measured).iter().for_each(|row| self.print(row));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use tradewind_bench::report::{Kept, csv, page, words};
+use tradewind_bench::report::{ResultFile, summaries, to_csv, to_html};
 
 use crate::commands::{CommandOutcome, UsageError};
 
@@ -55,19 +55,19 @@ pub(in crate::commands) fn run(arguments: &Arguments) -> anyhow::Result<CommandO
     let results = arguments.results.iter().zip(names).map(|(path, name)| {
         let shown = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-        Kept::parse(&name, &text).with_context(|| format!("{shown} is not a valid result"))
+        ResultFile::parse(&name, &text).with_context(|| format!("{shown} is not a valid result"))
     });
     let results = results.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(path) = &arguments.csv {
-        write_out(path, &csv(&results))?;
+        write_out(path, &to_csv(&results))?;
     }
     let Some(out) = out else { return Ok(CommandOutcome::Done) };
-    write_out(&out, &page(&results))?;
+    write_out(&out, &to_html(&results))?;
     if has_stdout || is_dash(&out) {
         return Ok(CommandOutcome::Done);
     }
     let mut terminal = io::stdout().lock();
-    for (heading, said) in words(&results) {
+    for (heading, said) in summaries(&results) {
         writeln!(terminal, "{heading}:")?;
         said.iter().try_for_each(|said| writeln!(terminal, "  {said}"))?;
     }

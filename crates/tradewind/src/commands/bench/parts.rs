@@ -4,10 +4,10 @@
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use std::time::Duration;
-use tradewind_bench::Sizes;
-use tradewind_bench::posix::form::Form;
-use tradewind_bench::posix::postmark::Workload;
-use tradewind_bench::posix::{Part, Section};
+use tradewind_bench::SizeDistribution;
+use tradewind_bench::posix::access_form::AccessForm;
+use tradewind_bench::posix::postmark::PostmarkWorkload;
+use tradewind_bench::posix::{PosixPart, PosixSection};
 use tradewind_core::quantity::ByteSize;
 
 use super::workloads::{self, LoadTable, WorkloadCommand, first_non_empty};
@@ -15,7 +15,7 @@ use crate::commands::UsageError;
 use crate::settings::TimeSpan;
 
 /// All parts, in order of measurement.
-const PARTS: [Part; 4] = [Part::Unit, Part::Single, Part::Batch, Part::Postmark];
+const PARTS: [PosixPart; 4] = [PosixPart::Unit, PosixPart::Single, PosixPart::Batch, PosixPart::Postmark];
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// The default access sizes in bytes.
@@ -37,7 +37,7 @@ const DEFAULT_POSTMARK_COUNT: u64 = 500;
 pub(super) struct PartFlags {
     /// Forms of access: direct (O_DIRECT), sync (O_SYNC), default (neither) [default: all]
     #[arg(long, value_name = "FORM", value_delimiter = ',')]
-    form: Vec<Form>,
+    form: Vec<AccessForm>,
     /// Access sizes for the file of 16 MiB [default: 4KiB to 16MiB by powers of 4]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
     unit: Vec<u64>,
@@ -70,29 +70,29 @@ pub(super) struct PartFlags {
 #[derive(Debug, Clone, Args)]
 struct Load {
     #[arg(long, value_parser = parse_part)]
-    part: Option<Part>,
+    part: Option<PosixPart>,
     #[command(flatten)]
     flags: PartFlags,
 }
 
 /// The sections that the flags describe: the given parts, or all.
-pub(super) fn sections_from_flags(only: &[Part], flags: &PartFlags) -> Vec<Section> {
+pub(super) fn sections_from_flags(only: &[PosixPart], flags: &PartFlags) -> Vec<PosixSection> {
     let parts = if only.is_empty() { &PARTS } else { only };
     parts.iter().map(|part| flags.section(*part)).collect()
 }
 
 /// The sections of a workload, given by name or file, with flags as overrides; restricted to the given parts, if any.
-pub(super) fn sections_from_workload(name: &str, only: &[Part], flags: &PartFlags) -> anyhow::Result<Vec<Section>> {
+pub(super) fn sections_from_workload(name: &str, only: &[PosixPart], flags: &PartFlags) -> anyhow::Result<Vec<PosixSection>> {
     let loads = workloads::find(name, WorkloadCommand::Posix, read)?;
     let wanted = loads.into_iter().filter(|(part, _)| only.is_empty() || only.contains(part));
-    let sections: Vec<Section> = wanted.map(|(part, load)| flags.clone().or(load).section(part)).collect();
+    let sections: Vec<PosixSection> = wanted.map(|(part, load)| flags.clone().or(load).section(part)).collect();
     if sections.is_empty() {
         return Err(UsageError(format!("the workload {name} has none of the parts given by --only")).into());
     }
     Ok(sections)
 }
 
-fn read(table: &LoadTable) -> anyhow::Result<(Part, PartFlags)> {
+fn read(table: &LoadTable) -> anyhow::Result<(PosixPart, PartFlags)> {
     let load: Load = table.flags()?;
     let part = load.part.with_context(|| {
         let names = PARTS.map(name).join(", ");
@@ -106,22 +106,22 @@ fn read(table: &LoadTable) -> anyhow::Result<(Part, PartFlags)> {
     Ok((part, load.flags))
 }
 
-const fn name(part: Part) -> &'static str {
+const fn name(part: PosixPart) -> &'static str {
     match part {
-        Part::Unit => "unit",
-        Part::Single => "single",
-        Part::Batch => "batch",
-        Part::Postmark => "postmark",
+        PosixPart::Unit => "unit",
+        PosixPart::Single => "single",
+        PosixPart::Batch => "batch",
+        PosixPart::Postmark => "postmark",
     }
 }
 
 /// The keys of a part.
-const fn keys(part: Part) -> &'static [&'static str] {
+const fn keys(part: PosixPart) -> &'static [&'static str] {
     match part {
-        Part::Unit => &["form", "unit", "time"],
-        Part::Single => &["form", "size", "time"],
-        Part::Batch => &["form", "size", "threads", "time", "files"],
-        Part::Postmark => &["range", "pool", "transactions"],
+        PosixPart::Unit => &["form", "unit", "time"],
+        PosixPart::Single => &["form", "size", "time"],
+        PosixPart::Batch => &["form", "size", "threads", "time", "files"],
+        PosixPart::Postmark => &["range", "pool", "transactions"],
     }
 }
 
@@ -142,28 +142,28 @@ impl PartFlags {
     }
 
     /// The section of a part with these flags.
-    fn section(&self, part: Part) -> Section {
-        let forms = first_non_empty(self.form.clone(), &Form::ALL);
+    fn section(&self, part: PosixPart) -> PosixSection {
+        let forms = first_non_empty(self.form.clone(), &AccessForm::ALL);
         let sizes = |usual: &[u64]| first_non_empty(self.size.clone(), usual);
         let time = self.time.map_or(DEFAULT_TIME, |time| time.0);
         match part {
-            Part::Unit => Section::Unit { forms, units: first_non_empty(self.unit.clone(), &DEFAULT_UNIT_BYTES), time },
-            Part::Single => Section::Single { forms, sizes: sizes(&DEFAULT_SINGLE_BYTES), time },
-            Part::Batch => {
+            PosixPart::Unit => PosixSection::Unit { forms, units: first_non_empty(self.unit.clone(), &DEFAULT_UNIT_BYTES), time },
+            PosixPart::Single => PosixSection::Single { forms, sizes: sizes(&DEFAULT_SINGLE_BYTES), time },
+            PosixPart::Batch => {
                 let threads = first_non_empty(self.threads.clone(), &DEFAULT_THREADS);
-                Section::Batch { forms, sizes: sizes(&DEFAULT_BATCH_BYTES), threads, time, files: self.files }
+                PosixSection::Batch { forms, sizes: sizes(&DEFAULT_BATCH_BYTES), threads, time, files: self.files }
             }
-            Part::Postmark => {
+            PosixPart::Postmark => {
                 let pool = self.pool.unwrap_or(DEFAULT_POSTMARK_COUNT);
                 let transactions = self.transactions.unwrap_or(DEFAULT_POSTMARK_COUNT);
                 let ranges = first_non_empty(self.range.clone(), &DEFAULT_POSTMARK_RANGES).into_iter();
-                Section::Postmark(ranges.map(|range| Workload { range, pool, transactions }).collect())
+                PosixSection::Postmark(ranges.map(|range| PostmarkWorkload { size_range: range, pool, transactions }).collect())
             }
         }
     }
 }
 
-pub(super) fn parse_part(text: &str) -> Result<Part, String> {
+pub(super) fn parse_part(text: &str) -> Result<PosixPart, String> {
     let found = PARTS.into_iter().find(|part| name(*part) == text);
     found.ok_or_else(|| "write unit, single, batch or postmark".to_owned())
 }
@@ -181,8 +181,8 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     /// Files are held in memory, so their size is limited.
     const MAX_BYTES: u64 = 256 << 20;
     match text.parse()? {
-        Sizes::Between(min, max) if min > 0 && max <= MAX_BYTES => Ok((min, max)),
-        Sizes::Fixed(size) if size > 0 && size <= MAX_BYTES => Ok((size, size)),
+        SizeDistribution::Uniform(min, max) if min > 0 && max <= MAX_BYTES => Ok((min, max)),
+        SizeDistribution::Fixed(size) if size > 0 && size <= MAX_BYTES => Ok((size, size)),
         _ => Err("write a range such as 512B-100KiB, up to 256MiB".to_owned()),
     }
 }
@@ -191,26 +191,26 @@ fn range(text: &str) -> Result<(u64, u64), String> {
 mod tests {
     use super::*;
 
-    fn sections(name: &str) -> Vec<Section> {
+    fn sections(name: &str) -> Vec<PosixSection> {
         sections_from_workload(name, &[], &PartFlags::default()).unwrap()
     }
 
     /// All measurements of the sections.
-    fn points(sections: &[Section]) -> Vec<(Form, u64, u64, usize)> {
+    fn points(sections: &[PosixSection]) -> Vec<(AccessForm, u64, u64, usize)> {
         let mut points = Vec::new();
         for section in sections {
-            let (forms, of): (&[Form], Vec<(u64, u64, usize)>) = match section {
-                Section::Unit { forms, units, .. } => {
+            let (forms, of): (&[AccessForm], Vec<(u64, u64, usize)>) = match section {
+                PosixSection::Unit { forms, units, .. } => {
                     (forms, units.iter().map(|unit| (16 * MIB, *unit, 0)).collect())
                 }
-                Section::Single { forms, sizes, .. } => {
+                PosixSection::Single { forms, sizes, .. } => {
                     (forms, sizes.iter().map(|size| (*size, *size, 0)).collect())
                 }
-                Section::Batch { forms, sizes, threads, .. } => {
+                PosixSection::Batch { forms, sizes, threads, .. } => {
                     let each = sizes.iter().flat_map(|size| threads.iter().map(|n| (*size, *size, *n)));
                     (forms, each.collect())
                 }
-                Section::Postmark(_) => (&[], Vec::new()),
+                PosixSection::Postmark(_) => (&[], Vec::new()),
             };
             let each = of.into_iter().flat_map(|(a, b, c)| forms.iter().map(move |form| (*form, a, b, c)));
             points.extend(each);
@@ -224,11 +224,11 @@ mod tests {
         let counts = figures.map(|name| points(&sections(name)).len());
         // Three forms by seven units; two by eight sizes; two by eight; two by seven numbers of threads, twice.
         assert_eq!(counts, [3 * 7, 2 * 8, 2 * 8, 2 * 7, 2 * 7]);
-        let apart: Vec<Section> = figures.into_iter().flat_map(sections).collect();
+        let apart: Vec<PosixSection> = figures.into_iter().flat_map(sections).collect();
         assert_eq!(points(&apart), points(&sections("ou")));
         let batches = sections("ou");
         let times = batches.iter().filter_map(|section| match section {
-            Section::Batch { time, files, .. } => Some((*time, *files)),
+            PosixSection::Batch { time, files, .. } => Some((*time, *files)),
             _ => None,
         });
         assert!(times.eq([(Duration::from_secs(10), None); 3]));
@@ -236,23 +236,23 @@ mod tests {
 
     #[test]
     fn postmark_has_the_three_ranges_of_the_paper() {
-        let expected = DEFAULT_POSTMARK_RANGES.map(|range| Workload { range, pool: 500, transactions: 500 });
-        assert_eq!(sections("postmark"), [Section::Postmark(expected.to_vec())]);
+        let expected = DEFAULT_POSTMARK_RANGES.map(|range| PostmarkWorkload { size_range: range, pool: 500, transactions: 500 });
+        assert_eq!(sections("postmark"), [PosixSection::Postmark(expected.to_vec())]);
     }
 
     #[test]
     fn flags_override_tables_and_select_parts() {
         let flags = PartFlags { time: Some(TimeSpan(DEFAULT_TIME)), threads: vec![3], ..PartFlags::default() };
-        let chosen = sections_from_workload("ou", &[Part::Batch], &flags).unwrap();
+        let chosen = sections_from_workload("ou", &[PosixPart::Batch], &flags).unwrap();
         assert_eq!(chosen.len(), 3);
         for section in chosen {
-            let Section::Batch { threads, time, forms, .. } = section else { panic!("{section:?}") };
-            assert_eq!((threads, time, forms), (vec![3], DEFAULT_TIME, vec![Form::Direct, Form::Sync]));
+            let PosixSection::Batch { threads, time, forms, .. } = section else { panic!("{section:?}") };
+            assert_eq!((threads, time, forms), (vec![3], DEFAULT_TIME, vec![AccessForm::Direct, AccessForm::Sync]));
         }
-        let none = sections_from_workload("postmark", &[Part::Batch], &flags).unwrap_err().to_string();
+        let none = sections_from_workload("postmark", &[PosixPart::Batch], &flags).unwrap_err().to_string();
         assert_eq!(none, "the workload postmark has none of the parts given by --only");
-        let usual = sections_from_flags(&[Part::Single, Part::Unit], &flags);
-        assert!(matches!(&usual[..], [Section::Single { .. }, Section::Unit { .. }]), "{usual:?}");
+        let usual = sections_from_flags(&[PosixPart::Single, PosixPart::Unit], &flags);
+        assert!(matches!(&usual[..], [PosixSection::Single { .. }, PosixSection::Unit { .. }]), "{usual:?}");
         assert_eq!(sections_from_flags(&[], &PartFlags::default()).len(), 4);
     }
 

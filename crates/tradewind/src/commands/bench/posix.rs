@@ -8,7 +8,7 @@ use clap::Args;
 use tradewind_bench::Content;
 use tradewind_bench::drive::StopSignal;
 use tradewind_bench::posix::mount::Mount;
-use tradewind_bench::posix::{Part, Place, Site, Survey};
+use tradewind_bench::posix::{PosixPart, RunDirectory, PosixEnv, PosixPlan};
 use tradewind_core::{Clock, SystemClock};
 
 use super::target::until_stopped;
@@ -42,7 +42,7 @@ pub(in crate::commands) struct Arguments {
     workload: Option<String>,
     /// Parts to measure: unit, single, batch, postmark [default: all]
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parts::parse_part)]
-    only: Vec<Part>,
+    only: Vec<PosixPart>,
     #[command(flatten)]
     parts: PartFlags,
     /// Call fsync before closing each file, within the measured time
@@ -68,19 +68,19 @@ pub(in crate::commands) struct Arguments {
 }
 
 impl Arguments {
-    fn test_plan(&self, cores: usize) -> anyhow::Result<Survey> {
+    fn test_plan(&self, cores: usize) -> anyhow::Result<PosixPlan> {
         let sections = match &self.workload {
             Some(name) => parts::sections_from_workload(name, &self.only, &self.parts)?,
             None => parts::sections_from_flags(&self.only, &self.parts),
         };
-        Ok(Survey {
+        Ok(PosixPlan {
             sections,
             fsync: self.fsync,
-            drops_caches: !self.leave_caches,
+            drop_caches: !self.leave_caches,
             interface: self.interface.clone(),
-            repeats: self.repeat,
+            rounds: self.repeat,
             seed: self.seed,
-            keeps: self.keep,
+            keep_files: self.keep,
             cores,
         })
     }
@@ -96,24 +96,24 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
 fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<CommandOutcome> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let survey = arguments.test_plan(cores)?;
-    survey.check().map_err(UsageError)?;
+    survey.validate().map_err(UsageError)?;
     let number =
         getrandom::u32().map_err(|e| anyhow::anyhow!("cannot get random bytes from the system: {e}"))?;
     let clock: Arc<dyn Clock> = SystemClock::shared();
-    let place = Arc::new(Place::make(&arguments.directory, &format!("tradewind-bench-{number:08x}"))?);
+    let place = Arc::new(RunDirectory::create(&arguments.directory, &format!("tradewind-bench-{number:08x}"))?);
     let description = RunDescription {
         place: arguments.directory.display().to_string(),
-        kind: Mount::of(place.directory()).kind,
+        kind: Mount::containing(place.directory()).fs_type,
         prefix: place.directory().display().to_string(),
         seed: arguments.seed,
         fresh: false,
         files: None,
         cores,
-        cells: survey.cells(),
+        cells: survey.max_measurements(),
         head: files::TABLE_HEADER,
         agents: Vec::new(),
     };
-    let site = Site { place: place.clone(), content: Arc::new(Content::new()), clock, stop: stop.clone() };
+    let site = PosixEnv { directory: place.clone(), content: Arc::new(Content::new()), clock, stop: stop.clone() };
     let measured = Output::begin(&arguments.output, &description, site.clock.wall(), stop.clone()).and_then(
         |mut output| {
             let measured = survey.run(&site, &mut |event| output.handle_posix_event(event));
@@ -127,7 +127,7 @@ fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<CommandOu
         writeln!(io::stderr(), "files are kept in {shown}")?;
         return measured;
     }
-    match place.clean() {
+    match place.remove() {
         Ok(()) => measured,
         Err(e) => {
             // Reported in addition to any other error.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use tradewind_bench::replay::{Open, Replay};
+use tradewind_bench::replay::{OpenTrace, Replay};
 
 use super::target::{self, TargetFlags, BenchRequest, Work};
 use super::loads::parse_concurrency;
@@ -93,7 +93,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         DEFAULT_FAST_CONCURRENCY
     });
     let replay = read(&arguments, (parallel, is_own.then_some(speed)))?;
-    let largest = replay.planned().sizes.map(|(_, largest)| largest);
+    let largest = replay.trace_summary().sizes.map(|(_, largest)| largest);
     let check = move |limit| match largest {
         Some((size, line)) if size > limit => {
             Err(format!("line {line} needs an object of {size} bytes; the limit of this store is {limit}"))
@@ -114,15 +114,15 @@ fn read(arguments: &Arguments, how: (usize, Option<f64>)) -> anyhow::Result<Repl
     }
     let replay = Replay::plan(&name, opener(path), arguments.target.max_trace_key_bytes(), how);
     let replay = replay.with_context(unreadable)?.map_err(|broken| UsageError(format!("{shown}, {broken}")))?;
-    let plan = replay.planned();
-    if plan.broken > 0 && !arguments.skip_invalid {
-        let examples: String = plan.told.iter().map(|broken| format!("\n  {broken}")).collect();
-        let rest = plan.broken - plan.told.len() as u64;
+    let plan = replay.trace_summary();
+    if plan.invalid_lines > 0 && !arguments.skip_invalid {
+        let examples: String = plan.first_invalid.iter().map(|broken| format!("\n  {broken}")).collect();
+        let rest = plan.invalid_lines - plan.first_invalid.len() as u64;
         let more = if rest > 0 { format!("\n  and {rest} more") } else { String::new() };
-        let lines = if plan.broken == 1 { "line" } else { "lines" };
+        let lines = if plan.invalid_lines == 1 { "line" } else { "lines" };
         return Err(UsageError(format!(
             "{shown} has {} broken {lines} (use --skip-broken to skip them):{examples}{more}",
-            plan.broken
+            plan.invalid_lines
         ))
         .into());
     }
@@ -132,7 +132,7 @@ fn read(arguments: &Arguments, how: (usize, Option<f64>)) -> anyhow::Result<Repl
     Ok(replay)
 }
 
-fn opener(path: &Path) -> Arc<Open> {
+fn opener(path: &Path) -> Arc<OpenTrace> {
     let path = path.to_owned();
     Arc::new(move || Ok(Box::new(BufReader::new(File::open(&path)?)) as Box<dyn BufRead + Send>))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use tradewind_bench::samples::Samples;
+use tradewind_bench::samples::SampleFile;
 
 /// Flags for raw samples.
 #[derive(Debug, Args)]
@@ -18,11 +18,11 @@ pub(super) struct SampleFlags {
 
 impl SampleFlags {
     /// Creates the file, for this number of concurrent workers.
-    pub fn begin(&self, workers: usize) -> anyhow::Result<Option<Samples>> {
+    pub fn begin(&self, workers: usize) -> anyhow::Result<Option<SampleFile>> {
         let Some(path) = &self.file else { return Ok(None) };
         let shown = path.display();
         let file = File::create_new(path).with_context(|| format!("cannot create {shown}"))?;
-        let samples = Samples::begin(file, workers).inspect_err(|_| remove(path));
+        let samples = SampleFile::start(file, workers).inspect_err(|_| remove(path));
         samples.map(Some).with_context(|| format!("cannot write samples to {shown}"))
     }
 

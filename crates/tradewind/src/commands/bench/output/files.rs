@@ -1,7 +1,7 @@
 //! Table rows of file system benchmarks.
 
-use tradewind_bench::posix::policy::Policy;
-use tradewind_bench::posix::result::{Access, Amplification, Conditions, Measured, Phase, Postmark, Scope};
+use tradewind_bench::posix::cache_policy::CachePolicy;
+use tradewind_bench::posix::result::{AccessResult, AmplificationCurve, PosixConditions, PosixRecord, Direction, Postmark, AccessScope};
 use tradewind_core::quantity::ByteSize;
 
 /// The header of the table of files.
@@ -9,28 +9,28 @@ pub(in crate::commands::bench) const TABLE_HEADER: &str = "\
 what          form         size     unit  threads   files       MB/s            files/s   p50 ms   p99 ms   max ms   sync s  wire x  failed";
 
 /// The rows of a measurement, with failures and notes.
-pub(super) fn rows(measured: &Measured) -> Vec<String> {
+pub(super) fn rows(measured: &PosixRecord) -> Vec<String> {
     match measured {
-        Measured::Conditions(conditions) => conditions_rows(conditions),
-        Measured::Policy(policy) => {
+        PosixRecord::Conditions(conditions) => conditions_rows(conditions),
+        PosixRecord::Policy(policy) => {
             let failed = policy.failed.as_ref().map(|why| format!("  failed: {why}"));
             [policy_row(policy)].into_iter().chain(failed).collect()
         }
-        Measured::Access(access) => access_rows(access),
-        Measured::Postmark(postmark) => postmark_rows(postmark),
-        Measured::Amplification(amplification) => vec![amplification_row(amplification)],
+        PosixRecord::Access(access) => access_rows(access),
+        PosixRecord::Postmark(postmark) => postmark_rows(postmark),
+        PosixRecord::Amplification(amplification) => vec![amplification_row(amplification)],
     }
 }
 
-fn conditions_rows(conditions: &Conditions) -> Vec<String> {
+fn conditions_rows(conditions: &PosixConditions) -> Vec<String> {
     let mount = &conditions.mount;
     let mut rows = vec![
-        format!("  file system: {} of {} at {}, {}", mount.kind, mount.source, mount.point, mount.options),
-        format!("  time of a written file: {}", conditions.counted),
+        format!("  file system: {} of {} at {}, {}", mount.fs_type, mount.source, mount.mount_point, mount.options),
+        format!("  time of a written file: {}", conditions.timed_calls),
     ];
-    let why = conditions.caches_why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+    let why = conditions.caches_reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
     rows.push(format!("  caches before reading: {}{why}", conditions.caches));
-    if let (Some(interface), Some((sent, received))) = (&conditions.interface, conditions.idle) {
+    if let (Some(interface), Some((sent, received))) = (&conditions.interface, conditions.idle_bytes_per_second) {
         rows.push(format!(
             "  wire: {interface}, which sent {:.1} and received {:.1} kB/s before anything was measured",
             sent / 1e3,
@@ -41,7 +41,7 @@ fn conditions_rows(conditions: &Conditions) -> Vec<String> {
     rows
 }
 
-fn policy_row(policy: &Policy) -> String {
+fn policy_row(policy: &CachePolicy) -> String {
     fn with_source<T: std::fmt::Display, B: std::fmt::Display>(policy: Option<(T, B)>) -> String {
         policy.map_or_else(|| "unknown".to_owned(), |(what, by)| format!("{what} (by {by})"))
     }
@@ -50,17 +50,17 @@ fn policy_row(policy: &Policy) -> String {
         policy.form,
         with_source(policy.write),
         with_source(policy.read),
-        with_source(policy.again)
+        with_source(policy.reread)
     )
 }
 
-fn access_rows(access: &Access) -> Vec<String> {
+fn access_rows(access: &AccessResult) -> Vec<String> {
     let millis = |micros: u64| micros as f64 / 1e3;
     let rate = access.bytes_per_second;
     let sure = rate.ci95_half_width.filter(|_| rate.mean > 0.0);
     let sure = sure.map(|within| format!("+-{:.0}%", 100.0 * within / rate.mean)).unwrap_or_default();
     // For one file accessed in units, the latency is that of a unit.
-    let latency = if access.scope == Scope::Unit { &access.latency.access } else { &access.latency.file };
+    let latency = if access.scope == AccessScope::Unit { &access.latency.access } else { &access.latency.file };
     let sync = access.sync_seconds.map_or_else(|| "-".to_owned(), |sync| format!("{sync:.3}"));
     let wire = access.amplification().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
     let failed: u64 = access.failures.values().sum();
@@ -70,7 +70,7 @@ fn access_rows(access: &Access) -> Vec<String> {
          {failed:>7}",
         access.form,
         ByteSize(access.size).to_string(),
-        ByteSize(access.unit).to_string(),
+        ByteSize(access.call_bytes).to_string(),
         access.threads,
         access.files,
         rate.mean / 1e6,
@@ -79,7 +79,7 @@ fn access_rows(access: &Access) -> Vec<String> {
         millis(latency.p99),
         millis(latency.max),
     )];
-    rows.extend(access.samples.first().map(|sample| format!("  failed: {sample}")));
+    rows.extend(access.failure_samples.first().map(|sample| format!("  failed: {sample}")));
     rows.extend(access.notes.iter().map(|note| format!("  note: {note}")));
     rows
 }
@@ -105,15 +105,15 @@ fn postmark_rows(postmark: &Postmark) -> Vec<String> {
     for (what, steps) in [("created", created), ("deleted", deleted)] {
         rows.push(format!(
             "  files {what}: {}, alone {:.1}/s, mixed with transactions {:.1}/s",
-            steps.count, steps.alone_per_second, steps.mixed_per_second
+            steps.count, steps.alone_per_second, steps.in_transactions_per_second
         ));
     }
     rows.push(format!(
         "  files read: {}, {:.1}/s; appended to: {}, {:.1}/s",
         postmark.read.count,
-        postmark.read.mixed_per_second,
+        postmark.read.in_transactions_per_second,
         postmark.appended.count,
-        postmark.appended.mixed_per_second
+        postmark.appended.in_transactions_per_second
     ));
     let kib = |bytes: f64| bytes / 1024.0;
     rows.push(format!(
@@ -123,28 +123,28 @@ fn postmark_rows(postmark: &Postmark) -> Vec<String> {
         kib(postmark.written_bytes as f64),
         kib(postmark.written_bytes_per_second)
     ));
-    rows.extend(postmark.samples.first().map(|sample| format!("  failed: {sample}")));
+    rows.extend(postmark.failure_samples.first().map(|sample| format!("  failed: {sample}")));
     rows.extend(postmark.notes.iter().map(|note| format!("  note: {note}")));
     rows
 }
 
-fn amplification_row(amplification: &Amplification) -> String {
+fn amplification_row(amplification: &AmplificationCurve) -> String {
     let fit = &amplification.fit;
     let what = match amplification.phase {
-        Phase::Write => "writing",
-        Phase::Read => "reading",
+        Direction::Write => "writing",
+        Direction::Read => "reading",
     };
     format!(
         "amplification {:<8} {} {what}: {}: constant {:.1} KiB, {:.3} per byte; R² {:.1} %, max. error {:.0} %, \
          from {} ratios{}",
         amplification.form,
         amplification.scope,
-        amplification.curve,
+        amplification.model,
         fit.constant_kib,
         fit.per_byte,
-        100.0 * fit.goodness,
-        100.0 * fit.worst,
+        100.0 * fit.r_squared,
+        100.0 * fit.max_relative_error,
         amplification.points,
-        if fit.describes() { "" } else { ": not a good fit" }
+        if fit.is_good() { "" } else { ": not a good fit" }
     )
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::objects::Objects;
-use super::player::{Came, Request, Turns};
-use super::trace::{Entry, Trace};
-use super::{Open, Replay};
+use super::objects::ReplayObjects;
+use super::worker::{ReplayCounts, TraceRequest, RequestOrdering};
+use super::trace::{TraceEntry, Trace};
+use super::{OpenTrace, Replay};
 use crate::drive::load_state::LoadState;
 use crate::operation::Operation;
 use crate::record::LoadRecord;
@@ -22,26 +22,26 @@ const QUEUE_REQUESTS: usize = 4096;
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reading thread.
-pub(super) struct Source {
+pub(super) struct TraceReader {
     thread: JoinHandle<io::Result<Option<u64>>>,
     expected: u64,
 }
 
 /// The receiving end: requests, each with its time after the first.
-pub(super) struct Requests(mpsc::Receiver<(Duration, Request)>);
+pub(super) struct RequestQueue(mpsc::Receiver<(Duration, TraceRequest)>);
 
-impl Source {
-    pub fn start(replay: &Replay, objects: Arc<Objects>) -> Result<(Self, Requests)> {
+impl TraceReader {
+    pub fn start(replay: &Replay, objects: Arc<ReplayObjects>) -> Result<(Self, RequestQueue)> {
         let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS);
-        let (open, most_key_bytes, first) = (replay.open.clone(), replay.most_key_bytes, replay.plan.first);
+        let (open, most_key_bytes, first) = (replay.open.clone(), replay.max_key_bytes, replay.trace.first_at);
         let reading = move || read(&open, most_key_bytes, first, (&objects, &sender));
         let thread = std::thread::Builder::new().name("trace".to_owned()).spawn(reading).map_err(read_error)?;
-        Ok((Self { thread, expected: replay.plan.count() }, Requests(receiver)))
+        Ok((Self { thread, expected: replay.trace.count() }, RequestQueue(receiver)))
     }
 
     /// Joins the thread, which ends at the end of the trace or when the receiver has been dropped. Fails if the trace
     /// could not be read or differs from the first pass.
-    pub fn end(self) -> Result<()> {
+    pub fn join(self) -> Result<()> {
         let read =
             self.thread.join().map_err(|_| Error::new(Reason::Defect, "the thread that reads the trace panicked"))?;
         match read.map_err(read_error)? {
@@ -63,10 +63,10 @@ fn changed_error(how: &str) -> Error {
 
 /// Sends all requests of the trace. Returns their number, or `None` if the receiver was dropped.
 fn read(
-    open: &Arc<Open>,
+    open: &Arc<OpenTrace>,
     most_key_bytes: usize,
     first: Duration,
-    (objects, sender): (&Objects, &mpsc::Sender<(Duration, Request)>),
+    (objects, sender): (&ReplayObjects, &mpsc::Sender<(Duration, TraceRequest)>),
 ) -> io::Result<Option<u64>> {
     let other = |what: String| io::Error::other(what);
     let trace = Trace::open(open()?, most_key_bytes)?.map_err(|broken| other(broken.to_string()))?;
@@ -74,7 +74,7 @@ fn read(
     for each in trace {
         // Invalid lines were counted in the first pass.
         let Ok(entry) = each? else { continue };
-        let (line, at) = (entry.line, entry.at);
+        let (line, at) = (entry.line, entry.time);
         let request =
             resolve(objects, entry).ok_or_else(|| other(format!("line {line} is new")))?;
         count += 1;
@@ -85,32 +85,32 @@ fn read(
     Ok(Some(count))
 }
 
-fn resolve(objects: &Objects, entry: Entry) -> Option<Request> {
-    let Entry { operation, key, offset, length, .. } = entry;
+fn resolve(objects: &ReplayObjects, entry: TraceEntry) -> Option<TraceRequest> {
+    let TraceEntry { operation, key, offset, length, .. } = entry;
     if operation == Operation::List {
-        return Some(Request::List { prefix: key.into() });
+        return Some(TraceRequest::List { prefix: key.into() });
     }
     let object = objects.find(&key)?;
     Some(match operation {
-        Operation::Put => Request::Put { object, size: length? },
-        Operation::Get => Request::Get { object, offset, length },
-        Operation::Head => Request::Head { object },
-        Operation::List | Operation::Delete => Request::Delete { object },
+        Operation::Put => TraceRequest::Put { object, size: length? },
+        Operation::Get => TraceRequest::Get { object, offset, length },
+        Operation::Head => TraceRequest::Head { object },
+        Operation::List | Operation::Delete => TraceRequest::Delete { object },
     })
 }
 
-impl Requests {
+impl RequestQueue {
     /// The requests with their start times, at `speed` times the pace of the trace. Blocks while the queue is empty.
-    pub fn starts(mut self, speed: f64) -> impl Iterator<Item = (Duration, Request)> + Send {
+    pub fn into_starts(mut self, speed: f64) -> impl Iterator<Item = (Duration, TraceRequest)> + Send {
         let next = move || self.0.blocking_recv();
         std::iter::from_fn(next).map(move |(at, request)| (at.div_f64(speed), request))
     }
 
     /// Passes the requests to the workers as fast as they can take them, in the order of each key.
-    pub async fn feed(mut self, shared: Arc<LoadState<Request>>, turns: Arc<Turns>) -> (LoadRecord, Came) {
+    pub async fn feed(mut self, shared: Arc<LoadState<TraceRequest>>, turns: Arc<RequestOrdering>) -> (LoadRecord, ReplayCounts) {
         let mut fed = 0;
         while !shared.is_window_closed() {
-            let permit = tokio::time::timeout(END_CHECK_INTERVAL, turns.room.acquire()).await;
+            let permit = tokio::time::timeout(END_CHECK_INTERVAL, turns.read_ahead.acquire()).await;
             let Ok(permit) = permit else { continue };
             let Ok(permit) = permit else { break };
             permit.forget();
@@ -120,13 +120,13 @@ impl Requests {
             };
             fed += 1;
             let ready = match request.object() {
-                Some((object, changes)) => turns.order.lock().come(object, changes, request),
+                Some((object, changes)) => turns.order.lock().enqueue(object, changes, request),
                 None => Some(request),
             };
             if let Some(request) = ready {
                 shared.release(shared.now(), request);
             }
         }
-        (LoadRecord::default(), Came::default())
+        (LoadRecord::default(), ReplayCounts::default())
     }
 }

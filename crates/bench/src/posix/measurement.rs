@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tradewind_core::error::Result;
 
-use super::counters::{Carried, Counters};
-use super::phase::{Outcome, Site, Task, run};
-use super::place::File;
-use super::result::{Access, CacheTreatment, Phase, Scope, Wire};
-use super::steady::Steady;
+use super::counters::{ByteCounts, InterfaceCounters};
+use super::phase::{PhaseOutcome, PosixEnv, PhaseTask, run_phase};
+use super::run_directory::RunFile;
+use super::result::{AccessResult, CacheTreatment, Direction, AccessScope, WireBytes};
+use super::steady_rate::SteadyRates;
 use crate::drive::Progress;
 use crate::result::Rate;
 
@@ -24,84 +24,84 @@ const MAX_IDLE_FRACTION: f64 = 0.05;
 
 /// State shared by all measurements of a run.
 #[derive(Debug)]
-pub(super) struct Bench<'a> {
-    pub site: &'a Site,
-    pub counters: Option<Counters>,
+pub(super) struct MeasureEnv<'a> {
+    pub site: &'a PosixEnv,
+    pub counters: Option<InterfaceCounters>,
     /// Idle traffic of the link in both directions, in bytes per second.
-    pub idle: f64,
+    pub idle_bytes_per_second: f64,
     pub cores: usize,
 }
 
 /// Parameters of one measurement.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cell {
-    pub scope: Scope,
-    pub task: Task,
+pub(super) struct MeasureSpec {
+    pub scope: AccessScope,
+    pub task: PhaseTask,
     pub size: u64,
     pub repeat: u32,
     /// How caches were dropped before reading.
     pub caches: CacheTreatment,
 }
 
-impl Bench<'_> {
-    fn read(&self) -> Carried {
-        self.counters.as_ref().map(Counters::read).unwrap_or_default()
+impl MeasureEnv<'_> {
+    fn read(&self) -> ByteCounts {
+        self.counters.as_ref().map(InterfaceCounters::read).unwrap_or_default()
     }
 
     /// Waits until the link is quiet, so that earlier traffic does not count. Returns at once if the run was stopped.
-    pub fn settle(&self) -> Carried {
+    pub fn wait_for_quiet_link(&self) -> ByteCounts {
         if self.site.stop.is_triggered() {
             return self.read();
         }
-        self.counters.as_ref().map(|counters| counters.settled(MAX_QUIET_WAIT, self.idle)).unwrap_or_default()
+        self.counters.as_ref().map(|counters| counters.read_when_quiet(MAX_QUIET_WAIT, self.idle_bytes_per_second)).unwrap_or_default()
     }
 
     /// Runs one measurement. Returns its result and the files that were accessed successfully, by thread.
     pub fn measure(
         &self,
-        cell: &Cell,
-        files: &[Vec<File>],
+        cell: &MeasureSpec,
+        files: &[Vec<RunFile>],
         gauge: &Progress,
-    ) -> Result<(Access, Vec<Vec<File>>)> {
-        let behind = self.site.place.behind();
+    ) -> Result<(AccessResult, Vec<Vec<RunFile>>)> {
+        let behind = self.site.directory.open_for_sync();
         // Data left by the previous measurement must not count here. A loss of it is reported here, as by no other
         // call.
         let left = self.site.sync(&behind);
-        let before = self.settle();
-        let mut outcome = run(self.site, &cell.task, files, gauge)?;
+        let before = self.wait_for_quiet_link();
+        let mut outcome = run_phase(self.site, &cell.task, files, gauge)?;
         let after = self.read().since(before);
         let synced = self.site.sync(&behind);
-        let settled = self.settle().since(before);
-        let wire = self.counters.as_ref().map(|counters| Wire {
+        let settled = self.wait_for_quiet_link().since(before);
+        let wire = self.counters.as_ref().map(|counters| WireBytes {
             sent: after.sent,
             received: after.received,
             total: counters.total(after),
-            settled: counters.total(settled),
+            total_until_durable: counters.total(settled),
         });
         for lost in [&left, &synced].into_iter().filter_map(|done| done.as_ref().err()) {
             gauge.record_failure();
-            outcome.tally.failure(lost);
+            outcome.tally.record_failure(lost);
         }
-        let sync_time = synced.ok().flatten().filter(|_| cell.task.phase == Phase::Write);
-        let access = self.access(cell, &outcome, sync_time, wire);
+        let sync_time = synced.ok().flatten().filter(|_| cell.task.phase == Direction::Write);
+        let access = self.access_result(cell, &outcome, sync_time, wire);
         Ok((access, outcome.files))
     }
 
-    fn access(&self, cell: &Cell, outcome: &Outcome, sync: Option<Duration>, wire: Option<Wire>) -> Access {
+    fn access_result(&self, cell: &MeasureSpec, outcome: &PhaseOutcome, sync: Option<Duration>, wire: Option<WireBytes>) -> AccessResult {
         let tally = &outcome.tally;
         let steady = match cell.scope {
-            Scope::Batch => Steady::of(outcome.begin, &outcome.spans),
-            Scope::Unit | Scope::Single => single_file_rate(tally.calls, tally.bytes, tally.files),
+            AccessScope::Batch => SteadyRates::from_spans(outcome.start, &outcome.spans),
+            AccessScope::Unit | AccessScope::Single => single_file_rate(tally.call_time, tally.bytes, tally.files),
         };
-        let mut access = Access {
+        let mut access = AccessResult {
             scope: cell.scope,
             phase: cell.task.phase,
             form: cell.task.form,
             size: cell.size,
-            unit: cell.task.unit.min(cell.size),
+            call_bytes: cell.task.call_bytes.min(cell.size),
             threads: outcome.spans.len(),
-            repeat: cell.repeat,
-            began: outcome.began,
+            round: cell.repeat,
+            started_ms: outcome.started_unix_ms,
             files: tally.files,
             bytes: tally.bytes,
             seconds: steady.seconds,
@@ -111,11 +111,11 @@ impl Bench<'_> {
             latency: tally.latencies(),
             wire,
             failures: tally.failures.clone(),
-            samples: tally.samples.clone(),
+            failure_samples: tally.samples.clone(),
             cpu_seconds: outcome.usage.total().as_secs_f64(),
             cpu_threads: outcome.cpu_threads(),
-            machine_busy: outcome.usage.machine(),
-            own_share: outcome.own_share(),
+            machine_cpu_utilization: outcome.usage.machine(),
+            generator_share: outcome.generator_share(),
             partial: outcome.is_stopped,
             notes: Vec::new(),
         };
@@ -124,42 +124,42 @@ impl Bench<'_> {
     }
 
     /// Caveats that a reader of the figures must know.
-    fn notes(&self, cell: &Cell, access: &Access, outcome: &Outcome) -> Vec<String> {
+    fn notes(&self, cell: &MeasureSpec, access: &AccessResult, outcome: &PhaseOutcome) -> Vec<String> {
         let mut notes = Vec::new();
         let time = outcome.time.as_secs_f64().max(f64::MIN_POSITIVE);
         let used = access.cpu_seconds / time;
-        if access.scope == Scope::Batch && access.own_share > MAX_GENERATOR_SHARE {
+        if access.scope == AccessScope::Batch && access.generator_share > MAX_GENERATOR_SHARE {
             notes.push(format!(
                 "the generator was the bottleneck: its threads spent {:.0} % of their time generating and comparing \
                  contents; the file system may be faster",
-                access.own_share * 100.0
+                access.generator_share * 100.0
             ));
-        } else if access.scope == Scope::Batch && used > BUSY_UTILIZATION * self.cores as f64 {
+        } else if access.scope == AccessScope::Batch && used > BUSY_UTILIZATION * self.cores as f64 {
             notes.push(format!(
                 "the CPU of this machine was the bottleneck: this process used {used:.2} of {} CPUs",
                 self.cores
             ));
-        } else if access.machine_busy > BUSY_UTILIZATION && time > 0.1 {
-            notes.push(format!("this machine was busy ({:.0} %)", access.machine_busy * 100.0));
+        } else if access.machine_cpu_utilization > BUSY_UTILIZATION && time > 0.1 {
+            notes.push(format!("this machine was busy ({:.0} %)", access.machine_cpu_utilization * 100.0));
         }
         if access.files == 0 && !access.partial {
             notes.push("nothing was measured: no file was accessed successfully".to_owned());
         }
-        if outcome.is_cut && !access.partial {
+        if outcome.is_truncated && !access.partial {
             notes.push(format!(
                 "stopped by the time limit after {time:.1} s, with {} of {} bytes of the file",
                 access.bytes, cell.size
             ));
         }
         let is_short =
-            access.phase == Phase::Read && access.scope != Scope::Batch && access.bytes < cell.size;
-        if is_short && !outcome.is_cut && access.files > 0 {
+            access.phase == Direction::Read && access.scope != AccessScope::Batch && access.bytes < cell.size;
+        if is_short && !outcome.is_truncated && access.files > 0 {
             notes.push(format!(
                 "only {} of {} bytes were read: writing had been stopped early, so this is the throughput of a smaller file",
                 access.bytes, cell.size
             ));
         }
-        if access.scope == Scope::Batch && access.seconds < 0.5 * time && access.seconds > 0.0 {
+        if access.scope == AccessScope::Batch && access.seconds < 0.5 * time && access.seconds > 0.0 {
             notes.push(format!(
                 "the first thread finished after {:.2} s of {time:.2} s: only the time until then counts",
                 access.seconds
@@ -169,11 +169,11 @@ impl Bench<'_> {
             let sync = access.sync_seconds.unwrap_or_default();
             notes.push(format!("write-back: it took {sync:.2} s more until all data was durable"));
         }
-        if access.phase == Phase::Read && cell.caches == CacheTreatment::NotDropped {
+        if access.phase == Direction::Read && cell.caches == CacheTreatment::NotDropped {
             notes.push("caches could not be dropped: reads may have been served from them".to_owned());
         }
-        let idle = self.idle * time;
-        if access.wire.is_some_and(|wire| idle > MAX_IDLE_FRACTION * wire.settled as f64) {
+        let idle = self.idle_bytes_per_second * time;
+        if access.wire.is_some_and(|wire| idle > MAX_IDLE_FRACTION * wire.total_until_durable as f64) {
             notes.push("the link was not idle before: some of the counted bytes are other traffic".to_owned());
         }
         notes
@@ -181,9 +181,9 @@ impl Bench<'_> {
 }
 
 /// The rates of a single file, over the time of its calls.
-fn single_file_rate(calls: Duration, bytes: u64, files: u64) -> Steady {
+fn single_file_rate(calls: Duration, bytes: u64, files: u64) -> SteadyRates {
     let seconds = calls.as_secs_f64();
     let rate =
         |amount: u64| Rate { mean: if seconds > 0.0 { amount as f64 / seconds } else { 0.0 }, ci95_half_width: None };
-    Steady { seconds, bytes_per_second: rate(bytes), files_per_second: rate(files) }
+    SteadyRates { seconds, bytes_per_second: rate(bytes), files_per_second: rate(files) }
 }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 
 /// The waiting and running requests (`T`) of each object.
 #[derive(Debug)]
-pub struct Order<T> {
+pub struct KeyOrder<T> {
     keys: HashMap<usize, KeyQueue<T>>,
 }
 
@@ -19,7 +19,7 @@ struct KeyQueue<T> {
     waiting: VecDeque<(bool, T)>,
 }
 
-impl<T> Default for Order<T> {
+impl<T> Default for KeyOrder<T> {
     fn default() -> Self {
         Self { keys: HashMap::new() }
     }
@@ -39,9 +39,9 @@ impl<T> KeyQueue<T> {
     }
 }
 
-impl<T> Order<T> {
+impl<T> KeyOrder<T> {
     /// Adds the next request to `object`, which may change it. Returns the request if it may start at once.
-    pub fn come(&mut self, object: usize, changes: bool, request: T) -> Option<T> {
+    pub fn enqueue(&mut self, object: usize, changes: bool, request: T) -> Option<T> {
         let queue = self.keys.entry(object).or_insert_with(|| KeyQueue {
             reads: 0,
             is_changing: false,
@@ -56,7 +56,7 @@ impl<T> Order<T> {
     }
 
     /// Records the end of a request to `object`. Returns the waiting requests that may start now.
-    pub fn end(&mut self, object: usize, changed: bool) -> Vec<T> {
+    pub fn finish(&mut self, object: usize, changed: bool) -> Vec<T> {
         let Some(queue) = self.keys.get_mut(&object) else { return Vec::new() };
         if changed {
             queue.is_changing = false;
@@ -89,18 +89,18 @@ mod tests {
 
     #[test]
     fn reads_run_concurrently_and_changes_run_alone() {
-        let mut order = Order::default();
-        assert_eq!(order.come(1, false, "a"), Some("a"));
-        assert_eq!(order.come(1, false, "b"), Some("b"));
-        assert_eq!(order.come(1, true, "c"), None);
-        assert_eq!(order.come(1, false, "d"), None, "it does not overtake");
-        assert_eq!(order.come(2, true, "other"), Some("other"));
-        assert_eq!(order.end(1, false), [""; 0]);
-        assert_eq!(order.end(1, false), ["c"]);
-        assert_eq!(order.come(1, false, "e"), None);
-        assert_eq!(order.end(1, true), ["d", "e"]);
+        let mut order = KeyOrder::default();
+        assert_eq!(order.enqueue(1, false, "a"), Some("a"));
+        assert_eq!(order.enqueue(1, false, "b"), Some("b"));
+        assert_eq!(order.enqueue(1, true, "c"), None);
+        assert_eq!(order.enqueue(1, false, "d"), None, "it does not overtake");
+        assert_eq!(order.enqueue(2, true, "other"), Some("other"));
+        assert_eq!(order.finish(1, false), [""; 0]);
+        assert_eq!(order.finish(1, false), ["c"]);
+        assert_eq!(order.enqueue(1, false, "e"), None);
+        assert_eq!(order.finish(1, true), ["d", "e"]);
         assert_eq!(
-            (order.end(1, false).len(), order.end(1, false).len(), order.end(2, true).len()),
+            (order.finish(1, false).len(), order.finish(1, false).len(), order.finish(2, true).len()),
             (0, 0, 0)
         );
         assert!(order.keys.is_empty());
@@ -113,23 +113,23 @@ mod tests {
             requests in proptest::collection::vec((0_usize..3, any::<bool>()), 0..40),
             picks in proptest::collection::vec(any::<usize>(), 0..80),
         ) {
-            let (mut order, mut running, mut begun) = (Order::default(), Vec::new(), Vec::new());
+            let (mut order, mut running, mut begun) = (KeyOrder::default(), Vec::new(), Vec::new());
             let (mut coming, mut picks) = (requests.iter().enumerate(), picks.into_iter());
             loop {
                 let pick = picks.next().unwrap_or(0);
                 if pick % 2 == 1 && !running.is_empty() {
                     let number: usize = running.remove(pick % running.len());
                     let (object, changes) = requests[number];
-                    let next = order.end(object, changes);
+                    let next = order.finish(object, changes);
                     running.extend(&next);
                     begun.extend(next);
                 } else if let Some((number, (object, changes))) = coming.next() {
-                    let next = order.come(*object, *changes, number);
+                    let next = order.enqueue(*object, *changes, number);
                     running.extend(next);
                     begun.extend(next);
                 } else if let Some(number) = running.pop() {
                     let (object, changes) = requests[number];
-                    let next = order.end(object, changes);
+                    let next = order.finish(object, changes);
                     running.extend(&next);
                     begun.extend(next);
                 } else {

@@ -4,35 +4,35 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::form::{ALIGNMENT, Form};
-use super::phase::Site;
+use super::access_form::{DIRECT_ALIGNMENT_BYTES, AccessForm};
+use super::phase::PosixEnv;
 
 /// Default limits of a batch. Each thread has at least one file, even beyond `MAX_BATCH_BYTES`.
 const MAX_BATCH_FILES: u64 = 10_000;
 const MAX_BATCH_BYTES: u64 = 512 << 20;
 /// Buffer memory of all threads together, for generating and comparing contents.
-pub(super) const MOST_BUFFERS: u64 = 512 << 20;
+pub(super) const MAX_BUFFER_BYTES: u64 = 512 << 20;
 
 /// The number of files per thread, given the requested total; `None` for the default total.
-pub(super) fn files_of_thread(size: u64, threads: usize, requested: Option<u64>) -> u64 {
+pub(super) fn files_per_thread(size: u64, threads: usize, requested: Option<u64>) -> u64 {
     let all = requested.unwrap_or_else(|| (MAX_BATCH_BYTES / size.max(1)).clamp(1, MAX_BATCH_FILES));
     all.div_ceil(threads.max(1) as u64)
 }
 
 /// Bytes per call: a whole file, or as many whole blocks of it as fit into a thread's buffer.
-pub(super) fn unit(size: u64, threads: usize) -> u64 {
-    let max_bytes = MOST_BUFFERS / threads.max(1) as u64;
-    if size <= max_bytes { size } else { (max_bytes / ALIGNMENT * ALIGNMENT).max(ALIGNMENT) }
+pub(super) fn call_bytes(size: u64, threads: usize) -> u64 {
+    let max_bytes = MAX_BUFFER_BYTES / threads.max(1) as u64;
+    if size <= max_bytes { size } else { (max_bytes / DIRECT_ALIGNMENT_BYTES * DIRECT_ALIGNMENT_BYTES).max(DIRECT_ALIGNMENT_BYTES) }
 }
 
 /// Opens a file in the given form. Returns the reason if the file system does not support it, otherwise `None`.
-pub(super) fn try_form(site: &Site, form: Form) -> Result<Option<String>> {
-    let path = site.place.path(site.place.file(0)?);
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | form.flags();
+pub(super) fn unsupported_reason(site: &PosixEnv, form: AccessForm) -> Result<Option<String>> {
+    let path = site.directory.file_path(site.directory.new_file(0)?);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | form.open_flags();
     let opened = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600));
     let unsupported = match opened {
         Ok(_) => None,
-        Err(e @ (Errno::INVAL | Errno::OPNOTSUPP)) if form == Form::Direct => {
+        Err(e @ (Errno::INVAL | Errno::OPNOTSUPP)) if form == AccessForm::Direct => {
             Some(format!("the file system does not support direct access: {e}"))
         }
         Err(e) => {
@@ -51,13 +51,13 @@ mod tests {
 
     #[test]
     fn batch_fills_all_threads_and_memory_bounds_calls() {
-        assert_eq!(files_of_thread(4096, 1, None), 10_000);
-        assert_eq!(files_of_thread(4096, 64, None), 157);
-        assert_eq!(files_of_thread(16 << 20, 64, None), 1);
-        assert_eq!(files_of_thread(1 << 40, 1, None), 1);
-        assert_eq!(files_of_thread(4096, 8, Some(20)), 3);
-        assert_eq!(unit(16 << 20, 1), 16 << 20);
-        assert_eq!(unit(16 << 20, 64), 8 << 20);
-        assert_eq!(unit(4096, 64), 4096);
+        assert_eq!(files_per_thread(4096, 1, None), 10_000);
+        assert_eq!(files_per_thread(4096, 64, None), 157);
+        assert_eq!(files_per_thread(16 << 20, 64, None), 1);
+        assert_eq!(files_per_thread(1 << 40, 1, None), 1);
+        assert_eq!(files_per_thread(4096, 8, Some(20)), 3);
+        assert_eq!(call_bytes(16 << 20, 1), 16 << 20);
+        assert_eq!(call_bytes(16 << 20, 64), 8 << 20);
+        assert_eq!(call_bytes(4096, 64), 4096);
     }
 }

@@ -13,32 +13,32 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::quantity::ByteSize;
 use tradewind_pattern::ContentId;
 
-use super::tally::Failed;
+use super::tally::FileFailure;
 
 /// The directory of a run.
 #[derive(Debug)]
-pub struct Place {
-    directory: PathBuf,
-    numbers: AtomicU64,
+pub struct RunDirectory {
+    path: PathBuf,
+    next_number: AtomicU64,
 }
 
 /// A descriptor of the file system, opened before data is written. A later `syncfs` on it reports every write-back
 /// error since then, even if another process has synced in between.
 #[derive(Debug)]
-pub(super) struct Behind(rustix::io::Result<OwnedFd>);
+pub(super) struct SyncHandle(rustix::io::Result<OwnedFd>);
 
 /// A file of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct File {
+pub(super) struct RunFile {
     pub number: u64,
     /// Each thread has a directory of its own, so that contention on a shared one is not measured.
     pub thread: usize,
     pub size: u64,
 }
 
-impl Place {
+impl RunDirectory {
     /// Creates the directory `name` in `parent`.
-    pub fn make(parent: &Path, name: &str) -> Result<Self> {
+    pub fn create(parent: &Path, name: &str) -> Result<Self> {
         let shown = parent.display();
         if !parent.is_dir() {
             let why = if parent.exists() { "it is not a directory" } else { "there is no such directory" };
@@ -52,29 +52,29 @@ impl Place {
                 e,
             )
         })?;
-        Ok(Self { directory, numbers: AtomicU64::new(0) })
+        Ok(Self { path: directory, next_number: AtomicU64::new(0) })
     }
 
     /// The path of the directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
-        &self.directory
+        &self.path
     }
 
-    pub(super) fn path(&self, file: File) -> PathBuf {
-        self.directory.join(format!("{:02}", file.thread)).join(format!("{:08}", file.number))
+    pub(super) fn file_path(&self, file: RunFile) -> PathBuf {
+        self.path.join(format!("{:02}", file.thread)).join(format!("{:08}", file.number))
     }
 
     /// The contents of a file. They do not depend on its size, so that a file can grow.
-    pub(super) fn content(&self, file: File) -> ContentId {
-        ContentId::new(&format!("{}/{:08}", self.directory.display(), file.number), 0)
+    pub(super) fn content(&self, file: RunFile) -> ContentId {
+        ContentId::new(&format!("{}/{:08}", self.path.display(), file.number), 0)
     }
 
     /// Allocates `count` new files of a thread and creates the thread's directory.
-    pub(super) fn files(&self, thread: usize, count: u64, size: u64) -> Result<Vec<File>> {
-        let first = self.numbers.fetch_add(count, Ordering::Relaxed);
-        let files: Vec<File> = (first..first + count).map(|number| File { number, thread, size }).collect();
-        let directory = self.directory.join(format!("{thread:02}"));
+    pub(super) fn new_files(&self, thread: usize, count: u64, size: u64) -> Result<Vec<RunFile>> {
+        let first = self.next_number.fetch_add(count, Ordering::Relaxed);
+        let files: Vec<RunFile> = (first..first + count).map(|number| RunFile { number, thread, size }).collect();
+        let directory = self.path.join(format!("{thread:02}"));
         fs::create_dir_all(&directory).map_err(|e| {
             Error::with_source(Reason::Io, format!("cannot create {}: {e}", directory.display()), e)
         })?;
@@ -82,19 +82,19 @@ impl Place {
     }
 
     /// Allocates one new file of the first thread.
-    pub(super) fn file(&self, size: u64) -> Result<File> {
-        Ok(self.files(0, 1, size)?[0])
+    pub(super) fn new_file(&self, size: u64) -> Result<RunFile> {
+        Ok(self.new_files(0, 1, size)?[0])
     }
 
     /// Opens the file system for a later [`sync`](Self::sync). Call it before writing.
-    pub(super) fn behind(&self) -> Behind {
+    pub(super) fn open_for_sync(&self) -> SyncHandle {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Behind(rustix::fs::open(&self.directory, flags, Mode::empty()))
+        SyncHandle(rustix::fs::open(&self.path, flags, Mode::empty()))
     }
 
     /// Makes all data of the file system durable. Fails if data written since `behind` was opened, or since its last
     /// sync, could not be written back.
-    pub(super) fn sync(&self, behind: &Behind) -> std::result::Result<(), Failed> {
+    pub(super) fn sync(&self, behind: &SyncHandle) -> std::result::Result<(), FileFailure> {
         let synced = behind.0.as_ref().map_err(|e| *e).and_then(rustix::fs::syncfs);
         synced.map_err(|e| {
             let error = io::Error::from(e);
@@ -102,16 +102,16 @@ impl Place {
             if is_full(&error) {
                 what.push_str(&self.free_space());
             }
-            Failed { kind: "NotDurable".to_owned(), what, is_for_all: false }
+            FileFailure { kind: "NotDurable".to_owned(), message: what, is_fatal: false }
         })
     }
 
     /// Describes a failed operation on a file.
-    pub(super) fn failed(&self, file: File, what: &str, error: &io::Error) -> Failed {
+    pub(super) fn file_error(&self, file: RunFile, what: &str, error: &io::Error) -> FileFailure {
         use io::ErrorKind::{ReadOnlyFilesystem, StaleNetworkFileHandle};
         let kind = error.kind();
-        let name = self.path(file);
-        let name = name.strip_prefix(&self.directory).unwrap_or(&name).display();
+        let name = self.file_path(file);
+        let name = name.strip_prefix(&self.path).unwrap_or(&name).display();
         let mut text = format!("{what} {name}: {error}");
         if is_full(error) {
             text.push_str(&self.free_space());
@@ -121,12 +121,12 @@ impl Place {
         // Errors without a kind in std are named by their number.
         let kind =
             error.raw_os_error().filter(|_| kind == "Uncategorized").map_or(kind, |code| format!("Os{code}"));
-        Failed { kind, what: text, is_for_all }
+        FileFailure { kind, message: text, is_fatal: is_for_all }
     }
 
     /// Free space and inodes of the file system, as a suffix for messages.
     fn free_space(&self) -> String {
-        let Ok(found) = rustix::fs::statvfs(&self.directory) else { return String::new() };
+        let Ok(found) = rustix::fs::statvfs(&self.path) else { return String::new() };
         let bytes = |blocks: u64| ByteSize(blocks.saturating_mul(found.f_frsize));
         let (free, all) = (bytes(found.f_bavail), bytes(found.f_blocks));
         format!(
@@ -136,19 +136,19 @@ impl Place {
     }
 
     /// Removes all files but keeps the directory.
-    pub(super) fn empty(&self) -> Result<()> {
-        let removed = fs::read_dir(&self.directory)
+    pub(super) fn remove_files(&self) -> Result<()> {
+        let removed = fs::read_dir(&self.path)
             .and_then(|mut entries| entries.try_for_each(|entry| fs::remove_dir_all(entry?.path())));
         removed.map_err(|e| self.removal_error(e))
     }
 
     /// Removes the directory with all files.
-    pub fn clean(&self) -> Result<()> {
-        fs::remove_dir_all(&self.directory).map_err(|e| self.removal_error(e))
+    pub fn remove(&self) -> Result<()> {
+        fs::remove_dir_all(&self.path).map_err(|e| self.removal_error(e))
     }
 
     fn removal_error(&self, e: io::Error) -> Error {
-        Error::with_source(Reason::Io, format!("cannot remove {}: {e}", self.directory.display()), e)
+        Error::with_source(Reason::Io, format!("cannot remove {}: {e}", self.path.display()), e)
     }
 }
 
@@ -164,19 +164,19 @@ mod tests {
     fn clean_removes_only_its_own_directory() {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join("mine"), b"stays").unwrap();
-        let place = Place::make(parent.path(), "own").unwrap();
-        let file = place.files(3, 2, 10).unwrap()[1];
-        fs::write(place.path(file), b"0123456789").unwrap();
-        assert_ne!(place.content(file), place.content(place.file(10).unwrap()));
-        place.empty().unwrap();
-        assert!(place.directory().exists() && !place.path(file).exists());
-        place.clean().unwrap();
+        let place = RunDirectory::create(parent.path(), "own").unwrap();
+        let file = place.new_files(3, 2, 10).unwrap()[1];
+        fs::write(place.file_path(file), b"0123456789").unwrap();
+        assert_ne!(place.content(file), place.content(place.new_file(10).unwrap()));
+        place.remove_files().unwrap();
+        assert!(place.directory().exists() && !place.file_path(file).exists());
+        place.remove().unwrap();
         let left: Vec<_> =
             fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["mine"]);
-        let error = Place::make(&parent.path().join("not-there"), "own").unwrap_err();
+        let error = RunDirectory::create(&parent.path().join("not-there"), "own").unwrap_err();
         assert!(error.to_string().contains("there is no such directory"), "{error}");
-        let error = Place::make(&parent.path().join("mine"), "own").unwrap_err();
+        let error = RunDirectory::create(&parent.path().join("mine"), "own").unwrap_err();
         assert!(error.to_string().contains("it is not a directory"), "{error}");
     }
 }

@@ -13,15 +13,15 @@ use tradewind_core::range::ByteRange;
 use tradewind_core::store::{GetRequest, Select};
 use tradewind_core::{Address, Context};
 
-use super::history::Version;
-use super::objects::Objects;
-use super::order::Order;
+use super::history::KeyVersion;
+use super::objects::ReplayObjects;
+use super::key_order::KeyOrder;
 use crate::drive::BenchEnv;
 use crate::drive::request::{FAILURE_PAUSE, Completion, RequestFailure, execute_recorded, put_object};
 use crate::drive::load_state::LoadState;
 use crate::operation::Operation;
 use crate::record::LoadRecord;
-use crate::samples::{About, Sampler, Subject};
+use crate::samples::{SubjectKey, Sampler, RequestSubject};
 
 /// Maximum keys per listing page.
 const PAGE_KEYS: usize = 1000;
@@ -31,7 +31,7 @@ const MAX_START_DELAY: Duration = Duration::from_millis(5);
 
 /// A request of the trace, with its object resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum TraceRequest {
     Put { object: usize, size: u64 },
     Get { object: usize, offset: u64, length: Option<u64> },
     Head { object: usize },
@@ -39,7 +39,7 @@ pub(super) enum Request {
     Delete { object: usize },
 }
 
-impl Request {
+impl TraceRequest {
     pub const fn operation(&self) -> Operation {
         match self {
             Self::Put { .. } => Operation::Put,
@@ -51,20 +51,20 @@ impl Request {
     }
 
     /// Operation, key and size, as written to the samples.
-    pub fn subject(&self, objects: &Objects) -> Subject {
+    pub fn subject(&self, objects: &ReplayObjects) -> RequestSubject {
         let about = match self {
-            Self::List { prefix } => About::Prefix(objects.below(prefix).into()),
+            Self::List { prefix } => SubjectKey::Prefix(objects.store_name(prefix).into()),
             Self::Put { object, .. }
             | Self::Get { object, .. }
             | Self::Head { object }
-            | Self::Delete { object } => About::Number(*object as u64),
+            | Self::Delete { object } => SubjectKey::Object(*object as u64),
         };
         let size = match self {
             Self::Put { size, .. } => Some(*size),
             Self::Get { length, .. } => *length,
             Self::Head { .. } | Self::List { .. } | Self::Delete { .. } => Some(0),
         };
-        Subject { operation: self.operation(), about, size }
+        RequestSubject { operation: self.operation(), key: about, size }
     }
 
     /// The object of the request, and whether the request may change it; `None` for listings.
@@ -79,36 +79,36 @@ impl Request {
 
 /// Order and read-ahead of a replay that runs as fast as possible.
 #[derive(Debug)]
-pub(super) struct Turns {
-    pub order: Mutex<Order<Request>>,
+pub(super) struct RequestOrdering {
+    pub order: Mutex<KeyOrder<TraceRequest>>,
     /// Permits for requests read from the trace ahead of unfinished ones.
-    pub room: Semaphore,
+    pub read_ahead: Semaphore,
 }
 
 /// Counters of a worker, in addition to its record.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Came {
+pub(super) struct ReplayCounts {
     /// Requests that started late because all workers were busy.
     pub waited: u64,
     /// Requests that correctly found nothing.
-    pub absent: u64,
+    pub not_found: u64,
 }
 
 /// A worker of a replay.
-pub(super) struct Player {
+pub(super) struct ReplayWorker {
     pub bed: BenchEnv,
-    pub objects: Arc<Objects>,
-    pub shared: Arc<LoadState<Request>>,
+    pub objects: Arc<ReplayObjects>,
+    pub shared: Arc<LoadState<TraceRequest>>,
     /// Set if the replay runs as fast as possible.
-    pub turns: Option<Arc<Turns>>,
+    pub ordering: Option<Arc<RequestOrdering>>,
     pub context: Context,
-    pub came: Came,
+    pub counts: ReplayCounts,
     pub samples: Option<Sampler>,
 }
 
-impl Player {
+impl ReplayWorker {
     /// Runs until no more requests start.
-    pub async fn run(mut self) -> (LoadRecord, Came) {
+    pub async fn run(mut self) -> (LoadRecord, ReplayCounts) {
         let (shared, mut record) = (self.shared.clone(), self.shared.new_record());
         loop {
             tokio::task::coop::consume_budget().await;
@@ -118,21 +118,21 @@ impl Player {
             }
             let response = self.send(&request);
             let handled = execute_recorded(&shared, &mut record, (request.operation(), intended), response).await;
-            let has_failed = handled.answer.is_err();
+            let has_failed = handled.response.is_err();
             if let Some(samples) = &mut self.samples {
-                samples.take(shared.window(), &handled, request.subject(&self.objects));
+                samples.record(shared.window(), &handled, request.subject(&self.objects));
             }
-            if has_failed && self.turns.is_some() {
+            if has_failed && self.ordering.is_some() {
                 tokio::time::sleep(FAILURE_PAUSE).await;
             }
             self.release_successors(&request);
         }
         shared.worker_finished();
-        (record, self.came)
+        (record, self.counts)
     }
 
     /// Waits for the next request and returns it with its scheduled start.
-    async fn next_request(&mut self) -> Option<(Duration, Request)> {
+    async fn next_request(&mut self) -> Option<(Duration, TraceRequest)> {
         let starts = &self.shared.start_permits;
         let has_waited = match starts.try_acquire() {
             Ok(start) => {
@@ -145,46 +145,46 @@ impl Player {
             }
         };
         let (intended, request) = self.shared.pop_due()?;
-        if self.turns.is_none() {
+        if self.ordering.is_none() {
             let delay = self.shared.now().saturating_sub(intended);
-            self.came.waited += u64::from(has_waited && delay > MAX_START_DELAY);
+            self.counts.waited += u64::from(has_waited && delay > MAX_START_DELAY);
             return Some((intended, request));
         }
         (!self.shared.is_window_closed()).then(|| (self.shared.now(), request))
     }
 
     /// Starts the requests that waited for this one.
-    fn release_successors(&self, request: &Request) {
-        let Some(turns) = &self.turns else { return };
+    fn release_successors(&self, request: &TraceRequest) {
+        let Some(turns) = &self.ordering else { return };
         if let Some((object, changed)) = request.object() {
-            let next = turns.order.lock().end(object, changed);
+            let next = turns.order.lock().finish(object, changed);
             next.into_iter().for_each(|next| self.shared.release(self.shared.now(), next));
         }
-        turns.room.add_permits(1);
+        turns.read_ahead.add_permits(1);
     }
 
-    async fn send(&mut self, request: &Request) -> Result<Completion, RequestFailure> {
+    async fn send(&mut self, request: &TraceRequest) -> Result<Completion, RequestFailure> {
         match request {
-            Request::Put { object, size } => self.put(*object, *size).await,
-            Request::Get { object, offset, length } => {
+            TraceRequest::Put { object, size } => self.put(*object, *size).await,
+            TraceRequest::Get { object, offset, length } => {
                 let begun = self.objects.begin_read(*object);
                 let answered = self.get((*object, begun), *offset, *length).await;
                 self.objects.end_read(*object, begun);
                 answered
             }
-            Request::Head { object } => {
+            TraceRequest::Head { object } => {
                 let begun = self.objects.begin_read(*object);
                 let answered = self.head(*object, begun).await;
                 self.objects.end_read(*object, begun);
                 answered
             }
-            Request::List { prefix } => {
+            TraceRequest::List { prefix } => {
                 let begun = self.objects.begin_listing();
                 let answered = self.list(prefix, begun).await;
                 self.objects.end_listing(begun);
                 answered
             }
-            Request::Delete { object } => self.delete(*object).await,
+            TraceRequest::Delete { object } => self.delete(*object).await,
         }
     }
 
@@ -195,7 +195,7 @@ impl Player {
     async fn put(&self, object: usize, size: u64) -> Result<Completion, RequestFailure> {
         let address = self.address(object)?;
         let version = self.objects.begin_write(object, Some(size));
-        let content = Objects::content(address.key.as_str(), version.number, size);
+        let content = ReplayObjects::content(address.key.as_str(), version.number, size);
         put_object(&self.bed, &self.context, &address, (content, size), None).await?;
         self.objects.end_write(object, version);
         Ok(Completion::without_body(self.shared.now(), size))
@@ -215,7 +215,7 @@ impl Player {
     }
 
     /// Evaluates an error response to a read. It is correct if one of the possible versions lacks the requested bytes.
-    fn check_error(&mut self, error: Error, possible: &[Version], offset: u64) -> Result<Completion, RequestFailure> {
+    fn check_error(&mut self, error: Error, possible: &[KeyVersion], offset: u64) -> Result<Completion, RequestFailure> {
         let is_correct = match error.reason() {
             Reason::NoSuchKey => possible.iter().any(|version| version.size.is_none()),
             Reason::InvalidRange => {
@@ -226,7 +226,7 @@ impl Player {
         if !is_correct {
             return Err(error.into());
         }
-        self.came.absent += 1;
+        self.counts.not_found += 1;
         Ok(Completion::without_body(self.shared.now(), 0))
     }
 
@@ -247,7 +247,7 @@ impl Player {
         let request = GetRequest { select, ..GetRequest::default() };
         let found = self.bed.store.get(&self.context, &address, request).await;
         // The store has chosen the version by now: later writes cannot be part of its bytes.
-        let possible = self.objects.possible(object, begun);
+        let possible = self.objects.possible_versions(object, begun);
         let found = match found {
             Ok(found) => found,
             Err(e) => return self.check_error(e, &possible, offset),
@@ -271,7 +271,7 @@ impl Player {
             first.get_or_insert_with(|| self.shared.now());
             let mut wrong = at;
             numbers.retain(|number| {
-                let content = Objects::content(key, *number, size);
+                let content = ReplayObjects::content(key, *number, size);
                 let difference = self.bed.content.first_difference(content, at, &piece);
                 wrong = wrong.max(difference.unwrap_or(0));
                 difference.is_none()
@@ -293,7 +293,7 @@ impl Player {
     async fn head(&mut self, object: usize, begun: u64) -> Result<Completion, RequestFailure> {
         let address = self.address(object)?;
         let found = self.bed.store.head(&self.context, &address, GetRequest::default()).await;
-        let possible = self.objects.possible(object, begun);
+        let possible = self.objects.possible_versions(object, begun);
         let size = match found {
             Ok(found) => found.info.size,
             Err(e) => return self.check_error(e, &possible, u64::MAX),
@@ -309,9 +309,9 @@ impl Player {
 
     async fn list(&self, prefix: &str, begun: u64) -> Result<Completion, RequestFailure> {
         let request =
-            ListRequest { prefix: self.objects.below(prefix), delimiter: None, after: None, limit: PAGE_KEYS };
+            ListRequest { prefix: self.objects.store_name(prefix), delimiter: None, after: None, limit: PAGE_KEYS };
         let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
-        let (answered, answered_at) = (Completion::without_body(self.shared.now(), 0), self.objects.now());
+        let (answered, answered_at) = (Completion::without_body(self.shared.now(), 0), self.objects.next_tick());
         let mut listed = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {
@@ -322,7 +322,7 @@ impl Player {
         let times = (begun, answered_at);
         let mut judging = self.objects.judge(prefix, times, &listed, page.next.is_some());
         loop {
-            if let Some(judged) = judging.go_on() {
+            if let Some(judged) = judging.check_chunk() {
                 return judged.map(|()| answered).map_err(RequestFailure::wrong_response);
             }
             // Let other tasks of this thread send requests. Once requests are aborted there are none, and yielding

@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use crate::result::Rate;
-use crate::summary;
+use crate::batch_means;
 
 /// The access of one file. Times have an arbitrary common origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct FileSpan {
     pub begin: Duration,
     pub end: Duration,
     pub bytes: u64,
@@ -23,23 +23,23 @@ const MIN_FILES_FOR_INTERVAL: usize = 50;
 
 /// The rates while all threads were active.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Steady {
+pub(super) struct SteadyRates {
     pub seconds: f64,
     pub bytes_per_second: Rate,
     pub files_per_second: Rate,
 }
 
-impl Steady {
+impl SteadyRates {
     /// Computes the rates from the spans of each thread, from the common start `begin` until the first thread had
     /// finished, or until the last one if they have few files each. Threads without spans are ignored.
-    pub fn of(begin: Duration, threads: &[Vec<Span>]) -> Self {
+    pub fn from_spans(begin: Duration, threads: &[Vec<FileSpan>]) -> Self {
         let ends = threads.iter().filter_map(|spans| Some(spans.last()?.end));
         let fewest = threads.iter().map(Vec::len).filter(|files| *files > 0).min().unwrap_or(0);
         let end = if fewest < MIN_FILES_PER_THREAD { ends.max() } else { ends.min() };
         let seconds = end.unwrap_or(begin).saturating_sub(begin).as_secs_f64();
-        let spans: Vec<Span> = threads.iter().flatten().copied().collect();
-        let count = summary::stretches(seconds, mean_time(&spans));
-        let rate = |weight: fn(&Span) -> f64| {
+        let spans: Vec<FileSpan> = threads.iter().flatten().copied().collect();
+        let count = batch_means::interval_count(seconds, mean_time(&spans));
+        let rate = |weight: fn(&FileSpan) -> f64| {
             let amount = |from: f64, to: f64| -> f64 {
                 spans.iter().map(|span| weight(span) * fraction_between(span, begin, from, to)).sum()
             };
@@ -50,21 +50,21 @@ impl Steady {
             let rates = (0..count).map(|n| amount(length * n as f64, length * (n + 1) as f64) / length);
             let rates: Vec<f64> = rates.collect();
             let interval =
-                (spans.len() >= MIN_FILES_FOR_INTERVAL).then(|| summary::rate_of(&rates, count)).flatten();
-            Rate { mean: amount(0.0, seconds) / seconds, ci95_half_width: interval.map(|rate| rate.within) }
+                (spans.len() >= MIN_FILES_FOR_INTERVAL).then(|| batch_means::estimate_rate_with_batches(&rates, count)).flatten();
+            Rate { mean: amount(0.0, seconds) / seconds, ci95_half_width: interval.map(|rate| rate.ci95_half_width) }
         };
         Self { seconds, bytes_per_second: rate(|span| span.bytes as f64), files_per_second: rate(|_| 1.0) }
     }
 }
 
 /// The mean time of a file, in seconds.
-fn mean_time(spans: &[Span]) -> f64 {
+fn mean_time(spans: &[FileSpan]) -> f64 {
     let spent: f64 = spans.iter().map(|span| span.end.saturating_sub(span.begin).as_secs_f64()).sum();
     spent / spans.len().max(1) as f64
 }
 
 /// The fraction of a file's time between `from` and `to`, which are in seconds since `begin`.
-fn fraction_between(span: &Span, begin: Duration, from: f64, to: f64) -> f64 {
+fn fraction_between(span: &FileSpan, begin: Duration, from: f64, to: f64) -> f64 {
     let since_begin = |time: Duration| time.saturating_sub(begin).as_secs_f64();
     let (start, end) = (since_begin(span.begin), since_begin(span.end));
     if end <= start {
@@ -77,11 +77,11 @@ fn fraction_between(span: &Span, begin: Duration, from: f64, to: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn spans(files: &[(u64, u64, u64)]) -> Vec<Span> {
+    fn spans(files: &[(u64, u64, u64)]) -> Vec<FileSpan> {
         let millis = Duration::from_millis;
         files
             .iter()
-            .map(|(begin, end, bytes)| Span { begin: millis(*begin), end: millis(*end), bytes: *bytes })
+            .map(|(begin, end, bytes)| FileSpan { begin: millis(*begin), end: millis(*end), bytes: *bytes })
             .collect()
     }
 
@@ -89,7 +89,7 @@ mod tests {
     fn rates_exclude_time_after_the_first_thread_ended() {
         let short = [(1000, 1500, 50), (1500, 2000, 50), (2000, 2500, 50), (2500, 3000, 50)];
         let long = [(1000, 2000, 100), (2000, 2500, 50), (2500, 2500, 0), (2500, 3500, 100)];
-        let steady = Steady::of(Duration::from_secs(1), &[spans(&short), spans(&long), vec![]]);
+        let steady = SteadyRates::from_spans(Duration::from_secs(1), &[spans(&short), spans(&long), vec![]]);
         assert!((steady.seconds - 2.0).abs() < 1e-9);
         // All 200 bytes of the first thread, and all of the second but half of its last file.
         assert!((steady.bytes_per_second.mean - 200.0).abs() < 1e-6, "{steady:?}");
@@ -101,7 +101,7 @@ mod tests {
     fn rates_of_few_files_cover_all_threads_to_the_end() {
         // The first thread had most of the link. Until its end, the other would count with half of its bytes.
         let threads = [spans(&[(0, 1000, 900)]), spans(&[(0, 2000, 900)])];
-        let steady = Steady::of(Duration::ZERO, &threads);
+        let steady = SteadyRates::from_spans(Duration::ZERO, &threads);
         assert!((steady.seconds - 2.0).abs() < 1e-9);
         assert!((steady.bytes_per_second.mean - 900.0).abs() < 1e-6, "{steady:?}");
     }
@@ -109,14 +109,14 @@ mod tests {
     #[test]
     fn files_longer_than_an_interval_give_no_confidence() {
         // Each file lies in all intervals, however different the threads are.
-        let threads: Vec<Vec<Span>> = (0..64).map(|n| spans(&[(0, 5000 + 10 * n, 1 << 20)])).collect();
-        let steady = Steady::of(Duration::ZERO, &threads);
+        let threads: Vec<Vec<FileSpan>> = (0..64).map(|n| spans(&[(0, 5000 + 10 * n, 1 << 20)])).collect();
+        let steady = SteadyRates::from_spans(Duration::ZERO, &threads);
         assert!(steady.bytes_per_second.mean > 0.0, "{steady:?}");
         assert_eq!((steady.bytes_per_second.ci95_half_width, steady.files_per_second.ci95_half_width), (None, None));
         // Long files mean fewer and longer intervals: six here, and too few with files twice as long.
         let confidence = |millis: u64| {
             let one: Vec<_> = (0..2400 / millis).map(|n| (n * millis, (n + 1) * millis, 1 + n % 7)).collect();
-            Steady::of(Duration::ZERO, &vec![spans(&one); 6]).files_per_second.ci95_half_width
+            SteadyRates::from_spans(Duration::ZERO, &vec![spans(&one); 6]).files_per_second.ci95_half_width
         };
         assert_eq!((confidence(100).is_some(), confidence(200)), (true, None));
     }
@@ -124,10 +124,10 @@ mod tests {
     #[test]
     fn many_files_give_a_confidence_interval() {
         let even: Vec<(u64, u64, u64)> = (0..200).map(|n| (n * 10, n * 10 + 10, 4096)).collect();
-        let steady = Steady::of(Duration::ZERO, &[spans(&even)]);
+        let steady = SteadyRates::from_spans(Duration::ZERO, &[spans(&even)]);
         assert!((steady.bytes_per_second.mean - 409_600.0).abs() < 1.0, "{steady:?}");
         assert!(steady.bytes_per_second.ci95_half_width.is_some_and(|within| within < 1.0), "{steady:?}");
-        let nothing = Steady::of(Duration::ZERO, &[vec![]]);
+        let nothing = SteadyRates::from_spans(Duration::ZERO, &[vec![]]);
         assert_eq!((nothing.seconds, nothing.bytes_per_second.mean), (0.0, 0.0));
     }
 }

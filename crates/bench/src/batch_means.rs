@@ -6,17 +6,17 @@ const MIN_INTERVAL_OPERATIONS: f64 = 4.0;
 /// The number of intervals into which `seconds` can be divided if an operation takes `each` seconds on average: as
 /// many as are long enough to be nearly independent, and no more than [`rate`] uses.
 #[must_use]
-pub fn stretches(seconds: f64, each: f64) -> usize {
+pub fn interval_count(seconds: f64, each: f64) -> usize {
     ((seconds / (MIN_INTERVAL_OPERATIONS * each).max(f64::MIN_POSITIVE)) as usize).min(MAX_BATCHES)
 }
 
 /// The mean of a rate, with a 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rate {
+pub struct RateEstimate {
     /// The mean.
     pub mean: f64,
     /// Half width of the confidence interval.
-    pub within: f64,
+    pub ci95_half_width: f64,
 }
 
 /// Fewer batches do not give an estimate of their variance.
@@ -27,13 +27,13 @@ const MAX_BATCHES: usize = 10;
 /// The rate from the amounts in equal time intervals, in amount per interval, by the method of batch means; `None`
 /// for too few intervals.
 #[must_use]
-pub fn rate(amounts: &[f64]) -> Option<Rate> {
-    rate_of(amounts, MAX_BATCHES)
+pub fn estimate_rate(amounts: &[f64]) -> Option<RateEstimate> {
+    estimate_rate_with_batches(amounts, MAX_BATCHES)
 }
 
 /// Like [`rate`], but with at most `max_batches` batches.
 #[must_use]
-pub fn rate_of(amounts: &[f64], max_batches: usize) -> Option<Rate> {
+pub fn estimate_rate_with_batches(amounts: &[f64], max_batches: usize) -> Option<RateEstimate> {
     let batches = amounts.len().min(MAX_BATCHES).min(max_batches);
     if batches < MIN_BATCHES {
         return None;
@@ -43,16 +43,16 @@ pub fn rate_of(amounts: &[f64], max_batches: usize) -> Option<Rate> {
         let batch = &amounts[bound(n)..bound(n + 1)];
         batch.iter().sum::<f64>() / batch.len() as f64
     };
-    Some(of_independent(&(0..batches).map(mean).collect::<Vec<f64>>()))
+    Some(estimate_independent(&(0..batches).map(mean).collect::<Vec<f64>>()))
 }
 
 /// The rate from at least two independent values.
 #[must_use]
-pub fn of_independent(values: &[f64]) -> Rate {
+pub fn estimate_independent(values: &[f64]) -> RateEstimate {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    Rate { mean, within: student(values.len() - 1) * (variance / count).sqrt() }
+    RateEstimate { mean, ci95_half_width: student(values.len() - 1) * (variance / count).sqrt() }
 }
 
 /// The 0.975 quantile of Student's t-distribution.
@@ -81,14 +81,14 @@ mod tests {
             let covered = (0..4000_u64).filter(|run| {
                 let drawn = |n: usize| unit_fraction(mix(mix(*run) ^ n as u64)) + unit_fraction(mix(mix(!*run) ^ n as u64));
                 let amounts: Vec<f64> = (0..count).map(drawn).collect();
-                let Rate { mean, within } = rate(&amounts).unwrap();
+                let RateEstimate { mean, ci95_half_width: within } = estimate_rate(&amounts).unwrap();
                 (mean - 1.0).abs() <= within
             });
             let covered = covered.count() as f64 / 4000.0;
             assert!((0.935..0.965).contains(&covered), "{count}: {covered}");
         }
-        assert!(rate(&[1.0; 4]).is_none());
-        assert_eq!([0.0, 0.01, 0.1, 0.3, 1.0].map(|each| stretches(3.0, each)), [10, 10, 7, 2, 0]);
+        assert!(estimate_rate(&[1.0; 4]).is_none());
+        assert_eq!([0.0, 0.01, 0.1, 0.3, 1.0].map(|each| interval_count(3.0, each)), [10, 10, 7, 2, 0]);
         assert!((student(31) - 2.0395).abs() < 0.003 && (student(120) - 1.9799).abs() < 0.001);
     }
 }

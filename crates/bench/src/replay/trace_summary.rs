@@ -6,24 +6,24 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::trace::{Broken, Entry, Trace};
+use super::trace::{InvalidLine, TraceEntry, Trace};
 use crate::operation::{Mix, Operation};
-use crate::sizes::Sizes;
+use crate::size_distribution::SizeDistribution;
 
 /// Number of invalid lines that are reported in full.
 const MAX_REPORTED_LINES: usize = 10;
 
 /// The contents of a trace.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct TraceSummary {
     /// Number of requests by operation.
     pub requests: BTreeMap<Operation, u64>,
     /// Number of invalid lines.
-    pub broken: u64,
+    pub invalid_lines: u64,
     /// The first of the invalid lines.
-    pub told: Vec<Broken>,
+    pub first_invalid: Vec<InvalidLine>,
     /// The time of the first request, from which replay times count.
-    pub first: Duration,
+    pub first_at: Duration,
     /// Time from the first request to the last.
     pub span: Duration,
     /// Sorted keys of all requests, with the sizes of the objects that must exist initially.
@@ -41,18 +41,18 @@ struct KeyState {
     is_changed: bool,
 }
 
-impl Plan {
+impl TraceSummary {
     /// Reads a trace to its end. Fails only on I/O errors.
-    pub fn of(trace: Trace) -> io::Result<Self> {
+    pub fn read(trace: Trace) -> io::Result<Self> {
         let (mut plan, mut known) = (Self::default(), BTreeMap::new());
         for each in trace {
             match each? {
                 Ok(entry) => plan.add(entry, &mut known),
-                Err(broken) => plan.add_broken(broken),
+                Err(broken) => plan.add_invalid(broken),
             }
         }
-        plan.told.sort_unstable();
-        plan.told.truncate(MAX_REPORTED_LINES);
+        plan.first_invalid.sort_unstable();
+        plan.first_invalid.truncate(MAX_REPORTED_LINES);
         for (size, line) in known.values().filter_map(|known: &KeyState| known.needed) {
             plan.add_size(size, line);
         }
@@ -61,21 +61,21 @@ impl Plan {
         Ok(plan)
     }
 
-    fn add_broken(&mut self, broken: Broken) {
-        self.broken += 1;
-        self.told.push(broken);
+    fn add_invalid(&mut self, broken: InvalidLine) {
+        self.invalid_lines += 1;
+        self.first_invalid.push(broken);
         // Out-of-order lines are detected later than other invalid lines, so the list must be sorted.
-        if self.told.len() > 16 * MAX_REPORTED_LINES {
-            self.told.sort_unstable();
-            self.told.truncate(MAX_REPORTED_LINES);
+        if self.first_invalid.len() > 16 * MAX_REPORTED_LINES {
+            self.first_invalid.sort_unstable();
+            self.first_invalid.truncate(MAX_REPORTED_LINES);
         }
     }
 
-    fn add(&mut self, entry: Entry, known: &mut BTreeMap<Box<str>, KeyState>) {
+    fn add(&mut self, entry: TraceEntry, known: &mut BTreeMap<Box<str>, KeyState>) {
         if self.requests.is_empty() {
-            self.first = entry.at;
+            self.first_at = entry.time;
         }
-        self.span = entry.at - self.first;
+        self.span = entry.time - self.first_at;
         *self.requests.entry(entry.operation).or_default() += 1;
         let length = entry.length;
         if entry.operation == Operation::List {
@@ -115,7 +115,7 @@ impl Plan {
 
     /// The number of objects that must exist initially, and their total bytes.
     #[must_use]
-    pub fn needed(&self) -> (u64, u64) {
+    pub fn initial_objects(&self) -> (u64, u64) {
         let sizes = self.objects.iter().filter_map(|(_, size)| *size);
         sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes.saturating_add(size)))
     }
@@ -128,11 +128,11 @@ impl Plan {
 
     /// The range of object sizes.
     #[must_use]
-    pub fn between(&self) -> Sizes {
+    pub fn size_range(&self) -> SizeDistribution {
         match self.sizes {
-            Some((smallest, (largest, _))) if smallest < largest => Sizes::Between(smallest, largest),
-            Some((size, _)) => Sizes::Fixed(size),
-            None => Sizes::Fixed(0),
+            Some((smallest, (largest, _))) if smallest < largest => SizeDistribution::Uniform(smallest, largest),
+            Some((size, _)) => SizeDistribution::Fixed(size),
+            None => SizeDistribution::Fixed(0),
         }
     }
 }
@@ -143,9 +143,9 @@ mod tests {
 
     use super::*;
 
-    fn plan(text: &str) -> Plan {
+    fn plan(text: &str) -> TraceSummary {
         let text = format!("time,op,key,offset,length\n{text}");
-        Plan::of(Trace::open(Box::new(Cursor::new(text.into_bytes())), 100).unwrap().unwrap()).unwrap()
+        TraceSummary::read(Trace::open(Box::new(Cursor::new(text.into_bytes())), 100).unwrap().unwrap()).unwrap()
     }
 
     #[test]
@@ -166,18 +166,18 @@ mod tests {
             ("written", None),
         ];
         assert_eq!(needed, expected);
-        assert_eq!((plan.needed(), plan.count(), plan.broken), ((4, 141), 12, 0));
-        assert_eq!((plan.first, plan.span), (Duration::from_secs(5), Duration::from_millis(4500)));
+        assert_eq!((plan.initial_objects(), plan.count(), plan.invalid_lines), ((4, 141), 12, 0));
+        assert_eq!((plan.first_at, plan.span), (Duration::from_secs(5), Duration::from_millis(4500)));
         assert_eq!(plan.mix().to_string(), "put=2,get=7,head=1,list=1,delete=1");
-        assert_eq!((plan.between(), plan.sizes), (Sizes::Between(1, 4096), Some((1, (4096, 5)))));
+        assert_eq!((plan.size_range(), plan.sizes), (SizeDistribution::Uniform(1, 4096), Some((1, (4096, 5)))));
     }
 
     #[test]
     fn plan_keeps_the_first_ten_invalid_lines() {
         let late = "99,get,a,,\n".repeat(1100) + "1,get,early,,\n";
         let plan = plan(&(late + &"x\n".repeat(500)));
-        let lines: Vec<u64> = plan.told.iter().map(|broken| broken.line).collect();
-        assert_eq!((plan.broken, lines), (501, (1102..=1111).collect()));
+        let lines: Vec<u64> = plan.first_invalid.iter().map(|broken| broken.line).collect();
+        assert_eq!((plan.invalid_lines, lines), (501, (1102..=1111).collect()));
         assert_eq!(plan.count(), 1100);
     }
 }

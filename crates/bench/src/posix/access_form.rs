@@ -8,12 +8,12 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 /// Alignment of direct access, in bytes: of the buffer address, the file offset and the length. Suits all common disks.
-pub const ALIGNMENT: u64 = 4096;
+pub const DIRECT_ALIGNMENT_BYTES: u64 = 4096;
 
 /// The access form with which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Form {
+pub enum AccessForm {
     /// `O_DIRECT`: bypasses the page cache.
     Direct,
     /// `O_SYNC`: a write returns when it is durable. Reads behave like `Default`.
@@ -22,13 +22,13 @@ pub enum Form {
     Default,
 }
 
-impl Form {
+impl AccessForm {
     /// All forms, in the order in which they are measured.
     pub const ALL: [Self; 3] = [Self::Direct, Self::Sync, Self::Default];
 
     /// The additional flags of `open`.
     #[must_use]
-    pub const fn flags(self) -> OFlags {
+    pub const fn open_flags(self) -> OFlags {
         match self {
             Self::Direct => OFlags::DIRECT,
             Self::Sync => OFlags::SYNC,
@@ -48,19 +48,19 @@ impl Form {
 
     /// Returns true if files of `size` bytes can be accessed in units of `unit` bytes.
     #[must_use]
-    pub const fn takes(self, size: u64, unit: u64) -> bool {
+    pub const fn supports(self, size: u64, unit: u64) -> bool {
         !matches!(self, Self::Direct)
-            || (size.is_multiple_of(ALIGNMENT) && (unit >= size || unit.is_multiple_of(ALIGNMENT)))
+            || (size.is_multiple_of(DIRECT_ALIGNMENT_BYTES) && (unit >= size || unit.is_multiple_of(DIRECT_ALIGNMENT_BYTES)))
     }
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for AccessForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Form {
+impl FromStr for AccessForm {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -75,12 +75,12 @@ mod tests {
 
     #[test]
     fn forms_round_trip_and_direct_requires_alignment() {
-        for form in Form::ALL {
+        for form in AccessForm::ALL {
             assert_eq!(form.to_string().parse(), Ok(form));
         }
-        assert!("odirect".parse::<Form>().is_err());
-        assert!(Form::Direct.takes(8192, 4096) && Form::Direct.takes(4096, 1 << 20));
-        assert!(!Form::Direct.takes(8192, 1000) && !Form::Direct.takes(1000, 1000));
-        assert!(Form::Sync.takes(1000, 100) && Form::Default.takes(1, 1));
+        assert!("odirect".parse::<AccessForm>().is_err());
+        assert!(AccessForm::Direct.supports(8192, 4096) && AccessForm::Direct.supports(4096, 1 << 20));
+        assert!(!AccessForm::Direct.supports(8192, 1000) && !AccessForm::Direct.supports(1000, 1000));
+        assert!(AccessForm::Sync.supports(1000, 100) && AccessForm::Default.supports(1, 1));
     }
 }

@@ -9,41 +9,41 @@ use rustix::fs::{Mode, OFlags};
 use tradewind_core::Clock;
 use tradewind_pattern::Content;
 
-use super::buffer::Buffer;
-use super::form::Form;
-use super::place::{File, Place};
-use super::tally::{Failed, Took};
+use super::buffer::AlignedBuffer;
+use super::access_form::AccessForm;
+use super::run_directory::{RunFile, RunDirectory};
+use super::tally::{FileFailure, CallTimes};
 use crate::drive::StopSignal;
 
 /// How files are accessed: where, with which contents, flags and limits.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Manner<'a> {
-    pub place: &'a Place,
+pub(super) struct FileAccess<'a> {
+    pub directory: &'a RunDirectory,
     pub content: &'a Content,
     pub clock: &'a dyn Clock,
     pub stop: &'a StopSignal,
-    pub form: Form,
+    pub form: AccessForm,
     /// Maximum bytes per call.
-    pub unit: u64,
+    pub call_bytes: u64,
     /// A written file is synced before it is closed.
     pub fsync: bool,
     /// No call but the first starts after this time of the clock.
-    pub until: Duration,
+    pub deadline: Duration,
 }
 
 /// The outcome of accessing one file: the call times and the number of bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Accessed {
-    pub took: Took,
+pub(super) struct AccessOutcome {
+    pub times: CallTimes,
     pub bytes: u64,
     /// The access ended early: it was stopped, or the time limit had passed.
-    pub is_cut: bool,
+    pub is_truncated: bool,
 }
 
 /// Called with the duration of each read or write call.
 type OnCall<'a> = &'a mut dyn FnMut(Duration);
 
-impl Manner<'_> {
+impl FileAccess<'_> {
     fn timed<T>(&self, took: &mut Duration, call: impl FnOnce() -> T) -> T {
         let begun = self.clock.now();
         let done = call();
@@ -51,17 +51,17 @@ impl Manner<'_> {
         done
     }
 
-    fn is_over(&self, offset: u64) -> bool {
-        self.stop.is_triggered() || (offset > 0 && self.clock.now() >= self.until)
+    fn is_past_deadline(&self, offset: u64) -> bool {
+        self.stop.is_triggered() || (offset > 0 && self.clock.now() >= self.deadline)
     }
 
     /// Creates a file and writes its contents. A file that fails is removed, so that it takes no disk space.
-    pub fn write(&self, file: File, buffer: &mut Buffer, each: OnCall<'_>) -> Result<Accessed, Failed> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | self.form.flags();
+    pub fn write(&self, file: RunFile, buffer: &mut AlignedBuffer, each: OnCall<'_>) -> Result<AccessOutcome, FileFailure> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | self.form.open_flags();
         let done = self.write_from(file, flags, 0, buffer, each);
         if done.is_err() {
             // The file may not exist.
-            let _ = std::fs::remove_file(self.place.path(file));
+            let _ = std::fs::remove_file(self.directory.file_path(file));
         }
         done
     }
@@ -69,36 +69,36 @@ impl Manner<'_> {
     /// Extends a file of `from` bytes to `file.size` bytes.
     pub fn append(
         &self,
-        file: File,
+        file: RunFile,
         from: u64,
-        buffer: &mut Buffer,
+        buffer: &mut AlignedBuffer,
         each: OnCall<'_>,
-    ) -> Result<Accessed, Failed> {
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC | self.form.flags();
+    ) -> Result<AccessOutcome, FileFailure> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | self.form.open_flags();
         self.write_from(file, flags, from, buffer, each)
     }
 
     fn write_from(
         &self,
-        file: File,
+        file: RunFile,
         flags: OFlags,
         from: u64,
-        buffer: &mut Buffer,
+        buffer: &mut AlignedBuffer,
         each: OnCall<'_>,
-    ) -> Result<Accessed, Failed> {
-        let path = self.place.path(file);
-        let failed = |what: &str, e: io::Error| self.place.failed(file, what, &e);
+    ) -> Result<AccessOutcome, FileFailure> {
+        let path = self.directory.file_path(file);
+        let failed = |what: &str, e: io::Error| self.directory.file_error(file, what, &e);
         let (content, mut took, mut offset, mut is_cut) =
-            (self.place.content(file), Took::default(), from, false);
-        let mut piece = self.piece(buffer, file.size - offset);
+            (self.directory.content(file), CallTimes::default(), from, false);
+        let mut piece = self.chunk_len(buffer, file.size - offset);
         self.content.fill(content, offset, buffer.first(piece));
         let opened =
             self.timed(&mut took.open, || rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)));
         let opened = opened.map_err(|e| failed("cannot open", e.into()))?;
         took.first = took.open;
         'pieces: loop {
-            for call in buffer.first(piece).chunks(self.call_bytes()) {
-                if self.is_over(offset - from) {
+            for call in buffer.first(piece).chunks(self.call_len()) {
+                if self.is_past_deadline(offset - from) {
                     is_cut = true;
                     break 'pieces;
                 }
@@ -115,7 +115,7 @@ impl Manner<'_> {
             if offset >= file.size {
                 break;
             }
-            piece = self.piece(buffer, file.size - offset);
+            piece = self.chunk_len(buffer, file.size - offset);
             self.content.fill(content, offset, buffer.first(piece));
         }
         if self.fsync {
@@ -125,38 +125,38 @@ impl Manner<'_> {
             took.fsync = Some(one);
         }
         self.timed(&mut took.close, || close(opened)).map_err(|e| failed("cannot close", e))?;
-        Ok(Accessed { took, bytes: offset - from, is_cut })
+        Ok(AccessOutcome { times: took, bytes: offset - from, is_truncated: is_cut })
     }
 
     /// Reads a whole file and compares it with what was written.
-    pub fn read(&self, file: File, buffer: &mut Buffer, each: OnCall<'_>) -> Result<Accessed, Failed> {
+    pub fn read(&self, file: RunFile, buffer: &mut AlignedBuffer, each: OnCall<'_>) -> Result<AccessOutcome, FileFailure> {
         self.read_part(file, file.size, buffer, each)
     }
 
     /// Like [`read`](Self::read), but reads at most `max_bytes` from the beginning.
     pub fn read_part(
         &self,
-        file: File,
+        file: RunFile,
         max_bytes: u64,
-        buffer: &mut Buffer,
+        buffer: &mut AlignedBuffer,
         each: OnCall<'_>,
-    ) -> Result<Accessed, Failed> {
-        let path = self.place.path(file);
-        let failed = |what: &str, e: io::Error| self.place.failed(file, what, &e);
+    ) -> Result<AccessOutcome, FileFailure> {
+        let path = self.directory.file_path(file);
+        let failed = |what: &str, e: io::Error| self.directory.file_error(file, what, &e);
         let wrong = |what: String| {
-            let name = path.strip_prefix(self.place.directory()).unwrap_or(&path).display();
-            Failed { kind: "WrongBytes".to_owned(), what: format!("{name} {what}"), is_for_all: false }
+            let name = path.strip_prefix(self.directory.directory()).unwrap_or(&path).display();
+            FileFailure { kind: "WrongBytes".to_owned(), message: format!("{name} {what}"), is_fatal: false }
         };
-        let (content, mut took, mut offset, mut is_cut) = (self.place.content(file), Took::default(), 0, false);
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | self.form.flags();
+        let (content, mut took, mut offset, mut is_cut) = (self.directory.content(file), CallTimes::default(), 0, false);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | self.form.open_flags();
         let opened = self.timed(&mut took.open, || rustix::fs::open(&path, flags, Mode::empty()));
         let opened = opened.map_err(|e| failed("cannot open", e.into()))?;
         took.first = took.open;
         let end = max_bytes.min(file.size);
         while offset < end && !is_cut {
-            let (piece, from) = (self.piece(buffer, end - offset), offset);
-            for call in buffer.first(piece).chunks_mut(self.call_bytes()) {
-                if self.is_over(offset) {
+            let (piece, from) = (self.chunk_len(buffer, end - offset), offset);
+            for call in buffer.first(piece).chunks_mut(self.call_len()) {
+                if self.is_past_deadline(offset) {
                     is_cut = true;
                     break;
                 }
@@ -184,25 +184,25 @@ impl Manner<'_> {
             return Err(wrong(format!("has a size of {length} bytes, {} were written", file.size)));
         }
         self.timed(&mut took.close, || close(opened)).map_err(|e| failed("cannot close", e))?;
-        Ok(Accessed { took, bytes: offset, is_cut })
+        Ok(AccessOutcome { times: took, bytes: offset, is_truncated: is_cut })
     }
 
     /// Removes a file.
-    pub fn remove(&self, file: File) -> Result<Accessed, Failed> {
-        let mut took = Took::default();
-        let removed = self.timed(&mut took.close, || std::fs::remove_file(self.place.path(file)));
-        removed.map_err(|e| self.place.failed(file, "cannot remove", &e))?;
-        Ok(Accessed { took, bytes: 0, is_cut: false })
+    pub fn remove(&self, file: RunFile) -> Result<AccessOutcome, FileFailure> {
+        let mut took = CallTimes::default();
+        let removed = self.timed(&mut took.close, || std::fs::remove_file(self.directory.file_path(file)));
+        removed.map_err(|e| self.directory.file_error(file, "cannot remove", &e))?;
+        Ok(AccessOutcome { times: took, bytes: 0, is_truncated: false })
     }
 
     /// Bytes that are generated or compared at once: as many whole calls as fit into the buffer.
-    fn piece(&self, buffer: &Buffer, left: u64) -> usize {
-        let calls = (buffer.len() / self.call_bytes()).max(1);
-        usize::try_from(left).unwrap_or(usize::MAX).min(calls * self.call_bytes()).min(buffer.len())
+    fn chunk_len(&self, buffer: &AlignedBuffer, left: u64) -> usize {
+        let calls = (buffer.len() / self.call_len()).max(1);
+        usize::try_from(left).unwrap_or(usize::MAX).min(calls * self.call_len()).min(buffer.len())
     }
 
-    fn call_bytes(&self) -> usize {
-        usize::try_from(self.unit).unwrap_or(usize::MAX).max(1)
+    fn call_len(&self) -> usize {
+        usize::try_from(self.call_bytes).unwrap_or(usize::MAX).max(1)
     }
 }
 

@@ -4,11 +4,11 @@
 
 use maud::{Markup, html};
 
-use super::charts::{Axis, Series, figure, lines, short};
-use super::means;
-use super::rows::Row;
+use super::charts::{AxisScale, Series, figure, line_chart, format_short};
+use super::mean_by_x;
+use super::rows::OperationRow;
 use crate::operation::Operation;
-use crate::posix::amplification::{Fit, Point, fit};
+use crate::posix::amplification::{AmplificationFit, RatioPoint, fit};
 
 /// The amplification of one operation.
 #[derive(Debug)]
@@ -18,54 +18,54 @@ struct WireRatios {
     parallel: usize,
     /// Mean object size in KiB, and bytes on the wire per byte of the object.
     ratios: Vec<(f64, f64)>,
-    fit: Option<Fit>,
+    fit: Option<AmplificationFit>,
 }
 
 /// The amplification of each operation that transfers objects and was measured with several sizes.
-fn wire_ratios(rows: &[Row<'_>]) -> Vec<WireRatios> {
+fn wire_ratios(rows: &[OperationRow<'_>]) -> Vec<WireRatios> {
     let for_operation = |operation: Operation| {
         let matching = || rows.iter().filter(move |row| row.operation == operation);
         let parallel =
-            matching().flat_map(|row| row.by_parallel.first()).map(|(parallel, _)| *parallel).min()?;
-        let cells = matching().flat_map(|row| &row.by_parallel).filter(|(at, _)| *at == parallel);
-        let ratios = means(
+            matching().flat_map(|row| row.by_concurrency.first()).map(|(parallel, _)| *parallel).min()?;
+        let cells = matching().flat_map(|row| &row.by_concurrency).filter(|(at, _)| *at == parallel);
+        let ratios = mean_by_x(
             cells
                 .flat_map(|(_, cells)| cells)
                 .filter_map(|cell| Some((cell.sizes.mean() / 1024.0, cell.amplification()?))),
         );
-        let points: Vec<Point> =
-            ratios.iter().map(|(kib, ratio)| Point { kib: *kib, ratio: *ratio }).collect();
+        let points: Vec<RatioPoint> =
+            ratios.iter().map(|(kib, ratio)| RatioPoint { kib: *kib, ratio: *ratio }).collect();
         (ratios.len() > 1).then(|| WireRatios { operation, parallel, ratios, fit: fit(&points) })
     };
     [Operation::Put, Operation::Get].into_iter().filter_map(for_operation).collect()
 }
 
 /// A sentence about the overhead per object, if it is the same for all sizes.
-pub(super) fn words(rows: &[Row<'_>]) -> Vec<String> {
+pub(super) fn sentences(rows: &[OperationRow<'_>]) -> Vec<String> {
     let all = wire_ratios(rows);
     let described = all
         .iter()
-        .filter_map(|each| Some((each, each.fit.filter(|fit| fit.describes() && fit.constant_kib > 0.0)?)));
+        .filter_map(|each| Some((each, each.fit.filter(|fit| fit.is_good() && fit.constant_kib > 0.0)?)));
     let sentences = described.map(|(each, fit)| {
         format!(
             "Each object {} adds {} KiB of overhead on the wire, in both directions together.",
             if each.operation == Operation::Put { "written" } else { "read" },
-            short(fit.constant_kib)
+            format_short(fit.constant_kib)
         )
     });
     sentences.collect()
 }
 
 /// The chart; empty without byte counts of several sizes.
-pub(super) fn section(rows: &[Row<'_>]) -> Markup {
+pub(super) fn section(rows: &[OperationRow<'_>]) -> Markup {
     let all = wire_ratios(rows);
     let series = all.iter().flat_map(|WireRatios { operation, parallel, ratios, fit }| {
         let measured =
-            Series { name: format!("{operation} x {parallel}"), points: ratios.clone(), is_second: false };
+            Series { name: format!("{operation} x {parallel}"), points: ratios.clone(), is_dashed: false };
         let curve = fit.map(|fit| Series {
-            name: format!("{operation}, 1 + {} KiB / s", short(fit.constant_kib)),
-            points: ratios.iter().map(|(at, _)| (*at, fit.at(*at))).collect(),
-            is_second: true,
+            name: format!("{operation}, 1 + {} KiB / s", format_short(fit.constant_kib)),
+            points: ratios.iter().map(|(at, _)| (*at, fit.predict(*at))).collect(),
+            is_dashed: true,
         });
         [measured].into_iter().chain(curve)
     });
@@ -76,7 +76,7 @@ pub(super) fn section(rows: &[Row<'_>]) -> Markup {
             (figure(
                 "bytes on the store's connections per byte of objects, in both directions, without TCP and IP headers; dashed: \
                  fitted curve",
-                lines((Axis::Logarithmic, "object size, KiB"), (Axis::Logarithmic, "ratio"), &series),
+                line_chart((AxisScale::Logarithmic, "object size, KiB"), (AxisScale::Logarithmic, "ratio"), &series),
             ))
         }
     }
@@ -87,12 +87,12 @@ mod tests {
     use super::super::rows::rows;
     use super::*;
     use crate::result::Measurement;
-    use crate::sizes::Sizes;
+    use crate::size_distribution::SizeDistribution;
 
     /// A measurement of 100 objects with an overhead of `on_top` bytes each.
     fn cell(operation: &str, size: u64, parallel: usize, on_top: u64) -> Measurement {
         let mut cell = crate::result::tests::measurement(operation, parallel, 1, 100.0);
-        cell.sizes = Sizes::Fixed(size);
+        cell.sizes = SizeDistribution::Fixed(size);
         cell.bytes_per_second.mean = 100.0 * size as f64;
         cell.network = (100 * size, 100 * on_top, 1);
         cell
@@ -108,7 +108,7 @@ mod tests {
         cells.push(cell("get", 4096, 1, 1000));
         let rows = rows(&cells);
         assert_eq!(
-            words(&rows),
+            sentences(&rows),
             ["Each object written adds 1.5 KiB of overhead on the wire, in both directions together."]
         );
         let all = wire_ratios(&rows);
@@ -121,12 +121,12 @@ mod tests {
     #[test]
     fn measurements_without_byte_counts_are_not_drawn() {
         let mut cells = [4096, 65_536].map(|size| cell("get", size, 1, 700));
-        assert_eq!(words(&rows(&cells)).len(), 1);
+        assert_eq!(sentences(&rows(&cells)).len(), 1);
         cells.iter_mut().for_each(|cell| cell.network = (0, 0, 0));
-        assert_eq!((words(&rows(&cells)).len(), section(&rows(&cells)).into_string()), (0, String::new()));
+        assert_eq!((sentences(&rows(&cells)).len(), section(&rows(&cells)).into_string()), (0, String::new()));
         // A cost proportional to the size is not a constant overhead.
         let cells = [4096, 65_536, 1 << 20].map(|size| cell("get", size, 1, size));
-        assert_eq!(words(&rows(&cells)), [""; 0]);
+        assert_eq!(sentences(&rows(&cells)), [""; 0]);
         assert!(section(&rows(&cells)).into_string().contains("get x 1"));
     }
 }

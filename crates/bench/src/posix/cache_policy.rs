@@ -6,12 +6,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::form::Form;
+use super::access_form::AccessForm;
 
 /// When written bytes are sent to the storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Writing {
+pub enum WritePolicy {
     /// Before the call returns.
     WriteThrough,
     /// After the call returns, but before `close` returns.
@@ -23,7 +23,7 @@ pub enum Writing {
 /// Where bytes come from when they are read the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reading {
+pub enum ReadPolicy {
     /// From the storage with each call.
     ReadThrough,
     /// From a cache that is filled ahead of the calls.
@@ -35,7 +35,7 @@ pub enum Reading {
 /// Where bytes come from when they are read the second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Again {
+pub enum RereadPolicy {
     /// From a cache.
     Cached,
     /// From the storage.
@@ -45,7 +45,7 @@ pub enum Again {
 /// The evidence for a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum By {
+pub enum Evidence {
     /// Bytes on the wire.
     Counters,
     /// Durations of the calls.
@@ -54,15 +54,15 @@ pub enum By {
 
 /// The policy of one access form; fields are `None` if unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Policy {
+pub struct CachePolicy {
     /// The access form.
-    pub form: Form,
+    pub form: AccessForm,
     /// The policy of writes.
-    pub write: Option<(Writing, By)>,
+    pub write: Option<(WritePolicy, Evidence)>,
     /// The policy of first reads.
-    pub read: Option<(Reading, By)>,
+    pub read: Option<(ReadPolicy, Evidence)>,
     /// The policy of repeated reads.
-    pub again: Option<(Again, By)>,
+    pub reread: Option<(RereadPolicy, Evidence)>,
     /// The error that ended the probe: a call failed, or wrong bytes were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
@@ -78,42 +78,42 @@ macro_rules! impl_display {
     };
 }
 
-impl_display!(Writing, WriteThrough => "write-through", WriteBack => "write-back", Buffered => "buffered");
-impl_display!(Reading, ReadThrough => "read-through", ReadAhead => "read-ahead", WholeFile => "whole file first");
-impl_display!(Again, Cached => "cached", FromStorage => "from the storage");
-impl_display!(By, Counters => "counters", Timings => "timings");
+impl_display!(WritePolicy, WriteThrough => "write-through", WriteBack => "write-back", Buffered => "buffered");
+impl_display!(ReadPolicy, ReadThrough => "read-through", ReadAhead => "read-ahead", WholeFile => "whole file first");
+impl_display!(RereadPolicy, Cached => "cached", FromStorage => "from the storage");
+impl_display!(Evidence, Counters => "counters", Timings => "timings");
 
 /// Observations of a file that was written in equal pieces. Times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Written {
+pub struct WriteTrace {
     /// Bytes of a piece.
-    pub piece: u64,
+    pub piece_bytes: u64,
     /// Duration of each call.
-    pub calls: Vec<f64>,
+    pub call_us: Vec<f64>,
     /// Duration of `close`.
-    pub close: f64,
+    pub close_us: f64,
     /// Time from `close` until all data was durable.
-    pub sync: f64,
+    pub sync_us: f64,
     /// Bytes sent since before the first call: after each call, after `close`, and after all data was durable.
-    pub sent: Option<(Vec<u64>, u64, u64)>,
+    pub sent_bytes: Option<(Vec<u64>, u64, u64)>,
 }
 
 /// Observations of a file that was read twice in equal pieces from its beginning. Times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Read {
+pub struct ReadTrace {
     /// Bytes of a piece.
-    pub piece: u64,
+    pub piece_bytes: u64,
     /// Size of the file in bytes, of which less may have been read.
-    pub file: u64,
+    pub file_bytes: u64,
     /// Caches were dropped before the first read.
     pub is_cold: bool,
     /// Duration of each call of the first read.
-    pub calls: Vec<f64>,
+    pub call_us: Vec<f64>,
     /// Duration of each call of the second read.
-    pub calls_again: Vec<f64>,
+    pub reread_call_us: Vec<f64>,
     /// Bytes received: in the first read, 0 and then the total since before `open` after each call; in the second,
     /// the total.
-    pub received: Option<(Vec<u64>, u64)>,
+    pub received_bytes: Option<(Vec<u64>, u64)>,
 }
 
 /// Fraction of the payload that proves, if it was on the wire, that the payload was: some layers compress it.
@@ -137,52 +137,52 @@ fn share(part: usize, all: usize) -> f64 {
 }
 
 /// The policies of first and repeated reads.
-pub type Readings = (Option<(Reading, By)>, Option<(Again, By)>);
+pub type ReadPolicies = (Option<(ReadPolicy, Evidence)>, Option<(RereadPolicy, Evidence)>);
 
 /// Infers the write policy. `buffered_call` is the duration of a call known to end in memory, in microseconds.
 #[must_use]
-pub fn writing(seen: &Written, buffered_call: Option<f64>) -> Option<(Writing, By)> {
-    if seen.calls.is_empty() {
+pub fn infer_write_policy(seen: &WriteTrace, buffered_call: Option<f64>) -> Option<(WritePolicy, Evidence)> {
+    if seen.call_us.is_empty() {
         return None;
     }
-    let by_counters = seen.sent.as_ref().and_then(|(after_calls, after_close, after_sync)| {
-        let all = TRANSFERRED_FRACTION * (seen.piece * seen.calls.len() as u64) as f64;
+    let by_counters = seen.sent_bytes.as_ref().and_then(|(after_calls, after_close, after_sync)| {
+        let all = TRANSFERRED_FRACTION * (seen.piece_bytes * seen.call_us.len() as u64) as f64;
         let is_there =
-            |(n, sent): &(usize, &u64)| **sent as f64 >= TRANSFERRED_FRACTION * (seen.piece * (*n as u64 + 1)) as f64;
+            |(n, sent): &(usize, &u64)| **sent as f64 >= TRANSFERRED_FRACTION * (seen.piece_bytes * (*n as u64 + 1)) as f64;
         let in_time = after_calls.iter().enumerate().filter(is_there).count();
         if share(in_time, after_calls.len()) >= NEARLY_ALL {
-            Some(Writing::WriteThrough)
+            Some(WritePolicy::WriteThrough)
         } else if *after_close as f64 >= all {
-            Some(Writing::WriteBack)
+            Some(WritePolicy::WriteBack)
         } else if *after_sync as f64 >= all {
-            Some(Writing::Buffered)
+            Some(WritePolicy::Buffered)
         } else {
             None
         }
     });
     if let Some(writing) = by_counters {
-        return Some((writing, By::Counters));
+        return Some((writing, Evidence::Counters));
     }
-    let calls: f64 = seen.calls.iter().sum();
-    let by_timings = if seen.sync >= MIN_WAIT_US && seen.sync >= SIGNIFICANT_FACTOR * (calls + seen.close) {
-        Some(Writing::Buffered)
-    } else if seen.close >= MIN_WAIT_US && seen.close >= SIGNIFICANT_FACTOR * calls {
-        Some(Writing::WriteBack)
+    let calls: f64 = seen.call_us.iter().sum();
+    let by_timings = if seen.sync_us >= MIN_WAIT_US && seen.sync_us >= SIGNIFICANT_FACTOR * (calls + seen.close_us) {
+        Some(WritePolicy::Buffered)
+    } else if seen.close_us >= MIN_WAIT_US && seen.close_us >= SIGNIFICANT_FACTOR * calls {
+        Some(WritePolicy::WriteBack)
     } else {
-        let is_slow = buffered_call.is_some_and(|memory| median(&seen.calls) >= SIGNIFICANT_FACTOR * memory);
-        (is_slow && calls >= seen.sync).then_some(Writing::WriteThrough)
+        let is_slow = buffered_call.is_some_and(|memory| median(&seen.call_us) >= SIGNIFICANT_FACTOR * memory);
+        (is_slow && calls >= seen.sync_us).then_some(WritePolicy::WriteThrough)
     };
-    by_timings.map(|writing| (writing, By::Timings))
+    by_timings.map(|writing| (writing, Evidence::Timings))
 }
 
 /// Infers the policies of first and repeated reads. `cached_call` is the duration of a call known to be served by a
 /// cache, in microseconds.
 #[must_use]
-pub fn reading(seen: &Read, cached_call: Option<f64>) -> Readings {
-    if seen.calls.is_empty() {
+pub fn infer_read_policies(seen: &ReadTrace, cached_call: Option<f64>) -> ReadPolicies {
+    if seen.call_us.is_empty() {
         return (None, None);
     }
-    match &seen.received {
+    match &seen.received_bytes {
         Some((after, again)) if was_transferred(after, seen) => by_counters(seen, after, *again),
         // Nothing came over the wire, so the storage is not behind this interface, or a cache answered.
         _ => by_timings(seen, cached_call),
@@ -190,31 +190,31 @@ pub fn reading(seen: &Read, cached_call: Option<f64>) -> Readings {
 }
 
 /// Returns true if the bytes of the first read came over the wire.
-fn was_transferred(after: &[u64], seen: &Read) -> bool {
-    after.last().is_some_and(|all| *all as f64 >= TRANSFERRED_FRACTION * (seen.piece * seen.calls.len() as u64) as f64)
+fn was_transferred(after: &[u64], seen: &ReadTrace) -> bool {
+    after.last().is_some_and(|all| *all as f64 >= TRANSFERRED_FRACTION * (seen.piece_bytes * seen.call_us.len() as u64) as f64)
 }
 
-fn by_counters(seen: &Read, after: &[u64], again: u64) -> Readings {
-    let requested = (seen.piece * seen.calls.len() as u64) as f64;
+fn by_counters(seen: &ReadTrace, after: &[u64], again: u64) -> ReadPolicies {
+    let requested = (seen.piece_bytes * seen.call_us.len() as u64) as f64;
     let reread = if again as f64 >= TRANSFERRED_FRACTION * requested {
-        Some(Again::FromStorage)
+        Some(RereadPolicy::FromStorage)
     } else {
-        (again as f64 <= HALF * requested).then_some(Again::Cached)
+        (again as f64 <= HALF * requested).then_some(RereadPolicy::Cached)
     };
     let after_first = after.get(1).copied().unwrap_or(0) as f64;
-    let is_small_part = requested <= HALF * seen.file as f64;
+    let is_small_part = requested <= HALF * seen.file_bytes as f64;
     let with_a_piece =
-        after.windows(2).filter(|two| (two[1] - two[0]) as f64 >= TRANSFERRED_FRACTION * seen.piece as f64).count();
-    let reading = if is_small_part && after_first >= TRANSFERRED_FRACTION * seen.file as f64 {
-        Some(Reading::WholeFile)
+        after.windows(2).filter(|two| (two[1] - two[0]) as f64 >= TRANSFERRED_FRACTION * seen.piece_bytes as f64).count();
+    let reading = if is_small_part && after_first >= TRANSFERRED_FRACTION * seen.file_bytes as f64 {
+        Some(ReadPolicy::WholeFile)
     } else if is_ahead(after) {
-        Some(Reading::ReadAhead)
-    } else if share(with_a_piece, seen.calls.len()) >= NEARLY_ALL {
-        Some(Reading::ReadThrough)
+        Some(ReadPolicy::ReadAhead)
+    } else if share(with_a_piece, seen.call_us.len()) >= NEARLY_ALL {
+        Some(ReadPolicy::ReadThrough)
     } else {
-        (share(with_a_piece, seen.calls.len()) <= HALF).then_some(Reading::ReadAhead)
+        (share(with_a_piece, seen.call_us.len()) <= HALF).then_some(ReadPolicy::ReadAhead)
     };
-    (reading.map(|reading| (reading, By::Counters)), reread.map(|reread| (reread, By::Counters)))
+    (reading.map(|reading| (reading, Evidence::Counters)), reread.map(|reread| (reread, Evidence::Counters)))
 }
 
 /// Returns true if, during the first half of the calls, the received bytes were mostly a call or more ahead of the
@@ -229,24 +229,24 @@ fn is_ahead(after: &[u64]) -> bool {
     calls > 2 && share(ahead, calls / 2) > HALF
 }
 
-fn by_timings(seen: &Read, cached_call: Option<f64>) -> Readings {
+fn by_timings(seen: &ReadTrace, cached_call: Option<f64>) -> ReadPolicies {
     if !seen.is_cold {
         return (None, None);
     }
     let sum = |calls: &[f64]| calls.iter().sum::<f64>();
-    let (first, second) = (sum(&seen.calls), sum(&seen.calls_again));
-    let known = |reading: Reading, again: Again| (Some((reading, By::Timings)), Some((again, By::Timings)));
+    let (first, second) = (sum(&seen.call_us), sum(&seen.reread_call_us));
+    let known = |reading: ReadPolicy, again: RereadPolicy| (Some((reading, Evidence::Timings)), Some((again, Evidence::Timings)));
     if first >= SIGNIFICANT_FACTOR * second && first - second >= MIN_WAIT_US {
-        let cached = median(&seen.calls_again);
-        let slow = seen.calls.iter().filter(|call| **call >= SIGNIFICANT_FACTOR * cached).count();
-        return match share(slow, seen.calls.len()) {
-            few if few <= HALF => known(Reading::ReadAhead, Again::Cached),
-            _ => (None, Some((Again::Cached, By::Timings))),
+        let cached = median(&seen.reread_call_us);
+        let slow = seen.call_us.iter().filter(|call| **call >= SIGNIFICANT_FACTOR * cached).count();
+        return match share(slow, seen.call_us.len()) {
+            few if few <= HALF => known(ReadPolicy::ReadAhead, RereadPolicy::Cached),
+            _ => (None, Some((RereadPolicy::Cached, Evidence::Timings))),
         };
     }
     let is_slow = |calls: &[f64]| cached_call.is_some_and(|cached| median(calls) >= SIGNIFICANT_FACTOR * cached);
-    if is_slow(&seen.calls) && is_slow(&seen.calls_again) {
-        return known(Reading::ReadThrough, Again::FromStorage);
+    if is_slow(&seen.call_us) && is_slow(&seen.reread_call_us) {
+        return known(ReadPolicy::ReadThrough, RereadPolicy::FromStorage);
     }
     (None, None)
 }

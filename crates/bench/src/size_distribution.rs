@@ -14,11 +14,11 @@ use crate::random::{mix, unit_fraction};
 /// parentheses for shares of shares.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Sizes {
+pub enum SizeDistribution {
     /// One size.
     Fixed(u64),
     /// Uniform between the two, inclusive.
-    Between(u64, u64),
+    Uniform(u64, u64),
     /// Log-normal, truncated at 1000 times the median.
     LogNormal {
         /// The median.
@@ -27,20 +27,20 @@ pub enum Sizes {
         sigma: f64,
     },
     /// A mixture: each distribution with its relative share of the objects. The shares need not add up to 1.
-    Shares(Vec<(f64, Self)>),
+    Mixture(Vec<(f64, Self)>),
 }
 
 /// Largest size of a log-normal distribution, as a multiple of its median.
 const MAX_MEDIAN_MULTIPLE: u64 = 1000;
 
-impl Sizes {
+impl SizeDistribution {
     /// The size of the object with the given number.
     #[must_use]
-    pub fn of(&self, number: u64) -> u64 {
+    pub fn size_of(&self, number: u64) -> u64 {
         let drawn = mix(number ^ 0x0073_697a_6573);
         match self {
             Self::Fixed(size) => *size,
-            Self::Between(min, max) => {
+            Self::Uniform(min, max) => {
                 let span = u128::from(max - min) + 1;
                 min + u64::try_from((u128::from(drawn) * span) >> 64).unwrap_or(0)
             }
@@ -51,13 +51,13 @@ impl Sizes {
                 let size = *median as f64 * (sigma * normal).exp();
                 (size.round() as u64).clamp(1, median.saturating_mul(MAX_MEDIAN_MULTIPLE))
             }
-            Self::Shares(parts) => {
+            Self::Mixture(parts) => {
                 let mut left = unit_fraction(drawn) * parts.iter().map(|(share, _)| share).sum::<f64>();
                 let found = parts.iter().find(|(share, _)| {
                     left -= share;
                     left < 0.0
                 });
-                found.or(parts.last()).map_or(0, |(_, sizes)| sizes.of(mix(drawn)))
+                found.or(parts.last()).map_or(0, |(_, sizes)| sizes.size_of(mix(drawn)))
             }
         }
     }
@@ -67,9 +67,9 @@ impl Sizes {
     pub fn mean(&self) -> f64 {
         match self {
             Self::Fixed(size) => *size as f64,
-            Self::Between(min, max) => (*min as f64 + *max as f64) / 2.0,
+            Self::Uniform(min, max) => (*min as f64 + *max as f64) / 2.0,
             Self::LogNormal { median, sigma } => *median as f64 * (sigma * sigma / 2.0).exp(),
-            Self::Shares(parts) => {
+            Self::Mixture(parts) => {
                 let all: f64 = parts.iter().map(|(share, _)| share).sum();
                 parts.iter().map(|(share, sizes)| share * sizes.mean()).sum::<f64>() / all
             }
@@ -78,17 +78,17 @@ impl Sizes {
 
     /// The largest possible size.
     #[must_use]
-    pub fn most(&self) -> u64 {
+    pub fn max(&self) -> u64 {
         match self {
             Self::Fixed(size) => *size,
-            Self::Between(_, max) => *max,
+            Self::Uniform(_, max) => *max,
             Self::LogNormal { median, .. } => median.saturating_mul(MAX_MEDIAN_MULTIPLE),
-            Self::Shares(parts) => parts.iter().map(|(_, sizes)| sizes.most()).max().unwrap_or(0),
+            Self::Mixture(parts) => parts.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0),
         }
     }
 }
 
-impl FromStr for Sizes {
+impl FromStr for SizeDistribution {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -103,7 +103,7 @@ impl FromStr for Sizes {
                 }
                 Ok((share, inside.unwrap_or(sizes).parse()?))
             });
-            return Ok(Self::Shares(parts.collect::<Result<_, String>>()?));
+            return Ok(Self::Mixture(parts.collect::<Result<_, String>>()?));
         }
         let size = |text: &str| ByteSize::parse(text).map(|size| size.0);
         if let Some(normal) = text.strip_prefix("lognormal:") {
@@ -121,7 +121,7 @@ impl FromStr for Sizes {
                 if min > max {
                     return Err(format!("{text:?}: the first size must not exceed the second"));
                 }
-                Ok(Self::Between(min, max))
+                Ok(Self::Uniform(min, max))
             }
             None => Ok(Self::Fixed(size(text)?)),
         }
@@ -148,14 +148,14 @@ fn summands(text: &str) -> Result<Vec<&str>, String> {
     if depth == 0 { Ok(parts) } else { Err(format!("{text:?} has an unclosed parenthesis")) }
 }
 
-impl fmt::Display for Sizes {
+impl fmt::Display for SizeDistribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fixed(size) => ByteSize(*size).fmt(f),
-            Self::Between(min, max) => write!(f, "{}-{}", ByteSize(*min), ByteSize(*max)),
+            Self::Uniform(min, max) => write!(f, "{}-{}", ByteSize(*min), ByteSize(*max)),
             Self::LogNormal { median, sigma } => write!(f, "lognormal:{}:{sigma}", ByteSize(*median)),
-            Self::Shares(parts) => parts.iter().enumerate().try_for_each(|(n, (share, sizes))| {
-                let (plus, is_nested) = (if n == 0 { "" } else { "+" }, matches!(sizes, Self::Shares(_)));
+            Self::Mixture(parts) => parts.iter().enumerate().try_for_each(|(n, (share, sizes))| {
+                let (plus, is_nested) = (if n == 0 { "" } else { "+" }, matches!(sizes, Self::Mixture(_)));
                 if is_nested {
                     write!(f, "{plus}{share}%({sizes})")
                 } else {
@@ -166,7 +166,7 @@ impl fmt::Display for Sizes {
     }
 }
 
-impl TryFrom<String> for Sizes {
+impl TryFrom<String> for SizeDistribution {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -174,8 +174,8 @@ impl TryFrom<String> for Sizes {
     }
 }
 
-impl From<Sizes> for String {
-    fn from(sizes: Sizes) -> Self {
+impl From<SizeDistribution> for String {
+    fn from(sizes: SizeDistribution) -> Self {
         sizes.to_string()
     }
 }
@@ -194,7 +194,7 @@ mod tests {
             "1%1B-5B+2.5%lognormal:1MiB:0",
             "60%(79%1KiB+21%2KiB-3KiB)+40%1MiB",
         ] {
-            let sizes: Sizes = text.parse().unwrap();
+            let sizes: SizeDistribution = text.parse().unwrap();
             assert_eq!(sizes.to_string(), text);
         }
         for bad in [
@@ -210,7 +210,7 @@ mod tests {
             "1%4KiB)",
             "1%()",
         ] {
-            assert!(bad.parse::<Sizes>().is_err(), "{bad}");
+            assert!(bad.parse::<SizeDistribution>().is_err(), "{bad}");
         }
     }
 
@@ -224,20 +224,20 @@ mod tests {
             "75%4KiB+25%1MiB",
             "50%(1%2KiB+1%4KiB)+50%1MiB",
         ] {
-            let sizes: Sizes = text.parse().unwrap();
-            let drawn: Vec<u64> = (0..200_000).map(|number| sizes.of(number)).collect();
+            let sizes: SizeDistribution = text.parse().unwrap();
+            let drawn: Vec<u64> = (0..200_000).map(|number| sizes.size_of(number)).collect();
             let mean = drawn.iter().map(|size| *size as f64).sum::<f64>() / drawn.len() as f64;
             let ratio = mean / sizes.mean();
             assert!((0.97..1.03).contains(&ratio), "{text}: {mean} of {}", sizes.mean());
-            assert!(drawn.iter().all(|size| *size <= sizes.most()), "{text}");
+            assert!(drawn.iter().all(|size| *size <= sizes.max()), "{text}");
         }
-        let sizes: Sizes = "1B-3B".parse().unwrap();
-        let mut seen: Vec<u64> = (0..100).map(|number| sizes.of(number)).collect();
+        let sizes: SizeDistribution = "1B-3B".parse().unwrap();
+        let mut seen: Vec<u64> = (0..100).map(|number| sizes.size_of(number)).collect();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen, [1, 2, 3]);
-        let median: Sizes = "lognormal:60KiB:1.2".parse().unwrap();
-        let below = (0..100_000).filter(|number| median.of(*number) < 60 << 10).count();
+        let median: SizeDistribution = "lognormal:60KiB:1.2".parse().unwrap();
+        let below = (0..100_000).filter(|number| median.size_of(*number) < 60 << 10).count();
         assert!((49_000..51_000).contains(&below), "{below}");
     }
 }

@@ -6,7 +6,7 @@ use crate::random::mix;
 
 /// A step. Sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum PostmarkStep {
     /// Create a file.
     Create {
         /// Number of the file.
@@ -39,7 +39,7 @@ pub enum Step {
 
 /// The part of the workload that a step belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum PostmarkStage {
     /// The pool is created.
     Fill,
     /// Transactions.
@@ -50,103 +50,103 @@ pub enum Stage {
 
 /// Iterator over all steps of the workload.
 #[derive(Debug)]
-pub struct Plan {
-    least: u64,
-    most: u64,
+pub struct PostmarkSteps {
+    min_size: u64,
+    max_size: u64,
     pool: u64,
     transactions: u64,
-    chance: u64,
+    random: u64,
     /// Existing files: number and size.
-    there: Vec<(u64, u64)>,
-    next: u64,
-    stage: Stage,
+    existing: Vec<(u64, u64)>,
+    next_number: u64,
+    stage: PostmarkStage,
     /// Started transactions. With `is_half`, the second step of the last one is still to come.
-    begun: u64,
-    is_half: bool,
+    started: u64,
+    is_second_step_due: bool,
 }
 
-impl Plan {
+impl PostmarkSteps {
     /// Steps for `pool` files with sizes between `least` and `most` bytes, and the given number of transactions.
     #[must_use]
     pub fn new((least, most): (u64, u64), pool: u64, transactions: u64, seed: u64) -> Self {
-        let (there, stage) = (Vec::new(), Stage::Fill);
+        let (there, stage) = (Vec::new(), PostmarkStage::Fill);
         Self {
-            least,
-            most,
+            min_size: least,
+            max_size: most,
             pool,
             transactions,
-            chance: mix(seed),
-            there,
-            next: 0,
+            random: mix(seed),
+            existing: there,
+            next_number: 0,
             stage,
-            begun: 0,
-            is_half: false,
+            started: 0,
+            is_second_step_due: false,
         }
     }
 
     /// Draws a random number below `below`.
     fn draw(&mut self, below: u64) -> u64 {
-        self.chance = mix(self.chance);
-        u64::try_from((u128::from(self.chance) * u128::from(below)) >> 64).unwrap_or(0)
+        self.random = mix(self.random);
+        u64::try_from((u128::from(self.random) * u128::from(below)) >> 64).unwrap_or(0)
     }
 
-    fn create(&mut self) -> Step {
-        let (number, size) = (self.next, self.least + self.draw(self.most - self.least + 1));
-        self.next += 1;
-        self.there.push((number, size));
-        Step::Create { number, size }
+    fn create(&mut self) -> PostmarkStep {
+        let (number, size) = (self.next_number, self.min_size + self.draw(self.max_size - self.min_size + 1));
+        self.next_number += 1;
+        self.existing.push((number, size));
+        PostmarkStep::Create { number, size }
     }
 
     /// The first step of a transaction: a read or an append. Files of the maximum size are only read.
-    fn read_or_append(&mut self) -> Option<Step> {
+    fn read_or_append(&mut self) -> Option<PostmarkStep> {
         let is_read = self.draw(10) < 5;
-        let index = usize::try_from(self.draw(self.there.len() as u64)).unwrap_or(0);
-        let &(number, size) = self.there.get(index)?;
-        if is_read || size >= self.most {
-            return Some(Step::Read { number, size });
+        let index = usize::try_from(self.draw(self.existing.len() as u64)).unwrap_or(0);
+        let &(number, size) = self.existing.get(index)?;
+        if is_read || size >= self.max_size {
+            return Some(PostmarkStep::Read { number, size });
         }
-        let to = size + 1 + self.draw(self.most - size);
-        self.there[index].1 = to;
-        Some(Step::Append { number, from: size, to })
+        let to = size + 1 + self.draw(self.max_size - size);
+        self.existing[index].1 = to;
+        Some(PostmarkStep::Append { number, from: size, to })
     }
 
     /// The second step of a transaction.
-    fn create_or_delete(&mut self) -> Step {
-        if self.draw(10) < 5 || self.there.is_empty() {
+    fn create_or_delete(&mut self) -> PostmarkStep {
+        if self.draw(10) < 5 || self.existing.is_empty() {
             return self.create();
         }
-        let index = usize::try_from(self.draw(self.there.len() as u64)).unwrap_or(0);
-        Step::Delete { number: self.there.swap_remove(index).0 }
+        let index = usize::try_from(self.draw(self.existing.len() as u64)).unwrap_or(0);
+        PostmarkStep::Delete { number: self.existing.swap_remove(index).0 }
     }
 }
 
-impl Iterator for Plan {
-    type Item = (Stage, Step);
+impl Iterator for PostmarkSteps {
+    type Item = (PostmarkStage, PostmarkStep);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.stage == Stage::Fill {
-            if self.next < self.pool {
-                return Some((Stage::Fill, self.create()));
+        if self.stage == PostmarkStage::Fill {
+            if self.next_number < self.pool {
+                return Some((PostmarkStage::Fill, self.create()));
             }
-            self.stage = Stage::Transact;
+            self.stage = PostmarkStage::Transact;
         }
-        if self.stage == Stage::Transact {
-            if self.is_half {
-                self.is_half = false;
-                return Some((Stage::Transact, self.create_or_delete()));
+        if self.stage == PostmarkStage::Transact {
+            if self.is_second_step_due {
+                self.is_second_step_due = false;
+                return Some((PostmarkStage::Transact, self.create_or_delete()));
             }
-            if self.begun < self.transactions {
-                self.begun += 1;
-                self.is_half = true;
+            if self.started < self.transactions {
+                self.started += 1;
+                self.is_second_step_due = true;
                 if let Some(step) = self.read_or_append() {
-                    return Some((Stage::Transact, step));
+                    return Some((PostmarkStage::Transact, step));
                 }
                 return self.next();
             }
-            self.stage = Stage::Clear;
+            self.stage = PostmarkStage::Clear;
         }
-        let (number, _) = self.there.pop()?;
-        Some((Stage::Clear, Step::Delete { number }))
+        let (number, _) = self.existing.pop()?;
+        Some((PostmarkStage::Clear, PostmarkStep::Delete { number }))
     }
 }
 
@@ -163,19 +163,19 @@ mod tests {
         {
             let mut there: BTreeMap<u64, u64> = BTreeMap::new();
             let mut transacted = 0;
-            for (stage, step) in Plan::new(range, pool, transactions, seed) {
-                transacted += u64::from(stage == Stage::Transact);
+            for (stage, step) in PostmarkSteps::new(range, pool, transactions, seed) {
+                transacted += u64::from(stage == PostmarkStage::Transact);
                 match step {
-                    Step::Create { number, size } => {
+                    PostmarkStep::Create { number, size } => {
                         assert!((range.0..=range.1).contains(&size), "{step:?}");
                         assert_eq!(there.insert(number, size), None);
                     }
-                    Step::Read { number, size } => assert_eq!(there[&number], size),
-                    Step::Append { number, from, to } => {
+                    PostmarkStep::Read { number, size } => assert_eq!(there[&number], size),
+                    PostmarkStep::Append { number, from, to } => {
                         assert!(from < to && to <= range.1, "{step:?}");
                         assert_eq!(there.insert(number, to), Some(from));
                     }
-                    Step::Delete { number } => assert!(there.remove(&number).is_some()),
+                    PostmarkStep::Delete { number } => assert!(there.remove(&number).is_some()),
                 }
             }
             assert!(there.is_empty());
@@ -186,16 +186,16 @@ mod tests {
 
     #[test]
     fn plan_draws_kinds_evenly_and_from_the_seed() {
-        let steps = |seed| Plan::new((512, 102_400), 500, 4000, seed).collect::<Vec<_>>();
-        let count_of = |kind: fn(&Step) -> bool| {
-            let transact = |each: &&(Stage, Step)| each.0 == Stage::Transact && kind(&each.1);
+        let steps = |seed| PostmarkSteps::new((512, 102_400), 500, 4000, seed).collect::<Vec<_>>();
+        let count_of = |kind: fn(&PostmarkStep) -> bool| {
+            let transact = |each: &&(PostmarkStage, PostmarkStep)| each.0 == PostmarkStage::Transact && kind(&each.1);
             steps(7).iter().filter(transact).count()
         };
         for count in [
-            count_of(|step| matches!(step, Step::Read { .. })),
-            count_of(|step| matches!(step, Step::Append { .. })),
-            count_of(|step| matches!(step, Step::Create { .. })),
-            count_of(|step| matches!(step, Step::Delete { .. })),
+            count_of(|step| matches!(step, PostmarkStep::Read { .. })),
+            count_of(|step| matches!(step, PostmarkStep::Append { .. })),
+            count_of(|step| matches!(step, PostmarkStep::Create { .. })),
+            count_of(|step| matches!(step, PostmarkStep::Delete { .. })),
         ] {
             assert!((1850..2150).contains(&count), "{count}");
         }

@@ -5,26 +5,26 @@ use std::cmp::Ordering;
 use std::iter::Peekable;
 use std::slice::Iter;
 
-use super::Objects;
+use super::ReplayObjects;
 
 /// Keys checked without yielding; they take some tens of microseconds.
-pub(crate) const STRETCH: usize = 256;
+pub(crate) const CHUNK_KEYS: usize = 256;
 
 /// A check in progress.
 #[derive(Debug)]
-pub struct Judging<'a> {
-    objects: &'a Objects,
+pub struct ListingCheck<'a> {
+    objects: &'a ReplayObjects,
     prefix: &'a str,
     /// Ticks at which the listing started and was answered.
     times: (u64, u64),
     /// Entries of the page not yet matched with a key.
     listed: Peekable<Iter<'a, (String, u64)>>,
-    is_cut: bool,
+    is_truncated: bool,
     /// The object to check next.
     next: usize,
 }
 
-impl Objects {
+impl ReplayObjects {
     /// Starts the check of the first page of a listing of `prefix`, with the ticks at which it started and was
     /// answered. If `is_cut`, the page is truncated and keys may follow its last name.
     #[must_use]
@@ -34,18 +34,18 @@ impl Objects {
         times: (u64, u64),
         page: &'a [(String, u64)],
         is_cut: bool,
-    ) -> Judging<'a> {
-        let next = self.known.partition_point(|(key, _)| **key < *prefix);
-        Judging { objects: self, prefix, times, listed: page.iter().peekable(), is_cut, next }
+    ) -> ListingCheck<'a> {
+        let next = self.keys.partition_point(|(key, _)| **key < *prefix);
+        ListingCheck { objects: self, prefix, times, listed: page.iter().peekable(), is_truncated: is_cut, next }
     }
 }
 
-impl Judging<'_> {
+impl ListingCheck<'_> {
     /// Checks the next keys. Returns the result of the check, or `None` if keys remain. The error describes what is
     /// wrong with the page.
-    pub fn go_on(&mut self) -> Option<Result<(), String>> {
-        let all = self.objects.known.len();
-        for object in self.next..all.min(self.next + STRETCH) {
+    pub fn check_chunk(&mut self) -> Option<Result<(), String>> {
+        let all = self.objects.keys.len();
+        for object in self.next..all.min(self.next + CHUNK_KEYS) {
             match self.check_key(object) {
                 Ok(true) => self.next += 1,
                 Ok(false) => return Some(self.conclude()),
@@ -58,8 +58,8 @@ impl Judging<'_> {
     /// Checks a key. Returns true if later keys may belong to the page.
     fn check_key(&mut self, object: usize) -> Result<bool, String> {
         let Some((listed, size)) = self.listed.peek() else {
-            let (key, _) = &self.objects.known[object];
-            if self.is_cut || !key.starts_with(self.prefix) {
+            let (key, _) = &self.objects.keys[object];
+            if self.is_truncated || !key.starts_with(self.prefix) {
                 return Ok(false);
             }
             return self.check_size(object, None);
@@ -79,7 +79,7 @@ impl Judging<'_> {
     fn check_size(&self, object: usize, size: Option<u64>) -> Result<bool, String> {
         let (begun, answered) = self.times;
         let history = self.objects.histories[object].lock();
-        if history.possible(begun, answered).any(|version| version.size == size) {
+        if history.possible_versions(begun, answered).any(|version| version.size == size) {
             return Ok(true);
         }
         let name = self.objects.name(object);

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use crate::caches::CacheTreatment;
-use crate::compare::{Compared, Measure, Verdict};
+use crate::compare::{Comparison, ComparedFigure, Verdict};
 use crate::operation::Operation;
-use crate::posix::result::Measured;
-use crate::report::charts::short;
-use crate::report::rows::{Row, rows};
-use crate::report::{Kept, carried, conditions, interference, posix};
+use crate::posix::result::PosixRecord;
+use crate::report::charts::format_short;
+use crate::report::rows::{OperationRow, rows};
+use crate::report::{ResultFile, wire_overhead, conditions, interference, posix};
 use crate::result::Measurement;
 
 /// Fraction of the best rate that counts as reaching it.
@@ -22,69 +22,69 @@ fn knee(rates: &[(usize, f64)]) -> Option<(f64, usize)> {
 }
 
 /// The summary of a result, one sentence or two per paragraph.
-pub(super) fn summary(result: &Kept) -> Vec<String> {
+pub(super) fn summary(result: &ResultFile) -> Vec<String> {
     let mut sentences = posix::summary(&result.posix);
-    let rows = rows(&result.cells);
+    let rows = rows(&result.measurements);
     for (operation, direction) in [(Operation::Put, "Write"), (Operation::Get, "Read")] {
-        let of_kind: Vec<&Row<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
-        let fastest = of_kind.iter().filter_map(|row| Some((row, knee(&row.bandwidths())?)));
+        let of_kind: Vec<&OperationRow<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
+        let fastest = of_kind.iter().filter_map(|row| Some((row, knee(&row.byte_rates())?)));
         if let Some((row, (best, parallel))) = fastest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
             sentences.push(format!(
                 "{direction} throughput: {} MB/s with {} objects at a concurrency of {parallel}.",
-                short(best / 1e6),
+                format_short(best / 1e6),
                 row.size
             ));
         }
-        let busiest = of_kind.iter().filter_map(|row| Some((row, knee(&row.rates())?)));
+        let busiest = of_kind.iter().filter_map(|row| Some((row, knee(&row.request_rates())?)));
         if let Some((row, (best, parallel))) = busiest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
-            let alone = row.latencies(0.5).first().copied();
+            let alone = row.latency_quantiles(0.5).first().copied();
             let alone = alone
                 .filter(|(parallel, _)| *parallel == 1)
-                .map(|(_, micros)| format!(" At a concurrency of 1, the median latency is {} ms.", short(micros / 1e3)));
+                .map(|(_, micros)| format!(" At a concurrency of 1, the median latency is {} ms.", format_short(micros / 1e3)));
             sentences.push(format!(
                 "{direction} request rate: {} requests/s with {} objects at a concurrency of {parallel}.{}",
-                short(best),
+                format_short(best),
                 row.size,
                 alone.unwrap_or_default()
             ));
         }
     }
-    sentences.extend(carried::words(&rows));
-    sentences.extend(interference::words(&result.cells));
-    let failed: u64 = result.cells.iter().map(Measurement::failure_count).sum();
+    sentences.extend(wire_overhead::sentences(&rows));
+    sentences.extend(interference::sentences(&result.measurements));
+    let failed: u64 = result.measurements.iter().map(Measurement::failure_count).sum();
     if failed > 0 {
         sentences.push(format!("{failed} requests failed or returned wrong data: see the tables."));
     }
-    if result.cells.iter().any(|cell| cell.caches == CacheTreatment::Dropped) {
+    if result.measurements.iter().any(|cell| cell.caches == CacheTreatment::Dropped) {
         sentences.push("The caches of the client machine were dropped before each measurement.".to_owned());
     }
     if result.is_partial {
         sentences.push("The run was stopped before all measurements were done.".to_owned());
     }
-    let void = result.cells.iter().filter(|cell| cell.is_void()).count();
+    let void = result.measurements.iter().filter(|cell| cell.is_void()).count();
     if void > 0 {
         sentences.push(format!(
             "{void} of {} measurements are void: the store was too far behind the requested rate, of that load or of a \
              concurrent one.",
-            result.cells.len()
+            result.measurements.len()
         ));
     }
-    let busy = result.cells.iter().filter(|cell| cell.was_generator_cpu_bound(result.run.client.cores)).count();
+    let busy = result.measurements.iter().filter(|cell| cell.was_generator_cpu_bound(result.run.client.cores)).count();
     if busy > 0 {
         sentences.push(format!(
             "In {busy} of {} measurements the CPU of the client machine was saturated: the store may be faster.",
-            result.cells.len()
+            result.measurements.len()
         ));
     }
     sentences
 }
 
 /// The summary of a comparison, starting with what limits it.
-pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> Vec<String> {
+pub(super) fn comparison(before: &ResultFile, after: &ResultFile, compared: &[Comparison]) -> Vec<String> {
     let mut sentences = differences(compared);
-    let failed = |kept: &Kept| {
-        kept.cells.iter().map(Measurement::failure_count).sum::<u64>()
-            + kept.posix.iter().map(Measured::failed).sum::<u64>()
+    let failed = |kept: &ResultFile| {
+        kept.measurements.iter().map(Measurement::failure_count).sum::<u64>()
+            + kept.posix.iter().map(PosixRecord::failure_count).sum::<u64>()
     };
     let (was, is) = (failed(before), failed(after));
     if was + is > 0 {
@@ -94,7 +94,7 @@ pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> 
         );
     }
     for (kept, when) in [(before, "before"), (after, "after")] {
-        let empty = kept.cells.iter().filter(|cell| cell.has_no_success() && !cell.is_partial()).count();
+        let empty = kept.measurements.iter().filter(|cell| cell.has_no_success() && !cell.is_partial()).count();
         if empty > 0 {
             sentences.insert(
                 0,
@@ -104,7 +104,7 @@ pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> 
     }
     for (kept, when) in [(before, "before"), (after, "after")] {
         let void: BTreeSet<String> =
-            kept.cells.iter().filter(|cell| cell.is_void()).map(Measurement::name).collect();
+            kept.measurements.iter().filter(|cell| cell.is_void()).map(Measurement::name).collect();
         if !void.is_empty() {
             let names: Vec<String> = void.into_iter().collect();
             let why = "The store was too far behind the requested rate, of that load or of a concurrent one, so these loads \
@@ -112,9 +112,9 @@ pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> 
             sentences.insert(0, format!("Void {when} in at least one round: {}. {why}", names.join("; ")));
         }
     }
-    let names = |kept: &Kept| -> BTreeSet<String> {
+    let names = |kept: &ResultFile| -> BTreeSet<String> {
         let counts = |cell: &&Measurement| !cell.has_no_success() && !cell.is_partial();
-        let cells = kept.cells.iter().filter(counts).map(Measurement::name);
+        let cells = kept.measurements.iter().filter(counts).map(Measurement::name);
         cells.chain(posix::names(&kept.posix)).collect()
     };
     let (first, second) = (names(before), names(after));
@@ -124,14 +124,14 @@ pub(super) fn comparison(before: &Kept, after: &Kept, compared: &[Compared]) -> 
         sentences.insert(0, format!("Measured successfully in only one of the two results: {}.", alone.join("; ")));
     }
     if !compared.is_empty() {
-        sentences.splice(0..0, conditions::differing(before, after));
+        sentences.splice(0..0, conditions::describe_differences(before, after));
     }
     sentences
 }
 
 /// Sentences about the significant differences, or one that says why there are none.
-fn differences(compared: &[Compared]) -> Vec<String> {
-    let differing: Vec<&Compared> = compared.iter().filter(|each| each.verdict == Verdict::Differs).collect();
+fn differences(compared: &[Comparison]) -> Vec<String> {
+    let differing: Vec<&Comparison> = compared.iter().filter(|each| each.verdict == Verdict::Differs).collect();
     if compared.is_empty() {
         return vec!["The results have no measurement in common.".to_owned()];
     }
@@ -153,10 +153,10 @@ fn differences(compared: &[Compared]) -> Vec<String> {
 }
 
 /// A sentence about the minimum detectable difference.
-fn detectable_difference(compared: &[Compared]) -> String {
-    let mut factors: Vec<f64> = compared.iter().filter_map(|each| each.visible).collect();
+fn detectable_difference(compared: &[Comparison]) -> String {
+    let mut factors: Vec<f64> = compared.iter().filter_map(|each| each.detectable_effect).collect();
     factors.sort_by(f64::total_cmp);
-    let percent = |factor: f64| short(100.0 * (factor - 1.0));
+    let percent = |factor: f64| format_short(100.0 * (factor - 1.0));
     match (factors.get(factors.len() / 2), factors.last()) {
         (Some(half), Some(all)) => format!(
             " The minimum detectable difference (50 % power) is {} % for the median figure and {} % for the least sensitive one.",
@@ -167,26 +167,26 @@ fn detectable_difference(compared: &[Compared]) -> String {
     }
 }
 
-pub(super) const fn measure(measure: Measure) -> &'static str {
+pub(super) const fn figure_name(measure: ComparedFigure) -> &'static str {
     match measure {
-        Measure::Throughput => "requests/s",
-        Measure::Bandwidth => "bytes/s",
-        Measure::Transactions => "transactions/s",
-        Measure::Median => "p50 latency, us",
-        Measure::P99 => "p99 latency, us",
+        ComparedFigure::Throughput => "requests/s",
+        ComparedFigure::Bandwidth => "bytes/s",
+        ComparedFigure::Transactions => "transactions/s",
+        ComparedFigure::Median => "p50 latency, us",
+        ComparedFigure::P99 => "p99 latency, us",
     }
 }
 
-fn difference(each: &Compared) -> String {
+fn difference(each: &Comparison) -> String {
     let ratio = each.after / each.before;
-    let is_better = (ratio > 1.0) == each.measure.is_speed();
+    let is_better = (ratio > 1.0) == each.measure.is_higher_better();
     let percent = 100.0 * (ratio - 1.0).abs();
-    let (low, high) = each.ratio.unwrap_or((ratio, ratio));
+    let (low, high) = each.ratio_interval.unwrap_or((ratio, ratio));
     let word = if ratio > 1.0 { "higher" } else { "lower" };
     format!(
         "{}: {} {percent:.0} % {word}, which is {} (95 % CI of the ratio: {low:.2} to {high:.2}).",
-        each.what,
-        measure(each.measure).trim_end_matches(", us"),
+        each.name,
+        figure_name(each.measure).trim_end_matches(", us"),
         if is_better { "better" } else { "worse" }
     )
 }
