@@ -2,16 +2,16 @@
 //! where they are safe. Everything specific to a protocol (URLs, credentials, error classification) is supplied by an
 //! implementation of [`Protocol`](client::Protocol).
 
-pub(crate) mod response;
 pub(crate) mod client;
 pub(crate) mod header_fields;
 pub(crate) mod payload;
 mod peer;
 pub(crate) mod pool;
 pub(crate) mod query;
-pub(crate) mod streaming_request;
-mod socket;
-pub(crate) mod time;
 mod rcv_lowat;
+pub(crate) mod response;
+mod socket;
+pub(crate) mod streaming_request;
+pub(crate) mod time;
 
 pub use self::peer::Peer;

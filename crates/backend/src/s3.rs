@@ -1,25 +1,25 @@
 //! The `s3` leaf: a store on top of an S3 service. It keeps no object data of its own; acknowledged writes are as
 //! durable as the service makes them.
 
-mod upload_cache;
-mod buckets;
+mod ambiguous_outcome;
 mod aws_chunked;
+mod buckets;
 mod conditions;
 mod copy;
+mod credentials;
 mod dialect;
-mod ambiguous_outcome;
 mod endpoint;
-mod service_error;
 mod headers;
 mod list;
-mod credentials;
 mod list_uploads;
 mod multipart_write;
-mod regions;
 mod protocol;
 mod read;
+mod regions;
+mod service_error;
 mod stage;
 mod tags;
+mod upload_cache;
 mod uploads;
 mod xml;
 
@@ -39,8 +39,8 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, Feature, ObjectStore,
-    StageRequest, Staged,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, Feature, GetRequest, GetResponse,
+    ObjectStore, StageRequest, Staged,
 };
 use tradewind_core::{
     Address, Body, BucketName, Budget, Checksum, ChecksumScope, Clock, Context, Precondition, Tags,
@@ -48,16 +48,16 @@ use tradewind_core::{
 };
 use tradewind_wire::sigv4::Credentials;
 
-use self::upload_cache::UploadCache;
-use self::dialect::Dialect;
-pub use self::endpoint::{Endpoint, AddressingStyle};
 use self::credentials::CredentialProvider;
-pub use self::credentials::{ExpiringCredentials, CredentialIssuer};
-use self::regions::BucketRegions;
+pub use self::credentials::{CredentialIssuer, ExpiringCredentials};
+use self::dialect::Dialect;
+pub use self::endpoint::{AddressingStyle, Endpoint};
 use self::protocol::{S3Protocol, ServiceState};
+use self::regions::BucketRegions;
 use self::stage::{StagedWrite, WriteTarget};
+use self::upload_cache::UploadCache;
 use crate::remote::client::{Call, Client};
-use crate::remote::pool::{Pool, PoolOptions, DEFAULT_READ_BYTES};
+use crate::remote::pool::{DEFAULT_READ_BYTES, Pool, PoolOptions};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
 /// Longest body of a response whose body is ignored.
@@ -149,19 +149,33 @@ impl S3Store {
     /// Creates a store. Sends nothing.
     pub fn new(options: S3Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let S3Options { endpoint, region, credentials, expires, issuer, tls, .. } = options;
-        let S3Options { max_connections: connections, connect_timeout: connect_time, read_bytes, is_single_use: is_fresh, traffic, .. } = options;
+        let S3Options {
+            max_connections: connections,
+            connect_timeout: connect_time,
+            read_bytes,
+            is_single_use: is_fresh,
+            traffic,
+            ..
+        } = options;
         if endpoint.peer.is_tls && tls.is_none() {
             return Err(Error::new(Reason::InvalidArgument, "an https endpoint needs a TLS configuration"));
         }
         let pool = Pool::new(
             endpoint.peer.clone(),
             tls.filter(|_| endpoint.peer.is_tls),
-            PoolOptions { max_connections: connections, connect_timeout: connect_time, read_bytes, is_single_use: is_fresh, traffic },
+            PoolOptions {
+                max_connections: connections,
+                connect_timeout: connect_time,
+                read_bytes,
+                is_single_use: is_fresh,
+                traffic,
+            },
             clock.clone(),
         );
         let peer = endpoint.peer.to_string().into();
         let issued = credentials.map(|credentials| ExpiringCredentials { credentials, expires });
-        let login = issued.map(|issued| CredentialProvider::new(issued, issuer, region.clone(), clock.clone()));
+        let login =
+            issued.map(|issued| CredentialProvider::new(issued, issuer, region.clone(), clock.clone()));
         let shared = Arc::new(ServiceState { login, verifies_checksums: AtomicBool::new(false) });
         let client = Client {
             peer,
@@ -192,7 +206,8 @@ impl S3Store {
 
     /// Rejects a key that this service does not support.
     fn check_key(&self, call: &Call<'_>) -> Result<()> {
-        if !self.capabilities().supports(Feature::NulInKeys) && call.key.is_some_and(|key| key.contains('\0')) {
+        if !self.capabilities().supports(Feature::NulInKeys) && call.key.is_some_and(|key| key.contains('\0'))
+        {
             return Err(Error::new(
                 Reason::InvalidKey,
                 "radosgw does not support keys with the character U+0000",
@@ -265,7 +280,12 @@ impl S3Store {
     ///
     /// # Errors
     /// [`BadDigest`](Reason::BadDigest) if the service returns another checksum: it has stored other bytes.
-    fn check_response_checksum(&self, answered: &HeaderMap, checksum: &Checksum, was_told: bool) -> Result<()> {
+    fn check_response_checksum(
+        &self,
+        answered: &HeaderMap,
+        checksum: &Checksum,
+        was_told: bool,
+    ) -> Result<()> {
         let (found, scope) = headers::checksums(answered)?;
         let found = found.into_iter().find(|found| found.algorithm() == checksum.algorithm());
         let found = found.filter(|_| scope == ChecksumScope::FullObject);
@@ -350,11 +370,21 @@ impl ObjectStore for S3Store {
         self.all_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
         self.read_head(context, address, &request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
         self.read_object(context, address, &request).await
     }
 

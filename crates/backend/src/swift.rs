@@ -13,19 +13,19 @@
 mod auth;
 mod buckets;
 mod copy;
-mod service_error;
-mod stored_metadata;
 mod json;
 mod list;
-mod upload_marker;
 mod names;
 mod part_records;
 mod protocol;
 mod read;
 mod replace;
 mod segments;
+mod service_error;
 mod session;
 mod stage;
+mod stored_metadata;
+mod upload_marker;
 mod uploads;
 
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, ObjectStore,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, ObjectStore,
     StageRequest, Staged,
 };
 use tradewind_core::{Address, Body, BucketName, Clock, Context, Precondition, Tags, Traffic};
@@ -56,9 +56,9 @@ use self::replace::CompanionState;
 use self::session::{Session, SessionManager};
 use self::stage::{StagedWrite, WriteTarget};
 use self::uploads::UploadLocks;
-use crate::remote::response::StoreResponse;
 use crate::remote::client::Call;
 use crate::remote::pool::DEFAULT_READ_BYTES;
+use crate::remote::response::StoreResponse;
 use crate::remote::streaming_request::StreamingRequest;
 use tradewind_model::retry::RetryOptions;
 
@@ -218,7 +218,12 @@ impl SwiftStore {
     /// Starts a request whose body is supplied while it is sent. The body cannot be sent again, so
     /// `Expect: 100-continue` makes the service validate the token first. It is not used any more with a service that
     /// does not respond in time; there a rejected token fails the request, and the next request gets a new token.
-    async fn start_streaming(&self, context: &Context, mut call: Call<'_>, length: Option<u64>) -> Result<StreamingRequest> {
+    async fn start_streaming(
+        &self,
+        context: &Context,
+        mut call: Call<'_>,
+        length: Option<u64>,
+    ) -> Result<StreamingRequest> {
         if !self.lacks_continue.load(Ordering::Relaxed) {
             call.headers.insert(EXPECT, HeaderValue::from_static("100-continue"));
         }
@@ -303,11 +308,21 @@ impl ObjectStore for SwiftStore {
         self.all_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
         self.read_head(context, address, &request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
         self.read_object(context, address, &request).await
     }
 

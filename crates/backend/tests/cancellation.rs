@@ -18,7 +18,7 @@ use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::unbounded_context;
 use tradewind_core::{Algorithm, Budget, Context, ObjectStore, Precondition, SystemClock};
 
-use test_store::{TestStore, Random, address, check, pattern, segment_bytes, small};
+use test_store::{Random, TestStore, address, check, pattern, segment_bytes, small};
 
 fn tiny() -> LocalOptions {
     LocalOptions { segment_bytes: 64 << 10, inline_bytes: 4 << 10, io_threads: 2, ..small() }

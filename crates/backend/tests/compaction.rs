@@ -19,7 +19,8 @@ use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::context;
 
 use test_store::{
-    TestStore, Random, address, check, copy_tree, drain, find_offset, invert_byte, pattern, reason, segment_bytes, segments, small, stats,
+    Random, TestStore, address, check, copy_tree, drain, find_offset, invert_byte, pattern, reason,
+    segment_bytes, segments, small, stats,
 };
 
 fn tiny() -> LocalOptions {
@@ -234,7 +235,8 @@ async fn cancelled_writes_are_freed() {
     let desk = TestStore::with_options(place.path(), tiny()).await;
     for n in 0..8 {
         let context = context();
-        let mut staged = desk.store.stage(&context, &address("never"), StageRequest::default()).await.unwrap();
+        let mut staged =
+            desk.store.stage(&context, &address("never"), StageRequest::default()).await.unwrap();
         staged.write(pattern(1 << 20, n)).await.unwrap();
         drop(staged);
     }
@@ -256,7 +258,8 @@ async fn damage_retains_only_its_own_segment() {
     for (path, needle) in
         [(segments(&root, "log"), pattern(3000, 12)), (segments(&root, "bulk"), pattern(30_000, 12))]
     {
-        let (path, offset) = path.iter().find_map(|path| Some((path, find_offset(path, &needle[..64])?))).unwrap();
+        let (path, offset) =
+            path.iter().find_map(|path| Some((path, find_offset(path, &needle[..64])?))).unwrap();
         invert_byte(path, offset + 1000);
     }
     let desk = TestStore::open(&root, options).unwrap();

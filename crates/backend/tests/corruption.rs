@@ -11,7 +11,9 @@ use bytes::Bytes;
 use tradewind_backend::local::LocalOptions;
 use tradewind_core::error::Reason;
 
-use test_store::{TestStore, Random, check, copy_tree, find_offset, invert_byte, pattern, range, reason, segments, small};
+use test_store::{
+    Random, TestStore, check, copy_tree, find_offset, invert_byte, pattern, range, reason, segments, small,
+};
 
 /// Fills a store with small and large objects, an upload and a multipart object; returns its contents.
 async fn filled(root: &std::path::Path) -> BTreeMap<String, Bytes> {
@@ -162,7 +164,8 @@ async fn small_range_of_large_object_reads_at_most_two_blocks() {
     const BLOCK: u64 = 64 << 10;
     const HEAD: u64 = 2048;
     let place = tempfile::tempdir().unwrap();
-    let desk = TestStore::with_options(place.path(), LocalOptions { inline_bytes: 128 << 10, ..small() }).await;
+    let desk =
+        TestStore::with_options(place.path(), LocalOptions { inline_bytes: 128 << 10, ..small() }).await;
     let bytes = pattern(9 << 20, 1);
     desk.put("large", bytes.clone()).await;
     desk.put("inline", bytes.slice(..128 << 10)).await;

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/test_store.rs"]
-mod test_store;
 #[path = "support/disk.rs"]
 mod disk;
+#[path = "support/test_store.rs"]
+mod test_store;
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use tradewind_backend::local::LocalOptions;
 use tradewind_core::error::Reason;
 use tradewind_powerloss::FsyncFailure;
 
-use test_store::{TestStore, pattern, reason, small};
 use disk::{crash, mount};
+use test_store::{TestStore, pattern, reason, small};
 
 fn options() -> LocalOptions {
     LocalOptions { segment_bytes: 48 << 10, inline_bytes: 4 << 10, checkpoint_bytes: 64 << 10, ..small() }

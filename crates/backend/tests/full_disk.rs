@@ -186,7 +186,8 @@ async fn write_that_cannot_fit_is_refused_before_it_begins() {
         let request = || StageRequest { size: Some(size), ..StageRequest::default() };
         let staged = desk.store.stage(&context, &to, request()).await.map(drop);
         assert_eq!(reason(staged), Reason::Full, "{size}");
-        let part = desk.store.stage_part(&context, &test_store::address("upload"), &upload, number, request()).await;
+        let part =
+            desk.store.stage_part(&context, &test_store::address("upload"), &upload, number, request()).await;
         assert_eq!(reason(part.map(drop)), Reason::Full, "{size}");
     }
     // Three quarters of the large object are left beside that.
@@ -251,7 +252,8 @@ async fn refused_write_fits_after_compaction_made_room() {
 async fn a_shortage_is_noticed_between_rounds() {
     let Some(disk) = Disk::mount(32) else { return };
     let interval = Duration::from_secs(32);
-    let desk = TestStore::with_options(&disk.root(), LocalOptions { compact_interval: interval, ..options() }).await;
+    let desk =
+        TestStore::with_options(&disk.root(), LocalOptions { compact_interval: interval, ..options() }).await;
     let begun = Instant::now();
     // The first round, which comes after a sixteenth of the interval, finds nothing.
     tokio::time::sleep(interval / 16 + Duration::from_millis(500)).await;

@@ -278,7 +278,11 @@ async fn without_an_index_later_records_prove_a_cut_segment() {
         spoil(&root);
         let is_index_there = root.join("index").exists();
         let loss = lost(&root);
-        assert_eq!((loss.proof, loss.ranges.len(), loss.ranges[0].existing_bytes), (LossProof::Log, 1, 32), "{what}");
+        assert_eq!(
+            (loss.proof, loss.ranges.len(), loss.ranges[0].existing_bytes),
+            (LossProof::Log, 1, 32),
+            "{what}"
+        );
         assert_refused(&root, what);
         assert_eq!(root.join("index").exists(), is_index_there, "{what}: a rejected opening removes nothing");
         let desk = TestStore::open(&root, accepting()).unwrap();
@@ -414,7 +418,10 @@ async fn older_index_with_compacted_deletion_is_no_proof() {
     copy_tree(&place.path().join("index"), &root.join("index"));
     let report = check(&root).unwrap();
     assert!(report.loss.is_none() && !report.is_sound(), "{report:?}");
-    assert_eq!(report.possible_loss.map(|doubt| doubt.objects.first_names), Some(vec!["bucket/a".to_owned()]));
+    assert_eq!(
+        report.possible_loss.map(|doubt| doubt.objects.first_names),
+        Some(vec!["bucket/a".to_owned()])
+    );
     let desk = TestStore::open(&root, small()).unwrap();
     assert!(desk.store.recovery().reindexed);
     assert!(root.join("index.doubtful/keyspaces").is_dir());

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
-#[path = "support/test_store.rs"]
-mod test_store;
 #[path = "support/disk.rs"]
 mod disk;
+#[path = "support/test_store.rs"]
+mod test_store;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,10 +17,10 @@ use tradewind_core::error::Reason;
 use tradewind_core::multipart::UploadId;
 use tradewind_core::store::StageRequest;
 use tradewind_core::{ObjectStore, Precondition};
-use tradewind_powerloss::{FsyncFailure, CrashMode, PowerLossFs};
+use tradewind_powerloss::{CrashMode, FsyncFailure, PowerLossFs};
 
-use test_store::{TestStore, Random, check, pattern, small};
 use disk::{crash, mount};
+use test_store::{Random, TestStore, check, pattern, small};
 
 fn options() -> LocalOptions {
     LocalOptions {
@@ -73,7 +73,11 @@ async fn multipart(desk: &TestStore, key: &str, size: usize, seed: u64) -> trade
     desk.complete(key, &upload, vec![part]).await.map(|_| ())
 }
 
-async fn verify(desk: &TestStore, keys: &BTreeMap<String, Possible>, what: &str) -> BTreeMap<String, Possible> {
+async fn verify(
+    desk: &TestStore,
+    keys: &BTreeMap<String, Possible>,
+    what: &str,
+) -> BTreeMap<String, Possible> {
     let mut settled = BTreeMap::new();
     for (key, possible) in keys {
         let found = match desk.get(key).await {

@@ -3,10 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
-#[path = "support/test_store.rs"]
-mod test_store;
 #[path = "support/restarting_store.rs"]
 mod restarting_store;
+#[path = "support/test_store.rs"]
+mod test_store;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,8 +16,8 @@ use tradewind_backend::local::{LocalOptions, reindex};
 use tradewind_core::ObjectStore;
 use tradewind_core::testing::conformance;
 
-use test_store::{TestStore, Random, check, pattern, small, stats};
-use restarting_store::{RestartingStore, RestartAction};
+use restarting_store::{RestartAction, RestartingStore};
+use test_store::{Random, TestStore, check, pattern, small, stats};
 
 fn tiny() -> LocalOptions {
     LocalOptions { segment_bytes: 16 << 10, inline_bytes: 4 << 10, checkpoint_bytes: 16 << 10, ..small() }
@@ -45,7 +45,18 @@ async fn nothing_is_lost_or_reappears_between_starts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_or_reappears_after_compaction() {
-    play(200..204, 6, &[RestartAction::Compact, RestartAction::Compact, RestartAction::Reindex, RestartAction::Compact, RestartAction::Reopen]).await;
+    play(
+        200..204,
+        6,
+        &[
+            RestartAction::Compact,
+            RestartAction::Compact,
+            RestartAction::Reindex,
+            RestartAction::Compact,
+            RestartAction::Reopen,
+        ],
+    )
+    .await;
 }
 
 /// Counts agree as well, not only visible contents: otherwise tombstones would stay forever or be removed too early,

@@ -22,7 +22,7 @@ use tradewind_core::testing::{SimulatedClock, context};
 use tradewind_core::{Address, ByteRange, Clock, SystemClock};
 use tradewind_model::retry::RetryOptions;
 
-use scripted_server::{ScriptedResponse, Request, ScriptedServer, ContinueReply};
+use scripted_server::{ContinueReply, Request, ScriptedResponse, ScriptedServer};
 
 /// A tag that is not the MD5 of anything here, and a time.
 const OBJECT: &str =
@@ -381,7 +381,11 @@ fn right_tags(
         _ => {
             let md5: [u8; 16] = Md5::digest(&request.body).into();
             let etag = tradewind_core::ETag::from_md5(&md5);
-            ScriptedResponse::new(201, &format!("Etag: {etag}\r\nLast-Modified: Sun, 22 Nov 2026 02:58:55 GMT\r\n"), b"")
+            ScriptedResponse::new(
+                201,
+                &format!("Etag: {etag}\r\nLast-Modified: Sun, 22 Nov 2026 02:58:55 GMT\r\n"),
+                b"",
+            )
         }
     }
 }

@@ -79,7 +79,9 @@ mod tests {
     fn rate_interval_contains_the_mean_in_95_percent() {
         for count in [5, 12, 40, 200] {
             let covered = (0..4000_u64).filter(|run| {
-                let drawn = |n: usize| unit_fraction(mix(mix(*run) ^ n as u64)) + unit_fraction(mix(mix(!*run) ^ n as u64));
+                let drawn = |n: usize| {
+                    unit_fraction(mix(mix(*run) ^ n as u64)) + unit_fraction(mix(mix(!*run) ^ n as u64))
+                };
                 let amounts: Vec<f64> = (0..count).map(drawn).collect();
                 let RateEstimate { mean, ci95_half_width: within } = estimate_rate(&amounts).unwrap();
                 (mean - 1.0).abs() <= within

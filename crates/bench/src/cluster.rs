@@ -8,16 +8,16 @@
 //! credentials are sent.
 
 pub mod agent;
+pub mod assignment;
 mod clocks;
 pub mod coordinator;
-pub mod assignment;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod handshake;
 mod link;
-mod messages;
 mod merging;
+mod messages;
 mod remote_agent;
 mod session;
 

@@ -114,7 +114,10 @@ pub fn compare(before: &[Measurement], after: &[Measurement]) -> Vec<Comparison>
             }
         }
     }
-    let values = |cells: &[Measurement], (what, kind): &(String, Option<Operation>), measure: ComparedFigure| -> Vec<f64> {
+    let values = |cells: &[Measurement],
+                  (what, kind): &(String, Option<Operation>),
+                  measure: ComparedFigure|
+     -> Vec<f64> {
         let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for cell in cells.iter().filter(|cell| !cell.is_partial() && cell.name() == *what) {
             rounds.entry(cell.round).or_default().extend(measure.value(cell, *kind).map(f64::ln));
@@ -163,7 +166,8 @@ pub(crate) fn compare_samples(samples: Vec<SamplePair>) -> Vec<Comparison> {
             before: mean(&a).exp(),
             after: mean(&b).exp(),
             ratio_interval: test.map(|test| test.interval()),
-            detectable_effect: test.map(|test| test.critical_difference(SIGNIFICANCE_LEVEL / count as f64).exp()),
+            detectable_effect: test
+                .map(|test| test.critical_difference(SIGNIFICANCE_LEVEL / count as f64).exp()),
             verdict: match (test, differs) {
                 (None, _) => Verdict::Unknown,
                 (Some(_), true) => Verdict::Differs,
@@ -294,7 +298,10 @@ mod tests {
     fn minimum_detectable_effect_has_50_percent_power() {
         let detected = (0..2000_u64).filter(|run| {
             let (a, seed) = (values(*run, 5, 1.0, 0.02), mix(!run));
-            let visible = WelchTest::new(&a, &values(seed, 5, 1.0, 0.02), 0.0).unwrap().critical_difference(SIGNIFICANCE_LEVEL).exp();
+            let visible = WelchTest::new(&a, &values(seed, 5, 1.0, 0.02), 0.0)
+                .unwrap()
+                .critical_difference(SIGNIFICANCE_LEVEL)
+                .exp();
             let test = WelchTest::new(&a, &values(seed, 5, visible, 0.02), 0.0).unwrap();
             test.p_value() <= SIGNIFICANCE_LEVEL
         });

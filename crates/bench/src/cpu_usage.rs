@@ -43,7 +43,8 @@ impl CpuUsage {
             (thread.clone(), spent.saturating_sub(before))
         };
         let (busy, all) = earlier.machine_utilization;
-        let machine = (self.machine_utilization.0.saturating_sub(busy), self.machine_utilization.1.saturating_sub(all));
+        let machine =
+            (self.machine_utilization.0.saturating_sub(busy), self.machine_utilization.1.saturating_sub(all));
         let total = self.total.saturating_sub(earlier.total);
         Self { threads: self.threads.iter().map(spent).collect(), total, machine_utilization: machine }
     }

@@ -1,12 +1,12 @@
 //! Runs a load against a store and records latencies, throughput and failures.
 
-mod worker_pool;
+mod convergence;
 mod due_queue;
+pub(crate) mod load_state;
 mod pacer;
 pub(crate) mod request;
-pub(crate) mod load_state;
-mod convergence;
 mod worker;
+mod worker_pool;
 
 use std::io;
 use std::sync::Arc;
@@ -22,21 +22,21 @@ use tradewind_core::traffic::TrafficCounts;
 use tradewind_core::{BucketName, Budget, Clock, Context, ObjectStore, Timestamp, Traffic};
 use tradewind_pattern::Content;
 
-pub use self::worker_pool::WorkerPool;
-use self::pacer::Pacer;
+use self::convergence::ConvergenceCheck;
 use self::load_state::LoadState;
 pub use self::load_state::{Progress, StopSignal};
-use self::convergence::ConvergenceCheck;
+use self::pacer::Pacer;
 use self::worker::Worker;
+pub use self::worker_pool::WorkerPool;
 use crate::arrivals::Arrivals;
+use crate::cpu_usage::CpuUsage;
 use crate::files::LocalFiles;
-use crate::load::{Load, ArrivalMode};
+use crate::load::{ArrivalMode, Load};
+use crate::object_set::ObjectSet;
 use crate::operation::Operation;
 use crate::random::mix;
-use crate::record::{WorkAmount, LoadRecord};
-use crate::samples::{SubjectKey, FinishedRequest, RequestSubject};
-use crate::object_set::ObjectSet;
-use crate::cpu_usage::CpuUsage;
+use crate::record::{LoadRecord, WorkAmount};
+use crate::samples::{FinishedRequest, RequestSubject, SubjectKey};
 
 /// Interval at which the stop condition is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -142,8 +142,9 @@ pub async fn run_load(
     let starts = match load.arrival_mode {
         ArrivalMode::Closed => None,
         ArrivalMode::Open { requests_per_second: per_second, spacing } => {
-            let starts =
-                Arrivals::new(spacing, per_second, load.seed).with_phase(load.phase).take(shared.max_requests());
+            let starts = Arrivals::new(spacing, per_second, load.seed)
+                .with_phase(load.phase)
+                .take(shared.max_requests());
             Some(starts.map(|start| (start, ())))
         }
     };
@@ -278,7 +279,11 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
         outcome.record.record_truncated(window, subject.operation, intended, now);
         if let Some(samples) = &mut samples {
             let answer = Err(NEVER_STARTED.to_owned());
-            samples.record(window, &FinishedRequest { scheduled: intended, started: None, ended: now, response: answer }, subject);
+            samples.record(
+                window,
+                &FinishedRequest { scheduled: intended, started: None, ended: now, response: answer },
+                subject,
+            );
         }
     }
     Ok((outcome, all))
@@ -307,7 +312,12 @@ async fn wait_until<T>(shared: &LoadState<T>, stop: &StopSignal, until: Duration
     }
 }
 
-async fn wait_for_end<T>(shared: &LoadState<T>, stop: &StopSignal, load: &Load, begin: Duration) -> EndReason {
+async fn wait_for_end<T>(
+    shared: &LoadState<T>,
+    stop: &StopSignal,
+    load: &Load,
+    begin: Duration,
+) -> EndReason {
     let until = begin + load.stop_condition.duration;
     let mut steady = load.stop_condition.max_ci_fraction.map(ConvergenceCheck::new);
     let (mut counted, mut next) = (shared.progress.snapshot().0, begin + SERIES_INTERVAL);

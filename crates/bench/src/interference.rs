@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-use crate::load_spec::LoadSpec;
 use crate::drive::EndReason;
+use crate::load_spec::LoadSpec;
 use crate::record::new_histogram;
 use crate::result::Measurement;
 
@@ -103,7 +103,10 @@ fn valid_cells(cells: &[Measurement]) -> Vec<&Measurement> {
         let Some((count, are_good)) = stages.get(&(cell.round, stage(cell))) else { return false };
         *are_good && count.is_multiple_of(1 + cell.concurrent_with.len())
     };
-    cells.iter().filter(|cell| is_good(cell) && (cell.concurrent_with.is_empty() || is_stage_complete(cell))).collect()
+    cells
+        .iter()
+        .filter(|cell| is_good(cell) && (cell.concurrent_with.is_empty() || is_stage_complete(cell)))
+        .collect()
 }
 
 /// The sorted names of all loads of the measurement's stage, including its own.
@@ -140,7 +143,8 @@ mod tests {
     #[test]
     fn losses_compare_a_load_with_itself_alone() {
         let (put, get) = ("put 4KiB x 4", "get 4KiB x 1");
-        let beside = |cell: Measurement, name: &str| Measurement { concurrent_with: vec![name.to_owned()], ..cell };
+        let beside =
+            |cell: Measurement, name: &str| Measurement { concurrent_with: vec![name.to_owned()], ..cell };
         let cells = [
             measurement("put", 4, 1, 90.0),
             measurement("put", 4, 2, 110.0),
@@ -162,7 +166,10 @@ mod tests {
             (slowdowns[0].load.to_string(), &*slowdowns[0].concurrent_with),
             ("put 4KiB x 4".to_owned(), "get 4KiB x 1")
         );
-        assert!((slowdowns[0].throughput_ratio() - 0.25).abs() < 1e-9 && (slowdowns[1].throughput_ratio() - 0.5).abs() < 1e-9);
+        assert!(
+            (slowdowns[0].throughput_ratio() - 0.25).abs() < 1e-9
+                && (slowdowns[1].throughput_ratio() - 0.5).abs() < 1e-9
+        );
         assert!(slowdowns[0].latency_ratio().is_some_and(|times| (times - 1.0).abs() < 1e-9));
     }
 
@@ -174,7 +181,8 @@ mod tests {
             ..cell
         };
         let (alone, other) = (measurement("put", 4, 1, 90.0), measurement("get", 1, 1, 60.0));
-        let count = |cells: &[Measurement]| slowdowns(&[&[alone.clone(), other.clone()], cells].concat()).len();
+        let count =
+            |cells: &[Measurement]| slowdowns(&[&[alone.clone(), other.clone()], cells].concat()).len();
         let one = beside(measurement("put", 4, 1, 20.0), &[get]);
         let its = beside(measurement("get", 1, 1, 20.0), &[put]);
         assert_eq!(count(&[one.clone(), its.clone()]), 2);

@@ -7,37 +7,37 @@
 //! within the measurement window, and a run whose generator could not keep up reports it.
 
 pub mod arrivals;
-pub mod load_spec;
+pub mod batch_means;
 pub mod caches;
 pub mod cluster;
 pub mod compare;
-pub mod runner;
+pub mod cpu_usage;
 mod csv;
 pub mod drive;
 pub mod figures;
 pub mod files;
 pub mod interference;
 pub mod load;
+pub mod load_spec;
+pub mod object_set;
 pub mod operation;
-pub mod tcp_counters;
 pub mod posix;
 mod random;
 pub mod record;
 pub mod replay;
 pub mod report;
 pub mod result;
+pub mod runner;
 pub mod samples;
-pub mod workspace;
 pub mod size_distribution;
-pub mod object_set;
-pub mod batch_means;
+pub mod tcp_counters;
 pub mod test_plan;
 pub mod tune;
-pub mod cpu_usage;
+pub mod workspace;
 
-pub use self::load_spec::LoadSpec;
 pub use self::load::Load;
+pub use self::load_spec::LoadSpec;
+pub use self::object_set::ObjectSet;
 pub use self::operation::{Mix, Operation};
 pub use self::size_distribution::SizeDistribution;
-pub use self::object_set::ObjectSet;
 pub use tradewind_pattern::Content;

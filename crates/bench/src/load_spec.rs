@@ -31,7 +31,12 @@ pub struct LoadSpec {
 impl LoadSpec {
     /// Returns every combination of mix, sizes and concurrency, grouped by size.
     #[must_use]
-    pub fn combinations(mixes: &[Mix], sizes: &[SizeDistribution], parallel: &[usize], pace: ArrivalMode) -> Vec<Self> {
+    pub fn combinations(
+        mixes: &[Mix],
+        sizes: &[SizeDistribution],
+        parallel: &[usize],
+        pace: ArrivalMode,
+    ) -> Vec<Self> {
         let mut all = Vec::new();
         for sizes in sizes {
             for mix in mixes {
@@ -52,8 +57,12 @@ impl fmt::Display for LoadSpec {
         write!(f, "{} {} x {}", self.mix, self.sizes, self.concurrency)?;
         match self.arrival_mode {
             ArrivalMode::Closed => Ok(()),
-            ArrivalMode::Open { requests_per_second: per_second, spacing: Spacing::Poisson } => write!(f, " at {per_second}/s"),
-            ArrivalMode::Open { requests_per_second: per_second, spacing: Spacing::Fixed } => write!(f, " at {per_second}/s evenly"),
+            ArrivalMode::Open { requests_per_second: per_second, spacing: Spacing::Poisson } => {
+                write!(f, " at {per_second}/s")
+            }
+            ArrivalMode::Open { requests_per_second: per_second, spacing: Spacing::Fixed } => {
+                write!(f, " at {per_second}/s evenly")
+            }
         }
     }
 }

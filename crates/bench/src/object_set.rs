@@ -273,7 +273,8 @@ mod tests {
         stock.reclaim(last);
         let mut pooled = stock.pool(2, 1);
         assert!(
-            (0..10).all(|_| pooled[0].take_for_delete().is_some()) && pooled.iter().all(ObjectShare::is_empty),
+            (0..10).all(|_| pooled[0].take_for_delete().is_some())
+                && pooled.iter().all(ObjectShare::is_empty),
             "one worker can take all objects of the pool"
         );
         assert_eq!(stock.key(7), "p/0000000007");

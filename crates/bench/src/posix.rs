@@ -6,22 +6,22 @@
 //! Caches are dropped between writing and reading if permitted. Every byte read is compared with what was written. If a
 //! network interface is named, the bytes on the wire per byte of the files are reported.
 
-mod file_access;
+pub mod access_form;
 pub mod amplification;
 mod batch_size;
 mod buffer;
-mod measurement;
+pub mod cache_policy;
 pub mod compare;
+mod completion;
 mod counters;
-pub mod access_form;
+mod file_access;
+mod measurement;
 pub mod mount;
 mod phase;
-mod run_directory;
-pub mod cache_policy;
 pub mod postmark;
 mod probe;
-mod completion;
 pub mod result;
+mod run_directory;
 mod section;
 mod steady_rate;
 mod tally;
@@ -32,19 +32,21 @@ use std::time::Duration;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::quantity::ByteSize;
 
-use self::amplification::{AmplificationFit, RatioPoint};
-use self::measurement::{MeasureEnv, MeasureSpec};
-use self::counters::InterfaceCounters;
 use self::access_form::AccessForm;
-use self::mount::Mount;
-pub use self::phase::PosixEnv;
-use self::phase::PhaseTask;
-use self::run_directory::RunFile;
-pub use self::run_directory::RunDirectory;
+use self::amplification::{AmplificationFit, RatioPoint};
 use self::cache_policy::CachePolicy;
+use self::counters::InterfaceCounters;
+use self::measurement::{MeasureEnv, MeasureSpec};
+use self::mount::Mount;
+use self::phase::PhaseTask;
+pub use self::phase::PosixEnv;
 use self::postmark::PostmarkWorkload;
 use self::probe::MemoryCallTimes;
-use self::result::{AccessResult, AmplificationCurve, CacheTreatment, PosixConditions, PosixRecord, Direction, AccessScope};
+use self::result::{
+    AccessResult, AccessScope, AmplificationCurve, CacheTreatment, Direction, PosixConditions, PosixRecord,
+};
+pub use self::run_directory::RunDirectory;
+use self::run_directory::RunFile;
 use self::section::PosixStep;
 pub use self::section::{PosixPart, PosixSection};
 use crate::caches::drop_caches;
@@ -276,7 +278,10 @@ impl PosixRun<'_> {
             max_file_time: time.saturating_mul(FILE_TIME_FACTOR),
         };
         let files = vec![vec![self.env.site.directory.new_file(size)?]];
-        self.write_and_read(MeasureSpec { scope, task, size, repeat, caches: CacheTreatment::NotDropped }, files)
+        self.write_and_read(
+            MeasureSpec { scope, task, size, repeat, caches: CacheTreatment::NotDropped },
+            files,
+        )
     }
 
     /// Measures a batch of files of one size, limited by time or by count.
@@ -304,7 +309,10 @@ impl PosixRun<'_> {
         let place = &self.env.site.directory;
         let files = (0..threads).map(|thread| place.new_files(thread, count, size));
         let files = files.collect::<Result<Vec<_>>>()?;
-        self.write_and_read(MeasureSpec { scope: AccessScope::Batch, task, size, repeat, caches: CacheTreatment::NotDropped }, files)
+        self.write_and_read(
+            MeasureSpec { scope: AccessScope::Batch, task, size, repeat, caches: CacheTreatment::NotDropped },
+            files,
+        )
     }
 
     /// Writes files, drops caches, and reads the files back.
@@ -370,17 +378,18 @@ impl PosixRun<'_> {
                         wanted.filter_map(point).collect()
                     };
                     let (one, all) = (points(&|access| access.threads == 1), points(&|_| true));
-                    let curves: Vec<(&str, &[RatioPoint], Option<AmplificationFit>)> = if scope == AccessScope::Single {
-                        vec![
-                            ("(a + s) / s", &one, amplification::fit(&one)),
-                            ("c + a / s", &one, amplification::fit_with_cost_per_byte(&one)),
-                        ]
-                    } else {
-                        vec![
-                            ("(j + m + s) / s, one thread", &one, amplification::fit(&one)),
-                            ("(j + m + n s) / (n s), n threads", &all, amplification::fit(&all)),
-                        ]
-                    };
+                    let curves: Vec<(&str, &[RatioPoint], Option<AmplificationFit>)> =
+                        if scope == AccessScope::Single {
+                            vec![
+                                ("(a + s) / s", &one, amplification::fit(&one)),
+                                ("c + a / s", &one, amplification::fit_with_cost_per_byte(&one)),
+                            ]
+                        } else {
+                            vec![
+                                ("(j + m + s) / s, one thread", &one, amplification::fit(&one)),
+                                ("(j + m + n s) / (n s), n threads", &all, amplification::fit(&all)),
+                            ]
+                        };
                     for (curve, points, fit) in curves {
                         let Some(fit) = fit else { continue };
                         let (curve, points) = (curve.to_owned(), points.len());

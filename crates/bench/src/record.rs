@@ -181,7 +181,12 @@ fn nth<T: Clone + Default>(all: &mut Vec<T>, number: usize) -> &mut T {
 
 impl OperationStats {
     /// Counts a successful request. Returns its contribution to the second in which it completed, if within the window.
-    fn success(&mut self, window: MeasurementWindow, timing: RequestTiming, bytes: u64) -> Option<SecondStats> {
+    fn success(
+        &mut self,
+        window: MeasurementWindow,
+        timing: RequestTiming,
+        bytes: u64,
+    ) -> Option<SecondStats> {
         let latency = micros(timing.completed.saturating_sub(timing.scheduled));
         if window.contains(timing.scheduled) {
             record_value(&mut self.latency, latency, 1);
@@ -190,7 +195,13 @@ impl OperationStats {
         window.contains(timing.completed).then(|| {
             self.operations += 1;
             self.bytes += bytes;
-            SecondStats { operations: 1, bytes, failures: 0, latency_sum_us: latency, max_latency_us: latency }
+            SecondStats {
+                operations: 1,
+                bytes,
+                failures: 0,
+                latency_sum_us: latency,
+                max_latency_us: latency,
+            }
         })
     }
 
@@ -249,7 +260,13 @@ pub struct LoadRecord {
 
 impl LoadRecord {
     /// Counts a successful request.
-    pub fn record_success(&mut self, window: MeasurementWindow, operation: Operation, timing: RequestTiming, bytes: u64) {
+    pub fn record_success(
+        &mut self,
+        window: MeasurementWindow,
+        operation: Operation,
+        timing: RequestTiming,
+        bytes: u64,
+    ) {
         let mut done = WorkAmount::default();
         for (tenth, part) in window.parts(&timing) {
             let amount = WorkAmount { operations: part, bytes: part * bytes as f64 };
@@ -264,12 +281,25 @@ impl LoadRecord {
     }
 
     /// Counts a request that was cancelled at `now`.
-    pub fn record_truncated(&mut self, window: MeasurementWindow, operation: Operation, intended: Duration, now: Duration) {
+    pub fn record_truncated(
+        &mut self,
+        window: MeasurementWindow,
+        operation: Operation,
+        intended: Duration,
+        now: Duration,
+    ) {
         self.stats.entry(operation).or_default().cut(window, intended, now);
     }
 
     /// Counts a failed request.
-    pub fn record_failure(&mut self, window: MeasurementWindow, operation: Operation, ended: Duration, kind: &str, what: &str) {
+    pub fn record_failure(
+        &mut self,
+        window: MeasurementWindow,
+        operation: Operation,
+        ended: Duration,
+        kind: &str,
+        what: &str,
+    ) {
         self.stats.entry(operation).or_default().failure(kind, what);
         if window.contains(ended) {
             self.second(operation, window.second(ended)).failures += 1;
@@ -315,7 +345,10 @@ impl LoadRecord {
     #[must_use]
     pub fn tenths(&self, time: Duration) -> Vec<WorkAmount> {
         let mut tenths = self.series_100ms.clone();
-        tenths.resize(usize::try_from(time.as_millis() / SERIES_INTERVAL_MS).unwrap_or(0), WorkAmount::default());
+        tenths.resize(
+            usize::try_from(time.as_millis() / SERIES_INTERVAL_MS).unwrap_or(0),
+            WorkAmount::default(),
+        );
         tenths
     }
 }

@@ -5,12 +5,12 @@
 //! objects it needs, once to replay it.
 
 pub mod history;
-pub mod objects;
 pub mod key_order;
+pub mod objects;
+pub mod trace;
+mod trace_reader;
 pub mod trace_summary;
 mod worker;
-mod trace_reader;
-pub mod trace;
 
 use std::fmt;
 use std::io::{self, BufRead};
@@ -24,17 +24,19 @@ use tokio::sync::Semaphore;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Address, Context};
 
-use self::objects::ReplayObjects;
 use self::key_order::KeyOrder;
+use self::objects::ReplayObjects;
+use self::trace::{InvalidLine, Trace};
+use self::trace_reader::TraceReader;
 use self::trace_summary::TraceSummary;
 use self::worker::{ReplayCounts, ReplayWorker, RequestOrdering};
-use self::trace_reader::TraceReader;
-use self::trace::{InvalidLine, Trace};
 use crate::arrivals::Spacing;
-use crate::drive::request::{FAILURE_PAUSE, RequestFailure, MAX_PREPARE_ATTEMPTS, put_object};
 use crate::drive::load_state::LoadState;
-use crate::drive::{BenchEnv, STOPPED_DRAIN_TIMEOUT, Progress, LoadOutcome, StopSignal, run_workers, request_context};
-use crate::load::{Load, ArrivalMode, StopCondition};
+use crate::drive::request::{FAILURE_PAUSE, MAX_PREPARE_ATTEMPTS, RequestFailure, put_object};
+use crate::drive::{
+    BenchEnv, LoadOutcome, Progress, STOPPED_DRAIN_TIMEOUT, StopSignal, request_context, run_workers,
+};
+use crate::load::{ArrivalMode, Load, StopCondition};
 
 /// Minimum concurrency with which missing objects are created.
 const MIN_PREPARE_CONCURRENCY: usize = 32;
@@ -93,7 +95,14 @@ impl Replay {
             Err(broken) => return Ok(Err(broken)),
         };
         let plan = TraceSummary::read(trace)?;
-        Ok(Ok(Self { name: name.to_owned(), open, max_key_bytes: most_key_bytes, trace: plan, concurrency: parallel, speed }))
+        Ok(Ok(Self {
+            name: name.to_owned(),
+            open,
+            max_key_bytes: most_key_bytes,
+            trace: plan,
+            concurrency: parallel,
+            speed,
+        }))
     }
 
     /// The validated contents of the trace.
@@ -129,14 +138,26 @@ impl Replay {
             requests_per_second: requests as f64 / time.max(MIN_SPAN).as_secs_f64(),
             spacing: Spacing::Fixed,
         });
-        let until = StopCondition { max_requests: Some(requests), duration: Duration::MAX / 4, max_ci_fraction: None };
+        let until = StopCondition {
+            max_requests: Some(requests),
+            duration: Duration::MAX / 4,
+            max_ci_fraction: None,
+        };
         let (mix, warm_up) = (self.trace.mix(), Duration::ZERO);
-        Load { mix, concurrency: self.concurrency, arrival_mode: pace, stop_condition: until, warm_up, seed: 0, phase: 0.0 }
+        Load {
+            mix,
+            concurrency: self.concurrency,
+            arrival_mode: pace,
+            stop_condition: until,
+            warm_up,
+            seed: 0,
+            phase: 0.0,
+        }
     }
 
     /// Creates the objects that must exist before the replay, from the workers' runtime, so that connections are open
     /// when the replay starts. Failed creations are retried a few times. Returns false if it was stopped; requests in
-    /// flight then have [`DRAIN_STOPPED`] to finish before they are aborted.
+    /// flight then have [`STOPPED_DRAIN_TIMEOUT`] to finish before they are aborted.
     pub async fn prepare(
         &self,
         bed: &BenchEnv,
@@ -145,13 +166,16 @@ impl Replay {
         gauge: &Arc<Progress>,
     ) -> Result<bool> {
         let what = (bed.clone(), objects.clone(), stop.clone(), gauge.clone());
-        let mut making = bed.worker_pool.spawn(vec![create_objects(what, MIN_PREPARE_CONCURRENCY.max(self.concurrency)).boxed()]);
+        let mut making = bed
+            .worker_pool
+            .spawn(vec![create_objects(what, MIN_PREPARE_CONCURRENCY.max(self.concurrency)).boxed()]);
         let made = tokio::select! {
             made = making.join_next() => made,
             () = stop.triggered_for(STOPPED_DRAIN_TIMEOUT) => None,
         };
         let Some(made) = made else { return Ok(false) };
-        let made = made.map_err(|e| Error::with_source(Reason::Defect, "the task that creates objects panicked", e))?;
+        let made = made
+            .map_err(|e| Error::with_source(Reason::Defect, "the task that creates objects panicked", e))?;
         made.map_err(|failed| {
             let (count, _) = self.trace.initial_objects();
             let what = failed.message;
@@ -175,10 +199,12 @@ impl Replay {
         let workers = (self.concurrency, Some(self.trace.count()));
         let shared = Arc::new(LoadState::new(bed.clock.clone(), workers, gauge.clone(), objects.clone()));
         let read_ahead = MIN_READ_AHEAD.max(READ_AHEAD_PER_WORKER * self.concurrency);
-        let turns = self
-            .speed
-            .is_none()
-            .then(|| Arc::new(RequestOrdering { order: Mutex::new(KeyOrder::default()), read_ahead: Semaphore::new(read_ahead) }));
+        let turns = self.speed.is_none().then(|| {
+            Arc::new(RequestOrdering {
+                order: Mutex::new(KeyOrder::default()),
+                read_ahead: Semaphore::new(read_ahead),
+            })
+        });
         let mut workers = Vec::with_capacity(self.concurrency + 1);
         for n in 0..self.concurrency {
             let player = ReplayWorker {

@@ -1,7 +1,6 @@
 //! Renders results as one HTML page: a summary in words, then charts, then tables. The page is self-contained, without
 //! scripts, suits small screens and print, and follows the reader's light or dark theme.
 
-mod wire_overhead;
 mod charts;
 mod conditions;
 mod csv;
@@ -10,6 +9,7 @@ mod page;
 mod posix;
 mod rows;
 mod sentences;
+mod wire_overhead;
 
 use std::fmt;
 
@@ -56,8 +56,12 @@ impl fmt::Display for ResultParseError {
         write!(f, "line {}: ", self.line)?;
         match &self.why {
             ParseErrorKind::Json(e) => write!(f, "{e}"),
-            ParseErrorKind::Schema(schema) => write!(f, "the schema is {schema:?}; this version reads {SCHEMA:?}"),
-            ParseErrorKind::NoRun => write!(f, "not a result file: the first line, and only that, must describe the run"),
+            ParseErrorKind::Schema(schema) => {
+                write!(f, "the schema is {schema:?}; this version reads {SCHEMA:?}")
+            }
+            ParseErrorKind::NoRun => {
+                write!(f, "not a result file: the first line, and only that, must describe the run")
+            }
         }
     }
 }
@@ -73,7 +77,9 @@ impl ResultFile {
         for (n, line) in text.lines().enumerate() {
             let bad = |why| ResultParseError { line: n + 1, why };
             match serde_json::from_str(line) {
-                Ok(ResultLine::Run(parsed)) if parsed.schema != SCHEMA => return Err(bad(ParseErrorKind::Schema(parsed.schema))),
+                Ok(ResultLine::Run(parsed)) if parsed.schema != SCHEMA => {
+                    return Err(bad(ParseErrorKind::Schema(parsed.schema)));
+                }
                 Ok(ResultLine::Run(parsed)) if n == 0 => run = Some(*parsed),
                 Ok(ResultLine::Run(_)) => return Err(bad(ParseErrorKind::NoRun)),
                 Ok(_) if run.is_none() => return Err(bad(ParseErrorKind::NoRun)),

@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 
 pub use self::merge::{AgentMeasurement, AgentShare, merge_agents};
 use crate::arrivals::Spacing;
-use crate::load_spec::LoadSpec;
+use crate::batch_means;
 use crate::caches::CacheTreatment;
 use crate::drive::{EndReason, LoadOutcome};
 pub use crate::figures::{LatencySummary, Rate};
-use crate::load::{Load, ArrivalMode};
+use crate::load::{ArrivalMode, Load};
+use crate::load_spec::LoadSpec;
 use crate::operation::{Mix, Operation};
 use crate::record::OperationStats;
 use crate::replay::{Replay, TraceInfo};
 use crate::samples::SampleCounts;
 use crate::size_distribution::SizeDistribution;
-use crate::batch_means;
 use crate::test_plan::Step;
 
 /// The schema of the lines. It changes when a reader of the previous schema would misread them.
@@ -240,14 +240,21 @@ impl Measurement {
         let load = &step.load;
         let seconds = outcome.duration.as_secs_f64();
         let tallies = outcome.record.tallies();
-        let figures: BTreeMap<Operation, OperationFigures> =
-            tallies.iter().map(|(kind, tally)| (*kind, OperationFigures::of(tally, outcome.duration))).collect();
-        let tenths: Vec<(f64, f64)> =
-            outcome.series_100ms.iter().map(|amount| (round_to_3_decimals(amount.operations), round_to_3_decimals(amount.bytes))).collect();
+        let figures: BTreeMap<Operation, OperationFigures> = tallies
+            .iter()
+            .map(|(kind, tally)| (*kind, OperationFigures::of(tally, outcome.duration)))
+            .collect();
+        let tenths: Vec<(f64, f64)> = outcome
+            .series_100ms
+            .iter()
+            .map(|amount| (round_to_3_decimals(amount.operations), round_to_3_decimals(amount.bytes)))
+            .collect();
         let (operations_per_second, bytes_per_second) = total_rates(&figures, &tenths, seconds);
         let (rate, spacing) = match load.arrival_mode {
             ArrivalMode::Closed => (None, None),
-            ArrivalMode::Open { requests_per_second: per_second, spacing } => (Some(per_second), Some(spacing)),
+            ArrivalMode::Open { requests_per_second: per_second, spacing } => {
+                (Some(per_second), Some(spacing))
+            }
         };
         let usage = &outcome.usage;
         Self {
@@ -272,7 +279,11 @@ impl Measurement {
                 .map(|(name, time)| (name.to_owned(), time.as_secs_f64()))
                 .collect(),
             machine_cpu_utilization: usage.machine(),
-            network: (outcome.traffic.sent_bytes, outcome.traffic.received_bytes, outcome.traffic.connections),
+            network: (
+                outcome.traffic.sent_bytes,
+                outcome.traffic.received_bytes,
+                outcome.traffic.connections,
+            ),
             schedule_lag_us: rate.map(|_| LatencySummary::from_histogram(&outcome.schedule_lag)),
             repeated_reads: outcome.repeated_reads,
             never_started: outcome.never_started,
@@ -309,10 +320,17 @@ impl Measurement {
     #[must_use]
     pub fn load_spec(&self) -> LoadSpec {
         let pace = match (self.requests_per_second, self.spacing) {
-            (Some(per_second), Some(spacing)) => ArrivalMode::Open { requests_per_second: per_second, spacing },
+            (Some(per_second), Some(spacing)) => {
+                ArrivalMode::Open { requests_per_second: per_second, spacing }
+            }
             _ => ArrivalMode::Closed,
         };
-        LoadSpec { mix: self.mix.clone(), sizes: self.sizes.clone(), concurrency: self.concurrency, arrival_mode: pace }
+        LoadSpec {
+            mix: self.mix.clone(),
+            sizes: self.sizes.clone(),
+            concurrency: self.concurrency,
+            arrival_mode: pace,
+        }
     }
 
     /// The display name, unique among the measurements of a round.
@@ -366,9 +384,12 @@ impl Measurement {
     pub fn was_generator_cpu_bound(&self, cores: usize) -> bool {
         let is_cpu_bound =
             |cpu: f64, cores: usize, seconds: f64| cpu > MAX_CPU_UTILIZATION * cores as f64 * seconds;
-        let is_any_agent =
-            self.agents.iter().any(|agent| is_cpu_bound(agent.cpu_seconds, agent.cores, agent.measured_seconds));
-        let is_this_client = self.agents.is_empty() && is_cpu_bound(self.cpu_seconds, cores, self.measured_seconds);
+        let is_any_agent = self
+            .agents
+            .iter()
+            .any(|agent| is_cpu_bound(agent.cpu_seconds, agent.cores, agent.measured_seconds));
+        let is_this_client =
+            self.agents.is_empty() && is_cpu_bound(self.cpu_seconds, cores, self.measured_seconds);
         self.machine_cpu_utilization > MAX_CPU_UTILIZATION || is_any_agent || is_this_client
     }
 
@@ -380,7 +401,11 @@ impl Measurement {
 }
 
 /// Total request rate and throughput with confidence intervals, which follow from the variation per 100 ms.
-fn total_rates(figures: &BTreeMap<Operation, OperationFigures>, tenths: &[(f64, f64)], seconds: f64) -> (Rate, Rate) {
+fn total_rates(
+    figures: &BTreeMap<Operation, OperationFigures>,
+    tenths: &[(f64, f64)],
+    seconds: f64,
+) -> (Rate, Rate) {
     let longest = figures.values().map(|figures| figures.latency_us.mean).fold(0.0, f64::max) / 1e6;
     // Without a latency, requests took longer than the window: all batches are parts of the same requests.
     let has_latencies =
@@ -388,7 +413,8 @@ fn total_rates(figures: &BTreeMap<Operation, OperationFigures>, tenths: &[(f64, 
     let batches = if has_latencies { batch_means::interval_count(seconds, longest) } else { 0 };
     let rate = |mean: fn(&OperationFigures) -> f64, of: fn(&(f64, f64)) -> f64| {
         let amounts: Vec<f64> = tenths.iter().map(of).collect();
-        let within = batch_means::estimate_rate_with_batches(&amounts, batches).map(|rate| rate.ci95_half_width * 10.0);
+        let within = batch_means::estimate_rate_with_batches(&amounts, batches)
+            .map(|rate| rate.ci95_half_width * 10.0);
         Rate { mean: figures.values().map(mean).sum(), ci95_half_width: within }
     };
     (rate(|of| of.requests_per_second, |tenth| tenth.0), rate(|of| of.bytes_per_second, |tenth| tenth.1))

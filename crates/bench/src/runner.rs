@@ -10,15 +10,15 @@ use futures::future::{join_all, try_join_all};
 use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason, Result};
 
-use crate::caches::{CacheTreatment, CacheDropper};
+use crate::caches::{CacheDropper, CacheTreatment};
 use crate::drive::{BenchEnv, EndReason, Progress, StopSignal};
 use crate::interference::void_stage;
 use crate::random::mix;
 use crate::replay::Replay;
 use crate::result::Measurement;
 use crate::samples::SampleFile;
-use crate::workspace::Workspace;
 use crate::test_plan::Step;
+use crate::workspace::Workspace;
 
 /// A progress event.
 #[derive(Debug)]
@@ -119,7 +119,11 @@ impl Runner {
             let gauge = Arc::new(Progress::default());
             if missing > 0 {
                 let what = format!("creating {missing} objects of {}", step.sizes);
-                on_event(RunEvent::PhaseStarted { description: what, max_duration: None, progress: vec![gauge.clone()] });
+                on_event(RunEvent::PhaseStarted {
+                    description: what,
+                    max_duration: None,
+                    progress: vec![gauge.clone()],
+                });
             }
             if !site.prepare(step, stop, &gauge).await? {
                 return Ok(false);
@@ -133,7 +137,11 @@ impl Runner {
     /// continues.
     async fn drop_caches(&self, stop: &StopSignal, on_event: &mut impl FnMut(RunEvent<'_>)) -> Result<()> {
         let Some(kernel) = self.kernel.clone() else { return Ok(()) };
-        on_event(RunEvent::PhaseStarted { description: "dropping caches".to_owned(), max_duration: None, progress: Vec::new() });
+        on_event(RunEvent::PhaseStarted {
+            description: "dropping caches".to_owned(),
+            max_duration: None,
+            progress: Vec::new(),
+        });
         let (sender, dropped) = oneshot::channel();
         // A detached thread: the kernel first writes back the dirty pages of the whole machine, which may take long.
         let work = move || drop(sender.send(kernel.sync_and_drop_all()));
@@ -210,7 +218,11 @@ impl Runner {
         for round in 1..=rounds {
             let Some(site) = self.sites.first_mut() else { break };
             if round > 1 && !self.keep_objects {
-                on_event(RunEvent::PhaseStarted { description: "cleaning".to_owned(), max_duration: None, progress: Vec::new() });
+                on_event(RunEvent::PhaseStarted {
+                    description: "cleaning".to_owned(),
+                    max_duration: None,
+                    progress: Vec::new(),
+                });
                 site.clean().await?;
             }
             let objects = site.replayed(replay);
@@ -218,7 +230,11 @@ impl Runner {
             let (count, bytes) = replay.trace_summary().initial_objects();
             if count > 0 {
                 let what = format!("creating {count} objects, {} MB", bytes.div_ceil(1_000_000));
-                on_event(RunEvent::PhaseStarted { description: what, max_duration: None, progress: vec![gauge.clone()] });
+                on_event(RunEvent::PhaseStarted {
+                    description: what,
+                    max_duration: None,
+                    progress: vec![gauge.clone()],
+                });
             }
             if !replay.prepare(site.bed(), &objects, stop, &gauge).await? {
                 return Ok(false);
@@ -228,7 +244,11 @@ impl Runner {
                 return Ok(false);
             }
             let (what, gauge) = (replay.trace_info().name(replay.parallel()), self.gauge(round));
-            on_event(RunEvent::PhaseStarted { description: what, max_duration: replay.duration(), progress: vec![gauge.clone()] });
+            on_event(RunEvent::PhaseStarted {
+                description: what,
+                max_duration: replay.duration(),
+                progress: vec![gauge.clone()],
+            });
             let Some(site) = self.sites.first() else { break };
             let (outcome, notes) = replay.run(site.bed(), &objects, stop, &gauge).await?;
             let cell = Measurement::from_replay(replay, round, (&outcome, notes), self.cores);
@@ -241,9 +261,17 @@ impl Runner {
     }
 
     /// Removes objects that a stage wrote and no other stage needs.
-    pub async fn clean_after(&mut self, stage: &[Step], on_event: &mut impl FnMut(RunEvent<'_>)) -> Result<()> {
+    pub async fn clean_after(
+        &mut self,
+        stage: &[Step],
+        on_event: &mut impl FnMut(RunEvent<'_>),
+    ) -> Result<()> {
         if !self.keep_objects && stage.iter().any(Step::writes_only) {
-            on_event(RunEvent::PhaseStarted { description: "cleaning".to_owned(), max_duration: None, progress: Vec::new() });
+            on_event(RunEvent::PhaseStarted {
+                description: "cleaning".to_owned(),
+                max_duration: None,
+                progress: Vec::new(),
+            });
             let cleaning = self.sites.iter_mut().zip(stage).map(|(site, step)| site.clean_after(step));
             try_join_all(cleaning).await?;
         }

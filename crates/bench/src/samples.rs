@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use self::writer::{SampleBatch, WriterMessage, SampleWriter};
+use self::writer::{SampleBatch, SampleWriter, WriterMessage};
 use crate::operation::Operation;
 use crate::record::MeasurementWindow;
 
@@ -91,7 +91,14 @@ impl RequestSample {
         };
         let (intended, begun, ended) =
             (since(handled.scheduled), handled.started.map(since), since(handled.ended));
-        Self { subject, scheduled_us: intended, started_us: begun, first_byte_us: first, ended_us: ended, failure }
+        Self {
+            subject,
+            scheduled_us: intended,
+            started_us: begun,
+            first_byte_us: first,
+            ended_us: ended,
+            failure,
+        }
     }
 }
 

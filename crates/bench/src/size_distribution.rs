@@ -135,7 +135,9 @@ fn summands(text: &str) -> Result<Vec<&str>, String> {
         match sign {
             '(' => depth += 1,
             ')' => {
-                depth = depth.checked_sub(1).ok_or_else(|| format!("{text:?} has an unmatched closing parenthesis"))?
+                depth = depth
+                    .checked_sub(1)
+                    .ok_or_else(|| format!("{text:?} has an unmatched closing parenthesis"))?
             }
             '+' if depth == 0 => {
                 parts.push(&text[from..at]);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::load_spec::LoadSpec;
 use crate::load::{Load, StopCondition};
+use crate::load_spec::LoadSpec;
 use crate::operation::Operation;
 use crate::random::mix;
 use crate::size_distribution::SizeDistribution;
@@ -116,7 +116,15 @@ impl TestPlan {
         let is_consuming = mix.operations().all(|operation| operation == Operation::Delete);
         let warm_up = if is_consuming { Duration::ZERO } else { self.warm_up };
         let objects = self.object_count(&sizes);
-        let load = Load { mix, concurrency: parallel, arrival_mode: pace, stop_condition: self.stop_condition, warm_up, seed, phase: 0.0 };
+        let load = Load {
+            mix,
+            concurrency: parallel,
+            arrival_mode: pace,
+            stop_condition: self.stop_condition,
+            warm_up,
+            seed,
+            phase: 0.0,
+        };
         Step { load, sizes, objects, round: repeat }
     }
 

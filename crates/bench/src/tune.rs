@@ -2,8 +2,8 @@
 //! informative (Hou 2017, section 5.1). [`tradewind_model::tune`] chooses the probes and interprets them; this module
 //! executes them.
 
-pub mod probe_target;
 pub mod probe;
+pub mod probe_target;
 #[cfg(test)]
 mod tests;
 
@@ -13,10 +13,10 @@ use std::time::Duration;
 use tradewind_core::error::{ErrorKind, Result};
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::sampling::{self, Budget, Cost};
-use tradewind_model::tune::{Prior, OperatingPoint, Prediction, Surface};
+use tradewind_model::tune::{OperatingPoint, Prediction, Prior, Surface};
 
-pub use self::probe_target::ProbeTarget;
 pub use self::probe::{ProbeLimits, ProbeResult};
+pub use self::probe_target::ProbeTarget;
 use crate::drive::StopSignal;
 
 /// Round trips measured to find the minimum RTT.
@@ -85,15 +85,21 @@ pub async fn sample(
         let max_bytes = ground.max_read_bytes();
         cells.retain(|cell| cell.bytes <= max_bytes);
     }
-    let mut sampled =
-        SamplingResult { probes: Vec::new(), surface: Surface::new(belief, Vec::new()), remaining_budget: asked.budget };
+    let mut sampled = SamplingResult {
+        probes: Vec::new(),
+        surface: Surface::new(belief, Vec::new()),
+        remaining_budget: asked.budget,
+    };
     while !stop.is_triggered() {
-        let Some(cell) = sampling::next_probe(&sampled.surface, &cells, &sampled.remaining_budget) else { break };
+        let Some(cell) = sampling::next_probe(&sampled.surface, &cells, &sampled.remaining_budget) else {
+            break;
+        };
         on_event(SamplingEvent::ProbeStarted(direction, cell));
         let extent = probe_limits(&sampled.surface.predict(cell), &sampled.remaining_budget);
         let probed = probe::run_probe(ground, (direction, cell), extent, (asked.cores, stop)).await?;
-        sampled.remaining_budget =
-            sampled.remaining_budget.minus_probe(Cost { bytes: probed.bytes as f64, seconds: probed.time.as_secs_f64() });
+        sampled.remaining_budget = sampled
+            .remaining_budget
+            .minus_probe(Cost { bytes: probed.bytes as f64, seconds: probed.time.as_secs_f64() });
         // Without any response, points with at least this size and concurrency would not get one either.
         let mut samples = sampled.surface.samples().to_vec();
         match probed.sample {

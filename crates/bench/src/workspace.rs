@@ -13,12 +13,12 @@ use tradewind_core::error::{Error, Reason, Result};
 use self::cleaning::{KnownObjects, remove_all};
 pub(crate) use self::source_files::create_source_files;
 use crate::drive::request::MAX_PREPARE_ATTEMPTS;
-use crate::drive::{BenchEnv, Progress, LoadOutcome, StopSignal, run_load};
-use crate::load::{Load, ArrivalMode, StopCondition};
+use crate::drive::{BenchEnv, LoadOutcome, Progress, StopSignal, run_load};
+use crate::load::{ArrivalMode, Load, StopCondition};
+use crate::object_set::ObjectSet;
 use crate::operation::{Mix, Operation};
 use crate::replay::Replay;
 use crate::replay::objects::ReplayObjects;
-use crate::object_set::ObjectSet;
 use crate::test_plan::Step;
 
 /// Minimum concurrency when objects are created.
@@ -72,7 +72,14 @@ impl Workspace {
     /// Creates an empty workspace. No other user may write below `prefix`.
     #[must_use]
     pub const fn new(bed: BenchEnv, prefix: String) -> Self {
-        Self { env: bed, prefix, stocks: BTreeMap::new(), add_replay: Vec::new(), count: 0, is_uncertain: false }
+        Self {
+            env: bed,
+            prefix,
+            stocks: BTreeMap::new(),
+            add_replay: Vec::new(),
+            count: 0,
+            is_uncertain: false,
+        }
     }
 
     fn stock(&mut self, step: &Step) -> Arc<ObjectSet> {
@@ -106,19 +113,25 @@ impl Workspace {
                 mix: Mix::single(Operation::Put),
                 concurrency: MIN_PREPARE_CONCURRENCY.max(step.load.concurrency),
                 arrival_mode: ArrivalMode::Closed,
-                stop_condition: StopCondition { max_requests: Some(missing), duration: Duration::MAX / 4, max_ci_fraction: None },
+                stop_condition: StopCondition {
+                    max_requests: Some(missing),
+                    duration: Duration::MAX / 4,
+                    max_ci_fraction: None,
+                },
                 warm_up: Duration::ZERO,
                 seed: step.load.seed,
                 phase: 0.0,
             };
             let outcome = run_load(&self.env, &stock, &load, stop, gauge).await?;
-            let Some(tally) = outcome.record.tallies().values().find(|tally| tally.failure_count() > 0) else {
+            let Some(tally) = outcome.record.tallies().values().find(|tally| tally.failure_count() > 0)
+            else {
                 continue;
             };
             self.is_uncertain = true;
             if tries == MAX_PREPARE_ATTEMPTS && !stop.is_triggered() {
                 let why = tally.failure_samples.first().cloned().unwrap_or_default();
-                let what = format!("{} of {missing} objects could not be created: {why}", tally.failure_count());
+                let what =
+                    format!("{} of {missing} objects could not be created: {why}", tally.failure_count());
                 return Err(Error::new(Reason::Io, what));
             }
         }
@@ -126,7 +139,12 @@ impl Workspace {
     }
 
     /// Runs the load of a prepared step.
-    pub async fn measure(&mut self, step: &Step, stop: &StopSignal, gauge: &Arc<Progress>) -> Result<LoadOutcome> {
+    pub async fn measure(
+        &mut self,
+        step: &Step,
+        stop: &StopSignal,
+        gauge: &Arc<Progress>,
+    ) -> Result<LoadOutcome> {
         let stock = self.stock(step);
         let outcome = run_load(&self.env, &stock, &step.load, stop, gauge).await;
         self.is_uncertain |= match &outcome {
@@ -151,7 +169,8 @@ impl Workspace {
         // A replay may have cancelled requests that are not counted here.
         let is_uncertain = self.is_uncertain || !self.add_replay.is_empty();
         let stocks = self.stocks.values().cloned().map(KnownObjects::Stock);
-        let made: Vec<KnownObjects> = stocks.chain(self.add_replay.iter().cloned().map(KnownObjects::Replayed)).collect();
+        let made: Vec<KnownObjects> =
+            stocks.chain(self.add_replay.iter().cloned().map(KnownObjects::Replayed)).collect();
         let removed = remove_all(&self.env, &self.prefix, Some(&made), is_uncertain).await?;
         self.stocks.clear();
         self.add_replay.clear();

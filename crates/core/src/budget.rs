@@ -265,9 +265,9 @@ impl Window {
 
     /// Moves `bytes` (rounded down to the grain, at most what is left) from the window to the request's overhead:
     /// memory that the request holds until the window is dropped. The overhead does not count in [`size`](Self::size)
-    /// or [`left`](Self::left), so no reservation waits for it, and [`keep`](Self::keep) does not release it.
+    /// or [`left`](Self::left), so no reservation waits for it, and [`shrink_to`](Self::shrink_to) does not release it.
     pub fn add_overhead(&self, bytes: usize) {
-        // The lock excludes `keep`, which releases bytes that `left` still counts.
+        // The lock excludes `shrink_to`, which releases bytes that `left` still counts.
         let _shares = self.permit.budget.0.shares.lock();
         let bytes = bytes.min(self.left()) / GRAIN_BYTES * GRAIN_BYTES;
         if self.take(bytes) {
@@ -276,7 +276,7 @@ impl Window {
         }
     }
 
-    /// Makes [`keep`](Self::keep) leave at least `bytes`: for a request that holds more than memory while it runs.
+    /// Makes [`shrink_to`](Self::shrink_to) leave at least `bytes`: for a request that holds more than memory while it runs.
     pub fn set_min_size(&self, bytes: usize) {
         self.min_size.store(bytes, Ordering::Release);
     }
@@ -501,12 +501,18 @@ mod tests {
         let budget = Budget::new(16 * GRAIN_BYTES);
         let window = budget.admit(12 * GRAIN_BYTES, &no_deadline()).await.unwrap();
         window.add_overhead(4 * GRAIN_BYTES + 1);
-        assert_eq!((window.size(), window.left(), window.held()), (8 * GRAIN_BYTES, 8 * GRAIN_BYTES, 12 * GRAIN_BYTES));
+        assert_eq!(
+            (window.size(), window.left(), window.held()),
+            (8 * GRAIN_BYTES, 8 * GRAIN_BYTES, 12 * GRAIN_BYTES)
+        );
         let all = window.reserve_own(100 * GRAIN_BYTES).now_or_never().expect("the whole window is left");
         assert_eq!(all.bytes(), 8 * GRAIN_BYTES);
         drop(all);
         window.shrink_to(2 * GRAIN_BYTES);
-        assert_eq!((window.size(), window.left(), window.held()), (2 * GRAIN_BYTES, 2 * GRAIN_BYTES, 6 * GRAIN_BYTES));
+        assert_eq!(
+            (window.size(), window.left(), window.held()),
+            (2 * GRAIN_BYTES, 2 * GRAIN_BYTES, 6 * GRAIN_BYTES)
+        );
         assert_eq!(budget.free(), 10 * GRAIN_BYTES);
         let all = window.reserve_own(8 * GRAIN_BYTES).now_or_never().expect("what was kept is left");
         assert_eq!(all.bytes(), 2 * GRAIN_BYTES);

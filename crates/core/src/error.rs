@@ -131,7 +131,7 @@ reasons! {
 /// An error of the port: the reason, a message that says what happened and what to do, and the source.
 ///
 /// The message is for the operator of the store: it may name files and peers, and quote peers. Only the message of an
-/// error created by [`Error::of_request`] is also for clients.
+/// error created by [`Error::for_client`] is also for clients.
 pub struct Error {
     reason: Reason,
     was_retried: bool,
@@ -232,7 +232,7 @@ impl Error {
         &self.message
     }
 
-    /// The message, if it is also for the client: see [`Self::of_request`].
+    /// The message, if it is also for the client: see [`Self::for_client`].
     #[must_use]
     pub fn client_message(&self) -> Option<&str> {
         self.is_for_client.then_some(&self.message)

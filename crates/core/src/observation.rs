@@ -1,4 +1,4 @@
-//! Timing of a request and the peer that served it; part of every response. The `observed` layer reports the queueing
+//! Timing of a request and the peer that served it; part of every response. The `instrumented` layer reports the queueing
 //! time to the store model, and measures the caller's waiting time itself.
 
 use std::sync::Arc;

@@ -51,7 +51,7 @@ pub struct Capabilities {
     pub multipart: bool,
     /// Tags can be set on an existing object. Tags that come with a write are stored in any case.
     pub tags: bool,
-    /// [`Generation`](crate::Generation) grows with each write, and `Precondition::Is` compares it. Otherwise equal
+    /// [`Generation`](crate::Generation) grows with each write, and `Precondition::MatchesGeneration` compares it. Otherwise equal
     /// generations mean that the store reports the same object; their order means nothing.
     pub generations: bool,
     /// [`ETagForm::Unique`] is supported; otherwise it is ignored.
@@ -248,7 +248,7 @@ pub struct CopyPartRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deleted {
     /// The object existed. Deleting an object that does not exist is not an error. Always true without
-    /// [`Capabilities::tells_deleted`].
+    /// [`Capabilities::reports_deleted`].
     pub existed: bool,
 }
 
@@ -286,12 +286,22 @@ pub trait ObjectStore: Send + Sync + fmt::Debug + 'static {
     async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>>;
 
     /// Returns an object's metadata without its bytes.
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>>;
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>>;
 
     /// Reads an object or a part of it. All bytes come from one write, however long reading takes.
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>>;
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>>;
 
-    /// Begins a write. The bucket must exist; see [`Capabilities::refuses_at_stage`].
+    /// Begins a write. The bucket must exist; see [`Capabilities::stage_checks_bucket`].
     async fn stage(
         &self,
         context: &Context,

@@ -14,7 +14,7 @@ mod memory;
 mod passthrough;
 
 pub use clock::SimulatedClock;
-pub use faulty::{Fault, FaultPlan, Faulty, Operation, FaultSchedule};
+pub use faulty::{Fault, FaultPlan, FaultSchedule, Faulty, Operation};
 pub use memory::MemoryStore;
 pub use passthrough::{Passthrough, stack_layers};
 

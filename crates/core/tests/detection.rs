@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule, conformance};
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, conformance};
 use tradewind_core::{ObjectStore, Reason, SystemClock};
 
 /// Returns true if the case panics on a memory store with this fault.
@@ -17,7 +17,10 @@ async fn finds(case: &str, operation: Operation, when: FaultSchedule, fault: Fau
 async fn broken_bodies_are_found() {
     for fault in [Fault::Corrupt(70_000), Fault::Truncate(4096), Fault::FailAt(1, Reason::Io)] {
         for case in ["objects/of_every_size_come_back", "multipart/parts_in_any_order_become_one_object"] {
-            assert!(finds(case, Operation::Body, FaultSchedule::Always, fault).await, "{case} misses {fault:?}");
+            assert!(
+                finds(case, Operation::Body, FaultSchedule::Always, fault).await,
+                "{case} misses {fault:?}"
+            );
         }
     }
 }

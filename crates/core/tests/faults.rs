@@ -7,9 +7,9 @@ use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
 use tradewind_core::context::Deadline;
 use tradewind_core::object::Expected;
-use tradewind_core::store::{GetResponse, GetRequest, StageRequest};
+use tradewind_core::store::{GetRequest, GetResponse, StageRequest};
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation, SimulatedClock, FaultSchedule, context, context_until,
+    Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, SimulatedClock, context, context_until,
 };
 use tradewind_core::{Address, Body, Budget, Clock, Context, ObjectStore, Reason, Result, SystemClock};
 
@@ -43,11 +43,9 @@ fn reason<T>(result: Result<T>) -> Option<Reason> {
 
 #[tokio::test]
 async fn fail_before_is_not_applied_and_fail_after_is() {
-    let plan = FaultPlan::none().with_fault(Operation::Commit, FaultSchedule::Nth(1), Fault::FailBefore(Reason::Full)).with_fault(
-        Operation::Commit,
-        FaultSchedule::Nth(2),
-        Fault::FailAfter(Reason::Io),
-    );
+    let plan = FaultPlan::none()
+        .with_fault(Operation::Commit, FaultSchedule::Nth(1), Fault::FailBefore(Reason::Full))
+        .with_fault(Operation::Commit, FaultSchedule::Nth(2), Fault::FailAfter(Reason::Io));
     let store = faulty(plan).await;
     assert_eq!(reason(put(&*store, &context()).await), Some(Reason::Full));
     assert_eq!(reason(get(&*store).await), Some(Reason::NoSuchKey));
@@ -84,7 +82,8 @@ async fn delay_uses_the_clock_of_the_request() {
 
 #[tokio::test]
 async fn hanging_call_ends_when_cancelled() {
-    let store = faulty(FaultPlan::none().with_fault(Operation::Commit, FaultSchedule::Always, Fault::Hang)).await;
+    let store =
+        faulty(FaultPlan::none().with_fault(Operation::Commit, FaultSchedule::Always, Fault::Hang)).await;
     let token = CancellationToken::new();
     let deadline = Deadline::none(SystemClock::shared()).with_cancellation(token.clone());
     let context = context_until(&Budget::new(1 << 20), deadline);
@@ -121,7 +120,8 @@ async fn body_faults_hit_the_planned_offset() {
 #[tokio::test]
 async fn the_same_seed_gives_the_same_faults() {
     let play = async |seed| {
-        let plan = FaultPlan::seeded(seed).with_fault_on_any(FaultSchedule::Probability(0.2), Fault::FailBefore(Reason::Io));
+        let plan = FaultPlan::seeded(seed)
+            .with_fault_on_any(FaultSchedule::Probability(0.2), Fault::FailBefore(Reason::Io));
         let store = faulty(plan).await;
         let mut outcomes = Vec::new();
         for _ in 0..50 {

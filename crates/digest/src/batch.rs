@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
+use crate::lane_step::{Lane, advance_lanes};
 use crate::lanes::{Lanes, MAX_LANES};
 use crate::message::{BlockSplitter, Segments, advance, first_run};
 use crate::scalar::{self, Block, Chain};
-use crate::lane_step::{Lane, advance_lanes};
 
 /// The MD5 digest of each message, given as buffers in order. Computed on the calling thread.
 ///

@@ -14,7 +14,7 @@ pub(crate) trait Lane {
     fn advance(&mut self, chain: Chain, blocks: usize);
 }
 
-/// Advances every lane, at most [`MOST_LANES`], by the same number of blocks.
+/// Advances every lane, at most [`MAX_LANES`], by the same number of blocks.
 pub(crate) fn advance_lanes<L: Lane>(kernels: Lanes, lanes: &mut [L]) {
     let count = lanes.len();
     let mut chains = [scalar::INITIAL_CHAIN; MAX_LANES];

@@ -10,23 +10,23 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod batch;
+mod batch_delay;
 mod engine;
 #[cfg(target_arch = "x86_64")]
 mod kernel;
+mod lane_step;
 mod lanes;
-mod queue;
 mod message;
 mod pass;
-mod batch_delay;
+mod queue;
 mod rounds;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod sse2;
 mod stream;
-mod lane_step;
+mod stream_state;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
-mod stream_state;
 
 pub use batch::md5_each;
 pub use engine::Engine;

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
+use crate::lane_step::{Lane, advance_lanes};
 use crate::lanes::Lanes;
 use crate::message::{Segments, advance, first_run};
 use crate::scalar::{BLOCK_BYTES, Block, Chain};
-use crate::lane_step::{Lane, advance_lanes};
 use crate::stream_state::StreamState;
 
 /// The limit of blocks that a pass hashes of one stream: 64 KiB, which take 80 us for one stream and 130 us for

@@ -1,7 +1,7 @@
 //! The queue of streams that have blocks to hash, and the loop of the hashing threads that serve it.
 //!
 //! Few threads with full lanes cost the least CPU time, so one thread, the leader, serves the queue, and others help
-//! only while a full batch waits. The leader delays a batch to fill more lanes (see [`Patience`]) unless every live
+//! only while a full batch waits. The leader delays a batch to fill more lanes (see [`BatchDelay`]) unless every live
 //! stream is already queued: a single stream is never delayed. While the leader waits or hashes, enqueueing a stream
 //! wakes no other thread.
 
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::batch_delay::BatchDelay;
 use crate::lanes::{Lanes, MAX_LANES};
 use crate::pass;
-use crate::batch_delay::BatchDelay;
 use crate::stream_state::StreamState;
 
 /// The limit of the batching delay for a stream whose owner waits.

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use crate::queue::StreamQueue;
 use crate::message::BlockSplitter;
+use crate::queue::StreamQueue;
 use crate::stream_state::StreamState;
 
 /// The minimum of queued bytes to submit to the engine: for fewer, submitting costs more than hashing. At the end of a

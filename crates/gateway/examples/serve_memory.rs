@@ -1,7 +1,7 @@
 //! Serves a memory store with some objects, to measure the cost of the gateway itself.
 //!
 //! Usage: `serve_memory ADDR OBJECTS BYTES PATHS`. Writes the presigned paths of all objects to the file PATHS, one per
-//! line, then serves until it is killed. The key is `bench`, its secret `bench-secret`.
+//! line, then serves until it is killed. The key is `env`, its secret `bench-secret`.
 
 use std::error::Error;
 use std::fmt::Write as _;

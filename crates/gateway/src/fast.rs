@@ -14,7 +14,7 @@ use tradewind_core::{Address, ByteRange, Context, ObjectStore};
 use crate::auth::Access;
 use crate::body::ResponseBody;
 use crate::outcome;
-use crate::s3::{add_checksum_headers, trim_window, object_headers};
+use crate::s3::{add_checksum_headers, object_headers, trim_window};
 use crate::sigv4::Verified;
 
 /// A read that the fast path can serve.

@@ -23,7 +23,7 @@ use crate::auth::Trailers;
 use crate::body::RequestBody;
 use crate::chunked::{Decoder, Step};
 use crate::error::{Code, WireError};
-use crate::server::connection_state::{Command, Phase, ConnectionState};
+use crate::server::connection_state::{Command, ConnectionState, Phase};
 use crate::sigv4::Payload;
 
 /// Bytes hashed between yields.
@@ -41,7 +41,7 @@ pub(crate) struct PreparedBody {
     pub(crate) sha256: Option<[u8; 32]>,
 }
 
-/// A request's body in wire format. If it is dropped before its end, it is returned to its [`Rest`], so that the server
+/// A request's body in wire format. If it is dropped before its end, it is returned to its [`ReturnedBody`], so that the server
 /// can drain it and reuse the connection.
 pub(crate) struct WireBody {
     incoming: Option<Incoming>,

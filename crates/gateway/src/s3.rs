@@ -5,7 +5,6 @@
 //! - payload is streamed between body and store buffer by buffer, never through `s3s`;
 //! - every error, including those of `s3s`, is returned in the format of `crate::error`.
 
-mod response;
 mod attributes;
 mod buckets;
 mod call;
@@ -17,6 +16,7 @@ mod delete;
 mod document;
 mod elements;
 mod failure;
+mod gzip;
 mod intent;
 mod list;
 mod metadata;
@@ -26,13 +26,13 @@ mod paging;
 mod parts;
 mod query;
 mod read;
-mod unsupported_headers;
+mod response;
 mod service_context;
 mod tagging;
 #[cfg(test)]
 mod tests;
+mod unsupported_headers;
 mod write;
-mod gzip;
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,9 +41,9 @@ use http::request::Parts;
 use http::{Method, Request, Response, Uri};
 use tradewind_core::{Context, ObjectStore};
 
-pub use response::object_headers;
 pub(crate) use checksums::add_headers as add_checksum_headers;
 pub(crate) use read::trim_window;
+pub use response::object_headers;
 pub use service_context::Options;
 
 use crate::auth::{Authenticated, Identity};
@@ -51,12 +51,12 @@ use crate::body::{RequestBody, ResponseBody};
 use crate::error::{Code, WireError};
 use crate::outcome;
 use crate::request_id::RequestId;
-use response::PlainResponse;
 use call::Call;
 use codec::Codec;
 use failure::Result;
 use intent::{Intent, Rejection};
 use operation::Operation;
+use response::PlainResponse;
 use service_context::ServiceContext;
 
 /// The S3 operations. Cheap to clone.
@@ -122,9 +122,8 @@ impl Operations {
                 outcome::set_operation(&mut response, operation.name());
                 response
             }
-            Err(failure) => {
-                Rejection { failure, operation: Some(operation) }.into_response(request_id, &resource, is_head)
-            }
+            Err(failure) => Rejection { failure, operation: Some(operation) }
+                .into_response(request_id, &resource, is_head),
         }
     }
 

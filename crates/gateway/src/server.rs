@@ -5,13 +5,13 @@ mod accounts;
 mod admission;
 mod buffers;
 mod connection;
+pub(crate) mod connection_state;
 mod connections;
-mod watchdog;
 mod peer;
 mod service;
 mod tls;
-pub(crate) mod connection_state;
 mod tracked_socket;
+mod watchdog;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -33,9 +33,9 @@ use crate::s3::{Operations, Options};
 use crate::sigv4::Verifier;
 use accounts::Accounts;
 use buffers::BufferLimits;
+use connection_state::{Command, ConnectionState, Phase};
 use connections::Connections;
 use peer::Peer;
-use connection_state::{Command, Phase, ConnectionState};
 
 pub use tls::TlsError;
 
@@ -76,7 +76,8 @@ impl Gateway {
         let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
         let budget = Budget::new(config.memory_bytes);
         let mut http = http1::Builder::new();
-        http.max_buf_size(connection::MAX_READ_BUFFER_BYTES.max(config.limits.header_bytes)).half_close(false);
+        http.max_buf_size(connection::MAX_READ_BUFFER_BYTES.max(config.limits.header_bytes))
+            .half_close(false);
         // An incomplete head takes memory before its sender is authenticated, so hyper limits its size. A head slightly
         // over S3's limit is still passed on, so that the response is S3's error.
         let buffers = BufferLimits::new(&config);
@@ -171,7 +172,13 @@ impl fmt::Debug for Gateway {
 }
 
 /// Starts a connection's task, or rejects the connection if the limit is reached and none can be evicted for it.
-fn accept(shared: &Arc<GatewayState>, tasks: &mut JoinSet<()>, id: u64, socket: TcpStream, address: SocketAddr) {
+fn accept(
+    shared: &Arc<GatewayState>,
+    tasks: &mut JoinSet<()>,
+    id: u64,
+    socket: TcpStream,
+    address: SocketAddr,
+) {
     let peer = Peer::from(address.ip());
     if !has_capacity(shared, tasks.len()) && !shared.connections.evict_for_peer(peer, shared.clock.now()) {
         shared.metrics.count_rejected_connection();

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-pub(crate) use self::hierarchy::{Controller, Hierarchy, CgroupVersion};
+pub(crate) use self::hierarchy::{CgroupVersion, Controller, Hierarchy};
 use crate::error::{LabError, cannot};
 use crate::running_command::RunningCommand;
 
@@ -74,8 +74,9 @@ impl Group {
         let parent = match hierarchy.version {
             CgroupVersion::V1 => hierarchy.own_group.clone(),
             CgroupVersion::V2 => {
-                let is_here =
-                    |other: &Controller| Hierarchy::find(*other).is_ok_and(|found| found.shares_groups_with(&hierarchy));
+                let is_here = |other: &Controller| {
+                    Hierarchy::find(*other).is_ok_and(|found| found.shares_groups_with(&hierarchy))
+                };
                 let others = required.iter().copied().filter(is_here);
                 hierarchy.enable_nearest(&[controller].into_iter().chain(others).collect::<Vec<_>>())?
             }

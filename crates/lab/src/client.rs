@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub use self::cpu_count::CpuCount;
 pub use self::profile::{ClientProfile, ScaledClient};
-use crate::cgroup::{Controller, Group, Hierarchy, CgroupVersion};
+use crate::cgroup::{CgroupVersion, Controller, Group, Hierarchy};
 use crate::error::LabError;
 use crate::relay_threads;
 use crate::running_command::RunningCommand;
@@ -163,7 +163,11 @@ fn assign_cpus(group: &Group, hierarchy: &Hierarchy, processors: CpuCount) -> Re
         CgroupVersion::V2 => ("cpuset.cpus.effective", "cpuset.mems.effective"),
     };
     let allowed = cpu_count::parse_cpu_list(&hierarchy.read_nearest(allowed)?);
-    let chosen = cpu_count::choose_cpus(&allowed, &cpu_count::assigned_cpus(&hierarchy.mount_point), processors.whole_cpus());
+    let chosen = cpu_count::choose_cpus(
+        &allowed,
+        &cpu_count::assigned_cpus(&hierarchy.mount_point),
+        processors.whole_cpus(),
+    );
     if hierarchy.version == CgroupVersion::V1 {
         // A new group of version 1 has no memory nodes.
         group.set(Controller::CpuSet, "cpuset.mems", hierarchy.read_nearest(memory_nodes)?.trim())?;

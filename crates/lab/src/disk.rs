@@ -5,8 +5,8 @@
 //! command. Limits are bytes and requests per second; seek times cannot be imposed, so a request rate stands in for
 //! them.
 
-mod loop_device;
 mod disk_mount;
+mod loop_device;
 mod throttle;
 
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use std::process::ExitStatus;
 
 use self::disk_mount::{DiskMount, MountVisibility};
 use self::throttle::DeviceNumber;
-use crate::cgroup::{Controller, Group, Hierarchy, CgroupVersion};
+use crate::cgroup::{CgroupVersion, Controller, Group, Hierarchy};
 pub use crate::device_model::{DeviceProfile, IoLimits};
 use crate::error::{LabError, cannot};
 use crate::running_command::RunningCommand;
@@ -117,7 +117,12 @@ impl Disk {
         let group = limited_group(device, options.limits)?;
         let later_writes = group.version(Controller::BlockIo) == Some(CgroupVersion::V2);
         let device = format!("{}:{}", device.major, device.minor);
-        on_ready(&AppliedLimits { device, file_system_bytes: None, limits: options.limits, limits_writeback: later_writes });
+        on_ready(&AppliedLimits {
+            device,
+            file_system_bytes: None,
+            limits: options.limits,
+            limits_writeback: later_writes,
+        });
         let running = group.start(command)?;
         let bounds = LimitsGuard { _group: group, _v1_limits: None };
         Ok(Self { running, _limits: bounds, _place: None })
@@ -189,8 +194,9 @@ pub fn down(directory: &Path) -> Result<(), LabError> {
     let number = disk_mount::find_mounted(directory)?;
     let device = DeviceNumber { major: throttle::LOOP_MAJOR, minor: number };
     disk_mount::wait_until_unused(directory)?;
-    let groups: Vec<PathBuf> =
-        Hierarchy::find(Controller::BlockIo).map(|found| vec![found.mount_point, found.own_group]).unwrap_or_default();
+    let groups: Vec<PathBuf> = Hierarchy::find(Controller::BlockIo)
+        .map(|found| vec![found.mount_point, found.own_group])
+        .unwrap_or_default();
     let previous: Vec<IoLimits> = groups.iter().map(|group| throttle::read_v1(group, device)).collect();
     // Otherwise the unmount would write back dirty pages at the limited rate.
     let lift_limits = |group: &PathBuf| throttle::set_v1(group, device, IoLimits::default());

@@ -43,7 +43,11 @@ fn move_off(relay: Pid, processors: &[usize]) -> rustix::io::Result<()> {
 fn relay_thread_ids() -> Vec<Pid> {
     let threads = |process: &Path| numeric_entries(&process.join("task"));
     let processes = numeric_entries(Path::new("/proc"));
-    processes.iter().flat_map(|process| threads(process)).filter_map(|thread| relay_thread_id(&thread)).collect()
+    processes
+        .iter()
+        .flat_map(|process| threads(process))
+        .filter_map(|thread| relay_thread_id(&thread))
+        .collect()
 }
 
 fn relay_thread_id(thread: &Path) -> Option<Pid> {

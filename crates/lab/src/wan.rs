@@ -1,17 +1,17 @@
 //! An emulated wide area link. A command runs in its own network namespace, whose only route leads through two TUN
 //! devices and a relay that delays every packet, or through the kernel's netem. Services in the caller's namespace
-//! are at the far end. Packets carry at most [`MTU`] bytes, so that no offload merges them. [`standing`] links are
+//! are at the far end. Packets carry at most [`MTU`] bytes, so that no offload merges them. [`named_link`] links are
 //! named and persist until they are taken down.
 
-mod packet_forwarder;
-mod tun_device;
 mod link;
+mod link_number;
+pub mod named_link;
 mod namespace;
 mod netem;
-mod link_number;
+mod packet_forwarder;
 mod relay;
-pub mod named_link;
 mod report;
+mod tun_device;
 mod wakeup;
 
 use std::ffi::OsString;
@@ -21,8 +21,8 @@ use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+pub use self::link::{JitterKind, Link, LinkCounts, LinkOptions};
 use self::packet_forwarder::PacketForwarder;
-pub use self::link::{LinkCounts, JitterKind, Link, LinkOptions};
 pub use self::report::link_report;
 pub use self::wakeup::TimingWarning;
 use crate::error::{LabError, cannot};
@@ -103,7 +103,7 @@ impl Wan {
         self.running.pid()
     }
 
-    /// The packet forwarder in use: never [`Via::Auto`].
+    /// The packet forwarder in use: never [`ForwarderKind::Auto`].
     #[must_use]
     pub const fn via(&self) -> ForwarderKind {
         self.forwarder.via()

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tradewind_lab::disk::{self, Disk, DiskOptions, AppliedLimits, IoLimits};
+use tradewind_lab::disk::{self, AppliedLimits, Disk, DiskOptions, IoLimits};
 
 const MIB: u64 = 1 << 20;
 
@@ -109,7 +109,10 @@ fn writeback_is_throttled_if_reported() {
     // A different process and the kernel write back the cache.
     let script = "dd if=/dev/zero of=$0/x bs=1M count=8 2> /dev/null; sync -f $0";
     let (took, in_force) = run(slow(writes(8 * MIB)), &directory.0, script);
-    assert!(!in_force.limits_writeback || took > Duration::from_millis(900), "8 MiB at 8 MiB/s took {took:?}");
+    assert!(
+        !in_force.limits_writeback || took > Duration::from_millis(900),
+        "8 MiB at 8 MiB/s took {took:?}"
+    );
 }
 
 #[test]
@@ -129,7 +132,10 @@ fn write_behind_limit_blocks_writers() {
     let script = "dd if=/dev/zero of=$0/x bs=1M count=16 2> /dev/null; dd if=/dev/zero of=$0/y bs=1M count=16 2> /dev/null";
     let bounded = DiskOptions { max_dirty_bytes: Some(4 * MIB), ..slow(writes(16 * MIB)) };
     let (took, in_force) = run(bounded, &directory.0, script);
-    assert!(!in_force.limits_writeback || took > Duration::from_millis(900), "32 MiB at 16 MiB/s took {took:?}");
+    assert!(
+        !in_force.limits_writeback || took > Duration::from_millis(900),
+        "32 MiB at 16 MiB/s took {took:?}"
+    );
 
     let whole = Directory::new(&std::env::current_dir().unwrap());
     let options = DiskOptions { file_system_bytes: None, ..bounded };

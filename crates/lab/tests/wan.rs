@@ -14,8 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tradewind_lab::client::{self, Client, ClientOptions, CpuCount};
-use tradewind_lab::wan::named_link::{self, LinkName, NamedLink, LinkState};
-use tradewind_lab::wan::{WanResult, FAR_ADDRESS_ENV, LinkOptions, ForwarderKind, Wan, WanOptions};
+use tradewind_lab::wan::named_link::{self, LinkName, LinkState, NamedLink};
+use tradewind_lab::wan::{FAR_ADDRESS_ENV, ForwarderKind, LinkOptions, Wan, WanOptions, WanResult};
 
 const PORT: u16 = 7300;
 const DELAY: Duration = Duration::from_millis(20);
@@ -44,7 +44,8 @@ fn this_test_as(name: &str) -> Vec<OsString> {
 }
 
 fn link(rate: Option<u64>) -> WanOptions {
-    let link = LinkOptions { delay: DELAY, bits_per_second: rate, queue_bytes: 1 << 20, ..LinkOptions::default() };
+    let link =
+        LinkOptions { delay: DELAY, bits_per_second: rate, queue_bytes: 1 << 20, ..LinkOptions::default() };
     WanOptions { out: link, back: link, seed: 1, via: ForwarderKind::Relay }
 }
 

@@ -8,7 +8,7 @@ use memchr::memmem;
 use tradewind_pattern::mix;
 
 use crate::arguments::{List, ListMode};
-use crate::drive::{event_loop, error_response, with_timeout};
+use crate::drive::{error_response, event_loop, with_timeout};
 use crate::keys::Keys;
 use crate::record::{Failure, Report, Tally};
 use crate::sign::{MAX_EXPIRY_SECONDS, Signer, encode};

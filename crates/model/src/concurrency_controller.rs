@@ -158,7 +158,8 @@ impl ConcurrencyController {
 
     fn start_trial(&mut self) {
         let was_retreat = self.is_retreat;
-        self.is_retreat = self.overruns && !self.is_retreat_ruled_out && (self.failed_trials == 0 || was_retreat);
+        self.is_retreat =
+            self.overruns && !self.is_retreat_ruled_out && (self.failed_trials == 0 || was_retreat);
         if self.is_retreat && !was_retreat {
             self.throughput_before_retreat = self.throughput;
         }
@@ -206,7 +207,8 @@ impl ConcurrencyController {
         }
         if self.is_retreat {
             // Keep a gain that exceeds noise as the new reference.
-            self.throughput_before_retreat = self.throughput_before_retreat.max(throughput * (1.0 - MAX_LOSS_OVERRUN));
+            self.throughput_before_retreat =
+                self.throughput_before_retreat.max(throughput * (1.0 - MAX_LOSS_OVERRUN));
         }
         let is_much = (throughput / self.throughput - 1.0) > (tried / self.current - 1.0) / 2.0;
         self.step_up = if is_much { FAST_STEP_UP } else { STEP_UP };
@@ -218,7 +220,8 @@ impl ConcurrencyController {
     }
 
     fn record_failed_trial(&mut self) {
-        (self.failed_trials, self.step_up, self.is_transition_interval) = (self.failed_trials + 1, STEP_UP, true);
+        (self.failed_trials, self.step_up, self.is_transition_interval) =
+            (self.failed_trials + 1, STEP_UP, true);
         if self.failed_trials >= 2 {
             self.rest_intervals = (1 << (self.failed_trials / 2).min(4)).min(MAX_REST_INTERVALS);
         }

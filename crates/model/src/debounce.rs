@@ -165,7 +165,7 @@ impl Debouncer {
         }
     }
 
-    /// Ends the comparison of a tree; `is_whole` is true if all of it was compared.
+    /// Ends the comparison of a tree; `is_machine_root` is true if all of it was compared.
     pub fn tree_compared(&mut self, is_whole: bool, now: Duration) {
         let Some(tree) = self.tree_in_progress.take() else { return };
         self.tree_failures = if is_whole { 0 } else { self.tree_failures + 1 };

@@ -40,14 +40,14 @@ pub struct HedgePolicy {
     in_flight: u32,
     /// Bytes received, over all chunks.
     received: u64,
-    /// Sum of the time that each chunk has been in flight, up to `spent_until`.
+    /// Sum of the time that each chunk has been in flight, up to `updated_at`.
     time_in_flight: Duration,
     updated_at: Duration,
     /// Durations of the most recent chunks, by size class.
     durations: BTreeMap<SizeClass, VecDeque<Duration>>,
 }
 
-/// A chunk in flight. It must be passed to [`end`](Hedges::end) exactly once.
+/// A chunk in flight. It must be passed to [`end`](HedgePolicy::end) exactly once.
 #[derive(Debug)]
 #[must_use = "a chunk that never ends is counted as in flight forever"]
 pub struct ChunkProgress {
@@ -77,7 +77,14 @@ impl HedgePolicy {
         self.started += 1;
         self.in_flight += 1;
         let (before, seen) = ((self.received, self.time_in_flight), (0, Duration::ZERO));
-        ChunkProgress { bytes, received: 0, started: now, totals_at_start: before, last_check: seen, is_hedged: false }
+        ChunkProgress {
+            bytes,
+            received: 0,
+            started: now,
+            totals_at_start: before,
+            last_check: seen,
+            is_hedged: false,
+        }
     }
 
     /// Records bytes of a chunk received.
@@ -193,7 +200,7 @@ fn straggler_age(median: Duration) -> Duration {
     median.saturating_mul(STRAGGLER_VS_MEDIAN).max(MIN_STRAGGLER_AGE)
 }
 
-/// The time that `bytes` take at the rate of `came` bytes in `within`; `None` if `came` is 0.
+/// The time that `bytes` take at the rate of `came` bytes in `quantile`; `None` if `came` is 0.
 fn time_for_bytes(bytes: u64, came: u64, within: Duration) -> Option<Duration> {
     let nanos = (u128::from(bytes) * within.as_nanos()).checked_div(u128::from(came))?;
     Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))

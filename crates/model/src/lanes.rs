@@ -3,7 +3,7 @@
 //!
 //! Small requests wait behind the bytes of large ones in a link or device. Reordering at the sender does not help,
 //! because the queue is beyond it. A lane is therefore limited to a **rate** while higher-priority requests are active:
-//! its measured capacity, a little more while their latency is normal and a little less while it is not ([`shelter`]).
+//! its measured capacity, a little more while their latency is normal and a little less while it is not ([`latency_guard`]).
 //! The queue beyond the sender then stays short but not empty. A rate, unlike a window, is held by no request, so a
 //! slow reader blocks no other.
 //!
@@ -22,8 +22,8 @@
 //! of order.
 
 mod capacity;
-mod lane_kind;
 mod lane;
+mod lane_kind;
 mod latency_guard;
 #[cfg(test)]
 mod tests;
@@ -33,8 +33,8 @@ use std::time::Duration;
 use lane::Lane;
 use latency_guard::LatencyGuard;
 
-pub use lane_kind::{LaneKind, Priority, SMALL_BYTES, RequestSize};
 pub use lane::{ClientId, Ticket};
+pub use lane_kind::{LaneKind, Priority, RequestSize, SMALL_BYTES};
 
 /// Limits of the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,12 @@ impl Lanes {
     }
 
     /// Admits a request of one of several clients. It must then request its dispatch.
-    pub fn enter_as(&mut self, client: ClientId, kind: LaneKind, now: Duration) -> Result<LaneRequest, LaneFull> {
+    pub fn enter_as(
+        &mut self,
+        client: ClientId,
+        kind: LaneKind,
+        now: Duration,
+    ) -> Result<LaneRequest, LaneFull> {
         let lane = &self.lanes[kind.lane()];
         let waiting = lane.queued();
         let room = self.options.max_queue_depth.saturating_sub(waiting);
@@ -111,7 +116,7 @@ impl Lanes {
         Ok(LaneRequest { id: self.last_id, kind, client, uncounted_since: now, uncounted_bytes: 0 })
     }
 
-    /// Like [`enter_for`](Self::enter_for), without telling clients apart.
+    /// Like [`enter_as`](Self::enter_as), without telling clients apart.
     pub fn enter(&mut self, kind: LaneKind, now: Duration) -> Result<LaneRequest, LaneFull> {
         self.enter_as(ClientId::default(), kind, now)
     }
@@ -133,7 +138,9 @@ impl Lanes {
         self.advance(now);
         let Self { lanes, latency_guard: shelter, .. } = self;
         let mut lanes = lanes.iter_mut().enumerate();
-        lanes.find_map(|(index, lane)| lane.next_dispatched(|priority| shelter.rate_share(index, priority, now), now))
+        lanes.find_map(|(index, lane)| {
+            lane.next_dispatched(|priority| shelter.rate_share(index, priority, now), now)
+        })
     }
 
     /// The time at which to call `next` again; `None` if no request is queued.

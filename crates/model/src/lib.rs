@@ -2,13 +2,13 @@
 //! code runs in tests, in simulations and over real stores.
 
 pub mod bundle;
+pub mod concurrency_controller;
+pub mod debounce;
 pub mod hedge;
 pub mod lanes;
-pub mod straggler;
-pub mod token_bucket;
 pub mod plan;
 pub mod retry;
-pub mod debounce;
-pub mod concurrency_controller;
 pub mod store_model;
+pub mod straggler;
+pub mod token_bucket;
 pub mod tune;

@@ -83,8 +83,11 @@ impl StartStagger {
     /// The start time of the next of `total` staggered requests. Later requests may start at once.
     pub fn next_start(&mut self, total: usize) -> Duration {
         let total = u32::try_from(total).unwrap_or(u32::MAX).max(1);
-        let start =
-            if self.started < total { self.start + self.window / total * self.started } else { Duration::ZERO };
+        let start = if self.started < total {
+            self.start + self.window / total * self.started
+        } else {
+            Duration::ZERO
+        };
         self.started = self.started.saturating_add(1);
         start
     }
@@ -127,7 +130,13 @@ impl Plan {
         let last = min_bytes(MIN_TAIL_RANGE_ROUND_TRIPS, MIN_TAIL_RANGE_SECONDS).filter(|_| has_tail);
         let last_bytes = last.unwrap_or(range_bytes.1).min(range_bytes.1);
         let requests = at_a_time.max_concurrency();
-        Self { max_concurrency: requests, concurrency_by_size: Some(at_a_time), range_bytes, min_tail_range_bytes: last_bytes, ..self }
+        Self {
+            max_concurrency: requests,
+            concurrency_by_size: Some(at_a_time),
+            range_bytes,
+            min_tail_range_bytes: last_bytes,
+            ..self
+        }
     }
 
     /// This plan with a fixed number of bytes per request of a large object.
@@ -150,7 +159,10 @@ impl Plan {
 
     /// The tuned value if there is one, capped by `requests`.
     fn capped(&self, known: impl FnOnce(&ConcurrencyBySize) -> usize) -> usize {
-        self.concurrency_by_size.as_ref().map_or(self.max_concurrency, |by_size| known(by_size).min(self.max_concurrency)).max(1)
+        self.concurrency_by_size
+            .as_ref()
+            .map_or(self.max_concurrency, |by_size| known(by_size).min(self.max_concurrency))
+            .max(1)
     }
 
     /// The part size of an upload of `size` bytes; `None` if a single request is better.
@@ -162,8 +174,11 @@ impl Plan {
         }
         // Parts smaller than a chunk if there would otherwise be too few to run concurrently.
         let even_share = size.div_ceil(TARGET_PARTS).next_multiple_of(1 << 20);
-        let mut bytes =
-            if self.has_variable_ranges() && even_share < self.chunk_bytes { even_share } else { self.chunk_bytes };
+        let mut bytes = if self.has_variable_ranges() && even_share < self.chunk_bytes {
+            even_share
+        } else {
+            self.chunk_bytes
+        };
         bytes = if bytes < MIN_PART_BYTES { MIN_PART_BYTES } else { bytes };
         while size.div_ceil(bytes) > MAX_PARTS {
             bytes *= 2;
@@ -188,7 +203,11 @@ impl Plan {
     #[must_use]
     pub fn range_concurrency(&self) -> usize {
         // Each range takes permits by its own size, and most have the minimum size.
-        self.object_concurrency(if self.concurrency_by_size.is_some() { self.range_bytes.1 } else { self.range_bytes.0 })
+        self.object_concurrency(if self.concurrency_by_size.is_some() {
+            self.range_bytes.1
+        } else {
+            self.range_bytes.0
+        })
     }
 
     /// Number of objects of this mean size to read concurrently. Small objects cost little but a round trip,
@@ -330,7 +349,10 @@ mod tests {
     fn tail_ranges_are_short_at_low_concurrency() {
         let region = tuned(0.01);
         assert!(region.range_concurrency() <= 16, "{region:?}");
-        assert!(region.range_bytes == (4 << 20, 2 << 20) && region.min_tail_range_bytes <= 512 << 10, "{region:?}");
+        assert!(
+            region.range_bytes == (4 << 20, 2 << 20) && region.min_tail_range_bytes <= 512 << 10,
+            "{region:?}"
+        );
         let ends = region.ranges(0, 256 << 20).map(|(_, bytes)| bytes).collect::<Vec<_>>();
         assert_eq!((ends[0], *ends.last().unwrap()), (2 << 20, region.min_tail_range_bytes));
         // A gap between stored spans has no tail ranges.

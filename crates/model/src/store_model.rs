@@ -8,28 +8,28 @@
 //! Memory: less than 1 MiB if all operations and sizes occur; 12.5 KiB per operation and size class that does. Feeding
 //! a request is a dozen relaxed atomic additions without a lock, so no thread waits for another that is not running.
 
+mod histogram;
+mod latency_snapshot;
 mod operation;
 mod ring;
 mod series;
 mod size_class;
-mod histogram;
 #[cfg(test)]
 mod tests;
-mod latency_snapshot;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use histogram::nanos;
 use ring::{Reset, Ring};
 use series::Series;
-use histogram::nanos;
 
-pub use operation::{Direction, RequestOutcome, Failure, Operation, OutcomeCounts};
+pub use histogram::LatencyHistogram;
+pub use latency_snapshot::{LatencySnapshot, LinearLatency};
+pub use operation::{Direction, Failure, Operation, OutcomeCounts, RequestOutcome};
 pub use series::{SizeClassStats, Total};
 pub use size_class::SizeClass;
-pub use histogram::LatencyHistogram;
-pub use latency_snapshot::{LinearLatency, LatencySnapshot};
 
 /// Length of a slice of the window, in seconds.
 const SLICE_SECONDS: u64 = 10;
@@ -170,7 +170,9 @@ impl StoreModel {
     #[must_use]
     pub fn latencies(&self, now: Duration, operation: Operation) -> LatencySnapshot {
         let series = SizeClass::all().zip(&self.operation_stats(operation).series);
-        LatencySnapshot::new(series.filter_map(|(sizes, series)| Some(series.get()?.snapshot(now, sizes))).collect())
+        LatencySnapshot::new(
+            series.filter_map(|(sizes, series)| Some(series.get()?.snapshot(now, sizes))).collect(),
+        )
     }
 
     /// Outcomes of an operation in the window.
@@ -211,7 +213,8 @@ impl StoreModel {
     /// Age of the latest latency sample of an operation, to a millisecond; `None` if there is none.
     #[must_use]
     pub fn latest_sample_age(&self, now: Duration, operation: Operation) -> Option<Duration> {
-        let youngest = self.operation_stats(operation).latest_sample.load(Ordering::Relaxed).checked_sub(1)?;
+        let youngest =
+            self.operation_stats(operation).latest_sample.load(Ordering::Relaxed).checked_sub(1)?;
         Some(now.saturating_sub(Duration::from_nanos(youngest)))
     }
 

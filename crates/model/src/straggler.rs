@@ -43,7 +43,8 @@ pub fn should_start_part(
 ) -> bool {
     let own_seconds = bytes as f64 * seconds_per_byte;
     let parts_done_by = |(part, before): (PartInFlight, Option<f64>)| {
-        let each = (before.or_else(|| part.seconds_per_byte(now))? * bytes as f64).max(part.elapsed_seconds(now));
+        let each =
+            (before.or_else(|| part.seconds_per_byte(now))? * bytes as f64).max(part.elapsed_seconds(now));
         Some(((own_seconds - part.seconds_left(each, now)) / each).floor().max(0.0))
     };
     others.into_iter().filter_map(parts_done_by).sum::<f64>() < waiting as f64
@@ -175,7 +176,11 @@ mod tests {
         let left = parts.straggler_seconds_left(part(BYTES / 4, 1000), at(2000)).unwrap();
         assert!((left - 3.0).abs() < 1e-6, "{left}");
         assert!(parts.straggler_seconds_left(part(0, 1000), at(2000)).is_some(), "no byte was sent");
-        assert_eq!(parts.straggler_seconds_left(part(BYTES * 2 / 3, 1000), at(2000)), None, "the rest takes half a second");
+        assert_eq!(
+            parts.straggler_seconds_left(part(BYTES * 2 / 3, 1000), at(2000)),
+            None,
+            "the rest takes half a second"
+        );
         assert_eq!(parts.straggler_seconds_left(part(0, 1600), at(2000)), None, "it has just started");
         let standing = PartInFlight { last_progress: at(1200), ..part(BYTES * 9 / 10, 1000) };
         assert_eq!(parts.straggler_seconds_left(standing, at(2000)), None);
@@ -200,8 +205,9 @@ mod tests {
         assert!(!begins(1, 4.0) && !begins(14, 4.0));
         assert!(begins(15, 4.0), "they cannot complete that many");
         let standing = others.map(|(part, before)| (PartInFlight { last_progress: at(0), ..part }, before));
-        let them =
-            |standing: &[_], seconds| super::should_start_part(1, (BYTES, pace(seconds)), standing.to_vec(), at(2000));
+        let them = |standing: &[_], seconds| {
+            super::should_start_part(1, (BYTES, pace(seconds)), standing.to_vec(), at(2000))
+        };
         assert!(them(&standing, 2.0), "the others have stalled");
         assert!(them(&[], 60.0), "there is no other connection");
         let first = [(part(BYTES / 2, 1500), None)];
@@ -228,7 +234,9 @@ mod tests {
                     (PartInFlight { bytes: BYTES, sent, started: at(began), last_progress: at(now) }, before)
                 });
                 if chosen
-                    && before.is_some_and(|pace| !super::should_start_part(waiting, (BYTES, pace), others, at(now)))
+                    && before.is_some_and(|pace| {
+                        !super::should_start_part(waiting, (BYTES, pace), others, at(now))
+                    })
                 {
                     break;
                 }
@@ -246,12 +254,20 @@ mod tests {
     #[test]
     fn no_straggler_if_all_parts_are_slow() {
         let parts = typical_parts();
-        assert_eq!(parts.straggler_seconds_left(part(BYTES / 4, 1000), at(5000)), None, "no part has completed for long");
+        assert_eq!(
+            parts.straggler_seconds_left(part(BYTES / 4, 1000), at(5000)),
+            None,
+            "no part has completed for long"
+        );
         let mut slow = typical_parts();
         for n in 1..=8 {
             slow.complete(part(BYTES, 2000), at(6000 + n * 10));
         }
-        assert_eq!(slow.straggler_seconds_left(part(BYTES / 4, 2500), at(6080)), None, "the others take 4 s, too");
+        assert_eq!(
+            slow.straggler_seconds_left(part(BYTES / 4, 2500), at(6080)),
+            None,
+            "the others take 4 s, too"
+        );
         assert_eq!(
             StragglerDetector::new(SIZE).straggler_seconds_left(part(0, 0), at(60_000)),
             None,

@@ -32,7 +32,8 @@ impl TokenBucket {
     pub fn reserve(&mut self, bytes: u64, now: Duration) -> Duration {
         let start = self.paid_until.max(now.saturating_sub(MAX_BURST));
         let nanos = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(self.bytes_per_second));
-        self.paid_until = start.saturating_add(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
+        self.paid_until =
+            start.saturating_add(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
         start
     }
 

@@ -2,29 +2,29 @@
 //!
 //! An *operating point* is a request size with a concurrency. A *sample* is the measurement of a point by a
 //! probe or a transfer. A [`Surface`] predicts all points of one direction from samples. [`sampling`] chooses the most
-//! informative next probe, [`goal`] the best point for a goal, and [`carry`] extrapolates to another client or store.
+//! informative next probe, [`goal`] the best point for a goal, and [`extrapolate`] extrapolates to another client or store.
 
+mod cholesky;
 mod concurrency;
 pub mod extrapolate;
 pub mod goal;
 mod latency_model;
-mod cholesky;
 pub mod sampling;
-pub mod transfer_samples;
 mod split;
 mod surface;
 mod tail_latency;
 #[cfg(test)]
 mod tests;
+pub mod transfer_samples;
 mod workload;
 
 pub use concurrency::ConcurrencyBySize;
-pub use goal::{LatencyTarget, Goal};
-pub use latency_model::{Prior, LatencyModel};
+pub use goal::{Goal, LatencyTarget};
+pub use latency_model::{LatencyModel, Prior};
 pub use split::Split;
 pub use surface::{Prediction, Surface};
 pub use tail_latency::Statistic;
-pub use workload::{WorkloadAmount, SizeShare, Workload};
+pub use workload::{SizeShare, Workload, WorkloadAmount};
 
 /// An operating point: a request size and a concurrency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -33,7 +33,7 @@ impl Default for Content {
 pub struct ContentId(u64);
 
 impl ContentId {
-    /// The content of the object `key` of `size` bytes.
+    /// The content of the object `key_for` of `size` bytes.
     #[must_use]
     pub fn new(key: &str, size: u64) -> Self {
         let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

@@ -54,8 +54,9 @@ impl Content {
         for (&index, page) in self.pages.range(offset / PAGE_BYTES..=(end - 1) / PAGE_BYTES) {
             let start = (index * PAGE_BYTES).max(offset);
             let stop = ((index + 1) * PAGE_BYTES).min(end);
-            bytes[(start - offset) as usize..(stop - offset) as usize]
-                .copy_from_slice(&page[(start - index * PAGE_BYTES) as usize..(stop - index * PAGE_BYTES) as usize]);
+            bytes[(start - offset) as usize..(stop - offset) as usize].copy_from_slice(
+                &page[(start - index * PAGE_BYTES) as usize..(stop - index * PAGE_BYTES) as usize],
+            );
         }
         bytes
     }
@@ -98,7 +99,9 @@ impl Content {
             if stop - start == PAGE_BYTES {
                 self.pages.remove(&index);
             } else if let Some(page) = self.pages.get_mut(&index) {
-                Arc::make_mut(page)[(start - index * PAGE_BYTES) as usize..(stop - index * PAGE_BYTES) as usize].fill(0);
+                Arc::make_mut(page)
+                    [(start - index * PAGE_BYTES) as usize..(stop - index * PAGE_BYTES) as usize]
+                    .fill(0);
             }
         }
     }

@@ -5,11 +5,11 @@
 //! changes applied in order reads like the volatile content, unless a failed sync dropped some of them.
 
 mod change;
+mod crash;
 mod failed_sectors;
 mod fate;
 mod garbage;
 mod sectors;
-mod crash;
 mod space;
 
 use crate::content::Content;
@@ -84,7 +84,9 @@ impl FileState {
     /// previous content.
     pub fn sync(&mut self, mark: u64) -> Option<Content> {
         let count = self.changes_before(mark);
-        let freed = contents_before_frees(&self.durable, self.pending[..count].iter().map(|change| (change, true))).pop();
+        let freed =
+            contents_before_frees(&self.durable, self.pending[..count].iter().map(|change| (change, true)))
+                .pop();
         if count == self.pending.len() && !self.released {
             self.sync_all();
         } else {

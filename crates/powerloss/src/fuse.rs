@@ -3,9 +3,9 @@
 //! Nothing is decided here: `arguments` translates requests, the model executes them, and `answer` translates the
 //! results. File locks are left to the kernel.
 
-mod reply;
 mod arguments;
 mod listings;
+mod reply;
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,9 +22,9 @@ use rustix::io::Errno;
 
 use crate::content::PAGE_BYTES;
 use crate::shared::SharedModel;
-use reply::{SendReply, Opened, errno, file_type};
-use arguments::{fallocate, is_regular_file, is_synchronous, system_time, owner, rename, seek};
+use arguments::{fallocate, is_regular_file, is_synchronous, owner, rename, seek, system_time};
 use listings::Listings;
+use reply::{Opened, SendReply, errno, file_type};
 
 /// Space that `statfs` reports without a limit.
 const DEFAULT_SPACE_BYTES: u64 = 64 << 30;
@@ -140,9 +140,7 @@ impl Filesystem for PowerLoss {
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        reply.send(
-            self.shared.with(|model| model.symlink(parent.0, name, target, owner(request, 0o777, 0))),
-        );
+        reply.send(self.shared.with(|model| model.symlink(parent.0, name, target, owner(request, 0o777, 0))));
     }
 
     fn rename(
@@ -273,7 +271,16 @@ impl Filesystem for PowerLoss {
             Ok(((used, limit), inodes)) => {
                 let total = limit.unwrap_or(DEFAULT_SPACE_BYTES) / PAGE_BYTES;
                 let free = total.saturating_sub(used / PAGE_BYTES);
-                reply.statfs(total, free, free, inodes + (1 << 20), 1 << 20, PAGE_BYTES as u32, 255, PAGE_BYTES as u32);
+                reply.statfs(
+                    total,
+                    free,
+                    free,
+                    inodes + (1 << 20),
+                    1 << 20,
+                    PAGE_BYTES as u32,
+                    255,
+                    PAGE_BYTES as u32,
+                );
             }
             Err(error) => reply.error(errno(error)),
         }

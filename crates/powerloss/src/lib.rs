@@ -1,7 +1,7 @@
 //! A file system that loses power: a test instrument.
 //!
 //! Programs run on a FUSE mount unmodified. The file system maintains two states: the volatile one that programs see,
-//! and the durable one that only `fsync` and `fdatasync` advance. [`Handle::crash`] drops, tears and reorders
+//! and the durable one that only `fsync` and `fdatasync` advance. [`MountHandle::crash`] drops, tears and reorders
 //! unsynced changes by a seed; the resulting tree is one that a disk could hold after a power failure. It is
 //! deliberately stricter than ext4: syncing a file does not make its name durable, only syncing its directory does.
 //! a file does not make its name durable, only syncing its directory does.
@@ -26,18 +26,18 @@
 mod content;
 mod file;
 mod fuse;
-mod stale_contents;
 mod mode;
 mod model;
 mod mount;
 mod namespace;
 mod rng;
 mod shared;
+mod stale_contents;
 mod tree;
 
 pub use file::FileFates;
 pub use mode::CrashMode;
-pub use model::{Attributes, Counters, CrashReport, FileReport, FsyncFailure, InodeKind, SyncMark, Model};
+pub use model::{Attributes, Counters, CrashReport, FileReport, FsyncFailure, InodeKind, Model, SyncMark};
 pub use mount::{MountHandle, MountOptions, PowerLossFs, mount_unavailable};
 pub use namespace::{EntryFates, Ino, ROOT};
 pub use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! `tradewind-powerloss mount DIR [--from DIR] [--threads N]`: the mount for scripts.
 //!
-//! Reads one command per line from standard input and answers each with one line that starts with `ok` or `error`;
+//! Reads one command per line from standard input and answers each with one line that starts with `assert_success` or `error`;
 //! the end of the input unmounts.
 
 use std::error::Error;

@@ -22,10 +22,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use crate::stale_contents::StaleContents;
 use crate::namespace::{Ino, Namespace, ROOT};
+use crate::stale_contents::StaleContents;
 use faults::FsyncFault;
-use inode::{InodeBody, Inode};
+use inode::{Inode, InodeBody};
 
 pub use counters::Counters;
 pub use faults::FsyncFailure;

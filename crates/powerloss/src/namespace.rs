@@ -188,7 +188,8 @@ impl Namespace {
         if let Some(dir) = removed_directory {
             self.volatile.remove(&dir);
         }
-        let operation = EntryOperation { sequence: self.issued, owner, changes, removed_directory, synced: false };
+        let operation =
+            EntryOperation { sequence: self.issued, owner, changes, removed_directory, synced: false };
         self.issued += 1;
         self.pending.push(operation);
     }

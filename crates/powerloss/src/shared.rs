@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
-use crate::model::{SyncMark, Model};
+use crate::model::{Model, SyncMark};
 use crate::namespace::Ino;
 
 /// The model behind its lock.

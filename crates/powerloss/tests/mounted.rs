@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tradewind_powerloss::{FsyncFailure, MountHandle, CrashMode, PowerLossFs, mount_unavailable};
+use tradewind_powerloss::{CrashMode, FsyncFailure, MountHandle, PowerLossFs, mount_unavailable};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;

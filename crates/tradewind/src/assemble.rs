@@ -21,9 +21,9 @@ use tradewind_model::retry::RetryOptions;
 use tradewind_volume::Scheduled;
 use tradewind_volume::scheduled::Priorities;
 
-use crate::served_plan::ServedPlan;
 use crate::s3_access::S3Flags;
-use crate::settings::{ETag, Permissions, Settings, TimeSpan, StoreKind};
+use crate::served_plan::ServedPlan;
+use crate::settings::{ETag, Permissions, Settings, StoreKind, TimeSpan};
 use crate::stores;
 
 /// The served store.
@@ -57,7 +57,11 @@ impl ServedStore {
 
 /// Opens the store in the settings; replays the log of a local store that was not closed. Fails if a local store has
 /// provably lost acknowledged changes, unless `accept_loss`.
-pub fn open_store(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>) -> anyhow::Result<ServedStore> {
+pub fn open_store(
+    settings: &Settings,
+    accept_loss: bool,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<ServedStore> {
     if accept_loss
         && let Some(store) = settings.served_store()
         && !matches!(store.kind, StoreKind::Local { .. })
@@ -68,15 +72,20 @@ pub fn open_store(settings: &Settings, accept_loss: bool, clock: Arc<dyn Clock>)
         Some(StoreKind::S3(set)) => {
             let options = stores::s3_options(set, S3Flags::default())?;
             let (connections, retries) = (options.max_connections, options.retries);
-            let open =
-                |connections| S3Store::new(S3Options { max_connections: connections, ..options.clone() }, clock.clone());
+            let open = |connections| {
+                S3Store::new(S3Options { max_connections: connections, ..options.clone() }, clock.clone())
+            };
             return open_remote(settings, open, (connections, set.max_connections.is_some()), retries);
         }
         Some(StoreKind::Swift(set)) => {
             let options = stores::swift_options(set)?;
             let (connections, retries) = (options.max_connections, options.retries);
-            let open =
-                |connections| SwiftStore::new(SwiftOptions { max_connections: connections, ..options.clone() }, clock.clone());
+            let open = |connections| {
+                SwiftStore::new(
+                    SwiftOptions { max_connections: connections, ..options.clone() },
+                    clock.clone(),
+                )
+            };
             let served = open_remote(settings, open, (connections, set.max_connections.is_some()), retries)?;
             let ServedStore::Remote(store, plan) = served else { return Ok(served) };
             // Large objects have ETags of another form, so an ETag that is an MD5 is always the MD5 of the bytes.

@@ -5,15 +5,15 @@
 //! [`Access::credentials`] runs a program if the profile names one. Every value records its origin, and no message
 //! contains a secret. Where AWS's own tools disagree, `docs/decisions/0012-as-the-aws-cli-does.md` has the choice.
 
-mod endpoint;
-mod ini;
 mod credential_source;
+mod endpoint;
 mod expiration;
+mod ini;
 mod origin;
 mod process;
 mod profile;
-mod trust;
 mod shell_words;
+mod trust;
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use tradewind_backend::s3::Endpoint;
 
-pub use credential_source::{ExpiringCredentials, CredentialSource};
+pub use credential_source::{CredentialSource, ExpiringCredentials};
 pub use origin::{Origin, Problem, Traced};
 pub use process::CredentialProcess;
 pub use trust::client_tls;
@@ -105,11 +105,18 @@ impl S3Access {
         let ca_bundle = ca_bundle.map(|given| Traced::new(inputs.expand(given.value), given.origin));
         let attempts = inputs.variable("AWS_MAX_ATTEMPTS").or_else(|| profile.get("max_attempts"));
         let max_attempts = attempts.map(|given| given.parse(parse_attempts)).transpose()?;
-        Ok(Self { profile: profile.name, endpoint, region, credential_source: login, ca_bundle, max_attempts })
+        Ok(Self {
+            profile: profile.name,
+            endpoint,
+            region,
+            credential_source: login,
+            ca_bundle,
+            max_attempts,
+        })
     }
 
     /// The credentials; `None` for unsigned requests. If a program issues them, each call runs it on the calling
-    /// thread and may block for up to 30 seconds. Call it again before [`Issued::expires`].
+    /// thread and may block for up to 30 seconds. Call it again before [`ExpiringCredentials::expires`].
     pub fn credentials(&self) -> Result<Option<ExpiringCredentials>, Problem> {
         self.credential_source.credentials()
     }

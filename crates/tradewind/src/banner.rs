@@ -4,8 +4,8 @@
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::served_plan::ServedPlan;
 use crate::root_key::{self, RootCredentials};
+use crate::served_plan::ServedPlan;
 use crate::settings::Settings;
 
 /// The values to print.

@@ -1,17 +1,17 @@
 //! The command line: flags as plain data, one module per command, and the only place that translates an error
 //! into an exit status: 0 done, 1 failed, 2 usage (wrong flags or settings), 130 or 143 stopped by a signal.
 
-mod plan_output;
 mod bench;
 mod bundle;
-mod latency_target;
-mod execution;
 mod cp;
+mod execution;
 mod filter;
 mod grep;
 mod lab;
+mod latency_target;
 mod limits;
 mod objects;
+mod plan_output;
 mod profiles;
 mod report;
 mod serve;
@@ -204,7 +204,11 @@ fn report(error: &anyhow::Error) -> ExitCode {
     let lines: Vec<_> = lines.into_iter().map(printable).collect();
     let _ = writeln!(stderr, "tradewind: {}", lines.join("\n"));
     let status = if error.is::<UnknownStore>() || error.is::<UsageError>() { 2 } else { 1 };
-    ExitCode::from(error.downcast_ref::<StoppedBySignal>().map_or(status, |StoppedBySignal(caught)| caught.exit_status()))
+    ExitCode::from(
+        error
+            .downcast_ref::<StoppedBySignal>()
+            .map_or(status, |StoppedBySignal(caught)| caught.exit_status()),
+    )
 }
 
 /// An error and its causes in one line. A cause whose text is already included is not repeated.

@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{FmtSpan, Writer, debug_fn};
 use tradewind_core::printable;
 
-use crate::settings::{LogSettings, LogFilter, LogFormat, SettingValue as _};
+use crate::settings::{LogFilter, LogFormat, LogSettings, SettingValue as _};
 
 /// Initializes logging. Must be called once per process.
 pub fn init(settings: &LogSettings) -> anyhow::Result<()> {

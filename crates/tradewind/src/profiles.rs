@@ -2,10 +2,10 @@
 //! and remove. Plans and models are computed when a profile is read, and are not stored.
 
 mod extrapolated;
-pub mod this_machine;
 pub mod observed;
 pub mod profile_updater;
 mod text;
+pub mod this_machine;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -248,7 +248,10 @@ mod tests {
             link_bytes_per_second: Some(125e6),
             rtt_seconds: Some(0.05),
             upload: vec![Sample { p95_p99: tail, ..sample(1 << 10, 64, 0.051) }, sample(8 << 20, 4, 2.7)],
-            download: vec![sample(64 << 10, 32, 0.17), Sample { from_transfer: true, ..sample(64 << 10, 80, 0.3) }],
+            download: vec![
+                sample(64 << 10, 32, 0.17),
+                Sample { from_transfer: true, ..sample(64 << 10, 80, 0.3) },
+            ],
         }
     }
 

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tradewind_backend::s3::{ExpiringCredentials, CredentialIssuer, S3Options};
+use tradewind_backend::s3::{CredentialIssuer, ExpiringCredentials, S3Options};
 use tradewind_core::error::{Error, Reason, Result};
 
-use crate::aws::{self, S3Access, Inputs, Problem};
+use crate::aws::{self, Inputs, Problem, S3Access};
 
 /// Command-line flags about the store. They override every other source.
 #[derive(Debug, Clone, Default)]

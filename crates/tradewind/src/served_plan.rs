@@ -77,12 +77,23 @@ impl ServedPlan {
     fn from_profile(known: Option<ApplicableProfile>, memory_bytes: usize, retries: RetryOptions) -> Self {
         let ahead_bytes = (memory_bytes / 4 * READ_AHEAD_QUARTERS) as u64;
         // A single reader gets at most two thirds of the read-ahead budget.
-        let plan =
-            Plan { max_buffered_bytes: ahead_bytes / 3 * 2, stream_bytes: DEFAULT_RANGE_BYTES, ..Plan::default() };
+        let plan = Plan {
+            max_buffered_bytes: ahead_bytes / 3 * 2,
+            stream_bytes: DEFAULT_RANGE_BYTES,
+            ..Plan::default()
+        };
         let connections = plan.max_concurrency;
-        let mut found =
-            Self { plan, source: PlanSource::Default, max_connections: connections, read_ahead_bytes: ahead_bytes, retries, etags_are_md5: false };
-        let Some(ApplicableProfile { profile, surfaces, is_scaled: is_carried }) = known else { return found };
+        let mut found = Self {
+            plan,
+            source: PlanSource::Default,
+            max_connections: connections,
+            read_ahead_bytes: ahead_bytes,
+            retries,
+            etags_are_md5: false,
+        };
+        let Some(ApplicableProfile { profile, surfaces, is_scaled: is_carried }) = known else {
+            return found;
+        };
         let (reads, others): (Vec<_>, Vec<_>) =
             surfaces.into_iter().partition(|(direction, _)| *direction == Direction::Read);
         // The plan is for reads. Without samples of reads, those of writes are a better estimate than the default.
@@ -90,8 +101,11 @@ impl ServedPlan {
         let surfaces: Vec<Surface> = surfaces.into_iter().map(|(_, surface)| surface).collect();
         if !surfaces.is_empty() {
             found.plan = choose_range_size(plan.tuned(&surfaces), &surfaces);
-            found.source =
-                if is_carried { PlanSource::Scaled(profile.store) } else { PlanSource::Profile(profile.measured_at) };
+            found.source = if is_carried {
+                PlanSource::Scaled(profile.store)
+            } else {
+                PlanSource::Profile(profile.measured_at)
+            };
         }
         found
     }
@@ -111,7 +125,16 @@ impl ServedPlan {
     /// Wraps a store in a read-ahead layer with this plan.
     pub fn wrap(&self, store: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> Arc<ReadAhead> {
         let Self { plan, read_ahead_bytes: ahead_bytes, retries, etags_are_md5: tags_are_md5, .. } = *self;
-        ReadAhead::new(store, ReadAheadOptions { plan, max_read_ahead_bytes: ahead_bytes, retries, etags_are_md5: tags_are_md5 }, clock)
+        ReadAhead::new(
+            store,
+            ReadAheadOptions {
+                plan,
+                max_read_ahead_bytes: ahead_bytes,
+                retries,
+                etags_are_md5: tags_are_md5,
+            },
+            clock,
+        )
     }
 }
 
@@ -121,7 +144,11 @@ impl fmt::Display for ServedPlan {
         let Self { plan, source, .. } = self;
         match source {
             PlanSource::Default => {
-                write!(f, "default (the store was never tuned): {} concurrent requests", plan.max_concurrency)?;
+                write!(
+                    f,
+                    "default (the store was never tuned): {} concurrent requests",
+                    plan.max_concurrency
+                )?;
             }
             PlanSource::Profile(made) => {
                 write!(f, "profile of {made}: concurrency {}", concurrency_summary(plan))?
@@ -130,7 +157,12 @@ impl fmt::Display for ServedPlan {
                 write!(f, "scaled profile of {store}: concurrency {}", concurrency_summary(plan))?;
             }
         }
-        write!(f, "; per large object up to {} ranges of {}", self.max_concurrent_ranges(), ByteSize(plan.stream_bytes))
+        write!(
+            f,
+            "; per large object up to {} ranges of {}",
+            self.max_concurrent_ranges(),
+            ByteSize(plan.stream_bytes)
+        )
     }
 }
 
@@ -145,7 +177,9 @@ fn concurrent_ranges(plan: &Plan) -> usize {
 fn choose_range_size(plan: Plan, surfaces: &[Surface]) -> Plan {
     let throughput = |bytes: u64| {
         let parallel = concurrent_ranges(&Plan { stream_bytes: bytes, ..plan });
-        let all = surfaces.iter().map(|surface| surface.predict(OperatingPoint { bytes, concurrency: parallel }).bandwidth());
+        let all = surfaces
+            .iter()
+            .map(|surface| surface.predict(OperatingPoint { bytes, concurrency: parallel }).bandwidth());
         all.fold(f64::INFINITY, f64::min)
     };
     let best = RANGE_CANDIDATES_BYTES.into_iter().map(|bytes| (bytes, throughput(bytes)));
@@ -154,7 +188,9 @@ fn choose_range_size(plan: Plan, surfaces: &[Surface]) -> Plan {
 }
 
 fn concurrency_summary(plan: &Plan) -> String {
-    SUMMARY_SIZES_BYTES.map(|bytes| format!("{} x {}", ByteSize(bytes), plan.concurrency_for(bytes))).join(", ")
+    SUMMARY_SIZES_BYTES
+        .map(|bytes| format!("{} x {}", ByteSize(bytes), plan.concurrency_for(bytes)))
+        .join(", ")
 }
 
 #[cfg(test)]
@@ -185,7 +221,11 @@ mod tests {
         );
         let known = |surfaces, is_carried| {
             let (store, made) = ("S3Store(there)".to_owned(), "2026-11-23T12:00:00Z".to_owned());
-            plan(Some(ApplicableProfile { profile: Profile { store, measured_at: made, ..Profile::default() }, surfaces, is_scaled: is_carried }))
+            plan(Some(ApplicableProfile {
+                profile: Profile { store, measured_at: made, ..Profile::default() },
+                surfaces,
+                is_scaled: is_carried,
+            }))
         };
         let far = known(vec![(Direction::Read, surface(0.2))], false);
         let summary = far.to_string();

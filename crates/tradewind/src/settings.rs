@@ -30,12 +30,16 @@ pub use named::{Bucket, NamedSettings, Store, StoreKind, Volume};
 pub(crate) use problem::nearest_name;
 pub use problem::{Problem, Problems};
 pub use remote::S3Settings;
-pub use scalars::{LanesSettings, LimitSettings, LogSettings, MemorySettings, Scalars, ServerSettings, TopLevelSettings, UploadSettings, environment_variable};
+pub use scalars::{
+    LanesSettings, LimitSettings, LogSettings, MemorySettings, Scalars, ServerSettings, TopLevelSettings,
+    UploadSettings, environment_variable,
+};
 pub use source::{SettingSource, Sourced};
 pub use swift::SwiftSettings;
 pub use tradewind_core::quantity::{ByteSize, TimeSpan};
 pub use value::{
-    KeyPrefixes, ETag, HostName, AccessKeyIds, LogFilter, LogFormat, Percent, Permissions, Secret, SettingValue,
+    AccessKeyIds, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, Percent, Permissions, Secret,
+    SettingValue,
 };
 
 use document::Table;
@@ -76,7 +80,9 @@ impl Inputs {
                 Ok(value) => {
                     environment.insert(name.to_owned(), value);
                 }
-                Err(_) => problems.add(&SettingSource::Environment(name.to_owned()), "the value is not UTF-8"),
+                Err(_) => {
+                    problems.add(&SettingSource::Environment(name.to_owned()), "the value is not UTF-8")
+                }
             }
         }
         let (source, path) = match (config, environment.get(CONFIG_VARIABLE)) {
@@ -209,7 +215,10 @@ impl Settings {
         }
         let lanes = &self.scalars.lanes;
         if !lanes.enabled.value && !lanes.priority_prefixes.value.0.is_empty() {
-            problems.add(&lanes.priority_prefixes.source, "lanes.priority_prefixes needs lanes: set lanes.enabled = true");
+            problems.add(
+                &lanes.priority_prefixes.source,
+                "lanes.priority_prefixes needs lanes: set lanes.enabled = true",
+            );
         }
         if !lanes.enabled.value && !lanes.priority_access_keys.value.0.is_empty() {
             let source = &lanes.priority_access_keys.source;

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tradewind_model::store_model::{
-    SizeClassStats, Direction, Failure, Operation, SizeClass, LatencyHistogram, StoreModel, LatencySnapshot, Total,
+    Direction, Failure, LatencyHistogram, LatencySnapshot, Operation, SizeClass, SizeClassStats, StoreModel,
+    Total,
 };
 use tradewind_volume::ReadAhead;
 
@@ -92,7 +93,8 @@ pub fn render(name: &str, model: &StoreModel, now: Duration, out: &mut String) {
     REQUESTS_TOTAL.write_header(out);
     for operation in &used {
         let outcomes = model.total_outcomes(*operation);
-        let ends = [("done", outcomes.done), ("refused", outcomes.rejected), ("given_up", outcomes.cancelled)];
+        let ends =
+            [("done", outcomes.done), ("refused", outcomes.rejected), ("given_up", outcomes.cancelled)];
         let failed = Failure::ALL.map(|failure| (failure.name(), outcomes.failed[failure as usize]));
         for (end, count) in ends.into_iter().chain(failed).filter(|(_, count)| *count > 0) {
             REQUESTS_TOTAL.write_sample(out, "", &format!("{},outcome=\"{end}\"", of(*operation)), count);
@@ -163,7 +165,14 @@ fn each_class(times: &[(String, LatencySnapshot)]) -> impl Iterator<Item = (&str
 }
 
 /// Writes a summary. An unknown quantile is NaN, as Prometheus requires.
-fn write_summary(metric: &Metric, out: &mut String, labels: &str, alike: &SizeClassStats, times: &LatencyHistogram, total: Total) {
+fn write_summary(
+    metric: &Metric,
+    out: &mut String,
+    labels: &str,
+    alike: &SizeClassStats,
+    times: &LatencyHistogram,
+    total: Total,
+) {
     let labels = if labels.ends_with('=') {
         format!("{labels}\"{}\"", size_label(alike.size_class))
     } else {

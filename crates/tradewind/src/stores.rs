@@ -17,7 +17,7 @@ use tradewind_core::{Clock, ObjectStore, Traffic};
 use tradewind_model::retry::RetryOptions;
 
 use crate::aws::{self, Origin, Traced};
-use crate::openstack::{self, SwiftAccess, Openrc};
+use crate::openstack::{self, Openrc, SwiftAccess};
 use crate::s3_access::{self, S3Flags};
 use crate::settings::{
     ByteSize, Inputs, LocalOptions, Problems, S3Settings, Settings, Sourced, Store, StoreKind, SwiftSettings,
@@ -163,7 +163,9 @@ impl Stores {
                     options.max_connections = self.connection_options.max_connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.connection_options.max_read_bytes);
-                if let Some(BenchmarkOptions { is_single_use: is_fresh, traffic }) = &self.connection_options.benchmark {
+                if let Some(BenchmarkOptions { is_single_use: is_fresh, traffic }) =
+                    &self.connection_options.benchmark
+                {
                     options.retries.max_attempts = 1;
                     (options.is_single_use, options.traffic) = (*is_fresh, Some(traffic.clone()));
                     // Buffered parts must not fail for lack of memory at the requested concurrency: that would look
@@ -180,7 +182,9 @@ impl Stores {
                     options.max_connections = self.connection_options.max_connections;
                 }
                 options.read_bytes = options.read_bytes.min(self.connection_options.max_read_bytes);
-                if let Some(BenchmarkOptions { is_single_use: is_fresh, traffic }) = &self.connection_options.benchmark {
+                if let Some(BenchmarkOptions { is_single_use: is_fresh, traffic }) =
+                    &self.connection_options.benchmark
+                {
                     options.retries.max_attempts = 1;
                     (options.is_single_use, options.traffic) = (*is_fresh, Some(traffic.clone()));
                     // Deleted objects are read only by concurrent measurements, so a short grace period suffices.

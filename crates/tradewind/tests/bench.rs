@@ -9,10 +9,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use support::command_runner::{CommandRunner, CommandOutput};
+use support::command_runner::{CommandOutput, CommandRunner};
 use support::disk::Disk;
+use support::scripted_server::{Reply, ScriptedResponse, ScriptedServer};
 use support::test_store::TestStore;
-use support::scripted_server::{ScriptedResponse, Reply, ScriptedServer};
 
 /// The arguments of `tradewind bench object` with the flags in `line`.
 fn flags(line: &str) -> Vec<&str> {

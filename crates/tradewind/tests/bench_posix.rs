@@ -12,7 +12,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use support::command_runner::{CommandRunner, CommandOutput};
+use support::command_runner::{CommandOutput, CommandRunner};
 use support::disk::Disk;
 
 /// A runner of commands that need no server.
@@ -85,8 +85,8 @@ fn measuring_a_directory_leaves_it_unchanged() {
 fn bytes_on_the_interface_are_counted() {
     let caller = caller();
     caller.write("place/mine", b"");
-    let output =
-        caller.run_ok(&flags("place --only single --form default --size 64KiB --interface lo --json --no-out"));
+    let output = caller
+        .run_ok(&flags("place --only single --form default --size 64KiB --interface lo --json --no-out"));
     let conditions = &lines(&output, "conditions")[0];
     assert!(conditions["interface"] == "lo" && conditions["idle"].is_array(), "{conditions}");
     let accesses = lines(&output, "access");

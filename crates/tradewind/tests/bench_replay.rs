@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use support::command_runner::{CommandRunner, CommandOutput};
+use support::command_runner::{CommandOutput, CommandRunner};
+use support::scripted_server::{Reply, ScriptedResponse, ScriptedServer};
 use support::test_store::TestStore;
-use support::scripted_server::{ScriptedResponse, Reply, ScriptedServer};
 
 const TRACE: &str = "time,op,key,offset,length\n\
     10,get,photos/a.jpg,100,28\n\

@@ -53,8 +53,8 @@ fn start(directory: &Path, more: &str, environment: &[(&str, &str)]) -> Server {
     std::fs::create_dir_all(directory).unwrap();
     let settings = directory.join("settings.toml");
     std::fs::write(&settings, format!("{SETTINGS}{more}")).unwrap();
-    let mut start =
-        ServerSetup::new(&directory.join("data"), &directory.join("log")).flag("--config", settings.as_os_str());
+    let mut start = ServerSetup::new(&directory.join("data"), &directory.join("log"))
+        .flag("--config", settings.as_os_str());
     let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     start.environment.extend(environment);
     start.start().unwrap()

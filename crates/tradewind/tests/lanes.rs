@@ -12,7 +12,7 @@ use support::sign::Credentials;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tradewind_core::SystemClock;
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule};
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation};
 use tradewind_gateway::auth::{Buckets, Permissions};
 use tradewind_gateway::keys::{AccessKey, Keys};
 use tradewind_gateway::{Gateway, GatewayConfig};
@@ -36,7 +36,11 @@ fn put(client: &mut S3, path: &str, size: usize) -> Instant {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_client_with_priority_finishes_first() {
     let clock = SystemClock::shared();
-    let slow = FaultPlan::none().with_fault(Operation::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(20)));
+    let slow = FaultPlan::none().with_fault(
+        Operation::Commit,
+        FaultSchedule::Always,
+        Fault::Delay(Duration::from_millis(20)),
+    );
     let store = Faulty::new(MemoryStore::new(clock.clone()), slow);
     let first = Priorities::new(Vec::new(), ["shop".to_owned()].into());
     let lanes = Scheduled::new(store, LanesOptions::default(), first, clock.clone());

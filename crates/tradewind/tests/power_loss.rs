@@ -13,13 +13,13 @@ use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use support::random::Random;
 use support::crash_rounds::CrashTest;
+use support::random::Random;
 use support::s3::S3;
 use support::server::{Server, ServerSetup, tradewind};
 use support::sign::Credentials;
 use support::workload::Workload;
-use tradewind_powerloss::{MountHandle, CrashMode, PowerLossFs, mount_unavailable};
+use tradewind_powerloss::{CrashMode, MountHandle, PowerLossFs, mount_unavailable};
 
 #[test]
 fn nothing_acknowledged_is_lost_to_a_power_cut() {
@@ -73,7 +73,8 @@ fn a_root_key_survives_a_power_cut() {
     std::fs::create_dir(&mountpoint).unwrap();
     for round in 0..rounds {
         let disk = PowerLossFs::mount(&mountpoint, None).unwrap();
-        let start = ServerSetup::new(&mountpoint.join("data"), &directory.path().join("log")).without_root_key();
+        let start =
+            ServerSetup::new(&mountpoint.join("data"), &directory.path().join("log")).without_root_key();
         let mut server = start.start().unwrap();
         let word = |server: &Server, name: &str| {
             let line = server.printed().into_iter().find(|line| line.trim_start().starts_with(name))?;

@@ -5,22 +5,22 @@
 
 mod support;
 
+#[path = "s3_leaf/ambiguous_outcome.rs"]
+mod ambiguous_outcome;
+#[path = "s3_leaf/batched_wakeups.rs"]
+mod batched_wakeups;
 #[path = "s3_leaf/bodies.rs"]
 mod bodies;
 #[path = "s3_leaf/completed.rs"]
 mod completed;
-#[path = "s3_leaf/damaged.rs"]
-mod damaged;
-#[path = "s3_leaf/ambiguous_outcome.rs"]
-mod ambiguous_outcome;
 #[path = "s3_leaf/credentials.rs"]
 mod credentials;
-#[path = "s3_leaf/batched_wakeups.rs"]
-mod batched_wakeups;
-#[path = "s3_leaf/regions.rs"]
-mod regions;
+#[path = "s3_leaf/damaged.rs"]
+mod damaged;
 #[path = "s3_leaf/gzip.rs"]
 mod gzip;
+#[path = "s3_leaf/regions.rs"]
+mod regions;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use support::ceph::Ceph;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tradewind::served_plan::ServedPlan;
-use tradewind_backend::s3::{Endpoint, S3Options, S3Store, AddressingStyle};
+use tradewind_backend::s3::{AddressingStyle, Endpoint, S3Options, S3Store};
 use tradewind_core::error::Reason;
 use tradewind_core::listing::{ListEntry, ListRequest};
 use tradewind_core::multipart::ListUploads;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use support::content::Content;
 use support::eventually;
 use support::s3::{Request, Response, S3};
-use support::scripted_server::{ScriptedResponse, Reply, ScriptedServer};
+use support::scripted_server::{Reply, ScriptedResponse, ScriptedServer};
 use support::server::{Server, ServerSetup, root_key, tradewind};
 
 /// The size of a range in the default plan.

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::command_runner::CommandRunner;
 use support::ceph::{Ceph, DOMAIN};
+use support::command_runner::CommandRunner;
 use support::content::content;
 use support::server::{Server, ServerSetup, root_key};
 use support::sign::Credentials;
@@ -82,7 +82,8 @@ fn with_tradewind_server(caller: CommandRunner) -> (Server, CommandRunner) {
     let keys = format!("[ours]\naws_access_key_id = {}\naws_secret_access_key = {}\n", root.id, root.secret);
     caller.write("home/.aws/credentials", keys);
     let endpoint = format!("endpoint = \"http://{}\"", ours.endpoint);
-    let caller = caller.with_settings(&format!("[store.ours]\ntype = \"s3\"\nprofile = \"ours\"\n{endpoint}\n"));
+    let caller =
+        caller.with_settings(&format!("[store.ours]\ntype = \"s3\"\nprofile = \"ours\"\n{endpoint}\n"));
     (ours, caller)
 }
 
@@ -152,7 +153,10 @@ fn check_all_commands(caller: CommandRunner, keeps_checksums: bool) {
     caller.run_ok(&[&["cp", "large", "s3://bucket/large"], &parts[..]].concat());
     caller.run_ok(&[&["cp", "s3://bucket/large", "large.back"], &parts[..]].concat());
     assert!(fs::read(caller.path("large.back")).unwrap() == large);
-    let sent = caller.spawn(&[&["cp", "-", "s3://bucket/piped"], &parts[..]].concat()).with_stdin(&large).wait_for_output();
+    let sent = caller
+        .spawn(&[&["cp", "-", "s3://bucket/piped"], &parts[..]].concat())
+        .with_stdin(&large)
+        .wait_for_output();
     assert!(sent.status.success(), "{sent:?}");
     assert!(caller.read("s3://bucket/piped") == large);
     caller.run_ok(&["cp", "s3://bucket/large", "s3://bucket/copied/"]);

@@ -91,7 +91,10 @@ fn all_is_done_with(caller: &CommandRunner, name: &str) {
     assert_eq!(caller.stat(&at("bucket/large"))["parts"], 4);
     caller.run_ok(&[&["cp", &at("bucket/large"), "large.back"], &parts[..]].concat());
     assert!(std::fs::read(caller.path("large.back")).unwrap() == large);
-    let piped = caller.spawn(&[&["cp", "-", &at("bucket/piped")], &parts[..]].concat()).with_stdin(&large).wait_for_output();
+    let piped = caller
+        .spawn(&[&["cp", "-", &at("bucket/piped")], &parts[..]].concat())
+        .with_stdin(&large)
+        .wait_for_output();
     assert!(piped.status.success(), "{}", piped.err);
     assert!(caller.read(&at("bucket/piped")) == large);
     caller.run_ok(&["cp", &at("bucket/large"), &at("bucket/copied/")]);
@@ -155,8 +158,9 @@ fn all_is_carried_between(caller: &CommandRunner, from: &str, to: &str) {
         }
     }
     // Nothing is left to do, by time and by checksum; an object that differs by one byte is copied.
-    let sync =
-        |more: &[&str]| caller.run_ok(&[&["sync", "--delete", &here("x"), &there("y")], more, &parts].concat());
+    let sync = |more: &[&str]| {
+        caller.run_ok(&[&["sync", "--delete", &here("x"), &there("y")], more, &parts].concat())
+    };
     let would = |more: &[&str]| {
         caller.run_ok(&[&["sync", "--delete", "--dry-run", &here("x"), &there("y")], more].concat())
     };

@@ -4,19 +4,19 @@
 #![allow(dead_code, reason = "each test uses only a part of this module")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
-pub mod command_runner;
 pub mod ceph;
+pub mod command_runner;
 pub mod content;
+pub mod crash_rounds;
 pub mod disk;
 pub mod model;
 pub mod random;
-pub mod crash_rounds;
 pub mod s3;
-pub mod test_store;
 pub mod scripted_server;
 pub mod server;
 pub mod sign;
 pub mod swift;
+pub mod test_store;
 pub mod verify;
 pub mod workload;
 pub mod xml;

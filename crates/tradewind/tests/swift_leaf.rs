@@ -126,7 +126,11 @@ fn pattern(size: usize, seed: u8) -> Bytes {
 #[tokio::test(flavor = "multi_thread")]
 async fn segments_are_freed_with_their_object() {
     let Some(laboratory) = SwiftServer::start("segments_are_freed_with_their_object") else { return };
-    let options = |grace| SwiftOptions { segment_bytes: 1 << 20, segment_grace_period: grace, ..laboratory.options("segments") };
+    let options = |grace| SwiftOptions {
+        segment_bytes: 1 << 20,
+        segment_grace_period: grace,
+        ..laboratory.options("segments")
+    };
     let open = |grace| SwiftStore::new(options(grace), SystemClock::shared()).unwrap();
     let store = open(Duration::ZERO);
     store.create_bucket(&context(), &bucket()).await.unwrap();
@@ -214,7 +218,11 @@ async fn object_may_need_several_manifests() {
     let Some(laboratory) = SwiftServer::start("object_may_need_several_manifests") else {
         return;
     };
-    let options = SwiftOptions { segment_bytes: 300, segment_grace_period: Duration::ZERO, ..laboratory.options("many") };
+    let options = SwiftOptions {
+        segment_bytes: 300,
+        segment_grace_period: Duration::ZERO,
+        ..laboratory.options("many")
+    };
     let store = SwiftStore::new(options, SystemClock::shared()).unwrap();
     store.create_bucket(&context(), &bucket()).await.unwrap();
     let bytes = pattern(300 * 1010 + 7, 3);

@@ -26,10 +26,12 @@ mod repeats;
 
 use support::command_runner::CommandRunner;
 use support::content::content;
-use support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer};
+use support::scripted_server::{Reply, Request, ScriptedResponse, ScriptedServer};
 
 /// A scripted server, and a caller for it.
-fn scene(script: impl Fn(&Request, ScriptedResponse) -> Reply + Send + Sync + 'static) -> (ScriptedServer, CommandRunner) {
+fn scene(
+    script: impl Fn(&Request, ScriptedResponse) -> Reply + Send + Sync + 'static,
+) -> (ScriptedServer, CommandRunner) {
     let server = ScriptedServer::start(script);
     let caller = CommandRunner::new(server.address);
     (server, caller)

@@ -11,9 +11,9 @@ mod workload;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use support::command_runner::{CommandRunner, CommandOutput};
-use support::test_store::TestStore;
+use support::command_runner::{CommandOutput, CommandRunner};
 use support::server::ServerSetup;
+use support::test_store::TestStore;
 
 /// The arguments of `tradewind tune` with the flags in `line`.
 fn tune(line: &str) -> Vec<&str> {
@@ -64,8 +64,9 @@ fn a_profile_is_saved_and_used() {
 #[test]
 fn json_output_contains_probes_and_plans() {
     let scene = TestStore::new();
-    let output =
-        scene.runner.run_ok(&tune("s3://bucket/below --budget 16MiB,5s --json --latency 1h --latency p99=2h"));
+    let output = scene
+        .runner
+        .run_ok(&tune("s3://bucket/below --budget 16MiB,5s --json --latency 1h --latency p99=2h"));
     let lines: Vec<Json> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |kind: &str| lines.iter().filter(|line| line["line"] == kind).count();
     assert!((2..=16).contains(&of("probe")) && of("inferred") > 50, "{output}");

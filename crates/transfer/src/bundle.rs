@@ -5,18 +5,18 @@
 //! uploaded, and a journal of the set lets an interrupted packing resume. `tradewind_model::bundle` decides where a
 //! bundle ends and which members are fetched together.
 
-mod file_reader;
 mod archive;
-mod thread_pool;
+mod file_queue;
+mod file_reader;
 mod index;
-mod reader;
 mod pack;
 mod packer;
+mod reader;
 mod set;
+mod thread_pool;
 mod unpack;
-mod file_queue;
 
 pub use index::Member;
-pub use reader::Bundle;
 pub use packer::{PackOutcome, Packer};
+pub use reader::Bundle;
 pub use unpack::Unpacker;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tradewind_core::multipart::{PartNumber, UploadId};
 use tradewind_core::{Algorithm, Checksum, ETag, Timestamp};
 use tradewind_volume::UploadCheckpoint;
-use tradewind_volume::upload_checkpoint::{UploadState, CheckpointedPart, SourceVersion};
+use tradewind_volume::upload_checkpoint::{CheckpointedPart, SourceVersion, UploadState};
 
 use crate::journal::JournalFile;
 

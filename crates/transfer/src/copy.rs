@@ -12,19 +12,22 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 use tradewind_volume::buffer_pool::BUFFER_BYTES;
-use tradewind_volume::{TransferContext, Fetch, UploadCheckpoint, Sink, UploadSource, OnProgress, store_object, copy_within_store, copy_between_stores};
+use tradewind_volume::{
+    Fetch, OnProgress, Sink, TransferContext, UploadCheckpoint, UploadSource, copy_between_stores,
+    copy_within_store, store_object,
+};
 
 use crate::Item;
+use crate::checkpoint::JournalCheckpoint;
 use crate::endpoint::Endpoint;
 use crate::files::{Directory, FileSource, Links, ObjectVersion};
-use crate::journal::{JournalFile, Journal};
-use crate::checkpoint::JournalCheckpoint;
+use crate::journal::{Journal, JournalFile};
 use crate::merge::Action;
-use crate::workers::Completion;
 use crate::names::key_to_path;
 use crate::objects::Objects;
 use crate::preserve::{Attributes, has_same_time};
 use crate::progress::Progress;
+use crate::workers::Completion;
 
 /// Copies items from one endpoint to the other.
 #[derive(Debug)]
@@ -44,7 +47,7 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// Rejects endpoints of which one contains the other. See [`End::check_apart`].
+    /// Rejects endpoints of which one contains the other. See [`Endpoint::check_disjoint`].
     pub fn check_disjoint(&self) -> Result<()> {
         self.from.check_disjoint(&self.to)
     }
@@ -53,9 +56,13 @@ impl Copier {
     pub async fn act(&self, action: &Action) -> Result<Completion> {
         match action {
             Action::Copy(item) => self.copy(item).await.map(Completion::Copied),
-            Action::CompareContents(item) if self.has_same_contents(&item.name).await? => Ok(Completion::Unchanged),
+            Action::CompareContents(item) if self.has_same_contents(&item.name).await? => {
+                Ok(Completion::Unchanged)
+            }
             Action::CompareTimes(item) if self.has_same_time(&item.name).await? => Ok(Completion::Unchanged),
-            Action::CompareContents(item) | Action::CompareTimes(item) => self.copy(item).await.map(Completion::Copied),
+            Action::CompareContents(item) | Action::CompareTimes(item) => {
+                self.copy(item).await.map(Completion::Copied)
+            }
             Action::Remove(item) => self.remove(&item.name).await.map(|()| Completion::Removed),
         }
     }
@@ -128,7 +135,13 @@ impl Copier {
         let is_large = size > self.transfers.plan().chunk_bytes;
         let journal = self.file_journal(&to.root().join(&path), &address, is_large);
         let version = ObjectVersion { size, etag: fetch.info().etag.as_str() };
-        let file = Arc::new(to.resume_file(&path, &version, self.progress.clone(), journal, self.preserves_attributes)?);
+        let file = Arc::new(to.resume_file(
+            &path,
+            &version,
+            self.progress.clone(),
+            journal,
+            self.preserves_attributes,
+        )?);
         let fetched = fetch.write_to(file.clone() as Arc<dyn Sink>).await;
         let Some(mut file) = Arc::into_inner(file) else {
             // Writes of cancelled chunks may still be in flight; the next transfer resumes or restarts the file.
@@ -202,7 +215,8 @@ impl Copier {
         let journal = self.journal.as_ref();
         let between = || Some((journal_key(&source), journal_key(&destination)));
         let journal = journal.and_then(|journal| journal.open_for_transfer(is_large, between));
-        let checkpoint = journal.map(|entry| Arc::new(JournalCheckpoint::new(entry)) as Arc<dyn UploadCheckpoint>);
+        let checkpoint =
+            journal.map(|entry| Arc::new(JournalCheckpoint::new(entry)) as Arc<dyn UploadCheckpoint>);
         let progress = self.progress.clone();
         let on_progress: OnProgress = Arc::new(move |bytes| progress.add_bytes(bytes));
         let (from, to) = ((&from.store, &source), (&to.store, &destination));
@@ -218,9 +232,13 @@ impl Copier {
     ) -> Result<u64> {
         let source = FileSource::open(&from.tree()?, name, links, Arc::default())?;
         let path = key_to_path(to_name)?;
-        let mut file = to.create_file(&path, source.size(), self.progress.clone(), self.preserves_attributes)?;
-        let attributes =
-            if self.preserves_attributes { source.attributes() } else { Attributes::with_modified(source.modified()) };
+        let mut file =
+            to.create_file(&path, source.size(), self.progress.clone(), self.preserves_attributes)?;
+        let attributes = if self.preserves_attributes {
+            source.attributes()
+        } else {
+            Attributes::with_modified(source.modified())
+        };
         run_blocking(move || {
             read_through(&source, |offset, piece| file.write_at(offset, piece))?;
             file.finish(&attributes)?;
@@ -281,7 +299,11 @@ pub(crate) fn journal_key(address: &Address) -> String {
 
 /// The full-object checksums that a store has of an object. `None` for a file: its checksum is computed later, once the
 /// algorithm is known.
-async fn checksums(transfers: &Arc<TransferContext>, end: &Endpoint, name: &str) -> Result<Option<Vec<Checksum>>> {
+async fn checksums(
+    transfers: &Arc<TransferContext>,
+    end: &Endpoint,
+    name: &str,
+) -> Result<Option<Vec<Checksum>>> {
     let Endpoint::Objects(objects) = end else { return Ok(None) };
     let address = &objects.address(name)?;
     let found = transfers.retry(|| async move {

@@ -4,8 +4,8 @@
 mod directory;
 mod draft;
 mod find;
-mod new_file;
 mod location;
+mod new_file;
 mod source;
 mod tree;
 

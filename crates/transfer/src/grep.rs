@@ -15,7 +15,7 @@ use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_volume::{TransferContext, Fetch};
+use tradewind_volume::{Fetch, TransferContext};
 
 use self::output::OrderedOutput;
 use self::reader::ChannelReader;
@@ -24,7 +24,7 @@ use crate::filter::Filter;
 use crate::objects::Objects;
 use crate::progress::Progress;
 use crate::writer::OutputWriter;
-use crate::{ItemFeed, ListedItem, Item};
+use crate::{Item, ItemFeed, ListedItem};
 
 /// Objects up to this size are fetched completely and then searched. Larger ones are searched while they arrive, each
 /// on its own thread.
@@ -128,7 +128,10 @@ impl Search {
         let mut found = objects.clone().find_and_prewarm(transfers.clone());
         let mut listing = Listing::default();
         listing.read_sample(&mut found, filter).await;
-        let parallel = self.query.concurrency.unwrap_or_else(|| transfers.plan().reader_concurrency(listing.mean_bytes()));
+        let parallel = self
+            .query
+            .concurrency
+            .unwrap_or_else(|| transfers.plan().reader_concurrency(listing.mean_bytes()));
         let output = Arc::new(OrderedOutput::new(OutputWriter::new(out), self.query.is_sorted));
         let objects = Arc::new(objects);
         // Objects that wait for their output turn must leave a request for the one whose turn it is, whatever its size.

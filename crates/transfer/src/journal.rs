@@ -272,7 +272,8 @@ mod tests {
         let path = directory.path().join("j");
         let journal = || Journal::new(path.clone(), "s".to_owned());
         let endpoints = |to: &str| Some(("a".to_owned(), to.to_owned()));
-        let small = |journal: &Journal, to: &str| journal.open_for_transfer(false, || endpoints(to)).is_some();
+        let small =
+            |journal: &Journal, to: &str| journal.open_for_transfer(false, || endpoints(to)).is_some();
         let first = journal();
         assert!(first.open_for_transfer(false, || panic!("no journal exists")).is_none());
         first.open_for_transfer(true, || endpoints("b")).unwrap().append(&1).unwrap();

@@ -2,6 +2,7 @@
 //! and failures are collected into one outcome.
 
 pub mod bundle;
+mod checkpoint;
 pub mod copy;
 pub mod endpoint;
 pub mod feed;
@@ -9,21 +10,20 @@ pub mod files;
 pub mod filter;
 pub mod grep;
 pub mod journal;
-mod checkpoint;
 pub mod merge;
-pub mod workers;
 pub mod names;
 pub mod objects;
 pub mod preserve;
 pub mod progress;
 pub mod watch;
+pub mod workers;
 pub mod writer;
 
 pub use copy::Copier;
 pub use endpoint::Endpoint;
 pub use feed::Feed;
-pub use workers::Outcome;
 pub use progress::Progress;
+pub use workers::Outcome;
 
 use tradewind_core::Timestamp;
 

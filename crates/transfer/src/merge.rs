@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use tradewind_core::Timestamp;
 
-use crate::{ItemFeed, NamedError, Item};
+use crate::{Item, ItemFeed, NamedError};
 
 /// An action that sync takes for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,10 @@ impl Action {
     #[must_use]
     pub const fn item(&self) -> &Item {
         match self {
-            Self::Copy(item) | Self::CompareContents(item) | Self::CompareTimes(item) | Self::Remove(item) => item,
+            Self::Copy(item)
+            | Self::CompareContents(item)
+            | Self::CompareTimes(item)
+            | Self::Remove(item) => item,
         }
     }
 }
@@ -285,8 +288,8 @@ mod tests {
     async fn rejected_empty_source_removes_nothing() {
         let destination = || feed(vec![Ok(item("a", 1, 1)), Ok(item("z", 1, 1))]);
         let failure = || ("place".to_owned(), Error::new(Reason::NoSuchKey, "nothing at place"));
-        let mut merge =
-            Merge::new(feed(Vec::new()), destination(), Comparison::Size).with_empty_source_error(failure(), false);
+        let mut merge = Merge::new(feed(Vec::new()), destination(), Comparison::Size)
+            .with_empty_source_error(failure(), false);
         assert_eq!(merge.next().await.unwrap().unwrap_err().0, "place");
         assert_eq!(merge.next().await.map(|next| next.is_ok()), None);
         // Folder markers are no content, at any depth.
@@ -299,10 +302,12 @@ mod tests {
         }
         assert_eq!(merge.next().await.map(|next| next.is_ok()), None);
         let content = feed(vec![Ok(item("m/", 0, 1)), Ok(item("n", 1, 1))]);
-        let mut merge = Merge::new(content, destination(), Comparison::Size).with_empty_source_error(failure(), true);
+        let mut merge =
+            Merge::new(content, destination(), Comparison::Size).with_empty_source_error(failure(), true);
         assert_eq!(merge.next().await.unwrap().unwrap(), Action::Remove(item("a", 1, 1)));
         let one = feed(vec![Ok(item("a", 1, 1))]);
-        let mut merge = Merge::new(one, destination(), Comparison::Size).with_empty_source_error(failure(), true);
+        let mut merge =
+            Merge::new(one, destination(), Comparison::Size).with_empty_source_error(failure(), true);
         assert_eq!(merge.next().await.unwrap().unwrap(), Action::Remove(item("z", 1, 1)));
     }
 

@@ -11,7 +11,7 @@ use tradewind_core::{BucketName, ObjectStore};
 use tradewind_volume::TransferContext;
 
 use crate::workers::MAX_QUEUED_ITEMS;
-use crate::{ItemFeed, Item};
+use crate::{Item, ItemFeed};
 
 /// Maximum number of keys that S3 returns in a page.
 const MAX_PAGE_KEYS: usize = 1000;
@@ -167,7 +167,7 @@ mod tests {
     use tradewind_core::{Address, Budget};
     use tradewind_model::plan::Plan;
     use tradewind_model::retry::RetryOptions;
-    use tradewind_model::tune::{Prior, OperatingPoint, Sample, Surface};
+    use tradewind_model::tune::{OperatingPoint, Prior, Sample, Surface};
 
     use super::*;
 

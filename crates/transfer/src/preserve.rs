@@ -199,7 +199,9 @@ pub(crate) async fn has_same_time(
     let (directory, links, objects) = match (from, to) {
         (Endpoint::Files(directory, links), Endpoint::Objects(objects))
         | (Endpoint::Objects(objects), Endpoint::Files(directory, links)) => (directory, *links, objects),
-        (Endpoint::Files(..), Endpoint::Files(..)) | (Endpoint::Objects(_), Endpoint::Objects(_)) => return Ok(false),
+        (Endpoint::Files(..), Endpoint::Files(..)) | (Endpoint::Objects(_), Endpoint::Objects(_)) => {
+            return Ok(false);
+        }
     };
     let Some(file) = time_of_file(directory, links, name)? else { return Ok(false) };
     let stored = time_of_object(transfers, objects, name).await?;
@@ -212,7 +214,11 @@ fn time_of_file(directory: &Directory, links: Links, name: &str) -> Result<Optio
     Ok(found.ok().map(|found| FileTime::new(found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or(0))))
 }
 
-async fn time_of_object(transfers: &Arc<TransferContext>, objects: &Objects, name: &str) -> Result<Option<FileTime>> {
+async fn time_of_object(
+    transfers: &Arc<TransferContext>,
+    objects: &Objects,
+    name: &str,
+) -> Result<Option<FileTime>> {
     let address = &objects.address(name)?;
     let found = transfers.retry(|| async move {
         let slot = transfers.acquire_slot(0).await?;

@@ -1,5 +1,5 @@
 //! Continuous sync of a directory to a store. Changed files are uploaded after a quiet period, and the whole tree is
-//! compared periodically; `tradewind_model::settle` decides when. An event is a hint: the file system decides what is
+//! compared periodically; `tradewind_model::debounce` decides when. An event is a hint: the file system decides what is
 //! done.
 //!
 //! Invariants for removals: an object is removed only if its file was looked up and is missing in the original
@@ -7,9 +7,9 @@
 //! was mounted or unmounted since the start.
 
 mod events;
+mod failed_locations;
 mod mounts;
 mod root;
-mod failed_locations;
 mod worker;
 
 pub use events::{FsEvent, watch};
@@ -31,9 +31,9 @@ use crate::merge::{Action, Comparison};
 use crate::workers::{ActionFeed, NextAction};
 use crate::{Copier, NamedError};
 
+use self::failed_locations::FailedLocations;
 use self::mounts::Mounts;
 use self::root::WatchedRoot;
-use self::failed_locations::FailedLocations;
 use self::worker::{NameOutcome, Worker};
 
 /// Maximum number of names whose last reported error is remembered.
@@ -105,7 +105,7 @@ struct Watcher<T> {
     tasks: JoinSet<TaskResult>,
     running: Option<RunningComparison>,
     unseen: FailedLocations,
-    /// [`News::InStep`] was reported.
+    /// [`WatchReport::InSync`] was reported.
     in_sync_reported: bool,
     /// The last reported error message of each failing name.
     last_errors: HashMap<String, String>,
@@ -206,7 +206,9 @@ impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
 
     fn handle_event(&mut self, event: FsEvent, now: Duration) -> Result<()> {
         match event {
-            FsEvent::Touched(name) if self.watch.filter.accepts(&name) => self.settling.name_changed(&name, now),
+            FsEvent::Touched(name) if self.watch.filter.accepts(&name) => {
+                self.settling.name_changed(&name, now)
+            }
             FsEvent::Touched(_) => {}
             FsEvent::TreeTouched(tree) => self.settling.tree_changed(&tree, now),
             FsEvent::Failed(name, error) => {
@@ -306,7 +308,7 @@ impl<T: FnMut(&WatchReport<'_>)> Watcher<T> {
         self.report_failure(&name, &mounts::not_removed_error(&path));
     }
 
-    /// Reports [`News::InStep`] once everything compared is transferred.
+    /// Reports [`WatchReport::InSync`] once everything compared is transferred.
     fn check_in_sync(&mut self) {
         let is_idle = self.running.is_none() && self.tasks.is_empty();
         if !self.in_sync_reported && self.totals.is_compared && is_idle && self.failing() == 0 {

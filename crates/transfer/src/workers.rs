@@ -266,7 +266,8 @@ mod tests {
 
     #[tokio::test]
     async fn bucket_wide_failure_is_reported_once() {
-        let (outcome, tried) = fail_all(|| Error::new(Reason::AccessDenied, "no such key").affecting_whole_bucket()).await;
+        let (outcome, tried) =
+            fail_all(|| Error::new(Reason::AccessDenied, "no such key").affecting_whole_bucket()).await;
         assert_eq!((outcome.failures.len(), outcome.failed, outcome.stopped_early), (1, tried, true));
         assert!(tried <= 8, "{tried} were tried");
     }
@@ -274,7 +275,9 @@ mod tests {
     #[test]
     fn repeated_single_name_failures_do_not_stop_a_transfer() {
         let fatal_gate = FatalErrorGate::default();
-        let fail = || fatal_gate.record(&Err(Error::new(Reason::AccessDenied, "a signature").affecting_whole_bucket()));
+        let fail = || {
+            fatal_gate.record(&Err(Error::new(Reason::AccessDenied, "a signature").affecting_whole_bucket()))
+        };
         let is_tripped = || fatal_gate.is_tripped.load(Ordering::Relaxed);
         fatal_gate.record(&Ok(Completion::Copied(1)));
         for _ in 0..100 {

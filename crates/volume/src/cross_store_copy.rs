@@ -18,11 +18,11 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 
-use super::transfer_context::{TransferContext, Slot};
-use super::upload_checkpoint::{UploadState, CheckpointedPart, UploadCheckpoint, StoredPart, SourceVersion};
+use super::multipart_upload::MultipartUpload;
 use super::origin::{Origin, check_span};
 use super::sent_bytes::SentBytes;
-use super::multipart_upload::MultipartUpload;
+use super::transfer_context::{Slot, TransferContext};
+use super::upload_checkpoint::{CheckpointedPart, SourceVersion, StoredPart, UploadCheckpoint, UploadState};
 
 /// Called with the change in bytes sent; negative when a failed attempt is rolled back. It must not block.
 pub type OnProgress = Arc<dyn Fn(i64) + Send + Sync>;
@@ -150,7 +150,8 @@ impl CrossStoreCopy {
             None => {
                 let metadata = copy_metadata(info.metadata.clone());
                 let upload =
-                    MultipartUpload::create(&self.transfers, &self.to, &self.address, (metadata, algorithm)).await?;
+                    MultipartUpload::create(&self.transfers, &self.to, &self.address, (metadata, algorithm))
+                        .await?;
                 let state = || UploadState {
                     version: Some(SourceVersion::from_info(&info)),
                     upload: upload.id().clone(),

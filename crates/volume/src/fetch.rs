@@ -15,14 +15,14 @@ use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Checksum, ChecksumScope, ObjectInfo, ObjectStore};
 use tradewind_model::plan::Plan;
 
-use super::transfer_context::TransferContext;
-use super::hedge::{OpenedChunk, HedgeTimer};
+use super::hedge::{HedgeTimer, OpenedChunk};
 use super::origin::{Origin, expected_crc};
 use super::task::AbortOnDrop;
+use super::transfer_context::TransferContext;
 use super::versioned_object::VersionedObject;
 use range_fetch::NullSink;
 use range_fetch::RangeFetch;
-pub(super) use range_fetch::{fetch_into_memory, fetch_chunk};
+pub(super) use range_fetch::{fetch_chunk, fetch_into_memory};
 
 /// The destination of fetched bytes.
 pub trait Sink: Send + Sync {
@@ -120,7 +120,8 @@ impl<'a> Fetch<'a> {
             let Origin { store, address } = &whole.origin;
             let mut stagger = transfers.start_stagger(store.min_rtt(&address.bucket), response_time);
             for span in rest.by_ref().take(max_ranges) {
-                let (start, chunk) = (stagger.next_start(max_ranges), fetch_chunk(whole.clone(), sink.clone(), span));
+                let (start, chunk) =
+                    (stagger.next_start(max_ranges), fetch_chunk(whole.clone(), sink.clone(), span));
                 let clock = transfers.clock().clone();
                 chunks.spawn(async move {
                     clock.sleep_until(start).await;

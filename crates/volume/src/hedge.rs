@@ -18,8 +18,8 @@ use tradewind_core::error::{Reason, Result};
 use tradewind_core::{Body, ObjectInfo};
 use tradewind_model::hedge::ChunkProgress;
 
-use super::transfer_context::{TransferContext, Slot};
 use super::origin::{Origin, expected_crc};
+use super::transfer_context::{Slot, TransferContext};
 
 /// The first chunk of an object, whose response has begun.
 pub(crate) struct OpenedChunk<'a> {
@@ -160,7 +160,8 @@ impl<'a> HedgeTimer<'a> {
                 self.timer = None;
                 continue;
             }
-            let Some(look) = self.transfers.hedge_policy().map(|mut hedges| hedges.check(chunk, now, age)) else {
+            let Some(look) = self.transfers.hedge_policy().map(|mut hedges| hedges.check(chunk, now, age))
+            else {
                 return pending().await;
             };
             self.next_check = look.next_check;
@@ -269,7 +270,7 @@ impl<'a> ChunkStream<'a> {
         next
     }
 
-    /// Waits until more may be read. See [`Slot::pass`].
+    /// Waits until more may be read. See [`Slot::throttle`].
     pub async fn throttle(&mut self, bytes: u64) {
         if let Some(request) = &mut self.first {
             request.slot.throttle(bytes).await;

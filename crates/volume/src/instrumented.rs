@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use instrumented_io::{InstrumentedWrite, instrument_body};
-use request_timer::{RequestTimer, Instruments};
+use request_timer::{Instruments, RequestTimer};
 use tradewind_core::error::Result;
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
 use tradewind_core::metadata::Tags;
@@ -32,7 +32,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, StageRequest,
 };
 use tradewind_core::{Address, Body, BucketName, Clock, Context, ObjectStore, Precondition, Staged};
 use tradewind_model::store_model::{Operation, StoreModel};
@@ -73,7 +73,11 @@ impl Instrumented {
         RequestTimer::start(&self.instruments, operation)
     }
 
-    async fn measure<T>(&self, operation: Operation, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
+    async fn measure<T>(
+        &self,
+        operation: Operation,
+        work: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
         let request = self.start_request(operation);
         let response = work.await;
         request.end_with_response(&response, |_| 0);
@@ -135,11 +139,21 @@ impl ObjectStore for Instrumented {
         self.measure(Operation::List, self.inner.list_buckets(context)).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
         self.measure(Operation::Head, self.inner.head(context, address, request)).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
         let mut watched = self.start_request(Operation::Get);
         let response = self.inner.get(context, address, request).await;
         let at = watched.end_wait();

@@ -16,10 +16,10 @@ use tradewind_core::{
 use tradewind_model::plan::Plan;
 
 use super::buffer_pool::BUFFER_BYTES;
-use super::transfer_context::TransferContext;
 use super::part_tracker::PartProgress;
-use super::upload_checkpoint::{UploadState, CheckpointedPart, StoredPart};
 use super::sent_bytes::write_and_commit_tracked;
+use super::transfer_context::TransferContext;
+use super::upload_checkpoint::{CheckpointedPart, StoredPart, UploadState};
 use super::upload_source::UploadSource;
 
 /// A multipart upload in progress. Dropping it before its end aborts it, unless [`keep`](Self::keep) was called.

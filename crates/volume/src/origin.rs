@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tradewind_core::condition::{ETagMatch, ReadConditions};
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::store::{GetResponse, GetRequest, Select};
+use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{
     Address, Body, ByteRange, Checksum, ChecksumScope, Context, ObjectInfo, ObjectStore, Span,
 };

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use tokio::sync::Notify;
-use tradewind_model::straggler::{self, StragglerDetector, PartInFlight};
+use tradewind_model::straggler::{self, PartInFlight, StragglerDetector};
 
 use super::transfer_context::TransferContext;
 
 /// Interval at which parts are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Value of [`Progress::began`] while the part waits for permits.
+/// Value of [`PartProgress::began`] while the part waits for permits.
 const NOT_STARTED: u64 = u64::MAX;
 
 /// The progress of a part, shared by its sender and the straggler detection.
@@ -86,7 +86,8 @@ impl PartProgress {
 
     /// Like [`in_flight`](Self::in_flight); a part that waits for permits counts from its assignment.
     fn in_flight_or_assigned(&self) -> PartInFlight {
-        let not_started = PartInFlight { bytes: self.bytes, sent: 0, started: self.assigned, last_progress: self.assigned };
+        let not_started =
+            PartInFlight { bytes: self.bytes, sent: 0, started: self.assigned, last_progress: self.assigned };
         self.in_flight().unwrap_or(not_started)
     }
 }
@@ -106,7 +107,12 @@ pub(crate) struct PartTracker {
 impl PartTracker {
     /// Creates the detection for an object of `size` bytes.
     pub fn new(size: u64) -> Self {
-        Self { detector: StragglerDetector::new(size), tracked: Vec::new(), idle: Vec::new(), next: Duration::ZERO }
+        Self {
+            detector: StragglerDetector::new(size),
+            tracked: Vec::new(),
+            idle: Vec::new(),
+            next: Duration::ZERO,
+        }
     }
 
     /// Returns true if one of `waiting` parts of `bytes` each should start now on the next idle connection.
@@ -226,6 +232,9 @@ mod tests {
         was_aborted.was_aborted.store(true, Ordering::Relaxed);
         other.record_sent(1, at(600));
         late.abort_stragglers(&transfers);
-        assert!(was_aborted.until_straggling().now_or_never().is_none() && other.until_straggling().now_or_never().is_some());
+        assert!(
+            was_aborted.until_straggling().now_or_never().is_none()
+                && other.until_straggling().now_or_never().is_some()
+        );
     }
 }

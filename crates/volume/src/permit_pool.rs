@@ -63,11 +63,15 @@ struct ControllerState {
 impl PermitPool {
     /// A pool of fixed size for `requests` concurrent requests.
     pub fn fixed(requests: usize) -> Self {
-        Self { permits: Semaphore::new(permits_for_requests(requests)), adaptive: None, first_data_request: OnceLock::new() }
+        Self {
+            permits: Semaphore::new(permits_for_requests(requests)),
+            adaptive: None,
+            first_data_request: OnceLock::new(),
+        }
     }
 
-    /// A pool resized by a [`Steering`]. It starts at `requests`, which a plan may have chosen (`is_planned`), and
-    /// never exceeds `max`. It never shrinks below [`ROOM`] of the largest requests. One request takes up to `largest`
+    /// A pool resized by a [`ConcurrencyController`]. It starts at `requests`, which a plan may have chosen (`is_planned`), and
+    /// never exceeds `max`. It never shrinks below [`MIN_LARGEST_REQUESTS`] of the largest requests. One request takes up to `largest`
     /// permits, and up to `heaviest` on new connections.
     pub fn adaptive(
         (requests, is_planned): (usize, bool),
@@ -75,7 +79,10 @@ impl PermitPool {
         now: Duration,
         packets: PacketCounters,
     ) -> Self {
-        let min = (largest as usize * MIN_LARGEST_REQUESTS).max(heaviest as usize).div_ceil(PERMITS_PER_REQUEST).min(requests);
+        let min = (largest as usize * MIN_LARGEST_REQUESTS)
+            .max(heaviest as usize)
+            .div_ceil(PERMITS_PER_REQUEST)
+            .min(requests);
         let permits = permits_for_requests(requests);
         let steering = ConcurrencyController::new(requests, (min, max));
         let steering = if is_planned { steering.planned() } else { steering };
@@ -90,7 +97,11 @@ impl PermitPool {
             ends: AtomicU64::new(nanos(now + ConcurrencyController::interval(Duration::ZERO))),
             state: Mutex::new(state),
         };
-        Self { permits: Semaphore::new(permits), adaptive: Some(adaptive), first_data_request: OnceLock::new() }
+        Self {
+            permits: Semaphore::new(permits),
+            adaptive: Some(adaptive),
+            first_data_request: OnceLock::new(),
+        }
     }
 
     /// Waits for permits; `None` if the pool is closed.

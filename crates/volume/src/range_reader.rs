@@ -7,14 +7,14 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::store::{GetResponse, GetRequest, Select};
+use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Address, ByteRange, Checksum, ObjectStore, ReadConditions, Span};
 use tradewind_model::plan::Plan;
 
-use super::transfer_context::TransferContext;
-use super::fetch::{Sink, fetch_into_memory, fetch_chunk};
+use super::fetch::{Sink, fetch_chunk, fetch_into_memory};
 use super::origin::{Origin, check_span};
 use super::task::AbortOnDrop;
+use super::transfer_context::TransferContext;
 use super::versioned_object::{RangeChecksum, VersionedObject};
 
 /// An object whose ranges are fetched.

@@ -14,18 +14,17 @@
 //! Writes are forwarded unchanged (decision 26). Place this layer above the one that measures the store, so that ranges
 //! are measured individually.
 
-mod read_ahead_budget;
 mod ordered_read;
+mod read_ahead_budget;
 mod verifier;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use read_ahead_budget::{ReadAheadBudget, RequestReadAhead};
 use async_trait::async_trait;
 use ordered_read::OrderedRead;
-use verifier::Verifier;
+use read_ahead_budget::{ReadAheadBudget, RequestReadAhead};
 use tokio::sync::Semaphore;
 use tradewind_core::error::Result;
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
@@ -35,17 +34,19 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, Select, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, Select,
+    StageRequest,
 };
 use tradewind_core::{
     Address, Body, BucketName, Budget, ByteRange, Clock, Context, ObjectStore, Precondition, Span, Staged,
 };
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
+use verifier::Verifier;
 
 use super::buffer_pool::BUFFER_BYTES;
-use super::transfer_context::TransferContext;
 use super::origin::{Origin, check_span};
+use super::transfer_context::TransferContext;
 use super::versioned_object::VersionedObject;
 
 /// A body up to this size has nearly arrived with its response: it needs neither permits nor a task.
@@ -84,9 +85,19 @@ impl fmt::Debug for ReadAhead {
 impl ReadAhead {
     /// Wraps `inner`; delays are those of `clock`.
     pub fn new(inner: Arc<dyn ObjectStore>, options: ReadAheadOptions, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let ReadAheadOptions { plan, max_read_ahead_bytes: ahead_bytes, retries, etags_are_md5: tags_are_md5 } = options;
+        let ReadAheadOptions {
+            plan,
+            max_read_ahead_bytes: ahead_bytes,
+            retries,
+            etags_are_md5: tags_are_md5,
+        } = options;
         let transfers = Arc::new(TransferContext::new(plan, Budget::new(HEDGE_MEMORY_BYTES), clock, retries));
-        Arc::new(Self { inner, transfers, budget: ReadAheadBudget::new(ahead_bytes), etags_are_md5: tags_are_md5 })
+        Arc::new(Self {
+            inner,
+            transfers,
+            budget: ReadAheadBudget::new(ahead_bytes),
+            etags_are_md5: tags_are_md5,
+        })
     }
 
     /// The plan.
@@ -134,7 +145,8 @@ impl ReadAhead {
         let plan = self.plan();
         let is_split = span.length > plan.chunk_bytes || span.length > body.length();
         // The leaf verifies a whole object read in one request, too; computing an expensive checksum again is avoided.
-        let sum = (select == Select::Whole).then(|| Verifier::for_object(&info, self.etags_are_md5)).flatten();
+        let sum =
+            (select == Select::Whole).then(|| Verifier::for_object(&info, self.etags_are_md5)).flatten();
         let (is_verifiable, sum) = (sum.is_some(), sum.filter(|sum| is_split || sum.is_cheap()));
         let origin = Origin { store: self.inner.clone(), address: address.clone() };
         let range_bytes = plan.stream_bytes.max(1);
@@ -143,7 +155,12 @@ impl ReadAhead {
         // predecessor.
         let max_in_flight = plan.object_concurrency(range_bytes).min(max_ranges / 2).max(1);
         let reading = OrderedRead {
-            whole: VersionedObject::for_admitted_request(&self.transfers, origin, info.clone(), context.clone()),
+            whole: VersionedObject::for_admitted_request(
+                &self.transfers,
+                origin,
+                info.clone(),
+                context.clone(),
+            ),
             context: context.clone(),
             span,
             is_resumable: sum.is_some() || !is_verifiable,
@@ -187,11 +204,21 @@ impl ObjectStore for ReadAhead {
         self.inner.list_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
         self.inner.head(context, address, request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
         let select = request.select;
         let request = GetRequest { select: self.first_request(select), ..request };
         let found = self.inner.get(context, address, request).await?;

@@ -15,9 +15,9 @@
 //! Place this layer below the one that measures how long callers wait, and above the one that retries. If only one
 //! class is active, a request costs a few clock reads and a lock.
 
-mod scheduled_io;
-mod priorities;
 mod dispatcher;
+mod priorities;
+mod scheduled_io;
 
 use std::fmt;
 use std::future::Future;
@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dispatcher::{Dispatcher, ScheduledRequest};
 use scheduled_io::{ScheduledWrite, schedule_body};
 use tradewind_core::error::Result;
 use tradewind_core::listing::{ListPage, ListRequest, ObjectSummary};
@@ -34,14 +35,14 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, Select, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, Select,
+    StageRequest,
 };
 use tradewind_core::{
     Address, Body, BucketName, ByteRange, Clock, Context, ObjectStore, Precondition, Staged,
 };
 use tradewind_model::lanes::{LaneKind, LanesOptions, RequestSize};
 use tradewind_model::store_model::Operation;
-use dispatcher::{ScheduledRequest, Dispatcher};
 
 pub use priorities::Priorities;
 
@@ -171,11 +172,22 @@ impl ObjectStore for Scheduled {
         self.inner.list_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
-        self.schedule(context, (Operation::Head, Some(address)), self.inner.head(context, address, request)).await
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
+        self.schedule(context, (Operation::Head, Some(address)), self.inner.head(context, address, request))
+            .await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
         let priority = self.priorities.priority_for(context, Some(address));
         let kind = |bytes| LaneKind::new(Operation::Get, priority, bytes);
         // Without an explicit range, the size is known only with the response.
@@ -195,8 +207,12 @@ impl ObjectStore for Scheduled {
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         let size = request.size;
-        self.schedule_stage(context, (Operation::Put, address, size), self.inner.stage(context, address, request))
-            .await
+        self.schedule_stage(
+            context,
+            (Operation::Put, address, size),
+            self.inner.stage(context, address, request),
+        )
+        .await
     }
 
     async fn delete(
@@ -227,7 +243,8 @@ impl ObjectStore for Scheduled {
     }
 
     async fn set_tags(&self, context: &Context, address: &Address, tags: Tags) -> Result<()> {
-        self.schedule(context, (Operation::Tag, Some(address)), self.inner.set_tags(context, address, tags)).await
+        self.schedule(context, (Operation::Tag, Some(address)), self.inner.set_tags(context, address, tags))
+            .await
     }
 
     async fn object_parts(
@@ -293,7 +310,8 @@ impl ObjectStore for Scheduled {
         bucket: &BucketName,
         request: &ListUploads,
     ) -> Result<UploadsPage> {
-        self.schedule(context, (Operation::List, None), self.inner.list_uploads(context, bucket, request)).await
+        self.schedule(context, (Operation::List, None), self.inner.list_uploads(context, bucket, request))
+            .await
     }
 
     async fn complete_upload(

@@ -6,8 +6,8 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::{Committed, Expected};
 use tradewind_model::plan::Plan;
 
-use super::transfer_context::{TransferContext, Slot};
 use super::part_tracker::PartProgress;
+use super::transfer_context::{Slot, TransferContext};
 use super::upload_source::UploadSource;
 
 /// Bytes that an attempt has reported as sent. Dropping it rolls the report back, unless [`keep`](Self::keep) was
@@ -56,7 +56,7 @@ pub(crate) async fn write_and_commit(
     committed.ok_or_else(|| Error::new(Reason::Defect, "a part without progress tracking was aborted"))
 }
 
-/// Like [`pour`], but returns `None` if the part is declared a straggler before all of it was handed over. Nothing of
+/// Like [`write_and_commit`], but returns `None` if the part is declared a straggler before all of it was handed over. Nothing of
 /// it is stored then.
 pub(crate) async fn write_and_commit_tracked(
     transfers: &TransferContext,

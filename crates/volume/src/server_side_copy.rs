@@ -11,8 +11,8 @@ use tradewind_core::store::{CopyPartRequest, CopyRequest, GetRequest};
 use tradewind_core::{Algorithm, ByteRange, ObjectStore};
 use tradewind_model::plan::Plan;
 
-use super::transfer_context::TransferContext;
 use super::multipart_upload::MultipartUpload;
+use super::transfer_context::TransferContext;
 
 /// S3 copies at most 5 GiB in one request.
 const MAX_SINGLE_COPY_BYTES: u64 = 5 << 30;
@@ -47,7 +47,8 @@ pub async fn copy_within_store(
     pinned.source_conditions.if_match = Some(ETagMatch::OneOf(vec![info.etag.clone()]));
     let metadata = request.metadata.clone().unwrap_or(info.metadata);
     let upload =
-        MultipartUpload::create(transfers, store, &request.destination, (metadata, Algorithm::Crc64Nvme)).await?;
+        MultipartUpload::create(transfers, store, &request.destination, (metadata, Algorithm::Crc64Nvme))
+            .await?;
     let copied = copy_parts(transfers, store, &pinned, &upload, info.size).await;
     if copied.is_err() {
         upload.abort().await;

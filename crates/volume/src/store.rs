@@ -10,12 +10,12 @@ use tradewind_core::store::StageRequest;
 use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
 use tradewind_model::plan::{Plan, StartStagger};
 
-use super::transfer_context::TransferContext;
-use super::part_tracker::PartTracker;
-use super::upload_checkpoint::StoredPart;
-use super::sent_bytes::write_and_commit;
-use super::upload_source::UploadSource;
 use super::multipart_upload::MultipartUpload;
+use super::part_tracker::PartTracker;
+use super::sent_bytes::write_and_commit;
+use super::transfer_context::TransferContext;
+use super::upload_checkpoint::StoredPart;
+use super::upload_source::UploadSource;
 
 /// Stores an object of `size` bytes. A large one is stored in parts, and resumes the source's earlier upload, if any.
 pub async fn store_object(
@@ -95,8 +95,9 @@ async fn store_in_parts(
     let (upload, part_bytes, done, is_resumable) = match earlier {
         Some((upload, part_bytes, done)) => (upload, part_bytes, done, true),
         None => {
-            let upload =
-                Arc::new(MultipartUpload::create(transfers, store, address, (metadata, Algorithm::Crc64Nvme)).await?);
+            let upload = Arc::new(
+                MultipartUpload::create(transfers, store, address, (metadata, Algorithm::Crc64Nvme)).await?,
+            );
             let is_resumable = source.upload_started(upload.id(), part_bytes);
             if is_resumable {
                 upload.detach();
@@ -133,8 +134,9 @@ async fn store_parts(
         while parts.len() < max_parts {
             let now = transfers.clock().now();
             // With no part in flight, no event would start the next one later.
-            let begins =
-                parts.is_empty() || transfers.is_rate_limited() || late.should_start_part(waiting.len(), part_bytes, now);
+            let begins = parts.is_empty()
+                || transfers.is_rate_limited()
+                || late.should_start_part(waiting.len(), part_bytes, now);
             let Some((span, number)) = begins.then(|| waiting.pop_front()).flatten() else { break };
             let (upload, source, progress) = (upload.clone(), source.clone(), late.track(span.1, now));
             let (clock, start) = (transfers.clock().clone(), stagger.next_start(max_parts));

@@ -8,8 +8,8 @@ use tradewind_core::error::Result;
 use tradewind_core::object::Committed;
 use tradewind_core::{Address, Metadata, ObjectStore};
 
-use super::transfer_context::TransferContext;
 use super::streaming_upload::StreamingUpload;
+use super::transfer_context::TransferContext;
 
 /// Stores the bytes of a stream as one object. It becomes visible once the stream has ended and all bytes are stored.
 pub async fn store_stream(

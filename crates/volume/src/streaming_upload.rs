@@ -12,12 +12,12 @@ use tradewind_core::object::Committed;
 use tradewind_core::{Address, Algorithm, Metadata, ObjectStore};
 use tradewind_model::plan::MIN_PART_BYTES;
 
-use super::buffer_pool::{BUFFER_BYTES, PooledBuffer, BufferPool};
-use super::transfer_context::TransferContext;
-use super::upload_checkpoint::{UploadState, CheckpointedPart, StoredPart};
-use super::upload_source::UploadSource;
-use super::store::store_object;
+use super::buffer_pool::{BUFFER_BYTES, BufferPool, PooledBuffer};
 use super::multipart_upload::MultipartUpload;
+use super::store::store_object;
+use super::transfer_context::TransferContext;
+use super::upload_checkpoint::{CheckpointedPart, StoredPart, UploadState};
+use super::upload_source::UploadSource;
 
 /// Parts of one size, after which the part size doubles. S3's limit of 10,000 parts then allows more than 400 GiB.
 const PARTS_PER_SIZE: u16 = 2000;
@@ -250,8 +250,9 @@ impl StreamingUpload {
             .as_ref()
             .filter(|_| self.upload.is_none())
             .and_then(|checkpoint| checkpoint.load());
-        let earlier_upload =
-            |state: UploadState| MultipartUpload::from_id(&self.transfers, &self.store, &self.address, state.upload);
+        let earlier_upload = |state: UploadState| {
+            MultipartUpload::from_id(&self.transfers, &self.store, &self.address, state.upload)
+        };
         let is_freed = match (&self.upload, earlier.map(earlier_upload)) {
             (Some(upload), _) => upload.abort().await,
             (None, Some(upload)) => upload.abort().await,
@@ -278,7 +279,8 @@ impl StreamingUpload {
         let upload = MultipartUpload::create(to.0, to.1, to.2, options).await?;
         if let Some(checkpoint) = &self.checkpoint {
             let part_bytes = self.transfers.plan().chunk_bytes;
-            let state = UploadState { version: None, upload: upload.id().clone(), part_bytes, parts: Vec::new() };
+            let state =
+                UploadState { version: None, upload: upload.id().clone(), part_bytes, parts: Vec::new() };
             self.is_checkpointed = checkpoint.start(&state);
         }
         if self.is_checkpointed {
@@ -289,7 +291,8 @@ impl StreamingUpload {
 
     fn part_bytes(&self) -> usize {
         let doublings = u32::from(self.number / PARTS_PER_SIZE);
-        usize::try_from(self.transfers.plan().chunk_bytes.max(MIN_PART_BYTES) << doublings).unwrap_or(usize::MAX)
+        usize::try_from(self.transfers.plan().chunk_bytes.max(MIN_PART_BYTES) << doublings)
+            .unwrap_or(usize::MAX)
     }
 
     async fn send_part(&mut self) -> Result<()> {

@@ -15,14 +15,14 @@ use tradewind_core::deadline::Deadline;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Budget, Checksum, Clock, Context, random};
 use tradewind_model::hedge::HedgePolicy;
-use tradewind_model::token_bucket::TokenBucket;
 use tradewind_model::plan::{Plan, StartStagger};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 use tradewind_model::store_model::SizeClass;
+use tradewind_model::token_bucket::TokenBucket;
 
 use super::buffer_pool::{BUFFER_BYTES, BufferPool};
-use super::upload_source::UploadSource;
 use super::permit_pool::{self, PacketCounters, PermitPool};
+use super::upload_source::UploadSource;
 
 /// Memory window of one request: one buffer each being read, queued, handed over and sent. The fifth lets the sender
 /// notice that the store accepts nothing.
@@ -119,7 +119,8 @@ impl TransferContext {
         self.permits = PermitPool::fixed(self.plan.max_concurrency);
         self.read_ahead = Arc::new(Semaphore::new(self.plan.read_ahead_chunks()));
         let tokens = Mutex::new(TokenBucket::new(bytes_per_second, self.clock.now()));
-        self.rate_limit = Some(RateLimit { piece_bytes: Self::piece_bytes_for_rate(bytes_per_second) as u64, tokens });
+        self.rate_limit =
+            Some(RateLimit { piece_bytes: Self::piece_bytes_for_rate(bytes_per_second) as u64, tokens });
         self.hedge_policy = None;
         self
     }
@@ -131,7 +132,8 @@ impl TransferContext {
         // On new connections a small request may need more permits than the largest one.
         let heaviest =
             SizeClass::all().map(|sizes| self.permits_for(sizes.max_bytes().unwrap_or(u64::MAX))).max();
-        let (largest, max) = (self.permits_for(u64::MAX), Self::max_adaptive_concurrency(self.plan.max_concurrency));
+        let (largest, max) =
+            (self.permits_for(u64::MAX), Self::max_adaptive_concurrency(self.plan.max_concurrency));
         let bounds = ((largest, heaviest.unwrap_or(largest)), max);
         let initial = (self.plan.max_concurrency, self.plan.concurrency_by_size.is_some());
         self.permits = PermitPool::adaptive(initial, bounds, self.clock.now(), packets);
@@ -148,7 +150,11 @@ impl TransferContext {
     /// The maximum concurrency.
     #[must_use]
     pub fn max_concurrency(&self) -> usize {
-        if self.is_adaptive { Self::max_adaptive_concurrency(self.plan.max_concurrency) } else { self.plan.max_concurrency }
+        if self.is_adaptive {
+            Self::max_adaptive_concurrency(self.plan.max_concurrency)
+        } else {
+            self.plan.max_concurrency
+        }
     }
 
     /// The maximum concurrency of an adaptive context that starts at `requests`.
@@ -160,7 +166,8 @@ impl TransferContext {
     /// The piece size for a rate limit, at most [`BUFFER_BYTES`].
     #[must_use]
     pub fn piece_bytes_for_rate(bytes_per_second: u64) -> usize {
-        usize::try_from(TokenBucket::quantum_bytes(bytes_per_second, BUFFER_BYTES as u64)).unwrap_or(BUFFER_BYTES)
+        usize::try_from(TokenBucket::quantum_bytes(bytes_per_second, BUFFER_BYTES as u64))
+            .unwrap_or(BUFFER_BYTES)
     }
 
     /// The plan.
@@ -209,7 +216,11 @@ impl TransferContext {
 
     /// The start stagger of the requests of one object. Only those of the first object use new connections and are
     /// staggered, over one RTT. If the store reports no RTT, the response time of a request stands for it.
-    pub(crate) fn start_stagger(&self, round_trip: Option<Duration>, response_time: Duration) -> StartStagger {
+    pub(crate) fn start_stagger(
+        &self,
+        round_trip: Option<Duration>,
+        response_time: Duration,
+    ) -> StartStagger {
         let is_new = self.is_first_large.swap(false, Ordering::Relaxed);
         // The RTT cannot exceed a response time.
         let interval =
@@ -231,7 +242,8 @@ impl TransferContext {
     /// The permits that a request of `bytes` bytes takes.
     fn permits_for(&self, bytes: u64) -> u32 {
         let is_new = self.permits.has_new_connections(self.clock.now());
-        let parallel = if is_new { self.plan.initial_concurrency_for(bytes) } else { self.plan.concurrency_for(bytes) };
+        let parallel =
+            if is_new { self.plan.initial_concurrency_for(bytes) } else { self.plan.concurrency_for(bytes) };
         let permits = permit_pool::permits_for_requests(self.plan.max_concurrency) / parallel;
         u32::try_from(permits).unwrap_or(u32::MAX).max(1)
     }
@@ -266,7 +278,7 @@ impl TransferContext {
         Ok(self.new_slot(permits, bytes, context.clone()))
     }
 
-    /// Like [`slot_within`](Self::slot_within), but returns `None` instead of waiting.
+    /// Like [`acquire_nested_slot`](Self::acquire_nested_slot), but returns `None` instead of waiting.
     pub(crate) fn try_acquire_nested_slot(&self, context: &Context, bytes: u64) -> Option<Slot<'_>> {
         let permits = self.permits.try_acquire(self.permits_for(bytes))?;
         Some(self.new_slot(permits, bytes, context.clone()))

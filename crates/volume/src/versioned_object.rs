@@ -8,9 +8,9 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum, Context, ObjectInfo};
 
-use super::transfer_context::{TransferContext, Slot};
 use super::origin::{Origin, expected_crc};
 use super::task::AbortOnDrop;
+use super::transfer_context::{Slot, TransferContext};
 
 /// Algorithms whose checksums of parts can be combined.
 const COMBINABLE_ALGORITHMS: [Algorithm; 3] = [Algorithm::Crc64Nvme, Algorithm::Crc32, Algorithm::Crc32c];
@@ -31,7 +31,12 @@ pub(super) struct VersionedObject {
 
 impl VersionedObject {
     /// The version of `info`. If `is_all`, the response to a request for the whole object, it lists all checksums.
-    pub fn new(transfers: &Arc<TransferContext>, origin: Origin, info: ObjectInfo, is_all: bool) -> Arc<Self> {
+    pub fn new(
+        transfers: &Arc<TransferContext>,
+        origin: Origin,
+        info: ObjectInfo,
+        is_all: bool,
+    ) -> Arc<Self> {
         let found = expected_crc(&info);
         let checksum = OnceCell::new_with((is_all || found.is_some()).then_some(found));
         Arc::new(Self { transfers: transfers.clone(), origin, info, admitted: None, checksum })
@@ -44,7 +49,12 @@ impl VersionedObject {
     }
 
     /// Like [`unverified`](Self::unverified), read on behalf of a request that has already been admitted.
-    pub fn for_admitted_request(transfers: &Arc<TransferContext>, origin: Origin, info: ObjectInfo, request: Context) -> Arc<Self> {
+    pub fn for_admitted_request(
+        transfers: &Arc<TransferContext>,
+        origin: Origin,
+        info: ObjectInfo,
+        request: Context,
+    ) -> Arc<Self> {
         let checksum = OnceCell::new_with(Some(None));
         Arc::new(Self { transfers: transfers.clone(), origin, info, admitted: Some(request), checksum })
     }

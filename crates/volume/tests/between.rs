@@ -13,15 +13,15 @@ use tradewind_core::error::{Reason, Result};
 use tradewind_core::multipart::ListUploads;
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{GetRequest, StageRequest};
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule, context};
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, context};
 use tradewind_core::{
     Address, Algorithm, Budget, Checksum, ChecksumScope, Classes, ETag, Metadata, ObjectInfo, ObjectStore,
     SystemClock, SystemHeaders, Tags,
 };
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::upload_checkpoint::{UploadState, CheckpointedPart};
-use tradewind_volume::{TransferContext, UploadCheckpoint, OnProgress, copy_between_stores};
+use tradewind_volume::upload_checkpoint::{CheckpointedPart, UploadState};
+use tradewind_volume::{OnProgress, TransferContext, UploadCheckpoint, copy_between_stores};
 
 const PART: u64 = 5 << 20;
 /// Four parts, the last one shorter.
@@ -106,7 +106,8 @@ impl Scene {
     async fn copy_reporting(&self, size: Option<u64>, reported: OnProgress) -> Result<Committed> {
         let source: Arc<dyn ObjectStore> = self.source.clone();
         let destination: Arc<dyn ObjectStore> = self.destination.clone();
-        let checkpoint = Some(self.checkpoint.clone() as Arc<dyn UploadCheckpoint>).filter(|_| self.has_checkpoint);
+        let checkpoint =
+            Some(self.checkpoint.clone() as Arc<dyn UploadCheckpoint>).filter(|_| self.has_checkpoint);
         copy_between_stores(
             &transfers(),
             (&source, &address("k")),
@@ -216,7 +217,8 @@ async fn transient_fault_repeats_only_its_part() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn corruption_in_transit_is_not_committed() {
     for size in [1000, LARGE] {
-        let flip = FaultPlan::seeded(1).with_fault(Operation::Body, FaultSchedule::Always, Fault::Corrupt(500));
+        let flip =
+            FaultPlan::seeded(1).with_fault(Operation::Body, FaultSchedule::Always, Fault::Corrupt(500));
         let scene = Scene::new(flip, FaultPlan::none()).await;
         scene.put_source(&pattern(size), StageRequest::default()).await;
         let failed = scene.copy(None).await.unwrap_err();
@@ -231,8 +233,11 @@ async fn denied_write_leaves_nothing_at_destination() {
     for (size, operation) in
         [(1000, Operation::Commit), (LARGE, Operation::CommitPart), (LARGE, Operation::CompleteUpload)]
     {
-        let denied =
-            FaultPlan::seeded(1).with_fault(operation, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
+        let denied = FaultPlan::seeded(1).with_fault(
+            operation,
+            FaultSchedule::Always,
+            Fault::FailBefore(Reason::AccessDenied),
+        );
         let scene = Scene::new(FaultPlan::none(), denied).await;
         scene.put_source(&pattern(size), StageRequest::default()).await;
         assert_eq!(scene.copy(None).await.unwrap_err().reason(), Reason::AccessDenied);

@@ -11,14 +11,16 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{ListUploads, UploadId};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{CopyRequest, ETagForm, StageRequest};
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule, context};
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, context};
 use tradewind_core::{
     Address, Algorithm, Budget, Checksum, Metadata, ObjectInfo, ObjectStore, Precondition, ReadConditions,
     SystemClock,
 };
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{TransferContext, Fetch, Sink, UploadSource, store_object, copy_within_store, store_stream};
+use tradewind_volume::{
+    Fetch, Sink, TransferContext, UploadSource, copy_within_store, store_object, store_stream,
+};
 
 const CHUNK: u64 = 64 << 10;
 const PART: u64 = 5 << 20;
@@ -132,7 +134,8 @@ async fn object_of_any_size_is_fetched() {
 async fn interrupted_range_is_resumed() {
     for fault in [Fault::FailAt(1000, Reason::Io), Fault::FailAt(0, Reason::Io)] {
         let (store, inner) =
-            faulty(FaultPlan::seeded(7).with_fault(Operation::Body, FaultSchedule::Probability(0.2), fault)).await;
+            faulty(FaultPlan::seeded(7).with_fault(Operation::Body, FaultSchedule::Probability(0.2), fault))
+                .await;
         let bytes = pattern(20 * CHUNK + 5);
         put(&inner, "k", &bytes).await;
         assert!(fetch(&store, "k").await.unwrap() == bytes);
@@ -144,10 +147,12 @@ async fn interrupted_range_is_resumed() {
 async fn corruption_in_any_chunk_is_detected() {
     let bytes = pattern(10 * CHUNK);
     for fault in [Fault::Corrupt(500), Fault::Corrupt(0)] {
-        let (store, inner) = faulty(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::Nth(4), fault)).await;
+        let (store, inner) =
+            faulty(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::Nth(4), fault)).await;
         put(&inner, "k", &bytes).await;
         assert_eq!(fetch(&store, "k").await.unwrap_err().reason(), Reason::CorruptData);
-        let (store, inner) = faulty(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::Nth(4), fault)).await;
+        let (store, inner) =
+            faulty(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::Nth(4), fault)).await;
         put(&inner, "k", &bytes).await;
         assert_eq!(stream(&store, "k").await.unwrap_err().reason(), Reason::CorruptData);
     }
@@ -156,7 +161,8 @@ async fn corruption_in_any_chunk_is_detected() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fetch_fails_if_the_store_keeps_failing() {
     let fault = Fault::FailBefore(Reason::Io);
-    let (store, inner) = faulty(FaultPlan::none().with_fault(Operation::Get, FaultSchedule::From(3), fault)).await;
+    let (store, inner) =
+        faulty(FaultPlan::none().with_fault(Operation::Get, FaultSchedule::From(3), fault)).await;
     put(&inner, "k", &pattern(20 * CHUNK)).await;
     assert_eq!(fetch(&store, "k").await.unwrap_err().reason(), Reason::Io);
     assert_eq!(fetch(&store, "absent").await.unwrap_err().reason(), Reason::Io);
@@ -294,14 +300,21 @@ async fn transient_fault_during_upload_is_retried() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_upload_is_aborted_unless_resumable() {
-    let down = || FaultPlan::none().with_fault(Operation::CommitPart, FaultSchedule::From(2), Fault::FailBefore(Reason::Io));
+    let down = || {
+        FaultPlan::none().with_fault(
+            Operation::CommitPart,
+            FaultSchedule::From(2),
+            Fault::FailBefore(Reason::Io),
+        )
+    };
     let bytes = pattern(4 * PART);
     let (to, inner) = faulty(down()).await;
     assert_eq!(send(&to, Arc::new(CountingSource::new(&bytes))).await.unwrap_err().reason(), Reason::Io);
     assert!(uploads(&inner).await.is_empty());
 
     let never = Fault::FailBefore(Reason::Io);
-    let (to, inner) = faulty(FaultPlan::none().with_fault(Operation::CompleteUpload, FaultSchedule::Always, never)).await;
+    let (to, inner) =
+        faulty(FaultPlan::none().with_fault(Operation::CompleteUpload, FaultSchedule::Always, never)).await;
     let persistent = CountingSource { is_persistent: true, ..CountingSource::new(&bytes) };
     assert_eq!(send(&to, Arc::new(persistent)).await.unwrap_err().reason(), Reason::Io);
     let left = uploads(&inner).await;
@@ -310,7 +323,9 @@ async fn failed_upload_is_aborted_unless_resumable() {
     let earlier = Some((left[0].clone(), PART));
     let source = Arc::new(CountingSource { earlier, ..CountingSource::new(&bytes) });
     let size = bytes.len() as u64;
-    store_object(&transfers(PART), &inner, &address("k"), source.clone(), size, Metadata::default()).await.unwrap();
+    store_object(&transfers(PART), &inner, &address("k"), source.clone(), size, Metadata::default())
+        .await
+        .unwrap();
     assert_eq!(source.sent.load(Ordering::Relaxed), 0);
     assert!(read(&inner, "k").await.unwrap() == bytes && uploads(&inner).await.is_empty());
 
@@ -324,9 +339,12 @@ async fn failed_upload_is_aborted_unless_resumable() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resumed_upload_resends_changed_parts() {
-    let (to, inner) =
-        faulty(FaultPlan::none().with_fault(Operation::CompleteUpload, FaultSchedule::Always, Fault::FailBefore(Reason::Io)))
-            .await;
+    let (to, inner) = faulty(FaultPlan::none().with_fault(
+        Operation::CompleteUpload,
+        FaultSchedule::Always,
+        Fault::FailBefore(Reason::Io),
+    ))
+    .await;
     let mut bytes = pattern(4 * PART).to_vec();
     let persistent =
         CountingSource { is_persistent: true, ..CountingSource::new(&Bytes::from(bytes.clone())) };
@@ -336,7 +354,9 @@ async fn resumed_upload_resends_changed_parts() {
     let earlier = Some((uploads(&inner).await[0].clone(), PART));
     let source = Arc::new(CountingSource { earlier, ..CountingSource::new(&bytes) });
     let size = bytes.len() as u64;
-    store_object(&transfers(PART), &inner, &address("k"), source.clone(), size, Metadata::default()).await.unwrap();
+    store_object(&transfers(PART), &inner, &address("k"), source.clone(), size, Metadata::default())
+        .await
+        .unwrap();
     assert_eq!(source.sent.load(Ordering::Relaxed), PART as i64, "one part differs");
     assert!(read(&inner, "k").await.unwrap() == bytes);
 }
@@ -363,8 +383,12 @@ async fn stream_of_any_size_is_stored_or_aborted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_side_copy_is_retried() {
-    let (to, inner) =
-        faulty(FaultPlan::none().with_fault(Operation::Copy, FaultSchedule::Nth(1), Fault::FailAfter(Reason::Io))).await;
+    let (to, inner) = faulty(FaultPlan::none().with_fault(
+        Operation::Copy,
+        FaultSchedule::Nth(1),
+        Fault::FailAfter(Reason::Io),
+    ))
+    .await;
     put(&inner, "from", &pattern(1000)).await;
     let request = CopyRequest {
         source: address("from"),

@@ -14,12 +14,12 @@ use tradewind_core::error::{Reason, Result};
 use tradewind_core::object::Expected;
 use tradewind_core::store::StageRequest;
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation, SimulatedClock, FaultSchedule, context,
+    Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, SimulatedClock, context,
 };
 use tradewind_core::{Address, Budget, Clock, ObjectStore};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{TransferContext, Fetch, Sink};
+use tradewind_volume::{Fetch, Sink, TransferContext};
 
 const CHUNK: u64 = 64 << 10;
 const CHUNKS: u64 = 40;
@@ -73,7 +73,10 @@ impl Scene {
             staged.write(content(size)).await.unwrap();
             staged.commit(Expected::default()).await.unwrap();
         }
-        let store = Faulty::new(inner, faults.with_fault(Operation::Body, FaultSchedule::Always, Fault::Delay(USUAL)));
+        let store = Faulty::new(
+            inner,
+            faults.with_fault(Operation::Body, FaultSchedule::Always, Fault::Delay(USUAL)),
+        );
         let plan = Plan {
             max_concurrency: CONCURRENCY,
             stream_bytes: CHUNK,
@@ -161,7 +164,9 @@ async fn stalled_chunk_is_hedged() {
 
 #[tokio::test]
 async fn request_without_response_is_hedged() {
-    let scene = Scene::new(FaultPlan::none().with_fault(Operation::Get, FaultSchedule::Nth(CHUNKS), Fault::Hang)).await;
+    let scene =
+        Scene::new(FaultPlan::none().with_fault(Operation::Get, FaultSchedule::Nth(CHUNKS), Fault::Hang))
+            .await;
     let took = scene.fetch().await;
     assert!(took < NORMAL + LATE + millis(300), "{took:?}");
     assert_eq!(scene.transfers.hedged_chunks(), 1);
@@ -171,7 +176,8 @@ async fn request_without_response_is_hedged() {
 async fn no_chunk_is_hedged_if_all_are_slow() {
     let slow = Fault::Delay(Duration::from_secs(2));
     for from in [1, 20] {
-        let scene = Scene::new(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::From(from), slow)).await;
+        let scene =
+            Scene::new(FaultPlan::none().with_fault(Operation::Body, FaultSchedule::From(from), slow)).await;
         let took = scene.fetch().await;
         assert!(took > Duration::from_secs(4), "{took:?}");
         assert_eq!(scene.transfers.hedged_chunks(), 0, "from {from}");
@@ -188,7 +194,8 @@ async fn failed_hedge_does_not_delay_the_chunk() {
         (Operation::Body, Fault::Hang),
     ];
     for (operation, fault) in faults {
-        let scene = Scene::new(slow.clone().with_fault(operation, FaultSchedule::Nth(CHUNKS + 1), fault)).await;
+        let scene =
+            Scene::new(slow.clone().with_fault(operation, FaultSchedule::Nth(CHUNKS + 1), fault)).await;
         let took = scene.fetch().await;
         assert!((5500..6500).contains(&took.as_millis()), "{fault:?}: {took:?}");
         assert_eq!(scene.transfers.hedged_chunks(), 1);
@@ -204,7 +211,8 @@ async fn hedge_needs_a_free_permit() {
         scene.step().await;
     }
     // Other requests take all permits that the stalled one does not hold.
-    let held: Vec<_> = (0..others).map(|_| transfers.acquire_slot(1).now_or_never().unwrap().unwrap()).collect();
+    let held: Vec<_> =
+        (0..others).map(|_| transfers.acquire_slot(1).now_or_never().unwrap().unwrap()).collect();
     while scene.clock.now() < Duration::from_secs(10) {
         scene.step().await;
     }
@@ -218,7 +226,8 @@ async fn hedge_needs_a_free_permit() {
 async fn no_chunk_is_hedged_under_a_rate_limit() {
     let mut scene = Scene::new(on_body(CHUNKS, Fault::Delay(Duration::from_secs(5)))).await;
     let (plan, clock) = (*scene.transfers.plan(), scene.clock.clone());
-    let transfers = TransferContext::new(plan, scene.budget.clone(), clock, RetryOptions::default()).with_rate_limit(1 << 30);
+    let transfers = TransferContext::new(plan, scene.budget.clone(), clock, RetryOptions::default())
+        .with_rate_limit(1 << 30);
     scene.transfers = Arc::new(transfers);
     let took = scene.fetch().await;
     assert!(took > Duration::from_secs(5), "{took:?}");
@@ -251,7 +260,8 @@ async fn stalled_chunk_of_an_ordered_read_is_hedged() {
 #[tokio::test]
 async fn stalled_small_object_is_hedged() {
     for operation in [Operation::Get, Operation::Body] {
-        let scene = Scene::new(FaultPlan::none().with_fault(operation, FaultSchedule::Nth(25), Fault::Hang)).await;
+        let scene =
+            Scene::new(FaultPlan::none().with_fault(operation, FaultSchedule::Nth(25), Fault::Hang)).await;
         let (transfers, store) = (scene.transfers.clone(), scene.store.clone());
         let took = scene.run(async move {
             let each = |_| async {

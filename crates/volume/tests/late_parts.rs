@@ -11,7 +11,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use tradewind_core::error::Result;
 use tradewind_core::store::{GetRequest, Select};
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation, SimulatedClock, FaultSchedule, context,
+    Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, SimulatedClock, context,
 };
 use tradewind_core::{Address, Budget, Clock, Metadata, ObjectStore, ReadConditions};
 use tradewind_model::plan::{MIN_PART_BYTES, Plan};
@@ -63,7 +63,10 @@ impl Scene {
         let clock = SimulatedClock::new();
         let inner: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
         inner.create_bucket(&context(), &address().bucket).await.unwrap();
-        let store = Faulty::new(inner, faults.with_fault(Operation::CommitPart, FaultSchedule::Always, Fault::Delay(USUAL)));
+        let store = Faulty::new(
+            inner,
+            faults.with_fault(Operation::CommitPart, FaultSchedule::Always, Fault::Delay(USUAL)),
+        );
         let plan = Plan { max_concurrency: CONCURRENCY, ..Plan::default().with_chunk_bytes(MIN_PART_BYTES) };
         let budget = Budget::new(MEMORY);
         let transfers = TransferContext::new(plan, budget.clone(), clock.clone(), RetryOptions::default());
@@ -136,14 +139,22 @@ async fn wait_until(mut is_so: impl FnMut() -> bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn first_parts_start_staggered_over_one_rtt() {
     let (created, rtt) = (Duration::from_millis(250), Duration::from_millis(80));
-    let slow = FaultPlan::none().with_fault(Operation::CreateUpload, FaultSchedule::Always, Fault::Delay(created));
+    let slow =
+        FaultPlan::none().with_fault(Operation::CreateUpload, FaultSchedule::Always, Fault::Delay(created));
     for (plan, expected) in [(slow.clone().with_rtt(rtt), CONCURRENCY as u64), (slow, 2)] {
         let scene = Scene::new(plan).await;
         let (transfers, to) = (scene.transfers.clone(), scene.store.clone());
         let work = tokio::spawn(async move {
             let to: Arc<dyn ObjectStore> = to;
-            store_object(&transfers, &to, &address(), Arc::<PatternSource>::default(), SIZE, Metadata::default())
-                .await
+            store_object(
+                &transfers,
+                &to,
+                &address(),
+                Arc::<PatternSource>::default(),
+                SIZE,
+                Metadata::default(),
+            )
+            .await
         });
         wait_until(|| scene.clock.next_wake() == Some(created)).await;
         scene.clock.advance(created);
@@ -181,8 +192,12 @@ async fn no_part_is_sent_again_if_all_are_slow() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn part_that_may_be_stored_is_not_aborted() {
-    let scene =
-        Scene::new(FaultPlan::none().with_fault(Operation::CommitPart, FaultSchedule::Nth(PARTS - 1), Fault::Hang)).await;
+    let scene = Scene::new(FaultPlan::none().with_fault(
+        Operation::CommitPart,
+        FaultSchedule::Nth(PARTS - 1),
+        Fault::Hang,
+    ))
+    .await;
     assert_eq!(scene.upload().await, None, "the store may have the whole part, so it must not be aborted");
     assert_eq!(scene.parts_started(), PARTS);
 }

@@ -15,7 +15,9 @@ use tradewind_core::testing::{MemoryStore, SimulatedClock, context};
 use tradewind_core::{Address, Budget, Clock, ObjectStore};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{TransferContext, Fetch, RangeReader, StreamingUpload, Sink, UploadSource, store_object};
+use tradewind_volume::{
+    Fetch, RangeReader, Sink, StreamingUpload, TransferContext, UploadSource, store_object,
+};
 
 const RATE: u64 = 1 << 20;
 
@@ -65,7 +67,8 @@ impl Scene {
         let store: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
         store.create_bucket(&context(), &address("k").bucket).await.unwrap();
         let plan = Plan::default().with_chunk_bytes(64 << 10);
-        let transfers = TransferContext::new(plan, Budget::new(64 << 20), clock.clone(), RetryOptions::default());
+        let transfers =
+            TransferContext::new(plan, Budget::new(64 << 20), clock.clone(), RetryOptions::default());
         let transfers = match rate {
             Some(rate) => transfers.with_rate_limit(rate),
             None => transfers,

@@ -16,8 +16,8 @@ use tradewind_core::multipart::{CompleteUpload, CreateUpload, PartNumber};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{CopyRequest, ETagForm, StageRequest};
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation as At, SimulatedClock, FaultSchedule, conformance, context_until,
-    stack_layers,
+    Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation as At, SimulatedClock, conformance,
+    context_until, stack_layers,
 };
 use tradewind_core::{
     Address, Body, Budget, Clock, Context, ObjectStore, Precondition, ReadConditions, Staged, SystemClock,
@@ -251,7 +251,10 @@ async fn failed_or_dropped_write_ends_exactly_once() {
     assert!(fixture.put(10).now_or_never().is_none());
     fixture.fault(At::Stage, Fault::Hang);
     assert!(fixture.put(10).now_or_never().is_none());
-    assert_eq!(fixture.outcomes(Operation::Put), OutcomeCounts { cancelled: 5, ..failed(Failure::Unavailable, 3) });
+    assert_eq!(
+        fixture.outcomes(Operation::Put),
+        OutcomeCounts { cancelled: 5, ..failed(Failure::Unavailable, 3) }
+    );
     assert_eq!((fixture.times(Operation::Put).0, fixture.model().total_in_flight()), (0, 0));
 }
 

@@ -14,7 +14,8 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, Select, StageRequest};
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation as At, FaultSchedule, conformance, context_until, stack_layers,
+    Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation as At, conformance, context_until,
+    stack_layers,
 };
 use tradewind_core::{
     Address, Body, Budget, ByteRange, Context, ObjectStore, Precondition, Span, SystemClock,
@@ -22,7 +23,7 @@ use tradewind_core::{
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
 use tradewind_model::store_model::Operation;
-use tradewind_model::tune::{Prior, OperatingPoint, Sample, Surface};
+use tradewind_model::tune::{OperatingPoint, Prior, Sample, Surface};
 use tradewind_volume::read_ahead::ReadAheadOptions;
 use tradewind_volume::{Instrumented, ReadAhead};
 
@@ -246,7 +247,11 @@ async fn interrupted_range_is_resumed() {
     let plan = broken.into_iter().fold(FaultPlan::none(), |plan, nth| {
         plan.with_fault(At::Body, FaultSchedule::Nth(nth), Fault::FailAt(100_001, Reason::Io))
     });
-    fixture.faults.set_plan(plan.with_fault(At::Get, FaultSchedule::Nth(5), Fault::FailBefore(Reason::Overloaded)));
+    fixture.faults.set_plan(plan.with_fault(
+        At::Get,
+        FaultSchedule::Nth(5),
+        Fault::FailBefore(Reason::Overloaded),
+    ));
     assert!(fixture.read("large").await.unwrap() == bytes);
     assert_eq!(fixture.faults.injected(At::Body), 4);
     assert_eq!(fixture.faults.calls(At::Get), (LARGE as u64).div_ceil(RANGE) + 5);
@@ -266,7 +271,11 @@ async fn interrupted_range_is_resumed() {
 async fn permanent_failure_fails_the_body() {
     let (fixture, bytes) = (Fixture::new().await, content(4, LARGE));
     fixture.put("large", &bytes).await;
-    fixture.faults.set_plan(FaultPlan::none().with_fault(At::Get, FaultSchedule::From(6), Fault::FailBefore(Reason::Io)));
+    fixture.faults.set_plan(FaultPlan::none().with_fault(
+        At::Get,
+        FaultSchedule::From(6),
+        Fault::FailBefore(Reason::Io),
+    ));
     let failed = fixture.read("large").await.unwrap_err();
     assert_eq!(failed.reason(), Reason::Io);
     fixture.wait_until_quiet().await;
@@ -304,7 +313,11 @@ async fn body_fails_if_the_object_changes() {
 async fn corruption_in_transit_is_detected_before_the_end() {
     let (fixture, bytes) = (Fixture::new().await, content(8, LARGE));
     fixture.put("large", &bytes).await;
-    fixture.faults.set_plan(FaultPlan::none().with_fault(At::Body, FaultSchedule::Nth(4), Fault::Corrupt(1000)));
+    fixture.faults.set_plan(FaultPlan::none().with_fault(
+        At::Body,
+        FaultSchedule::Nth(4),
+        Fault::Corrupt(1000),
+    ));
     let (_, mut body) = fixture.open("large", Select::Whole).await.unwrap();
     let mut read = 0;
     let failed = loop {
@@ -368,7 +381,11 @@ async fn dropped_body_leaves_nothing_in_flight() {
         assert!(requests <= 1 + MAX_AHEAD_PER_REQUEST / RANGE, "{requests} requests for a dropped body");
     }
     // A body dropped before its ranges respond leaves nothing either.
-    let hanging = FaultPlan::none().with_fault(At::Get, FaultSchedule::From(fixture.faults.calls(At::Get) + 3), Fault::Hang);
+    let hanging = FaultPlan::none().with_fault(
+        At::Get,
+        FaultSchedule::From(fixture.faults.calls(At::Get) + 3),
+        Fault::Hang,
+    );
     fixture.faults.set_plan(hanging);
     let (_, body) = fixture.open("large", Select::Whole).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -422,7 +439,8 @@ fn tuned() -> Plan {
 async fn large_ranges_take_more_permits() {
     const CLIENTS: u64 = 5;
     let fixture = Fixture::with(ReadAheadOptions { plan: tuned(), ..options() }).await;
-    let (few, many) = (fixture.store.plan().concurrency_for(RANGE) as u64, fixture.store.plan().max_concurrency as u64);
+    let (few, many) =
+        (fixture.store.plan().concurrency_for(RANGE) as u64, fixture.store.plan().max_concurrency as u64);
     assert!(few < 20 && many > 100, "{few} and {many}");
     let bytes = content(15, 2 * LARGE);
     fixture.put("large", &bytes).await;

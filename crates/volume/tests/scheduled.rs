@@ -13,8 +13,8 @@ use tradewind_core::error::{Reason, Result};
 use tradewind_core::object::Expected;
 use tradewind_core::store::StageRequest;
 use tradewind_core::testing::{
-    Fault, FaultPlan, Faulty, MemoryStore, Operation as At, SimulatedClock, FaultSchedule, conformance, context_until,
-    stack_layers,
+    Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation as At, SimulatedClock, conformance,
+    context_until, stack_layers,
 };
 use tradewind_core::{Address, Budget, Clock as _, Context, ObjectStore, SystemClock};
 use tradewind_model::lanes::LanesOptions;
@@ -107,7 +107,11 @@ impl Fixture {
 
     /// Runs requests until the lanes have measured 5 ms for small requests and a capacity for large ones.
     async fn warm_up(&self) {
-        self.faults.set_plan(FaultPlan::none().with_fault(At::Commit, FaultSchedule::Always, Fault::Delay(5 * MILLI)));
+        self.faults.set_plan(FaultPlan::none().with_fault(
+            At::Commit,
+            FaultSchedule::Always,
+            Fault::Delay(5 * MILLI),
+        ));
         for _ in 0..150 {
             self.advance_until(self.put("small", 4096)).await.0.unwrap();
             let both = async { futures::try_join!(self.put("a", LARGE / 2), self.put("b", LARGE / 2)) };

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tradewind_core::error::{Reason, Result};
 use tradewind_core::multipart::ListUploads;
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule, context};
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, context};
 use tradewind_core::{Address, Budget, Checksum, Metadata, ObjectStore, SystemClock};
 use tradewind_model::plan::{MIN_PART_BYTES, Plan};
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::upload_checkpoint::{UploadState, CheckpointedPart};
-use tradewind_volume::{TransferContext, UploadCheckpoint as _, RangeReader, StreamingUpload, Sink};
+use tradewind_volume::upload_checkpoint::{CheckpointedPart, UploadState};
+use tradewind_volume::{RangeReader, Sink, StreamingUpload, TransferContext, UploadCheckpoint as _};
 
 fn transfers() -> Arc<TransferContext> {
     let plan = Plan {
@@ -60,7 +60,8 @@ async fn rolled_back_bytes_are_not_in_the_object() {
         for discarded in [0, 1000, 2 * part + 5] {
             for after in [0, part] {
                 let store = store(FaultPlan::none()).await;
-                let mut sequence = StreamingUpload::new(&transfers(), &store, &address(), Metadata::default());
+                let mut sequence =
+                    StreamingUpload::new(&transfers(), &store, &address(), Metadata::default());
                 sequence.write(&pattern(before, 1)).await.unwrap();
                 for seed in [2, 3] {
                     sequence.mark();
@@ -140,7 +141,10 @@ impl InterruptedUpload {
         let inner: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
         inner.create_bucket(&context(), &address().bucket).await.unwrap();
         let busy = Fault::FailBefore(Reason::Overloaded);
-        let faults = Faulty::new(inner, FaultPlan::none().with_fault(Operation::StagePart, FaultSchedule::From(3), busy));
+        let faults = Faulty::new(
+            inner,
+            FaultPlan::none().with_fault(Operation::StagePart, FaultSchedule::From(3), busy),
+        );
         let interrupted = Self { store: faults.clone(), faults, checkpoint: Arc::default() };
         assert_eq!(interrupted.write(bytes).await.unwrap_err().reason(), Reason::Overloaded);
         assert_eq!(uploads(&interrupted.store).await, 1, "the upload remains in the store");
@@ -214,7 +218,11 @@ async fn transient_list_error_keeps_the_checkpoint() {
     let bytes = pattern(4 * PART + 5, 1);
     let interrupted = InterruptedUpload::start(&bytes).await;
     let (before, busy) = (interrupted.checkpointed_parts(), Fault::FailBefore(Reason::Overloaded));
-    interrupted.faults.set_plan(FaultPlan::none().with_fault(Operation::ListParts, FaultSchedule::Always, busy));
+    interrupted.faults.set_plan(FaultPlan::none().with_fault(
+        Operation::ListParts,
+        FaultSchedule::Always,
+        busy,
+    ));
     assert_eq!(interrupted.write(&bytes).await.unwrap_err().reason(), Reason::Overloaded);
     interrupted.faults.set_plan(FaultPlan::none());
     assert_eq!((uploads(&interrupted.store).await, interrupted.checkpointed_parts()), (1, before));
@@ -225,7 +233,11 @@ async fn transient_list_error_keeps_the_checkpoint() {
 async fn failed_abort_is_retried_by_the_next_upload() {
     let interrupted = InterruptedUpload::start(&pattern(4 * PART + 5, 1)).await;
     let busy = Fault::FailBefore(Reason::Overloaded);
-    interrupted.faults.set_plan(FaultPlan::none().with_fault(Operation::AbortUpload, FaultSchedule::Always, busy));
+    interrupted.faults.set_plan(FaultPlan::none().with_fault(
+        Operation::AbortUpload,
+        FaultSchedule::Always,
+        busy,
+    ));
     interrupted.write(&pattern(1000, 1)).await.unwrap();
     assert_eq!(uploads(&interrupted.store).await, 1);
     interrupted.faults.set_plan(FaultPlan::none());
@@ -243,7 +255,11 @@ async fn permanent_failure_aborts_the_upload() {
     let bytes = pattern(4 * PART + 5, 1);
     let interrupted = InterruptedUpload::start(&bytes).await;
     let refused = Fault::FailBefore(Reason::InvalidRequest);
-    interrupted.faults.set_plan(FaultPlan::none().with_fault(Operation::StagePart, FaultSchedule::Always, refused));
+    interrupted.faults.set_plan(FaultPlan::none().with_fault(
+        Operation::StagePart,
+        FaultSchedule::Always,
+        refused,
+    ));
     assert_eq!(interrupted.write(&bytes).await.unwrap_err().reason(), Reason::InvalidRequest);
     assert_eq!(uploads(&interrupted.store).await, 0);
     assert_eq!(interrupted.checkpoint.load(), None);
@@ -265,7 +281,8 @@ impl Sink for MemorySink {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn range_reads_return_the_requested_bytes() {
     let bytes = pattern(1_000_000, 5);
-    let passing = |operation, fault| FaultPlan::seeded(7).with_fault(operation, FaultSchedule::Probability(0.1), fault);
+    let passing =
+        |operation, fault| FaultPlan::seeded(7).with_fault(operation, FaultSchedule::Probability(0.1), fault);
     let plans = [
         FaultPlan::none(),
         passing(Operation::Get, Fault::FailBefore(Reason::Io)),
@@ -277,7 +294,8 @@ async fn range_reads_return_the_requested_bytes() {
         sequence.write(&bytes).await.unwrap();
         sequence.finish().await.unwrap();
         for tail in [1, 64, 1_000_000, 2_000_000] {
-            let (ranges, end) = RangeReader::open(&transfers(), &store, &address(), tail as u64).await.unwrap();
+            let (ranges, end) =
+                RangeReader::open(&transfers(), &store, &address(), tail as u64).await.unwrap();
             assert_eq!((ranges.size(), end.len()), (1_000_000, tail.min(1_000_000)));
             assert!(bytes.ends_with(&end));
             for (offset, length) in [(0, 0), (5, 0), (0, 1), (999_999, 1), (100, 99_999), (7, 730_000)] {

@@ -90,7 +90,11 @@ fn transfers() -> TransferContext {
 }
 
 /// Starts as many clients as the maximum concurrency, each of which sends one request after another.
-fn start_clients(transfers: &Arc<TransferContext>, link: &Arc<SimulatedLink>, is_failing: bool) -> JoinSet<()> {
+fn start_clients(
+    transfers: &Arc<TransferContext>,
+    link: &Arc<SimulatedLink>,
+    is_failing: bool,
+) -> JoinSet<()> {
     let mut clients = JoinSet::new();
     for _ in 0..transfers.max_concurrency() {
         let (transfers, link) = (transfers.clone(), link.clone());

@@ -10,7 +10,7 @@ use tradewind_core::Budget;
 use tradewind_core::testing::SimulatedClock;
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_model::tune::{Prior, OperatingPoint, Sample, Surface};
+use tradewind_model::tune::{OperatingPoint, Prior, Sample, Surface};
 use tradewind_volume::TransferContext;
 
 const SMALL: u64 = 4 << 10;
@@ -58,8 +58,12 @@ fn each_size_has_the_concurrency_of_the_plan() {
     assert_eq!(plan.max_concurrency, small);
     for (bytes, max) in [(SMALL, small), (LARGE, large)] {
         let transfers = transfers(plan);
-        let held: Vec<_> = (0..max).map(|_| transfers.acquire_slot(bytes).now_or_never().unwrap().unwrap()).collect();
-        assert!(transfers.acquire_slot(LARGE).now_or_never().is_none(), "at most {max} requests of {bytes} bytes");
+        let held: Vec<_> =
+            (0..max).map(|_| transfers.acquire_slot(bytes).now_or_never().unwrap().unwrap()).collect();
+        assert!(
+            transfers.acquire_slot(LARGE).now_or_never().is_none(),
+            "at most {max} requests of {bytes} bytes"
+        );
         drop(held);
         assert!(transfers.acquire_slot(bytes).now_or_never().is_some());
     }
@@ -93,7 +97,8 @@ fn concurrency_is_lower_on_new_connections() {
     // Requests without data, such as listings, do not count as use of the connections.
     drop(transfers.acquire_slot(0).now_or_never().unwrap());
     clock.advance(Duration::from_secs(10));
-    let fill = || -> Vec<_> { std::iter::from_fn(|| transfers.acquire_slot(MIDDLE).now_or_never()).collect() };
+    let fill =
+        || -> Vec<_> { std::iter::from_fn(|| transfers.acquire_slot(MIDDLE).now_or_never()).collect() };
     let held = fill();
     // Permits per request are rounded down, so one more request may fit.
     assert!((few..=few + 1).contains(&held.len()), "{} of {few}", held.len());
@@ -106,7 +111,8 @@ fn concurrency_is_lower_on_new_connections() {
 #[test]
 fn multi_request_objects_are_limited_to_32() {
     let transfers = transfers(plan());
-    let held: Vec<_> = (0..32).map(|_| transfers.acquire_large_object().now_or_never().unwrap().unwrap()).collect();
+    let held: Vec<_> =
+        (0..32).map(|_| transfers.acquire_large_object().now_or_never().unwrap().unwrap()).collect();
     assert!(transfers.acquire_large_object().now_or_never().is_none(), "at most {}", held.len());
 }
 

@@ -11,14 +11,18 @@ use super::fields::malformed;
 use super::frame::{RecordHeader, RecordKind};
 use super::index::IndexChanges;
 use super::index::entries::{
-    BucketEntry, DeletedEntry, ObjectEntry, PartEntry, RecordLocation, SegmentEntry, UploadEntry, UploadRecords,
+    BucketEntry, DeletedEntry, ObjectEntry, PartEntry, RecordLocation, SegmentEntry, UploadEntry,
+    UploadRecords,
 };
 use super::index::keys;
 use super::position::Position;
-use super::record::{Bucket, ObjectContent, ExtentLocation, Object, Part, Record, ExtentRun, Upload, UploadSeq};
+use super::record::{
+    Bucket, ExtentLocation, ExtentRun, Object, ObjectContent, Part, Record, Upload, UploadSeq,
+};
 
 /// The place of no record.
-pub(crate) const NO_LOCATION: RecordLocation = RecordLocation { position: Position::new(0, 0), record_bytes: 0 };
+pub(crate) const NO_LOCATION: RecordLocation =
+    RecordLocation { position: Position::new(0, 0), record_bytes: 0 };
 
 /// A record and its position.
 pub(crate) struct LocatedRecord<'a> {
@@ -83,7 +87,11 @@ fn bucket_created(changes: &mut IndexChanges<'_>, bucket: &Bucket, place: Record
     Ok(())
 }
 
-fn object_written(changes: &mut IndexChanges<'_>, object: &Object, located: &LocatedRecord<'_>) -> Result<()> {
+fn object_written(
+    changes: &mut IndexChanges<'_>,
+    object: &Object,
+    located: &LocatedRecord<'_>,
+) -> Result<()> {
     let key = keys::object(object.bucket, &object.key);
     let deleted_key = keys::deleted(object.bucket, &object.key);
     let seq = located.header.seq;
@@ -166,11 +174,19 @@ fn tombstone(
             return put_tombstone(changes, deleted_key, current);
         }
     }
-    put_tombstone(changes, deleted_key, DeletedEntry { seq, location: located.location(), other_records: others })
+    put_tombstone(
+        changes,
+        deleted_key,
+        DeletedEntry { seq, location: located.location(), other_records: others },
+    )
 }
 
 /// Adds or replaces a tombstone. Its record counts as live while it hides something.
-pub(crate) fn put_tombstone(changes: &mut IndexChanges<'_>, key: Vec<u8>, tombstone: DeletedEntry) -> Result<()> {
+pub(crate) fn put_tombstone(
+    changes: &mut IndexChanges<'_>,
+    key: Vec<u8>,
+    tombstone: DeletedEntry,
+) -> Result<()> {
     remove_tombstone(changes, key.clone())?;
     if tombstone.other_records > 0 {
         add_live_bytes(changes, tombstone.location)?;
@@ -199,7 +215,11 @@ fn extents_written(changes: &mut IndexChanges<'_>, fresh: &[ExtentLocation]) -> 
     Ok(())
 }
 
-fn upload_created(changes: &mut IndexChanges<'_>, upload: &Upload, located: &LocatedRecord<'_>) -> Result<()> {
+fn upload_created(
+    changes: &mut IndexChanges<'_>,
+    upload: &Upload,
+    located: &LocatedRecord<'_>,
+) -> Result<()> {
     let seq = located.header.seq;
     count_record(changes, seq, 0)?;
     if changes.get(&keys::upload_ended(seq))?.is_some() {
@@ -235,7 +255,8 @@ fn part_written(changes: &mut IndexChanges<'_>, part: &Part, located: &LocatedRe
         extents_written(changes, &part.new_extents)?;
     }
     add_live_bytes(changes, located.location())?;
-    changes.put(key, PartEntry { seq, location: located.location(), fields: located.fields.to_vec() }.encode());
+    changes
+        .put(key, PartEntry { seq, location: located.location(), fields: located.fields.to_vec() }.encode());
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use tradewind_core::error::Result;
 pub(crate) use self::extent_writer::ExtentWriter;
 use self::write_queue::WriteQueue;
 use super::position::Position;
-use super::segment::{SegmentPin, Segment};
+use super::segment::{Segment, SegmentPin};
 use super::store_state::StoreState;
 
 /// Starts writing out to the device after this many bytes, so that the sync at the end is short.

@@ -8,20 +8,20 @@ use std::sync::Arc;
 use tradewind_core::SystemClock;
 use tradewind_core::error::Result;
 
-use super::loss_evidence::LogGaps;
 use super::frame::RecordKind;
 use super::index::entries::{ObjectEntry, PartEntry, RecordLocation, SegmentEntry, UploadEntry};
 use super::index::keys;
 use super::inspect::{IndexState, Inspection, disk_bytes};
 use super::io_threads::io_error;
 use super::layout::Layout;
-use super::open_store::OpenStore;
 use super::loss::{Loss, LossProof};
+use super::loss_evidence::LogGaps;
 use super::open::IndexUse;
+use super::open_store::OpenStore;
 use super::options::LocalOptions;
 use super::position::Position;
 use super::read::to_usize;
-use super::record::{ObjectContent, Record, ExtentRun};
+use super::record::{ExtentRun, ObjectContent, Record};
 use super::recovery::Recovery;
 use super::scan::{ScanItem, ScannedRecord, Scanner, read_payload};
 use super::segment::Segment;
@@ -96,7 +96,8 @@ pub struct StoreStats {
 pub fn reindex_store(root: &Path, accept_loss: bool) -> Result<Recovery> {
     let layout = Layout::open(root)?;
     let options = LocalOptions { accept_loss, ..LocalOptions::default() };
-    let (local, recovery) = OpenStore::open_layout(layout, options, SystemClock::shared(), IndexUse::Rebuild)?;
+    let (local, recovery) =
+        OpenStore::open_layout(layout, options, SystemClock::shared(), IndexUse::Rebuild)?;
     local.shared.index.checkpoint()?;
     Ok(recovery)
 }
@@ -180,7 +181,10 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
 }
 
 /// Reads a record; the inner error is the reason why it is unavailable.
-fn record_at(store: &Inspection, place: RecordLocation) -> Result<Result<(ScannedRecord, Arc<Segment>), String>> {
+fn record_at(
+    store: &Inspection,
+    place: RecordLocation,
+) -> Result<Result<(ScannedRecord, Arc<Segment>), String>> {
     let Some(segment) = store.log.segments.get(place.position.segment) else {
         return Ok(Err(format!("its record at {} is in a missing segment", place.position)));
     };
@@ -213,7 +217,12 @@ fn check_object(store: &Inspection, entry: &ObjectEntry, bytes: &mut u64) -> Res
     }
 }
 
-fn check_runs(store: &Inspection, runs: &[ExtentRun], size: u64, bytes: &mut u64) -> Result<Result<(), String>> {
+fn check_runs(
+    store: &Inspection,
+    runs: &[ExtentRun],
+    size: u64,
+    bytes: &mut u64,
+) -> Result<Result<(), String>> {
     let mut seen = 0;
     for id in runs.iter().flat_map(|run| run.ids()) {
         let Some(value) = store.index.get(&keys::extent(id))? else {

@@ -19,8 +19,8 @@ use tradewind_core::error::{Error, Reason, Result};
 use self::batch::BatchError;
 pub(crate) use self::batch::{Batch, LogWriter};
 pub(crate) use self::operations::{
-    AbortUpload, IndexAmendment, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject, Md5Use,
-    PutObject, PutPart, RecordCopy, RelocateRecords,
+    AbortUpload, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject, IndexAmendment,
+    Md5Use, PutObject, PutPart, RecordCopy, RelocateRecords,
 };
 use super::store_state::StoreState;
 

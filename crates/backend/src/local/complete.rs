@@ -18,7 +18,7 @@ use super::index::entries::{PartEntry, UploadEntry, UploadRecords};
 use super::index::keys;
 use super::open_store::OpenStore;
 use super::read::{StoreSnapshot, corrupt};
-use super::record::{ObjectContent, Object, Part, PartSummary, Record, Upload, UploadSeq};
+use super::record::{Object, ObjectContent, Part, PartSummary, Record, Upload, UploadSeq};
 use super::scan::record_at;
 use super::uploads::{format_id, parse_id};
 
@@ -26,7 +26,12 @@ use super::uploads::{format_id, parse_id};
 const ENTRIES_BETWEEN_CHECKS: usize = 1024;
 
 impl OpenStore {
-    fn upload_entry(&self, view: &IndexSnapshot, address: &Address, upload: UploadSeq) -> Result<UploadEntry> {
+    fn upload_entry(
+        &self,
+        view: &IndexSnapshot,
+        address: &Address,
+        upload: UploadSeq,
+    ) -> Result<UploadEntry> {
         let bucket = self.shared.bucket(address.bucket.as_str())?;
         let entry = view.get(&keys::upload(upload))?.map(|value| UploadEntry::decode(&value)).transpose()?;
         entry
@@ -53,7 +58,12 @@ impl OpenStore {
         }
     }
 
-    fn upload_info(&self, moment: &StoreSnapshot, upload: UploadSeq, entry: &UploadEntry) -> Result<UploadInfo> {
+    fn upload_info(
+        &self,
+        moment: &StoreSnapshot,
+        upload: UploadSeq,
+        entry: &UploadEntry,
+    ) -> Result<UploadInfo> {
         let record = self.upload_record(moment, entry)?;
         Ok(UploadInfo {
             id: UploadId(format_id(upload)),

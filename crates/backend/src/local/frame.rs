@@ -177,7 +177,10 @@ impl RecordHeader {
         let fields_end = HEADER_BYTES + header.fields_bytes as usize;
         let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap_or_default());
         let batch = BatchRange { begin: u32_at(32), end: u32_at(36) };
-        Ok((header, RecordHead { batch, fields: &head[HEADER_BYTES..fields_end], table: &head[fields_end..] }))
+        Ok((
+            header,
+            RecordHead { batch, fields: &head[HEADER_BYTES..fields_end], table: &head[fields_end..] },
+        ))
     }
 }
 
@@ -293,8 +296,17 @@ mod tests {
         let (header, table) = sample(b"x", 0);
         let encoded = header.encode_head(1, Position::new(1, 0), b"x", &table);
         assert!(RecordHeader::decode(1, Position::new(1, 0), &encoded).is_ok());
-        assert_eq!(RecordHeader::decode(1, Position::new(1, 8), &encoded).err(), Some(NotARecord::BadChecksum));
-        assert_eq!(RecordHeader::decode(1, Position::new(2, 0), &encoded).err(), Some(NotARecord::BadChecksum));
-        assert_eq!(RecordHeader::decode(2, Position::new(1, 0), &encoded).err(), Some(NotARecord::BadChecksum));
+        assert_eq!(
+            RecordHeader::decode(1, Position::new(1, 8), &encoded).err(),
+            Some(NotARecord::BadChecksum)
+        );
+        assert_eq!(
+            RecordHeader::decode(1, Position::new(2, 0), &encoded).err(),
+            Some(NotARecord::BadChecksum)
+        );
+        assert_eq!(
+            RecordHeader::decode(2, Position::new(1, 0), &encoded).err(),
+            Some(NotARecord::BadChecksum)
+        );
     }
 }

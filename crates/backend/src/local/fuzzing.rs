@@ -9,7 +9,8 @@
 use tradewind_core::checksum::crc64nvme;
 
 use super::frame::{
-    ALIGNMENT, BLOCK_BYTES, HEADER_BYTES, RecordHeader, MAX_FIELDS_BYTES, MAX_PAYLOAD_BYTES, NotARecord, RecordKind,
+    ALIGNMENT, BLOCK_BYTES, HEADER_BYTES, MAX_FIELDS_BYTES, MAX_PAYLOAD_BYTES, NotARecord, RecordHeader,
+    RecordKind,
 };
 use super::position::Position;
 use super::record::{Record, decode_bucket_and_key};

@@ -2,8 +2,8 @@
 //! deleting it loses nothing. It is one key space of one LSM tree, so that whatever survives a crash is an exact
 //! prefix of the applied batches, together with the log position that it covers.
 
-mod entry_cache;
 pub(crate) mod entries;
+mod entry_cache;
 pub(crate) mod keys;
 pub(crate) mod trust;
 
@@ -16,8 +16,8 @@ use fjall::config::PartitioningPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use tradewind_core::error::{Error, Reason, Result};
 
-use self::entry_cache::EntryCache;
 use self::entries::Coverage;
+use self::entry_cache::EntryCache;
 use self::trust::{IndexTrust, index_error};
 use super::io_threads::io_error;
 use super::segment::sync_directory;

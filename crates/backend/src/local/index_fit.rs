@@ -2,13 +2,13 @@
 
 use tradewind_core::error::Result;
 
-use super::loss_evidence::{LogGaps, LossVerdict, segment_number};
 use super::index::entries::{Coverage, SegmentEntry};
 use super::index::{Index, keys};
 use super::log_files::LogFiles;
 use super::loss::{Loss, LossProof, LostRange};
+use super::loss_evidence::{LogGaps, LossVerdict, segment_number};
 use super::recovery::Recovery;
-use super::replay::{ReplayMode, LogSurvey, replay_log};
+use super::replay::{LogSurvey, ReplayMode, replay_log};
 
 /// The relation of an index to the log.
 pub(super) enum IndexFit {
@@ -50,7 +50,11 @@ fn missing_numbers(log: &LogFiles, from: u32) -> Vec<LostRange> {
     let mut missing = Vec::new();
     let mut expected = from;
     for number in log.numbers.iter().filter(|number| **number >= from) {
-        missing.extend((expected..*number).map(|segment| LostRange { segment, existing_bytes: 0, recorded_end: None }));
+        missing.extend((expected..*number).map(|segment| LostRange {
+            segment,
+            existing_bytes: 0,
+            recorded_end: None,
+        }));
         expected = number.saturating_add(1);
     }
     missing

@@ -13,20 +13,20 @@ use std::path::Path;
 use tempfile::TempDir;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::loss_evidence::LogGaps;
-use super::index_fit::{IndexFit, catch_up, replay_tail};
 use super::index::Index;
 use super::index::entries::Coverage;
-use super::index::trust::{MAX_DOUBTS, IndexTrust};
+use super::index::trust::{IndexTrust, MAX_DOUBTS};
+use super::index_fit::{IndexFit, catch_up, replay_tail};
 use super::io_threads::io_error;
 use super::layout::{lock_for_reading, read_salt};
 use super::log_files::{LogFiles, LogPurpose};
 use super::loss::{Loss, LossProof};
+use super::loss_evidence::LogGaps;
 use super::open::read_buckets;
+use super::pending_records::InheritedFacts;
 use super::record::BucketId;
 use super::recovery::Recovery;
 use super::reindex::reindex;
-use super::pending_records::InheritedFacts;
 use super::replay::LogSurvey;
 
 /// The library's directory of key spaces: `keyspaces/*/tables`.
@@ -73,9 +73,19 @@ impl Inspection {
         let log = LogFiles::open(&root.join("segments"), salt, LogPurpose::Inspection)?;
         let directory = make_temporary(root, temporary)?;
         let prepared = PreparedIndex::new(root, &log, directory.path());
-        let PreparedIndex { index, state, loss, possible_loss: doubt } = prepared.map_err(|e| explain_full(e, temporary))?;
+        let PreparedIndex { index, state, loss, possible_loss: doubt } =
+            prepared.map_err(|e| explain_full(e, temporary))?;
         let buckets = read_buckets(&index)?.into_values().map(|bucket| (bucket.id, bucket.name)).collect();
-        Ok(Self { log, index, buckets, state, loss, possible_loss: doubt, _temporary: directory, _lock: lock })
+        Ok(Self {
+            log,
+            index,
+            buckets,
+            state,
+            loss,
+            possible_loss: doubt,
+            _temporary: directory,
+            _lock: lock,
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::index::trust::{MAX_DOUBTS, IndexTrust};
+use super::index::trust::{IndexTrust, MAX_DOUBTS};
 use super::io_threads::io_error;
 use super::segment::sync_directory;
 

@@ -21,7 +21,7 @@ use super::index::{Index, IndexSnapshot, keys};
 use super::log_files::LogFiles;
 use super::loss::{Loss, LossProof, LostRange};
 use super::position::Position;
-use super::record::{BucketId, Record, ExtentRun};
+use super::record::{BucketId, ExtentRun, Record};
 use super::reindex::manifest_runs;
 use super::replay::LogSurvey;
 use super::scan::{ScanItem, ScannedRecord, Scanner, read_payload, record_at};
@@ -108,7 +108,10 @@ impl LogGaps {
             let from = file.as_ref().map_or(0, |segment| segment.bytes());
             if file.is_none() || from < until {
                 let until = (until > 0).then_some(until);
-                gaps.insert(number, SegmentGap { from, until, kind: file.map(|segment| segment.kind), is_live });
+                gaps.insert(
+                    number,
+                    SegmentGap { from, until, kind: file.map(|segment| segment.kind), is_live },
+                );
             }
         }
         Self(gaps)
@@ -219,7 +222,10 @@ impl LogTail {
         let newer = log.numbers.iter().filter(|number| **number >= coverage.next_segment);
         let has_removed_segments =
             newer.zip(coverage.next_segment..).any(|(number, expected)| *number != expected);
-        Ok(Self { newest_seqs: newest, may_lack_changes: has_records && (is_start_gone || has_removed_segments) })
+        Ok(Self {
+            newest_seqs: newest,
+            may_lack_changes: has_records && (is_start_gone || has_removed_segments),
+        })
     }
 
     fn supersedes(&self, key: &[u8], seq: u64) -> bool {
@@ -307,7 +313,9 @@ pub(super) fn find_damaged_records(index: &Index, log: &LogFiles) -> Result<Opti
     let tail = LogTail { newest_seqs: HashMap::new(), may_lack_changes: false };
     let view = index.snapshot();
     let is_lost = |place: RecordLocation| match log.segments.get(place.position.segment) {
-        Some(segment) if place != NO_LOCATION => Ok(record_at(&segment, log.salt, place.position.offset)?.is_none()),
+        Some(segment) if place != NO_LOCATION => {
+            Ok(record_at(&segment, log.salt, place.position.offset)?.is_none())
+        }
         _ => Ok(false),
     };
     let loss = Loss::new(LossProof::Index, Vec::new());

@@ -15,25 +15,25 @@ use tradewind_core::error::{Error, Reason, Result};
 use super::buffer_pool::BufferPool;
 use super::bulk::ExtentAllocator;
 use super::commit::{Committer, LogWriter};
-use super::loss_evidence::{LogGaps, find_damaged_records, segment_number};
-use super::index_fit::{IndexFit, catch_up, record_segment_ends};
 use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, SegmentEntry};
 use super::index::{Index, keys};
+use super::index_fit::{IndexFit, catch_up, record_segment_ends};
 use super::io_threads::{IoThreads, io_error};
 use super::layout::Layout;
-use super::open_store::OpenStore;
 use super::log_files::{LogFiles, LogPurpose};
 use super::loss::{Loss, LossProof};
+use super::loss_evidence::{LogGaps, find_damaged_records, segment_number};
 use super::manifest_cache::ManifestCache;
+use super::open_store::OpenStore;
 use super::options::LocalOptions;
+use super::pending_records::{InheritedFacts, PendingRecords};
 use super::record::Bucket;
 use super::recovery::Recovery;
 use super::reindex::reindex;
-use super::pending_records::{InheritedFacts, PendingRecords};
 use super::replay::{LogSurvey, apply_with_coverage};
 use super::segment::{Segment, SegmentMap};
-use super::store_state::StoreState;
 use super::space::DeviceSpace;
+use super::store_state::StoreState;
 use super::upkeep::MAX_LIVE_FRACTION;
 
 /// The use of an existing index.
@@ -64,7 +64,8 @@ impl OpenStore {
         options.segment_bytes = space.segment_bytes(options.segment_bytes, MAX_LIVE_FRACTION);
         layout.remove_old_index();
         let opening = IndexOpener { layout: &layout, log: &log, accept_loss: options.accept_loss, index_use };
-        let ReadyIndex { index, coverage, buckets, pending_records: unsaid } = opening.ready_index(&mut recovery)?;
+        let ReadyIndex { index, coverage, buckets, pending_records: unsaid } =
+            opening.ready_index(&mut recovery)?;
         recovery.voided_records = unsaid.void_count;
         log.unfinished.iter().try_for_each(|path| remove_unfinished(path))?;
         let io = IoThreads::start(options.io_threads.max(1))?;
@@ -162,9 +163,10 @@ impl IndexOpener<'_> {
             .unwrap_or_else(|_| Err(Error::new(Reason::CorruptData, "the index cannot be read")));
         let former = match found {
             Ok(OpenedIndex::Ready(ready)) if *index_use == IndexUse::Reuse => return Ok(*ready),
-            Ok(OpenedIndex::Ready(ready)) => {
-                PreviousIndex { loss: find_damaged_records(&ready.index, log)?, ..PreviousIndex::from(ready.index) }
-            }
+            Ok(OpenedIndex::Ready(ready)) => PreviousIndex {
+                loss: find_damaged_records(&ready.index, log)?,
+                ..PreviousIndex::from(ready.index)
+            },
             Ok(OpenedIndex::Nothing) if log.segments.is_empty() => PreviousIndex::default(),
             Ok(OpenedIndex::Nothing) => {
                 tracing::warn!(
@@ -181,7 +183,9 @@ impl IndexOpener<'_> {
                 tracing::error!(why, "the index does not match the log; it is rebuilt from it");
                 PreviousIndex::from(index)
             }
-            Ok(OpenedIndex::Lost(index, loss)) => PreviousIndex { loss: Some(loss), ..PreviousIndex::from(index) },
+            Ok(OpenedIndex::Lost(index, loss)) => {
+                PreviousIndex { loss: Some(loss), ..PreviousIndex::from(index) }
+            }
             Ok(OpenedIndex::Ambiguous(index, doubt)) => {
                 tracing::warn!(
                     doubt = %doubt,
@@ -305,7 +309,12 @@ impl IndexOpener<'_> {
 }
 
 /// Completes the opening: removes retired segments, reserves numbers, reads buckets and pending records.
-fn finish_opening(layout: &Layout, index: Index, log: &LogFiles, mut coverage: Coverage) -> Result<ReadyIndex> {
+fn finish_opening(
+    layout: &Layout,
+    index: Index,
+    log: &LogFiles,
+    mut coverage: Coverage,
+) -> Result<ReadyIndex> {
     remove_retired(layout, &index, &log.segments, |_| true)?;
     let last = log.numbers.last().copied().unwrap_or(0).max(coverage.covered_end.segment);
     coverage.next_segment = coverage.next_segment.max(last + 1);

@@ -8,7 +8,7 @@ use tradewind_core::error::{Reason, Result};
 use super::bulk::{ExtentAllocator, ExtentBytes, ExtentWriter};
 use super::commit::Committer;
 use super::record::ExtentLocation;
-use super::segment::{SegmentPin, SegmentKind};
+use super::segment::{SegmentKind, SegmentPin};
 use super::store_state::StoreState;
 
 /// An open store.

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use tradewind_core::error::Result;
 
 use super::apply::NO_LOCATION;
-use super::commit::{IndexAmendment, Batch};
+use super::commit::{Batch, IndexAmendment};
 use super::index::entries::{BucketEntry, Coverage, RecordLocation};
 use super::index::{Index, keys};
-use super::open_store::OpenStore;
 use super::log_files::LogFiles;
+use super::open_store::OpenStore;
 use super::position::Position;
 use super::record::Record;
 

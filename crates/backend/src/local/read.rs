@@ -10,7 +10,7 @@ use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartInfo, PartNumber};
 use tradewind_core::object::{Generation, ObjectInfo};
-use tradewind_core::store::{GetResponse, GetRequest, Select};
+use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Address, Body, Context, Observation, Span};
 
 use self::extents::ExtentBody;
@@ -21,7 +21,7 @@ use super::index::entries::ObjectEntry;
 use super::index::keys;
 use super::open_store::OpenStore;
 use super::position::Position;
-use super::record::{ObjectContent, Object, Record};
+use super::record::{Object, ObjectContent, Record};
 use super::segment::{Segment, SegmentMap};
 
 /// Maximum bytes per read.
@@ -141,7 +141,12 @@ impl OpenStore {
         Ok(reservation.attach(buffer))
     }
 
-    async fn read_waiting(&self, segment: &Arc<Segment>, mut buffer: PooledBuffer, offset: u64) -> Result<PooledBuffer> {
+    async fn read_waiting(
+        &self,
+        segment: &Arc<Segment>,
+        mut buffer: PooledBuffer,
+        offset: u64,
+    ) -> Result<PooledBuffer> {
         let segment = segment.clone();
         let read = move || {
             std::os::unix::fs::FileExt::read_exact_at(&segment.file, buffer.as_mut(), offset)

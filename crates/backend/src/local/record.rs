@@ -8,7 +8,7 @@ use tradewind_core::checksum::ChecksumScope;
 use tradewind_core::error::Result;
 use tradewind_core::{Algorithm, Checksum, ETag, Metadata, Timestamp};
 
-pub(crate) use self::part::{ExtentLocation, Part, PartSummary, ExtentRun};
+pub(crate) use self::part::{ExtentLocation, ExtentRun, Part, PartSummary};
 
 use super::fields::{FieldReader, FieldWriter, malformed};
 use super::frame::RecordKind;
@@ -299,7 +299,8 @@ impl Upload {
         put_time(out, self.initiated);
         if let Some((algorithm, scope)) = self.checksum {
             let plan = [algorithm_byte(algorithm), u8::from(scope == ChecksumScope::Composite)];
-            let tag = if is_original_algorithm(algorithm) { tag::CHECKSUM_PLAN } else { tag::MORE_CHECKSUM_PLAN };
+            let tag =
+                if is_original_algorithm(algorithm) { tag::CHECKSUM_PLAN } else { tag::MORE_CHECKSUM_PLAN };
             out.bytes(tag, &plan);
         }
         put_metadata(out, &self.metadata);

@@ -6,14 +6,16 @@ use tradewind_core::error::Result;
 
 use super::apply::{NO_LOCATION, add_live_bytes, remove_live_bytes};
 use super::frame::RecordKind;
-use super::index::entries::{BucketEntry, Coverage, ID_MARGIN, ObjectEntry, PartEntry, RecordLocation, UploadEntry};
-use super::index::{IndexChanges, Index, keys};
+use super::index::entries::{
+    BucketEntry, Coverage, ID_MARGIN, ObjectEntry, PartEntry, RecordLocation, UploadEntry,
+};
+use super::index::{Index, IndexChanges, keys};
 use super::log_files::LogFiles;
 use super::loss::NameList;
 use super::position::Position;
-use super::record::{BucketId, ObjectContent, Record, ExtentRun};
+use super::record::{BucketId, ExtentRun, ObjectContent, Record};
 use super::recovery::Recovery;
-use super::replay::{ReplayMode, MAX_REPLAY_BATCH_ENTRIES, LogSurvey, apply_with_coverage, replay_log};
+use super::replay::{LogSurvey, MAX_REPLAY_BATCH_ENTRIES, ReplayMode, apply_with_coverage, replay_log};
 use super::scan::{ScanItem, Scanner, read_payload, record_at};
 use super::uploads::format_id;
 
@@ -127,7 +129,10 @@ fn place_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Resu
             if !is_live(id) || (scanned.header.is_relocated && read_payload(&segment, &scanned)?.is_none()) {
                 continue;
             }
-            let place = RecordLocation { position: scanned.position, record_bytes: scanned.end() - scanned.position.offset };
+            let place = RecordLocation {
+                position: scanned.position,
+                record_bytes: scanned.end() - scanned.position.offset,
+            };
             let key = keys::extent(id);
             match changes.get(&key)? {
                 Some(old) => remove_live_bytes(&mut changes, RecordLocation::decode(&old)?)?,

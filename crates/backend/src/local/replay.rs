@@ -11,7 +11,7 @@ use tradewind_core::error::Result;
 use super::apply::{LocatedRecord, NO_LOCATION, apply};
 use super::frame::{BatchRange, RecordKind};
 use super::index::entries::Coverage;
-use super::index::{IndexChanges, Index, keys};
+use super::index::{Index, IndexChanges, keys};
 use super::log_files::LogFiles;
 use super::position::Position;
 use super::record::{Record, decode_bucket_and_key};
@@ -187,7 +187,7 @@ pub(super) enum ReplayMode {
     Rebuild,
 }
 
-/// Replays the log: in [`Mode::Onward`] from the index's coverage, otherwise from the start. The log must be durable.
+/// Replays the log: in [`ReplayMode::Resume`] from the index's coverage, otherwise from the start. The log must be durable.
 /// Torn records are entered as voided in the same changes that cover them: the void record is still to be written,
 /// however often the store stops before that.
 pub(super) fn replay_log(
@@ -252,10 +252,20 @@ fn mark_void(changes: &mut IndexChanges<'_>, at: Position) {
     changes.put(keys::void(at), NO_LOCATION.encode());
 }
 
-fn apply_record(changes: &mut IndexChanges<'_>, scanned: &ScannedRecord, record: &Record, mode: ReplayMode) -> Result<()> {
+fn apply_record(
+    changes: &mut IndexChanges<'_>,
+    scanned: &ScannedRecord,
+    record: &Record,
+    mode: ReplayMode,
+) -> Result<()> {
     let places_extents = matches!(mode, ReplayMode::Resume(_)) && !scanned.header.is_relocated;
-    let located =
-        LocatedRecord { header: &scanned.header, record, fields: &scanned.fields, position: scanned.position, records_extent_positions: places_extents };
+    let located = LocatedRecord {
+        header: &scanned.header,
+        record,
+        fields: &scanned.fields,
+        position: scanned.position,
+        records_extent_positions: places_extents,
+    };
     apply(changes, &located)
 }
 

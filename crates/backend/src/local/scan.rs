@@ -10,7 +10,8 @@ use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::Result;
 
 use super::frame::{
-    ALIGNMENT, BLOCK_BYTES, BatchRange, HEADER_BYTES, RecordHead, RecordHeader, NotARecord, RecordKind, table_entry,
+    ALIGNMENT, BLOCK_BYTES, BatchRange, HEADER_BYTES, NotARecord, RecordHead, RecordHeader, RecordKind,
+    table_entry,
 };
 use super::io_threads::io_error;
 use super::position::Position;

@@ -170,7 +170,10 @@ impl DeviceSpace {
 
     /// Allocates the file's blocks again if there is room for the whole reserve.
     pub fn restore_file(&self) -> Result<()> {
-        if self.file_bytes == 0 || self.is_allocated.load(Ordering::Acquire) || self.free()? < self.reserve_bytes {
+        if self.file_bytes == 0
+            || self.is_allocated.load(Ordering::Acquire)
+            || self.free()? < self.reserve_bytes
+        {
             return Ok(());
         }
         if let Err(e) = allocate(&self.file, self.file_bytes) {

@@ -1,9 +1,9 @@
 //! Staged writes: bytes are hashed once as they pass and written piece by piece to extents. Small objects go into the
 //! log with their commit record.
 
+mod buffered_payload;
 mod digests;
 mod extents;
-mod buffered_payload;
 mod ids;
 
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{ETagForm, StageRequest};
 use tradewind_core::{Algorithm, Context, ETag, Metadata, Observation, Precondition, Staged};
 
-use self::digests::{StagedDigests, Md5Outcome};
-use self::extents::StagedExtents;
 use self::buffered_payload::BufferedPayload;
+use self::digests::{Md5Outcome, StagedDigests};
+use self::extents::StagedExtents;
 use super::commit::{Md5Use, PutObject, PutPart};
 use super::frame::BLOCK_BYTES;
 use super::open_store::OpenStore;
-use super::record::{ObjectContent, Object, Part, UploadSeq};
+use super::record::{Object, ObjectContent, Part, UploadSeq};
 
 /// Shorter buffers are joined.
 const MIN_FRAME_BYTES: usize = 2 << 10;

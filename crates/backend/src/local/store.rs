@@ -15,7 +15,8 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, Select, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, Select,
+    StageRequest,
 };
 use tradewind_core::{
     Address, Algorithm, Body, BucketName, ChecksumScope, Clock, Context, ObjectStore, Precondition, Staged,
@@ -197,12 +198,22 @@ impl ObjectStore for LocalStore {
             .collect()
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
         self.check_open(context)?;
         self.local.head_object(context, address, request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
         self.check_open(context)?;
         self.local.open_object(context, address, request).await
     }

@@ -5,13 +5,13 @@
 //! Removal is safe by its order: the copies are durable; the index is changed only where it still refers to the
 //! original; the index is made durable; then the file is removed.
 
-mod subject;
 mod compact;
-mod uncount;
 mod mover;
 mod pace;
 mod plan;
 mod reclaim;
+mod subject;
+mod uncount;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -159,7 +159,11 @@ pub(super) fn run_once(local: &OpenStore) -> Result<usize> {
 }
 
 /// Frees and compacts what there was at the start; it ends regardless of new work.
-fn run_pass(local: &OpenStore, skipped: &mut HashSet<u32>, (control, pace): (&UpkeepControl, &mut Pace)) -> Result<usize> {
+fn run_pass(
+    local: &OpenStore,
+    skipped: &mut HashSet<u32>,
+    (control, pace): (&UpkeepControl, &mut Pace),
+) -> Result<usize> {
     if let Err(e) = local.shared.space.restore_file() {
         tracing::warn!(error = ?e, "the store's reserve could not be allocated again");
     }
@@ -224,7 +228,8 @@ impl CompactionGroup {
         let Self { segments, live_bytes } = std::mem::take(self);
         // The files are removed only when all of them are copied.
         let Some(_claim) = local.shared.space.claim(live_bytes)? else { return Ok(0) };
-        let CompactionResult { removed, left_partly_uncounted: left_begun } = compact(local, &segments, skipped, (control, pace))?;
+        let CompactionResult { removed, left_partly_uncounted: left_begun } =
+            compact(local, &segments, skipped, (control, pace))?;
         *is_log_held |= left_begun;
         Ok(removed)
     }

@@ -13,10 +13,10 @@ use hyper::body::Incoming;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random};
 
-use super::response::StoreResponse;
 use super::payload::{BufferedBody, Payload};
 use super::pool::{Connection, Pool};
 use super::query::Query;
+use super::response::StoreResponse;
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 use tradewind_wire::sigv4::ChunkSigner;
 
@@ -237,10 +237,12 @@ impl Client {
     }
 
     async fn attempt(&self, call: &Call<'_>, begun: Duration) -> Result<StoreResponse, FailedAttempt> {
-        let mut connection = self.pool.acquire(call.holds_connection).await.map_err(FailedAttempt::before_sending)?;
+        let mut connection =
+            self.pool.acquire(call.holds_connection).await.map_err(FailedAttempt::before_sending)?;
         let length = call.payload.length();
         let payload = Payload::Buffered(call.payload.clone());
-        let (request, _) = self.build_request(call, payload, Some(length)).map_err(FailedAttempt::before_sending)?;
+        let (request, _) =
+            self.build_request(call, payload, Some(length)).map_err(FailedAttempt::before_sending)?;
         let about = self.request_info(call, begun, length);
         let mut is_unsent = false;
         let sending = connection.sender().try_send_request(request);
@@ -253,7 +255,8 @@ impl Client {
             });
             self.receive_response(&about, sending, connection).await
         };
-        answered.map_err(|failed| FailedAttempt { is_unprocessed: is_unsent || failed.is_unprocessed, ..failed })
+        answered
+            .map_err(|failed| FailedAttempt { is_unprocessed: is_unsent || failed.is_unprocessed, ..failed })
     }
 
     pub(super) fn request_info(&self, call: &Call<'_>, begun: Duration, length: u64) -> RequestInfo {
@@ -300,7 +303,8 @@ impl Client {
             first_byte: self.clock.now().saturating_sub(about.sent_at),
             wire_bytes: about.body_bytes,
         };
-        let answer = StoreResponse::new(response, (self.pool.clone(), connection), self.stall_timeout, observation);
+        let answer =
+            StoreResponse::new(response, (self.pool.clone(), connection), self.stall_timeout, observation);
         if answer.head.status.is_success() {
             return Ok(answer);
         }

@@ -25,8 +25,8 @@ use tradewind_core::{Clock, Traffic};
 
 use super::payload::Payload;
 use super::peer::Peer;
-use super::socket::{CountedStream, PlainSocket};
 use super::rcv_lowat::RcvLowat;
+use super::socket::{CountedStream, PlainSocket};
 
 /// Longest time that a connection stays idle. After that, the store may close it at the moment it is used.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(20);
@@ -86,7 +86,7 @@ fn current_runtime() -> Option<Id> {
     Handle::try_current().ok().map(|runtime| runtime.id())
 }
 
-/// A connection for one request. Dropping it closes the connection, unless it is returned by [`Pool::give_back`].
+/// A connection for one request. Dropping it closes the connection, unless it is returned by [`Pool::release`].
 pub(crate) struct Connection {
     link: HttpConnection,
     /// It was opened earlier, so the store may have closed it since.
@@ -139,7 +139,11 @@ impl HttpConnection {
             if let Poll::Ready(ready) = self.sender.poll_ready(cx) {
                 return Poll::Ready(ready.is_ok());
             }
-            if self.poll_driver(cx) { self.sender.poll_ready(cx).map(|ready| ready.is_ok()) } else { Poll::Pending }
+            if self.poll_driver(cx) {
+                self.sender.poll_ready(cx).map(|ready| ready.is_ok())
+            } else {
+                Poll::Pending
+            }
         })
         .await
     }
@@ -236,7 +240,7 @@ impl Pool {
         Ok(Connection::new(link, false, permit))
     }
 
-    /// Opens connections in the background, up to `connections` in this runtime and up to the pool's maximum. Returns
+    /// Opens connections in the background, up to `max_connections` in this runtime and up to the pool's maximum. Returns
     /// at once.
     pub fn prewarm(self: &Arc<Self>, connections: usize) {
         let Ok(runtime) = Handle::try_current() else { return };
@@ -418,7 +422,13 @@ mod tests {
 
     fn pool(peer: &Peer, connections: usize) -> Arc<Pool> {
         let (connect_time, read_bytes) = (Duration::from_secs(5), DEFAULT_READ_BYTES);
-        let options = PoolOptions { max_connections: connections, connect_timeout: connect_time, read_bytes, is_single_use: false, traffic: None };
+        let options = PoolOptions {
+            max_connections: connections,
+            connect_timeout: connect_time,
+            read_bytes,
+            is_single_use: false,
+            traffic: None,
+        };
         Arc::new(Pool::new(peer.clone(), None, options, SystemClock::shared()))
     }
 

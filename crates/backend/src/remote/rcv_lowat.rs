@@ -39,7 +39,8 @@ impl RcvLowat {
 
     /// Announces a body of `bytes` bytes. The response's head and TLS bytes count towards it, so the bound is low.
     pub fn expect_body(&self, bytes: u64) {
-        self.body_end.store(self.response_start.load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
+        self.body_end
+            .store(self.response_start.load(Ordering::Relaxed).saturating_add(bytes), Ordering::Relaxed);
     }
 
     /// Disables the threshold for this response and wakes the polling task, which resets the socket option.
@@ -78,7 +79,7 @@ impl AppliedThreshold {
     /// this response.
     pub fn apply(&mut self, socket: &impl AsFd, waking: &RcvLowat, cx: &Context<'_>) -> io::Result<()> {
         if waking.body_end.load(Ordering::Relaxed) > 0 {
-            // Registered before the threshold is computed, so that a concurrent `hurry` is not missed.
+            // Registered before the threshold is computed, so that a concurrent `disable` is not missed.
             waking.reader.register(cx.waker());
         }
         let worth = waking.threshold(self.0);

@@ -47,7 +47,15 @@ impl StoreResponse {
     ) -> Self {
         let (head, incoming) = response.into_parts();
         let closes = closes_connection(&head);
-        Self { head, observation, incoming, connection: Some(held), closes_connection: closes, stall_timeout: stall_time, rcv_lowat: None }
+        Self {
+            head,
+            observation,
+            incoming,
+            connection: Some(held),
+            closes_connection: closes,
+            stall_timeout: stall_time,
+            rcv_lowat: None,
+        }
     }
 
     /// The header's value; `None` if it is absent or not visible ASCII.
@@ -147,7 +155,12 @@ impl StoreResponse {
     ///
     /// # Errors
     /// [`CorruptData`](Reason::CorruptData) if the body is empty and `expected` is not the checksum of no bytes.
-    pub fn into_body(mut self, context: Context, length: u64, expected: Option<ExpectedDigest>) -> Result<Body> {
+    pub fn into_body(
+        mut self,
+        context: Context,
+        length: u64,
+        expected: Option<ExpectedDigest>,
+    ) -> Result<Body> {
         let verifier = expected.map(BodyVerifier::new);
         if length == 0 && self.incoming.is_end_stream() {
             verifier.map_or(Ok(()), BodyVerifier::finish)?;
@@ -240,8 +253,12 @@ impl BodyVerifier {
 
     fn finish(self) -> Result<()> {
         let (found, expected) = match self {
-            Self::Checksum(hasher, expected) => (ExpectedDigest::Checksum(hasher.finish()), ExpectedDigest::Checksum(expected)),
-            Self::Md5(hasher, expected) => (ExpectedDigest::Md5(hasher.finalize().into()), ExpectedDigest::Md5(expected)),
+            Self::Checksum(hasher, expected) => {
+                (ExpectedDigest::Checksum(hasher.finish()), ExpectedDigest::Checksum(expected))
+            }
+            Self::Md5(hasher, expected) => {
+                (ExpectedDigest::Md5(hasher.finalize().into()), ExpectedDigest::Md5(expected))
+            }
         };
         if found == expected {
             return Ok(());
@@ -265,8 +282,10 @@ impl BodyReader {
         let piece = self.context.guard(self.response.next_chunk()).await??;
         match &piece {
             Some(piece) => {
-                self.remaining_bytes =
-                    self.remaining_bytes.checked_sub(piece.len() as u64).ok_or_else(|| self.length_mismatch("more"))?;
+                self.remaining_bytes = self
+                    .remaining_bytes
+                    .checked_sub(piece.len() as u64)
+                    .ok_or_else(|| self.length_mismatch("more"))?;
                 if let Some(verifier) = &mut self.verifier {
                     verifier.update(piece);
                 }

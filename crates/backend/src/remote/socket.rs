@@ -1,4 +1,4 @@
-//! Sockets as hyper and TLS see them. [`Counted`] counts bytes and sets the wake-up threshold. [`Socket`], for plain
+//! Sockets as hyper and TLS see them. [`CountedStream`] counts bytes and sets the wake-up threshold. [`PlainSocket`], for plain
 //! HTTP, skips `shutdown`: the drop that follows closes the connection anyway, and some services use a connection for
 //! one response only, so that the extra system call would be paid per request.
 

@@ -14,10 +14,10 @@ use tradewind_core::Context;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::ChunkSigner;
 
-use super::response::StoreResponse;
-use super::client::{RequestInfo, Call, Client, FailedAttempt};
-use super::payload::{StreamedBody, Payload};
+use super::client::{Call, Client, FailedAttempt, RequestInfo};
+use super::payload::{Payload, StreamedBody};
 use super::pool::Connection;
+use super::response::StoreResponse;
 
 /// Upper bound of the body's bytes that may still be in local socket buffers when the wait for the response begins.
 const MAX_UNSENT_BYTES: u64 = 4 << 20;
@@ -41,7 +41,7 @@ pub(crate) struct StreamingRequest {
 
 impl Client {
     /// Starts a request whose body is supplied while it is sent. Only connecting is retried. `length` is the length of
-    /// the body on the wire, in bytes, if known. For a request with `Expect: 100-continue`, see [`Sending::invited`].
+    /// the body on the wire, in bytes, if known. For a request with `Expect: 100-continue`, see [`StreamingRequest::invited`].
     pub async fn start_streaming(
         self: &Arc<Self>,
         context: &Context,
@@ -54,7 +54,15 @@ impl Client {
             self.pool.check_open()?;
             match context.guard(self.pool.acquire(call.holds_connection)).await? {
                 Ok(connection) => break connection,
-                Err(error) => Box::pin(self.wait_before_retry(context, FailedAttempt::before_sending(error), true, attempt)).await?,
+                Err(error) => {
+                    Box::pin(self.wait_before_retry(
+                        context,
+                        FailedAttempt::before_sending(error),
+                        true,
+                        attempt,
+                    ))
+                    .await?
+                }
             }
             attempt += 1;
         };

@@ -104,7 +104,12 @@ pub(super) struct SignedChunks {
 impl SignedChunks {
     /// Creates an encoder for a body of `length` bytes.
     pub fn new(length: u64, signer: ChunkSigner) -> Self {
-        Self { signer, chunk_bytes: SIGNED_CHUNK_BYTES, remaining_bytes: length, partial_chunk: BytesMut::new() }
+        Self {
+            signer,
+            chunk_bytes: SIGNED_CHUNK_BYTES,
+            remaining_bytes: length,
+            partial_chunk: BytesMut::new(),
+        }
     }
 
     /// Length of the framed body in bytes.

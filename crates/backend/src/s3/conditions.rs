@@ -10,7 +10,11 @@ use super::S3Store;
 
 impl S3Store {
     /// Rejects a write condition that the service would ignore.
-    pub(super) async fn check_write_condition(&self, context: &Context, precondition: &Precondition) -> Result<()> {
+    pub(super) async fn check_write_condition(
+        &self,
+        context: &Context,
+        precondition: &Precondition,
+    ) -> Result<()> {
         if *precondition != Precondition::None && self.is_ceph(context).await? {
             return Err(Error::unsupported("make conditional writes: radosgw ignores some conditions"));
         }

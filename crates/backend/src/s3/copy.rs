@@ -9,8 +9,8 @@ use tradewind_wire::sigv4::encode_path;
 
 use super::S3Store;
 use super::conditions::pinned_to;
+use super::headers::{self, ConditionTarget, ResponseChecksums};
 use super::service_error::ServiceError;
-use super::headers::{self, ResponseChecksums, ConditionTarget};
 use super::xml;
 use crate::remote::client::Call;
 use crate::remote::client::ResourceKind;
@@ -32,7 +32,9 @@ impl S3Store {
         self.check_write_condition(context, &request.precondition).await?;
         let is_ceph = self.is_ceph(context).await?;
         let source_info = match is_ceph {
-            true => Some(self.evaluate_conditions(context, &request.source, &request.source_conditions).await?),
+            true => {
+                Some(self.evaluate_conditions(context, &request.source, &request.source_conditions).await?)
+            }
             false => None,
         };
         match &source_info {
@@ -43,7 +45,11 @@ impl S3Store {
                     &mut call.headers,
                 )?;
             }
-            None => headers::write_conditions(&request.source_conditions, ConditionTarget::CopySource, &mut call.headers)?,
+            None => headers::write_conditions(
+                &request.source_conditions,
+                ConditionTarget::CopySource,
+                &mut call.headers,
+            )?,
         }
         headers::write_precondition(&request.precondition, &mut call.headers)?;
         let mut metadata = request.metadata;
@@ -101,7 +107,11 @@ impl S3Store {
             .with("uploadId", &request.upload.0);
         call.is_long_running = true;
         write_copy_source(&request.source, &mut call.headers)?;
-        headers::write_conditions(&request.source_conditions, ConditionTarget::CopySource, &mut call.headers)?;
+        headers::write_conditions(
+            &request.source_conditions,
+            ConditionTarget::CopySource,
+            &mut call.headers,
+        )?;
         let source_info = self.read_head(context, &request.source, &GetRequest::default()).await?.info;
         let size = source_info.size;
         // radosgw ignores conditions on the source of a part: they are evaluated here, before and after the copy.

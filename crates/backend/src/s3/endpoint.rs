@@ -104,7 +104,10 @@ mod tests {
     #[test]
     fn parse_rejects_an_endpoint_with_a_bucket() {
         for bad in ["http://host/bucket", "host"] {
-            assert_eq!(Endpoint::parse(bad, AddressingStyle::Path).unwrap_err().reason(), Reason::InvalidArgument);
+            assert_eq!(
+                Endpoint::parse(bad, AddressingStyle::Path).unwrap_err().reason(),
+                Reason::InvalidArgument
+            );
         }
     }
 

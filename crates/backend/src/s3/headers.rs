@@ -12,13 +12,14 @@ use tradewind_core::{
     Timestamp,
 };
 use tradewind_wire::headers::{
-    CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT, USER_PREFIX,
+    CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT,
+    USER_PREFIX,
 };
 use tradewind_wire::http_date::http_date;
 use tradewind_wire::sigv4::encode_query;
 
 use super::dialect::Dialect;
-use crate::remote::header_fields::{parse_date, header_text, header_value};
+use crate::remote::header_fields::{header_text, header_value, parse_date};
 
 /// The id of a conditional write, stored in the metadata of the object.
 pub(super) const WRITE_ID: HeaderName = HeaderName::from_static("x-amz-meta-tradewind-write");
@@ -210,7 +211,9 @@ pub(super) fn write_precondition(precondition: &Precondition, headers: &mut Head
         Precondition::Absent => drop(headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"))),
         Precondition::Exists => drop(headers.insert(IF_MATCH, HeaderValue::from_static("*"))),
         Precondition::Matches(etag) => drop(headers.insert(IF_MATCH, header_value(&format!("\"{etag}\""))?)),
-        Precondition::MatchesGeneration(_) => return Err(Error::unsupported("compare generations: S3 has none")),
+        Precondition::MatchesGeneration(_) => {
+            return Err(Error::unsupported("compare generations: S3 has none"));
+        }
     }
     Ok(())
 }
@@ -234,8 +237,12 @@ pub(super) fn write_conditions(
 ) -> Result<()> {
     let name = |plain: HeaderName| match whose {
         ConditionTarget::Object => plain,
-        ConditionTarget::CopySource => HeaderName::try_from(format!("x-amz-copy-source-{plain}")).unwrap_or(plain),
-        ConditionTarget::CephCopySource => HeaderName::try_from(format!("x-amz-copy-{plain}")).unwrap_or(plain),
+        ConditionTarget::CopySource => {
+            HeaderName::try_from(format!("x-amz-copy-source-{plain}")).unwrap_or(plain)
+        }
+        ConditionTarget::CephCopySource => {
+            HeaderName::try_from(format!("x-amz-copy-{plain}")).unwrap_or(plain)
+        }
     };
     for (plain, tags) in [(IF_MATCH, &conditions.if_match), (IF_NONE_MATCH, &conditions.if_none_match)] {
         let text = match tags {

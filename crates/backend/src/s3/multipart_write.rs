@@ -57,7 +57,7 @@ impl PartBuffer {
         Ok(())
     }
 
-    /// Takes all bytes. Their memory stays reserved until `memory` is cleared or dropped.
+    /// Takes all bytes. Their memory stays reserved until `reservations` is cleared or dropped.
     pub fn take(&mut self) -> Bytes {
         Bytes::from(std::mem::take(&mut self.bytes))
     }
@@ -158,7 +158,8 @@ impl MultipartWrite {
             expected_size: Some(self.size),
             expected_checksum: Some(checksum).filter(|checksum| checksum.algorithm().is_crc()),
         };
-        let completed = upload.store.complete_upload_checked(&upload.context, &upload.address, &id, order).await;
+        let completed =
+            upload.store.complete_upload_checked(&upload.context, &upload.address, &id, order).await;
         if completed.is_err() {
             // The upload still exists, unless the completion succeeded after all; then the store rejects the abort.
             upload.id = Some(id);

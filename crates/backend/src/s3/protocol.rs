@@ -8,10 +8,10 @@ use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::{ChunkSigner, Payload as SignedBody};
 
-use super::endpoint::{Endpoint, AddressingStyle};
-use super::service_error::ServiceError;
 use super::credentials::CredentialProvider;
-use crate::remote::client::{Call, Protocol, ClassifiedError, ResourceKind};
+use super::endpoint::{AddressingStyle, Endpoint};
+use super::service_error::ServiceError;
+use crate::remote::client::{Call, ClassifiedError, Protocol, ResourceKind};
 use crate::remote::payload::Payload;
 
 /// Header that names the trailing checksum of a body.
@@ -48,8 +48,8 @@ impl S3Protocol {
     /// checksum.
     fn signed_payload(&self, headers: &HeaderMap, body: &Payload) -> SignedBody {
         let has_checksum = headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-"));
-        let is_protected =
-            self.endpoint.peer.is_tls || (has_checksum && self.shared.verifies_checksums.load(Ordering::Relaxed));
+        let is_protected = self.endpoint.peer.is_tls
+            || (has_checksum && self.shared.verifies_checksums.load(Ordering::Relaxed));
         match body {
             _ if headers.contains_key(TRAILER) => SignedBody::UnsignedTrailer,
             _ if headers.contains_key(DECODED_LENGTH) => SignedBody::SignedChunks,
@@ -99,6 +99,10 @@ impl Protocol for S3Protocol {
     ) -> ClassifiedError {
         let refusal = ServiceError::parse(status, headers, body);
         let (is_passing, is_before_all) = (refusal.is_retryable(status), refusal.is_unprocessed(status));
-        ClassifiedError { error: refusal.into_error(status, subject, what), is_retryable: is_passing, is_unprocessed: is_before_all }
+        ClassifiedError {
+            error: refusal.into_error(status, subject, what),
+            is_retryable: is_passing,
+            is_unprocessed: is_before_all,
+        }
     }
 }

@@ -4,16 +4,16 @@ use http::header::RANGE;
 use http::{HeaderValue, Method, StatusCode};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartInfo, PartNumber};
-use tradewind_core::store::{GetResponse, GetRequest, Select};
+use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span, Timestamp};
 
 use super::S3Store;
 use super::headers::{self, ConditionTarget};
 use super::xml::DocumentKind;
-use crate::remote::response::{StoreResponse, ExpectedDigest};
 use crate::remote::client::Call;
 use crate::remote::header_fields;
 use crate::remote::query::Query;
+use crate::remote::response::{ExpectedDigest, StoreResponse};
 
 /// Maximum number of parts in a page.
 const MAX_PAGE_PARTS: usize = 1000;

@@ -9,10 +9,10 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::S3Store;
 use super::dialect::Dialect;
-use super::service_error::ServiceError;
 use super::protocol::S3Protocol;
-use crate::remote::response::StoreResponse;
+use super::service_error::ServiceError;
 use crate::remote::client::{Call, Client};
+use crate::remote::response::StoreResponse;
 use crate::remote::streaming_request::StreamingRequest;
 
 /// Maximum number of buckets whose region is cached.
@@ -86,7 +86,13 @@ impl S3Store {
 
     /// Converts the error of a request that cannot be retried here: it becomes retryable if the region or the
     /// credentials were corrected.
-    pub(super) async fn explain_failure(&self, context: &Context, bucket: &str, sent: SentWith, error: Error) -> Error {
+    pub(super) async fn explain_failure(
+        &self,
+        context: &Context,
+        bucket: &str,
+        sent: SentWith,
+        error: Error,
+    ) -> Error {
         match self.correct(context, Some(bucket), sent, &error).await {
             Ok(None) => error,
             Ok(Some(_)) => Error::with_source(Reason::Io, error.message().to_owned(), error),
@@ -94,7 +100,7 @@ impl S3Store {
         }
     }
 
-    /// Ensures valid credentials. Returns the assumptions for [`Self::learn`].
+    /// Ensures valid credentials. Returns the assumptions for [`Self::correct`].
     async fn prepare(&self, context: &Context, bucket: Option<&str>) -> Result<SentWith> {
         let generation = match &self.shared.login {
             Some(login) => Some(login.ensure_valid(context).await?),

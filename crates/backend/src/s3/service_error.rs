@@ -223,7 +223,11 @@ mod tests {
 
     #[test]
     fn into_error_has_message_code_and_advice() {
-        let error = ServiceError::parse_body(DENIED).into_error(StatusCode::FORBIDDEN, ResourceKind::Object, "reading k");
+        let error = ServiceError::parse_body(DENIED).into_error(
+            StatusCode::FORBIDDEN,
+            ResourceKind::Object,
+            "reading k",
+        );
         assert_eq!(error.reason(), Reason::AccessDenied);
         assert_eq!(
             error.message(),
@@ -256,7 +260,8 @@ mod tests {
             if let Some(region) = header {
                 headers.insert("x-amz-bucket-region", HeaderValue::from_static(region));
             }
-            let refusal = ServiceError::parse(StatusCode::from_u16(status).unwrap(), &headers, body.as_bytes());
+            let refusal =
+                ServiceError::parse(StatusCode::from_u16(status).unwrap(), &headers, body.as_bytes());
             refusal.redirect_region().map(str::to_owned)
         };
         let error = |code: &str, more: &str| format!("<Error><Code>{code}</Code>{more}</Error>");

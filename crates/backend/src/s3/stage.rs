@@ -15,13 +15,13 @@ use tradewind_core::object::{Committed, Expected};
 use tradewind_core::store::{StageRequest, Staged};
 use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, Observation};
 
-use super::aws_chunked::{UnsignedChunks, FrameEncoder, SignedChunks};
-use super::dialect::Dialect;
 use super::ambiguous_outcome::IdentifiedWrite;
+use super::aws_chunked::{FrameEncoder, SignedChunks, UnsignedChunks};
+use super::dialect::Dialect;
 use super::headers::{self, HeadersOnly, WRITE_ID};
-use super::multipart_write::{PartBuffer, MultipartWrite, part_query};
-use super::regions::SentWith;
+use super::multipart_write::{MultipartWrite, PartBuffer, part_query};
 use super::protocol::{DECODED_LENGTH, TRAILER};
+use super::regions::SentWith;
 use super::{Framing, S3Store};
 use crate::remote::client::Call;
 use crate::remote::client::ResourceKind;
@@ -142,7 +142,9 @@ impl StagedWrite {
                 return Err(Error::new(Reason::EntityTooLarge, "a part is limited to 5 GiB"));
             }
             (None, WriteTarget::Part(..)) => WriteMode::Buffered(Vec::new()),
-            (_, WriteTarget::Object) => WriteMode::Parts(MultipartWrite::new(store.clone(), context, address, &request)),
+            (_, WriteTarget::Object) => {
+                WriteMode::Parts(MultipartWrite::new(store.clone(), context, address, &request))
+            }
         };
         Ok(Self {
             store,
@@ -232,10 +234,9 @@ impl StagedWrite {
     async fn start_streaming(&mut self) -> Result<StreamingWrite> {
         let length = self.request.size.unwrap_or_default();
         let mut call = self.call()?;
-        let declared = self
-            .request
-            .checksum
-            .filter(|declared| self.sends_checksum() && declared.algorithm() == self.checksum_placeholder().algorithm());
+        let declared = self.request.checksum.filter(|declared| {
+            self.sends_checksum() && declared.algorithm() == self.checksum_placeholder().algorithm()
+        });
         let framing = self.store.choose_framing(self.sends_checksum());
         let on_wire = match framing {
             Framing::Trailer => {
@@ -280,7 +281,11 @@ impl StagedWrite {
     }
 
     /// Finishes a streamed request: sends the held-back buffer and the end of the framing, and reads the response.
-    async fn finish_streaming(streaming: StreamingWrite, waiting: Bytes, checksum: &Checksum) -> Result<HeadersOnly> {
+    async fn finish_streaming(
+        streaming: StreamingWrite,
+        waiting: Bytes,
+        checksum: &Checksum,
+    ) -> Result<HeadersOnly> {
         let mut streaming = streaming;
         streaming.write(waiting).await?;
         if let Some(frame) = &mut streaming.frame {
@@ -362,7 +367,8 @@ impl Staged for StagedWrite {
             WriteMode::Streamed(Some(mut streaming), waiting) => {
                 let (sent, framing) = (streaming.sent_with, streaming.framing());
                 let named = streaming.named.take();
-                let named = named.and_then(|headers| IdentifiedWrite::from_headers(&headers, self.size, checksum));
+                let named =
+                    named.and_then(|headers| IdentifiedWrite::from_headers(&headers, self.size, checksum));
                 let answered = match (Self::finish_streaming(streaming, waiting, &checksum).await, named) {
                     (Ok(answered), _) => answered,
                     (Err(e), Some(named)) if e.kind() != ErrorKind::Precondition => {
@@ -434,7 +440,8 @@ impl S3Store {
         checksums: Vec<Checksum>,
     ) -> Result<Committed> {
         let etag = header_fields::etag(answered)?;
-        let modified = header_fields::parse_date(answered, &DATE)?.unwrap_or_else(|| self.client.clock.wall());
+        let modified =
+            header_fields::parse_date(answered, &DATE)?.unwrap_or_else(|| self.client.clock.wall());
         let generation = generation(modified, etag.as_str());
         Ok(Committed { etag, size, modified, generation, checksums, scope: ChecksumScope::FullObject })
     }

@@ -16,10 +16,10 @@ use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, ETag,
 use tradewind_wire::headers::CHECKSUM_TYPE;
 
 use super::S3Store;
-use super::upload_cache::CachedPart;
 use super::dialect::Dialect;
-use super::service_error::ServiceError;
 use super::headers::{self, ResponseChecksums};
+use super::service_error::ServiceError;
+use super::upload_cache::CachedPart;
 use super::xml::{self, DocumentKind};
 use crate::remote::client::Call;
 use crate::remote::client::ResourceKind;
@@ -103,12 +103,7 @@ impl S3Store {
     }
 
     /// AbortMultipartUpload.
-    pub(super) async fn abort(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-    ) -> Result<()> {
+    pub(super) async fn abort(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
         self.uploads.lock().remove(upload);
         let call = upload_call(Method::DELETE, address, upload, Query::default());
         self.send(context, &call).await?.collect(MAX_PAGE_BYTES).await.map(drop)
@@ -156,7 +151,10 @@ impl S3Store {
                 Err(e) if is_being_completed(&e) && attempt < self.client.retry_options.max_attempts => {
                     match self.parts_page(context, address, upload, None, 1).await {
                         Err(gone) if gone.reason() == Reason::NoSuchUpload => {
-                            return self.find_completed_object(context, address, upload, order).await.ok_or(gone);
+                            return self
+                                .find_completed_object(context, address, upload, order)
+                                .await
+                                .ok_or(gone);
                         }
                         _ => attempt += 1,
                     }
@@ -262,7 +260,8 @@ impl S3Store {
         call.payload = BufferedBody::from_buffers([Bytes::from(document)]);
         headers::write_precondition(&order.precondition, &mut call.headers)?;
         if let Some(checksum) = order.expected_checksum {
-            call.headers.insert(checksum.algorithm().header(), header_fields::header_value(&checksum.to_base64())?);
+            call.headers
+                .insert(checksum.algorithm().header(), header_fields::header_value(&checksum.to_base64())?);
         }
         if let Some(size) = order.expected_size {
             call.headers.insert("x-amz-mp-object-size", size.into());

@@ -21,7 +21,7 @@ pub(super) struct DocumentKind {
 }
 
 impl DocumentKind {
-    /// Like [`leaves`], but fails if the document is empty or of another kind: it must not be taken for an empty
+    /// Like [`for_each_element`], but fails if the document is empty or of another kind: it must not be taken for an empty
     /// response.
     pub fn for_each_element(&self, document: &[u8], mut take: impl FnMut(&[&str], &str)) -> Result<()> {
         let mut is_answer = false;

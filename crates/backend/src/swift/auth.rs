@@ -156,7 +156,11 @@ impl Auth {
                 };
                 let life = header("x-auth-token-expires").and_then(|seconds| seconds.parse().ok());
                 answer.collect(MAX_TOKEN_RESPONSE_BYTES).await?;
-                Ok(IssuedToken { token: sensitive_value(&token)?, url, lifetime: life.map(Duration::from_secs) })
+                Ok(IssuedToken {
+                    token: sensitive_value(&token)?,
+                    url,
+                    lifetime: life.map(Duration::from_secs),
+                })
             }
             Self::Keystone { url, login, region, interface } => {
                 let mut call = Call::service(Method::POST);
@@ -165,7 +169,8 @@ impl Auth {
                 call.payload = BufferedBody::from_buffers([Bytes::from(login.request_body().to_string())]);
                 // A retry issues a second token, which does no harm.
                 call.is_idempotent = true;
-                let answer = client.send(context, &call).await.map_err(|e| login.explain_unauthorized(url, e))?;
+                let answer =
+                    client.send(context, &call).await.map_err(|e| login.explain_unauthorized(url, e))?;
                 let token = answer.header("x-subject-token").map(sensitive_value).transpose()?;
                 let token = token.ok_or_else(|| Error::new(Reason::Io, "Keystone returned no token"))?;
                 let document = answer.collect(MAX_TOKEN_RESPONSE_BYTES).await?;
@@ -286,8 +291,9 @@ mod tests {
 
     #[test]
     fn endpoint_matches_region_and_interface() {
-        let find =
-            |region, interface| find_endpoint(&catalog(), region, interface).map_err(|e| e.message().to_owned());
+        let find = |region, interface| {
+            find_endpoint(&catalog(), region, interface).map_err(|e| e.message().to_owned())
+        };
         assert_eq!(find(Some("two"), "public").unwrap(), "http://public.two/v1/AUTH_p");
         assert_eq!(find(None, "internal").unwrap(), "http://internal.one/v1/AUTH_p");
         assert!(find(Some("three"), "public").unwrap_err().ends_with("only in one, two"));
@@ -304,7 +310,8 @@ mod tests {
         };
         let named = |name: &str| NameOrId::Named(name.to_owned(), Domain::Name("d".to_owned()));
         let (user, project) = (named("u"), named("p"));
-        let password = keystone(KeystoneCredentials::Password { user, password: "hidden".to_owned(), project });
+        let password =
+            keystone(KeystoneCredentials::Password { user, password: "hidden".to_owned(), project });
         assert_eq!(format!("{password}"), "d/u for d/p at http://k/v3, public in any region");
         let secret_of = |id: &str, secret: &str| KeystoneCredentials::ApplicationCredential {
             id: id.to_owned(),
@@ -324,7 +331,8 @@ mod tests {
         let user = json!({"name": "u", "domain": {"id": "default"}, "password": "w"});
         assert_eq!(asked["auth"]["identity"], json!({"methods": ["password"], "password": {"user": user}}));
         assert_eq!(asked["auth"]["scope"], json!({"project": {"id": "4711"}}));
-        let asked = KeystoneCredentials::ApplicationCredential { id: "i".to_owned(), secret: "s".to_owned() }.request_body();
+        let asked = KeystoneCredentials::ApplicationCredential { id: "i".to_owned(), secret: "s".to_owned() }
+            .request_body();
         let credential = json!({"id": "i", "secret": "s"});
         let identity = json!({"methods": ["application_credential"], "application_credential": credential});
         assert_eq!(asked, json!({"auth": {"identity": identity}}));

@@ -6,7 +6,7 @@ use tradewind_core::store::BucketInfo;
 use tradewind_core::{BucketName, Context};
 
 use super::SwiftStore;
-use super::json::{self, MAX_PAGE_ENTRIES, MAX_PAGE_BYTES};
+use super::json::{self, MAX_PAGE_BYTES, MAX_PAGE_ENTRIES};
 use super::names;
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::query::Query;

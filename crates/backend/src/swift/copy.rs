@@ -38,7 +38,11 @@ impl SwiftStore {
         if let Some(checksum) = available.copied()
             && source.size <= MAX_REQUEST_OBJECT_BYTES
         {
-            let kept = StoredMetadata { metadata: metadata.clone(), checksums: vec![checksum], ..StoredMetadata::default() };
+            let kept = StoredMetadata {
+                metadata: metadata.clone(),
+                checksums: vec![checksum],
+                ..StoredMetadata::default()
+            };
             if let Some(copied) = self.copy_server_side(context, &request, &source, kept).await? {
                 return Ok(copied);
             }

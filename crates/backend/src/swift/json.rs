@@ -44,7 +44,10 @@ pub(super) struct ListedObject {
 
 /// Parses a page of a container.
 pub(super) fn parse_container(status: StatusCode, document: &[u8]) -> Result<Vec<ListingEntry>> {
-    parse_entries(status, document)?.iter().map(|entry| parse_entry(entry).ok_or_else(malformed_error)).collect()
+    parse_entries(status, document)?
+        .iter()
+        .map(|entry| parse_entry(entry).ok_or_else(malformed_error))
+        .collect()
 }
 
 /// Parses a page of an account: names and times of containers.
@@ -53,7 +56,10 @@ pub(super) fn parse_account(status: StatusCode, document: &[u8]) -> Result<Vec<(
         let time = entry["last_modified"].as_str().and_then(parse_listed_time).unwrap_or_default();
         Some((entry["name"].as_str()?.to_owned(), time))
     };
-    parse_entries(status, document)?.iter().map(|entry| container(entry).ok_or_else(malformed_error)).collect()
+    parse_entries(status, document)?
+        .iter()
+        .map(|entry| container(entry).ok_or_else(malformed_error))
+        .collect()
 }
 
 fn parse_entries(status: StatusCode, document: &[u8]) -> Result<Vec<Json>> {

@@ -12,9 +12,9 @@ use tradewind_core::listing::{KeyCursor, ListEntry, ListPage, ListRequest, Objec
 use tradewind_core::{BucketName, Context, ETag};
 
 use super::SwiftStore;
-use super::stored_metadata::{large_object_etag, split_listed_etag};
-use super::json::{self, ListingEntry, ListedObject, MAX_PAGE_ENTRIES, MAX_PAGE_BYTES};
+use super::json::{self, ListedObject, ListingEntry, MAX_PAGE_BYTES, MAX_PAGE_ENTRIES};
 use super::names;
+use super::stored_metadata::{large_object_etag, split_listed_etag};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::generation;
 use crate::remote::query::Query;
@@ -131,7 +131,8 @@ impl SwiftStore {
     ) -> Result<Vec<ListedObject>> {
         let (mut all, mut marker) = (Vec::new(), None::<String>);
         loop {
-            let names = ListingQuery { prefix, delimiter: None, marker: marker.as_deref(), limit: MAX_PAGE_ENTRIES };
+            let names =
+                ListingQuery { prefix, delimiter: None, marker: marker.as_deref(), limit: MAX_PAGE_ENTRIES };
             let lines = self.fetch_entries(context, container, names).await?;
             let is_last = lines.len() < MAX_PAGE_ENTRIES;
             all.extend(lines.into_iter().filter_map(|line| match line {

@@ -83,7 +83,7 @@ pub(super) fn unique_id(now: Timestamp) -> Result<String> {
     Ok(format!("{:012x}{count:08x}-{random:016x}", now.clamp_to_calendar().millis()))
 }
 
-/// Returns true if the text has the form of an id from [`unique`].
+/// Returns true if the text has the form of an id from [`unique_id`].
 pub(super) fn is_unique_id(id: &str) -> bool {
     id.len() == 37 && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }

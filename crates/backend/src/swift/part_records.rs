@@ -12,7 +12,7 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::{PartInfo, PartNumber, PartsPage, UploadId};
 use tradewind_core::{Address, Algorithm, Checksum, Context, ETag, Timestamp};
 
-use super::json::{ListingEntry, ListedObject, MAX_PAGE_ENTRIES};
+use super::json::{ListedObject, ListingEntry, MAX_PAGE_ENTRIES};
 use super::list::ListingQuery;
 use super::segments::Segment;
 use super::{SwiftStore, names};
@@ -110,7 +110,10 @@ impl SwiftStore {
     ) -> Result<Vec<(PartRecord, Timestamp)>> {
         let companion = names::companion(&address.bucket);
         let lines = self.list_objects(context, &companion, &names::record_prefix(&upload.0)).await?;
-        lines.iter().map(|listed| PartRecord::from_listing(listed).ok_or_else(|| corrupt_record(listed))).collect()
+        lines
+            .iter()
+            .map(|listed| PartRecord::from_listing(listed).ok_or_else(|| corrupt_record(listed)))
+            .collect()
     }
 
     /// Lists one page of an upload's parts.
@@ -130,12 +133,14 @@ impl SwiftStore {
         let (companion, prefix) = (names::companion(&address.bucket), names::record_prefix(&upload.0));
         let after = after.map(|number| names::record_name(&upload.0, number.get()));
         let limit = limit.min(MAX_PAGE_ENTRIES);
-        let request = ListingQuery { prefix: &prefix, delimiter: None, marker: after.as_deref(), limit: limit + 1 };
+        let request =
+            ListingQuery { prefix: &prefix, delimiter: None, marker: after.as_deref(), limit: limit + 1 };
         let lines = self.fetch_entries(context, &companion, request).await?;
         let is_last = lines.len() <= limit;
         for line in lines.into_iter().take(limit) {
             let ListingEntry::Object(listed) = line else { continue };
-            let (record, modified) = PartRecord::from_listing(&listed).ok_or_else(|| corrupt_record(&listed))?;
+            let (record, modified) =
+                PartRecord::from_listing(&listed).ok_or_else(|| corrupt_record(&listed))?;
             page.parts.push(record.info(modified));
         }
         page.next = page.parts.last().map(|part| part.number).filter(|_| !is_last);
@@ -158,7 +163,10 @@ mod tests {
                 number: PartNumber::new(7).unwrap(),
                 size: 1 << 32,
                 md5: [9; 16],
-                checksums: vec![Checksum::compute(Algorithm::Sha256, b"x"), Checksum::compute(Algorithm::Crc32, b"x")],
+                checksums: vec![
+                    Checksum::compute(Algorithm::Sha256, b"x"),
+                    Checksum::compute(Algorithm::Crc32, b"x"),
+                ],
                 segment,
             };
             let listed = ListedObject {
@@ -171,7 +179,10 @@ mod tests {
             };
             assert!(record.content_type().len() < 1000);
             assert_eq!(PartRecord::from_listing(&listed), Some((record, listed.modified)));
-            assert_eq!(PartRecord::from_listing(&ListedObject { content_type: "text/plain".to_owned(), ..listed }), None);
+            assert_eq!(
+                PartRecord::from_listing(&ListedObject { content_type: "text/plain".to_owned(), ..listed }),
+                None
+            );
         }
     }
 

@@ -7,7 +7,7 @@ use tradewind_wire::sigv4::{ChunkSigner, encode_path};
 
 use super::service_error::classify_error;
 use crate::remote::Peer;
-use crate::remote::client::{Call, Protocol, ClassifiedError, ResourceKind};
+use crate::remote::client::{Call, ClassifiedError, Protocol, ResourceKind};
 use crate::remote::payload::Payload;
 
 /// The Swift protocol for one base URL and token.

@@ -6,16 +6,16 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::multipart::PartNumber;
-use tradewind_core::store::{GetResponse, GetRequest, Select};
+use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Address, Body, ByteRange, ChecksumScope, Context, ETag, ObjectInfo, Span};
 
-use super::stored_metadata::{StoredMetadata, large_object_etag};
 use super::part_records::part_number;
+use super::stored_metadata::{StoredMetadata, large_object_etag};
 use super::{SwiftStore, names};
-use crate::remote::response::{StoreResponse, ExpectedDigest};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::{self, header_value};
 use crate::remote::query::Query;
+use crate::remote::response::{ExpectedDigest, StoreResponse};
 
 /// Longest metadata in the companion.
 const MAX_METADATA_BYTES: usize = 256 << 10;

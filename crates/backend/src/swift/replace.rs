@@ -18,8 +18,8 @@ use md5::{Digest as _, Md5};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Address, BucketName, Context, ETag, Observation};
 
-use super::stored_metadata::StoredMetadata;
 use super::segments::Segment;
+use super::stored_metadata::StoredMetadata;
 use super::{MAX_IGNORED_BODY_BYTES, SwiftStore, names};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::header_value;

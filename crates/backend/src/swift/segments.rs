@@ -78,7 +78,16 @@ impl SegmentWriter {
         length: Option<u64>,
     ) -> Self {
         let (context, bucket) = (context.clone(), bucket.clone());
-        Self { store, context, bucket, prefix, max_segment_bytes: most, remaining_bytes: length, completed: Vec::new(), current: None }
+        Self {
+            store,
+            context,
+            bucket,
+            prefix,
+            max_segment_bytes: most,
+            remaining_bytes: length,
+            completed: Vec::new(),
+            current: None,
+        }
     }
 
     /// Writes bytes. `before` is the MD5 of all earlier bytes.
@@ -123,12 +132,20 @@ impl SegmentWriter {
         let call = Call::in_container(Method::PUT, ResourceKind::Bucket, &companion, Some(&name));
         let sending = self.store.start_streaming(&self.context, call, length).await?;
         let md5 = (!self.completed.is_empty()).then(Md5::new);
-        Ok(CurrentSegment { request: sending, name, remaining_bytes: length.unwrap_or(self.max_segment_bytes), size: 0, md5 })
+        Ok(CurrentSegment {
+            request: sending,
+            name,
+            remaining_bytes: length.unwrap_or(self.max_segment_bytes),
+            size: 0,
+            md5,
+        })
     }
 
     /// Finishes the current segment and verifies its MD5.
     async fn finish_segment(&mut self, whole: &Md5) -> Result<()> {
-        let Some(CurrentSegment { request: sending, name, size, md5, .. }) = self.current.take() else { return Ok(()) };
+        let Some(CurrentSegment { request: sending, name, size, md5, .. }) = self.current.take() else {
+            return Ok(());
+        };
         // It may be stored as soon as the request ends, even if the response is lost.
         self.completed.push(Segment { name, size, etag: String::new() });
         let mut answer = sending.finish().await.inspect_err(|e| {

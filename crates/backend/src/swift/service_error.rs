@@ -108,7 +108,9 @@ mod tests {
         let message = "x: the store answered 400 Bad Request (Errors: /c/o, 404 Not Found)";
         assert_eq!((refused.error.reason(), refused.error.message()), (Reason::InvalidRequest, message));
         assert_eq!(read(404, ResourceKind::Bucket).error.reason(), Reason::NoSuchBucket);
-        assert!(read(503, ResourceKind::Object).is_retryable && !read(503, ResourceKind::Object).is_unprocessed);
+        assert!(
+            read(503, ResourceKind::Object).is_retryable && !read(503, ResourceKind::Object).is_unprocessed
+        );
         assert!(read(498, ResourceKind::Object).is_unprocessed);
         assert!(is_unauthorized(&read(401, ResourceKind::Object).error));
         assert!(!is_unauthorized(&read(403, ResourceKind::Object).error));

@@ -64,9 +64,21 @@ impl SessionManager {
     pub fn new(options: &SwiftOptions, clock: Arc<dyn Clock>) -> Result<Self> {
         let (peer, path) = Peer::parse(options.auth.url())?;
         let tls = tls_for(&peer, options.tls.as_ref())?;
-        let SwiftOptions { max_connections: connections, connect_timeout: connect_time, read_bytes, is_single_use: is_fresh, .. } = *options;
+        let SwiftOptions {
+            max_connections: connections,
+            connect_timeout: connect_time,
+            read_bytes,
+            is_single_use: is_fresh,
+            ..
+        } = *options;
         let traffic = options.traffic.clone();
-        let account = PoolOptions { max_connections: connections, connect_timeout: connect_time, read_bytes, is_single_use: is_fresh, traffic };
+        let account = PoolOptions {
+            max_connections: connections,
+            connect_timeout: connect_time,
+            read_bytes,
+            is_single_use: is_fresh,
+            traffic,
+        };
         let login_options = PoolOptions { max_connections: 2, ..account.clone() };
         let pool = Pool::new(peer.clone(), tls, login_options, clock.clone());
         let login = Client {
@@ -125,8 +137,11 @@ impl SessionManager {
             return Ok(session);
         }
         let old = self.current.lock().clone();
-        let opened =
-            self.auth.request_token(context, &self.token_client).await.and_then(|grant| self.open_session(grant, old.as_deref()));
+        let opened = self
+            .auth
+            .request_token(context, &self.token_client)
+            .await
+            .and_then(|grant| self.open_session(grant, old.as_deref()));
         match (opened, old) {
             (Ok(session), _) => {
                 let session = Arc::new(session);
@@ -166,7 +181,8 @@ impl SessionManager {
             Some(old) if old.peer == peer => Client { protocol, ..Client::clone(&old.client) },
             _ => {
                 let tls = tls_for(&peer, self.tls.as_ref())?;
-                let pool = Pool::new(peer.clone(), tls, self.pool_options.clone(), self.token_client.clock.clone());
+                let pool =
+                    Pool::new(peer.clone(), tls, self.pool_options.clone(), self.token_client.clock.clone());
                 let budget = Arc::new(RetryBudget::new());
                 let (name, pool) = (peer.to_string().into(), Arc::new(pool));
                 Client { protocol, peer: name, pool, retry_budget: budget, ..self.token_client.clone() }

@@ -16,12 +16,12 @@ use tradewind_core::{
     Address, Algorithm, Checksum, ChecksumScope, Context, ETag, Metadata, Observation, Timestamp,
 };
 
-use super::stored_metadata::StoredMetadata;
 use super::part_records::PartRecord;
 use super::replace::ObjectContent;
 use super::segments::{Segment, SegmentWriter};
+use super::stored_metadata::StoredMetadata;
 use super::{MAX_REQUEST_OBJECT_BYTES, SwiftStore, names};
-use crate::remote::header_fields::{parse_date, generation};
+use crate::remote::header_fields::{generation, parse_date};
 
 /// Objects and parts up to this size are buffered, so that they can be retried.
 const MAX_BUFFERED_BYTES: u64 = 256 << 10;
@@ -76,10 +76,13 @@ impl StagedWrite {
         let mut algorithms = request.algorithms;
         let needed = match &target {
             WriteTarget::Object => algorithms.is_empty().then_some(Algorithm::Crc64Nvme),
-            WriteTarget::Part { algorithm, .. } => Some(*algorithm).filter(|needed| !algorithms.contains(needed)),
+            WriteTarget::Part { algorithm, .. } => {
+                Some(*algorithm).filter(|needed| !algorithms.contains(needed))
+            }
         };
         algorithms.extend(needed);
-        if matches!(target, WriteTarget::Part { .. }) && request.size.is_some_and(|size| size > MAX_REQUEST_OBJECT_BYTES)
+        if matches!(target, WriteTarget::Part { .. })
+            && request.size.is_some_and(|size| size > MAX_REQUEST_OBJECT_BYTES)
         {
             return Err(Error::new(Reason::EntityTooLarge, "a part is limited to 5 GiB"));
         }
@@ -102,9 +105,10 @@ impl StagedWrite {
     fn new_segment_writer(&self) -> SegmentWriter {
         let (prefix, most) = match &self.target {
             WriteTarget::Object => (names::segment_prefix(&self.id), self.store.segment_bytes),
-            WriteTarget::Part { upload, number, .. } => {
-                (format!("{}{:05}-{}-", names::segment_prefix(&upload.0), number.get(), self.id), MAX_REQUEST_OBJECT_BYTES)
-            }
+            WriteTarget::Part { upload, number, .. } => (
+                format!("{}{:05}-{}-", names::segment_prefix(&upload.0), number.get(), self.id),
+                MAX_REQUEST_OBJECT_BYTES,
+            ),
         };
         SegmentWriter::new(self.store.clone(), &self.context, &self.address.bucket, prefix, most, self.length)
     }

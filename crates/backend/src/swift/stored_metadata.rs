@@ -236,7 +236,9 @@ impl StoredMetadata {
             }
         }
         let mut more = String::new();
-        while let Some(chunk) = headers.get(own_header(&format!("more-{}", more.len().div_ceil(MAX_VALUE_BYTES)))) {
+        while let Some(chunk) =
+            headers.get(own_header(&format!("more-{}", more.len().div_ceil(MAX_VALUE_BYTES))))
+        {
             more.push_str(&lossy(chunk));
         }
         let decoded = if more.is_empty() {

@@ -7,8 +7,8 @@ use serde_json::{Value as Json, json};
 use tradewind_core::multipart::{UploadId, UploadInfo};
 use tradewind_core::{Algorithm, ChecksumScope, Metadata, Timestamp};
 
-use super::stored_metadata::StoredMetadata;
 use super::json::ListedObject;
+use super::stored_metadata::StoredMetadata;
 
 const CONTENT_TYPE_PREFIX: &str = "application/x-tradewind-upload;key=";
 const CHECKSUM_PARAMETER: &str = ";checksum=";

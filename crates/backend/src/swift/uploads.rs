@@ -21,10 +21,10 @@ use tradewind_core::multipart::{
 use tradewind_core::object::Committed;
 use tradewind_core::{Address, Algorithm, BucketName, Checksum, ChecksumScope, Context, ETag};
 
-use super::stored_metadata::StoredMetadata;
-use super::upload_marker::UploadMarker;
 use super::part_records::PartRecord;
 use super::replace::ObjectContent;
+use super::stored_metadata::StoredMetadata;
+use super::upload_marker::UploadMarker;
 use super::{SwiftStore, names, reject_condition};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::{generation, header_value};
@@ -106,7 +106,8 @@ impl SwiftStore {
         if !names::is_unique_id(&upload.0) {
             return Err(no_such_upload(upload));
         }
-        let document = self.read_companion_object(context, address, &names::marker_name(&upload.0), false).await?;
+        let document =
+            self.read_companion_object(context, address, &names::marker_name(&upload.0), false).await?;
         let marker = UploadMarker::parse(&document).ok_or_else(|| {
             Error::new(Reason::CorruptData, format!("the marker of upload {upload:?} is corrupt"))
         })?;
@@ -184,8 +185,11 @@ impl SwiftStore {
             id: Some(upload.0.clone()),
         };
         // Swift allows neither empty segments nor empty manifests.
-        let content =
-            if segments.is_empty() { ObjectContent::Bytes(Vec::new()) } else { ObjectContent::Segments(segments) };
+        let content = if segments.is_empty() {
+            ObjectContent::Bytes(Vec::new())
+        } else {
+            ObjectContent::Segments(segments)
+        };
         let (headers, _) = self.replace_object(context, address, kept, content).await?;
         self.remove_marker(context, address, upload).await?;
         self.delete_parts(context, address, upload, Some(&chosen)).await;
@@ -195,12 +199,7 @@ impl SwiftStore {
     }
 
     /// Aborts an upload: removes the marker, so that it cannot be completed any more, then the parts.
-    pub(super) async fn abort(
-        &self,
-        context: &Context,
-        address: &Address,
-        upload: &UploadId,
-    ) -> Result<()> {
+    pub(super) async fn abort(&self, context: &Context, address: &Address, upload: &UploadId) -> Result<()> {
         context.check()?;
         let _turns = self.upload_locks.lock_exclusive(context, upload).await?;
         self.find_upload(context, address, upload).await?;
@@ -234,7 +233,9 @@ impl SwiftStore {
             let data = names::segment_prefix(&upload.0);
             // The object also needs its metadata and second-level manifests, whose names have no part number.
             let is_needed = |name: &str| {
-                chosen.is_some_and(|chosen| chosen.contains(name) || super::part_records::part_number(name).is_none())
+                chosen.is_some_and(|chosen| {
+                    chosen.contains(name) || super::part_records::part_number(name).is_none()
+                })
             };
             lines.extend(self.list_objects(context, &companion, &data).await?);
             let all = lines

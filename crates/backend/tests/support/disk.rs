@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
-use tradewind_powerloss::{MountHandle, CrashMode, PowerLossFs, mount_unavailable};
+use tradewind_powerloss::{CrashMode, MountHandle, PowerLossFs, mount_unavailable};
 
 /// A new disk; prints the reason and returns `None` if none can be mounted.
 pub fn mount() -> Option<(MountHandle, tempfile::TempDir)> {
@@ -17,6 +17,7 @@ pub fn mount() -> Option<(MountHandle, tempfile::TempDir)> {
 
 /// Cuts the power as determined by the seed.
 pub fn crash(disk: &MountHandle, seed: u64) {
-    let mode = [CrashMode::Random, CrashMode::DropAll, CrashMode::Random, CrashMode::KeepAll][(seed % 4) as usize];
+    let mode =
+        [CrashMode::Random, CrashMode::DropAll, CrashMode::Random, CrashMode::KeepAll][(seed % 4) as usize];
     disk.crash(seed, mode);
 }

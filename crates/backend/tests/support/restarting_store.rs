@@ -15,7 +15,7 @@ use tradewind_core::multipart::{
 };
 use tradewind_core::object::Committed;
 use tradewind_core::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, StageRequest,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, StageRequest,
 };
 use tradewind_core::{
     Address, Body, BucketName, Context, ObjectStore, Precondition, Staged, SystemClock, Tags,
@@ -105,11 +105,21 @@ impl ObjectStore for RestartingStore {
         self.store_after_action().await.list_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
         self.store_after_action().await.head(context, address, request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
         // The body is read here, because an open one would prevent the store from being reopened.
         let found = self.store_after_action().await.get(context, address, request).await?;
         let body = Body::from_bytes(drain(found.body).await?);

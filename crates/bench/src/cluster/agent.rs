@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 
 use super::handshake::{Key, Role, handshake};
 use super::link::Link;
-use super::messages::{AgentResponse, MAX_REQUEST_BYTES};
 pub use super::messages::{AgentJob, MAX_AGENTS};
+use super::messages::{AgentResponse, MAX_REQUEST_BYTES};
 use super::session::Session;
-pub use super::session::{OpenedStore, StoreOpener, LogFn};
+pub use super::session::{LogFn, OpenedStore, StoreOpener};
 use crate::drive::{Progress, StopSignal};
 
 /// Maximum number of concurrent handshakes. Further connections are closed at once.

@@ -2,10 +2,10 @@
 //! own agents, so that any slowdown is caused by the store and not by a shared client machine.
 
 use super::messages::{self, MAX_CONCURRENT_LOADS};
-use crate::load_spec::LoadSpec;
-use crate::runner::Stage;
 use crate::load::ArrivalMode;
+use crate::load_spec::LoadSpec;
 use crate::random::mix;
+use crate::runner::Stage;
 use crate::test_plan::Step;
 
 /// The assignment of a load to agents.
@@ -124,10 +124,12 @@ mod tests {
     use crate::test_plan::TestPlan;
 
     fn stages(texts: &[&[&str]]) -> Vec<Stage> {
-        let until = StopCondition { max_requests: None, duration: Duration::from_secs(1), max_ci_fraction: None };
+        let until =
+            StopCondition { max_requests: None, duration: Duration::from_secs(1), max_ci_fraction: None };
         let stage = |asked: &&[&str]| {
             let asked = asked.iter().map(|text| text.parse().unwrap()).collect();
-            TestPlan { loads: asked, stop_condition: until, warm_up: Duration::ZERO, objects: None, seed: 1 }.steps(1)
+            TestPlan { loads: asked, stop_condition: until, warm_up: Duration::ZERO, objects: None, seed: 1 }
+                .steps(1)
         };
         texts.iter().map(stage).collect()
     }
@@ -158,7 +160,9 @@ mod tests {
         let mut starts: Vec<Duration> = (1..=4)
             .flat_map(|agent| {
                 let load = loads_for_agent(&acts[0], agent).remove(0).1.load;
-                let ArrivalMode::Open { requests_per_second: per_second, spacing } = load.arrival_mode else { unreachable!("it has a rate") };
+                let ArrivalMode::Open { requests_per_second: per_second, spacing } = load.arrival_mode else {
+                    unreachable!("it has a rate")
+                };
                 Arrivals::new(spacing, per_second, load.seed).with_phase(load.phase).take(3)
             })
             .collect();
@@ -183,7 +187,11 @@ mod tests {
         ];
         assert_eq!(shown(&acts), names);
         assert_eq!((loads_for_agent(&acts[0], 2), max_agent_load(&acts, 4)), (Vec::new(), (1, 1)));
-        assert!(assign_isolated(&stages, 3).unwrap_err().contains("3 agents cannot be divided evenly among 2 loads"));
+        assert!(
+            assign_isolated(&stages, 3)
+                .unwrap_err()
+                .contains("3 agents cannot be divided evenly among 2 loads")
+        );
     }
 
     #[test]

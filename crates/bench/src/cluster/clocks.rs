@@ -100,7 +100,8 @@ mod tests {
     #[test]
     fn offset_needs_an_exchange_and_saturates_at_zero() {
         assert_eq!(ClockOffset::from_exchanges(&[]), None);
-        let clock = ClockOffset::from_exchanges(&[ClockExchange { sent: 10, agent_time: 0, received: 10 }]).unwrap();
+        let clock =
+            ClockOffset::from_exchanges(&[ClockExchange { sent: 10, agent_time: 0, received: 10 }]).unwrap();
         assert_eq!(clock.to_agent_time(3), 0, "a clock cannot be before its origin");
         assert_eq!(max_skew([(clock, 5)]), Duration::ZERO);
     }

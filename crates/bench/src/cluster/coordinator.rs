@@ -12,17 +12,17 @@ use futures::future::{join_all, try_join_all};
 use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
 
-use super::clocks::{ClockOffset, max_skew};
 use super::assignment::{AssignedStage, Assignment, loads_for_agent};
+use super::clocks::{ClockOffset, max_skew};
 use super::handshake::Key;
+use super::merging;
 use super::messages::{MAX_AGENTS, to_nanos};
 pub use super::messages::{RunSettings, run_prefix};
-use super::merging;
 pub use super::remote_agent::AgentError;
 use super::remote_agent::{CleanResult, RemoteAgent};
-use crate::runner::{RunEvent, Stage};
 use crate::drive::{EndReason, Progress, StopSignal};
 use crate::result::{AgentInfo, AgentMeasurement};
+use crate::runner::{RunEvent, Stage};
 
 /// Maximum time between the end of a load and the agent's result: the agent waits for the last requests.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -96,7 +96,11 @@ impl Cluster {
                 return Ok(false);
             }
             if !self.keep_objects && act.iter().any(|duty| duty.step.writes_only()) {
-                on_event(RunEvent::PhaseStarted { description: "cleaning".to_owned(), max_duration: None, progress: Vec::new() });
+                on_event(RunEvent::PhaseStarted {
+                    description: "cleaning".to_owned(),
+                    max_duration: None,
+                    progress: Vec::new(),
+                });
                 let work = self.agents.iter_mut().map(async |agent| {
                     let cleaned = agent.clean_after(stop).await;
                     (agent, cleaned)
@@ -128,7 +132,8 @@ impl Cluster {
         let what = format!("creating objects of {}", sizes.join(" and "));
         on_event(RunEvent::PhaseStarted { description: what, max_duration: None, progress: self.gauges() });
         let work = self.agents.iter_mut().map(async |agent| {
-            let stage: Stage = loads_for_agent(act, agent.number).into_iter().map(|(_, share)| share).collect();
+            let stage: Stage =
+                loads_for_agent(act, agent.number).into_iter().map(|(_, share)| share).collect();
             // An agent without assignments has nothing to prepare.
             let prepared = if stage.is_empty() { Ok(true) } else { agent.prepare(stage, stop).await };
             (agent, prepared)
@@ -147,11 +152,17 @@ impl Cluster {
         let clocks = self.agents.iter_mut().map(|agent| agent.measure_clock_offset(&*clock, stop));
         let clocks: Result<Vec<ClockOffset>, AgentError> = join_all(clocks).await.into_iter().collect();
         let clocks = clocks?;
-        let times = act.iter().map(|duty| duty.step.load.warm_up.saturating_add(duty.step.load.stop_condition.duration));
+        let times = act
+            .iter()
+            .map(|duty| duty.step.load.warm_up.saturating_add(duty.step.load.stop_condition.duration));
         let time = times.max().unwrap_or_default();
         let describe = |duty: &Assignment| format!("{} on each of {} agents", duty.step, duty.agents.len());
         let what = act.iter().map(describe).collect::<Vec<_>>().join(" beside ");
-        on_event(RunEvent::PhaseStarted { description: what, max_duration: Some(time), progress: self.gauges() });
+        on_event(RunEvent::PhaseStarted {
+            description: what,
+            max_duration: Some(time),
+            progress: self.gauges(),
+        });
         let max_error = clocks.iter().map(ClockOffset::max_error).max().unwrap_or_default();
         // The error of a clock offset is half the RTT.
         let lead = START_DELAY + 2 * START_DELAY_RTTS * max_error;
@@ -185,7 +196,8 @@ impl Cluster {
             cell.started_ms = wall.millis() + i64::try_from(lead.as_millis()).unwrap_or(0);
             on_event(RunEvent::Measured(cell));
         }
-        let is_whole = cells.len() == act.len() && cells.iter().all(|cell| cell.end_reason != EndReason::Stopped);
+        let is_whole =
+            cells.len() == act.len() && cells.iter().all(|cell| cell.end_reason != EndReason::Stopped);
         trouble.map_or(Ok(is_whole && !stop.is_triggered()), Err)
     }
 
@@ -206,7 +218,8 @@ impl Cluster {
             also_cleaned.extend(lost);
             self.servers.extend(servers);
         }
-        let is_left = |agent: &&RemoteAgent| lost.contains(&agent.number) && !also_cleaned.contains(&agent.number);
+        let is_left =
+            |agent: &&RemoteAgent| lost.contains(&agent.number) && !also_cleaned.contains(&agent.number);
         if let (false, Some(agent)) = (self.keep_objects, self.agents.iter().find(is_left)) {
             let why = "it was lost, and no other agent has removed its objects".to_owned();
             return Err(AgentError { agent: agent.name.clone(), reason: why });

@@ -110,12 +110,17 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 }
 
 /// Writes a frame. Fails if the peer accepts nothing for the time `silence`.
-pub async fn write_frame<W: AsyncWrite + Unpin>(to: &mut W, frame: &[u8], silence: Duration) -> Result<(), LinkError> {
+pub async fn write_frame<W: AsyncWrite + Unpin>(
+    to: &mut W,
+    frame: &[u8],
+    silence: Duration,
+) -> Result<(), LinkError> {
     let max_bytes = u32::MAX as usize;
     let length = u32::try_from(frame.len()).map_err(|_| LinkError::TooLarge(frame.len(), max_bytes))?;
     for mut bytes in [&length.to_be_bytes()[..], frame] {
         while !bytes.is_empty() {
-            let written = timeout(silence, to.write(bytes)).await.map_err(|_| LinkError::TimedOut(silence))??;
+            let written =
+                timeout(silence, to.write(bytes)).await.map_err(|_| LinkError::TimedOut(silence))??;
             if written == 0 {
                 return Err(LinkError::Closed);
             }

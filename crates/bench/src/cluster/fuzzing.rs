@@ -15,9 +15,9 @@ use tokio::io::{AsyncRead, DuplexStream, ReadBuf, ReadHalf, WriteHalf, duplex, s
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::frame;
-use super::handshake::{Key, Role, AuthenticatedStream, HANDSHAKE_TIMEOUT, handshake};
-use super::link::{Link, PEER_TIMEOUT, FrameSealer};
-use super::messages::{AgentResponse, MAX_RESPONSE_BYTES, MAX_REQUEST_BYTES, AgentRequest, check_stage};
+use super::handshake::{AuthenticatedStream, HANDSHAKE_TIMEOUT, Key, Role, handshake};
+use super::link::{FrameSealer, Link, PEER_TIMEOUT};
+use super::messages::{AgentRequest, AgentResponse, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, check_stage};
 use crate::result::{AgentMeasurement, merge_agents};
 
 /// Upper bounds of the bytes that an end reads from, and sends to, an unauthenticated peer.
@@ -219,7 +219,11 @@ fn check_request(request: &AgentRequest) {
 /// Measurements of an agent can be merged, whatever values they contain.
 fn check_merge(answer: AgentResponse) {
     if let AgentResponse::Measurement(cell) = answer {
-        let part = |agent: &str| AgentMeasurement { address: agent.to_owned(), cores: 1, measurement: (*cell).clone() };
+        let part = |agent: &str| AgentMeasurement {
+            address: agent.to_owned(),
+            cores: 1,
+            measurement: (*cell).clone(),
+        };
         assert_eq!(merge_agents(vec![part("one"), part("two")], Duration::ZERO).unwrap().agents.len(), 2);
     }
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use super::frame::{self, LinkError, FrameReader};
+use super::frame::{self, FrameReader, LinkError};
 
 /// Version of the protocol. It changes when the previous version would misinterpret a message.
 pub const PROTOCOL_VERSION: u32 = 3;
@@ -185,7 +185,12 @@ pub async fn handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     let nonces = timeout(HANDSHAKE_TIMEOUT, stream.shake(role, key)).await;
     let nonces = nonces.map_err(|_| LinkError::TimedOut(HANDSHAKE_TIMEOUT))??;
     let (sends, hears) = (key.session_key(role, &nonces), key.session_key(role.other(), &nonces));
-    Ok(AuthenticatedStream { reader: stream.reader, writer: stream.writer, send_key: sends, receive_key: hears })
+    Ok(AuthenticatedStream {
+        reader: stream.reader,
+        writer: stream.writer,
+        send_key: sends,
+        receive_key: hears,
+    })
 }
 
 struct Stream<R, W> {
@@ -197,7 +202,8 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Stream<R, W> {
     async fn shake(&mut self, role: Role, key: &Key) -> Result<Nonces, HandshakeError> {
         let mut mine = [0; 32];
         SystemRandom::new().fill(&mut mine).map_err(|_| HandshakeError::RandomFailed)?;
-        let hello = Greeting::Hello { protocol: PROTOCOL.to_owned(), version: PROTOCOL_VERSION, number: mine };
+        let hello =
+            Greeting::Hello { protocol: PROTOCOL.to_owned(), version: PROTOCOL_VERSION, number: mine };
         if role == Role::Coordinator {
             self.send(&hello).await?;
             let nonces = Nonces { coordinator: mine, agent: self.receive_hello().await? };
@@ -239,7 +245,9 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Stream<R, W> {
 
     async fn receive_hello(&mut self) -> Result<[u8; 32], HandshakeError> {
         match self.receive().await? {
-            Greeting::Hello { protocol, version, .. } if protocol == PROTOCOL && version != PROTOCOL_VERSION => {
+            Greeting::Hello { protocol, version, .. }
+                if protocol == PROTOCOL && version != PROTOCOL_VERSION =>
+            {
                 Err(HandshakeError::Version(version))
             }
             Greeting::Hello { protocol, number, .. } if protocol == PROTOCOL => Ok(number),

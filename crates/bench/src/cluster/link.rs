@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::frame::{self, LinkError, FrameReader};
+use super::frame::{self, FrameReader, LinkError};
 use super::handshake::AuthenticatedStream;
 
 /// Interval of the heartbeat.
@@ -90,7 +90,13 @@ impl<Out: Serialize + Send + 'static> Link<Out> {
                 tracing::debug!(%broken, "cannot send to the peer any more");
             }
         });
-        Self { reader: reader.boxed(), hears: FrameSealer::new(hears), max_message_bytes, outbox, writer: tasks }
+        Self {
+            reader: reader.boxed(),
+            hears: FrameSealer::new(hears),
+            max_message_bytes,
+            outbox,
+            writer: tasks,
+        }
     }
 
     /// Receives the next message. Cancel-safe.

@@ -7,11 +7,16 @@ use super::assignment::Assignment;
 use crate::drive::EndReason;
 use crate::interference::void_stage;
 use crate::load::ArrivalMode;
-use crate::result::{Measurement, AgentMeasurement, merge_agents};
+use crate::result::{AgentMeasurement, Measurement, merge_agents};
 
 /// Merges the parts of each load. Loads without parts are omitted. `apart` is the maximum skew between the starts of
 /// the agents, and `why` the reason for missing parts.
-pub fn merge_stage(act: &[Assignment], parts: Vec<Vec<AgentMeasurement>>, apart: Duration, why: &str) -> Vec<Measurement> {
+pub fn merge_stage(
+    act: &[Assignment],
+    parts: Vec<Vec<AgentMeasurement>>,
+    apart: Duration,
+    why: &str,
+) -> Vec<Measurement> {
     let missing = |(duty, parts): (&Assignment, &Vec<AgentMeasurement>)| {
         let (missing, of) = (duty.agents.len().saturating_sub(parts.len()), duty.agents.len());
         (missing > 0).then(|| format!("results of {missing} of {of} agents"))
@@ -24,13 +29,16 @@ pub fn merge_stage(act: &[Assignment], parts: Vec<Vec<AgentMeasurement>>, apart:
         cell.concurrent_with = others().map(|(_, duty)| duty.total_load().to_string()).collect();
         if let Some(what) = &missing[n] {
             cell.notes.push(format!("{what} are missing: {why}"));
-        } else if let ArrivalMode::Open { requests_per_second: per_second, .. } = act[n].step.load.arrival_mode {
+        } else if let ArrivalMode::Open { requests_per_second: per_second, .. } =
+            act[n].step.load.arrival_mode
+        {
             // The sum of the shares may be off in the last digit, which would change the name.
             cell.requests_per_second = Some(per_second);
         }
         for (other, duty) in others() {
             if let Some(what) = &missing[other] {
-                cell.notes.push(format!("{what} for the concurrent {} are missing: {why}", duty.total_load()));
+                cell.notes
+                    .push(format!("{what} for the concurrent {} are missing: {why}", duty.total_load()));
             }
         }
         if missing.iter().any(Option::is_some) {
@@ -52,9 +60,11 @@ mod tests {
 
     /// Two concurrent loads on different agents.
     fn act() -> Vec<Assignment> {
-        let until = StopCondition { max_requests: None, duration: Duration::from_secs(1), max_ci_fraction: None };
+        let until =
+            StopCondition { max_requests: None, duration: Duration::from_secs(1), max_ci_fraction: None };
         let asked = ["put 4KiB x 4", "get 4KiB x 1"].map(|text| text.parse().unwrap()).to_vec();
-        let survey = TestPlan { loads: asked, stop_condition: until, warm_up: Duration::ZERO, objects: None, seed: 1 };
+        let survey =
+            TestPlan { loads: asked, stop_condition: until, warm_up: Duration::ZERO, objects: None, seed: 1 };
         assign_isolated(&[survey.steps(1)], 2).unwrap().remove(0)
     }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::runner::Stage;
 use crate::load::ArrivalMode;
-use crate::result::{Measurement, ClientMachine};
+use crate::result::{ClientMachine, Measurement};
+use crate::runner::Stage;
 use crate::test_plan::Step;
 
 /// Maximum size of a request, in bytes. The longest is a stage.
@@ -146,7 +146,10 @@ pub fn check_stage(stage: &[Step], max_loads: usize, most_object_bytes: u64) -> 
 fn check_one(step: &Step, most_object_bytes: u64) -> Result<(), String> {
     let load = &step.load;
     if !(1..=MAX_CONCURRENCY).contains(&load.concurrency) {
-        return Err(format!("the concurrency {} is not allowed: use 1 to {MAX_CONCURRENCY}", load.concurrency));
+        return Err(format!(
+            "the concurrency {} is not allowed: use 1 to {MAX_CONCURRENCY}",
+            load.concurrency
+        ));
     }
     if load.warm_up.max(load.stop_condition.duration) > MAX_LOAD_TIME {
         return Err("a load on agents is limited to one day".to_owned());

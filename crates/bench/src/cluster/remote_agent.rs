@@ -10,14 +10,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tradewind_core::Clock;
 
-use super::clocks::{ClockOffset, ClockExchange};
+use super::clocks::{ClockExchange, ClockOffset};
 use super::frame::LinkError;
 use super::handshake::{Key, Role, handshake};
 use super::link::Link;
-use super::messages::{AgentResponse, AgentJob, MAX_RESPONSE_BYTES, AgentRequest, RunSettings, to_nanos};
-use crate::runner::Stage;
+use super::messages::{AgentJob, AgentRequest, AgentResponse, MAX_RESPONSE_BYTES, RunSettings, to_nanos};
 use crate::drive::{Progress, StopSignal};
-use crate::result::{Measurement, ClientMachine};
+use crate::result::{ClientMachine, Measurement};
+use crate::runner::Stage;
 
 /// Timeouts for connecting, and for opening the store.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -118,8 +118,23 @@ impl RemoteAgent {
             is_stopped: false,
             is_shutting_down: false,
         };
-        let RunSettings { location: place, run, max_concurrent_loads: together, max_concurrency: connections, fresh_connections: fresh, keep_objects: keeps } = wanted.clone();
-        let job = AgentJob { location: place, run, agent: number, max_concurrent_loads: together, max_concurrency: connections, new_connections: fresh, keep_objects: keeps };
+        let RunSettings {
+            location: place,
+            run,
+            max_concurrent_loads: together,
+            max_concurrency: connections,
+            fresh_connections: fresh,
+            keep_objects: keeps,
+        } = wanted.clone();
+        let job = AgentJob {
+            location: place,
+            run,
+            agent: number,
+            max_concurrent_loads: together,
+            max_concurrency: connections,
+            new_connections: fresh,
+            keep_objects: keeps,
+        };
         match remote.ask(AgentRequest::Open(job), OPEN_TIMEOUT, stop).await? {
             AgentResponse::Opened { client, store, max_object_bytes: most_object_bytes } => {
                 Ok(Self { client, store, max_object_bytes: most_object_bytes, ..remote })
@@ -135,16 +150,25 @@ impl RemoteAgent {
         }
     }
 
-    pub async fn measure_clock_offset(&mut self, clock: &dyn Clock, stop: &StopSignal) -> Result<ClockOffset, AgentError> {
+    pub async fn measure_clock_offset(
+        &mut self,
+        clock: &dyn Clock,
+        stop: &StopSignal,
+    ) -> Result<ClockOffset, AgentError> {
         let mut exchanges = Vec::with_capacity(CLOCK_EXCHANGES);
         for _ in 0..CLOCK_EXCHANGES {
             let asked = to_nanos(clock.now());
             match self.ask(AgentRequest::Time, CLOCK_TIMEOUT, stop).await? {
-                AgentResponse::Time(said) => exchanges.push(ClockExchange { sent: asked, agent_time: said, received: to_nanos(clock.now()) }),
+                AgentResponse::Time(said) => exchanges.push(ClockExchange {
+                    sent: asked,
+                    agent_time: said,
+                    received: to_nanos(clock.now()),
+                }),
                 other => return Err(self.fail(other, stop)),
             }
         }
-        ClockOffset::from_exchanges(&exchanges).ok_or_else(|| self.trouble("its clock offset is unknown".to_owned()))
+        ClockOffset::from_exchanges(&exchanges)
+            .ok_or_else(|| self.trouble("its clock offset is unknown".to_owned()))
     }
 
     /// Runs the prepared loads from `at` on. Returns the start time in the agent's clock and the measurements in order;

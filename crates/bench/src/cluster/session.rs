@@ -11,10 +11,12 @@ use tradewind_core::error::Error;
 
 use super::frame::LinkError;
 use super::link::Link;
-use super::messages::{AgentResponse, AgentJob, MAX_AGENTS, MAX_CONCURRENT_LOADS, AgentRequest, check_stage, to_nanos};
-use crate::runner::{Runner, RunEvent, Stage};
+use super::messages::{
+    AgentJob, AgentRequest, AgentResponse, MAX_AGENTS, MAX_CONCURRENT_LOADS, check_stage, to_nanos,
+};
 use crate::drive::{BenchEnv, Progress, StopSignal};
-use crate::result::{Measurement, ClientMachine};
+use crate::result::{ClientMachine, Measurement};
+use crate::runner::{RunEvent, Runner, Stage};
 use crate::workspace::Workspace;
 
 /// Maximum time between a measure request and the requested start.
@@ -94,7 +96,12 @@ impl Session {
         };
         (self.tell)(&format!("measuring {} for {from}", job.location));
         let prefix = format!("{}{}", ground.base_prefix, job.agent_prefix(job.agent));
-        let mut course = Runner::new(&ground.env, &prefix, job.max_concurrent_loads, (ground.client.cores, job.keep_objects));
+        let mut course = Runner::new(
+            &ground.env,
+            &prefix,
+            job.max_concurrent_loads,
+            (ground.client.cores, job.keep_objects),
+        );
         let ended = self.execute_requests(&mut course, (&job, &ground)).await;
         let lost = match &ended {
             Ok(lost) => lost.as_slice(),
@@ -108,7 +115,8 @@ impl Session {
                 &[]
             }
         };
-        let cleaned = if job.keep_objects { Ok(0) } else { self.clean(&mut course, (&job, &ground), lost).await };
+        let cleaned =
+            if job.keep_objects { Ok(0) } else { self.clean(&mut course, (&job, &ground), lost).await };
         let (answer, message) = match cleaned {
             Ok(removed) => (
                 AgentResponse::Cleaned { removed, lost: lost.to_vec(), servers: servers(&ground.env) },
@@ -170,12 +178,20 @@ impl Session {
 
     /// Receives the job and opens its store. The inner error is the reason why it cannot be opened, which is also sent
     /// to the coordinator.
-    async fn open(&mut self, opens: &dyn StoreOpener) -> Result<Result<(AgentJob, OpenedStore), String>, Interruption> {
-        let AgentRequest::Open(job) = self.next().await? else { return Err(LinkError::Unexpected("a job").into()) };
+    async fn open(
+        &mut self,
+        opens: &dyn StoreOpener,
+    ) -> Result<Result<(AgentJob, OpenedStore), String>, Interruption> {
+        let AgentRequest::Open(job) = self.next().await? else {
+            return Err(LinkError::Unexpected("a job").into());
+        };
         let opened = if !(1..=MAX_AGENTS).contains(&job.agent) {
             Err(format!("the agent number {} is not between 1 and {MAX_AGENTS}", job.agent))
         } else if !(1..=MAX_CONCURRENT_LOADS).contains(&job.max_concurrent_loads) {
-            Err(format!("{} concurrent loads are not allowed: use 1 to {MAX_CONCURRENT_LOADS}", job.max_concurrent_loads))
+            Err(format!(
+                "{} concurrent loads are not allowed: use 1 to {MAX_CONCURRENT_LOADS}",
+                job.max_concurrent_loads
+            ))
         } else {
             let (opened, heard) = self.while_listening(opens.open(&job)).await;
             heard?;
@@ -205,7 +221,9 @@ impl Session {
                 AgentRequest::End { lost } => return Ok(lost),
                 AgentRequest::Time => AgentResponse::Time(to_nanos(ground.env.clock.now())),
                 AgentRequest::Prepare(stage) => self.prepare(course, (job, ground), stage).await?,
-                AgentRequest::Measure { start_nanos: at } => self.measure(course, ground, Duration::from_nanos(at)).await?,
+                AgentRequest::Measure { start_nanos: at } => {
+                    self.measure(course, ground, Duration::from_nanos(at)).await?
+                }
                 AgentRequest::CleanAfter => self.clean_after(course).await?,
                 AgentRequest::Open(_) | AgentRequest::Stop | AgentRequest::Heartbeat => {
                     return Err(LinkError::Unexpected("a request").into());
@@ -221,7 +239,9 @@ impl Session {
         (job, ground): (&AgentJob, &OpenedStore),
         stage: Stage,
     ) -> Result<AgentResponse, Interruption> {
-        if let Err(why) = check_stage(&stage, job.max_concurrent_loads, ground.env.store.capabilities().max_object_bytes) {
+        if let Err(why) =
+            check_stage(&stage, job.max_concurrent_loads, ground.env.store.capabilities().max_object_bytes)
+        {
             return Ok(AgentResponse::Failed(why));
         }
         let (stop, gauges) = (self.stop.clone(), self.gauges.clone());

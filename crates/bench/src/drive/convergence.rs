@@ -33,8 +33,8 @@ impl ConvergenceCheck {
             return false;
         }
         let rate = batch_means::estimate_rate(&self.series);
-        let is_narrow =
-            rate.is_some_and(|rate| rate.mean > 0.0 && rate.ci95_half_width <= self.max_ci_fraction * rate.mean);
+        let is_narrow = rate
+            .is_some_and(|rate| rate.mean > 0.0 && rate.ci95_half_width <= self.max_ci_fraction * rate.mean);
         self.passed_checks = if is_narrow { self.passed_checks + 1 } else { 0 };
         self.passed_checks >= REQUIRED_CHECKS
     }
@@ -52,7 +52,8 @@ mod tests {
         let (mut covered, mut intervals) = (0, 0);
         for run in 0..RUNS {
             let mut steady = ConvergenceCheck::new(max_ci_fraction);
-            let drawn = |n: u64| (0..4).map(|k| unit_fraction(mix(mix(run) ^ mix(n * 4 + k)))).sum::<f64>() - 2.0;
+            let drawn =
+                |n: u64| (0..4).map(|k| unit_fraction(mix(mix(run) ^ mix(n * 4 + k)))).sum::<f64>() - 2.0;
             let mut last = 0.0;
             for n in 0..5000 {
                 last = autocorrelation * last + (1.0 - autocorrelation * autocorrelation).sqrt() * drawn(n);

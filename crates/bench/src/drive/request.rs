@@ -100,7 +100,12 @@ pub(crate) async fn execute_recorded<T>(
     let answer = match answered {
         Ok(Completion { first_byte: first, bytes, .. }) => {
             shared.progress.record_success(bytes);
-            record.record_success(window, operation, RequestTiming { scheduled: intended, started: begun, first_byte: first, completed: ended }, bytes);
+            record.record_success(
+                window,
+                operation,
+                RequestTiming { scheduled: intended, started: begun, first_byte: first, completed: ended },
+                bytes,
+            );
             Ok((first, bytes))
         }
         Err(RequestFailure { kind, message: what, .. }) => {

@@ -1,7 +1,7 @@
 use tradewind_core::error::Reason;
 use tradewind_core::object::Expected;
 use tradewind_core::store::{GetRequest, StageRequest};
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation as Call, FaultSchedule};
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation as Call};
 use tradewind_core::{Address, SystemClock};
 
 use super::request::{Completion, execute_recorded};
@@ -16,7 +16,16 @@ pub(crate) async fn bed() -> BenchEnv {
     let store: Arc<dyn ObjectStore> = MemoryStore::new(clock.clone());
     let bucket = BucketName::new("bench").unwrap();
     let (content, budget, traffic) = (Arc::new(Content::new()), Budget::new(64 << 20), Arc::default());
-    let bed = BenchEnv { store, bucket, content, clock, budget, traffic, files: None, worker_pool: WorkerPool::default() };
+    let bed = BenchEnv {
+        store,
+        bucket,
+        content,
+        clock,
+        budget,
+        traffic,
+        files: None,
+        worker_pool: WorkerPool::default(),
+    };
     bed.store.create_bucket(&context(&bed).await, &bed.bucket).await.unwrap();
     bed
 }
@@ -53,7 +62,10 @@ async fn load_writes_reads_and_deletes_its_objects() {
     let (bed, stock) = (bed().await, stock("0B-600KiB"));
     let put = run(&bed, &stock, &load("put", Some(40), LONG)).await;
     let tally = &put.record.tallies()[&Operation::Put];
-    assert_eq!((tally.operations, tally.failure_count(), put.ending, stock.len()), (40, 0, EndReason::Exhausted, 40));
+    assert_eq!(
+        (tally.operations, tally.failure_count(), put.ending, stock.len()),
+        (40, 0, EndReason::Exhausted, 40)
+    );
     assert_eq!(tally.bytes, (0..40).map(|number| stock.size(number)).sum::<u64>());
     assert_eq!(tally.latency.len(), 40);
     let read = run(&bed, &stock, &load("get=6,head=2,list=1", Some(90), LONG)).await;
@@ -81,7 +93,11 @@ async fn get_of_wrong_content_counts_as_failure() {
     let read = run(&bed, &stock, &Load { concurrency: 1, ..load("get", Some(8), LONG) }).await;
     let tally = &read.record.tallies()[&Operation::Get];
     assert_eq!((tally.operations, tally.failures["WrongAnswer"]), (7, 1));
-    assert!(tally.failure_samples[0].contains("differs from what was written at byte"), "{}", tally.failure_samples[0]);
+    assert!(
+        tally.failure_samples[0].contains("differs from what was written at byte"),
+        "{}",
+        tally.failure_samples[0]
+    );
 }
 
 #[tokio::test]
@@ -155,7 +171,10 @@ async fn open_loop_releases_exactly_the_request_limit() {
 async fn uploads_read_files_and_downloads_write_files() {
     let directory = tempfile::tempdir().unwrap();
     let inside = directory.path().join("own");
-    let bed = BenchEnv { files: Some(Arc::new(crate::files::LocalFiles::new(inside.clone()).unwrap())), ..bed().await };
+    let bed = BenchEnv {
+        files: Some(Arc::new(crate::files::LocalFiles::new(inside.clone()).unwrap())),
+        ..bed().await
+    };
     let stock = stock("1B-600KiB");
     create_source_files(&bed, &stock, 5, &StopSignal::default()).await.unwrap();
     let alone = |mix, requests| Load { concurrency: 1, ..load(mix, Some(requests), LONG) };
@@ -200,7 +219,8 @@ async fn open_loop_does_not_pause_after_failures() {
     let (bed, stock) = (faulty_bed(Fault::FailBefore(Reason::Io)).await, stock("1KiB"));
     let pace = ArrivalMode::Open { requests_per_second: 1000.0, spacing: Spacing::Fixed };
     let failed = async |pace| {
-        let load = Load { arrival_mode: pace, concurrency: 1, ..load("put", None, Duration::from_millis(300)) };
+        let load =
+            Load { arrival_mode: pace, concurrency: 1, ..load("put", None, Duration::from_millis(300)) };
         run(&bed, &stock, &load).await.record.tallies()[&Operation::Put].failure_count()
     };
     // A pause of 10 ms after each failure limits the closed loop to 30.
@@ -214,7 +234,10 @@ async fn open_loop_does_not_pause_after_failures() {
 async fn request_limit_with_time_limit_ends_at_the_time_limit() {
     let (bed, stock) = (faulty_bed(Fault::Delay(LONG + DRAIN_TIMEOUT / 2)).await, stock("1KiB"));
     let late = run(&bed, &stock, &load("put", Some(4), LONG)).await;
-    assert_eq!((late.record.tallies()[&Operation::Put].failure_count(), late.ending), (0, EndReason::TimeLimit));
+    assert_eq!(
+        (late.record.tallies()[&Operation::Put].failure_count(), late.ending),
+        (0, EndReason::TimeLimit)
+    );
     let (bed, begun) = (faulty_bed(Fault::Hang).await, tokio::time::Instant::now());
     let lost = run(&bed, &stock, &load("put", Some(4), LONG)).await;
     assert_eq!(lost.record.tallies()[&Operation::Put].failures["Unanswered"], 4);
@@ -226,7 +249,10 @@ async fn unanswered_requests_are_cancelled_and_counted() {
     let (bed, stock) = (faulty_bed(Fault::Hang).await, stock("1KiB"));
     let outcome = run(&bed, &stock, &load("put", None, Duration::from_millis(50))).await;
     let tally = &outcome.record.tallies()[&Operation::Put];
-    assert_eq!((tally.operations, tally.failures["Unanswered"], outcome.ending), (0, 4, EndReason::TimeLimit));
+    assert_eq!(
+        (tally.operations, tally.failures["Unanswered"], outcome.ending),
+        (0, 4, EndReason::TimeLimit)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -309,7 +335,8 @@ async fn full_queue_ends_the_load_as_overrun() {
         let stock = stock("1KiB");
         let pace = ArrivalMode::Open { requests_per_second: 1e5, spacing: Spacing::Poisson };
         let load = Load { arrival_mode: pace, warm_up, ..load("put", None, LONG) };
-        let shared = LoadState::new(bed.clock.clone(), (load.concurrency, None), Arc::default(), stock.clone());
+        let shared =
+            LoadState::new(bed.clock.clone(), (load.concurrency, None), Arc::default(), stock.clone());
         let shared = Arc::new(shared.with_queue_capacity(QUEUE_CAPACITY));
         let hands = stock.distribute(load.concurrency, load.seed).into_iter();
         let mut workers = Vec::new();
@@ -320,7 +347,8 @@ async fn full_queue_ends_the_load_as_overrun() {
         }
         let starts = Arrivals::new(Spacing::Poisson, 1e5, load.seed).map(|start| (start, ()));
         let (work, stop) = ((Some(starts), workers), StopSignal::default());
-        let subject = |_, ()| RequestSubject { operation: Operation::Put, key: SubjectKey::Unknown, size: None };
+        let subject =
+            |_, ()| RequestSubject { operation: Operation::Put, key: SubjectKey::Unknown, size: None };
         let driven = run_workers(&bed, &shared, work, &load, &stop, subject);
         let (outcome, _) = driven.await.unwrap();
         assert_eq!((outcome.ending, outcome.queued), (EndReason::Overrun, QUEUE_CAPACITY as u64));

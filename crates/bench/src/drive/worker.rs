@@ -11,13 +11,13 @@ use tradewind_core::store::GetRequest;
 use tradewind_core::{Address, Context};
 
 use super::BenchEnv;
-use super::request::{FAILURE_PAUSE, Completion, RequestFailure, execute_recorded, put_object};
 use super::load_state::LoadState;
+use super::request::{Completion, FAILURE_PAUSE, RequestFailure, execute_recorded, put_object};
+use crate::object_set::{ObjectSet, ObjectShare};
 use crate::operation::{Mix, Operation};
 use crate::random::mix;
 use crate::record::LoadRecord;
-use crate::samples::{SubjectKey, Sampler, RequestSubject};
-use crate::object_set::{ObjectShare, ObjectSet};
+use crate::samples::{RequestSubject, Sampler, SubjectKey};
 
 /// Maximum number of keys per listing page.
 const MAX_PAGE_KEYS: usize = 1000;
@@ -46,7 +46,12 @@ impl Worker {
     }
 
     /// Runs requests until none is left to start.
-    pub async fn run(mut self, shares: Mix, seed: u64, mut samples: Option<Sampler>) -> (LoadRecord, ObjectShare) {
+    pub async fn run(
+        mut self,
+        shares: Mix,
+        seed: u64,
+        mut samples: Option<Sampler>,
+    ) -> (LoadRecord, ObjectShare) {
         let changes = |operation| matches!(operation, Operation::Put | Operation::Delete);
         let (shared, mut record) = (self.shared.clone(), self.shared.new_record());
         let is_unchanged = self.stock.is_certain() && !shares.operations().any(changes);
@@ -166,7 +171,9 @@ impl Worker {
             first.get_or_insert_with(|| self.shared.now());
             if let Some(offset) = self.bed.content.first_difference(content, at, &chunk) {
                 let key = address.key.as_str();
-                return Err(RequestFailure::wrong_response(format!("{key} differs from what was written at byte {offset}")));
+                return Err(RequestFailure::wrong_response(format!(
+                    "{key} differs from what was written at byte {offset}"
+                )));
             }
             at += chunk.len() as u64;
             if let Some(file) = &mut file {
@@ -175,7 +182,9 @@ impl Worker {
         }
         if at != size {
             let key = address.key.as_str();
-            return Err(RequestFailure::wrong_response(format!("{key} has {at} bytes, but {size} were written")));
+            return Err(RequestFailure::wrong_response(format!(
+                "{key} has {at} bytes, but {size} were written"
+            )));
         }
         let whole = self.shared.now();
         Ok(Completion { first_byte: first.unwrap_or(whole), last_byte: whole, bytes: size })
@@ -204,7 +213,10 @@ impl Worker {
         let mut listed: Vec<u64> = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {
-                return Err(RequestFailure::wrong_response(format!("{} is listed, but is not a key", entry.name())));
+                return Err(RequestFailure::wrong_response(format!(
+                    "{} is listed, but is not a key",
+                    entry.name()
+                )));
             };
             let number = self.stock.number(key).filter(|number| *number > *listed.last().unwrap_or(&from));
             match number {

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
 
 use self::migrating_worker::MigratingWorker;
-use self::threads::{WorkerThreads, ActiveLoad};
+use self::threads::{ActiveLoad, WorkerThreads};
 
 /// The worker threads. They exit after the last clone is dropped and the tasks dropped on them have cleaned up.
 /// Connections opened on them are unusable afterwards.

@@ -50,7 +50,8 @@ impl AccessForm {
     #[must_use]
     pub const fn supports(self, size: u64, unit: u64) -> bool {
         !matches!(self, Self::Direct)
-            || (size.is_multiple_of(DIRECT_ALIGNMENT_BYTES) && (unit >= size || unit.is_multiple_of(DIRECT_ALIGNMENT_BYTES)))
+            || (size.is_multiple_of(DIRECT_ALIGNMENT_BYTES)
+                && (unit >= size || unit.is_multiple_of(DIRECT_ALIGNMENT_BYTES)))
     }
 }
 

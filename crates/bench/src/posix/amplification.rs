@@ -48,7 +48,8 @@ impl AmplificationFit {
     fn with_goodness(constant_kib: f64, per_byte: f64, points: &[RatioPoint]) -> Self {
         let mut fit = Self { constant_kib, per_byte, r_squared: 1.0, max_relative_error: 0.0 };
         let mean = points.iter().map(|point| point.ratio).sum::<f64>() / points.len() as f64;
-        let squares = |error: &dyn Fn(&RatioPoint) -> f64| points.iter().map(|point| error(point).powi(2)).sum::<f64>();
+        let squares =
+            |error: &dyn Fn(&RatioPoint) -> f64| points.iter().map(|point| error(point).powi(2)).sum::<f64>();
         let residual = squares(&|point| point.ratio - fit.predict(point.kib));
         let total = squares(&|point| point.ratio - mean);
         let errors = points.iter().map(|point| (point.ratio / fit.predict(point.kib) - 1.0).abs());

@@ -4,7 +4,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::access_form::{DIRECT_ALIGNMENT_BYTES, AccessForm};
+use super::access_form::{AccessForm, DIRECT_ALIGNMENT_BYTES};
 use super::phase::PosixEnv;
 
 /// Default limits of a batch. Each thread has at least one file, even beyond `MAX_BATCH_BYTES`.
@@ -22,7 +22,11 @@ pub(super) fn files_per_thread(size: u64, threads: usize, requested: Option<u64>
 /// Bytes per call: a whole file, or as many whole blocks of it as fit into a thread's buffer.
 pub(super) fn call_bytes(size: u64, threads: usize) -> u64 {
     let max_bytes = MAX_BUFFER_BYTES / threads.max(1) as u64;
-    if size <= max_bytes { size } else { (max_bytes / DIRECT_ALIGNMENT_BYTES * DIRECT_ALIGNMENT_BYTES).max(DIRECT_ALIGNMENT_BYTES) }
+    if size <= max_bytes {
+        size
+    } else {
+        (max_bytes / DIRECT_ALIGNMENT_BYTES * DIRECT_ALIGNMENT_BYTES).max(DIRECT_ALIGNMENT_BYTES)
+    }
 }
 
 /// Opens a file in the given form. Returns the reason if the file system does not support it, otherwise `None`.

@@ -147,8 +147,9 @@ pub fn infer_write_policy(seen: &WriteTrace, buffered_call: Option<f64>) -> Opti
     }
     let by_counters = seen.sent_bytes.as_ref().and_then(|(after_calls, after_close, after_sync)| {
         let all = TRANSFERRED_FRACTION * (seen.piece_bytes * seen.call_us.len() as u64) as f64;
-        let is_there =
-            |(n, sent): &(usize, &u64)| **sent as f64 >= TRANSFERRED_FRACTION * (seen.piece_bytes * (*n as u64 + 1)) as f64;
+        let is_there = |(n, sent): &(usize, &u64)| {
+            **sent as f64 >= TRANSFERRED_FRACTION * (seen.piece_bytes * (*n as u64 + 1)) as f64
+        };
         let in_time = after_calls.iter().enumerate().filter(is_there).count();
         if share(in_time, after_calls.len()) >= NEARLY_ALL {
             Some(WritePolicy::WriteThrough)
@@ -164,14 +165,16 @@ pub fn infer_write_policy(seen: &WriteTrace, buffered_call: Option<f64>) -> Opti
         return Some((writing, Evidence::Counters));
     }
     let calls: f64 = seen.call_us.iter().sum();
-    let by_timings = if seen.sync_us >= MIN_WAIT_US && seen.sync_us >= SIGNIFICANT_FACTOR * (calls + seen.close_us) {
-        Some(WritePolicy::Buffered)
-    } else if seen.close_us >= MIN_WAIT_US && seen.close_us >= SIGNIFICANT_FACTOR * calls {
-        Some(WritePolicy::WriteBack)
-    } else {
-        let is_slow = buffered_call.is_some_and(|memory| median(&seen.call_us) >= SIGNIFICANT_FACTOR * memory);
-        (is_slow && calls >= seen.sync_us).then_some(WritePolicy::WriteThrough)
-    };
+    let by_timings =
+        if seen.sync_us >= MIN_WAIT_US && seen.sync_us >= SIGNIFICANT_FACTOR * (calls + seen.close_us) {
+            Some(WritePolicy::Buffered)
+        } else if seen.close_us >= MIN_WAIT_US && seen.close_us >= SIGNIFICANT_FACTOR * calls {
+            Some(WritePolicy::WriteBack)
+        } else {
+            let is_slow =
+                buffered_call.is_some_and(|memory| median(&seen.call_us) >= SIGNIFICANT_FACTOR * memory);
+            (is_slow && calls >= seen.sync_us).then_some(WritePolicy::WriteThrough)
+        };
     by_timings.map(|writing| (writing, Evidence::Timings))
 }
 
@@ -191,7 +194,9 @@ pub fn infer_read_policies(seen: &ReadTrace, cached_call: Option<f64>) -> ReadPo
 
 /// Returns true if the bytes of the first read came over the wire.
 fn was_transferred(after: &[u64], seen: &ReadTrace) -> bool {
-    after.last().is_some_and(|all| *all as f64 >= TRANSFERRED_FRACTION * (seen.piece_bytes * seen.call_us.len() as u64) as f64)
+    after.last().is_some_and(|all| {
+        *all as f64 >= TRANSFERRED_FRACTION * (seen.piece_bytes * seen.call_us.len() as u64) as f64
+    })
 }
 
 fn by_counters(seen: &ReadTrace, after: &[u64], again: u64) -> ReadPolicies {
@@ -203,8 +208,10 @@ fn by_counters(seen: &ReadTrace, after: &[u64], again: u64) -> ReadPolicies {
     };
     let after_first = after.get(1).copied().unwrap_or(0) as f64;
     let is_small_part = requested <= HALF * seen.file_bytes as f64;
-    let with_a_piece =
-        after.windows(2).filter(|two| (two[1] - two[0]) as f64 >= TRANSFERRED_FRACTION * seen.piece_bytes as f64).count();
+    let with_a_piece = after
+        .windows(2)
+        .filter(|two| (two[1] - two[0]) as f64 >= TRANSFERRED_FRACTION * seen.piece_bytes as f64)
+        .count();
     let reading = if is_small_part && after_first >= TRANSFERRED_FRACTION * seen.file_bytes as f64 {
         Some(ReadPolicy::WholeFile)
     } else if is_ahead(after) {
@@ -235,7 +242,9 @@ fn by_timings(seen: &ReadTrace, cached_call: Option<f64>) -> ReadPolicies {
     }
     let sum = |calls: &[f64]| calls.iter().sum::<f64>();
     let (first, second) = (sum(&seen.call_us), sum(&seen.reread_call_us));
-    let known = |reading: ReadPolicy, again: RereadPolicy| (Some((reading, Evidence::Timings)), Some((again, Evidence::Timings)));
+    let known = |reading: ReadPolicy, again: RereadPolicy| {
+        (Some((reading, Evidence::Timings)), Some((again, Evidence::Timings)))
+    };
     if first >= SIGNIFICANT_FACTOR * second && first - second >= MIN_WAIT_US {
         let cached = median(&seen.reread_call_us);
         let slow = seen.call_us.iter().filter(|call| **call >= SIGNIFICANT_FACTOR * cached).count();
@@ -244,7 +253,8 @@ fn by_timings(seen: &ReadTrace, cached_call: Option<f64>) -> ReadPolicies {
             _ => (None, Some((RereadPolicy::Cached, Evidence::Timings))),
         };
     }
-    let is_slow = |calls: &[f64]| cached_call.is_some_and(|cached| median(calls) >= SIGNIFICANT_FACTOR * cached);
+    let is_slow =
+        |calls: &[f64]| cached_call.is_some_and(|cached| median(calls) >= SIGNIFICANT_FACTOR * cached);
     if is_slow(&seen.call_us) && is_slow(&seen.reread_call_us) {
         return known(ReadPolicy::ReadThrough, RereadPolicy::FromStorage);
     }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::result::{AccessResult, PosixRecord, Direction, Postmark};
-use crate::compare::{Comparison, ComparedFigure, SamplePair, collapse_to_mean, compare_samples};
+use super::result::{AccessResult, Direction, PosixRecord, Postmark};
+use crate::compare::{ComparedFigure, Comparison, SamplePair, collapse_to_mean, compare_samples};
 
 /// The compared measures, where a measurement has them.
-const MEASURES: [ComparedFigure; 4] = [ComparedFigure::Bandwidth, ComparedFigure::Median, ComparedFigure::P99, ComparedFigure::Transactions];
+const MEASURES: [ComparedFigure; 4] =
+    [ComparedFigure::Bandwidth, ComparedFigure::Median, ComparedFigure::P99, ComparedFigure::Transactions];
 
 /// Compares all measurements that both results contain, in the order of the first.
 #[must_use]

@@ -5,9 +5,9 @@
 use std::fs::OpenOptions;
 use std::time::Duration;
 
-use super::file_access::FileAccess;
-use super::buffer::AlignedBuffer;
 use super::access_form::AccessForm;
+use super::buffer::AlignedBuffer;
+use super::file_access::FileAccess;
 use super::phase::PosixEnv;
 use super::run_directory::RunFile;
 
@@ -24,7 +24,8 @@ pub(super) fn complete_files(site: &PosixEnv, files: Vec<Vec<RunFile>>, size: u6
         if file.size >= size {
             return file;
         }
-        let buffer = buffer.get_or_insert_with(|| AlignedBuffer::new(usize::try_from(CALL_BYTES).unwrap_or(usize::MAX)));
+        let buffer = buffer
+            .get_or_insert_with(|| AlignedBuffer::new(usize::try_from(CALL_BYTES).unwrap_or(usize::MAX)));
         let manner = FileAccess { deadline: until, ..site.file_access(AccessForm::Sync, CALL_BYTES) };
         match manner.append(RunFile { size, ..file }, file.size, buffer, &mut |_| {}) {
             Ok(added) => RunFile { size: file.size + added.bytes, ..file },

@@ -9,10 +9,10 @@ use rustix::fs::{Mode, OFlags};
 use tradewind_core::Clock;
 use tradewind_pattern::Content;
 
-use super::buffer::AlignedBuffer;
 use super::access_form::AccessForm;
-use super::run_directory::{RunFile, RunDirectory};
-use super::tally::{FileFailure, CallTimes};
+use super::buffer::AlignedBuffer;
+use super::run_directory::{RunDirectory, RunFile};
+use super::tally::{CallTimes, FileFailure};
 use crate::drive::StopSignal;
 
 /// How files are accessed: where, with which contents, flags and limits.
@@ -56,7 +56,12 @@ impl FileAccess<'_> {
     }
 
     /// Creates a file and writes its contents. A file that fails is removed, so that it takes no disk space.
-    pub fn write(&self, file: RunFile, buffer: &mut AlignedBuffer, each: OnCall<'_>) -> Result<AccessOutcome, FileFailure> {
+    pub fn write(
+        &self,
+        file: RunFile,
+        buffer: &mut AlignedBuffer,
+        each: OnCall<'_>,
+    ) -> Result<AccessOutcome, FileFailure> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | self.form.open_flags();
         let done = self.write_from(file, flags, 0, buffer, each);
         if done.is_err() {
@@ -129,7 +134,12 @@ impl FileAccess<'_> {
     }
 
     /// Reads a whole file and compares it with what was written.
-    pub fn read(&self, file: RunFile, buffer: &mut AlignedBuffer, each: OnCall<'_>) -> Result<AccessOutcome, FileFailure> {
+    pub fn read(
+        &self,
+        file: RunFile,
+        buffer: &mut AlignedBuffer,
+        each: OnCall<'_>,
+    ) -> Result<AccessOutcome, FileFailure> {
         self.read_part(file, file.size, buffer, each)
     }
 
@@ -147,7 +157,8 @@ impl FileAccess<'_> {
             let name = path.strip_prefix(self.directory.directory()).unwrap_or(&path).display();
             FileFailure { kind: "WrongBytes".to_owned(), message: format!("{name} {what}"), is_fatal: false }
         };
-        let (content, mut took, mut offset, mut is_cut) = (self.directory.content(file), CallTimes::default(), 0, false);
+        let (content, mut took, mut offset, mut is_cut) =
+            (self.directory.content(file), CallTimes::default(), 0, false);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | self.form.open_flags();
         let opened = self.timed(&mut took.open, || rustix::fs::open(&path, flags, Mode::empty()));
         let opened = opened.map_err(|e| failed("cannot open", e.into()))?;
@@ -178,8 +189,7 @@ impl FileAccess<'_> {
                 return Err(wrong(format!("differs from what was written at byte {position}")));
             }
         }
-        let length =
-            rustix::fs::fstat(&opened).map_err(|e| failed("cannot stat", e.into()))?.st_size as u64;
+        let length = rustix::fs::fstat(&opened).map_err(|e| failed("cannot stat", e.into()))?.st_size as u64;
         if length != file.size {
             return Err(wrong(format!("has a size of {length} bytes, {} were written", file.size)));
         }

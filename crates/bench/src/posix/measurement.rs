@@ -6,9 +6,9 @@ use std::time::Duration;
 use tradewind_core::error::Result;
 
 use super::counters::{ByteCounts, InterfaceCounters};
-use super::phase::{PhaseOutcome, PosixEnv, PhaseTask, run_phase};
+use super::phase::{PhaseOutcome, PhaseTask, PosixEnv, run_phase};
+use super::result::{AccessResult, AccessScope, CacheTreatment, Direction, WireBytes};
 use super::run_directory::RunFile;
-use super::result::{AccessResult, CacheTreatment, Direction, AccessScope, WireBytes};
 use super::steady_rate::SteadyRates;
 use crate::drive::Progress;
 use crate::result::Rate;
@@ -53,7 +53,10 @@ impl MeasureEnv<'_> {
         if self.site.stop.is_triggered() {
             return self.read();
         }
-        self.counters.as_ref().map(|counters| counters.read_when_quiet(MAX_QUIET_WAIT, self.idle_bytes_per_second)).unwrap_or_default()
+        self.counters
+            .as_ref()
+            .map(|counters| counters.read_when_quiet(MAX_QUIET_WAIT, self.idle_bytes_per_second))
+            .unwrap_or_default()
     }
 
     /// Runs one measurement. Returns its result and the files that were accessed successfully, by thread.
@@ -87,11 +90,19 @@ impl MeasureEnv<'_> {
         Ok((access, outcome.files))
     }
 
-    fn access_result(&self, cell: &MeasureSpec, outcome: &PhaseOutcome, sync: Option<Duration>, wire: Option<WireBytes>) -> AccessResult {
+    fn access_result(
+        &self,
+        cell: &MeasureSpec,
+        outcome: &PhaseOutcome,
+        sync: Option<Duration>,
+        wire: Option<WireBytes>,
+    ) -> AccessResult {
         let tally = &outcome.tally;
         let steady = match cell.scope {
             AccessScope::Batch => SteadyRates::from_spans(outcome.start, &outcome.spans),
-            AccessScope::Unit | AccessScope::Single => single_file_rate(tally.call_time, tally.bytes, tally.files),
+            AccessScope::Unit | AccessScope::Single => {
+                single_file_rate(tally.call_time, tally.bytes, tally.files)
+            }
         };
         let mut access = AccessResult {
             scope: cell.scope,
@@ -174,7 +185,8 @@ impl MeasureEnv<'_> {
         }
         let idle = self.idle_bytes_per_second * time;
         if access.wire.is_some_and(|wire| idle > MAX_IDLE_FRACTION * wire.total_until_durable as f64) {
-            notes.push("the link was not idle before: some of the counted bytes are other traffic".to_owned());
+            notes
+                .push("the link was not idle before: some of the counted bytes are other traffic".to_owned());
         }
         notes
     }
@@ -183,7 +195,9 @@ impl MeasureEnv<'_> {
 /// The rates of a single file, over the time of its calls.
 fn single_file_rate(calls: Duration, bytes: u64, files: u64) -> SteadyRates {
     let seconds = calls.as_secs_f64();
-    let rate =
-        |amount: u64| Rate { mean: if seconds > 0.0 { amount as f64 / seconds } else { 0.0 }, ci95_half_width: None };
+    let rate = |amount: u64| Rate {
+        mean: if seconds > 0.0 { amount as f64 / seconds } else { 0.0 },
+        ci95_half_width: None,
+    };
     SteadyRates { seconds, bytes_per_second: rate(bytes), files_per_second: rate(files) }
 }

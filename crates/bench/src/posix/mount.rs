@@ -37,7 +37,10 @@ fn find(table: &str, path: &Path) -> Option<Mount> {
         let (kind, source) = (tail.next()?.to_owned(), unescaped(tail.next()?));
         let options = format!("{},{}", head.get(5)?, tail.next().unwrap_or_default());
         path.starts_with(&point).then(|| {
-            (point.components().count(), Mount { fs_type: kind, source, mount_point: point.display().to_string(), options })
+            (
+                point.components().count(),
+                Mount { fs_type: kind, source, mount_point: point.display().to_string(), options },
+            )
         })
     });
     mounts.max_by_key(|(depth, _)| *depth).map(|(_, mount)| mount)

@@ -12,15 +12,15 @@ use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_pattern::Content;
 
-use super::file_access::{AccessOutcome, FileAccess};
-use super::buffer::AlignedBuffer;
 use super::access_form::AccessForm;
-use super::run_directory::{SyncHandle, RunFile, RunDirectory};
+use super::buffer::AlignedBuffer;
+use super::file_access::{AccessOutcome, FileAccess};
 use super::result::Direction;
+use super::run_directory::{RunDirectory, RunFile, SyncHandle};
 use super::steady_rate::FileSpan;
-use super::tally::{FileFailure, AccessStats};
-use crate::drive::{Progress, StopSignal};
+use super::tally::{AccessStats, FileFailure};
 use crate::cpu_usage::CpuUsage;
+use crate::drive::{Progress, StopSignal};
 
 /// The environment of the measurements: directory, contents, clock and stop signal.
 #[derive(Debug, Clone)]
@@ -39,7 +39,16 @@ impl PosixEnv {
     /// File access in the given form and unit, without fsync and without a deadline.
     pub(super) fn file_access(&self, form: AccessForm, unit: u64) -> FileAccess<'_> {
         let Self { directory: place, content, clock, stop } = self;
-        FileAccess { directory: place, content, clock: &**clock, stop, form, call_bytes: unit, fsync: false, deadline: Duration::MAX }
+        FileAccess {
+            directory: place,
+            content,
+            clock: &**clock,
+            stop,
+            form,
+            call_bytes: unit,
+            fsync: false,
+            deadline: Duration::MAX,
+        }
     }
 
     /// Makes all data durable and returns how long that took; `None` if the run was stopped, because the files are then
@@ -112,7 +121,12 @@ struct ThreadOutcome {
 }
 
 /// Runs a task on the files of each thread, one thread per element of `files`.
-pub(super) fn run_phase(site: &PosixEnv, task: &PhaseTask, files: &[Vec<RunFile>], gauge: &Progress) -> Result<PhaseOutcome> {
+pub(super) fn run_phase(
+    site: &PosixEnv,
+    task: &PhaseTask,
+    files: &[Vec<RunFile>],
+    gauge: &Progress,
+) -> Result<PhaseOutcome> {
     let failed = |e: io::Error| Error::with_source(Reason::Io, format!("cannot start threads: {e}"), e);
     let (start, leave) = (RwLock::new(()), RwLock::new(()));
     let give_up = StopSignal::default();
@@ -188,7 +202,8 @@ fn run_thread(
             break;
         }
         let until = begin.saturating_add(task.max_file_time);
-        let manner = FileAccess { fsync: task.fsync, deadline: until, ..site.file_access(task.form, task.call_bytes) };
+        let manner =
+            FileAccess { fsync: task.fsync, deadline: until, ..site.file_access(task.form, task.call_bytes) };
         let mut access = |took| outcome.tally.access(took);
         let done = match task.phase {
             Direction::Write => manner.write(*file, buffer, &mut access),

@@ -2,26 +2,26 @@
 //! thread accesses them one after another, in the default access form and in calls of 4 KiB like buffered streams.
 //! Every read is compared with what was written and appended.
 
-pub mod steps;
 pub mod result;
+pub mod steps;
 
 use std::time::Duration;
 
 use tradewind_core::error::{Error, Reason, Result};
 
-use self::steps::{PostmarkSteps, PostmarkStage, PostmarkStep};
 use self::result::{Postmark, StepFigures};
-use super::file_access::FileAccess;
-use super::buffer::AlignedBuffer;
+use self::steps::{PostmarkStage, PostmarkStep, PostmarkSteps};
 use super::access_form::AccessForm;
+use super::buffer::AlignedBuffer;
+use super::file_access::FileAccess;
 use super::phase::PosixEnv;
 use super::run_directory::RunFile;
 use super::tally::FileFailure;
+use crate::cpu_usage::CpuUsage;
 use crate::drive::Progress;
 use crate::record::{new_histogram, record_value};
 use crate::result::LatencySummary;
 use crate::size_distribution::SizeDistribution;
-use crate::cpu_usage::CpuUsage;
 
 /// Bytes per call.
 const BLOCK_BYTES: u64 = 4096;
@@ -121,9 +121,11 @@ pub(super) fn run_postmark(
         None
     });
     let usage = CpuUsage::snapshot().map_err(generator)?.since(&before);
-    let mut postmark = stats.result(workload, (repeat, began), sync, &usage, is_broken || site.stop.is_triggered());
+    let mut postmark =
+        stats.result(workload, (repeat, began), sync, &usage, is_broken || site.stop.is_triggered());
     if is_broken {
-        let note = "ended early, because every further step would fail too: the figures cover the time until then";
+        let note =
+            "ended early, because every further step would fail too: the figures cover the time until then";
         postmark.notes.push(note.to_owned());
     }
     Ok(postmark)
@@ -146,15 +148,18 @@ impl RunStats {
             PostmarkStep::Create { number, size } => {
                 (StepKind::Create, manner.write(file(number, size), buffer, &mut each))
             }
-            PostmarkStep::Read { number, size } => (StepKind::Read, manner.read(file(number, size), buffer, &mut each)),
+            PostmarkStep::Read { number, size } => {
+                (StepKind::Read, manner.read(file(number, size), buffer, &mut each))
+            }
             PostmarkStep::Append { number, from, to } => {
                 (StepKind::Append, manner.append(file(number, to), from, buffer, &mut each))
             }
             PostmarkStep::Delete { number } => (StepKind::Delete, manner.remove(file(number, 0))),
         };
         // A transaction ends with a creation or a deletion.
-        self.transactions +=
-            u64::from(stage == PostmarkStage::Transact && matches!(kind, StepKind::Create | StepKind::Delete));
+        self.transactions += u64::from(
+            stage == PostmarkStage::Transact && matches!(kind, StepKind::Create | StepKind::Delete),
+        );
         match done {
             Ok(done) => {
                 let count = &mut self.kinds[kind as usize];

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::buffer::AlignedBuffer;
-use super::measurement::MeasureEnv;
-use super::counters::InterfaceCounters;
 use super::access_form::AccessForm;
-use super::run_directory::RunFile;
-use super::cache_policy::{self, RereadPolicy, CachePolicy, ReadTrace, WritePolicy, WriteTrace};
+use super::buffer::AlignedBuffer;
+use super::cache_policy::{self, CachePolicy, ReadTrace, RereadPolicy, WritePolicy, WriteTrace};
+use super::counters::InterfaceCounters;
+use super::measurement::MeasureEnv;
 use super::result::CacheTreatment;
+use super::run_directory::RunFile;
 use super::tally::FileFailure;
 use crate::caches::drop_caches;
 
@@ -39,13 +39,20 @@ fn failed(failed: FileFailure) -> Error {
 
 impl MemoryCallTimes {
     /// Probes an access form. Probe buffered forms first: the others are compared with their call durations.
-    pub fn probe(&mut self, bench: &MeasureEnv<'_>, form: AccessForm, asks_kernel: bool) -> Result<CachePolicy> {
+    pub fn probe(
+        &mut self,
+        bench: &MeasureEnv<'_>,
+        form: AccessForm,
+        asks_kernel: bool,
+    ) -> Result<CachePolicy> {
         let place = &bench.site.directory;
         let file = place.new_file(FILE_BYTES)?;
         let mut buffer = AlignedBuffer::new(usize::try_from(WRITE_PIECE_BYTES).unwrap_or(usize::MAX));
         let written = write(bench, form, file, &mut buffer)?;
         let write = cache_policy::infer_write_policy(&written, self.buffered_call);
-        if matches!(write, Some((WritePolicy::Buffered | WritePolicy::WriteBack, _))) && form == AccessForm::Default {
+        if matches!(write, Some((WritePolicy::Buffered | WritePolicy::WriteBack, _)))
+            && form == AccessForm::Default
+        {
             self.buffered_call = median(&written.call_us);
         }
         let (caches, _) = drop_caches([place.file_path(file)].iter(), asks_kernel);
@@ -64,7 +71,12 @@ fn median(values: &[f64]) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-fn write(bench: &MeasureEnv<'_>, form: AccessForm, file: RunFile, buffer: &mut AlignedBuffer) -> Result<WriteTrace> {
+fn write(
+    bench: &MeasureEnv<'_>,
+    form: AccessForm,
+    file: RunFile,
+    buffer: &mut AlignedBuffer,
+) -> Result<WriteTrace> {
     let behind = bench.site.directory.open_for_sync();
     let before = bench.wait_for_quiet_link();
     let counters = bench.counters.as_ref();
@@ -74,16 +86,29 @@ fn write(bench: &MeasureEnv<'_>, form: AccessForm, file: RunFile, buffer: &mut A
         calls.push(micros(took));
         after_calls.push(sent());
     };
-    let done = bench.site.file_access(form, WRITE_PIECE_BYTES).write(file, buffer, &mut each).map_err(failed)?;
+    let done =
+        bench.site.file_access(form, WRITE_PIECE_BYTES).write(file, buffer, &mut each).map_err(failed)?;
     let after_close = sent();
     let synced = bench.site.sync(&behind).map_err(failed)?;
     let sync = synced.map(micros).ok_or_else(|| Error::new(Reason::Cancelled, "the run was stopped"))?;
     let after_sync = counters.map_or(0, |_| bench.wait_for_quiet_link().since(before).sent);
     let sent = counters.map(|_| (after_calls, after_close, after_sync));
-    Ok(WriteTrace { piece_bytes: WRITE_PIECE_BYTES, call_us: calls, close_us: micros(done.times.close), sync_us: sync, sent_bytes: sent })
+    Ok(WriteTrace {
+        piece_bytes: WRITE_PIECE_BYTES,
+        call_us: calls,
+        close_us: micros(done.times.close),
+        sync_us: sync,
+        sent_bytes: sent,
+    })
 }
 
-fn read(bench: &MeasureEnv<'_>, form: AccessForm, file: RunFile, buffer: &mut AlignedBuffer, is_cold: bool) -> Result<ReadTrace> {
+fn read(
+    bench: &MeasureEnv<'_>,
+    form: AccessForm,
+    file: RunFile,
+    buffer: &mut AlignedBuffer,
+    is_cold: bool,
+) -> Result<ReadTrace> {
     let manner = bench.site.file_access(form, READ_PIECE_BYTES);
     let once = |buffer: &mut AlignedBuffer| -> Result<(Vec<f64>, Vec<u64>)> {
         let before = bench.wait_for_quiet_link();
@@ -99,5 +124,12 @@ fn read(bench: &MeasureEnv<'_>, form: AccessForm, file: RunFile, buffer: &mut Al
     let (calls, after) = once(buffer)?;
     let (calls_again, after_again) = once(buffer)?;
     let received = bench.counters.as_ref().map(|_| (after, after_again.last().copied().unwrap_or(0)));
-    Ok(ReadTrace { piece_bytes: READ_PIECE_BYTES, file_bytes: FILE_BYTES, is_cold, call_us: calls, reread_call_us: calls_again, received_bytes: received })
+    Ok(ReadTrace {
+        piece_bytes: READ_PIECE_BYTES,
+        file_bytes: FILE_BYTES,
+        is_cold,
+        call_us: calls,
+        reread_call_us: calls_again,
+        received_bytes: received,
+    })
 }

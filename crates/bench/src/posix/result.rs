@@ -6,10 +6,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use tradewind_core::quantity::ByteSize;
 
-pub use super::amplification::AmplificationFit;
 pub use super::access_form::AccessForm;
-pub use super::mount::Mount;
+pub use super::amplification::AmplificationFit;
 pub use super::cache_policy::CachePolicy;
+pub use super::mount::Mount;
 pub use super::postmark::result::Postmark;
 pub use crate::caches::CacheTreatment;
 use crate::figures::{LatencySummary, Rate};
@@ -189,7 +189,8 @@ impl AccessResult {
     #[must_use]
     pub fn amplification(&self) -> Option<f64> {
         let wire = self.wire.as_ref()?;
-        let transferred = if self.scope == AccessScope::Batch { wire.total } else { wire.total_until_durable };
+        let transferred =
+            if self.scope == AccessScope::Batch { wire.total } else { wire.total_until_durable };
         (self.bytes > 0).then(|| transferred as f64 / self.bytes as f64)
     }
 }

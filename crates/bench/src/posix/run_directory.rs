@@ -73,7 +73,8 @@ impl RunDirectory {
     /// Allocates `count` new files of a thread and creates the thread's directory.
     pub(super) fn new_files(&self, thread: usize, count: u64, size: u64) -> Result<Vec<RunFile>> {
         let first = self.next_number.fetch_add(count, Ordering::Relaxed);
-        let files: Vec<RunFile> = (first..first + count).map(|number| RunFile { number, thread, size }).collect();
+        let files: Vec<RunFile> =
+            (first..first + count).map(|number| RunFile { number, thread, size }).collect();
         let directory = self.path.join(format!("{thread:02}"));
         fs::create_dir_all(&directory).map_err(|e| {
             Error::with_source(Reason::Io, format!("cannot create {}: {e}", directory.display()), e)

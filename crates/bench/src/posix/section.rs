@@ -87,7 +87,11 @@ pub(super) enum PosixStep {
 
 impl PosixSection {
     fn steps(&self) -> Vec<PosixStep> {
-        let files = |scope: AccessScope, forms: &[AccessForm], sizes: &[(u64, u64)], time: Duration| -> Vec<PosixStep> {
+        let files = |scope: AccessScope,
+                     forms: &[AccessForm],
+                     sizes: &[(u64, u64)],
+                     time: Duration|
+         -> Vec<PosixStep> {
             let each = sizes.iter().flat_map(|(size, unit)| {
                 let (size, unit) = (*size, *unit);
                 forms.iter().map(move |form| PosixStep::File { scope, form: *form, size, unit, time })
@@ -162,7 +166,8 @@ impl PosixStep {
 pub(super) fn check_conflicts(sections: &[PosixSection]) -> Result<(), String> {
     let mut steps: Vec<PosixStep> = Vec::new();
     for step in sections.iter().flat_map(PosixSection::steps) {
-        if let Some(earlier) = steps.iter().find(|earlier| earlier.has_same_name(&step) && **earlier != step) {
+        if let Some(earlier) = steps.iter().find(|earlier| earlier.has_same_name(&step) && **earlier != step)
+        {
             return Err(format!(
                 "{earlier} is requested twice with different times or numbers of files, which a result cannot distinguish; \
                  measure them one after another, into separate result files"
@@ -211,14 +216,19 @@ pub(super) fn forms(steps: &[PosixStep]) -> Vec<AccessForm> {
 
 /// Names the sizes that an access form does not support; `None` if it supports all.
 pub(super) fn unsupported_sizes(steps: &[PosixStep], form: AccessForm) -> Option<String> {
-    let unsupported =
-        |step: &PosixStep| step.access().filter(|(own, size, unit)| *own == form && !form.supports(*size, *unit));
+    let unsupported = |step: &PosixStep| {
+        step.access().filter(|(own, size, unit)| *own == form && !form.supports(*size, *unit))
+    };
     let mut all: Vec<u64> = steps.iter().filter_map(unsupported).map(|(_, _, unit)| unit).collect();
     all.sort_unstable();
     all.dedup();
     let all: Vec<String> = all.into_iter().map(|bytes| ByteSize(bytes).to_string()).collect();
     (!all.is_empty()).then(|| {
-        format!("{}: not a multiple of the required {}", all.join(", "), ByteSize(access_form::DIRECT_ALIGNMENT_BYTES))
+        format!(
+            "{}: not a multiple of the required {}",
+            all.join(", "),
+            ByteSize(access_form::DIRECT_ALIGNMENT_BYTES)
+        )
     })
 }
 
@@ -290,7 +300,8 @@ mod tests {
     #[test]
     fn left_out_names_the_unsupported_sizes() {
         let (forms, time) = (AccessForm::ALL.to_vec(), Duration::from_secs(1));
-        let sections = [PosixSection::Unit { forms, units: vec![512, 8192], time }, batch(&[4096, 1000], &[1, 3])];
+        let sections =
+            [PosixSection::Unit { forms, units: vec![512, 8192], time }, batch(&[4096, 1000], &[1, 3])];
         let steps = steps(&sections);
         assert_eq!(unsupported_sizes(&steps, AccessForm::Sync), None);
         let why = unsupported_sizes(&steps, AccessForm::Direct).unwrap();

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use crate::result::Rate;
 use crate::batch_means;
+use crate::result::Rate;
 
 /// The access of one file. Times have an arbitrary common origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,9 +49,13 @@ impl SteadyRates {
             let length = seconds / count as f64;
             let rates = (0..count).map(|n| amount(length * n as f64, length * (n + 1) as f64) / length);
             let rates: Vec<f64> = rates.collect();
-            let interval =
-                (spans.len() >= MIN_FILES_FOR_INTERVAL).then(|| batch_means::estimate_rate_with_batches(&rates, count)).flatten();
-            Rate { mean: amount(0.0, seconds) / seconds, ci95_half_width: interval.map(|rate| rate.ci95_half_width) }
+            let interval = (spans.len() >= MIN_FILES_FOR_INTERVAL)
+                .then(|| batch_means::estimate_rate_with_batches(&rates, count))
+                .flatten();
+            Rate {
+                mean: amount(0.0, seconds) / seconds,
+                ci95_half_width: interval.map(|rate| rate.ci95_half_width),
+            }
         };
         Self { seconds, bytes_per_second: rate(|span| span.bytes as f64), files_per_second: rate(|_| 1.0) }
     }
@@ -112,7 +116,10 @@ mod tests {
         let threads: Vec<Vec<FileSpan>> = (0..64).map(|n| spans(&[(0, 5000 + 10 * n, 1 << 20)])).collect();
         let steady = SteadyRates::from_spans(Duration::ZERO, &threads);
         assert!(steady.bytes_per_second.mean > 0.0, "{steady:?}");
-        assert_eq!((steady.bytes_per_second.ci95_half_width, steady.files_per_second.ci95_half_width), (None, None));
+        assert_eq!(
+            (steady.bytes_per_second.ci95_half_width, steady.files_per_second.ci95_half_width),
+            (None, None)
+        );
         // Long files mean fewer and longer intervals: six here, and too few with files twice as long.
         let confidence = |millis: u64| {
             let one: Vec<_> = (0..2400 / millis).map(|n| (n * millis, (n + 1) * millis, 1 + n % 7)).collect();

@@ -16,7 +16,15 @@ fn site() -> (tempfile::TempDir, PosixEnv) {
 }
 
 fn task(phase: Direction, form: AccessForm, unit: u64, buffer: u64) -> PhaseTask {
-    PhaseTask { phase, form, call_bytes: unit, buffer_bytes: buffer, fsync: false, max_time: Duration::MAX, max_file_time: Duration::MAX }
+    PhaseTask {
+        phase,
+        form,
+        call_bytes: unit,
+        buffer_bytes: buffer,
+        fsync: false,
+        max_time: Duration::MAX,
+        max_file_time: Duration::MAX,
+    }
 }
 
 fn done(site: &PosixEnv, task: &PhaseTask, files: &[Vec<RunFile>]) -> PhaseOutcome {
@@ -54,7 +62,8 @@ fn written_files_read_back_for_any_unit_and_buffer() {
 #[test]
 fn read_detects_every_kind_of_damage() {
     let (_parent, site) = site();
-    let written = done(&site, &task(Direction::Write, AccessForm::Default, 4096, 8192), &files(&site, 1, 5, 20_000));
+    let written =
+        done(&site, &task(Direction::Write, AccessForm::Default, 4096, 8192), &files(&site, 1, 5, 20_000));
     let path = |n: usize| site.directory.file_path(written.files[0][n]);
     let mut bytes = fs::read(path(0)).unwrap();
     bytes[19_999] ^= 1;
@@ -79,10 +88,14 @@ fn read_detects_every_kind_of_damage() {
 #[test]
 fn time_limit_ends_a_batch_after_one_file_per_thread() {
     let (_parent, site) = site();
-    let short = PhaseTask { max_time: Duration::ZERO, ..task(Direction::Write, AccessForm::Default, 4096, 4096) };
+    let short =
+        PhaseTask { max_time: Duration::ZERO, ..task(Direction::Write, AccessForm::Default, 4096, 4096) };
     let written = done(&site, &short, &files(&site, 3, 100, 4096));
     assert_eq!((written.tally.files, written.files.len(), written.is_stopped), (3, 3, false));
-    let cut = PhaseTask { max_file_time: Duration::ZERO, ..task(Direction::Write, AccessForm::Default, 1000, 4096) };
+    let cut = PhaseTask {
+        max_file_time: Duration::ZERO,
+        ..task(Direction::Write, AccessForm::Default, 1000, 4096)
+    };
     let written = done(&site, &cut, &files(&site, 1, 1, 4096));
     assert_eq!((written.is_truncated, written.files[0][0].size), (true, 1000));
     let read = done(&site, &task(Direction::Read, AccessForm::Default, 1000, 4096), &written.files);
@@ -91,8 +104,11 @@ fn time_limit_ends_a_batch_after_one_file_per_thread() {
     // Short files are completed before they are read; complete files stay as they are.
     let completed = completion::complete_files(&site, written.files, 4096);
     assert_eq!(completed[0][0].size, 4096);
-    let read =
-        done(&site, &task(Direction::Read, AccessForm::Default, 1000, 4096), &completion::complete_files(&site, completed, 4096));
+    let read = done(
+        &site,
+        &task(Direction::Read, AccessForm::Default, 1000, 4096),
+        &completion::complete_files(&site, completed, 4096),
+    );
     assert_eq!((read.tally.bytes, read.tally.failures.len()), (4096, 0), "{:?}", read.tally.samples);
 }
 
@@ -132,7 +148,11 @@ fn survey(sections: Vec<PosixSection>) -> PosixPlan {
 #[test]
 fn run_measures_all_parts_and_removes_its_files() {
     let (_parent, site) = site();
-    let postmark = PosixSection::Postmark(vec![PostmarkWorkload { size_range: (512, 9000), pool: 20, transactions: 40 }]);
+    let postmark = PosixSection::Postmark(vec![PostmarkWorkload {
+        size_range: (512, 9000),
+        pool: 20,
+        transactions: 40,
+    }]);
     let survey = survey(vec![
         unit(&[64 << 10, UNIT_FILE_BYTES]),
         single(&[4096, 65_536]),
@@ -206,12 +226,19 @@ fn stopped_run_ends_early_and_returns_false() {
 fn stopped_run_does_not_wait_for_durability() {
     for what in ["write", "postmark"] {
         let (_parent, site) = site();
-        let postmark = PosixSection::Postmark(vec![PostmarkWorkload { size_range: (512, 9000), pool: 20, transactions: 40 }]);
-        let survey = survey(vec![if what == "write" { batch(&[AccessForm::Default], 4096) } else { postmark }]);
+        let postmark = PosixSection::Postmark(vec![PostmarkWorkload {
+            size_range: (512, 9000),
+            pool: 20,
+            transactions: 40,
+        }]);
+        let survey =
+            survey(vec![if what == "write" { batch(&[AccessForm::Default], 4096) } else { postmark }]);
         let mut results = Vec::new();
         let whole = survey.run(&site, &mut |event| match event {
             PosixEvent::Started { what: begins, .. } if begins.starts_with(what) => site.stop.trigger(),
-            PosixEvent::Measured(PosixRecord::Access(access)) => results.push((access.partial, access.sync_seconds)),
+            PosixEvent::Measured(PosixRecord::Access(access)) => {
+                results.push((access.partial, access.sync_seconds))
+            }
             PosixEvent::Measured(PosixRecord::Postmark(postmark)) => {
                 results.push((postmark.partial, postmark.sync_seconds));
             }
@@ -226,10 +253,17 @@ fn failed_sync_counts_as_a_failure() {
     let (_parent, site) = site();
     let bench = MeasureEnv { site: &site, counters: None, idle_bytes_per_second: 0.0, cores: 2 };
     let task = task(Direction::Write, AccessForm::Default, 4096, 4096);
-    let cell = MeasureSpec { scope: AccessScope::Batch, task, size: 4096, repeat: 1, caches: CacheTreatment::NotDropped };
+    let cell = MeasureSpec {
+        scope: AccessScope::Batch,
+        task,
+        size: 4096,
+        repeat: 1,
+        caches: CacheTreatment::NotDropped,
+    };
     let workload = PostmarkWorkload { size_range: (512, 9000), pool: 3, transactions: 4 };
     let access = |files: &[Vec<RunFile>]| bench.measure(&cell, files, &Progress::default()).unwrap().0;
-    let postmark = || super::postmark::run_postmark(&site, &workload, false, (1, 1), &Progress::default()).unwrap();
+    let postmark =
+        || super::postmark::run_postmark(&site, &workload, false, (1, 1), &Progress::default()).unwrap();
     let (good, also) = (access(&files(&site, 1, 3, 4096)), postmark());
     assert!(good.sync_seconds.is_some() && good.failures.is_empty(), "{good:?}");
     assert!(also.sync_seconds.is_some() && also.failures.is_empty(), "{also:?}");

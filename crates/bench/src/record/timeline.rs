@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{WorkAmount, LoadRecord, SecondStats};
+use super::{LoadRecord, SecondStats, WorkAmount};
 use crate::operation::Operation;
 
 /// 100 ms intervals per second.
@@ -94,9 +94,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{RequestTiming, MeasurementWindow};
+    use crate::record::{MeasurementWindow, RequestTiming};
 
-    const WINDOW: MeasurementWindow = MeasurementWindow { begin: Duration::from_secs(2), end: Duration::from_secs(9) };
+    const WINDOW: MeasurementWindow =
+        MeasurementWindow { begin: Duration::from_secs(2), end: Duration::from_secs(9) };
 
     /// A request: true for a put, pause since the previous request and duration in milliseconds, and true if it failed.
     type Request = (bool, u64, u64, bool);
@@ -111,7 +112,8 @@ mod tests {
             if *fails {
                 record.record_failure(WINDOW, operation, at, "busy", "is busy");
             } else {
-                let timing = RequestTiming { scheduled: begun, started: begun, first_byte: at, completed: at };
+                let timing =
+                    RequestTiming { scheduled: begun, started: begun, first_byte: at, completed: at };
                 record.record_success(WINDOW, operation, timing, 1000);
             }
         }
@@ -165,7 +167,8 @@ mod tests {
         let mut records = [timeline.new_record(), timeline.new_record()];
         for second in 0..day {
             let (begun, ended) = (Duration::from_secs(second), Duration::from_millis(second * 1000 + 1500));
-            let timing = RequestTiming { scheduled: begun, started: begun, first_byte: ended, completed: ended };
+            let timing =
+                RequestTiming { scheduled: begun, started: begun, first_byte: ended, completed: ended };
             records[usize::from(second % 2 == 0)].record_success(window, Operation::Get, timing, 1);
         }
         for record in &records {

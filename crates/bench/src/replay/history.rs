@@ -33,7 +33,11 @@ impl KeyHistory {
     #[must_use]
     pub fn new(size: Option<u64>) -> Self {
         let version = KeyVersion { number: 0, size };
-        Self { writes: vec![WriteRecord { version, started: 0, acknowledged: Some(0) }], reads: Vec::new(), last_number: 0 }
+        Self {
+            writes: vec![WriteRecord { version, started: 0, acknowledged: Some(0) }],
+            reads: Vec::new(),
+            last_number: 0,
+        }
     }
 
     /// Records the start of a write. Call it before anything is sent.
@@ -68,21 +72,26 @@ impl KeyHistory {
 
     /// Marks the initial object as created after a failed attempt, which may still take effect later.
     pub fn mark_creation_ambiguous(&mut self) {
-        self.writes.iter_mut().filter(|write| write.version.number == 0).for_each(|write| write.acknowledged = None);
+        self.writes
+            .iter_mut()
+            .filter(|write| write.version.number == 0)
+            .for_each(|write| write.acknowledged = None);
     }
 
     /// The versions that a read from `begun` to `answered` may return.
     pub fn possible_versions(&self, begun: u64, answered: u64) -> impl Iterator<Item = KeyVersion> + '_ {
         let replaced = self.replacement_start(begun);
-        let is_possible =
-            move |write: &&WriteRecord| write.started < answered && write.acknowledged.is_none_or(|ended| ended >= replaced);
+        let is_possible = move |write: &&WriteRecord| {
+            write.started < answered && write.acknowledged.is_none_or(|ended| ended >= replaced)
+        };
         self.writes.iter().filter(is_possible).map(|write| write.version)
     }
 
     /// The latest start of a write that was acknowledged before `moment`. Writes acknowledged before that start had
     /// been replaced by `moment`.
     fn replacement_start(&self, moment: u64) -> u64 {
-        let before = self.writes.iter().filter(|write| write.acknowledged.is_some_and(|ended| ended < moment));
+        let before =
+            self.writes.iter().filter(|write| write.acknowledged.is_some_and(|ended| ended < moment));
         before.map(|write| write.started).max().unwrap_or(0)
     }
 

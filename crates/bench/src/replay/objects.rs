@@ -168,7 +168,12 @@ mod tests {
         std::iter::from_fn(|| Some(judging.check_chunk())).flatten().next().unwrap()
     }
 
-    fn judged(objects: &ReplayObjects, prefix: &str, page: &[(&str, u64)], is_cut: bool) -> Result<(), String> {
+    fn judged(
+        objects: &ReplayObjects,
+        prefix: &str,
+        page: &[(&str, u64)],
+        is_cut: bool,
+    ) -> Result<(), String> {
         let page: Vec<(String, u64)> = page.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
         let begun = objects.begin_listing();
         let judged = judge(objects, (prefix, begun), &page, is_cut);

@@ -3,16 +3,16 @@ use std::io::Cursor;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, FaultSchedule};
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, Operation as Call};
 
 use super::objects::CHUNK_KEYS;
 use super::worker::TraceRequest;
 use super::*;
-use crate::runner::{Runner, RunEvent};
 use crate::drive::EndReason;
 use crate::drive::tests::bed;
 use crate::operation::Operation;
 use crate::result::Measurement;
+use crate::runner::{RunEvent, Runner};
 
 fn replay_of(texts: &'static [&'static str], how: (usize, Option<f64>)) -> Replay {
     let opened = AtomicUsize::new(0);
@@ -41,7 +41,10 @@ fn failures(outcome: &LoadOutcome) -> Vec<String> {
 
 /// A copy of the environment whose store injects a fault.
 fn with(bed: &BenchEnv, call: Call, when: FaultSchedule, fault: Fault) -> BenchEnv {
-    BenchEnv { store: Faulty::new(bed.store.clone(), FaultPlan::none().with_fault(call, when, fault)), ..bed.clone() }
+    BenchEnv {
+        store: Faulty::new(bed.store.clone(), FaultPlan::none().with_fault(call, when, fault)),
+        ..bed.clone()
+    }
 }
 
 const EVERYTHING: &str = "0,get,read,,\n0,get,read,100,28\n0,get,read,100,1000\n0.01,get,read,7,\n0,head,read,,\n\
@@ -99,7 +102,9 @@ async fn replay_detects_a_stale_version() {
             tokio::time::sleep(Duration::from_millis(300)).await;
             let (address, context) =
                 (Address::parse("bench", "run/k").unwrap(), request_context(&bed).await.unwrap());
-            put_object(&bed, &context, &address, (ReplayObjects::content("run/k", 0, size), size), None).await.unwrap();
+            put_object(&bed, &context, &address, (ReplayObjects::content("run/k", 0, size), size), None)
+                .await
+                .unwrap();
         };
         let ((outcome, _), ()) = tokio::join!(run(&bed, &replay), tampering);
         let failures = failures(&outcome);
@@ -180,7 +185,8 @@ async fn trace_pace_starts_requests_on_time_at_a_slow_store() {
         assert_eq!((outcome.schedule_lag.len(), notes.len()), (30, 0), "{notes:?}");
     }
     // With a concurrency of 1, ten requests take ten times as long as one. Latency counts from the scheduled start.
-    let slow = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(30)));
+    let slow =
+        with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(30)));
     let (outcome, notes) = run(&slow, &replay(burst("0"), (1, Some(1.0)))).await;
     let latency = &outcome.record.tallies()[&Operation::Put].latency;
     assert!(latency.max() >= 300_000 && latency.min() < 200_000, "{} to {}", latency.min(), latency.max());
@@ -189,7 +195,8 @@ async fn trace_pace_starts_requests_on_time_at_a_slow_store() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fast_pace_keeps_the_order_of_each_key() {
-    let bed = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(20)));
+    let bed =
+        with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(20)));
     let time = async |text: String| {
         let begun = Instant::now();
         let (outcome, _) = run(&bed, &replay(text, (16, None))).await;
@@ -205,7 +212,8 @@ async fn fast_pace_keeps_the_order_of_each_key() {
 async fn stopped_replay_returns_what_was_measured() {
     for speed in [Some(1.0), None] {
         let text: String = (0..6000).map(|n| format!("{},put,k,,10\n", n as f64 / 100.0)).collect();
-        let slow = with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(5)));
+        let slow =
+            with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(5)));
         let replay = replay(text, (4, speed));
         let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
         let (stop, begun) = (StopSignal::default(), Instant::now());
@@ -265,7 +273,10 @@ async fn prepare_retries_failed_creations() {
     }
     let (failed, count, _) = failing(MAX_PREPARE_ATTEMPTS.into()).await;
     let error = failed.unwrap_err().to_string();
-    assert!(error.contains("cannot create one of the 1 objects that the trace reads") && count == 0, "{error}");
+    assert!(
+        error.contains("cannot create one of the 1 objects that the trace reads") && count == 0,
+        "{error}"
+    );
 }
 
 /// A single worker and its shared state.
@@ -317,7 +328,8 @@ async fn checking_a_long_listing_yields_to_other_tasks() {
 
 #[tokio::test]
 async fn worker_moves_finished_intervals_to_the_timeline() {
-    let (player, shared) = single_worker(&bed().await, &replay("0,put,k,,1\n".to_owned(), (1, Some(1.0)))).await;
+    let (player, shared) =
+        single_worker(&bed().await, &replay("0,put,k,,1\n".to_owned(), (1, Some(1.0)))).await;
     let asking = async {
         for _ in 0..2 {
             shared.release(shared.now(), TraceRequest::Put { object: 0, size: 1 });
@@ -363,7 +375,14 @@ async fn each_round_starts_fresh_and_leaves_nothing() {
     let json = serde_json::to_string(&cells[1]).unwrap();
     assert_eq!(serde_json::from_str::<Measurement>(&json).unwrap().name(), "t.csv x 8 at 10x trace pace");
     assert_eq!((cells[0].round, cells[1].round, cells[1].trace.as_ref().unwrap().requests), (1, 2, 21));
-    assert!(cells[0].requests_per_second.is_some_and(|rate| (rate - 21.0 / 0.016).abs() < 1.0) && cells[0].schedule_lag_us.is_some());
+    assert!(
+        cells[0].requests_per_second.is_some_and(|rate| (rate - 21.0 / 0.016).abs() < 1.0)
+            && cells[0].schedule_lag_us.is_some()
+    );
     assert_eq!(course.clean().await.unwrap(), 2);
-    assert_eq!(Runner::new(&bed, "", 1, (2, false)).clean().await.unwrap(), 0, "nothing was created elsewhere");
+    assert_eq!(
+        Runner::new(&bed, "", 1, (2, false)).clean().await.unwrap(),
+        0,
+        "nothing was created elsewhere"
+    );
 }

@@ -67,7 +67,10 @@ impl fmt::Debug for Trace {
 impl Trace {
     /// Opens a trace whose keys have at most `most_key_bytes` bytes. The outer error is an I/O error; the inner one
     /// describes an invalid header.
-    pub fn open(text: Box<dyn BufRead + Send>, most_key_bytes: usize) -> io::Result<Result<Self, InvalidLine>> {
+    pub fn open(
+        text: Box<dyn BufRead + Send>,
+        most_key_bytes: usize,
+    ) -> io::Result<Result<Self, InvalidLine>> {
         let lines = TraceLines::open(text, most_key_bytes)?;
         Ok(lines.map(|lines| Self { lines, window: BinaryHeap::new(), last: Duration::ZERO }))
     }

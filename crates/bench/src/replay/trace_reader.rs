@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::objects::ReplayObjects;
-use super::worker::{ReplayCounts, TraceRequest, RequestOrdering};
-use super::trace::{TraceEntry, Trace};
+use super::trace::{Trace, TraceEntry};
+use super::worker::{ReplayCounts, RequestOrdering, TraceRequest};
 use super::{OpenTrace, Replay};
 use crate::drive::load_state::LoadState;
 use crate::operation::Operation;
@@ -33,17 +33,21 @@ pub(super) struct RequestQueue(mpsc::Receiver<(Duration, TraceRequest)>);
 impl TraceReader {
     pub fn start(replay: &Replay, objects: Arc<ReplayObjects>) -> Result<(Self, RequestQueue)> {
         let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS);
-        let (open, most_key_bytes, first) = (replay.open.clone(), replay.max_key_bytes, replay.trace.first_at);
+        let (open, most_key_bytes, first) =
+            (replay.open.clone(), replay.max_key_bytes, replay.trace.first_at);
         let reading = move || read(&open, most_key_bytes, first, (&objects, &sender));
-        let thread = std::thread::Builder::new().name("trace".to_owned()).spawn(reading).map_err(read_error)?;
+        let thread =
+            std::thread::Builder::new().name("trace".to_owned()).spawn(reading).map_err(read_error)?;
         Ok((Self { thread, expected: replay.trace.count() }, RequestQueue(receiver)))
     }
 
     /// Joins the thread, which ends at the end of the trace or when the receiver has been dropped. Fails if the trace
     /// could not be read or differs from the first pass.
     pub fn join(self) -> Result<()> {
-        let read =
-            self.thread.join().map_err(|_| Error::new(Reason::Defect, "the thread that reads the trace panicked"))?;
+        let read = self
+            .thread
+            .join()
+            .map_err(|_| Error::new(Reason::Defect, "the thread that reads the trace panicked"))?;
         match read.map_err(read_error)? {
             Some(read) if read != self.expected => {
                 Err(changed_error(&format!("it has {read} requests, the first pass found {}", self.expected)))
@@ -75,8 +79,7 @@ fn read(
         // Invalid lines were counted in the first pass.
         let Ok(entry) = each? else { continue };
         let (line, at) = (entry.line, entry.time);
-        let request =
-            resolve(objects, entry).ok_or_else(|| other(format!("line {line} is new")))?;
+        let request = resolve(objects, entry).ok_or_else(|| other(format!("line {line} is new")))?;
         count += 1;
         if sender.blocking_send((at.saturating_sub(first), request)).is_err() {
             return Ok(None);
@@ -107,7 +110,11 @@ impl RequestQueue {
     }
 
     /// Passes the requests to the workers as fast as they can take them, in the order of each key.
-    pub async fn feed(mut self, shared: Arc<LoadState<TraceRequest>>, turns: Arc<RequestOrdering>) -> (LoadRecord, ReplayCounts) {
+    pub async fn feed(
+        mut self,
+        shared: Arc<LoadState<TraceRequest>>,
+        turns: Arc<RequestOrdering>,
+    ) -> (LoadRecord, ReplayCounts) {
         let mut fed = 0;
         while !shared.is_window_closed() {
             let permit = tokio::time::timeout(END_CHECK_INTERVAL, turns.read_ahead.acquire()).await;

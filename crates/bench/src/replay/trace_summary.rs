@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::trace::{InvalidLine, TraceEntry, Trace};
+use super::trace::{InvalidLine, Trace, TraceEntry};
 use crate::operation::{Mix, Operation};
 use crate::size_distribution::SizeDistribution;
 
@@ -130,7 +130,9 @@ impl TraceSummary {
     #[must_use]
     pub fn size_range(&self) -> SizeDistribution {
         match self.sizes {
-            Some((smallest, (largest, _))) if smallest < largest => SizeDistribution::Uniform(smallest, largest),
+            Some((smallest, (largest, _))) if smallest < largest => {
+                SizeDistribution::Uniform(smallest, largest)
+            }
             Some((size, _)) => SizeDistribution::Fixed(size),
             None => SizeDistribution::Fixed(0),
         }
@@ -145,7 +147,8 @@ mod tests {
 
     fn plan(text: &str) -> TraceSummary {
         let text = format!("time,op,key,offset,length\n{text}");
-        TraceSummary::read(Trace::open(Box::new(Cursor::new(text.into_bytes())), 100).unwrap().unwrap()).unwrap()
+        TraceSummary::read(Trace::open(Box::new(Cursor::new(text.into_bytes())), 100).unwrap().unwrap())
+            .unwrap()
     }
 
     #[test]
@@ -169,7 +172,10 @@ mod tests {
         assert_eq!((plan.initial_objects(), plan.count(), plan.invalid_lines), ((4, 141), 12, 0));
         assert_eq!((plan.first_at, plan.span), (Duration::from_secs(5), Duration::from_millis(4500)));
         assert_eq!(plan.mix().to_string(), "put=2,get=7,head=1,list=1,delete=1");
-        assert_eq!((plan.size_range(), plan.sizes), (SizeDistribution::Uniform(1, 4096), Some((1, (4096, 5)))));
+        assert_eq!(
+            (plan.size_range(), plan.sizes),
+            (SizeDistribution::Uniform(1, 4096), Some((1, (4096, 5))))
+        );
     }
 
     #[test]

@@ -14,14 +14,14 @@ use tradewind_core::store::{GetRequest, Select};
 use tradewind_core::{Address, Context};
 
 use super::history::KeyVersion;
-use super::objects::ReplayObjects;
 use super::key_order::KeyOrder;
+use super::objects::ReplayObjects;
 use crate::drive::BenchEnv;
-use crate::drive::request::{FAILURE_PAUSE, Completion, RequestFailure, execute_recorded, put_object};
 use crate::drive::load_state::LoadState;
+use crate::drive::request::{Completion, FAILURE_PAUSE, RequestFailure, execute_recorded, put_object};
 use crate::operation::Operation;
 use crate::record::LoadRecord;
-use crate::samples::{SubjectKey, Sampler, RequestSubject};
+use crate::samples::{RequestSubject, Sampler, SubjectKey};
 
 /// Maximum keys per listing page.
 const PAGE_KEYS: usize = 1000;
@@ -117,7 +117,8 @@ impl ReplayWorker {
                 break;
             }
             let response = self.send(&request);
-            let handled = execute_recorded(&shared, &mut record, (request.operation(), intended), response).await;
+            let handled =
+                execute_recorded(&shared, &mut record, (request.operation(), intended), response).await;
             let has_failed = handled.response.is_err();
             if let Some(samples) = &mut self.samples {
                 samples.record(shared.window(), &handled, request.subject(&self.objects));
@@ -215,7 +216,12 @@ impl ReplayWorker {
     }
 
     /// Evaluates an error response to a read. It is correct if one of the possible versions lacks the requested bytes.
-    fn check_error(&mut self, error: Error, possible: &[KeyVersion], offset: u64) -> Result<Completion, RequestFailure> {
+    fn check_error(
+        &mut self,
+        error: Error,
+        possible: &[KeyVersion],
+        offset: u64,
+    ) -> Result<Completion, RequestFailure> {
         let is_correct = match error.reason() {
             Reason::NoSuchKey => possible.iter().any(|version| version.size.is_none()),
             Reason::InvalidRange => {
@@ -284,7 +290,9 @@ impl ReplayWorker {
             at += piece.len() as u64;
         }
         if at != end.max(offset.min(size)) {
-            return Err(RequestFailure::wrong_response(format!("{key}: the response ended at byte {at} instead of {end}")));
+            return Err(RequestFailure::wrong_response(format!(
+                "{key}: the response ended at byte {at} instead of {end}"
+            )));
         }
         let whole = self.shared.now();
         Ok(Completion { first_byte: first.unwrap_or(whole), last_byte: whole, bytes: at - offset.min(size) })
@@ -308,14 +316,22 @@ impl ReplayWorker {
     }
 
     async fn list(&self, prefix: &str, begun: u64) -> Result<Completion, RequestFailure> {
-        let request =
-            ListRequest { prefix: self.objects.store_name(prefix), delimiter: None, after: None, limit: PAGE_KEYS };
+        let request = ListRequest {
+            prefix: self.objects.store_name(prefix),
+            delimiter: None,
+            after: None,
+            limit: PAGE_KEYS,
+        };
         let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
-        let (answered, answered_at) = (Completion::without_body(self.shared.now(), 0), self.objects.next_tick());
+        let (answered, answered_at) =
+            (Completion::without_body(self.shared.now(), 0), self.objects.next_tick());
         let mut listed = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
             let ListEntry::Key(key, summary) = entry else {
-                return Err(RequestFailure::wrong_response(format!("{} is listed, but is not a key", entry.name())));
+                return Err(RequestFailure::wrong_response(format!(
+                    "{} is listed, but is not a key",
+                    entry.name()
+                )));
             };
             listed.push((key.to_string(), summary.size));
         }

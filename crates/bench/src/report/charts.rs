@@ -96,13 +96,22 @@ fn axis_range(values: impl Iterator<Item = f64>, axis: AxisScale) -> Range<f64> 
 }
 
 /// Draws a line chart.
-pub(super) fn line_chart((x, x_name): (AxisScale, &str), (y, y_name): (AxisScale, &str), series: &[Series]) -> SvgResult {
+pub(super) fn line_chart(
+    (x, x_name): (AxisScale, &str),
+    (y, y_name): (AxisScale, &str),
+    series: &[Series],
+) -> SvgResult {
     let points = || series.iter().flat_map(|series| &series.points);
-    let (across, up) = (axis_range(points().map(|point| point.0), x), axis_range(points().map(|point| point.1), y));
+    let (across, up) =
+        (axis_range(points().map(|point| point.0), x), axis_range(points().map(|point| point.1), y));
     drawn(CHART_SIZE, |area| match (x, y) {
         (AxisScale::Linear, AxisScale::Linear) => plot(area, across, up, (x_name, y_name), series),
-        (AxisScale::Linear, AxisScale::Logarithmic) => plot(area, across, up.log_scale(), (x_name, y_name), series),
-        (AxisScale::Logarithmic, AxisScale::Linear) => plot(area, across.log_scale(), up, (x_name, y_name), series),
+        (AxisScale::Linear, AxisScale::Logarithmic) => {
+            plot(area, across, up.log_scale(), (x_name, y_name), series)
+        }
+        (AxisScale::Logarithmic, AxisScale::Linear) => {
+            plot(area, across.log_scale(), up, (x_name, y_name), series)
+        }
         (AxisScale::Logarithmic, AxisScale::Logarithmic) => {
             plot(area, across.log_scale(), up.log_scale(), (x_name, y_name), series)
         }
@@ -246,12 +255,12 @@ mod tests {
 
     #[test]
     fn logarithmic_axes_have_labels_for_any_range() {
-        for (min, max) in
-            [(120.0, 700.0), (2.0, 8.0), (0.0012, 0.008), (15.0, 80.0), (1.0, 64.0), (3.0, 3.0)]
+        for (min, max) in [(120.0, 700.0), (2.0, 8.0), (0.0012, 0.008), (15.0, 80.0), (1.0, 64.0), (3.0, 3.0)]
         {
             let line =
                 Series { name: "a".to_owned(), points: vec![(min, min), (max, max)], is_dashed: false };
-            let svg = line_chart((AxisScale::Logarithmic, "x"), (AxisScale::Logarithmic, "y"), &[line]).unwrap();
+            let svg =
+                line_chart((AxisScale::Logarithmic, "x"), (AxisScale::Logarithmic, "y"), &[line]).unwrap();
             let numbers = svg.lines().filter(|line| line.trim().parse::<f64>().is_ok()).count();
             assert!(numbers >= 4, "{min} to {max}: {numbers}");
         }
@@ -289,8 +298,9 @@ mod tests {
             }
         }
         let names = ["1".to_owned(), "2".to_owned()];
-        let svg = heat_map(("concurrency", &names), &names, &[vec![Some(1.0), None], vec![Some(0.0), Some(5.0)]])
-            .unwrap();
+        let svg =
+            heat_map(("concurrency", &names), &names, &[vec![Some(1.0), None], vec![Some(0.0), Some(5.0)]])
+                .unwrap();
         assert!(svg.contains("concurrency"));
         assert!(heat_map(("none", &[]), &[], &[]).is_ok());
     }

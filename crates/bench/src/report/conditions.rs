@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use super::ResultFile;
 use super::charts::format_short;
-use crate::posix::result::{PosixConditions, PosixRecord, Mount};
-use crate::result::{Measurement, ClientMachine, Run};
+use crate::posix::result::{Mount, PosixConditions, PosixRecord};
+use crate::result::{ClientMachine, Measurement, Run};
 
 /// Largest relative difference of memory on the same machine: firmware and kernel reserve slightly varying amounts.
 const MAX_MEMORY_DIFFERENCE: f64 = 0.02;
@@ -22,8 +22,9 @@ pub(super) fn describe_differences(before: &ResultFile, after: &ResultFile) -> O
         let [first, second] = [&before.run, &after.run];
         let connections = |run: &Run| if run.new_connections { "new for each request" } else { "reused" };
         differing.extend(different("connections", connections(first), connections(second)));
-        let objects =
-            |run: &Run| run.files_dir.as_ref().map_or("memory".to_owned(), |files| format!("files in {files}"));
+        let objects = |run: &Run| {
+            run.files_dir.as_ref().map_or("memory".to_owned(), |files| format!("files in {files}"))
+        };
         differing.extend(different("objects on the client", &objects(first), &objects(second)));
         differing.extend(same_name_differences(&before.measurements, &after.measurements));
     }
@@ -103,8 +104,10 @@ fn clients(before: &ResultFile, after: &ResultFile) -> Vec<String> {
         listed.into_iter().collect::<Vec<_>>().join(" and ")
     };
     let is_same = |(a, b): (&&ClientMachine, &&ClientMachine)| {
-        let parts = |client: &ClientMachine| (client.hostname.clone(), client.cpu_model.clone(), client.cores);
-        let memory = (a.memory_bytes as f64 - b.memory_bytes as f64).abs() / (a.memory_bytes.max(b.memory_bytes).max(1) as f64);
+        let parts =
+            |client: &ClientMachine| (client.hostname.clone(), client.cpu_model.clone(), client.cores);
+        let memory = (a.memory_bytes as f64 - b.memory_bytes as f64).abs()
+            / (a.memory_bytes.max(b.memory_bytes).max(1) as f64);
         parts(a) == parts(b) && memory <= MAX_MEMORY_DIFFERENCE
     };
     let (before, after) = (all(before), all(after));
@@ -130,8 +133,7 @@ fn mounts(before: &Mount, after: &Mount) -> Vec<String> {
         let only: Vec<&str> = one.difference(other).map(String::as_str).collect();
         if only.is_empty() { "none".to_owned() } else { only.join(",") }
     };
-    let options =
-        different("mount options that differ", &only(&first, &second), &only(&second, &first));
+    let options = different("mount options that differ", &only(&first, &second), &only(&second, &first));
     system.into_iter().chain(options).collect()
 }
 
@@ -153,7 +155,8 @@ mod tests {
     fn different_traces_of_the_same_name_are_reported() {
         let cell = |requests: u64, warm_up: f64| {
             let mut cell = crate::result::tests::measurement("get", 4, 1, 100.0);
-            cell.trace = Some(TraceInfo { name: "day.csv".to_owned(), requests, invalid_lines: 2, speed: None });
+            cell.trace =
+                Some(TraceInfo { name: "day.csv".to_owned(), requests, invalid_lines: 2, speed: None });
             cell.warm_up_seconds = warm_up;
             cell
         };

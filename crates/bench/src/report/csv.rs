@@ -6,7 +6,7 @@ mod posix;
 
 use super::ResultFile;
 use crate::csv::quoted;
-use crate::result::{Measurement, OperationFigures, LatencySummary};
+use crate::result::{LatencySummary, Measurement, OperationFigures};
 
 const COLUMNS: [&str; 48] = [
     "result",

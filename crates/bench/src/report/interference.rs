@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::charts::{figure, heat_map, format_short};
+use super::charts::{figure, format_short, heat_map};
 use crate::interference::{Slowdown, slowdowns};
 use crate::result::Measurement;
 
@@ -12,7 +12,10 @@ const NOTABLE_RATIO: f64 = 0.9;
 /// Sentences about the largest slowdowns.
 pub(super) fn sentences(cells: &[Measurement]) -> Vec<String> {
     let slowdowns = slowdowns(cells);
-    let Some(worst) = slowdowns.iter().min_by(|a, b| a.throughput_ratio().total_cmp(&b.throughput_ratio())) else { return Vec::new() };
+    let Some(worst) = slowdowns.iter().min_by(|a, b| a.throughput_ratio().total_cmp(&b.throughput_ratio()))
+    else {
+        return Vec::new();
+    };
     if worst.throughput_ratio() > NOTABLE_RATIO {
         return vec![format!(
             "Every load keeps at least {} % of its throughput when another runs concurrently.",
@@ -53,7 +56,9 @@ pub(super) fn section(cells: &[Measurement]) -> Markup {
     }
     let values = |figure: fn(&Slowdown) -> Option<f64>| -> Vec<Vec<Option<f64>>> {
         let at = |load: &String, beside: &String| {
-            let found = slowdowns.iter().find(|slowdown| slowdown.load.to_string() == *load && slowdown.concurrent_with == *beside);
+            let found = slowdowns
+                .iter()
+                .find(|slowdown| slowdown.load.to_string() == *load && slowdown.concurrent_with == *beside);
             found.and_then(figure).filter(|value| value.is_finite())
         };
         down.iter().map(|load| across.iter().map(|beside| at(load, beside)).collect()).collect()

@@ -4,11 +4,11 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::compare::Verdict;
 use crate::operation::Operation;
-use crate::report::charts::{AxisScale, Series, figure, heat_map, line_chart, format_short};
+use crate::report::charts::{AxisScale, Series, figure, format_short, heat_map, line_chart};
 use crate::report::rows::{OperationRow, rows};
 use crate::report::sentences::{comparison, figure_name, summary};
-use crate::report::{ResultFile, wire_overhead, compare_results, interference, posix};
-use crate::result::{AgentInfo, Measurement, OperationFigures, LatencySummary};
+use crate::report::{ResultFile, compare_results, interference, posix, wire_overhead};
+use crate::result::{AgentInfo, LatencySummary, Measurement, OperationFigures};
 
 const STYLE: &str = include_str!("page.css");
 

@@ -1,15 +1,17 @@
 //! The part of the page about a mounted file system: throughput by call size, file size and threads, amplification
 //! with the fitted curves, caching policies, and Postmark.
 
-mod tables;
 mod sentences;
+mod tables;
 
 use maud::{Markup, html};
 
 pub(super) use self::sentences::{names, summary};
 use super::charts::{AxisScale, Series, figure, line_chart};
 use super::mean_by_x;
-use crate::posix::result::{AccessResult, AmplificationCurve, AccessForm, PosixRecord, Direction, AccessScope};
+use crate::posix::result::{
+    AccessForm, AccessResult, AccessScope, AmplificationCurve, Direction, PosixRecord,
+};
 use tradewind_core::quantity::ByteSize;
 
 /// The complete and successful access measurements, which the charts show.
@@ -46,13 +48,19 @@ fn kib(bytes: u64) -> f64 {
 }
 
 /// A chart with a line for each access form that was measured with several sizes; empty if there is none.
-fn throughput(measured: &[PosixRecord], (scope, phase): (AccessScope, Direction), caption: &str, x: &str) -> Markup {
+fn throughput(
+    measured: &[PosixRecord],
+    (scope, phase): (AccessScope, Direction),
+    caption: &str,
+    x: &str,
+) -> Markup {
     let points = |form: AccessForm| {
         let matching = complete_accesses(measured).filter(move |access| {
             (access.scope, access.phase, access.form) == (scope, phase, form)
                 && (scope != AccessScope::Batch || access.threads == 1)
         });
-        let size = |access: &AccessResult| if scope == AccessScope::Unit { access.call_bytes } else { access.size };
+        let size =
+            |access: &AccessResult| if scope == AccessScope::Unit { access.call_bytes } else { access.size };
         mean_by_x(matching.map(|access| (kib(size(access)), access.bytes_per_second.mean / 1e6)))
     };
     let series: Vec<Series> = AccessForm::ALL
@@ -74,9 +82,11 @@ fn by_threads(measured: &[PosixRecord], phase: Direction) -> Markup {
     kinds.sort_unstable();
     kinds.dedup();
     let series = kinds.into_iter().map(|(size, form)| {
-        let matching =
-            complete_accesses(measured).filter(is_batch).filter(|access| (access.size, access.form) == (size, form));
-        let points = mean_by_x(matching.map(|access| (access.threads as f64, access.bytes_per_second.mean / 1e6)));
+        let matching = complete_accesses(measured)
+            .filter(is_batch)
+            .filter(|access| (access.size, access.form) == (size, form));
+        let points =
+            mean_by_x(matching.map(|access| (access.threads as f64, access.bytes_per_second.mean / 1e6)));
         Series { name: format!("{form} {}", ByteSize(size)), points, is_dashed: false }
     });
     let series: Vec<Series> = series.filter(|series| series.points.len() > 1).collect();
@@ -101,7 +111,8 @@ fn amplification(measured: &[PosixRecord]) -> Markup {
             let matching = complete_accesses(measured).filter(move |access| {
                 (access.scope, access.phase, access.form, access.threads) == (scope, phase, form, 1)
             });
-            let ratios = mean_by_x(matching.filter_map(|access| Some((kib(access.size), access.amplification()?))));
+            let ratios =
+                mean_by_x(matching.filter_map(|access| Some((kib(access.size), access.amplification()?))));
             // The first curve of a kind is the paper's.
             let paper = fits.iter().find(|fit| (fit.scope, fit.phase, fit.form) == (scope, phase, form));
             let curve = paper.map(|paper| Series {
@@ -109,8 +120,11 @@ fn amplification(measured: &[PosixRecord]) -> Markup {
                 points: ratios.iter().map(|(at, _)| (*at, paper.fit.predict(*at))).collect(),
                 is_dashed: true,
             });
-            let first =
-                (ratios.len() > 1).then(|| Series { name: form.to_string(), points: ratios, is_dashed: false });
+            let first = (ratios.len() > 1).then(|| Series {
+                name: form.to_string(),
+                points: ratios,
+                is_dashed: false,
+            });
             first.into_iter().chain(curve)
         };
         AccessForm::ALL.into_iter().flat_map(form).collect()

@@ -38,8 +38,9 @@ impl OperationRow<'_> {
     }
 
     fn means(&self, figure: impl Fn(&Measurement) -> f64) -> Vec<(usize, f64)> {
-        let mean =
-            |cells: &[&Measurement]| cells.iter().map(|cell| figure(cell)).sum::<f64>() / cells.len().max(1) as f64;
+        let mean = |cells: &[&Measurement]| {
+            cells.iter().map(|cell| figure(cell)).sum::<f64>() / cells.len().max(1) as f64
+        };
         self.by_concurrency.iter().map(|(parallel, cells)| (*parallel, mean(cells))).collect()
     }
 }
@@ -48,7 +49,10 @@ impl OperationRow<'_> {
 pub(super) fn rows(cells: &[Measurement]) -> Vec<OperationRow<'_>> {
     let mut rows: Vec<OperationRow<'_>> = Vec::new();
     for cell in cells.iter().filter(|cell| {
-        cell.requests_per_second.is_none() && cell.trace.is_none() && cell.concurrent_with.is_empty() && !cell.is_partial()
+        cell.requests_per_second.is_none()
+            && cell.trace.is_none()
+            && cell.concurrent_with.is_empty()
+            && !cell.is_partial()
     }) {
         let mut kinds = cell.mix.operations();
         let (Some(operation), None) = (kinds.next(), kinds.next()) else { continue };

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use crate::caches::CacheTreatment;
-use crate::compare::{Comparison, ComparedFigure, Verdict};
+use crate::compare::{ComparedFigure, Comparison, Verdict};
 use crate::operation::Operation;
 use crate::posix::result::PosixRecord;
 use crate::report::charts::format_short;
 use crate::report::rows::{OperationRow, rows};
-use crate::report::{ResultFile, wire_overhead, conditions, interference, posix};
+use crate::report::{ResultFile, conditions, interference, posix, wire_overhead};
 use crate::result::Measurement;
 
 /// Fraction of the best rate that counts as reaching it.
@@ -38,9 +38,9 @@ pub(super) fn summary(result: &ResultFile) -> Vec<String> {
         let busiest = of_kind.iter().filter_map(|row| Some((row, knee(&row.request_rates())?)));
         if let Some((row, (best, parallel))) = busiest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
             let alone = row.latency_quantiles(0.5).first().copied();
-            let alone = alone
-                .filter(|(parallel, _)| *parallel == 1)
-                .map(|(_, micros)| format!(" At a concurrency of 1, the median latency is {} ms.", format_short(micros / 1e3)));
+            let alone = alone.filter(|(parallel, _)| *parallel == 1).map(|(_, micros)| {
+                format!(" At a concurrency of 1, the median latency is {} ms.", format_short(micros / 1e3))
+            });
             sentences.push(format!(
                 "{direction} request rate: {} requests/s with {} objects at a concurrency of {parallel}.{}",
                 format_short(best),
@@ -69,7 +69,11 @@ pub(super) fn summary(result: &ResultFile) -> Vec<String> {
             result.measurements.len()
         ));
     }
-    let busy = result.measurements.iter().filter(|cell| cell.was_generator_cpu_bound(result.run.client.cores)).count();
+    let busy = result
+        .measurements
+        .iter()
+        .filter(|cell| cell.was_generator_cpu_bound(result.run.client.cores))
+        .count();
     if busy > 0 {
         sentences.push(format!(
             "In {busy} of {} measurements the CPU of the client machine was saturated: the store may be faster.",
@@ -94,11 +98,14 @@ pub(super) fn comparison(before: &ResultFile, after: &ResultFile, compared: &[Co
         );
     }
     for (kept, when) in [(before, "before"), (after, "after")] {
-        let empty = kept.measurements.iter().filter(|cell| cell.has_no_success() && !cell.is_partial()).count();
+        let empty =
+            kept.measurements.iter().filter(|cell| cell.has_no_success() && !cell.is_partial()).count();
         if empty > 0 {
             sentences.insert(
                 0,
-                format!("In {empty} measurements {when}, no request succeeded: these loads are not compared."),
+                format!(
+                    "In {empty} measurements {when}, no request succeeded: these loads are not compared."
+                ),
             );
         }
     }
@@ -121,7 +128,10 @@ pub(super) fn comparison(before: &ResultFile, after: &ResultFile, compared: &[Co
     let alone: Vec<&str> = first.symmetric_difference(&second).map(String::as_str).collect();
     // Disjoint results are described by `differences` already.
     if !alone.is_empty() && !first.is_disjoint(&second) {
-        sentences.insert(0, format!("Measured successfully in only one of the two results: {}.", alone.join("; ")));
+        sentences.insert(
+            0,
+            format!("Measured successfully in only one of the two results: {}.", alone.join("; ")),
+        );
     }
     if !compared.is_empty() {
         sentences.splice(0..0, conditions::describe_differences(before, after));
@@ -131,12 +141,14 @@ pub(super) fn comparison(before: &ResultFile, after: &ResultFile, compared: &[Co
 
 /// Sentences about the significant differences, or one that says why there are none.
 fn differences(compared: &[Comparison]) -> Vec<String> {
-    let differing: Vec<&Comparison> = compared.iter().filter(|each| each.verdict == Verdict::Differs).collect();
+    let differing: Vec<&Comparison> =
+        compared.iter().filter(|each| each.verdict == Verdict::Differs).collect();
     if compared.is_empty() {
         return vec!["The results have no measurement in common.".to_owned()];
     }
     if compared.iter().all(|each| each.verdict == Verdict::Unknown) {
-        let why = "One valid round each is not enough to detect differences: measure with --repeat 3 or more.";
+        let why =
+            "One valid round each is not enough to detect differences: measure with --repeat 3 or more.";
         return vec![why.to_owned()];
     }
     if differing.is_empty() {

@@ -25,7 +25,10 @@ fn page_describes_the_measurements() {
     let first = ResultFile::parse("first", &text(1.0)).unwrap();
     assert_eq!((first.measurements.len(), first.is_partial), (12, false));
     let page = to_html(std::slice::from_ref(&first));
-    assert!(page.contains("Read request rate: 16k requests/s with 4KiB objects at a concurrency of 16."), "{page}");
+    assert!(
+        page.contains("Read request rate: 16k requests/s with 4KiB objects at a concurrency of 16."),
+        "{page}"
+    );
     assert!(page.contains("s3://b/&lt;&amp;&gt;") && !page.contains("<&>"));
     assert!(
         !page.contains("http://")
@@ -41,7 +44,10 @@ fn unknown_latency_is_not_shown_as_0() {
     let kept = |text: &str| ResultFile::parse("x", text).unwrap();
     let (with, without) = (kept(&text(1.0)), kept(&text(1.0).replace(known, unknown)));
     let words = |kept: &ResultFile| summaries(std::slice::from_ref(kept))[0].1.join(" ");
-    assert!(words(&with).contains("the median latency is 0.02 ms.") && !words(&without).contains("median latency"));
+    assert!(
+        words(&with).contains("the median latency is 0.02 ms.")
+            && !words(&without).contains("median latency")
+    );
     let figures = to_csv(std::slice::from_ref(&without));
     assert!(figures.lines().nth(1).unwrap().contains(",1000.5,4098048,,,,,,,,0,"), "{figures}");
     assert!(to_html(&[without]).contains("get 4KiB x 16"));
@@ -61,7 +67,8 @@ fn operations_of_a_mix_are_drawn_separately() {
     let mut cell: serde_json::Value = serde_json::from_str(&line).unwrap();
     cell["mix"] = "get=70,put=30".into();
     cell["operations"]["put"] = cell["operations"]["get"].clone();
-    let page_of = |line: &str| to_html(&[ResultFile::parse("x", &format!("{}\n{line}\n", run_line())).unwrap()]);
+    let page_of =
+        |line: &str| to_html(&[ResultFile::parse("x", &format!("{}\n{line}\n", run_line())).unwrap()]);
     let mixed = page_of(&cell.to_string());
     for kind in ["get in get=70,put=30", "put in get=70,put=30"] {
         assert!(mixed.contains(&format!("\n{kind} 4KiB x 4\n")), "{kind} is not a line of a chart");
@@ -96,7 +103,11 @@ fn void_rounds_are_reported_and_prevent_a_comparison() {
         let sentences = summaries(&[kept(0), after])[2].1.join("\n");
         assert!(sentences.contains("Void after in at least one round: get 4KiB x 4"), "{sentences}");
         assert_eq!(sentences.contains("could not be tested"), is_compared, "{sentences}");
-        assert_eq!(sentences.contains("only one of the two results: get 4KiB x 4"), !is_compared, "{sentences}");
+        assert_eq!(
+            sentences.contains("only one of the two results: get 4KiB x 4"),
+            !is_compared,
+            "{sentences}"
+        );
     }
 }
 
@@ -114,7 +125,10 @@ fn each_operation_of_a_mix_is_compared() {
         ResultFile::parse("x", &(lines.join("\n") + "\n")).unwrap()
     };
     let sentences = summaries(&[kept(5000), kept(7000)])[2].1.join("\n");
-    assert!(sentences.contains("put in get 4KiB x 4: p50 latency 40 % higher, which is worse"), "{sentences}");
+    assert!(
+        sentences.contains("put in get 4KiB x 4: p50 latency 40 % higher, which is worse"),
+        "{sentences}"
+    );
 }
 
 #[test]
@@ -146,7 +160,10 @@ fn interference_is_shown_as_a_matrix() {
     }
     let kept = ResultFile::parse("x", &(lines.join("\n") + "\n")).unwrap();
     let page = to_html(std::slice::from_ref(&kept));
-    assert!(page.contains("put 4KiB x 4 keeps 25 % of its throughput when run concurrently with get 4KiB x 1"), "{page}");
+    assert!(
+        page.contains("put 4KiB x 4 keeps 25 % of its throughput when run concurrently with get 4KiB x 1"),
+        "{page}"
+    );
     assert!(page.contains("throughput relative to running alone, in %"), "{page}");
 }
 
@@ -171,7 +188,10 @@ fn order_of_agents_is_not_a_different_condition() {
     };
     let differ = |one, other| {
         let sentences = summaries(&[from(one), from(other)]);
-        sentences.iter().flat_map(|(_, sentences)| sentences).any(|sentences| sentences.contains("not measured under the same"))
+        sentences
+            .iter()
+            .flat_map(|(_, sentences)| sentences)
+            .any(|sentences| sentences.contains("not measured under the same"))
     };
     assert!(!differ(["a", "b"], ["b", "a"]));
     assert!(differ(["a", "b"], ["c", "a"]) && differ(["a", "b"], ["a", "a"]));
@@ -187,11 +207,16 @@ fn different_conditions_are_reported() {
     };
     let (left, dropped) = (kept("left", ""), kept("dropped", "\"caches\":\"dropped\","));
     let sentences = summaries(&[left.clone(), dropped.clone(), left.clone()]);
-    let differs =
-        |sentences: &[String]| sentences.iter().any(|sentences| sentences.contains("not measured under the same conditions"));
-    assert!(sentences[1].1.iter().any(|sentences| sentences.contains("were dropped before each measurement")), "{sentences:?}");
+    let differs = |sentences: &[String]| {
+        sentences.iter().any(|sentences| sentences.contains("not measured under the same conditions"))
+    };
     assert!(
-        sentences[3].1[0].contains("caches before each measurement: kept before, dropped by the kernel after"),
+        sentences[1].1.iter().any(|sentences| sentences.contains("were dropped before each measurement")),
+        "{sentences:?}"
+    );
+    assert!(
+        sentences[3].1[0]
+            .contains("caches before each measurement: kept before, dropped by the kernel after"),
         "{:?}",
         sentences[3]
     );
@@ -200,7 +225,8 @@ fn different_conditions_are_reported() {
     assert!(!differs(&same[2].1), "{:?}", same[2]);
     assert!(to_html(&[left.clone(), dropped.clone()]).contains("not measured under the same conditions"));
     let held = text(1.0).replacen("\"seed\":1", "\"seed\":1,\"fresh\":true,\"files\":\"/d\"", 1);
-    let sentences = summaries(&[left.clone(), ResultFile::parse("held", &held).unwrap()]).remove(2).1.remove(0);
+    let sentences =
+        summaries(&[left.clone(), ResultFile::parse("held", &held).unwrap()]).remove(2).1.remove(0);
     let differing = "connections: reused before, new for each request after; objects on the client: memory before, files in /d after";
     assert!(sentences.contains(differing), "{sentences}");
     let table = to_csv(&[left, dropped]);

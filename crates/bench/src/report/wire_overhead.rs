@@ -4,7 +4,7 @@
 
 use maud::{Markup, html};
 
-use super::charts::{AxisScale, Series, figure, line_chart, format_short};
+use super::charts::{AxisScale, Series, figure, format_short, line_chart};
 use super::mean_by_x;
 use super::rows::OperationRow;
 use crate::operation::Operation;
@@ -123,7 +123,10 @@ mod tests {
         let mut cells = [4096, 65_536].map(|size| cell("get", size, 1, 700));
         assert_eq!(sentences(&rows(&cells)).len(), 1);
         cells.iter_mut().for_each(|cell| cell.network = (0, 0, 0));
-        assert_eq!((sentences(&rows(&cells)).len(), section(&rows(&cells)).into_string()), (0, String::new()));
+        assert_eq!(
+            (sentences(&rows(&cells)).len(), section(&rows(&cells)).into_string()),
+            (0, String::new())
+        );
         // A cost proportional to the size is not a constant overhead.
         let cells = [4096, 65_536, 1 << 20].map(|size| cell("get", size, 1, size));
         assert_eq!(sentences(&rows(&cells)), [""; 0]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Measurement, OperationFigures, LatencySummary, total_rates, round_to_3_decimals};
+use super::{LatencySummary, Measurement, OperationFigures, round_to_3_decimals, total_rates};
 use crate::drive::EndReason;
 use crate::operation::Operation;
 use crate::record::MAX_FAILURE_SAMPLES;
@@ -60,7 +60,11 @@ pub fn merge_agents(parts: Vec<AgentMeasurement>, apart: Duration) -> Option<Mea
 /// The weight of a part's rate. Loads with a request limit end at different times: their common duration is the
 /// longest, so the rates of shorter ones are scaled down. Loads with a time limit all ran for the same time.
 fn weight(cell: &Measurement, longest: f64) -> f64 {
-    if cell.end_reason == EndReason::Exhausted && longest > 0.0 { cell.measured_seconds / longest } else { 1.0 }
+    if cell.end_reason == EndReason::Exhausted && longest > 0.0 {
+        cell.measured_seconds / longest
+    } else {
+        1.0
+    }
 }
 
 /// Converts one part into a measurement with weighted rates, its own share, and the agent's name on texts and threads.
@@ -89,7 +93,8 @@ fn blank(part: AgentMeasurement, longest: f64) -> Measurement {
 impl Measurement {
     fn add(&mut self, other: Self) {
         self.concurrency = self.concurrency.saturating_add(other.concurrency);
-        self.requests_per_second = self.requests_per_second.zip(other.requests_per_second).map(|(mine, others)| mine + others);
+        self.requests_per_second =
+            self.requests_per_second.zip(other.requests_per_second).map(|(mine, others)| mine + others);
         self.started_ms = self.started_ms.min(other.started_ms);
         self.measured_seconds = self.measured_seconds.max(other.measured_seconds);
         for (operation, figures) in other.operations {
@@ -148,7 +153,11 @@ const fn worse(one: EndReason, other: EndReason) -> EndReason {
     }
 }
 
-fn add_figures(all: &mut BTreeMap<Operation, OperationFigures>, operation: Operation, other: OperationFigures) {
+fn add_figures(
+    all: &mut BTreeMap<Operation, OperationFigures>,
+    operation: Operation,
+    other: OperationFigures,
+) {
     let Some(mine) = all.get_mut(&operation) else {
         all.insert(operation, other);
         return;
@@ -163,7 +172,9 @@ fn add_figures(all: &mut BTreeMap<Operation, OperationFigures>, operation: Opera
         *sum = sum.saturating_add(count);
     }
     // Take samples from every part, so that those of the first do not displace the others.
-    mine.failure_samples.truncate(MAX_FAILURE_SAMPLES.div_ceil(2).max(MAX_FAILURE_SAMPLES.saturating_sub(other.failure_samples.len())));
+    mine.failure_samples.truncate(
+        MAX_FAILURE_SAMPLES.div_ceil(2).max(MAX_FAILURE_SAMPLES.saturating_sub(other.failure_samples.len())),
+    );
     let room = MAX_FAILURE_SAMPLES.saturating_sub(mine.failure_samples.len());
     mine.failure_samples.extend(other.failure_samples.into_iter().take(room));
     mine.latency_us = added(&mine.latency_us, &other.latency_us);

@@ -2,10 +2,10 @@ use tradewind_core::BucketName;
 
 use super::*;
 use crate::arrivals::Spacing;
-use crate::load_spec::LoadSpec;
-use crate::caches::{CacheTreatment, CacheDropper};
+use crate::caches::{CacheDropper, CacheTreatment};
 use crate::drive::tests::bed;
 use crate::load::{ArrivalMode, StopCondition};
+use crate::load_spec::LoadSpec;
 use crate::operation::Mix;
 use crate::size_distribution::SizeDistribution;
 use crate::test_plan::TestPlan;
@@ -15,7 +15,11 @@ fn survey(mixes: &[&str], sizes: &[&str]) -> TestPlan {
     let sizes: Vec<SizeDistribution> = sizes.iter().map(|sizes| sizes.parse().unwrap()).collect();
     TestPlan {
         loads: LoadSpec::combinations(&mixes, &sizes, &[1, 4], ArrivalMode::Closed),
-        stop_condition: StopCondition { max_requests: Some(30), duration: Duration::from_secs(30), max_ci_fraction: None },
+        stop_condition: StopCondition {
+            max_requests: Some(30),
+            duration: Duration::from_secs(30),
+            max_ci_fraction: None,
+        },
         warm_up: Duration::ZERO,
         objects: Some(20),
         seed: 1,
@@ -52,7 +56,8 @@ async fn run_measures_every_step_and_clean_removes_all_objects() {
 #[tokio::test]
 async fn steps_of_a_stage_run_concurrently_on_their_own_objects() {
     let bed = bed().await;
-    let until = StopCondition { max_requests: None, duration: Duration::from_millis(300), max_ci_fraction: None };
+    let until =
+        StopCondition { max_requests: None, duration: Duration::from_millis(300), max_ci_fraction: None };
     let asked = ["get 1KiB x 2", "put 1KiB x 2"].map(|asked| asked.parse().unwrap()).to_vec();
     let survey = TestPlan { stop_condition: until, loads: asked, ..survey(&[], &[]) };
     let [get, put] = <[Step; 2]>::try_from(survey.steps(1)).unwrap();

@@ -1,13 +1,13 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::runner::{Runner, RunEvent};
 use crate::drive::tests::bed;
 use crate::drive::{BenchEnv, Progress, StopSignal, run_load};
-use crate::load::{Load, ArrivalMode, StopCondition};
-use crate::result::Measurement;
-use crate::size_distribution::SizeDistribution;
+use crate::load::{ArrivalMode, Load, StopCondition};
 use crate::object_set::ObjectSet;
+use crate::result::Measurement;
+use crate::runner::{RunEvent, Runner};
+use crate::size_distribution::SizeDistribution;
 use crate::test_plan::Step;
 
 /// A file in memory that can be read while it is written.
@@ -76,14 +76,20 @@ const MILLI: Duration = Duration::from_millis(1);
 
 fn at(intended: u32, ended: u32) -> FinishedRequest {
     let (intended, ended) = (intended * MILLI, ended * MILLI);
-    FinishedRequest { scheduled: intended, started: Some(intended + MILLI), ended, response: Ok((ended - MILLI, 7)) }
+    FinishedRequest {
+        scheduled: intended,
+        started: Some(intended + MILLI),
+        ended,
+        response: Ok((ended - MILLI, 7)),
+    }
 }
 
 fn about(number: u64) -> RequestSubject {
     RequestSubject { operation: Operation::Get, key: SubjectKey::Object(number), size: Some(9) }
 }
 
-const WINDOW: MeasurementWindow = MeasurementWindow { begin: Duration::from_millis(1000), end: Duration::from_millis(2000) };
+const WINDOW: MeasurementWindow =
+    MeasurementWindow { begin: Duration::from_millis(1000), end: Duration::from_millis(2000) };
 
 #[tokio::test]
 async fn samples_in_the_window_have_times_since_its_start() {
@@ -131,7 +137,11 @@ async fn slow_file_drops_and_counts_samples() {
     let all = 3 * capacity;
     let begun = std::time::Instant::now();
     (0..all).for_each(|number| sampler.record(WINDOW, &at(1500, 1600), about(number)));
-    assert!(begun.elapsed() < Duration::from_secs(20), "workers do not wait for the file: {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "workers do not wait for the file: {:?}",
+        begun.elapsed()
+    );
     drop(sampler);
     drop(go);
     let sampled = cell.conclude().await;
@@ -173,9 +183,18 @@ async fn full_disk_loses_only_the_samples_after_it() {
 }
 
 fn step(mix: &str, pace: ArrivalMode) -> Step {
-    let until = StopCondition { max_requests: None, duration: Duration::from_millis(300), max_ci_fraction: None };
+    let until =
+        StopCondition { max_requests: None, duration: Duration::from_millis(300), max_ci_fraction: None };
     let warm_up = Duration::from_millis(100);
-    let load = Load { mix: mix.parse().unwrap(), concurrency: 4, arrival_mode: pace, stop_condition: until, warm_up, seed: 1, phase: 0.0 };
+    let load = Load {
+        mix: mix.parse().unwrap(),
+        concurrency: 4,
+        arrival_mode: pace,
+        stop_condition: until,
+        warm_up,
+        seed: 1,
+        phase: 0.0,
+    };
     Step { load, sizes: SizeDistribution::Fixed(1000), objects: 20, round: 2 }
 }
 
@@ -230,7 +249,7 @@ async fn every_counted_request_has_a_line() {
 
 #[tokio::test]
 async fn unanswered_requests_have_a_line() {
-    use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, FaultSchedule};
+    use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, Operation as Call};
     let plan = FaultPlan::none().with_fault(Call::Commit, FaultSchedule::Always, Fault::Hang);
     let bed = bed().await;
     let bed = BenchEnv { store: Faulty::new(bed.store.clone(), plan), ..bed };

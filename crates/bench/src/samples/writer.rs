@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 
 use tokio::sync::oneshot;
 
-use super::{SubjectKey, ObjectNames, RequestSample, BatchPool};
+use super::{BatchPool, ObjectNames, RequestSample, SubjectKey};
 use crate::csv::quoted;
 
 pub(super) const HEADER: &str =
@@ -59,7 +59,7 @@ impl<W: Write> SampleWriter<W> {
         Self { out, spare, text, unflushed: BTreeMap::new(), written: BTreeMap::new(), failed: None }
     }
 
-    /// Runs until [`Message::End`], or until all senders were dropped. Returns the first write error.
+    /// Runs until [`WriterMessage::End`], or until all senders were dropped. Returns the first write error.
     pub fn run(mut self, receiver: &Receiver<WriterMessage>) -> io::Result<()> {
         while let Ok(message) = receiver.recv() {
             match message {
@@ -100,14 +100,22 @@ impl<W: Write> SampleWriter<W> {
 }
 
 fn write_line(text: &mut String, batch: &SampleBatch, sample: &RequestSample) {
-    let RequestSample { subject, scheduled_us: intended, started_us: begun, first_byte_us: first, ended_us: ended, failure } = sample;
+    let RequestSample {
+        subject,
+        scheduled_us: intended,
+        started_us: begun,
+        first_byte_us: first,
+        ended_us: ended,
+        failure,
+    } = sample;
     let key = match &subject.key {
         SubjectKey::Object(number) => batch.names.name(*number),
         SubjectKey::Prefix(prefix) => prefix.to_string(),
         SubjectKey::Unknown => String::new(),
     };
     // Writing to a string cannot fail.
-    let _ = write!(text, "{},{},{},{},", batch.measurement, batch.repeat, subject.operation.name(), quoted(&key));
+    let _ =
+        write!(text, "{},{},{},{},", batch.measurement, batch.repeat, subject.operation.name(), quoted(&key));
     write_optional(text, subject.size);
     write_optional(text, batch.worker);
     let _ = write!(text, "{intended},");

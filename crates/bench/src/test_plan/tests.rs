@@ -7,7 +7,11 @@ fn survey(mixes: &[&str], sizes: &[&str]) -> TestPlan {
     let sizes: Vec<SizeDistribution> = sizes.iter().map(|sizes| sizes.parse().unwrap()).collect();
     TestPlan {
         loads: LoadSpec::combinations(&mixes, &sizes, &[1, 4], ArrivalMode::Closed),
-        stop_condition: StopCondition { max_requests: None, duration: Duration::from_secs(3), max_ci_fraction: None },
+        stop_condition: StopCondition {
+            max_requests: None,
+            duration: Duration::from_secs(3),
+            max_ci_fraction: None,
+        },
         warm_up: Duration::from_secs(1),
         objects: None,
         seed: 1,

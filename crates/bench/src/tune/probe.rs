@@ -13,14 +13,14 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_model::store_model::Direction;
-use tradewind_model::tune::sampling::{MIN_MEASURED_SECONDS, MAX_MEASURED_ROUNDS};
+use tradewind_model::tune::sampling::{MAX_MEASURED_ROUNDS, MIN_MEASURED_SECONDS};
 use tradewind_model::tune::{OperatingPoint, Sample};
 
 use self::worker_log::WorkerLog;
 use super::probe_target::{ProbeTarget, ProbeWorker};
+use crate::cpu_usage::CpuUsage;
 use crate::drive::StopSignal;
 use crate::tcp_counters::TcpCounters;
-use crate::cpu_usage::CpuUsage;
 
 /// Interval at which the end conditions are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -154,11 +154,13 @@ pub async fn run_probe(
         let may_be_enough = |from: Duration| now >= next_evaluation && (!loses || now - from >= min_time);
         let is_enough = warm.as_ref().filter(|(from, _)| may_be_enough(*from)).is_some_and(|(from, _)| {
             let began = clock.now();
-            let (from, is_steady) = if loses { shared.seats.steady_start((*from, now)) } else { (*from, true) };
+            let (from, is_steady) =
+                if loses { shared.seats.steady_start((*from, now)) } else { (*from, true) };
             let counted = shared.seats.stats_with_error((from, now));
             let has_losses =
                 !loses || !is_few || retransmits() >= MIN_LOSSES_PER_CONNECTION * cell.concurrency as u64;
-            let is_long = now - from >= min_time && has_losses || counted.rounds >= MAX_MEASURED_ROUNDS && !loses;
+            let is_long =
+                now - from >= min_time && has_losses || counted.rounds >= MAX_MEASURED_ROUNDS && !loses;
             let is_precise = counted.rounds >= MIN_ROUNDS && counted.relative_error <= MAX_ERROR;
             let is_enough = is_long && is_steady && is_precise && !shared.seats.is_still_growing((from, now));
             let ended = clock.now();
@@ -225,7 +227,8 @@ fn beginning<T>(
 }
 
 fn usage() -> Result<CpuUsage> {
-    CpuUsage::snapshot().map_err(|e| Error::with_source(Reason::Io, "cannot measure the CPU time of this process", e))
+    CpuUsage::snapshot()
+        .map_err(|e| Error::with_source(Reason::Io, "cannot measure the CPU time of this process", e))
 }
 
 async fn ask(mut hand: ProbeWorker, number: usize, shared: Arc<Shared>, ground: Arc<ProbeTarget>) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tradewind_core::ObjectStore;
 use tradewind_core::error::{ErrorKind, Reason};
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, FaultSchedule};
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, Operation as Call};
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::Goal;
 use tradewind_model::tune::goal;
@@ -26,8 +26,11 @@ fn asked(probes: usize) -> SamplingConfig {
     SamplingConfig { points: cells, budget: Budget { bytes: 64e6, seconds: 10.0, probes }, cores: 2 }
 }
 
-const EXTENT: ProbeLimits =
-    ProbeLimits { max_time: Duration::from_secs(2), max_bytes: 16 << 20, max_with_losses: (Duration::from_secs(9), 16 << 20) };
+const EXTENT: ProbeLimits = ProbeLimits {
+    max_time: Duration::from_secs(2),
+    max_bytes: 16 << 20,
+    max_with_losses: (Duration::from_secs(9), 16 << 20),
+};
 
 #[tokio::test]
 async fn sample_stays_in_budget_and_clean_removes_all_objects() {
@@ -36,7 +39,8 @@ async fn sample_stays_in_budget_and_clean_removes_all_objects() {
     assert!(measure_min_rtt(&ground).await.unwrap().is_some());
     for direction in [Direction::Write, Direction::Read] {
         let mut reported = 0;
-        let count = |event: SamplingEvent<'_>| reported += u32::from(matches!(event, SamplingEvent::Probed(..)));
+        let count =
+            |event: SamplingEvent<'_>| reported += u32::from(matches!(event, SamplingEvent::Probed(..)));
         let sampled = sample(&ground, direction, (&asked(4), Prior::default()), &stop, count).await.unwrap();
         assert!((1..=4).contains(&sampled.probes.len()), "{:?}", sampled.probes);
         assert_eq!(reported as usize, sampled.probes.len());
@@ -52,8 +56,10 @@ async fn sample_stays_in_budget_and_clean_removes_all_objects() {
 #[test]
 fn extent_is_bounded_by_a_part_of_the_remaining_budget() {
     // About 0.6 MB if it is precise after 32 rounds, 7.7 MB if it runs for the full time.
-    let quick = Prediction { point: OperatingPoint { bytes: 1 << 10, concurrency: 1 }, latency: 1e-4, std_dev: 0.5 };
-    let bytes = |left| probe_limits(&quick, &Budget { bytes: left, seconds: 1.0, probes: 8 }).max_bytes as f64 / 1e6;
+    let quick =
+        Prediction { point: OperatingPoint { bytes: 1 << 10, concurrency: 1 }, latency: 1e-4, std_dev: 0.5 };
+    let bytes =
+        |left| probe_limits(&quick, &Budget { bytes: left, seconds: 1.0, probes: 8 }).max_bytes as f64 / 1e6;
     for (left, expected) in [(1e9, 7.7), (20e6, 2.0), (2e6, 0.6), (0.3e6, 0.3)] {
         assert!((bytes(left) - expected).abs() < 0.1, "{} of {left}", bytes(left));
     }
@@ -64,7 +70,11 @@ fn extent_is_bounded_by_a_part_of_the_remaining_budget() {
 #[tokio::test]
 async fn clean_removes_by_name_if_listing_is_denied() {
     let open = bed().await;
-    let denied = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(
+        Call::List,
+        FaultSchedule::Always,
+        Fault::FailBefore(Reason::AccessDenied),
+    );
     let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
     let (ground, stop) = (ground(&bed), StopSignal::default());
     let cell = OperatingPoint { bytes: 1 << 10, concurrency: 3 };
@@ -81,7 +91,8 @@ async fn packet_loss_extends_probes() {
     let extent = ProbeLimits { max_time: Duration::from_secs(2), max_bytes: 1 << 20, max_with_losses: most };
     let cell = |parallel| OperatingPoint { bytes: 64 << 10, concurrency: parallel };
     let bytes = async |direction, parallel| {
-        let probed = probe::run_probe(&ground, (direction, cell(parallel)), extent, (2, &stop)).await.unwrap();
+        let probed =
+            probe::run_probe(&ground, (direction, cell(parallel)), extent, (2, &stop)).await.unwrap();
         assert!(probed.sample.is_some() && probed.failures == 0, "{probed:?}");
         probed.bytes
     };
@@ -110,7 +121,10 @@ async fn packet_loss_is_ignored_on_local_paths() {
         local.measure_rtt().await.unwrap();
     }
     let slow = Fault::Delay(Duration::from_millis(2));
-    let slow = Faulty::new(open.store.clone(), FaultPlan::none().with_fault(Call::HeadBucket, FaultSchedule::Always, slow));
+    let slow = Faulty::new(
+        open.store.clone(),
+        FaultPlan::none().with_fault(Call::HeadBucket, FaultSchedule::Always, slow),
+    );
     let far = ground(&BenchEnv { store: slow, ..open.clone() });
     far.measure_rtt().await.unwrap();
     assert_eq!([2, 3, 9].map(|lost| far.is_loss_significant(lost)), [false, true, true]);
@@ -126,7 +140,11 @@ async fn read_probes_use_existing_objects_if_writes_are_denied() {
             mix: "get".parse().unwrap(),
             concurrency: 4,
             arrival_mode: crate::load::ArrivalMode::Closed,
-            stop_condition: crate::load::StopCondition { max_requests: Some(1), duration: Duration::from_secs(9), max_ci_fraction: None },
+            stop_condition: crate::load::StopCondition {
+                max_requests: Some(1),
+                duration: Duration::from_secs(9),
+                max_ci_fraction: None,
+            },
             warm_up: Duration::ZERO,
             seed: 1,
             phase: 0.0,
@@ -136,7 +154,11 @@ async fn read_probes_use_existing_objects_if_writes_are_denied() {
         round: 1,
     };
     assert!(site.prepare(&step, &StopSignal::default(), &Arc::default()).await.unwrap());
-    let denied = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(
+        Call::Stage,
+        FaultSchedule::Always,
+        Fault::FailBefore(Reason::AccessDenied),
+    );
     let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open };
     let (ground, stop) = (ground(&bed), StopSignal::default());
     let cell = OperatingPoint { bytes: 1 << 10, concurrency: 4 };
@@ -154,8 +176,11 @@ async fn read_probes_use_existing_objects_if_writes_are_denied() {
 #[tokio::test]
 async fn failed_requests_raise_the_measured_latency() {
     let open = bed().await;
-    let every_other =
-        FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Probability(0.5), Fault::FailBefore(Reason::Overloaded));
+    let every_other = FaultPlan::none().with_fault(
+        Call::Stage,
+        FaultSchedule::Probability(0.5),
+        Fault::FailBefore(Reason::Overloaded),
+    );
     let bed = BenchEnv { store: Faulty::new(open.store.clone(), every_other), ..open.clone() };
     let (cell, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, StopSignal::default());
     let write = (Direction::Write, cell);
@@ -169,7 +194,11 @@ async fn failed_requests_raise_the_measured_latency() {
 #[tokio::test]
 async fn probe_without_any_success_yields_no_sample() {
     let open = bed().await;
-    let never = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::Always, Fault::FailBefore(Reason::Overloaded));
+    let never = FaultPlan::none().with_fault(
+        Call::Stage,
+        FaultSchedule::Always,
+        Fault::FailBefore(Reason::Overloaded),
+    );
     let bed = BenchEnv { store: Faulty::new(open.store.clone(), never), ..open };
     let (cell, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, StopSignal::default());
     let probed = probe::run_probe(&ground(&bed), (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();

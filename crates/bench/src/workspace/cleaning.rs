@@ -11,8 +11,8 @@ use tradewind_core::listing::ListRequest;
 use tradewind_core::{Address, Context};
 
 use crate::drive::BenchEnv;
-use crate::replay::objects::ReplayObjects;
 use crate::object_set::ObjectSet;
+use crate::replay::objects::ReplayObjects;
 
 /// Concurrent delete requests.
 const DELETE_CONCURRENCY: usize = 64;
@@ -85,7 +85,12 @@ enum PassResult {
 /// If listing is denied, the objects in `made` are removed by name; without `made`, that is an error. If the listing
 /// showed fewer objects than certainly exist, the latter are removed by name as well. `is_uncertain` means that
 /// requests were cancelled and the store may still carry them out, so a second empty listing is required.
-pub(super) async fn remove_all(bed: &BenchEnv, prefix: &str, made: Option<&[KnownObjects]>, is_uncertain: bool) -> Result<u64> {
+pub(super) async fn remove_all(
+    bed: &BenchEnv,
+    prefix: &str,
+    made: Option<&[KnownObjects]>,
+    is_uncertain: bool,
+) -> Result<u64> {
     let deadline = Deadline::none(bed.clock.clone());
     let window = bed.budget.admit(0, &deadline).await?;
     let context = Context::new(deadline, window);
@@ -140,7 +145,12 @@ pub(super) async fn remove_all(bed: &BenchEnv, prefix: &str, made: Option<&[Know
 
 /// Makes one pass over the listing and removes every object. Continues past failed deletes and returns one of their
 /// errors. `removed` counts the successful ones.
-async fn remove_listed(bed: &BenchEnv, context: &Context, prefix: &str, removed: &mut u64) -> Result<PassResult> {
+async fn remove_listed(
+    bed: &BenchEnv,
+    context: &Context,
+    prefix: &str,
+    removed: &mut u64,
+) -> Result<PassResult> {
     let (mut after, mut failed, mut result) = (None, None, PassResult::Empty);
     loop {
         let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after, limit: PAGE_KEYS };

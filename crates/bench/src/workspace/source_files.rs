@@ -11,7 +11,12 @@ const FILE_CONCURRENCY: usize = 4;
 
 /// Creates `count` source files before the first object exists. Existing files are reused. If there are more objects
 /// than files, several objects share a file. A stop ends it early, with fewer files.
-pub(crate) async fn create_source_files(bed: &BenchEnv, stock: &ObjectSet, count: u64, stop: &StopSignal) -> Result<()> {
+pub(crate) async fn create_source_files(
+    bed: &BenchEnv,
+    stock: &ObjectSet,
+    count: u64,
+    stop: &StopSignal,
+) -> Result<()> {
     let Some(files) = bed.files.as_ref().filter(|_| !stock.has_files() && stock.allocated() == 0) else {
         return Ok(());
     };

@@ -1,5 +1,5 @@
 use tradewind_core::error::Reason;
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, Operation as Call, FaultSchedule};
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, Operation as Call};
 
 use super::*;
 use crate::arrivals::Spacing;
@@ -9,7 +9,8 @@ use crate::result::Measurement;
 use crate::test_plan::Step;
 
 fn step(mix: &str) -> Step {
-    let until = StopCondition { max_requests: Some(30), duration: Duration::from_secs(30), max_ci_fraction: None };
+    let until =
+        StopCondition { max_requests: Some(30), duration: Duration::from_secs(30), max_ci_fraction: None };
     let load = Load {
         mix: mix.parse().unwrap(),
         concurrency: 4,
@@ -25,7 +26,11 @@ fn step(mix: &str) -> Step {
 #[tokio::test]
 async fn clean_removes_by_name_if_listing_is_denied() {
     let open = bed().await;
-    let denied = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(
+        Call::List,
+        FaultSchedule::Always,
+        Fault::FailBefore(Reason::AccessDenied),
+    );
     let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
     let mut site = Workspace::new(bed, "there/".to_owned());
     let (stop, gauge) = (StopSignal::default(), Arc::default());
@@ -39,7 +44,11 @@ async fn clean_removes_by_name_if_listing_is_denied() {
 #[tokio::test]
 async fn clean_of_unknown_names_fails_if_listing_is_denied() {
     let open = bed().await;
-    let denied = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(
+        Call::List,
+        FaultSchedule::Always,
+        Fault::FailBefore(Reason::AccessDenied),
+    );
     let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
     assert_eq!(Workspace::clean_prefix(&bed, "lost/").await.unwrap_err().reason(), Reason::AccessDenied);
     assert_eq!(Workspace::clean_prefix(&open, "lost/").await.unwrap(), 0);
@@ -64,9 +73,14 @@ async fn clean_never_removes_objects_outside_the_prefix() {
 #[tokio::test]
 async fn clean_retries_only_failed_deletes() {
     let open = bed().await;
-    let passing = FaultPlan::none().with_fault(Call::Delete, FaultSchedule::Nth(7), Fault::FailBefore(Reason::Overloaded));
+    let passing = FaultPlan::none().with_fault(
+        Call::Delete,
+        FaultSchedule::Nth(7),
+        Fault::FailBefore(Reason::Overloaded),
+    );
     // All but one are removed in the first pass. Removing them again would fail.
-    let later = passing.with_fault(Call::Delete, FaultSchedule::From(22), Fault::FailBefore(Reason::Overloaded));
+    let later =
+        passing.with_fault(Call::Delete, FaultSchedule::From(22), Fault::FailBefore(Reason::Overloaded));
     let bed = BenchEnv { store: Faulty::new(open.store.clone(), later), ..open };
     let mut site = Workspace::new(bed, "there/".to_owned());
     let (stop, gauge) = (StopSignal::default(), Arc::default());
@@ -120,7 +134,8 @@ async fn delete_only_load_ends_with_the_last_object() {
     // start.
     step.load.arrival_mode = ArrivalMode::Open { requests_per_second: 40.0, spacing: Spacing::Fixed };
     step.load.concurrency = 1000;
-    step.load.stop_condition = StopCondition { max_requests: None, duration: Duration::from_secs(10), max_ci_fraction: None };
+    step.load.stop_condition =
+        StopCondition { max_requests: None, duration: Duration::from_secs(10), max_ci_fraction: None };
     assert!(site.prepare(&step, &stop, &gauge).await.unwrap());
     let outcome = site.measure(&step, &stop, &gauge).await.unwrap();
     assert_eq!(outcome.record.tallies()[&Operation::Delete].operations, 20);
@@ -131,16 +146,24 @@ async fn delete_only_load_ends_with_the_last_object() {
 #[tokio::test]
 async fn requests_longer_than_the_window_have_no_latency() {
     let open = bed().await;
-    let slow = FaultPlan::none().with_fault(Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_secs(2)));
+    let slow = FaultPlan::none().with_fault(
+        Call::Commit,
+        FaultSchedule::Always,
+        Fault::Delay(Duration::from_secs(2)),
+    );
     let bed = BenchEnv { store: Faulty::new(open.store.clone(), slow), ..open };
     let mut site = Workspace::new(bed, "there/".to_owned());
     let mut step = step("put");
     step.load.warm_up = Duration::from_millis(100);
-    step.load.stop_condition = StopCondition { max_requests: None, duration: Duration::from_millis(200), max_ci_fraction: None };
+    step.load.stop_condition =
+        StopCondition { max_requests: None, duration: Duration::from_millis(200), max_ci_fraction: None };
     let outcome = site.measure(&step, &StopSignal::default(), &Arc::default()).await.unwrap();
     let cell = Measurement::new(&step, Vec::new(), &outcome, 2);
     assert_eq!(cell.operations[&Operation::Put].latency_us.figure_if_any(|latency| latency.p50), None);
-    assert!(cell.operations_per_second.mean > 0.0 && cell.operations_per_second.ci95_half_width.is_none(), "{cell:?}");
+    assert!(
+        cell.operations_per_second.mean > 0.0 && cell.operations_per_second.ci95_half_width.is_none(),
+        "{cell:?}"
+    );
     assert!(
         cell.notes.iter().any(|note| note.starts_with("no put started within the measured 0.2 s")),
         "{:?}",

@@ -70,11 +70,15 @@ impl Case {
             Need::Checksums => capabilities.supports(Feature::Checksums),
             Need::Classes => capabilities.supports(Feature::Classes),
             Need::Snapshots => capabilities.supports(Feature::SnapshotListing),
-            Need::TagsBesideWrites => capabilities.tags && capabilities.supports(Feature::ConcurrentTagWrites),
+            Need::TagsBesideWrites => {
+                capabilities.tags && capabilities.supports(Feature::ConcurrentTagWrites)
+            }
             Need::LargeTags => capabilities.supports(Feature::LargeTags),
             Need::ChecksumsOfParts => capabilities.multipart && capabilities.supports(Feature::Checksums),
             Need::EndOfUploads => capabilities.multipart && capabilities.supports(Feature::SingleCompletion),
-            Need::LeavingPartsOut => capabilities.multipart && capabilities.supports(Feature::PartialCompletion),
+            Need::LeavingPartsOut => {
+                capabilities.multipart && capabilities.supports(Feature::PartialCompletion)
+            }
             Need::SingleParts => capabilities.multipart && capabilities.supports(Feature::PartReads),
         }
     }

@@ -30,11 +30,11 @@ use crate::object::Committed;
 use crate::object::Expected;
 use crate::observation::Observation;
 use crate::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, ObjectStore,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, ObjectStore,
     StageRequest, Staged,
 };
 
-pub use plan::{Fault, FaultPlan, Operation, FaultSchedule};
+pub use plan::{Fault, FaultPlan, FaultSchedule, Operation};
 
 /// A store with faults. See the module's head.
 pub struct Faulty<S: ?Sized> {
@@ -239,11 +239,21 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Faulty<S> {
         self.call(context, Operation::ListBuckets, self.inner.list_buckets(context)).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
         self.call(context, Operation::Head, self.inner.head(context, address, request)).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
         let found = self.call(context, Operation::Get, self.inner.get(context, address, request)).await?;
         let body = self.body(context, found.body);
         Ok(GetResponse { info: found.info, span: found.span, body, observation: found.observation })

@@ -30,11 +30,11 @@ use crate::object::Committed;
 use crate::object::Expected;
 use crate::observation::Observation;
 use crate::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, ObjectStore,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, ObjectStore,
     StageRequest, Staged,
 };
 
-use object::{Payload, DigestPlan};
+use object::{DigestPlan, Payload};
 use state::MemoryState;
 
 /// Bytes in one piece of a streamed body.
@@ -122,13 +122,23 @@ impl ObjectStore for MemoryStore {
         Ok(state.buckets.iter().map(info).collect())
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
         let object = self.open(context)?.object(address)?.clone();
         let span = object.select(&request)?;
         Ok(GetResponse { info: object.info.clone(), span, body: (), observation: Observation::default() })
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
         let object = self.open(context)?.object(address)?.clone();
         let span = object.select(&request)?;
         let body = stream(context.clone(), object.slice(span));
@@ -290,7 +300,8 @@ impl Staged for MemoryStaged {
 
     async fn commit(self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
         let Self { state, clock, context, address, bytes, request: staged, part } = *self;
-        let plan = DigestPlan { algorithms: staged.algorithms, verify_md5: staged.verify_md5, etag: staged.etag };
+        let plan =
+            DigestPlan { algorithms: staged.algorithms, verify_md5: staged.verify_md5, etag: staged.etag };
         let payload = Payload::new(bytes.freeze(), &plan);
         payload.verify(&expected.with_default_size(staged.size))?;
         let mut state = lock(&state, &context)?;

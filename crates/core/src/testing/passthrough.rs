@@ -26,7 +26,7 @@ use crate::object::Committed;
 use crate::object::Expected;
 use crate::observation::Observation;
 use crate::store::{
-    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetResponse, GetRequest, ObjectStore,
+    BucketInfo, Capabilities, CopyPartRequest, CopyRequest, Deleted, GetRequest, GetResponse, ObjectStore,
     StageRequest, Staged,
 };
 
@@ -43,7 +43,7 @@ impl<S: ObjectStore + ?Sized> Passthrough<S> {
         Arc::new(Self { inner, max_hint: AtomicUsize::new(0) })
     }
 
-    /// The highest concurrency passed to [`ObjectStore::expect_requests`].
+    /// The highest concurrency passed to [`ObjectStore::prewarm`].
     pub fn max_prewarm_hint(&self) -> usize {
         self.max_hint.load(Ordering::Relaxed)
     }
@@ -115,11 +115,21 @@ impl<S: ObjectStore + ?Sized> ObjectStore for Passthrough<S> {
         self.inner.list_buckets(context).await
     }
 
-    async fn head(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<()>> {
+    async fn head(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<()>> {
         self.inner.head(context, address, request).await
     }
 
-    async fn get(&self, context: &Context, address: &Address, request: GetRequest) -> Result<GetResponse<Body>> {
+    async fn get(
+        &self,
+        context: &Context,
+        address: &Address,
+        request: GetRequest,
+    ) -> Result<GetResponse<Body>> {
         let found = self.inner.get(context, address, request).await?;
         let window = context.window.clone();
         let length = found.body.length();

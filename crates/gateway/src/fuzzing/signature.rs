@@ -105,7 +105,8 @@ fn unsigned_parts(input: &mut Input<'_>, in_query: bool) -> (Parts, &'static str
     for _ in 0..input.byte() % 4 {
         let name = input.choose(&NAMES);
         // Spaces but no tabs: clients disagree whether a single tab becomes a space.
-        let value: Vec<u8> = input.length_prefixed(16).iter().copied().filter(|c| *c >= b' ' && *c != 0x7f).collect();
+        let value: Vec<u8> =
+            input.length_prefixed(16).iter().copied().filter(|c| *c >= b' ' && *c != 0x7f).collect();
         request = request.header(name, value);
     }
     if !in_query {
@@ -280,7 +281,7 @@ fn parse(text: &[u8]) -> Option<Parts> {
     Some(parts)
 }
 
-/// Encodes everything except unreserved characters and those in `keep` as `%XX`.
+/// Encodes everything except unreserved characters and those in `cache_signing_key` as `%XX`.
 fn encode(bytes: &[u8], keep: &[u8]) -> String {
     let mut text = String::new();
     for byte in bytes {

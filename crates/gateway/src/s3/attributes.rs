@@ -11,13 +11,13 @@ use tradewind_core::multipart::PartNumber;
 use tradewind_core::store::GetRequest;
 use tradewind_core::{ChecksumScope, ObjectInfo};
 
-use super::response::{http_date, xml_etag};
 use super::call::Call;
 use super::checksums::fill_checksums;
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::operation::Operation;
 use super::paging::page_size;
+use super::response::{http_date, xml_etag};
 use super::service_context::ServiceContext;
 
 /// The header that names the requested attributes.
@@ -81,7 +81,8 @@ async fn parts(
     let number = |name: &str| {
         call.header(name)?
             .map(|text| {
-                text.parse::<i32>().map_err(|_| Failure::invalid_argument(format!("{name} must be an integer")))
+                text.parse::<i32>()
+                    .map_err(|_| Failure::invalid_argument(format!("{name} must be an integer")))
             })
             .transpose()
     };

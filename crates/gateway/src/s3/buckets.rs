@@ -7,10 +7,10 @@ use s3s::dto::{
     ListBucketsInput, ListBucketsOutput,
 };
 
-use super::response::xml_time;
 use super::call::Call;
 use super::failure::{Failure, Result};
 use super::paging::{decode_token, encode_token};
+use super::response::xml_time;
 use super::service_context::ServiceContext;
 use crate::auth::Access;
 use crate::error::Code;

@@ -99,10 +99,9 @@ impl Call {
     /// The part named by the query.
     pub(super) fn part_number(&self) -> Result<PartNumber> {
         let text = self.query.get("partNumber").unwrap_or_default();
-        text.parse()
-            .ok()
-            .and_then(|number| PartNumber::new(number).ok())
-            .ok_or_else(|| Failure::invalid_argument("Part number must be an integer between 1 and 10000, inclusive"))
+        text.parse().ok().and_then(|number| PartNumber::new(number).ok()).ok_or_else(|| {
+            Failure::invalid_argument("Part number must be an integer between 1 and 10000, inclusive")
+        })
     }
 
     /// Checks the client's permission. Fails with `AccessDenied`.

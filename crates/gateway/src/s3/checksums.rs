@@ -141,7 +141,9 @@ fn trailing(call: &Call) -> Result<Option<Algorithm>> {
 }
 
 fn more_than_one() -> Failure {
-    Failure::invalid_request("Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
+    Failure::invalid_request(
+        "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.",
+    )
 }
 
 /// The error of a checksum header with an invalid value.

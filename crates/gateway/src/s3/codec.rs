@@ -19,7 +19,7 @@ use super::failure::{Failure, Result};
 use super::operation::{BodyUse, COPY_SOURCE, Operation};
 use super::query::Query;
 use super::service_context::ServiceContext;
-use super::{attributes, buckets, copy, delete, document, elements, list, multipart, parts, tagging, gzip};
+use super::{attributes, buckets, copy, delete, document, elements, gzip, list, multipart, parts, tagging};
 use crate::body::ResponseBody;
 use crate::error::{Code, WireError};
 

@@ -8,13 +8,13 @@ use tradewind_core::object::Committed;
 use tradewind_core::store::{CopyRequest, GetRequest};
 use tradewind_core::{Address, BucketName, Metadata, ObjectInfo, ObjectKey, ReadConditions, Reason, Tags};
 
-use super::response::{xml_etag, xml_time};
 use super::call::Call;
 use super::checksums::{self, fill_checksums};
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::metadata;
 use super::operation::{COPY_SOURCE, key_too_long_error};
+use super::response::{xml_etag, xml_time};
 use super::service_context::ServiceContext;
 use crate::auth::Access;
 use crate::error::Code;
@@ -176,8 +176,11 @@ fn directive(call: &Call, name: &str) -> Result<bool> {
 
 /// The source of a copy: `bucket/key` or `/bucket/key`, percent-encoded. Fails if the client may not read it.
 pub(super) fn parse_source(call: &Call) -> Result<Address> {
-    let malformed =
-        || Failure::invalid_argument("Copy Source must mention the source bucket and key: sourcebucket/sourcekey");
+    let malformed = || {
+        Failure::invalid_argument(
+            "Copy Source must mention the source bucket and key: sourcebucket/sourcekey",
+        )
+    };
     let text = call.header(COPY_SOURCE)?.ok_or_else(malformed)?;
     if text.starts_with("arn:") {
         return Err(Failure::not_implemented("access points"));

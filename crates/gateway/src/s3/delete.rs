@@ -7,12 +7,12 @@ use s3s::dto::{DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, Error, Ob
 use tradewind_core::object::ETag;
 use tradewind_core::{Address, BucketName, ObjectKey, Precondition};
 
-use super::response::PlainResponse;
 use super::call::Call;
 use super::checksums::ChecksumPlan;
 use super::conditions;
 use super::failure::{Failure, Result};
 use super::operation::key_too_long_error;
+use super::response::PlainResponse;
 use super::service_context::ServiceContext;
 
 /// DeleteObject: succeeds if there is no object, unless a condition requires one.

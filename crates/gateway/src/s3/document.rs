@@ -63,7 +63,8 @@ fn convert(operation: Operation, document: Bytes, window: &Arc<Window>) -> Resul
     for token in Tokens(&document) {
         let token = token?;
         if let Token::Plain(text) = &token {
-            elements += usize::from(operation.list_element_limit().is_some_and(|(name, _)| is_start_tag(text, name)));
+            elements +=
+                usize::from(operation.list_element_limit().is_some_and(|(name, _)| is_start_tag(text, name)));
         } else {
             is_rewritten = true;
         }
@@ -157,7 +158,10 @@ impl<'a> Tokens<'a> {
     /// Takes the text up to and including `close`, which is searched from the offset `from`.
     fn take_through(&mut self, from: usize, close: &[u8]) -> Result<&'a [u8]> {
         let inside = self.0.get(from..).unwrap_or_default();
-        let at = inside.windows(close.len()).position(|window| window == close).ok_or_else(Failure::malformed_xml)?;
+        let at = inside
+            .windows(close.len())
+            .position(|window| window == close)
+            .ok_or_else(Failure::malformed_xml)?;
         let (text, rest) = self.0.split_at(from + at + close.len());
         self.0 = rest;
         Ok(text)

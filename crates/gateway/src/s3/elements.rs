@@ -83,7 +83,9 @@ mod tests {
             add(&mut field, algorithm, "v+/=-2");
         }
         let field = field.unwrap();
-        let document = format!("<Part>é<{CARRIER_ELEMENT}>{field}</{CARRIER_ELEMENT}><Size>1</Size></Part><Part></Part>");
+        let document = format!(
+            "<Part>é<{CARRIER_ELEMENT}>{field}</{CARRIER_ELEMENT}><Size>1</Size></Part><Part></Part>"
+        );
         let expected = "<Part>é<ChecksumSHA512>v+/=-2</ChecksumSHA512><ChecksumSHA256>v+/=-2</ChecksumSHA256>\
                         <ChecksumXXHASH3>v+/=-2</ChecksumXXHASH3><Size>1</Size></Part><Part></Part>";
         assert_eq!(spread_text(&document), expected);

@@ -7,10 +7,10 @@ use s3s::dto::{
 };
 use tradewind_core::listing::{ListEntry, ListPage, ListRequest, ObjectSummary};
 
-use super::response::{xml_etag, xml_time};
 use super::call::Call;
 use super::failure::Result;
-use super::paging::{NameEncoding, MAX_ENTRIES, decode_token, encode_token, page_size};
+use super::paging::{MAX_ENTRIES, NameEncoding, decode_token, encode_token, page_size};
+use super::response::{xml_etag, xml_time};
 use super::service_context::ServiceContext;
 
 /// ListObjects.

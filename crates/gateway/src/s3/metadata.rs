@@ -6,8 +6,8 @@ use tradewind_core::metadata::{SystemHeaders, UserMetadata};
 use tradewind_core::{Classes, Metadata, Tags};
 use tradewind_wire::encoded_word;
 use tradewind_wire::headers::{
-    DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, STORAGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT, USER_PREFIX,
-    WEBSITE_REDIRECT,
+    DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, STORAGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT,
+    USER_PREFIX, WEBSITE_REDIRECT,
 };
 
 use super::call::Call;

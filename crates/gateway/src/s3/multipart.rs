@@ -14,7 +14,6 @@ use tradewind_core::multipart::{
 use tradewind_core::object::ETag;
 use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope};
 
-use super::response::{xml_etag, xml_time};
 use super::call::Call;
 use super::checksums::{self, fill_checksums};
 use super::conditions;
@@ -22,6 +21,7 @@ use super::elements;
 use super::failure::{Failure, Result};
 use super::metadata;
 use super::paging::{NameEncoding, page_size};
+use super::response::{xml_etag, xml_time};
 use super::service_context::ServiceContext;
 use crate::error::Code;
 
@@ -126,7 +126,9 @@ fn location(service: &ServiceContext, call: &Call, address: &Address) -> String 
 }
 
 fn complete_part(part: CompletedPart) -> Result<CompletePart> {
-    let (Some(number), Some(etag)) = (part.part_number, part.e_tag) else { return Err(Failure::malformed_xml()) };
+    let (Some(number), Some(etag)) = (part.part_number, part.e_tag) else {
+        return Err(Failure::malformed_xml());
+    };
     let mut checksum = None;
     let other = part.checksum_sha256.as_deref().map(elements::decode_value);
     let (other, other_text) = other.unzip();
@@ -156,8 +158,10 @@ async fn expected(service: &ServiceContext, call: &Call, count: usize) -> Result
     if promised.is_none() && requested_scope.is_none() {
         return Ok(None);
     }
-    let (algorithm, scope) =
-        upload_info(service, call).await?.checksum.unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
+    let (algorithm, scope) = upload_info(service, call)
+        .await?
+        .checksum
+        .unwrap_or((Algorithm::Crc64Nvme, ChecksumScope::FullObject));
     if requested_scope.is_some_and(|requested| requested != scope) {
         return Err(Failure::invalid_request(format!(
             "The upload was created using the {} checksum mode. The complete request must use the same \

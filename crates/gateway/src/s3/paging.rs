@@ -23,9 +23,9 @@ const TOKEN_VERSION: u8 = 1;
 pub(super) fn page_size(requested: Option<i32>, name: &str) -> Result<i32> {
     match requested {
         None => Ok(MAX_ENTRIES),
-        Some(limit) if limit < 0 => {
-            Err(Failure::invalid_argument(format!("Argument {name} must be an integer between 0 and 2147483647")))
-        }
+        Some(limit) if limit < 0 => Err(Failure::invalid_argument(format!(
+            "Argument {name} must be an integer between 0 and 2147483647"
+        ))),
         Some(limit) => Ok(limit.min(MAX_ENTRIES)),
     }
 }

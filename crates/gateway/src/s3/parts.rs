@@ -11,14 +11,14 @@ use tradewind_core::multipart::PartNumber;
 use tradewind_core::store::{CopyPartRequest, StageRequest};
 use tradewind_core::{Algorithm, ByteRange, Checksum, ChecksumScope, Reason};
 
-use super::response::{PlainResponse, quoted_etag, xml_etag, xml_time};
 use super::call::Call;
 use super::checksums::{self, ChecksumPlan, fill_checksums};
 use super::conditions;
 use super::copy::parse_source;
 use super::failure::{Failure, Result};
-use super::multipart::{upload_info, storage_class};
+use super::multipart::{storage_class, upload_info};
 use super::paging::page_size;
+use super::response::{PlainResponse, quoted_etag, xml_etag, xml_time};
 use super::service_context::ServiceContext;
 
 /// UploadPart. The upload determines the checksum of its object, which is computed even if the client sends none.
@@ -83,7 +83,9 @@ pub(super) async fn copy(
     };
     let committed =
         service.store.copy_part(&call.context, request).await.map_err(|error| match error.reason() {
-            Reason::InvalidRange => Failure::invalid_argument("Range specified is not valid for the source object"),
+            Reason::InvalidRange => {
+                Failure::invalid_argument("Range specified is not valid for the source object")
+            }
             _ => conditions::source_failure(error),
         })?;
     let mut result = CopyPartResult {

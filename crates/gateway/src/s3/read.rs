@@ -5,14 +5,14 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::multipart::PartNumber;
 use tradewind_core::object::ETag;
-use tradewind_core::store::{GetResponse, GetRequest, Select};
+use tradewind_core::store::{GetRequest, GetResponse, Select};
 use tradewind_core::{Body, ByteRange, ChecksumScope, Context, Error, ObjectInfo, Reason, Span};
 
-use super::response::{PlainResponse, http_date, object_headers, quoted_etag};
 use super::call::Call;
 use super::checksums;
 use super::conditions;
 use super::failure::{Failure, Result};
+use super::response::{PlainResponse, http_date, object_headers, quoted_etag};
 use super::service_context::ServiceContext;
 use crate::error::Code;
 
@@ -73,7 +73,9 @@ fn selection(call: &Call) -> Result<GetRequest> {
     let range = call.header_list("range")?;
     let select = match (call.query.get("partNumber"), range) {
         (Some(_), Some(_)) => {
-            return Err(Failure::invalid_request("Cannot specify both Range header and partNumber query parameter"));
+            return Err(Failure::invalid_request(
+                "Cannot specify both Range header and partNumber query parameter",
+            ));
         }
         (Some(_), None) => Select::Part(call.part_number()?),
         (None, Some(range)) => ByteRange::parse(&range).map_or(Select::Whole, Select::Range),
@@ -155,8 +157,9 @@ fn overrides(call: &Call) -> Result<HeaderMap> {
                 "Request specific response headers cannot be used for anonymous GET requests.",
             ));
         }
-        let value = HeaderValue::from_bytes(value.as_bytes())
-            .map_err(|_| Failure::invalid_argument(format!("Header value cannot be represented: {parameter}")))?;
+        let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| {
+            Failure::invalid_argument(format!("Header value cannot be represented: {parameter}"))
+        })?;
         headers.insert(name.clone(), value);
     }
     Ok(headers)

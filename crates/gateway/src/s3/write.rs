@@ -4,12 +4,12 @@ use http::StatusCode;
 use http::header::{ETAG, HeaderMap};
 use tradewind_core::store::StageRequest;
 
-use super::response::{PlainResponse, quoted_etag};
 use super::call::Call;
 use super::checksums::{self, ChecksumPlan};
 use super::conditions;
 use super::failure::Result;
 use super::metadata;
+use super::response::{PlainResponse, quoted_etag};
 use super::service_context::ServiceContext;
 
 /// PutObject: stages the object, streams its bytes, and commits them with their declared checksums.

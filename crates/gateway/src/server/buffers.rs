@@ -1,7 +1,7 @@
 //! Limits on the connections' read buffers, which are not part of the request budget. Most of them are small; the large
 //! ones are counted here.
 //!
-//! - A request head larger than [`HEAD_FREE_BYTES`] needs a *slot* until its request is admitted to the budget or ends.
+//! - A request head larger than [`MAX_SLOTLESS_HEAD_BYTES`] needs a *slot* until its request is admitted to the budget or ends.
 //!   Slots are few. A connection that needs one waits without reading on, and one holder is turned away: the oldest of
 //!   the peer with most slots, or the oldest of the waiting peer if that peer would otherwise get as many. A head that
 //!   makes progress completes long before it is the oldest. Complete heads are turned away last. A freed slot goes to
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::connection::MAX_READ_BUFFER_BYTES;
+use super::connection_state::{Command, ConnectionState, Phase};
 use super::peer::Peer;
-use super::connection_state::{Command, Phase, ConnectionState};
 use crate::config::GatewayConfig;
 
 /// The largest head that needs no slot, in bytes: one byte less than hyper's initial read, so that its buffer does not

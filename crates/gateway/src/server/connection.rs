@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::connection_state::{Command, Phase, WaitingFor, ConnectionState, IdleAction};
+use super::connection_state::{Command, ConnectionState, IdleAction, Phase, WaitingFor};
 use super::tracked_socket::{AwaitRequest, PrefixedStream, TrackedSocket};
 use super::{Registered, service};
 

@@ -95,7 +95,7 @@ pub(crate) struct ConnectionState {
     buffers: Arc<BufferLimits>,
     /// Bytes read of an incomplete head.
     head_bytes: AtomicUsize,
-    /// A [`Slot`] as a number, changed only under the lock of [`Buffers`].
+    /// A [`Slot`] as a number, changed only under the lock of [`BufferLimits`].
     slot: AtomicU64,
     /// The body in flight is admitted and large.
     reads_large_body: AtomicBool,

@@ -17,8 +17,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::connection_state::{Command, ConnectionState, IdleAction, Phase, WaitingFor};
 use super::peer::Peer;
-use super::connection_state::{Command, Phase, WaitingFor, ConnectionState, IdleAction};
 
 /// The maximum number of connections that are being evicted. At this number no more are evicted and none are accepted.
 const MAX_CONCURRENT_EVICTIONS: usize = 8;
@@ -167,7 +167,8 @@ impl Connections {
         let mut found = table.pop_candidate(newcomer);
         if found.is_none() && now >= table.next_search {
             table.search();
-            table.next_search = now + MIN_SEARCH_INTERVAL_PER_CONNECTION * u32::try_from(table.all.len()).unwrap_or(u32::MAX);
+            table.next_search =
+                now + MIN_SEARCH_INTERVAL_PER_CONNECTION * u32::try_from(table.all.len()).unwrap_or(u32::MAX);
             found = table.pop_candidate(newcomer);
         }
         let Some(Candidate { entry, cost }) = found else { return false };

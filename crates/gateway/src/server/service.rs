@@ -21,7 +21,7 @@ use tradewind_core::{ErrorKind, Reason, Window};
 use super::GatewayState;
 use super::admission::{self, Grant};
 use super::buffers::{MAX_SLOTLESS_HEAD_BYTES, Slot};
-use super::connection_state::{Phase, ConnectionState};
+use super::connection_state::{ConnectionState, Phase};
 use crate::auth::{Authenticated, Identity};
 use crate::body::{BoxError, ResponseBody};
 use crate::error::{Code, WireError};

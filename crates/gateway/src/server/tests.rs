@@ -82,7 +82,11 @@ async fn start_gateway(config: GatewayConfig) -> TestGateway {
     start_gateway_on(config, MemoryStore::new(clock.clone()), clock).await
 }
 
-async fn start_gateway_on(config: GatewayConfig, store: Arc<dyn ObjectStore>, clock: Arc<dyn Clock>) -> TestGateway {
+async fn start_gateway_on(
+    config: GatewayConfig,
+    store: Arc<dyn ObjectStore>,
+    clock: Arc<dyn Clock>,
+) -> TestGateway {
     let key = |signer: Signer| AccessKey {
         id: signer.id.into(),
         secret: signer.secret.into(),

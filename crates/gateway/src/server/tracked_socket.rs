@@ -1,4 +1,4 @@
-//! A socket that records its bytes in the connection's [`Watch`], which also bounds each read.
+//! A socket that records its bytes in the connection's [`ConnectionState`], which also bounds each read.
 //!
 //! It also implements the lingering close: after a response to a request whose body was not read, the client may go on
 //! sending for a while before the socket is closed, so that it reads the response instead of a connection reset.
@@ -20,7 +20,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
 use super::buffers::MAX_SLOTLESS_HEAD_BYTES;
-use super::connection_state::{Phase, ConnectionState};
+use super::connection_state::{ConnectionState, Phase};
 
 /// The maximum number of bytes discarded while lingering.
 const MAX_LINGER_BYTES: u64 = 64 << 20;
@@ -129,7 +129,7 @@ impl HeadProgress {
     }
 }
 
-/// A socket that records its activity in a [`Watch`].
+/// A socket that records its activity in a [`ConnectionState`].
 #[derive(Debug)]
 pub(crate) struct TrackedSocket<T> {
     socket: T,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tradewind_core::{Demand, Window};
 
 use super::GatewayState;
-use super::connection_state::{Command, WaitingFor, ConnectionState, IdleAction};
+use super::connection_state::{Command, ConnectionState, IdleAction, WaitingFor};
 use crate::config::Limits;
 
 /// The bytes that a client must transfer within `slow_client_time` while others wait for its memory: about as many as
@@ -120,9 +120,10 @@ impl Watchdog {
 fn enforce_descriptor_limit(shared: &GatewayState, now: Duration) {
     let connections = &shared.connections;
     let over = shared.descriptors.count_excess_connections(connections.count());
-    while over > connections.evicting_count() && !connections.is_eviction_limit_reached() && connections.evict_any(now)
-    {
-    }
+    while over > connections.evicting_count()
+        && !connections.is_eviction_limit_reached()
+        && connections.evict_any(now)
+    {}
 }
 
 /// Returns true if a tenant that holds no more memory than this window's tenant waits for memory.
@@ -212,7 +213,13 @@ impl ConnectionRecord {
 
     /// Updates the record at a tick and returns the command for the connection, if any. A client must have been slow
     /// for the whole `slow_client_time`; short memory pressure is not enough.
-    fn update(&mut self, watch: &ConnectionState, now: Duration, limits: &Limits, is_wanted: bool) -> Option<Command> {
+    fn update(
+        &mut self,
+        watch: &ConnectionState,
+        now: Duration,
+        limits: &Limits,
+        is_wanted: bool,
+    ) -> Option<Command> {
         let (wait, requests, moved) = (watch.waits_for(), watch.requests(), watch.transferred_bytes());
         let is_on_client = matches!(wait, WaitingFor::Body | WaitingFor::Write);
         let is_new = requests != self.requests;

@@ -108,13 +108,15 @@ impl Hierarchy {
     /// Returns true if both have the same groups. There is only one version 2 hierarchy, however often it is mounted.
     pub fn shares_groups_with(&self, other: &Self) -> bool {
         self.version == other.version
-            && (self.version == CgroupVersion::V2 || (&self.mount_point, &self.own_group) == (&other.mount_point, &other.own_group))
+            && (self.version == CgroupVersion::V2
+                || (&self.mount_point, &self.own_group) == (&other.mount_point, &other.own_group))
     }
 
     /// Returns true if the visible root is the machine's root group, which contains the kernel threads. Only that
     /// group has these files.
     pub fn is_machine_root(&self) -> bool {
-        self.mount_point.join("release_agent").exists() || self.mount_point.join("cgroup.sane_behavior").exists()
+        self.mount_point.join("release_agent").exists()
+            || self.mount_point.join("cgroup.sane_behavior").exists()
     }
 
     /// Version 2: enables the controllers in the nearest group, from this process's own upwards, that accepts them,
@@ -149,9 +151,9 @@ impl Hierarchy {
     /// disabled again.
     pub fn enable(&self, group: &Path, controllers: &[Controller]) -> Result<(), LabError> {
         let mut enabled = Vec::new();
-        let all = controllers
-            .iter()
-            .try_for_each(|controller| self.enable_one(group, controller.name(CgroupVersion::V2), &mut enabled));
+        let all = controllers.iter().try_for_each(|controller| {
+            self.enable_one(group, controller.name(CgroupVersion::V2), &mut enabled)
+        });
         if all.is_err() {
             for (path, name) in enabled.iter().rev() {
                 // It stays enabled if a child group has enabled it in turn.

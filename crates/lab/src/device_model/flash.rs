@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Access, SplitMix64, DeviceRequest, ServiceTimes, transfer_time};
+use super::{Access, DeviceRequest, ServiceTimes, SplitMix64, transfer_time};
 
 /// Parameters of a flash device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

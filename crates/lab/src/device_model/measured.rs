@@ -67,7 +67,8 @@ impl MeasuredParams {
             return high.time(access);
         };
         let (low_time, high_time) = (low.time(access).as_nanos(), high.time(access).as_nanos());
-        let (part, whole) = (u128::from(bytes - low.request_bytes), u128::from(high.request_bytes - low.request_bytes));
+        let (part, whole) =
+            (u128::from(bytes - low.request_bytes), u128::from(high.request_bytes - low.request_bytes));
         nanos((low_time * (whole - part) + high_time * part).div_ceil(whole))
     }
 }

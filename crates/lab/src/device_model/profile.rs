@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Access, FlashParams, MeasuredParams, Medium, MeasuredRow, SpindleParams};
+use super::{Access, FlashParams, MeasuredParams, MeasuredRow, Medium, SpindleParams};
 
 /// A predefined device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

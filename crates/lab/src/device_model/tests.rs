@@ -46,7 +46,8 @@ fn hdd_random_read_takes_seek_and_half_rotation() {
 #[test]
 fn hdd_sequential_read_reaches_bandwidth() {
     for size in [PAGE, 1 << 20] {
-        let found = requests_per_second(DeviceProfile::Hdd, 1, 10_000, |n| read(n * size, size)) * size as f64;
+        let found =
+            requests_per_second(DeviceProfile::Hdd, 1, 10_000, |n| read(n * size, size)) * size as f64;
         assert!((0.95..=1.0).contains(&(found / 160e6)), "{found} bytes/s in requests of {size}");
     }
     let mut device = DeviceModel::new(DeviceProfile::Hdd.medium(), 1);
@@ -88,18 +89,26 @@ fn measured_profiles_reproduce_the_papers_table() {
         (DeviceProfile::HouSsd, Access::Read, 16 << 10, 34.87e6),
         (DeviceProfile::HouSsd, Access::Write, 256 << 10, 86.63e6),
     ] {
-        let found = requests_per_second(profile, 1, 100, |n| DeviceRequest { access, offset: n * bytes, bytes });
+        let found =
+            requests_per_second(profile, 1, 100, |n| DeviceRequest { access, offset: n * bytes, bytes });
         let found = found * bytes as f64;
         assert!((found / speed - 1.0).abs() < 1e-3, "{profile:?} {access:?} {bytes}: {found} of {speed}");
     }
     let rates = DeviceProfile::HouMagnetic.limits();
-    assert_eq!((rates.read_bytes_per_second, rates.write_bytes_per_second), (Some(61_590_000), Some(23_200_000)));
+    assert_eq!(
+        (rates.read_bytes_per_second, rates.write_bytes_per_second),
+        (Some(61_590_000), Some(23_200_000))
+    );
     assert_eq!((rates.read_iops, rates.write_iops), (Some(1635), Some(764)));
 }
 
 #[test]
 fn measured_device_interpolates_between_sizes() {
-    let row = |bytes, read| MeasuredRow { request_bytes: bytes, read_bytes_per_second: read, write_bytes_per_second: 1 };
+    let row = |bytes, read| MeasuredRow {
+        request_bytes: bytes,
+        read_bytes_per_second: read,
+        write_bytes_per_second: 1,
+    };
     let figures = MeasuredParams(vec![row(1000, 1_000_000), row(3000, 1_500_000)]);
     let time = |bytes| {
         DeviceModel::new(Medium::Measured(figures.clone()), 0)

@@ -18,7 +18,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::loop_device::{self, LoopDevice};
 use super::throttle::{DeviceNumber, LOOP_MAJOR};
-use super::{DiskOptions, AppliedLimits, IoLimits};
+use super::{AppliedLimits, DiskOptions, IoLimits};
 use crate::error::{LabError, cannot};
 
 /// Maximum default size of a file system.
@@ -71,7 +71,8 @@ impl DiskMount {
             let why = format!("the minimum size is {} MiB", MIN_BYTES >> 20);
             return Err(cannot(what("create a disk at"))(io::Error::other(why)));
         }
-        let device = LoopDevice::create(&directory, bytes).map_err(cannot(what("create a loop device in")))?;
+        let device =
+            LoopDevice::create(&directory, bytes).map_err(cannot(what("create a loop device in")))?;
         make_file_system(&device.path())?;
         if seen == MountVisibility::ThisThread {
             unshare_mounts().map_err(cannot("create a mount namespace"))?;

@@ -54,7 +54,9 @@ impl Route {
 /// The first number without a device or an overlapping route. If wide routes cover all numbers, only routes at least
 /// as specific as a link's network count: the link's route has precedence over the others.
 fn first_free(routes: &[Route], devices: &str) -> Option<u32> {
-    let is_named = |number: u32| [TUN_PREFIX, VETH_PREFIX].iter().any(|kind| devices.contains(&format!("{kind}{number}:")));
+    let is_named = |number: u32| {
+        [TUN_PREFIX, VETH_PREFIX].iter().any(|kind| devices.contains(&format!("{kind}{number}:")))
+    };
     let first = |min_bits: u32| {
         let routes: Vec<Route> = routes.iter().copied().filter(|route| route.bits >= min_bits).collect();
         (0..MAX_LINKS).find(|number| {

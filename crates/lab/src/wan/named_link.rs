@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use self::link_directory::LinkDirectory;
 pub use self::link_directory::{LinkName, link_names};
 use super::packet_forwarder::{LinkCounter, PacketForwarder};
-use super::{TimingWarning, ForwarderKind, WanOptions, create_link, link_report};
+use super::{ForwarderKind, TimingWarning, WanOptions, create_link, link_report};
 use crate::error::{LabError, cannot};
 
 /// Maximum wait for a response.
@@ -117,7 +117,7 @@ impl NamedLink {
         self.far_address
     }
 
-    /// The packet forwarder in use: never [`Via::Auto`].
+    /// The packet forwarder in use: never [`ForwarderKind::Auto`].
     #[must_use]
     pub const fn via(&self) -> ForwarderKind {
         self.carrier.via()
@@ -219,7 +219,9 @@ pub fn link_state(name: &LinkName) -> Result<LinkState, LabError> {
     let place = LinkDirectory::new(name);
     let asked = match ask(&place, STATUS_REQUEST) {
         // It ended during the request.
-        Ok(answer) if answer.is_empty() => Ok(if place.exists() { LinkState::Stale } else { LinkState::Absent }),
+        Ok(answer) if answer.is_empty() => {
+            Ok(if place.exists() { LinkState::Stale } else { LinkState::Absent })
+        }
         Ok(answer) => serde_json::from_str(&answer).map(LinkState::Up).map_err(io::Error::from),
         Err(e) if is_timeout(&e) => Ok(LinkState::Unresponsive),
         Err(e) => match e.kind() {

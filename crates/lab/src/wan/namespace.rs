@@ -12,7 +12,9 @@ use super::tun_device::raise;
 use crate::error::{LabError, cannot};
 
 /// Runs `work` in a new network namespace, which exists while a process or device is in it.
-pub(super) fn in_new_namespace<T: Send>(work: impl FnOnce() -> Result<T, LabError> + Send) -> Result<T, LabError> {
+pub(super) fn in_new_namespace<T: Send>(
+    work: impl FnOnce() -> Result<T, LabError> + Send,
+) -> Result<T, LabError> {
     let apart = || {
         // SAFETY: it affects only the calling thread, which ends with this work.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {

@@ -15,10 +15,10 @@ use std::time::Duration;
 use rustix::thread::gettid;
 use serde_json::Value;
 
-use super::tun_device::{without_ipv6, without_offload};
-use super::link::{LinkCounts, JitterKind, LinkOptions, drain_time};
-use super::namespace::{open_current, in_namespace};
+use super::link::{JitterKind, LinkCounts, LinkOptions, drain_time};
 use super::link_number::{VETH_PREFIX, link_address, with_free_number};
+use super::namespace::{in_namespace, open_current};
+use super::tun_device::{without_ipv6, without_offload};
 use super::{MTU, WanOptions};
 
 /// Maximum packets in flight; netem's default is 1,000.
@@ -252,7 +252,10 @@ mod tests {
         let qdiscs = r#"[{"kind":"netem","handle":"1:","bytes":3000,"packets":30,"drops":7},
             {"kind":"tbf","handle":"10:","bytes":2420,"packets":20,"drops":5}]"#;
         let found = counts(qdiscs).unwrap();
-        assert_eq!(found, LinkCounts { packets: 20, bytes: 2140, lost: 2, dropped: 5, ..LinkCounts::default() });
+        assert_eq!(
+            found,
+            LinkCounts { packets: 20, bytes: 2140, lost: 2, dropped: 5, ..LinkCounts::default() }
+        );
         assert!(counts("no qdisc").is_err());
     }
 
@@ -287,7 +290,8 @@ mod tests {
             let far_neighbours = in_namespace(far, neighbours).unwrap();
             assert!(far_neighbours.contains(&says(near_address)), "{far_neighbours}");
             // Packets also arrive through these entries.
-            let there = in_namespace(far, || std::net::UdpSocket::bind((far_address, 7302)).unwrap()).unwrap();
+            let there =
+                in_namespace(far, || std::net::UdpSocket::bind((far_address, 7302)).unwrap()).unwrap();
             there.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             std::net::UdpSocket::bind((near_address, 0))
                 .unwrap()

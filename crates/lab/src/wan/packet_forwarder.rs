@@ -8,8 +8,8 @@ use std::os::fd::BorrowedFd;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::link::LinkCounts;
-use super::netem::{NetemCounter, Netem};
-use super::relay::{RelayCounter, Relay};
+use super::netem::{Netem, NetemCounter};
+use super::relay::{Relay, RelayCounter};
 use super::wakeup::{self, TimingWarning};
 use super::{ForwarderKind, WanOptions};
 use crate::error::{LabError, cannot};

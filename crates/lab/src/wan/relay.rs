@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::tun_device::{TunDevice, DeviceDrops};
-use super::link::{LinkCounts, Link, drain_time};
-use super::namespace::in_namespace;
+use super::link::{Link, LinkCounts, drain_time};
 use super::link_number::{TUN_PREFIX, link_address, with_free_number};
+use super::namespace::in_namespace;
+use super::tun_device::{DeviceDrops, TunDevice};
 use super::wakeup::WakeupLatency;
 use super::{MTU, WanOptions};
 use crate::error::{LabError, cannot};
@@ -219,8 +219,11 @@ impl Relay {
             self.publish_counts();
             let next = [out, back, until].into_iter().flatten().min();
             let asleep = self.started.elapsed();
-            let sleep =
-                if is_busy { Some(Duration::ZERO) } else { next.map(|due| lateness.sleep_duration(asleep, due)) };
+            let sleep = if is_busy {
+                Some(Duration::ZERO)
+            } else {
+                next.map(|due| lateness.sleep_duration(asleep, due))
+            };
             let timeout = sleep.and_then(|sleep| Timespec::try_from(sleep).ok());
             let mut descriptors = [
                 PollFd::new(&self.near, PollFlags::IN),

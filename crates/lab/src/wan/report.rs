@@ -5,13 +5,18 @@ use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-use super::{LinkCounts, JitterKind, LinkOptions, ForwarderKind, WanOptions};
+use super::{ForwarderKind, JitterKind, LinkCounts, LinkOptions, WanOptions};
 
 /// The report of a link. Times are in milliseconds, rates in bits per second, sizes in bytes, loss is a fraction.
-/// Values that are unlimited or unknown to netem are null. `out` and `back` describe the directions; `uncounted` is
+/// Values that are unlimited or unknown to netem are null. `out` and `back` describe the directions; `unknown_traffic_reason` is
 /// the reason if all counters are null.
 #[must_use]
-pub fn link_report(options: WanOptions, via: ForwarderKind, far: Ipv4Addr, carried: &io::Result<(LinkCounts, LinkCounts)>) -> Value {
+pub fn link_report(
+    options: WanOptions,
+    via: ForwarderKind,
+    far: Ipv4Addr,
+    carried: &io::Result<(LinkCounts, LinkCounts)>,
+) -> Value {
     let is_relay = via == ForwarderKind::Relay;
     let (out, back) = carried.as_ref().map_or((None, None), |(out, back)| (Some(*out), Some(*back)));
     json!({
@@ -25,7 +30,15 @@ pub fn link_report(options: WanOptions, via: ForwarderKind, far: Ipv4Addr, carri
 }
 
 fn direction(options: LinkOptions, counts: Option<LinkCounts>, is_relay: bool) -> Value {
-    let LinkOptions { delay, jitter, jitter_kind, allow_reordering: reorder, loss, bits_per_second: rate, queue_bytes } = options;
+    let LinkOptions {
+        delay,
+        jitter,
+        jitter_kind,
+        allow_reordering: reorder,
+        loss,
+        bits_per_second: rate,
+        queue_bytes,
+    } = options;
     let count = |field: fn(LinkCounts) -> u64| counts.map(field);
     json!({
         "delay_ms": delay.as_secs_f64() * 1e3,
@@ -43,6 +56,6 @@ fn direction(options: LinkOptions, counts: Option<LinkCounts>, is_relay: bool) -
         "lost": count(|counts| counts.lost),
         "dropped": count(|counts| counts.dropped),
         "missed": count(|counts| counts.missed),
-        "longest_queue": rate.filter(|_| is_relay).and_then(|_| count(|counts| counts.max_queue_bytes)),
+        "max_queue_bytes": rate.filter(|_| is_relay).and_then(|_| count(|counts| counts.max_queue_bytes)),
     })
 }

@@ -1,7 +1,7 @@
 //! Concurrency control on simulated links: a closed system that follows a latency model, with noisy intervals.
 
 use super::*;
-use crate::tune::{OperatingPoint, LatencyModel};
+use crate::tune::{LatencyModel, OperatingPoint};
 
 /// A simulated link: its latency model, requests of one size, and the noise of an interval.
 struct SimulatedLink {
@@ -36,7 +36,15 @@ fn latency_model(fixed: f64, megabytes: f64) -> LatencyModel {
 
 impl SimulatedLink {
     fn new(model: LatencyModel, bytes: u64, seed: u64) -> Self {
-        Self { model, bytes, noise: 0.05, chance: seed, clock: 0.0, previous_throughput: 0.0, overruns: false }
+        Self {
+            model,
+            bytes,
+            noise: 0.05,
+            chance: seed,
+            clock: 0.0,
+            previous_throughput: 0.0,
+            overruns: false,
+        }
     }
 
     fn random(&mut self) -> f64 {
@@ -96,9 +104,9 @@ fn links() -> impl Iterator<Item = SimulatedLink> {
     let lines = [(0.5e-3, 110.0), (10e-3, 110.0), (50e-3, 12.0), (130e-3, 110.0), (180e-3, 110.0)];
     let sizes = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
     lines.into_iter().flat_map(move |(fixed, rate)| {
-        sizes
-            .into_iter()
-            .flat_map(move |bytes| (1..6).map(move |seed| SimulatedLink::new(latency_model(fixed, rate), bytes, seed)))
+        sizes.into_iter().flat_map(move |bytes| {
+            (1..6).map(move |seed| SimulatedLink::new(latency_model(fixed, rate), bytes, seed))
+        })
     })
 }
 
@@ -145,7 +153,8 @@ fn slightly_lower_throughput_is_not_drifted_to() {
     let bent = |requests: usize| 110e6 * (1.0 - 0.5 / requests as f64);
     let mut parts = Vec::new();
     for seed in 0..200 {
-        let mut play = SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 110.0), 8 << 20, seed) };
+        let mut play =
+            SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 110.0), 8 << 20, seed) };
         let mut steering = ConcurrencyController::new(8, (5, 256)).planned();
         let looks = (0..80).map(|_| {
             let throughput = bent(steering.concurrency());
@@ -213,7 +222,8 @@ fn controller_follows_a_change_of_the_link() {
 fn step_back_up_stops_at_the_plan() {
     let mut steering = ConcurrencyController::new(10, (1, 256)).planned();
     let throughput = |requests: usize| if requests >= 8 { 100.0 } else { 50.0 };
-    let seen: Vec<usize> = (0..60).map(|_| steering.end_interval(throughput(steering.concurrency()), false)).collect();
+    let seen: Vec<usize> =
+        (0..60).map(|_| steering.end_interval(throughput(steering.concurrency()), false)).collect();
     // From eight, ten is tried, never eleven.
     let from_eight = seen.windows(2).filter(|two| two[0] == 8 && two[1] > 8).map(|two| two[1]);
     let tried: Vec<usize> = from_eight.collect();
@@ -255,7 +265,8 @@ fn overrunning_queue_lowers_concurrency_immediately() {
 #[test]
 fn plan_that_overruns_a_queue_is_not_returned_to() {
     for seed in 0..100 {
-        let mut play = SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 12.0), 64 << 10, seed) };
+        let mut play =
+            SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 12.0), 64 << 10, seed) };
         let mut steering = ConcurrencyController::new(32, (5, 256)).planned();
         let looks = (0..300).map(|_| {
             let requests = steering.concurrency();
@@ -311,6 +322,10 @@ fn idle_intervals_change_nothing() {
         steering.end_interval(1.0, false);
         steering.end_interval(1e6, false);
     }
-    assert_eq!(ConcurrencyController::new(300, (4, 256)).concurrency(), 300, "the bounds never exclude the initial value");
+    assert_eq!(
+        ConcurrencyController::new(300, (4, 256)).concurrency(),
+        300,
+        "the bounds never exclude the initial value"
+    );
     assert_eq!(ConcurrencyController::new(2, (4, 256)).concurrency(), 2);
 }

@@ -88,13 +88,21 @@ fn trees_are_compared_one_after_another() {
     settling.tree_changed("a/", SECOND);
     settling.tree_changed("a/", 2 * SECOND);
     settling.tree_changed("b/", 2 * SECOND);
-    assert_eq!(settling.take_due_tree(3 * SECOND).as_deref(), Some("a/"), "further changes do not postpone it");
+    assert_eq!(
+        settling.take_due_tree(3 * SECOND).as_deref(),
+        Some("a/"),
+        "further changes do not postpone it"
+    );
     assert_eq!((settling.take_due_tree(9 * SECOND), settling.next_due()), (None, None));
     settling.tree_changed("a/", 9 * SECOND);
     settling.tree_compared(true, 9 * SECOND);
     assert_eq!(settling.take_due_tree(9 * SECOND).as_deref(), Some("b/"));
     settling.tree_compared(false, 10 * SECOND);
-    assert_eq!(settling.take_due_tree(11 * SECOND).as_deref(), Some("a/"), "it changed during the comparison");
+    assert_eq!(
+        settling.take_due_tree(11 * SECOND).as_deref(),
+        Some("a/"),
+        "it changed during the comparison"
+    );
     settling.tree_compared(true, 11 * SECOND);
     assert_eq!(settling.next_due(), Some(15 * SECOND), "a failed tree is retried");
     settling.tree_changed("", 12 * SECOND);

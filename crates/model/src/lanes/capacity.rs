@@ -136,7 +136,8 @@ impl Slice {
     /// The amount that the slice would have had without needless throttling, assuming that the granted rate was used as
     /// far as was carried. It cannot exceed the capacity estimated before.
     fn unthrottled_amount(&self) -> f64 {
-        let before = |pace: LaneRate| (self.amount / pace.share.rate_factor).min(pace.capacity / SLICES_PER_SECOND);
+        let before =
+            |pace: LaneRate| (self.amount / pace.share.rate_factor).min(pace.capacity / SLICES_PER_SECOND);
         self.throttled_rate.map_or(self.amount, |pace| before(pace).max(self.amount))
     }
 }

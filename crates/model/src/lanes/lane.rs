@@ -112,7 +112,13 @@ impl Queue {
 impl Lane {
     /// Requests a dispatch.
     #[allow(clippy::cast_precision_loss, reason = "an amount that is added up")]
-    pub fn request_dispatch(&mut self, ticket: Ticket, amount: u64, shares: impl RateShares, now: Duration) -> Dispatch {
+    pub fn request_dispatch(
+        &mut self,
+        ticket: Ticket,
+        amount: u64,
+        shares: impl RateShares,
+        now: Duration,
+    ) -> Dispatch {
         let (asked, amount) = (self.rate(&shares, ticket.priority, now), amount as f64);
         let Some(pace) = asked else {
             self.charge(amount, shares, now);
@@ -155,7 +161,9 @@ impl Lane {
     /// The earliest time of the next dispatch, unless something changes before.
     pub fn next_wake(&self, shares: impl RateShares, now: Duration) -> Option<Duration> {
         let due = self.heads().map(|head| {
-            let Some(LaneRate { rate, .. }) = self.rate(&shares, head.ticket.priority, now) else { return now };
+            let Some(LaneRate { rate, .. }) = self.rate(&shares, head.ticket.priority, now) else {
+                return now;
+            };
             let paid = self.refilled_at + saturating_seconds(-self.credit / rate);
             paid.min(self.dispatch_deadline(&head, rate))
         });

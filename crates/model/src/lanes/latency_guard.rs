@@ -164,7 +164,13 @@ impl LatencyGuard {
         let Some(alone) = baseline.uncontended(goal * RESIDUAL_QUEUE, now) else { return };
         let (times, is_steady) = (seconds / alone, baseline.is_stable(goal, now));
         let before = self.current[rank].filter(|current| current.is_fresh(now));
-        let first = CurrentLatency { ratio: times, seconds, is_stable: is_steady, measured_at: now, headroom_since: None };
+        let first = CurrentLatency {
+            ratio: times,
+            seconds,
+            is_stable: is_steady,
+            measured_at: now,
+            headroom_since: None,
+        };
         let mut current = before.unwrap_or(first);
         current.ratio += (times - current.ratio) * EWMA_WEIGHT;
         current.seconds += (seconds - current.seconds) * EWMA_WEIGHT;
@@ -185,7 +191,8 @@ impl LatencyGuard {
             return;
         };
         let lost = (1.0 - self.throttled_share(first, at).rate_factor).max(0.0);
-        self.loss_budget_left = (self.loss_budget_left + (LOSS_BUDGET - lost) * since).clamp(0.0, LOSS_BURST_SECONDS);
+        self.loss_budget_left =
+            (self.loss_budget_left + (LOSS_BUDGET - lost) * since).clamp(0.0, LOSS_BURST_SECONDS);
         if self.next_probe.is_none() {
             self.has_improved = true;
         }
@@ -214,7 +221,11 @@ impl LatencyGuard {
         let share = self.throttled_share(first, now);
         // Ranks of the same lane share its capacity, so that their latency shows no queue that throttling would drain.
         let shares_lane = (0..rank).any(|other| other % 2 == rank % 2 && self.is_active(other, now));
-        Some(if shares_lane && share.rate_factor > SAME_LANE_SHARE.rate_factor { SAME_LANE_SHARE } else { share })
+        Some(if shares_lane && share.rate_factor > SAME_LANE_SHARE.rate_factor {
+            SAME_LANE_SHARE
+        } else {
+            share
+        })
     }
 
     fn throttled_share(&self, first: usize, now: Duration) -> RateShare {
@@ -293,7 +304,8 @@ impl BaselineLatency {
             self.probe_mean = LatencyMean::default();
         } else if self.probe_mean.count >= MAX_PROBE_SAMPLES {
             // Older requests decay.
-            self.probe_mean = LatencyMean { seconds: self.probe_mean.seconds / 2.0, count: self.probe_mean.count / 2 };
+            self.probe_mean =
+                LatencyMean { seconds: self.probe_mean.seconds / 2.0, count: self.probe_mean.count / 2 };
         }
         self.probe_mean.seconds += group.seconds;
         self.probe_mean.count += group.count;

@@ -215,7 +215,9 @@ fn head_of_queue_is_dispatched_despite_higher_priority() {
     let (mut lanes, mut now) = learned();
     let patient = lanes.enter(put(Priority::Normal, 1 << 20), now).unwrap();
     lanes.request_dispatch(&patient, 1 << 20, now);
-    let Dispatch::Queued(ticket) = lanes.request_dispatch(&patient, 64 << 10, now) else { panic!("expected to be queued") };
+    let Dispatch::Queued(ticket) = lanes.request_dispatch(&patient, 64 << 10, now) else {
+        panic!("expected to be queued")
+    };
     let since = now;
     while lanes.next_dispatched(now) != Some(ticket) {
         // More than the capacity.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::histogram::{LatencyHistogram, nanos};
 use super::series::SizeClassStats;
 use super::size_class::SizeClass;
-use super::histogram::{LatencyHistogram, nanos};
 
 /// Minimum number of samples for a quantile.
 const MIN_SAMPLES: u64 = 16;

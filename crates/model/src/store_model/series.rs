@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::ring::{Reset, Ring};
 use super::histogram::{AtomicHistogram, LatencyHistogram, nanos};
+use super::ring::{Reset, Ring};
 use super::{SLICES, SizeClass, slice_of};
 
 /// Latency histograms of the window, and totals since the start.
@@ -94,7 +94,8 @@ impl Series {
     }
 
     pub fn snapshot(&self, now: Duration, sizes: SizeClass) -> SizeClassStats {
-        let (mut service, mut first_byte, mut bytes) = (LatencyHistogram::default(), LatencyHistogram::default(), 0_u64);
+        let (mut service, mut first_byte, mut bytes) =
+            (LatencyHistogram::default(), LatencyHistogram::default(), 0_u64);
         for slice in self.window.last(slice_of(now), SLICES as u64) {
             service.add_live(&slice.service);
             first_byte.add_live(&slice.first_byte);

@@ -39,10 +39,17 @@ fn requests_are_counted_by_outcome() {
     assert_eq!((outcomes.done, outcomes.rejected, outcomes.failed), (1, 1, [1, 0, 2, 0, 0]));
     assert_eq!((outcomes.cancelled, outcomes.cancelled_after), (1, millis(30)));
     // Cancelled requests do not count towards the failure ratio.
-    assert_eq!((outcomes.failure_ratio(Failure::TimedOut), outcomes.total_failure_ratio()), (Some(0.4), Some(0.6)));
+    assert_eq!(
+        (outcomes.failure_ratio(Failure::TimedOut), outcomes.total_failure_ratio()),
+        (Some(0.4), Some(0.6))
+    );
     assert_eq!(model.total_outcomes(Operation::Get), outcomes);
     assert_eq!(model.outcomes(now, Operation::Put).total_failure_ratio(), None);
-    assert_eq!(model.latencies(now, Operation::Get).count(), 1, "only successful requests count towards latency");
+    assert_eq!(
+        model.latencies(now, Operation::Get).count(),
+        1,
+        "only successful requests count towards latency"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Concurrent requests by size, for transfers of objects of all sizes.
 
-use super::{OperatingPoint, LatencyModel, Surface};
+use super::{LatencyModel, OperatingPoint, Surface};
 use crate::store_model::SizeClass;
 
 /// Candidate concurrencies.
@@ -44,7 +44,9 @@ impl ConcurrencyBySize {
         let mut larger = 0;
         for class in SizeClass::all().collect::<Vec<_>>().into_iter().rev() {
             let bytes = class.max_bytes().unwrap_or(1 << 29);
-            let wanted_by = |surface: &Surface| fewest_with_full_throughput(surface, bytes).max(connections_to_fill_link(surface));
+            let wanted_by = |surface: &Surface| {
+                fewest_with_full_throughput(surface, bytes).max(connections_to_fill_link(surface))
+            };
             let wanted = surfaces.iter().map(wanted_by).max().unwrap_or(0);
             larger = larger.max(wanted);
             all[class.index()] = larger;
@@ -100,10 +102,16 @@ fn bandwidth_delay_product(model: &LatencyModel) -> f64 {
 
 fn fewest_with_full_throughput(surface: &Surface, bytes: u64) -> usize {
     let capacity = PIPE_BDP_RATIO * bandwidth_delay_product(surface.model());
-    let fits = |parallel: usize| parallel <= MAX_PROBED || OperatingPoint { bytes, concurrency: parallel }.bytes_in_flight() <= capacity;
+    let fits = |parallel: usize| {
+        parallel <= MAX_PROBED
+            || OperatingPoint { bytes, concurrency: parallel }.bytes_in_flight() <= capacity
+    };
     let candidates = CANDIDATES.into_iter().filter(|parallel| fits(*parallel));
-    let rates: Vec<_> =
-        candidates.map(|parallel| (parallel, surface.predict(OperatingPoint { bytes, concurrency: parallel }).request_rate())).collect();
+    let rates: Vec<_> = candidates
+        .map(|parallel| {
+            (parallel, surface.predict(OperatingPoint { bytes, concurrency: parallel }).request_rate())
+        })
+        .collect();
     let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
     let enough = rates.iter().find(|(_, rate)| *rate >= best * (1.0 - MIN_GAIN));
     enough.map_or(CANDIDATES[0], |(parallel, _)| *parallel)
@@ -129,7 +137,12 @@ mod tests {
     #[test]
     fn new_connections_fit_the_bandwidth_delay_product() {
         let region = known(0.01);
-        let of = |bytes| [region.for_class(SizeClass::for_bytes(bytes)), region.for_class_on_new_connections(SizeClass::for_bytes(bytes))];
+        let of = |bytes| {
+            [
+                region.for_class(SizeClass::for_bytes(bytes)),
+                region.for_class_on_new_connections(SizeClass::for_bytes(bytes)),
+            ]
+        };
         // The bandwidth-delay product is 1.2 MB; 1.5 times that is 27 requests of 64 KiB.
         let [all, new] = of(64 << 10);
         assert!(all >= 48 && (24..=32).contains(&new), "{all} {new}");
@@ -139,7 +152,10 @@ mod tests {
         }
         // At a long RTT a retransmission timeout is short compared with a round trip.
         let far = known(0.05);
-        assert!(SizeClass::all().all(|class| far.for_class(class) == far.for_class_on_new_connections(class)), "{far:?}");
+        assert!(
+            SizeClass::all().all(|class| far.for_class(class) == far.for_class_on_new_connections(class)),
+            "{far:?}"
+        );
         // The bandwidth-delay product is 20 MB.
         let small = SizeClass::for_bytes(64 << 10);
         assert!(known(0.176).for_class(small) > MAX_PROBED, "{:?}", known(0.176));

@@ -3,14 +3,14 @@
 //! Samples are not transferable, but the parameters of the model are, each in its own way. The number of round trips
 //! per request and the processing time of the store stay the same. A connection keeps its window, so its bandwidth
 //! falls with the RTT. The shared bottleneck scales with the link if the link was saturated, with the storage if that
-//! was, and otherwise with the CPUs if they can have been the limit. The result is a [`Belief`]: a surface without
+//! was, and otherwise with the CPUs if they can have been the limit. The result is a [`Prior`]: a surface without
 //! samples follows from it, or sampling starts with it.
 //!
 //! Packet loss of an unmeasured path is unknown: a profile of a path without loss asks for too little on one with loss.
 
 mod closest;
 
-use super::latency_model::{Prior, PARAMETER_COUNT, LatencyModel};
+use super::latency_model::{LatencyModel, PARAMETER_COUNT, Prior};
 use super::surface::Surface;
 
 pub use closest::{ProfileOrigin, closest, is_same_site};
@@ -67,7 +67,8 @@ pub fn extrapolate(known: &Surface, from: &ClientEnvironment, to: &ClientEnviron
     let model = &posterior.mean;
     let here = from.rtt.unwrap_or(model.fixed_latency());
     let there = to.rtt.unwrap_or(here);
-    let slowdown = cpu_slowdown(from, to, 1.0 / model.bottleneck_seconds_per_request() / MIN_SATURATED_CPU_REQUEST_RATE);
+    let slowdown =
+        cpu_slowdown(from, to, 1.0 / model.bottleneck_seconds_per_request() / MIN_SATURATED_CPU_REQUEST_RATE);
     let (shared_per_byte, is_known) = bottleneck_seconds_per_byte(model, from, to);
     let softer_knee = model.0[4] - posterior.std_dev[4];
     let scaled = [
@@ -99,12 +100,11 @@ pub fn extrapolate(known: &Surface, from: &ClientEnvironment, to: &ClientEnviron
     Prior { mean: LatencyModel(scaled), std_dev: deviation }
 }
 
-/// Like [`carry`], as a prior for sampling: wide enough that a few samples correct it.
+/// Like [`extrapolate`], as a prior for sampling: wide enough that a few samples correct it.
 #[must_use]
 pub fn sampling_prior(known: &Surface, from: &ClientEnvironment, to: &ClientEnvironment) -> Prior {
     let Prior { mean, std_dev: deviation } = extrapolate(known, from, to);
-    let default_prior =
-        to.rtt.map_or_else(Prior::default, |time| Prior::default().with_rtt(time));
+    let default_prior = to.rtt.map_or_else(Prior::default, |time| Prior::default().with_rtt(time));
     Prior {
         mean,
         std_dev: std::array::from_fn(|i| deviation[i].max(MIN_PRIOR_RATIO * default_prior.std_dev[i])),
@@ -167,7 +167,11 @@ fn connection_seconds_per_byte(posterior: &Prior, here: f64, there: f64) -> f64 
 }
 
 /// Seconds per byte at the shared bottleneck, and whether the capacity that determines it is known.
-fn bottleneck_seconds_per_byte(model: &LatencyModel, from: &ClientEnvironment, to: &ClientEnvironment) -> (f64, bool) {
+fn bottleneck_seconds_per_byte(
+    model: &LatencyModel,
+    from: &ClientEnvironment,
+    to: &ClientEnvironment,
+) -> (f64, bool) {
     let rate = 1.0 / model.bottleneck_seconds_per_byte();
     let is_saturated = |capacity: &f64| rate > capacity * SATURATION;
     let limits = [(from.link_bandwidth, to.link_bandwidth), (from.storage_bandwidth, to.storage_bandwidth)];

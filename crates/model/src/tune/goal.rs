@@ -5,7 +5,7 @@ use super::sampling::MAX_ROUND_SECONDS;
 use super::surface::{Prediction, Surface};
 use super::tail_latency::Statistic;
 
-/// The objective. Points whose requests take longer than a probe may ([`MOST_ROUND`]) count only if no faster point is
+/// The objective. Points whose requests take longer than a probe may ([`MAX_ROUND_SECONDS`]) count only if no faster point is
 /// equivalent, because most of them have no sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
@@ -55,15 +55,15 @@ pub fn choose(surface: &Surface, cells: &[OperatingPoint], goal: Goal) -> Option
     };
     let best = || found.iter().map(lower_bound).max_by(f64::total_cmp);
     let chosen = match goal {
-        Goal::Bandwidth => {
-            within_probe_latency(equivalent_to(best()?)).max_by(|a, b| lower_bound(a).total_cmp(&lower_bound(b)))
-        }
+        Goal::Bandwidth => within_probe_latency(equivalent_to(best()?))
+            .max_by(|a, b| lower_bound(a).total_cmp(&lower_bound(b))),
         Goal::Latency(cap) => {
             let score = |found: &Prediction| lower_bound(found) * target_weight(surface, found, cap);
             let is_eligible = |found: &&Prediction| score(found) > 0.0;
             let best = found.iter().filter(is_eligible).max_by(|a, b| score(a).total_cmp(&score(b)))?;
             // Beyond the knee a lower concurrency has the same bandwidth and less latency: headroom that costs nothing.
-            let headroom = |found: &Prediction| surface.target_probability(found, cap).min(MAX_USEFUL_PROBABILITY);
+            let headroom =
+                |found: &Prediction| surface.target_probability(found, cap).min(MAX_USEFUL_PROBABILITY);
             within_probe_latency(equivalent_to(lower_bound(best)).filter(is_eligible)).max_by(|a, b| {
                 headroom(a).total_cmp(&headroom(b)).then_with(|| lower_bound(a).total_cmp(&lower_bound(b)))
             })
@@ -77,7 +77,9 @@ pub fn choose(surface: &Surface, cells: &[OperatingPoint], goal: Goal) -> Option
 }
 
 /// The points whose latency is within that of a probe, or the fastest point if there is none.
-fn within_probe_latency<'a>(found: impl Iterator<Item = &'a Prediction> + Clone) -> impl Iterator<Item = &'a Prediction> {
+fn within_probe_latency<'a>(
+    found: impl Iterator<Item = &'a Prediction> + Clone,
+) -> impl Iterator<Item = &'a Prediction> {
     let fastest = found.clone().map(|found| found.latency).fold(f64::INFINITY, f64::min);
     found.filter(move |found| found.latency <= MAX_ROUND_SECONDS.max(fastest))
 }
@@ -126,13 +128,20 @@ mod tests {
         let samples = [(3, 6.0), (4, 6.0), (9, 1.02), (10, 1.02)].map(|(parallel, tail)| {
             let cell = OperatingPoint { bytes: 16 << 20, concurrency: parallel };
             let latency = model.log_latency(cell).exp();
-            Sample { point: cell, latency, relative_error: 0.02, p95_p99: Some([latency * tail; 2]), from_transfer: false }
+            Sample {
+                point: cell,
+                latency,
+                relative_error: 0.02,
+                p95_p99: Some([latency * tail; 2]),
+                from_transfer: false,
+            }
         });
         let surface = Surface::new(Prior::default(), samples.to_vec());
         let cap = LatencyTarget { statistic: Statistic::P95, max_seconds: 8.0 };
         let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
         assert!(
-            surface.target_probability(&chosen, cap) >= MIN_TARGET_PROBABILITY && chosen.latency > MAX_ROUND_SECONDS,
+            surface.target_probability(&chosen, cap) >= MIN_TARGET_PROBABILITY
+                && chosen.latency > MAX_ROUND_SECONDS,
             "{chosen:?}"
         );
     }
@@ -148,9 +157,14 @@ mod tests {
                 let cells = OperatingPoint::grid(&[bytes], &(1..=128).collect::<Vec<usize>>());
                 let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
                 let found = cells.iter().map(|cell| surface.predict(*cell));
-                let keeping = found.filter(|found| surface.target_probability(found, cap) >= MIN_TARGET_PROBABILITY);
+                let keeping =
+                    found.filter(|found| surface.target_probability(found, cap) >= MIN_TARGET_PROBABILITY);
                 let best = keeping.map(|found| found.bandwidth()).fold(0.0, f64::max);
-                assert!(surface.target_probability(&chosen, cap) > 0.8, "{chosen:?} {}", surface.target_probability(&chosen, cap));
+                assert!(
+                    surface.target_probability(&chosen, cap) > 0.8,
+                    "{chosen:?} {}",
+                    surface.target_probability(&chosen, cap)
+                );
                 assert!(chosen.bandwidth() > (1.0 - EQUIVALENT_FRACTION) * 0.99 * best, "{chosen:?} {best}");
             }
         }
@@ -177,6 +191,13 @@ mod tests {
                 );
             }
         }
-        assert_eq!(choose(&surface, &cells, Goal::Latency(LatencyTarget { statistic: Statistic::P99, max_seconds: 1e-3 })), None);
+        assert_eq!(
+            choose(
+                &surface,
+                &cells,
+                Goal::Latency(LatencyTarget { statistic: Statistic::P99, max_seconds: 1e-3 })
+            ),
+            None
+        );
     }
 }

@@ -110,7 +110,8 @@ impl LatencyModel {
     /// Cost of a request at the bottleneck, in seconds.
     #[must_use]
     pub fn bottleneck_seconds(&self, bytes: f64) -> f64 {
-        let (request, body) = (self.bottleneck_seconds_per_request(), bytes * self.bottleneck_seconds_per_byte());
+        let (request, body) =
+            (self.bottleneck_seconds_per_request(), bytes * self.bottleneck_seconds_per_byte());
         // A p-norm of the two would be smoother, but hides the cost per request next to many bytes, and with it the
         // advantage of larger requests.
         request.max(body) + request.min(body) * (1.0 - self.overlap())
@@ -166,7 +167,10 @@ mod tests {
         let mut two = one;
         two.0[6] = 20.0;
         // The size whose bytes cost as much as a request.
-        let rate = |model: &LatencyModel| OperatingPoint { bytes: 64_000, concurrency: 64 }.request_rate(model.bottleneck_seconds(64e3) * 64.0);
+        let rate = |model: &LatencyModel| {
+            OperatingPoint { bytes: 64_000, concurrency: 64 }
+                .request_rate(model.bottleneck_seconds(64e3) * 64.0)
+        };
         assert!((rate(&one) / 500.0 - 1.0).abs() < 1e-3, "{}", rate(&one));
         assert!((rate(&two) / 1000.0 - 1.0).abs() < 1e-3, "{}", rate(&two));
     }

@@ -1,7 +1,7 @@
 //! Chooses the next point to probe: the one with the most information about points that may be the best, per cost.
 //! There is no grid; the information gain of a probe is known before it runs.
 
-use super::surface::{Prediction, Surface, ProjectedPoint};
+use super::surface::{Prediction, ProjectedPoint, Surface};
 use super::{OperatingPoint, Sample};
 
 /// Standard deviation of the shortest probe, in the logarithm of the latency.
@@ -67,7 +67,10 @@ pub struct Cost {
 /// The cost of a probe that is soon precise enough: a round that is not measured, then the shortest measurement.
 #[must_use]
 pub fn min_cost(inferred: &Prediction) -> Cost {
-    cost_of_duration(inferred, MIN_MEASURED_SECONDS.min(inferred.latency.mul_add(MAX_MEASURED_ROUNDS, END_DETECTION_SECONDS)))
+    cost_of_duration(
+        inferred,
+        MIN_MEASURED_SECONDS.min(inferred.latency.mul_add(MAX_MEASURED_ROUNDS, END_DETECTION_SECONDS)),
+    )
 }
 
 /// The cost of a probe that needs the full measured duration.
@@ -105,7 +108,8 @@ pub fn next_probe(surface: &Surface, cells: &[OperatingPoint], budget: &Budget) 
     let gain_per_cost = |(view, found): &(ProjectedPoint, Prediction)| {
         let cost = min_cost(found);
         let is_over_budget = cost.bytes > budget.bytes || cost.seconds > budget.seconds;
-        let is_precise = |sample: &Sample| sample.point == found.point && sample.relative_error < MAX_RESAMPLE_ERROR;
+        let is_precise =
+            |sample: &Sample| sample.point == found.point && sample.relative_error < MAX_RESAMPLE_ERROR;
         if is_over_budget || found.latency > MAX_ROUND_SECONDS || surface.samples().iter().any(is_precise) {
             return None;
         }

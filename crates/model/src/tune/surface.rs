@@ -1,13 +1,13 @@
 //! Predicts the latency of all points of one direction from samples.
 //!
-//! The prediction is a [`Law`] plus a Gaussian process for what the model does not capture, which is similar for nearby
+//! The prediction is a [`LatencyModel`] plus a Gaussian process for what the model does not capture, which is similar for nearby
 //! points. Parameters, deviations and measurement noise are normal in the logarithm of the latency. The most likely
 //! surface, its uncertainty and the information gain of another sample therefore follow from the same equations
 //! (universal kriging with a nonlinear mean, fitted by Gauss-Newton). Bandwidth follows from latency and concurrency
 //! (Little 1961).
 
-use super::latency_model::{Prior, PARAMETER_COUNT, LatencyModel};
 use super::cholesky::{Cholesky, dot};
+use super::latency_model::{LatencyModel, PARAMETER_COUNT, Prior};
 use super::tail_latency::{Statistic, TailModel};
 use super::{LatencyTarget, OperatingPoint, Sample};
 
@@ -85,7 +85,8 @@ impl Surface {
         fit.model = best.map_or(prior.mean, |(model, _)| model);
         fit.gradients = fit.samples.iter().map(|sample| fit.model.gradient(sample.point)).collect();
         fit.total_factor = Cholesky::new(fit.samples.len(), |i, j| {
-            fit.parameter_covariance(&fit.gradients[i], &fit.gradients[j]) + sample_covariance(&fit.samples, i, j)
+            fit.parameter_covariance(&fit.gradients[i], &fit.gradients[j])
+                + sample_covariance(&fit.samples, i, j)
         });
         fit.residual_weights = fit.residual_factor.solve(&fit.residuals(&fit.model));
         fit.tail_model = TailModel::fit(&fit.model, &fit.samples);
@@ -122,7 +123,11 @@ impl Surface {
         let kernel_row: Vec<f64> = self.samples.iter().map(|sample| kernel(sample.point, cell)).collect();
         let log = self.model.log_latency(cell) + dot(&kernel_row, &self.residual_weights);
         let view = self.project(cell);
-        Prediction { point: cell, latency: log.exp(), std_dev: self.posterior_covariance(&view, &view).max(0.0).sqrt() }
+        Prediction {
+            point: cell,
+            latency: log.exp(),
+            std_dev: self.posterior_covariance(&view, &view).max(0.0).sqrt(),
+        }
     }
 
     /// A statistic of the latency at a point, in seconds.
@@ -154,7 +159,8 @@ impl Surface {
 
     /// The posterior covariance of two points.
     pub(super) fn posterior_covariance(&self, a: &ProjectedPoint, b: &ProjectedPoint) -> f64 {
-        self.parameter_covariance(&a.gradient, &b.gradient) + kernel(a.point, b.point) - dot(&a.whitened, &b.whitened)
+        self.parameter_covariance(&a.gradient, &b.gradient) + kernel(a.point, b.point)
+            - dot(&a.whitened, &b.whitened)
     }
 
     /// The covariance of two points by the prior of the parameters.
@@ -172,7 +178,8 @@ impl Surface {
         let Some(fastest) = self.samples.iter().map(Sample::bandwidth).max_by(f64::total_cmp) else {
             return vec![mean];
         };
-        let max_rate = self.samples.iter().map(|sample| sample.point.request_rate(sample.latency)).fold(1.0, f64::max);
+        let max_rate =
+            self.samples.iter().map(|sample| sample.point.request_rate(sample.latency)).fold(1.0, f64::max);
         let quickest = self.samples.iter().map(|sample| sample.latency).fold(f64::MAX, f64::min);
         let mut from_samples = mean;
         from_samples.0[0] = (quickest * 0.9).ln();
@@ -189,7 +196,8 @@ impl Surface {
     /// Twice the negative log posterior of the parameters, up to a constant.
     fn misfit(&self, model: &LatencyModel) -> f64 {
         let half = self.residual_factor.whiten(&self.residuals(model));
-        let off = (0..PARAMETER_COUNT).map(|i| ((model.0[i] - self.prior.mean.0[i]) / self.prior.std_dev[i]).powi(2));
+        let off = (0..PARAMETER_COUNT)
+            .map(|i| ((model.0[i] - self.prior.mean.0[i]) / self.prior.std_dev[i]).powi(2));
         dot(&half, &half) + off.sum::<f64>()
     }
 
@@ -200,8 +208,9 @@ impl Surface {
             let target = self.gauss_newton_target(&model);
             let mut step_size = 1.0;
             let next = (0..MAX_HALVINGS).find_map(|_| {
-                let next =
-                    LatencyModel(std::array::from_fn(|i| (target.0[i] - model.0[i]).mul_add(step_size, model.0[i])));
+                let next = LatencyModel(std::array::from_fn(|i| {
+                    (target.0[i] - model.0[i]).mul_add(step_size, model.0[i])
+                }));
                 step_size /= 2.0;
                 let next_misfit = self.misfit(&next);
                 (next_misfit < misfit).then_some((next, next_misfit))
@@ -219,7 +228,8 @@ impl Surface {
     /// The parameters that minimize the misfit linearized at `model`.
     fn gauss_newton_target(&self, model: &LatencyModel) -> LatencyModel {
         let mean = self.prior.mean;
-        let slopes: Vec<[f64; PARAMETER_COUNT]> = self.samples.iter().map(|sample| model.gradient(sample.point)).collect();
+        let slopes: Vec<[f64; PARAMETER_COUNT]> =
+            self.samples.iter().map(|sample| model.gradient(sample.point)).collect();
         let all = Cholesky::new(self.samples.len(), |i, j| {
             self.parameter_covariance(&slopes[i], &slopes[j]) + sample_covariance(&self.samples, i, j)
         });

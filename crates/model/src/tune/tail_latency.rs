@@ -4,8 +4,8 @@
 //! about the same time. Beyond it connections with larger windows are favoured, and a few requests take two or three
 //! times as long. Samples refine the ratio for points of similar utilization (Gaussian process regression).
 
-use super::latency_model::LatencyModel;
 use super::cholesky::{Cholesky, dot};
+use super::latency_model::LatencyModel;
 use super::{OperatingPoint, Sample};
 
 /// A statistic of the latency of many requests.
@@ -52,7 +52,10 @@ impl TailModel {
         let known: Vec<(f64, [f64; 2])> = samples
             .iter()
             .filter_map(|sample| {
-                Some((log_utilization(model, sample.point), sample.p95_p99?.map(|tail| tail / sample.latency)))
+                Some((
+                    log_utilization(model, sample.point),
+                    sample.p95_p99?.map(|tail| tail / sample.latency),
+                ))
             })
             .collect();
         let covariance = Cholesky::new(known.len(), |i, j| {
@@ -62,7 +65,11 @@ impl TailModel {
             let residuals = known.iter().map(|(full, tail)| tail[which].ln() - prior_log_ratio(*full, which));
             covariance.solve(&residuals.collect::<Vec<f64>>())
         });
-        Self { log_utilization: known.into_iter().map(|(full, _)| full).collect(), covariance, residual_weights: rest }
+        Self {
+            log_utilization: known.into_iter().map(|(full, _)| full).collect(),
+            covariance,
+            residual_weights: rest,
+        }
     }
 
     /// Logarithm of the ratio of a statistic to the mean at a point, and its standard deviation.
@@ -77,7 +84,10 @@ impl TailModel {
         let explained = self.covariance.whiten(&kernel_row);
         let variance = (kernel(full, full) - dot(&explained, &explained)).max(0.0) + POINT_STD_DEV.powi(2);
         // A p95 below the mean would require a few extreme outliers.
-        ((prior_log_ratio(full, which) + dot(&kernel_row, &self.residual_weights[which])).max(0.0), variance.sqrt())
+        (
+            (prior_log_ratio(full, which) + dot(&kernel_row, &self.residual_weights[which])).max(0.0),
+            variance.sqrt(),
+        )
     }
 }
 
@@ -121,8 +131,13 @@ mod tests {
     #[test]
     fn samples_move_the_tail_of_similar_utilization() {
         let model = latency_model(0.05, 20e6, 5e3, 12e6);
-        let sample =
-            Sample { point: EMPTY, latency: 0.06, relative_error: 0.02, p95_p99: Some([0.12, 0.18]), from_transfer: false };
+        let sample = Sample {
+            point: EMPTY,
+            latency: 0.06,
+            relative_error: 0.02,
+            p95_p99: Some([0.12, 0.18]),
+            from_transfer: false,
+        };
         let tails = TailModel::fit(&model, &[sample, Sample { p95_p99: None, point: FULL, ..sample }]);
         let [(empty, sure), (full, unsure)] =
             [EMPTY, FULL].map(|cell| tails.log_ratio(&model, cell, Statistic::P99));

@@ -25,8 +25,9 @@ fn budget() -> Budget {
 /// Samples of a store that follows the model, with 3 % noise.
 pub(super) fn sampled(model: &LatencyModel, seed: u64) -> (Surface, Vec<OperatingPoint>) {
     let cells = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
-    let answer =
-        |cell: OperatingPoint, turn: usize| model.log_latency(cell).exp() * (1.0 + 0.03 * replay::noise(seed, turn));
+    let answer = |cell: OperatingPoint, turn: usize| {
+        model.log_latency(cell).exp() * (1.0 + 0.03 * replay::noise(seed, turn))
+    };
     let prior = Prior::default().with_rtt(model.fixed_latency());
     (replay::sample(prior, &cells, budget(), answer), cells)
 }
@@ -58,7 +59,8 @@ fn uncertainty_grows_with_distance_from_samples() {
         Prior::default(),
         vec![Sample { point: at, latency: 0.1, relative_error: 0.02, p95_p99: None, from_transfer: false }],
     );
-    let (there, away) = (surface.predict(at), surface.predict(OperatingPoint { bytes: 16 << 20, concurrency: 64 }));
+    let (there, away) =
+        (surface.predict(at), surface.predict(OperatingPoint { bytes: 16 << 20, concurrency: 64 }));
     assert!((there.latency / 0.1 - 1.0).abs() < 0.03 && there.std_dev < 0.04, "{there:?}");
     assert!(away.std_dev > 0.3, "{away:?}");
 }
@@ -78,7 +80,9 @@ fn efficiency_prefers_large_requests_and_low_concurrency() {
     let (surface, cells) = sampled(&latency_model(0.01, 50e6, 5e3, 100e6), 2);
     let fastest = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
     let spared = goal::choose(&surface, &cells, Goal::Efficiency).unwrap();
-    assert!(spared.point.bytes >= fastest.point.bytes && spared.point.concurrency <= fastest.point.concurrency);
+    assert!(
+        spared.point.bytes >= fastest.point.bytes && spared.point.concurrency <= fastest.point.concurrency
+    );
     assert!(spared.bandwidth() > 0.9 * fastest.bandwidth(), "{spared:?} {fastest:?}");
 }
 

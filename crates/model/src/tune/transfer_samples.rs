@@ -26,7 +26,9 @@ impl Surface {
                 let expected = Self::new(prior, known.clone()).predict(sample.point);
                 let deviation = (sample.latency / expected.latency).ln().abs();
                 if deviation > MAX_DEVIATION_SIGMAS * expected.std_dev.hypot(sample.relative_error) {
-                    known.iter_mut().for_each(|older| older.relative_error = older.relative_error.hypot(deviation));
+                    known
+                        .iter_mut()
+                        .for_each(|older| older.relative_error = older.relative_error.hypot(deviation));
                 }
             }
             known.push(sample);
@@ -59,7 +61,13 @@ mod tests {
     const SEEN: OperatingPoint = OperatingPoint { bytes: 64 << 10, concurrency: 40 };
 
     fn seen(model: &LatencyModel, cell: OperatingPoint) -> Sample {
-        Sample { point: cell, latency: model.log_latency(cell).exp(), relative_error: 0.1, p95_p99: None, from_transfer: true }
+        Sample {
+            point: cell,
+            latency: model.log_latency(cell).exp(),
+            relative_error: 0.1,
+            p95_p99: None,
+            from_transfer: true,
+        }
     }
 
     /// Probe samples of a store that follows the model.
@@ -114,7 +122,10 @@ mod tests {
         }
         assert_eq!(samples.len(), probes.len() + 1);
         for doublings in 0..10 {
-            add_transfer_sample(&mut samples, seen(&model, OperatingPoint { bytes: 1024 << doublings, concurrency: 8 }));
+            add_transfer_sample(
+                &mut samples,
+                seen(&model, OperatingPoint { bytes: 1024 << doublings, concurrency: 8 }),
+            );
         }
         assert_eq!(samples.len(), probes.len() + MAX_TRANSFER_SAMPLES);
         assert_eq!(samples[..probes.len()], probes);

@@ -80,7 +80,8 @@ impl Workload {
         let of = |amount: &WorkloadAmount| {
             let bytes = amount.bytes / amount.requests;
             let max_concurrency = usize::try_from(amount.requests).unwrap_or(usize::MAX);
-            let found = surface.predict(OperatingPoint { bytes, concurrency: parallel(bytes).clamp(1, max_concurrency) });
+            let found = surface
+                .predict(OperatingPoint { bytes, concurrency: parallel(bytes).clamp(1, max_concurrency) });
             amount.requests as f64 / found.request_rate()
         };
         self.amounts.values().filter(|amount| amount.requests > 0).map(of).sum()
@@ -134,8 +135,7 @@ mod tests {
             p95_p99: None,
             from_transfer: false,
         };
-        let surface =
-            Surface::new(Prior::default(), vec![sample(16 << 10, 8, 0.1), sample(4 << 20, 8, 1.0)]);
+        let surface = Surface::new(Prior::default(), vec![sample(16 << 10, 8, 0.1), sample(4 << 20, 8, 1.0)]);
         let mut workload = Workload::new(&SIZES);
         (0..800).for_each(|_| workload.add(16 << 10));
         (0..80).for_each(|_| workload.add(4 << 20));

@@ -147,8 +147,9 @@ fn zero_in_survivors(
     if length == 0 {
         return;
     }
-    for (&sector, _) in
-        survivors.range(offset / SECTOR_BYTES..=(offset + length - 1) / SECTOR_BYTES).filter(|&(_, &last)| last >= i)
+    for (&sector, _) in survivors
+        .range(offset / SECTOR_BYTES..=(offset + length - 1) / SECTOR_BYTES)
+        .filter(|&(_, &last)| last >= i)
     {
         let (start, stop) = overlap(sector, offset, length);
         content.patch(start, &[0; SECTOR_BYTES as usize][..(stop - start) as usize]);

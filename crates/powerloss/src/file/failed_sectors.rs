@@ -57,7 +57,9 @@ impl FailedSectors {
         let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
         for (sector, bytes) in &self.sectors {
             match runs.last_mut() {
-                Some((offset, run)) if *offset + run.len() as u64 == sector * SECTOR_BYTES => run.extend(bytes),
+                Some((offset, run)) if *offset + run.len() as u64 == sector * SECTOR_BYTES => {
+                    run.extend(bytes)
+                }
                 _ => runs.push((sector * SECTOR_BYTES, bytes.to_vec())),
             }
         }

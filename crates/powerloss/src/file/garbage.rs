@@ -29,7 +29,12 @@ pub struct GarbageCounts {
 }
 
 /// Fills the sectors `lost` of a file.
-pub fn fill_garbage(content: &mut Content, lost: &BTreeSet<u64>, donors: Donors<'_>, rng: &mut Rng) -> GarbageCounts {
+pub fn fill_garbage(
+    content: &mut Content,
+    lost: &BTreeSet<u64>,
+    donors: Donors<'_>,
+    rng: &mut Rng,
+) -> GarbageCounts {
     let mut spoiled = GarbageCounts::default();
     let only_noise = rng.chance(25);
     let mut source = Source::Noise;
@@ -77,9 +82,13 @@ impl<'a> Source<'a> {
         for _ in 0..MAX_DRAWS {
             let pool = if !donors.own.is_empty() && rng.chance(60) { donors.own } else { donors.others };
             let Some(donor) = pool.get(rng.below(pool.len() as u64) as usize) else { continue };
-            let at = if rng.chance(50) { start / PAGE_BYTES } else { rng.below(donor.len().div_ceil(PAGE_BYTES)) } * PAGE_BYTES;
-            let (ahead, behind) =
-                (at.saturating_sub(start / PAGE_BYTES * PAGE_BYTES), (start / PAGE_BYTES * PAGE_BYTES).saturating_sub(at));
+            let at =
+                if rng.chance(50) { start / PAGE_BYTES } else { rng.below(donor.len().div_ceil(PAGE_BYTES)) }
+                    * PAGE_BYTES;
+            let (ahead, behind) = (
+                at.saturating_sub(start / PAGE_BYTES * PAGE_BYTES),
+                (start / PAGE_BYTES * PAGE_BYTES).saturating_sub(at),
+            );
             let source = Self::Stale { donor, ahead, behind };
             if source.reaches(start) {
                 return source;
@@ -140,7 +149,11 @@ mod tests {
             let donors = Donors { own: &[], others: &others };
             let spoiled = fill_garbage(&mut content, &(8..32).collect(), donors, &mut Rng::new(seed));
             assert_eq!(spoiled.noise + spoiled.stale, 24);
-            assert_eq!(content.read(0, PAGE_BYTES as usize), [0; PAGE_BYTES as usize], "only lost sectors change");
+            assert_eq!(
+                content.read(0, PAGE_BYTES as usize),
+                [0; PAGE_BYTES as usize],
+                "only lost sectors change"
+            );
             let page = content.read(PAGE_BYTES, PAGE_BYTES as usize);
             match page[1..].iter().all(|&byte| byte == 200).then_some(page[0]) {
                 Some(1) => in_place += 1,

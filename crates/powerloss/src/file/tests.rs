@@ -124,7 +124,11 @@ fn write_inside_a_file_is_never_hollow() {
     let mut file = synced(&[7; 8192]);
     file.write(0, &[1; 8192]);
     for seed in 0..1000 {
-        assert_eq!(file.clone().crash(CrashMode::Random, &[], &mut Rng::new(seed)).1.hollow, 0, "seed {seed}");
+        assert_eq!(
+            file.clone().crash(CrashMode::Random, &[], &mut Rng::new(seed)).1.hollow,
+            0,
+            "seed {seed}"
+        );
     }
 }
 

@@ -38,7 +38,8 @@ impl Listings {
         {
             return Ok(listing.clone());
         }
-        let mut entries = vec![(".".into(), dir, InodeKind::Directory), ("..".into(), dir, InodeKind::Directory)];
+        let mut entries =
+            vec![(".".into(), dir, InodeKind::Directory), ("..".into(), dir, InodeKind::Directory)];
         entries.extend(model.list(dir)?);
         let listing = Arc::new(entries);
         self.by_handle.lock().insert(handle, listing.clone());

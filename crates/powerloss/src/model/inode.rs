@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use crate::file::FileState;
-use crate::stale_contents;
 use crate::namespace::Ino;
+use crate::stale_contents;
 
 /// The type of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,16 @@ impl Inode {
     /// A new inode with one name.
     pub fn new(body: InodeBody, name: &OsStr, owner: Owner, now: SystemTime) -> Self {
         let named_as = stale_contents::file_kind(name);
-        Self { body, file_kind: named_as, owner, accessed: now, modified: now, changed: now, links: 1, opens: 0 }
+        Self {
+            body,
+            file_kind: named_as,
+            owner,
+            accessed: now,
+            modified: now,
+            changed: now,
+            links: 1,
+            opens: 0,
+        }
     }
 
     /// The `stat` result under the number `ino`.

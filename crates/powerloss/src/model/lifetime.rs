@@ -1,6 +1,6 @@
 //! Lifetime of inodes: while a name, an open file, or a name that a crash may restore refers to them.
 
-use super::inode::{InodeBody, Inode};
+use super::inode::{Inode, InodeBody};
 use super::{Model, Result};
 use crate::namespace::Ino;
 
@@ -44,7 +44,8 @@ impl Model {
     /// Frees the volatile bytes of a file that has no name and is not open. Those of its pending changes stay until a
     /// sweep finds that its name cannot return.
     fn release_if_unreferenced(&mut self, ino: Ino) {
-        if let Some(Inode { body: InodeBody::File(file), links: 0, opens: 0, .. }) = self.inodes.get_mut(&ino) {
+        if let Some(Inode { body: InodeBody::File(file), links: 0, opens: 0, .. }) = self.inodes.get_mut(&ino)
+        {
             self.allocated -= file.content().allocated();
             file.release_volatile();
             self.unlinks_since_sweep += file.pending_bytes() / BYTES_PER_UNLINK;
@@ -62,7 +63,9 @@ impl Model {
         // A fixed order, so that a seed gives the same crash in every run.
         unreferenced.sort_unstable();
         for ino in unreferenced {
-            if let Some(Inode { body: InodeBody::File(file), file_kind: named_as, .. }) = self.inodes.remove(&ino) {
+            if let Some(Inode { body: InodeBody::File(file), file_kind: named_as, .. }) =
+                self.inodes.remove(&ino)
+            {
                 self.graveyard.retain(&named_as, file.latest());
             }
         }

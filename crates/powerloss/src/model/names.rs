@@ -7,11 +7,11 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::inode::{Attributes, InodeBody, Inode, InodeKind, Owner};
+use super::inode::{Attributes, Inode, InodeBody, InodeKind, Owner};
 use super::{Model, Result};
 use crate::file::FileState;
-use crate::stale_contents;
 use crate::namespace::{Ino, ROOT};
+use crate::stale_contents;
 
 impl Model {
     /// The inode of a name.

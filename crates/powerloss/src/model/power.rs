@@ -6,14 +6,14 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::inode::{InodeBody, Inode};
+use super::inode::{Inode, InodeBody};
 use super::report::{CrashReport, FileReport};
 use super::{Model, Result};
 use crate::file::FileState;
-use crate::stale_contents::{self, StaleContents};
 use crate::mode::CrashMode;
 use crate::namespace::{Ino, Namespace, ROOT};
 use crate::rng::Rng;
+use crate::stale_contents::{self, StaleContents};
 
 impl Model {
     /// Cuts the power: by `seed` and `mode`, some pending changes reach the disk and the rest is lost. The disk's
@@ -61,8 +61,10 @@ impl Model {
 
     /// Files that have a volatile name.
     fn seen_files(&self) -> Vec<Ino> {
-        let files =
-            self.inodes.iter().filter(|(_, inode)| matches!(inode.body, InodeBody::File(_)) && inode.links > 0);
+        let files = self
+            .inodes
+            .iter()
+            .filter(|(_, inode)| matches!(inode.body, InodeBody::File(_)) && inode.links > 0);
         files.map(|(&ino, _)| ino).collect()
     }
 }
@@ -147,7 +149,12 @@ impl CrashRebuild<'_> {
         if changed {
             report.writes.add(&fates);
             let left_bytes = content.len();
-            report.files.push(FileReport { path: path.to_owned(), fates, volatile_bytes: seen_bytes, remaining_bytes: left_bytes });
+            report.files.push(FileReport {
+                path: path.to_owned(),
+                fates,
+                volatile_bytes: seen_bytes,
+                remaining_bytes: left_bytes,
+            });
         }
         FileState::durable(content)
     }

@@ -9,7 +9,7 @@ use tradewind_wire::sigv4::Credentials;
 
 use super::origin::{Origin, Problem, Traced};
 use super::process::CredentialProcess;
-use super::profile::{SharedFileKind, AwsProfile};
+use super::profile::{AwsProfile, SharedFileKind};
 use super::{Inputs, expiration};
 
 /// Keys of a profile that require a role, which is another identity than that of the profile's own keys.
@@ -88,7 +88,10 @@ fn environment_keys(inputs: &Inputs) -> Result<Option<Traced<ExpiringCredentials
 }
 
 /// The keys in one of the files. Both halves must be in the same file.
-fn profile_keys(profile: &AwsProfile<'_>, kind: SharedFileKind) -> Result<Option<Traced<ExpiringCredentials>>, Problem> {
+fn profile_keys(
+    profile: &AwsProfile<'_>,
+    kind: SharedFileKind,
+) -> Result<Option<Traced<ExpiringCredentials>>, Problem> {
     let id = profile.get_from(kind, "aws_access_key_id");
     let secret = profile.get_from(kind, "aws_secret_access_key");
     let alone = |found: Traced<&str>, missing: &str| {
@@ -107,9 +110,17 @@ fn profile_keys(profile: &AwsProfile<'_>, kind: SharedFileKind) -> Result<Option
     }
 }
 
-fn issued_credentials(id: &str, secret: &str, token: Option<Traced<&str>>, expires: Option<Timestamp>) -> ExpiringCredentials {
+fn issued_credentials(
+    id: &str,
+    secret: &str,
+    token: Option<Traced<&str>>,
+    expires: Option<Timestamp>,
+) -> ExpiringCredentials {
     let token = token.map(|token| token.value.to_owned());
-    ExpiringCredentials { credentials: Credentials { id: id.to_owned(), secret: secret.to_owned(), token }, expires }
+    ExpiringCredentials {
+        credentials: Credentials { id: id.to_owned(), secret: secret.to_owned(), token },
+        expires,
+    }
 }
 
 fn parse_time(text: &str) -> Result<Timestamp, String> {

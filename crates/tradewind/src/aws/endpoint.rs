@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
-use tradewind_backend::s3::{Endpoint, AddressingStyle};
+use tradewind_backend::s3::{AddressingStyle, Endpoint};
 
 use super::Inputs;
 use super::origin::{Origin, Problem, Traced};
-use super::profile::{Files, AwsProfile};
+use super::profile::{AwsProfile, Files};
 
 /// Default region for signatures: most S3-compatible stores accept it, and the CLI uses it too.
 const DEFAULT_REGION: &str = "us-east-1";
@@ -40,11 +40,13 @@ pub(super) fn resolve(
             let mut endpoint = url.parse(parse_url)?;
             let host = &endpoint.value.peer.host;
             let is_address = host.parse::<IpAddr>().is_ok();
-            let default_style = if is_amazon(host) { AddressingStyle::VirtualHost } else { AddressingStyle::Path };
-            let region =
-                region.or_else(|| Some(Traced::new(region_of_host(host)?.to_owned(), Origin::Host(host.clone()))));
+            let default_style =
+                if is_amazon(host) { AddressingStyle::VirtualHost } else { AddressingStyle::Path };
+            let region = region
+                .or_else(|| Some(Traced::new(region_of_host(host)?.to_owned(), Origin::Host(host.clone()))));
             // A bucket name cannot be prepended to an IP address.
-            endpoint.value.style = if is_address { AddressingStyle::Path } else { style.unwrap_or(default_style) };
+            endpoint.value.style =
+                if is_address { AddressingStyle::Path } else { style.unwrap_or(default_style) };
             Ok((endpoint, region.unwrap_or_else(default_region)))
         }
         None => {

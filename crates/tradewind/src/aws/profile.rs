@@ -45,7 +45,9 @@ impl Files {
         };
         let name = given.as_ref().map_or("default", |given| given.value);
         let mut parts = Vec::new();
-        for (kind, file) in [(SharedFileKind::Credentials, &self.credentials), (SharedFileKind::Config, &self.config)] {
+        for (kind, file) in
+            [(SharedFileKind::Credentials, &self.credentials), (SharedFileKind::Config, &self.config)]
+        {
             let Some(file) = file else { continue };
             // If a config file has both, `[profile default]` overrides `[default]`.
             let mut sections: Vec<&Section> = file.document.sections.iter().collect();
@@ -62,8 +64,9 @@ impl Files {
 
     /// The endpoint of S3 in `[services NAME]`, if set.
     pub fn service_endpoint(&self, services: &Traced<&str>) -> Result<Option<Traced<&str>>, Problem> {
-        let is_named =
-            |section: &&Section| section_argument("services", &section.name).as_deref() == Some(services.value);
+        let is_named = |section: &&Section| {
+            section_argument("services", &section.name).as_deref() == Some(services.value)
+        };
         let found = self.config.as_ref().and_then(|file| {
             file.document.sections.iter().find(is_named).map(|section| (&file.path, section))
         });

@@ -60,7 +60,10 @@ fn default_access_is_amazon_without_a_signature() {
     assert_eq!(access.endpoint.value.to_string(), "s3.us-east-1.amazonaws.com");
     assert_eq!(access.endpoint.value.style, AddressingStyle::VirtualHost);
     assert_eq!(access.region, Traced::new("us-east-1".to_owned(), Origin::Default));
-    assert_eq!((access.credential_source.clone(), access.credentials()), (CredentialSource::Anonymous, Ok(None)));
+    assert_eq!(
+        (access.credential_source.clone(), access.credentials()),
+        (CredentialSource::Anonymous, Ok(None))
+    );
     assert_eq!((access.ca_bundle, access.max_attempts, access.profile.as_str()), (None, None, "default"));
     let homeless = S3Access::resolve(&Inputs::default(), &|_| Err(io::ErrorKind::PermissionDenied.into()));
     assert!(homeless.is_ok(), "without HOME no file is read");

@@ -48,7 +48,8 @@ fn configured_roots(path: &Path, read: ReadFile<'_>) -> Result<RootCertStore, St
     let shown = path.display();
     let pem = read(path)
         .map_err(|error| format!("cannot read the certificates {shown}: {error}; specify a PEM file"))?;
-    let roots = parse_certificates(&pem).map_err(|why| format!("{shown} {why}; specify a PEM file of certificates"))?;
+    let roots = parse_certificates(&pem)
+        .map_err(|why| format!("{shown} {why}; specify a PEM file of certificates"))?;
     if roots.is_empty() {
         return Err(format!("{shown} contains no usable certificate; specify a PEM file of certificates"));
     }

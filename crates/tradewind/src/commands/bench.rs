@@ -1,10 +1,9 @@
 //! `tradewind bench`: benchmarks of stores and file systems.
 
 mod agent;
-mod load_selection;
 mod cluster;
-pub(super) mod target;
 mod key;
+mod load_selection;
 mod loads;
 mod mix;
 mod object;
@@ -14,6 +13,7 @@ mod parts;
 mod posix;
 mod replay;
 mod samples;
+pub(super) mod target;
 mod workloads;
 
 use std::io::{self, Write as _};

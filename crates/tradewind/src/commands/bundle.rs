@@ -15,8 +15,8 @@ use tradewind_transfer::bundle::{Bundle, Packer, Unpacker};
 use tradewind_transfer::files::{self, Directory, Links};
 use tradewind_transfer::filter::Filter;
 use tradewind_transfer::merge::Action;
-use tradewind_transfer::workers::{self, ActionFeed, Completion, copy_actions};
 use tradewind_transfer::objects::Objects;
+use tradewind_transfer::workers::{self, ActionFeed, Completion, copy_actions};
 use tradewind_transfer::writer::OutputWriter;
 use tradewind_transfer::{Endpoint, Item};
 
@@ -26,7 +26,7 @@ use super::report::{ReportFlags, print_failure, rfc3339};
 use super::standard_io::stdout_outcome;
 use super::terminal::{Names, printable_json};
 use super::transfer::Session;
-use crate::locations::{ObjectsLocation, Location};
+use crate::locations::{Location, ObjectsLocation};
 use crate::settings::ByteSize;
 
 /// Flags of `cp` for bundles.
@@ -204,7 +204,10 @@ fn unpacker(session: &Session, to: Directory) -> Unpacker {
 }
 
 /// Prints what would be packed.
-async fn rehearse(mut decided: ActionFeed, describe: impl Fn(&Item) -> String) -> anyhow::Result<CommandOutcome> {
+async fn rehearse(
+    mut decided: ActionFeed,
+    describe: impl Fn(&Item) -> String,
+) -> anyhow::Result<CommandOutcome> {
     let (mut ended, names) = (CommandOutcome::Done, Names::for_stdout());
     while let Some(next) = decided.recv().await {
         match next {
@@ -234,7 +237,11 @@ pub(super) async fn write_member_to_stdout(
 }
 
 /// Lists the members of a bundle and of its continuations.
-pub(super) async fn list(session: &Session, place: &ObjectsLocation, is_json: bool) -> anyhow::Result<CommandOutcome> {
+pub(super) async fn list(
+    session: &Session,
+    place: &ObjectsLocation,
+    is_json: bool,
+) -> anyhow::Result<CommandOutcome> {
     let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::for_stdout());
     let mut next = Some(open(session, place).await?);
     while let Some(bundle) = next {

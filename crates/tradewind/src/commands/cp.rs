@@ -12,7 +12,7 @@ use tradewind_transfer::{Endpoint, Item, Outcome};
 
 use super::CommandOutcome;
 use super::bundle::{BundleFlags, TreeOptions};
-use super::execution::{execute_actions, destination, print_dry_run};
+use super::execution::{destination, execute_actions, print_dry_run};
 use super::filter::FilterFlags;
 use super::report::ReportFlags;
 use super::standard_io::{store_stdin, write_to_stdout};
@@ -112,7 +112,12 @@ fn end(session: &Session, place: &Location, links: Links) -> anyhow::Result<Endp
     }
 }
 
-async fn trees(session: &Session, arguments: &Arguments, from: &Location, to: &Location) -> anyhow::Result<CommandOutcome> {
+async fn trees(
+    session: &Session,
+    arguments: &Arguments,
+    from: &Location,
+    to: &Location,
+) -> anyhow::Result<CommandOutcome> {
     if let Location::Path(path) = from
         && !path.is_dir()
     {
@@ -122,7 +127,9 @@ async fn trees(session: &Session, arguments: &Arguments, from: &Location, to: &L
     let copier = session.copier(here, there, arguments.preserve);
     copier.check_disjoint()?;
     let found = match &copier.from {
-        Endpoint::Objects(from) if !arguments.dry_run => from.clone().find_and_prewarm(session.transfer_context.clone()),
+        Endpoint::Objects(from) if !arguments.dry_run => {
+            from.clone().find_and_prewarm(session.transfer_context.clone())
+        }
         from => from.find(&session.transfer_context),
     };
     let nothing = copier.from.empty_prefix_error("to copy a single object, leave out -r");
@@ -156,7 +163,12 @@ fn source(session: &Session, from: &Location) -> anyhow::Result<(Endpoint, Strin
     }
 }
 
-async fn one(session: &Session, arguments: &Arguments, from: &Location, to: &Location) -> anyhow::Result<CommandOutcome> {
+async fn one(
+    session: &Session,
+    arguments: &Arguments,
+    from: &Location,
+    to: &Location,
+) -> anyhow::Result<CommandOutcome> {
     let (from, name, shown) = source(session, from)?;
     let (to, to_name) = destination(session, to, &shown)?;
     let copier = session.copier(from, to, arguments.preserve);

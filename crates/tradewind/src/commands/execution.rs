@@ -17,7 +17,11 @@ use super::transfer::Session;
 use crate::locations::Location;
 
 /// The endpoint that a single source is copied to, and its name there.
-pub(super) fn destination(session: &Session, to: &Location, name: &str) -> anyhow::Result<(Endpoint, String)> {
+pub(super) fn destination(
+    session: &Session,
+    to: &Location,
+    name: &str,
+) -> anyhow::Result<(Endpoint, String)> {
     match to {
         Location::Path(path) => {
             if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
@@ -54,7 +58,10 @@ pub(super) async fn execute_actions(
 }
 
 /// Prints the decided actions without executing them.
-pub(super) async fn print_dry_run(copier: &Copier, mut decided: ActionFeed) -> anyhow::Result<CommandOutcome> {
+pub(super) async fn print_dry_run(
+    copier: &Copier,
+    mut decided: ActionFeed,
+) -> anyhow::Result<CommandOutcome> {
     let mut out = io::stdout().lock();
     let mut ended = CommandOutcome::Done;
     let names = Names::for_stdout();

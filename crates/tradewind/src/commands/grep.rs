@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use tradewind_model::plan::MAX_READERS;
-use tradewind_transfer::grep::{Query, Search, OutputMode};
+use tradewind_transfer::grep::{OutputMode, Query, Search};
 
 use super::CommandOutcome;
 use super::filter::FilterFlags;
@@ -97,13 +97,17 @@ fn search(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         concurrency: arguments.concurrent_objects,
     })?;
     block_on(async move {
-        let store =
-            arguments.store.with_concurrency(arguments.concurrent_objects, MAX_READERS).with_rate_limit(arguments.limit).streaming();
+        let store = arguments
+            .store
+            .with_concurrency(arguments.concurrent_objects, MAX_READERS)
+            .with_rate_limit(arguments.limit)
+            .streaming();
         let session = store.open([Some(&*arguments.place.scheme)])?;
         let objects = session.objects(&arguments.place)?;
         let filter = arguments.filter.read()?;
         let search = Arc::new(search);
-        let searching = search.run(&session.transfer_context, objects, &filter, io::stdout(), &session.progress);
+        let searching =
+            search.run(&session.transfer_context, objects, &filter, io::stdout(), &session.progress);
         let searched = searching.await?;
         for (name, error) in &searched.failures {
             print_failure(name, error)?;

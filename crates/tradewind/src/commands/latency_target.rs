@@ -37,7 +37,10 @@ mod tests {
     #[test]
     fn latency_targets_are_parsed() {
         assert_eq!(parse_latency_target("100ms"), Ok(LatencyTarget::mean(0.1)));
-        assert_eq!(parse_latency_target("p99=2s"), Ok(LatencyTarget { statistic: Statistic::P99, max_seconds: 2.0 }));
+        assert_eq!(
+            parse_latency_target("p99=2s"),
+            Ok(LatencyTarget { statistic: Statistic::P99, max_seconds: 2.0 })
+        );
         assert_eq!(statistic_name(parse_latency_target("p95=100ms").unwrap().statistic), "p95");
         for wrong in ["p98=1s", "0s", "p99", "=1s", "p99=0s"] {
             assert!(parse_latency_target(wrong).is_err(), "{wrong}");

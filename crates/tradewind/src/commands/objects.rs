@@ -216,11 +216,15 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<CommandOutcome> {
         let Endpoint::Objects(objects) = below else { return Ok(CommandOutcome::Done) };
         let report = arguments.report.start(&session);
         let carrier = session.transfer_context.clone();
-        let outcome =
-            workers::run_actions(carrier.max_concurrency(), decided, &session.progress, move |action: Action| {
+        let outcome = workers::run_actions(
+            carrier.max_concurrency(),
+            decided,
+            &session.progress,
+            move |action: Action| {
                 let (carrier, objects) = (carrier.clone(), objects.clone());
                 async move { objects.remove(&carrier, &action.item().name).await.map(|()| Completion::Removed) }
-            });
+            },
+        );
         Ok(report.finish(&outcome.await?)?)
     })
 }

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 use tradewind_model::plan::Plan;
-use tradewind_model::tune::{LatencyTarget, OperatingPoint, Goal, Prediction, Split, Statistic, Surface, Workload, goal};
+use tradewind_model::tune::{
+    Goal, LatencyTarget, OperatingPoint, Prediction, Split, Statistic, Surface, Workload, goal,
+};
 
 use super::latency_target;
 use crate::profiles::Profile;
@@ -76,7 +78,8 @@ pub(super) fn describe_plans(
             );
         }
         Some(workload) => {
-            let sizes = workload.significant_sizes().into_iter().filter(|share| share.size <= MAX_SMALL_BYTES);
+            let sizes =
+                workload.significant_sizes().into_iter().filter(|share| share.size <= MAX_SMALL_BYTES);
             text += &sizes.filter_map(|share| of_size(share.size, "small requests")).collect::<String>();
             let plan = Plan::default().tuned(std::slice::from_ref(surface));
             let whole = workload.estimate_seconds(surface, |bytes| plan.concurrency_for(bytes));
@@ -102,7 +105,8 @@ pub(super) fn describe_plans(
 
 /// The rate of small files in bundles, if it is much higher than without: a bundle is transferred like a large object.
 fn bundles(surface: &Surface, cells: &[OperatingPoint]) -> Option<String> {
-    let small: Vec<OperatingPoint> = cells.iter().copied().filter(|cell| cell.bytes == SMALL_FILE_BYTES).collect();
+    let small: Vec<OperatingPoint> =
+        cells.iter().copied().filter(|cell| cell.bytes == SMALL_FILE_BYTES).collect();
     let single = goal::choose(surface, &small, Goal::Bandwidth)?.request_rate();
     let member_bytes = (SMALL_FILE_BYTES + TAR_BLOCK_BYTES) as f64;
     let bundled = goal::choose(surface, cells, Goal::Bandwidth)?.bandwidth() / member_bytes;
@@ -112,7 +116,8 @@ fn bundles(surface: &Surface, cells: &[OperatingPoint]) -> Option<String> {
 
 /// The best split of one object of `size` bytes: `4MiB as 16 x 256KiB in 0.4 s`.
 fn single_object(direction: Direction, surface: &Surface, size: u64) -> String {
-    let Split { request_bytes: bytes, requests, concurrency: parallel, seconds: time } = surface.split(direction, size);
+    let Split { request_bytes: bytes, requests, concurrency: parallel, seconds: time } =
+        surface.split(direction, size);
     let size = ByteSize(size);
     match requests {
         1 => format!("{size} in one request in {}", format_seconds(time)),
@@ -120,7 +125,11 @@ fn single_object(direction: Direction, surface: &Surface, size: u64) -> String {
             format!("{size} as {requests} x {} in {}", ByteSize(bytes), format_seconds(time))
         }
         _ => {
-            format!("{size} as {requests} x {}, {parallel} concurrent, in {}", ByteSize(bytes), format_seconds(time))
+            format!(
+                "{size} as {requests} x {}, {parallel} concurrent, in {}",
+                ByteSize(bytes),
+                format_seconds(time)
+            )
         }
     }
 }
@@ -128,14 +137,15 @@ fn single_object(direction: Direction, surface: &Surface, size: u64) -> String {
 /// The best splits of the example objects, as JSON.
 pub(super) fn splits_as_json(direction: Direction, surface: &Surface) -> Vec<Json> {
     let line = |size| {
-        let Split { request_bytes: bytes, requests, concurrency: parallel, seconds } = surface.split(direction, size);
+        let Split { request_bytes: bytes, requests, concurrency: parallel, seconds } =
+            surface.split(direction, size);
         json!({
             "line": "split",
             "direction": direction_name(direction),
             "object": size,
             "size": bytes,
             "requests": requests,
-            "parallel": parallel,
+            "concurrency": parallel,
             "seconds": seconds,
         })
     };
@@ -152,7 +162,12 @@ fn target_text(cap: LatencyTarget) -> String {
 }
 
 /// The plans of one direction as JSON: one for each goal and for each of `caps`.
-pub(super) fn plans_as_json(direction: Direction, surface: &Surface, cells: &[OperatingPoint], caps: &[LatencyTarget]) -> Vec<Json> {
+pub(super) fn plans_as_json(
+    direction: Direction,
+    surface: &Surface,
+    cells: &[OperatingPoint],
+    caps: &[LatencyTarget],
+) -> Vec<Json> {
     let goals = [("bandwidth", Goal::Bandwidth), ("efficiency", Goal::Efficiency)];
     let capped = caps.iter().map(|cap| ("latency", Goal::Latency(*cap)));
     let candidates = target_cells(cells);
@@ -163,13 +178,13 @@ pub(super) fn plans_as_json(direction: Direction, surface: &Surface, cells: &[Op
             "line": "plan",
             "direction": direction_name(direction),
             "goal": called,
-            "of": cap.map(|cap| latency_target::statistic_name(cap.statistic)),
-            "most_seconds": cap.map(|cap| cap.max_seconds),
+            "statistic": cap.map(|cap| latency_target::statistic_name(cap.statistic)),
+            "max_seconds": cap.map(|cap| cap.max_seconds),
             "size": best.point.bytes,
-            "parallel": best.point.concurrency,
+            "concurrency": best.point.concurrency,
             "bytes_per_second": best.bandwidth(),
             "latency_seconds": best.latency,
-            "deviation": best.std_dev,
+            "std_dev": best.std_dev,
         }))
     };
     goals.into_iter().chain(capped).filter_map(plan).collect()
@@ -216,14 +231,17 @@ pub(super) fn print_saved_profile(surfaces: &[Surface], path: &Path) -> io::Resu
 /// The concurrency that commands use with these surfaces, for the example sizes: `4KiB x 384, 64KiB x 384`.
 pub(super) fn describe_concurrency(surfaces: &[Surface]) -> String {
     let plan = Plan::default().tuned(surfaces);
-    let parts = EXAMPLE_REQUEST_BYTES.map(|bytes| format!("{} x {}", ByteSize(bytes), plan.concurrency_for(bytes)));
+    let parts =
+        EXAMPLE_REQUEST_BYTES.map(|bytes| format!("{} x {}", ByteSize(bytes), plan.concurrency_for(bytes)));
     parts.join(", ")
 }
 
 /// The client that a profile was created on, as text: `2 cores and 50 ms`.
 pub(super) fn describe_profile_client(profile: &Profile) -> String {
-    let mut parts: Vec<String> =
-        [cores(profile), link(profile), profile.rtt_seconds.map(format_seconds)].into_iter().flatten().collect();
+    let mut parts: Vec<String> = [cores(profile), link(profile), profile.rtt_seconds.map(format_seconds)]
+        .into_iter()
+        .flatten()
+        .collect();
     let last = parts.pop().unwrap_or_else(|| "an unknown client".to_owned());
     if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) }
 }

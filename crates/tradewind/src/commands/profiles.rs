@@ -11,7 +11,7 @@ use tradewind_core::SystemClock;
 
 use super::transfer::AccessFlags;
 use super::{CommandOutcome, UsageError};
-use crate::profiles::{SavedProfile, Profile, Profiles};
+use crate::profiles::{Profile, Profiles, SavedProfile};
 use crate::stores::ConnectionOptions;
 
 /// The name of standard input or output.
@@ -126,8 +126,9 @@ impl StoreArgument {
         let name = self.service(scheme)?;
         let path = profiles.path(&name);
         // A profile that cannot be read has no store name, and belongs to the store of its file name.
-        let is_its =
-            |kept: &SavedProfile| kept.profile.store == name || (kept.profile.store.is_empty() && kept.path == path);
+        let is_its = |kept: &SavedProfile| {
+            kept.profile.store == name || (kept.profile.store.is_empty() && kept.path == path)
+        };
         profiles.all().into_iter().find(is_its).with_context(|| missing_profile(&name))
     }
 
@@ -145,7 +146,8 @@ impl StoreArgument {
         let mut found = profiles.all();
         let is_meant = |kept: &SavedProfile| kept.profile.store.to_ascii_lowercase().contains(&wanted);
         found.retain(|kept| !kept.profile.store.is_empty() && is_meant(kept));
-        let is_exact = |kept: &SavedProfile| [&*kept.profile.store, address(&kept.profile)].contains(&&*self.store);
+        let is_exact =
+            |kept: &SavedProfile| [&*kept.profile.store, address(&kept.profile)].contains(&&*self.store);
         if found.iter().any(is_exact) {
             found.retain(is_exact);
         }

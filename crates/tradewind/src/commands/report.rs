@@ -13,7 +13,7 @@ use tradewind_core::Timestamp;
 use tradewind_model::store_model::{Operation, OutcomeCounts};
 use tradewind_transfer::Outcome;
 use tradewind_transfer::progress::ProgressSnapshot;
-use tradewind_volume::{TransferContext, Instrumented};
+use tradewind_volume::{Instrumented, TransferContext};
 use tradewind_wire::sigv4::AmzDate;
 
 use super::CommandOutcome;
@@ -259,11 +259,23 @@ mod tests {
     fn both_bars_can_be_drawn() {
         let bar = ProgressBar::hidden();
         for is_found in [false, true] {
-            draw(&bar, &ProgressSnapshot { found_bytes: 10, done_bytes: 5, is_listing_complete: is_found, ..ProgressSnapshot::default() });
+            draw(
+                &bar,
+                &ProgressSnapshot {
+                    found_bytes: 10,
+                    done_bytes: 5,
+                    is_listing_complete: is_found,
+                    ..ProgressSnapshot::default()
+                },
+            );
         }
         assert_eq!((bar.length(), bar.position()), (Some(10), 5));
-        let now =
-            ProgressSnapshot { done_items: 1234, found_items: 5678, done_bytes: 1 << 20, ..ProgressSnapshot::default() };
+        let now = ProgressSnapshot {
+            done_items: 1234,
+            found_items: 5678,
+            done_bytes: 1 << 20,
+            ..ProgressSnapshot::default()
+        };
         assert_eq!(
             line(&now, Duration::from_secs(1)),
             "1,234 of 5,678 found so far, 1.00 MiB, 1.00 MiB/s, 0 failed"

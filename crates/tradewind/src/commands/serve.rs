@@ -23,10 +23,10 @@ use super::{CommandOutcome, SettingsFlags};
 use crate::assemble::ServedStore;
 use crate::banner::Banner;
 use crate::expiry::UploadExpiry;
-use crate::served_plan::ServedPlan;
 use crate::profiles::Profiles;
 use crate::profiles::profile_updater::ProfileUpdater;
 use crate::root_key::{self, RootCredentials};
+use crate::served_plan::ServedPlan;
 use crate::settings::{RootKey, Settings};
 use crate::{assemble, logs, store_metrics};
 
@@ -141,7 +141,8 @@ async fn serve(
     let laned = assemble::with_lanes(&settings, served.store(), clock.clone());
     let observed = Instrumented::new(laned, clock.clone());
     let mut store: Arc<dyn ObjectStore> = observed.clone();
-    let name = settings.served_store().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
+    let name =
+        settings.served_store().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
     let mut metrics = vec![model_metrics(name.clone(), observed.clone())];
     let (plan, mut learning) = (served.plan(), None);
     let stop = CancellationToken::new();
@@ -173,8 +174,12 @@ async fn serve(
     let admin_task = tokio::spawn(admin::serve(admin, health, files.admin_connections(), stop_admin.clone()));
     let expire_after = settings.scalars.uploads.expire_after.value.0;
     let expiring = (!expire_after.is_zero()).then(|| {
-        let expiry =
-            UploadExpiry { store: store.clone(), budget: gateway.budget().clone(), clock, max_age: expire_after };
+        let expiry = UploadExpiry {
+            store: store.clone(),
+            budget: gateway.budget().clone(),
+            clock,
+            max_age: expire_after,
+        };
         tokio::spawn(expiry.run(stop.clone()))
     });
 

@@ -57,7 +57,9 @@ impl SettingsFlags {
             match value {
                 None => {}
                 Some(Ok(value)) => flags.push(FlagValue { setting, flag, value }),
-                Some(Err(_)) => problems.add(&crate::settings::SettingSource::Flag(flag), "the path is not UTF-8"),
+                Some(Err(_)) => {
+                    problems.add(&crate::settings::SettingSource::Flag(flag), "the path is not UTF-8")
+                }
             }
         }
         let flags = problems.into_result(flags)?;

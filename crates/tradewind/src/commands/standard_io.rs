@@ -49,13 +49,22 @@ pub(super) async fn store_stdin(session: &Session, to: &ObjectsLocation) -> anyh
     });
     let input = futures::stream::poll_fn(move |cx| received.poll_recv(cx));
     let address = Address::parse(to.bucket.as_str(), &to.key)?;
-    store_stream(&session.transfer_context, &session.store(&to.scheme)?, &address, input, metadata_for_name(&to.key))
-        .await?;
+    store_stream(
+        &session.transfer_context,
+        &session.store(&to.scheme)?,
+        &address,
+        input,
+        metadata_for_name(&to.key),
+    )
+    .await?;
     Ok(CommandOutcome::Done)
 }
 
 /// Writes an object to standard output.
-pub(super) async fn write_to_stdout(session: &Session, from: &ObjectsLocation) -> anyhow::Result<CommandOutcome> {
+pub(super) async fn write_to_stdout(
+    session: &Session,
+    from: &ObjectsLocation,
+) -> anyhow::Result<CommandOutcome> {
     let address = Address::parse(from.bucket.as_str(), &from.key)?;
     let fetch = Fetch::open(&session.transfer_context, &session.store(&from.scheme)?, &address, None).await?;
     let writer = OutputWriter::new(io::stdout());
@@ -67,7 +76,10 @@ pub(super) async fn write_to_stdout(session: &Session, from: &ObjectsLocation) -
 }
 
 /// The outcome of a command that wrote objects to standard output.
-pub(super) fn stdout_outcome(all: tradewind_core::Result<()>, from: &ObjectsLocation) -> anyhow::Result<CommandOutcome> {
+pub(super) fn stdout_outcome(
+    all: tradewind_core::Result<()>,
+    from: &ObjectsLocation,
+) -> anyhow::Result<CommandOutcome> {
     match all {
         // The reader closed the pipe, which is not an error.
         Err(e) if e.reason() == Reason::Cancelled => {

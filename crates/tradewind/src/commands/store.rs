@@ -114,7 +114,8 @@ fn check(inspecting: &InspectArguments) -> anyhow::Result<CommandOutcome> {
     let report = local::check(&arguments.directory, &inspecting.temp_directory())
         .with_context(|| arguments.failed("check"))?;
     let is_sound = report.is_sound();
-    let CheckReport { objects, parts, verified_bytes: bytes, damage, loss, possible_loss: doubt, index } = report;
+    let CheckReport { objects, parts, verified_bytes: bytes, damage, loss, possible_loss: doubt, index } =
+        report;
     let bad: Vec<Json> = damage.iter().map(|bad| json!({ "what": bad.item, "why": bad.cause })).collect();
     let json = json!({
         "sound": is_sound,
@@ -127,7 +128,9 @@ fn check(inspecting: &InspectArguments) -> anyhow::Result<CommandOutcome> {
         "index": index_as_json(&index),
     });
     let mut text = loss.as_ref().map(loss_as_text).unwrap_or_default();
-    text.extend(damage.iter().map(|bad| format!("bad: {}: {}\n", printable(&bad.item), printable(&bad.cause))));
+    text.extend(
+        damage.iter().map(|bad| format!("bad: {}: {}\n", printable(&bad.item), printable(&bad.cause))),
+    );
     if let Some(doubt) = &doubt {
         text += &format!(
             "doubt: either the index is an older copy, as from a backup, and this went since; or this is lost: \

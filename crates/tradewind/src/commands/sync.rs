@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason};
 use tradewind_transfer::files::Links;
 use tradewind_transfer::merge::{Comparison, Merge};
-use tradewind_transfer::workers::sync_actions;
 use tradewind_transfer::watch::Watch;
+use tradewind_transfer::workers::sync_actions;
 use tradewind_transfer::{Copier, Endpoint, ItemFeed, NamedError};
 
 use super::CommandOutcome;
@@ -103,14 +103,25 @@ fn open(arguments: &Arguments) -> anyhow::Result<Session> {
 }
 
 /// Makes the destination match the source, and then follows changes.
-async fn follow(arguments: Arguments, stopped: oneshot::Receiver<CaughtSignal>) -> anyhow::Result<CommandOutcome> {
+async fn follow(
+    arguments: Arguments,
+    stopped: oneshot::Receiver<CaughtSignal>,
+) -> anyhow::Result<CommandOutcome> {
     let session = open(&arguments)?;
     let (copier, comparison) = copier(&session, &arguments)?;
     watch::check(&copier.from, &copier.to)?;
     let (filter, removes, settle) =
         (arguments.filter.read()?, arguments.delete, arguments.watching.options());
     let if_empty = if removes && !arguments.allow_empty_source { nothing(&copier, true) } else { None };
-    let watching = Watch { copier, comparison, filter, removes, if_empty, debounce: settle, grace: watch::SHUTDOWN_GRACE };
+    let watching = Watch {
+        copier,
+        comparison,
+        filter,
+        removes,
+        if_empty,
+        debounce: settle,
+        grace: watch::SHUTDOWN_GRACE,
+    };
     watch::run(watching, arguments.report, stopped).await
 }
 
@@ -150,8 +161,12 @@ fn nothing(copier: &Copier, removes: bool) -> Option<NamedError> {
 /// The comparison for `--preserve`. Times between files, or between objects, are comparable as they are.
 const fn preserved(from: &Endpoint, to: &Endpoint) -> Comparison {
     match (from, to) {
-        (Endpoint::Files(..), Endpoint::Objects(_)) | (Endpoint::Objects(_), Endpoint::Files(..)) => Comparison::PreservedTime,
-        (Endpoint::Files(..), Endpoint::Files(..)) | (Endpoint::Objects(_), Endpoint::Objects(_)) => Comparison::SizeAndTime,
+        (Endpoint::Files(..), Endpoint::Objects(_)) | (Endpoint::Objects(_), Endpoint::Files(..)) => {
+            Comparison::PreservedTime
+        }
+        (Endpoint::Files(..), Endpoint::Files(..)) | (Endpoint::Objects(_), Endpoint::Objects(_)) => {
+            Comparison::SizeAndTime
+        }
     }
 }
 

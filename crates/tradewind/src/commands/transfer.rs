@@ -21,19 +21,19 @@ use tradewind_transfer::journal::Journal;
 use tradewind_transfer::objects::Objects;
 use tradewind_transfer::{Copier, Endpoint, Progress};
 use tradewind_volume::buffer_pool::BUFFER_BYTES;
-use tradewind_volume::{TransferContext, Instrumented};
+use tradewind_volume::{Instrumented, TransferContext};
 
 use super::StoppedBySignal;
-use super::plan_output::describe_profile_client;
 use super::limits::raise_file_limit;
+use super::plan_output::describe_profile_client;
 use super::signals::{CaughtSignal, Signals};
-use crate::logs;
 use crate::locations::ObjectsLocation;
+use crate::logs;
 use crate::profiles::this_machine::cpus;
 use crate::profiles::{Profile, Profiles};
 use crate::s3_access;
 use crate::settings::{ByteSize, Problems};
-use crate::stores::{MissingDirectory, ConnectionOptions, Stores};
+use crate::stores::{ConnectionOptions, MissingDirectory, Stores};
 
 /// The default of `--max-memory`.
 const DEFAULT_MEMORY_BYTES: usize = 48 << 20;
@@ -146,7 +146,11 @@ impl StoreFlags {
     /// Sets the concurrency from another flag, which `--jobs` overrides, and a default that applies if the store has no
     /// profile either.
     pub fn with_concurrency(&self, requested: Option<usize>, default: usize) -> Self {
-        Self { concurrency: self.concurrency.or(requested), default_concurrency: Some(default), ..self.clone() }
+        Self {
+            concurrency: self.concurrency.or(requested),
+            default_concurrency: Some(default),
+            ..self.clone()
+        }
     }
 
     /// Bodies pass no faster than the limit.
@@ -285,13 +289,12 @@ impl Session {
         Some(Journal::new(self.journals.clone()?, names.join("\n")))
     }
 
-    /// A copier between two endpoints. With `preserves` it keeps the attributes of files.
+    /// A copier between two endpoints. With `preserves_attributes` it keeps the attributes of files.
     pub fn copier(&self, from: Endpoint, to: Endpoint, preserves: bool) -> Arc<Copier> {
         let (carrier, progress) = (self.transfer_context.clone(), self.progress.clone());
         let journal = match (&from, &to) {
-            (Endpoint::Files(..), Endpoint::Objects(objects)) | (Endpoint::Objects(objects), Endpoint::Files(..)) => {
-                self.journal_for(&[&objects.store])
-            }
+            (Endpoint::Files(..), Endpoint::Objects(objects))
+            | (Endpoint::Objects(objects), Endpoint::Files(..)) => self.journal_for(&[&objects.store]),
             (Endpoint::Objects(from), Endpoint::Objects(to)) => self.journal_for(&[&from.store, &to.store]),
             (Endpoint::Files(..), Endpoint::Files(..)) => None,
         };
@@ -302,7 +305,8 @@ impl Session {
 /// The memory per request, such that the concurrent requests of every size class fit into `memory`.
 fn memory_per_request(plan: &Plan, memory: usize) -> usize {
     let sizes = || SizeClass::all().map(|sizes| sizes.max_bytes().unwrap_or(u64::MAX));
-    let together = |each: u64| sizes().map(|bytes| plan.concurrency_for(bytes) as u64 * bytes.min(each)).max();
+    let together =
+        |each: u64| sizes().map(|bytes| plan.concurrency_for(bytes) as u64 * bytes.min(each)).max();
     let mut each = memory / plan.concurrency_for(u64::MAX);
     while each > memory / plan.max_concurrency && together(each as u64) > Some(memory as u64) {
         each /= 2;
@@ -315,7 +319,8 @@ fn tuned(plan: Plan, known: &Stores, schemes: &[&str]) -> Plan {
     let Some(profiles) = Profiles::find().filter(Profiles::has_any) else { return plan };
     let mut surfaces: Vec<Surface> = Vec::new();
     for scheme in schemes {
-        let Some(found) = known.service_name(scheme).and_then(|store| profiles.applicable(&store, cpus())) else {
+        let Some(found) = known.service_name(scheme).and_then(|store| profiles.applicable(&store, cpus()))
+        else {
             continue;
         };
         if found.is_scaled {
@@ -414,7 +419,7 @@ mod tests {
 
     #[test]
     fn memory_of_concurrent_requests_is_bounded_for_every_size() {
-        use tradewind_model::tune::{Prior, OperatingPoint, Sample};
+        use tradewind_model::tune::{OperatingPoint, Prior, Sample};
         let sample = |bytes, parallel, latency| Sample {
             point: OperatingPoint { bytes, concurrency: parallel },
             latency,

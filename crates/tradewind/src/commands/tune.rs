@@ -19,17 +19,19 @@ use tradewind_model::store_model::Direction;
 use tradewind_model::tune::LatencyTarget;
 use tradewind_model::tune::extrapolate::ClientEnvironment;
 
-use self::direction::{DirectionTuner, DirectionResult};
+use self::direction::{DirectionResult, DirectionTuner};
 use self::starting_point::StartingPoint;
 use self::workload::Workloads;
 use super::CommandOutcome;
-use super::plan_output::{self, CANDIDATE_CONCURRENCIES};
-use super::bench::target::{ClientFlags, directory_prefix, random_run_number, print_removal_notice, until_stopped};
 use super::bench::output::local_client;
+use super::bench::target::{
+    ClientFlags, directory_prefix, print_removal_notice, random_run_number, until_stopped,
+};
 use super::latency_target;
+use super::plan_output::{self, CANDIDATE_CONCURRENCIES};
 use super::report::rfc3339;
 use super::terminal::print_error_line;
-use crate::locations::{ObjectsLocation, Location};
+use crate::locations::{Location, ObjectsLocation};
 use crate::profiles::this_machine::cpus;
 use crate::profiles::{Profile, Profiles};
 use crate::settings::{ByteSize, TimeSpan};
@@ -114,12 +116,14 @@ async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Comman
         seen = look => seen?,
         () = stop.triggered() => return Ok(CommandOutcome::Done),
     };
-    let start = tokio::task::block_in_place(|| StartingPoint::new(service, round_trip, bed.files.as_deref()))?;
+    let start =
+        tokio::task::block_in_place(|| StartingPoint::new(service, round_trip, bed.files.as_deref()))?;
     start.print(arguments.json)?;
     if let Some(workloads) = &workloads {
         workloads.print(arguments.json)?;
     }
-    let finder = DirectionTuner { arguments, ground: &ground, start: &start, workloads: workloads.as_ref(), stop };
+    let finder =
+        DirectionTuner { arguments, ground: &ground, start: &start, workloads: workloads.as_ref(), stop };
     let found = finder.measure().await;
     if let Some(files) = &bed.files {
         files.remove();

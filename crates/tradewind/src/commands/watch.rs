@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tradewind_core::error::{Error, Reason};
 use tradewind_model::debounce::DebounceOptions;
 use tradewind_transfer::Endpoint;
-use tradewind_transfer::watch::{WatchReport, WatchTotals, Watch, watch};
+use tradewind_transfer::watch::{Watch, WatchReport, WatchTotals, watch};
 
 use super::CommandOutcome;
 use super::report::{ReportFlags, print_failure};
@@ -47,7 +47,9 @@ impl WatchFlags {
         let defaults = DebounceOptions::default();
         DebounceOptions {
             quiet_period: self.debounce.map_or(defaults.quiet_period, |span| span.0),
-            full_comparison_interval: self.compare_every.map_or(defaults.full_comparison_interval, |span| span.0),
+            full_comparison_interval: self
+                .compare_every
+                .map_or(defaults.full_comparison_interval, |span| span.0),
             ..defaults
         }
     }
@@ -72,7 +74,9 @@ pub(super) async fn run(
     report: ReportFlags,
     stopped: oneshot::Receiver<CaughtSignal>,
 ) -> anyhow::Result<CommandOutcome> {
-    let Endpoint::Files(directory, _) = &watching.copier.from else { bail!("only a directory can be watched") };
+    let Endpoint::Files(directory, _) = &watching.copier.from else {
+        bail!("only a directory can be watched")
+    };
     let (root, keeps_attributes) = (directory.root().to_owned(), watching.copier.preserves_attributes);
     // Setting up the watch visits every directory, which blocks.
     let watching_events = tokio::task::spawn_blocking(move || watch(&root, keeps_attributes));

@@ -10,7 +10,7 @@ use tradewind_model::store_model::Direction;
 use tradewind_model::tune::extrapolate::{self, ClientEnvironment, ProfileOrigin};
 use tradewind_model::tune::{Prior, Surface};
 
-use super::{SavedProfile, Profile, Profiles, this_machine, host};
+use super::{Profile, Profiles, SavedProfile, host, this_machine};
 
 /// Clients are considered equal if their properties differ by at most this ratio.
 const MAX_EQUAL_RATIO: f64 = 1.1;
@@ -41,7 +41,8 @@ impl Profiles {
         let there = profile.measured_on();
         // The RTT and the storage are assumed to be those of the profile.
         let to = ClientEnvironment { rtt: there.rtt, storage_bandwidth: there.storage_bandwidth, ..here };
-        let scaled = |surface: Surface| Surface::new(extrapolate::extrapolate(&surface, &there, &to), Vec::new());
+        let scaled =
+            |surface: Surface| Surface::new(extrapolate::extrapolate(&surface, &there, &to), Vec::new());
         let surfaces = [Direction::Write, Direction::Read].into_iter().filter_map(|direction| {
             let surface = profile.surface(direction)?;
             Some((direction, if is_carried { scaled(surface) } else { surface }))
@@ -152,8 +153,11 @@ mod tests {
         let far = Profile { rtt_seconds: Some(0.2), ..of("S3Store(far.example.com)") };
         let empty = Profile { upload: Vec::new(), download: Vec::new(), ..of("S3Store(empty.example.com)") };
         let (_directory, all) = kept(&[of("S3Store(store.example.com)"), far, empty]);
-        let here =
-            |round_trip| ClientEnvironment { cpus: Some(2.0), rtt: Some(round_trip), ..ClientEnvironment::default() };
+        let here = |round_trip| ClientEnvironment {
+            cpus: Some(2.0),
+            rtt: Some(round_trip),
+            ..ClientEnvironment::default()
+        };
         let found = |store, round_trip| all.nearest(store, &here(round_trip)).map(|profile| profile.store);
         assert_eq!(found("S3Store(new.example.com)", 0.06).unwrap(), "S3Store(store.example.com)");
         assert_eq!(found("S3Store(new.example.com)", 0.15).unwrap(), "S3Store(far.example.com)");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tradewind_model::store_model::{Direction, Operation, SizeClass, StoreModel, Total};
 use tradewind_model::tune::{OperatingPoint, Sample, transfer_samples};
 
-use super::{Profile, Profiles, this_machine, host, read_profile};
+use super::{Profile, Profiles, host, read_profile, this_machine};
 
 /// Warm-up: until then, connections are new and congestion windows are still opening.
 pub const WARM_UP: Duration = Duration::from_secs(4);
@@ -37,7 +37,11 @@ impl CounterSnapshot {
         let data_operations = Operation::ALL.into_iter().filter(|operation| operation.direction().is_some());
         let totals = data_operations.flat_map(|operation| {
             let times = model.latencies(now, operation);
-            times.classes().iter().map(|alike| (operation, alike.size_class, alike.service_total)).collect::<Vec<_>>()
+            times
+                .classes()
+                .iter()
+                .map(|alike| (operation, alike.size_class, alike.service_total))
+                .collect::<Vec<_>>()
         });
         let failed = Operation::ALL.into_iter().map(|operation| model.total_outcomes(operation).failures());
         Self { taken_at: now, totals: totals.collect(), failed: failed.collect() }
@@ -66,7 +70,11 @@ impl CounterSnapshot {
 /// the traffic is a mixture of operations or size classes, or if a request failed. The mean concurrency is the sum of
 /// the request times divided by the elapsed time (Little 1961).
 #[must_use]
-pub fn sample_since(tally: &CounterSnapshot, model: &StoreModel, now: Duration) -> Option<(Direction, Sample)> {
+pub fn sample_since(
+    tally: &CounterSnapshot,
+    model: &StoreModel,
+    now: Duration,
+) -> Option<(Direction, Sample)> {
     let took = now.checked_sub(tally.taken_at).filter(|took| *took >= MIN_SAMPLE_TIME)?.as_secs_f64();
     let (mut all, mut dominant) = (0.0, None::<(f64, Operation, SizeClass, u64)>);
     for (operation, sizes, total) in CounterSnapshot::take(model, now).totals {
@@ -79,7 +87,8 @@ pub fn sample_since(tally: &CounterSnapshot, model: &StoreModel, now: Duration) 
     }
     let (time, operation, sizes, count) = dominant?;
     // Only failures since the snapshot count: a server may have run for days.
-    if model.total_outcomes(operation).failures() > tally.failed(operation) || time < all * MIN_DOMINANT_SHARE {
+    if model.total_outcomes(operation).failures() > tally.failed(operation) || time < all * MIN_DOMINANT_SHARE
+    {
         return None;
     }
     let parallel = (time / took).round().max(1.0);
@@ -116,7 +125,8 @@ impl Profiles {
         }
         let _alone = self.lock()?;
         // Rewriting a file with ignored parts would delete them.
-        let known = read_profile(self.path(store)).filter(|kept| kept.problems.is_empty()).map(|kept| kept.profile);
+        let known =
+            read_profile(self.path(store)).filter(|kept| kept.problems.is_empty()).map(|kept| kept.profile);
         let is_ours = |profile: &Profile| profile.store == store && profile.is_measured_on(&here);
         let Some(mut profile) = known.filter(is_ours) else { return Ok(false) };
         let samples = match direction {
@@ -159,7 +169,10 @@ mod tests {
         let tally = CounterSnapshot::take(&model, AT[0]);
         done(&model, Operation::Get, (64 << 10, 12), (4, 14));
         let (direction, sample) = sample_since(&tally, &model, AT[1]).unwrap();
-        assert_eq!((direction, sample.point), (Direction::Read, OperatingPoint { bytes: 64 << 10, concurrency: 12 }));
+        assert_eq!(
+            (direction, sample.point),
+            (Direction::Read, OperatingPoint { bytes: 64 << 10, concurrency: 12 })
+        );
         assert!((sample.latency - 0.05).abs() < 1e-6 && sample.p95_p99.is_some(), "{sample:?}");
         assert!(sample_since(&tally, &model, Duration::from_secs(5)).is_none(), "the sample is too short");
     }
@@ -169,7 +182,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().to_owned() };
         let (cell, tail) = (OperatingPoint { bytes: 64 << 10, concurrency: 4 }, None);
-        let sample = Sample { point: cell, latency: 0.01, relative_error: 0.02, p95_p99: tail, from_transfer: false };
+        let sample =
+            Sample { point: cell, latency: 0.01, relative_error: 0.02, p95_p99: tail, from_transfer: false };
         let profile = Profile {
             store: "S3Store(there)".to_owned(),
             cpus: this_machine::cpus(),
@@ -201,9 +215,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().to_owned() };
         let cell = OperatingPoint { bytes: 64 << 10, concurrency: 4 };
-        let sample = Sample { point: cell, latency: 0.01, relative_error: 0.02, p95_p99: None, from_transfer: false };
+        let sample =
+            Sample { point: cell, latency: 0.01, relative_error: 0.02, p95_p99: None, from_transfer: false };
         let store = "S3Store(there)".to_owned();
-        let profile = Profile { store, cpus: this_machine::cpus(), download: vec![sample], ..Profile::default() };
+        let profile =
+            Profile { store, cpus: this_machine::cpus(), download: vec![sample], ..Profile::default() };
         for _ in 0..20 {
             profiles.save(&profile).unwrap();
             let one = |bytes| {

@@ -17,7 +17,7 @@ const FILE_HEADER: &str = "\
 const UPLOAD: &str = "upload";
 const DOWNLOAD: &str = "download";
 /// The keys of a sample, except its tail latencies.
-const SAMPLE_KEYS: [&str; 5] = ["size", "parallel", "latency_ms", "error_percent", "seen"];
+const SAMPLE_KEYS: [&str; 5] = ["size", "concurrency", "latency_ms", "error_percent", "from_transfer"];
 /// The keys of the tail latencies: 95th and 99th percentile.
 const TAIL_KEYS: [&str; 2] = ["p95_ms", "p99_ms"];
 /// Maximum accepted concurrency.
@@ -30,10 +30,10 @@ impl Profile {
         let mut text = FILE_HEADER.to_owned();
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "\nstore = {}\nmade = {}", quoted(&self.store), quoted(&self.measured_at));
+        let _ = writeln!(text, "\nstore = {}\nmeasured_at = {}", quoted(&self.store), quoted(&self.measured_at));
         let _ = writeln!(text, "client = {}", quoted(&self.client_name));
         if self.cpus > 0 {
-            let _ = writeln!(text, "cores = {}", self.cpus);
+            let _ = writeln!(text, "cpus = {}", self.cpus);
         }
         if let Some(bytes) = self.memory_bytes {
             let _ = writeln!(text, "memory = {}", quoted(&ByteSize(bytes).to_string()));
@@ -45,12 +45,19 @@ impl Profile {
             let _ = writeln!(text, "link_mbit_per_second = {:.3}", rate * 8.0 / 1e6);
         }
         if let Some(seconds) = self.rtt_seconds {
-            let _ = writeln!(text, "round_trip_ms = {:.3}", seconds * 1e3);
+            let _ = writeln!(text, "rtt_ms = {:.3}", seconds * 1e3);
         }
         for (name, samples) in [(UPLOAD, &self.upload), (DOWNLOAD, &self.download)] {
-            for Sample { point: cell, latency, relative_error: error, p95_p99: tail, from_transfer: is_seen } in samples {
+            for Sample {
+                point: cell,
+                latency,
+                relative_error: error,
+                p95_p99: tail,
+                from_transfer: is_seen,
+            } in samples
+            {
                 let size = quoted(&ByteSize(cell.bytes).to_string());
-                let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nparallel = {}", cell.concurrency);
+                let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nconcurrency = {}", cell.concurrency);
                 let _ =
                     writeln!(text, "latency_ms = {:.3}\nerror_percent = {:.1}", latency * 1e3, error * 100.0);
                 for (name, seconds) in TAIL_KEYS.iter().zip(tail.unwrap_or_default()) {
@@ -59,7 +66,7 @@ impl Profile {
                     }
                 }
                 if *is_seen {
-                    let _ = writeln!(text, "seen = true");
+                    let _ = writeln!(text, "from_transfer = true");
                 }
             }
         }
@@ -84,21 +91,23 @@ impl Profile {
             let (at, value) = (line(value.span().start), value.get_ref());
             let is_known = match (&**key.get_ref(), value) {
                 ("store", DeValue::String(text)) => set(&mut profile.store, Some(text.to_string())),
-                ("made", DeValue::String(text)) => set(&mut profile.measured_at, Some(text.to_string())),
+                ("measured_at", DeValue::String(text)) => set(&mut profile.measured_at, Some(text.to_string())),
                 ("client", DeValue::String(text)) => set(&mut profile.client_name, Some(text.to_string())),
-                ("cores", value) => {
+                ("cpus", value) => {
                     set(&mut profile.cpus, number(value, 1.0, 1e5).map(|cores| cores as usize))
                 }
                 ("memory", DeValue::String(text)) => {
                     set(&mut profile.memory_bytes, ByteSize::parse(text).ok().map(|size| Some(size.0)))
                 }
-                ("storage_mb_per_second", value) => {
-                    set(&mut profile.storage_bytes_per_second, number(value, 1e-3, 1e6).map(|rate| Some(rate * 1e6)))
-                }
-                ("link_mbit_per_second", value) => {
-                    set(&mut profile.link_bytes_per_second, number(value, 1e-3, 1e7).map(|rate| Some(rate * 1e6 / 8.0)))
-                }
-                ("round_trip_ms", value) => {
+                ("storage_mb_per_second", value) => set(
+                    &mut profile.storage_bytes_per_second,
+                    number(value, 1e-3, 1e6).map(|rate| Some(rate * 1e6)),
+                ),
+                ("link_mbit_per_second", value) => set(
+                    &mut profile.link_bytes_per_second,
+                    number(value, 1e-3, 1e7).map(|rate| Some(rate * 1e6 / 8.0)),
+                ),
+                ("rtt_ms", value) => {
                     set(&mut profile.rtt_seconds, number(value, 1e-3, 1e6).map(|time| Some(time / 1e3)))
                 }
                 (name @ (UPLOAD | DOWNLOAD), DeValue::Array(items)) => {
@@ -160,7 +169,7 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
         Some(DeValue::String(text)) => ByteSize::parse(text).map_err(|why| format!("size: {why}"))?,
         _ => return Err("size must be a string like \"256KiB\"".to_owned()),
     };
-    let parallel = take("parallel", 1.0, MAX_CONCURRENCY)? as usize;
+    let parallel = take("concurrency", 1.0, MAX_CONCURRENCY)? as usize;
     let latency = take("latency_ms", 1e-3, 1e8)? / 1e3;
     let error = take("error_percent", 0.0, 1e4)? / 100.0;
     let has_tail = TAIL_KEYS.iter().any(|name| table.iter().any(|(key, _)| key.get_ref() == name));
@@ -170,13 +179,19 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
     } else {
         None
     };
-    let seen = table.iter().find(|(name, _)| name.get_ref() == "seen").map(|(_, value)| value.get_ref());
+    let seen = table.iter().find(|(name, _)| name.get_ref() == "from_transfer").map(|(_, value)| value.get_ref());
     let is_seen = match seen {
         None => false,
         Some(DeValue::Boolean(is_seen)) => *is_seen,
-        Some(_) => return Err("seen must be true or false".to_owned()),
+        Some(_) => return Err("from_transfer must be true or false".to_owned()),
     };
-    Ok(Sample { point: OperatingPoint { bytes: size.0.max(1), concurrency: parallel }, latency, relative_error: error, p95_p99: tail, from_transfer: is_seen })
+    Ok(Sample {
+        point: OperatingPoint { bytes: size.0.max(1), concurrency: parallel },
+        latency,
+        relative_error: error,
+        p95_p99: tail,
+        from_transfer: is_seen,
+    })
 }
 
 #[cfg(test)]
@@ -189,7 +204,12 @@ mod tests {
         let (read, wrong) = Profile::from_text(&profile().to_text());
         assert_eq!((read, wrong), (profile(), Vec::new()));
         // A client with few known properties, a slow disk and a slow link.
-        let slow = Profile { cpus: 0, storage_bytes_per_second: Some(20e3), link_bytes_per_second: Some(7e3), ..profile() };
+        let slow = Profile {
+            cpus: 0,
+            storage_bytes_per_second: Some(20e3),
+            link_bytes_per_second: Some(7e3),
+            ..profile()
+        };
         assert_eq!(Profile::from_text(&slow.to_text()), (slow, Vec::new()));
     }
 
@@ -222,8 +242,17 @@ mod tests {
         let older = text.lines().filter(|line| !new.iter().any(|name| line.starts_with(name)));
         let (read, wrong) = Profile::from_text(&older.map(|line| format!("{line}\n")).collect::<String>());
         assert_eq!(wrong, Vec::<String>::new());
-        assert_eq!(read, Profile { memory_bytes: None, storage_bytes_per_second: None, link_bytes_per_second: None, ..profile() });
-        let (read, wrong) = Profile::from_text("store = \"x\"\nmemory = 3\nlink_mbit_per_second = \"fast\"\n");
+        assert_eq!(
+            read,
+            Profile {
+                memory_bytes: None,
+                storage_bytes_per_second: None,
+                link_bytes_per_second: None,
+                ..profile()
+            }
+        );
+        let (read, wrong) =
+            Profile::from_text("store = \"x\"\nmemory = 3\nlink_mbit_per_second = \"fast\"\n");
         assert_eq!((read, wrong.len()), (Profile { store: "x".to_owned(), ..Profile::default() }, 2));
     }
 }

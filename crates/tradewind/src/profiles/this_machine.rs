@@ -14,7 +14,11 @@ pub fn cpus() -> usize {
 /// This machine as a client with `cores` CPUs, and its link towards a host. Sends nothing.
 #[must_use]
 pub fn client(host: &str, cores: usize) -> ClientEnvironment {
-    ClientEnvironment { cpus: Some(cores as f64), link_bandwidth: link_bytes_per_second(host), ..ClientEnvironment::default() }
+    ClientEnvironment {
+        cpus: Some(cores as f64),
+        link_bandwidth: link_bytes_per_second(host),
+        ..ClientEnvironment::default()
+    }
 }
 
 /// Speed in bytes per second of the interface for packets to a host. A host name is not resolved; it is assumed to be

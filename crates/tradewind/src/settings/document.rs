@@ -51,7 +51,13 @@ impl Table {
     }
 
     /// Reports every key that was not taken. `inside` is the name of the table, `planned` are keys of later versions.
-    pub fn reject_unknown_keys(self, inside: &str, known: &[&str], planned: &[&str], problems: &mut Problems) {
+    pub fn reject_unknown_keys(
+        self,
+        inside: &str,
+        known: &[&str],
+        planned: &[&str],
+        problems: &mut Problems,
+    ) {
         for (key, item) in self.entries {
             let full_key = if inside.is_empty() { key.clone() } else { format!("{inside}.{key}") };
             if planned.contains(&key.as_str()) {
@@ -97,7 +103,12 @@ impl LineIndex<'_> {
     }
 }
 
-fn convert_table(table: &DeTable<'_>, source: SettingSource, lines: &LineIndex<'_>, problems: &mut Problems) -> Table {
+fn convert_table(
+    table: &DeTable<'_>,
+    source: SettingSource,
+    lines: &LineIndex<'_>,
+    problems: &mut Problems,
+) -> Table {
     // The parser orders keys by name; users expect messages in the order of the file.
     let mut keys: Vec<_> = table.iter().collect();
     keys.sort_by_key(|(key, _)| key.span().start);

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Settings, SettingSource};
+use super::{SettingSource, Settings};
 
 impl Settings {
     /// Files that contain a secret and are accessible to users other than the owner, with their modes.

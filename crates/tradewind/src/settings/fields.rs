@@ -34,7 +34,11 @@ impl Fields {
     }
 
     /// A single value of any type.
-    pub fn single<T: SettingValue>(&mut self, key: &'static str, problems: &mut Problems) -> Option<Sourced<T>> {
+    pub fn single<T: SettingValue>(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+    ) -> Option<Sourced<T>> {
         let Item { source, value } = self.take(key)?;
         let read = match value.as_text() {
             Ok(text) => T::parse(&text),

@@ -50,8 +50,10 @@ impl S3Settings {
         let texts = texts
             .into_iter()
             .filter_map(|(name, set)| set.as_ref().map(|set| (name, set.value.clone(), set.source.clone())));
-        let connections =
-            self.max_connections.iter().map(|set| ("max_connections", set.value.to_text(), set.source.clone()));
+        let connections = self
+            .max_connections
+            .iter()
+            .map(|set| ("max_connections", set.value.to_text(), set.source.clone()));
         let parts = self.part_size.iter().map(|set| ("part_size", set.value.to_text(), set.source.clone()));
         texts.chain(connections).chain(parts).collect()
     }

@@ -9,7 +9,7 @@ use super::Inputs;
 use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
 use super::source::{SettingSource, Sourced};
-use super::value::{KeyPrefixes, ETag, HostName, AccessKeyIds, LogFilter, LogFormat, SettingValue};
+use super::value::{AccessKeyIds, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, SettingValue};
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 macro_rules! scalars {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value as Json, json};
 
-use super::{Settings, SettingSource};
+use super::{SettingSource, Settings};
 
 impl Settings {
     fn lines(&self) -> Vec<(String, String, SettingSource)> {
@@ -29,7 +29,7 @@ impl Settings {
                 SettingSource::Default => Json::Null,
                 other => Json::String(other.to_string()),
             };
-            json!({ "key": key, "value": value, "source": source.kind(), "place": location })
+            json!({ "key": key, "value": value, "source": source.kind(), "location": location })
         });
         Json::Array(lines.collect())
     }
@@ -38,8 +38,9 @@ impl Settings {
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = self.lines();
-        let width =
-            |column: fn(&(String, String, SettingSource)) -> usize| lines.iter().map(column).max().unwrap_or(0);
+        let width = |column: fn(&(String, String, SettingSource)) -> usize| {
+            lines.iter().map(column).max().unwrap_or(0)
+        };
         let (keys, values) = (width(|line| line.0.len()), width(|line| line.1.len()).min(48));
         for (key, value, source) in &lines {
             let value = if value.is_empty() { "-" } else { value };

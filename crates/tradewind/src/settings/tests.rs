@@ -155,8 +155,14 @@ fn messages_for_invalid_values_state_the_remedy() {
         ("[server]\ndomain = \"s3.example.com:9000\"", "is not a host name"),
         ("[server]\ndomain = \"127.0.0.1\"", "is not a host name"),
         ("[lanes]\npriority_prefixes = \"orders\"", "set lanes.enabled = true"),
-        ("[lanes]\nenabled = true\npriority_prefixes = \"Orders/\"", "write for example \"orders, photos/thumbnails/\""),
-        ("[lanes]\nfirst_clients = \"shop\"", "lanes.priority_access_keys needs lanes: set lanes.enabled = true"),
+        (
+            "[lanes]\nenabled = true\npriority_prefixes = \"Orders/\"",
+            "write for example \"orders, photos/thumbnails/\"",
+        ),
+        (
+            "[lanes]\nfirst_clients = \"shop\"",
+            "lanes.priority_access_keys needs lanes: set lanes.enabled = true",
+        ),
         (
             "[lanes]\nenabled = true\nfirst_clients = \"shop\"",
             "etc/tw.toml:3: there is no access key \"shop\"; add an [[access_key]] with this id",

@@ -42,7 +42,11 @@ async fn successful_write_is_recognized_after_a_lost_response() {
     for (size, is_sized) in WAYS {
         for condition in ["absent", "matches"] {
             let server = ScriptedServer::start(|request, answer| {
-                if is_first_put(request) { Reply::ResetAfterExecution(answer) } else { Reply::Respond(answer) }
+                if is_first_put(request) {
+                    Reply::ResetAfterExecution(answer)
+                } else {
+                    Reply::Respond(answer)
+                }
             });
             let bytes = vec![7; size];
             let precondition = if condition == "absent" {
@@ -62,12 +66,9 @@ async fn successful_write_is_recognized_after_a_lost_response() {
 async fn write_of_another_client_is_not_taken_for_ours() {
     for (size, is_sized) in WAYS {
         for theirs in [b"theirs".to_vec(), vec![7; size]] {
-            let server =
-                ScriptedServer::start(
-                    |request, answer| {
-                        if is_first_put(request) { Reply::Reset } else { Reply::Respond(answer) }
-                    },
-                );
+            let server = ScriptedServer::start(|request, answer| {
+                if is_first_put(request) { Reply::Reset } else { Reply::Respond(answer) }
+            });
             server.put_object("x", theirs.clone());
             let failed = write(&server, &vec![7; size], is_sized, Precondition::Absent).await.unwrap_err();
             // A streamed body cannot be sent again: the caller must retry, and then sees the conflict.
@@ -86,6 +87,11 @@ async fn definite_precondition_failure_needs_no_query() {
         let failed = write(&server, &vec![7; size], is_sized, Precondition::Absent).await.unwrap_err();
         assert_eq!(failed.reason(), Reason::PreconditionFailed);
         let puts = server.requests_of("PutObject").len();
-        assert_eq!((puts, server.requests_of("HeadObject").len()), (1, 0), "no query is sent: {:?}", server.request_counts());
+        assert_eq!(
+            (puts, server.requests_of("HeadObject").len()),
+            (1, 0),
+            "no query is sent: {:?}",
+            server.request_counts()
+        );
     }
 }

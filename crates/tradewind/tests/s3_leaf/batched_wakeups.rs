@@ -11,7 +11,7 @@ use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::context;
 use tradewind_core::{Address, ObjectStore as _};
 
-use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, ScriptedServer};
+use crate::support::scripted_server::{BUCKET, Reply, ScriptedResponse, ScriptedServer};
 
 /// The leaf's stall timeout.
 const STALL_TIME: Duration = Duration::from_millis(600);
@@ -23,7 +23,10 @@ fn bytes(count: usize) -> Vec<u8> {
 }
 
 /// A store with an object of `count` bytes. `change` modifies its responses to GET.
-fn store(count: usize, change: impl Fn(ScriptedResponse) -> Reply + Send + Sync + 'static) -> (ScriptedServer, Arc<S3Store>) {
+fn store(
+    count: usize,
+    change: impl Fn(ScriptedResponse) -> Reply + Send + Sync + 'static,
+) -> (ScriptedServer, Arc<S3Store>) {
     let server = ScriptedServer::start(move |request, answer| match request.operation {
         "GetObject" => change(answer),
         _ => Reply::Respond(answer),

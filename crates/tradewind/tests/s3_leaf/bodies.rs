@@ -7,7 +7,7 @@ use tradewind_core::store::{StageRequest, Staged};
 use tradewind_core::testing::context;
 use tradewind_core::{Address, ObjectStore};
 
-use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, ScriptedServer};
+use crate::support::scripted_server::{BUCKET, Reply, ScriptedResponse, ScriptedServer};
 
 /// One byte more than is buffered, so that the write is streamed.
 const BYTES: usize = (256 << 10) + 1;
@@ -29,7 +29,11 @@ async fn written(mut staged: Box<dyn Staged>) -> Result<()> {
 async fn staged_write_is_never_unsigned_if_chunks_are_rejected() {
     let server = ScriptedServer::start(|request, answer| {
         let is_chunked = request.header("x-amz-content-sha256").starts_with("STREAMING");
-        Reply::Respond(if is_chunked { ScriptedResponse::error(501, "NotImplemented", "No chunks.") } else { answer })
+        Reply::Respond(if is_chunked {
+            ScriptedResponse::error(501, "NotImplemented", "No chunks.")
+        } else {
+            answer
+        })
     });
     let store = crate::leaf_over(server.address, |_| {});
     let (before, refused) = (staged(&*store, "x").await, staged(&*store, "x").await);

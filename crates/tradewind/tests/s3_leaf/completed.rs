@@ -8,7 +8,7 @@ use tradewind_core::store::StageRequest;
 use tradewind_core::testing::context;
 use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, ETag, ObjectStore as _};
 
-use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, ScriptedServer};
+use crate::support::scripted_server::{BUCKET, Reply, ScriptedResponse, ScriptedServer};
 
 const PARTS: [&[u8]; 2] = [b"the first part", b"the second"];
 

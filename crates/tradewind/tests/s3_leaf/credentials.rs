@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use tradewind_backend::s3::{ExpiringCredentials, CredentialIssuer, S3Store};
+use tradewind_backend::s3::{CredentialIssuer, ExpiringCredentials, S3Store};
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::store::GetRequest;
 use tradewind_core::testing::context;
@@ -13,7 +13,7 @@ use tradewind_core::{Address, ObjectStore, Timestamp};
 use tradewind_wire::sigv4::Credentials;
 
 use crate::support::command_runner::CommandRunner;
-use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, Request, ScriptedServer};
+use crate::support::scripted_server::{BUCKET, Reply, Request, ScriptedResponse, ScriptedServer};
 
 /// Issues `token-2`, `token-3` and so on.
 #[derive(Debug, Default)]
@@ -79,11 +79,12 @@ async fn read_together(store: &Arc<S3Store>) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rejected_credentials_are_renewed_once() {
-    let server = ScriptedServer::start(
-        |request, answer| {
-            if token(request) == "token-1" { expired() } else { Reply::Respond(answer) }
-        },
-    );
+    let server =
+        ScriptedServer::start(
+            |request, answer| {
+                if token(request) == "token-1" { expired() } else { Reply::Respond(answer) }
+            },
+        );
     server.put_object("x", b"bytes".to_vec());
     let issuer = Arc::new(Counting::default());
     let store = leaf(&server, issued(1, None), &issuer);

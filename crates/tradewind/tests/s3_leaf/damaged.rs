@@ -13,9 +13,9 @@ use tradewind_core::{
 };
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
-use tradewind_volume::{TransferContext, Fetch, copy_between_stores};
+use tradewind_volume::{Fetch, TransferContext, copy_between_stores};
 
-use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, ScriptedServer};
+use crate::support::scripted_server::{BUCKET, Reply, ScriptedResponse, ScriptedServer};
 
 const BYTES: &[u8] = b"0123456789";
 
@@ -24,7 +24,10 @@ fn key() -> Address {
 }
 
 /// A service with one object of these bytes. `change` modifies its responses to GET.
-fn service(bytes: &[u8], change: impl Fn(ScriptedResponse) -> ScriptedResponse + Send + Sync + 'static) -> ScriptedServer {
+fn service(
+    bytes: &[u8],
+    change: impl Fn(ScriptedResponse) -> ScriptedResponse + Send + Sync + 'static,
+) -> ScriptedServer {
     let server = ScriptedServer::start(move |request, answer| {
         Reply::Respond(if request.operation == "GetObject" { change(answer) } else { answer })
     });
@@ -95,14 +98,18 @@ async fn body_is_compared_with_a_checksum_of_any_algorithm() {
 async fn bytes_of_another_range_are_rejected() {
     type Change = fn(ScriptedResponse) -> ScriptedResponse;
     let changes: [(&str, Change); 6] = [
-        ("shorter", |answer| ScriptedResponse { body: b"23".to_vec(), ..answer }.with_header("Content-Range", "bytes 2-3/10")),
+        ("shorter", |answer| {
+            ScriptedResponse { body: b"23".to_vec(), ..answer }.with_header("Content-Range", "bytes 2-3/10")
+        }),
         ("shifted", |answer| answer.with_header("Content-Range", "bytes 3-6/10")),
         ("of a smaller object", |answer| answer.with_header("Content-Range", "bytes 2-5/5")),
         ("of an unknown place", |answer| answer.without_header("Content-Range")),
         ("the whole", |answer| {
             ScriptedResponse { status: 200, body: BYTES.to_vec(), ..answer }.without_header("Content-Range")
         }),
-        ("nothing", |answer| ScriptedResponse { status: 200, ..emptied(answer) }.without_header("Content-Range")),
+        ("nothing", |answer| {
+            ScriptedResponse { status: 200, ..emptied(answer) }.without_header("Content-Range")
+        }),
     ];
     for (what, change) in changes {
         let server = service(BYTES, move |answer| change(without_checksum(answer)));
@@ -118,7 +125,9 @@ async fn bytes_of_another_range_are_rejected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn range_of_an_empty_object_is_invalid() {
     let server = service(b"", |_| {
-        ScriptedResponse::document("").with_header("ETag", "x").with_header("Last-Modified", "Fri, 02 Jan 2026 03:04:05 GMT")
+        ScriptedResponse::document("")
+            .with_header("ETag", "x")
+            .with_header("Last-Modified", "Fri, 02 Jan 2026 03:04:05 GMT")
     });
     assert_eq!(read(&server, RANGE).await.unwrap_err().reason(), Reason::InvalidRange);
 }
@@ -142,7 +151,9 @@ async fn copied(server: &ScriptedServer) -> Bytes {
     let from: Arc<dyn ObjectStore> = crate::leaf_over(server.address, |_| {});
     let to: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
     to.create_bucket(&context(), &key().bucket).await.unwrap();
-    copy_between_stores(&carrier(), (&from, &key()), (&to, &key()), Some(10), Arc::new(|_| ()), None).await.unwrap();
+    copy_between_stores(&carrier(), (&from, &key()), (&to, &key()), Some(10), Arc::new(|_| ()), None)
+        .await
+        .unwrap();
     to.get(&context(), &key(), GetRequest::default()).await.unwrap().body.collect().await.unwrap()
 }
 
@@ -180,7 +191,8 @@ async fn part_is_compared_with_its_own_checksum() {
         let (body, checksum) = (body.to_vec(), checksum.clone());
         service(BYTES, move |answer| {
             let answer = ScriptedResponse { status: 206, body: body.clone(), ..without_checksum(answer) };
-            let answer = answer.with_header("ETag", "\"x-2\"").with_header("x-amz-checksum-type", "COMPOSITE");
+            let answer =
+                answer.with_header("ETag", "\"x-2\"").with_header("x-amz-checksum-type", "COMPOSITE");
             answer.with_header("x-amz-checksum-crc32", &checksum).with_header("Content-Range", "bytes 0-9/20")
         })
     };

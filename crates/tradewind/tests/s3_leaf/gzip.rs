@@ -9,7 +9,7 @@ use tradewind_core::listing::ListRequest;
 use tradewind_core::testing::context;
 use tradewind_core::{BucketName, ObjectStore};
 
-use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, ScriptedServer};
+use crate::support::scripted_server::{BUCKET, Reply, ScriptedResponse, ScriptedServer};
 
 fn gzip(answer: &ScriptedResponse) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -18,7 +18,9 @@ fn gzip(answer: &ScriptedResponse) -> Vec<u8> {
 }
 
 /// The number of keys in a listing whose response is modified by `change`, and the number of requests.
-async fn listed(change: impl Fn(ScriptedResponse) -> ScriptedResponse + Send + Sync + 'static) -> (Result<usize>, usize) {
+async fn listed(
+    change: impl Fn(ScriptedResponse) -> ScriptedResponse + Send + Sync + 'static,
+) -> (Result<usize>, usize) {
     let server = ScriptedServer::start(move |request, answer| {
         assert!(!request.query.contains_key("list-type") || request.header("accept-encoding") == "gzip");
         Reply::Respond(change(answer))
@@ -37,9 +39,10 @@ async fn listing_is_decoded_from_gzip() {
     let (plain, _) = listed(|answer| answer).await;
     assert_eq!(plain.unwrap(), 3);
     for name in ["gzip", "GZIP"] {
-        let (found, asked) =
-            listed(move |answer| ScriptedResponse { body: gzip(&answer), ..answer }.with_header("content-encoding", name))
-                .await;
+        let (found, asked) = listed(move |answer| {
+            ScriptedResponse { body: gzip(&answer), ..answer }.with_header("content-encoding", name)
+        })
+        .await;
         assert_eq!((found.unwrap(), asked), (3, 1));
     }
 }

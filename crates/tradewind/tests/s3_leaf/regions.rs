@@ -10,7 +10,7 @@ use tradewind_core::store::{GetRequest, StageRequest};
 use tradewind_core::testing::context;
 use tradewind_core::{Address, BucketName, ObjectStore};
 
-use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, Request, ScriptedServer};
+use crate::support::scripted_server::{BUCKET, Reply, Request, ScriptedResponse, ScriptedServer};
 
 const THERE: &str = "eu-central-1";
 
@@ -21,11 +21,12 @@ fn refusal(how: &str) -> ScriptedResponse {
             let region = format!("<Region>{THERE}</Region>");
             ScriptedResponse::error_with(400, "AuthorizationHeaderMalformed", "The region is wrong.", &region)
         }
-        "moved" => {
-            ScriptedResponse::error(301, "PermanentRedirect", "It is elsewhere.").with_header("x-amz-bucket-region", THERE)
-        }
-        "new" => ScriptedResponse::error(307, "TemporaryRedirect", "It is new.").with_header("x-amz-bucket-region", THERE),
-        _ => ScriptedResponse { status: 400, headers: Vec::new(), body: Vec::new() }.with_header("x-amz-bucket-region", THERE),
+        "moved" => ScriptedResponse::error(301, "PermanentRedirect", "It is elsewhere.")
+            .with_header("x-amz-bucket-region", THERE),
+        "new" => ScriptedResponse::error(307, "TemporaryRedirect", "It is new.")
+            .with_header("x-amz-bucket-region", THERE),
+        _ => ScriptedResponse { status: 400, headers: Vec::new(), body: Vec::new() }
+            .with_header("x-amz-bucket-region", THERE),
     }
 }
 

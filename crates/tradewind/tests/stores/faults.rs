@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 
-use super::support::command_runner::{CommandRunner, CommandOutput};
+use super::support::command_runner::{CommandOutput, CommandRunner};
 use super::support::eventually;
-use super::support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer};
+use super::support::scripted_server::{Reply, Request, ScriptedResponse, ScriptedServer};
 use super::{content, with_other};
 
 /// A size of four parts.
@@ -53,14 +53,20 @@ fn slow_down(_: ScriptedResponse) -> Reply {
 /// The destination has no object, and every upload was aborted.
 fn is_untouched(destination: &ScriptedServer) {
     assert_eq!(destination.object("x"), None);
-    let (begun, aborted) = (destination.requests_of("CreateMultipartUpload"), destination.requests_of("AbortMultipartUpload"));
+    let (begun, aborted) =
+        (destination.requests_of("CreateMultipartUpload"), destination.requests_of("AbortMultipartUpload"));
     assert_eq!(begun.len(), aborted.len(), "{:?}", destination.request_counts());
 }
 
 /// The destination has no object, and an upload that was started can be resumed.
 fn is_remembered(destination: &ScriptedServer, caller: &CommandRunner) {
     assert_eq!(destination.object("x"), None);
-    assert_eq!(destination.requests_of("AbortMultipartUpload").len(), 0, "{:?}", destination.request_counts());
+    assert_eq!(
+        destination.requests_of("AbortMultipartUpload").len(),
+        0,
+        "{:?}",
+        destination.request_counts()
+    );
     let uploads = destination.requests_of("UploadPart").len().min(1);
     let journals = std::fs::read_dir(caller.path("home/.cache/tradewind")).map_or(0, Iterator::count);
     assert!(uploads <= journals && journals <= destination.requests_of("CreateMultipartUpload").len());

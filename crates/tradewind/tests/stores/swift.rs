@@ -13,7 +13,10 @@ pub fn nobody() -> CommandRunner {
 /// Adds the variables for Swift's v1 authentication to a caller.
 fn user_of(laboratory: &SwiftServer, caller: CommandRunner) -> CommandRunner {
     let said = |name: &str| laboratory.setting(name);
-    caller.with_variable("ST_AUTH", &said("AUTH_URL")).with_variable("ST_USER", &said("USER")).with_variable("ST_KEY", &said("KEY"))
+    caller
+        .with_variable("ST_AUTH", &said("AUTH_URL"))
+        .with_variable("ST_USER", &said("USER"))
+        .with_variable("ST_KEY", &said("KEY"))
 }
 
 #[test]
@@ -63,12 +66,17 @@ fn copies_between_a_server_and_swift() {
 
 #[test]
 fn server_in_front_of_swift_supports_all_commands() {
-    let Some(laboratory) = SwiftServer::start("server_in_front_of_swift_supports_all_commands") else { return };
+    let Some(laboratory) = SwiftServer::start("server_in_front_of_swift_supports_all_commands") else {
+        return;
+    };
     let data = tempfile::tempdir().unwrap();
     let settings = data.path().join("settings.toml");
     // The key in the environment, everything else in a file.
-    let openrc =
-        format!("export ST_AUTH={}\nST_USER='{}'\n", laboratory.setting("AUTH_URL"), laboratory.setting("USER"));
+    let openrc = format!(
+        "export ST_AUTH={}\nST_USER='{}'\n",
+        laboratory.setting("AUTH_URL"),
+        laboratory.setting("USER")
+    );
     std::fs::write(data.path().join("cloud.rc"), openrc).unwrap();
     std::fs::write(&settings, "[store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\n").unwrap();
     let mut start = ServerSetup::new(&data.path().join("data"), &data.path().join("log"));
@@ -93,12 +101,14 @@ fn missing_variables_are_named() {
                    OS_USERNAME, OS_PASSWORD and OS_PROJECT_NAME";
     nobody().run_failing(&["ls", "swift://"], &[&format!("swift://: {nothing}")]);
     nobody().run_failing(&["cp", "x", "swift://bucket/x"], &[&format!("swift://: {nothing}")]);
-    let half = nobody().with_variable("ST_AUTH", "http://127.0.0.1:1/auth/v1.0").with_variable("ST_USER", "a:u");
+    let half =
+        nobody().with_variable("ST_AUTH", "http://127.0.0.1:1/auth/v1.0").with_variable("ST_USER", "a:u");
     half.run_failing(
         &["ls", "swift://"],
         &["swift://: ST_KEY is not set, and Swift's own authentication needs it"],
     );
-    let keystone = nobody().with_variable("OS_AUTH_URL", "http://127.0.0.1:1/v3").with_variable("OS_USERNAME", "u");
+    let keystone =
+        nobody().with_variable("OS_AUTH_URL", "http://127.0.0.1:1/v3").with_variable("OS_USERNAME", "u");
     keystone.run_failing(
         &["ls", "swift://bucket"],
         &["swift://: OS_PASSWORD and OS_PROJECT_NAME are not set, and Keystone needs them"],
@@ -107,7 +117,10 @@ fn missing_variables_are_named() {
     let (settings, file) = (cloud.path("settings.toml"), cloud.path("cloud.rc"));
     let (settings, shown) = (settings.display(), file.display());
     let absent = "No such file or directory (os error 2)";
-    cloud.run_failing(&["ls", "cloud://"], &[&format!("cloud://: {settings}:3: cannot read {shown}: {absent}")]);
+    cloud.run_failing(
+        &["ls", "cloud://"],
+        &[&format!("cloud://: {settings}:3: cannot read {shown}: {absent}")],
+    );
     cloud
         .write("cloud.rc", "export OS_AUTH_URL=http://k/v3\nOS_USERNAME=u\nOS_PASSWORD=$OS_PASSWORD_INPUT\n");
     cloud.run_failing(
@@ -120,7 +133,9 @@ fn missing_variables_are_named() {
 
 #[test]
 fn rejected_credentials_and_missing_buckets_fail() {
-    let Some(laboratory) = SwiftServer::start("rejected_credentials_and_missing_buckets_fail") else { return };
+    let Some(laboratory) = SwiftServer::start("rejected_credentials_and_missing_buckets_fail") else {
+        return;
+    };
     let wrong = user_of(&laboratory, nobody()).with_variable("ST_KEY", "guessed");
     let ran = wrong.run(&["ls", "swift://"]);
     let host = laboratory.setting("AUTH_URL").split('/').nth(2).unwrap().to_owned();

@@ -182,7 +182,7 @@ impl RunningCommand {
         self
     }
 
-    /// Takes its standard output, if it was started by [`CommandRunner::begin_unread`].
+    /// Takes its standard output, if it was started by [`CommandRunner::spawn_unread`].
     pub fn take_stdout(&mut self) -> std::process::ChildStdout {
         self.child.stdout.take().unwrap()
     }

@@ -46,7 +46,7 @@ impl CrashTest {
         }
     }
 
-    /// Runs the rounds. `strike` crashes the server and must set `is_struck` immediately before.
+    /// Runs the rounds. `strike` crashes the server and must set `is_crashed` immediately before.
     pub fn run(
         self,
         start: &ServerSetup,

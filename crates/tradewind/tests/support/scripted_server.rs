@@ -106,7 +106,7 @@ pub enum Reply {
     Silence,
     /// The full length is announced, the given number of bytes of the body is sent, and the connection is closed.
     Truncated(ScriptedResponse, usize),
-    /// Like [`Torn`](Self::Torn), but the connection stays open.
+    /// Like [`Truncated`](Self::Truncated), but the connection stays open.
     Stalled(ScriptedResponse, usize),
     /// The full length is announced, and the body is sent in pieces of the given size, one per 100 ms.
     Trickled(ScriptedResponse, usize),
@@ -359,7 +359,9 @@ impl ServerState {
     fn answer(&self, request: &Request) -> ScriptedResponse {
         let objects = self.objects.lock().unwrap();
         match request.operation {
-            "ListObjectsV2" => listing_page(objects.iter().map(|(key, object)| (key, &object.bytes)), request, 1000),
+            "ListObjectsV2" => {
+                listing_page(objects.iter().map(|(key, object)| (key, &object.bytes)), request, 1000)
+            }
             "HeadBucket" => ScriptedResponse::new(200, ""),
             "GetObject" | "HeadObject" => match objects.get(&request.key) {
                 Some(object) => object_response(object, request),
@@ -368,7 +370,9 @@ impl ServerState {
             "PutObject" if !condition_holds(request, objects.get(&request.key)) => {
                 ScriptedResponse::error(412, "PreconditionFailed", "At least one precondition did not hold.")
             }
-            "PutObject" | "UploadPart" => ScriptedResponse::new(200, "").with_header("ETag", &etag(&request.body)),
+            "PutObject" | "UploadPart" => {
+                ScriptedResponse::new(200, "").with_header("ETag", &etag(&request.body))
+            }
             "DeleteObject" | "AbortMultipartUpload" => ScriptedResponse::new(204, ""),
             "CreateMultipartUpload" => ScriptedResponse::document(
                 "<InitiateMultipartUploadResult><UploadId>upload</UploadId></InitiateMultipartUploadResult>",
@@ -378,7 +382,11 @@ impl ServerState {
                 let of_key = parts.iter().filter(|((key, _), _)| *key == request.key);
                 let lines: String = of_key.map(|((_, number), bytes)| part_line(*number, bytes)).collect();
                 if lines.is_empty() {
-                    return ScriptedResponse::error(404, "NoSuchUpload", "The specified upload does not exist.");
+                    return ScriptedResponse::error(
+                        404,
+                        "NoSuchUpload",
+                        "The specified upload does not exist.",
+                    );
                 }
                 ScriptedResponse::document(&format!("<ListPartsResult>{lines}</ListPartsResult>"))
             }
@@ -499,7 +507,9 @@ fn object_response(object: &Object, request: &Request) -> ScriptedResponse {
     let describe = |mut answer: ScriptedResponse| {
         answer.headers.extend(object.metadata.iter().cloned());
         let answer = answer.with_header("ETag", &tag).with_header("Last-Modified", MODIFIED[0]);
-        answer.with_header("x-amz-checksum-crc64nvme", &object.checksum).with_header("x-amz-checksum-type", "FULL_OBJECT")
+        answer
+            .with_header("x-amz-checksum-crc64nvme", &object.checksum)
+            .with_header("x-amz-checksum-type", "FULL_OBJECT")
     };
     let Some((first, last)) = request.header("range").trim_start_matches("bytes=").split_once('-') else {
         return describe(ScriptedResponse::new(200, bytes));
@@ -526,7 +536,8 @@ pub fn listing_page<'a>(
     let after = request.parameter("start-after").max(request.parameter("continuation-token"));
     let is_selected = |key: &str| key.starts_with(request.parameter("prefix")) && key > after;
     let mut matching = objects.into_iter().filter(|(key, _)| is_selected(key)).peekable();
-    let lines: Vec<String> = matching.by_ref().take(max_keys).map(|(key, bytes)| listing_entry(key, bytes)).collect();
+    let lines: Vec<String> =
+        matching.by_ref().take(max_keys).map(|(key, bytes)| listing_entry(key, bytes)).collect();
     listing(&lines, matching.peek().is_some())
 }
 

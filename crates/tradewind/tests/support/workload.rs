@@ -224,7 +224,8 @@ impl Worker<'_> {
         let objects: String =
             names.iter().map(|name| format!("<Object><Key>{}</Key></Object>", xml::escape(name))).collect();
         let body = format!("<Delete>{objects}</Delete>");
-        let tickets: Vec<_> = keys.iter().map(|key| self.shared.model.record_sent(key, Value::Absent)).collect();
+        let tickets: Vec<_> =
+            keys.iter().map(|key| self.shared.model.record_sent(key, Value::Absent)).collect();
         let response = self.client.send(Request {
             method: "POST",
             path: bucket,

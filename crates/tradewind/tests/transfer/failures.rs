@@ -30,8 +30,10 @@ fn missing_objects_buckets_and_files_are_reported() {
         &["HEAD s3://bucket/none on HOST: there is no such object (404 Not Found)"],
     );
     caller.run_failing(&["cat", "s3://nowhere/x"], &[&format!("GET s3://nowhere/x on HOST: {bucket}")]);
-    caller
-        .run_failing(&["cp", "file", "s3://nowhere/x"], &[&format!("file: PUT s3://nowhere/x on HOST: {bucket}")]);
+    caller.run_failing(
+        &["cp", "file", "s3://nowhere/x"],
+        &[&format!("file: PUT s3://nowhere/x on HOST: {bucket}")],
+    );
     caller.run_failing(&["cp", "-r", "s3://nowhere", "x"], &[NO_BUCKET_LISTED]);
     caller.run_failing(&["rm", "-r", "s3://nowhere"], &[NO_BUCKET_LISTED]);
     caller.run_failing(&["rb", "s3://nowhere"], &[&format!("DELETE s3://nowhere on HOST: {bucket}")]);
@@ -47,7 +49,9 @@ fn log_level_follows_the_environment_variable() {
     // Connections to this port are refused, so the request is retried.
     let (closed_port, retry) = (([127, 0, 0, 1], 1).into(), "retrying a request");
     let log = |level| {
-        let ran = CommandRunner::new(closed_port).with_variable("TRADEWIND_LOG_LEVEL", level).run(&["ls", "s3://bucket"]);
+        let ran = CommandRunner::new(closed_port)
+            .with_variable("TRADEWIND_LOG_LEVEL", level)
+            .run(&["ls", "s3://bucket"]);
         assert_eq!(ran.status.code(), Some(1), "{ran:?}");
         ran.err
     };
@@ -63,12 +67,23 @@ fn wrong_kind_of_argument_is_reported() {
     let caller = &scene.runner;
     caller.write("dir/a", "x");
     scene.store("dir/a", b"x");
-    caller.run_failing(&["cp", "dir", "s3://bucket"], &["dir is a directory; use -r to copy everything below it"]);
-    caller
-        .run_failing(&["cp", "-r", "dir/a", "s3://bucket"], &["dir/a is not a directory; copy a file without -r"]);
+    caller.run_failing(
+        &["cp", "dir", "s3://bucket"],
+        &["dir is a directory; use -r to copy everything below it"],
+    );
+    caller.run_failing(
+        &["cp", "-r", "dir/a", "s3://bucket"],
+        &["dir/a is not a directory; copy a file without -r"],
+    );
     let prefix = "s3://bucket/dir/ is not one object";
-    caller.run_failing(&["cp", "s3://bucket/dir/", "."], &[&format!("{prefix}; copy everything below it with -r")]);
-    caller.run_failing(&["rm", "s3://bucket/dir/"], &[&format!("{prefix}; remove everything below it with -r")]);
+    caller.run_failing(
+        &["cp", "s3://bucket/dir/", "."],
+        &[&format!("{prefix}; copy everything below it with -r")],
+    );
+    caller.run_failing(
+        &["rm", "s3://bucket/dir/"],
+        &[&format!("{prefix}; remove everything below it with -r")],
+    );
     caller.run_failing(
         &["cp", "-", "s3://bucket/dir/"],
         &[&format!("{prefix}; to store standard input, give a complete key")],
@@ -116,8 +131,10 @@ fn rejected_credentials_are_reported() {
                      signing method (SignatureDoesNotMatch); check the secret key";
     wrong.run_failing(&["ls"], &[&format!("GET s3:// on HOST: {signature}")]);
     wrong.run_failing(&["cat", "s3://bucket/x"], &[&format!("GET s3://bucket/x on HOST: {signature}")]);
-    wrong
-        .run_failing(&["cp", "file", "s3://bucket/y"], &[&format!("file: PUT s3://bucket/y on HOST: {signature}")]);
+    wrong.run_failing(
+        &["cp", "file", "s3://bucket/y"],
+        &[&format!("file: PUT s3://bucket/y on HOST: {signature}")],
+    );
     let unknown = CommandRunner::new(caller.endpoint()).with_variable("AWS_ACCESS_KEY_ID", "nobody");
     unknown.run_failing(
         &["cat", "s3://bucket/x"],

@@ -8,20 +8,19 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::{content, names};
-use crate::support::command_runner::{CommandRunner, CommandOutput};
+use crate::support::command_runner::{CommandOutput, CommandRunner};
 use crate::support::eventually;
-use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, Request, ScriptedServer};
+use crate::support::scripted_server::{BUCKET, Reply, Request, ScriptedResponse, ScriptedServer};
 
 const SIZE: usize = 3 << 20;
 
 /// A server that stalls in the middle of the body for requests that `halts` selects.
-fn stalling_server(halts: impl Fn(&Request) -> bool + Send + Sync + 'static) -> (ScriptedServer, CommandRunner) {
-    let server =
-        ScriptedServer::start(
-            move |request: &Request, answer: ScriptedResponse| {
-                if halts(request) { Reply::Stalled(answer, SIZE / 2) } else { Reply::Respond(answer) }
-            },
-        );
+fn stalling_server(
+    halts: impl Fn(&Request) -> bool + Send + Sync + 'static,
+) -> (ScriptedServer, CommandRunner) {
+    let server = ScriptedServer::start(move |request: &Request, answer: ScriptedResponse| {
+        if halts(request) { Reply::Stalled(answer, SIZE / 2) } else { Reply::Respond(answer) }
+    });
     let caller = CommandRunner::new(server.address);
     (server, caller)
 }
@@ -152,8 +151,10 @@ fn download_with_ranges_of_different_sizes_resumes() {
     let before = server.requests_of("GetObject").len();
     caller.run_ok(&DOWN);
     assert!(fs::read(caller.path("there/x")).unwrap() == server.object("x").unwrap());
-    let mut asked: Vec<String> =
-        server.requests_of("GetObject")[before..].iter().map(|request| request.header("range").to_owned()).collect();
+    let mut asked: Vec<String> = server.requests_of("GetObject")[before..]
+        .iter()
+        .map(|request| request.header("range").to_owned())
+        .collect();
     asked.sort();
     assert_eq!(asked, ["bytes=0-4194303", "bytes=39845888-41943039"]);
 }
@@ -177,11 +178,12 @@ fn unfinished_file_of_another_version_is_discarded() {
 #[test]
 fn interrupted_upload_keeps_its_parts_and_journal() {
     for signal in [Signal::INT, Signal::TERM] {
-        let server = ScriptedServer::start(|request: &Request, answer: ScriptedResponse| match request.operation {
-            // The second part never gets a response.
-            "UploadPart" if request.number == 2 => Reply::Silence,
-            _ => Reply::Respond(answer),
-        });
+        let server =
+            ScriptedServer::start(|request: &Request, answer: ScriptedResponse| match request.operation {
+                // The second part never gets a response.
+                "UploadPart" if request.number == 2 => Reply::Silence,
+                _ => Reply::Respond(answer),
+            });
         let caller = CommandRunner::new(server.address);
         caller.write("here", content(1, 15 << 20));
         let running = caller.spawn(&["cp", "--chunk-size", "5MiB", "here", &format!("s3://{BUCKET}/x")]);
@@ -199,14 +201,17 @@ fn interrupted_upload_keeps_its_parts_and_journal() {
 /// Expired credentials say nothing about the upload, so it is not aborted.
 #[test]
 fn upload_survives_expired_credentials() {
-    let server =
-        ScriptedServer::start(|request: &Request, answer: ScriptedResponse| match (request.operation, request.number) {
+    let server = ScriptedServer::start(|request: &Request, answer: ScriptedResponse| {
+        match (request.operation, request.number) {
             ("UploadPart", 2) => Reply::Silence,
-            ("ListParts", 1) => {
-                Reply::Respond(ScriptedResponse::error(400, "ExpiredToken", "The provided token has expired."))
-            }
+            ("ListParts", 1) => Reply::Respond(ScriptedResponse::error(
+                400,
+                "ExpiredToken",
+                "The provided token has expired.",
+            )),
             _ => Reply::Respond(answer),
-        });
+        }
+    });
     let caller = CommandRunner::new(server.address);
     caller.write("here", content(1, 15 << 20));
     let up = ["cp", "--quiet", "--chunk-size=5MiB", "here", &format!("s3://{BUCKET}/x")];

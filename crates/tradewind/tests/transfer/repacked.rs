@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use super::{content, tree};
 use crate::support::command_runner::CommandRunner;
 use crate::support::eventually;
-use crate::support::scripted_server::{ScriptedResponse, BUCKET, Reply, Request, ScriptedServer};
+use crate::support::scripted_server::{BUCKET, Reply, Request, ScriptedResponse, ScriptedServer};
 
 const PACK: [&str; 7] =
     ["cp", "--bundle", "--bundle-size=6MiB", "--chunk-size=5MiB", "--quiet", "here", "s3://bucket/x.tar"];
@@ -27,7 +27,8 @@ type Script = Option<(&'static str, String, fn(ScriptedResponse) -> Reply)>;
 const NO_RESPONSE: fn(ScriptedResponse) -> Reply = |_| Reply::Silence;
 /// The operation is executed, but its response is never delivered.
 const RESPONSE_LOST: fn(ScriptedResponse) -> Reply = |answer| Reply::Stalled(answer, 0);
-const DENIED: fn(ScriptedResponse) -> Reply = |_| Reply::Respond(ScriptedResponse::error(403, "AccessDenied", "Access Denied"));
+const DENIED: fn(ScriptedResponse) -> Reply =
+    |_| Reply::Respond(ScriptedResponse::error(403, "AccessDenied", "Access Denied"));
 
 /// A packing that was killed.
 struct Killed {

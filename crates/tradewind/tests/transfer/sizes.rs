@@ -46,7 +46,10 @@ fn sizes_round_trip_through_standard_input_and_output() {
     let caller = &scene.runner;
     for size in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1, 16 << 20] {
         let bytes = content(size as u64, size);
-        let up = caller.spawn(&[&["cp", "-", "s3://bucket/x"], &TUNED[..]].concat()).with_stdin(&bytes).wait_for_output();
+        let up = caller
+            .spawn(&[&["cp", "-", "s3://bucket/x"], &TUNED[..]].concat())
+            .with_stdin(&bytes)
+            .wait_for_output();
         assert!(up.status.success() && up.out.is_empty() && up.err.is_empty(), "{:?}", up.err);
         let down = caller.run(&[&["cp", "s3://bucket/x", "-"], &TUNED[..]].concat());
         assert!(down.status.success() && down.out == bytes, "{size} bytes: {}", down.err);

@@ -185,8 +185,12 @@ fn missing_source_or_destination_is_reported() {
     let caller = &scene.runner;
     caller.write("file", "x");
     for delete in [&[][..], &["--delete"]] {
-        caller.run_failing(&[&["sync", "absent", "s3://bucket"], delete].concat(), &["absent is not a directory"]);
-        caller.run_failing(&[&["sync", "s3://bucket", "file"], delete].concat(), &["file is not a directory"]);
+        caller.run_failing(
+            &[&["sync", "absent", "s3://bucket"], delete].concat(),
+            &["absent is not a directory"],
+        );
+        caller
+            .run_failing(&[&["sync", "s3://bucket", "file"], delete].concat(), &["file is not a directory"]);
     }
     scene.store("a", b"a");
     caller.write("there/b", "b");

@@ -251,6 +251,9 @@ fn dry_run_of_cp_copies_nothing() {
     let scene = TestStore::new();
     let caller = &scene.runner;
     caller.write("here", "new");
-    assert_eq!(caller.run_ok(&["cp", "--dry-run", "here", "s3://bucket/x"]), "copy    here to s3://bucket/x\n");
+    assert_eq!(
+        caller.run_ok(&["cp", "--dry-run", "here", "s3://bucket/x"]),
+        "copy    here to s3://bucket/x\n"
+    );
     assert_eq!(scene.names(), [""; 0]);
 }

@@ -148,7 +148,8 @@ fn new_directories_are_watched_without_missing_files() {
 
 #[test]
 fn missing_watched_directory_ends_without_removals() {
-    let away: fn(&TestStore) = |scene| fs::rename(scene.runner.path("here"), scene.runner.path("away")).unwrap();
+    let away: fn(&TestStore) =
+        |scene| fs::rename(scene.runner.path("here"), scene.runner.path("away")).unwrap();
     let removed: fn(&TestStore) = |scene| fs::remove_dir_all(scene.runner.path("here")).unwrap();
     let replaced: fn(&TestStore) = |scene| {
         fs::rename(scene.runner.path("here"), scene.runner.path("away")).unwrap();

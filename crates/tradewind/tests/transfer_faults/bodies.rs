@@ -3,7 +3,7 @@
 use sha2::{Digest as _, Sha256};
 
 use super::{content, scene};
-use crate::support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer, checksum};
+use crate::support::scripted_server::{Reply, Request, ScriptedResponse, ScriptedServer, checksum};
 
 const SIGNED_CHUNKS: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
 const TRAILER: &str = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
@@ -15,7 +15,11 @@ const UPLOAD: [&str; 5] = ["cp", "--chunk-size", "1MiB", "here", "s3://bucket/x"
 
 /// The `x-amz-content-sha256` headers of an operation's requests.
 fn payload_hashes(server: &ScriptedServer, operation: &str) -> Vec<String> {
-    server.requests_of(operation).iter().map(|request| request.header("x-amz-content-sha256").to_owned()).collect()
+    server
+        .requests_of(operation)
+        .iter()
+        .map(|request| request.header("x-amz-content-sha256").to_owned())
+        .collect()
 }
 
 fn sha256(bytes: &[u8]) -> String {

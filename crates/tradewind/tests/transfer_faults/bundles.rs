@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use super::{content, files, refusal, scene, scene_with};
 use crate::support::command_runner::CommandRunner;
-use crate::support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer};
+use crate::support::scripted_server::{Reply, Request, ScriptedResponse, ScriptedServer};
 
 /// Packs with the smallest parts that S3 allows, and without progress messages.
 const PACK: [&str; 7] = ["cp", "--bundle", "--quiet", "--chunk-size", "5MiB", "here", "s3://bucket/x.tar"];
@@ -173,7 +173,11 @@ fn bucket_wide_failure_of_a_bundle_is_reported_once() {
     let bundle = bundle_of(&server, &caller);
     let (server, caller) = scene(move |request, answer| {
         // Only the request for the index succeeds.
-        if request.operation == "GetObject" && request.number == 1 { Reply::Respond(answer) } else { no_key() }
+        if request.operation == "GetObject" && request.number == 1 {
+            Reply::Respond(answer)
+        } else {
+            no_key()
+        }
     });
     server.put_object("x.tar", bundle);
     once(&caller, &UNPACK, true);

@@ -2,7 +2,7 @@
 
 use super::{content, files, refusal, scene};
 use crate::support::command_runner::CommandRunner;
-use crate::support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer};
+use crate::support::scripted_server::{Reply, Request, ScriptedResponse, ScriptedServer};
 
 /// Chunk size of the requests.
 const CHUNK: usize = 1 << 20;
@@ -48,7 +48,8 @@ fn is_at(request: &Request, offset: usize) -> bool {
 #[test]
 fn permanently_damaged_object_fails() {
     for size in [1000, CHUNK] {
-        for (server, message) in assert_fails(size, move |_, answer| Reply::Respond(answer.with_flipped_bit(size / 2)))
+        for (server, message) in
+            assert_fails(size, move |_, answer| Reply::Respond(answer.with_flipped_bit(size / 2)))
         {
             assert!(message.contains("checksum mismatch: received CRC64NVME:"), "{message}");
             assert!(server.requests_of("GetObject").len() <= 3, "{:?}", server.request_counts());
@@ -59,8 +60,9 @@ fn permanently_damaged_object_fails() {
 /// The message names the object, although its one-letter key occurs in the text anyway.
 #[test]
 fn damaged_object_of_a_tree_is_named() {
-    let (server, caller) =
-        scene(|request, answer| Reply::Respond(if request.key == "e" { answer.with_flipped_bit(0) } else { answer }));
+    let (server, caller) = scene(|request, answer| {
+        Reply::Respond(if request.key == "e" { answer.with_flipped_bit(0) } else { answer })
+    });
     let caller = caller.with_variable("AWS_MAX_ATTEMPTS", "1");
     ["a", "e", "f"].iter().for_each(|key| server.put_object(key, key.as_bytes().to_vec()));
     let ran = caller.run(&["cp", "-r", "s3://bucket", "there"]);
@@ -110,12 +112,21 @@ fn missing_checksum_of_a_range_is_requested() {
                     return Reply::Respond(answer);
                 }
                 let answer = answer.without_header("x-amz-checksum-crc64nvme");
-                Reply::Respond(if is_damaged && is_at(request, 0) { answer.with_flipped_bit(0) } else { answer })
+                Reply::Respond(if is_damaged && is_at(request, 0) {
+                    answer.with_flipped_bit(0)
+                } else {
+                    answer
+                })
             });
             let bytes = content(1, size);
             server.put_object("x", bytes.clone());
             let ran = caller.run(&["cp", "s3://bucket/x", "x"]);
-            assert_eq!(server.requests_of("HeadObject").len(), 1, "{size} bytes: {:?}", server.request_counts());
+            assert_eq!(
+                server.requests_of("HeadObject").len(),
+                1,
+                "{size} bytes: {:?}",
+                server.request_counts()
+            );
             if is_damaged {
                 assert_eq!(ran.status.code(), Some(1), "{size} bytes");
                 assert!(ran.err.contains("checksum mismatch: received CRC64NVME:"), "{}", ran.err);
@@ -157,8 +168,11 @@ fn response_for_a_wrong_range_is_rejected() {
     // The whole object instead of one chunk.
     let all = content(1, SEVERAL);
     assert_fails(SEVERAL, move |request, answer| {
-        let whole =
-            |answer: ScriptedResponse| ScriptedResponse { status: 200, body: all.clone(), ..answer.without_header("Content-Range") };
+        let whole = |answer: ScriptedResponse| ScriptedResponse {
+            status: 200,
+            body: all.clone(),
+            ..answer.without_header("Content-Range")
+        };
         Reply::Respond(if is_at(request, 0) { plain(answer) } else { whole(plain(answer)) })
     });
 }
@@ -189,7 +203,9 @@ fn object_that_changes_between_chunks_fails() {
 #[test]
 fn response_without_etag_or_date_is_rejected() {
     for header in ["ETag", "Last-Modified"] {
-        for (server, message) in assert_fails(1000, move |_, answer| Reply::Respond(answer.without_header(header))) {
+        for (server, message) in
+            assert_fails(1000, move |_, answer| Reply::Respond(answer.without_header(header)))
+        {
             let words = if header == "ETag" { "has no ETag" } else { "has no Last-Modified" };
             assert!(message.contains(&format!("the store's response {words}")), "{message}");
             assert!(server.requests_of("GetObject").len() <= 3, "{:?}", server.request_counts());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{content, scene};
 use crate::support::command_runner::CommandRunner;
-use crate::support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer};
+use crate::support::scripted_server::{Reply, Request, ScriptedResponse, ScriptedServer};
 
 const PART: usize = 5 << 20;
 const UPLOAD: [&str; 7] = ["cp", "--chunk-size", "5MiB", "--jobs", "1", "here", "s3://bucket/x"];
@@ -71,7 +71,10 @@ fn upload_restarts_if_parts_cannot_be_listed() {
     let mut sent = numbers(&server).split_off(before);
     sent.sort();
     assert_eq!(sent, ["1", "2", "3", "4"]);
-    assert_eq!((server.requests_of("CreateMultipartUpload").len(), server.requests_of("AbortMultipartUpload").len()), (2, 1));
+    assert_eq!(
+        (server.requests_of("CreateMultipartUpload").len(), server.requests_of("AbortMultipartUpload").len()),
+        (2, 1)
+    );
 }
 
 /// More than S3 copies in one request: thirteen parts. The scripted store does not save their data.
@@ -85,7 +88,9 @@ fn replaced_source(replaced_after: usize) -> (ScriptedServer, CommandRunner) {
             "UploadPart" if request.number > replaced_after => {
                 ScriptedResponse::error(412, "PreconditionFailed", "At least one precondition did not hold.")
             }
-            "UploadPart" => ScriptedResponse::document("<CopyPartResult><ETag>\"part\"</ETag></CopyPartResult>"),
+            "UploadPart" => {
+                ScriptedResponse::document("<CopyPartResult><ETag>\"part\"</ETag></CopyPartResult>")
+            }
             _ => answer,
         })
     })
@@ -104,7 +109,10 @@ fn large_copy_is_pinned_to_one_version() {
             parts.iter().all(|part| part.header("x-amz-copy-source-if-match") == tag),
             "each part is pinned to the version"
         );
-        let ends = (server.requests_of("CompleteMultipartUpload").len(), server.requests_of("AbortMultipartUpload").len());
+        let ends = (
+            server.requests_of("CompleteMultipartUpload").len(),
+            server.requests_of("AbortMultipartUpload").len(),
+        );
         if replaced_after == usize::MAX {
             assert!(ran.status.success(), "{ran:?}");
             assert_eq!((parts.len(), ends), (13, (1, 0)));

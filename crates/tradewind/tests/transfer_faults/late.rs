@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{content, scene};
-use crate::support::scripted_server::{ScriptedResponse, Reply, Request};
+use crate::support::scripted_server::{Reply, Request, ScriptedResponse};
 
 /// The size of the object, fetched in chunks of 1 MiB.
 const SIZE: usize = 40 << 20;

@@ -1,7 +1,9 @@
 //! Invalid listings end the command: items that they omit would be missing at the destination, or be removed there.
 
 use super::{files, scene};
-use crate::support::scripted_server::{ScriptedResponse, Reply, Request, ScriptedServer, listing, listing_entry, listing_page};
+use crate::support::scripted_server::{
+    Reply, Request, ScriptedResponse, ScriptedServer, listing, listing_entry, listing_page,
+};
 
 /// A listing page of `keys`.
 fn page_of(keys: &[&str], is_truncated: bool) -> ScriptedResponse {
@@ -11,7 +13,10 @@ fn page_of(keys: &[&str], is_truncated: bool) -> ScriptedResponse {
 
 /// Runs `ls`, `rm`, `cp` and `sync` with the listing that `answer` returns. All must fail with a message that contains
 /// `words`, and must not remove the file at the destination.
-fn assert_rejected(words: &str, answer: impl Fn(&Request, ScriptedResponse) -> ScriptedResponse + Send + Sync + Clone + 'static) {
+fn assert_rejected(
+    words: &str,
+    answer: impl Fn(&Request, ScriptedResponse) -> ScriptedResponse + Send + Sync + Clone + 'static,
+) {
     let commands: [&[&str]; 4] = [
         &["ls", "-r", "s3://bucket"],
         &["rm", "-r", "s3://bucket"],
@@ -56,7 +61,9 @@ fn malformed_listings_are_rejected() {
 #[test]
 fn response_that_is_no_listing_is_rejected() {
     for page in ["", "Hello", "<html><body>Welcome</body></html>"] {
-        assert_rejected("the store's response is not a listing", move |_, _| ScriptedResponse::document(page));
+        assert_rejected("the store's response is not a listing", move |_, _| {
+            ScriptedResponse::document(page)
+        });
     }
 }
 

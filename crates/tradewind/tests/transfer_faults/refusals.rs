@@ -1,7 +1,7 @@
 //! Permanent errors of the store: reported in one line with advice, and not retried.
 
 use super::{content, files, scene};
-use crate::support::scripted_server::{ScriptedResponse, Reply};
+use crate::support::scripted_server::{Reply, ScriptedResponse};
 
 /// Status, code, message and extra elements of a store's error, and the advice in our message.
 const REFUSALS: [(u16, &str, &str, &str, &str); 5] = [
@@ -80,7 +80,14 @@ fn failure_of_one_object_does_not_stop_the_others() {
 #[test]
 fn error_without_an_s3_body_is_reported_by_status() {
     let (_server, caller) = scene(|_, _| {
-        Reply::Respond(ScriptedResponse { status: 403, headers: Vec::new(), body: b"<html>No</html".to_vec() })
+        Reply::Respond(ScriptedResponse {
+            status: 403,
+            headers: Vec::new(),
+            body: b"<html>No</html".to_vec(),
+        })
     });
-    caller.run_failing(&["cat", "s3://bucket/x"], &["GET s3://bucket/x on HOST: access is denied (403 Forbidden)"]);
+    caller.run_failing(
+        &["cat", "s3://bucket/x"],
+        &["GET s3://bucket/x on HOST: access is denied (403 Forbidden)"],
+    );
 }

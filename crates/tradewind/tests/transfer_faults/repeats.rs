@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{content, files, refusal, scene, scene_with};
-use crate::support::scripted_server::{ScriptedResponse, Reply, Request};
+use crate::support::scripted_server::{Reply, Request, ScriptedResponse};
 
 /// The size of an object of two parts, the first of the minimum size.
 const PARTS: usize = (5 << 20) + 1000;
@@ -28,7 +28,11 @@ fn reset(_: ScriptedResponse) -> Reply {
 
 /// An error page of a proxy, without an S3 error.
 fn bad_gateway(_: ScriptedResponse) -> Reply {
-    Reply::Respond(ScriptedResponse { status: 502, headers: Vec::new(), body: b"<html>Bad Gateway</html>".to_vec() })
+    Reply::Respond(ScriptedResponse {
+        status: 502,
+        headers: Vec::new(),
+        body: b"<html>Bad Gateway</html>".to_vec(),
+    })
 }
 
 const FAULTS: [(&str, Fault); 4] =
@@ -84,7 +88,10 @@ fn only_the_failed_part_is_sent_again() {
         assert!(server.object("x").unwrap() == bytes, "{name}");
         assert_eq!(server.requests_of("UploadPart").len(), 4, "{name}");
         assert_eq!(
-            (server.requests_of("CreateMultipartUpload").len(), server.requests_of("CompleteMultipartUpload").len()),
+            (
+                server.requests_of("CreateMultipartUpload").len(),
+                server.requests_of("CompleteMultipartUpload").len()
+            ),
             (1, 1)
         );
         assert!(server.requests_of("AbortMultipartUpload").is_empty(), "{name}");
@@ -145,14 +152,23 @@ fn completion_with_lost_response_is_verified() {
 #[test]
 fn completion_error_in_a_200_response_is_reported() {
     let (server, caller) = scene_with("CompleteMultipartUpload", 1, |_| {
-        let refused =
-            ScriptedResponse::error(200, "InternalError", "We encountered an internal error. Please try again.");
+        let refused = ScriptedResponse::error(
+            200,
+            "InternalError",
+            "We encountered an internal error. Please try again.",
+        );
         Reply::Respond(refused)
     });
     caller.write("here", content(1, PARTS));
     let why = "We encountered an internal error. Please try again (InternalError)";
     caller.run_failing(&UPLOAD, &[&format!("here: completing the upload of x: {why}")]);
-    assert_eq!((server.requests_of("CompleteMultipartUpload").len(), server.requests_of("AbortMultipartUpload").len()), (1, 0));
+    assert_eq!(
+        (
+            server.requests_of("CompleteMultipartUpload").len(),
+            server.requests_of("AbortMultipartUpload").len()
+        ),
+        (1, 0)
+    );
 }
 
 #[test]
@@ -186,7 +202,11 @@ fn interrupted_body_is_resumed_at_its_offset() {
     for (size, torn) in [(1_000_000, 1), (9 << 20, 1), (9 << 20, 2)] {
         for to in ["x", "-"] {
             let (server, caller) = scene(move |request, answer| {
-                if request.number == torn { Reply::Truncated(answer, RECEIVED) } else { Reply::Respond(answer) }
+                if request.number == torn {
+                    Reply::Truncated(answer, RECEIVED)
+                } else {
+                    Reply::Respond(answer)
+                }
             });
             let bytes = content(1, size);
             server.put_object("x", bytes.clone());

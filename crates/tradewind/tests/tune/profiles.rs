@@ -3,8 +3,8 @@
 use serde_json::Value as Json;
 
 use super::support::command_runner::CommandRunner;
-use super::support::test_store::TestStore;
 use super::support::server::ServerSetup;
+use super::support::test_store::TestStore;
 use super::tune;
 
 /// A profile of a local store, as if exported on another machine.
@@ -66,7 +66,9 @@ fn a_profile_is_listed_shown_exported_removed_and_imported() {
         &["there is no profile of S3Store(HOST): tradewind profiles list prints the existing ones"],
     );
     assert!(
-        caller.run_ok(&["profiles", "import", "store.toml"]).starts_with(&format!("profile of {name} saved: "))
+        caller
+            .run_ok(&["profiles", "import", "store.toml"])
+            .starts_with(&format!("profile of {name} saved: "))
     );
     assert_eq!(shown(caller, "s3://"), own);
 }

@@ -12,9 +12,9 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_volume::UploadSource as _;
 
 use super::archive::{self, BLOCK_BYTES};
-use super::thread_pool::ThreadPool;
+use super::file_queue::{FileQueue, MAX_BATCH_BYTES, QueuedFile, queued_bytes};
 use super::index::{MAX_NAME_BYTES, Member};
-use super::file_queue::{MAX_BATCH_BYTES, QueuedFile, FileQueue, queued_bytes};
+use super::thread_pool::ThreadPool;
 use crate::files::{FileSource, Links, Tree};
 
 /// Number of batches that are read concurrently.

@@ -10,13 +10,13 @@ use tradewind_model::plan::Plan;
 use tradewind_volume::buffer_pool::BUFFER_BYTES;
 use tradewind_volume::{StreamingUpload, UploadSource as _};
 
-use super::file_reader::{self, Batch, FileRead, read_ahead};
 use super::archive;
-use super::index::{Member, IndexWriter};
-use super::reader::bundle_key;
-use super::packer::{PackOutcome, Packer, check_member_size};
-use super::set::{BundleFingerprint, FilesHasher, BundleSet};
 use super::file_queue::FileQueue;
+use super::file_reader::{self, Batch, FileRead, read_ahead};
+use super::index::{IndexWriter, Member};
+use super::packer::{PackOutcome, Packer, check_member_size};
+use super::reader::bundle_key;
+use super::set::{BundleFingerprint, BundleSet, FilesHasher};
 use crate::files::FileSource;
 use crate::workers::ActionFeed;
 
@@ -192,7 +192,8 @@ impl Packing<'_> {
         let OpenBundle { number, key, mut sequence, index, files, bytes, .. } = full;
         let members = u64::from(index.members());
         if has_next {
-            self.set.record_bundle(number, BundleFingerprint { files: files.finish(), index: index.checksum() });
+            self.set
+                .record_bundle(number, BundleFingerprint { files: files.finish(), index: index.checksum() });
         }
         let written = async {
             sequence.write(&archive::END_OF_ARCHIVE).await?;

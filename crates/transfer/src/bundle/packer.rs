@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::bundle::BundleLimits;
-use tradewind_volume::{TransferContext, UploadCheckpoint, StreamingUpload};
+use tradewind_volume::{StreamingUpload, TransferContext, UploadCheckpoint};
 
 use super::reader::{Bundle, bundle_key};
+use crate::checkpoint::JournalCheckpoint;
 use crate::copy::{journal_key, metadata_for_name};
 use crate::files::{Links, Tree};
-use crate::journal::{JournalFile, Journal};
-use crate::checkpoint::JournalCheckpoint;
-use crate::workers::{Completion, Outcome};
+use crate::journal::{Journal, JournalFile};
 use crate::objects::Objects;
 use crate::progress::Progress;
+use crate::workers::{Completion, Outcome};
 
 /// The largest file that can be a member. In parts of 8 MiB an S3 upload is limited to some 78 GiB.
 const MAX_MEMBER_BYTES: u64 = 64 << 30;
@@ -27,7 +27,7 @@ pub struct Packer {
     pub links: Links,
     /// The bucket that bundles are stored in.
     pub to: Objects,
-    /// The key of the first bundle; [`name_of_bundle`] derives those of the others.
+    /// The key of the first bundle; [`bundle_key`] derives those of the others.
     pub key: String,
     /// State shared with all transfers of the command.
     pub transfers: Arc<TransferContext>,
@@ -74,8 +74,14 @@ impl Packer {
         let key = bundle_key(&self.key, number);
         let address = self.to.address(&key)?;
         let checkpoint = self.open_journal(&journal_key(&address)).map(JournalCheckpoint::new);
-        let sequence = StreamingUpload::new(&self.transfers, &self.to.store, &address, metadata_for_name(&key));
-        Ok((key, sequence.with_checkpoint(checkpoint.map(|checkpoint| Arc::new(checkpoint) as Arc<dyn UploadCheckpoint>))))
+        let sequence =
+            StreamingUpload::new(&self.transfers, &self.to.store, &address, metadata_for_name(&key));
+        Ok((
+            key,
+            sequence.with_checkpoint(
+                checkpoint.map(|checkpoint| Arc::new(checkpoint) as Arc<dyn UploadCheckpoint>),
+            ),
+        ))
     }
 
     /// Aborts the upload that an earlier packing left of bundle `number`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tradewind_core::Checksum;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_volume::{TransferContext, RangeReader};
+use tradewind_volume::{RangeReader, TransferContext};
 
 use super::index::{self, FOOTER_BYTES, Footer, Member};
 use crate::objects::Objects;
@@ -44,7 +44,11 @@ impl Bundle {
         Self::read(transfers, objects, (key, key)).await.map_err(|e| with_location(objects, key, e))
     }
 
-    async fn read(transfers: &Arc<TransferContext>, objects: &Objects, (first, key): (&str, &str)) -> Result<Self> {
+    async fn read(
+        transfers: &Arc<TransferContext>,
+        objects: &Objects,
+        (first, key): (&str, &str),
+    ) -> Result<Self> {
         let address = objects.address(key)?;
         let (ranges, tail) = RangeReader::open(transfers, &objects.store, &address, TAIL_BYTES).await?;
         let footer = Footer::decode(&tail, ranges.size())?;
@@ -188,11 +192,8 @@ impl Bundle {
 
     /// The error for a checksum mismatch in a member.
     fn damaged(&self, member: &Member) -> Error {
-        let why = format!(
-            "{:?} is damaged in {}: its checksum does not match the index",
-            member.name,
-            self.url()
-        );
+        let why =
+            format!("{:?} is damaged in {}: its checksum does not match the index", member.name, self.url());
         Error::new(Reason::CorruptData, why)
     }
 }

@@ -8,10 +8,10 @@ use tradewind_core::Algorithm;
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
 
+use super::file_queue::{FileQueue, QueuedFile};
 use super::index::Member;
-use super::reader::{Bundle, bundle_key};
 use super::packer::{PackOutcome, Packer, check_member_size};
-use super::file_queue::{QueuedFile, FileQueue};
+use super::reader::{Bundle, bundle_key};
 use crate::Item;
 use crate::files::FileSource;
 use crate::journal::JournalFile;

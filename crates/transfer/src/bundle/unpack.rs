@@ -8,21 +8,21 @@ use tokio::task::JoinSet;
 use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_model::bundle::{MemberRange, member_ranges};
-use tradewind_volume::{TransferContext, Sink};
+use tradewind_volume::{Sink, TransferContext};
 
-use super::thread_pool::ThreadPool;
 use super::index::Member;
 use super::reader::{Bundle, MAX_BUFFERED_MEMBER_BYTES};
+use super::thread_pool::ThreadPool;
 use crate::files::{Directory, NewFile};
 use crate::filter::Filter;
-use crate::workers::{Completion, Outcome};
 use crate::names::key_to_path;
 use crate::preserve::Attributes;
 use crate::progress::Progress;
+use crate::workers::{Completion, Outcome};
 
 /// Number of threads that write files.
 const WRITER_THREADS: usize = 4;
-/// Maximum number of concurrent requests of up to [`WHOLE_BYTES`] each. Their bytes wait in memory for a thread.
+/// Maximum number of concurrent requests of up to [`MAX_BUFFERED_MEMBER_BYTES`] each. Their bytes wait in memory for a thread.
 const MAX_CONCURRENT_RANGES: usize = 16;
 
 /// Writes the members of bundles to files.
@@ -80,8 +80,11 @@ impl Unpacker {
         let max_tasks = MAX_CONCURRENT_RANGES.min(self.transfers.plan().max_concurrency.max(1));
         let mut tasks: JoinSet<MemberResults> = JoinSet::new();
         let (mut tried, mut is_stopped) = (0, false);
-        let mut pending =
-            member_ranges(selected.iter().map(|member| (member.offset, member.size)), MAX_BUFFERED_MEMBER_BYTES).into_iter();
+        let mut pending = member_ranges(
+            selected.iter().map(|member| (member.offset, member.size)),
+            MAX_BUFFERED_MEMBER_BYTES,
+        )
+        .into_iter();
         loop {
             while !is_stopped
                 && tasks.len() < max_tasks

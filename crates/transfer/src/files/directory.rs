@@ -15,8 +15,8 @@ use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{Algorithm, Checksum};
 
 use super::draft::{Draft, TempName, supports_unnamed_files};
-use super::new_file::{DownloadRecord, NewFile, ResumeState, MIN_PREALLOCATE_BYTES};
 use super::location::{FileLocation, MAX_ATTEMPTS, check_replaceable, create_parent};
+use super::new_file::{DownloadRecord, MIN_PREALLOCATE_BYTES, NewFile, ResumeState};
 use super::{Tree, file_error, is_unfinished};
 use crate::journal::JournalFile;
 use crate::progress::Progress;
@@ -181,7 +181,19 @@ impl Directory {
         let (path, below, spare) = (self.root.join(below), below.to_owned(), self.spare_name());
         let &FileOptions { size, is_private, .. } = options;
         let (is_kept, resumable, turn) = (false, None, Mutex::default());
-        NewFile { draft, tree, below, path, temp_name: spare, size, is_private, is_published: is_kept, progress, resume_state: resumable, write_lock: turn }
+        NewFile {
+            draft,
+            tree,
+            below,
+            path,
+            temp_name: spare,
+            size,
+            is_private,
+            is_published: is_kept,
+            progress,
+            resume_state: resumable,
+            write_lock: turn,
+        }
     }
 
     fn spare_name(&self) -> TempName {
@@ -208,7 +220,9 @@ impl Directory {
         let Some(mut journal) = journal else { return self.create_file(below, size, progress, is_private) };
         let options = FileOptions { size, is_private, needs_name: true };
         let mut records = journal.records::<DownloadRecord>().into_iter();
-        if let Some(DownloadRecord::Begun { version: earlier, size: earlier_size, unfinished, id }) = records.next() {
+        if let Some(DownloadRecord::Begun { version: earlier, size: earlier_size, unfinished, id }) =
+            records.next()
+        {
             let (tree, parent) = self.create_tree_and_parent(below)?;
             let draft = match (unfinished_name(&unfinished), id) {
                 (Some(name), Some(id)) if earlier == version.etag && earlier_size == size => {
@@ -237,7 +251,8 @@ impl Directory {
         let mut new = self.create_with(below, progress, &options)?;
         let Some(unfinished) = new.draft.name().map(PathBuf::from) else { return Ok(new) };
         let id = new.draft.id().map_err(|e| file_error("access", &new.path, e))?;
-        let record = DownloadRecord::Begun { version: version.etag.to_owned(), size, unfinished, id: Some(id) };
+        let record =
+            DownloadRecord::Begun { version: version.etag.to_owned(), size, unfinished, id: Some(id) };
         match journal.reset().and_then(|()| journal.append(&record)) {
             Ok(()) => new.resume_state = Some(ResumeState { chunks: HashMap::new(), journal }),
             Err(e) => tracing::warn!(error = %e, "cannot write the download journal; it cannot be resumed"),

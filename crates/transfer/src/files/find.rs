@@ -13,9 +13,9 @@ use tradewind_core::error::{Error, Reason};
 
 use super::Tree;
 use super::draft::UNFINISHED_SUFFIX;
-use crate::workers::MAX_QUEUED_ITEMS;
 use crate::names::path_to_key;
-use crate::{ItemFeed, ListedItem, Item};
+use crate::workers::MAX_QUEUED_ITEMS;
+use crate::{Item, ItemFeed, ListedItem};
 
 /// The treatment of symbolic links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

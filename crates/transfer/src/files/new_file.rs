@@ -100,7 +100,8 @@ impl NewFile {
 
     /// Restricts a mode to the permissions of new files of this process. Execute permission requires read permission.
     pub fn restrict_mode(&self, mode: u32) -> Result<u32> {
-        let default_mode = default_file_mode().map_err(|e| file_error("determine the mode of", &self.path, e))?;
+        let default_mode =
+            default_file_mode().map_err(|e| file_error("determine the mode of", &self.path, e))?;
         Ok(mode & (default_mode | (default_mode & 0o444) >> 2))
     }
 
@@ -182,7 +183,8 @@ impl Sink for NewFile {
 
     /// Verifies a recorded chunk by reading it back: after a power loss the journal may list data that is not on disk.
     fn held_checksum(&self, offset: u64, length: u64) -> Result<Option<Checksum>> {
-        let recorded = self.resume_state.as_ref().and_then(|resumable| resumable.chunks.get(&(offset, length)));
+        let recorded =
+            self.resume_state.as_ref().and_then(|resumable| resumable.chunks.get(&(offset, length)));
         let Some(recorded) = recorded else { return Ok(None) };
         let mut hasher = Hasher::new(recorded.algorithm());
         let mut buffer = vec![0; READ_BUFFER_BYTES];
@@ -220,7 +222,9 @@ impl Sink for NewFile {
     fn chunk_finished(&self, offset: u64, length: u64, checksum: &Checksum) {
         let Some(resumable) = &self.resume_state else { return };
         let (algorithm, checksum) = (checksum.algorithm().name().to_owned(), checksum.to_base64());
-        if let Err(e) = resumable.journal.append(&DownloadRecord::Chunk { offset, length, algorithm, checksum }) {
+        if let Err(e) =
+            resumable.journal.append(&DownloadRecord::Chunk { offset, length, algorithm, checksum })
+        {
             tracing::warn!(error = %e, "cannot record a chunk in the journal; a resumed download repeats it");
         }
     }

@@ -9,7 +9,7 @@ use grep_searcher::{Searcher, Sink, SinkMatch};
 use tokio::sync::mpsc;
 use tradewind_core::printable;
 
-use super::{Query, OutputMode};
+use super::{OutputMode, Query};
 
 /// Buffered output is sent on once it reaches this size.
 const FLUSH_BYTES: usize = 64 << 10;

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tradewind_core::object::Expected;
 use tradewind_core::store::StageRequest;
-use tradewind_core::testing::{Fault, FaultPlan, Faulty, MemoryStore, Operation, FaultSchedule, context};
+use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, MemoryStore, Operation, context};
 use tradewind_core::{Address, Budget, ObjectStore, SystemClock};
 use tradewind_model::plan::Plan;
 use tradewind_model::retry::RetryOptions;
@@ -74,7 +74,8 @@ impl Scene {
     fn copier(&self, scheme: &str, links: Links) -> Arc<Copier> {
         let delay = Duration::from_millis(1);
         let retries = RetryOptions { max_attempts: 1, first_delay: delay, max_delay: delay };
-        let transfers = TransferContext::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
+        let transfers =
+            TransferContext::new(Plan::default(), Budget::new(64 << 20), SystemClock::shared(), retries);
         let to = Objects {
             directory: None,
             store: self.store.clone(),
@@ -109,7 +110,12 @@ impl Scene {
             filter: Filter::accept_all(),
             removes: true,
             if_empty: None,
-            debounce: DebounceOptions { quiet_period: QUIET, full_comparison_interval: every, first_retry_delay: QUIET, max_retry_delay: 8 * QUIET },
+            debounce: DebounceOptions {
+                quiet_period: QUIET,
+                full_comparison_interval: every,
+                first_retry_delay: QUIET,
+                max_retry_delay: 8 * QUIET,
+            },
             grace: Duration::from_millis(500),
         };
         let (events, heard) = mpsc::channel(16);
@@ -217,9 +223,13 @@ async fn event_without_a_change_removes_nothing() {
 
 #[tokio::test]
 async fn repeated_failure_is_reported_once_and_resolved() {
+    let denied = FaultPlan::none().with_fault(
+        Operation::Stage,
+        FaultSchedule::Nth(1),
+        Fault::FailBefore(Reason::AccessDenied),
+    );
     let denied =
-        FaultPlan::none().with_fault(Operation::Stage, FaultSchedule::Nth(1), Fault::FailBefore(Reason::AccessDenied));
-    let denied = denied.with_fault(Operation::Stage, FaultSchedule::Nth(2), Fault::FailBefore(Reason::AccessDenied));
+        denied.with_fault(Operation::Stage, FaultSchedule::Nth(2), Fault::FailBefore(Reason::AccessDenied));
     let scene = Scene::new(&["a"], &[], denied).await;
     let running = scene.start(LONG);
     scene.wait_for("copied a").await;
@@ -231,8 +241,11 @@ async fn repeated_failure_is_reported_once_and_resolved() {
 
 #[tokio::test]
 async fn pending_failure_is_counted_at_the_end() {
-    let denied =
-        FaultPlan::none().with_fault(Operation::Stage, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(
+        Operation::Stage,
+        FaultSchedule::Always,
+        Fault::FailBefore(Reason::AccessDenied),
+    );
     let scene = Scene::new(&["a"], &[], denied).await;
     let running = scene.start(LONG);
     scene.wait_for_match(|line| line.starts_with("failed a"), "a failure").await;
@@ -243,14 +256,19 @@ async fn pending_failure_is_counted_at_the_end() {
 
 #[tokio::test]
 async fn failed_listing_is_retried_unless_it_is_permanent() {
-    let down = FaultPlan::none().with_fault(Operation::List, FaultSchedule::Nth(1), Fault::FailBefore(Reason::Io));
+    let down =
+        FaultPlan::none().with_fault(Operation::List, FaultSchedule::Nth(1), Fault::FailBefore(Reason::Io));
     let scene = Scene::new(&["a"], &["stray"], down).await;
     let running = scene.start(LONG);
     scene.wait_for("in step").await;
     assert!(scene.reports()[0].starts_with("failed s3://bucket/"), "{:?}", scene.reports());
     assert!(scene.has("a").await && !scene.has("stray").await);
     assert_eq!(running.stop().await.failing, 0, "the failure is resolved");
-    let denied = FaultPlan::none().with_fault(Operation::List, FaultSchedule::Always, Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(
+        Operation::List,
+        FaultSchedule::Always,
+        Fault::FailBefore(Reason::AccessDenied),
+    );
     let scene = Scene::new(&["a"], &["stray"], denied).await;
     let failed = scene.start(LONG).ended.await.unwrap().unwrap_err();
     assert_eq!(failed.reason(), Reason::AccessDenied, "a permanent error ends the watch");
@@ -287,7 +305,8 @@ async fn root_is_checked_before_each_removal() {
 
 #[tokio::test]
 async fn transfers_in_flight_get_the_grace_period() {
-    let slow = |time| FaultPlan::none().with_fault(Operation::Stage, FaultSchedule::Always, Fault::Delay(time));
+    let slow =
+        |time| FaultPlan::none().with_fault(Operation::Stage, FaultSchedule::Always, Fault::Delay(time));
     let scene = Scene::new(&["a"], &[], slow(Duration::from_millis(200))).await;
     let running = scene.start(LONG);
     tokio::time::sleep(Duration::from_millis(100)).await;

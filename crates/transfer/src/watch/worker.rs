@@ -15,8 +15,8 @@ use crate::endpoint::Endpoint;
 use crate::files::{Links, file_error, find_below};
 use crate::filter::Filter;
 use crate::merge::{Action, Comparison, Merge};
-use crate::workers::{ActionFeed, Completion, sync_actions};
 use crate::names::key_to_path;
+use crate::workers::{ActionFeed, Completion, sync_actions};
 use crate::{Copier, Feed, Item};
 
 /// The result for a name.
@@ -169,7 +169,9 @@ impl Worker {
     pub fn compare(&self, tree: &str, comparison: Comparison, filter: Filter) -> ActionFeed {
         let source = self.list_source(tree);
         let destination = match &self.copier.to {
-            Endpoint::Objects(objects) => objects.clone().find_with_prefix(tree, self.copier.transfers.clone()),
+            Endpoint::Objects(objects) => {
+                objects.clone().find_with_prefix(tree, self.copier.transfers.clone())
+            }
             files => self.list_below(files, Path::new(tree)),
         };
         let merge = Merge::new(source, destination, comparison);

@@ -8,7 +8,7 @@ use tradewind_core::Checksum;
 use tradewind_core::error::{Error, Reason, Result};
 
 use super::Sink;
-use crate::hedge::{OpenedChunk, ChunkStream};
+use crate::hedge::{ChunkStream, OpenedChunk};
 use crate::versioned_object::{RangeChecksum, VersionedObject};
 
 /// A sink that collects one chunk in memory.
@@ -37,7 +37,10 @@ impl Sink for NullSink {
 }
 
 /// Fetches a range into memory.
-pub(crate) async fn fetch_into_memory(whole: Arc<VersionedObject>, span: (u64, u64)) -> Result<(Bytes, RangeChecksum)> {
+pub(crate) async fn fetch_into_memory(
+    whole: Arc<VersionedObject>,
+    span: (u64, u64),
+) -> Result<(Bytes, RangeChecksum)> {
     let capacity = usize::try_from(span.1).unwrap_or(0);
     let buffer = ChunkBuffer { offset: span.0, bytes: Mutex::new(Vec::with_capacity(capacity)) };
     let checksum = RangeFetch::new(&whole, &buffer).read_to_sink(span, None).await?;
@@ -46,7 +49,11 @@ pub(crate) async fn fetch_into_memory(whole: Arc<VersionedObject>, span: (u64, u
 }
 
 /// Fetches a range into a sink, unless the sink holds it from an earlier attempt.
-pub(crate) async fn fetch_chunk(whole: Arc<VersionedObject>, sink: Arc<dyn Sink>, span: (u64, u64)) -> Result<RangeChecksum> {
+pub(crate) async fn fetch_chunk(
+    whole: Arc<VersionedObject>,
+    sink: Arc<dyn Sink>,
+    span: (u64, u64),
+) -> Result<RangeChecksum> {
     let earlier = {
         let sink = sink.clone();
         // The sink may have to read the chunk from disk.
@@ -78,7 +85,11 @@ impl<'a> RangeFetch<'a> {
     }
 
     /// The stream of a range: that of `opened`, or of a new request.
-    async fn open<'b>(&self, (offset, length): (u64, u64), opened: Option<OpenedChunk<'b>>) -> Result<ChunkStream<'b>>
+    async fn open<'b>(
+        &self,
+        (offset, length): (u64, u64),
+        opened: Option<OpenedChunk<'b>>,
+    ) -> Result<ChunkStream<'b>>
     where
         'a: 'b,
     {

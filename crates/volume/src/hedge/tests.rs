@@ -18,7 +18,11 @@ type PieceResults = Vec<Result<&'static str, Reason>>;
 
 /// Reads a chunk from two requests, of which the second starts at an offset. Returns the bytes forwarded and the
 /// result.
-async fn read_hedged(first: PieceResults, stalls: bool, second: Option<(u64, PieceResults)>) -> (String, Result<(), Reason>) {
+async fn read_hedged(
+    first: PieceResults,
+    stalls: bool,
+    second: Option<(u64, PieceResults)>,
+) -> (String, Result<(), Reason>) {
     let store: Arc<dyn ObjectStore> = MemoryStore::new(SystemClock::shared());
     let address = Address::parse("bucket", "k").unwrap();
     store.create_bucket(&context(), &address.bucket).await.unwrap();
@@ -38,7 +42,12 @@ async fn read_hedged(first: PieceResults, stalls: bool, second: Option<(u64, Pie
                 .map_err(|reason| Error::new(reason, "it failed"))
         });
         let pieces = if stalls { pieces.chain(never()).boxed() } else { pieces.boxed() };
-        ChunkRequest { slot: transfers.acquire_slot(10).await.unwrap(), pieces, position: at, has_contributed: false }
+        ChunkRequest {
+            slot: transfers.acquire_slot(10).await.unwrap(),
+            pieces,
+            position: at,
+            has_contributed: false,
+        }
     };
     let mut stream = ChunkStream {
         timer: HedgeTimer::start(&transfers, 10),
@@ -81,7 +90,10 @@ async fn each_byte_of_a_hedged_chunk_is_forwarded_once() {
     for pieces in [vec![Ok("23456789")], vec![Ok("2"), Ok("3456"), Ok("789")]] {
         assert_eq!(read_hedged(first.clone(), false, Some((2, pieces))).await, whole);
     }
-    assert_eq!(read_hedged(vec![Ok("01")], true, Some((0, vec![Ok("0"), Ok("123"), Ok("456789")]))).await, whole);
+    assert_eq!(
+        read_hedged(vec![Ok("01")], true, Some((0, vec![Ok("0"), Ok("123"), Ok("456789")]))).await,
+        whole
+    );
 }
 
 #[tokio::test]
@@ -134,12 +146,17 @@ async fn whole_object_verified_by_the_leaf_is_not_hedged() {
     let known = store.head(&context(), &address, GetRequest::default()).await.unwrap().info;
     let unknown = ObjectInfo { checksums: Vec::new(), ..known.clone() };
     let (origin, budget) = (Origin { store, address }, Budget::new(1 << 20));
-    let transfers = TransferContext::new(Plan::default(), budget, SystemClock::shared(), RetryOptions::default());
+    let transfers =
+        TransferContext::new(Plan::default(), budget, SystemClock::shared(), RetryOptions::default());
     for (info, size, is_once) in [(&known, 10, false), (&unknown, 10, true), (&unknown, 20, false)] {
         let info = ObjectInfo { size, ..info.clone() };
         let body = Body::from_bytes(Bytes::from_static(CONTENT));
         let (watch, slot) = (HedgeTimer::start(&transfers, 10), transfers.acquire_slot(10).await.unwrap());
-        let stream = ChunkStream::from_opened(&origin, &info, OpenedChunk { timer: watch, slot, body, length: 10, is_whole: true });
+        let stream = ChunkStream::from_opened(
+            &origin,
+            &info,
+            OpenedChunk { timer: watch, slot, body, length: 10, is_whole: true },
+        );
         assert_eq!(stream.timer.is_hedging_disabled, is_once);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_core::{Clock, Observation};
-use tradewind_model::store_model::{RequestOutcome, Failure, Operation, StoreModel, InFlightRequest};
+use tradewind_model::store_model::{Failure, InFlightRequest, Operation, RequestOutcome, StoreModel};
 
 /// State shared by all requests to a store.
 #[derive(Debug)]

@@ -32,7 +32,7 @@ pub(super) struct Interval {
 /// Statistics of a completed interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct IntervalStats {
-    /// Throughput per second, in the unit of [`Steering`](tradewind_model::steering::Steering).
+    /// Throughput per second, in the unit of [`ConcurrencyController`](tradewind_model::steering::ConcurrencyController).
     pub throughput: f64,
     /// Many packets were retransmitted, and requests stalled.
     pub is_overrun: bool,
@@ -131,7 +131,7 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    /// An interval of 400 ms: `active` clients complete a request every 50 ms, `stalled` ones are stalled from the
+    /// An interval of 400 ms: `active` clients complete a request every 50 ms, `stalled_for` ones are stalled from the
     /// start.
     fn look(active: u64, stalled: u64, packets: (u64, u64)) -> IntervalStats {
         let mut look = Interval::new(at(0), (0, 0));
@@ -179,6 +179,9 @@ mod tests {
         let next = look.finish(at(600), 4, (BYTES, 1), (2000, 500));
         assert_eq!((next.latency, next.is_overrun), (at(500), false));
         // The request took longer than the interval, so throughput is computed from bytes.
-        assert!((next.throughput / ((BYTES as f64 + REQUEST_COST_BYTES) / 0.3) - 1.0).abs() < 1e-9, "{next:?}");
+        assert!(
+            (next.throughput / ((BYTES as f64 + REQUEST_COST_BYTES) / 0.3) - 1.0).abs() < 1e-9,
+            "{next:?}"
+        );
     }
 }

@@ -25,9 +25,9 @@ use tradewind_core::{Body, Context, Span};
 
 use super::read_ahead_budget::{RangeReservation, RequestReadAhead};
 use super::verifier::Verifier;
-use crate::transfer_context::Slot;
 use crate::fetch::fetch_into_memory;
 use crate::task::AbortOnDrop;
+use crate::transfer_context::Slot;
 use crate::versioned_object::VersionedObject;
 
 /// A task that waits longer than this for its reader releases its permits.
@@ -142,7 +142,14 @@ impl ReadTask {
 
     /// Starts as many ranges as memory allows.
     fn fetch_ahead(&mut self) {
-        let OrderedRead { whole, in_flight: under_way, range_bytes, max_ranges_ahead: most_ahead, read_ahead: shares, .. } = &self.reading;
+        let OrderedRead {
+            whole,
+            in_flight: under_way,
+            range_bytes,
+            max_ranges_ahead: most_ahead,
+            read_ahead: shares,
+            ..
+        } = &self.reading;
         let (mut next, mut min_ranges) = (self.started_to, 1);
         if self.ahead.is_empty() {
             // The open response delivers one more range.
@@ -219,7 +226,9 @@ impl ReadTask {
         if open.as_ref().is_none_or(|(_, ends)| *ends <= self.delivered_to) {
             let VersionedObject { origin, info, .. } = &*self.reading.whole;
             let ends = self.ahead_start();
-            let body = origin.get(&self.reading.context, info, (self.delivered_to, ends - self.delivered_to)).await?;
+            let body = origin
+                .get(&self.reading.context, info, (self.delivered_to, ends - self.delivered_to))
+                .await?;
             *open = Some((body, ends));
         }
         let piece = match open {

@@ -129,7 +129,9 @@ mod tests {
         let window = budget.admit(4096, &Deadline::none(SystemClock::shared())).await.unwrap();
         let ahead = ReadAheadBudget::new(64 << 10);
         let share = || RequestReadAhead::new(&ahead, &window);
-        let take = |shares: &RequestReadAhead| std::iter::from_fn(|| shares.try_reserve(8 << 10)).collect::<Vec<_>>();
+        let take = |shares: &RequestReadAhead| {
+            std::iter::from_fn(|| shares.try_reserve(8 << 10)).collect::<Vec<_>>()
+        };
         let (one, other) = (share(), share());
         let first = take(&one);
         let second = take(&other);
@@ -140,7 +142,10 @@ mod tests {
         assert_eq!(take(&other).len(), 1, "an active reader may hold twice as much");
         let bytes = first.into_iter().map(|share| share.attach(Bytes::from_static(b"some")));
         let kept: Vec<Bytes> = bytes.collect();
-        assert!(one.try_reserve(8 << 10).is_none(), "bytes count as held until the last reference is dropped");
+        assert!(
+            one.try_reserve(8 << 10).is_none(),
+            "bytes count as held until the last reference is dropped"
+        );
         drop(kept);
         assert!(one.try_reserve(8 << 10).is_some());
         drop(second);

@@ -14,7 +14,7 @@ use futures::future::select;
 use tokio::sync::Notify;
 use tradewind_core::Clock;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_model::lanes::{ClientId, LaneRequest, LaneKind, Lanes, LanesOptions, Ticket, Dispatch};
+use tradewind_model::lanes::{ClientId, Dispatch, LaneKind, LaneRequest, Lanes, LanesOptions, Ticket};
 
 /// Minimum sleep, the resolution of timers.
 const MIN_SLEEP: Duration = Duration::from_micros(100);
@@ -77,7 +77,14 @@ impl Dispatcher {
             Error::new(Reason::Overloaded, message)
         })?;
         let (waited, since) = (Duration::ZERO, None);
-        Ok(ScheduledRequest { dispatcher: self.clone(), lane_request: Some(entered), kind, client, waited, since })
+        Ok(ScheduledRequest {
+            dispatcher: self.clone(),
+            lane_request: Some(entered),
+            kind,
+            client,
+            waited,
+            since,
+        })
     }
 
     /// Numbers of queued requests, and of requests in flight.
@@ -144,7 +151,9 @@ impl ScheduledRequest {
     pub fn request_dispatch(&self, bytes: u64) -> Option<impl Future<Output = ()> + Send + use<>> {
         let entered = self.lane_request.as_ref()?;
         let mut state = self.dispatcher.lock();
-        let Dispatch::Queued(ticket) = state.lanes.request_dispatch(entered, bytes, self.dispatcher.clock.now()) else {
+        let Dispatch::Queued(ticket) =
+            state.lanes.request_dispatch(entered, bytes, self.dispatcher.clock.now())
+        else {
             return None;
         };
         let woken = Arc::new(Notify::new());
@@ -155,8 +164,9 @@ impl ScheduledRequest {
     /// Bytes after which the next dispatch must be requested (the quantum).
     pub fn quantum_bytes(&self) -> usize {
         let entered = self.lane_request.as_ref();
-        let piece =
-            entered.and_then(|entered| self.dispatcher.lock().lanes.quantum_bytes(entered, self.dispatcher.clock.now()));
+        let piece = entered.and_then(|entered| {
+            self.dispatcher.lock().lanes.quantum_bytes(entered, self.dispatcher.clock.now())
+        });
         piece.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 

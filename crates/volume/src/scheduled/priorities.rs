@@ -55,7 +55,8 @@ mod tests {
         let keys = vec!["orders".to_owned(), "photos/small/".to_owned()];
         let priorities = Priorities::new(keys, BTreeSet::new());
         let context = context_of(None);
-        let priority = |bucket, key| priorities.priority_for(&context, Some(&Address::parse(bucket, key).unwrap()));
+        let priority =
+            |bucket, key| priorities.priority_for(&context, Some(&Address::parse(bucket, key).unwrap()));
         assert_eq!(priority("orders", "any"), Priority::High);
         assert_eq!(priority("photos", "small/a"), Priority::High);
         assert_eq!(priority("photos", "smaller"), Priority::Normal);

@@ -84,7 +84,11 @@ impl ExtentWriter {
 
     /// Writes the rest of the payload and the head. `table` has the checksums of all blocks. The extent becomes
     /// durable with a sync of its segment.
-    pub async fn finish(mut self, payload: Vec<Bytes>, table: &[u64]) -> Result<(ExtentLocation, SegmentPin)> {
+    pub async fn finish(
+        mut self,
+        payload: Vec<Bytes>,
+        table: &[u64],
+    ) -> Result<(ExtentLocation, SegmentPin)> {
         let payload_bytes = self.submitted_bytes + self.check_length(&payload)?;
         let header = RecordHeader { payload_bytes: offset(payload_bytes)?, ..self.header };
         self.admit(header.record_bytes() - self.submitted_bytes)?;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tradewind_core::error::{Error, Reason, Result};
 
 use crate::local::apply::{LocatedRecord, apply};
-use crate::local::frame::{BatchRange, RecordHeader, MAX_FIELDS_BYTES, padding, seal_head};
+use crate::local::frame::{BatchRange, MAX_FIELDS_BYTES, RecordHeader, padding, seal_head};
 use crate::local::index::entries::{Coverage, ID_MARGIN};
 use crate::local::index::{IndexChanges, keys};
 use crate::local::io_threads::io_error;
@@ -224,7 +224,13 @@ impl Batch<'_> {
         let bytes = header.encode_open_head(fields, table);
         self.heads.push(OpenHead { at, bytes, piece: self.pieces.len() });
         self.pieces.push(Bytes::new());
-        let located = LocatedRecord { header: &header, record, fields, position: at, records_extent_positions: !relocated };
+        let located = LocatedRecord {
+            header: &header,
+            record,
+            fields,
+            position: at,
+            records_extent_positions: !relocated,
+        };
         apply(&mut self.changes, &located)?;
         self.pieces.extend(payload.iter().filter(|piece| !piece.is_empty()).cloned());
         let pad = padding(header.head_bytes() + payload_bytes);
@@ -238,7 +244,9 @@ impl Batch<'_> {
     fn segment(&mut self) -> Result<Arc<Segment>> {
         match self.log.segment_for_batch(self.shared) {
             Err(e)
-                if e.reason() == Reason::Full && self.may_use_reserve && self.shared.space.release_file_if_full()? =>
+                if e.reason() == Reason::Full
+                    && self.may_use_reserve
+                    && self.shared.space.release_file_if_full()? =>
             {
                 self.log.segment_for_batch(self.shared)
             }
@@ -301,7 +309,10 @@ impl Batch<'_> {
 
     fn write(&mut self) -> Result<(), BatchError> {
         let Some(segment) = self.log.active.clone() else {
-            return Err(BatchError::permanent(Error::new(Reason::Defect, "a batch has records but no segment")));
+            return Err(BatchError::permanent(Error::new(
+                Reason::Defect,
+                "a batch has records but no segment",
+            )));
         };
         self.seal();
         if let Err(e) = segment.write_all(&self.pieces, self.base.into()) {
@@ -316,7 +327,11 @@ impl Batch<'_> {
                 return Err(BatchError::permanent(sync_failed(Some(worse))));
             }
             let e = io_error("the log could not be written", e);
-            return Err(if e.reason() == Reason::Full { BatchError::resumable(e) } else { BatchError::permanent(e) });
+            return Err(if e.reason() == Reason::Full {
+                BatchError::resumable(e)
+            } else {
+                BatchError::permanent(e)
+            });
         }
         if let Err(e) = segment.file.sync_data() {
             // Nothing of this batch was acknowledged, and its state on the device is unknown. Cut off, it is not

@@ -254,7 +254,12 @@ where
 }
 
 /// Evaluates a precondition on the current state of the batch.
-fn check_precondition(batch: &Batch<'_>, bucket: BucketId, key: &str, precondition: &Precondition) -> Result<()> {
+fn check_precondition(
+    batch: &Batch<'_>,
+    bucket: BucketId,
+    key: &str,
+    precondition: &Precondition,
+) -> Result<()> {
     if *precondition == Precondition::None {
         return Ok(());
     }

@@ -15,7 +15,7 @@ use super::super::frame::MAX_PAYLOAD_BYTES;
 use super::super::index::entries::RecordLocation;
 use super::super::options::LocalOptions;
 use super::super::position::Position;
-use super::super::record::{Part, ExtentRun};
+use super::super::record::{ExtentRun, Part};
 use super::super::store::LocalStore;
 use super::*;
 
@@ -153,7 +153,11 @@ async fn upload_listing_reads_only_records_on_its_page() {
     let mut changes = local.shared.index.changes();
     let at = Position { segment: 999, offset: 0 };
     let id = local.shared.bucket("bucket").unwrap().id;
-    let lost = UploadEntry { bucket: id, key: "z".to_owned(), location: RecordLocation { position: at, record_bytes: 1 } };
+    let lost = UploadEntry {
+        bucket: id,
+        key: "z".to_owned(),
+        location: RecordLocation { position: at, record_bytes: 1 },
+    };
     changes.put(keys::upload(1 << 40), lost.encode());
     changes.apply().unwrap();
     let page = |limit| {

@@ -149,7 +149,11 @@ impl DeletedEntry {
 
     pub fn decode(value: &[u8]) -> Result<Self> {
         let mut decoder = Decoder(value);
-        Ok(Self { seq: decoder.number()?, location: RecordLocation::read(&mut decoder)?, other_records: decoder.narrow()? })
+        Ok(Self {
+            seq: decoder.number()?,
+            location: RecordLocation::read(&mut decoder)?,
+            other_records: decoder.narrow()?,
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use tradewind_core::checksum::crc64nvme;
 use tradewind_core::{ETag, SystemClock, Timestamp};
 
 use super::super::check::{self, CheckReport, reindex_store};
-use super::super::commit::{IndexAmendment, Batch, CreateBucket};
+use super::super::commit::{Batch, CreateBucket, IndexAmendment};
 use super::super::index::entries::ObjectEntry;
 use super::super::index::trust::IndexTrust;
 use super::super::position::Position;

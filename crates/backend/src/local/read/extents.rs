@@ -8,13 +8,13 @@ use tradewind_core::checksum::crc64nvme;
 use tradewind_core::error::Result;
 use tradewind_core::{Body, Context, Span};
 
-use super::{StoreSnapshot, MAX_PIECE_BYTES, corrupt, to_usize};
-use crate::local::frame::{BLOCK_BYTES, RecordHeader, MAX_PAYLOAD_BYTES, RecordKind, block_count};
+use super::{MAX_PIECE_BYTES, StoreSnapshot, corrupt, to_usize};
+use crate::local::frame::{BLOCK_BYTES, MAX_PAYLOAD_BYTES, RecordHeader, RecordKind, block_count};
 use crate::local::index::entries::RecordLocation;
 use crate::local::index::keys;
 use crate::local::open_store::OpenStore;
 use crate::local::position::Position;
-use crate::local::record::{Record, ExtentRun};
+use crate::local::record::{ExtentRun, Record};
 use crate::local::segment::Segment;
 
 /// The state of a body.
@@ -41,7 +41,13 @@ struct OpenExtent {
 }
 
 impl ExtentBody {
-    pub fn new(local: Arc<OpenStore>, context: Context, moment: StoreSnapshot, runs: &[ExtentRun], span: Span) -> Self {
+    pub fn new(
+        local: Arc<OpenStore>,
+        context: Context,
+        moment: StoreSnapshot,
+        runs: &[ExtentRun],
+        span: Span,
+    ) -> Self {
         // A range needs only one or two runs of a manifest of 10,000 parts.
         let (mut run_offset, mut first) = (0, 0);
         while first < runs.len() && run_offset + runs[first].bytes <= span.offset {
@@ -81,8 +87,9 @@ impl ExtentBody {
         let (id, payload_bytes, offset) = self.locate()?;
         let first_block = offset / BLOCK_BYTES;
         let wanted = usize::try_from(self.span.end() - self.at).unwrap_or(usize::MAX);
-        let end =
-            (offset.saturating_add(wanted)).min(payload_bytes).min((first_block * BLOCK_BYTES) + MAX_PIECE_BYTES);
+        let end = (offset.saturating_add(wanted))
+            .min(payload_bytes)
+            .min((first_block * BLOCK_BYTES) + MAX_PIECE_BYTES);
         let from = first_block * BLOCK_BYTES;
         let to = end.next_multiple_of(BLOCK_BYTES).min(payload_bytes);
         let bytes = match self.open.take().filter(|open| open.id == id) {

@@ -4,8 +4,8 @@ use tradewind_core::error::Result;
 use tradewind_core::{Checksum, ETag, Timestamp};
 
 use super::{
-    UploadSeq, algorithm_byte, algorithm_from_byte, checksum_of, is_original_algorithm, known_algorithm, put_checksum, put_etag,
-    put_time, read_checksum, read_time, tag,
+    UploadSeq, algorithm_byte, algorithm_from_byte, checksum_of, is_original_algorithm, known_algorithm,
+    put_checksum, put_etag, put_time, read_checksum, read_time, tag,
 };
 use crate::local::fields::{Decoder, FieldReader, FieldWriter, malformed, put_block, put_varint};
 use crate::local::frame::MAX_PAYLOAD_BYTES;
@@ -97,7 +97,10 @@ impl PartSummary {
             put_varint(&mut one, part.number.into());
             put_varint(&mut one, part.size);
             put_block(&mut one, part.etag.as_str().as_bytes());
-            put_checksums(&mut one, part.checksums.iter().filter(|sum| is_original_algorithm(sum.algorithm())));
+            put_checksums(
+                &mut one,
+                part.checksums.iter().filter(|sum| is_original_algorithm(sum.algorithm())),
+            );
             put_block(&mut out, &one);
         }
         out
@@ -107,7 +110,8 @@ impl PartSummary {
     pub fn encode_more(parts: &[Self]) -> Vec<u8> {
         let mut out = Vec::new();
         for part in parts {
-            let mut more = part.checksums.iter().filter(|sum| !is_original_algorithm(sum.algorithm())).peekable();
+            let mut more =
+                part.checksums.iter().filter(|sum| !is_original_algorithm(sum.algorithm())).peekable();
             if more.peek().is_some() {
                 let mut one = Vec::new();
                 put_varint(&mut one, part.number.into());

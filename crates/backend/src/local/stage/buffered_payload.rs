@@ -27,7 +27,15 @@ pub(super) struct BufferedPayload {
 
 impl BufferedPayload {
     pub const fn new(everywhere: Arc<AtomicUsize>, window: Arc<Window>) -> Self {
-        Self { total_buffered_bytes: everywhere, window, frames: Vec::new(), bytes: 0, table: Vec::new(), block: None, full_checksum: 0 }
+        Self {
+            total_buffered_bytes: everywhere,
+            window,
+            frames: Vec::new(),
+            bytes: 0,
+            table: Vec::new(),
+            block: None,
+            full_checksum: 0,
+        }
     }
 
     /// Bytes buffered by all writes.

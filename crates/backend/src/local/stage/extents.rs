@@ -80,7 +80,12 @@ impl StagedExtents {
     }
 
     /// Completes an extent with the last of its payload: the open one, or one of only these bytes.
-    pub async fn finish_extent(&mut self, local: &Arc<OpenStore>, payload: Vec<Bytes>, table: &[u64]) -> Result<()> {
+    pub async fn finish_extent(
+        &mut self,
+        local: &Arc<OpenStore>,
+        payload: Vec<Bytes>,
+        table: &[u64],
+    ) -> Result<()> {
         let last = total_bytes(&payload);
         let extent = match self.open.take() {
             Some(open) => open,

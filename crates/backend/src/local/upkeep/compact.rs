@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use tradewind_core::error::{Error, Reason, Result};
 
-use super::subject::{Liveness, liveness};
-use super::uncount::uncount_records;
 use super::mover::Mover;
 use super::pace::Pace;
 use super::reclaim::reclaim_segments;
+use super::subject::{Liveness, liveness};
+use super::uncount::uncount_records;
 use super::{UpkeepControl, is_fatal};
-use crate::local::commit::{IndexAmendment, Batch};
+use crate::local::commit::{Batch, IndexAmendment};
 use crate::local::index::entries::SegmentEntry;
 use crate::local::index::keys;
 use crate::local::open_store::OpenStore;

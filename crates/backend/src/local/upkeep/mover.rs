@@ -8,16 +8,16 @@ use futures::executor::block_on;
 use tradewind_core::error::Result;
 
 use super::UpkeepControl;
-use super::subject::{RecordSubject, Liveness, read_subject, liveness};
 use super::pace::Pace;
+use super::subject::{Liveness, RecordSubject, liveness, read_subject};
 use crate::local::apply::{add_live_bytes, remove_live_bytes};
 use crate::local::bulk::ExtentBytes;
-use crate::local::commit::{IndexAmendment, Batch, RecordCopy, RelocateRecords};
+use crate::local::commit::{Batch, IndexAmendment, RecordCopy, RelocateRecords};
 use crate::local::index::entries::RecordLocation;
 use crate::local::index::keys;
 use crate::local::open_store::OpenStore;
 use crate::local::scan::{ScanItem, ScannedRecord, Scanner, read_payload};
-use crate::local::segment::{SegmentPin, Segment};
+use crate::local::segment::{Segment, SegmentPin};
 
 /// Maximum records moved, or extents swapped, per change.
 const MAX_CHANGE_ITEMS: usize = 256;
@@ -89,7 +89,10 @@ impl<'a> Mover<'a> {
         let table = scanned.table.clone();
         let extent = ExtentBytes { id, payload: vec![payload], payload_bytes, table, is_relocated: true };
         let (new, pin) = block_on(self.local.write_extent(extent))?;
-        let old = RecordLocation { position: scanned.position, record_bytes: scanned.end() - scanned.position.offset };
+        let old = RecordLocation {
+            position: scanned.position,
+            record_bytes: scanned.end() - scanned.position.offset,
+        };
         let new = RecordLocation { position: new.position, record_bytes: new.record_bytes };
         self.extents.push(Moved { id, old, new, pin });
         if self.extents.len() >= MAX_CHANGE_ITEMS {
@@ -102,7 +105,11 @@ impl<'a> Mover<'a> {
     fn append(&mut self) -> Result<()> {
         self.record_bytes = 0;
         let records = std::mem::take(&mut self.records);
-        if records.is_empty() { Ok(()) } else { self.local.committer.submit_blocking(RelocateRecords(records)) }
+        if records.is_empty() {
+            Ok(())
+        } else {
+            self.local.committer.submit_blocking(RelocateRecords(records))
+        }
     }
 
     /// Moves what is still pending. Returns false if upkeep is stopped, in which case not everything may have been

@@ -68,7 +68,8 @@ impl CompactionPlan {
             let size = segment.end.load(Ordering::Acquire);
             #[expect(clippy::cast_precision_loss, reason = "a share")]
             let share = live_bytes as f64 / f64::from(size.max(1));
-            let candidate = CompactionCandidate { segment: segment.clone(), live_bytes, live_fraction: share };
+            let candidate =
+                CompactionCandidate { segment: segment.clone(), live_bytes, live_fraction: share };
             if share < worth_below {
                 plan.candidates.push(candidate);
             } else if size < shared.options.segment_bytes / SMALL_SIZE_DIVISOR {

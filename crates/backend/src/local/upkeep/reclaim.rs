@@ -8,11 +8,11 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::{UpkeepControl, is_fatal};
 use crate::local::apply::remove_live_bytes;
-use crate::local::commit::{IndexAmendment, Batch};
+use crate::local::commit::{Batch, IndexAmendment};
 use crate::local::index::entries::RecordLocation;
 use crate::local::index::keys;
 use crate::local::open_store::OpenStore;
-use crate::local::record::{ObjectContent, Record, ExtentRun};
+use crate::local::record::{ExtentRun, ObjectContent, Record};
 use crate::local::scan::record_at;
 
 /// Extents, and superseded records, freed per change: writers wait for it only a few milliseconds.
@@ -25,14 +25,22 @@ pub(super) fn reclaim(local: &OpenStore, control: &UpkeepControl) -> Result<()> 
 
 /// Frees what is pending because of records in these segments. Returns the segments of records for which that failed:
 /// they are still needed.
-pub(super) fn reclaim_segments(local: &OpenStore, control: &UpkeepControl, segments: &[u32]) -> Result<Vec<u32>> {
+pub(super) fn reclaim_segments(
+    local: &OpenStore,
+    control: &UpkeepControl,
+    segments: &[u32],
+) -> Result<Vec<u32>> {
     if segments.is_empty() {
         return Ok(Vec::new());
     }
     free_where(local, control, |segment| segments.contains(&segment))
 }
 
-fn free_where(local: &OpenStore, control: &UpkeepControl, is_wanted: impl Fn(u32) -> bool) -> Result<Vec<u32>> {
+fn free_where(
+    local: &OpenStore,
+    control: &UpkeepControl,
+    is_wanted: impl Fn(u32) -> bool,
+) -> Result<Vec<u32>> {
     let mut pending = PendingFrees::default();
     let mut failed = Vec::new();
     for entry in local.shared.index.snapshot().prefix(&[keys::space::RECLAIM]) {

@@ -4,7 +4,9 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use crate::local::apply::upload_records;
 use crate::local::frame::RecordKind;
-use crate::local::index::entries::{BucketEntry, DeletedEntry, ObjectEntry, PartEntry, RecordLocation, UploadEntry};
+use crate::local::index::entries::{
+    BucketEntry, DeletedEntry, ObjectEntry, PartEntry, RecordLocation, UploadEntry,
+};
 use crate::local::index::{IndexChanges, keys};
 use crate::local::open_store::OpenStore;
 use crate::local::position::Position;
@@ -54,11 +56,19 @@ pub(super) fn read_subject(scanned: &ScannedRecord) -> Result<RecordSubject> {
 }
 
 /// Determines whether anything refers to a record. Once dead, it stays dead.
-pub(super) fn liveness(changes: &IndexChanges<'_>, local: &OpenStore, scanned: &ScannedRecord) -> Result<Liveness> {
+pub(super) fn liveness(
+    changes: &IndexChanges<'_>,
+    local: &OpenStore,
+    scanned: &ScannedRecord,
+) -> Result<Liveness> {
     let at = scanned.position;
     let is_here = |place: RecordLocation| if place.position == at { Liveness::Live } else { Liveness::Dead };
     let place_of = |key: &[u8]| -> Result<Liveness> {
-        Ok(changes.get(key)?.map(|value| RecordLocation::decode(&value)).transpose()?.map_or(Liveness::Dead, is_here))
+        Ok(changes
+            .get(key)?
+            .map(|value| RecordLocation::decode(&value))
+            .transpose()?
+            .map_or(Liveness::Dead, is_here))
     };
     match read_subject(scanned)? {
         RecordSubject::Key { bucket, key } => match changes.get(&keys::object(bucket, &key))? {
@@ -67,7 +77,9 @@ pub(super) fn liveness(changes: &IndexChanges<'_>, local: &OpenStore, scanned: &
                 let entry = changes.get(&keys::deleted(bucket, &key))?;
                 let entry = entry.map(|value| DeletedEntry::decode(&value)).transpose()?;
                 // A tombstone that hides nothing is not worth a copy.
-                Ok(entry.filter(|entry| entry.other_records > 0).map_or(Liveness::Dead, |entry| is_here(entry.location)))
+                Ok(entry
+                    .filter(|entry| entry.other_records > 0)
+                    .map_or(Liveness::Dead, |entry| is_here(entry.location)))
             }
         },
         RecordSubject::Bucket(id) => {
@@ -93,7 +105,9 @@ pub(super) fn liveness(changes: &IndexChanges<'_>, local: &OpenStore, scanned: &
         RecordSubject::UploadEnd(seq) => place_of(&keys::upload_ended(seq)),
         RecordSubject::Extent(id) => place_of(&keys::extent(id)),
         // A void is needed as long as the record that it voids exists.
-        RecordSubject::Void(target) if local.shared.segments.get(target.segment).is_none() => Ok(Liveness::Dead),
+        RecordSubject::Void(target) if local.shared.segments.get(target.segment).is_none() => {
+            Ok(Liveness::Dead)
+        }
         RecordSubject::Void(target) => place_of(&keys::void(target)),
     }
 }

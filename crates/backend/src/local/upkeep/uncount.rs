@@ -7,8 +7,8 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::UpkeepControl;
 use super::subject::{RecordSubject, read_subject};
-use crate::local::apply::{uncount_record, put_tombstone, remove_live_bytes, remove_tombstone};
-use crate::local::commit::{IndexAmendment, Batch};
+use crate::local::apply::{put_tombstone, remove_live_bytes, remove_tombstone, uncount_record};
+use crate::local::commit::{Batch, IndexAmendment};
 use crate::local::index::entries::{DeletedEntry, ObjectEntry, RecordLocation, SegmentEntry};
 use crate::local::index::{IndexChanges, keys};
 use crate::local::open_store::OpenStore;
@@ -21,7 +21,11 @@ const MAX_CHANGE_RECORDS: usize = 1024;
 
 /// Takes the segment's records out of the counts in chunks. The progress is part of each change, so that an
 /// interruption counts nothing twice.
-pub(super) fn uncount_records(local: &OpenStore, segment: &Arc<Segment>, control: &UpkeepControl) -> Result<()> {
+pub(super) fn uncount_records(
+    local: &OpenStore,
+    segment: &Arc<Segment>,
+    control: &UpkeepControl,
+) -> Result<()> {
     let key = keys::segment(segment.number);
     let entry = local.shared.index.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
     let from = entry.unwrap_or_default().uncounted_end;
@@ -69,10 +73,14 @@ fn forget_one(changes: &mut IndexChanges<'_>, at: Position, about: &RecordSubjec
             }
             forget_tombstone(changes, &keys::deleted(*bucket, key), at)
         }
-        RecordSubject::Upload(upload) | RecordSubject::Part { upload, .. } => uncount_record(changes, *upload),
+        RecordSubject::Upload(upload) | RecordSubject::Part { upload, .. } => {
+            uncount_record(changes, *upload)
+        }
         // The end of an upload without remaining records, and a void of something that no longer exists, hide
         // nothing. Copies of them elsewhere were never counted.
-        RecordSubject::UploadEnd(upload) => remove_if_here(changes, &keys::upload_ended(*upload), at).map(|_| ()),
+        RecordSubject::UploadEnd(upload) => {
+            remove_if_here(changes, &keys::upload_ended(*upload), at).map(|_| ())
+        }
         RecordSubject::Void(target) => match remove_if_here(changes, &keys::void(*target), at)? {
             Some(place) => remove_live_bytes(changes, place),
             None => Ok(()),
@@ -81,9 +89,16 @@ fn forget_one(changes: &mut IndexChanges<'_>, at: Position, about: &RecordSubjec
     }
 }
 
-fn remove_if_here(changes: &mut IndexChanges<'_>, key: &[u8], at: Position) -> Result<Option<RecordLocation>> {
-    let place =
-        changes.get(key)?.map(|value| RecordLocation::decode(&value)).transpose()?.filter(|place| place.position == at);
+fn remove_if_here(
+    changes: &mut IndexChanges<'_>,
+    key: &[u8],
+    at: Position,
+) -> Result<Option<RecordLocation>> {
+    let place = changes
+        .get(key)?
+        .map(|value| RecordLocation::decode(&value))
+        .transpose()?
+        .filter(|place| place.position == at);
     if place.is_some() {
         changes.remove(key);
     }

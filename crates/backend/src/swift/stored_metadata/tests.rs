@@ -24,7 +24,10 @@ fn assert_round_trip(kept: &StoredMetadata) {
     let written = kept.encode().expect("it can be written");
     let answered = through_swift(&written.headers);
     assert_eq!(written.overflow.is_some(), StoredMetadata::companion_id(&answered).is_some());
-    assert_eq!(&StoredMetadata::decode(&answered, written.overflow.as_deref()).expect("it can be read"), kept);
+    assert_eq!(
+        &StoredMetadata::decode(&answered, written.overflow.as_deref()).expect("it can be read"),
+        kept
+    );
     let marker = StoredMetadata { metadata: kept.metadata.clone(), ..StoredMetadata::default() };
     assert_eq!(StoredMetadata::from_json(&marker.to_json()).expect("it can be read"), marker);
 }
@@ -48,11 +51,15 @@ fn checksums_tags_and_ids_round_trip() {
 #[test]
 fn later_algorithms_have_a_separate_header() {
     let later = Checksum::compute(Algorithm::XxHash3, b"x");
-    let kept = StoredMetadata { checksums: vec![Checksum::compute(Algorithm::Crc32, b"x"), later], ..StoredMetadata::default() };
+    let kept = StoredMetadata {
+        checksums: vec![Checksum::compute(Algorithm::Crc32, b"x"), later],
+        ..StoredMetadata::default()
+    };
     let mut headers = kept.encode().unwrap().headers;
     let first = headers[own_header("checksums")].to_str().unwrap();
     assert!(first.starts_with("CRC32=") && !first.contains(' '), "{first}");
-    headers.insert(own_header("later-checksums"), HeaderValue::from_static("BLAKE4=abcd XXHASH3=ctyxi2ehff8="));
+    headers
+        .insert(own_header("later-checksums"), HeaderValue::from_static("BLAKE4=abcd XXHASH3=ctyxi2ehff8="));
     let read = StoredMetadata::decode(&headers, None).unwrap().checksums;
     let of_nine = Checksum::compute(Algorithm::XxHash3, b"123456789");
     assert_eq!(read, [Checksum::compute(Algorithm::Crc32, b"x"), of_nine], "unknown algorithms are ignored");

@@ -58,7 +58,8 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
             "warm_up": {"secs": 0, "nanos": 0}},
         "sizes": "1KiB-2KiB", "objects": 9, "repeat": 1,
     });
-    let cell = serde_json::to_string(&AgentResponse::Measurement(Box::new(measurement("get", 4, 1, 100.0)))).unwrap();
+    let cell = serde_json::to_string(&AgentResponse::Measurement(Box::new(measurement("get", 4, 1, 100.0))))
+        .unwrap();
     let most = u64::MAX;
     let extreme = cell
         .replace("[10,1]", &format!("[{most},{most}]"))
@@ -130,8 +131,10 @@ fn generated_messages_are_often_valid() {
     let (mut requests, mut responses) = (0, 0);
     for _ in 0..200 {
         let bytes = message().new_tree(&mut runner).unwrap().current();
-        requests +=
-            u32::from(matches!(serde_json::from_slice(&bytes), Ok(AgentRequest::Prepare(_) | AgentRequest::Open(_))));
+        requests += u32::from(matches!(
+            serde_json::from_slice(&bytes),
+            Ok(AgentRequest::Prepare(_) | AgentRequest::Open(_))
+        ));
         responses += u32::from(matches!(serde_json::from_slice(&bytes), Ok(AgentResponse::Measurement(_))));
     }
     assert!(requests > 10 && responses > 10, "{requests} and {responses}");

@@ -6,9 +6,11 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};
 use tokio::time::Instant;
 
-use crate::cluster::frame::{self, LinkError, FrameReader};
-use crate::cluster::handshake::{Key, Rejection, Role, AuthenticatedStream, HandshakeError, HANDSHAKE_TIMEOUT, PROTOCOL_VERSION, handshake};
-use crate::cluster::link::{Link, PEER_TIMEOUT, FrameSealer};
+use crate::cluster::frame::{self, FrameReader, LinkError};
+use crate::cluster::handshake::{
+    AuthenticatedStream, HANDSHAKE_TIMEOUT, HandshakeError, Key, PROTOCOL_VERSION, Rejection, Role, handshake,
+};
+use crate::cluster::link::{FrameSealer, Link, PEER_TIMEOUT};
 
 const LONG: Duration = Duration::from_secs(60);
 

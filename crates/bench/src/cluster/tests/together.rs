@@ -11,17 +11,17 @@ use tradewind_core::deadline::Deadline;
 use tradewind_core::listing::ListRequest;
 use tradewind_core::{Clock, Context, SystemClock};
 
-use crate::load_spec::LoadSpec;
 use crate::cluster::Key;
-use crate::cluster::agent::{OpenedStore, AgentJob, StoreOpener, LogFn, serve};
-use crate::cluster::coordinator::{Cluster, AgentError, RunSettings};
+use crate::cluster::agent::{AgentJob, LogFn, OpenedStore, StoreOpener, serve};
 use crate::cluster::assignment::{self, AssignedStage};
-use crate::runner::{RunEvent, Stage};
+use crate::cluster::coordinator::{AgentError, Cluster, RunSettings};
 use crate::drive::tests::bed;
 use crate::drive::{BenchEnv, EndReason, StopSignal};
 use crate::load::StopCondition;
+use crate::load_spec::LoadSpec;
 use crate::operation::Operation;
-use crate::result::{Measurement, ClientMachine};
+use crate::result::{ClientMachine, Measurement};
+use crate::runner::{RunEvent, Stage};
 use crate::test_plan::{Step, TestPlan};
 
 struct Memory(BenchEnv);
@@ -83,8 +83,14 @@ fn key() -> Key {
 
 async fn open(agents: &[&Agent], place: &str) -> Result<Cluster, AgentError> {
     let addresses: Vec<String> = agents.iter().map(|agent| agent.address.clone()).collect();
-    let wanted =
-        RunSettings { location: place.to_owned(), run: 7, max_concurrent_loads: 2, max_concurrency: 4, fresh_connections: false, keep_objects: false };
+    let wanted = RunSettings {
+        location: place.to_owned(),
+        run: 7,
+        max_concurrent_loads: 2,
+        max_concurrency: 4,
+        fresh_connections: false,
+        keep_objects: false,
+    };
     let clock: Arc<dyn Clock> = SystemClock::shared();
     Cluster::connect(&addresses, &key(), &wanted, clock, &StopSignal::default()).await
 }
@@ -92,16 +98,25 @@ async fn open(agents: &[&Agent], place: &str) -> Result<Cluster, AgentError> {
 fn steps(asked: &[&str], requests: Option<u64>, time: Duration) -> Vec<Step> {
     let asked: Vec<LoadSpec> = asked.iter().map(|asked| asked.parse().unwrap()).collect();
     let until = StopCondition { max_requests: requests, duration: time, max_ci_fraction: None };
-    TestPlan { loads: asked, stop_condition: until, warm_up: Duration::ZERO, objects: Some(20), seed: 1 }.steps(1)
+    TestPlan { loads: asked, stop_condition: until, warm_up: Duration::ZERO, objects: Some(20), seed: 1 }
+        .steps(1)
 }
 
-async fn measure(cluster: &mut Cluster, steps: Vec<Step>, stop: &StopSignal) -> (Vec<Measurement>, Result<bool, AgentError>) {
+async fn measure(
+    cluster: &mut Cluster,
+    steps: Vec<Step>,
+    stop: &StopSignal,
+) -> (Vec<Measurement>, Result<bool, AgentError>) {
     let stages: Vec<Stage> = steps.into_iter().map(|step| vec![step]).collect();
     let agents = u32::try_from(cluster.agents().len()).unwrap();
     run(cluster, assignment::assign_to_all(&stages, agents), stop).await
 }
 
-async fn run(cluster: &mut Cluster, acts: Vec<AssignedStage>, stop: &StopSignal) -> (Vec<Measurement>, Result<bool, AgentError>) {
+async fn run(
+    cluster: &mut Cluster,
+    acts: Vec<AssignedStage>,
+    stop: &StopSignal,
+) -> (Vec<Measurement>, Result<bool, AgentError>) {
     let mut cells = Vec::new();
     let ended = cluster.run(acts, stop, |event| {
         if let RunEvent::Measured(cell) = event {
@@ -151,14 +166,21 @@ async fn two_agents_measure_as_one() {
         cells.iter().map(|cell| cell.operations.values().map(|f| f.operations).sum()).collect();
     assert_eq!(counted[..2], [80, 80], "forty by each agent");
     assert!((100..300).contains(&counted[2]), "the rate is the total of all agents: {counted:?}");
-    assert_eq!((cells[2].requests_per_second, cells[2].concurrency, cells[0].concurrency), (Some(400.0), 8, 4));
+    assert_eq!(
+        (cells[2].requests_per_second, cells[2].concurrency, cells[0].concurrency),
+        (Some(400.0), 8, 4)
+    );
     for cell in &cells {
         assert_eq!(cell.failure_count(), 0, "{cell:?}");
         assert_eq!(
             cell.agents.iter().map(|one| &*one.address).collect::<Vec<_>>(),
             [&*agents[0].address, &*agents[1].address]
         );
-        assert!(cell.start_skew_seconds.is_some_and(|apart| (0.0..0.2).contains(&apart)), "{:?}", cell.start_skew_seconds);
+        assert!(
+            cell.start_skew_seconds.is_some_and(|apart| (0.0..0.2).contains(&apart)),
+            "{:?}",
+            cell.start_skew_seconds
+        );
     }
     let latencies = |cell: &Measurement| cell.operations.values().map(|f| f.latency_us.count).sum::<u64>();
     assert_eq!(latencies(&cells[0]), 80);
@@ -232,7 +254,8 @@ async fn agent_cleans_up_after_a_lost_coordinator() {
     agent.wait_for_message("done with").await;
     assert_eq!(names(&bed).await, [""; 0]);
     let mut next = open(&[&agent], "here").await.unwrap();
-    let (cells, ended) = measure(&mut next, steps(&["put 1KiB x 2"], Some(9), LONG), &StopSignal::default()).await;
+    let (cells, ended) =
+        measure(&mut next, steps(&["put 1KiB x 2"], Some(9), LONG), &StopSignal::default()).await;
     assert!(ended.unwrap() && cells[0].operations[&Operation::Put].operations == 9);
     next.clean().await.unwrap();
     agent.end().await;
@@ -357,7 +380,8 @@ async fn concurrent_loads_run_on_every_agent() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1], &agents[2]], "here").await.unwrap();
-    let (cells, ended) = run(&mut cluster, assignment::assign_to_all(&mixed(), 3), &StopSignal::default()).await;
+    let (cells, ended) =
+        run(&mut cluster, assignment::assign_to_all(&mixed(), 3), &StopSignal::default()).await;
     assert!(ended.unwrap());
     let (put, get) = ("put 1KiB x 6", "get 2KiB x 3 at 90/s");
     let beside = [format!("{put} beside {get}"), format!("{get} beside {put}")];
@@ -382,7 +406,8 @@ async fn isolated_loads_run_on_separate_agents() {
     let bed = bed().await;
     let agents = [Agent::start(&bed).await, Agent::start(&bed).await];
     let mut cluster = open(&[&agents[0], &agents[1]], "here").await.unwrap();
-    let (cells, ended) = run(&mut cluster, assignment::assign_isolated(&mixed(), 2).unwrap(), &StopSignal::default()).await;
+    let (cells, ended) =
+        run(&mut cluster, assignment::assign_isolated(&mixed(), 2).unwrap(), &StopSignal::default()).await;
     assert!(ended.unwrap());
     let who = |cell: &Measurement| cell.agents.iter().map(|one| one.address.clone()).collect::<Vec<_>>();
     let (put, get) = ("put 1KiB x 2", "get 2KiB x 1 at 90/s");

@@ -18,7 +18,8 @@ const MIN_IDLE_SUM: f64 = 1.2;
 
 /// Scales up until all threads are in use. If idle time is not available, the machine is assumed to be idle.
 pub(super) async fn scale_up_on_demand(threads: &WorkerThreads) {
-    let (mut busy_before, mut idle_before, mut at) = (threads.busy_times(), total_idle_time(), Instant::now());
+    let (mut busy_before, mut idle_before, mut at) =
+        (threads.busy_times(), total_idle_time(), Instant::now());
     let mut evidence = ScaleUpEvidence::default();
     while !threads.is_fully_used() {
         tokio::time::sleep(CHECK_INTERVAL).await;

@@ -5,7 +5,13 @@ const PIECE: u64 = 64 << 10;
 /// A file of 16 pieces, with the total bytes sent after each call, after `close` and after the sync.
 fn written(after_call: impl Fn(u64) -> u64, after_close: u64, after_sync: u64) -> WriteTrace {
     let sent = Some(((1..=16).map(after_call).collect(), after_close, after_sync));
-    WriteTrace { piece_bytes: PIECE, call_us: vec![50.0; 16], close_us: 10.0, sync_us: 10.0, sent_bytes: sent }
+    WriteTrace {
+        piece_bytes: PIECE,
+        call_us: vec![50.0; 16],
+        close_us: 10.0,
+        sync_us: 10.0,
+        sent_bytes: sent,
+    }
 }
 
 #[test]
@@ -33,9 +39,18 @@ fn writing_is_inferred_from_large_timing_differences() {
         sync_us: sync,
         sent_bytes: None,
     };
-    assert_eq!(infer_write_policy(&seen(30.0, 5.0, 20_000.0), None), Some((WritePolicy::Buffered, Evidence::Timings)));
-    assert_eq!(infer_write_policy(&seen(30.0, 20_000.0, 100.0), None), Some((WritePolicy::WriteBack, Evidence::Timings)));
-    assert_eq!(infer_write_policy(&seen(3000.0, 5.0, 200.0), Some(30.0)), Some((WritePolicy::WriteThrough, Evidence::Timings)));
+    assert_eq!(
+        infer_write_policy(&seen(30.0, 5.0, 20_000.0), None),
+        Some((WritePolicy::Buffered, Evidence::Timings))
+    );
+    assert_eq!(
+        infer_write_policy(&seen(30.0, 20_000.0, 100.0), None),
+        Some((WritePolicy::WriteBack, Evidence::Timings))
+    );
+    assert_eq!(
+        infer_write_policy(&seen(3000.0, 5.0, 200.0), Some(30.0)),
+        Some((WritePolicy::WriteThrough, Evidence::Timings))
+    );
     // Slow calls alone may be slow memory.
     assert_eq!(infer_write_policy(&seen(3000.0, 5.0, 200.0), None), None);
     // All calls end in memory.
@@ -58,7 +73,10 @@ fn read(received: impl Fn(u64) -> u64, again: u64) -> ReadTrace {
 fn reading_is_inferred_from_counters() {
     let counters = |reading, again| (Some((reading, Evidence::Counters)), Some((again, Evidence::Counters)));
     let through = read(|n| 2000 + n * 4300, 140_000);
-    assert_eq!(infer_read_policies(&through, None), counters(ReadPolicy::ReadThrough, RereadPolicy::FromStorage));
+    assert_eq!(
+        infer_read_policies(&through, None),
+        counters(ReadPolicy::ReadThrough, RereadPolicy::FromStorage)
+    );
     let ahead = read(|n| 2000 + n.div_ceil(32) * 131_072 + n / 16 * 131_072, 0);
     assert_eq!(infer_read_policies(&ahead, None), counters(ReadPolicy::ReadAhead, RereadPolicy::Cached));
     // On a fast link, the next bytes arrive while these are read.
@@ -82,10 +100,16 @@ fn reading_is_inferred_from_timings_after_dropping_caches() {
         received_bytes: None,
     };
     let ahead: Vec<f64> = (0..32).map(|n| if n % 16 == 0 { 5000.0 } else { 1.0 }).collect();
-    assert_eq!(infer_read_policies(&seen(ahead.clone(), 1.0, true), None), timings(ReadPolicy::ReadAhead, RereadPolicy::Cached));
+    assert_eq!(
+        infer_read_policies(&seen(ahead.clone(), 1.0, true), None),
+        timings(ReadPolicy::ReadAhead, RereadPolicy::Cached)
+    );
     assert_eq!(infer_read_policies(&seen(ahead, 1.0, false), None), (None, None));
     let through = seen(vec![150.0; 32], 140.0, true);
-    assert_eq!(infer_read_policies(&through, Some(1.0)), timings(ReadPolicy::ReadThrough, RereadPolicy::FromStorage));
+    assert_eq!(
+        infer_read_policies(&through, Some(1.0)),
+        timings(ReadPolicy::ReadThrough, RereadPolicy::FromStorage)
+    );
     // The memory may be slow.
     assert_eq!(infer_read_policies(&through, None), (None, None));
     assert_eq!(infer_read_policies(&ReadTrace::default(), None), (None, None));

@@ -60,13 +60,13 @@ pub struct PostmarkSteps {
     existing: Vec<(u64, u64)>,
     next_number: u64,
     stage: PostmarkStage,
-    /// Started transactions. With `is_half`, the second step of the last one is still to come.
+    /// Started transactions. With `is_second_step_due`, the second step of the last one is still to come.
     started: u64,
     is_second_step_due: bool,
 }
 
 impl PostmarkSteps {
-    /// Steps for `pool` files with sizes between `least` and `most` bytes, and the given number of transactions.
+    /// Steps for `pool` files with sizes between `min_size` and `most` bytes, and the given number of transactions.
     #[must_use]
     pub fn new((least, most): (u64, u64), pool: u64, transactions: u64, seed: u64) -> Self {
         let (there, stage) = (Vec::new(), PostmarkStage::Fill);
@@ -188,7 +188,8 @@ mod tests {
     fn plan_draws_kinds_evenly_and_from_the_seed() {
         let steps = |seed| PostmarkSteps::new((512, 102_400), 500, 4000, seed).collect::<Vec<_>>();
         let count_of = |kind: fn(&PostmarkStep) -> bool| {
-            let transact = |each: &&(PostmarkStage, PostmarkStep)| each.0 == PostmarkStage::Transact && kind(&each.1);
+            let transact =
+                |each: &&(PostmarkStage, PostmarkStep)| each.0 == PostmarkStage::Transact && kind(&each.1);
             steps(7).iter().filter(transact).count()
         };
         for count in [

@@ -36,7 +36,14 @@ impl ReplayObjects {
         is_cut: bool,
     ) -> ListingCheck<'a> {
         let next = self.keys.partition_point(|(key, _)| **key < *prefix);
-        ListingCheck { objects: self, prefix, times, listed: page.iter().peekable(), is_truncated: is_cut, next }
+        ListingCheck {
+            objects: self,
+            prefix,
+            times,
+            listed: page.iter().peekable(),
+            is_truncated: is_cut,
+            next,
+        }
     }
 }
 
@@ -84,7 +91,9 @@ impl ListingCheck<'_> {
         }
         let name = self.objects.name(object);
         Err(match size {
-            Some(size) => format!("{name} is listed with {size} bytes, but did not have that size at the time"),
+            Some(size) => {
+                format!("{name} is listed with {size} bytes, but did not have that size at the time")
+            }
             None => format!("{name} is not listed, but existed"),
         })
     }

@@ -75,16 +75,25 @@ impl LineFormat {
                 let (offset, length) = if has_extent(operation) { (offset, length) } else { ("", "") };
                 let number = |name: &str, text: &str| match text.trim() {
                     "" => Ok(None),
-                    text => {
-                        text.parse().map(Some).map_err(|_| format!("{name} {text:?} is not a number of bytes"))
-                    }
+                    text => text
+                        .parse()
+                        .map(Some)
+                        .map_err(|_| format!("{name} {text:?} is not a number of bytes")),
                 };
                 let (offset, length) = (number("offset", offset)?, number("length", length)?);
-                TraceEntry { line, time: at, operation, key: key.to_owned(), offset: offset.unwrap_or(0), length }
+                TraceEntry {
+                    line,
+                    time: at,
+                    operation,
+                    key: key.to_owned(),
+                    offset: offset.unwrap_or(0),
+                    length,
+                }
             }
             Self::Json => {
                 let JsonLine { time, op, key } = serde_json::from_str(text).map_err(json_error)?;
-                let at = Duration::try_from_secs_f64(time).ok().filter(|at| at.as_secs() < TIME_BOUND_SECONDS);
+                let at =
+                    Duration::try_from_secs_f64(time).ok().filter(|at| at.as_secs() < TIME_BOUND_SECONDS);
                 let at = at.ok_or_else(|| format!("time {time} is not a number of seconds"))?;
                 let (operation, key) = (operation(&op)?, key.into_owned());
                 let JsonRange { offset, length } = if has_extent(operation) {

@@ -146,7 +146,10 @@ fn requests_are_sorted_within_the_window_only() {
     (0..=SORT_WINDOW_LINES + 5).for_each(|n| text += &format!("{},get,a\n", n + 10));
     text += "1,get,late\n";
     let (entries, broken) = read(text.as_bytes()).unwrap();
-    assert_eq!((entries.len(), broken.len(), broken[0].line), (SORT_WINDOW_LINES + 6, 1, SORT_WINDOW_LINES as u64 + 8));
+    assert_eq!(
+        (entries.len(), broken.len(), broken[0].line),
+        (SORT_WINDOW_LINES + 6, 1, SORT_WINDOW_LINES as u64 + 8)
+    );
     assert!(broken[0].reason.contains("sort the trace by time"), "{}", broken[0]);
 }
 

@@ -1,10 +1,10 @@
 //! CSV lines about a mounted file system: one per access measurement, per Postmark step kind and its transactions, per
 //! caching policy and per fitted curve.
 
-use super::{CsvFields, optional, latencies};
+use super::{CsvFields, latencies, optional};
 use crate::posix::cache_policy::CachePolicy;
 use crate::posix::postmark::result::StepFigures;
-use crate::posix::result::{AccessResult, AmplificationCurve, PosixRecord, Postmark, AccessScope};
+use crate::posix::result::{AccessResult, AccessScope, AmplificationCurve, PosixRecord, Postmark};
 use tradewind_core::quantity::ByteSize;
 
 /// The lines of a measurement.
@@ -25,7 +25,9 @@ fn ending(is_partial: bool) -> (&'static str, String) {
 fn access_fields(access: &AccessResult) -> CsvFields {
     let calls = &access.latency;
     // The bytes that the amplification is computed from.
-    let wire = access.wire.map(|wire| if access.scope == AccessScope::Batch { wire.total } else { wire.total_until_durable });
+    let wire = access
+        .wire
+        .map(|wire| if access.scope == AccessScope::Batch { wire.total } else { wire.total_until_durable });
     let cpu = (access.files > 0).then(|| access.cpu_seconds * 1e6 / access.files as f64);
     let mut fields = vec![
         ("what", "file".to_owned()),

@@ -6,9 +6,9 @@ use tradewind_core::quantity::ByteSize;
 
 use super::super::charts::format_short;
 use super::complete_accesses;
-use crate::posix::compare::name;
 use crate::posix::cache_policy::WritePolicy;
-use crate::posix::result::{AccessResult, AccessForm, PosixRecord, Direction, AccessScope};
+use crate::posix::compare::name;
+use crate::posix::result::{AccessForm, AccessResult, AccessScope, Direction, PosixRecord};
 
 /// The summary, one sentence per paragraph.
 pub(in crate::report) fn summary(measured: &[PosixRecord]) -> Vec<String> {
@@ -37,18 +37,21 @@ pub(in crate::report) fn summary(measured: &[PosixRecord]) -> Vec<String> {
                 threads(best.threads)
             ));
         }
-        sentences.extend(call_sizes(of_phase().filter(|access| access.scope == AccessScope::Unit), direction));
+        sentences
+            .extend(call_sizes(of_phase().filter(|access| access.scope == AccessScope::Unit), direction));
     }
     sentences.extend(measured.iter().filter_map(policy));
     sentences.extend(measured.iter().filter_map(|each| match each {
-        PosixRecord::Amplification(curve) if curve.fit.is_good() && curve.fit.per_byte == 1.0 => Some(format!(
-            "Each {} {} with {} access adds {} KiB of overhead on the wire ({}).",
-            if curve.scope == AccessScope::Single { "file" } else { "round of files" },
-            if curve.phase == Direction::Write { "written" } else { "read" },
-            curve.form,
-            format_short(curve.fit.constant_kib),
-            curve.model
-        )),
+        PosixRecord::Amplification(curve) if curve.fit.is_good() && curve.fit.per_byte == 1.0 => {
+            Some(format!(
+                "Each {} {} with {} access adds {} KiB of overhead on the wire ({}).",
+                if curve.scope == AccessScope::Single { "file" } else { "round of files" },
+                if curve.phase == Direction::Write { "written" } else { "read" },
+                curve.form,
+                format_short(curve.fit.constant_kib),
+                curve.model
+            ))
+        }
         PosixRecord::Postmark(postmark) if postmark.partial => Some(format!(
             "Postmark with files of {} ended early, so its transaction rate is unknown.",
             postmark.sizes
@@ -74,10 +77,15 @@ fn threads(count: usize) -> String {
 }
 
 /// The throughput of direct access with the smallest and the largest calls.
-fn call_sizes<'a>(accesses: impl Iterator<Item = &'a AccessResult> + Clone, direction: &str) -> Option<String> {
+fn call_sizes<'a>(
+    accesses: impl Iterator<Item = &'a AccessResult> + Clone,
+    direction: &str,
+) -> Option<String> {
     let direct = accesses.filter(|access| access.form == AccessForm::Direct);
     let smallest = direct.clone().min_by_key(|access| access.call_bytes)?;
-    let largest = direct.max_by_key(|access| access.call_bytes).filter(|largest| largest.call_bytes > smallest.call_bytes)?;
+    let largest = direct
+        .max_by_key(|access| access.call_bytes)
+        .filter(|largest| largest.call_bytes > smallest.call_bytes)?;
     Some(format!(
         "{direction} throughput with direct access: calls of {} reach {} MB/s, calls of {} reach {} MB/s.",
         ByteSize(smallest.call_bytes),

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use tradewind_core::quantity::ByteSize;
 
 use super::super::charts::format_short;
-use crate::posix::result::{AccessResult, AmplificationCurve, PosixRecord, Postmark, AccessScope};
+use crate::posix::result::{AccessResult, AccessScope, AmplificationCurve, PosixRecord, Postmark};
 
 pub(super) fn conditions(measured: &[PosixRecord]) -> Markup {
     let conditions = measured.iter().find_map(|each| match each {

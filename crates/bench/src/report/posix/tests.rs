@@ -3,12 +3,12 @@ use std::collections::BTreeMap;
 use super::super::{ResultFile, summaries, to_csv, to_html};
 use super::*;
 use crate::compare::Verdict;
-use crate::posix::amplification::{RatioPoint, fit};
 use crate::posix::access_form::AccessForm;
-use crate::posix::cache_policy::{RereadPolicy, Evidence, CachePolicy, ReadPolicy, WritePolicy};
+use crate::posix::amplification::{RatioPoint, fit};
+use crate::posix::cache_policy::{CachePolicy, Evidence, ReadPolicy, RereadPolicy, WritePolicy};
 use crate::posix::postmark::result::StepFigures;
-use crate::posix::result::{CacheTreatment, PosixConditions, CallLatencies, Mount, Postmark, WireBytes};
-use crate::result::{LatencySummary, ResultLine, Rate, SCHEMA};
+use crate::posix::result::{CacheTreatment, CallLatencies, Mount, PosixConditions, Postmark, WireBytes};
+use crate::result::{LatencySummary, Rate, ResultLine, SCHEMA};
 use crate::size_distribution::SizeDistribution;
 
 fn latency(micros: u64) -> LatencySummary {
@@ -17,7 +17,14 @@ fn latency(micros: u64) -> LatencySummary {
     LatencySummary::from_histogram(&all)
 }
 
-fn access(scope: AccessScope, form: AccessForm, size: u64, threads: usize, repeat: u32, speed: f64) -> PosixRecord {
+fn access(
+    scope: AccessScope,
+    form: AccessForm,
+    size: u64,
+    threads: usize,
+    repeat: u32,
+    speed: f64,
+) -> PosixRecord {
     let rate = |mean| Rate { mean, ci95_half_width: None };
     let carried = size + (204 << 10);
     let each = || latency(1000);
@@ -131,7 +138,8 @@ fn text(factor: f64) -> String {
         points: 3,
     }));
     all.push(postmark());
-    let lines = all.into_iter().map(|each| serde_json::to_string(&ResultLine::Posix(Box::new(each))).unwrap());
+    let lines =
+        all.into_iter().map(|each| serde_json::to_string(&ResultLine::Posix(Box::new(each))).unwrap());
     let lines: Vec<String> = lines.collect();
     format!("{run}\n{}\n{}\n", lines.join("\n"), r#"{"line":"end","partial":false}"#)
 }
@@ -155,7 +163,9 @@ fn page_describes_the_file_system() {
         assert!(page.contains(expected), "{expected}: {page}");
     }
     assert!(
-        !page.contains("Latency distribution") && !page.contains("cannot be drawn") && !page.contains("<seen>")
+        !page.contains("Latency distribution")
+            && !page.contains("cannot be drawn")
+            && !page.contains("<seen>")
     );
 }
 
@@ -164,7 +174,11 @@ fn two_results_are_compared() {
     let kept = |name: &str, factor| ResultFile::parse(name, &text(factor)).unwrap();
     let comparison = |factor| summaries(&[kept("a", 1.0), kept("b", factor)])[2].1.join("\n");
     assert!(comparison(1.0).starts_with("No significant difference"), "{}", comparison(1.0));
-    assert!(comparison(1.2).contains("write sync 4KiB x 8: bytes/s 20 % higher, which is better"), "{}", comparison(1.2));
+    assert!(
+        comparison(1.2).contains("write sync 4KiB x 8: bytes/s 20 % higher, which is better"),
+        "{}",
+        comparison(1.2)
+    );
 }
 
 /// The summary of a comparison with a result measured under other conditions.
@@ -253,15 +267,18 @@ fn failed_rounds_prevent_a_comparison() {
 #[test]
 fn failed_write_round_also_counts_as_a_failed_read() {
     let access = |phase: Direction, repeat: u32, files: u64, speed: f64| {
-        let PosixRecord::Access(mut access) = access(AccessScope::Single, AccessForm::Sync, 4096, 1, repeat, speed) else {
+        let PosixRecord::Access(mut access) =
+            access(AccessScope::Single, AccessForm::Sync, 4096, 1, repeat, speed)
+        else {
             panic!()
         };
         (access.phase, access.files) = (phase, files);
         PosixRecord::Access(access)
     };
     let verdict = |lost: &[PosixRecord]| {
-        let rounds =
-            |speed: f64| (1..=4).map(move |n| access(Direction::Read, n, 1, speed * (1.0 + f64::from(n) * 1e-4)));
+        let rounds = |speed: f64| {
+            (1..=4).map(move |n| access(Direction::Read, n, 1, speed * (1.0 + f64::from(n) * 1e-4)))
+        };
         let before: Vec<PosixRecord> = rounds(1e6).chain(lost.iter().cloned()).collect();
         let after: Vec<PosixRecord> = rounds(2e6).collect();
         let compared = crate::posix::compare::compare(&before, &after);
@@ -282,7 +299,8 @@ fn partial_postmark_has_no_rate() {
     let early = changed(&text(1.0), is_postmark, &[("/partial", true.into())]);
     let page = to_html(&[ResultFile::parse("a", &early).unwrap()]);
     assert!(!page.contains("transactions/s."), "{page}");
-    for expected in ["Postmark with files of 512B-100KiB ended early", "400 transactions (ended early)</th>"] {
+    for expected in ["Postmark with files of 512B-100KiB ended early", "400 transactions (ended early)</th>"]
+    {
         assert!(page.contains(expected), "{expected}: {page}");
     }
 }

@@ -4,11 +4,11 @@ use tradewind_core::Timestamp;
 use tradewind_core::traffic::TrafficCounts;
 
 use super::*;
-use crate::drive::LoadOutcome;
-use crate::load::{Load, ArrivalMode, StopCondition};
-use crate::record::{LoadRecord, RequestTiming, MeasurementWindow, new_histogram, record_value};
-use crate::test_plan::Step;
 use crate::cpu_usage::CpuUsage;
+use crate::drive::LoadOutcome;
+use crate::load::{ArrivalMode, Load, StopCondition};
+use crate::record::{LoadRecord, MeasurementWindow, RequestTiming, new_histogram, record_value};
+use crate::test_plan::Step;
 
 const TIME: Duration = Duration::from_secs(3);
 
@@ -45,7 +45,11 @@ fn outcome(record: LoadRecord, lag: Histogram<u64>) -> LoadOutcome {
 
 fn part(agent: &str, record: LoadRecord) -> AgentMeasurement {
     let outcome = outcome(record, new_histogram());
-    AgentMeasurement { address: agent.to_owned(), cores: 2, measurement: Measurement::new(&step(), Vec::new(), &outcome, 2) }
+    AgentMeasurement {
+        address: agent.to_owned(),
+        cores: 2,
+        measurement: Measurement::new(&step(), Vec::new(), &outcome, 2),
+    }
 }
 
 /// A request: true for a put, start in milliseconds, duration in microseconds, and true if it failed.
@@ -61,7 +65,12 @@ fn recorded<'a>(requests: impl Iterator<Item = &'a Request>) -> LoadRecord {
         if *fails {
             all.record_failure(window, operation, ended, "busy", "is busy");
         } else {
-            let timing = RequestTiming { scheduled: begun, started: begun, first_byte: begun + took / 2, completed: ended };
+            let timing = RequestTiming {
+                scheduled: begun,
+                started: begun,
+                first_byte: begun + took / 2,
+                completed: ended,
+            };
             all.record_success(window, operation, timing, 1000);
         }
     }
@@ -131,7 +140,10 @@ fn merge_labels_texts_and_threads_with_their_agent() {
     assert!(merged.notes[2].contains("started 200.0 ms apart"), "{:?}", merged.notes);
     let threads: Vec<&str> = merged.cpu_threads.keys().map(String::as_str).collect();
     assert_eq!(threads, ["a:1:tradewind", "b:2:tradewind"]);
-    assert_eq!((merged.machine_cpu_utilization, merged.requests_per_second, merged.start_skew_seconds), (0.9, Some(100.0), Some(0.2)));
+    assert_eq!(
+        (merged.machine_cpu_utilization, merged.requests_per_second, merged.start_skew_seconds),
+        (0.9, Some(100.0), Some(0.2))
+    );
     assert_eq!(merged.network, (6, 10, 2));
     assert_eq!(merged.operations[&Operation::Get].failure_samples, ["a:1: is busy", "b:2: is busy"]);
     assert!(merged.is_partial(), "one of them was stopped");

@@ -11,7 +11,11 @@ const BUDGET: Duration = Duration::from_secs(4);
 
 fn small() -> SamplingConfig {
     let cells = OperatingPoint::grid(&[1 << 10, 16 << 10], &[1, 4, 16, 64]);
-    SamplingConfig { points: cells, budget: Budget { bytes: 64e6, seconds: BUDGET.as_secs_f64(), probes: 8 }, cores: 2 }
+    SamplingConfig {
+        points: cells,
+        budget: Budget { bytes: 64e6, seconds: BUDGET.as_secs_f64(), probes: 8 },
+        cores: 2,
+    }
 }
 
 async fn sampled(bed: &BenchEnv, asked: &SamplingConfig) -> SamplingResult {
@@ -54,7 +58,11 @@ async fn rate_limited_store_gets_a_limited_concurrency() {
     let limited = |done: u64| {
         // Accepted requests take as long as over a network link.
         FaultPlan::none()
-            .with_fault(Call::Stage, FaultSchedule::From(done + REQUESTS_PER_TICK + 1), Fault::FailBefore(Reason::Overloaded))
+            .with_fault(
+                Call::Stage,
+                FaultSchedule::From(done + REQUESTS_PER_TICK + 1),
+                Fault::FailBefore(Reason::Overloaded),
+            )
             .with_fault(Call::Stage, FaultSchedule::Always, Fault::Delay(Duration::from_millis(10)))
     };
     let store = Faulty::new(open.store.clone(), limited(0));
@@ -75,7 +83,9 @@ async fn rate_limited_store_gets_a_limited_concurrency() {
     let failed: u64 = found.probes.iter().map(|probed| probed.failures).sum();
     assert!(failed > 0, "the limit was not reached: {:?}", found.probes);
     let limit = REQUESTS_PER_TICK as f64 / TICK.as_secs_f64();
-    let rate = |parallel| found.surface.predict(OperatingPoint { bytes: 1 << 10, concurrency: parallel }).request_rate();
+    let rate = |parallel| {
+        found.surface.predict(OperatingPoint { bytes: 1 << 10, concurrency: parallel }).request_rate()
+    };
     assert!((0.5..1.3).contains(&(rate(64) / limit)), "{} of {limit}: {:?}", rate(64), found.probes);
     let at_a_time = ConcurrencyBySize::from_surfaces(std::slice::from_ref(&found.surface)).unwrap();
     assert!(at_a_time.max_concurrency() <= 32, "{at_a_time:?}: {:?}", found.surface.samples());

@@ -17,7 +17,8 @@ use crate::store::{CopyPartRequest, ETagForm, GetRequest, StageRequest};
 use crate::testing::context;
 
 use super::fixture::{
-    BUCKETS, Fixture, key_address, key_address_two, bucket, copy_request, named_parts, part_number, pattern, reason,
+    BUCKETS, Fixture, bucket, copy_request, key_address, key_address_two, named_parts, part_number, pattern,
+    reason,
 };
 
 super::theme! { "buckets":

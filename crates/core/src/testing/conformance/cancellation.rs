@@ -19,7 +19,7 @@ use crate::testing::{context, context_until};
 use super::deadlines::{
     assert_buckets_refused, assert_objects_refused, assert_tags_refused, assert_uploads_refused,
 };
-use super::fixture::{Fixture, key_address, drain, named_parts, pattern, reason};
+use super::fixture::{Fixture, drain, key_address, named_parts, pattern, reason};
 
 super::theme! { "cancellation":
     by_token_refuses_objects,
@@ -65,7 +65,8 @@ async fn by_token_refuses_uploads(desk: Fixture) {
 async fn by_token_ends_a_staged_write(desk: Fixture) {
     for is_commit in [true, false] {
         let (token, context) = cancellable();
-        let mut staged = desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
+        let mut staged =
+            desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
         staged.write(pattern(70_000, 1)).await.expect("it is not cancelled yet");
         token.cancel();
         let refused = if is_commit {
@@ -81,7 +82,8 @@ async fn by_token_ends_a_staged_write(desk: Fixture) {
 async fn by_token_ends_a_body(desk: Fixture) {
     desk.put("k", pattern((5 << 20) + 3, 1)).await;
     let (token, context) = cancellable();
-    let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
+    let found =
+        desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
     let mut body = found.body;
     body.next().await.expect("a first piece").expect("it is not cancelled yet");
     token.cancel();

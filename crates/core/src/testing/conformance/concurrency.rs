@@ -14,7 +14,7 @@ use crate::object::Expected;
 use crate::store::{CopyRequest, Deleted, GetRequest, StageRequest};
 use crate::testing::context;
 
-use super::fixture::{Fixture, key_address, copy_request, md5_etag, named_parts, pattern};
+use super::fixture::{Fixture, copy_request, key_address, md5_etag, named_parts, pattern};
 
 super::theme! { "concurrency":
     of_absent_commits_one_wins needs Conditions,
@@ -108,7 +108,10 @@ async fn of_absent_writes_of_all_kinds_one_wins(desk: Fixture) {
                     }
                     1 => {
                         go.wait().await;
-                        let request = CopyRequest { precondition, ..copy_request(key_address("from"), key_address(&key)) };
+                        let request = CopyRequest {
+                            precondition,
+                            ..copy_request(key_address("from"), key_address(&key))
+                        };
                         desk.store.copy(&context(), request).await
                     }
                     _ => {

@@ -8,7 +8,7 @@ use crate::range::ByteRange;
 use crate::store::{GetRequest, Select, StageRequest};
 use crate::testing::context;
 
-use super::fixture::{Fixture, key_address, key_address_two, copy_request, reason};
+use super::fixture::{Fixture, copy_request, key_address, key_address_two, reason};
 
 super::theme! { "conditions":
     on_a_missing_key needs Conditions,
@@ -55,9 +55,15 @@ async fn on_a_present_key(desk: Fixture) {
 async fn on_generations(desk: Fixture) {
     let old = desk.put("k", "old").await;
     let refused = |precondition: Precondition| async { reason(desk.put_if("k", "new", precondition).await) };
-    assert_eq!(refused(Precondition::MatchesGeneration(Generation(old.generation.0 + 1))).await, Reason::Conflict);
+    assert_eq!(
+        refused(Precondition::MatchesGeneration(Generation(old.generation.0 + 1))).await,
+        Reason::Conflict
+    );
     assert_eq!(desk.read("k").await, "old");
-    let two = desk.put_if("k", "two", Precondition::MatchesGeneration(old.generation)).await.expect("it is that write");
+    let two = desk
+        .put_if("k", "two", Precondition::MatchesGeneration(old.generation))
+        .await
+        .expect("it is that write");
     assert_eq!(refused(Precondition::MatchesGeneration(old.generation)).await, Reason::Conflict);
     desk.put_if("k", "three", Precondition::Exists).await.expect("the key exists");
     assert_eq!(refused(Precondition::MatchesGeneration(two.generation)).await, Reason::Conflict);
@@ -96,7 +102,9 @@ async fn on_deletes(desk: Fixture) {
     assert_eq!(reason(delete(Precondition::Exists).await), Reason::NoSuchKey);
     let new = desk.put("k", "new").await;
     if desk.capabilities().generations {
-        assert!(delete(Precondition::MatchesGeneration(new.generation)).await.expect("it is that write").existed);
+        assert!(
+            delete(Precondition::MatchesGeneration(new.generation)).await.expect("it is that write").existed
+        );
         desk.put("k", "new").await;
     }
     assert!(delete(Precondition::Exists).await.expect("it exists").existed);
@@ -167,7 +175,10 @@ async fn on_the_source_of_a_copy(desk: Fixture) {
 async fn on_the_destination_of_a_copy(desk: Fixture) {
     desk.put("from", "bytes").await;
     let copy = async |precondition: Precondition| {
-        let request = crate::store::CopyRequest { precondition, ..copy_request(key_address("from"), key_address("to")) };
+        let request = crate::store::CopyRequest {
+            precondition,
+            ..copy_request(key_address("from"), key_address("to"))
+        };
         desk.store.copy(&context(), request).await
     };
     assert_eq!(reason(copy(Precondition::Exists).await), Reason::NoSuchKey);

@@ -6,10 +6,13 @@ use crate::metadata::Metadata;
 use crate::multipart::CreateUpload;
 use crate::name::Address;
 use crate::object::Committed;
-use crate::store::{CopyRequest, ETagForm, GetRequest, Feature, StageRequest};
+use crate::store::{CopyRequest, ETagForm, Feature, GetRequest, StageRequest};
 use crate::testing::context;
 
-use super::fixture::{Fixture, key_address, key_address_two, copy_request, drain, full_metadata, md5_etag, pattern, reason, tags};
+use super::fixture::{
+    Fixture, copy_request, drain, full_metadata, key_address, key_address_two, md5_etag, pattern, reason,
+    tags,
+};
 
 super::theme! { "copy":
     keeps_everything,
@@ -28,7 +31,12 @@ async fn copy(desk: &Fixture, request: CopyRequest) -> Committed {
 }
 
 async fn keeps_everything(desk: Fixture) {
-    for (size, target) in [(0, key_address("to")), (100, key_address("to")), (200_001, key_address_two("from")), (5 << 20, key_address("to"))] {
+    for (size, target) in [
+        (0, key_address("to")),
+        (100, key_address("to")),
+        (200_001, key_address_two("from")),
+        (5 << 20, key_address("to")),
+    ] {
         let bytes = pattern(size, size as u64);
         let algorithms = vec![Algorithm::Sha1];
         let request = StageRequest { metadata: full_metadata(), algorithms, ..StageRequest::default() };
@@ -57,7 +65,8 @@ async fn onto_itself_takes_new_metadata(desk: Fixture) {
     new.headers.content_type = Some("image/png".to_owned());
     new.user = vec![("new".to_owned(), "value".to_owned())];
     new.classes.object = Some(crate::class::Class::new(3).expect("a legal class"));
-    let request = CopyRequest { metadata: Some(new.clone()), ..copy_request(key_address("k"), key_address("k")) };
+    let request =
+        CopyRequest { metadata: Some(new.clone()), ..copy_request(key_address("k"), key_address("k")) };
     let copied = copy(&desk, request).await;
     assert!(copied.generation > before.generation || !desk.capabilities().generations);
     let info = desk.head("k").await;
@@ -71,10 +80,15 @@ async fn takes_new_tags_or_keeps_them(desk: Fixture) {
     let request = StageRequest { metadata: metadata.clone(), ..StageRequest::default() };
     desk.put_as("from", "bytes", request).await;
     let new = tags(&[("colour", "green")]);
-    let request = CopyRequest { tags: Some(new.clone()), ..copy_request(key_address("from"), key_address("to")) };
+    let request =
+        CopyRequest { tags: Some(new.clone()), ..copy_request(key_address("from"), key_address("to")) };
     copy(&desk, request).await;
-    assert_eq!(desk.head("to").await.metadata, desk.stored_metadata(Metadata { tags: new, ..metadata.clone() }));
-    let request = CopyRequest { tags: Some(tags(&[])), ..copy_request(key_address("from"), key_address("to")) };
+    assert_eq!(
+        desk.head("to").await.metadata,
+        desk.stored_metadata(Metadata { tags: new, ..metadata.clone() })
+    );
+    let request =
+        CopyRequest { tags: Some(tags(&[])), ..copy_request(key_address("from"), key_address("to")) };
     copy(&desk, request).await;
     assert!(desk.head("to").await.metadata.tags.is_empty());
     assert_eq!(desk.head("from").await.metadata, desk.stored_metadata(metadata));
@@ -108,10 +122,17 @@ async fn computes_the_requested_checksum(desk: Fixture) {
     let bytes = pattern(123_456, 4);
     desk.put("from", bytes.clone()).await;
     for algorithm in Algorithm::ALL {
-        let request = CopyRequest { algorithm: Some(algorithm), ..copy_request(key_address("from"), key_address("to")) };
+        let request = CopyRequest {
+            algorithm: Some(algorithm),
+            ..copy_request(key_address("from"), key_address("to"))
+        };
         assert_eq!(copy(&desk, request).await.checksums, [Checksum::compute(algorithm, &bytes)]);
         let kept = copy(&desk, copy_request(key_address("to"), key_address("again"))).await;
-        assert_eq!(kept.checksums, [Checksum::compute(algorithm, &bytes)], "the source's algorithm is preserved");
+        assert_eq!(
+            kept.checksums,
+            [Checksum::compute(algorithm, &bytes)],
+            "the source's algorithm is preserved"
+        );
         assert_eq!(desk.head("again").await.scope, ChecksumScope::FullObject);
     }
 }
@@ -130,7 +151,10 @@ async fn of_parts_is_one_object(desk: Fixture) {
     assert_eq!(copied.checksums, desk.stored_checksums([Checksum::compute(Algorithm::Crc64Nvme, &whole)]));
     let info = desk.head("to").await;
     assert_eq!(info.parts, if is_joined { None } else { Some(2) });
-    assert_eq!((info.scope, info.metadata), (ChecksumScope::FullObject, desk.stored_metadata(full_metadata())));
+    assert_eq!(
+        (info.scope, info.metadata),
+        (ChecksumScope::FullObject, desk.stored_metadata(full_metadata()))
+    );
     assert!(desk.read("to").await == whole);
     assert_eq!(desk.head("from").await.parts, Some(2));
 }
@@ -151,7 +175,8 @@ async fn of_what_is_missing_is_refused(desk: Fixture) {
 
 async fn can_have_a_unique_tag(desk: Fixture) {
     desk.put("from", "bytes").await;
-    let request = || CopyRequest { etag: ETagForm::Unique, ..copy_request(key_address("from"), key_address("to")) };
+    let request =
+        || CopyRequest { etag: ETagForm::Unique, ..copy_request(key_address("from"), key_address("to")) };
     let (one, two) = (copy(&desk, request()).await.etag, copy(&desk, request()).await.etag);
     assert!(one != two && one.md5().is_none() && one.as_str().contains('-'), "{one} and {two}");
     assert_eq!(desk.head("to").await.etag, two);

@@ -18,7 +18,7 @@ use crate::store::{CopyPartRequest, ETagForm, GetRequest, StageRequest};
 use crate::testing::{SimulatedClock, context, context_until};
 
 use super::fixture::{
-    Fixture, key_address, bucket, copy_request, drain, expired, named_parts, part_number, pattern, reason,
+    Fixture, bucket, copy_request, drain, expired, key_address, named_parts, part_number, pattern, reason,
 };
 
 super::theme! { "deadlines":
@@ -147,7 +147,8 @@ fn ten_seconds() -> (Arc<SimulatedClock>, Context) {
 async fn end_a_staged_write(desk: Fixture) {
     for is_commit in [true, false] {
         let (clock, context) = ten_seconds();
-        let mut staged = desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
+        let mut staged =
+            desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
         clock.advance(Duration::from_secs(9));
         staged.write(pattern(70_000, 1)).await.expect("there is time");
         clock.advance(Duration::from_secs(2));
@@ -164,7 +165,8 @@ async fn end_a_staged_write(desk: Fixture) {
 async fn end_a_body(desk: Fixture) {
     desk.put("k", pattern((5 << 20) + 3, 1)).await;
     let (clock, context) = ten_seconds();
-    let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("there is time");
+    let found =
+        desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("there is time");
     let mut body = found.body;
     body.next().await.expect("a first piece").expect("there is time");
     clock.advance(Duration::from_secs(11));

@@ -23,7 +23,7 @@ use crate::object::Expected;
 use crate::object::{Committed, ETag, ObjectInfo};
 use crate::range::Span;
 use crate::store::{
-    Capabilities, CopyRequest, ETagForm, GetRequest, Feature, ObjectStore, Select, StageRequest,
+    Capabilities, CopyRequest, ETagForm, Feature, GetRequest, ObjectStore, Select, StageRequest,
 };
 use crate::testing::{context, context_until};
 
@@ -159,14 +159,22 @@ impl Fixture {
 
     /// One page of the first bucket.
     pub async fn list(&self, request: ListRequest) -> Vec<ListEntry<ObjectSummary>> {
-        self.store.list(&context(), &key_address("x").bucket, &request).await.expect("a LIST succeeds").entries
+        self.store
+            .list(&context(), &key_address("x").bucket, &request)
+            .await
+            .expect("a LIST succeeds")
+            .entries
     }
 
     /// All pages, each of `limit` entries.
     pub async fn list_all(&self, mut request: ListRequest) -> Vec<ListEntry<ObjectSummary>> {
         let mut all = Vec::new();
         loop {
-            let page = self.store.list(&context(), &key_address("x").bucket, &request).await.expect("a LIST succeeds");
+            let page = self
+                .store
+                .list(&context(), &key_address("x").bucket, &request)
+                .await
+                .expect("a LIST succeeds");
             assert!(page.entries.len() <= request.limit, "a page is no longer than its limit");
             all.extend(page.entries);
             match page.next {

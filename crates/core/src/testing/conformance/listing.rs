@@ -170,7 +170,8 @@ async fn says_what_head_says(desk: Fixture) {
             etag: info.etag,
             modified: info.modified,
             generation: info.generation,
-            checksum: Some((algorithm, ChecksumScope::FullObject)).filter(|_| desk.capabilities().listing_reports_checksums),
+            checksum: Some((algorithm, ChecksumScope::FullObject))
+                .filter(|_| desk.capabilities().listing_reports_checksums),
         };
         assert_eq!(summary, expected, "{key}");
     }

@@ -10,7 +10,7 @@ use crate::store::{ETagForm, GetRequest, StageRequest};
 
 use crate::testing::context;
 
-use super::fixture::{Fixture, key_address, full_metadata, md5, pattern, reason, tags};
+use super::fixture::{Fixture, full_metadata, key_address, md5, pattern, reason, tags};
 
 super::theme! { "metadata":
     comes_back_unchanged,

@@ -11,7 +11,7 @@ use crate::range::{ByteRange, Span};
 use crate::store::{ETagForm, Feature, Select, StageRequest};
 use crate::testing::context;
 
-use super::fixture::{Fixture, key_address, full_metadata, md5, named_parts, part_number, pattern, reason};
+use super::fixture::{Fixture, full_metadata, key_address, md5, named_parts, part_number, pattern, reason};
 
 super::theme! { "multipart":
     parts_in_any_order_become_one_object needs Multipart,
@@ -87,7 +87,8 @@ async fn parts_are_read_one_by_one(desk: Fixture) {
     if !desk.capabilities().reports_all_parts {
         return;
     }
-    let parts = async |after, limit| desk.store.object_parts(&context(), &key_address("k"), after, limit).await;
+    let parts =
+        async |after, limit| desk.store.object_parts(&context(), &key_address("k"), after, limit).await;
     let (first, more) = parts(None, 1).await.expect("parts are listed");
     assert_eq!((first[0].number.get(), first[0].size, more), (2, two.len() as u64, true));
     let (second, more) = parts(Some(part_number(2)), 1).await.expect("parts are listed");
@@ -272,8 +273,12 @@ async fn makes_checksums_of_all_kinds(desk: Fixture) {
             if !desk.capabilities().reports_all_parts {
                 continue;
             }
-            let parts =
-                desk.store.object_parts(&context(), &key_address("k"), None, 10).await.expect("parts are listed").0;
+            let parts = desk
+                .store
+                .object_parts(&context(), &key_address("k"), None, 10)
+                .await
+                .expect("parts are listed")
+                .0;
             let has_checksums =
                 parts.iter().zip(&of_parts).all(|(part, value)| part.checksums.contains(value));
             assert!(has_checksums && parts.len() == 2, "the parts keep their checksums: {parts:?}");

@@ -9,10 +9,10 @@ use crate::context::{Context, Deadline};
 use crate::error::{Reason, Result};
 use crate::object::{Committed, Expected};
 use crate::range::ByteRange;
-use crate::store::{GetRequest, Feature, Select, StageRequest};
+use crate::store::{Feature, GetRequest, Select, StageRequest};
 use crate::testing::context;
 
-use super::fixture::{Fixture, key_address, drain, md5_etag, pattern, reason};
+use super::fixture::{Fixture, drain, key_address, md5_etag, pattern, reason};
 
 super::theme! { "objects":
     of_every_size_come_back,
@@ -75,7 +75,11 @@ async fn written_in_odd_buffers_come_back(desk: Fixture) {
         let mut rest = bytes.clone();
         let mut staged = desk
             .store
-            .stage(&context, &key_address("odd"), StageRequest { size: Some(size as u64), ..Default::default() })
+            .stage(
+                &context,
+                &key_address("odd"),
+                StageRequest { size: Some(size as u64), ..Default::default() },
+            )
             .await
             .expect("staging begins");
         for buffer in buffers.iter().cycle() {
@@ -191,7 +195,8 @@ async fn have_any_key(desk: Fixture) {
 async fn are_invisible_until_committed(desk: Fixture) {
     for size in [10, 300_000] {
         let (context, bytes) = (context(), pattern(size, 1));
-        let mut staged = desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
+        let mut staged =
+            desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
         desk.assert_absent("k").await;
         staged.write(bytes.clone()).await.expect("bytes are staged");
         desk.assert_absent("k").await;
@@ -225,7 +230,8 @@ async fn follow_the_last_commit(desk: Fixture) {
     let context = context();
     let mut staged = Vec::new();
     for content in ["first", "second", "third"] {
-        let mut one = desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
+        let mut one =
+            desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
         one.write(content.into()).await.expect("bytes are staged");
         staged.push((content, one));
     }
@@ -278,8 +284,11 @@ async fn pass_through_the_smallest_window(desk: Fixture) {
     let context = Context::new(deadline, window);
     let bytes = pattern((1 << 20) + 11, 5);
     let (staged, commit) = (StageRequest::default(), Expected::default());
-    desk.put_within(&context, &key_address("k"), bytes.clone(), staged, commit).await.expect("a PUT succeeds");
-    let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
+    desk.put_within(&context, &key_address("k"), bytes.clone(), staged, commit)
+        .await
+        .expect("a PUT succeeds");
+    let found =
+        desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
     assert!(drain(found.body).await.expect("the body is read") == bytes);
 }
 
@@ -289,14 +298,19 @@ async fn give_their_memory_back(desk: Fixture) {
     let size = context.window.size();
     let bytes = pattern(3 << 20, 6);
     let (staged, commit) = (StageRequest::default(), Expected::default());
-    desk.put_within(&context, &key_address("k"), bytes.clone(), staged, commit).await.expect("a PUT succeeds");
-    let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
+    desk.put_within(&context, &key_address("k"), bytes.clone(), staged, commit)
+        .await
+        .expect("a PUT succeeds");
+    let found =
+        desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
     drain(found.body).await.expect("the body is read");
-    let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
+    let found =
+        desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
     let mut half_read = found.body;
     half_read.next().await.expect("a first piece").expect("without an error");
     drop(half_read);
-    let mut staged = desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
+    let mut staged =
+        desk.store.stage(&context, &key_address("k"), StageRequest::default()).await.expect("begins");
     staged.write(bytes.slice(..200_000)).await.expect("bytes are staged");
     drop(staged);
     // A store may still process the dropped write, but not for long.
@@ -314,7 +328,8 @@ async fn read_around(desk: &Fixture, during: impl AsyncFnOnce(&Fixture)) {
     let bytes = pattern((5 << 20) + 3, 7);
     desk.put("k", bytes.clone()).await;
     let context = context();
-    let found = desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
+    let found =
+        desk.store.get(&context, &key_address("k"), GetRequest::default()).await.expect("a GET succeeds");
     let mut body = found.body;
     let first = body.next().await.expect("a first piece").expect("without an error");
     let at = first.len();
@@ -352,7 +367,11 @@ async fn are_refused_after_close(desk: Fixture) {
         reason(desk.get("k", GetRequest::default()).await),
         reason(desk.store.stage(&context(), &key_address("k"), StageRequest::default()).await),
         reason(desk.store.delete(&context(), &key_address("k"), crate::condition::Precondition::None).await),
-        reason(desk.store.list(&context(), &key_address("k").bucket, &crate::listing::ListRequest::default()).await),
+        reason(
+            desk.store
+                .list(&context(), &key_address("k").bucket, &crate::listing::ListRequest::default())
+                .await,
+        ),
     ];
     assert_eq!(refused, [Reason::ShuttingDown; 5]);
 }

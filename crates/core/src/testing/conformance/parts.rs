@@ -9,7 +9,9 @@ use crate::range::ByteRange;
 use crate::store::{CopyPartRequest, ETagForm, Feature, StageRequest};
 use crate::testing::context;
 
-use super::fixture::{Fixture, key_address, full_metadata, md5, md5_etag, named_parts, part_number, pattern, reason};
+use super::fixture::{
+    Fixture, full_metadata, key_address, md5, md5_etag, named_parts, part_number, pattern, reason,
+};
 
 super::theme! { "parts":
     answer_like_objects needs Multipart,
@@ -104,8 +106,10 @@ async fn leave_nothing_when_dropped(desk: Fixture) {
     let before = sizes(&desk, &upload).await;
     for number in [1, 2] {
         let number = part_number(number);
-        let staged =
-            desk.store.stage_part(&context, &key_address("k"), &upload, number, StageRequest::default()).await;
+        let staged = desk
+            .store
+            .stage_part(&context, &key_address("k"), &upload, number, StageRequest::default())
+            .await;
         let mut staged = staged.expect("staging begins");
         staged.write(pattern(300_000, 2)).await.expect("bytes are staged");
         drop(staged);
@@ -121,14 +125,18 @@ async fn are_verified(desk: Fixture) {
         (Expected { size: Some(69_999), ..Expected::default() }, Reason::InvalidRequest),
         (Expected { md5: Some(md5(b"other")), ..Expected::default() }, Reason::BadDigest),
         (
-            Expected { checksums: vec![Checksum::compute(Algorithm::Crc32c, b"other")], ..Expected::default() },
+            Expected {
+                checksums: vec![Checksum::compute(Algorithm::Crc32c, b"other")],
+                ..Expected::default()
+            },
             Reason::BadDigest,
         ),
     ];
     for (expected, refused) in wrong {
         let request =
             StageRequest { algorithms: vec![Algorithm::Crc32c], verify_md5: true, ..StageRequest::default() };
-        let staged = desk.store.stage_part(&context, &key_address("k"), &upload, part_number(1), request).await;
+        let staged =
+            desk.store.stage_part(&context, &key_address("k"), &upload, part_number(1), request).await;
         let mut staged = staged.expect("staging begins");
         staged.write(bytes.clone()).await.expect("bytes are staged");
         let commit = expected.clone();
@@ -174,7 +182,10 @@ async fn are_copied_from_objects(desk: Fixture) {
     let expected = [&big[13..13 + (5 << 20)], &big, &small].concat();
     assert_eq!(parts[0].etag, md5_etag(&expected[..5 << 20]));
     let committed = desk.complete("k", &upload, named_parts(parts)).await.expect("a completion succeeds");
-    assert_eq!(committed.checksums, desk.stored_checksums([Checksum::compute(Algorithm::Crc64Nvme, &expected)]));
+    assert_eq!(
+        committed.checksums,
+        desk.stored_checksums([Checksum::compute(Algorithm::Crc64Nvme, &expected)])
+    );
     assert!(desk.read("k").await == expected);
 }
 

@@ -7,7 +7,7 @@ use crate::object::ObjectInfo;
 use crate::store::{Feature, StageRequest};
 use crate::testing::context;
 
-use super::fixture::{Fixture, key_address, full_metadata, pattern, reason, tags};
+use super::fixture::{Fixture, full_metadata, key_address, pattern, reason, tags};
 
 super::theme! { "tags":
     are_set_replaced_and_cleared needs Tags,
@@ -47,7 +47,10 @@ async fn of_missing_keys_are_refused(desk: Fixture) {
     desk.assert_absent("k").await;
     desk.put("k", "bytes").await;
     desk.delete("k").await;
-    assert_eq!(reason(desk.store.set_tags(&context(), &key_address("k"), tags(&[])).await), Reason::NoSuchKey);
+    assert_eq!(
+        reason(desk.store.set_tags(&context(), &key_address("k"), tags(&[])).await),
+        Reason::NoSuchKey
+    );
     desk.assert_absent("k").await;
 }
 
@@ -62,8 +65,12 @@ async fn leave_parts_alone(desk: Fixture) {
     let after = desk.head("k").await;
     assert_eq!((&after.etag, after.parts, &after.checksums), (&before.etag, Some(2), &before.checksums));
     if desk.capabilities().reports_all_parts {
-        let parts =
-            desk.store.object_parts(&context(), &key_address("k"), None, 10).await.expect("parts are listed").0;
+        let parts = desk
+            .store
+            .object_parts(&context(), &key_address("k"), None, 10)
+            .await
+            .expect("parts are listed")
+            .0;
         assert_eq!(parts.len(), 2);
     }
     assert!(desk.read("k").await == parts.concat());

@@ -9,7 +9,7 @@ use crate::object::Expected;
 use crate::store::{Feature, StageRequest};
 use crate::testing::context;
 
-use super::fixture::{Fixture, key_address, full_metadata, named_parts, part_number, pattern, reason};
+use super::fixture::{Fixture, full_metadata, key_address, named_parts, part_number, pattern, reason};
 
 super::theme! { "uploads":
     have_names_of_their_own needs Multipart,
@@ -112,8 +112,10 @@ async fn refuse_a_part_staged_before_their_end(desk: Fixture) {
         let context = context();
         let upload = desk.create_upload("k", CreateUpload::default()).await;
         let part = desk.part("k", &upload, 1, pattern(1000, 1)).await;
-        let staged =
-            desk.store.stage_part(&context, &key_address("k"), &upload, part_number(1), StageRequest::default()).await;
+        let staged = desk
+            .store
+            .stage_part(&context, &key_address("k"), &upload, part_number(1), StageRequest::default())
+            .await;
         let mut staged = staged.expect("staging begins");
         staged.write(pattern(500, 2)).await.expect("bytes are staged");
         if is_aborted {

@@ -120,7 +120,12 @@ impl Payload {
     }
 
     /// The object that this write creates.
-    pub fn into_object(self, generation: Generation, modified: Timestamp, metadata: Metadata) -> StoredObject {
+    pub fn into_object(
+        self,
+        generation: Generation,
+        modified: Timestamp,
+        metadata: Metadata,
+    ) -> StoredObject {
         let info = ObjectInfo {
             size: self.bytes.len() as u64,
             etag: self.etag(generation),

@@ -21,7 +21,7 @@ use crate::object::{Committed, Generation, ObjectInfo};
 use crate::range::{ByteRange, Span};
 use crate::store::{CopyPartRequest, CopyRequest, Deleted, GetRequest, Select};
 
-use super::object::{Payload, DigestPlan, StoredObject, etag_of_parts};
+use super::object::{DigestPlan, Payload, StoredObject, etag_of_parts};
 
 #[derive(Default)]
 pub(super) struct MemoryState {
@@ -133,8 +133,10 @@ impl MemoryState {
             }
             (None, ChecksumScope::Composite) => Vec::new(),
         };
-        let payload =
-            Payload::new(source.bytes.clone(), &DigestPlan { algorithms, verify_md5: false, etag: request.etag });
+        let payload = Payload::new(
+            source.bytes.clone(),
+            &DigestPlan { algorithms, verify_md5: false, etag: request.etag },
+        );
         let mut metadata = request.metadata.clone().unwrap_or_else(|| source.info.metadata.clone());
         metadata.tags = request.tags.clone().unwrap_or_else(|| source.info.metadata.tags.clone());
         self.put(&request.destination, payload, metadata, &request.precondition, now)
@@ -146,7 +148,10 @@ impl MemoryState {
         let mut info = object.info.clone();
         info.metadata.tags = tags;
         info.generation = Generation(self.next());
-        self.replace(address, StoredObject { info, bytes: object.bytes.clone(), parts: object.parts.clone() })?;
+        self.replace(
+            address,
+            StoredObject { info, bytes: object.bytes.clone(), parts: object.parts.clone() },
+        )?;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use tradewind_core::{Algorithm, Checksum, ChecksumScope};
 
-use super::{TestResponse, RequestBuilder, TestServer};
+use super::{RequestBuilder, TestResponse, TestServer};
 
 const PART: usize = 5 << 20;
 const UNKNOWN: &str = "x-amz-checksum-blake3";
@@ -38,7 +38,12 @@ async fn uploads_support_every_algorithm() {
         for (number, body) in (1..).zip(&bodies) {
             let put = || server.request("PUT", format!("/abc/k?partNumber={number}&uploadId={upload}"));
             let value = sum(algorithm, body);
-            put().header(header, &sum(algorithm, b"x")).body(body.clone()).send().await.assert_error("BadDigest", 400);
+            put()
+                .header(header, &sum(algorithm, b"x"))
+                .body(body.clone())
+                .send()
+                .await
+                .assert_error("BadDigest", 400);
             let put = put().header(header, &value).body(body.clone()).send().await.assert_success();
             assert_eq!(put.header(header), Some(&*value));
             parts.push((put.header("etag").unwrap().to_owned(), value));
@@ -67,14 +72,21 @@ async fn uploads_support_every_algorithm() {
             }
         };
         assert_eq!(done.elements(&name), std::slice::from_ref(&whole), "{}", done.text());
-        let head =
-            server.request("HEAD", "/abc/k").header("x-amz-checksum-mode", "ENABLED").send().await.assert_success();
+        let head = server
+            .request("HEAD", "/abc/k")
+            .header("x-amz-checksum-mode", "ENABLED")
+            .send()
+            .await
+            .assert_success();
         assert_eq!(head.header(header), Some(&*whole));
         let part = server.request("GET", "/abc/k?partNumber=2").header("x-amz-checksum-mode", "ENABLED");
         assert_eq!(part.send().await.assert_success().header(header), Some(&*values[1]));
         let attributes = server.request("GET", "/abc/k?attributes");
-        let attributes =
-            attributes.header("x-amz-object-attributes", "Checksum,ObjectParts").send().await.assert_success();
+        let attributes = attributes
+            .header("x-amz-object-attributes", "Checksum,ObjectParts")
+            .send()
+            .await
+            .assert_success();
         let of_all = match algorithm.default_scope() {
             ChecksumScope::Composite => [vec![plain], values].concat(),
             ChecksumScope::FullObject => vec![plain],

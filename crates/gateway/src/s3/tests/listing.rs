@@ -39,7 +39,14 @@ async fn a_location_constraint_must_name_the_region() {
     server.request("PUT", "/abc").body(&b"<x/>"[..]).send().await.assert_error("MalformedXML", 400);
     create("eu-west-1").send().await.assert_success();
     assert_eq!(server.send("HEAD", "/abc").await.header("x-amz-bucket-region"), Some("eu-west-1"));
-    assert!(server.send("GET", "/abc?location").await.assert_success().text().contains(">eu-west-1</LocationConstraint>"));
+    assert!(
+        server
+            .send("GET", "/abc?location")
+            .await
+            .assert_success()
+            .text()
+            .contains(">eu-west-1</LocationConstraint>")
+    );
 }
 
 #[tokio::test]
@@ -52,7 +59,8 @@ async fn only_permitted_buckets_are_listed() {
     let page = server.send("GET", "/?max-buckets=2").await.assert_success();
     assert_eq!(page.elements("Name"), ["aaa", "bbb"]);
     let token = page.element("ContinuationToken").unwrap();
-    let page = server.send("GET", &format!("/?max-buckets=2&continuation-token={token}")).await.assert_success();
+    let page =
+        server.send("GET", &format!("/?max-buckets=2&continuation-token={token}")).await.assert_success();
     assert_eq!((page.elements("Name"), page.element("ContinuationToken")), (vec!["ccc".to_owned()], None));
     let some = Identity::key("k".into(), Permissions::ReadOnly, Buckets::Names(["bbb".to_owned()].into()));
     let listed = server.request("GET", "/").identity(some.clone()).send().await.assert_success();
@@ -105,8 +113,10 @@ async fn both_list_versions_return_correct_pages() {
     assert_eq!(two.element("KeyCount").as_deref(), Some("4"));
     assert!(two.element("Owner").is_none());
     let token = two.element("NextContinuationToken").unwrap();
-    let rest =
-        server.send("GET", &format!("/abc?list-type=2&start-after=zzz&continuation-token={token}")).await.assert_success();
+    let rest = server
+        .send("GET", &format!("/abc?list-type=2&start-after=zzz&continuation-token={token}"))
+        .await
+        .assert_success();
     assert_eq!(rest.elements("Key"), ["b", "d ü"]);
     let encoded = server.send("GET", "/abc?list-type=2&encoding-type=url&prefix=d").await.assert_success();
     assert_eq!(encoded.elements("Key"), ["d%20%C3%BC"]);
@@ -138,7 +148,10 @@ async fn a_page_without_memory_for_it_is_rejected_as_slow_down() {
     }
     server.budget = tradewind_core::Budget::new(64 << 10);
     server.send("GET", "/abc?list-type=2").await.assert_error("SlowDown", 503);
-    assert_eq!(server.send("GET", "/abc?list-type=2&max-keys=10").await.assert_success().elements("Key").len(), 10);
+    assert_eq!(
+        server.send("GET", "/abc?list-type=2&max-keys=10").await.assert_success().elements("Key").len(),
+        10
+    );
     server.budget = tradewind_core::Budget::new(1 << 20);
     assert_eq!(server.send("GET", "/abc?list-type=2").await.assert_success().elements("Key").len(), 300);
 }
@@ -168,7 +181,13 @@ async fn a_page_is_compressed_if_the_client_accepts_gzip() {
     assert_eq!(decompressed, plain.text());
     // Short responses and errors are not compressed.
     assert_eq!(
-        server.request("GET", "/").header("accept-encoding", "gzip").send().await.assert_success().elements("Name"),
+        server
+            .request("GET", "/")
+            .header("accept-encoding", "gzip")
+            .send()
+            .await
+            .assert_success()
+            .elements("Name"),
         ["abc"]
     );
     server
@@ -178,6 +197,7 @@ async fn a_page_is_compressed_if_the_client_accepts_gzip() {
         .await
         .assert_error("NoSuchBucket", 404);
     // Objects are returned as stored.
-    let object = server.request("GET", "/abc/01").header("accept-encoding", "gzip").send().await.assert_success();
+    let object =
+        server.request("GET", "/abc/01").header("accept-encoding", "gzip").send().await.assert_success();
     assert_eq!((&*object.body, object.header("content-encoding")), (&b"x"[..], None));
 }

@@ -56,8 +56,17 @@ async fn an_upload_is_created_listed_and_completed() {
     complete(completion(&[])).send().await.assert_error("MalformedXML", 400);
     complete("x".to_owned()).send().await.assert_error("MalformedXML", 400);
     complete(String::new()).send().await.assert_error("MalformedXML", 400);
-    complete(order.clone()).header("x-amz-mp-object-size", "1").send().await.assert_error("InvalidRequest", 400);
-    let done = complete(order).header("if-none-match", "*").header("host", "s3.test:9000").send().await.assert_success();
+    complete(order.clone())
+        .header("x-amz-mp-object-size", "1")
+        .send()
+        .await
+        .assert_error("InvalidRequest", 400);
+    let done = complete(order)
+        .header("if-none-match", "*")
+        .header("host", "s3.test:9000")
+        .send()
+        .await
+        .assert_success();
     assert!(done.element("ETag").unwrap().ends_with("-2\""));
     assert_eq!(done.element("Location").as_deref(), Some("http://s3.test:9000/abc/k"));
     let got = server.send("GET", "/abc/k").await.assert_success();
@@ -89,7 +98,10 @@ async fn completions_verify_composite_and_full_checksums() {
         let mut tags = Vec::new();
         for (n, body) in bodies.iter().enumerate() {
             let answer = put(&server, &upload, n + 1, body.clone()).await.assert_success();
-            assert_eq!(answer.header(algorithm.header()), Some(&*Checksum::compute(algorithm, body).to_base64()));
+            assert_eq!(
+                answer.header(algorithm.header()),
+                Some(&*Checksum::compute(algorithm, body).to_base64())
+            );
             tags.push(answer.header("etag").unwrap().to_owned());
         }
         let parts: Vec<Checksum> = bodies.iter().map(|b| Checksum::compute(algorithm, b)).collect();
@@ -107,10 +119,19 @@ async fn completions_verify_composite_and_full_checksums() {
         };
         complete(&wrong).send().await.assert_error("BadDigest", 400);
         let mismatched = if kind == "COMPOSITE" { "FULL_OBJECT" } else { "COMPOSITE" };
-        complete(&value).header("x-amz-checksum-type", mismatched).send().await.assert_error("InvalidRequest", 400);
+        complete(&value)
+            .header("x-amz-checksum-type", mismatched)
+            .send()
+            .await
+            .assert_error("InvalidRequest", 400);
         let done = complete(&value).header("x-amz-checksum-type", kind).send().await.assert_success();
         assert_eq!(done.element("ChecksumType").as_deref(), Some(kind));
-        let got = server.request("HEAD", "/abc/k").header("x-amz-checksum-mode", "ENABLED").send().await.assert_success();
+        let got = server
+            .request("HEAD", "/abc/k")
+            .header("x-amz-checksum-mode", "ENABLED")
+            .send()
+            .await
+            .assert_success();
         assert_eq!(
             (got.header(algorithm.header()), got.header("x-amz-checksum-type")),
             (Some(&*value), Some(kind))

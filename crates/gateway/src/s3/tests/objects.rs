@@ -119,7 +119,12 @@ async fn declared_checksums_are_verified_and_returned() {
             let put = request.header("content-md5", &md5).body(&b"hello"[..]).send().await.assert_success();
             assert_eq!(put.header(header), Some(&*value));
             assert_eq!(put.header("x-amz-checksum-type"), Some("FULL_OBJECT"));
-            let got = server.request("GET", uri).header("x-amz-checksum-mode", "ENABLED").send().await.assert_success();
+            let got = server
+                .request("GET", uri)
+                .header("x-amz-checksum-mode", "ENABLED")
+                .send()
+                .await
+                .assert_success();
             assert_eq!(got.header(header), Some(&*value));
             let part = server
                 .request("GET", uri)
@@ -272,7 +277,12 @@ async fn copies_retain_or_replace_metadata() {
         assert_eq!(got.header(name), Some(value));
     }
     copy("s").send().await.assert_error("InvalidRequest", 400);
-    copy("s").header("x-amz-metadata-directive", "REPLACE").header("x-amz-meta-n", "new").send().await.assert_success();
+    copy("s")
+        .header("x-amz-metadata-directive", "REPLACE")
+        .header("x-amz-meta-n", "new")
+        .send()
+        .await
+        .assert_success();
     let got = server.send("GET", "/abc/s").await.assert_success();
     assert_eq!((got.header("x-amz-meta-m"), got.header("x-amz-meta-n")), (None, Some("new")));
     assert_eq!(got.header("x-dss-object-class"), Some("25"), "classes are retained unless given");
@@ -287,8 +297,16 @@ async fn copies_retain_or_replace_metadata() {
     let got = server.send("HEAD", "/abc/d").await;
     assert_eq!((got.header("x-dss-object-class"), got.header("x-amz-meta-n")), (Some("7"), Some("new")));
     copy("e").header("x-amz-metadata-directive", "MERGE").send().await.assert_error("InvalidArgument", 400);
-    copy("e").header("x-amz-copy-source-if-none-match", "*").send().await.assert_error("PreconditionFailed", 412);
-    copy("e").header("x-amz-copy-source-if-match", "\"no\"").send().await.assert_error("PreconditionFailed", 412);
+    copy("e")
+        .header("x-amz-copy-source-if-none-match", "*")
+        .send()
+        .await
+        .assert_error("PreconditionFailed", 412);
+    copy("e")
+        .header("x-amz-copy-source-if-match", "\"no\"")
+        .send()
+        .await
+        .assert_error("PreconditionFailed", 412);
     copy("d").header("if-none-match", "*").send().await.assert_error("PreconditionFailed", 412);
     for bad in ["", "/", "abc", "/abc", "/abc/"] {
         let request = server.request("PUT", "/abc/e").header("x-amz-copy-source", bad);
@@ -375,7 +393,8 @@ async fn requested_attributes_are_returned() {
     server.put("/abc/k", b"hello").await.assert_success();
     let ask =
         |wanted: &str| server.request("GET", "/abc/k?attributes").header("x-amz-object-attributes", wanted);
-    let got = ask("ETag,ObjectSize").header("x-amz-object-attributes", "Checksum").send().await.assert_success();
+    let got =
+        ask("ETag,ObjectSize").header("x-amz-object-attributes", "Checksum").send().await.assert_success();
     assert_eq!(got.element("ETag").as_deref(), Some("5d41402abc4b2a76b9719d911017c592"));
     assert_eq!(got.element("ObjectSize").as_deref(), Some("5"));
     assert_eq!(got.element("ChecksumCRC64NVME"), Some(sum(Algorithm::Crc64Nvme, b"hello")));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::client::{Client, UNSIGNED, signed, signed_by};
-use super::{TestGateway, OTHER_SIGNER, config, start_gateway};
+use super::{OTHER_SIGNER, TestGateway, config, start_gateway};
 use crate::config::GatewayConfig;
 
 /// The longest time that a well-behaved request may take despite the others.

@@ -1,4 +1,4 @@
-use super::client::{ClientResponse, Client, UNSIGNED, signed};
+use super::client::{Client, ClientResponse, UNSIGNED, signed};
 use super::{TestGateway, config, start_gateway};
 use crate::sigv4::testing::ChunkSignatureChain;
 use crate::sigv4::testing::SIGNER;

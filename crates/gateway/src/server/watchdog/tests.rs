@@ -25,7 +25,10 @@ fn watch() -> ConnectionState {
 }
 
 /// The first command within a minute, and its second.
-fn first_command(watch: &ConnectionState, each_second: impl FnMut(&ConnectionState)) -> Option<(u32, Command)> {
+fn first_command(
+    watch: &ConnectionState,
+    each_second: impl FnMut(&ConnectionState),
+) -> Option<(u32, Command)> {
     first_command_under_pressure(watch, |_| false, each_second)
 }
 

@@ -31,12 +31,14 @@ fn link_without_rate_only_delays() {
 #[test]
 fn full_queue_drops_packets() {
     // A byte takes 10 microseconds.
-    let mut link = Link::new(LinkOptions { bits_per_second: Some(800_000), queue_bytes: 250, ..delayed(MILLI) }, 0);
+    let mut link =
+        Link::new(LinkOptions { bits_per_second: Some(800_000), queue_bytes: 250, ..delayed(MILLI) }, 0);
     assert_eq!(link.offer(Duration::ZERO, 100), Some(2 * MILLI));
     assert_eq!(link.offer(Duration::ZERO, 100), Some(3 * MILLI));
     assert_eq!(link.offer(Duration::ZERO, 100), None);
     assert_eq!(link.offer(MILLI, 100), Some(4 * MILLI));
-    let counts = LinkCounts { packets: 3, bytes: 300, dropped: 1, max_queue_bytes: 200, ..LinkCounts::default() };
+    let counts =
+        LinkCounts { packets: 3, bytes: 300, dropped: 1, max_queue_bytes: 200, ..LinkCounts::default() };
     assert_eq!(link.counts(), counts);
 }
 
@@ -66,8 +68,12 @@ fn loss_rate_matches_the_option() {
 fn jitter_std_dev_matches_its_distribution() {
     let third = 1.0 / 3.0_f64.sqrt();
     for (kind, std_dev) in [(JitterKind::Normal, 1.0), (JitterKind::Uniform, third)] {
-        let options =
-            LinkOptions { jitter: 5 * MILLI, jitter_kind: kind, allow_reordering: true, ..delayed(50 * MILLI) };
+        let options = LinkOptions {
+            jitter: 5 * MILLI,
+            jitter_kind: kind,
+            allow_reordering: true,
+            ..delayed(50 * MILLI)
+        };
         let found = delays(options, 5, 200_000, MILLI);
         let (mean, found) = mean_and_std_dev(&found);
         assert!((mean / 0.05 - 1.0).abs() < 0.001, "{kind:?}: mean {mean}");

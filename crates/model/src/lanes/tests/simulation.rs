@@ -208,8 +208,12 @@ impl SimulationRun<'_> {
             if *left == 0 || *buffered >= BUFFER_BYTES {
                 return;
             }
-            let piece =
-                self.lanes.quantum_bytes(entered, self.now).unwrap_or(WRITE_BYTES).min(WRITE_BYTES).min(*left);
+            let piece = self
+                .lanes
+                .quantum_bytes(entered, self.now)
+                .unwrap_or(WRITE_BYTES)
+                .min(WRITE_BYTES)
+                .min(*left);
             match self.simulation.scheduled.then(|| self.lanes.request_dispatch(entered, piece, self.now)) {
                 None | Some(Dispatch::Now) => self.hand_over(writer, piece),
                 Some(Dispatch::Queued(ticket)) => {
@@ -266,7 +270,11 @@ impl SimulationRun<'_> {
             return TIMEOUT;
         }
         let part = self.random(Duration::from_secs(1)).as_secs_f64();
-        if bytes > SMALL_BYTES { Duration::ZERO } else { self.simulation.intrinsic_latency.mul_f64(-(1.0 - part).ln()) }
+        if bytes > SMALL_BYTES {
+            Duration::ZERO
+        } else {
+            self.simulation.intrinsic_latency.mul_f64(-(1.0 - part).ln())
+        }
     }
 
     fn schedule(&mut self, at: Duration, event: Event) {

@@ -43,7 +43,10 @@ impl ProfileOrigin<'_> {
 }
 
 /// The entry closest to `to`, the first one on ties.
-pub fn closest<'a, T>(to: &ProfileOrigin<'_>, known: impl IntoIterator<Item = (ProfileOrigin<'a>, T)>) -> Option<T> {
+pub fn closest<'a, T>(
+    to: &ProfileOrigin<'_>,
+    known: impl IntoIterator<Item = (ProfileOrigin<'a>, T)>,
+) -> Option<T> {
     let apart = known.into_iter().map(|(origin, what)| (to.distance(&origin), what));
     apart.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, what)| what)
 }

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::{CONCURRENCIES, SIZES, budget, latency_model, replay};
 use crate::store_model::SizeClass;
-use crate::tune::extrapolate::{ClientEnvironment, sampling_prior, extrapolate};
-use crate::tune::{ConcurrencyBySize, Prior, OperatingPoint, Goal, LatencyModel, Sample, Surface, goal};
+use crate::tune::extrapolate::{ClientEnvironment, extrapolate, sampling_prior};
+use crate::tune::{ConcurrencyBySize, Goal, LatencyModel, OperatingPoint, Prior, Sample, Surface, goal};
 
 /// The clients and links of `experiments/tuning/environments.py`, in its units: RTT in ms, Mbit/s, CPUs of the measuring
 /// machine and packet loss in percent.
@@ -43,14 +43,23 @@ fn client(milliseconds: f64, megabits: f64, cpus: f64) -> ClientEnvironment {
 }
 
 /// The surface of eight probes with 3 % noise.
-fn probed(client: &ClientEnvironment, cells: &[OperatingPoint], seed: u64, latency: impl Fn(OperatingPoint) -> f64) -> Surface {
+fn probed(
+    client: &ClientEnvironment,
+    cells: &[OperatingPoint],
+    seed: u64,
+    latency: impl Fn(OperatingPoint) -> f64,
+) -> Surface {
     let prior = Prior::default().with_rtt(client.rtt.unwrap());
     let answer = |cell: OperatingPoint, turn: usize| latency(cell) * (1.0 + 0.03 * replay::noise(seed, turn));
     replay::sample(prior, cells, budget(), answer)
 }
 
 /// The plan, and its throughput as a fraction of the best point.
-fn plan_fraction(surface: &Surface, cells: &[OperatingPoint], latency: impl Fn(OperatingPoint) -> f64) -> (OperatingPoint, f64) {
+fn plan_fraction(
+    surface: &Surface,
+    cells: &[OperatingPoint],
+    latency: impl Fn(OperatingPoint) -> f64,
+) -> (OperatingPoint, f64) {
     let truth = |cell: &OperatingPoint| cell.bandwidth(latency(*cell));
     let best = cells.iter().map(truth).fold(0.0, f64::max);
     let chosen = goal::choose(surface, cells, Goal::Bandwidth).unwrap().point;
@@ -59,7 +68,9 @@ fn plan_fraction(surface: &Surface, cells: &[OperatingPoint], latency: impl Fn(O
 
 /// The lowest concurrency of 16 KiB requests with nearly the maximum throughput.
 fn sufficient_concurrency_16_kib(surface: &Surface) -> usize {
-    let rates = CONCURRENCIES.map(|parallel| surface.predict(OperatingPoint { bytes: 16 << 10, concurrency: parallel }).request_rate());
+    let rates = CONCURRENCIES.map(|parallel| {
+        surface.predict(OperatingPoint { bytes: 16 << 10, concurrency: parallel }).request_rate()
+    });
     let best = rates.into_iter().fold(0.0, f64::max);
     CONCURRENCIES[rates.iter().position(|rate| *rate >= best * EQUIVALENT_FRACTION).unwrap()]
 }
@@ -67,7 +78,8 @@ fn sufficient_concurrency_16_kib(surface: &Surface) -> usize {
 #[test]
 fn twice_the_cpus_give_twice_the_concurrency() {
     // Eight requests saturate two CPUs.
-    let (model, cells) = (latency_model(0.012, 200e6, 300.0, 400e6), OperatingPoint::grid(&SIZES, &CONCURRENCIES));
+    let (model, cells) =
+        (latency_model(0.012, 200e6, 300.0, 400e6), OperatingPoint::grid(&SIZES, &CONCURRENCIES));
     let two = ClientEnvironment { cpus: Some(2.0), rtt: Some(0.011), ..ClientEnvironment::default() };
     let four = ClientEnvironment { cpus: Some(4.0), ..two };
     for seed in 1..=4 {
@@ -126,12 +138,17 @@ fn saturated_resource_determines_the_scale() {
         from_transfer: false,
     };
     let known = Surface::new(Prior::default(), vec![sample(8), sample(16), sample(32)]);
-    let max_mb_per_second =
-        |from: ClientEnvironment, to: ClientEnvironment| 1e-6 / extrapolate(&known, &from, &to).mean.bottleneck_seconds_per_byte();
+    let max_mb_per_second = |from: ClientEnvironment, to: ClientEnvironment| {
+        1e-6 / extrapolate(&known, &from, &to).mean.bottleneck_seconds_per_byte()
+    };
     let with = |cpus| ClientEnvironment { cpus: Some(cpus), ..ClientEnvironment::default() };
     let (two, four) = (with(2.0), with(4.0));
-    let linked = |client: ClientEnvironment, link: f64| ClientEnvironment { link_bandwidth: Some(link), ..client };
-    let stored = |client: ClientEnvironment, storage: f64| ClientEnvironment { storage_bandwidth: Some(storage), ..client };
+    let linked =
+        |client: ClientEnvironment, link: f64| ClientEnvironment { link_bandwidth: Some(link), ..client };
+    let stored = |client: ClientEnvironment, storage: f64| ClientEnvironment {
+        storage_bandwidth: Some(storage),
+        ..client
+    };
     let near = |a: f64, b: f64| (a / b - 1.0).abs() < 0.1;
     assert!(near(max_mb_per_second(linked(two, 100e6), linked(four, 10e6)), 9.7));
     assert!(
@@ -239,8 +256,9 @@ fn wrong_priors_are_corrected_by_samples() {
             let Some((to, _)) = link_profile(other.split_once(' ').unwrap().0) else { continue };
             let cells: Vec<OperatingPoint> = there.keys().copied().collect();
             for to in [to, ClientEnvironment { link_bandwidth: None, ..to }] {
-                let answer =
-                    |cell: OperatingPoint, turn: usize| there[&cell].latency * (1.0 + 0.03 * replay::noise(5, turn));
+                let answer = |cell: OperatingPoint, turn: usize| {
+                    there[&cell].latency * (1.0 + 0.03 * replay::noise(5, turn))
+                };
                 let sampled = |prior| {
                     let surface = replay::sample(prior, &cells, budget(), answer);
                     plan_fraction(&surface, &cells, |cell| there[&cell].latency).1

@@ -1,7 +1,7 @@
 //! Plans from eight probes on replayed grids that were measured on emulated links.
 
 use super::{budget, median, replay};
-use crate::tune::{LatencyTarget, OperatingPoint, Goal, Prediction, Sample, Statistic, goal, sampling};
+use crate::tune::{Goal, LatencyTarget, OperatingPoint, Prediction, Sample, Statistic, goal, sampling};
 
 /// Grids on which few probes do not suffice: with loss at 10 ms, a single measurement of a point has little
 /// information; the other reaches 0.939 of the best.
@@ -57,8 +57,10 @@ fn few_probes_find_near_optimal_plans() {
         let judged: Vec<GridResult> = (1..=RUNS).map(|seed| evaluate(grid, seed)).collect();
         let found = median(judged.iter().map(|judged| judged.bandwidth_fraction));
         let spared = median(judged.iter().map(|judged| judged.efficient_fraction));
-        let [off, p90] = [0, 1].map(|which| median(judged.iter().map(|judged| judged.error_median_p90[which])));
-        let worst = judged.iter().min_by(|a, b| a.bandwidth_fraction.total_cmp(&b.bandwidth_fraction)).unwrap();
+        let [off, p90] =
+            [0, 1].map(|which| median(judged.iter().map(|judged| judged.error_median_p90[which])));
+        let worst =
+            judged.iter().min_by(|a, b| a.bandwidth_fraction.total_cmp(&b.bandwidth_fraction)).unwrap();
         let bytes = median(judged.iter().map(|judged| judged.bytes_fraction));
         println!(
             "{name}: {found:.3} of the best, minimum {:.3} ({} KiB x {}), {spared:.3} for efficiency; error {off:.3} \
@@ -93,15 +95,20 @@ fn latency_targets_are_met_on_measured_grids() {
         let (mut kept, mut parts) = (0, Vec::new());
         for (name, grid) in replay::grids() {
             let cells: Vec<OperatingPoint> = grid.keys().copied().collect();
-            let latency =
-                |cell: &OperatingPoint| grid[cell].latency * which.map_or(1.0, |which: usize| grid[cell].tail[which]);
+            let latency = |cell: &OperatingPoint| {
+                grid[cell].latency * which.map_or(1.0, |which: usize| grid[cell].tail[which])
+            };
             let bandwidth = |cell: &OperatingPoint| cell.bandwidth(grid[cell].latency);
             for seconds in TARGETS_SECONDS {
                 let keeping = cells.iter().filter(|cell| latency(cell) <= seconds);
                 let Some(best) = keeping.map(bandwidth).max_by(f64::total_cmp) else { continue };
                 for seed in 1..=3 {
                     let surface = replay::sample_grid(&grid, budget(), seed);
-                    let chosen = goal::choose(&surface, &cells, Goal::Latency(LatencyTarget { statistic: of, max_seconds: seconds }));
+                    let chosen = goal::choose(
+                        &surface,
+                        &cells,
+                        Goal::Latency(LatencyTarget { statistic: of, max_seconds: seconds }),
+                    );
                     let Some(Prediction { point: cell, .. }) = chosen else {
                         parts.push(0.0);
                         println!("{name}: {of:?} {seconds} s: no point is predicted to meet it");

@@ -1,13 +1,19 @@
 //! The inference described by Hou 2017 (sections 5.1 and 5.3) as a baseline, with the same samples.
 
 use super::{CONCURRENCIES, SIZES, median, replay};
-use crate::tune::{Prior, OperatingPoint, Sample, Surface};
+use crate::tune::{OperatingPoint, Prior, Sample, Surface};
 
 /// A lower concurrency with this fraction of the maximum of its size is equivalent.
 const EQUIVALENT_FRACTION: f64 = 0.97;
 
 fn sample(grid: &replay::Grid, cell: OperatingPoint) -> Option<Sample> {
-    Some(Sample { point: cell, latency: grid.get(&cell)?.latency, relative_error: 0.02, p95_p99: None, from_transfer: false })
+    Some(Sample {
+        point: cell,
+        latency: grid.get(&cell)?.latency,
+        relative_error: 0.02,
+        p95_p99: None,
+        from_transfer: false,
+    })
 }
 
 fn surface(grid: &replay::Grid, samples: Vec<Sample>) -> Surface {
@@ -25,8 +31,8 @@ fn latency_between_two_concurrencies() {
     for (_, grid) in replay::grids() {
         for bytes in SIZES {
             for three in CONCURRENCIES.windows(3) {
-                let [less, between, more] =
-                    [three[0], three[1], three[2]].map(|parallel| OperatingPoint { bytes, concurrency: parallel });
+                let [less, between, more] = [three[0], three[1], three[2]]
+                    .map(|parallel| OperatingPoint { bytes, concurrency: parallel });
                 let (Some(less), Some(truth), Some(more)) =
                     (sample(&grid, less), sample(&grid, between), sample(&grid, more))
                 else {
@@ -35,8 +41,8 @@ fn latency_between_two_concurrencies() {
                 // Each concurrency is twice the previous one.
                 let straight = less.latency + (more.latency - less.latency) / 3.0;
                 let others = CONCURRENCIES.iter().filter(|parallel| **parallel != between.concurrency);
-                let samples =
-                    others.filter_map(|parallel| sample(&grid, OperatingPoint { bytes, concurrency: *parallel }));
+                let samples = others
+                    .filter_map(|parallel| sample(&grid, OperatingPoint { bytes, concurrency: *parallel }));
                 let ours = surface(&grid, samples.collect()).predict(between).latency;
                 for (off, inferred) in off.iter_mut().zip([straight, ours]) {
                     off.push((inferred / truth.latency).ln().abs());

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::tune::sampling::{self, Budget};
-use crate::tune::{Prior, OperatingPoint, Prediction, Sample, Surface};
+use crate::tune::{OperatingPoint, Prediction, Prior, Sample, Surface};
 
 /// The measurement of a point.
 pub struct MeasuredPoint {
@@ -28,9 +28,19 @@ pub fn noise(seed: u64, turn: usize) -> f64 {
 }
 
 /// Samples until the budget is spent or no probe is worth its cost.
-pub fn sample(prior: Prior, cells: &[OperatingPoint], budget: Budget, answer: impl Fn(OperatingPoint, usize) -> f64) -> Surface {
-    let latency =
-        |cell, turn| Sample { point: cell, latency: answer(cell, turn), relative_error: 0.03, p95_p99: None, from_transfer: false };
+pub fn sample(
+    prior: Prior,
+    cells: &[OperatingPoint],
+    budget: Budget,
+    answer: impl Fn(OperatingPoint, usize) -> f64,
+) -> Surface {
+    let latency = |cell, turn| Sample {
+        point: cell,
+        latency: answer(cell, turn),
+        relative_error: 0.03,
+        p95_p99: None,
+        from_transfer: false,
+    };
     sample_with(prior, cells, budget, latency)
 }
 
@@ -55,7 +65,11 @@ fn sample_with(
     while let Some(cell) = sampling::next_probe(&surface, cells, &budget) {
         let mut samples = surface.samples().to_vec();
         let sample = answer(cell, samples.len());
-        budget = budget.minus_probe(sampling::min_cost(&Prediction { point: cell, latency: sample.latency, std_dev: 0.0 }));
+        budget = budget.minus_probe(sampling::min_cost(&Prediction {
+            point: cell,
+            latency: sample.latency,
+            std_dev: 0.0,
+        }));
         samples.push(sample);
         surface = Surface::new(prior, samples);
     }
@@ -85,7 +99,8 @@ pub fn grids() -> Vec<(String, Grid)> {
                 rest[..rest.find([',', '}']).unwrap()].parse().unwrap()
             };
             let direction = if line.contains("\"put\"") { "up" } else { "down" };
-            let cell = OperatingPoint { bytes: number("size") as u64, concurrency: number("concurrency") as usize };
+            let cell =
+                OperatingPoint { bytes: number("size") as u64, concurrency: number("concurrency") as usize };
             let max_mb_per_second = match (&*profile, direction) {
                 ("slow-disk", "up") => SLOW_DISK_MB_PER_SECOND[0],
                 ("slow-disk", _) => SLOW_DISK_MB_PER_SECOND[1],

@@ -31,7 +31,8 @@ fn truncated_blocks_show_anything_when_regained() {
 #[test]
 fn freed_unsynced_blocks_show_anything_when_regained() {
     let pending = [write(0, 8192, 1), FileChange::SetLen(0), write(0, 4096, 2)];
-    let (settled, sectors) = lost(&Content::default(), &pending, &[ChangeFate::Kept, ChangeFate::Kept, ChangeFate::Hollow]);
+    let (settled, sectors) =
+        lost(&Content::default(), &pending, &[ChangeFate::Kept, ChangeFate::Kept, ChangeFate::Hollow]);
     assert_eq!((settled.len(), sectors), (4096, (0..8).collect()));
 }
 
@@ -39,7 +40,8 @@ fn freed_unsynced_blocks_show_anything_when_regained() {
 fn punched_blocks_show_anything_only_when_regained() {
     let punch = FileChange::Zero { offset: 100, length: 3 * PAGE_BYTES - 100 };
     let before = content(4 * PAGE_BYTES as usize, 7);
-    let (_, sectors) = lost(&before, &[punch.clone(), write(PAGE_BYTES, 512, 1)], &[ChangeFate::Kept, ChangeFate::Dropped]);
+    let (_, sectors) =
+        lost(&before, &[punch.clone(), write(PAGE_BYTES, 512, 1)], &[ChangeFate::Kept, ChangeFate::Dropped]);
     assert_eq!(sectors, [8]);
     let fates = [ChangeFate::Dropped, ChangeFate::Kept];
     let (settled, sectors) = lost(&content(100, 7), &[write(PAGE_BYTES, 512, 1), punch], &fates);
@@ -49,7 +51,8 @@ fn punched_blocks_show_anything_only_when_regained() {
 #[test]
 fn range_truncated_again_is_a_hole() {
     let pending = [write(0, 8192, 1), FileChange::SetLen(0), FileChange::SetLen(8192)];
-    let (settled, sectors) = lost(&Content::default(), &pending, &[ChangeFate::Hollow, ChangeFate::Kept, ChangeFate::Kept]);
+    let (settled, sectors) =
+        lost(&Content::default(), &pending, &[ChangeFate::Hollow, ChangeFate::Kept, ChangeFate::Kept]);
     assert_eq!((settled.len(), sectors), (8192, vec![]));
 }
 
@@ -57,7 +60,8 @@ fn range_truncated_again_is_a_hole() {
 fn reallocated_blocks_show_zeros() {
     let allocate = FileChange::Allocate { offset: 0, length: 8192, keep_size: false };
     let pending = [FileChange::SetLen(0), allocate, write(0, 8192, 1)];
-    let (_, sectors) = lost(&content(8192, 7), &pending, &[ChangeFate::Kept, ChangeFate::Kept, ChangeFate::Dropped]);
+    let (_, sectors) =
+        lost(&content(8192, 7), &pending, &[ChangeFate::Kept, ChangeFate::Kept, ChangeFate::Dropped]);
     assert_eq!(sectors, []);
 }
 
@@ -68,7 +72,8 @@ fn truncated_bytes_may_show_in_the_new_tail() {
     let before = content(4096, 7);
     let mut shown = 0;
     for seed in 0..3000 {
-        let (settled, counts) = apply_fates(before.clone(), &pending, CrashMode::Random, &[], &mut Rng::new(seed));
+        let (settled, counts) =
+            apply_fates(before.clone(), &pending, CrashMode::Random, &[], &mut Rng::new(seed));
         shown += u32::from(counts.stale_sectors > 0 && settled.read(4096, 4096) == [5; 4096]);
     }
     assert!(shown > 15, "{shown}");

@@ -9,12 +9,12 @@ use clap::Args;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tradewind_bench::cluster::Key;
-use tradewind_bench::cluster::agent::{OpenedStore, AgentJob, StoreOpener, LogFn, serve};
+use tradewind_bench::cluster::agent::{AgentJob, LogFn, OpenedStore, StoreOpener, serve};
 use tradewind_bench::drive::StopSignal;
 
-use super::target::{ClientFlags, directory_prefix, until_stopped};
 use super::key::KeyFlags;
 use super::output::local_client;
+use super::target::{ClientFlags, directory_prefix, until_stopped};
 use crate::commands::{CommandOutcome, error_text};
 use crate::locations::ObjectsLocation;
 use crate::profiles::this_machine::cpus;
@@ -52,7 +52,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     until_stopped(async move |stop| wait(arguments.listen, key, opener, stop).await)
 }
 
-async fn wait(listen: SocketAddr, key: Key, opener: Opener, stop: StopSignal) -> anyhow::Result<CommandOutcome> {
+async fn wait(
+    listen: SocketAddr,
+    key: Key,
+    opener: Opener,
+    stop: StopSignal,
+) -> anyhow::Result<CommandOutcome> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     print_line(&format!("waiting for a coordinator on {}", listener.local_addr()?));
     let tell: LogFn = Arc::new(print_line);
@@ -89,7 +94,12 @@ impl Opener {
         let lines = (job.max_concurrency.min(MAX_CONNECTIONS), job.new_connections);
         let bed = self.asking.open(&place, lines, &job.unique_name())?;
         let store = bed.store.capabilities().kind.to_owned();
-        Ok(OpenedStore { env: bed, base_prefix: directory_prefix(&place.key), store, client: local_client(cpus()) })
+        Ok(OpenedStore {
+            env: bed,
+            base_prefix: directory_prefix(&place.key),
+            store,
+            client: local_client(cpus()),
+        })
     }
 }
 

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use clap::Args;
 use tradewind_bench::cluster::Key;
 use tradewind_bench::cluster::agent::MAX_AGENTS;
+use tradewind_bench::cluster::assignment::{
+    AssignedStage, assign_isolated, assign_to_all, check_stages, max_agent_load,
+};
 use tradewind_bench::cluster::coordinator::{Cluster, RunSettings, run_prefix};
-use tradewind_bench::cluster::assignment::{AssignedStage, assign_isolated, check_stages, assign_to_all, max_agent_load};
 use tradewind_bench::drive::StopSignal;
 use tradewind_bench::test_plan::TestPlan;
 use tradewind_core::{Clock, SystemClock};
 
-use super::load_selection::LoadSelection;
-use super::target::{RunFlags, directory_prefix, random_run_number, until_stopped};
 use super::key::KeyFlags;
+use super::load_selection::LoadSelection;
 use super::loads::LoadFlags;
 use super::mix::ConcurrentLoads;
 use super::object::LOAD_DEFAULTS;
-use super::output::{TABLE_HEADER, Output, RunDescription};
+use super::output::{Output, RunDescription, TABLE_HEADER};
+use super::target::{RunFlags, directory_prefix, random_run_number, until_stopped};
 use super::{load_selection, mix};
 use crate::commands::{CommandOutcome, UsageError};
 use crate::profiles::this_machine::cpus;
@@ -68,7 +70,11 @@ impl Arguments {
         let (often, agents) = ((self.run.seed, self.run.repeat), self.count());
         if self.mixed {
             let (survey, stages) = mix::stages(&self.selection.load, &self.concurrent_with, often)?;
-            let acts = if self.separate_agents { assign_isolated(&stages, agents) } else { Ok(assign_to_all(&stages, agents)) };
+            let acts = if self.separate_agents {
+                assign_isolated(&stages, agents)
+            } else {
+                Ok(assign_to_all(&stages, agents))
+            };
             return Ok((vec![survey], acts.map_err(UsageError)?));
         }
         let loads = self.selection.loads()?;
@@ -106,7 +112,14 @@ async fn measure(
     let clock: Arc<dyn Clock> = SystemClock::shared();
     let (together, connections) = max_agent_load(&acts, arguments.count());
     let (fresh, keeps) = (run.new_connections, run.keep);
-    let wanted = RunSettings { location: run.place(), run: number, max_concurrent_loads: together, max_concurrency: connections, fresh_connections: fresh, keep_objects: keeps };
+    let wanted = RunSettings {
+        location: run.place(),
+        run: number,
+        max_concurrent_loads: together,
+        max_concurrency: connections,
+        fresh_connections: fresh,
+        keep_objects: keeps,
+    };
     let mut cluster = Cluster::connect(agents, &key, &wanted, clock.clone(), &stop).await?;
     // After an error here, the agents wait for the next coordinator.
     let limit = cluster.max_object_bytes();

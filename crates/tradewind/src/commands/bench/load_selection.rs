@@ -5,7 +5,7 @@ use tradewind_bench::load_spec::LoadSpec;
 use tradewind_bench::runner::Stage;
 use tradewind_bench::test_plan::TestPlan;
 
-use super::loads::{LoadFlags, LoadDefaults, loads_from_workload};
+use super::loads::{LoadDefaults, LoadFlags, loads_from_workload};
 use crate::commands::UsageError;
 
 /// Flags that select the loads.
@@ -40,7 +40,8 @@ impl LoadSelection {
 fn requested_twice(surveys: &[TestPlan]) -> Option<&LoadSpec> {
     surveys.iter().enumerate().find_map(|(n, survey)| {
         let others = surveys[..n].iter().filter(|other| {
-            (other.stop_condition, other.warm_up, other.objects) != (survey.stop_condition, survey.warm_up, survey.objects)
+            (other.stop_condition, other.warm_up, other.objects)
+                != (survey.stop_condition, survey.warm_up, survey.objects)
         });
         let mut asked = others.flat_map(|other| &other.loads);
         asked.find(|asked| survey.loads.contains(asked))
@@ -78,7 +79,11 @@ mod tests {
     fn indistinguishable_loads_are_found() {
         let survey = |asked: &str, seconds| TestPlan {
             loads: vec![asked.parse().unwrap()],
-            stop_condition: StopCondition { max_requests: None, duration: Duration::from_secs(seconds), max_ci_fraction: None },
+            stop_condition: StopCondition {
+                max_requests: None,
+                duration: Duration::from_secs(seconds),
+                max_ci_fraction: None,
+            },
             warm_up: Duration::ZERO,
             objects: None,
             seed: 1,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use tradewind_bench::arrivals::Spacing;
-use tradewind_bench::load_spec::{MAX_CONCURRENCY, VALID_RATES};
 use tradewind_bench::load::{ArrivalMode, StopCondition};
+use tradewind_bench::load_spec::{MAX_CONCURRENCY, VALID_RATES};
 use tradewind_bench::test_plan::TestPlan;
 use tradewind_bench::{LoadSpec, Mix, SizeDistribution};
 
@@ -116,10 +116,14 @@ impl LoadFlags {
         let default_mixes =
             || ["put", "get"].iter().map(|mix| mix.parse()).collect::<Result<Vec<Mix>, String>>();
         let mixes = if self.mix.is_empty() { default_mixes().map_err(UsageError)? } else { self.mix.clone() };
-        let sizes = if self.size.is_empty() { default_sizes().map_err(UsageError)? } else { self.size.clone() };
+        let sizes =
+            if self.size.is_empty() { default_sizes().map_err(UsageError)? } else { self.size.clone() };
         let parallel = if self.concurrency.is_empty() { usual.concurrencies } else { &self.concurrency };
         let spacing = self.spacing.unwrap_or(Spacing::Poisson);
-        let pace = self.rate.map_or(ArrivalMode::Closed, |per_second| ArrivalMode::Open { requests_per_second: per_second, spacing });
+        let pace = self.rate.map_or(ArrivalMode::Closed, |per_second| ArrivalMode::Open {
+            requests_per_second: per_second,
+            spacing,
+        });
         let default_time = match (self.count, self.until_ci) {
             (Some(_), _) => DEFAULT_COUNT_TIME,
             (None, Some(_)) => DEFAULT_CI_TIME,
@@ -129,7 +133,11 @@ impl LoadFlags {
         let default_warm_up = if self.count.is_some() { Duration::ZERO } else { usual.warm_up };
         Ok(TestPlan {
             loads: LoadSpec::combinations(&mixes, &sizes, parallel, pace),
-            stop_condition: StopCondition { max_requests: self.count, duration: time, max_ci_fraction: self.until_ci },
+            stop_condition: StopCondition {
+                max_requests: self.count,
+                duration: time,
+                max_ci_fraction: self.until_ci,
+            },
             warm_up: self.warm_up.map_or(default_warm_up, |time| time.0),
             objects: self.objects,
             seed,
@@ -138,7 +146,11 @@ impl LoadFlags {
 }
 
 /// The loads of a workload, given by name or file, with flags as overrides and counts multiplied by `scale`.
-pub(super) fn loads_from_workload(name: &str, flags: &LoadFlags, scale: f64) -> anyhow::Result<Vec<LoadFlags>> {
+pub(super) fn loads_from_workload(
+    name: &str,
+    flags: &LoadFlags,
+    scale: f64,
+) -> anyhow::Result<Vec<LoadFlags>> {
     let loads = workloads::find(name, WorkloadCommand::Object, LoadTable::flags::<LoadFlags>)?;
     Ok(loads.into_iter().map(|load| flags.clone().or(load.scaled(scale))).collect())
 }
@@ -209,7 +221,10 @@ mod tests {
         let names: Vec<String> = survey.loads.iter().map(ToString::to_string).collect();
         assert_eq!(names.len(), 8);
         assert_eq!((&*names[1], &*names[6]), ("put 2KiB x 4", "get=1,put=1 3KiB x 1"));
-        assert_eq!((survey.stop_condition.max_requests, survey.stop_condition.duration), (Some(500), DEFAULT_COUNT_TIME));
+        assert_eq!(
+            (survey.stop_condition.max_requests, survey.stop_condition.duration),
+            (Some(500), DEFAULT_COUNT_TIME)
+        );
     }
 
     #[test]

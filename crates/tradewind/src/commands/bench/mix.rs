@@ -8,8 +8,8 @@ use tradewind_bench::runner::Stage;
 use tradewind_bench::test_plan::TestPlan;
 use tradewind_bench::{LoadSpec, Operation};
 
-use super::target::{self, TargetFlags, BenchRequest, Work};
-use super::loads::{LoadFlags, LoadDefaults};
+use super::loads::{LoadDefaults, LoadFlags};
+use super::target::{self, BenchRequest, TargetFlags, Work};
 use crate::commands::{CommandOutcome, UsageError};
 
 const DEFAULTS: LoadDefaults = LoadDefaults {

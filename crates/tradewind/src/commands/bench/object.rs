@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::load_selection::{LoadSelection, stages};
-use super::target::{self, TargetFlags, BenchRequest, Work};
 use super::loads::LoadDefaults;
+use super::target::{self, BenchRequest, TargetFlags, Work};
 use crate::commands::CommandOutcome;
 
 pub(super) const LOAD_DEFAULTS: LoadDefaults = LoadDefaults {

@@ -12,11 +12,13 @@ use anyhow::Context as _;
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tradewind_bench::Operation;
-use tradewind_bench::runner::RunEvent;
 use tradewind_bench::drive::{Progress, StopSignal};
 use tradewind_bench::posix;
 use tradewind_bench::posix::result::PosixRecord;
-use tradewind_bench::result::{AgentInfo, Measurement, ClientMachine, LatencySummary, ResultLine, Run, SCHEMA};
+use tradewind_bench::result::{
+    AgentInfo, ClientMachine, LatencySummary, Measurement, ResultLine, Run, SCHEMA,
+};
+use tradewind_bench::runner::RunEvent;
 use tradewind_core::Timestamp;
 
 use crate::commands::CommandOutcome;
@@ -144,7 +146,9 @@ impl Output {
     /// Handles an event of a benchmark of a store.
     pub fn handle_event(&mut self, event: RunEvent<'_>) {
         match event {
-            RunEvent::PhaseStarted { description: what, max_duration: time, progress: gauges } => self.show_progress(&what, time, gauges),
+            RunEvent::PhaseStarted { description: what, max_duration: time, progress: gauges } => {
+                self.show_progress(&what, time, gauges)
+            }
             RunEvent::Measured(cell) => {
                 self.shown = None;
                 self.done += 1;
@@ -164,7 +168,8 @@ impl Output {
             posix::PosixEvent::Started { what, gauge } => self.show_progress(&what, None, vec![gauge]),
             posix::PosixEvent::Measured(measured) => {
                 self.shown = None;
-                self.done += usize::from(matches!(measured, PosixRecord::Access(_) | PosixRecord::Postmark(_)));
+                self.done +=
+                    usize::from(matches!(measured, PosixRecord::Access(_) | PosixRecord::Postmark(_)));
                 self.failed += measured.failure_count();
                 self.empty += u32::from(measured.has_no_success());
                 self.write_line(&ResultLine::Posix(Box::new(measured.clone())));
@@ -194,7 +199,11 @@ impl Output {
         }
         // If everything was skipped, there is no result.
         let is_nothing = is_whole && self.done == 0;
-        Ok(if self.failed > 0 || self.empty > 0 || is_nothing { CommandOutcome::FoundProblems } else { CommandOutcome::Done })
+        Ok(if self.failed > 0 || self.empty > 0 || is_nothing {
+            CommandOutcome::FoundProblems
+        } else {
+            CommandOutcome::Done
+        })
     }
 
     /// Writes a line to the result file, in one write so that a killed process leaves whole lines. A write error is
@@ -296,12 +305,16 @@ what                     size          concurrent  requests/s          MB/s   p5
 /// A row for each operation, followed by failures and notes.
 fn rows(cell: &Measurement) -> Vec<String> {
     let millis = |latency: &LatencySummary, figure: fn(&LatencySummary) -> u64| {
-        latency.figure_if_any(figure).map_or_else(|| "-".to_owned(), |micros| format!("{:.2}", micros as f64 / 1e3))
+        latency
+            .figure_if_any(figure)
+            .map_or_else(|| "-".to_owned(), |micros| format!("{:.2}", micros as f64 / 1e3))
     };
     let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
     let sure = cell.operations_per_second;
-    let sure =
-        sure.ci95_half_width.map(|within| format!("+-{:.0}%", 100.0 * share(within, sure.mean))).unwrap_or_default();
+    let sure = sure
+        .ci95_half_width
+        .map(|within| format!("+-{:.0}%", 100.0 * share(within, sure.mean)))
+        .unwrap_or_default();
     let cpu = cell.cpu_us_per_operation().map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.0}"));
     let is_mixed = cell.mix.operations().count() > 1;
     let what = |kind: Operation| match &cell.trace {

@@ -82,10 +82,15 @@ pub(super) fn sections_from_flags(only: &[PosixPart], flags: &PartFlags) -> Vec<
 }
 
 /// The sections of a workload, given by name or file, with flags as overrides; restricted to the given parts, if any.
-pub(super) fn sections_from_workload(name: &str, only: &[PosixPart], flags: &PartFlags) -> anyhow::Result<Vec<PosixSection>> {
+pub(super) fn sections_from_workload(
+    name: &str,
+    only: &[PosixPart],
+    flags: &PartFlags,
+) -> anyhow::Result<Vec<PosixSection>> {
     let loads = workloads::find(name, WorkloadCommand::Posix, read)?;
     let wanted = loads.into_iter().filter(|(part, _)| only.is_empty() || only.contains(part));
-    let sections: Vec<PosixSection> = wanted.map(|(part, load)| flags.clone().or(load).section(part)).collect();
+    let sections: Vec<PosixSection> =
+        wanted.map(|(part, load)| flags.clone().or(load).section(part)).collect();
     if sections.is_empty() {
         return Err(UsageError(format!("the workload {name} has none of the parts given by --only")).into());
     }
@@ -147,17 +152,29 @@ impl PartFlags {
         let sizes = |usual: &[u64]| first_non_empty(self.size.clone(), usual);
         let time = self.time.map_or(DEFAULT_TIME, |time| time.0);
         match part {
-            PosixPart::Unit => PosixSection::Unit { forms, units: first_non_empty(self.unit.clone(), &DEFAULT_UNIT_BYTES), time },
+            PosixPart::Unit => PosixSection::Unit {
+                forms,
+                units: first_non_empty(self.unit.clone(), &DEFAULT_UNIT_BYTES),
+                time,
+            },
             PosixPart::Single => PosixSection::Single { forms, sizes: sizes(&DEFAULT_SINGLE_BYTES), time },
             PosixPart::Batch => {
                 let threads = first_non_empty(self.threads.clone(), &DEFAULT_THREADS);
-                PosixSection::Batch { forms, sizes: sizes(&DEFAULT_BATCH_BYTES), threads, time, files: self.files }
+                PosixSection::Batch {
+                    forms,
+                    sizes: sizes(&DEFAULT_BATCH_BYTES),
+                    threads,
+                    time,
+                    files: self.files,
+                }
             }
             PosixPart::Postmark => {
                 let pool = self.pool.unwrap_or(DEFAULT_POSTMARK_COUNT);
                 let transactions = self.transactions.unwrap_or(DEFAULT_POSTMARK_COUNT);
                 let ranges = first_non_empty(self.range.clone(), &DEFAULT_POSTMARK_RANGES).into_iter();
-                PosixSection::Postmark(ranges.map(|range| PostmarkWorkload { size_range: range, pool, transactions }).collect())
+                PosixSection::Postmark(
+                    ranges.map(|range| PostmarkWorkload { size_range: range, pool, transactions }).collect(),
+                )
             }
         }
     }
@@ -236,18 +253,26 @@ mod tests {
 
     #[test]
     fn postmark_has_the_three_ranges_of_the_paper() {
-        let expected = DEFAULT_POSTMARK_RANGES.map(|range| PostmarkWorkload { size_range: range, pool: 500, transactions: 500 });
+        let expected = DEFAULT_POSTMARK_RANGES.map(|range| PostmarkWorkload {
+            size_range: range,
+            pool: 500,
+            transactions: 500,
+        });
         assert_eq!(sections("postmark"), [PosixSection::Postmark(expected.to_vec())]);
     }
 
     #[test]
     fn flags_override_tables_and_select_parts() {
-        let flags = PartFlags { time: Some(TimeSpan(DEFAULT_TIME)), threads: vec![3], ..PartFlags::default() };
+        let flags =
+            PartFlags { time: Some(TimeSpan(DEFAULT_TIME)), threads: vec![3], ..PartFlags::default() };
         let chosen = sections_from_workload("ou", &[PosixPart::Batch], &flags).unwrap();
         assert_eq!(chosen.len(), 3);
         for section in chosen {
             let PosixSection::Batch { threads, time, forms, .. } = section else { panic!("{section:?}") };
-            assert_eq!((threads, time, forms), (vec![3], DEFAULT_TIME, vec![AccessForm::Direct, AccessForm::Sync]));
+            assert_eq!(
+                (threads, time, forms),
+                (vec![3], DEFAULT_TIME, vec![AccessForm::Direct, AccessForm::Sync])
+            );
         }
         let none = sections_from_workload("postmark", &[PosixPart::Batch], &flags).unwrap_err().to_string();
         assert_eq!(none, "the workload postmark has none of the parts given by --only");

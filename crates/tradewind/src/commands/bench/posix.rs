@@ -8,12 +8,12 @@ use clap::Args;
 use tradewind_bench::Content;
 use tradewind_bench::drive::StopSignal;
 use tradewind_bench::posix::mount::Mount;
-use tradewind_bench::posix::{PosixPart, RunDirectory, PosixEnv, PosixPlan};
+use tradewind_bench::posix::{PosixEnv, PosixPart, PosixPlan, RunDirectory};
 use tradewind_core::{Clock, SystemClock};
 
-use super::target::until_stopped;
 use super::output::{Output, OutputFlags, RunDescription, files};
 use super::parts::{self, PartFlags};
+use super::target::until_stopped;
 use crate::commands::terminal::print_error_line;
 use crate::commands::{CommandOutcome, UsageError};
 
@@ -100,7 +100,8 @@ fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<CommandOu
     let number =
         getrandom::u32().map_err(|e| anyhow::anyhow!("cannot get random bytes from the system: {e}"))?;
     let clock: Arc<dyn Clock> = SystemClock::shared();
-    let place = Arc::new(RunDirectory::create(&arguments.directory, &format!("tradewind-bench-{number:08x}"))?);
+    let place =
+        Arc::new(RunDirectory::create(&arguments.directory, &format!("tradewind-bench-{number:08x}"))?);
     let description = RunDescription {
         place: arguments.directory.display().to_string(),
         kind: Mount::containing(place.directory()).fs_type,
@@ -113,7 +114,8 @@ fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<CommandOu
         head: files::TABLE_HEADER,
         agents: Vec::new(),
     };
-    let site = PosixEnv { directory: place.clone(), content: Arc::new(Content::new()), clock, stop: stop.clone() };
+    let site =
+        PosixEnv { directory: place.clone(), content: Arc::new(Content::new()), clock, stop: stop.clone() };
     let measured = Output::begin(&arguments.output, &description, site.clock.wall(), stop.clone()).and_then(
         |mut output| {
             let measured = survey.run(&site, &mut |event| output.handle_posix_event(event));

@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use tradewind_bench::replay::{OpenTrace, Replay};
 
-use super::target::{self, TargetFlags, BenchRequest, Work};
 use super::loads::parse_concurrency;
+use super::target::{self, BenchRequest, TargetFlags, Work};
 use crate::commands::{CommandOutcome, UsageError};
 
 /// The default concurrency: a limit at the pace of the trace, else the number of workers.
@@ -77,9 +77,10 @@ fn speed(text: &str) -> Result<f64, String> {
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     let (is_own, speed) = (arguments.pace == Pace::Own, arguments.speed);
     if !is_own && speed != 1.0 {
-        return Err(
-            UsageError("--speed scales the times of the trace, which --pace fast ignores".to_owned()).into()
-        );
+        return Err(UsageError(
+            "--speed scales the times of the trace, which --pace fast ignores".to_owned(),
+        )
+        .into());
     }
     if arguments.target.client.files.is_some() {
         return Err(UsageError(
@@ -113,7 +114,8 @@ fn read(arguments: &Arguments, how: (usize, Option<f64>)) -> anyhow::Result<Repl
         return Err(UsageError(format!("{shown} is not a regular file: a trace is read twice")).into());
     }
     let replay = Replay::plan(&name, opener(path), arguments.target.max_trace_key_bytes(), how);
-    let replay = replay.with_context(unreadable)?.map_err(|broken| UsageError(format!("{shown}, {broken}")))?;
+    let replay =
+        replay.with_context(unreadable)?.map_err(|broken| UsageError(format!("{shown}, {broken}")))?;
     let plan = replay.trace_summary();
     if plan.invalid_lines > 0 && !arguments.skip_invalid {
         let examples: String = plan.first_invalid.iter().map(|broken| format!("\n  {broken}")).collect();

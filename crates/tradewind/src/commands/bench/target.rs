@@ -12,10 +12,10 @@ use clap::Args;
 use tradewind_bench::Content;
 use tradewind_bench::caches::CacheDropper;
 use tradewind_bench::cluster::coordinator::run_prefix;
-use tradewind_bench::runner::{Runner, Stage};
-use tradewind_bench::drive::{BenchEnv, WorkerPool, StopSignal};
+use tradewind_bench::drive::{BenchEnv, StopSignal, WorkerPool};
 use tradewind_bench::files::LocalFiles;
 use tradewind_bench::replay::Replay;
+use tradewind_bench::runner::{Runner, Stage};
 use tradewind_bench::tune::probe_target::OpenStore;
 use tradewind_core::error::{Error, Reason};
 use tradewind_core::name::MAX_KEY_BYTES;
@@ -24,14 +24,14 @@ use tradewind_model::lanes::LanesOptions;
 use tradewind_volume::Scheduled;
 use tradewind_volume::scheduled::Priorities;
 
-use super::output::{TABLE_HEADER, Output, OutputFlags, RunDescription};
+use super::output::{Output, OutputFlags, RunDescription, TABLE_HEADER};
 use super::samples::SampleFlags;
 use crate::commands::terminal::print_error_line;
 use crate::commands::transfer::{AccessFlags, block_until_signal};
-use crate::commands::{CommandOutcome, UsageError, StoppedBySignal};
+use crate::commands::{CommandOutcome, StoppedBySignal, UsageError};
 use crate::locations::ObjectsLocation;
 use crate::profiles::this_machine::cpus;
-use crate::stores::{MissingDirectory, ConnectionOptions, BenchmarkOptions};
+use crate::stores::{BenchmarkOptions, ConnectionOptions, MissingDirectory};
 
 /// The memory budget of requests.
 const MEMORY_BYTES: usize = 1 << 30;
@@ -95,7 +95,8 @@ pub(in crate::commands) struct ClientFlags {
 impl TargetFlags {
     /// The limit of the length of keys in a trace, in bytes.
     pub fn max_trace_key_bytes(&self) -> usize {
-        let taken = directory_prefix(&self.run.place.key).len() + run_prefix(0).len() + MAX_ROUND_PREFIX.len();
+        let taken =
+            directory_prefix(&self.run.place.key).len() + run_prefix(0).len() + MAX_ROUND_PREFIX.len();
         MAX_KEY_BYTES.saturating_sub(taken)
     }
 
@@ -190,7 +191,11 @@ impl ClientFlags {
         let clock: Arc<dyn Clock> = SystemClock::shared();
         let traffic = Arc::new(Traffic::default());
         let measuring = Some(BenchmarkOptions { is_single_use: is_fresh, traffic: traffic.clone() });
-        let lines = ConnectionOptions { max_connections: connections.max(WORKERS), max_read_bytes: READ_BYTES, benchmark: measuring };
+        let lines = ConnectionOptions {
+            max_connections: connections.max(WORKERS),
+            max_read_bytes: READ_BYTES,
+            benchmark: measuring,
+        };
         let known = self.access.stores(clock.clone(), lines)?;
         known.check_schemes(&[&*place.scheme])?;
         let store = known.open(&place.scheme, MissingDirectory::Fail)?.store;
@@ -206,20 +211,38 @@ impl ClientFlags {
         };
         let (content, budget) = (Arc::new(Content::new()), Budget::new(MEMORY_BYTES));
         let crew = WorkerPool::start(cpus()).context("cannot start the threads that send requests")?;
-        Ok(BenchEnv { store, bucket: place.bucket.clone(), content, clock, budget, traffic, files, worker_pool: crew })
+        Ok(BenchEnv {
+            store,
+            bucket: place.bucket.clone(),
+            content,
+            clock,
+            budget,
+            traffic,
+            files,
+            worker_pool: crew,
+        })
     }
 }
 
 impl ClientFlags {
     /// Returns a function that opens the store of a place, each time with new connections. A local store, which can be
     /// open only once, is the same each time.
-    pub fn opener(&self, place: &ObjectsLocation, connections: usize, bed: &BenchEnv) -> anyhow::Result<OpenStore> {
+    pub fn opener(
+        &self,
+        place: &ObjectsLocation,
+        connections: usize,
+        bed: &BenchEnv,
+    ) -> anyhow::Result<OpenStore> {
         if bed.store.capabilities().kind == "local" {
             let store = bed.store.clone();
             return Ok(Box::new(move || Ok(store.clone())));
         }
         let measuring = Some(BenchmarkOptions { is_single_use: false, traffic: bed.traffic.clone() });
-        let lines = ConnectionOptions { max_connections: connections, max_read_bytes: READ_BYTES, benchmark: measuring };
+        let lines = ConnectionOptions {
+            max_connections: connections,
+            max_read_bytes: READ_BYTES,
+            benchmark: measuring,
+        };
         let known = self.access.stores(bed.clock.clone(), lines)?;
         let scheme = place.scheme.clone();
         Ok(Box::new(move || {
@@ -234,7 +257,11 @@ pub(in crate::commands) fn random_run_number() -> anyhow::Result<u32> {
     getrandom::u32().map_err(|e| anyhow::anyhow!("cannot get random bytes from the system: {e}"))
 }
 
-async fn measure(flags: &TargetFlags, wanted: BenchRequest, stop: StopSignal) -> anyhow::Result<CommandOutcome> {
+async fn measure(
+    flags: &TargetFlags,
+    wanted: BenchRequest,
+    stop: StopSignal,
+) -> anyhow::Result<CommandOutcome> {
     let run = &flags.run;
     let kernel = flags.kernel()?;
     let own = run_prefix(random_run_number()?);
@@ -317,7 +344,9 @@ impl RunFlags {
         }
         if let Err(e) = &cleaned {
             // Reported in addition to any other error.
-            print_error_line(format_args!("tradewind: objects remain below {place} and cannot be removed: {e}"))?;
+            print_error_line(format_args!(
+                "tradewind: objects remain below {place} and cannot be removed: {e}"
+            ))?;
         }
         let ended = ended?;
         Ok(if cleaned.is_err() { CommandOutcome::FoundProblems } else { ended })

@@ -6,11 +6,11 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use tradewind_lab::client::{
-    Client, ClientOptions, ClientProfile, CpuCount, ResourceUsage, machine_memory_bytes, available_cpus,
+    Client, ClientOptions, ClientProfile, CpuCount, ResourceUsage, available_cpus, machine_memory_bytes,
 };
 
 use super::super::{CommandOutcome, UsageError};
-use super::run::{run_with_signals, outcome_from_status, print_note};
+use super::run::{outcome_from_status, print_note, run_with_signals};
 use crate::settings::ByteSize;
 
 /// Run a command with fewer CPUs and less memory
@@ -94,7 +94,10 @@ fn options(arguments: &Arguments) -> anyhow::Result<ClientOptions> {
         for words in &scaled.differences {
             print_note(words)?;
         }
-        print_note(&format!("in addition to CPUs and memory, the paper's client had: {}", profile.companion_commands))?;
+        print_note(&format!(
+            "in addition to CPUs and memory, the paper's client had: {}",
+            profile.companion_commands
+        ))?;
     }
     if options == ClientOptions::default() && !arguments.stats {
         return Err(UsageError("set at least one of --cpus, --memory or --profile".to_owned()).into());

@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use tradewind_lab::disk::{self, Disk, DiskOptions, AppliedLimits, DeviceProfile, IoLimits};
+use tradewind_lab::disk::{self, AppliedLimits, DeviceProfile, Disk, DiskOptions, IoLimits};
 
 use super::super::{CommandOutcome, UsageError};
-use super::run::{run_with_signals, outcome_from_status, print_note};
+use super::run::{outcome_from_status, print_note, run_with_signals};
 use crate::settings::ByteSize;
 
 /// Run a command with a slower disk in one directory
@@ -157,7 +157,11 @@ impl Speed {
             return Err(UsageError(words.to_owned()).into());
         }
         let bytes = |size: Option<ByteSize>| size.map(|size| size.0);
-        Ok(DiskOptions { limits: rates, file_system_bytes: bytes(self.r#loop), max_dirty_bytes: bytes(self.write_behind) })
+        Ok(DiskOptions {
+            limits: rates,
+            file_system_bytes: bytes(self.r#loop),
+            max_dirty_bytes: bytes(self.write_behind),
+        })
     }
 }
 
@@ -166,7 +170,12 @@ fn print_limits(in_force: &AppliedLimits) -> std::io::Result<()> {
 }
 
 fn show(in_force: &AppliedLimits) -> String {
-    let AppliedLimits { device, file_system_bytes: file_system, limits: rates, limits_writeback: later_writes } = in_force;
+    let AppliedLimits {
+        device,
+        file_system_bytes: file_system,
+        limits: rates,
+        limits_writeback: later_writes,
+    } = in_force;
     let what =
         file_system.map_or_else(String::new, |bytes| format!("a new file system of {} MiB on ", bytes >> 20));
     let bandwidth = |rate: Option<u64>| rate.map(|rate| format!("{:.2} MB/s", rate as f64 / 1e6));
@@ -200,9 +209,15 @@ mod tests {
 
     #[test]
     fn limits_in_force_are_described() {
-        let rates = IoLimits { read_bytes_per_second: Some(5_000_000), read_iops: Some(9), ..IoLimits::default() };
+        let rates =
+            IoLimits { read_bytes_per_second: Some(5_000_000), read_iops: Some(9), ..IoLimits::default() };
         let text = |file_system, later_writes| {
-            show(&AppliedLimits { device: "254:0".to_owned(), file_system_bytes: file_system, limits: rates, limits_writeback: later_writes })
+            show(&AppliedLimits {
+                device: "254:0".to_owned(),
+                file_system_bytes: file_system,
+                limits: rates,
+                limits_writeback: later_writes,
+            })
         };
         assert!(
             text(None, false)

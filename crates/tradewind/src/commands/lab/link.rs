@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use tradewind_lab::wan::{JitterKind, LinkOptions, MTU, ForwarderKind, WanOptions, default_queue_bytes};
+use tradewind_lab::wan::{ForwarderKind, JitterKind, LinkOptions, MTU, WanOptions, default_queue_bytes};
 
 use crate::commands::UsageError;
 use crate::settings::ByteSize;
@@ -117,7 +117,15 @@ impl LinkFlags {
                 }
                 (Some(_), Some(ByteSize(bytes))) => bytes,
             };
-            Ok(LinkOptions { delay, jitter, jitter_kind, allow_reordering: reorder, loss, bits_per_second: rate, queue_bytes })
+            Ok(LinkOptions {
+                delay,
+                jitter,
+                jitter_kind,
+                allow_reordering: reorder,
+                loss,
+                bits_per_second: rate,
+                queue_bytes,
+            })
         };
         let back_rate = overrides.rate.unwrap_or(rate);
         // A queue limit for both directions does not apply to a direction without a rate.
@@ -189,7 +197,7 @@ pub(super) fn describe_traffic(direction: &Value) -> String {
     if !direction["rate"].is_null() {
         text += &format!(", {} dropped by the full queue", count("dropped"));
     }
-    if let Some(max_queue) = direction["longest_queue"].as_u64() {
+    if let Some(max_queue) = direction["max_queue_bytes"].as_u64() {
         text += &format!(", queue up to {max_queue} bytes");
     }
     if count("missed") > 0 {
@@ -308,7 +316,10 @@ mod tests {
         assert_eq!(apart.back, back);
         assert_eq!(apart.out.queue_bytes, 1_250_000);
         let open = options("--rate 10mbit --queue 64KiB --back rate=none").unwrap();
-        assert_eq!((open.out.queue_bytes, open.back.bits_per_second, open.back.queue_bytes), (65536, None, u64::MAX));
+        assert_eq!(
+            (open.out.queue_bytes, open.back.bits_per_second, open.back.queue_bytes),
+            (65536, None, u64::MAX)
+        );
         assert_eq!(
             queues(open).unwrap(),
             "out queues up to 65536 bytes, back nothing; the excess is dropped"
@@ -326,7 +337,9 @@ mod tests {
             describe_traffic(&told(ForwarderKind::Relay)["out"])
                 .ends_with(", 7 dropped by the full queue, queue up to 11 bytes")
         );
-        assert!(describe_traffic(&told(ForwarderKind::Netem)["out"]).ends_with(", 7 dropped by the full queue"));
+        assert!(
+            describe_traffic(&told(ForwarderKind::Netem)["out"]).ends_with(", 7 dropped by the full queue")
+        );
         assert_eq!(unknown_traffic_reason(&told(ForwarderKind::Netem)), None);
     }
 

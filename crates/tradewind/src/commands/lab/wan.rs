@@ -13,8 +13,8 @@ use tokio::runtime::Builder;
 use tradewind_lab::wan::named_link::{self, LinkName, LinkState};
 use tradewind_lab::wan::{FAR_ADDRESS_ENV, TimingWarning, Wan, link_report};
 
-use super::link::{LinkFlags, describe_traffic, describe_link, describe_setup, unknown_traffic_reason};
-use super::run::{run_with_signals, outcome_from_status as exit, print_note};
+use super::link::{LinkFlags, describe_link, describe_setup, describe_traffic, unknown_traffic_reason};
+use super::run::{outcome_from_status as exit, print_note, run_with_signals};
 use crate::commands::CommandOutcome;
 use crate::commands::signals::Signals;
 
@@ -146,10 +146,9 @@ fn run_command(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
     if arguments.json {
         writeln!(io::stderr(), "{told}")?;
     } else if arguments.stats {
-        print_note(
-            &unknown_traffic_reason(&told)
-                .unwrap_or_else(|| format!("out {}; back {}", describe_traffic(&told["out"]), describe_traffic(&told["back"]))),
-        )?;
+        print_note(&unknown_traffic_reason(&told).unwrap_or_else(|| {
+            format!("out {}; back {}", describe_traffic(&told["out"]), describe_traffic(&told["back"]))
+        }))?;
     }
     Ok(exit(ended.status))
 }

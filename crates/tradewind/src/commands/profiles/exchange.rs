@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use super::STANDARD;
 use crate::commands::CommandOutcome;
 use crate::commands::terminal::{Names, print_error_line};
-use crate::profiles::{SavedProfile, Profile, Profiles};
+use crate::profiles::{Profile, Profiles, SavedProfile};
 
 /// Writes a profile.
 pub(super) fn export(kept: &SavedProfile, file: &Path) -> anyhow::Result<()> {
@@ -61,7 +61,8 @@ fn read_standard() -> io::Result<String> {
 fn is_replaceable(own: &Profile, new: &Profile) -> bool {
     // Times of the same format sort lexicographically.
     let is_time = |text: &str| text.len() == "2026-01-01T00:00:00Z".len() && text.ends_with('Z');
-    own == new || (is_time(&own.measured_at) && is_time(&new.measured_at) && own.measured_at < new.measured_at)
+    own == new
+        || (is_time(&own.measured_at) && is_time(&new.measured_at) && own.measured_at < new.measured_at)
 }
 
 fn made(profile: &Profile) -> String {

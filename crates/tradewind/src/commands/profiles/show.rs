@@ -10,10 +10,13 @@ use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{Goal, Sample, Surface, goal};
 
 use super::missing_profile;
-use crate::commands::plan_output::{self, EXAMPLE_REQUEST_BYTES, describe_concurrency, candidate_points, format_megabytes, direction_name, describe_profile_client, format_seconds};
+use crate::commands::plan_output::{
+    self, EXAMPLE_REQUEST_BYTES, candidate_points, describe_concurrency, describe_profile_client,
+    direction_name, format_megabytes, format_seconds,
+};
 use crate::commands::terminal::{Names, printable_json};
 use crate::profiles::this_machine::cpus;
-use crate::profiles::{SavedProfile, ApplicableProfile, Profile, Profiles};
+use crate::profiles::{ApplicableProfile, Profile, Profiles, SavedProfile};
 use crate::settings::ByteSize;
 
 const DIRECTIONS: [Direction; 2] = [Direction::Write, Direction::Read];
@@ -45,7 +48,7 @@ pub(super) fn list(all: &[SavedProfile], is_json: bool) -> io::Result<()> {
             profile.download.len().to_string(),
         ]
     };
-    let titles = ["store", "created", "client", "cores", "RTT", "samples up", "samples down"];
+    let titles = ["store", "measured", "client", "CPUs", "RTT", "samples up", "samples down"];
     let rows: Vec<[String; 7]> = all.into_iter().map(row).collect();
     write!(out, "{}", table(titles, &rows))
 }
@@ -70,7 +73,15 @@ pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::R
 
 /// The measurements of a profile, as text.
 fn measured(kept: &SavedProfile) -> String {
-    let Profile { store, measured_at: made, client_name: client, memory_bytes: memory, storage_bytes_per_second: storage, rtt_seconds: round_trip, .. } = &kept.profile;
+    let Profile {
+        store,
+        measured_at: made,
+        client_name: client,
+        memory_bytes: memory,
+        storage_bytes_per_second: storage,
+        rtt_seconds: round_trip,
+        ..
+    } = &kept.profile;
     let machine = [
         Some(client.clone()).filter(|name| !name.is_empty()),
         plan_output::cores(&kept.profile),
@@ -143,10 +154,10 @@ fn all_of(store: &str, own: Option<&SavedProfile>, known: Option<&ApplicableProf
     let sample = |sample: &Sample| {
         json!({
             "size": sample.point.bytes,
-            "parallel": sample.point.concurrency,
+            "concurrency": sample.point.concurrency,
             "latency_seconds": sample.latency,
             "error": sample.relative_error,
-            "is_seen": sample.from_transfer,
+            "from_transfer": sample.from_transfer,
             "p95_seconds": sample.p95_p99.map(|tail| tail[0]),
             "p99_seconds": sample.p95_p99.map(|tail| tail[1]),
             "bytes_per_second": sample.bandwidth(),
@@ -164,9 +175,9 @@ fn all_of(store: &str, own: Option<&SavedProfile>, known: Option<&ApplicableProf
         Some(json!({
             "direction": direction_name(*direction),
             "size": best.point.bytes,
-            "parallel": best.point.concurrency,
+            "concurrency": best.point.concurrency,
             "bytes_per_second": best.bandwidth(),
-            "deviation": best.std_dev,
+            "std_dev": best.std_dev,
         }))
     };
     let plans: Vec<Json> = known.into_iter().flat_map(|known| &known.surfaces).filter_map(plan).collect();
@@ -177,7 +188,7 @@ fn all_of(store: &str, own: Option<&SavedProfile>, known: Option<&ApplicableProf
         "from": known.map(|known| &known.profile.store),
         "scaled": known.is_some_and(|known| known.is_scaled),
         "plans": plans,
-        "at_a_time": EXAMPLE_REQUEST_BYTES.map(|bytes| json!({ "size": bytes, "requests": used.concurrency_for(bytes) })),
+        "concurrency_by_size": EXAMPLE_REQUEST_BYTES.map(|bytes| json!({ "size": bytes, "concurrency": used.concurrency_for(bytes) })),
     })
 }
 
@@ -186,13 +197,13 @@ fn head(kept: &SavedProfile) -> Json {
     let profile = &kept.profile;
     json!({
         "store": profile.store,
-        "made": profile.measured_at,
+        "measured_at": profile.measured_at,
         "client": profile.client_name,
-        "cores": profile.cpus,
-        "memory": profile.memory_bytes,
+        "cpus": profile.cpus,
+        "memory_bytes": profile.memory_bytes,
         "storage_bytes_per_second": profile.storage_bytes_per_second,
         "link_bytes_per_second": profile.link_bytes_per_second,
-        "round_trip_seconds": profile.rtt_seconds,
+        "rtt_seconds": profile.rtt_seconds,
         "upload_samples": profile.upload.len(),
         "download_samples": profile.download.len(),
         "path": kept.path.display().to_string(),

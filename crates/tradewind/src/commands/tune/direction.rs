@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
 
 use tradewind_bench::drive::StopSignal;
-use tradewind_bench::tune::{self, SamplingConfig, SamplingEvent, ProbeTarget, SamplingResult};
+use tradewind_bench::tune::{self, ProbeTarget, SamplingConfig, SamplingEvent, SamplingResult};
 use tradewind_core::ErrorKind;
 use tradewind_core::error::Result;
 use tradewind_model::store_model::Direction;
@@ -58,7 +58,9 @@ impl DirectionResult {
         let max_time = self.sampled.probes.iter().map(|probed| probed.time).max();
         let why = match (self.failure(), max_time) {
             (Some(failure), _) => failure.to_owned(),
-            (None, Some(time)) => format!("no request completed within {}", format_seconds(time.as_secs_f64())),
+            (None, Some(time)) => {
+                format!("no request completed within {}", format_seconds(time.as_secs_f64()))
+            }
             (None, None) => "the budget is too small for a single probe".to_owned(),
         };
         writeln!(out, "{}: no result: {why}", direction_name(direction))
@@ -120,7 +122,12 @@ impl DirectionTuner<'_> {
         Ok(has_object)
     }
 
-    async fn sample(&self, direction: Direction, cells: &[OperatingPoint], budget: Budget) -> Result<SamplingResult> {
+    async fn sample(
+        &self,
+        direction: Direction,
+        cells: &[OperatingPoint],
+        budget: Budget,
+    ) -> Result<SamplingResult> {
         let is_json = self.arguments.json;
         let request = SamplingConfig { points: cells.to_vec(), budget, cores: cpus() };
         let mut heat = HeatMap::new(direction, cells, is_json || !io::stdout().is_terminal());

@@ -8,7 +8,7 @@ use tradewind_bench::tune::ProbeResult;
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::{OperatingPoint, Surface};
 
-use crate::commands::plan_output::{format_megabytes, direction_name};
+use crate::commands::plan_output::{direction_name, format_megabytes};
 use crate::settings::ByteSize;
 
 /// Colours of a terminal's palette, from low to high throughput.
@@ -63,11 +63,14 @@ impl HeatMap {
     }
 
     fn map(&self, surface: &Surface, is_coloured: bool) -> String {
-        let found = |bytes: u64, parallel: usize| surface.predict(OperatingPoint { bytes, concurrency: parallel });
+        let found =
+            |bytes: u64, parallel: usize| surface.predict(OperatingPoint { bytes, concurrency: parallel });
         let all = self.sizes.iter().flat_map(|bytes| self.parallel.iter().map(|n| (*bytes, *n)));
         let best = all.map(|(bytes, n)| found(bytes, n).bandwidth()).fold(0.0, f64::max);
-        let mut map =
-            format!("{} in MB/s, by request size and concurrency (* measured)\n", direction_name(self.direction));
+        let mut map = format!(
+            "{} in MB/s, by request size and concurrency (* measured)\n",
+            direction_name(self.direction)
+        );
         let head = self.parallel.iter().fold(format!("{:>9}", ""), |mut head, n| {
             let _ = write!(head, "{n:>7}");
             head
@@ -77,7 +80,11 @@ impl HeatMap {
             let _ = write!(map, "{:>9}", ByteSize(*bytes).to_string());
             for n in &self.parallel {
                 let bandwidth = found(*bytes, *n).bandwidth();
-                let mark = if self.tried.contains(&OperatingPoint { bytes: *bytes, concurrency: *n }) { '*' } else { ' ' };
+                let mark = if self.tried.contains(&OperatingPoint { bytes: *bytes, concurrency: *n }) {
+                    '*'
+                } else {
+                    ' '
+                };
                 let text = format!("{:>6}{mark}", format_megabytes(bandwidth));
                 if is_coloured {
                     let part = (bandwidth / best * (COLOURS.len() - 1) as f64).round() as usize;

@@ -15,7 +15,7 @@ pub(super) fn print_probe(probed: &ProbeResult) {
         "line": "probe",
         "direction": direction_name(probed.direction),
         "size": probed.point.bytes,
-        "parallel": probed.point.concurrency,
+        "concurrency": probed.point.concurrency,
         "latency_seconds": probed.sample.map(|sample| sample.latency),
         "error": probed.sample.map(|sample| sample.relative_error),
         "bytes_per_second": probed.sample.map(|sample| sample.bandwidth()),
@@ -40,10 +40,10 @@ pub(super) fn print_surface(direction: Direction, cells: &[OperatingPoint], surf
             "line": "inferred",
             "direction": direction_name(direction),
             "size": cell.bytes,
-            "parallel": cell.concurrency,
+            "concurrency": cell.concurrency,
             "latency_seconds": found.latency,
             "bytes_per_second": found.bandwidth(),
-            "deviation": found.std_dev,
+            "std_dev": found.std_dev,
         });
         let _ = writeln!(io::stdout(), "{line}");
     }

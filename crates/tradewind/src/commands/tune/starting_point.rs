@@ -13,7 +13,7 @@ use tradewind_model::tune::extrapolate::ClientEnvironment;
 use crate::commands::plan_output::{describe_profile_client, format_seconds};
 use crate::commands::terminal::Names;
 use crate::profiles::this_machine::cpus;
-use crate::profiles::{Profile, Profiles, this_machine, host};
+use crate::profiles::{Profile, Profiles, host, this_machine};
 
 /// The starting point of tuning.
 pub(super) struct StartingPoint {
@@ -31,10 +31,13 @@ impl StartingPoint {
         round_trip: Option<Duration>,
         files: Option<&LocalFiles>,
     ) -> anyhow::Result<Self> {
-        let storage =
-            files.map(LocalFiles::write_speed).transpose().context("cannot measure the disk's write speed")?;
+        let storage = files
+            .map(LocalFiles::write_speed)
+            .transpose()
+            .context("cannot measure the disk's write speed")?;
         let round_trip = round_trip.map(|time| time.as_secs_f64());
-        let here = service.map_or_else(ClientEnvironment::default, |store| this_machine::client(host(store), cpus()));
+        let here = service
+            .map_or_else(ClientEnvironment::default, |store| this_machine::client(host(store), cpus()));
         let client = ClientEnvironment { rtt: round_trip, storage_bandwidth: storage, ..here };
         let from = service.and_then(|store| Profiles::find()?.nearest(store, &client));
         Ok(Self { client, from })
@@ -42,12 +45,9 @@ impl StartingPoint {
 
     /// The prior for a direction.
     pub fn prior(&self, direction: Direction) -> Prior {
-        let scaled = self.from.as_ref().and_then(|profile| profile.extrapolated_prior(direction, &self.client));
-        let default = || {
-            self.client
-                .rtt
-                .map_or_else(Prior::default, |time| Prior::default().with_rtt(time))
-        };
+        let scaled =
+            self.from.as_ref().and_then(|profile| profile.extrapolated_prior(direction, &self.client));
+        let default = || self.client.rtt.map_or_else(Prior::default, |time| Prior::default().with_rtt(time));
         scaled.unwrap_or_else(default)
     }
 
@@ -63,10 +63,10 @@ impl StartingPoint {
             let line = json!({
                 "line": "begins",
                 "store": profile.store,
-                "made": profile.measured_at,
-                "cores": profile.cpus,
+                "measured_at": profile.measured_at,
+                "cpus": profile.cpus,
                 "link_bytes_per_second": profile.link_bytes_per_second,
-                "round_trip_seconds": profile.rtt_seconds,
+                "rtt_seconds": profile.rtt_seconds,
             });
             return writeln!(out, "{line}");
         }

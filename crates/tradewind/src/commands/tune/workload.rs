@@ -21,7 +21,7 @@ use tradewind_transfer::files::{self, Links, Tree};
 use super::Arguments;
 use crate::commands::plan_output::{self, CANDIDATE_CONCURRENCIES, CANDIDATE_REQUEST_BYTES};
 use crate::commands::terminal::print_error_line;
-use crate::locations::{ObjectsLocation, Location};
+use crate::locations::{Location, ObjectsLocation};
 use crate::settings::ByteSize;
 
 /// The limit of objects or files that are examined: more do not change the distribution.
@@ -180,7 +180,8 @@ impl Workloads {
 
     /// The operating points that plans of one direction may use.
     pub fn cells(&self, direction: Direction) -> Vec<OperatingPoint> {
-        let sizes: Vec<u64> = self.for_direction(direction).significant_sizes().iter().map(|share| share.size).collect();
+        let sizes: Vec<u64> =
+            self.for_direction(direction).significant_sizes().iter().map(|share| share.size).collect();
         OperatingPoint::grid(&sizes, &CANDIDATE_CONCURRENCIES)
     }
 
@@ -193,7 +194,8 @@ impl Workloads {
             writeln!(out, "workload: {} {}{more}{rest}", self.count, self.what)?;
         }
         for direction in [Direction::Write, Direction::Read] {
-            let (name, shares) = (plan_output::direction_name(direction), self.for_direction(direction).significant_sizes());
+            let (name, shares) =
+                (plan_output::direction_name(direction), self.for_direction(direction).significant_sizes());
             if is_json {
                 for share in shares {
                     let line = json!({

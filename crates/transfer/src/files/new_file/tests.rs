@@ -142,7 +142,8 @@ fn planted_unfinished_file_is_not_written_to() {
         fs::write(&victim, "precious").unwrap();
         let journal = Journal::new(scene.path().join("journals"), "store".to_owned());
         let begin = |directory: &Directory| {
-            let (entry, version) = (journal.open("from", "to").unwrap(), ObjectVersion { size: 3, etag: "one" });
+            let (entry, version) =
+                (journal.open("from", "to").unwrap(), ObjectVersion { size: 3, etag: "one" });
             directory.resume_file(Path::new("file"), &version, Arc::default(), entry, false).unwrap()
         };
         let directory = directory(&scene.path().join("back"));
@@ -221,7 +222,8 @@ fn concurrent_transfers_to_one_name_all_succeed() {
             scope.spawn(move || {
                 for _ in 0..50 {
                     let size = MIN_PREALLOCATE_BYTES + 1;
-                    let mut file = directory.create_file(Path::new("file"), size, Arc::default(), false).unwrap();
+                    let mut file =
+                        directory.create_file(Path::new("file"), size, Arc::default(), false).unwrap();
                     file.write_at(0, &[n]).unwrap();
                     file.finish(&Attributes::default()).unwrap();
                 }

@@ -42,7 +42,11 @@ async fn failure_event_is_counted() {
 
 #[tokio::test]
 async fn later_listing_failure_is_counted() {
-    let denied = FaultPlan::none().with_fault(Operation::List, FaultSchedule::Nth(2), Fault::FailBefore(Reason::AccessDenied));
+    let denied = FaultPlan::none().with_fault(
+        Operation::List,
+        FaultSchedule::Nth(2),
+        Fault::FailBefore(Reason::AccessDenied),
+    );
     let scene = Scene::new(&["a"], &[], denied).await;
     let running = scene.start(LONG);
     scene.wait_for("in step").await;
@@ -58,7 +62,8 @@ async fn stop_during_the_first_comparison_is_not_compared() {
     let running = scene.start(LONG);
     tokio::time::sleep(QUIET).await;
     assert!(!running.stop().await.is_compared);
-    let down = FaultPlan::none().with_fault(Operation::List, FaultSchedule::Always, Fault::FailBefore(Reason::Io));
+    let down =
+        FaultPlan::none().with_fault(Operation::List, FaultSchedule::Always, Fault::FailBefore(Reason::Io));
     let scene = Scene::new(&["a"], &[], down).await;
     let running = scene.start(LONG);
     scene.wait_for_match(|line| line.starts_with("failed s3://bucket/"), "a failure").await;
@@ -70,8 +75,11 @@ async fn stop_during_the_first_comparison_is_not_compared() {
 #[tokio::test]
 async fn missing_bucket_ends_the_watch_for_every_scheme() {
     for scheme in ["s3", "gs", "swift"] {
-        let gone =
-            FaultPlan::none().with_fault(Operation::List, FaultSchedule::Always, Fault::FailBefore(Reason::NoSuchBucket));
+        let gone = FaultPlan::none().with_fault(
+            Operation::List,
+            FaultSchedule::Always,
+            Fault::FailBefore(Reason::NoSuchBucket),
+        );
         let scene = Scene::new(&["a"], &[], gone).await;
         let running = scene.start_with(LONG, scene.copier(scheme, Links::Skip));
         let ended = tokio::time::timeout(Duration::from_secs(10), running.ended).await;

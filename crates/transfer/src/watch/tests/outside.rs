@@ -49,7 +49,9 @@ async fn with_dir_replaced(links: Links) -> (Scene, RunningWatch) {
 
 #[tokio::test]
 async fn directory_replaced_by_a_link_is_skipped() {
-    for event in [touched("dir/x"), FsEvent::TreeTouched("dir/".to_owned()), FsEvent::TreeTouched(String::new())] {
+    for event in
+        [touched("dir/x"), FsEvent::TreeTouched("dir/".to_owned()), FsEvent::TreeTouched(String::new())]
+    {
         let what = format!("{event:?}");
         let (scene, running) = with_dir_replaced(Links::Skip).await;
         running.send(event).await;
@@ -65,7 +67,11 @@ async fn directory_replaced_by_a_link_is_skipped() {
 
 #[tokio::test]
 async fn followed_link_to_a_directory_is_reported_without_removals() {
-    for event in [touched("dir/x"), FsEvent::TreeTouched("dir/".to_owned()), FsEvent::TreeTouched("dir/deep/".to_owned())] {
+    for event in [
+        touched("dir/x"),
+        FsEvent::TreeTouched("dir/".to_owned()),
+        FsEvent::TreeTouched("dir/deep/".to_owned()),
+    ] {
         let what = format!("{event:?}");
         let (scene, running) = with_dir_replaced(Links::Follow).await;
         running.send(event).await;

@@ -19,7 +19,8 @@ use crate::local::upkeep::run_once;
 #[test]
 fn fields_of_later_versions_are_preserved() -> Result<()> {
     let place = tempfile::tempdir().unwrap();
-    let options = || LocalOptions { compact_below_fraction: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
+    let options =
+        || LocalOptions { compact_below_fraction: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
     let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
     let record =
         Record::BucketCreated(Bucket { id: 7, name: "later".to_owned(), created: Timestamp::from_millis(1) });
@@ -40,14 +41,16 @@ fn fields_of_later_versions_are_preserved() -> Result<()> {
 
     let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
     let place_now = || -> Result<RecordLocation> {
-        Ok(BucketEntry::decode(&local.shared.index.get(&keys::bucket(7))?.expect("the bucket exists"))?.location)
+        Ok(BucketEntry::decode(&local.shared.index.get(&keys::bucket(7))?.expect("the bucket exists"))?
+            .location)
     };
     let before = place_now()?;
     assert_eq!(run_once(&local)?, 1);
     let after = place_now()?;
     assert_ne!(before.position, after.position);
     let segment = local.shared.segments.get(after.position.segment).expect("the segment exists");
-    let moved = record_at(&segment, local.shared.layout.salt, after.position.offset)?.expect("the record exists");
+    let moved =
+        record_at(&segment, local.shared.layout.salt, after.position.offset)?.expect("the record exists");
     assert_eq!(moved.fields, fields);
     Ok(())
 }
@@ -55,7 +58,8 @@ fn fields_of_later_versions_are_preserved() -> Result<()> {
 #[test]
 fn interrupted_removal_is_finished_first() -> Result<()> {
     let place = tempfile::tempdir().unwrap();
-    let options = || LocalOptions { compact_below_fraction: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
+    let options =
+        || LocalOptions { compact_below_fraction: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
     let segments = 3;
     for n in 0..segments {
         let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;

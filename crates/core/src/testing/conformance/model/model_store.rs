@@ -19,7 +19,9 @@ use crate::range::ByteRange;
 use crate::store::{CopyPartRequest, CopyRequest, ETagForm, GetRequest, ObjectStore, Select, StageRequest};
 use crate::testing::context;
 
-use super::super::fixture::{self, Fixture, copy_request, drain, full_metadata, md5, part_number, pattern, tags};
+use super::super::fixture::{
+    self, Fixture, copy_request, drain, full_metadata, md5, part_number, pattern, tags,
+};
 use super::step::{Choice, Lie, PLACES, PREFIXES, Parts, Step, When};
 
 const KEYS: [&str; PLACES / 2] = ["a", "a/b", "a/b/c", "é/\0", "b"];

@@ -1,7 +1,9 @@
 //! Table rows of file system benchmarks.
 
 use tradewind_bench::posix::cache_policy::CachePolicy;
-use tradewind_bench::posix::result::{AccessResult, AmplificationCurve, PosixConditions, PosixRecord, Direction, Postmark, AccessScope};
+use tradewind_bench::posix::result::{
+    AccessResult, AccessScope, AmplificationCurve, Direction, PosixConditions, PosixRecord, Postmark,
+};
 use tradewind_core::quantity::ByteSize;
 
 /// The header of the table of files.
@@ -25,12 +27,17 @@ pub(super) fn rows(measured: &PosixRecord) -> Vec<String> {
 fn conditions_rows(conditions: &PosixConditions) -> Vec<String> {
     let mount = &conditions.mount;
     let mut rows = vec![
-        format!("  file system: {} of {} at {}, {}", mount.fs_type, mount.source, mount.mount_point, mount.options),
+        format!(
+            "  file system: {} of {} at {}, {}",
+            mount.fs_type, mount.source, mount.mount_point, mount.options
+        ),
         format!("  time of a written file: {}", conditions.timed_calls),
     ];
     let why = conditions.caches_reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
     rows.push(format!("  caches before reading: {}{why}", conditions.caches));
-    if let (Some(interface), Some((sent, received))) = (&conditions.interface, conditions.idle_bytes_per_second) {
+    if let (Some(interface), Some((sent, received))) =
+        (&conditions.interface, conditions.idle_bytes_per_second)
+    {
         rows.push(format!(
             "  wire: {interface}, which sent {:.1} and received {:.1} kB/s before anything was measured",
             sent / 1e3,
@@ -60,7 +67,8 @@ fn access_rows(access: &AccessResult) -> Vec<String> {
     let sure = rate.ci95_half_width.filter(|_| rate.mean > 0.0);
     let sure = sure.map(|within| format!("+-{:.0}%", 100.0 * within / rate.mean)).unwrap_or_default();
     // For one file accessed in units, the latency is that of a unit.
-    let latency = if access.scope == AccessScope::Unit { &access.latency.access } else { &access.latency.file };
+    let latency =
+        if access.scope == AccessScope::Unit { &access.latency.access } else { &access.latency.file };
     let sync = access.sync_seconds.map_or_else(|| "-".to_owned(), |sync| format!("{sync:.3}"));
     let wire = access.amplification().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
     let failed: u64 = access.failures.values().sum();
