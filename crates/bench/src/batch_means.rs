@@ -4,7 +4,7 @@
 const MIN_INTERVAL_OPERATIONS: f64 = 4.0;
 
 /// The number of intervals into which `seconds` can be divided if an operation takes `each` seconds on average: as
-/// many as are long enough to be nearly independent, and no more than [`rate`] uses.
+/// many as are long enough to be nearly independent, and no more than [`estimate_rate`] uses.
 #[must_use]
 pub fn interval_count(seconds: f64, each: f64) -> usize {
     ((seconds / (MIN_INTERVAL_OPERATIONS * each).max(f64::MIN_POSITIVE)) as usize).min(MAX_BATCHES)
@@ -31,7 +31,7 @@ pub fn estimate_rate(amounts: &[f64]) -> Option<RateEstimate> {
     estimate_rate_with_batches(amounts, MAX_BATCHES)
 }
 
-/// Like [`rate`], but with at most `max_batches` batches.
+/// Like [`estimate_rate`], but with at most `max_batches` batches.
 #[must_use]
 pub fn estimate_rate_with_batches(amounts: &[f64], max_batches: usize) -> Option<RateEstimate> {
     let batches = amounts.len().min(MAX_BATCHES).min(max_batches);

@@ -1,5 +1,5 @@
 //! A plan of many measurements of one store: every combination of mix, size and concurrency (Hou 2017, sections 3 and
-//! 4), as steps that [`course`](crate::course) runs. The whole plan is repeated in rounds, so that slow drift affects
+//! 4), as steps that [`course`](crate::runner) runs. The whole plan is repeated in rounds, so that slow drift affects
 //! every measurement equally.
 
 use std::fmt;

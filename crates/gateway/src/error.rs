@@ -4,7 +4,7 @@
 //!
 //! A store's messages never reach the client, because they may name files, peers and messages of peers. They are
 //! logged; the client gets S3's own message and a request ID. The exception is an error that
-//! [the request alone explains](tradewind_core::Error::of_request).
+//! [the request alone explains](tradewind_core::Error::for_client).
 
 use std::borrow::Cow;
 use std::error::Error as StdError;

@@ -79,7 +79,7 @@ pub struct LaneRequest {
 pub enum Dispatch {
     /// It may proceed at once.
     Now,
-    /// It is queued until [`Lanes::next`] returns this ticket.
+    /// It is queued until [`Lanes::next_dispatched`] returns this ticket.
     Queued(Ticket),
 }
 

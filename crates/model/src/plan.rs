@@ -151,7 +151,7 @@ impl Plan {
         self.capped(|known| known.for_class(SizeClass::for_bytes(bytes)))
     }
 
-    /// Like [`parallel`](Self::parallel), while connections are new.
+    /// Like [`concurrency_for`](Self::concurrency_for), while connections are new.
     #[must_use]
     pub fn initial_concurrency_for(&self, bytes: u64) -> usize {
         self.capped(|known| known.for_class_on_new_connections(SizeClass::for_bytes(bytes)))

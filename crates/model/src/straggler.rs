@@ -4,7 +4,7 @@
 //! Connections of one transfer differ: one whose window stopped opening early has 10 % of the throughput of another,
 //! and on a long link stays slow for minutes. While parts wait, faster connections take more of them; after the last
 //! one is taken, the upload waits for the slowest. The previous part of a connection predicts its speed, so slow
-//! connections get none of the last parts ([`begins`]).
+//! connections get none of the last parts ([`should_start_part`]).
 //!
 //! A store keeps nothing of an incomplete part, so a part that is aborted before its last bytes were sent is stored
 //! exactly once. The bytes already sent are wasted, and are bounded. Downloads instead request a second time and keep

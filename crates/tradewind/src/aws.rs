@@ -1,8 +1,8 @@
 //! Endpoint, region and credentials of S3, resolved like AWS CLI version 2: from the `AWS_*` variables and the files
 //! `~/.aws/config` and `~/.aws/credentials`. The settings of `tradewind serve` are not read here.
 //!
-//! [`Access::find`] is a pure function of its inputs and of the given files: it runs no program and uses no network.
-//! [`Access::credentials`] runs a program if the profile names one. Every value records its origin, and no message
+//! [`S3Access::resolve`] is a pure function of its inputs and of the given files: it runs no program and uses no network.
+//! [`S3Access::credentials`] runs a program if the profile names one. Every value records its origin, and no message
 //! contains a secret. Where AWS's own tools disagree, `docs/decisions/0012-as-the-aws-cli-does.md` has the choice.
 
 mod credential_source;

@@ -2,7 +2,7 @@
 //! sets them (an "openrc"). `ST_AUTH` and related variables are for Swift's v1 authentication, `OS_AUTH_URL` and
 //! related ones for Keystone v3.
 //!
-//! [`Access::find`] is a pure function of the variables. No message contains a secret.
+//! [`SwiftAccess::resolve`] is a pure function of the variables. No message contains a secret.
 
 mod openrc;
 

@@ -22,7 +22,7 @@ use super::transfer_context::TransferContext;
 use super::upload_checkpoint::{CheckpointedPart, StoredPart, UploadState};
 use super::upload_source::UploadSource;
 
-/// A multipart upload in progress. Dropping it before its end aborts it, unless [`keep`](Self::keep) was called.
+/// A multipart upload in progress. Dropping it before its end aborts it, unless [`detach`](Self::detach) was called.
 pub(crate) struct MultipartUpload {
     transfers: Arc<TransferContext>,
     store: Arc<dyn ObjectStore>,

@@ -1,4 +1,4 @@
-//! Straggling parts at the end of an upload. Once its last part has started, [`model::late`](tradewind_model::late)
+//! Straggling parts at the end of an upload. Once its last part has started, [`model::late`](tradewind_model::straggler)
 //! decides which parts delay it; these are aborted and sent again over another connection.
 //!
 //! A part is aborted only while some of its bytes have not been handed over. The store then has an incomplete part,
@@ -16,7 +16,7 @@ use super::transfer_context::TransferContext;
 
 /// Interval at which parts are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Value of [`PartProgress::began`] while the part waits for permits.
+/// Value of [`PartProgress::started`] while the part waits for permits.
 const NOT_STARTED: u64 = u64::MAX;
 
 /// The progress of a part, shared by its sender and the straggler detection.

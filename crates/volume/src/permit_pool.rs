@@ -1,5 +1,5 @@
 //! The permits of a transfer context. Their number is fixed, or resized by the concurrency controller in
-//! [`model::steering`](tradewind_model::steering), which is fed the measured throughput once per interval.
+//! [`model::steering`](tradewind_model::concurrency_controller), which is fed the measured throughput once per interval.
 
 mod interval_stats;
 

@@ -10,7 +10,7 @@ use super::part_tracker::PartProgress;
 use super::transfer_context::{Slot, TransferContext};
 use super::upload_source::UploadSource;
 
-/// Bytes that an attempt has reported as sent. Dropping it rolls the report back, unless [`keep`](Self::keep) was
+/// Bytes that an attempt has reported as sent. Dropping it rolls the report back, unless [`confirm`](Self::confirm) was
 /// called.
 pub(crate) struct SentBytes<F: Fn(i64)> {
     report: F,

@@ -253,7 +253,7 @@ impl TransferContext {
         self.permits.available() / self.permits_for(bytes) as usize
     }
 
-    /// Like [`slot`](Self::slot), but returns `None` instead of waiting, or if other tasks wait.
+    /// Like [`slot`](Self::acquire_slot), but returns `None` instead of waiting, or if other tasks wait.
     pub(crate) fn try_acquire_slot(&self, bytes: u64) -> Option<Slot<'_>> {
         let permits = self.permits.try_acquire(self.permits_for(bytes))?;
         let window = self.budget.try_admit(window_bytes(bytes))?;
@@ -261,7 +261,7 @@ impl TransferContext {
         Some(self.new_slot(permits, bytes, context))
     }
 
-    /// Like [`slot`](Self::slot), for a read of up to `bytes` that is relayed into a write. The window has room for
+    /// Like [`slot`](Self::acquire_slot), for a read of up to `bytes` that is relayed into a write. The window has room for
     /// both, so that bytes held by the write do not block the read.
     pub async fn acquire_relay_slot(&self, bytes: u64) -> Result<Slot<'_>> {
         let window = usize::try_from(bytes)
@@ -271,7 +271,7 @@ impl TransferContext {
         self.acquire_slot_with_window(bytes, window.min(2 * REQUEST_WINDOW_BYTES)).await
     }
 
-    /// Like [`slot`](Self::slot), for a request on behalf of an already admitted one, whose window it uses: it waits
+    /// Like [`slot`](Self::acquire_slot), for a request on behalf of an already admitted one, whose window it uses: it waits
     /// for permits only.
     pub(crate) async fn acquire_nested_slot(&self, context: &Context, bytes: u64) -> Result<Slot<'_>> {
         let permits = self.acquire_permits(bytes).await?;

@@ -201,7 +201,7 @@ impl OpenStore {
         Ok(GetResponse { info: object_info(record.object, record.seq), span, body, observation })
     }
 
-    /// Like [`find`](Self::find), without the bytes.
+    /// Like [`open_object`](Self::open_object), without the bytes.
     pub(super) async fn head_object(
         &self,
         context: &Context,

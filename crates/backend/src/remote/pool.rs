@@ -58,7 +58,7 @@ pub(crate) struct Pool {
     tls: Option<Arc<ClientConfig>>,
     options: PoolOptions,
     idle: Mutex<Vec<IdleConnection>>,
-    /// Connections opened in advance by [`Pool::expect`], oldest first; the oldest is taken first.
+    /// Connections opened in advance by [`Pool::prewarm`], oldest first; the oldest is taken first.
     pending: Mutex<Vec<PendingConnection>>,
     permits: Arc<Semaphore>,
     /// Lowest time that a TCP connect took, in nanoseconds.

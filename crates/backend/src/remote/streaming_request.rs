@@ -41,7 +41,7 @@ pub(crate) struct StreamingRequest {
 
 impl Client {
     /// Starts a request whose body is supplied while it is sent. Only connecting is retried. `length` is the length of
-    /// the body on the wire, in bytes, if known. For a request with `Expect: 100-continue`, see [`StreamingRequest::invited`].
+    /// the body on the wire, in bytes, if known. For a request with `Expect: 100-continue`, see [`StreamingRequest::wait_for_continue`].
     pub async fn start_streaming(
         self: &Arc<Self>,
         context: &Context,

@@ -72,7 +72,7 @@ impl S3Store {
         }
     }
 
-    /// Starts a request whose body is supplied while it is sent. It cannot be retried here: see [`Self::explain`].
+    /// Starts a request whose body is supplied while it is sent. It cannot be retried here: see [`Self::explain_failure`].
     pub(super) async fn start_streaming(
         &self,
         context: &Context,

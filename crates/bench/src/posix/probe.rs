@@ -1,5 +1,5 @@
 //! Probes the caching policy of an access form: writes and reads a small file in pieces, and samples the duration and
-//! the byte counters of the link after each call. [`policy`](super::policy) interprets the observations.
+//! the byte counters of the link after each call. [`policy`](super::cache_policy) interprets the observations.
 
 use std::time::Duration;
 

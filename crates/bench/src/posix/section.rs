@@ -27,7 +27,7 @@ pub enum PosixPart {
 /// A sweep of one part: all combinations of its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PosixSection {
-    /// See [`Part::Unit`].
+    /// See [`PosixPart::Unit`].
     Unit {
         /// Access forms.
         forms: Vec<AccessForm>,
@@ -36,7 +36,7 @@ pub enum PosixSection {
         /// Access ends after five times this time, between two calls.
         time: Duration,
     },
-    /// See [`Part::Single`].
+    /// See [`PosixPart::Single`].
     Single {
         /// Access forms.
         forms: Vec<AccessForm>,
@@ -45,7 +45,7 @@ pub enum PosixSection {
         /// Access ends after five times this time, between two calls.
         time: Duration,
     },
-    /// See [`Part::Batch`].
+    /// See [`PosixPart::Batch`].
     Batch {
         /// Access forms.
         forms: Vec<AccessForm>,
@@ -59,7 +59,7 @@ pub enum PosixSection {
         /// maximum.
         files: Option<u64>,
     },
-    /// See [`Part::Postmark`].
+    /// See [`PosixPart::Postmark`].
     Postmark(Vec<PostmarkWorkload>),
 }
 

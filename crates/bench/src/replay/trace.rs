@@ -1,5 +1,5 @@
 //! Streaming reader of object traces: CSV with a header, or one JSON object per line. A record is always one line, so
-//! that an unclosed quote invalidates only its own line. Requests are sorted by time within a window of [`WINDOW`]
+//! that an unclosed quote invalidates only its own line. Requests are sorted by time within a window of [`SORT_WINDOW_LINES`]
 //! lines, which is all that is held in memory.
 
 mod line;

@@ -184,7 +184,7 @@ fn reset_device_settings(number: u32) {
     let _ = fs::write(settings.join("strict_limit"), "0");
 }
 
-/// The number of the loop device that [`Place`] mounted at a directory.
+/// The number of the loop device that [`DiskMount`] mounted at a directory.
 pub(super) fn find_mounted(directory: &Path) -> Result<u32, LabError> {
     let what = || format!("find a disk at {}", directory.display());
     let directory = directory.canonicalize().map_err(cannot(what()))?;

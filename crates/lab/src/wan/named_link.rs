@@ -65,7 +65,7 @@ impl StopHandle {
 pub enum LinkState {
     /// No such link.
     Absent,
-    /// It is up: its report as of [`told`], with its `name` and uptime in `seconds`.
+    /// It is up: its report as of [`link_report`], with its `name` and uptime in `seconds`.
     Up(Value),
     /// The process that forwarded its packets has ended without removing it.
     Stale,

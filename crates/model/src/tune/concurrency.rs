@@ -62,7 +62,7 @@ impl ConcurrencyBySize {
         self.steady[sizes.index()]
     }
 
-    /// Like [`at`](Self::at), while connections are new. Windows that open together overrun the queue in front of the
+    /// Like [`for_class`](Self::for_class), while connections are new. Windows that open together overrun the queue in front of the
     /// link, and a request that loses its last packets waits for 200 ms. Later, windows have the size that the link
     /// allows.
     #[must_use]

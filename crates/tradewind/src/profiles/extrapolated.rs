@@ -1,5 +1,5 @@
 //! Extrapolates the profile of another client or another store to this one. The closest profile is used, scaled by the
-//! differences ([`tradewind_model::tune::carry`]).
+//! differences ([`tradewind_model::tune::extrapolate`]).
 //!
 //! The RTT matters most, and is unknown before the first request. `tradewind tune` measures it, and may start from any
 //! profile. Transfer commands send no extra requests, so they only use profiles that have a similar RTT by name: the

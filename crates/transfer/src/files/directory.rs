@@ -206,7 +206,7 @@ impl Directory {
         *self.supports_unnamed.get_or_init(|| supports_unnamed_files(parent, &spare()))
     }
 
-    /// Like [`begin`](Self::begin), for a version of an object. Resumes the unfinished file that the journal records,
+    /// Like [`create_file`](Self::create_file), for a version of an object. Resumes the unfinished file that the journal records,
     /// if it is of the same version; otherwise removes it and starts a new one.
     pub fn resume_file(
         &self,

@@ -32,7 +32,7 @@ pub(super) struct Interval {
 /// Statistics of a completed interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct IntervalStats {
-    /// Throughput per second, in the unit of [`ConcurrencyController`](tradewind_model::steering::ConcurrencyController).
+    /// Throughput per second, in the unit of [`ConcurrencyController`](tradewind_model::concurrency_controller::ConcurrencyController).
     pub throughput: f64,
     /// Many packets were retransmitted, and requests stalled.
     pub is_overrun: bool,

@@ -190,7 +190,7 @@ impl ScheduledRequest {
     }
 
     /// Moves the request to the lane of `kind` if it turns out to be larger, or replaces a guessed kind. May be
-    /// rejected like [`enter`](Turns::enter).
+    /// rejected like [`enter`](Dispatcher::enter).
     pub fn update_kind(&mut self, kind: LaneKind) -> Result<()> {
         if kind.size > self.kind.size || self.kind.is_size_unknown {
             let (waited, since) = (self.waited, self.since);

@@ -81,7 +81,7 @@ impl ExtentBody {
         Body::from_stream(length, pieces)
     }
 
-    /// Reads the next piece: up to [`PIECE_BYTES`] of one extent, in whole blocks, cut to the span.
+    /// Reads the next piece: up to [`MAX_PIECE_BYTES`] of one extent, in whole blocks, cut to the span.
     async fn next_piece(&mut self) -> Result<Bytes> {
         self.context.check()?;
         let (id, payload_bytes, offset) = self.locate()?;
