@@ -1,1 +1,1 @@
-"""Parts of the benchmark commands beside this directory."""
+"""Modules of bench/serve and bench/move."""

@@ -1,4 +1,4 @@
-"""What every part of the benchmark shares: settings, data places, starting servers, the rule of quiet."""
+"""Shared by all parts of the benchmark: settings, data locations, starting of servers, and the check that the machine is idle."""
 
 import itertools
 import os
@@ -12,26 +12,26 @@ from typing import Callable, Iterator, TypeVar
 
 from lib.generators import Generators, Objects
 from lib.process import Running, processes
-from lib.quiet import Bystanders, Usage, look
+from lib.quiet import ForeignLoad, Usage, measure_usage
 from lib.servers import Server
 
 Result = TypeVar("Result")
 
-# How long a round is tried again while the machine is not quiet.
-PATIENCE_SECONDS = 600
+# A round is repeated for at most this long while the machine is not idle.
+MAX_RETRY_SECONDS = 600
 
 
 class NotQuiet(Exception):
-    """Other work is running: no figure may be reported."""
+    """Other work is running: results would be unreliable."""
 
 
-class NoRoom(Exception):
-    """A data place is too small for a block of the benchmark."""
+class InsufficientSpace(Exception):
+    """A data location is too small for a block of the benchmark."""
 
 
 @dataclass
-class Place:
-    """Where servers keep their data."""
+class Location:
+    """A directory for the data of servers."""
 
     name: str
     path: Path
@@ -40,7 +40,7 @@ class Place:
 @dataclass
 class Bench:
     servers: list[Server]
-    places: list[Place]
+    locations: list[Location]
     generators: Generators
     rounds: int
     seconds: int
@@ -51,30 +51,30 @@ class Bench:
     skipped: list[str] = field(default_factory=list)
     worst: Usage = field(default_factory=lambda: Usage(0.0, 0.0, 0.0))
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         print(text, flush=True)
 
     def skip(self, text: str) -> None:
-        self.say(f"skipped {text}")
+        self.log(f"skipped {text}")
         self.skipped.append(text)
 
     def require_quiet(self, seconds: float, ours: list[Running]) -> None:
-        """Refuses to go on while others use the machine, unless forced."""
-        usage = look(seconds, ours)
+        """Fails if other processes use the machine, unless --force was given."""
+        usage = measure_usage(seconds, ours)
         if not usage.is_quiet():
             if not self.force:
-                raise NotQuiet(f"{usage}; end that work, or use --force for figures marked NOT QUIET")
+                raise NotQuiet(f"{usage}; stop other work, or use --force (results are then marked NOT QUIET)")
             self.note(usage)
 
     def note(self, usage: Usage) -> None:
-        """Remembers the worst of any interval in which anything was measured."""
+        """Updates the highest foreign load of all measured intervals."""
         foreign = max(usage.foreign_cores, self.worst.foreign_cores)
         self.worst = Usage(foreign, max(usage.steal_cores, self.worst.steal_cores), usage.seconds)
 
     @contextmanager
-    def scratch(self, place: Place) -> Iterator[Path]:
-        """A directory in a place, removed with all that is in it."""
-        root = place.path / f"tradewind-bench-{os.getpid()}"
+    def scratch(self, location: Location) -> Iterator[Path]:
+        """A temporary directory in a location, removed at the end of the context."""
+        root = location.path / f"tradewind-bench-{os.getpid()}"
         root.mkdir(parents=True, exist_ok=True)
         try:
             yield root
@@ -83,7 +83,7 @@ class Bench:
 
     @contextmanager
     def running(self, server: Server, root: Path, limit: float = 60.0) -> Iterator[Running]:
-        """A ready server, stopped at the end whatever happens."""
+        """A ready server, stopped at the end of the context."""
         started = Running(server, root / server.data_name(), root / f"run-{server.name.replace(':', '-')}")
         try:
             started.wait_ready(limit)
@@ -91,44 +91,44 @@ class Bench:
         finally:
             started.stop()
 
-    def require_room(self, place: Place, needed_bytes: int) -> None:
-        free = shutil.disk_usage(place.path).free
-        if place.path.is_relative_to("/dev/shm"):
+    def require_space(self, location: Location, needed_bytes: int) -> None:
+        free = shutil.disk_usage(location.path).free
+        if location.path.is_relative_to("/dev/shm"):
             free = min(free, available_memory() - (2 << 30))
         if free < needed_bytes:
-            raise NoRoom(f"{place.name} has {free >> 20} MiB free, {needed_bytes >> 20} MiB are needed")
+            raise InsufficientSpace(f"{location.name} has {free >> 20} MiB free, {needed_bytes >> 20} MiB are needed")
 
-    def quietly(self, attempt: Callable[[], tuple[Usage, Result]]) -> tuple[Usage, Result]:
-        """Calls `attempt`, which says what others did meanwhile, until they left it alone."""
-        begun = time.monotonic()
+    def retry_until_quiet(self, attempt: Callable[[], tuple[Usage, Result]]) -> tuple[Usage, Result]:
+        """Calls `attempt`, which returns the foreign load during its run, until the machine was idle during a run."""
+        start = time.monotonic()
         for number in itertools.count(1):
             usage, result = attempt()
             if usage.is_quiet() or self.force:
                 self.note(usage)
                 return usage, result
-            self.say(f"    {usage}: attempt {number} at this round thrown away")
-            if time.monotonic() - begun > PATIENCE_SECONDS:
+            self.log(f"    {usage}: attempt {number} of this round discarded")
+            if time.monotonic() - start > MAX_RETRY_SECONDS:
                 break
             time.sleep(min(5 * number, 30))
-        raise NotQuiet(f"the machine was not quiet for {PATIENCE_SECONDS / 60:.0f} minutes of attempts at one round")
+        raise NotQuiet(f"the machine was not idle during {MAX_RETRY_SECONDS / 60:.0f} minutes of attempts at one round")
 
     def measured(self, running: Running, ours: list[Running], run) -> tuple[object, dict]:
-        """Calls `run` and returns its result with what the machine did meanwhile; again if others disturbed it."""
+        """Calls `run` and returns its result with the load of the machine; repeats it if other processes interfered."""
 
         def attempt() -> tuple[Usage, tuple[object, dict]]:
             before = running.cpu_seconds()
-            watch = Bystanders(ours)
+            load = ForeignLoad(ours)
             result, extra = run()
-            usage = watch.usage()
+            usage = load.usage()
             extra["cpu_seconds"] -= before
             return usage, (result, extra)
 
-        usage, (result, extra) = self.quietly(attempt)
+        usage, (result, extra) = self.retry_until_quiet(attempt)
         return result, {**extra, **usage.sample()}
 
 
 def rotated(items: list, by: int) -> list:
-    """The items in an order that changes from round to round, so that nobody always comes first."""
+    """The items, rotated by the number of the round, so that no item always comes first."""
     by %= max(1, len(items))
     return items[by:] + items[:by]
 
@@ -140,9 +140,9 @@ def available_memory() -> int:
     return 0
 
 
-def remove_leftovers(place: Place) -> None:
-    """Ends the servers and removes the data of runs that were killed: known by their working directory."""
-    for directory in place.path.glob("tradewind-bench-*"):
+def remove_leftovers(location: Location) -> None:
+    """Ends servers of killed runs, found by their working directory, and removes their data."""
+    for directory in location.path.glob("tradewind-bench-*"):
         owner = directory.name.rpartition("-")[2]
         if not owner.isdigit() or Path(f"/proc/{owner}").exists():
             continue
@@ -162,6 +162,6 @@ def size_name(size: int) -> str:
     return f"{size} B"
 
 
-def default_objects(size: int, most: int) -> Objects:
-    """As many distinct objects as make about 640 MB, at most `most`, at least one for each of 40 uploads."""
-    return Objects(size, max(40, min(most, 640_000_000 // size)))
+def default_objects(size: int, max_objects: int) -> Objects:
+    """Distinct objects with about 640 MB in total, at least 40 and at most `max_objects`."""
+    return Objects(size, max(40, min(max_objects, 640_000_000 // size)))

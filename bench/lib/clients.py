@@ -1,8 +1,7 @@
-"""The table of transfer clients: how each copies a tree, or one object, up and down, and with which settings.
+"""The table of transfer clients: commands and settings to upload and download a tree or one object.
 
-A new client is a new entry here and nothing else. Every client gets a home of its own and an environment with
-nothing of the user's in it: a setting that somebody exported (AWS_CA_BUNDLE makes rclone refuse to start) would be
-measured as the client's own.
+A new client needs only a new entry here. Every client has its own home directory and an environment without variables of
+the user: an exported setting would change the measurement (AWS_CA_BUNDLE, for example, keeps rclone from starting).
 """
 
 import json
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable
 
-from lib.process import dying_with_us, run_bounded
+from lib.process import killed_with_parent, run_with_timeout
 from lib.report import output_of
 from lib.servers import ACCESS_KEY, CACHE, SECRET_KEY, version_of
 from lib.targets import FLOOR
@@ -25,12 +24,12 @@ REGION = "us-east-1"
 
 
 class ClientFailed(Exception):
-    """A client ended with an error or not in time."""
+    """A client failed or timed out."""
 
 
 @dataclass
 class Copy:
-    """One copy between a local path and a bucket: of one object where `key` is given, else of a whole tree."""
+    """One copy between a local path and a bucket: of one object if `key` is set, otherwise of a tree."""
 
     upload: bool
     server: str
@@ -48,13 +47,13 @@ class Copy:
     def path(self) -> str:
         return f"{self.local}/" if self.is_tree() else str(self.local)
 
-    def ends(self, local: str, remote: str) -> list[str]:
+    def endpoints(self, local: str, remote: str) -> list[str]:
         return [local, remote] if self.upload else [remote, local]
 
 
 @dataclass
 class Cost:
-    """What one run of a client took: by the clock, of processors (its children's too), of memory at its peak."""
+    """The elapsed time, CPU time (including child processes) and peak memory of one run of a client."""
 
     seconds: float
     user_seconds: float
@@ -72,35 +71,35 @@ class Client:
     binary: Path
     arguments: Callable[[Copy], list[str]]
     environment: Callable[[Copy], dict[str, str]]
-    files: dict[str, str] = field(default_factory=dict)  # in its home
+    files: dict[str, str] = field(default_factory=dict)  # in its home directory
     version_stamp: str = ""
 
     def version(self) -> str:
         return self.version_stamp or output_of([str(self.binary), "--version"]).split("\n")[0]
 
     def run(self, copy: Copy, home: Path, limit: float) -> Cost:
-        """Copies; raises if the client says that it failed or takes more than `limit` seconds."""
+        """Runs the copy. Raises `ClientFailed` on an error status or after `limit` seconds."""
         shutil.rmtree(home, ignore_errors=True)
         for name, text in {".keep": "", **self.files}.items():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text)
         environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(home), "LC_ALL": "C.UTF-8"}
         report = home / "cost.json"
-        command = dying_with_us([str(self.binary), *self.arguments(copy)])
-        finished = run_bounded(
+        command = killed_with_parent([str(self.binary), *self.arguments(copy)])
+        finished = run_with_timeout(
             [sys.executable, "-I", "-S", str(LAUNCH), str(report), *command],
             limit,
             environment | self.environment(copy),
             home,
         )
         if finished.status != 0:
-            said = (finished.errors.strip() or finished.output.strip())[-400:] or "nothing"
-            raise ClientFailed(f"{self.name} ended with {finished.status}, saying: {' '.join(said.split())}")
+            message = (finished.errors.strip() or finished.output.strip())[-400:] or "no output"
+            raise ClientFailed(f"{self.name} ended with status {finished.status}: {' '.join(message.split())}")
         return Cost(**json.loads(report.read_text()))
 
 
 def aws_environment(endpoint: str) -> dict[str, str]:
-    """What clients that follow the AWS CLI read."""
+    """The environment variables of clients that use the conventions of the AWS CLI."""
     return {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -115,13 +114,13 @@ def _keys(copy: Copy) -> dict[str, str]:
 
 
 def _tradewind(copy: Copy) -> list[str]:
-    return ["cp", *(["-r"] if copy.is_tree() else []), *copy.ends(copy.path(), copy.remote("s3://"))]
+    return ["cp", *(["-r"] if copy.is_tree() else []), *copy.endpoints(copy.path(), copy.remote("s3://"))]
 
 
 def _rclone(*flags: str) -> Callable[[Copy], list[str]]:
     def arguments(copy: Copy) -> list[str]:
         verb = "copy" if copy.is_tree() else "copyto"
-        return [verb, *flags, *copy.ends(copy.path(), copy.remote("bench:"))]
+        return [verb, *flags, *copy.endpoints(copy.path(), copy.remote("bench:"))]
 
     return arguments
 
@@ -140,7 +139,7 @@ def _rclone_remote(copy: Copy) -> dict[str, str]:
 
 def _mc(copy: Copy) -> list[str]:
     flags = ["--quiet", *(["--recursive"] if copy.is_tree() else [])]
-    return ["cp", *flags, *copy.ends(copy.path(), copy.remote("bench/"))]
+    return ["cp", *flags, *copy.endpoints(copy.path(), copy.remote("bench/"))]
 
 
 def _mc_host(copy: Copy) -> dict[str, str]:
@@ -149,7 +148,7 @@ def _mc_host(copy: Copy) -> dict[str, str]:
 
 def _aws(copy: Copy) -> list[str]:
     flags = ["--only-show-errors", *(["--recursive"] if copy.is_tree() else [])]
-    return ["s3", "cp", *flags, *copy.ends(copy.path(), copy.remote("s3://"))]
+    return ["s3", "cp", *flags, *copy.endpoints(copy.path(), copy.remote("s3://"))]
 
 
 def _crt(copy: Copy) -> list[str]:
@@ -158,7 +157,7 @@ def _crt(copy: Copy) -> list[str]:
 
 
 def floor(size: int) -> Client:
-    """What the system calls of fetching one object of this size cost: no client, but measured as one."""
+    """A minimal download of one object of this size, measured like a client: the cost of the system calls alone."""
 
     def arguments(copy: Copy) -> list[str]:
         return ["-I", "-S", str(FLOOR_COPY), copy.endpoint, copy.bucket, str(copy.key), str(size), str(copy.local)]
@@ -168,20 +167,20 @@ def floor(size: int) -> Client:
 
 def _s5cmd(copy: Copy) -> list[str]:
     remote = copy.remote("s3://") + ("*" if copy.is_tree() and not copy.upload else "")
-    return ["--endpoint-url", f"http://{copy.endpoint}", "--log", "error", "cp", *copy.ends(copy.path(), remote)]
+    return ["--endpoint-url", f"http://{copy.endpoint}", "--log", "error", "cp", *copy.endpoints(copy.path(), remote)]
 
 
 RCLONE_TUNED = ("--transfers", "32", "--checkers", "32", "--s3-no-check-bucket", "--no-traverse")
 
 
 def _aws_2() -> Path:
-    """The AWS CLI on the PATH, if it is version 2: version 1 takes `preferred_transfer_client` and ignores it."""
+    """The AWS CLI on the PATH if it is version 2; version 1 ignores `preferred_transfer_client`."""
     found = Path(shutil.which("aws") or "aws")
     return found if output_of([str(found), "--version"]).startswith("aws-cli/2") else Path("aws version 2")
 
 
 def clients(tradewind: Path) -> list[Client]:
-    """Every client that is known, present or not, in the order of the report."""
+    """All known clients, installed or not, in the order of the report."""
     rclone = Path(shutil.which("rclone") or "rclone")
     s5cmd = Path(shutil.which("s5cmd") or CACHE / "bin" / "s5cmd")
     mc = CACHE / "bin" / "mc"

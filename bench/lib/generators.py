@@ -1,20 +1,20 @@
-"""The two generators: wrk with presigned URLs, and our own loadgen, which checks every status, ETag and byte."""
+"""The two load generators: wrk with presigned URLs, and loadgen, which verifies every status, ETag and byte."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.process import Finished, Running, run_bounded
+from lib.process import Finished, Running, run_with_timeout
 from lib.servers import ACCESS_KEY, SECRET_KEY
 
 SCRIPT = Path(__file__).with_name("wrk.lua")
 BUCKET = "bench"
-LONGEST_HEAD_BYTES = 4096
+MAX_HEAD_BYTES = 4096
 REQUEST_SECONDS = 180
 
 
 class GeneratorFailed(Exception):
-    """Something was answered wrongly: no figure of the run may be reported."""
+    """A response was wrong: the results of the run are invalid."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Objects:
 
 @dataclass
 class Outcome:
-    """What a generator saw; latencies in microseconds."""
+    """The result of a generator; latencies in microseconds."""
 
     generator: str
     operations: int
@@ -59,17 +59,17 @@ class Generators:
         return ["--endpoint", running.endpoint, *identity, *unsigned]
 
     def call(self, running: Running, command: str, objects: Objects, options: list[str], limit: float) -> Outcome:
-        """Runs loadgen against a server; raises if anything at all was wrong."""
+        """Runs loadgen against a server. Raises `GeneratorFailed` on any error."""
         arguments = [str(self.loadgen), command, *self._target(running), *objects.arguments(), *options]
-        return self._outcome(running.server.name, command, run_bounded(arguments, limit))
+        return self._outcome(running.server.name, command, run_with_timeout(arguments, limit))
 
     def _outcome(self, name: str, command: str, finished: Finished) -> Outcome:
         if not finished.output.strip():
             raise GeneratorFailed(f"{name}: loadgen {command}: {finished.errors.strip() or 'no output'}")
         report = json.loads(finished.output)
         if finished.status != 0 or report["errors_total"]:
-            seen = f"{report['errors']} in {report['operations']} operations; {report['error_samples']}"
-            raise GeneratorFailed(f"{name}: loadgen {command}: {seen} {finished.errors.strip()}")
+            details = f"{report['errors']} in {report['operations']} operations; {report['error_samples']}"
+            raise GeneratorFailed(f"{name}: loadgen {command}: {details} {finished.errors.strip()}")
         latency = report["latency_us"]
         return Outcome(
             generator="loadgen",
@@ -92,10 +92,10 @@ class Generators:
 
     def fill_directory(self, directory: Path, objects: Objects, limit: float) -> None:
         arguments = [str(self.loadgen), "fill", "--directory", str(directory), *objects.arguments()]
-        self._outcome("static files", "fill", run_bounded(arguments, limit))
+        self._outcome("static files", "fill", run_with_timeout(arguments, limit))
 
     def verify(self, running: Running, objects: Objects, limit: float) -> Outcome:
-        """Reads every object once, in a shuffled order, and compares all of it."""
+        """Reads every object once, in random order, and compares its content."""
         options = [*self._load(32), "--once", "--timeout", str(REQUEST_SECONDS)]
         return self.call(running, "get", objects, options, limit)
 
@@ -104,10 +104,10 @@ class Generators:
         return self.call(running, "get", objects, options, seconds + 120)
 
     def put(
-        self, running: Running, objects: Objects, connections: int, seconds: float, seed: int, most_bytes: int
+        self, running: Running, objects: Objects, connections: int, seconds: float, seed: int, max_bytes: int
     ) -> Outcome:
         options = [*self._load(connections), "--seconds", str(seconds), "--seed", str(seed), "--create-bucket"]
-        options += ["--max-bytes", str(most_bytes), "--etag", running.server.etag, "--timeout", str(REQUEST_SECONDS)]
+        options += ["--max-bytes", str(max_bytes), "--etag", running.server.etag, "--timeout", str(REQUEST_SECONDS)]
         return self.call(running, "put", objects, options, seconds + 2 * REQUEST_SECONDS)
 
     def list_objects(self, running: Running, objects: Objects, mode: str, repeat: int, limit: float) -> Outcome:
@@ -116,39 +116,39 @@ class Generators:
 
     def presign(self, running: Running, objects: Objects, out: Path) -> None:
         arguments = [str(self.loadgen), "presign", *self._target(running), *objects.arguments(), "--out", str(out)]
-        finished = run_bounded(arguments, 300)
+        finished = run_with_timeout(arguments, 300)
         if finished.status != 0:
             raise GeneratorFailed(f"{running.server.name}: loadgen presign: {finished.errors.strip()}")
 
     def wrk_get(
         self, running: Running, objects: Objects, paths: Path, connections: int, seconds: int, seed: int
     ) -> Outcome:
-        """wrk over the presigned paths; raises on any answer that is not a 200 of the right length."""
+        """Runs wrk over the presigned paths. Raises `GeneratorFailed` if a response is not a 200 with the right length."""
         threads = min(self.wrk_threads, connections)
         command = [str(self.wrk), f"-t{threads}", f"-c{connections}", f"-d{seconds}s", "--timeout", "60s"]
         command += ["-s", str(SCRIPT), f"http://{running.endpoint}", "--", str(paths), str(seed)]
-        finished = run_bounded(command, seconds + 120)
+        finished = run_with_timeout(command, seconds + 120)
         lines = [line for line in finished.output.splitlines() if line.startswith("{")]
         if finished.status != 0 or not lines:
             raise GeneratorFailed(f"{running.server.name}: wrk: {finished.errors.strip() or finished.output}")
-        seen = json.loads(lines[-1])
-        errors = {kind: seen[kind] for kind in ("connect", "read", "write", "status", "timeout") if seen[kind]}
-        if errors or not seen["requests"]:
-            raise GeneratorFailed(f"{running.server.name}: wrk: {errors} in {seen['requests']} requests")
-        # wrk counts only statuses above 399; an answer without the whole object shows in the bytes.
-        least = seen["requests"] * objects.size
-        most = (seen["requests"] + connections) * (objects.size + LONGEST_HEAD_BYTES)
-        if not least <= seen["bytes"] <= most:
-            raise GeneratorFailed(f"{running.server.name}: wrk read {seen['bytes']} bytes, not {least} to {most}")
+        result = json.loads(lines[-1])
+        errors = {kind: result[kind] for kind in ("connect", "read", "write", "status", "timeout") if result[kind]}
+        if errors or not result["requests"]:
+            raise GeneratorFailed(f"{running.server.name}: wrk: {errors} in {result['requests']} requests")
+        # wrk counts only statuses above 399 as errors; incomplete responses show in the number of bytes.
+        min_bytes = result["requests"] * objects.size
+        max_bytes = (result["requests"] + connections) * (objects.size + MAX_HEAD_BYTES)
+        if not min_bytes <= result["bytes"] <= max_bytes:
+            raise GeneratorFailed(f"{running.server.name}: wrk read {result['bytes']} bytes instead of {min_bytes} to {max_bytes}")
         return Outcome(
             generator="wrk",
-            operations=seen["requests"],
-            # Answers cut off at the end were work too; beside 1 MiB the headers do not matter.
-            payload_bytes=seen["bytes"] if objects.size >= 1 << 20 else least,
-            seconds=seen["seconds"],
-            p50=seen["p50"],
-            p99=seen["p99"],
-            p999=seen["p99.9"],
-            maximum=seen["max"],
+            operations=result["requests"],
+            # Responses truncated at the end are counted too; with objects of 1 MiB and more, headers are negligible.
+            payload_bytes=result["bytes"] if objects.size >= 1 << 20 else min_bytes,
+            seconds=result["seconds"],
+            p50=result["p50"],
+            p99=result["p99"],
+            p999=result["p99.9"],
+            maximum=result["max"],
             client_cpu_seconds=finished.cpu_seconds,
         )

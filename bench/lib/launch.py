@@ -1,8 +1,7 @@
-"""Runs one command to its end and writes its time, processor time and peak memory, as the kernel counted them.
+"""Runs one command and writes its elapsed time, CPU time and peak memory as counted by the kernel.
 
-A program of its own, because the kernel counts the memory of the process that starts a command into that
-command's peak: what the benchmark itself holds would be the least that any client is seen to use. This small one,
-started without the site's modules, is all that is counted so. Usage: launch.py REPORT COMMAND [ARGUMENT...]
+This is a separate program because the kernel includes the memory of the parent at the time of the fork in the peak memory of
+a command. The benchmark itself would dominate it; this small program, run without site modules, does not. Usage: launch.py REPORT COMMAND [ARGUMENT...]
 """
 
 import json
@@ -13,7 +12,7 @@ import time
 
 def main() -> int:
     report, *command = sys.argv[1:]
-    began = time.monotonic()
+    start = time.monotonic()
     child = os.fork()
     if child == 0:
         try:
@@ -24,7 +23,7 @@ def main() -> int:
             os._exit(127)
     _, status, usage = os.wait4(child, 0)
     cost = {
-        "seconds": time.monotonic() - began,
+        "seconds": time.monotonic() - start,
         "user_seconds": usage.ru_utime,
         "system_seconds": usage.ru_stime,
         "peak_resident_bytes": usage.ru_maxrss * 1024,

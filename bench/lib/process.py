@@ -1,7 +1,7 @@
-"""Servers and generators as processes: start, park, stop, and what /proc says about them.
+"""Servers and generators as processes: start, pause, stop, and their statistics from /proc.
 
-A server is the leader of its own process group; everything in the group is counted as the server. Signals go
-only to groups that were started here, and the kernel ends them if this program dies.
+A server is the leader of its own process group; all processes of the group count as the server. Signals are sent
+only to groups that were started here. The kernel kills the processes if this program dies.
 """
 
 import http.client
@@ -25,14 +25,14 @@ class ServerFailed(Exception):
     """A server did not start, did not stop, or died."""
 
 
-def dying_with_us(command: list[str]) -> list[str]:
-    """The command, killed by the kernel when this program ends without having stopped it."""
+def killed_with_parent(command: list[str]) -> list[str]:
+    """The command, wrapped so that the kernel kills it if this program dies."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", *command] if setpriv else command
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports below the kernel's ephemeral range that nobody listens on."""
+    """Unused ports below the ephemeral range of the kernel."""
     found = []
     for port in PORTS:
         with socket.socket() as probe:
@@ -90,9 +90,9 @@ class Running:
         command = [str(server.binary), *server.arguments(launch)]
         environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(run), **server.environment}
         with self.log.open("wb") as log:
-            self.began = time.monotonic()
+            self.started = time.monotonic()
             self.process = subprocess.Popen(
-                dying_with_us(command),
+                killed_with_parent(command),
                 cwd=run,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -103,18 +103,18 @@ class Running:
         self.pid = self.process.pid
 
     def wait_ready(self, limit: float = 60.0) -> float:
-        """Polls the health endpoint; the seconds from the start to its first 200."""
+        """Polls the health endpoint. Returns the seconds from the start to its first 200."""
         port = self.side_port if self.server.ready_on_side_port else self.port
         while True:
-            if self._answers(port):
-                return time.monotonic() - self.began
+            if self._is_ready(port):
+                return time.monotonic() - self.started
             if self.process.poll() is not None:
-                raise ServerFailed(f"{self.server.name} ended with {self.process.returncode}: {self.log_tail()}")
-            if time.monotonic() - self.began > limit:
+                raise ServerFailed(f"{self.server.name} ended with status {self.process.returncode}: {self.log_tail()}")
+            if time.monotonic() - self.started > limit:
                 raise ServerFailed(f"{self.server.name} was not ready within {limit:.0f} s: {self.log_tail()}")
             time.sleep(0.002)
 
-    def _answers(self, port: int) -> bool:
+    def _is_ready(self, port: int) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
             connection.request("GET", self.server.ready_path)
@@ -132,7 +132,7 @@ class Running:
         return [pid for pid, fields in processes().items() if int(fields[2]) == self.pid]
 
     def cpu_seconds(self) -> float:
-        """utime + stime of the whole group, and of its children that ended."""
+        """User and system time of the group and of its terminated children, in seconds."""
         ticks = 0
         for pid in self.pids():
             fields = stat_fields(pid)
@@ -155,8 +155,8 @@ class Running:
                     total.resident += int(value.split()[0]) * 1024
         return total
 
-    def settle(self, limit: float = 5.0) -> None:
-        """Waits until the group uses less than 5 % of a processor, for work left over from a load."""
+    def wait_until_idle(self, limit: float = 5.0) -> None:
+        """Waits until the group uses less than 5 % of a CPU, at most `limit` seconds: deferred work of a load must end."""
         end = time.monotonic() + limit
         before = self.cpu_seconds()
         while time.monotonic() < end:
@@ -166,15 +166,15 @@ class Running:
                 return
             before = now
 
-    def park(self) -> None:
-        """Stops the group's clock while others are measured."""
+    def pause(self) -> None:
+        """Stops the group with SIGSTOP while others are measured."""
         self._signal(signal.SIGSTOP)
 
-    def unpark(self) -> None:
+    def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """Kills the group with SIGKILL, as a crash would."""
         self._signal(signal.SIGKILL)
         self.process.wait(timeout=30)
 
@@ -186,7 +186,7 @@ class Running:
             try:
                 self.process.wait(timeout=limit)
             except subprocess.TimeoutExpired:
-                print(f"  {self.server.name} did not end within {limit:.0f} s of SIGTERM; killed", flush=True)
+                print(f"  {self.server.name} did not stop within {limit:.0f} s of SIGTERM and was killed", flush=True)
         self._signal(signal.SIGKILL)
         self.process.wait(timeout=30)
 
@@ -195,7 +195,7 @@ class Running:
 
 
 class MemoryWatch:
-    """Samples a server's memory ten times a second between enter and exit and keeps the peaks."""
+    """Samples the memory of a server every 100 ms during the context and records the peaks."""
 
     def __init__(self, running: Running):
         self.running = running
@@ -229,13 +229,13 @@ class Finished:
     cpu_seconds: float
 
 
-def run_bounded(
+def run_with_timeout(
     command: list[str], limit: float, environment: dict[str, str] | None = None, directory: Path | None = None
 ) -> Finished:
-    """Runs a generator or client to its end, at most `limit` seconds, and says what processor time it used."""
+    """Runs a generator or client for at most `limit` seconds. Returns its status, output and CPU time."""
     before = os.times()
     child = subprocess.Popen(
-        dying_with_us(command),
+        killed_with_parent(command),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

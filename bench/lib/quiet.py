@@ -1,8 +1,8 @@
-"""Whether the machine is ours: processor time used by anything that this benchmark did not start, and time that
-the hypervisor gave to other machines. Stolen time costs more than itself: caches come back cold.
+"""Foreign load of the machine: CPU time of processes that this benchmark did not start, and time stolen by the hypervisor.
+Stolen time costs more than its duration, because it also cools the caches.
 
-From /proc/stat's user, nice and system time, less our own processes and kernel threads (write-back of what the
-servers wrote is theirs, not somebody else's). Interrupt time is left out for the same reason: loopback traffic.
+Computed from the user, nice and system time of /proc/stat, minus the processes of the benchmark and kernel threads (writeback
+belongs to the measured servers). Interrupt time is excluded, because loopback traffic causes it.
 """
 
 import os
@@ -12,33 +12,33 @@ from pathlib import Path
 
 from lib.process import TICKS, Running, processes
 
-LIMIT_CORES = 0.5
-LIMIT_STEAL_CORES = 0.05
+MAX_FOREIGN_CORES = 0.5
+MAX_STEAL_CORES = 0.05
 
 
 @dataclass
 class Usage:
-    """Mean cores used by others, and stolen by the hypervisor, over an interval."""
+    """Mean number of cores used by other processes and stolen by the hypervisor over an interval."""
 
     foreign_cores: float
     steal_cores: float
     seconds: float
 
     def is_quiet(self) -> bool:
-        return self.foreign_cores <= LIMIT_CORES and self.steal_cores <= LIMIT_STEAL_CORES
+        return self.foreign_cores <= MAX_FOREIGN_CORES and self.steal_cores <= MAX_STEAL_CORES
 
     def sample(self) -> dict[str, float]:
         return {"foreign_cores": round(self.foreign_cores, 3), "steal_cores": round(self.steal_cores, 3)}
 
     def __str__(self) -> str:
         return (
-            f"others use {self.foreign_cores:.2f} cores (limit {LIMIT_CORES}), "
-            f"the hypervisor takes {self.steal_cores:.2f} (limit {LIMIT_STEAL_CORES})"
+            f"other processes use {self.foreign_cores:.2f} cores (limit {MAX_FOREIGN_CORES}), "
+            f"the hypervisor steals {self.steal_cores:.2f} (limit {MAX_STEAL_CORES})"
         )
 
 
-class Bystanders:
-    """Measures the interval from its making to `usage()`."""
+class ForeignLoad:
+    """Measures the interval from its creation to `usage()`."""
 
     def __init__(self, ours: list[Running]):
         self.ours = ours
@@ -66,10 +66,10 @@ class Bystanders:
         return Usage(max(0.0, foreign / seconds), change["steal"] / seconds, seconds)
 
 
-def look(seconds: float, ours: list[Running]) -> Usage:
-    watch = Bystanders(ours)
+def measure_usage(seconds: float, ours: list[Running]) -> Usage:
+    load = ForeignLoad(ours)
     time.sleep(seconds)
-    return watch.usage()
+    return load.usage()
 
 
 def load_average() -> str:

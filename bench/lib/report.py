@@ -1,4 +1,4 @@
-"""Tables and raw results: medians of the rounds, ratios of rounds that ran next to each other."""
+"""Tables and raw results: medians over the rounds, and ratios of values of the same round."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from lib.bench import Bench, size_name
-from lib.quiet import LIMIT_CORES, LIMIT_STEAL_CORES
+from lib.quiet import MAX_FOREIGN_CORES, MAX_STEAL_CORES
 from lib.servers import REPOSITORY, Server
 
 BASELINE_GET = "nginx-nosendfile"
@@ -20,17 +20,17 @@ STATIC = ("nginx", "nginx-nosendfile")
 
 
 def environment(bench: Bench) -> dict:
-    """Commit, machine and versions: what a figure means nothing without."""
+    """Commit, machine and versions of the measured programs."""
     git = ["git", "-C", str(REPOSITORY)]
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": output_of([*git, "rev-parse", "--short=12", "HEAD"]) or "none",
         "uncommitted": bool(output_of([*git, "status", "--porcelain", "crates", "Cargo.toml"])),
-        "processor": _first(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo")),
-        "cores": os.cpu_count(),
+        "cpu_model": _first(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo")),
+        "cpus": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30), 1),
         "kernel": platform.release(),
-        "places": {place.name: _filesystem(place.path) for place in bench.places},
+        "locations": {location.name: _filesystem(location.path) for location in bench.locations},
         "servers": {server.name: _server_version(server) for server in bench.servers},
     }
 
@@ -80,14 +80,14 @@ def medians(samples: list[dict]) -> dict[str, float]:
 
 
 def paired_ratio(samples: list[dict], baseline: list[dict], name: str) -> float | None:
-    """Median over the rounds of sample / baseline, each pair from the same round."""
+    """The median over the rounds of sample / baseline, each pair from the same round."""
     by_round = {sample["round"]: sample[name] for sample in baseline}
     ratios = [sample[name] / by_round[sample["round"]] for sample in samples if by_round.get(sample["round"])]
     return median(ratios) if ratios else None
 
 
 def cheapest_peer(by_server: dict[str, list[dict]], name: str) -> str | None:
-    """The S3 server other than ours with the least median of `name`."""
+    """The S3 server other than tradewind with the lowest median of `name`."""
     peers = {
         server: median(sample[name] for sample in samples)
         for server, samples in by_server.items()
@@ -98,14 +98,14 @@ def cheapest_peer(by_server: dict[str, list[dict]], name: str) -> str | None:
 
 def speed_tables(bench: Bench) -> list[str]:
     lines: list[str] = []
-    for (operation, place, connections), samples in group(
-        bench.samples, "operation", "place", "connections"
+    for (operation, location, connections), samples in group(
+        bench.samples, "operation", "location", "connections"
     ).items():
         plural = "connection" if connections == 1 else "connections"
-        lines += ["", f"### {operation} on {place}, {connections} {plural}", ""]
+        lines += ["", f"### {operation} on {location}, {connections} {plural}", ""]
         against = "nginx (no sendfile)" if operation == "GET" else "cheapest peer"
         lines.append(
-            "| size | server | operations/s | MB/s | CPU ms / 1,000 | CPU s / GB | CPU against "
+            "| size | server | operations/s | MB/s | CPU ms / 1,000 | CPU s / GB | CPU relative to "
             f"{against} | p50 ms | p99 ms | peak anonymous MiB | spread |"
         )
         lines.append("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
@@ -137,7 +137,7 @@ def _size_rows(operation: str, size: int, generator: str, samples: list[dict]) -
 
 
 def plain_table(rows: list[dict]) -> list[str]:
-    """A table of rows that have the same columns."""
+    """A Markdown table with a column for each key of the rows."""
     if not rows:
         return []
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -146,39 +146,39 @@ def plain_table(rows: list[dict]) -> list[str]:
 
 
 def machine(bench: Bench, about: dict, tools: str = "") -> str:
-    """The first line of a report: what was measured, where, and whether it may be believed."""
-    mark = "" if bench.worst.is_quiet() else "**NOT QUIET: others used the machine; these figures mean nothing.** "
+    """The first line of a report: commit, machine, and a mark if the results are unreliable."""
+    mark = "" if bench.worst.is_quiet() else "**NOT QUIET: other processes used the machine; these results are unreliable.** "
     commit = about["commit"] + (" with uncommitted changes" if about["uncommitted"] else "")
-    places = ", ".join(f"{name}: {kind}" for name, kind in about["places"].items())
+    locations = ", ".join(f"{name}: {kind}" for name, kind in about["locations"].items())
     return (
-        f"{mark}Commit {commit}, {about['time']}; {about['processor']}, {about['cores']} cores, "
-        f"{about['memory_gib']} GiB, Linux {about['kernel']}; {places}{'; ' + tools if tools else ''}."
+        f"{mark}Commit {commit}, {about['time']}; {about['cpu_model']}, {about['cpus']} CPUs, "
+        f"{about['memory_gib']} GiB, Linux {about['kernel']}; {locations}{'; ' + tools if tools else ''}."
     )
 
 
-def others(bench: Bench, load: str) -> str:
-    """What others did while something was measured."""
+def foreign_load(bench: Bench, load: str) -> str:
+    """The highest foreign load of all measured intervals."""
     return (
-        f"Load average before: {load}. In no measured interval did others use more than "
-        f"{bench.worst.foreign_cores:.2f} cores (limit {LIMIT_CORES}), or the hypervisor take more than "
-        f"{bench.worst.steal_cores:.2f} (limit {LIMIT_STEAL_CORES})."
+        f"Load average before: {load}. Highest foreign load of a measured interval: other processes "
+        f"{bench.worst.foreign_cores:.2f} cores (limit {MAX_FOREIGN_CORES}), hypervisor "
+        f"{bench.worst.steal_cores:.2f} (limit {MAX_STEAL_CORES})."
     )
 
 
-def left_out(bench: Bench) -> list[str]:
-    return ["", "Left out:", ""] + [f"- {reason[:600]}" for reason in bench.skipped] if bench.skipped else []
+def skipped(bench: Bench) -> list[str]:
+    return ["", "Skipped:", ""] + [f"- {reason[:600]}" for reason in bench.skipped] if bench.skipped else []
 
 
 def document(bench: Bench, about: dict, settings: dict, sections: list[str], load: str) -> str:
-    """The whole report of the servers as Markdown."""
+    """The report of the servers as Markdown."""
     lines = [
         machine(bench, about, about["wrk"]),
         "",
-        f"{settings['rounds']} rounds of {settings['seconds']} s, servers alternating in rotated order; medians. "
-        + others(bench, load),
+        f"{settings['rounds']} rounds of {settings['seconds']} s, servers alternate in rotated order; medians. "
+        + foreign_load(bench, load),
         *sections,
         "",
-        "### What the acknowledgement of a PUT means",
+        "### Durability of an acknowledged PUT",
         "",
         *plain_table(
             [
@@ -186,7 +186,7 @@ def document(bench: Bench, about: dict, settings: dict, sections: list[str], loa
                 for server in bench.servers
             ]
         ),
-        *left_out(bench),
+        *skipped(bench),
     ]
     return "\n".join(lines) + "\n"
 
@@ -204,14 +204,14 @@ def write(bench: Bench, command: str, about: dict, settings: dict, parts: dict, 
     }
     (out / f"{stem}.json").write_text(json.dumps(raw, indent=1) + "\n")
     (out / f"{stem}.md").write_text(text)
-    bench.say(f"written: {out / stem}.json and .md")
+    bench.log(f"written: {out / stem}.json and .md")
 
 
 def publish(bench: Bench, command: str, about: dict, text: str, document_path: Path, parts: list[str]) -> None:
-    """Puts the report between markers in a document, in place of every older one of any of these parts of the
-    command; the document keeps its other text."""
+    """Appends the report between markers to a document and removes older reports of the same parts of the command.
+    Other text is unchanged."""
     if not bench.worst.is_quiet() or about["uncommitted"]:
-        bench.say("not published: the machine was not quiet, or the code was not committed")
+        bench.log("not published: the machine was not idle, or the code has uncommitted changes")
         return
     name = f"bench/{command} {' '.join(parts)}"
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
@@ -221,4 +221,4 @@ def publish(bench: Bench, command: str, about: dict, text: str, document_path: P
     section = re.compile(marked, re.DOTALL)
     kept = section.sub(lambda found: "" if set(found[1].split()) & set(parts) else found[0], old)
     document_path.write_text(kept.rstrip("\n") + "\n\n" + block + "\n")
-    bench.say(f"published in {document_path}")
+    bench.log(f"published in {document_path}")

@@ -1,6 +1,6 @@
-"""The table of servers: how each is started, when it is ready, and what its acknowledgement of a PUT means.
+"""The table of servers: command, readiness check, and durability of an acknowledged PUT.
 
-A new peer is a new entry here and nothing else. Credentials are throw-away: every server listens on 127.0.0.1.
+A new peer needs only a new entry here. The credentials are not secret: every server listens on 127.0.0.1.
 """
 
 import os
@@ -19,9 +19,9 @@ CACHE = BENCH / ".cache"
 
 @dataclass
 class Launch:
-    """What one start of a server needs."""
+    """The parameters of one start of a server."""
 
-    data: Path  # its data, kept between starts
+    data: Path  # data directory, retained between starts
     run: Path  # scratch for configuration and logs
     port: int
     side_port: int  # admin listener or console
@@ -60,7 +60,7 @@ def _minio(launch: Launch) -> list[str]:
 
 
 def _versitygw(launch: Launch) -> list[str]:
-    # Without --keep-alive every request pays for a connection: not what is compared here.
+    # Without --keep-alive every request needs a new connection, which is not what is compared here.
     listen = ["--port", f"127.0.0.1:{launch.port}", "--quiet", "--keep-alive", "--health", "/health"]
     return [*listen, "posix", str(launch.data)]
 
@@ -99,14 +99,14 @@ http {{
 
 
 def version_of(stamp: Path) -> str:
-    """What bench/peers installed."""
+    """The version that bench/peers installed."""
     return stamp.read_text().strip() if stamp.exists() else ""
 
 
 def table(tradewind: Path, variants: dict[str, Path]) -> list[Server]:
-    """Every server that is known, present or not, in the order of the report."""
+    """All known servers, installed or not, in the order of the report."""
     credentials = {"TRADEWIND_ACCESS_KEY": ACCESS_KEY, "TRADEWIND_SECRET_KEY": SECRET_KEY}
-    durable = "body and metadata are on disk (fdatasync, shared by waiting writers) before the answer"
+    durable = "body and metadata are on disk (fdatasync, shared by concurrent writers) before the response"
 
     def ours(name: str, **settings) -> Server:
         return Server(
@@ -135,7 +135,7 @@ def table(tradewind: Path, variants: dict[str, Path]) -> list[Server]:
                 "MINIO_UPDATE": "off",
             },
             ready_path="/minio/health/cluster",
-            durability="fdatasync of the object's file, but not of the directory that the rename into place changes",
+            durability="fdatasync of the object's file, but not of the directory after the rename",
             version=version_of(CACHE / "bin" / "minio.version"),
         ),
         Server(

@@ -1,8 +1,8 @@
-"""GET and PUT by size: the same load on every server in turn, in rounds of rotated order.
+"""GET and PUT by size: the same load on every server, in rounds of rotated order.
 
-GET: each server is filled with the same objects, restarted, read once in full by the checking generator, and then
-parked (SIGSTOP) except while it is measured. PUT: each round begins with an empty data directory; the CPU time
-includes what the server still does after the last answer (up to 5 s), so that deferring work does not pay.
+GET: each server is filled with the same objects, restarted, verified completely by loadgen, and then paused (SIGSTOP)
+except while it is measured. PUT: each round starts with an empty data directory. The CPU time includes work after the
+last response (up to 5 s), so that deferring work gives no advantage.
 """
 
 import os
@@ -10,31 +10,31 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Iterator
 
-from lib.bench import Bench, NoRoom, Place, default_objects, rotated, size_name
+from lib.bench import Bench, InsufficientSpace, Location, default_objects, rotated, size_name
 from lib.generators import GeneratorFailed, Objects, Outcome
 from lib.process import MemoryWatch, Running, ServerFailed
 
 WARM_UP_SECONDS = 1
-MOST_PUT_BYTES = 4 << 30
+MAX_PUT_BYTES = 4 << 30
 
 
-def speed(bench: Bench, operations: list[str], sizes: list[int], most_objects: int, get_generator: str) -> None:
-    for place in bench.places:
+def speed(bench: Bench, operations: list[str], sizes: list[int], max_objects: int, get_generator: str) -> None:
+    for location in bench.locations:
         for size in sizes:
-            objects = default_objects(size, most_objects)
+            objects = default_objects(size, max_objects)
             for operation in operations:
                 try:
                     if operation == "GET":
-                        _get_block(bench, place, objects, get_generator)
+                        _get_block(bench, location, objects, get_generator)
                     else:
                         for connections in dict.fromkeys((bench.connections, 1)):
-                            _put_block(bench, place, objects, connections)
-                except NoRoom as reason:
-                    bench.skip(f"{operation} {size_name(size)} on {place.name}: {reason}")
+                            _put_block(bench, location, objects, connections)
+                except InsufficientSpace as reason:
+                    bench.skip(f"{operation} {size_name(size)} on {location.name}: {reason}")
 
 
 class _Block:
-    """One operation and size: a server that answers anything wrongly in any round is left out of all of it."""
+    """One operation and size. A server with a wrong response in any round is excluded from all rounds."""
 
     def __init__(self, bench: Bench, title: str):
         self.bench = bench
@@ -44,7 +44,7 @@ class _Block:
 
     @contextmanager
     def server(self, name: str) -> Iterator[bool]:
-        """Yields whether the server still takes part."""
+        """Yields true if the server has not been excluded."""
         try:
             yield name not in self.failed
         except (GeneratorFailed, ServerFailed) as reason:
@@ -55,19 +55,19 @@ class _Block:
 
 
 def _get_generators(bench: Bench, choice: str, size: int) -> list[str]:
-    """wrk reads 8 KiB at a time, which makes it the bottleneck above 64 KiB."""
+    """The generators to use. wrk reads 8 KiB per call, which makes it the bottleneck above 64 KiB."""
     if choice == "auto":
         choice = "wrk" if size <= 64 << 10 else "loadgen"
     wanted = ["wrk", "loadgen"] if choice == "both" else [choice]
     return [name for name in wanted if name != "wrk" or bench.generators.wrk] or ["loadgen"]
 
 
-def _get_block(bench: Bench, place: Place, objects: Objects, generator_choice: str) -> None:
-    bench.say(f"GET {size_name(objects.size)} on {place.name}: {objects.count} objects")
+def _get_block(bench: Bench, location: Location, objects: Objects, generator_choice: str) -> None:
+    bench.log(f"GET {size_name(objects.size)} on {location.name}: {objects.count} objects")
     servers = len({server.data_name() for server in bench.servers})
-    bench.require_room(place, servers * objects.count * (objects.size + 8192) * 5 // 4)
-    block = _Block(bench, f"GET {size_name(objects.size)} on {place.name}")
-    with bench.scratch(place) as root, ExitStack() as stack:
+    bench.require_space(location, servers * objects.count * (objects.size + 8192) * 5 // 4)
+    block = _Block(bench, f"GET {size_name(objects.size)} on {location.name}")
+    with bench.scratch(location) as root, ExitStack() as stack:
         started = _filled_servers(bench, root, stack, objects)
         for number in range(bench.rounds):
             for running in rotated(started, number):
@@ -75,15 +75,15 @@ def _get_block(bench: Bench, place: Place, objects: Objects, generator_choice: s
                     with block.server(running.server.name) as wanted:
                         if not wanted:
                             continue
-                        running.unpark()
+                        running.resume()
                         try:
-                            _get_round(bench, place, running, started, objects, root, generator, number)
+                            _get_round(bench, location, running, started, objects, root, generator, number)
                         finally:
-                            running.park()
+                            running.pause()
 
 
 def _filled_servers(bench: Bench, root: Path, stack: ExitStack, objects: Objects) -> list[Running]:
-    """Fills, restarts, verifies and parks every server; one that fails is left out of the block."""
+    """Fills, restarts, verifies and pauses every server. A server that fails is excluded from the block."""
     if any(server.is_static for server in bench.servers):
         bench.generators.fill_directory(root / "static", objects, bench.fill_limit)
     started: list[Running] = []
@@ -93,8 +93,8 @@ def _filled_servers(bench: Bench, root: Path, stack: ExitStack, objects: Objects
             if not server.is_static:
                 with bench.running(server, root) as running:
                     outcome = bench.generators.fill(running, objects, bench.fill_limit)
-                    bench.say(f"  {server.name}: filled at {outcome.operations / outcome.seconds:,.0f}/s")
-                    running.settle()
+                    bench.log(f"  {server.name}: filled at {outcome.operations / outcome.seconds:,.0f}/s")
+                    running.wait_until_idle()
             running = attempt.enter_context(bench.running(server, root))
             bench.generators.verify(running, objects, bench.fill_limit)
             bench.generators.presign(running, objects, _paths(root, running))
@@ -103,8 +103,8 @@ def _filled_servers(bench: Bench, root: Path, stack: ExitStack, objects: Objects
             attempt.close()
             continue
         stack.push(attempt.pop_all())
-        running.settle()
-        running.park()
+        running.wait_until_idle()
+        running.pause()
         started.append(running)
     os.sync()
     return started
@@ -116,7 +116,7 @@ def _paths(root: Path, running: Running) -> Path:
 
 def _get_round(
     bench: Bench,
-    place: Place,
+    location: Location,
     running: Running,
     ours: list[Running],
     objects: Objects,
@@ -133,52 +133,52 @@ def _get_round(
     def run() -> tuple[Outcome, dict]:
         with MemoryWatch(running) as memory:
             outcome = drive(bench.seconds, number + 1)
-        return outcome, _observed(running, memory)
+        return outcome, _statistics(running, memory)
 
     drive(WARM_UP_SECONDS, 1000 + number)
     outcome, extra = bench.measured(running, ours, run)
-    _keep(bench, "GET", place, objects, bench.connections, running, number, outcome, extra)
+    _add_sample(bench, "GET", location, objects, bench.connections, running, number, outcome, extra)
 
 
-def _put_block(bench: Bench, place: Place, objects: Objects, connections: int) -> None:
-    title = f"PUT {size_name(objects.size)} on {place.name}, connections: {connections}"
-    bench.say(title)
+def _put_block(bench: Bench, location: Location, objects: Objects, connections: int) -> None:
+    title = f"PUT {size_name(objects.size)} on {location.name}, connections: {connections}"
+    bench.log(title)
     block = _Block(bench, title)
-    bench.require_room(place, MOST_PUT_BYTES * 3 // 2)
-    able = [server for server in bench.servers if not server.is_static]
+    bench.require_space(location, MAX_PUT_BYTES * 3 // 2)
+    writable = [server for server in bench.servers if not server.is_static]
     for number in range(bench.rounds):
-        for server in rotated(able, number):
+        for server in rotated(writable, number):
             with block.server(server.name) as wanted:
                 if not wanted:
                     continue
-                with bench.scratch(place) as root, bench.running(server, root) as running:
-                    _put_round(bench, place, running, objects, connections, number)
-            os.sync()  # what one server left in the page cache is not written back on the next one's time
+                with bench.scratch(location) as root, bench.running(server, root) as running:
+                    _put_round(bench, location, running, objects, connections, number)
+            os.sync()  # writeback of one server must not slow the next one down
 
 
 def _put_round(
-    bench: Bench, place: Place, running: Running, objects: Objects, connections: int, number: int
+    bench: Bench, location: Location, running: Running, objects: Objects, connections: int, number: int
 ) -> None:
     warm = Objects(objects.size, 40, prefix="warm/")
-    bench.generators.put(running, warm, connections, WARM_UP_SECONDS, 1000 + number, MOST_PUT_BYTES // 8)
-    running.settle()
+    bench.generators.put(running, warm, connections, WARM_UP_SECONDS, 1000 + number, MAX_PUT_BYTES // 8)
+    running.wait_until_idle()
 
     def run() -> tuple[Outcome, dict]:
         with MemoryWatch(running) as memory:
             outcome = bench.generators.put(
-                running, objects, connections, bench.seconds, number + 1, MOST_PUT_BYTES
+                running, objects, connections, bench.seconds, number + 1, MAX_PUT_BYTES
             )
             at_end = running.cpu_seconds()
-            running.settle()
-        extra = _observed(running, memory)
+            running.wait_until_idle()
+        extra = _statistics(running, memory)
         extra["cpu_seconds_after_load"] = extra["cpu_seconds"] - at_end
         return outcome, extra
 
     outcome, extra = bench.measured(running, [running], run)
-    _keep(bench, "PUT", place, objects, connections, running, number, outcome, extra)
+    _add_sample(bench, "PUT", location, objects, connections, running, number, outcome, extra)
 
 
-def _observed(running: Running, memory: MemoryWatch) -> dict:
+def _statistics(running: Running, memory: MemoryWatch) -> dict:
     return {
         "cpu_seconds": running.cpu_seconds(),
         "peak_anonymous_bytes": memory.peak.anonymous,
@@ -186,10 +186,10 @@ def _observed(running: Running, memory: MemoryWatch) -> dict:
     }
 
 
-def _keep(
+def _add_sample(
     bench: Bench,
     operation: str,
-    place: Place,
+    location: Location,
     objects: Objects,
     connections: int,
     running: Running,
@@ -197,10 +197,10 @@ def _keep(
     outcome: Outcome,
     extra: dict,
 ) -> None:
-    whole = outcome.payload_bytes / objects.size
+    objects_moved = outcome.payload_bytes / objects.size
     cpu = extra["cpu_seconds"]
     sample = {
-        "place": place.name,
+        "location": location.name,
         "operation": operation,
         "size": objects.size,
         "objects": objects.count,
@@ -213,7 +213,7 @@ def _keep(
         "seconds": outcome.seconds,
         "operations_per_second": outcome.operations / outcome.seconds,
         "megabytes_per_second": outcome.payload_bytes / outcome.seconds / 1e6,
-        "cpu_ms_per_1000": cpu / whole * 1e6,
+        "cpu_ms_per_1000": cpu / objects_moved * 1e6,
         "cpu_seconds_per_gigabyte": cpu / outcome.payload_bytes * 1e9,
         "p50_ms": outcome.p50 / 1e3,
         "p99_ms": outcome.p99 / 1e3,
@@ -223,7 +223,7 @@ def _keep(
         **extra,
     }
     bench.samples.append(sample)
-    bench.say(
+    bench.log(
         f"  round {number + 1} {running.server.name:<17} {sample['operations_per_second']:>10,.0f}/s "
         f"{sample['megabytes_per_second']:>8,.0f} MB/s  CPU {sample['cpu_ms_per_1000']:>9,.1f} ms/1000 "
         f"{sample['cpu_seconds_per_gigabyte']:>7.3f} s/GB  p50 {sample['p50_ms']:.2f} p99 {sample['p99_ms']:.2f} ms "

@@ -1,7 +1,7 @@
-"""LIST over a million keys, memory with ten million objects, and how long opening takes.
+"""LIST over a million keys, memory with ten million objects, and the time to open the store.
 
-The limits are absolute, so only this server takes part unless others are named: loading millions of objects into
-a server that keeps a file for each takes hours.
+The targets are absolute, so that only this server is measured unless others are requested: filling a server that stores
+one file per object with millions of objects takes hours.
 """
 
 import os
@@ -10,9 +10,9 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from lib.bench import Bench, Place
+from lib.bench import Bench, Location
 from lib.generators import BUCKET, GeneratorFailed, Objects
-from lib.process import MemoryWatch, Running, ServerFailed, dying_with_us
+from lib.process import MemoryWatch, Running, ServerFailed, killed_with_parent
 from lib.servers import ACCESS_KEY, SECRET_KEY, Server
 from lib.targets import OURS, Target
 
@@ -23,11 +23,11 @@ UPLOADS = 64
 
 
 class Parts:
-    """Runs the parts that need a well-filled store; `memory` and `open` share one filling."""
+    """Runs the parts that need a filled store. `memory` and `open` use the same one."""
 
-    def __init__(self, bench: Bench, place: Place, cold: bool, repeat: int):
+    def __init__(self, bench: Bench, location: Location, cold: bool, repeat: int):
         self.bench = bench
-        self.place = place
+        self.location = location
         self.cold = cold
         self.repeat = repeat
         self.rows: dict[str, list[dict]] = {}
@@ -36,11 +36,11 @@ class Parts:
     def listing(self, count: int) -> None:
         objects = Objects(TINY_BYTES, count, spread=10)
         for server in self._servers("list"):
-            with self.bench.scratch(self.place) as root, ExitStack() as stack:
+            with self.bench.scratch(self.location) as root, ExitStack() as stack:
                 try:
                     running = stack.enter_context(self.bench.running(server, root, 300))
                     self._fill(running, objects)
-                    running.settle()
+                    running.wait_until_idle()
                     for mode, repeat in (("delimiter", 200), ("page", 500), ("walk", count // 1000 + 1)):
                         self._time_list(running, objects, mode, repeat)
                 except (GeneratorFailed, ServerFailed) as reason:
@@ -60,7 +60,7 @@ class Parts:
             "p50 ms": round(outcome.p50 / 1e3, 2),
             "p99 ms": round(outcome.p99 / 1e3, 2),
             "max ms": round(outcome.maximum / 1e3, 2),
-            "CPU ms each": round(extra["cpu_seconds"] / outcome.operations * 1e3, 3),
+            "CPU ms / request": round(extra["cpu_seconds"] / outcome.operations * 1e3, 3),
         }
         self._row("list", row)
         if running.server.name == OURS:
@@ -71,7 +71,7 @@ class Parts:
         """`memory` and `open` over `count` tiny objects."""
         objects = Objects(TINY_BYTES, count, spread=100)
         for server in self._servers(" and ".join(parts)):
-            with self.bench.scratch(self.place) as root:
+            with self.bench.scratch(self.location) as root:
                 try:
                     with self.bench.running(server, root, 300) as running:
                         with MemoryWatch(running) as memory:
@@ -122,31 +122,31 @@ class Parts:
             again = Running(server, root / server.data_name(), root / "run-killed")
             try:
                 after_kill = again.wait_ready(300)
-                # An open that lost or mixed up objects is not an open.
+                # Verifies a sample: the open counts only if objects are intact.
                 sample = Objects(objects.size, objects.count, objects.prefix, objects.spread)
                 self.bench.generators.get(again, sample, 8, 2, number + 1)
             finally:
                 again.stop()
             caches = "dropped" if self.cold else "warm"
-            for what, seconds, limit in (("clean stop", after_clean, 3), ("SIGKILL under PUTs", after_kill, 5)):
+            for title, seconds, limit in (("clean stop", after_clean, 3), ("SIGKILL under PUTs", after_kill, 5)):
                 row = {
                     "server": server.name,
                     "objects": f"{objects.count:,}",
-                    "opened after": what,
+                    "opened after": title,
                     "page cache": caches,
                     "seconds to ready": round(seconds, 3),
                 }
                 self._row("open", row)
                 if server.name == OURS:
-                    name = f"open after {what}, {objects.count:,} objects, caches {caches}"
+                    name = f"open after {title}, {objects.count:,} objects, caches {caches}"
                     self.targets.append(Target(name, limit, seconds, " s"))
 
     def _kill_under_load(self, running: Running, number: int) -> None:
-        """Writes 4 KiB objects for five seconds and kills the server in the middle of them."""
+        """Writes 4 KiB objects for five seconds and kills the server during the load."""
         command = [str(self.bench.generators.loadgen), "put", "--endpoint", running.endpoint, "--bucket", BUCKET]
         command += ["--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY, "--prefix", f"late{number}/"]
         command += ["--count", "100000", "--size", "4096", "--seconds", "30", "--etag", running.server.etag]
-        load = subprocess.Popen(dying_with_us(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        load = subprocess.Popen(killed_with_parent(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             time.sleep(5)
             if load.poll() is not None:
@@ -164,13 +164,13 @@ class Parts:
     def _fill(self, running: Running, objects: Objects) -> None:
         outcome = self.bench.generators.fill(running, objects, self.bench.fill_limit)
         rate = outcome.operations / outcome.seconds
-        self.bench.say(f"  {running.server.name}: {objects.count:,} objects at {rate:,.0f}/s")
+        self.bench.log(f"  {running.server.name}: {objects.count:,} objects at {rate:,.0f}/s")
 
     def _servers(self, part: str) -> list[Server]:
-        able = [server for server in self.bench.servers if not server.is_static]
-        self.bench.say(f"{part} on {self.place.name}: {', '.join(server.name for server in able) or 'no server'}")
-        return able
+        writable = [server for server in self.bench.servers if not server.is_static]
+        self.bench.log(f"{part} on {self.location.name}: {', '.join(server.name for server in writable) or 'no server'}")
+        return writable
 
     def _row(self, part: str, row: dict) -> None:
         self.rows.setdefault(part, []).append(row)
-        self.bench.say("  " + ", ".join(f"{name} {value}" for name, value in row.items()))
+        self.bench.log("  " + ", ".join(f"{name} {value}" for name, value in row.items()))

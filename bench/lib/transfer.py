@@ -1,10 +1,9 @@
-"""Copies by transfer clients: the same tree up and down through each client in turn, in rounds of rotated order.
+"""Copies by transfer clients: each client uploads and downloads the same tree, in rounds of rotated order.
 
-Up: every run of a client meets a server that was just started on an empty directory, with an empty bucket. Down:
-the server is filled once by the generator, and every run writes into an empty directory. Only one server runs at a
-time. What a client did is checked by others: after an upload the generator lists the bucket, which must hold
-exactly the keys it expects, and compares every byte of every object; after a download the files are compared with
-the source.
+Up: every run of a client uses a new server with an empty directory and an empty bucket. Down: the server is filled once
+by loadgen, and every run writes into an empty directory. The servers run one after another. The results are verified
+independently: after an upload, loadgen lists the bucket, which must contain exactly the expected keys, and compares
+every byte of every object; after a download, the files are compared with the source.
 """
 
 import os
@@ -15,23 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Iterator
 
-from lib.bench import Bench, NoRoom, Place, rotated, size_name
+from lib.bench import Bench, InsufficientSpace, Location, rotated, size_name
 from lib.clients import Client, ClientFailed, Copy, Cost, aws_environment, floor
 from lib.generators import BUCKET, GeneratorFailed, Objects
-from lib.process import Running, ServerFailed, run_bounded
-from lib.quiet import Bystanders, Usage
+from lib.process import Running, ServerFailed, run_with_timeout
+from lib.quiet import ForeignLoad, Usage
 from lib.servers import Server
 from lib.targets import CEILING, OURS
 
 DIRECTORIES = 20
 TRIAL_OBJECTS = 40
 PAGE_KEYS = 1000
-PIECE_BYTES = 1 << 20
-BUCKET_PATIENCE_SECONDS = 20
+CHUNK_BYTES = 1 << 20
+BUCKET_TIMEOUT_SECONDS = 20
 
 
 class WrongCopy(Exception):
-    """A client said that it was done, and was not: no figure of the run may be reported."""
+    """A client reported success, but its copy is wrong: the results of the run are invalid."""
 
 
 @dataclass(frozen=True)
@@ -54,51 +53,51 @@ class Workload:
 
     @property
     def has_ceiling(self) -> bool:
-        """Whether the generator's speed says what the server can give: not with one object, which it reads over
-        one connection, and not with small ones, where the server is not what a client waits for."""
+        """Returns true if the speed of loadgen is the maximum of the server. Exceptions: one object, which it reads over one
+        connection, and small objects, where the server is not the bottleneck."""
         return self.name == "medium" and self.is_tree
 
 
 class Transfers:
     def __init__(
-        self, bench: Bench, clients: list[Client], tradewind: Path, place: Place, memory: Place, client_limit: float
+        self, bench: Bench, clients: list[Client], tradewind: Path, location: Location, memory: Location, client_limit: float
     ):
         self.bench = bench
         self.clients = clients
         self.tradewind = tradewind
-        self.place = place
+        self.location = location
         self.memory = memory
         self.client_limit = client_limit
         self.root = self.source = Path()
 
     def run(self, workloads: list[Workload], directions: list[str]) -> None:
         for workload in workloads:
-            with self.bench.scratch(self.memory) as memory, self.bench.scratch(self.place) as self.root:
+            with self.bench.scratch(self.memory) as memory, self.bench.scratch(self.location) as self.root:
                 try:
-                    self._room(workload)
+                    self._require_space(workload)
                     self._workload(workload, directions, memory)
-                except NoRoom as reason:
+                except InsufficientSpace as reason:
                     self.bench.skip(f"{workload.title}: {reason}")
 
-    def _room(self, workload: Workload) -> None:
-        """Source, server (twice, while one of them completes a multipart upload) and download together."""
+    def _require_space(self, workload: Workload) -> None:
+        """Requires space for the source, the server (two copies while a multipart upload completes) and the download."""
         once = workload.count * (workload.size + 8192)
-        self.bench.require_room(self.memory, once if self.place.path != self.memory.path else 4 * once)
-        if self.place.path != self.memory.path:
-            self.bench.require_room(self.place, 3 * once)
+        self.bench.require_space(self.memory, once if self.location.path != self.memory.path else 4 * once)
+        if self.location.path != self.memory.path:
+            self.bench.require_space(self.location, 3 * once)
 
     def _workload(self, workload: Workload, directions: list[str], memory: Path) -> None:
         source = self._source(workload, memory / "source")
         trial = Workload("trial", min(workload.count, TRIAL_OBJECTS), min(workload.size, 64 << 10))
         trial_source = self._source(trial, memory / "trial")
         for server in self.bench.servers:
-            self.bench.say(f"{workload.title}, {server.name} on {self.place.name}")
+            self.bench.log(f"{workload.title}, {server.name} on {self.location.name}")
             try:
                 self.source = trial_source
-                able = [client for client in self.clients if self._try(client, server, trial)]
+                working = [client for client in self.clients if self._try(client, server, trial)]
                 self.source = source
                 for direction in directions:
-                    (self._uploads if direction == "up" else self._downloads)(server, workload, able)
+                    (self._uploads if direction == "up" else self._downloads)(server, workload, working)
             except ServerFailed as reason:
                 self.bench.skip(f"{workload.title}: {reason}")
 
@@ -107,45 +106,45 @@ class Transfers:
         return directory / BUCKET
 
     def _try(self, client: Client, server: Server, trial: Workload) -> bool:
-        """A few objects up and down before anything is measured: whether the client can talk to the server at all.
-        It also brings what the client is made of into the page cache."""
+        """Copies a few objects up and down before the measurement. Returns whether the client works with the server. It also
+        loads the program of the client into the page cache."""
         try:
-            with self._fresh(server) as running:
-                self._make_bucket(running)
+            with self._new_server(server) as running:
+                self._create_bucket(running)
                 client.run(self._copy(running, trial, upload=True), self._home(client), 60)
                 self._check_upload(running, trial, client.name)
                 client.run(self._copy(running, trial, upload=False), self._home(client), 60)
                 self._check_download(trial, client.name)
         except ClientFailed as reason:
-            self._excuse(client.name, f"{server.name}, trial: {reason}")
+            self._skip(client.name, f"{server.name}, trial: {reason}")
             return False
         finally:
             shutil.rmtree(self.root / "down", ignore_errors=True)
         return True
 
-    def _excuse(self, client: str, reason: str) -> None:
-        """A peer that fails is left out and named; without ours there is nothing to compare."""
+    def _skip(self, client: str, reason: str) -> None:
+        """Reports and excludes a peer that fails. A failure of tradewind ends the benchmark."""
         if client == OURS:
             raise ClientFailed(reason)
         self.bench.skip(reason)
 
-    def _uploads(self, server: Server, workload: Workload, able: list[Client]) -> None:
+    def _uploads(self, server: Server, workload: Workload, clients: list[Client]) -> None:
         def measure(client: Client) -> tuple[Usage, dict]:
-            with self._fresh(server) as running:
-                self._make_bucket(running)
+            with self._new_server(server) as running:
+                self._create_bucket(running)
                 copy = self._copy(running, workload, upload=True)
-                usage, sample = self._measure(running, lambda: self._client_runs(client, copy))
+                usage, sample = self._measure(running, lambda: self._run_client(client, copy))
                 self._check_upload(running, workload, client.name)
             return usage, sample
 
         def ceiling() -> tuple[Usage, dict]:
-            with self._fresh(server) as running:
+            with self._new_server(server) as running:
                 return self._measure(running, lambda: self._generate(running, workload, upload=True))
 
-        self._rounds("up", server, workload, able, measure, ceiling)
+        self._rounds("up", server, workload, clients, measure, ceiling)
 
-    def _downloads(self, server: Server, workload: Workload, able: list[Client]) -> None:
-        with self._fresh(server) as running:
+    def _downloads(self, server: Server, workload: Workload, clients: list[Client]) -> None:
+        with self._new_server(server) as running:
             try:
                 self.bench.generators.fill(running, workload.objects, self.bench.fill_limit)
                 self.bench.generators.verify(running, workload.objects, self.bench.fill_limit)
@@ -155,7 +154,7 @@ class Transfers:
             def measure(client: Client) -> tuple[Usage, dict]:
                 shutil.rmtree(self.root / "down", ignore_errors=True)
                 copy = self._copy(running, workload, upload=False)
-                usage, sample = self._measure(running, lambda: self._client_runs(client, copy))
+                usage, sample = self._measure(running, lambda: self._run_client(client, copy))
                 self._check_download(workload, client.name)
                 return usage, sample
 
@@ -163,9 +162,9 @@ class Transfers:
                 return self._measure(running, lambda: self._generate(running, workload, upload=False))
 
             if not workload.is_tree:
-                able = [*able, floor(workload.size)]
+                clients = [*clients, floor(workload.size)]
             try:
-                self._rounds("down", server, workload, able, measure, ceiling)
+                self._rounds("down", server, workload, clients, measure, ceiling)
             finally:
                 shutil.rmtree(self.root / "down", ignore_errors=True)
 
@@ -174,35 +173,35 @@ class Transfers:
         direction: str,
         server: Server,
         workload: Workload,
-        able: list[Client],
+        clients: list[Client],
         measure: Callable[[Client], tuple[Usage, dict]],
         ceiling: Callable[[], tuple[Usage, dict]],
     ) -> None:
         samples: list[dict] = []
         failed: set[str] = set()
-        entrants: list[Client | None] = [*able, *([None] if workload.has_ceiling else [])]
+        entrants: list[Client | None] = [*clients, *([None] if workload.has_ceiling else [])]
         for number in range(self.bench.rounds):
             for client in rotated(entrants, number):
                 name = client.name if client else CEILING
                 if name in failed:
                     continue
                 try:
-                    usage, sample = self.bench.quietly(lambda: measure(client) if client else ceiling())
+                    usage, sample = self.bench.retry_until_quiet(lambda: measure(client) if client else ceiling())
                 except (ClientFailed, GeneratorFailed) as reason:
                     failed.add(name)
-                    self._excuse(name, f"{workload.title} {direction}, {server.name}: {reason}")
+                    self._skip(name, f"{workload.title} {direction}, {server.name}: {reason}")
                     continue
                 finally:
-                    if self.place is not self.memory:
-                        os.sync()  # what one client left in the page cache is not written back on the next one's time
+                    if self.location is not self.memory:
+                        os.sync()  # writeback of one client must not slow the next one down
                 about = {"workload": workload.name, "title": workload.title, "direction": direction}
-                about |= {"place": self.place.name, "server": server.name, "client": name, "round": number}
+                about |= {"location": self.location.name, "server": server.name, "client": name, "round": number}
                 samples.append({**about, **_rates(workload, sample), **usage.sample()})
-                self._say(samples[-1])
+                self._print(samples[-1])
         self.bench.samples += [sample for sample in samples if sample["client"] not in failed]
 
-    def _say(self, sample: dict) -> None:
-        self.bench.say(
+    def _print(self, sample: dict) -> None:
+        self.bench.log(
             f"  round {sample['round'] + 1} {sample['direction']:<4} {sample['client']:<13} "
             f"{sample['seconds']:>8.2f} s  CPU {sample['cpu_seconds']:>7.2f} s  "
             f"peak {sample['peak_resident_bytes'] / (1 << 20):>5.0f} MiB  "
@@ -210,22 +209,22 @@ class Transfers:
         )
 
     def _measure(self, running: Running, run: Callable[[], Cost]) -> tuple[Usage, dict]:
-        """What others did is looked at while the client runs; the server's processor time includes what it still
-        does after the client has ended."""
-        running.settle()
+        """Measures foreign load while the client runs. The CPU time of the server includes its work after the client has
+        ended."""
+        running.wait_until_idle()
         before = running.cpu_seconds()
-        watch = Bystanders([running])
+        load = ForeignLoad([running])
         cost = run()
-        usage = watch.usage()
-        running.settle()
+        usage = load.usage()
+        running.wait_until_idle()
         sample = {**vars(cost), "cpu_seconds": cost.cpu_seconds, "server_cpu_seconds": running.cpu_seconds() - before}
         return usage, sample
 
-    def _client_runs(self, client: Client, copy: Copy) -> Cost:
+    def _run_client(self, client: Client, copy: Copy) -> Cost:
         return client.run(copy, self._home(client), self.client_limit)
 
     def _generate(self, running: Running, workload: Workload, upload: bool) -> Cost:
-        """The generator as the client: no files, 32 connections, one thread."""
+        """Runs loadgen as the client: no files, 32 connections, one thread."""
         generators = self.bench.generators
         if upload:
             outcome = generators.fill(running, workload.objects, self.client_limit, etag="any")
@@ -234,8 +233,8 @@ class Transfers:
         return Cost(outcome.seconds, outcome.client_cpu_seconds, 0.0, 0)
 
     @contextmanager
-    def _fresh(self, server: Server) -> Iterator[Running]:
-        """A server on an empty directory; the directory goes with it."""
+    def _new_server(self, server: Server) -> Iterator[Running]:
+        """A server with an empty directory, which is removed at the end of the context."""
         directory = self.root / "servers"
         try:
             with self.bench.running(server, directory) as running:
@@ -243,16 +242,16 @@ class Transfers:
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _make_bucket(self, running: Running) -> None:
-        """With our own client, unmeasured. MinIO says that it is ready before it takes requests."""
+    def _create_bucket(self, running: Running) -> None:
+        """Creates the bucket with tradewind, outside the measurement. Retries, because MinIO reports readiness too early."""
         environment = {"HOME": str(self.root), **aws_environment(running.endpoint)}
-        end = time.monotonic() + BUCKET_PATIENCE_SECONDS
+        end = time.monotonic() + BUCKET_TIMEOUT_SECONDS
         while True:
-            finished = run_bounded([str(self.tradewind), "mb", f"s3://{BUCKET}"], 30, environment)
+            finished = run_with_timeout([str(self.tradewind), "mb", f"s3://{BUCKET}"], 30, environment)
             if finished.status == 0:
                 return
             if time.monotonic() > end:
-                raise ServerFailed(f"{running.server.name}: no bucket: {finished.errors.strip()[-300:]}")
+                raise ServerFailed(f"{running.server.name}: creating the bucket failed: {finished.errors.strip()[-300:]}")
             time.sleep(0.2)
 
     def _copy(self, running: Running, workload: Workload, upload: bool) -> Copy:
@@ -299,16 +298,16 @@ def tree_difference(left: Path, right: Path) -> str | None:
     )
     if missing := names - found:
         return f"{len(missing)} files are missing: {sorted(missing)[:3]}"
-    if unknown := found - names:
-        return f"{len(unknown)} files should not be there: {sorted(unknown)[:3]}"
+    if unexpected := found - names:
+        return f"{len(unexpected)} unexpected files: {sorted(unexpected)[:3]}"
     for name in sorted(names):
         with (left / name).open("rb", buffering=0) as one, (right / name).open("rb", buffering=0) as other:
             position = 0
             while True:
-                piece = one.read(PIECE_BYTES)
-                if piece != other.read(PIECE_BYTES):
+                chunk = one.read(CHUNK_BYTES)
+                if chunk != other.read(CHUNK_BYTES):
                     return f"{name} differs at or after byte {position}"
-                if not piece:
+                if not chunk:
                     break
-                position += len(piece)
+                position += len(chunk)
     return None

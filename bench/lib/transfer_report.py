@@ -1,4 +1,4 @@
-"""The report of bench/move: a table for each workload, direction and server, and every flag that was used."""
+"""The report of bench/move: a table for each workload and direction, and the flags of all clients."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from statistics import median, quantiles
 from lib.bench import Bench
 from lib.clients import Client, Copy
 from lib.generators import BUCKET
-from lib.report import group, left_out, machine, others, paired_ratio, plain_table
+from lib.report import foreign_load, group, machine, paired_ratio, plain_table, skipped
 from lib.servers import ACCESS_KEY, REPOSITORY, SECRET_KEY
 from lib.targets import CEILING, OURS
 
@@ -26,7 +26,7 @@ def tables(samples: list[dict]) -> list[str]:
 def _rows(samples: list[dict]) -> list[dict]:
     by_client = {client: found for (client,), found in group(samples, "client").items()}
     ours = by_client.get(OURS, [])
-    # The rotation decides who is seen first: the report keeps to the fastest first instead.
+    # Fastest first: the order of appearance depends on the rotation.
     order = sorted(by_client, key=lambda client: median(sample["seconds"] for sample in by_client[client]))
     return [_row(client, by_client[client], ours) for client in order]
 
@@ -41,12 +41,12 @@ def _row(client: str, found: list[dict], ours: list[dict]) -> dict:
         "client": client,
         "wall s": middle("seconds", ",.2f"),
         "wall quartiles": _quartiles(found, "seconds"),
-        "ours / this, wall": _ratio(ours, found, "seconds"),
+        "tradewind / this, wall": _ratio(ours, found, "seconds"),
         "objects/s": middle("objects_per_second", ",.0f"),
         "MB/s": middle("megabytes_per_second", ",.0f"),
         "CPU s": middle("cpu_seconds", ",.2f"),
         "CPU quartiles": _quartiles(found, "cpu_seconds"),
-        "ours / this, CPU": _ratio(ours, found, "cpu_seconds") if is_client else "-",
+        "tradewind / this, CPU": _ratio(ours, found, "cpu_seconds") if is_client else "-",
         "peak MiB": f"{max(sample['peak_resident_bytes'] for sample in found) / MIB:,.0f}" if is_client else "-",
         "server CPU ms / object": middle("server_cpu_ms_per_object", ",.3f"),
     }
@@ -64,11 +64,11 @@ def _ratio(ours: list[dict], found: list[dict], name: str) -> str:
 
 
 def _commands(clients: list[Client], about: dict) -> list[str]:
-    """What was run, word for word but for names that differ from run to run."""
+    """The commands of the clients, with placeholders for names that differ between runs."""
     rows = []
     for client in clients:
         up, down = (Copy(upload, "", "HOST:PORT", BUCKET, Path("DIRECTORY")) for upload in (True, False))
-        # A setting that depends on the server stands there once for each value.
+        # A setting that depends on the server is listed once for each value.
         each = [client.environment(replace(up, server=server)) for server in about["servers"]]
         settings = list(dict.fromkeys(f"{name}={value}" for found in each for name, value in found.items()))
         settings += [f"{name}: {' '.join(text.split())}" for name, text in client.files.items()]
@@ -87,7 +87,7 @@ def _commands(clients: list[Client], about: dict) -> list[str]:
                 "settings": f"`{hidden}`",
             }
         )
-    single = "One file is copied without `-r`, `--recursive` and `*`, and by rclone with `copyto`."
+    single = "A single file is copied without `-r`, `--recursive` and `*`; rclone uses `copyto`."
     return ["", "### Clients and their settings", "", *plain_table(rows), "", single]
 
 
@@ -97,8 +97,8 @@ def document(
     lines = [
         machine(bench, about),
         "",
-        f"{settings['rounds']} rounds, clients alternating in rotated order; medians, peaks are the highest of all "
-        f"rounds. {others(bench, load)} Every copy was checked, byte for byte.",
+        f"{settings['rounds']} rounds, clients alternate in rotated order; medians, and the highest peak memory of all "
+        f"rounds. {foreign_load(bench, load)} Every byte of every copy was compared.",
         *tables(bench.samples),
         "",
         "### Targets",
@@ -107,6 +107,6 @@ def document(
         *_commands(clients, about),
         "",
         f"Servers: {', '.join(f'{name} {version}' for name, version in about['servers'].items())}.",
-        *left_out(bench),
+        *skipped(bench),
     ]
     return "\n".join(lines) + "\n"

@@ -1,5 +1,5 @@
--- Each request takes a random line of a file of URL paths (presigned, one for each object). The results go out
--- as one JSON line. wrk reaches the file's name through the first argument after `--`.
+-- Each request uses a random line of a file of presigned URL paths, one per object. The file name is the first argument
+-- after `--`. Prints the results as one line of JSON.
 
 local count_of_threads = 0
 local threads = {}
@@ -15,14 +15,14 @@ local count = 0
 local random = math.random
 
 function init(arguments)
-  local began = os.clock()
+  local start = os.clock()
   local head = " HTTP/1.1\r\nHost: " .. wrk.headers["Host"] .. "\r\n\r\n"
   for path in io.lines(arguments[1]) do
     count = count + 1
     requests[count] = "GET " .. path .. head
   end
   math.randomseed(number * 7919 + tonumber(arguments[2]))
-  load_seconds = os.clock() - began
+  load_seconds = os.clock() - start
 end
 
 function request()
@@ -30,7 +30,8 @@ function request()
 end
 
 function done(summary, latency, _)
-  -- Threads are started one after another, each once its paths are loaded; the clock starts after the last.
+  -- wrk starts threads sequentially, each after its paths are loaded, and its clock after the last one. Adds the mean time
+  -- by which the other threads started earlier.
   local early = 0
   for position = 2, count_of_threads do
     early = early + threads[position]:get("load_seconds") * (position - 1) / count_of_threads

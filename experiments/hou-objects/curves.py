@@ -1,4 +1,4 @@
-"""Curves over requests at a time, side by side, as SVG: both axes in doublings."""
+"""Curves over the concurrency, side by side, as SVG. Both axes are logarithmic (base 2)."""
 
 import math
 from dataclasses import dataclass
@@ -41,5 +41,5 @@ def one(title: str, curves: list[Curve], left: int) -> list[str]:
         parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.6" points="{" ".join(f"{x(n):.1f},{y(v):.1f}" for n, v in points)}"/>')
         parts += [f'<circle cx="{x(n):.1f}" cy="{y(v):.1f}" r="3" fill="{colour}"/>' for n, v in points]
         parts.append(f'<text x="{left + MARGIN + number * 110}" y="{HEIGHT + 16}" fill="{colour}">{curve.name}</text>')
-    parts.append(f'<text x="{left + WIDTH / 2}" y="{HEIGHT - 12}" text-anchor="middle">requests at a time</text>')
+    parts.append(f'<text x="{left + WIDTH / 2}" y="{HEIGHT - 12}" text-anchor="middle">concurrency</text>')
     return parts

@@ -1,13 +1,13 @@
-"""Tables of what was measured, one for each plot of a figure, and what is to be said of their shapes."""
+"""Tables of the measurements, one for each plot of a figure, and the checks of their shapes."""
 
 import datetime
 from collections.abc import Iterator
 
-from cells import size
+from checks import check
 from curves import Plot, plots, throughput
-from judge import judge
 from lib.figure import commit
-from measure import Policy, Seen
+from measure import Measurement, Policy
+from points import size
 from systems import SYSTEMS
 
 TITLES = {
@@ -16,36 +16,36 @@ TITLES = {
     4: "batches, one thread",
     5: "batches of 4 KiB, by threads",
     6: "batches of large files, by threads",
-    7: "bytes on the wire for each byte of the files",
+    7: "bytes on the wire per byte of the files",
 }
 ORDER = list(SYSTEMS)
 
 
-def report(figures: list[int], seen: list[Seen], policies: list[Policy]) -> list[str]:
-    busy = max(seen, key=lambda each: each.client_busy)
+def report(figures: list[int], measurements: list[Measurement], policies: list[Policy]) -> list[str]:
+    busiest = max(measurements, key=lambda each: each.client_cpus)
     lines = [
-        f"{datetime.date.today()}, checkout at {commit()}. MiB/s; the client's processor was busy at most "
-        f"{busy.client_busy:.0%} ({busy.system}, {busy.network}, {busy.cell}).",
+        f"{datetime.date.today()}, checkout at {commit()}. MiB/s; highest CPU utilization of the client: "
+        f"{busiest.client_cpus:.0%} ({busiest.system}, {busiest.network}, {busiest.point}).",
         "",
     ]
-    judgements = [str(each) for each in judge(figures, seen)]
-    if judgements:
-        lines += ["| figure | shape | holds | |", "|---|---|---|---|", *judgements, ""]
+    checks = [str(each) for each in check(figures, measurements)]
+    if checks:
+        lines += ["| figure | shape | as in the paper | |", "|---|---|---|---|", *checks, ""]
     lines += table_of(policies)
     for figure in figures:
         for plot in plots(figure):
-            lines += table(plot, seen)
+            lines += table(plot, measurements)
     return lines
 
 
 def table_of(policies: list[Policy]) -> Iterator[str]:
-    """The paper's Table I. Each network finds the policies anew."""
+    """The paper's Table I. The policies are determined again on each network; all results are shown."""
     found: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for policy in policies:
         found.setdefault((policy.system, policy.form), set()).add((policy.write, policy.read))
     if not found:
         return
-    yield "Table I, policies as they were found from the bytes on the wire"
+    yield "Table I, policies inferred from the bytes on the wire"
     yield ""
     yield "| system | form | write | read |"
     yield "|---|---|---|---|"
@@ -55,13 +55,13 @@ def table_of(policies: list[Policy]) -> Iterator[str]:
     yield ""
 
 
-def table(plot: Plot, seen: list[Seen]) -> Iterator[str]:
-    ratio = plot.figure == 7
-    curves = plot.curves(seen, (lambda each: each.amplification) if ratio else throughput)
+def table(plot: Plot, measurements: list[Measurement]) -> Iterator[str]:
+    is_ratio = plot.figure == 7
+    curves = plot.curves(measurements, (lambda each: each.amplification) if is_ratio else throughput)
     if not curves:
         return
     names = sorted(curves, key=lambda name: (ORDER.index(name[0]), name[1]))
-    where = f", {plot.scope}" if ratio else ""
+    where = f", {plot.scope}" if is_ratio else ""
     yield f"Figure {plot.figure}, {TITLES[plot.figure]}{where}: {plot.phase}, {plot.network}"
     yield ""
     titles = [SYSTEMS[system].title + (f" {form}" if len(SYSTEMS[system].forms) > 1 else "") for system, form in names]

@@ -1,5 +1,5 @@
-"""The three systems of Ou 2015, section III: their servers, and how the client mounts them. The servers' files lie on ext4 in
-memory, since the link is to be what costs time; each says what of it is not as the paper has it."""
+"""The three systems of Ou 2015, section III: their servers, and how the client mounts them. The files of the servers are on ext4
+in memory, so that the link is the bottleneck. Each class states its differences from the paper."""
 
 import os
 import shutil
@@ -9,23 +9,23 @@ import time
 import urllib.request
 from pathlib import Path
 
-from lib.world import ROOT, Failed, give_up
+from lib.testbed import ROOT, Failed, skip
 
 NFS_PORT, ISCSI_PORT, SWIFT_PORT = 2049, 3260, 8080
 TARGET = "iqn.2026-01.tradewind:disk"
 IMAGE_MIB = 4096
-# Nothing is initialized later, when it would be measured.
+# Initialize everything now, not lazily during the measurement.
 MAKE_EXT4 = ["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]
 
 
 class System:
-    """Its servers run while its context lasts, in the caller's namespace of networks."""
+    """A context manager: the servers run until the end of the context, in the network namespace of the caller."""
 
     name: str
     title: str
-    # What it needs, by the Debian package that has it.
+    # Required programs and their Debian packages.
     programs: dict[str, str]
-    # Those that tell anything apart. The object client heeds none of them (section IV-A).
+    # Forms of access that make a difference. The object client ignores them (section IV-A).
     forms: tuple[str, ...] = ("direct", "sync", "default")
 
     def __init__(self, directory: Path):
@@ -37,7 +37,7 @@ class System:
     def check(cls) -> None:
         for program, package in cls.programs.items():
             if not shutil.which(program):
-                give_up(f"{program} is not there (Debian: {package})")
+                skip(f"{program} is not installed (Debian: {package})")
 
     def __enter__(self) -> "System":
         self.directory.mkdir()
@@ -69,7 +69,7 @@ class System:
         pass
 
     def mount(self, far: str) -> str:
-        """A script for the client that leaves the system mounted on /mnt/NAME."""
+        """A script for the client that mounts the system on /mnt/NAME."""
         raise NotImplementedError
 
     def unmount(self) -> str:
@@ -82,12 +82,12 @@ class System:
         return image
 
     def mounted(self, name: str) -> Path:
-        """A new ext4 of this system's own."""
-        place = self.directory / name
-        place.mkdir()
-        subprocess.run(["mount", "-o", "loop,noatime", self.image(), place], check=True)
-        self.mounts.append(place)
-        return place
+        """Mounts a new ext4 file system."""
+        directory = self.directory / name
+        directory.mkdir()
+        subprocess.run(["mount", "-o", "loop,noatime", self.image(), directory], check=True)
+        self.mounts.append(directory)
+        return directory
 
     def launch(self, *command: object, **environment: str) -> subprocess.Popen:
         with open(self.directory / "log", "a") as log:
@@ -106,13 +106,13 @@ class System:
             except OSError:
                 if time.monotonic() > until or any(process.poll() is not None for process in self.processes):
                     log = (self.directory / "log").read_text(errors="replace")[-2000:]
-                    raise Failed(f"{self.title} does not answer: {log}") from None
+                    raise Failed(f"{self.title} does not respond: {log}") from None
                 time.sleep(0.05)
 
 
 class File(System):
-    """NFSv4.1 of nfs-ganesha. It promises what `sync` of the kernel's server does: what a client was told is stable has been
-    made durable. The client is the kernel's, over one connection."""
+    """NFSv4.1 of nfs-ganesha. It has the guarantee of the export option `sync` of the kernel server: data reported as stable is
+    durable. The client is that of the kernel, with one connection."""
 
     name, title = "file", "NFS"
     programs = {"ganesha.nfsd": "nfs-ganesha nfs-ganesha-vfs", "mount.nfs4": "nfs-common"}
@@ -127,7 +127,7 @@ NFS_CORE_PARAM {{
     Enable_UDP = false; Enable_NLM = false; Enable_RQUOTA = false;
 }}
 NFS_KRB5 {{ Active_krb5 = false; }}
-# A client may write as soon as the server is there, and nobody else knows its users.
+# No grace period for old clients, and numeric user IDs, because there is no user directory.
 NFSv4 {{
     Graceless = true; RecoveryBackend = fs; RecoveryRoot = "{state}"; Only_Numeric_Owners = true; Minor_Versions = 1;
 }}
@@ -148,36 +148,36 @@ LOG {{ Default_Log_Level = WARN; }}
 
 
 class Block(System):
-    """Ext4 of the client on a disk that tgt offers over iSCSI, one connection of one session. What is negotiated is tgt's default,
-    which is that of the RFC: what a write has beyond 8 KiB waits for leave to be sent, once for each 256 KiB."""
+    """Ext4 of the client on a disk that tgt exports over iSCSI, with one connection of one session. The negotiated parameters are
+    the defaults of tgt and of the RFC: write data beyond 8 KiB waits for an R2T, one for each 256 KiB."""
 
     name, title = "block", "iSCSI"
     programs = {"tgtd": "tgt", "tgtadm": "tgt", "iscsiadm": "open-iscsi", "mkfs.ext4": "e2fsprogs"}
 
     def start(self) -> None:
-        # The control socket's name is compiled in; this has it lie here.
+        # Places the control socket in this directory instead of the compiled-in path.
         control = {"TGT_IPC_SOCKET": str(self.directory / "control")}
         image = self.image()
         self.launch("tgtd", "-f", "--iscsi", f"portal=0.0.0.0:{ISCSI_PORT}", **control)
         self.wait_for(ISCSI_PORT)
-        for what in (
+        for arguments in (
             ["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET],
             ["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", str(image)],
             ["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
         ):
-            self._tell(what, check=True)
+            self._admin(arguments, check=True)
 
     def stop(self) -> None:
-        # It does not end for a signal while it has targets.
+        # tgtd ignores signals while it has targets.
         if (self.directory / "control.0").exists():
-            self._tell(["--op", "delete", "--mode", "target", "--tid", "1", "--force"])
-            self._tell(["--op", "delete", "--mode", "system"])
+            self._admin(["--op", "delete", "--mode", "target", "--tid", "1", "--force"])
+            self._admin(["--op", "delete", "--mode", "system"])
 
-    def _tell(self, what: list[str], check: bool = False) -> None:
+    def _admin(self, arguments: list[str], check: bool = False) -> None:
         environment = os.environ | {"TGT_IPC_SOCKET": str(self.directory / "control")}
-        told = subprocess.run(["tgtadm", "--lld", "iscsi", *what], env=environment, capture_output=True, text=True, timeout=20)
-        if check and told.returncode != 0:
-            raise Failed(f"tgtadm {' '.join(what)}: {told.stderr.strip()}")
+        done = subprocess.run(["tgtadm", "--lld", "iscsi", *arguments], env=environment, capture_output=True, text=True, timeout=20)
+        if check and done.returncode != 0:
+            raise Failed(f"tgtadm {' '.join(arguments)}: {done.stderr.strip()}")
 
     def mount(self, far: str) -> str:
         return f"""set -e
@@ -185,8 +185,8 @@ mount -t tmpfs tmpfs /etc/iscsi
 echo 'node.startup = manual' > /etc/iscsi/iscsid.conf
 echo 'InitiatorName=iqn.2026-01.tradewind:client' > /etc/iscsi/initiatorname.iscsi
 iscsid
-iscsiadm -m discovery -t sendtargets -p {far}:{ISCSI_PORT} > /run/iscsi.said
-iscsiadm -m node -T {TARGET} -p {far}:{ISCSI_PORT} --login >> /run/iscsi.said
+iscsiadm -m discovery -t sendtargets -p {far}:{ISCSI_PORT} > /run/iscsi.log
+iscsiadm -m node -T {TARGET} -p {far}:{ISCSI_PORT} --login >> /run/iscsi.log
 for _ in $(seq 100); do [ ! -b /dev/sda ] || break; sleep 0.1; done
 mkdir -p /mnt/block
 mount -t ext4 /dev/sda /mnt/block
@@ -197,14 +197,14 @@ iscsiadm -m session -P 2 | grep -E 'R2T|Burst|SegmentLength|ImmediateData|Digest
 """
 
     def unmount(self) -> str:
-        return "umount /mnt/block && iscsiadm -m node -u > /run/iscsi.said"
+        return "umount /mnt/block && iscsiadm -m node -u > /run/iscsi.log"
 
 
 class Object(System):
-    """Swift with all its servers on one machine, and s3fs before it. As CloudFuse does, that fetches a file into a temporary one
-    when it is first read, sends the whole of it when it is closed, has a connection for each request under way, and heeds no
-    O_DIRECT. It speaks S3 with Swift, and asks once or twice for a file's attributes. One replica instead of the paper's three:
-    two processors that do everything three times would be what is measured."""
+    """Swift with all its servers on one machine, and s3fs as the client. Like CloudFuse, s3fs downloads a file into a temporary
+    file on the first read, uploads all of it on close, has one connection per request in flight, and ignores O_DIRECT. It uses
+    the S3 API of Swift and requests the attributes of a file once or twice. One replica instead of the paper's three, because
+    the two CPUs would otherwise be the bottleneck."""
 
     name, title = "object", "Swift"
     programs = {"swift-proxy-server": "swift-proxy", "swift-object-server": "swift-object", "s3fs": "s3fs"}
@@ -217,23 +217,23 @@ class Object(System):
         command = [self.laboratory, "up", self.directory]
         up = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=120)
         if up.returncode == 77:
-            give_up(up.stderr.strip())
+            skip(up.stderr.strip())
         if up.returncode != 0:
-            raise Failed(f"Swift does not come up: {up.stderr.strip()[-2000:]}")
-        said = dict(line.split("=", 1) for line in up.stdout.split())
-        self.user, self.key = said["USER"], said["KEY"]
-        asked = urllib.request.Request(said["AUTH_URL"], headers={"X-Storage-User": self.user, "X-Storage-Pass": self.key})
-        with urllib.request.urlopen(asked, timeout=30) as answer:
-            token, account = answer.headers["X-Auth-Token"], answer.headers["X-Storage-Url"]
-        asked = urllib.request.Request(f"{account}/data", headers={"X-Auth-Token": token}, method="PUT")
-        urllib.request.urlopen(asked, timeout=30).close()
+            raise Failed(f"Swift did not start: {up.stderr.strip()[-2000:]}")
+        settings = dict(line.split("=", 1) for line in up.stdout.split())
+        self.user, self.key = settings["USER"], settings["KEY"]
+        request = urllib.request.Request(settings["AUTH_URL"], headers={"X-Storage-User": self.user, "X-Storage-Pass": self.key})
+        with urllib.request.urlopen(request, timeout=30) as response:
+            token, account = response.headers["X-Auth-Token"], response.headers["X-Storage-Url"]
+        request = urllib.request.Request(f"{account}/data", headers={"X-Auth-Token": token}, method="PUT")
+        urllib.request.urlopen(request, timeout=30).close()
 
     def stop(self) -> None:
         subprocess.run([self.laboratory, "down", self.directory], check=True, timeout=60)
 
     def mount(self, far: str) -> str:
-        # Without multipart and directories as other programs make them it asks for the least; signatures of the second version need
-        # no digest of what is sent, which would take as long as sending it.
+        # The options minimize the number of requests: no multipart uploads, no directory formats of other programs. Signature
+        # version 2 needs no digest of the body, which would take as long as sending it.
         settings = "use_path_request_style,sigv2,nomultipart,notsup_compat_dir,enable_noobj_cache"
         settings += ",multireq_max=100,max_stat_cache_size=1000000,tmpdir=/run/object,readwrite_timeout=300"
         return f"""set -e

@@ -1,4 +1,4 @@
-"""Hou 2017, figures 21 and 22: a tree is unpacked into a directory that is synced, with so many requests at a time."""
+"""Hou 2017, figures 21 and 22: time to sync a directory tree, by concurrency."""
 
 import random
 import sys
@@ -6,11 +6,11 @@ from collections import defaultdict
 from pathlib import Path
 
 from lib import figure
-from lib.world import Failed, World, go_apart, tradewind
+from lib.testbed import Failed, Testbed, enter_namespace, tradewind
 
 
 def make_tree(root: Path, count: int, mean: int, spread: float, seed: int) -> list[int]:
-    """Files whose sizes are drawn log-normally and scaled to the mean; their bytes do not compress."""
+    """Creates files with log-normally distributed sizes, scaled to the given mean, and incompressible content."""
     draw = random.Random(seed)
     sizes = [draw.lognormvariate(0, spread) for _ in range(count)]
     scale = mean * count / sum(sizes)
@@ -22,33 +22,33 @@ def make_tree(root: Path, count: int, mean: int, spread: float, seed: int) -> li
     return sizes
 
 
-def run(name: str, about: str, shape: tuple[int, int, float], degrees: str) -> None:
-    options = figure.parser(about, degrees, 25, "656mbit")
-    options.add_argument("--files", type=int, default=shape[0], help="(default: %(default)s)")
+def run(name: str, about: str, shape: tuple[int, int, float], concurrency: str) -> None:
+    options = figure.parser(about, concurrency, 25, "656mbit")
+    options.add_argument("--files", type=int, default=shape[0], help="number of files (default: %(default)s)")
     options = options.parse_args()
     binary = tradewind(options.tradewind)
-    go_apart()
+    enter_namespace()
     costs = defaultdict(list)
-    with World(binary, options.scratch) as world:
-        tree = world.directory / "tree"
+    with Testbed(binary, options.scratch) as testbed:
+        tree = testbed.directory / "tree"
         sizes = make_tree(tree, options.files, *shape[1:], seed=17)
-        world.run(["mb", "s3://synced"])
-        for turn, degree in enumerate(figure.rounds(options, ["default"])):
-            jobs = [] if degree == "default" else ["--jobs", degree]
-            place = f"s3://synced/{turn}/"
-            cost = world.behind(figure.line(options), ["sync", *jobs, tree, place])
-            left = world.run(["sync", "--checksum", "--delete", "--dry-run", tree, place]).stdout
-            if any(not action.startswith("compare ") for action in left.splitlines()):
-                raise Failed(f"{degree} at a time left something to do: {left[:200]}")
-            same = world.run(["sync", "--checksum", "--json", tree, place]).stdout
-            if '"copied":0' not in same:
-                raise Failed(f"{degree} at a time carried other bytes: {same[-200:]}")
-            costs[degree].append(cost)
-            world.run(["rm", "-r", place])
+        testbed.run(["mb", "s3://synced"])
+        for number, concurrency in enumerate(figure.rounds(options, ["default"])):
+            flags = [] if concurrency == "default" else ["--concurrency", concurrency]
+            destination = f"s3://synced/{number}/"
+            cost = testbed.run_remote(figure.link(options), ["sync", *flags, tree, destination])
+            remaining = testbed.run(["sync", "--checksum", "--delete", "--dry-run", tree, destination]).stdout
+            if any(not action.startswith("compare ") for action in remaining.splitlines()):
+                raise Failed(f"concurrency {concurrency}: the sync was incomplete: {remaining[:200]}")
+            second = testbed.run(["sync", "--checksum", "--json", tree, destination]).stdout
+            if '"copied":0' not in second:
+                raise Failed(f"concurrency {concurrency}: the content differs after the sync: {second[-200:]}")
+            costs[concurrency].append(cost)
+            testbed.run(["rm", "-r", destination])
     mean = sum(sizes) / len(sizes) / 1000
-    said = [f"{len(sizes):,} files of {mean:.1f} KB in the mean, compared by checksum after every run."]
-    figure.report(name, options, costs, said)
+    notes = [f"{len(sizes):,} files, mean size {mean:.1f} KB, compared by checksum after every run."]
+    figure.report(name, options, costs, notes)
 
 
 if __name__ == "__main__":
-    sys.exit("this is a part of hou-21 and hou-22")
+    sys.exit("run experiments/hou-21 or experiments/hou-22 instead")
