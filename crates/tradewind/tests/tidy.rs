@@ -11,6 +11,9 @@ use std::process::Command;
 
 use serde_json::Value as Json;
 
+#[path = "tidy/vocabulary.rs"]
+mod vocabulary;
+
 /// The map: each crate and the crates of ours that it may use, in tests and benches too. A crate may
 /// always use itself (its own test features), and every crate's tests the instruments.
 const ALLOWED_EDGES: &[(&str, &[&str])] = &[
