@@ -13,6 +13,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::encoding::prometheus_text;
+use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -24,16 +26,14 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Checks if requests can be served. The error is the reason, shown to operators.
 pub type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
-/// Appends Prometheus text.
-pub type Render = Arc<dyn Fn(&mut String) + Send + Sync>;
 
 /// The content served by the admin listener.
 #[derive(Clone)]
 pub struct Admin {
     /// For `/health/ready`.
     pub ready: Readiness,
-    /// For `/metrics`, rendered in this order.
-    pub metrics: Vec<Render>,
+    /// For `/metrics`.
+    pub metrics: Arc<Registry>,
 }
 
 impl fmt::Debug for Admin {
@@ -95,10 +95,10 @@ fn answer(admin: &Admin, method: &Method, path: &str) -> Response<ResponseBody> 
         },
         "/metrics" => {
             let mut out = String::new();
-            for render in &admin.metrics {
-                render(&mut out);
+            match prometheus_text::encode(&mut out, &admin.metrics) {
+                Ok(()) => text(StatusCode::OK, out),
+                Err(fmt::Error) => text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be encoded\n"),
             }
-            text(StatusCode::OK, out)
         }
         _ => {
             text(StatusCode::NOT_FOUND, "not found; the paths are /health/live, /health/ready and /metrics\n")
@@ -109,7 +109,7 @@ fn answer(admin: &Admin, method: &Method, path: &str) -> Response<ResponseBody> 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::from(body.into()));
     *response.status_mut() = status;
-    let plain = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    let plain = HeaderValue::from_static(prometheus_text::CONTENT_TYPE);
     response.headers_mut().insert(header::CONTENT_TYPE, plain);
     response
 }
@@ -118,12 +118,18 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<ResponseBody> {
 mod tests {
     use super::*;
     use http_body_util::BodyExt as _;
+    use prometheus_client::metrics::gauge::Gauge;
 
     #[tokio::test]
     async fn each_path_has_its_response() {
+        let mut registry = Registry::default();
+        let gauge = Gauge::<i64>::default();
+        gauge.set(1);
+        registry.register("a", "A gauge", gauge);
+        let metrics = Arc::new(registry);
         let admin = |ready: Result<(), String>| Admin {
             ready: Arc::new(move || ready.clone()),
-            metrics: vec![Arc::new(|out| out.push_str("a 1\n")), Arc::new(|out| out.push_str("b 2\n"))],
+            metrics: metrics.clone(),
         };
         let ask = async |admin: &Admin, method: Method, path: &str| {
             let response = answer(admin, &method, path);
@@ -134,7 +140,10 @@ mod tests {
         let ready = admin(Ok(()));
         assert_eq!(ask(&ready, Method::GET, "/health/live").await.0, 200);
         assert_eq!(ask(&ready, Method::HEAD, "/health/ready").await.0, 200);
-        assert_eq!(ask(&ready, Method::GET, "/metrics").await, (200, "a 1\nb 2\n".to_owned()));
+        assert_eq!(
+            ask(&ready, Method::GET, "/metrics").await,
+            (200, "# HELP a A gauge.\n# TYPE a gauge\na 1\n".to_owned())
+        );
         assert_eq!(ask(&ready, Method::GET, "/").await.0, 404);
         assert_eq!(ask(&ready, Method::POST, "/metrics").await.0, 405);
         let unready = admin(Err("the store is read-only".to_owned()));
@@ -151,7 +160,7 @@ mod tests {
 
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let admin = Admin { ready: Arc::new(|| Ok(())), metrics: Vec::new() };
+        let admin = Admin { ready: Arc::new(|| Ok(())), metrics: Arc::default() };
         let shutdown = CancellationToken::new();
         let served = tokio::spawn(serve(listener, admin, 4, shutdown.clone()));
         let mut unused = Vec::new();

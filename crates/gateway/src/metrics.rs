@@ -1,16 +1,19 @@
-//! The gateway's metrics, declared with unit and labels, and rendered as Prometheus text.
+//! The gateway's metrics, declared with unit and labels, as a collector of `prometheus_client`.
 //!
-//! Counting is a few relaxed additions on a handle obtained once per request, without allocation. The only
+//! Counting is a few relaxed additions on a handle that is looked up once per request, without allocation or lock. The only
 //! labels are operation names and status classes. Object keys, buckets and credentials never become labels, so the
 //! number of series is bounded.
 
-use std::fmt::Write as _;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
 use parking_lot::RwLock;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use tradewind_core::Budget;
 
 /// Upper bounds of the latency histogram's buckets, in microseconds.
@@ -22,65 +25,87 @@ const LATENCY_BOUNDS_MICROS: [u64; 18] = [
 /// Values of the label `status`.
 const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-const REQUESTS_TOTAL: Metric =
-    Metric::counter("tradewind_s3_requests_total", "Completed requests, by operation and status class.");
-const REQUEST_SECONDS: Metric = Metric {
+const REQUESTS: Family =
+    Family::counter("tradewind_s3_requests", "Completed requests, by operation and status class.");
+const REQUEST_SECONDS: Family = Family {
     name: "tradewind_s3_request_seconds",
-    kind: "histogram",
+    kind: MetricType::Histogram,
     help: "Time from a request's head to the last byte of its response, in seconds, by operation.",
 };
-const RECEIVED_BYTES_TOTAL: Metric = Metric::counter(
-    "tradewind_s3_received_bytes_total",
+const RECEIVED_BYTES: Family = Family::counter(
+    "tradewind_s3_received_bytes",
     "Bytes of request bodies as announced by Content-Length, by operation.",
 );
-const SENT_BYTES_TOTAL: Metric =
-    Metric::counter("tradewind_s3_sent_bytes_total", "Bytes of response bodies, by operation.");
-const CONNECTIONS_OPEN: Metric = Metric::gauge("tradewind_s3_connections", "Open connections.");
-const CONNECTIONS_TOTAL: Metric = Metric::counter("tradewind_s3_connections_total", "Accepted connections.");
-const CONNECTIONS_REFUSED_TOTAL: Metric = Metric::counter(
-    "tradewind_s3_connections_refused_total",
+const SENT_BYTES: Family =
+    Family::counter("tradewind_s3_sent_bytes", "Bytes of response bodies, by operation.");
+const OPEN_CONNECTIONS: Family = Family::gauge("tradewind_s3_connections", "Open connections.");
+const CONNECTIONS: Family = Family::counter("tradewind_s3_connections", "Accepted connections.");
+const REJECTED_CONNECTIONS: Family = Family::counter(
+    "tradewind_s3_connections_refused",
     "Connections rejected at a limit or closed in favour of others.",
 );
-const SLOW_CLIENTS_TOTAL: Metric = Metric::counter(
-    "tradewind_s3_slow_clients_total",
-    "Connections closed because their client was too slow.",
-);
-const STALLED_CLIENTS_TOTAL: Metric = Metric::counter(
-    "tradewind_s3_stalled_clients_total",
+const SLOW_CLIENTS: Family =
+    Family::counter("tradewind_s3_slow_clients", "Connections closed because their client was too slow.");
+const STALLED_CLIENTS: Family = Family::counter(
+    "tradewind_s3_stalled_clients",
     "Requests aborted because their client made no progress while others waited for memory.",
 );
-const BUDGET_BYTES: Metric = Metric::gauge("tradewind_memory_budget_bytes", "Memory budget of all requests.");
-const BUDGET_FREE_BYTES: Metric =
-    Metric::gauge("tradewind_memory_free_bytes", "Part of the memory budget that is free.");
-const BUDGET_WAITERS: Metric =
-    Metric::gauge("tradewind_memory_waiting_requests", "Requests waiting for memory.");
-const BUDGET_WAITS_TOTAL: Metric =
-    Metric::counter("tradewind_memory_waits_total", "Requests that had to wait for memory.");
+const BUDGET_BYTES: Family = Family::gauge("tradewind_memory_budget_bytes", "Memory budget of all requests.");
+const FREE_BYTES: Family =
+    Family::gauge("tradewind_memory_free_bytes", "Part of the memory budget that is free.");
+const WAITING_REQUESTS: Family =
+    Family::gauge("tradewind_memory_waiting_requests", "Requests waiting for memory.");
+const WAITS: Family = Family::counter("tradewind_memory_waits", "Requests that had to wait for memory.");
 
-struct Metric {
-    name: &'static str,
-    kind: &'static str,
-    help: &'static str,
+/// The declaration of a metric. The name of a counter is written with the suffix `_total`.
+#[derive(Debug)]
+pub struct Family {
+    /// Name without suffix.
+    pub name: &'static str,
+    /// Type.
+    pub kind: MetricType,
+    /// Meaning, unit and labels.
+    pub help: &'static str,
 }
 
-impl Metric {
-    const fn counter(name: &'static str, help: &'static str) -> Self {
-        Self { name, kind: "counter", help }
+impl Family {
+    /// A counter.
+    #[must_use]
+    pub const fn counter(name: &'static str, help: &'static str) -> Self {
+        Self { name, kind: MetricType::Counter, help }
     }
 
-    const fn gauge(name: &'static str, help: &'static str) -> Self {
-        Self { name, kind: "gauge", help }
+    /// A gauge.
+    #[must_use]
+    pub const fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self { name, kind: MetricType::Gauge, help }
     }
 
-    fn write_head(&self, out: &mut String) {
-        let Self { name, kind, help } = self;
-        let _never = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    /// Writes the declaration. Samples follow through the returned encoder.
+    pub fn describe<'a>(
+        &'a self,
+        encoder: &'a mut DescriptorEncoder<'_>,
+    ) -> Result<MetricEncoder<'a>, fmt::Error> {
+        encoder.encode_descriptor(self.name, self.help, None, self.kind)
     }
 
-    fn write_value(&self, out: &mut String, value: u64) {
-        self.write_head(out);
-        let _never = writeln!(out, "{} {value}", self.name);
+    fn encode_value(&self, encoder: &mut DescriptorEncoder<'_>, value: u64) -> fmt::Result {
+        let mut samples = self.describe(encoder)?;
+        if matches!(self.kind, MetricType::Counter) {
+            samples.encode_counter::<NoLabelSet, _, u64>(&value, None)
+        } else {
+            samples.encode_gauge(&value)
+        }
     }
+}
+
+/// Writes a sample of a counter.
+pub fn encode_count(
+    samples: &mut MetricEncoder<'_>,
+    labels: &impl EncodeLabelSet,
+    value: u64,
+) -> fmt::Result {
+    samples.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
 }
 
 /// All metrics of a gateway.
@@ -119,20 +144,15 @@ impl OperationMetrics {
         self.sent.fetch_add(sent, Ordering::Relaxed);
     }
 
-    fn write_histogram(&self, operation: &str, out: &mut String) {
-        let name = REQUEST_SECONDS.name;
-        let mut sum = 0;
-        for (i, bucket) in self.buckets.iter().enumerate() {
-            sum += bucket.load(Ordering::Relaxed);
-            let bound =
-                LATENCY_BOUNDS_MICROS.get(i).map_or("+Inf".to_owned(), |bound| seconds(*bound).to_string());
-            let _never = writeln!(out, "{name}_bucket{{operation=\"{operation}\",le=\"{bound}\"}} {sum}");
-        }
+    fn encode_histogram(&self, operation: &str, samples: &mut MetricEncoder<'_>) -> fmt::Result {
+        let bounds = LATENCY_BOUNDS_MICROS.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
+        let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
         let total = seconds(self.micros.load(Ordering::Relaxed));
-        let _never = writeln!(
-            out,
-            "{name}_sum{{operation=\"{operation}\"}} {total}\n{name}_count{{operation=\"{operation}\"}} {sum}"
-        );
+        samples
+            .encode_family(&[("operation", operation)])?
+            .encode_histogram::<NoLabelSet>(total, count, &buckets, None)
     }
 }
 
@@ -190,43 +210,53 @@ impl Metrics {
     pub(crate) fn count_stalled_client(&self) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
     }
+}
 
-    /// Appends all metrics as Prometheus text.
-    pub fn render(&self, out: &mut String) {
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
         let mut operations = self.operations.read().clone();
         operations.sort_by_key(|(name, _)| *name);
-        REQUESTS_TOTAL.write_head(out);
+        let mut samples = REQUESTS.describe(encoder)?;
         for (operation, metrics) in &operations {
             for (class, count) in STATUS_CLASSES.iter().zip(&metrics.by_class) {
                 let count = count.load(Ordering::Relaxed);
                 if count > 0 {
-                    let name = REQUESTS_TOTAL.name;
-                    let _never =
-                        writeln!(out, "{name}{{operation=\"{operation}\",status=\"{class}\"}} {count}");
+                    encode_count(&mut samples, &[("operation", *operation), ("status", *class)], count)?;
                 }
             }
         }
-        REQUEST_SECONDS.write_head(out);
+        let mut samples = REQUEST_SECONDS.describe(encoder)?;
         for (operation, metrics) in &operations {
-            metrics.write_histogram(operation, out);
+            metrics.encode_histogram(operation, &mut samples)?;
         }
-        for (metric, is_sent) in [(RECEIVED_BYTES_TOTAL, false), (SENT_BYTES_TOTAL, true)] {
-            metric.write_head(out);
+        for (family, is_sent) in [(RECEIVED_BYTES, false), (SENT_BYTES, true)] {
+            let mut samples = family.describe(encoder)?;
             for (operation, metrics) in &operations {
                 let bytes = if is_sent { &metrics.sent } else { &metrics.received }.load(Ordering::Relaxed);
-                let _never = writeln!(out, "{}{{operation=\"{operation}\"}} {bytes}", metric.name);
+                encode_count(&mut samples, &[("operation", *operation)], bytes)?;
             }
         }
-        CONNECTIONS_OPEN.write_value(out, self.open.load(Ordering::Relaxed));
-        CONNECTIONS_TOTAL.write_value(out, self.opened.load(Ordering::Relaxed));
-        CONNECTIONS_REFUSED_TOTAL.write_value(out, self.refused.load(Ordering::Relaxed));
-        SLOW_CLIENTS_TOTAL.write_value(out, self.slow.load(Ordering::Relaxed));
-        STALLED_CLIENTS_TOTAL.write_value(out, self.stalled.load(Ordering::Relaxed));
-        BUDGET_BYTES.write_value(out, self.budget.capacity() as u64);
-        BUDGET_FREE_BYTES.write_value(out, self.budget.free() as u64);
-        BUDGET_WAITERS.write_value(out, self.budget.waiting() as u64);
-        BUDGET_WAITS_TOTAL.write_value(out, self.budget.total_waits());
+        OPEN_CONNECTIONS.encode_value(encoder, self.open.load(Ordering::Relaxed))?;
+        CONNECTIONS.encode_value(encoder, self.opened.load(Ordering::Relaxed))?;
+        REJECTED_CONNECTIONS.encode_value(encoder, self.refused.load(Ordering::Relaxed))?;
+        SLOW_CLIENTS.encode_value(encoder, self.slow.load(Ordering::Relaxed))?;
+        STALLED_CLIENTS.encode_value(encoder, self.stalled.load(Ordering::Relaxed))?;
+        BUDGET_BYTES.encode_value(encoder, self.budget.capacity() as u64)?;
+        FREE_BYTES.encode_value(encoder, self.budget.free() as u64)?;
+        WAITING_REQUESTS.encode_value(encoder, self.budget.waiting() as u64)?;
+        WAITS.encode_value(encoder, self.budget.total_waits())
     }
+}
+
+/// The metrics as Prometheus text.
+#[cfg(test)]
+pub(crate) fn to_text(metrics: &Arc<Metrics>) -> String {
+    let mut registry = prometheus_client::registry::Registry::default();
+    registry.register_collector(Box::new(metrics.clone()));
+    let mut text = String::new();
+    prometheus_client::encoding::prometheus_text::encode(&mut text, &registry).expect("text can be written");
+    text
 }
 
 #[cfg(test)]
@@ -234,14 +264,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn render_writes_prometheus_text() {
+    fn collector_writes_prometheus_text() {
         let metrics = Metrics::new(Budget::new(8192));
         let get = metrics.operation("GetObject");
         get.count(StatusCode::OK, Duration::from_micros(100), 0, 4096);
         get.count(StatusCode::NOT_FOUND, Duration::from_micros(101), 0, 10);
         metrics.operation("GetObject").count(StatusCode::OK, Duration::from_secs(100), 0, 1);
-        let mut text = String::new();
-        metrics.render(&mut text);
+        let text = to_text(&Arc::new(metrics));
         for line in [
             "tradewind_s3_requests_total{operation=\"GetObject\",status=\"2xx\"} 2",
             "tradewind_s3_requests_total{operation=\"GetObject\",status=\"4xx\"} 1",

@@ -1,200 +1,270 @@
-//! The metrics of stores, declared with unit and labels, and rendered as Prometheus text.
+//! The metrics of stores, declared with unit and labels, as collectors of `prometheus_client`.
 //!
 //! Labels are the store's name in the settings, the operation, the outcome, the direction of bytes, and the size class.
-//! That is at most about 800 series per store; only those with requests are rendered.
+//! That is at most about 800 series per store; only those with requests are written.
 
-use std::fmt::Write as _;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use tradewind_backend::local::LocalStore;
+use tradewind_gateway::metrics::{Family, encode_count};
 use tradewind_model::store_model::{
     Direction, Failure, LatencyHistogram, LatencySnapshot, Operation, SizeClass, SizeClassStats, StoreModel,
-    Total,
 };
-use tradewind_volume::ReadAhead;
+use tradewind_volume::{Instrumented, ReadAhead};
 
-use crate::served_plan::PlanSource;
+use crate::served_plan::ServedPlan;
 
-const REQUESTS_TOTAL: Metric = Metric {
-    name: "tradewind_store_requests_total",
-    kind: "counter",
-    help: "Completed requests to the store, by operation and outcome: done, refused (a correct error response, such as \
-           not found), given_up (cancelled by the caller), or a failure: busy, unavailable, late (timed out), corrupt, \
-           internal.",
-};
-const IN_FLIGHT: Metric = Metric {
-    name: "tradewind_store_requests_in_flight",
-    kind: "gauge",
-    help: "Requests to the store in flight, by operation.",
-};
-const REQUEST_SECONDS: Metric = Metric {
-    name: "tradewind_store_request_seconds",
-    kind: "summary",
-    help: "Latency of successful requests to the store in seconds, without time spent waiting for a slow client, by \
-           operation and maximum size; quantiles are over the last minute.",
-};
-const FIRST_BYTE: Metric = Metric {
-    name: "tradewind_store_first_byte_seconds",
-    kind: "summary",
-    help: "Seconds until the first byte of a read, or from the last byte of a write to the response, by operation and \
-           maximum size; quantiles are over the last minute.",
-};
-const BYTES: Metric = Metric {
-    name: "tradewind_store_bytes_total",
-    kind: "counter",
-    help: "Object bytes read from the store and written to it, by direction.",
-};
-const RATE: Metric = Metric {
-    name: "tradewind_store_bytes_per_second",
-    kind: "gauge",
-    help: "Object bytes per second over the last five seconds, by direction.",
-};
-const SAMPLE_AGE: Metric = Metric {
-    name: "tradewind_store_sample_age_seconds",
-    kind: "gauge",
-    help: "Seconds since the last completed request, by operation.",
-};
-
-const PLAN_CONCURRENCY: Metric = Metric {
-    name: "tradewind_plan_requests",
-    kind: "gauge",
-    help: "Maximum concurrent data requests by maximum size. Label from: profile, scaled (a scaled profile), or default.",
-};
-const READ_AHEAD_BYTES: Metric = Metric {
-    name: "tradewind_plan_ahead_bytes",
-    kind: "gauge",
-    help: "Bytes of large objects in memory that were read ahead of the client.",
-};
+const REQUESTS: Family = Family::counter(
+    "tradewind_store_requests",
+    "Completed requests to the store, by operation and outcome: done, rejected (a correct error response, such as not \
+     found), cancelled (by the caller), or a failure: busy, unavailable, timeout, corrupt, internal.",
+);
+const IN_FLIGHT: Family =
+    Family::gauge("tradewind_store_requests_in_flight", "Requests to the store in flight, by operation.");
+const LATENCY: Family = Family::gauge(
+    "tradewind_store_latency_seconds",
+    "Latency of successful requests to the store over the last minute, in seconds, without time spent waiting for a \
+     slow client, by operation, maximum size and quantile; NaN without requests.",
+);
+const LATENCY_SUM: Family = Family::counter(
+    "tradewind_store_request_time_seconds",
+    "Sum of the latencies of successful requests to the store, in seconds, by operation and maximum size.",
+);
+const LATENCY_COUNT: Family = Family::counter(
+    "tradewind_store_successful_requests",
+    "Successful requests to the store, by operation and maximum size.",
+);
+const FIRST_BYTE: Family = Family::gauge(
+    "tradewind_store_first_byte_seconds",
+    "Seconds until the first byte of a read, or from the last byte of a write to the response, over the last minute, by \
+     operation, maximum size and quantile; NaN without requests.",
+);
+const FIRST_BYTE_SUM: Family = Family::counter(
+    "tradewind_store_first_byte_time_seconds",
+    "Sum of the times to the first byte, in seconds, by operation and maximum size.",
+);
+const FIRST_BYTE_COUNT: Family = Family::counter(
+    "tradewind_store_first_bytes",
+    "Requests that received a first byte, by operation and maximum size.",
+);
+const BYTES: Family = Family::counter(
+    "tradewind_store_bytes",
+    "Object bytes read from the store and written to it, by direction.",
+);
+const RATE: Family = Family::gauge(
+    "tradewind_store_bytes_per_second",
+    "Object bytes per second over the last five seconds, by direction.",
+);
+const SAMPLE_AGE: Family = Family::gauge(
+    "tradewind_store_sample_age_seconds",
+    "Seconds since the last completed request, by operation.",
+);
+const PLAN_CONCURRENCY: Family = Family::gauge(
+    "tradewind_plan_concurrency",
+    "Maximum concurrent data requests by maximum size. Label from: profile, scaled (a scaled profile), or default.",
+);
+const READ_AHEAD_BYTES: Family = Family::gauge(
+    "tradewind_read_ahead_bytes",
+    "Bytes of large objects in memory that were read ahead of the client.",
+);
+const READ_ONLY: Family =
+    Family::gauge("tradewind_store_read_only", "1 if a failed sync has made the store read-only.");
+const FREE_BYTES: Family = Family::gauge("tradewind_store_free_bytes", "Bytes free on the store's device.");
 
 const QUANTILES: [(&str, f64); 3] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99)];
 
-struct Metric {
-    name: &'static str,
-    kind: &'static str,
-    help: &'static str,
+type Labels = Vec<(&'static str, String)>;
+
+/// Collects the requests to a store, from its model.
+pub struct StoreCollector {
+    /// The store's name in the settings.
+    pub name: String,
+    /// The store.
+    pub store: Arc<Instrumented>,
 }
 
-impl Metric {
-    fn write_header(&self, out: &mut String) {
-        let Self { name, kind, help } = self;
-        let _never = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
+/// Collects the plan by which a store is read.
+pub struct PlanCollector {
+    /// The store's name in the settings.
+    pub name: String,
+    /// The layer that reads ahead.
+    pub layer: Arc<ReadAhead>,
+    /// The plan.
+    pub plan: Arc<ServedPlan>,
+}
 
-    fn write_sample(&self, out: &mut String, suffix: &str, labels: &str, value: impl std::fmt::Display) {
-        let _never = writeln!(out, "{}{suffix}{{{labels}}} {value}", self.name);
+/// Collects the state of a local store.
+pub struct LocalCollector(pub Arc<LocalStore>);
+
+macro_rules! opaque {
+    ($($type:ident),*) => {$(
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(stringify!($type))
+            }
+        }
+    )*};
+}
+opaque!(StoreCollector, PlanCollector, LocalCollector);
+
+impl Collector for StoreCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        encode_model(&self.name, self.store.model(), self.store.now(), &mut encoder)
     }
 }
 
-/// Appends the metrics of the store with this name at the time `now`.
-pub fn render(name: &str, model: &StoreModel, now: Duration, out: &mut String) {
-    let store = format!("store=\"{}\"", escape_label(name));
-    let used: Vec<Operation> = Operation::ALL.into_iter().filter(|kind| is_used(model, *kind)).collect();
-    let of = |operation: Operation| format!("{store},operation=\"{}\"", operation.name());
+impl Collector for PlanCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let store = self.name.as_str();
+        let mut samples = PLAN_CONCURRENCY.describe(&mut encoder)?;
+        for class in SizeClass::all() {
+            let bytes = class.max_bytes().unwrap_or(u64::MAX);
+            let labels =
+                [("store", store), ("from", self.plan.source.label()), ("up_to_bytes", &size_label(class))];
+            samples.encode_family(&labels)?.encode_gauge(&self.layer.plan().concurrency_for(bytes))?;
+        }
+        let mut samples = READ_AHEAD_BYTES.describe(&mut encoder)?;
+        samples.encode_family(&[("store", store)])?.encode_gauge(&self.layer.held_bytes())
+    }
+}
 
-    REQUESTS_TOTAL.write_header(out);
+impl Collector for LocalCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        READ_ONLY.describe(&mut encoder)?.encode_gauge(&u64::from(self.0.is_read_only()))?;
+        match self.0.free_bytes() {
+            Ok(free) => FREE_BYTES.describe(&mut encoder)?.encode_gauge(&free),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// Writes the metrics of the store with this name at the time `now`.
+fn encode_model(
+    name: &str,
+    model: &StoreModel,
+    now: Duration,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let used: Vec<Operation> = Operation::ALL.into_iter().filter(|operation| is_used(model, *operation)).collect();
+    let labels = |operation: Operation| [("store", name), ("operation", operation.name())];
+    let mut samples = REQUESTS.describe(encoder)?;
     for operation in &used {
         let outcomes = model.total_outcomes(*operation);
         let ends =
-            [("done", outcomes.done), ("refused", outcomes.rejected), ("given_up", outcomes.cancelled)];
+            [("done", outcomes.done), ("rejected", outcomes.rejected), ("cancelled", outcomes.cancelled)];
         let failed = Failure::ALL.map(|failure| (failure.name(), outcomes.failed[failure as usize]));
-        for (end, count) in ends.into_iter().chain(failed).filter(|(_, count)| *count > 0) {
-            REQUESTS_TOTAL.write_sample(out, "", &format!("{},outcome=\"{end}\"", of(*operation)), count);
+        for (outcome, count) in ends.into_iter().chain(failed).filter(|(_, count)| *count > 0) {
+            let [store, operation] = labels(*operation);
+            encode_count(&mut samples, &[store, operation, ("outcome", outcome)], count)?;
         }
     }
-    IN_FLIGHT.write_header(out);
+    let mut samples = IN_FLIGHT.describe(encoder)?;
     for operation in &used {
-        IN_FLIGHT.write_sample(out, "", &of(*operation), model.in_flight(*operation));
+        samples.encode_family(&labels(*operation))?.encode_gauge(&(model.in_flight(*operation) as u64))?;
     }
-    let times: Vec<(String, LatencySnapshot)> = used
-        .iter()
-        .map(|operation| (size_labels(*operation, of(*operation)), model.latencies(now, *operation)))
-        .collect();
-    REQUEST_SECONDS.write_header(out);
-    for (labels, alike) in each_class(&times) {
-        write_summary(&REQUEST_SECONDS, out, labels, alike, &alike.service, alike.service_total);
+    let latencies: Vec<(Operation, LatencySnapshot)> =
+        used.iter().map(|operation| (*operation, model.latencies(now, *operation))).collect();
+    let classes = || {
+        latencies.iter().flat_map(|(operation, snapshot)| {
+            snapshot.classes().iter().map(move |stats| (class_labels(name, *operation, stats), stats))
+        })
+    };
+    let answered = || classes().filter(|(_, stats)| stats.first_byte_total.count > 0);
+    let mut samples = LATENCY.describe(encoder)?;
+    for (labels, stats) in classes() {
+        encode_quantiles(&mut samples, &labels, &stats.service)?;
     }
-    FIRST_BYTE.write_header(out);
-    for (labels, alike) in each_class(&times).filter(|(_, alike)| alike.first_byte_total.count > 0) {
-        write_summary(&FIRST_BYTE, out, labels, alike, &alike.first_byte, alike.first_byte_total);
+    let mut samples = LATENCY_SUM.describe(encoder)?;
+    for (labels, stats) in classes() {
+        encode_seconds(&mut samples, &labels, stats.service_total.time)?;
     }
-    for (metric, value) in [(BYTES, None), (RATE, Some(now))] {
-        metric.write_header(out);
-        for direction in Direction::ALL {
-            let labels = format!("{store},direction=\"{}\"", direction.name());
-            match value {
-                None => metric.write_sample(out, "", &labels, model.total_bytes(direction)),
-                Some(now) => metric.write_sample(out, "", &labels, model.throughput(now, direction).round()),
-            }
-        }
+    let mut samples = LATENCY_COUNT.describe(encoder)?;
+    for (labels, stats) in classes() {
+        encode_count(&mut samples, &labels, stats.service_total.count)?;
     }
-    SAMPLE_AGE.write_header(out);
+    let mut samples = FIRST_BYTE.describe(encoder)?;
+    for (labels, stats) in answered() {
+        encode_quantiles(&mut samples, &labels, &stats.first_byte)?;
+    }
+    let mut samples = FIRST_BYTE_SUM.describe(encoder)?;
+    for (labels, stats) in answered() {
+        encode_seconds(&mut samples, &labels, stats.first_byte_total.time)?;
+    }
+    let mut samples = FIRST_BYTE_COUNT.describe(encoder)?;
+    for (labels, stats) in answered() {
+        encode_count(&mut samples, &labels, stats.first_byte_total.count)?;
+    }
+    let mut samples = BYTES.describe(encoder)?;
+    for direction in Direction::ALL {
+        let labels = [("store", name), ("direction", direction.name())];
+        encode_count(&mut samples, &labels, model.total_bytes(direction))?;
+    }
+    let mut samples = RATE.describe(encoder)?;
+    for direction in Direction::ALL {
+        let labels = [("store", name), ("direction", direction.name())];
+        samples.encode_family(&labels)?.encode_gauge(&model.throughput(now, direction).round())?;
+    }
+    let mut samples = SAMPLE_AGE.describe(encoder)?;
     for operation in &used {
         if let Some(age) = model.latest_sample_age(now, *operation) {
-            SAMPLE_AGE.write_sample(out, "", &of(*operation), age.as_secs_f64());
+            samples.encode_family(&labels(*operation))?.encode_gauge(&age.as_secs_f64())?;
         }
     }
+    Ok(())
 }
 
-/// Appends the metrics of the plan by which the store with this name is read.
-pub fn render_plan(name: &str, planned: &ReadAhead, source: &PlanSource, out: &mut String) {
-    let store = format!("store=\"{}\"", escape_label(name));
-    PLAN_CONCURRENCY.write_header(out);
-    for sizes in SizeClass::all() {
-        let (size, bytes) = (size_label(sizes), sizes.max_bytes().unwrap_or(u64::MAX));
-        let labels = format!("{store},from=\"{}\",up_to_bytes=\"{size}\"", source.label());
-        PLAN_CONCURRENCY.write_sample(out, "", &labels, planned.plan().concurrency_for(bytes));
-    }
-    READ_AHEAD_BYTES.write_header(out);
-    READ_AHEAD_BYTES.write_sample(out, "", &store, planned.held_bytes());
-}
-
-fn size_label(sizes: SizeClass) -> String {
-    sizes.max_bytes().map_or("+Inf".to_owned(), |most| most.to_string())
+fn size_label(class: SizeClass) -> String {
+    class.max_bytes().map_or("+Inf".to_owned(), |bytes| bytes.to_string())
 }
 
 fn is_used(model: &StoreModel, operation: Operation) -> bool {
     model.total_outcomes(operation) != Default::default() || model.in_flight(operation) > 0
 }
 
-/// Labels of an operation, ending in `up_to_bytes=` if the operation has a size.
-fn size_labels(operation: Operation, labels: String) -> String {
-    if operation.has_size() { format!("{labels},up_to_bytes=") } else { labels }
-}
-
-fn each_class(times: &[(String, LatencySnapshot)]) -> impl Iterator<Item = (&str, &SizeClassStats)> {
-    times.iter().flat_map(|(labels, times)| times.classes().iter().map(move |alike| (labels.as_str(), alike)))
-}
-
-/// Writes a summary. An unknown quantile is NaN, as Prometheus requires.
-fn write_summary(
-    metric: &Metric,
-    out: &mut String,
-    labels: &str,
-    alike: &SizeClassStats,
-    times: &LatencyHistogram,
-    total: Total,
-) {
-    let labels = if labels.ends_with('=') {
-        format!("{labels}\"{}\"", size_label(alike.size_class))
-    } else {
-        labels.to_owned()
-    };
-    for (name, share) in QUANTILES {
-        let time = times.quantile(share).map_or(f64::NAN, |time| time.as_secs_f64());
-        metric.write_sample(out, "", &format!("{labels},quantile=\"{name}\""), time);
+/// Labels of a size class of an operation; without a size if the operation has none.
+fn class_labels(name: &str, operation: Operation, stats: &SizeClassStats) -> Labels {
+    let mut labels = vec![("store", name.to_owned()), ("operation", operation.name().to_owned())];
+    if operation.has_size() {
+        labels.push(("up_to_bytes", size_label(stats.size_class)));
     }
-    metric.write_sample(out, "_sum", &labels, total.time.as_secs_f64());
-    metric.write_sample(out, "_count", &labels, total.count);
+    labels
 }
 
-/// Escapes the value of a label.
-fn escape_label(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+/// Writes the quantiles of the last minute. An unknown quantile is NaN.
+fn encode_quantiles(samples: &mut MetricEncoder<'_>, labels: &Labels, times: &LatencyHistogram) -> fmt::Result {
+    for (name, share) in QUANTILES {
+        let seconds = times.quantile(share).map_or(f64::NAN, |time| time.as_secs_f64());
+        let mut labels = labels.clone();
+        labels.push(("quantile", name.to_owned()));
+        samples.encode_family(&labels)?.encode_gauge(&seconds)?;
+    }
+    Ok(())
+}
+
+fn encode_seconds(samples: &mut MetricEncoder<'_>, labels: &Labels, time: Duration) -> fmt::Result {
+    samples.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(&time.as_secs_f64(), None)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use prometheus_client::encoding::prometheus_text;
+    use prometheus_client::registry::Registry;
     use tradewind_model::store_model::RequestOutcome;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct ModelCollector(Arc<StoreModel>, Duration);
+
+    impl Collector for ModelCollector {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            encode_model("a \"b\"", &self.0, self.1, &mut encoder)
+        }
+    }
 
     fn ended(model: &StoreModel, operation: Operation, end: RequestOutcome) {
         let request = model.begin(operation);
@@ -202,8 +272,8 @@ mod tests {
     }
 
     #[test]
-    fn render_writes_prometheus_text() {
-        let (model, second) = (StoreModel::new(), Duration::from_secs(1));
+    fn collector_writes_prometheus_text() {
+        let (model, second) = (Arc::new(StoreModel::new()), Duration::from_secs(1));
         for bytes in [10, 4096, 1 << 30] {
             let request = model.begin(Operation::Get);
             model.record_first_byte(second, &request, bytes, Duration::from_millis(2), Duration::ZERO);
@@ -215,23 +285,25 @@ mod tests {
         ended(&model, Operation::Put, RequestOutcome::Cancelled { waited: second });
         let underway = model.begin(Operation::List);
         let render = |now| {
+            let mut registry = Registry::default();
+            registry.register_collector(Box::new(ModelCollector(model.clone(), now)));
             let mut text = String::new();
-            super::render("a \"b\"", &model, now, &mut text);
+            prometheus_text::encode(&mut text, &registry).unwrap();
             text
         };
         let text = render(second);
         let store = "store=\"a \\\"b\\\"\"";
         for line in [
             "tradewind_store_requests_total{S,operation=\"get\",outcome=\"done\"} 3",
-            "tradewind_store_requests_total{S,operation=\"head\",outcome=\"late\"} 1",
-            "tradewind_store_requests_total{S,operation=\"put\",outcome=\"given_up\"} 1",
+            "tradewind_store_requests_total{S,operation=\"head\",outcome=\"timeout\"} 1",
+            "tradewind_store_requests_total{S,operation=\"put\",outcome=\"cancelled\"} 1",
             "tradewind_store_requests_in_flight{S,operation=\"list\"} 1",
             "tradewind_store_requests_in_flight{S,operation=\"get\"} 0",
-            "tradewind_store_request_seconds_sum{S,operation=\"get\",up_to_bytes=\"4096\"} 0.008",
-            "tradewind_store_request_seconds_count{S,operation=\"get\",up_to_bytes=\"4096\"} 2",
-            "tradewind_store_request_seconds_count{S,operation=\"get\",up_to_bytes=\"+Inf\"} 1",
-            "tradewind_store_request_seconds_count{S,operation=\"head\"} 1",
-            "tradewind_store_first_byte_seconds_sum{S,operation=\"get\",up_to_bytes=\"4096\"} 0.004",
+            "tradewind_store_request_time_seconds_total{S,operation=\"get\",up_to_bytes=\"4096\"} 0.008",
+            "tradewind_store_successful_requests_total{S,operation=\"get\",up_to_bytes=\"4096\"} 2",
+            "tradewind_store_successful_requests_total{S,operation=\"get\",up_to_bytes=\"+Inf\"} 1",
+            "tradewind_store_successful_requests_total{S,operation=\"head\"} 1",
+            "tradewind_store_first_byte_time_seconds_total{S,operation=\"get\",up_to_bytes=\"4096\"} 0.004",
             "tradewind_store_bytes_total{S,direction=\"read\"} 1073745930",
             "tradewind_store_bytes_total{S,direction=\"write\"} 0",
             "tradewind_store_sample_age_seconds{S,operation=\"get\"} 0",
@@ -244,12 +316,12 @@ mod tests {
             let line = text.lines().find_map(|line| line.strip_prefix(&begin).map(str::to_owned));
             line.unwrap_or_else(|| panic!("{begin} is not in\n{text}")).parse::<f64>().unwrap()
         };
-        let get = "request_seconds{S,operation=\"get\",up_to_bytes=\"4096\"";
+        let get = "latency_seconds{S,operation=\"get\",up_to_bytes=\"4096\"";
         assert!((quantile(&text, get) - 0.004).abs() < 0.004 / 16.0);
         assert!(!text.contains("first_byte_seconds{store=\"a \\\"b\\\"\",operation=\"head\""));
         let later = render(Duration::from_secs(100));
         assert!(quantile(&later, get).is_nan(), "after a minute without requests it is unknown");
-        assert!(later.contains("_count{store=\"a \\\"b\\\"\",operation=\"get\",up_to_bytes=\"4096\"} 2"));
+        assert!(later.contains("successful_requests_total{store=\"a \\\"b\\\"\",operation=\"get\",up_to_bytes=\"4096\"} 2"));
         model.end(second, underway, RequestOutcome::Rejected);
     }
 }

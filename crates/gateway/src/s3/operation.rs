@@ -32,6 +32,10 @@ macro_rules! operations {
         pub(super) enum Operation { $($name,)* }
 
         impl Operation {
+            /// All operations.
+            #[cfg(test)]
+            const ALL: &[Self] = &[$(Self::$name),*];
+
             /// The name in S3.
             pub(super) const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
@@ -272,6 +276,19 @@ fn incomplete_part_parameters() -> WireError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn compatibility_page_lists_exactly_these_operations() {
+        let page = include_str!("../../../../docs/s3-compatibility.md");
+        let table = page.split("## ").find(|section| section.starts_with("Operations")).unwrap();
+        let cells = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('|').next());
+        let mut listed: Vec<&str> =
+            cells.flat_map(|cell| cell.split(',').map(|name| name.trim().trim_matches('`'))).collect();
+        listed.sort_unstable();
+        let mut supported: Vec<&str> = Operation::ALL.iter().map(|operation| operation.name()).collect();
+        supported.sort_unstable();
+        assert_eq!(listed, supported);
+    }
     use proptest::prelude::*;
 
     proptest! {

@@ -124,7 +124,7 @@ impl Failure {
         match self {
             Self::Busy => "busy",
             Self::Unavailable => "unavailable",
-            Self::TimedOut => "late",
+            Self::TimedOut => "timeout",
             Self::Corrupt => "corrupt",
             Self::Internal => "internal",
         }

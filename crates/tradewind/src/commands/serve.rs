@@ -11,11 +11,11 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use tradewind_backend::local::LocalStore;
 use tradewind_core::{Clock, ObjectStore, SystemClock};
 use tradewind_gateway::Gateway;
-use tradewind_gateway::admin::{self, Admin, Render};
-use tradewind_volume::{Instrumented, ReadAhead};
+use prometheus_client::registry::Registry;
+use tradewind_gateway::admin::{self, Admin};
+use tradewind_volume::Instrumented;
 
 use super::limits::{OpenFiles, raise_file_limit};
 use super::signals::Signals;
@@ -26,9 +26,9 @@ use crate::expiry::UploadExpiry;
 use crate::profiles::Profiles;
 use crate::profiles::profile_updater::ProfileUpdater;
 use crate::root_key::{self, RootCredentials};
-use crate::served_plan::ServedPlan;
 use crate::settings::{RootKey, Settings};
-use crate::{assemble, logs, store_metrics};
+use crate::store_metrics::{LocalCollector, PlanCollector, StoreCollector};
+use crate::{assemble, logs};
 
 /// Serve S3
 ///
@@ -143,7 +143,8 @@ async fn serve(
     let mut store: Arc<dyn ObjectStore> = observed.clone();
     let name =
         settings.served_store().map_or(store.capabilities().kind, |store| &store.name.value).to_owned();
-    let mut metrics = vec![model_metrics(name.clone(), observed.clone())];
+    let mut metrics = Registry::default();
+    metrics.register_collector(Box::new(StoreCollector { name: name.clone(), store: observed.clone() }));
     let (plan, mut learning) = (served.plan(), None);
     let stop = CancellationToken::new();
     if let Some(plan) = &plan {
@@ -151,7 +152,8 @@ async fn serve(
             .map(|profiles| ProfileUpdater { store: observed.clone(), profiles })
             .map(|learning| tokio::spawn(learning.run(stop.clone())));
         let planned = plan.wrap(observed.clone(), clock.clone());
-        metrics.push(plan_metrics(name, planned.clone(), plan.clone()));
+        let collector = PlanCollector { name, layer: planned.clone(), plan: plan.clone() };
+        metrics.register_collector(Box::new(collector));
         store = planned;
     }
     let keys = assemble::access_keys(&settings, &root.id, root.secret.reveal());
@@ -221,7 +223,7 @@ async fn serve(
 fn admin_service(
     gateway: &Gateway,
     served: ServedStore,
-    store_metrics: Vec<Render>,
+    mut metrics: Registry,
     stop: &CancellationToken,
 ) -> Admin {
     let ready = {
@@ -238,40 +240,10 @@ fn admin_service(
             Ok(())
         }
     };
-    let gateway_metrics = gateway.metrics().clone();
-    let mut metrics: Vec<Render> = vec![
-        Arc::new(move |text| gateway_metrics.render(text)),
-        Arc::new(move |text| {
-            if let ServedStore::Local(store) = &served {
-                render_store(store, text);
-            }
-        }),
-    ];
-    metrics.extend(store_metrics);
-    Admin { ready: Arc::new(ready), metrics }
-}
-
-/// The metrics of a store's model.
-fn model_metrics(name: String, store: Arc<Instrumented>) -> Render {
-    Arc::new(move |text| store_metrics::render(&name, store.model(), store.now(), text))
-}
-
-/// The metrics of a store's read plan.
-fn plan_metrics(name: String, planned: Arc<ReadAhead>, plan: Arc<ServedPlan>) -> Render {
-    Arc::new(move |text| store_metrics::render_plan(&name, &planned, &plan.source, text))
-}
-
-fn render_store(store: &LocalStore, text: &mut String) {
-    let mut gauge = |name: &str, help: &str, value: u64| {
-        *text += &format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n");
-    };
-    gauge(
-        "tradewind_store_read_only",
-        "1 if a failed sync has made the store read-only.",
-        u64::from(store.is_read_only()),
-    );
-    // Omitted if the device does not report it: an unknown value must not be 0.
-    if let Ok(free) = store.free_bytes() {
-        gauge("tradewind_store_free_bytes", "Bytes free on the store's device.", free);
+    metrics.register_collector(Box::new(gateway.metrics().clone()));
+    if let ServedStore::Local(store) = served {
+        metrics.register_collector(Box::new(LocalCollector(store)));
     }
+    Admin { ready: Arc::new(ready), metrics: Arc::new(metrics) }
 }
+

@@ -124,8 +124,7 @@ async fn stalled_requests_yield_to_others_of_their_client() {
     assert!(took < 5 * MAX_TIME, "{took:?}");
     let took = max_latency(&house, 2 * MAX_TIME, &good_read()).await;
     assert!(took < 2 * MAX_TIME, "afterwards one stalled request is aborted for each new one: {took:?}");
-    let mut text = String::new();
-    house.gateway.metrics().render(&mut text);
+    let text = crate::metrics::to_text(house.gateway.metrics());
     assert!(!text.contains("tradewind_s3_stalled_clients_total 0\n"), "{text}");
 }
 

@@ -65,8 +65,7 @@ async fn fast_path_and_operations_return_equal_responses() {
         }
     }
     assert!(compared >= 16, "only {compared} responses were compared");
-    let mut text = String::new();
-    house.gateway.metrics().render(&mut text);
+    let text = crate::metrics::to_text(house.gateway.metrics());
     assert!(text.contains("tradewind_s3_requests_total{operation=\"GetObject\",status=\"2xx\"}"), "{text}");
 }
 
