@@ -11,6 +11,7 @@ mod fields;
 mod local;
 mod named;
 mod problem;
+mod reference;
 mod remote;
 mod scalars;
 mod show;
@@ -30,6 +31,7 @@ pub use named::{Bucket, NamedSettings, Store, StoreKind, Volume};
 pub(crate) use problem::nearest_name;
 pub use problem::{Problem, Problems};
 pub use remote::S3Settings;
+pub use reference::reference;
 pub use scalars::{
     LanesSettings, LimitSettings, LogSettings, MemorySettings, Scalars, ServerSettings, TopLevelSettings,
     UploadSettings, environment_variable,

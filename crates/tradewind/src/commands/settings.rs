@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 
 use super::{CommandOutcome, SettingsFlags};
-use crate::settings::{FlagValue, Inputs, Problems, Settings};
+use crate::settings::{self, FlagValue, Inputs, Problems, Settings};
 
 /// Show the settings from file, environment and flags
 #[derive(Debug, Subcommand)]
@@ -26,12 +26,17 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Print every setting with its default and meaning, as Markdown
+    Reference,
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
-    let Command::Show { flags, json } = command;
-    let settings = flags.read()?;
     let mut stdout = io::stdout().lock();
+    let Command::Show { flags, json } = command else {
+        write!(stdout, "{}", settings::reference())?;
+        return Ok(CommandOutcome::Done);
+    };
+    let settings = flags.read()?;
     if json {
         writeln!(stdout, "{:#}", settings.to_json())?;
     } else {

@@ -17,6 +17,12 @@ impl Fields {
         Self { path, table, known: Vec::new() }
     }
 
+    /// The keys taken so far.
+    #[cfg(test)]
+    pub fn known_keys(&self) -> &[&'static str] {
+        &self.known
+    }
+
     pub fn take(&mut self, key: &'static str) -> Option<Item> {
         self.known.push(key);
         self.table.take(key)

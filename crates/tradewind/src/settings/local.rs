@@ -5,19 +5,29 @@ use std::num::NonZeroUsize;
 
 use super::fields::Fields;
 use super::problem::Problems;
+use super::reference::Declaration;
 use super::source::{SettingSource, Sourced};
 use super::value::{Percent, SettingValue};
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 macro_rules! options {
-    ($($(#[$doc:meta])* $key:ident: $value:ty,)*) => {
+    ($($(#[doc = $doc:literal])* $key:ident: $value:ty,)*) => {
         /// Options of a local store; `None` for the default.
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
-        pub struct LocalOptions { $($(#[$doc])* pub $key: Option<Sourced<$value>>,)* }
+        pub struct LocalOptions { $($(#[doc = $doc])* pub $key: Option<Sourced<$value>>,)* }
 
         impl LocalOptions {
             pub(super) fn read(fields: &mut Fields, problems: &mut Problems) -> Self {
                 Self { $($key: fields.single::<$value>(stringify!($key), problems),)* }
+            }
+
+            /// The declarations. The defaults are those of the store.
+            pub(super) fn declarations() -> Vec<Declaration> {
+                vec![$(Declaration {
+                    key: stringify!($key),
+                    default: None,
+                    text: concat!($($doc),*).trim(),
+                },)*]
             }
 
             /// Name, value as text, and source of every option that is set.

@@ -8,23 +8,24 @@ use std::path::{Path, PathBuf};
 use super::Inputs;
 use super::document::{Item, Table, Value as TomlValue};
 use super::problem::Problems;
+use super::reference::{Declaration, Section};
 use super::source::{SettingSource, Sourced};
 use super::value::{AccessKeyIds, ETag, HostName, KeyPrefixes, LogFilter, LogFormat, SettingValue};
 use tradewind_core::quantity::{ByteSize, TimeSpan};
 
 macro_rules! scalars {
-    ($($(#[$section_doc:meta])* $section:ident: $type:ident {
-        $($(#[$doc:meta])* $key:ident: $value:ty = $default:expr,)*
+    ($($(#[doc = $section_doc:literal])* $section:ident: $type:ident {
+        $($(#[doc = $doc:literal])* $key:ident: $value:ty = $default:expr,)*
     })*) => {
         $(
-            $(#[$section_doc])*
+            $(#[doc = $section_doc])*
             #[derive(Debug, Clone, PartialEq, Eq)]
-            pub struct $type { $($(#[$doc])* pub $key: Sourced<$value>,)* }
+            pub struct $type { $($(#[doc = $doc])* pub $key: Sourced<$value>,)* }
         )*
 
         /// All single-valued settings, with a field for each section of the file.
         #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct Scalars { $($(#[$section_doc])* pub $section: $type,)* }
+        pub struct Scalars { $($(#[doc = $section_doc])* pub $section: $type,)* }
 
         impl Scalars {
             /// Takes all known keys out of `root`. Top-level keys form the section "top".
@@ -55,6 +56,23 @@ macro_rules! scalars {
                     self.$section.$key.value.to_text(),
                     self.$section.$key.source.clone(),
                 ),)*)*]
+            }
+
+            /// The declarations, section by section.
+            pub(super) fn declarations() -> Vec<Section> {
+                vec![$(Section {
+                    table: if stringify!($section) == TOP {
+                        String::new()
+                    } else {
+                        concat!("[", stringify!($section), "]").to_owned()
+                    },
+                    text: concat!($($section_doc),*).trim(),
+                    settings: vec![$(Declaration {
+                        key: stringify!($key),
+                        default: Some($default).filter(|default: &&str| !default.is_empty()),
+                        text: concat!($($doc),*).trim(),
+                    },)*],
+                },)*]
             }
 
             /// The keys that are allowed at the top level.

@@ -1,6 +1,6 @@
 use super::*;
 
-fn inputs(text: &str) -> Inputs {
+pub(super) fn inputs(text: &str) -> Inputs {
     Inputs { file: Some((PathBuf::from("etc/tw.toml"), text.to_owned())), ..Inputs::default() }
 }
 
@@ -105,7 +105,7 @@ fn stores_of_each_type_are_read_and_shown() {
     let settings = read(
         "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.west]\ntype = \"s3\"\nregion = \"west\"\n\
          [store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\nregion = \"one\"\nsegment_size = \"64MiB\"\n\
-         storage_url = \"https://s/v1/AUTH_x\"\nconnections = 8\n",
+         storage_url = \"https://s/v1/AUTH_x\"\nmax_connections = 8\n",
     );
     let types: Vec<&str> = settings.named.stores.iter().map(Store::type_name).collect();
     assert_eq!(types, ["local", "s3", "swift"]);
@@ -117,7 +117,7 @@ fn stores_of_each_type_are_read_and_shown() {
         ["store.cloud.region", "one", "etc/tw.toml:10"],
         ["store.cloud.segment_size", "64MiB", "etc/tw.toml:11"],
         ["store.cloud.storage_url", "https://s/v1/AUTH_x", "etc/tw.toml:12"],
-        ["store.cloud.connections", "8", "etc/tw.toml:13"],
+        ["store.cloud.max_connections", "8", "etc/tw.toml:13"],
     ] {
         let is_line = |shown: &str| shown.split_whitespace().eq(line);
         assert!(shown.lines().any(is_line), "{line:?} in {shown}");
@@ -160,15 +160,15 @@ fn messages_for_invalid_values_state_the_remedy() {
             "write for example \"orders, photos/thumbnails/\"",
         ),
         (
-            "[lanes]\nfirst_clients = \"shop\"",
+            "[lanes]\npriority_access_keys = \"shop\"",
             "lanes.priority_access_keys needs lanes: set lanes.enabled = true",
         ),
         (
-            "[lanes]\nenabled = true\nfirst_clients = \"shop\"",
+            "[lanes]\nenabled = true\npriority_access_keys = \"shop\"",
             "etc/tw.toml:3: there is no access key \"shop\"; add an [[access_key]] with this id",
         ),
         (
-            "[lanes]\nenabled = true\nfirst_clients = \"root, shpo\"\n[root_key]\nid = \"root\"\nsecret = \"12345678\"\n\
+            "[lanes]\nenabled = true\npriority_access_keys = \"root, shpo\"\n[root_key]\nid = \"root\"\nsecret = \"12345678\"\n\
              [[access_key]]\nid = \"shop\"\nsecret = \"12345678\"",
             "etc/tw.toml:3: there is no access key \"shpo\"; did you mean \"shop\"?",
         ),

@@ -1,0 +1,166 @@
+//! The settings reference: every key with its default and meaning, from the declarations that are also read.
+
+use super::local::LocalOptions;
+use super::scalars::{Scalars, environment_variable};
+
+/// One key.
+pub(super) struct Declaration {
+    pub key: &'static str,
+    /// As text; `None` if the key is unset by default.
+    pub default: Option<&'static str>,
+    pub text: &'static str,
+}
+
+/// The keys of one table.
+pub(super) struct Section {
+    /// The table as written in the file; empty for keys before the first table.
+    pub table: String,
+    pub text: &'static str,
+    pub settings: Vec<Declaration>,
+}
+
+const fn declared(key: &'static str, text: &'static str) -> Declaration {
+    Declaration { key, default: None, text }
+}
+
+/// The tables with a name, and lists.
+fn named_tables() -> Vec<Section> {
+    let section = |table: &str, text, settings| Section { table: table.to_owned(), text, settings };
+    let mut local = vec![
+        declared("type", "`\"local\"`."),
+        declared("path", "The directory. Required."),
+    ];
+    local.extend(LocalOptions::declarations());
+    vec![
+        section("[store.NAME]", "A directory. Options that are not set have the defaults of the store.", local),
+        section(
+            "[store.NAME]",
+            "A remote S3 service. Endpoint, region and credentials default to those of the AWS CLI.",
+            vec![
+                declared("type", "`\"s3\"`."),
+                declared("endpoint", "URL of the service."),
+                declared("region", "Region."),
+                declared("profile", "Profile in `~/.aws` with its credentials."),
+                declared("max_connections", "Maximum number of connections."),
+                declared("part_size", "Part size of writes of unknown length, 5MiB to 5GiB."),
+            ],
+        ),
+        section(
+            "[store.NAME]",
+            "A remote Swift service. Credentials are in the variables `OS_*` or `ST_*`.",
+            vec![
+                declared("type", "`\"swift\"`."),
+                declared("openrc", "A file that sets `ST_*` or `OS_*` variables, used instead of those of the process."),
+                declared("region", "Region in the catalog of Keystone."),
+                declared("storage_url", "URL of the account, used instead of the one issued with the token."),
+                declared("max_connections", "Maximum number of connections."),
+                declared("segment_size", "Segment size of large objects, 1MiB to 5GiB."),
+            ],
+        ),
+        section(
+            "[volume.NAME]",
+            "A stack of layers over a store. Currently a single store.",
+            vec![declared("stack", "`[\"STORE\"]`. Required.")],
+        ),
+        section(
+            "[bucket.NAME]",
+            "Settings of one bucket.",
+            vec![
+                Declaration {
+                    key: "anonymous_read",
+                    default: Some("false"),
+                    text: "True if requests without a key may read the bucket.",
+                },
+                declared("volume", "The volume that stores the bucket."),
+            ],
+        ),
+        section(
+            "[[access_key]]",
+            "A further access key.",
+            vec![
+                declared("id", "Access key id. Required."),
+                declared("secret", "Secret key. Required."),
+                Declaration {
+                    key: "permissions",
+                    default: Some("read-write"),
+                    text: "`read` (get, head and list) or `read-write`.",
+                },
+                declared("buckets", "The buckets that the key may access; all by default."),
+            ],
+        ),
+        section(
+            "[root_key]",
+            "The root key. `TRADEWIND_ACCESS_KEY` and `TRADEWIND_SECRET_KEY` override it; without either it is generated.",
+            vec![declared("id", "Access key id."), declared("secret", "Secret key.")],
+        ),
+    ]
+}
+
+/// All settings, as Markdown.
+#[must_use]
+pub fn reference() -> String {
+    let mut out = String::from(
+        "# Settings reference\n\nThe output of `tradewind settings reference`. Flags override environment variables, which override the file, \
+         which overrides the\ndefaults. Sizes are written as `64KiB` or `5GB`, times as `30s`, `5m` or `7d`.\n",
+    );
+    for Section { table, text, settings } in Scalars::declarations().into_iter().chain(named_tables()) {
+        let is_single = !table.contains('.') && !table.starts_with("[[") && table != "[root_key]";
+        let title = if table.is_empty() { "Top level".to_owned() } else { format!("`{table}`") };
+        out += &format!("\n## {title}\n\n{text}\n\n");
+        out += if is_single { "| key | default | meaning | variable |\n|---|---|---|---|\n" } else { "| key | default | meaning |\n|---|---|---|\n" };
+        for Declaration { key, default, text } in settings {
+            let default = default.map_or_else(String::new, |default| format!("`{default}`"));
+            out += &format!("| `{key}` | {default} | {} |", text.replace('|', "\\|"));
+            if is_single {
+                let section = table.trim_matches(['[', ']']);
+                let name = if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") };
+                out += &format!(" `{}` |", environment_variable(&name));
+            }
+            out.push('\n');
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::Table;
+    use super::super::fields::Fields;
+    use super::super::problem::Problems;
+    use super::super::remote::S3Settings;
+    use super::super::source::SettingSource;
+    use super::super::swift::SwiftSettings;
+    use super::super::tests::inputs;
+    use super::*;
+
+    /// The keys that a reader takes from an empty table.
+    fn keys_of(read: impl FnOnce(&mut Fields)) -> Vec<&'static str> {
+        let table = Table { source: SettingSource::Default, entries: Vec::new() };
+        let mut fields = Fields::new("store.name".to_owned(), table);
+        read(&mut fields);
+        fields.known_keys().to_vec()
+    }
+
+    #[test]
+    fn stores_have_the_keys_that_are_read() {
+        let mut problems = Problems::default();
+        let read = [
+            keys_of(|fields| drop(LocalOptions::read(fields, &mut problems))),
+            keys_of(|fields| drop(S3Settings::read(fields, &mut problems))),
+            keys_of(|fields| drop(SwiftSettings::read(fields, &inputs(""), &mut problems))),
+        ];
+        let documented = named_tables().into_iter().filter(|section| section.table == "[store.NAME]");
+        for (read, section) in read.into_iter().zip(documented) {
+            let keys: Vec<_> = section.settings.iter().map(|setting| setting.key).collect();
+            let own = keys.iter().filter(|key| !["type", "path"].contains(*key));
+            assert!(own.eq(&read), "{keys:?} {read:?}");
+        }
+    }
+
+    #[test]
+    fn reference_has_defaults_and_variables() {
+        let text = reference();
+        assert!(text.contains("| `listen` | `127.0.0.1:9000` |") && text.contains("`TRADEWIND_SERVER_LISTEN`"), "{text}");
+        assert!(text.contains("## `[store.NAME]`"), "{text}");
+    }
+}
