@@ -108,9 +108,9 @@ def measure(
 def read(record: dict) -> Measurement | Policy | None:
     """The measurement or policy of a record, or `None` if it has neither."""
     key, line = (record["network"], record["system"]), record["result"]
-    match line.get("what"):
+    match line.get("record"):
         case "policy":
-            return Policy(*key, line["form"], *(line[phase][0] if line.get(phase) else "unknown" for phase in ("write", "read")))
+            return Policy(*key, line["form"], *(line[phase]["policy"] if line.get(phase) else "unknown" for phase in ("write", "read")))
         case "access":
             scope, form, size, threads = (line[name] for name in ("scope", "form", "size", "threads"))
             point = Point(scope, form, size, line["call_bytes"] if scope == "unit" else size, threads)

@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| tradewind_bench::cluster::fuzzing::stranger(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| tradewind_bench::cluster::fuzzing::run_case(data));

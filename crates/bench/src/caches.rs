@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 const DROP_ALL: &[u8] = b"3\n";
 const CONTROL_FILE: &str = "/proc/sys/vm/drop_caches";
 
-/// How caches were dropped.
+/// The method by which caches were dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheTreatment {
@@ -41,7 +41,7 @@ impl fmt::Display for CacheTreatment {
         f.pad(match self {
             Self::Dropped => "dropped by the kernel",
             Self::Advised => "the kernel was advised that the files' pages are not needed",
-            Self::NotDropped => "kept",
+            Self::NotDropped => "not dropped",
         })
     }
 }

@@ -36,10 +36,10 @@ impl ComparedFigure {
     pub const ALL: [Self; 3] = [Self::Throughput, Self::Median, Self::P99];
 
     /// The value for all requests of a measurement, or for those of one operation.
-    fn value(self, cell: &Measurement, kind: Option<Operation>) -> Option<f64> {
+    fn value(self, measurement: &Measurement, kind: Option<Operation>) -> Option<f64> {
         let latency = |of: fn(&crate::result::LatencySummary) -> u64| {
             let is_meant = |operation| kind.is_none_or(|kind| kind == operation);
-            let mut all = cell
+            let mut all = measurement
                 .operations
                 .iter()
                 .filter(|(operation, figures)| is_meant(**operation) && figures.latency_us.count > 0);
@@ -48,7 +48,7 @@ impl ComparedFigure {
             Some(of(&only.latency_us) as f64)
         };
         let value = match self {
-            Self::Throughput => kind.is_none().then_some(cell.operations_per_second.mean),
+            Self::Throughput => kind.is_none().then_some(measurement.operations_per_second.mean),
             Self::Median => latency(|latency| latency.p50),
             Self::P99 => latency(|latency| latency.p99),
             Self::Bandwidth | Self::Transactions => None,
@@ -106,29 +106,39 @@ pub struct Comparison {
 #[must_use]
 pub fn compare(before: &[Measurement], after: &[Measurement]) -> Vec<Comparison> {
     let mut names: Vec<(String, Option<Operation>)> = Vec::new();
-    for cell in before {
-        for kind in kinds(cell) {
-            let name = (cell.name(), kind);
+    for measurement in before {
+        for kind in kinds(measurement) {
+            let name = (measurement.name(), kind);
             if !names.contains(&name) {
                 names.push(name);
             }
         }
     }
-    let values = |cells: &[Measurement],
+    let values = |measurements: &[Measurement],
                   (what, kind): &(String, Option<Operation>),
                   measure: ComparedFigure|
      -> Vec<f64> {
         let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
-        for cell in cells.iter().filter(|cell| !cell.is_partial() && cell.name() == *what) {
-            rounds.entry(cell.round).or_default().extend(measure.value(cell, *kind).map(f64::ln));
+        for measurement in
+            measurements.iter().filter(|measurement| !measurement.is_partial() && measurement.name() == *what)
+        {
+            rounds
+                .entry(measurement.round)
+                .or_default()
+                .extend(measure.value(measurement, *kind).map(f64::ln));
         }
         // Values of one round are not independent. A load that runs with itself has two measurements and counts once.
         rounds.values().filter(|values| !values.is_empty()).map(|values| mean(values)).collect()
     };
     // Stopped measurements do not count as failed.
-    let has_failed = |cells: &[Measurement], what: &str| {
-        let is_lost = |cell: &&Measurement| cell.is_void() || (!cell.is_partial() && cell.has_no_success());
-        cells.iter().filter(|cell| cell.name() == what).any(|cell| is_lost(&cell))
+    let has_failed = |measurements: &[Measurement], what: &str| {
+        let is_lost = |measurement: &&Measurement| {
+            measurement.is_void() || (!measurement.is_partial() && measurement.has_no_success())
+        };
+        measurements
+            .iter()
+            .filter(|measurement| measurement.name() == what)
+            .any(|measurement| is_lost(&measurement))
     };
     let mut compared = Vec::new();
     for name in names {
@@ -179,9 +189,9 @@ pub(crate) fn compare_samples(samples: Vec<SamplePair>) -> Vec<Comparison> {
 
 /// The compared parts of a measurement: the whole (`None`) and, for a mix, each operation, since their latencies are
 /// unrelated. With scheduled requests, throughput is given, so that only the latencies of the operations can differ.
-fn kinds(cell: &Measurement) -> Vec<Option<Operation>> {
-    let each = cell.operations.keys().copied().map(Some);
-    let is_several = cell.operations.len() > 1;
+fn kinds(measurement: &Measurement) -> Vec<Option<Operation>> {
+    let each = measurement.operations.keys().copied().map(Some);
+    let is_several = measurement.operations.len() > 1;
     std::iter::once(None).chain(each.filter(|_| is_several)).collect()
 }
 
@@ -278,8 +288,8 @@ mod tests {
 
     fn finds(run: u64, factor: f64) -> bool {
         let tests: Vec<Option<WelchTest>> = (0..24)
-            .map(|cell| {
-                let seed = mix(run) ^ mix(cell);
+            .map(|measurement| {
+                let seed = mix(run) ^ mix(measurement);
                 WelchTest::new(&values(seed, 5, 1.0, 0.02), &values(!seed, 5, factor, 0.02), 0.0)
             })
             .collect();

@@ -100,7 +100,7 @@ pub struct LoadOutcome {
     /// Open-loop requests that were queued for a worker at the end.
     pub queued: u64,
     /// Reason for the end.
-    pub ending: EndReason,
+    pub end_reason: EndReason,
 }
 
 /// The reason why a load ended.
@@ -120,23 +120,24 @@ pub enum EndReason {
     Overrun,
 }
 
-/// Runs a load until its stop condition or until `stop`. Objects that it creates and does not delete stay in `stock`.
+/// Runs a load until its stop condition or until `stop`. Objects that it creates and does not delete stay in `object_set`.
 /// Waits for the requests in flight at the end. Dropping the future cancels the load.
 pub async fn run_load(
-    bed: &BenchEnv,
-    stock: &Arc<ObjectSet>,
+    env: &BenchEnv,
+    object_set: &Arc<ObjectSet>,
     load: &Load,
     stop: &StopSignal,
     gauge: &Arc<Progress>,
 ) -> Result<LoadOutcome> {
     let workers = (load.concurrency, load.stop_condition.max_requests);
-    let shared = Arc::new(LoadState::new(bed.clock.clone(), workers, gauge.clone(), stock.clone()));
+    let shared = Arc::new(LoadState::new(env.clock.clone(), workers, gauge.clone(), object_set.clone()));
     let mut workers = Vec::new();
     // A delete-only load ends with its objects. A common pool keeps the concurrency constant up to the last object.
     let deal = if load.mix.is_only(Operation::Delete) { ObjectSet::pool } else { ObjectSet::distribute };
-    for (n, hand) in deal(stock, load.concurrency, load.seed).into_iter().enumerate() {
+    for (n, objects) in deal(object_set, load.concurrency, load.seed).into_iter().enumerate() {
         let share = (shared.clone(), load.arrival_mode != ArrivalMode::Closed);
-        let worker = Worker::new(bed.clone(), stock.clone(), hand, share, request_context(bed).await?);
+        let worker =
+            Worker::new(env.clone(), object_set.clone(), objects, share, request_context(env).await?);
         workers.push(worker.run(load.mix.clone(), load.seed, shared.sampler(Some(n))).boxed());
     }
     let starts = match load.arrival_mode {
@@ -152,24 +153,24 @@ pub async fn run_load(
         let operation = load.mix.draw(mix(load.seed ^ mix(number)));
         RequestSubject { operation, key: SubjectKey::Unknown, size: None }
     };
-    let (mut outcome, hands) = run_workers(bed, &shared, (starts, workers), load, stop, subject).await?;
-    for hand in hands {
-        outcome.repeated_reads += hand.repeated_reads;
-        stock.reclaim(hand);
+    let (mut outcome, shares) = run_workers(env, &shared, (starts, workers), load, stop, subject).await?;
+    for share in shares {
+        outcome.repeated_reads += share.repeated_reads;
+        object_set.reclaim(share);
     }
     Ok(outcome)
 }
 
 /// Returns a context for the requests of one worker: no deadline, no reserved memory.
-pub(crate) async fn request_context(bed: &BenchEnv) -> Result<Context> {
-    let window = bed.budget.admit(0, &Deadline::none(bed.clock.clone())).await?;
-    Ok(Context::new(Deadline::none(bed.clock.clone()), window))
+pub(crate) async fn request_context(env: &BenchEnv) -> Result<Context> {
+    let window = env.budget.admit(0, &Deadline::none(env.clock.clone())).await?;
+    Ok(Context::new(Deadline::none(env.clock.clone()), window))
 }
 
 /// Starts the workers and, for an open loop, the pacer with the scheduled starts, then waits for the end. Returns the
 /// outcome and the result of each worker. `subject` describes a request that never started.
 pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
-    bed: &BenchEnv,
+    env: &BenchEnv,
     shared: &Arc<LoadState<T>>,
     (starts, workers): (Option<impl Iterator<Item = (Duration, T)> + Send + 'static>, Vec<WorkerFuture<W>>),
     load: &Load,
@@ -177,38 +178,38 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
     subject: impl Fn(u64, T) -> RequestSubject,
 ) -> Result<(LoadOutcome, Vec<W>)> {
     // Without a warm-up the window must open before the first request is released.
-    let before = CounterSnapshot::now(bed)?;
-    let begun = load.warm_up.is_zero().then(|| shared.begin());
-    let began = bed.clock.wall();
+    let before = CounterSnapshot::now(env)?;
+    let window_begin = load.warm_up.is_zero().then(|| shared.begin());
+    let began = env.clock.wall();
     let pacer = starts.map(|starts| Pacer::start(shared.clone(), starts)).transpose().map_err(usage_error)?;
     let is_open = pacer.is_some();
-    let mut workers = bed.worker_pool.spawn(workers);
-    let (begin, before) = match begun {
+    let mut workers = env.worker_pool.spawn(workers);
+    let (begin, before) = match window_begin {
         Some(begin) => (begin, before),
         None => {
             wait_until(shared, stop, shared.now() + load.warm_up).await;
-            (shared.begin(), CounterSnapshot::now(bed)?)
+            (shared.begin(), CounterSnapshot::now(env)?)
         }
     };
-    let ending = wait_for_end(shared, stop, load, begin).await;
+    let end_reason = wait_for_end(shared, stop, load, begin).await;
     let mut ended = None;
-    if ending != EndReason::Exhausted {
-        ended = Some((shared.end(), CounterSnapshot::now(bed)?));
+    if end_reason != EndReason::Exhausted {
+        ended = Some((shared.end(), CounterSnapshot::now(env)?));
     }
     // If no object is left, queued requests are not waiting for the store.
-    let ran_out = ending == EndReason::Exhausted && shared.has_run_out_of_objects();
+    let ran_out = end_reason == EndReason::Exhausted && shared.has_run_out_of_objects();
     let waiting = if ran_out { 0 } else { shared.queued() };
-    let lag = match pacer {
+    let schedule_lag = match pacer {
         // Joining the pacer thread may block briefly; concurrent loads must not stall.
         Some(pacer) => {
-            let stopping = move || pacer.finish(ending == EndReason::Exhausted);
+            let stopping = move || pacer.finish(end_reason == EndReason::Exhausted);
             let stopped = tokio::task::spawn_blocking(stopping).await;
             stopped.map_err(|e| Error::with_source(Reason::Defect, "the pacer failed", e))?
         }
         None => load_state::latency_histogram(),
     };
-    let is_overrun = shared.dropped() > 0 && ending != EndReason::Stopped;
-    let ending = if is_overrun { EndReason::Overrun } else { ending };
+    let is_overrun = shared.dropped() > 0 && end_reason != EndReason::Stopped;
+    let end_reason = if is_overrun { EndReason::Overrun } else { end_reason };
     if is_overrun {
         shared.cancel_queued();
     } else {
@@ -221,17 +222,17 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
         record: LoadRecord::default(),
         usage: CpuUsage::default(),
         traffic: TrafficCounts::default(),
-        schedule_lag: lag,
+        schedule_lag,
         series_100ms: Vec::new(),
         repeated_reads: 0,
         never_started: shared.dropped(),
         dropped: shared.dropped(),
         queued: waiting,
-        ending,
+        end_reason,
     };
     // A load with a request limit ends with the last request or with its time limit. Without a time limit, the timeouts
     // of the store's client bound each request.
-    let mut is_counting = ending == EndReason::Exhausted;
+    let mut is_counting = end_reason == EndReason::Exhausted;
     let time_left = begin.saturating_add(load.stop_condition.duration).saturating_sub(shared.now());
     let timeout = tokio::time::sleep(if is_counting { time_left } else { DRAIN_TIMEOUT });
     let stopped = stop.triggered_for(STOPPED_DRAIN_TIMEOUT);
@@ -242,8 +243,8 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
             done = workers.join_next() => done,
             () = &mut timeout, if !shared.cancelled.is_cancelled() => {
                 if std::mem::take(&mut is_counting) {
-                    ended = Some((shared.end(), CounterSnapshot::now(bed)?));
-                    outcome.ending = EndReason::TimeLimit;
+                    ended = Some((shared.end(), CounterSnapshot::now(env)?));
+                    outcome.end_reason = EndReason::TimeLimit;
                     timeout.as_mut().reset(tokio::time::Instant::now() + DRAIN_TIMEOUT);
                 } else {
                     shared.cancel_all();
@@ -251,7 +252,7 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
                 continue;
             }
             () = &mut stopped, if !shared.cancelled.is_cancelled() => {
-                outcome.ending = EndReason::Stopped;
+                outcome.end_reason = EndReason::Stopped;
                 shared.cancel_all();
                 continue;
             }
@@ -264,24 +265,24 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
     outcome.record.add(&shared.timeline.take());
     let (end, after) = match ended {
         Some(ended) => ended,
-        None => (shared.close_window_at_last_completion().max(begin), CounterSnapshot::now(bed)?),
+        None => (shared.close_window_at_last_completion().max(begin), CounterSnapshot::now(env)?),
     };
     outcome.duration = end - begin;
-    outcome.series_100ms = outcome.record.tenths(outcome.duration);
+    outcome.series_100ms = outcome.record.series(outcome.duration);
     outcome.usage = after.usage.since(&before.usage);
-    outcome.traffic = after.carried.since(&before.carried);
+    outcome.traffic = after.traffic.since(&before.traffic);
     let (window, now) = (shared.window(), shared.now());
     let mut samples = shared.sampler(None);
     // Requests of a closed loop have no scheduled start, so none of them can miss it.
-    for ((intended, request), number) in shared.drain_unstarted().filter(|_| is_open && !ran_out) {
+    for ((scheduled, request), number) in shared.drain_unstarted().filter(|_| is_open && !ran_out) {
         outcome.never_started += 1;
         let subject = subject(number, request);
-        outcome.record.record_truncated(window, subject.operation, intended, now);
+        outcome.record.record_truncated(window, subject.operation, scheduled, now);
         if let Some(samples) = &mut samples {
-            let answer = Err(NEVER_STARTED.to_owned());
+            let response = Err(NEVER_STARTED.to_owned());
             samples.record(
                 window,
-                &FinishedRequest { scheduled: intended, started: None, ended: now, response: answer },
+                &FinishedRequest { scheduled, started: None, ended: now, response },
                 subject,
             );
         }
@@ -292,12 +293,12 @@ pub(crate) async fn run_workers<T: Send + 'static, W: Send + 'static>(
 /// CPU and traffic counters at one end of the measurement window.
 struct CounterSnapshot {
     usage: CpuUsage,
-    carried: TrafficCounts,
+    traffic: TrafficCounts,
 }
 
 impl CounterSnapshot {
-    fn now(bed: &BenchEnv) -> Result<Self> {
-        Ok(Self { usage: CpuUsage::snapshot().map_err(usage_error)?, carried: bed.traffic.counts() })
+    fn now(env: &BenchEnv) -> Result<Self> {
+        Ok(Self { usage: CpuUsage::snapshot().map_err(usage_error)?, traffic: env.traffic.counts() })
     }
 }
 

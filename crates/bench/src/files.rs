@@ -94,16 +94,16 @@ impl LocalFiles {
     /// Measures the disk's write speed including the sync, in bytes per second, with a temporary file. Blocks.
     pub fn write_speed(&self) -> io::Result<f64> {
         let path = self.path("write-speed");
-        let (buffer, begun) = (vec![0x5a; BUFFER_BYTES], Instant::now());
+        let (buffer, started) = (vec![0x5a; BUFFER_BYTES], Instant::now());
         let written = (|| {
             let mut file = File::create(&path)?;
             let mut bytes = 0;
-            while bytes < MAX_SPEED_TEST_BYTES && begun.elapsed() < MAX_SPEED_TEST_TIME {
+            while bytes < MAX_SPEED_TEST_BYTES && started.elapsed() < MAX_SPEED_TEST_TIME {
                 file.write_all(&buffer)?;
                 bytes += BUFFER_BYTES;
             }
             file.sync_all()?;
-            Ok(bytes as f64 / begun.elapsed().as_secs_f64())
+            Ok(bytes as f64 / started.elapsed().as_secs_f64())
         })();
         let removed = fs::remove_file(&path);
         let rate = written.map_err(|e| with_path("write", &path, &e))?;

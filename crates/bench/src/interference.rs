@@ -52,12 +52,16 @@ impl Slowdown {
 /// Marks all measurements of a stage as void if one of them was overrun: it ended early, and the others ran on
 /// without it.
 pub(crate) fn void_stage(stage: &mut [Measurement]) {
-    let Some(void) = stage.iter().find(|cell| cell.is_void()).map(|cell| cell.load_spec().to_string()) else {
+    let Some(void) = stage
+        .iter()
+        .find(|measurement| measurement.is_void())
+        .map(|measurement| measurement.load_spec().to_string())
+    else {
         return;
     };
-    for cell in stage.iter_mut().filter(|cell| !cell.is_partial()) {
-        cell.end_reason = EndReason::Overrun;
-        cell.notes.push(format!(
+    for measurement in stage.iter_mut().filter(|measurement| !measurement.is_partial()) {
+        measurement.end_reason = EndReason::Overrun;
+        measurement.notes.push(format!(
             "this is void: the concurrent load {void} ended early, because the store was too far behind its rate, and this \
              load ran on without it"
         ));
@@ -66,70 +70,81 @@ pub(crate) fn void_stage(stage: &mut [Measurement]) {
 
 /// The slowdowns of all loads that were measured both alone and with others, in the order of the result.
 #[must_use]
-pub fn slowdowns(cells: &[Measurement]) -> Vec<Slowdown> {
-    let valid = valid_cells(cells);
+pub fn slowdowns(measurements: &[Measurement]) -> Vec<Slowdown> {
+    let valid = valid_measurements(measurements);
     let mut slowdowns: Vec<Slowdown> = Vec::new();
-    for cell in valid.iter().filter(|cell| !cell.concurrent_with.is_empty()) {
-        let (load, beside) = (cell.load_spec(), cell.concurrent_with.join(" and "));
-        if slowdowns.iter().any(|slowdown| slowdown.load == load && slowdown.concurrent_with == beside) {
+    for measurement in valid.iter().filter(|measurement| !measurement.concurrent_with.is_empty()) {
+        let (load, concurrent_with) = (measurement.load_spec(), measurement.concurrent_with.join(" and "));
+        if slowdowns
+            .iter()
+            .any(|slowdown| slowdown.load == load && slowdown.concurrent_with == concurrent_with)
+        {
             continue;
         }
-        let speed_beside = |beside: &[String]| {
-            let same = valid.iter().filter(|cell| cell.concurrent_with == beside && cell.load_spec() == load);
+        let speed_with = |concurrent_with: &[String]| {
+            let same = valid.iter().filter(|measurement| {
+                measurement.concurrent_with == concurrent_with && measurement.load_spec() == load
+            });
             speed(&same.copied().collect::<Vec<_>>())
         };
-        if let (Some(alone), Some(together)) = (speed_beside(&[]), speed_beside(&cell.concurrent_with)) {
-            slowdowns.push(Slowdown { load, concurrent_with: beside, alone, concurrent: together });
+        if let (Some(alone), Some(together)) = (speed_with(&[]), speed_with(&measurement.concurrent_with)) {
+            slowdowns.push(Slowdown { load, concurrent_with, alone, concurrent: together });
         }
     }
     slowdowns
 }
 
-fn is_good(cell: &Measurement) -> bool {
-    !cell.is_partial() && !cell.has_no_success()
+fn is_good(measurement: &Measurement) -> bool {
+    !measurement.is_partial() && !measurement.has_no_success()
 }
 
 /// The measurements that succeeded and whose concurrent loads are all present and succeeded too. The same stage may
 /// have run several times in a round, and a load may run with itself: the number of measurements is then a multiple
 /// of the stage's size.
-fn valid_cells(cells: &[Measurement]) -> Vec<&Measurement> {
+fn valid_measurements(measurements: &[Measurement]) -> Vec<&Measurement> {
     let mut stages: BTreeMap<(u32, Vec<String>), (usize, bool)> = BTreeMap::new();
-    for cell in cells.iter().filter(|cell| !cell.concurrent_with.is_empty()) {
-        let (count, are_good) = stages.entry((cell.round, stage(cell))).or_insert((0, true));
+    for measurement in measurements.iter().filter(|measurement| !measurement.concurrent_with.is_empty()) {
+        let (count, are_good) = stages.entry((measurement.round, stage(measurement))).or_insert((0, true));
         *count += 1;
-        *are_good &= is_good(cell);
+        *are_good &= is_good(measurement);
     }
-    let is_stage_complete = |cell: &Measurement| {
-        let Some((count, are_good)) = stages.get(&(cell.round, stage(cell))) else { return false };
-        *are_good && count.is_multiple_of(1 + cell.concurrent_with.len())
+    let is_stage_complete = |measurement: &Measurement| {
+        let Some((count, are_good)) = stages.get(&(measurement.round, stage(measurement))) else {
+            return false;
+        };
+        *are_good && count.is_multiple_of(1 + measurement.concurrent_with.len())
     };
-    cells
+    measurements
         .iter()
-        .filter(|cell| is_good(cell) && (cell.concurrent_with.is_empty() || is_stage_complete(cell)))
+        .filter(|measurement| {
+            is_good(measurement) && (measurement.concurrent_with.is_empty() || is_stage_complete(measurement))
+        })
         .collect()
 }
 
 /// The sorted names of all loads of the measurement's stage, including its own.
-fn stage(cell: &Measurement) -> Vec<String> {
-    let mut all = cell.concurrent_with.clone();
-    all.push(cell.load_spec().to_string());
+fn stage(measurement: &Measurement) -> Vec<String> {
+    let mut all = measurement.concurrent_with.clone();
+    all.push(measurement.load_spec().to_string());
     all.sort_unstable();
     all
 }
 
 /// The performance over several measurements of one load; `None` without measurements.
-fn speed(cells: &[&Measurement]) -> Option<LoadPerformance> {
-    let count = cells.len() as f64;
-    let mean = |of: fn(&Measurement) -> f64| cells.iter().map(|cell| of(cell)).sum::<f64>() / count;
+fn speed(measurements: &[&Measurement]) -> Option<LoadPerformance> {
+    let count = measurements.len() as f64;
+    let mean = |of: fn(&Measurement) -> f64| {
+        measurements.iter().map(|measurement| of(measurement)).sum::<f64>() / count
+    };
     let mut latencies: Histogram<u64> = new_histogram();
-    for figures in cells.iter().flat_map(|cell| cell.operations.values()) {
+    for figures in measurements.iter().flat_map(|measurement| measurement.operations.values()) {
         // Cannot fail: the histogram resizes automatically.
         let _ = latencies.add(figures.latency_us.to_histogram());
     }
     let quantile = |part: f64| (!latencies.is_empty()).then(|| latencies.value_at_quantile(part) as f64);
-    (!cells.is_empty()).then(|| LoadPerformance {
-        per_second: mean(|cell| cell.operations_per_second.mean),
-        bytes_per_second: mean(|cell| cell.bytes_per_second.mean),
+    (!measurements.is_empty()).then(|| LoadPerformance {
+        per_second: mean(|measurement| measurement.operations_per_second.mean),
+        bytes_per_second: mean(|measurement| measurement.bytes_per_second.mean),
         p50: quantile(0.5),
         p99: quantile(0.99),
     })
@@ -143,24 +158,26 @@ mod tests {
     #[test]
     fn losses_compare_a_load_with_itself_alone() {
         let (put, get) = ("put 4KiB x 4", "get 4KiB x 1");
-        let beside =
-            |cell: Measurement, name: &str| Measurement { concurrent_with: vec![name.to_owned()], ..cell };
-        let cells = [
+        let concurrent_with = |measurement: Measurement, name: &str| Measurement {
+            concurrent_with: vec![name.to_owned()],
+            ..measurement
+        };
+        let measurements = [
             measurement("put", 4, 1, 90.0),
             measurement("put", 4, 2, 110.0),
-            beside(measurement("put", 4, 1, 20.0), get),
-            beside(measurement("get", 1, 1, 5.0), put),
-            beside(measurement("put", 4, 2, 30.0), get),
-            beside(measurement("get", 1, 2, 5.0), put),
+            concurrent_with(measurement("put", 4, 1, 20.0), get),
+            concurrent_with(measurement("get", 1, 1, 5.0), put),
+            concurrent_with(measurement("put", 4, 2, 30.0), get),
+            concurrent_with(measurement("get", 1, 2, 5.0), put),
             // The load concurrently with itself.
-            beside(measurement("put", 4, 1, 50.0), put),
-            beside(measurement("put", 4, 1, 50.0), put),
+            concurrent_with(measurement("put", 4, 1, 50.0), put),
+            concurrent_with(measurement("put", 4, 1, 50.0), put),
             // The concurrent load had no successful request.
             measurement("get", 8, 1, 70.0),
-            beside(measurement("get", 8, 1, 70.0), "put 4KiB x 16"),
-            beside(measurement("put", 16, 1, 0.0), "get 4KiB x 8"),
+            concurrent_with(measurement("get", 8, 1, 70.0), "put 4KiB x 16"),
+            concurrent_with(measurement("put", 16, 1, 0.0), "get 4KiB x 8"),
         ];
-        let slowdowns = slowdowns(&cells);
+        let slowdowns = slowdowns(&measurements);
         assert_eq!(slowdowns.len(), 2, "loads never measured alone are omitted: {slowdowns:?}");
         assert_eq!(
             (slowdowns[0].load.to_string(), &*slowdowns[0].concurrent_with),
@@ -176,24 +193,25 @@ mod tests {
     #[test]
     fn losses_require_all_concurrent_measurements() {
         let (put, get) = ("put 4KiB x 4", "get 4KiB x 1");
-        let beside = |cell: Measurement, names: &[&str]| Measurement {
+        let concurrent_with = |measurement: Measurement, names: &[&str]| Measurement {
             concurrent_with: names.iter().map(|name| (*name).to_owned()).collect(),
-            ..cell
+            ..measurement
         };
         let (alone, other) = (measurement("put", 4, 1, 90.0), measurement("get", 1, 1, 60.0));
-        let count =
-            |cells: &[Measurement]| slowdowns(&[&[alone.clone(), other.clone()], cells].concat()).len();
-        let one = beside(measurement("put", 4, 1, 20.0), &[get]);
-        let its = beside(measurement("get", 1, 1, 20.0), &[put]);
+        let count = |measurements: &[Measurement]| {
+            slowdowns(&[&[alone.clone(), other.clone()], measurements].concat()).len()
+        };
+        let one = concurrent_with(measurement("put", 4, 1, 20.0), &[get]);
+        let its = concurrent_with(measurement("get", 1, 1, 20.0), &[put]);
         assert_eq!(count(&[one.clone(), its.clone()]), 2);
         assert_eq!(count(std::slice::from_ref(&one)), 0, "the other measurement is missing");
         let another_round = Measurement { round: 2, ..its.clone() };
         assert_eq!(count(&[one.clone(), another_round]), 0);
-        let itself = beside(measurement("put", 4, 1, 20.0), &[put]);
+        let itself = concurrent_with(measurement("put", 4, 1, 20.0), &[put]);
         assert_eq!(count(&[itself.clone(), itself.clone()]), 1);
         assert_eq!(count(&[itself]), 0, "one of two concurrent runs of the same load is missing");
-        let first = beside(measurement("put", 4, 1, 20.0), &[put, get]);
-        let third = beside(measurement("get", 1, 1, 20.0), &[put, put]);
+        let first = concurrent_with(measurement("put", 4, 1, 20.0), &[put, get]);
+        let third = concurrent_with(measurement("get", 1, 1, 20.0), &[put, put]);
         assert_eq!(count(&[first.clone(), first.clone(), third.clone()]), 2);
         assert_eq!(count(&[first, third]), 0);
         assert_eq!(count(&[one.clone(), its.clone(), its, one]), 2, "twice in a round");

@@ -34,17 +34,17 @@ impl LoadSpec {
     pub fn combinations(
         mixes: &[Mix],
         sizes: &[SizeDistribution],
-        parallel: &[usize],
-        pace: ArrivalMode,
+        concurrency: &[usize],
+        arrival_mode: ArrivalMode,
     ) -> Vec<Self> {
         let mut all = Vec::new();
         for sizes in sizes {
             for mix in mixes {
-                all.extend(parallel.iter().map(|parallel| Self {
+                all.extend(concurrency.iter().map(|concurrency| Self {
                     mix: mix.clone(),
                     sizes: sizes.clone(),
-                    concurrency: *parallel,
-                    arrival_mode: pace,
+                    concurrency: *concurrency,
+                    arrival_mode,
                 }));
             }
         }
@@ -72,13 +72,13 @@ impl FromStr for LoadSpec {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let (mix, sizes, parallel, pace) = match *words {
-            [mix, sizes, "x", parallel] => (mix, sizes, parallel, ArrivalMode::Closed),
-            [mix, sizes, "x", parallel, "at", rate] => {
-                (mix, sizes, parallel, open_loop(rate, Spacing::Poisson)?)
+        let (mix, sizes, concurrency, arrival_mode) = match *words {
+            [mix, sizes, "x", concurrency] => (mix, sizes, concurrency, ArrivalMode::Closed),
+            [mix, sizes, "x", concurrency, "at", rate] => {
+                (mix, sizes, concurrency, open_loop(rate, Spacing::Poisson)?)
             }
-            [mix, sizes, "x", parallel, "at", rate, "evenly"] => {
-                (mix, sizes, parallel, open_loop(rate, Spacing::Fixed)?)
+            [mix, sizes, "x", concurrency, "at", rate, "evenly"] => {
+                (mix, sizes, concurrency, open_loop(rate, Spacing::Fixed)?)
             }
             _ => {
                 return Err(format!(
@@ -86,10 +86,11 @@ impl FromStr for LoadSpec {
                 ));
             }
         };
-        let parallel = parallel.parse().ok().filter(|parallel| (1..=MAX_CONCURRENCY).contains(parallel));
-        let parallel = parallel
+        let concurrency =
+            concurrency.parse().ok().filter(|concurrency| (1..=MAX_CONCURRENCY).contains(concurrency));
+        let concurrency = concurrency
             .ok_or_else(|| format!("{text:?}: the concurrency after x must be 1 to {MAX_CONCURRENCY}"))?;
-        Ok(Self { mix: mix.parse()?, sizes: sizes.parse()?, concurrency: parallel, arrival_mode: pace })
+        Ok(Self { mix: mix.parse()?, sizes: sizes.parse()?, concurrency, arrival_mode })
     }
 }
 

@@ -151,17 +151,17 @@ impl ObjectSet {
             live.swap(last, usize::try_from(other).unwrap_or(0));
         }
         live.sort_by_key(|entry| entry.was_read);
-        let mut hands = vec![ObjectShare::default(); workers.max(1)];
-        let count = hands.len();
+        let mut shares = vec![ObjectShare::default(); workers.max(1)];
+        let count = shares.len();
         for (n, entry) in live.into_iter().enumerate() {
-            hands[n % count].own.push(entry);
+            shares[n % count].own.push(entry);
         }
-        hands
+        shares
     }
 
     /// Puts all objects into one pool that the workers share, so that they all finish at about the same time.
     pub fn pool(&self, workers: usize, seed: u64) -> Vec<ObjectShare> {
-        let all = self.distribute(1, seed).into_iter().flat_map(|hand| hand.own).collect();
+        let all = self.distribute(1, seed).into_iter().flat_map(|share| share.own).collect();
         vec![ObjectShare { pool: Arc::new(Mutex::new(all)), ..ObjectShare::default() }; workers.max(1)]
     }
 
@@ -172,10 +172,10 @@ impl ObjectSet {
     }
 
     /// Takes back the objects of a worker.
-    pub fn reclaim(&self, hand: ObjectShare) {
+    pub fn reclaim(&self, share: ObjectShare) {
         let mut live = self.live.lock();
-        live.extend(hand.own);
-        live.append(&mut hand.pool.lock());
+        live.extend(share.own);
+        live.append(&mut share.pool.lock());
     }
 }
 
@@ -240,44 +240,44 @@ mod tests {
 
     #[test]
     fn each_worker_reads_its_whole_share_before_repeating() {
-        let stock = ObjectSet::new("p/".to_owned(), SizeDistribution::Fixed(1));
+        let object_set = ObjectSet::new("p/".to_owned(), SizeDistribution::Fixed(1));
         let mut all = ObjectShare::default();
-        (0..10).for_each(|_| all.add(stock.new_number()));
-        stock.reclaim(all);
-        let mut hands = stock.distribute(3, 1);
-        assert!(stock.is_empty());
-        let mut seen: Vec<u64> = hands
+        (0..10).for_each(|_| all.add(object_set.new_number()));
+        object_set.reclaim(all);
+        let mut shares = object_set.distribute(3, 1);
+        assert!(object_set.is_empty());
+        let mut seen: Vec<u64> = shares
             .iter_mut()
-            .flat_map(|hand| (0..3).map(|_| hand.next_to_read().unwrap()).collect::<Vec<_>>())
+            .flat_map(|share| (0..3).map(|_| share.next_to_read().unwrap()).collect::<Vec<_>>())
             .collect();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 9);
-        let hand = &mut hands[2];
-        assert_eq!(hand.repeated_reads, 0);
-        hand.next_to_read();
-        assert_eq!(hand.repeated_reads, 1);
-        assert!(hand.take_for_delete().is_some());
-        hands.into_iter().for_each(|hand| stock.reclaim(hand));
-        assert_eq!((stock.len(), stock.allocated()), (9, 10));
-        let mut later = stock.distribute(1, 1).remove(0);
+        let share = &mut shares[2];
+        assert_eq!(share.repeated_reads, 0);
+        share.next_to_read();
+        assert_eq!(share.repeated_reads, 1);
+        assert!(share.take_for_delete().is_some());
+        shares.into_iter().for_each(|share| object_set.reclaim(share));
+        assert_eq!((object_set.len(), object_set.allocated()), (9, 10));
+        let mut later = object_set.distribute(1, 1).remove(0);
         assert!(later.next_to_read().is_some());
         assert_eq!(later.repeated_reads, 0, "one object is still unread");
         assert!(later.next_to_read().is_some());
         assert_eq!(later.repeated_reads, 1, "an earlier measurement read it");
-        later.add(stock.new_number());
-        stock.reclaim(later);
-        let mut last = stock.distribute(1, 2).remove(0);
+        later.add(object_set.new_number());
+        object_set.reclaim(later);
+        let mut last = object_set.distribute(1, 2).remove(0);
         assert!(last.next_to_read().is_some());
         assert_eq!(last.repeated_reads, 0, "unread objects come first");
-        stock.reclaim(last);
-        let mut pooled = stock.pool(2, 1);
+        object_set.reclaim(last);
+        let mut pooled = object_set.pool(2, 1);
         assert!(
             (0..10).all(|_| pooled[0].take_for_delete().is_some())
                 && pooled.iter().all(ObjectShare::is_empty),
             "one worker can take all objects of the pool"
         );
-        assert_eq!(stock.key(7), "p/0000000007");
-        assert_eq!((stock.number("p/0000000007"), stock.number("q/0000000007")), (Some(7), None));
+        assert_eq!(object_set.key(7), "p/0000000007");
+        assert_eq!((object_set.number("p/0000000007"), object_set.number("q/0000000007")), (Some(7), None));
     }
 }

@@ -43,7 +43,8 @@ pub use self::phase::PosixEnv;
 use self::postmark::PostmarkWorkload;
 use self::probe::MemoryCallTimes;
 use self::result::{
-    AccessResult, AccessScope, AmplificationCurve, CacheTreatment, Direction, PosixConditions, PosixRecord,
+    AccessResult, AccessScope, AmplificationCurve, CacheTreatment, Direction, IdleTraffic, PosixConditions,
+    PosixRecord, SkippedForm,
 };
 pub use self::run_directory::RunDirectory;
 use self::run_directory::RunFile;
@@ -58,7 +59,7 @@ pub const UNIT_FILE_BYTES: u64 = 16 << 20;
 const FILE_TIME_FACTOR: u32 = 5;
 /// Lowest plausible amplification. Below it a cache responded, or the files are not behind this interface.
 const MIN_AMPLIFICATION: f64 = 0.9;
-/// How long the idle traffic of the link is sampled before the first measurement.
+/// Duration for which the idle traffic of the link is sampled before the first measurement.
 const IDLE_SAMPLE_TIME: Duration = Duration::from_millis(500);
 
 /// The measurements of a run, and their options.
@@ -129,19 +130,19 @@ impl PosixPlan {
     #[must_use]
     pub fn max_measurements(&self) -> usize {
         let steps = section::steps(&self.sections);
-        let cells = steps.iter().map(|step| if matches!(step, PosixStep::Postmark(_)) { 1 } else { 2 });
-        cells.sum::<usize>() * self.rounds as usize
+        let specs = steps.iter().map(|step| if matches!(step, PosixStep::Postmark(_)) { 1 } else { 2 });
+        specs.sum::<usize>() * self.rounds as usize
     }
 
-    /// Runs all measurements and reports each to `tell`. Blocks. Files are created in the directory of `site` and
-    /// remain there only if `keeps` is set or removing them fails. Returns false if it was stopped early.
-    pub fn run(&self, site: &PosixEnv, tell: OnEvent<'_>) -> Result<bool> {
+    /// Runs all measurements and reports each to `tell`. Blocks. Files are created in the directory of `env` and
+    /// remain there only if `keep_objects` is set or removing them fails. Returns false if it was stopped early.
+    pub fn run(&self, env: &PosixEnv, tell: OnEvent<'_>) -> Result<bool> {
         let counters = self.interface.as_deref().map(InterfaceCounters::for_interface).transpose();
         let counters = counters.map_err(|e| Error::with_source(Reason::InvalidArgument, e.to_string(), e))?;
         let mut run = PosixRun {
             plan: self,
             steps: section::steps(&self.sections),
-            env: MeasureEnv { site, counters, idle_bytes_per_second: 0.0, cores: self.cores },
+            env: MeasureEnv { posix: env, counters, idle_bytes_per_second: 0.0, cores: self.cores },
             forms: Vec::new(),
             accesses: Vec::new(),
             on_event: tell,
@@ -154,7 +155,7 @@ impl PosixPlan {
 
 impl PosixRun<'_> {
     fn is_stopped(&self) -> bool {
-        self.env.site.stop.is_triggered()
+        self.env.posix.stop.is_triggered()
     }
 
     fn report(&mut self, measured: &PosixRecord) {
@@ -172,20 +173,20 @@ impl PosixRun<'_> {
         if !self.forms.is_empty() {
             self.probe_policies()?;
         }
-        for repeat in 1..=self.plan.rounds {
+        for round in 1..=self.plan.rounds {
             for step in self.steps.clone() {
                 if self.is_stopped() {
                     return Ok(false);
                 }
                 match &step {
-                    PosixStep::Postmark(workload) => self.run_postmark(workload, repeat)?,
+                    PosixStep::Postmark(workload) => self.run_postmark(workload, round)?,
                     // Unsupported forms were reported with the conditions.
                     _ if step.access().is_some_and(|(form, ..)| !self.forms.contains(&form)) => {}
                     PosixStep::File { scope, form, size, unit, time } => {
-                        self.measure_file(*scope, *form, (*size, *unit), *time, repeat)?;
+                        self.measure_file(*scope, *form, (*size, *unit), *time, round)?;
                     }
                     PosixStep::Batch { form, size, threads, time, files } => {
-                        self.measure_batch(*form, (*size, *threads), (*time, *files), repeat)?;
+                        self.measure_batch(*form, (*size, *threads), (*time, *files), round)?;
                     }
                 }
             }
@@ -195,20 +196,23 @@ impl PosixRun<'_> {
 
     /// Determines and reports the conditions: supported access forms, how caches are dropped, idle traffic.
     fn report_conditions(&mut self) -> Result<()> {
-        let (survey, site) = (self.plan, self.env.site);
+        let (plan, env) = (self.plan, self.env.posix);
         // A write-back error of earlier writers is reported to the first sync after it. It does not belong to this run.
-        let _ = site.sync(&site.directory.open_for_sync());
+        let _ = env.sync(&env.directory.open_for_sync());
         let mut skipped = Vec::new();
         for form in section::forms(&self.steps) {
-            match self::batch_size::unsupported_reason(site, form)? {
+            match self::batch_size::unsupported_reason(env, form)? {
                 None => {
                     self.forms.push(form);
-                    skipped.extend(section::unsupported_sizes(&self.steps, form).map(|why| (form, why)));
+                    skipped.extend(
+                        section::unsupported_sizes(&self.steps, form)
+                            .map(|reason| SkippedForm { form, reason }),
+                    );
                 }
-                Some(why) => skipped.push((form, why)),
+                Some(reason) => skipped.push(SkippedForm { form, reason }),
             }
         }
-        let (caches, caches_why) = drop_caches(std::iter::empty::<&str>(), survey.drop_caches);
+        let (caches, caches_why) = drop_caches(std::iter::empty::<&str>(), plan.drop_caches);
         let idle = self.env.counters.as_ref().map(|counters| {
             let before = counters.read();
             std::thread::sleep(IDLE_SAMPLE_TIME);
@@ -217,15 +221,15 @@ impl PosixRun<'_> {
             (per_second(traffic.sent), per_second(traffic.received), per_second(counters.total(traffic)))
         });
         self.env.idle_bytes_per_second = idle.map_or(0.0, |(.., both)| both);
-        let counted = if survey.fsync { "open, writes, fsync, close" } else { "open, writes, close" };
+        let counted = if plan.fsync { "open, writes, fsync, close" } else { "open, writes, close" };
         let conditions = PosixConditions {
-            mount: Mount::containing(site.directory.directory()),
+            mount: Mount::containing(env.directory.directory()),
             timed_calls: counted.to_owned(),
             caches,
             caches_reason: caches_why,
             skipped,
             interface: self.env.counters.as_ref().map(|counters| counters.name().to_owned()),
-            idle_bytes_per_second: idle.map(|(sent, received, _)| (sent, received)),
+            idle_bytes_per_second: idle.map(|(sent, received, _)| IdleTraffic { sent, received }),
         };
         self.report(&PosixRecord::Conditions(Box::new(conditions)));
         Ok(())
@@ -262,7 +266,7 @@ impl PosixRun<'_> {
         form: AccessForm,
         (size, unit): (u64, u64),
         time: Duration,
-        repeat: u32,
+        round: u32,
     ) -> Result<()> {
         if !form.supports(size, unit) {
             return Ok(());
@@ -277,9 +281,9 @@ impl PosixRun<'_> {
             max_time: Duration::MAX,
             max_file_time: time.saturating_mul(FILE_TIME_FACTOR),
         };
-        let files = vec![vec![self.env.site.directory.new_file(size)?]];
+        let files = vec![vec![self.env.posix.directory.new_file(size)?]];
         self.write_and_read(
-            MeasureSpec { scope, task, size, repeat, caches: CacheTreatment::NotDropped },
+            MeasureSpec { scope, task, size, round, caches: CacheTreatment::NotDropped },
             files,
         )
     }
@@ -290,7 +294,7 @@ impl PosixRun<'_> {
         form: AccessForm,
         (size, threads): (u64, usize),
         (time, count): (Duration, Option<u64>),
-        repeat: u32,
+        round: u32,
     ) -> Result<()> {
         if !form.supports(size, size) {
             return Ok(());
@@ -306,35 +310,35 @@ impl PosixRun<'_> {
             max_file_time: Duration::MAX,
         };
         let count = batch_size::files_per_thread(size, threads, count);
-        let place = &self.env.site.directory;
-        let files = (0..threads).map(|thread| place.new_files(thread, count, size));
+        let directory = &self.env.posix.directory;
+        let files = (0..threads).map(|thread| directory.new_files(thread, count, size));
         let files = files.collect::<Result<Vec<_>>>()?;
         self.write_and_read(
-            MeasureSpec { scope: AccessScope::Batch, task, size, repeat, caches: CacheTreatment::NotDropped },
+            MeasureSpec { scope: AccessScope::Batch, task, size, round, caches: CacheTreatment::NotDropped },
             files,
         )
     }
 
     /// Writes files, drops caches, and reads the files back.
-    fn write_and_read(&mut self, mut cell: MeasureSpec, mut files: Vec<Vec<RunFile>>) -> Result<()> {
+    fn write_and_read(&mut self, mut spec: MeasureSpec, mut files: Vec<Vec<RunFile>>) -> Result<()> {
         for phase in [Direction::Write, Direction::Read] {
             if self.is_stopped() {
                 break;
             }
-            cell.task.phase = phase;
+            spec.task.phase = phase;
             if phase == Direction::Read {
                 if files.iter().all(Vec::is_empty) {
                     break;
                 }
-                let place = &self.env.site.directory;
-                let paths = files.iter().flatten().map(|file| place.file_path(*file));
-                (cell.caches, _) = drop_caches(paths, self.plan.drop_caches);
+                let directory = &self.env.posix.directory;
+                let paths = files.iter().flatten().map(|file| directory.file_path(*file));
+                (spec.caches, _) = drop_caches(paths, self.plan.drop_caches);
             }
-            let what = format!("{phase} {} {} x {}", cell.task.form, ByteSize(cell.size), files.len());
+            let what = format!("{phase} {} {} x {}", spec.task.form, ByteSize(spec.size), files.len());
             let gauge = self.report_start(what);
-            let (access, accessed) = self.env.measure(&cell, &files, &gauge)?;
+            let (access, accessed) = self.env.measure(&spec, &files, &gauge)?;
             files = if phase == Direction::Write && !self.is_stopped() {
-                completion::complete_files(self.env.site, accessed, cell.size)
+                completion::complete_files(self.env.posix, accessed, spec.size)
             } else {
                 accessed
             };
@@ -344,19 +348,19 @@ impl PosixRun<'_> {
         self.remove_files()
     }
 
-    fn run_postmark(&mut self, workload: &PostmarkWorkload, repeat: u32) -> Result<()> {
+    fn run_postmark(&mut self, workload: &PostmarkWorkload, round: u32) -> Result<()> {
         let (min, max) = (ByteSize(workload.size_range.0), ByteSize(workload.size_range.1));
         let gauge = self.report_start(format!("postmark {min}-{max}"));
-        let seed = crate::random::mix(self.plan.seed ^ u64::from(repeat));
+        let seed = crate::random::mix(self.plan.seed ^ u64::from(round));
         let postmark =
-            self::postmark::run_postmark(self.env.site, workload, self.plan.fsync, (seed, repeat), &gauge)?;
+            self::postmark::run_postmark(self.env.posix, workload, self.plan.fsync, (seed, round), &gauge)?;
         self.report(&PosixRecord::Postmark(Box::new(postmark)));
         self.remove_files()
     }
 
     /// Removes the measured files unless they are kept.
     fn remove_files(&self) -> Result<()> {
-        if self.plan.keep_files { Ok(()) } else { self.env.site.directory.remove_files() }
+        if self.plan.keep_files { Ok(()) } else { self.env.posix.directory.remove_files() }
     }
 
     /// Fits and reports amplification curves for single files, for batches of one thread, and for batches of all thread

@@ -62,15 +62,15 @@ impl MeasurementWindow {
     /// The fractions of a request by 100 ms interval of the window: the index of the interval, and the fraction, 0 to
     /// 1.
     fn parts(&self, timing: &RequestTiming) -> impl Iterator<Item = (usize, f64)> + use<> {
-        let begun = timing.started.min(timing.completed);
+        let start = timing.started.min(timing.completed);
         let since = |at: Duration| at.saturating_sub(self.begin).as_secs_f64() * 10.0;
-        let (from, to) = (since(begun.max(self.begin)), since(timing.completed.min(self.end)));
-        let whole = (timing.completed - begun).as_secs_f64() * 10.0;
+        let (from, to) = (since(start.max(self.begin)), since(timing.completed.min(self.end)));
+        let whole = (timing.completed - start).as_secs_f64() * 10.0;
         let is_inside = if whole > 0.0 { to > from } else { self.contains(timing.completed) };
         let (first, last) = (from as usize, to as usize);
-        (first..=last).take_while(move |_| is_inside).map(move |tenth| {
-            let inside = to.min(tenth as f64 + 1.0) - from.max(tenth as f64);
-            (tenth, if whole > 0.0 { inside.max(0.0) / whole } else { 1.0 })
+        (first..=last).take_while(move |_| is_inside).map(move |interval| {
+            let inside = to.min(interval as f64 + 1.0) - from.max(interval as f64);
+            (interval, if whole > 0.0 { inside.max(0.0) / whole } else { 1.0 })
         })
     }
 }
@@ -206,10 +206,10 @@ impl OperationStats {
     }
 
     /// Counts a cancelled request with the time waited, if it was scheduled to start within the window.
-    fn cut(&mut self, window: MeasurementWindow, intended: Duration, now: Duration) {
-        if window.contains(intended) {
+    fn cut(&mut self, window: MeasurementWindow, scheduled: Duration, now: Duration) {
+        if window.contains(scheduled) {
             self.truncated += 1;
-            record_value(&mut self.latency, micros(now.saturating_sub(intended)), 1);
+            record_value(&mut self.latency, micros(now.saturating_sub(scheduled)), 1);
         }
     }
 
@@ -268,10 +268,10 @@ impl LoadRecord {
         bytes: u64,
     ) {
         let mut done = WorkAmount::default();
-        for (tenth, part) in window.parts(&timing) {
+        for (interval, part) in window.parts(&timing) {
             let amount = WorkAmount { operations: part, bytes: part * bytes as f64 };
             done += amount;
-            *self.tenth(tenth) += amount;
+            *self.interval(interval) += amount;
         }
         let tally = self.stats.entry(operation).or_default();
         tally.throughput += done;
@@ -285,10 +285,10 @@ impl LoadRecord {
         &mut self,
         window: MeasurementWindow,
         operation: Operation,
-        intended: Duration,
+        scheduled: Duration,
         now: Duration,
     ) {
-        self.stats.entry(operation).or_default().cut(window, intended, now);
+        self.stats.entry(operation).or_default().cut(window, scheduled, now);
     }
 
     /// Counts a failed request.
@@ -313,7 +313,7 @@ impl LoadRecord {
         }
     }
 
-    fn tenth(&mut self, number: usize) -> &mut WorkAmount {
+    fn interval(&mut self, number: usize) -> &mut WorkAmount {
         match &mut self.present {
             Some(present) => present.interval(number),
             None => nth(&mut self.series_100ms, number),
@@ -343,13 +343,13 @@ impl LoadRecord {
 
     /// Work per complete 100 ms interval of a window of length `time`.
     #[must_use]
-    pub fn tenths(&self, time: Duration) -> Vec<WorkAmount> {
-        let mut tenths = self.series_100ms.clone();
-        tenths.resize(
+    pub fn series(&self, time: Duration) -> Vec<WorkAmount> {
+        let mut series = self.series_100ms.clone();
+        series.resize(
             usize::try_from(time.as_millis() / SERIES_INTERVAL_MS).unwrap_or(0),
             WorkAmount::default(),
         );
-        tenths
+        series
     }
 }
 
@@ -360,10 +360,10 @@ mod tests {
 
     const MILLI: Duration = Duration::from_millis(1);
 
-    fn parts(begun: u32, ended: u32) -> Vec<(usize, f64)> {
+    fn parts(start: u32, ended: u32) -> Vec<(usize, f64)> {
         let window = MeasurementWindow { begin: 1000 * MILLI, end: 2000 * MILLI };
-        let (begun, ended) = (begun * MILLI, ended * MILLI);
-        let timing = RequestTiming { scheduled: begun, started: begun, first_byte: ended, completed: ended };
+        let (start, ended) = (start * MILLI, ended * MILLI);
+        let timing = RequestTiming { scheduled: start, started: start, first_byte: ended, completed: ended };
         window.parts(&timing).filter(|(_, part)| *part > 1e-9).collect()
     }
 
@@ -390,8 +390,8 @@ mod tests {
             let window = MeasurementWindow { begin: begin * MILLI, end: (begin + 3000) * MILLI };
             let (mut at, mut busy) = (0, 0.0);
             for length in lengths {
-                let (begun, ended) = (at * MILLI, (at + length) * MILLI);
-                let timing = RequestTiming { scheduled: begun, started: begun, first_byte: ended, completed: ended };
+                let (start, ended) = (at * MILLI, (at + length) * MILLI);
+                let timing = RequestTiming { scheduled: start, started: start, first_byte: ended, completed: ended };
                 busy += window.parts(&timing).map(|(_, part)| part * f64::from(length)).sum::<f64>();
                 at += length;
             }

@@ -82,27 +82,20 @@ impl fmt::Debug for Replay {
 }
 
 impl Replay {
-    /// Reads and validates a trace whose keys have at most `most_key_bytes` bytes. The outer error is an I/O error;
+    /// Reads and validates a trace whose keys have at most `max_key_bytes` bytes. The outer error is an I/O error;
     /// the inner one describes an invalid header.
     pub fn plan(
         name: &str,
         open: Arc<OpenTrace>,
-        most_key_bytes: usize,
-        (parallel, speed): (usize, Option<f64>),
+        max_key_bytes: usize,
+        (concurrency, speed): (usize, Option<f64>),
     ) -> io::Result<std::result::Result<Self, InvalidLine>> {
-        let trace = match Trace::open(open()?, most_key_bytes)? {
+        let trace = match Trace::open(open()?, max_key_bytes)? {
             Ok(trace) => trace,
             Err(broken) => return Ok(Err(broken)),
         };
         let plan = TraceSummary::read(trace)?;
-        Ok(Ok(Self {
-            name: name.to_owned(),
-            open,
-            max_key_bytes: most_key_bytes,
-            trace: plan,
-            concurrency: parallel,
-            speed,
-        }))
+        Ok(Ok(Self { name: name.to_owned(), open, max_key_bytes, trace: plan, concurrency, speed }))
     }
 
     /// The validated contents of the trace.
@@ -120,7 +113,7 @@ impl Replay {
 
     /// The maximum number of concurrent requests.
     #[must_use]
-    pub const fn parallel(&self) -> usize {
+    pub const fn concurrency(&self) -> usize {
         self.concurrency
     }
 
@@ -160,13 +153,13 @@ impl Replay {
     /// flight then have [`STOPPED_DRAIN_TIMEOUT`] to finish before they are aborted.
     pub async fn prepare(
         &self,
-        bed: &BenchEnv,
+        env: &BenchEnv,
         objects: &Arc<ReplayObjects>,
         stop: &StopSignal,
         gauge: &Arc<Progress>,
     ) -> Result<bool> {
-        let what = (bed.clone(), objects.clone(), stop.clone(), gauge.clone());
-        let mut making = bed
+        let what = (env.clone(), objects.clone(), stop.clone(), gauge.clone());
+        let mut making = env
             .worker_pool
             .spawn(vec![create_objects(what, MIN_PREPARE_CONCURRENCY.max(self.concurrency)).boxed()]);
         let made = tokio::select! {
@@ -191,13 +184,13 @@ impl Replay {
     /// the figures.
     pub async fn run(
         &self,
-        bed: &BenchEnv,
+        env: &BenchEnv,
         objects: &Arc<ReplayObjects>,
         stop: &StopSignal,
         gauge: &Arc<Progress>,
     ) -> Result<(LoadOutcome, Vec<String>)> {
         let workers = (self.concurrency, Some(self.trace.count()));
-        let shared = Arc::new(LoadState::new(bed.clock.clone(), workers, gauge.clone(), objects.clone()));
+        let shared = Arc::new(LoadState::new(env.clock.clone(), workers, gauge.clone(), objects.clone()));
         let read_ahead = MIN_READ_AHEAD.max(READ_AHEAD_PER_WORKER * self.concurrency);
         let turns = self.speed.is_none().then(|| {
             Arc::new(RequestOrdering {
@@ -208,11 +201,11 @@ impl Replay {
         let mut workers = Vec::with_capacity(self.concurrency + 1);
         for n in 0..self.concurrency {
             let player = ReplayWorker {
-                bed: bed.clone(),
+                env: env.clone(),
                 objects: objects.clone(),
                 shared: shared.clone(),
                 ordering: turns.clone(),
-                context: request_context(bed).await?,
+                context: request_context(env).await?,
                 counts: ReplayCounts::default(),
                 samples: shared.sampler(Some(n)),
             };
@@ -228,7 +221,7 @@ impl Replay {
             (None, None) => None,
         };
         let subject = |_, request: worker::TraceRequest| request.subject(objects);
-        let driven = run_workers(bed, &shared, (starts, workers), &self.load(), stop, subject).await;
+        let driven = run_workers(env, &shared, (starts, workers), &self.load(), stop, subject).await;
         source.join()?;
         let (outcome, came) = driven?;
         let notes = self.notes(&came);
@@ -260,12 +253,12 @@ impl Replay {
 
 /// Creates the objects that a trace needs with the given concurrency, until stopped.
 async fn create_objects(
-    (bed, objects, stop, gauge): (BenchEnv, Arc<ReplayObjects>, StopSignal, Arc<Progress>),
+    (env, objects, stop, gauge): (BenchEnv, Arc<ReplayObjects>, StopSignal, Arc<Progress>),
     concurrency: usize,
 ) -> std::result::Result<(), RequestFailure> {
-    let (bed, objects, context, gauge, stop) = (&bed, &objects, &request_context(&bed).await?, &gauge, &stop);
+    let (env, objects, context, gauge, stop) = (&env, &objects, &request_context(&env).await?, &gauge, &stop);
     let making = objects.initial_objects().take_while(|_| !stop.is_triggered()).map(|needed| async move {
-        if create_object((bed, context), objects, needed, stop).await? {
+        if create_object((env, context), objects, needed, stop).await? {
             gauge.record_success(needed.1);
         }
         Ok::<(), RequestFailure>(())
@@ -279,16 +272,16 @@ async fn create_objects(
 
 /// Creates one object, with retries. Returns true if it exists; false if a failure coincided with the stop.
 async fn create_object(
-    (bed, context): (&BenchEnv, &Context),
+    (env, context): (&BenchEnv, &Context),
     objects: &ReplayObjects,
     (object, size): (usize, u64),
     stop: &StopSignal,
 ) -> std::result::Result<bool, RequestFailure> {
-    let address = Address::parse(bed.bucket.as_str(), &objects.name(object))?;
+    let address = Address::parse(env.bucket.as_str(), &objects.name(object))?;
     let content = ReplayObjects::content(address.key.as_str(), 0, size);
     let mut tries = 1;
     loop {
-        match put_object(bed, context, &address, (content, size), None).await {
+        match put_object(env, context, &address, (content, size), None).await {
             Ok(()) => return Ok(true),
             Err(_) if stop.is_triggered() => return Ok(false),
             Err(failed) if tries == MAX_PREPARE_ATTEMPTS => return Err(failed),
@@ -304,11 +297,11 @@ async fn create_object(
 impl TraceInfo {
     /// The identifying name of the measurement: trace, concurrency and pace.
     #[must_use]
-    pub fn name(&self, parallel: usize) -> String {
+    pub fn name(&self, concurrency: usize) -> String {
         match self.speed {
-            None => format!("{} x {parallel}", self.name),
-            Some(1.0) => format!("{} x {parallel} at trace pace", self.name),
-            Some(speed) => format!("{} x {parallel} at {speed}x trace pace", self.name),
+            None => format!("{} x {concurrency}", self.name),
+            Some(1.0) => format!("{} x {concurrency} at trace pace", self.name),
+            Some(speed) => format!("{} x {concurrency} at {speed}x trace pace", self.name),
         }
     }
 }

@@ -71,7 +71,7 @@ impl std::error::Error for ResultParseError {}
 impl ResultFile {
     /// Parses a result file. The last line may be torn, if the process was killed while writing it.
     pub fn parse(name: &str, text: &str) -> Result<Self, ResultParseError> {
-        let (mut run, mut cells, mut posix) = (None, Vec::new(), Vec::new());
+        let (mut run, mut measurements, mut posix) = (None, Vec::new(), Vec::new());
         let (mut is_partial, mut servers) = (true, Vec::new());
         let count = text.lines().count();
         for (n, line) in text.lines().enumerate() {
@@ -83,7 +83,7 @@ impl ResultFile {
                 Ok(ResultLine::Run(parsed)) if n == 0 => run = Some(*parsed),
                 Ok(ResultLine::Run(_)) => return Err(bad(ParseErrorKind::NoRun)),
                 Ok(_) if run.is_none() => return Err(bad(ParseErrorKind::NoRun)),
-                Ok(ResultLine::Measurement(cell)) => cells.push(*cell),
+                Ok(ResultLine::Measurement(measurement)) => measurements.push(*measurement),
                 Ok(ResultLine::Posix(measured)) => posix.push(*measured),
                 Ok(ResultLine::End { partial, servers: seen }) => (is_partial, servers) = (partial, seen),
                 Err(_) if n > 0 && n + 1 == count && !text.ends_with('\n') => {}
@@ -91,7 +91,7 @@ impl ResultFile {
             }
         }
         let run = run.ok_or(ResultParseError { line: 1, why: ParseErrorKind::NoRun })?;
-        Ok(Self { name: name.to_owned(), run, measurements: cells, posix, is_partial, servers })
+        Ok(Self { name: name.to_owned(), run, measurements, posix, is_partial, servers })
     }
 }
 

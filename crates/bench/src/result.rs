@@ -24,7 +24,7 @@ use crate::size_distribution::SizeDistribution;
 use crate::test_plan::Step;
 
 /// The schema of the lines. It changes when a reader of the previous schema would misread them.
-pub const SCHEMA: &str = "tradewind-bench/1";
+pub const SCHEMA: &str = "tradewind-bench/2";
 
 /// A line of a result file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,13 +54,13 @@ pub struct Run {
     /// Version of the generator.
     pub version: String,
     /// Start time, in milliseconds since the Unix epoch.
-    pub started: i64,
+    pub started_ms: i64,
     /// The machine that generated the load; with agents, the coordinator.
     pub client: ClientMachine,
     /// The agents, if several machines generated the load.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<AgentInfo>,
-    /// Location under test, as it was given.
+    /// Location under test, as given by the user.
     pub location: String,
     /// Kind of store: `s3`, `swift` or `local`.
     pub store: String,
@@ -123,7 +123,7 @@ pub struct Measurement {
     pub spacing: Option<Spacing>,
     /// Round number, counted from 1.
     pub round: u32,
-    /// How the client's caches were dropped before it began.
+    /// Treatment of the client's caches before the start.
     #[serde(default, skip_serializing_if = "CacheTreatment::is_not_dropped")]
     pub caches: CacheTreatment,
     /// Start of the load, before the warm-up, in milliseconds since the Unix epoch.
@@ -146,10 +146,9 @@ pub struct Measurement {
     pub cpu_threads: BTreeMap<String, f64>,
     /// CPU utilization of the whole machine, 0 to 1.
     pub machine_cpu_utilization: f64,
-    /// Traffic of the store's connections, including that of concurrent loads: bytes sent, bytes received, and
-    /// connections opened. Zero for local stores.
+    /// Traffic of the store's connections, including that of concurrent loads. Zero for local stores.
     #[serde(default)]
-    pub network: (u64, u64, u64),
+    pub network: NetworkUsage,
     /// Delay between scheduled and actual release of open-loop requests. The generator causes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule_lag_us: Option<LatencySummary>,
@@ -170,6 +169,31 @@ pub struct Measurement {
     /// Maximum skew between the starts of the agents, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_skew_seconds: Option<f64>,
+}
+
+/// Traffic of a store's connections, without the headers of TCP and IP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkUsage {
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Connections opened.
+    pub connections: u64,
+}
+
+impl NetworkUsage {
+    /// Bytes in both directions.
+    #[must_use]
+    pub const fn total_bytes(&self) -> u64 {
+        self.bytes_sent.saturating_add(self.bytes_received)
+    }
+
+    const fn add(&mut self, other: Self) {
+        self.bytes_sent = self.bytes_sent.saturating_add(other.bytes_sent);
+        self.bytes_received = self.bytes_received.saturating_add(other.bytes_received);
+        self.connections = self.connections.saturating_add(other.connections);
+    }
 }
 
 /// Figures of one kind of request.
@@ -204,7 +228,7 @@ const fn is_zero(count: &u64) -> bool {
 }
 
 impl OperationFigures {
-    fn of(tally: &OperationStats, time: Duration) -> Self {
+    fn from_stats(tally: &OperationStats, time: Duration) -> Self {
         let rate = |all: f64| if time.is_zero() { 0.0 } else { all / time.as_secs_f64() };
         let seconds = tally.seconds.iter().map(|second| {
             let mean = second.latency_sum_us / second.operations.max(1);
@@ -234,22 +258,22 @@ const MIN_WINDOW_LATENCIES: f64 = 5.0;
 const MAX_SCHEDULE_LAG: Duration = Duration::from_millis(5);
 
 impl Measurement {
-    /// Creates the measurement of a step that ran concurrently with `beside`, on a machine with `cores` CPUs.
+    /// Creates the measurement of a step that ran concurrently with `concurrent_with`, on a machine with `cores` CPUs.
     #[must_use]
-    pub fn new(step: &Step, beside: Vec<String>, outcome: &LoadOutcome, cores: usize) -> Self {
+    pub fn new(step: &Step, concurrent_with: Vec<String>, outcome: &LoadOutcome, cores: usize) -> Self {
         let load = &step.load;
         let seconds = outcome.duration.as_secs_f64();
         let tallies = outcome.record.tallies();
         let figures: BTreeMap<Operation, OperationFigures> = tallies
             .iter()
-            .map(|(kind, tally)| (*kind, OperationFigures::of(tally, outcome.duration)))
+            .map(|(kind, tally)| (*kind, OperationFigures::from_stats(tally, outcome.duration)))
             .collect();
-        let tenths: Vec<(f64, f64)> = outcome
+        let series: Vec<(f64, f64)> = outcome
             .series_100ms
             .iter()
             .map(|amount| (round_to_3_decimals(amount.operations), round_to_3_decimals(amount.bytes)))
             .collect();
-        let (operations_per_second, bytes_per_second) = total_rates(&figures, &tenths, seconds);
+        let (operations_per_second, bytes_per_second) = total_rates(&figures, &series, seconds);
         let (rate, spacing) = match load.arrival_mode {
             ArrivalMode::Closed => (None, None),
             ArrivalMode::Open { requests_per_second: per_second, spacing } => {
@@ -258,7 +282,7 @@ impl Measurement {
         };
         let usage = &outcome.usage;
         Self {
-            concurrent_with: beside,
+            concurrent_with,
             trace: None,
             mix: load.mix.clone(),
             sizes: step.sizes.clone(),
@@ -273,21 +297,21 @@ impl Measurement {
             operations_per_second,
             bytes_per_second,
             operations: figures,
-            series_100ms: tenths,
+            series_100ms: series,
             cpu_seconds: usage.total().as_secs_f64(),
             cpu_threads: (usage.by_name().into_iter())
                 .map(|(name, time)| (name.to_owned(), time.as_secs_f64()))
                 .collect(),
             machine_cpu_utilization: usage.machine(),
-            network: (
-                outcome.traffic.sent_bytes,
-                outcome.traffic.received_bytes,
-                outcome.traffic.connections,
-            ),
+            network: NetworkUsage {
+                bytes_sent: outcome.traffic.sent_bytes,
+                bytes_received: outcome.traffic.received_bytes,
+                connections: outcome.traffic.connections,
+            },
             schedule_lag_us: rate.map(|_| LatencySummary::from_histogram(&outcome.schedule_lag)),
             repeated_reads: outcome.repeated_reads,
             never_started: outcome.never_started,
-            end_reason: outcome.ending,
+            end_reason: outcome.end_reason,
             notes: notes(load, outcome, cores),
             samples: None,
             agents: Vec::new(),
@@ -299,14 +323,14 @@ impl Measurement {
     #[must_use]
     pub fn from_replay(
         replay: &Replay,
-        repeat: u32,
+        round: u32,
         (outcome, notes): (&LoadOutcome, Vec<String>),
         cores: usize,
     ) -> Self {
         let (load, sizes) = (replay.load(), replay.trace_summary().size_range());
-        let cell = Self::new(&Step { load, sizes, objects: 0, round: repeat }, Vec::new(), outcome, cores);
-        let notes = cell.notes.into_iter().chain(notes).collect();
-        Self { trace: Some(replay.trace_info()), spacing: None, notes, ..cell }
+        let measurement = Self::new(&Step { load, sizes, objects: 0, round }, Vec::new(), outcome, cores);
+        let notes = measurement.notes.into_iter().chain(notes).collect();
+        Self { trace: Some(replay.trace_info()), spacing: None, notes, ..measurement }
     }
 
     /// Sets the cache treatment and the state of the raw samples.
@@ -319,7 +343,7 @@ impl Measurement {
     /// The load in its text form; for a trace, the equivalent load.
     #[must_use]
     pub fn load_spec(&self) -> LoadSpec {
-        let pace = match (self.requests_per_second, self.spacing) {
+        let arrival_mode = match (self.requests_per_second, self.spacing) {
             (Some(per_second), Some(spacing)) => {
                 ArrivalMode::Open { requests_per_second: per_second, spacing }
             }
@@ -329,7 +353,7 @@ impl Measurement {
             mix: self.mix.clone(),
             sizes: self.sizes.clone(),
             concurrency: self.concurrency,
-            arrival_mode: pace,
+            arrival_mode,
         }
     }
 
@@ -340,7 +364,7 @@ impl Measurement {
             Some(trace) => trace.name(self.concurrency),
             None => self.load_spec().to_string(),
         };
-        self.concurrent_with.iter().fold(alone, |name, other| format!("{name} beside {other}"))
+        self.concurrent_with.iter().fold(alone, |name, other| format!("{name} with {other}"))
     }
 
     /// CPU time of the generator per request, in microseconds. `None` with concurrent loads: they share the CPU time.
@@ -373,10 +397,9 @@ impl Measurement {
     /// written and read. `None` with concurrent loads.
     #[must_use]
     pub fn amplification(&self) -> Option<f64> {
-        let (sent, received, _) = self.network;
+        let wire = self.network.total_bytes();
         let payload = self.bytes_per_second.mean * self.measured_seconds;
-        (payload > 0.0 && sent + received > 0 && self.concurrent_with.is_empty())
-            .then(|| (sent + received) as f64 / payload)
+        (payload > 0.0 && wire > 0 && self.concurrent_with.is_empty()).then(|| wire as f64 / payload)
     }
 
     /// Returns true if the generator was CPU-bound on a machine with `cores` CPUs; with agents, if any of them was.
@@ -403,21 +426,24 @@ impl Measurement {
 /// Total request rate and throughput with confidence intervals, which follow from the variation per 100 ms.
 fn total_rates(
     figures: &BTreeMap<Operation, OperationFigures>,
-    tenths: &[(f64, f64)],
+    series: &[(f64, f64)],
     seconds: f64,
 ) -> (Rate, Rate) {
-    let longest = figures.values().map(|figures| figures.latency_us.mean).fold(0.0, f64::max) / 1e6;
+    let max_latency = figures.values().map(|figures| figures.latency_us.mean).fold(0.0, f64::max) / 1e6;
     // Without a latency, requests took longer than the window: all batches are parts of the same requests.
     let has_latencies =
         figures.values().all(|figures| figures.requests_per_second <= 0.0 || figures.latency_us.count > 0);
-    let batches = if has_latencies { batch_means::interval_count(seconds, longest) } else { 0 };
+    let batches = if has_latencies { batch_means::interval_count(seconds, max_latency) } else { 0 };
     let rate = |mean: fn(&OperationFigures) -> f64, of: fn(&(f64, f64)) -> f64| {
-        let amounts: Vec<f64> = tenths.iter().map(of).collect();
+        let amounts: Vec<f64> = series.iter().map(of).collect();
         let within = batch_means::estimate_rate_with_batches(&amounts, batches)
             .map(|rate| rate.ci95_half_width * 10.0);
         Rate { mean: figures.values().map(mean).sum(), ci95_half_width: within }
     };
-    (rate(|of| of.requests_per_second, |tenth| tenth.0), rate(|of| of.bytes_per_second, |tenth| tenth.1))
+    (
+        rate(|of| of.requests_per_second, |interval| interval.0),
+        rate(|of| of.bytes_per_second, |interval| interval.1),
+    )
 }
 
 /// Rounds to three decimals.
@@ -431,7 +457,7 @@ fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
     let seconds = outcome.duration.as_secs_f64().max(f64::MIN_POSITIVE);
     let used = outcome.usage.total().as_secs_f64() / seconds;
     let busiest = outcome.usage.busiest();
-    if outcome.ending == EndReason::Overrun {
+    if outcome.end_reason == EndReason::Overrun {
         notes.push(format!(
             "this is void: {} requests were queued for {} concurrent ones and {} more were dropped, so the load ended \
              after {seconds:.1} s; the store is far slower than the rate: use a lower rate",
@@ -452,17 +478,17 @@ fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
     {
         notes.push(format!("the thread {name:?} was busy for {:.2} s of {seconds:.2} s", time.as_secs_f64()));
     }
-    let lag = Duration::from_micros(outcome.schedule_lag.value_at_quantile(0.99));
-    if lag > MAX_SCHEDULE_LAG {
+    let schedule_lag = Duration::from_micros(outcome.schedule_lag.value_at_quantile(0.99));
+    if schedule_lag > MAX_SCHEDULE_LAG {
         notes.push(format!(
             "the generator was late: it released 1 % of the requests more than {:.1} ms after their scheduled time",
-            lag.as_secs_f64() * 1e3
+            schedule_lag.as_secs_f64() * 1e3
         ));
     }
     let tallies = outcome.record.tallies();
     let done: f64 = tallies.values().map(|tally| tally.throughput.operations).sum();
-    let longest = tallies.values().map(|tally| tally.latency.max()).max().unwrap_or(0);
-    let longest = Duration::from_micros(longest).as_secs_f64();
+    let max_latency = tallies.values().map(|tally| tally.latency.max()).max().unwrap_or(0);
+    let max_latency = Duration::from_micros(max_latency).as_secs_f64();
     let without_latency = tallies
         .iter()
         .filter(|(_, tally)| tally.throughput.operations > 0.0 && tally.latency.is_empty())
@@ -476,19 +502,19 @@ fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
     }
     if done <= 0.0 {
         notes.push("nothing was measured: no request succeeded within the measured time".to_owned());
-    } else if longest > seconds / MIN_WINDOW_LATENCIES {
+    } else if max_latency > seconds / MIN_WINDOW_LATENCIES {
         notes.push(format!(
-            "requests took up to {longest:.1} s of the measured {seconds:.1} s, so few are in it: measure longer"
+            "requests took up to {max_latency:.1} s of the measured {seconds:.1} s, so few are in it: measure longer"
         ));
     }
-    if outcome.ending != EndReason::Overrun && outcome.queued > load.concurrency as u64 {
+    if outcome.end_reason != EndReason::Overrun && outcome.queued > load.concurrency as u64 {
         notes.push(format!(
             "{} requests were queued for {} concurrent ones at the end: the store, or this concurrency, cannot keep up \
              with the rate",
             outcome.queued, load.concurrency
         ));
     }
-    if outcome.never_started > 0 && outcome.ending != EndReason::Overrun {
+    if outcome.never_started > 0 && outcome.end_reason != EndReason::Overrun {
         notes.push(format!(
             "{} scheduled requests never started: the store was slower than the rate",
             outcome.never_started
@@ -513,20 +539,20 @@ fn notes(load: &Load, outcome: &LoadOutcome, cores: usize) -> Vec<String> {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn measurement_line(operation: &str, parallel: usize, repeat: u32, rate: f64) -> String {
-        let latency = r#"{"count":3,"mean":20.0,"p50":20,"p90":30,"p99":30,"p999":30,"max":30,"counts":[[10,1],[20,1],[30,1]]}"#;
+    pub(crate) fn measurement_line(operation: &str, concurrency: usize, round: u32, rate: f64) -> String {
+        let latency = r#"{"count":3,"mean":20.0,"p50":20,"p90":30,"p99":30,"p999":30,"max":30,"histogram_counts":[[10,1],[20,1],[30,1]]}"#;
         let bytes = rate * 4096.0;
         let figures = format!(
-            r#"{{"operations":3,"bytes":12288,"per_second":{rate},"bytes_per_second":{bytes},"failures":{{}},"samples":[],"latency_us":{latency},"first_byte_us":{latency},"seconds":[[3,12288,0,20,30]]}}"#
+            r#"{{"operations":3,"bytes":12288,"requests_per_second":{rate},"bytes_per_second":{bytes},"failures":{{}},"failure_samples":[],"latency_us":{latency},"first_byte_us":{latency},"series_1s":[[3,12288,0,20,30]]}}"#
         );
         format!(
-            r#"{{"line":"cell","mix":"{operation}","sizes":"4KiB","parallel":{parallel},"repeat":{repeat},"began":0,"warm_up":0.5,"seconds":1.0,"operations_per_second":{{"mean":{rate},"within":1.0}},"bytes_per_second":{{"mean":{bytes},"within":null}},"operations":{{"{operation}":{figures}}},"tenths":[[1.0,4096.0],[2.0,8192.0]],"cpu_seconds":0.1,"cpu_threads":{{}},"machine_busy":0.5,"repeated_reads":0,"abandoned":0,"ending":"time","notes":[]}}"#
+            r#"{{"line":"measurement","mix":"{operation}","sizes":"4KiB","concurrency":{concurrency},"round":{round},"started_ms":0,"warm_up_seconds":0.5,"measured_seconds":1.0,"operations_per_second":{{"mean":{rate},"ci95_half_width":1.0}},"bytes_per_second":{{"mean":{bytes},"ci95_half_width":null}},"operations":{{"{operation}":{figures}}},"series_100ms":[[1.0,4096.0],[2.0,8192.0]],"cpu_seconds":0.1,"cpu_threads":{{}},"machine_cpu_utilization":0.5,"repeated_reads":0,"never_started":0,"end_reason":"time_limit","notes":[]}}"#
         )
     }
 
-    pub(crate) fn measurement(operation: &str, parallel: usize, repeat: u32, rate: f64) -> Measurement {
-        match serde_json::from_str(&measurement_line(operation, parallel, repeat, rate)).unwrap() {
-            ResultLine::Measurement(cell) => *cell,
+    pub(crate) fn measurement(operation: &str, concurrency: usize, round: u32, rate: f64) -> Measurement {
+        match serde_json::from_str(&measurement_line(operation, concurrency, round, rate)).unwrap() {
+            ResultLine::Measurement(measurement) => *measurement,
             other => panic!("{other:?}"),
         }
     }
@@ -534,9 +560,9 @@ pub(crate) mod tests {
     #[test]
     fn rate_of_requests_without_latency_has_no_interval() {
         let mut operations = measurement("get", 1, 1, 100.0).operations;
-        let tenths = [(10.0, 1.0); 20];
-        assert!(total_rates(&operations, &tenths, 2.0).0.ci95_half_width.is_some());
+        let series = [(10.0, 1.0); 20];
+        assert!(total_rates(&operations, &series, 2.0).0.ci95_half_width.is_some());
         operations.values_mut().for_each(|figures| figures.latency_us.count = 0);
-        assert_eq!(total_rates(&operations, &tenths, 2.0).0.ci95_half_width, None);
+        assert_eq!(total_rates(&operations, &series, 2.0).0.ci95_half_width, None);
     }
 }

@@ -58,16 +58,16 @@ impl Runner {
     /// Creates a runner for stages of at most `concurrent_steps` steps. Objects are created below `prefix`.
     #[must_use]
     pub fn new(
-        bed: &BenchEnv,
+        env: &BenchEnv,
         prefix: &str,
         concurrent_steps: usize,
         (cores, keep_objects): (usize, bool),
     ) -> Self {
-        let site = |n: usize| match concurrent_steps {
-            ..=1 => Workspace::new(bed.clone(), prefix.to_owned()),
-            _ => Workspace::new(bed.clone(), format!("{prefix}{n}/")),
+        let workspace = |n: usize| match concurrent_steps {
+            ..=1 => Workspace::new(env.clone(), prefix.to_owned()),
+            _ => Workspace::new(env.clone(), format!("{prefix}{n}/")),
         };
-        let sites = (0..concurrent_steps.max(1)).map(site).collect();
+        let sites = (0..concurrent_steps.max(1)).map(workspace).collect();
         Self { sites, cores, keep_objects, kernel: None, samples: None }
     }
 
@@ -114,8 +114,8 @@ impl Runner {
         stop: &StopSignal,
         on_event: &mut impl FnMut(RunEvent<'_>),
     ) -> Result<bool> {
-        for (site, step) in self.sites.iter_mut().zip(stage) {
-            let missing = site.missing_objects(step);
+        for (workspace, step) in self.sites.iter_mut().zip(stage) {
+            let missing = workspace.missing_objects(step);
             let gauge = Arc::new(Progress::default());
             if missing > 0 {
                 let what = format!("creating {missing} objects of {}", step.sizes);
@@ -125,7 +125,7 @@ impl Runner {
                     progress: vec![gauge.clone()],
                 });
             }
-            if !site.prepare(step, stop, &gauge).await? {
+            if !workspace.prepare(step, stop, &gauge).await? {
                 return Ok(false);
             }
         }
@@ -161,8 +161,8 @@ impl Runner {
         if self.kernel.is_some() { CacheTreatment::Dropped } else { CacheTreatment::NotDropped }
     }
 
-    fn gauge(&self, repeat: u32) -> Arc<Progress> {
-        let samples = self.samples.as_ref().map(|samples| samples.next_measurement(repeat));
+    fn gauge(&self, round: u32) -> Arc<Progress> {
+        let samples = self.samples.as_ref().map(|samples| samples.next_measurement(round));
         Arc::new(samples.map_or_else(Progress::default, Progress::with_samples))
     }
 
@@ -175,7 +175,7 @@ impl Runner {
     ) -> Result<bool> {
         let gauges: Vec<Arc<Progress>> = stage.iter().map(|step| self.gauge(step.round)).collect();
         let what = stage.iter().fold(String::new(), |mut text, step| {
-            let separator = if text.is_empty() { "" } else { " beside " };
+            let separator = if text.is_empty() { "" } else { " with " };
             // Writing to a string cannot fail.
             let _ = write!(text, "{separator}{step}");
             text
@@ -190,19 +190,21 @@ impl Runner {
             .skip(1)
             .for_each(|(n, step)| step.load.seed = mix(step.load.seed ^ n as u64));
         let driven = (self.sites.iter_mut().zip(&drawn).zip(&gauges))
-            .map(|((site, step), gauge)| site.measure(step, stop, gauge));
+            .map(|((workspace, step), gauge)| workspace.measure(step, stop, gauge));
         // All steps are joined, even if one of them fails.
         let outcomes = join_all(driven).await;
-        let mut cells = Vec::with_capacity(stage.len());
+        let mut measurements = Vec::with_capacity(stage.len());
         for (n, (step, outcome)) in stage.iter().zip(outcomes).enumerate() {
             let others = stage.iter().enumerate().filter(|(other, _)| *other != n);
-            let beside = others.map(|(_, other)| other.to_string()).collect();
-            cells.push(Measurement::new(step, beside, &outcome?, self.cores));
+            let concurrent_with = others.map(|(_, other)| other.to_string()).collect();
+            measurements.push(Measurement::new(step, concurrent_with, &outcome?, self.cores));
         }
-        void_stage(&mut cells);
-        let is_whole = cells.iter().all(|cell| cell.end_reason != EndReason::Stopped);
-        for (cell, gauge) in cells.into_iter().zip(&gauges) {
-            on_event(RunEvent::Measured(&cell.with_context(self.caches(), gauge.finish_samples().await)));
+        void_stage(&mut measurements);
+        let is_whole = measurements.iter().all(|measurement| measurement.end_reason != EndReason::Stopped);
+        for (measurement, gauge) in measurements.into_iter().zip(&gauges) {
+            on_event(RunEvent::Measured(
+                &measurement.with_context(self.caches(), gauge.finish_samples().await),
+            ));
         }
         Ok(is_whole)
     }
@@ -216,16 +218,16 @@ impl Runner {
         mut on_event: impl FnMut(RunEvent<'_>),
     ) -> Result<bool> {
         for round in 1..=rounds {
-            let Some(site) = self.sites.first_mut() else { break };
+            let Some(workspace) = self.sites.first_mut() else { break };
             if round > 1 && !self.keep_objects {
                 on_event(RunEvent::PhaseStarted {
                     description: "cleaning".to_owned(),
                     max_duration: None,
                     progress: Vec::new(),
                 });
-                site.clean().await?;
+                workspace.clean().await?;
             }
-            let objects = site.replayed(replay);
+            let objects = workspace.replayed(replay);
             let gauge = Arc::new(Progress::default());
             let (count, bytes) = replay.trace_summary().initial_objects();
             if count > 0 {
@@ -236,24 +238,26 @@ impl Runner {
                     progress: vec![gauge.clone()],
                 });
             }
-            if !replay.prepare(site.bed(), &objects, stop, &gauge).await? {
+            if !replay.prepare(workspace.env(), &objects, stop, &gauge).await? {
                 return Ok(false);
             }
             self.drop_caches(stop, &mut on_event).await?;
             if stop.is_triggered() {
                 return Ok(false);
             }
-            let (what, gauge) = (replay.trace_info().name(replay.parallel()), self.gauge(round));
+            let (what, gauge) = (replay.trace_info().name(replay.concurrency()), self.gauge(round));
             on_event(RunEvent::PhaseStarted {
                 description: what,
                 max_duration: replay.duration(),
                 progress: vec![gauge.clone()],
             });
-            let Some(site) = self.sites.first() else { break };
-            let (outcome, notes) = replay.run(site.bed(), &objects, stop, &gauge).await?;
-            let cell = Measurement::from_replay(replay, round, (&outcome, notes), self.cores);
-            on_event(RunEvent::Measured(&cell.with_context(self.caches(), gauge.finish_samples().await)));
-            if outcome.ending == EndReason::Stopped {
+            let Some(workspace) = self.sites.first() else { break };
+            let (outcome, notes) = replay.run(workspace.env(), &objects, stop, &gauge).await?;
+            let measurement = Measurement::from_replay(replay, round, (&outcome, notes), self.cores);
+            on_event(RunEvent::Measured(
+                &measurement.with_context(self.caches(), gauge.finish_samples().await),
+            ));
+            if outcome.end_reason == EndReason::Stopped {
                 return Ok(false);
             }
         }
@@ -272,7 +276,8 @@ impl Runner {
                 max_duration: None,
                 progress: Vec::new(),
             });
-            let cleaning = self.sites.iter_mut().zip(stage).map(|(site, step)| site.clean_after(step));
+            let cleaning =
+                self.sites.iter_mut().zip(stage).map(|(workspace, step)| workspace.clean_after(step));
             try_join_all(cleaning).await?;
         }
         Ok(())

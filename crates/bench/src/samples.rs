@@ -24,7 +24,7 @@ use crate::record::MeasurementWindow;
 const BATCH_SAMPLES: usize = 64;
 /// Maximum batches waiting to be written, in addition to the one that each worker fills.
 const MAX_QUEUED_BATCHES: usize = 2048;
-/// Channel capacity for other messages: one `Conclude` at a time, and `End`.
+/// Channel capacity for other messages: one `Conclude`, and `End`.
 const CONTROL_MESSAGES: usize = 2;
 
 /// Maps object numbers to keys.
@@ -65,7 +65,7 @@ pub(crate) struct FinishedRequest {
     pub response: Result<(Duration, u64), String>,
 }
 
-/// A finished request as it is written. Times are in microseconds since the start of the window.
+/// The written form of a finished request. Times are in microseconds since the start of the window.
 #[derive(Debug)]
 struct RequestSample {
     subject: RequestSubject,
@@ -77,24 +77,24 @@ struct RequestSample {
 }
 
 impl RequestSample {
-    fn new(begin: Duration, handled: &FinishedRequest, mut subject: RequestSubject) -> Self {
+    fn new(begin: Duration, finished: &FinishedRequest, mut subject: RequestSubject) -> Self {
         let since = |at: Duration| match at.checked_sub(begin) {
             Some(after) => micros(after),
             None => -micros(begin - at),
         };
-        let (first, failure) = match &handled.response {
+        let (first, failure) = match &finished.response {
             Ok((first, bytes)) => {
                 subject.size = Some(*bytes);
                 (Some(since(*first)), None)
             }
             Err(kind) => (None, Some(kind.as_str().into())),
         };
-        let (intended, begun, ended) =
-            (since(handled.scheduled), handled.started.map(since), since(handled.ended));
+        let (scheduled, started, ended) =
+            (since(finished.scheduled), finished.started.map(since), since(finished.ended));
         Self {
             subject,
-            scheduled_us: intended,
-            started_us: begun,
+            scheduled_us: scheduled,
+            started_us: started,
             first_byte_us: first,
             ended_us: ended,
             failure,
@@ -178,10 +178,10 @@ impl SampleFile {
     }
 
     /// The samples of the next measurement.
-    pub(crate) fn next_measurement(&self, repeat: u32) -> Arc<MeasurementSamples> {
+    pub(crate) fn next_measurement(&self, round: u32) -> Arc<MeasurementSamples> {
         Arc::new(MeasurementSamples {
-            measurement: self.measurements.fetch_add(1, Ordering::Relaxed) + 1,
-            repeat,
+            number: self.measurements.fetch_add(1, Ordering::Relaxed) + 1,
+            round,
             sender: self.sender.clone(),
             spare: self.spare.clone(),
             sent: AtomicU64::new(0),
@@ -205,7 +205,7 @@ impl SampleFile {
 
 impl Drop for SampleFile {
     fn drop(&mut self) {
-        // Callers that need the error use `end`.
+        // Callers that need the error use `finish`.
         let _ = self.join();
     }
 }
@@ -213,8 +213,8 @@ impl Drop for SampleFile {
 /// The samples of one measurement.
 #[derive(Debug)]
 pub(crate) struct MeasurementSamples {
-    measurement: u64,
-    repeat: u32,
+    number: u64,
+    round: u32,
     sender: SyncSender<WriterMessage>,
     spare: Arc<BatchPool>,
     /// Samples sent to the thread, and samples dropped.
@@ -225,7 +225,7 @@ pub(crate) struct MeasurementSamples {
 impl MeasurementSamples {
     /// The sampler of one worker.
     pub fn sampler(self: &Arc<Self>, worker: Option<usize>, names: Arc<dyn ObjectNames>) -> Sampler {
-        Sampler { cell: self.clone(), worker, names, batch: None }
+        Sampler { measurement: self.clone(), worker, names, batch: None }
     }
 
     fn send(&self, batch: SampleBatch) {
@@ -237,22 +237,26 @@ impl MeasurementSamples {
 
     /// Waits until all samples sent are in the file, and returns the counts. Call it after all samplers were dropped.
     pub async fn conclude(&self) -> SampleCounts {
-        let (answer, answered) = oneshot::channel();
+        let (response, answered) = oneshot::channel();
         let mut written = 0;
-        if self.sender.try_send(WriterMessage::Conclude { cell: self.measurement, answer }).is_ok() {
+        if self
+            .sender
+            .try_send(WriterMessage::Conclude { measurement: self.number, written: response })
+            .is_ok()
+        {
             // If the thread panicked, nothing counts as written.
             written = answered.await.unwrap_or(0);
         }
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let unwritten = read(&self.sent).saturating_sub(written);
-        SampleCounts { measurement: self.measurement, written, dropped: read(&self.dropped), lost: unwritten }
+        let lost = read(&self.sent).saturating_sub(written);
+        SampleCounts { measurement: self.number, written, dropped: read(&self.dropped), lost }
     }
 }
 
 /// Collects the samples of one worker. Dropping it sends the last batch.
 #[derive(Debug)]
 pub(crate) struct Sampler {
-    cell: Arc<MeasurementSamples>,
+    measurement: Arc<MeasurementSamples>,
     worker: Option<usize>,
     names: Arc<dyn ObjectNames>,
     batch: Option<Vec<RequestSample>>,
@@ -260,18 +264,18 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     /// Records a finished request if it overlaps the window.
-    pub fn record(&mut self, window: MeasurementWindow, handled: &FinishedRequest, subject: RequestSubject) {
-        if !window.overlaps(handled.scheduled, handled.ended) {
+    pub fn record(&mut self, window: MeasurementWindow, finished: &FinishedRequest, subject: RequestSubject) {
+        if !window.overlaps(finished.scheduled, finished.ended) {
             return;
         }
         if self.batch.is_none() {
-            self.batch = self.cell.spare.take();
+            self.batch = self.measurement.spare.take();
         }
         let Some(batch) = &mut self.batch else {
-            self.cell.dropped.fetch_add(1, Ordering::Relaxed);
+            self.measurement.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        batch.push(RequestSample::new(window.begin, handled, subject));
+        batch.push(RequestSample::new(window.begin, finished, subject));
         if batch.len() >= BATCH_SAMPLES {
             self.send_batch();
         }
@@ -279,8 +283,13 @@ impl Sampler {
 
     fn send_batch(&mut self) {
         let Some(samples) = self.batch.take() else { return };
-        let (cell, repeat, worker) = (self.cell.measurement, self.cell.repeat, self.worker);
-        self.cell.send(SampleBatch { measurement: cell, repeat, worker, names: self.names.clone(), samples });
+        self.measurement.send(SampleBatch {
+            measurement: self.measurement.number,
+            round: self.measurement.round,
+            worker: self.worker,
+            names: self.names.clone(),
+            samples,
+        });
     }
 }
 

@@ -1,5 +1,5 @@
 //! A plan of many measurements of one store: every combination of mix, size and concurrency (Hou 2017, sections 3 and
-//! 4), as steps that [`course`](crate::runner) runs. The whole plan is repeated in rounds, so that slow drift affects
+//! 4), as steps that [`runner`](crate::runner) runs. The whole plan is repeated in rounds, so that slow drift affects
 //! every measurement equally.
 
 use std::fmt;
@@ -55,8 +55,8 @@ impl Step {
     /// The load in its text form.
     #[must_use]
     pub fn load_spec(&self) -> LoadSpec {
-        let Load { mix, concurrency: parallel, arrival_mode: pace, .. } = self.load.clone();
-        LoadSpec { mix, sizes: self.sizes.clone(), concurrency: parallel, arrival_mode: pace }
+        let Load { mix, concurrency, arrival_mode, .. } = self.load.clone();
+        LoadSpec { mix, sizes: self.sizes.clone(), concurrency, arrival_mode }
     }
 
     /// Returns true if it only writes and needs no existing objects.
@@ -68,28 +68,28 @@ impl Step {
 
 impl TestPlan {
     /// Validates the plan. The error message is meant for the user.
-    pub fn check(&self, most_object_bytes: u64) -> Result<(), String> {
+    pub fn check(&self, max_object_bytes: u64) -> Result<(), String> {
         if self.loads.is_empty() {
             return Err("there is nothing to measure".to_owned());
         }
         if let Some(LoadSpec { sizes, .. }) =
-            self.loads.iter().find(|asked| asked.sizes.max() > most_object_bytes)
+            self.loads.iter().find(|spec| spec.sizes.max() > max_object_bytes)
         {
             return Err(format!(
-                "objects of {sizes} may be larger than {most_object_bytes} bytes, the limit of this store"
+                "objects of {sizes} may be larger than {max_object_bytes} bytes, the limit of this store"
             ));
         }
-        let deletes_more = |asked: &&LoadSpec| {
-            let mix = &asked.mix;
+        let deletes_more = |spec: &&LoadSpec| {
+            let mix = &spec.mix;
             mix.share(Operation::Delete) > mix.share(Operation::Put) && mix.operations().count() > 1
         };
         if let Some(LoadSpec { mix, .. }) = self.loads.iter().find(deletes_more) {
             return Err(format!("{mix} deletes more than it writes: it would run out of objects"));
         }
-        let most = self.max_concurrency();
-        if let Some(objects) = self.objects.filter(|objects| *objects < most) {
+        let max = self.max_concurrency();
+        if let Some(objects) = self.objects.filter(|objects| *objects < max) {
             return Err(format!(
-                "{objects} objects are too few for {most} concurrent requests: each needs at least one of its own"
+                "{objects} objects are too few for {max} concurrent requests: each needs at least one of its own"
             ));
         }
         Ok(())
@@ -98,34 +98,34 @@ impl TestPlan {
     /// The highest concurrency of any load.
     #[must_use]
     pub fn max_concurrency(&self) -> u64 {
-        self.loads.iter().map(|asked| asked.concurrency).max().unwrap_or(1) as u64
+        self.loads.iter().map(|spec| spec.concurrency).max().unwrap_or(1) as u64
     }
 
     /// All measurements of a round, in order.
     #[must_use]
-    pub fn steps(&self, repeat: u32) -> Vec<Step> {
-        self.loads.iter().map(|asked| self.step(asked, repeat)).collect()
+    pub fn steps(&self, round: u32) -> Vec<Step> {
+        self.loads.iter().map(|spec| self.step(spec, round)).collect()
     }
 
     /// The measurement of a load in a round.
     #[must_use]
-    pub fn step(&self, asked: &LoadSpec, repeat: u32) -> Step {
-        let seed = mix(self.seed ^ mix(u64::from(repeat)));
-        let LoadSpec { mix, sizes, concurrency: parallel, arrival_mode: pace } = asked.clone();
+    pub fn step(&self, spec: &LoadSpec, round: u32) -> Step {
+        let seed = mix(self.seed ^ mix(u64::from(round)));
+        let LoadSpec { mix, sizes, concurrency, arrival_mode } = spec.clone();
         // A warm-up would delete objects that the measurement needs.
         let is_consuming = mix.operations().all(|operation| operation == Operation::Delete);
         let warm_up = if is_consuming { Duration::ZERO } else { self.warm_up };
         let objects = self.object_count(&sizes);
         let load = Load {
             mix,
-            concurrency: parallel,
-            arrival_mode: pace,
+            concurrency,
+            arrival_mode,
             stop_condition: self.stop_condition,
             warm_up,
             seed,
             phase: 0.0,
         };
-        Step { load, sizes, objects, round: repeat }
+        Step { load, sizes, objects, round }
     }
 
     fn object_count(&self, sizes: &SizeDistribution) -> u64 {

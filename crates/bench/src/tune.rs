@@ -60,10 +60,10 @@ pub struct SamplingResult {
 }
 
 /// Measures the minimum RTT of a few requests; `None` if the request is denied.
-pub async fn measure_min_rtt(ground: &ProbeTarget) -> Result<Option<Duration>> {
+pub async fn measure_min_rtt(target: &ProbeTarget) -> Result<Option<Duration>> {
     let mut min = None;
     for _ in 0..RTT_SAMPLES {
-        match ground.measure_rtt().await {
+        match target.measure_rtt().await {
             Ok(time) => min = Some(min.map_or(time, |min: Duration| min.min(time))),
             Err(e) if e.kind() == ErrorKind::Denied => return Ok(None),
             Err(e) => return Err(e),
@@ -74,29 +74,29 @@ pub async fn measure_min_rtt(ground: &ProbeTarget) -> Result<Option<Duration>> {
 
 /// Samples one direction until enough is known or the budget is spent. If stopped, returns the results so far.
 pub async fn sample(
-    ground: &Arc<ProbeTarget>,
+    target: &Arc<ProbeTarget>,
     direction: Direction,
-    (asked, belief): (&SamplingConfig, Prior),
+    (config, belief): (&SamplingConfig, Prior),
     stop: &StopSignal,
     mut on_event: impl FnMut(SamplingEvent<'_>),
 ) -> Result<SamplingResult> {
-    let mut cells = asked.points.clone();
+    let mut points = config.points.clone();
     if direction == Direction::Read {
-        let max_bytes = ground.max_read_bytes();
-        cells.retain(|cell| cell.bytes <= max_bytes);
+        let max_bytes = target.max_read_bytes();
+        points.retain(|point| point.bytes <= max_bytes);
     }
     let mut sampled = SamplingResult {
         probes: Vec::new(),
         surface: Surface::new(belief, Vec::new()),
-        remaining_budget: asked.budget,
+        remaining_budget: config.budget,
     };
     while !stop.is_triggered() {
-        let Some(cell) = sampling::next_probe(&sampled.surface, &cells, &sampled.remaining_budget) else {
+        let Some(point) = sampling::next_probe(&sampled.surface, &points, &sampled.remaining_budget) else {
             break;
         };
-        on_event(SamplingEvent::ProbeStarted(direction, cell));
-        let extent = probe_limits(&sampled.surface.predict(cell), &sampled.remaining_budget);
-        let probed = probe::run_probe(ground, (direction, cell), extent, (asked.cores, stop)).await?;
+        on_event(SamplingEvent::ProbeStarted(direction, point));
+        let extent = probe_limits(&sampled.surface.predict(point), &sampled.remaining_budget);
+        let probed = probe::run_probe(target, (direction, point), extent, (config.cores, stop)).await?;
         sampled.remaining_budget = sampled
             .remaining_budget
             .minus_probe(Cost { bytes: probed.bytes as f64, seconds: probed.time.as_secs_f64() });
@@ -104,7 +104,7 @@ pub async fn sample(
         let mut samples = sampled.surface.samples().to_vec();
         match probed.sample {
             Some(sample) => samples.push(sample),
-            None => cells.retain(|other| other.bytes < cell.bytes || other.concurrency < cell.concurrency),
+            None => points.retain(|other| other.bytes < point.bytes || other.concurrency < point.concurrency),
         }
         sampled.surface = Surface::new(belief, samples);
         on_event(SamplingEvent::Probed(&probed, &sampled.surface));

@@ -71,18 +71,11 @@ pub struct Workspace {
 impl Workspace {
     /// Creates an empty workspace. No other user may write below `prefix`.
     #[must_use]
-    pub const fn new(bed: BenchEnv, prefix: String) -> Self {
-        Self {
-            env: bed,
-            prefix,
-            stocks: BTreeMap::new(),
-            add_replay: Vec::new(),
-            count: 0,
-            is_uncertain: false,
-        }
+    pub const fn new(env: BenchEnv, prefix: String) -> Self {
+        Self { env, prefix, stocks: BTreeMap::new(), add_replay: Vec::new(), count: 0, is_uncertain: false }
     }
 
-    fn stock(&mut self, step: &Step) -> Arc<ObjectSet> {
+    fn object_set(&mut self, step: &Step) -> Arc<ObjectSet> {
         let purpose = Use::for_step(step);
         let create = || {
             self.count += 1;
@@ -94,15 +87,15 @@ impl Workspace {
 
     /// The number of objects that must be created before a step can begin.
     pub fn missing_objects(&mut self, step: &Step) -> u64 {
-        if step.writes_only() { 0 } else { step.objects.saturating_sub(self.stock(step).len() as u64) }
+        if step.writes_only() { 0 } else { step.objects.saturating_sub(self.object_set(step).len() as u64) }
     }
 
     /// Creates the objects that a step reads or deletes, and the files that it uploads. Failed creations are retried a
     /// few times. Returns false if stopped.
     pub async fn prepare(&mut self, step: &Step, stop: &StopSignal, gauge: &Arc<Progress>) -> Result<bool> {
-        let stock = self.stock(step);
+        let object_set = self.object_set(step);
         if step.load.mix.share(Operation::Put) > 0.0 {
-            create_source_files(&self.env, &stock, step.objects, stop).await?;
+            create_source_files(&self.env, &object_set, step.objects, stop).await?;
         }
         for tries in 1.. {
             let missing = self.missing_objects(step);
@@ -122,7 +115,7 @@ impl Workspace {
                 seed: step.load.seed,
                 phase: 0.0,
             };
-            let outcome = run_load(&self.env, &stock, &load, stop, gauge).await?;
+            let outcome = run_load(&self.env, &object_set, &load, stop, gauge).await?;
             let Some(tally) = outcome.record.tallies().values().find(|tally| tally.failure_count() > 0)
             else {
                 continue;
@@ -145,8 +138,8 @@ impl Workspace {
         stop: &StopSignal,
         gauge: &Arc<Progress>,
     ) -> Result<LoadOutcome> {
-        let stock = self.stock(step);
-        let outcome = run_load(&self.env, &stock, &step.load, stop, gauge).await;
+        let object_set = self.object_set(step);
+        let outcome = run_load(&self.env, &object_set, &step.load, stop, gauge).await;
         self.is_uncertain |= match &outcome {
             Ok(outcome) => outcome.record.tallies().values().any(|tally| tally.failure_count() > 0),
             Err(_) => true,
@@ -157,9 +150,9 @@ impl Workspace {
     /// Removes objects that a step wrote and no other step needs, so that they do not fill the store.
     pub async fn clean_after(&mut self, step: &Step) -> Result<u64> {
         let key = (Use::for_step(step), step.sizes.to_string());
-        let Some(stock) = self.stocks.get(&key).filter(|_| key.0 != Use::Read) else { return Ok(0) };
-        let made = [KnownObjects::Stock(stock.clone())];
-        let removed = remove_all(&self.env, stock.prefix(), Some(&made), self.is_uncertain).await?;
+        let Some(object_set) = self.stocks.get(&key).filter(|_| key.0 != Use::Read) else { return Ok(0) };
+        let made = [KnownObjects::Stock(object_set.clone())];
+        let removed = remove_all(&self.env, object_set.prefix(), Some(&made), self.is_uncertain).await?;
         self.stocks.remove(&key);
         Ok(removed)
     }
@@ -178,14 +171,14 @@ impl Workspace {
     }
 
     /// Removes everything below the prefix of a lost agent and returns the number of objects.
-    pub async fn clean_prefix(bed: &BenchEnv, prefix: &str) -> Result<u64> {
-        remove_all(bed, prefix, None, true).await
+    pub async fn clean_prefix(env: &BenchEnv, prefix: &str) -> Result<u64> {
+        remove_all(env, prefix, None, true).await
     }
 
     /// Removes everything below a prefix and returns the number of objects. `names` lists the objects that may exist
     /// there, each with a flag that is true if it was certainly written.
-    pub(crate) async fn clean_named(bed: &BenchEnv, prefix: &str, names: Vec<(String, bool)>) -> Result<u64> {
-        remove_all(bed, prefix, Some(&[KnownObjects::Named(names)]), true).await
+    pub(crate) async fn clean_named(env: &BenchEnv, prefix: &str, names: Vec<(String, bool)>) -> Result<u64> {
+        remove_all(env, prefix, Some(&[KnownObjects::Named(names)]), true).await
     }
 
     /// Registers the objects of a replay. None of them exists yet.
@@ -199,7 +192,7 @@ impl Workspace {
 
     /// The environment of the workspace.
     #[must_use]
-    pub const fn bed(&self) -> &BenchEnv {
+    pub const fn env(&self) -> &BenchEnv {
         &self.env
     }
 }

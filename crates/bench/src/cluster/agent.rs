@@ -1,4 +1,4 @@
-//! The agent: serves one coordinator with the right key at a time, and removes the objects it created, even if the
+//! The agent: serves coordinators with the right key, one after another, and removes the objects it created, even if the
 //! coordinator dies. The store is opened with the credentials of the agent's operator. A coordinator names the
 //! location, and can only have objects of its own run removed.
 
@@ -107,9 +107,9 @@ impl Connection {
         };
         drop(handshake_permit);
         let mut session = Session::new(link, gauges, self.halt, self.tell.clone(), from);
-        let ending = session.run(&*self.opens).await;
+        let end_reason = session.run(&*self.opens).await;
         drop(session_permit);
-        (self.tell)(&ending);
+        (self.tell)(&end_reason);
         session.link.close().await;
     }
 }

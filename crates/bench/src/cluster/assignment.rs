@@ -24,8 +24,8 @@ impl Assignment {
     /// The total load of all agents, which names the measurement.
     #[must_use]
     pub fn total_load(&self) -> LoadSpec {
-        let asked = self.step.load_spec();
-        LoadSpec { concurrency: asked.concurrency.saturating_mul(self.agents.len()), ..asked }
+        let spec = self.step.load_spec();
+        LoadSpec { concurrency: spec.concurrency.saturating_mul(self.agents.len()), ..spec }
     }
 
     /// The load of one agent: the full concurrency, a fraction of the rate with a phase that keeps evenly spaced
@@ -47,58 +47,59 @@ impl Assignment {
 /// Assigns all loads of each stage to every agent.
 #[must_use]
 pub fn assign_to_all(stages: &[Stage], agents: u32) -> Vec<AssignedStage> {
-    let duty = |step: &Step| Assignment { step: step.clone(), agents: (1..=agents).collect() };
-    stages.iter().map(|stage| stage.iter().map(duty).collect()).collect()
+    let assignment = |step: &Step| Assignment { step: step.clone(), agents: (1..=agents).collect() };
+    stages.iter().map(|stage| stage.iter().map(assignment).collect()).collect()
 }
 
 /// Assigns the loads of each stage to separate agents, round-robin. A load that also runs alone does so on exactly the
 /// agents that run it in concurrent stages, once for each different group of them. Fails if the loads cannot be divided
 /// evenly.
 pub fn assign_isolated(stages: &[Stage], agents: u32) -> Result<Vec<AssignedStage>, String> {
-    let most = stages.iter().map(Vec::len).max().unwrap_or(0);
+    let max_loads = stages.iter().map(Vec::len).max().unwrap_or(0);
     let together: Vec<&Stage> = stages.iter().filter(|stage| stage.len() > 1).collect();
-    if together.iter().any(|stage| stage.len() != most) {
+    if together.iter().any(|stage| stage.len() != max_loads) {
         return Err(
-            "isolated loads need the same number of loads in every stage: name as many after each --beside"
+            "isolated loads need the same number of loads in every stage: name as many after each --concurrent-with"
                 .to_owned(),
         );
     }
-    let groups = u32::try_from(most).unwrap_or(u32::MAX).max(1);
+    let groups = u32::try_from(max_loads).unwrap_or(u32::MAX).max(1);
     if agents == 0 || !agents.is_multiple_of(groups) {
         return Err(format!(
             "{agents} agents cannot be divided evenly among {groups} loads: use a multiple of {groups}"
         ));
     }
     let group = |n: usize| (1..=agents).filter(|agent| ((agent - 1) % groups) as usize == n).collect();
-    let duty = |(n, step): (usize, &Step)| Assignment { step: step.clone(), agents: group(n) };
-    let acts = stages.iter().flat_map(|stage| match stage.as_slice() {
+    let assignment = |(n, step): (usize, &Step)| Assignment { step: step.clone(), agents: group(n) };
+    let assigned_stages = stages.iter().flat_map(|stage| match stage.as_slice() {
         [alone] => {
-            let asked = alone.load_spec();
-            let drives = |n: &usize| together.iter().any(|stage| stage[*n].load_spec() == asked);
-            (0..most).filter(drives).map(|n| vec![duty((n, alone))]).collect()
+            let spec = alone.load_spec();
+            let runs_load = |n: &usize| together.iter().any(|stage| stage[*n].load_spec() == spec);
+            (0..max_loads).filter(runs_load).map(|n| vec![assignment((n, alone))]).collect()
         }
-        _ => vec![stage.iter().enumerate().map(duty).collect()],
+        _ => vec![stage.iter().enumerate().map(assignment).collect()],
     });
-    Ok(acts.collect())
+    Ok(assigned_stages.collect())
 }
 
 /// The loads of one agent: the index of each assignment, and the agent's share of it.
-pub fn loads_for_agent(act: &[Assignment], agent: u32) -> Vec<(usize, Step)> {
-    let duties = act.iter().enumerate().filter(|(_, duty)| duty.agents.contains(&agent));
-    duties.map(|(n, duty)| (n, duty.share(agent))).collect()
+pub fn loads_for_agent(assignments: &[Assignment], agent: u32) -> Vec<(usize, Step)> {
+    let own = assignments.iter().enumerate().filter(|(_, assignment)| assignment.agents.contains(&agent));
+    own.map(|(n, assignment)| (n, assignment.share(agent))).collect()
 }
 
 /// Validates all stages before anything is measured. Fails with the reason why an agent would reject its part.
-pub fn check_stages(acts: &[AssignedStage], agents: u32) -> Result<(), String> {
-    for act in acts {
+pub fn check_stages(assigned_stages: &[AssignedStage], agents: u32) -> Result<(), String> {
+    for assignments in assigned_stages {
         for agent in 1..=agents {
-            let stage: Stage = loads_for_agent(act, agent).into_iter().map(|(_, share)| share).collect();
+            let stage: Stage =
+                loads_for_agent(assignments, agent).into_iter().map(|(_, share)| share).collect();
             if stage.is_empty() {
                 continue;
             }
             messages::check_stage(&stage, MAX_CONCURRENT_LOADS, u64::MAX).map_err(|why| {
                 let loads: Vec<String> = stage.iter().map(ToString::to_string).collect();
-                format!("an agent cannot run {}: {why}", loads.join(" beside "))
+                format!("an agent cannot run {}: {why}", loads.join(" with "))
             })?;
         }
     }
@@ -107,11 +108,15 @@ pub fn check_stages(acts: &[AssignedStage], agents: u32) -> Result<(), String> {
 
 /// The maximum number of concurrent loads of one agent, and its maximum number of concurrent requests.
 #[must_use]
-pub fn max_agent_load(acts: &[AssignedStage], agents: u32) -> (usize, usize) {
-    let stages = || acts.iter().flat_map(|act| (1..=agents).map(|agent| loads_for_agent(act, agent)));
-    let parallel =
+pub fn max_agent_load(assigned_stages: &[AssignedStage], agents: u32) -> (usize, usize) {
+    let stages = || {
+        assigned_stages
+            .iter()
+            .flat_map(|assignments| (1..=agents).map(|agent| loads_for_agent(assignments, agent)))
+    };
+    let concurrency =
         |stage: Vec<(usize, Step)>| stage.iter().map(|(_, step)| step.load.concurrency).sum::<usize>();
-    (stages().map(|stage| stage.len()).max().unwrap_or(1), stages().map(parallel).max().unwrap_or(1))
+    (stages().map(|stage| stage.len()).max().unwrap_or(1), stages().map(concurrency).max().unwrap_or(1))
 }
 
 #[cfg(test)]
@@ -126,40 +131,46 @@ mod tests {
     fn stages(texts: &[&[&str]]) -> Vec<Stage> {
         let until =
             StopCondition { max_requests: None, duration: Duration::from_secs(1), max_ci_fraction: None };
-        let stage = |asked: &&[&str]| {
-            let asked = asked.iter().map(|text| text.parse().unwrap()).collect();
-            TestPlan { loads: asked, stop_condition: until, warm_up: Duration::ZERO, objects: None, seed: 1 }
+        let stage = |spec: &&[&str]| {
+            let spec = spec.iter().map(|text| text.parse().unwrap()).collect();
+            TestPlan { loads: spec, stop_condition: until, warm_up: Duration::ZERO, objects: None, seed: 1 }
                 .steps(1)
         };
         texts.iter().map(stage).collect()
     }
 
-    fn shown(acts: &[AssignedStage]) -> Vec<String> {
-        let duty = |duty: &Assignment| format!("{} on {:?}", duty.total_load(), duty.agents);
-        acts.iter().map(|act| act.iter().map(duty).collect::<Vec<_>>().join(" beside ")).collect()
+    fn shown(assigned_stages: &[AssignedStage]) -> Vec<String> {
+        let assignment =
+            |assignment: &Assignment| format!("{} on {:?}", assignment.total_load(), assignment.agents);
+        assigned_stages
+            .iter()
+            .map(|assignments| assignments.iter().map(assignment).collect::<Vec<_>>().join(" with "))
+            .collect()
     }
 
     #[test]
     fn everywhere_gives_each_agent_a_share_of_each_load() {
-        let acts = assign_to_all(&stages(&[&["put 4KiB x 3"], &["put 4KiB x 3", "get 1MiB x 1 at 90/s"]]), 3);
-        let names = [
-            "put 4KiB x 9 on [1, 2, 3]",
-            "put 4KiB x 9 on [1, 2, 3] beside get 1MiB x 3 at 90/s on [1, 2, 3]",
-        ];
-        assert_eq!(shown(&acts), names);
-        let second = loads_for_agent(&acts[1], 2);
+        let assigned_stages =
+            assign_to_all(&stages(&[&["put 4KiB x 3"], &["put 4KiB x 3", "get 1MiB x 1 at 90/s"]]), 3);
+        let names =
+            ["put 4KiB x 9 on [1, 2, 3]", "put 4KiB x 9 on [1, 2, 3] with get 1MiB x 3 at 90/s on [1, 2, 3]"];
+        assert_eq!(shown(&assigned_stages), names);
+        let second = loads_for_agent(&assigned_stages[1], 2);
         assert_eq!(second.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(second[1].1.to_string(), "get 1MiB x 1 at 30/s");
-        assert_ne!(second[0].1.load.seed, loads_for_agent(&acts[1], 3)[0].1.load.seed);
-        assert_eq!((max_agent_load(&acts, 3), max_agent_load(&acts[..1], 3)), ((2, 4), (1, 3)));
+        assert_ne!(second[0].1.load.seed, loads_for_agent(&assigned_stages[1], 3)[0].1.load.seed);
+        assert_eq!(
+            (max_agent_load(&assigned_stages, 3), max_agent_load(&assigned_stages[..1], 3)),
+            ((2, 4), (1, 3))
+        );
     }
 
     #[test]
     fn evenly_spaced_requests_are_even_over_all_agents() {
-        let acts = assign_to_all(&stages(&[&["get 1MiB x 1 at 100/s evenly"]]), 4);
+        let assigned_stages = assign_to_all(&stages(&[&["get 1MiB x 1 at 100/s evenly"]]), 4);
         let mut starts: Vec<Duration> = (1..=4)
             .flat_map(|agent| {
-                let load = loads_for_agent(&acts[0], agent).remove(0).1.load;
+                let load = loads_for_agent(&assigned_stages[0], agent).remove(0).1.load;
                 let ArrivalMode::Open { requests_per_second: per_second, spacing } = load.arrival_mode else {
                     unreachable!("it has a rate")
                 };
@@ -175,18 +186,21 @@ mod tests {
     fn apart_runs_each_load_alone_on_its_concurrent_agents() {
         let (put, get) = ("put 4KiB x 1", "get 4KiB x 1");
         let stages = stages(&[&[put], &[get], &[put, put], &[put, get], &[get, get]]);
-        let acts = assign_isolated(&stages, 4).unwrap();
+        let assigned_stages = assign_isolated(&stages, 4).unwrap();
         let names = [
             "put 4KiB x 2 on [1, 3]",
             "put 4KiB x 2 on [2, 4]",
             "get 4KiB x 2 on [1, 3]",
             "get 4KiB x 2 on [2, 4]",
-            "put 4KiB x 2 on [1, 3] beside put 4KiB x 2 on [2, 4]",
-            "put 4KiB x 2 on [1, 3] beside get 4KiB x 2 on [2, 4]",
-            "get 4KiB x 2 on [1, 3] beside get 4KiB x 2 on [2, 4]",
+            "put 4KiB x 2 on [1, 3] with put 4KiB x 2 on [2, 4]",
+            "put 4KiB x 2 on [1, 3] with get 4KiB x 2 on [2, 4]",
+            "get 4KiB x 2 on [1, 3] with get 4KiB x 2 on [2, 4]",
         ];
-        assert_eq!(shown(&acts), names);
-        assert_eq!((loads_for_agent(&acts[0], 2), max_agent_load(&acts, 4)), (Vec::new(), (1, 1)));
+        assert_eq!(shown(&assigned_stages), names);
+        assert_eq!(
+            (loads_for_agent(&assigned_stages[0], 2), max_agent_load(&assigned_stages, 4)),
+            (Vec::new(), (1, 1))
+        );
         assert!(
             assign_isolated(&stages, 3)
                 .unwrap_err()
@@ -201,7 +215,7 @@ mod tests {
         assert_eq!(check_stages(&assign_to_all(&just, 2), 2), Ok(()));
         let more = stages(&[&[half], &[half, "get 4KiB x 2049"]]);
         let why = check_stages(&assign_to_all(&more, 2), 2).unwrap_err();
-        let expected = "an agent cannot run put 4KiB x 2048 beside get 4KiB x 2049: \
+        let expected = "an agent cannot run put 4KiB x 2048 with get 4KiB x 2049: \
                         4097 concurrent requests exceed the limit of 4096";
         assert_eq!(why, expected);
         assert_eq!(check_stages(&assign_isolated(&more, 2).unwrap(), 2), Ok(()), "each agent has one load");
@@ -217,6 +231,6 @@ mod tests {
     fn apart_rejects_stages_of_different_sizes() {
         let (put, get) = ("put 4KiB x 1", "get 4KiB x 1");
         let stages = stages(&[&[put], &[put, get], &[put, get, get]]);
-        assert!(assign_isolated(&stages, 6).unwrap_err().contains("as many after each --beside"));
+        assert!(assign_isolated(&stages, 6).unwrap_err().contains("as many after each --concurrent-with"));
     }
 }

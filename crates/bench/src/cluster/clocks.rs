@@ -34,7 +34,7 @@ impl ClockOffset {
     }
 
     /// Converts a time of our clock to the agent's.
-    pub fn to_agent_time(&self, ours: u64) -> u64 {
+    pub fn to_agent_time(self, ours: u64) -> u64 {
         u64::try_from((i128::from(ours) + self.offset).max(0)).unwrap_or(u64::MAX)
     }
 
@@ -79,10 +79,10 @@ mod tests {
         ) {
             let mut now = 2_000_000_000_u64;
             let exchanges: Vec<ClockExchange> = delays.iter().map(|(there, back)| {
-                let asked = now;
-                let said = (asked + there).checked_add_signed(offset).unwrap();
+                let sent = now;
+                let said = (sent + there).checked_add_signed(offset).unwrap();
                 now += there + back;
-                ClockExchange { sent: asked, agent_time: said, received: now }
+                ClockExchange { sent, agent_time: said, received: now }
             }).collect();
             let clock = ClockOffset::from_exchanges(&exchanges).unwrap();
             let error = clock.to_agent_time(now).abs_diff(now.checked_add_signed(offset).unwrap());
@@ -91,9 +91,9 @@ mod tests {
             prop_assert_eq!(clock.max_error, min_rtt / 2 + 1);
             let exact = ClockOffset { offset: 0, max_error: 0 };
             let true_time = now.checked_add_signed(offset).unwrap();
-            let apart = max_skew([(clock, true_time), (exact, now + 7_000_000)]);
-            prop_assert!(apart >= Duration::from_millis(7), "{:?}", apart);
-            prop_assert!(apart <= Duration::from_millis(7) + 2 * clock.max_error());
+            let skew = max_skew([(clock, true_time), (exact, now + 7_000_000)]);
+            prop_assert!(skew >= Duration::from_millis(7), "{:?}", skew);
+            prop_assert!(skew <= Duration::from_millis(7) + 2 * clock.max_error());
         }
     }
 

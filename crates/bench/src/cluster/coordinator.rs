@@ -85,17 +85,17 @@ impl Cluster {
     /// fails, `stop` is triggered.
     pub async fn run(
         &mut self,
-        acts: impl IntoIterator<Item = AssignedStage>,
+        assigned_stages: impl IntoIterator<Item = AssignedStage>,
         stop: &StopSignal,
         mut on_event: impl FnMut(RunEvent<'_>),
     ) -> Result<bool, AgentError> {
-        for act in acts {
-            if !self.prepare(&act, stop, &mut on_event).await?
-                || !self.measure(&act, stop, &mut on_event).await?
+        for assignments in assigned_stages {
+            if !self.prepare(&assignments, stop, &mut on_event).await?
+                || !self.measure(&assignments, stop, &mut on_event).await?
             {
                 return Ok(false);
             }
-            if !self.keep_objects && act.iter().any(|duty| duty.step.writes_only()) {
+            if !self.keep_objects && assignments.iter().any(|assignment| assignment.step.writes_only()) {
                 on_event(RunEvent::PhaseStarted {
                     description: "cleaning".to_owned(),
                     max_duration: None,
@@ -124,16 +124,17 @@ impl Cluster {
 
     async fn prepare(
         &mut self,
-        act: &[Assignment],
+        assignments: &[Assignment],
         stop: &StopSignal,
         on_event: &mut impl FnMut(RunEvent<'_>),
     ) -> Result<bool, AgentError> {
-        let sizes: Vec<String> = act.iter().map(|duty| duty.step.sizes.to_string()).collect();
+        let sizes: Vec<String> =
+            assignments.iter().map(|assignment| assignment.step.sizes.to_string()).collect();
         let what = format!("creating objects of {}", sizes.join(" and "));
         on_event(RunEvent::PhaseStarted { description: what, max_duration: None, progress: self.gauges() });
         let work = self.agents.iter_mut().map(async |agent| {
             let stage: Stage =
-                loads_for_agent(act, agent.number).into_iter().map(|(_, share)| share).collect();
+                loads_for_agent(assignments, agent.number).into_iter().map(|(_, share)| share).collect();
             // An agent without assignments has nothing to prepare.
             let prepared = if stage.is_empty() { Ok(true) } else { agent.prepare(stage, stop).await };
             (agent, prepared)
@@ -144,7 +145,7 @@ impl Cluster {
 
     async fn measure(
         &mut self,
-        act: &[Assignment],
+        assignments: &[Assignment],
         stop: &StopSignal,
         on_event: &mut impl FnMut(RunEvent<'_>),
     ) -> Result<bool, AgentError> {
@@ -152,12 +153,14 @@ impl Cluster {
         let clocks = self.agents.iter_mut().map(|agent| agent.measure_clock_offset(&*clock, stop));
         let clocks: Result<Vec<ClockOffset>, AgentError> = join_all(clocks).await.into_iter().collect();
         let clocks = clocks?;
-        let times = act
-            .iter()
-            .map(|duty| duty.step.load.warm_up.saturating_add(duty.step.load.stop_condition.duration));
+        let times = assignments.iter().map(|assignment| {
+            assignment.step.load.warm_up.saturating_add(assignment.step.load.stop_condition.duration)
+        });
         let time = times.max().unwrap_or_default();
-        let describe = |duty: &Assignment| format!("{} on each of {} agents", duty.step, duty.agents.len());
-        let what = act.iter().map(describe).collect::<Vec<_>>().join(" beside ");
+        let describe = |assignment: &Assignment| {
+            format!("{} on each of {} agents", assignment.step, assignment.agents.len())
+        };
+        let what = assignments.iter().map(describe).collect::<Vec<_>>().join(" with ");
         on_event(RunEvent::PhaseStarted {
             description: what,
             max_duration: Some(time),
@@ -169,35 +172,37 @@ impl Cluster {
         let (now, wall) = (self.clock.now(), self.clock.wall());
         let (at, within) = (to_nanos(now + lead), time.saturating_add(lead + RESULT_TIMEOUT));
         let work = self.agents.iter_mut().zip(&clocks).map(async |(agent, clock)| {
-            let measured = match loads_for_agent(act, agent.number).len() {
+            let measured = match loads_for_agent(assignments, agent.number).len() {
                 0 => Ok((0, Vec::new())),
                 loads => agent.measure((clock.to_agent_time(at), loads), within, stop).await,
             };
             (agent, measured)
         });
         let (measured, mut trouble) = each(work, stop).await;
-        let mut parts: Vec<Vec<AgentMeasurement>> = act.iter().map(|_| Vec::new()).collect();
+        let mut parts: Vec<Vec<AgentMeasurement>> = assignments.iter().map(|_| Vec::new()).collect();
         let mut starts = Vec::new();
         for ((agent, clock), measured) in self.agents.iter().zip(&clocks).zip(measured) {
             match measured {
-                Ok((began, cells)) => {
-                    starts.extend((!cells.is_empty()).then_some((*clock, began)));
-                    for ((n, _), cell) in loads_for_agent(act, agent.number).into_iter().zip(cells) {
+                Ok((began, measurements)) => {
+                    starts.extend((!measurements.is_empty()).then_some((*clock, began)));
+                    for ((n, _), measurement) in
+                        loads_for_agent(assignments, agent.number).into_iter().zip(measurements)
+                    {
                         let (agent, cores) = (agent.name.clone(), agent.client.cores);
-                        parts[n].push(AgentMeasurement { address: agent, cores, measurement: cell });
+                        parts[n].push(AgentMeasurement { address: agent, cores, measurement });
                     }
                 }
                 Err(why) => trouble = Some(why),
             }
         }
         let why = trouble.as_ref().map_or_else(|| "they were stopped".to_owned(), ToString::to_string);
-        let mut cells = merging::merge_stage(act, parts, max_skew(starts), &why);
-        for cell in &mut cells {
-            cell.started_ms = wall.millis() + i64::try_from(lead.as_millis()).unwrap_or(0);
-            on_event(RunEvent::Measured(cell));
+        let mut measurements = merging::merge_stage(assignments, parts, max_skew(starts), &why);
+        for measurement in &mut measurements {
+            measurement.started_ms = wall.millis() + i64::try_from(lead.as_millis()).unwrap_or(0);
+            on_event(RunEvent::Measured(measurement));
         }
-        let is_whole =
-            cells.len() == act.len() && cells.iter().all(|cell| cell.end_reason != EndReason::Stopped);
+        let is_whole = measurements.len() == assignments.len()
+            && measurements.iter().all(|measurement| measurement.end_reason != EndReason::Stopped);
         trouble.map_or(Ok(is_whole && !stop.is_triggered()), Err)
     }
 
@@ -208,9 +213,9 @@ impl Cluster {
         // The agent that also removes the objects of lost agents.
         let remover = self.agents.iter().position(|agent| agent.link.is_some() && !agent.is_shutting_down);
         let connected = self.agents.iter_mut().enumerate().filter(|(_, agent)| agent.link.is_some());
-        let ending =
+        let end_reason =
             connected.map(|(n, agent)| agent.end(if Some(n) == remover { lost.clone() } else { Vec::new() }));
-        let cleaned = join_all(ending).await;
+        let cleaned = join_all(end_reason).await;
         let (mut sum, mut also_cleaned) = (0_u64, BTreeSet::new());
         for cleaned in cleaned {
             let CleanResult { removed, lost, servers } = cleaned?;

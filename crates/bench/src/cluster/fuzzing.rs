@@ -85,7 +85,7 @@ async fn check_unauthenticated(role: Role, mode: u8, bytes: &[u8]) {
     let (mut read_bytes, mut max_buffer, mut sent) = (0, 0, Vec::new());
     let (closes, is_slow, chunk) = (mode & 1 == 0, mode & 2 != 0, 1 + usize::from(mode >> 2) * 74);
     let pause = is_slow.then(|| Box::pin(sleep(PAUSE)));
-    let begun = Instant::now();
+    let started = Instant::now();
     let from = ChunkedStream {
         bytes,
         chunk,
@@ -96,7 +96,7 @@ async fn check_unauthenticated(role: Role, mode: u8, bytes: &[u8]) {
     };
     let met = handshake(role, &key(), from, &mut sent).await;
     assert!(met.is_err(), "a peer without the key was accepted");
-    assert!(begun.elapsed() <= HANDSHAKE_TIMEOUT + TOLERANCE, "{:?}", begun.elapsed());
+    assert!(started.elapsed() <= HANDSHAKE_TIMEOUT + TOLERANCE, "{:?}", started.elapsed());
     assert!(
         read_bytes <= MAX_READ_BYTES && max_buffer <= MAX_READ_BYTES,
         "{read_bytes} bytes were read, with a buffer of {max_buffer}"
@@ -124,7 +124,7 @@ async fn check_altered_byte(mode: u8, bytes: &[u8]) {
     let ((near_reader, near_writer), (far_reader, far_writer)) = (split(near), split(far));
     let (there, back) = if mode & 1 == 0 { (Some(position), None) } else { (None, Some(position)) };
     let change = 1 << (mode >> 1 & 7);
-    let begun = Instant::now();
+    let started = Instant::now();
     let ends = async { tokio::join!(meet(Role::Coordinator, coordinator), meet(Role::Agent, agent)) };
     let forwarded = async {
         tokio::join!(
@@ -133,7 +133,7 @@ async fn check_altered_byte(mode: u8, bytes: &[u8]) {
         )
     };
     let ((coordinator, agent), (there, back)) = tokio::join!(ends, forwarded);
-    assert!(begun.elapsed() <= 2 * HANDSHAKE_TIMEOUT + TOLERANCE, "{:?}", begun.elapsed());
+    assert!(started.elapsed() <= 2 * HANDSHAKE_TIMEOUT + TOLERANCE, "{:?}", started.elapsed());
     assert!(coordinator.is_none() || agent.is_none() || !(there || back), "an altered byte was accepted");
 }
 
@@ -171,7 +171,7 @@ async fn check_authenticated(mode: u8, bytes: &[u8]) {
     let (one, other) = duplex(1 << 20);
     let (coordinator, agent) = tokio::join!(meet(Role::Coordinator, one), meet(Role::Agent, other));
     let (coordinator, agent) = (coordinator.unwrap(), agent.unwrap());
-    let begun = Instant::now();
+    let started = Instant::now();
     let is_sealed = mode & 1 == 0;
     let frame = |sends, hears| match mode & 5 {
         1 => bytes.to_vec(),
@@ -191,13 +191,13 @@ async fn check_authenticated(mode: u8, bytes: &[u8]) {
         let End { send_key: sends, receive_key: hears, mut writer, reader } = agent;
         frame::write_frame(&mut writer, &frame(sends, hears), PEER_TIMEOUT).await.unwrap();
         let mut link = Link::new(coordinator, MAX_RESPONSE_BYTES, || 0_u64);
-        if let Ok(answer) = link.receive::<AgentResponse>().await {
+        if let Ok(response) = link.receive::<AgentResponse>().await {
             assert!(is_sealed, "an unsealed message was accepted");
-            check_merge(answer);
+            check_merge(response);
         }
         drop((reader, writer));
     }
-    assert!(begun.elapsed() <= PEER_TIMEOUT + TOLERANCE, "{:?}", begun.elapsed());
+    assert!(started.elapsed() <= PEER_TIMEOUT + TOLERANCE, "{:?}", started.elapsed());
 }
 
 /// A coordinator's request must be rejected or valid.
@@ -217,12 +217,12 @@ fn check_request(request: &AgentRequest) {
 }
 
 /// Measurements of an agent can be merged, whatever values they contain.
-fn check_merge(answer: AgentResponse) {
-    if let AgentResponse::Measurement(cell) = answer {
+fn check_merge(response: AgentResponse) {
+    if let AgentResponse::Measurement(measurement) = response {
         let part = |agent: &str| AgentMeasurement {
             address: agent.to_owned(),
             cores: 1,
-            measurement: (*cell).clone(),
+            measurement: (*measurement).clone(),
         };
         assert_eq!(merge_agents(vec![part("one"), part("two")], Duration::ZERO).unwrap().agents.len(), 2);
     }

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::frame::{self, FrameReader, LinkError};
 
 /// Version of the protocol. It changes when the previous version would misinterpret a message.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 const PROTOCOL: &str = "tradewind-bench-cluster";
 /// Maximum size of a handshake frame, in bytes.
 const MAX_FRAME_BYTES: usize = 1 << 10;

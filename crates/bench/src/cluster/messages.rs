@@ -1,4 +1,4 @@
-//! Messages between a coordinator and its agents. The coordinator sends one request at a time. The agent responds to
+//! Messages between a coordinator and its agents. The coordinator sends the next request after the response. The agent responds to
 //! each and reports its progress until then.
 
 use std::time::Duration;
@@ -132,7 +132,7 @@ pub enum AgentResponse {
 }
 
 /// Validates a stage of at most `max_loads` loads. Fails with the reason why an agent rejects it.
-pub fn check_stage(stage: &[Step], max_loads: usize, most_object_bytes: u64) -> Result<(), String> {
+pub fn check_stage(stage: &[Step], max_loads: usize, max_object_bytes: u64) -> Result<(), String> {
     if !(1..=max_loads).contains(&stage.len()) {
         return Err(format!("{} concurrent loads are not allowed: use 1 to {max_loads}", stage.len()));
     }
@@ -140,10 +140,10 @@ pub fn check_stage(stage: &[Step], max_loads: usize, most_object_bytes: u64) -> 
     if concurrency > MAX_CONCURRENCY {
         return Err(format!("{concurrency} concurrent requests exceed the limit of {MAX_CONCURRENCY}"));
     }
-    stage.iter().try_for_each(|step| check_one(step, most_object_bytes))
+    stage.iter().try_for_each(|step| check_one(step, max_object_bytes))
 }
 
-fn check_one(step: &Step, most_object_bytes: u64) -> Result<(), String> {
+fn check_one(step: &Step, max_object_bytes: u64) -> Result<(), String> {
     let load = &step.load;
     if !(1..=MAX_CONCURRENCY).contains(&load.concurrency) {
         return Err(format!(
@@ -157,7 +157,7 @@ fn check_one(step: &Step, most_object_bytes: u64) -> Result<(), String> {
     if !(0.0..=1.0).contains(&load.phase) {
         return Err(format!("the phase {} is not between 0 and 1", load.phase));
     }
-    if step.sizes.max() > most_object_bytes {
+    if step.sizes.max() > max_object_bytes {
         return Err(format!("objects of {} are larger than the limit of the store", step.sizes));
     }
     match load.arrival_mode {

@@ -1,4 +1,4 @@
-//! The coordinator's view of an agent: sends one request at a time and waits for the response with a timeout. An agent
+//! The coordinator's view of an agent: sends a request and waits for the response with a timeout. An agent
 //! is lost with its connection and gets no further requests.
 
 use std::fmt;
@@ -119,25 +119,25 @@ impl RemoteAgent {
             is_shutting_down: false,
         };
         let RunSettings {
-            location: place,
+            location,
             run,
             max_concurrent_loads: together,
             max_concurrency: connections,
-            fresh_connections: fresh,
-            keep_objects: keeps,
+            fresh_connections: new_connections,
+            keep_objects,
         } = wanted.clone();
         let job = AgentJob {
-            location: place,
+            location,
             run,
             agent: number,
             max_concurrent_loads: together,
             max_concurrency: connections,
-            new_connections: fresh,
-            keep_objects: keeps,
+            new_connections,
+            keep_objects,
         };
         match remote.ask(AgentRequest::Open(job), OPEN_TIMEOUT, stop).await? {
-            AgentResponse::Opened { client, store, max_object_bytes: most_object_bytes } => {
-                Ok(Self { client, store, max_object_bytes: most_object_bytes, ..remote })
+            AgentResponse::Opened { client, store, max_object_bytes } => {
+                Ok(Self { client, store, max_object_bytes, ..remote })
             }
             other => Err(remote.to_error(other)),
         }
@@ -157,13 +157,11 @@ impl RemoteAgent {
     ) -> Result<ClockOffset, AgentError> {
         let mut exchanges = Vec::with_capacity(CLOCK_EXCHANGES);
         for _ in 0..CLOCK_EXCHANGES {
-            let asked = to_nanos(clock.now());
+            let sent = to_nanos(clock.now());
             match self.ask(AgentRequest::Time, CLOCK_TIMEOUT, stop).await? {
-                AgentResponse::Time(said) => exchanges.push(ClockExchange {
-                    sent: asked,
-                    agent_time: said,
-                    received: to_nanos(clock.now()),
-                }),
+                AgentResponse::Time(said) => {
+                    exchanges.push(ClockExchange { sent, agent_time: said, received: to_nanos(clock.now()) })
+                }
                 other => return Err(self.fail(other, stop)),
             }
         }
@@ -179,15 +177,17 @@ impl RemoteAgent {
         within: Duration,
         stop: &StopSignal,
     ) -> Result<(u64, Vec<Measurement>), AgentError> {
-        let mut cells = Vec::new();
-        let mut answer = self.ask(AgentRequest::Measure { start_nanos: at }, within, stop).await?;
+        let mut measurements = Vec::new();
+        let mut response = self.ask(AgentRequest::Measure { start_nanos: at }, within, stop).await?;
         loop {
-            match answer {
-                AgentResponse::Measurement(cell) if cells.len() < loads => cells.push(*cell),
-                AgentResponse::StageMeasured { started_nanos: began } => return Ok((began, cells)),
+            match response {
+                AgentResponse::Measurement(measurement) if measurements.len() < loads => {
+                    measurements.push(*measurement)
+                }
+                AgentResponse::StageMeasured { started_nanos: began } => return Ok((began, measurements)),
                 other => return Err(self.fail(other, stop)),
             }
-            answer = self.ask(None, NEXT_MESSAGE_TIMEOUT, stop).await?;
+            response = self.ask(None, NEXT_MESSAGE_TIMEOUT, stop).await?;
         }
     }
 
@@ -203,11 +203,12 @@ impl RemoteAgent {
     /// own and not those of lost agents.
     pub async fn end(&mut self, lost: Vec<u32>) -> Result<CleanResult, AgentError> {
         // Cleaning is never stopped.
-        let mut answer = self.ask(AgentRequest::End { lost }, CLEAN_TIMEOUT, &StopSignal::default()).await?;
-        if matches!(answer, AgentResponse::ShuttingDown) {
-            answer = self.ask(None, CLEAN_TIMEOUT, &StopSignal::default()).await?;
+        let mut response =
+            self.ask(AgentRequest::End { lost }, CLEAN_TIMEOUT, &StopSignal::default()).await?;
+        if matches!(response, AgentResponse::ShuttingDown) {
+            response = self.ask(None, CLEAN_TIMEOUT, &StopSignal::default()).await?;
         }
-        match answer {
+        match response {
             AgentResponse::Cleaned { removed, lost, servers } => Ok(CleanResult { removed, lost, servers }),
             other => Err(self.to_error(other)),
         }
@@ -222,7 +223,7 @@ impl RemoteAgent {
             };
             match heard {
                 Ok(AgentResponse::Heartbeat { .. }) => {}
-                Ok(answer) => return Err(self.fail(answer, stop)),
+                Ok(response) => return Err(self.fail(response, stop)),
                 Err(broken) => return Err(self.lose(&broken, stop)),
             }
         }
@@ -259,8 +260,8 @@ impl RemoteAgent {
             // connection.
             let _ = link.send(request).await;
         }
-        let begun = Instant::now();
-        let mut deadline = begun.checked_add(within).unwrap_or(begun + PREPARE_TIMEOUT);
+        let started = Instant::now();
+        let mut deadline = started.checked_add(within).unwrap_or(started + PREPARE_TIMEOUT);
         let mut extension = RECEIVE_TIMEOUT;
         loop {
             tokio::select! {
@@ -269,33 +270,33 @@ impl RemoteAgent {
                     deadline = deadline.min(Instant::now() + STOP_TIMEOUT);
                     let _ = link.send(AgentRequest::Stop).await;
                 }
-                answer = timeout_at(deadline, link.receive()) => match answer {
-                    Ok(answer) => match answer? {
+                response = timeout_at(deadline, link.receive()) => match response {
+                    Ok(response) => match response? {
                         AgentResponse::Heartbeat { operations, bytes, failures } => {
                             self.progress.set(operations, bytes, failures);
                         }
-                        answer => return Ok(answer),
+                        response => return Ok(response),
                     },
                     // A message is arriving slowly. The link detects a dead peer.
                     Err(_) if link.is_receiving() && !extension.is_zero() => {
                         extension = extension.saturating_sub(EXTENSION_INTERVAL);
                         deadline += EXTENSION_INTERVAL;
                     }
-                    Err(_) => return Err(LinkError::TimedOut(begun.elapsed())),
+                    Err(_) => return Err(LinkError::TimedOut(started.elapsed())),
                 }
             }
         }
     }
 
     /// Triggers `stop` for all agents and converts an unexpected response into an error.
-    fn fail(&mut self, answer: AgentResponse, stop: &StopSignal) -> AgentError {
+    fn fail(&mut self, response: AgentResponse, stop: &StopSignal) -> AgentError {
         stop.trigger();
-        self.is_shutting_down |= matches!(answer, AgentResponse::ShuttingDown);
-        self.to_error(answer)
+        self.is_shutting_down |= matches!(response, AgentResponse::ShuttingDown);
+        self.to_error(response)
     }
 
-    fn to_error(&self, answer: AgentResponse) -> AgentError {
-        let why = match answer {
+    fn to_error(&self, response: AgentResponse) -> AgentError {
+        let why = match response {
             AgentResponse::Busy => "it is busy with another coordinator".to_owned(),
             AgentResponse::Failed(why) => why,
             AgentResponse::ShuttingDown => "it is shutting down".to_owned(),
@@ -346,10 +347,10 @@ mod tests {
     /// Measures with an agent that sends one byte of its response every five seconds. `spaces` pad the response.
     async fn measure_with_slow_response(spaces: usize) -> (Result<u64, AgentError>, Duration) {
         let (mut remote, mut writer, mut seal) = connected_agent().await;
-        let answer = format!("{}{}", " ".repeat(spaces), r#"{"measured":{"began":7}}"#);
-        let sealed = seal.seal(answer.as_bytes());
+        let response = format!("{}{}", " ".repeat(spaces), r#"{"stage_measured":{"started_nanos":7}}"#);
+        let sealed = seal.seal(response.as_bytes());
         let frame = [&u32::try_from(sealed.len()).unwrap().to_be_bytes()[..], &sealed].concat();
-        let begun = Instant::now();
+        let started = Instant::now();
         let slow = async {
             for byte in frame {
                 // The coordinator may have closed the connection.
@@ -364,21 +365,21 @@ mod tests {
             () = slow => unreachable!("the sender never ends"),
         };
         assert_eq!(measured.is_err(), stop.is_triggered());
-        (measured.map(|(began, _)| began), begun.elapsed())
+        (measured.map(|(began, _)| began), started.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
     async fn cleaning_agent_is_awaited_after_a_stop() {
         let (mut remote, mut writer, mut seal) = connected_agent().await;
-        let mut send = async |answer: &[u8]| {
-            let sealed = seal.seal(answer);
+        let mut send = async |response: &[u8]| {
+            let sealed = seal.seal(response);
             let length = u32::try_from(sealed.len()).unwrap().to_be_bytes();
             writer.write_all(&[&length[..], &sealed].concat()).await.unwrap();
         };
         let cleaning = async {
             for _ in 0..60 {
                 tokio::time::sleep(Duration::from_secs(2)).await;
-                send(br#"{"beat":{"operations":0,"bytes":0,"failures":0}}"#).await;
+                send(br#"{"heartbeat":{"operations":0,"bytes":0,"failures":0}}"#).await;
             }
             send(br#""cleaned_after""#).await;
         };

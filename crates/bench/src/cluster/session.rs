@@ -88,21 +88,21 @@ impl Session {
     /// Runs the session to its end. Returns a message that describes how it ended.
     pub async fn run(&mut self, opens: &dyn StoreOpener) -> String {
         let from = self.from;
-        let (job, ground) = match self.open(opens).await {
+        let (job, opened) = match self.open(opens).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(why)) => return format!("{from} requested a location that cannot be opened: {why}"),
             Err(Interruption::Lost(broken)) => return format!("{from} is lost: {broken}"),
             Err(Interruption::Halted) => return format!("done with {from}"),
         };
         (self.tell)(&format!("measuring {} for {from}", job.location));
-        let prefix = format!("{}{}", ground.base_prefix, job.agent_prefix(job.agent));
-        let mut course = Runner::new(
-            &ground.env,
+        let prefix = format!("{}{}", opened.base_prefix, job.agent_prefix(job.agent));
+        let mut runner = Runner::new(
+            &opened.env,
             &prefix,
             job.max_concurrent_loads,
-            (ground.client.cores, job.keep_objects),
+            (opened.client.cores, job.keep_objects),
         );
-        let ended = self.execute_requests(&mut course, (&job, &ground)).await;
+        let ended = self.execute_requests(&mut runner, (&job, &opened)).await;
         let lost = match &ended {
             Ok(lost) => lost.as_slice(),
             Err(Interruption::Lost(broken)) => {
@@ -116,10 +116,10 @@ impl Session {
             }
         };
         let cleaned =
-            if job.keep_objects { Ok(0) } else { self.clean(&mut course, (&job, &ground), lost).await };
-        let (answer, message) = match cleaned {
+            if job.keep_objects { Ok(0) } else { self.clean(&mut runner, (&job, &opened), lost).await };
+        let (response, message) = match cleaned {
             Ok(removed) => (
-                AgentResponse::Cleaned { removed, lost: lost.to_vec(), servers: servers(&ground.env) },
+                AgentResponse::Cleaned { removed, lost: lost.to_vec(), servers: servers(&opened.env) },
                 format!("done with {from}; removed {removed} objects"),
             ),
             Err(why) => (
@@ -128,7 +128,7 @@ impl Session {
             ),
         };
         // A lost coordinator cannot receive it.
-        let _ = self.link.send(answer).await;
+        let _ = self.link.send(response).await;
         message
     }
 
@@ -197,56 +197,56 @@ impl Session {
             heard?;
             opened
         };
-        let answer = match &opened {
-            Ok(ground) => AgentResponse::Opened {
-                client: ground.client.clone(),
-                store: ground.store.clone(),
-                max_object_bytes: ground.env.store.capabilities().max_object_bytes,
+        let response = match &opened {
+            Ok(opened) => AgentResponse::Opened {
+                client: opened.client.clone(),
+                store: opened.store.clone(),
+                max_object_bytes: opened.env.store.capabilities().max_object_bytes,
             },
             Err(why) => AgentResponse::Failed(why.clone()),
         };
-        self.link.send(answer).await?;
-        Ok(opened.map(|ground| (job, ground)))
+        self.link.send(response).await?;
+        Ok(opened.map(|opened| (job, opened)))
     }
 
     /// Executes requests until the coordinator ends the session. Returns the lost agents whose objects must be removed
     /// too.
     async fn execute_requests(
         &mut self,
-        course: &mut Runner,
-        (job, ground): (&AgentJob, &OpenedStore),
+        runner: &mut Runner,
+        (job, opened): (&AgentJob, &OpenedStore),
     ) -> Result<Vec<u32>, Interruption> {
         loop {
-            let answer = match self.next().await? {
+            let response = match self.next().await? {
                 AgentRequest::End { lost } => return Ok(lost),
-                AgentRequest::Time => AgentResponse::Time(to_nanos(ground.env.clock.now())),
-                AgentRequest::Prepare(stage) => self.prepare(course, (job, ground), stage).await?,
+                AgentRequest::Time => AgentResponse::Time(to_nanos(opened.env.clock.now())),
+                AgentRequest::Prepare(stage) => self.prepare(runner, (job, opened), stage).await?,
                 AgentRequest::Measure { start_nanos: at } => {
-                    self.measure(course, ground, Duration::from_nanos(at)).await?
+                    self.measure(runner, opened, Duration::from_nanos(at)).await?
                 }
-                AgentRequest::CleanAfter => self.clean_after(course).await?,
+                AgentRequest::CleanAfter => self.clean_after(runner).await?,
                 AgentRequest::Open(_) | AgentRequest::Stop | AgentRequest::Heartbeat => {
                     return Err(LinkError::Unexpected("a request").into());
                 }
             };
-            self.link.send(answer).await?;
+            self.link.send(response).await?;
         }
     }
 
     async fn prepare(
         &mut self,
-        course: &mut Runner,
-        (job, ground): (&AgentJob, &OpenedStore),
+        runner: &mut Runner,
+        (job, opened): (&AgentJob, &OpenedStore),
         stage: Stage,
     ) -> Result<AgentResponse, Interruption> {
         if let Err(why) =
-            check_stage(&stage, job.max_concurrent_loads, ground.env.store.capabilities().max_object_bytes)
+            check_stage(&stage, job.max_concurrent_loads, opened.env.store.capabilities().max_object_bytes)
         {
             return Ok(AgentResponse::Failed(why));
         }
         let (stop, gauges) = (self.stop.clone(), self.gauges.clone());
         let mut on_event = |event: RunEvent<'_>| update_gauges(&gauges, &event);
-        let (prepared, heard) = self.while_listening(course.prepare(&stage, &stop, &mut on_event)).await;
+        let (prepared, heard) = self.while_listening(runner.prepare(&stage, &stop, &mut on_event)).await;
         heard?;
         self.stage = stage;
         Ok(prepared.map_or_else(failed, |is_whole| AgentResponse::Prepared { is_whole }))
@@ -254,25 +254,25 @@ impl Session {
 
     async fn measure(
         &mut self,
-        course: &mut Runner,
-        ground: &OpenedStore,
+        runner: &mut Runner,
+        opened: &OpenedStore,
         at: Duration,
     ) -> Result<AgentResponse, Interruption> {
         let stage = std::mem::take(&mut self.stage);
         if stage.is_empty() {
             return Ok(AgentResponse::Failed("no stage was prepared".to_owned()));
         }
-        let clock = ground.env.clock.clone();
+        let clock = opened.env.clock.clone();
         if at > clock.now() + MAX_START_DELAY {
             let why = "the start time is too far in the future: the clocks do not agree";
             return Ok(AgentResponse::Failed(why.to_owned()));
         }
         let (stop, gauges) = (self.stop.clone(), self.gauges.clone());
-        let mut cells: Vec<Box<Measurement>> = Vec::new();
+        let mut measurements: Vec<Box<Measurement>> = Vec::new();
         let mut on_event = |event: RunEvent<'_>| {
             update_gauges(&gauges, &event);
             if let RunEvent::Measured(measured) = event {
-                cells.push(Box::new(measured.clone()));
+                measurements.push(Box::new(measured.clone()));
             }
         };
         let work = async {
@@ -280,7 +280,7 @@ impl Session {
                 () = clock.sleep_until(at) => {}
                 () = stop.triggered() => return (clock.now(), Ok(false)),
             }
-            (clock.now(), course.measure(&stage, &stop, &mut on_event).await)
+            (clock.now(), runner.measure(&stage, &stop, &mut on_event).await)
         };
         let ((began, measured), heard) = self.while_listening(work).await;
         heard?;
@@ -288,15 +288,15 @@ impl Session {
         if let Err(e) = measured {
             return Ok(failed(e));
         }
-        for cell in cells {
-            self.link.send(AgentResponse::Measurement(cell)).await?;
+        for measurement in measurements {
+            self.link.send(AgentResponse::Measurement(measurement)).await?;
         }
         Ok(AgentResponse::StageMeasured { started_nanos: to_nanos(began) })
     }
 
-    async fn clean_after(&mut self, course: &mut Runner) -> Result<AgentResponse, Interruption> {
+    async fn clean_after(&mut self, runner: &mut Runner) -> Result<AgentResponse, Interruption> {
         let stage = std::mem::take(&mut self.stage);
-        let (cleaned, heard) = self.while_listening(course.clean_after(&stage, &mut |_| {})).await;
+        let (cleaned, heard) = self.while_listening(runner.clean_after(&stage, &mut |_| {})).await;
         heard?;
         Ok(cleaned.map_or_else(failed, |()| AgentResponse::CleanedAfter))
     }
@@ -304,15 +304,15 @@ impl Session {
     /// Removes the objects of this agent and of lost agents of its run. Continues if the coordinator is lost.
     async fn clean(
         &mut self,
-        course: &mut Runner,
-        (job, ground): (&AgentJob, &OpenedStore),
+        runner: &mut Runner,
+        (job, opened): (&AgentJob, &OpenedStore),
         lost: &[u32],
     ) -> Result<u64, String> {
         let work = async {
-            let mut removed = course.clean().await?;
+            let mut removed = runner.clean().await?;
             for agent in lost.iter().take(MAX_AGENTS as usize) {
-                let prefix = format!("{}{}", ground.base_prefix, job.agent_prefix(*agent));
-                removed += Workspace::clean_prefix(&ground.env, &prefix).await?;
+                let prefix = format!("{}{}", opened.base_prefix, job.agent_prefix(*agent));
+                removed += Workspace::clean_prefix(&opened.env, &prefix).await?;
             }
             Ok(removed)
         };
@@ -322,8 +322,8 @@ impl Session {
 }
 
 /// Addresses of the store that connections were opened to.
-fn servers(bed: &BenchEnv) -> Vec<String> {
-    bed.traffic.addresses().iter().map(ToString::to_string).collect()
+fn servers(env: &BenchEnv) -> Vec<String> {
+    env.traffic.addresses().iter().map(ToString::to_string).collect()
 }
 
 fn update_gauges(current: &Mutex<Vec<Arc<Progress>>>, event: &RunEvent<'_>) {

@@ -19,10 +19,10 @@ impl<T> DueQueue<T> {
     }
 
     /// Appends a request and returns true if it was queued. After the first overflow, every request is dropped.
-    pub fn push(&mut self, intended: Duration, request: T) -> bool {
+    pub fn push(&mut self, scheduled: Duration, request: T) -> bool {
         let is_queued = self.dropped == 0 && self.queue.len() < self.capacity;
         if is_queued {
-            self.queue.push_back((intended, request));
+            self.queue.push_back((scheduled, request));
         } else {
             self.dropped += 1;
         }

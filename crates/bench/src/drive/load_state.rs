@@ -250,8 +250,8 @@ impl<T> LoadState<T> {
     }
 
     /// Queues a request that is due. If the queue is full, the request is dropped and counted, and the load is overrun.
-    pub fn release(&self, intended: Duration, request: T) {
-        if self.due.lock().push(intended, request) {
+    pub fn release(&self, scheduled: Duration, request: T) {
+        if self.due.lock().push(scheduled, request) {
             self.start_permits.add_permits(1);
         }
     }

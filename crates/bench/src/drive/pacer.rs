@@ -36,28 +36,28 @@ impl Pacer {
         let release_all = move || {
             // Optional: with the default slack, releases are slightly later.
             let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
-            let (origin, mut lag, mut released) = (shared.now(), latency_histogram(), 0);
+            let (origin, mut schedule_lag, mut released) = (shared.now(), latency_histogram(), 0);
             for (start, request) in requests {
-                let intended = origin + start;
+                let scheduled = origin + start;
                 loop {
                     let now = shared.now();
                     let has_ended = shared.is_window_closed();
-                    if stop_flag.load(Ordering::Relaxed) || (has_ended && intended >= shared.window().end) {
-                        return lag;
+                    if stop_flag.load(Ordering::Relaxed) || (has_ended && scheduled >= shared.window().end) {
+                        return schedule_lag;
                     }
-                    if now < intended {
-                        std::thread::sleep((intended - now).min(MAX_SLEEP));
+                    if now < scheduled {
+                        std::thread::sleep((scheduled - now).min(MAX_SLEEP));
                     } else {
-                        let late = u64::try_from((now - intended).as_micros()).unwrap_or(u64::MAX);
-                        record_value(&mut lag, late.max(1), 1);
-                        shared.release(intended, request);
+                        let late = u64::try_from((now - scheduled).as_micros()).unwrap_or(u64::MAX);
+                        record_value(&mut schedule_lag, late.max(1), 1);
+                        shared.release(scheduled, request);
                         released += 1;
                         break;
                     }
                 }
             }
             shared.limit_requests(released);
-            lag
+            schedule_lag
         };
         let thread = Some(std::thread::Builder::new().name("pacer".to_owned()).spawn(release_all)?);
         Ok(Self { stopped, thread })

@@ -73,20 +73,20 @@ impl RequestFailure {
     }
 }
 
-/// Executes a request that was scheduled for `intended` and records its result. A response that has arrived must be
+/// Executes a request that was scheduled for `scheduled` and records its result. A response that has arrived must be
 /// checked without waiting: once requests are cancelled, a pending check would count as unanswered.
 pub(crate) async fn execute_recorded<T>(
     shared: &LoadState<T>,
     record: &mut LoadRecord,
-    (operation, intended): (Operation, Duration),
-    asked: impl Future<Output = Result<Completion, RequestFailure>>,
+    (operation, scheduled): (Operation, Duration),
+    request: impl Future<Output = Result<Completion, RequestFailure>>,
 ) -> FinishedRequest {
-    let begun = shared.now();
+    let started = shared.now();
     let answered = tokio::select! {
         biased;
-        answered = asked => answered,
+        answered = request => answered,
         () = shared.cancelled.cancelled() => {
-            record.record_truncated(shared.window(), operation, intended, shared.now());
+            record.record_truncated(shared.window(), operation, scheduled, shared.now());
             Err(RequestFailure {
                 kind: "Unanswered".to_owned(),
                 message: format!("{operation} got no response before the end"),
@@ -97,13 +97,13 @@ pub(crate) async fn execute_recorded<T>(
     let ended = answered.as_ref().map_or_else(|_| shared.now(), |answered| answered.last_byte);
     let window = shared.window();
     shared.record_completion(ended);
-    let answer = match answered {
+    let response = match answered {
         Ok(Completion { first_byte: first, bytes, .. }) => {
             shared.progress.record_success(bytes);
             record.record_success(
                 window,
                 operation,
-                RequestTiming { scheduled: intended, started: begun, first_byte: first, completed: ended },
+                RequestTiming { scheduled, started, first_byte: first, completed: ended },
                 bytes,
             );
             Ok((first, bytes))
@@ -114,25 +114,25 @@ pub(crate) async fn execute_recorded<T>(
             Err(kind)
         }
     };
-    FinishedRequest { scheduled: intended, started: Some(begun), ended, response: answer }
+    FinishedRequest { scheduled, started: Some(started), ended, response }
 }
 
 /// Writes an object of `size` bytes, from generated content or from a file.
 pub(crate) async fn put_object(
-    bed: &BenchEnv,
+    env: &BenchEnv,
     context: &Context,
     address: &Address,
     (content, size): (ContentId, u64),
     mut file: Option<SequentialFile>,
 ) -> Result<(), RequestFailure> {
     let request = StageRequest { size: Some(size), ..StageRequest::default() };
-    let mut staged = bed.store.stage(context, address, request).await?;
+    let mut staged = env.store.stage(context, address, request).await?;
     let mut at = 0;
     while at < size {
         let length = WRITE_BYTES.min(size - at);
         let buffer = match &mut file {
             Some(file) => file.read(usize::try_from(length).unwrap_or(usize::MAX)).await?,
-            None => generate(&bed.content, content, at, length),
+            None => generate(&env.content, content, at, length),
         };
         at += buffer.len() as u64;
         staged.write(buffer).await?;

@@ -24,9 +24,9 @@ const MAX_PAGE_KEYS: usize = 1000;
 
 /// A worker and its share of the objects.
 pub(super) struct Worker {
-    bed: BenchEnv,
-    stock: Arc<ObjectSet>,
-    hand: ObjectShare,
+    env: BenchEnv,
+    object_set: Arc<ObjectSet>,
+    share: ObjectShare,
     shared: Arc<LoadState<()>>,
     context: Context,
     is_open: bool,
@@ -36,13 +36,13 @@ pub(super) struct Worker {
 
 impl Worker {
     pub fn new(
-        bed: BenchEnv,
-        stock: Arc<ObjectSet>,
-        hand: ObjectShare,
+        env: BenchEnv,
+        object_set: Arc<ObjectSet>,
+        share: ObjectShare,
         (shared, is_open): (Arc<LoadState<()>>, bool),
         context: Context,
     ) -> Self {
-        Self { bed, stock, hand, shared, context, is_open, unchanged: None }
+        Self { env, object_set, share, shared, context, is_open, unchanged: None }
     }
 
     /// Runs requests until none is left to start.
@@ -54,8 +54,8 @@ impl Worker {
     ) -> (LoadRecord, ObjectShare) {
         let changes = |operation| matches!(operation, Operation::Put | Operation::Delete);
         let (shared, mut record) = (self.shared.clone(), self.shared.new_record());
-        let is_unchanged = self.stock.is_certain() && !shares.operations().any(changes);
-        self.unchanged = is_unchanged.then(|| self.stock.dealt());
+        let is_unchanged = self.object_set.is_certain() && !shares.operations().any(changes);
+        self.unchanged = is_unchanged.then(|| self.object_set.dealt());
         loop {
             // A store that always completes immediately would otherwise starve the other tasks.
             tokio::task::coop::consume_budget().await;
@@ -63,26 +63,26 @@ impl Worker {
             if self.has_nothing_to_do(&shares) {
                 break;
             }
-            let Some(intended) = self.wait_for_start().await else { break };
+            let Some(scheduled) = self.wait_for_start().await else { break };
             let Some(number) = self.shared.next_request_number() else { break };
             let operation = self.possible(shares.draw(mix(seed ^ mix(number))), &shares);
             let Some(object) = self.object(operation, number) else { break };
-            let asked = self.ask(operation, object);
-            let handled = execute_recorded(&shared, &mut record, (operation, intended), asked).await;
-            let has_failed = handled.response.is_err();
+            let request = self.ask(operation, object);
+            let finished = execute_recorded(&shared, &mut record, (operation, scheduled), request).await;
+            let has_failed = finished.response.is_err();
             if let Some(samples) = &mut samples {
-                samples.record(shared.window(), &handled, self.subject(operation, object));
+                samples.record(shared.window(), &finished, self.subject(operation, object));
             }
             if has_failed && !self.is_open {
                 tokio::time::sleep(FAILURE_PAUSE).await;
             }
         }
-        if self.hand.is_empty() && shares.is_only(Operation::Delete) {
+        if self.share.is_empty() && shares.is_only(Operation::Delete) {
             // No object is left for any worker, and none will be added.
             self.shared.cancel_queued();
         }
         self.shared.worker_finished();
-        (record, self.hand)
+        (record, self.share)
     }
 
     /// Waits for the start of the next request and returns its scheduled time.
@@ -91,16 +91,16 @@ impl Worker {
             return (!self.shared.is_window_closed()).then(|| self.shared.now());
         }
         self.shared.start_permits.acquire().await.ok()?.forget();
-        self.shared.pop_due().map(|(intended, ())| intended)
+        self.shared.pop_due().map(|(scheduled, ())| scheduled)
     }
 
     fn has_nothing_to_do(&self, shares: &Mix) -> bool {
-        self.hand.is_empty() && shares.operations().all(Operation::needs_object)
+        self.share.is_empty() && shares.operations().all(Operation::needs_object)
     }
 
     /// Replaces a request that needs an object by a write if none is left and the mix contains writes.
     fn possible(&self, operation: Operation, shares: &Mix) -> Operation {
-        if operation.needs_object() && self.hand.is_empty() && shares.share(Operation::Put) > 0.0 {
+        if operation.needs_object() && self.share.is_empty() && shares.share(Operation::Put) > 0.0 {
             return Operation::Put;
         }
         operation
@@ -110,21 +110,21 @@ impl Worker {
     /// object.
     fn object(&mut self, operation: Operation, number: u64) -> Option<u64> {
         match operation {
-            Operation::Put => Some(self.stock.new_number()),
-            Operation::Get | Operation::Head => self.hand.next_to_read(),
-            Operation::List => Some(mix(number) % self.stock.allocated().max(1)),
-            Operation::Delete => self.hand.take_for_delete(),
+            Operation::Put => Some(self.object_set.new_number()),
+            Operation::Get | Operation::Head => self.share.next_to_read(),
+            Operation::List => Some(mix(number) % self.object_set.allocated().max(1)),
+            Operation::Delete => self.share.take_for_delete(),
         }
     }
 
     /// Describes the request for its sample.
     fn subject(&self, operation: Operation, object: u64) -> RequestSubject {
         let about = match operation {
-            Operation::List => SubjectKey::Prefix(self.stock.prefix().into()),
+            Operation::List => SubjectKey::Prefix(self.object_set.prefix().into()),
             _ => SubjectKey::Object(object),
         };
-        let carries = matches!(operation, Operation::Put | Operation::Get);
-        let size = if carries { self.stock.size(object) } else { 0 };
+        let has_body = matches!(operation, Operation::Put | Operation::Get);
+        let size = if has_body { self.object_set.size(object) } else { 0 };
         RequestSubject { operation, key: about, size: Some(size) }
     }
 
@@ -140,36 +140,36 @@ impl Worker {
     }
 
     fn address(&self, number: u64) -> StoreResult<Address> {
-        Address::parse(self.bed.bucket.as_str(), &self.stock.key(number))
+        Address::parse(self.env.bucket.as_str(), &self.object_set.key(number))
     }
 
     async fn put(&mut self, number: u64) -> Result<Completion, RequestFailure> {
-        let (address, size) = (self.address(number)?, self.stock.size(number));
-        let content = self.stock.content(number);
-        let file = match self.bed.files.as_ref().filter(|_| self.stock.has_files()) {
-            Some(files) => Some(files.open_source(&self.stock.source_key(number)).await?),
+        let (address, size) = (self.address(number)?, self.object_set.size(number));
+        let content = self.object_set.content(number);
+        let file = match self.env.files.as_ref().filter(|_| self.object_set.has_files()) {
+            Some(files) => Some(files.open_source(&self.object_set.source_key(number)).await?),
             None => None,
         };
-        let guard = UncertaintyGuard(Some(&self.stock));
-        put_object(&self.bed, &self.context, &address, (content, size), file).await?;
+        let guard = UncertaintyGuard(Some(&self.object_set));
+        put_object(&self.env, &self.context, &address, (content, size), file).await?;
         guard.disarm();
-        self.hand.add(number);
+        self.share.add(number);
         Ok(Completion::without_body(self.shared.now(), size))
     }
 
     async fn get(&self, number: u64) -> Result<Completion, RequestFailure> {
-        let (address, size) = (self.address(number)?, self.stock.size(number));
-        let content = self.stock.content(number);
-        let mut file = match &self.bed.files {
-            Some(files) => Some(files.create_target(&format!("read {}", self.stock.key(number))).await?),
+        let (address, size) = (self.address(number)?, self.object_set.size(number));
+        let content = self.object_set.content(number);
+        let mut file = match &self.env.files {
+            Some(files) => Some(files.create_target(&format!("read {}", self.object_set.key(number))).await?),
             None => None,
         };
-        let mut found = self.bed.store.get(&self.context, &address, GetRequest::default()).await?;
+        let mut found = self.env.store.get(&self.context, &address, GetRequest::default()).await?;
         let (mut first, mut at) = (None, 0);
         while let Some(chunk) = found.body.next().await {
             let chunk = chunk?;
             first.get_or_insert_with(|| self.shared.now());
-            if let Some(offset) = self.bed.content.first_difference(content, at, &chunk) {
+            if let Some(offset) = self.env.content.first_difference(content, at, &chunk) {
                 let key = address.key.as_str();
                 return Err(RequestFailure::wrong_response(format!(
                     "{key} differs from what was written at byte {offset}"
@@ -191,8 +191,8 @@ impl Worker {
     }
 
     async fn head(&self, number: u64) -> Result<Completion, RequestFailure> {
-        let (address, size) = (self.address(number)?, self.stock.size(number));
-        let found = self.bed.store.head(&self.context, &address, GetRequest::default()).await?;
+        let (address, size) = (self.address(number)?, self.object_set.size(number));
+        let found = self.env.store.head(&self.context, &address, GetRequest::default()).await?;
         if found.info.size != size {
             let (key, found) = (address.key.as_str(), found.info.size);
             return Err(RequestFailure::wrong_response(format!(
@@ -205,10 +205,14 @@ impl Worker {
     /// Lists a page after an object and verifies order and sizes. If the load changes no objects, every existing object
     /// must be listed.
     async fn list(&self, from: u64) -> Result<Completion, RequestFailure> {
-        let prefix = self.stock.prefix().to_owned();
-        let request =
-            ListRequest { prefix, delimiter: None, after: Some(self.stock.key(from)), limit: MAX_PAGE_KEYS };
-        let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
+        let prefix = self.object_set.prefix().to_owned();
+        let request = ListRequest {
+            prefix,
+            delimiter: None,
+            after: Some(self.object_set.key(from)),
+            limit: MAX_PAGE_KEYS,
+        };
+        let page = self.env.store.list(&self.context, &self.env.bucket, &request).await?;
         let answered = Completion::without_body(self.shared.now(), 0);
         let mut listed: Vec<u64> = Vec::with_capacity(page.entries.len());
         for entry in &page.entries {
@@ -218,9 +222,10 @@ impl Worker {
                     entry.name()
                 )));
             };
-            let number = self.stock.number(key).filter(|number| *number > *listed.last().unwrap_or(&from));
+            let number =
+                self.object_set.number(key).filter(|number| *number > *listed.last().unwrap_or(&from));
             match number {
-                Some(number) if self.stock.size(number) == summary.size => listed.push(number),
+                Some(number) if self.object_set.size(number) == summary.size => listed.push(number),
                 _ => {
                     let what = format!("{key} is wrongly listed with {} bytes after {from}", summary.size);
                     return Err(RequestFailure::wrong_response(what));
@@ -242,8 +247,8 @@ impl Worker {
     }
 
     async fn delete(&self, number: u64) -> Result<Completion, RequestFailure> {
-        let guard = UncertaintyGuard(Some(&self.stock));
-        self.bed.store.delete(&self.context, &self.address(number)?, Precondition::None).await?;
+        let guard = UncertaintyGuard(Some(&self.object_set));
+        self.env.store.delete(&self.context, &self.address(number)?, Precondition::None).await?;
         guard.disarm();
         Ok(Completion::without_body(self.shared.now(), 0))
     }
@@ -262,8 +267,8 @@ impl UncertaintyGuard<'_> {
 
 impl Drop for UncertaintyGuard<'_> {
     fn drop(&mut self) {
-        if let Some(stock) = self.0 {
-            stock.mark_uncertain();
+        if let Some(object_set) = self.0 {
+            object_set.mark_uncertain();
         }
     }
 }

@@ -39,9 +39,9 @@ impl WorkerPool {
         };
         let load = ActiveLoad::register(threads);
         for (number, worker) in workers.into_iter().enumerate() {
-            let seat = MigratingWorker::new(worker, (load.number(), number), threads);
-            let thread = seat.thread();
-            set.spawn_on(seat, threads.runtime(thread));
+            let slot = MigratingWorker::new(worker, (load.number(), number), threads);
+            let thread = slot.thread();
+            set.spawn_on(slot, threads.runtime(thread));
         }
         let mut autoscaler = JoinSet::new();
         let watched = threads.clone();

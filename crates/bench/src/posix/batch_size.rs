@@ -30,8 +30,8 @@ pub(super) fn call_bytes(size: u64, threads: usize) -> u64 {
 }
 
 /// Opens a file in the given form. Returns the reason if the file system does not support it, otherwise `None`.
-pub(super) fn unsupported_reason(site: &PosixEnv, form: AccessForm) -> Result<Option<String>> {
-    let path = site.directory.file_path(site.directory.new_file(0)?);
+pub(super) fn unsupported_reason(env: &PosixEnv, form: AccessForm) -> Result<Option<String>> {
+    let path = env.directory.file_path(env.directory.new_file(0)?);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | form.open_flags();
     let opened = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600));
     let unsupported = match opened {

@@ -10,7 +10,7 @@ use super::access_form::AccessForm;
 
 /// When written bytes are sent to the storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "snake_case")]
 pub enum WritePolicy {
     /// Before the call returns.
     WriteThrough,
@@ -22,7 +22,7 @@ pub enum WritePolicy {
 
 /// Where bytes come from when they are read the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "snake_case")]
 pub enum ReadPolicy {
     /// From the storage with each call.
     ReadThrough,
@@ -34,7 +34,7 @@ pub enum ReadPolicy {
 
 /// Where bytes come from when they are read the second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "snake_case")]
 pub enum RereadPolicy {
     /// From a cache.
     Cached,
@@ -52,17 +52,33 @@ pub enum Evidence {
     Timings,
 }
 
+/// A policy and the evidence for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyFinding<T> {
+    /// The policy.
+    pub policy: T,
+    /// The evidence for it.
+    pub evidence: Evidence,
+}
+
+impl<T> PolicyFinding<T> {
+    /// Creates a finding.
+    pub const fn new(policy: T, evidence: Evidence) -> Self {
+        Self { policy, evidence }
+    }
+}
+
 /// The policy of one access form; fields are `None` if unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachePolicy {
     /// The access form.
     pub form: AccessForm,
     /// The policy of writes.
-    pub write: Option<(WritePolicy, Evidence)>,
+    pub write: Option<PolicyFinding<WritePolicy>>,
     /// The policy of first reads.
-    pub read: Option<(ReadPolicy, Evidence)>,
+    pub read: Option<PolicyFinding<ReadPolicy>>,
     /// The policy of repeated reads.
-    pub reread: Option<(RereadPolicy, Evidence)>,
+    pub reread: Option<PolicyFinding<RereadPolicy>>,
     /// The error that ended the probe: a call failed, or wrong bytes were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
@@ -137,11 +153,14 @@ fn share(part: usize, all: usize) -> f64 {
 }
 
 /// The policies of first and repeated reads.
-pub type ReadPolicies = (Option<(ReadPolicy, Evidence)>, Option<(RereadPolicy, Evidence)>);
+pub type ReadPolicies = (Option<PolicyFinding<ReadPolicy>>, Option<PolicyFinding<RereadPolicy>>);
 
 /// Infers the write policy. `buffered_call` is the duration of a call known to end in memory, in microseconds.
 #[must_use]
-pub fn infer_write_policy(seen: &WriteTrace, buffered_call: Option<f64>) -> Option<(WritePolicy, Evidence)> {
+pub fn infer_write_policy(
+    seen: &WriteTrace,
+    buffered_call: Option<f64>,
+) -> Option<PolicyFinding<WritePolicy>> {
     if seen.call_us.is_empty() {
         return None;
     }
@@ -162,7 +181,7 @@ pub fn infer_write_policy(seen: &WriteTrace, buffered_call: Option<f64>) -> Opti
         }
     });
     if let Some(writing) = by_counters {
-        return Some((writing, Evidence::Counters));
+        return Some(PolicyFinding::new(writing, Evidence::Counters));
     }
     let calls: f64 = seen.call_us.iter().sum();
     let by_timings =
@@ -175,7 +194,7 @@ pub fn infer_write_policy(seen: &WriteTrace, buffered_call: Option<f64>) -> Opti
                 buffered_call.is_some_and(|memory| median(&seen.call_us) >= SIGNIFICANT_FACTOR * memory);
             (is_slow && calls >= seen.sync_us).then_some(WritePolicy::WriteThrough)
         };
-    by_timings.map(|writing| (writing, Evidence::Timings))
+    by_timings.map(|writing| PolicyFinding::new(writing, Evidence::Timings))
 }
 
 /// Infers the policies of first and repeated reads. `cached_call` is the duration of a call known to be served by a
@@ -186,7 +205,7 @@ pub fn infer_read_policies(seen: &ReadTrace, cached_call: Option<f64>) -> ReadPo
         return (None, None);
     }
     match &seen.received_bytes {
-        Some((after, again)) if was_transferred(after, seen) => by_counters(seen, after, *again),
+        Some((after, reread)) if was_transferred(after, seen) => by_counters(seen, after, *reread),
         // Nothing came over the wire, so the storage is not behind this interface, or a cache answered.
         _ => by_timings(seen, cached_call),
     }
@@ -199,12 +218,12 @@ fn was_transferred(after: &[u64], seen: &ReadTrace) -> bool {
     })
 }
 
-fn by_counters(seen: &ReadTrace, after: &[u64], again: u64) -> ReadPolicies {
+fn by_counters(seen: &ReadTrace, after: &[u64], reread: u64) -> ReadPolicies {
     let requested = (seen.piece_bytes * seen.call_us.len() as u64) as f64;
-    let reread = if again as f64 >= TRANSFERRED_FRACTION * requested {
+    let reread = if reread as f64 >= TRANSFERRED_FRACTION * requested {
         Some(RereadPolicy::FromStorage)
     } else {
-        (again as f64 <= HALF * requested).then_some(RereadPolicy::Cached)
+        (reread as f64 <= HALF * requested).then_some(RereadPolicy::Cached)
     };
     let after_first = after.get(1).copied().unwrap_or(0) as f64;
     let is_small_part = requested <= HALF * seen.file_bytes as f64;
@@ -221,7 +240,10 @@ fn by_counters(seen: &ReadTrace, after: &[u64], again: u64) -> ReadPolicies {
     } else {
         (share(with_a_piece, seen.call_us.len()) <= HALF).then_some(ReadPolicy::ReadAhead)
     };
-    (reading.map(|reading| (reading, Evidence::Counters)), reread.map(|reread| (reread, Evidence::Counters)))
+    (
+        reading.map(|reading| PolicyFinding::new(reading, Evidence::Counters)),
+        reread.map(|reread| PolicyFinding::new(reread, Evidence::Counters)),
+    )
 }
 
 /// Returns true if, during the first half of the calls, the received bytes were mostly a call or more ahead of the
@@ -242,15 +264,18 @@ fn by_timings(seen: &ReadTrace, cached_call: Option<f64>) -> ReadPolicies {
     }
     let sum = |calls: &[f64]| calls.iter().sum::<f64>();
     let (first, second) = (sum(&seen.call_us), sum(&seen.reread_call_us));
-    let known = |reading: ReadPolicy, again: RereadPolicy| {
-        (Some((reading, Evidence::Timings)), Some((again, Evidence::Timings)))
+    let known = |reading: ReadPolicy, reread: RereadPolicy| {
+        (
+            Some(PolicyFinding::new(reading, Evidence::Timings)),
+            Some(PolicyFinding::new(reread, Evidence::Timings)),
+        )
     };
     if first >= SIGNIFICANT_FACTOR * second && first - second >= MIN_WAIT_US {
         let cached = median(&seen.reread_call_us);
         let slow = seen.call_us.iter().filter(|call| **call >= SIGNIFICANT_FACTOR * cached).count();
         return match share(slow, seen.call_us.len()) {
             few if few <= HALF => known(ReadPolicy::ReadAhead, RereadPolicy::Cached),
-            _ => (None, Some((RereadPolicy::Cached, Evidence::Timings))),
+            _ => (None, Some(PolicyFinding::new(RereadPolicy::Cached, Evidence::Timings))),
         };
     }
     let is_slow =

@@ -15,7 +15,7 @@ use super::run_directory::{RunDirectory, RunFile};
 use super::tally::{CallTimes, FileFailure};
 use crate::drive::StopSignal;
 
-/// How files are accessed: where, with which contents, flags and limits.
+/// Parameters of file access: directory, contents, flags and limits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FileAccess<'a> {
     pub directory: &'a RunDirectory,
@@ -45,9 +45,9 @@ type OnCall<'a> = &'a mut dyn FnMut(Duration);
 
 impl FileAccess<'_> {
     fn timed<T>(&self, took: &mut Duration, call: impl FnOnce() -> T) -> T {
-        let begun = self.clock.now();
+        let started = self.clock.now();
         let done = call();
-        *took = self.clock.now().saturating_sub(begun);
+        *took = self.clock.now().saturating_sub(started);
         done
     }
 
@@ -247,6 +247,6 @@ fn read_all(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> io::Result<usize> 
 
 /// Closes the descriptor and returns the error of `close`, by which some file systems first report a failed write.
 fn close(file: OwnedFd) -> io::Result<()> {
-    // SAFETY: the descriptor was owned by `file` and `into_raw_fd` gave up that ownership, so nothing else closes it.
+    // SAFETY: the descriptor was owned by `file` and `into_raw_fd` released that ownership, so nothing else closes it.
     unsafe { rustix::io::try_close(file.into_raw_fd()) }.map_err(io::Error::from)
 }

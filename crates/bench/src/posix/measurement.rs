@@ -25,7 +25,7 @@ const MAX_IDLE_FRACTION: f64 = 0.05;
 /// State shared by all measurements of a run.
 #[derive(Debug)]
 pub(super) struct MeasureEnv<'a> {
-    pub site: &'a PosixEnv,
+    pub posix: &'a PosixEnv,
     pub counters: Option<InterfaceCounters>,
     /// Idle traffic of the link in both directions, in bytes per second.
     pub idle_bytes_per_second: f64,
@@ -38,8 +38,8 @@ pub(super) struct MeasureSpec {
     pub scope: AccessScope,
     pub task: PhaseTask,
     pub size: u64,
-    pub repeat: u32,
-    /// How caches were dropped before reading.
+    pub round: u32,
+    /// Treatment of caches before reading.
     pub caches: CacheTreatment,
 }
 
@@ -50,7 +50,7 @@ impl MeasureEnv<'_> {
 
     /// Waits until the link is quiet, so that earlier traffic does not count. Returns at once if the run was stopped.
     pub fn wait_for_quiet_link(&self) -> ByteCounts {
-        if self.site.stop.is_triggered() {
+        if self.posix.stop.is_triggered() {
             return self.read();
         }
         self.counters
@@ -62,18 +62,18 @@ impl MeasureEnv<'_> {
     /// Runs one measurement. Returns its result and the files that were accessed successfully, by thread.
     pub fn measure(
         &self,
-        cell: &MeasureSpec,
+        spec: &MeasureSpec,
         files: &[Vec<RunFile>],
         gauge: &Progress,
     ) -> Result<(AccessResult, Vec<Vec<RunFile>>)> {
-        let behind = self.site.directory.open_for_sync();
+        let behind = self.posix.directory.open_for_sync();
         // Data left by the previous measurement must not count here. A loss of it is reported here, as by no other
         // call.
-        let left = self.site.sync(&behind);
+        let left = self.posix.sync(&behind);
         let before = self.wait_for_quiet_link();
-        let mut outcome = run_phase(self.site, &cell.task, files, gauge)?;
+        let mut outcome = run_phase(self.posix, &spec.task, files, gauge)?;
         let after = self.read().since(before);
-        let synced = self.site.sync(&behind);
+        let synced = self.posix.sync(&behind);
         let settled = self.wait_for_quiet_link().since(before);
         let wire = self.counters.as_ref().map(|counters| WireBytes {
             sent: after.sent,
@@ -85,33 +85,33 @@ impl MeasureEnv<'_> {
             gauge.record_failure();
             outcome.tally.record_failure(lost);
         }
-        let sync_time = synced.ok().flatten().filter(|_| cell.task.phase == Direction::Write);
-        let access = self.access_result(cell, &outcome, sync_time, wire);
+        let sync_time = synced.ok().flatten().filter(|_| spec.task.phase == Direction::Write);
+        let access = self.access_result(spec, &outcome, sync_time, wire);
         Ok((access, outcome.files))
     }
 
     fn access_result(
         &self,
-        cell: &MeasureSpec,
+        spec: &MeasureSpec,
         outcome: &PhaseOutcome,
         sync: Option<Duration>,
         wire: Option<WireBytes>,
     ) -> AccessResult {
         let tally = &outcome.tally;
-        let steady = match cell.scope {
+        let steady = match spec.scope {
             AccessScope::Batch => SteadyRates::from_spans(outcome.start, &outcome.spans),
             AccessScope::Unit | AccessScope::Single => {
                 single_file_rate(tally.call_time, tally.bytes, tally.files)
             }
         };
         let mut access = AccessResult {
-            scope: cell.scope,
-            phase: cell.task.phase,
-            form: cell.task.form,
-            size: cell.size,
-            call_bytes: cell.task.call_bytes.min(cell.size),
+            scope: spec.scope,
+            phase: spec.task.phase,
+            form: spec.task.form,
+            size: spec.size,
+            call_bytes: spec.task.call_bytes.min(spec.size),
             threads: outcome.spans.len(),
-            round: cell.repeat,
+            round: spec.round,
             started_ms: outcome.started_unix_ms,
             files: tally.files,
             bytes: tally.bytes,
@@ -130,12 +130,12 @@ impl MeasureEnv<'_> {
             partial: outcome.is_stopped,
             notes: Vec::new(),
         };
-        access.notes = self.notes(cell, &access, outcome);
+        access.notes = self.notes(spec, &access, outcome);
         access
     }
 
     /// Caveats that a reader of the figures must know.
-    fn notes(&self, cell: &MeasureSpec, access: &AccessResult, outcome: &PhaseOutcome) -> Vec<String> {
+    fn notes(&self, spec: &MeasureSpec, access: &AccessResult, outcome: &PhaseOutcome) -> Vec<String> {
         let mut notes = Vec::new();
         let time = outcome.time.as_secs_f64().max(f64::MIN_POSITIVE);
         let used = access.cpu_seconds / time;
@@ -159,15 +159,15 @@ impl MeasureEnv<'_> {
         if outcome.is_truncated && !access.partial {
             notes.push(format!(
                 "stopped by the time limit after {time:.1} s, with {} of {} bytes of the file",
-                access.bytes, cell.size
+                access.bytes, spec.size
             ));
         }
         let is_short =
-            access.phase == Direction::Read && access.scope != AccessScope::Batch && access.bytes < cell.size;
+            access.phase == Direction::Read && access.scope != AccessScope::Batch && access.bytes < spec.size;
         if is_short && !outcome.is_truncated && access.files > 0 {
             notes.push(format!(
                 "only {} of {} bytes were read: writing had been stopped early, so this is the throughput of a smaller file",
-                access.bytes, cell.size
+                access.bytes, spec.size
             ));
         }
         if access.scope == AccessScope::Batch && access.seconds < 0.5 * time && access.seconds > 0.0 {
@@ -180,7 +180,7 @@ impl MeasureEnv<'_> {
             let sync = access.sync_seconds.unwrap_or_default();
             notes.push(format!("write-back: it took {sync:.2} s more until all data was durable"));
         }
-        if access.phase == Direction::Read && cell.caches == CacheTreatment::NotDropped {
+        if access.phase == Direction::Read && spec.caches == CacheTreatment::NotDropped {
             notes.push("caches could not be dropped: reads may have been served from them".to_owned());
         }
         let idle = self.idle_bytes_per_second * time;

@@ -38,9 +38,9 @@ pub struct PosixEnv {
 impl PosixEnv {
     /// File access in the given form and unit, without fsync and without a deadline.
     pub(super) fn file_access(&self, form: AccessForm, unit: u64) -> FileAccess<'_> {
-        let Self { directory: place, content, clock, stop } = self;
+        let Self { directory, content, clock, stop } = self;
         FileAccess {
-            directory: place,
+            directory,
             content,
             clock: &**clock,
             stop,
@@ -57,13 +57,13 @@ impl PosixEnv {
         if self.stop.is_triggered() {
             return Ok(None);
         }
-        let begun = self.clock.now();
+        let started = self.clock.now();
         self.directory.sync(behind)?;
-        Ok(Some(self.clock.now().saturating_sub(begun)))
+        Ok(Some(self.clock.now().saturating_sub(started)))
     }
 }
 
-/// What the threads do with the files.
+/// The task of the threads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PhaseTask {
     pub phase: Direction,
@@ -122,7 +122,7 @@ struct ThreadOutcome {
 
 /// Runs a task on the files of each thread, one thread per element of `files`.
 pub(super) fn run_phase(
-    site: &PosixEnv,
+    env: &PosixEnv,
     task: &PhaseTask,
     files: &[Vec<RunFile>],
     gauge: &Progress,
@@ -141,7 +141,7 @@ pub(super) fn run_phase(
                 let mut buffer = AlignedBuffer::new(usize::try_from(task.buffer_bytes).unwrap_or(usize::MAX));
                 drop(ready);
                 drop(start.read());
-                let outcome = run_thread(site, task, files, &mut buffer, (gauge, give_up));
+                let outcome = run_thread(env, task, files, &mut buffer, (gauge, give_up));
                 drop::<Sender<()>>(done);
                 // The CPU time of a thread can be read only while the thread exists.
                 drop(leave.read());
@@ -157,10 +157,10 @@ pub(super) fn run_phase(
         // Each thread drops its `ready` sender when it is ready and its `done` sender when it has finished.
         let _ = readied.recv();
         let before = CpuUsage::snapshot().map_err(failed)?;
-        let (begin, began) = (site.clock.now(), site.clock.wall().millis());
+        let (begin, began) = (env.clock.now(), env.clock.wall().millis());
         drop(started);
         let _ = ended.recv();
-        let time = site.clock.now().saturating_sub(begin);
+        let time = env.clock.now().saturating_sub(begin);
         let usage = CpuUsage::snapshot().map_err(failed)?.since(&before);
         drop(leaving);
         let mut outcome = PhaseOutcome {
@@ -172,7 +172,7 @@ pub(super) fn run_phase(
             files: Vec::new(),
             usage,
             is_truncated: false,
-            is_stopped: site.stop.is_triggered(),
+            is_stopped: env.stop.is_triggered(),
         };
         for thread in threads {
             let of_thread = thread.join().map_err(|_| Error::new(Reason::Defect, "a thread panicked"))?;
@@ -187,29 +187,29 @@ pub(super) fn run_phase(
 
 /// Accesses the files of one thread.
 fn run_thread(
-    site: &PosixEnv,
+    env: &PosixEnv,
     task: &PhaseTask,
     files: &[RunFile],
     buffer: &mut AlignedBuffer,
     (gauge, give_up): (&Progress, &StopSignal),
 ) -> ThreadOutcome {
     let mut outcome = ThreadOutcome::default();
-    let begun = site.clock.now();
+    let started = env.clock.now();
     for (n, file) in files.iter().enumerate() {
-        let begin = site.clock.now();
-        let is_over = n > 0 && begin.saturating_sub(begun) >= task.max_time;
-        if is_over || site.stop.is_triggered() || give_up.is_triggered() {
+        let begin = env.clock.now();
+        let is_over = n > 0 && begin.saturating_sub(started) >= task.max_time;
+        if is_over || env.stop.is_triggered() || give_up.is_triggered() {
             break;
         }
         let until = begin.saturating_add(task.max_file_time);
         let manner =
-            FileAccess { fsync: task.fsync, deadline: until, ..site.file_access(task.form, task.call_bytes) };
+            FileAccess { fsync: task.fsync, deadline: until, ..env.file_access(task.form, task.call_bytes) };
         let mut access = |took| outcome.tally.access(took);
         let done = match task.phase {
             Direction::Write => manner.write(*file, buffer, &mut access),
             Direction::Read => manner.read(*file, buffer, &mut access),
         };
-        outcome.record(*file, begin, site.clock.now(), done, (gauge, give_up));
+        outcome.record(*file, begin, env.clock.now(), done, (gauge, give_up));
     }
     outcome
 }

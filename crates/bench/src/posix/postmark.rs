@@ -75,23 +75,23 @@ struct RunStats {
     samples: Vec<String>,
 }
 
-/// Runs round `repeat` of the workload. With `fsync`, created and extended files are synced before they are closed.
+/// Runs round `round` of the workload. With `fsync`, created and extended files are synced before they are closed.
 pub(super) fn run_postmark(
-    site: &PosixEnv,
+    env: &PosixEnv,
     workload: &PostmarkWorkload,
     fsync: bool,
-    (seed, repeat): (u64, u32),
+    (seed, round): (u64, u32),
     gauge: &Progress,
 ) -> Result<Postmark> {
     let generator = |e: std::io::Error| {
         Error::with_source(Reason::Io, format!("cannot measure the CPU time of the generator: {e}"), e)
     };
     let mut buffer = AlignedBuffer::new(usize::try_from(workload.size_range.1).unwrap_or(usize::MAX).max(1));
-    let manner = FileAccess { fsync, ..site.file_access(AccessForm::Default, BLOCK_BYTES) };
-    let behind = site.directory.open_for_sync();
-    let files = site.directory.new_files(0, workload.pool + workload.transactions, 0)?;
+    let manner = FileAccess { fsync, ..env.file_access(AccessForm::Default, BLOCK_BYTES) };
+    let behind = env.directory.open_for_sync();
+    let files = env.directory.new_files(0, workload.pool + workload.transactions, 0)?;
     let (before, begin, began) =
-        (CpuUsage::snapshot().map_err(generator)?, site.clock.now(), site.clock.wall().millis());
+        (CpuUsage::snapshot().map_err(generator)?, env.clock.now(), env.clock.wall().millis());
     let no_steps = || StepStats { alone: 0, mixed: 0, times: new_histogram() };
     let mut is_broken = false;
     let mut stats = RunStats {
@@ -105,24 +105,24 @@ pub(super) fn run_postmark(
         samples: Vec::new(),
     };
     for (stage, step) in PostmarkSteps::new(workload.size_range, workload.pool, workload.transactions, seed) {
-        if site.stop.is_triggered() {
+        if env.stop.is_triggered() {
             break;
         }
         is_broken = stats.step(&manner, (stage, step), &files, &mut buffer, gauge);
-        let end = site.clock.now().saturating_sub(begin);
+        let end = env.clock.now().saturating_sub(begin);
         stats.ends.iter_mut().skip(stage as usize).for_each(|stage_end| *stage_end = end);
         if is_broken {
             break;
         }
     }
-    let sync = site.sync(&behind).unwrap_or_else(|lost| {
+    let sync = env.sync(&behind).unwrap_or_else(|lost| {
         gauge.record_failure();
         stats.record_failure(lost);
         None
     });
     let usage = CpuUsage::snapshot().map_err(generator)?.since(&before);
     let mut postmark =
-        stats.result(workload, (repeat, began), sync, &usage, is_broken || site.stop.is_triggered());
+        stats.result(workload, (round, began), sync, &usage, is_broken || env.stop.is_triggered());
     if is_broken {
         let note =
             "ended early, because every further step would fail too: the figures cover the time until then";
@@ -195,7 +195,7 @@ impl RunStats {
     fn result(
         &self,
         workload: &PostmarkWorkload,
-        (repeat, began): (u32, i64),
+        (round, began): (u32, i64),
         sync: Option<Duration>,
         usage: &CpuUsage,
         is_partial: bool,
@@ -226,7 +226,7 @@ impl RunStats {
             pool: workload.pool,
             transactions: workload.transactions,
             call_bytes: BLOCK_BYTES,
-            round: repeat,
+            round,
             started_ms: began,
             seconds: all,
             transaction_seconds,

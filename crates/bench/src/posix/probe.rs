@@ -7,7 +7,9 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::access_form::AccessForm;
 use super::buffer::AlignedBuffer;
-use super::cache_policy::{self, CachePolicy, ReadTrace, RereadPolicy, WritePolicy, WriteTrace};
+use super::cache_policy::{
+    self, CachePolicy, PolicyFinding, ReadTrace, RereadPolicy, WritePolicy, WriteTrace,
+};
 use super::counters::InterfaceCounters;
 use super::measurement::MeasureEnv;
 use super::result::CacheTreatment;
@@ -45,23 +47,23 @@ impl MemoryCallTimes {
         form: AccessForm,
         asks_kernel: bool,
     ) -> Result<CachePolicy> {
-        let place = &bench.site.directory;
-        let file = place.new_file(FILE_BYTES)?;
+        let directory = &bench.posix.directory;
+        let file = directory.new_file(FILE_BYTES)?;
         let mut buffer = AlignedBuffer::new(usize::try_from(WRITE_PIECE_BYTES).unwrap_or(usize::MAX));
         let written = write(bench, form, file, &mut buffer)?;
         let write = cache_policy::infer_write_policy(&written, self.buffered_call);
-        if matches!(write, Some((WritePolicy::Buffered | WritePolicy::WriteBack, _)))
+        if matches!(write, Some(PolicyFinding { policy: WritePolicy::Buffered | WritePolicy::WriteBack, .. }))
             && form == AccessForm::Default
         {
             self.buffered_call = median(&written.call_us);
         }
-        let (caches, _) = drop_caches([place.file_path(file)].iter(), asks_kernel);
+        let (caches, _) = drop_caches([directory.file_path(file)].iter(), asks_kernel);
         let read = read(bench, form, file, &mut buffer, caches != CacheTreatment::NotDropped)?;
-        let (first, again) = cache_policy::infer_read_policies(&read, self.cached_call);
-        if matches!(again, Some((RereadPolicy::Cached, _))) {
+        let (first, reread) = cache_policy::infer_read_policies(&read, self.cached_call);
+        if matches!(reread, Some(PolicyFinding { policy: RereadPolicy::Cached, .. })) {
             self.cached_call = median(&read.reread_call_us);
         }
-        Ok(CachePolicy { form, write, read: first, reread: again, failed: None })
+        Ok(CachePolicy { form, write, read: first, reread, failed: None })
     }
 }
 
@@ -77,7 +79,7 @@ fn write(
     file: RunFile,
     buffer: &mut AlignedBuffer,
 ) -> Result<WriteTrace> {
-    let behind = bench.site.directory.open_for_sync();
+    let behind = bench.posix.directory.open_for_sync();
     let before = bench.wait_for_quiet_link();
     let counters = bench.counters.as_ref();
     let sent = || counters.map_or(0, |counters| counters.read().since(before).sent);
@@ -87,9 +89,9 @@ fn write(
         after_calls.push(sent());
     };
     let done =
-        bench.site.file_access(form, WRITE_PIECE_BYTES).write(file, buffer, &mut each).map_err(failed)?;
+        bench.posix.file_access(form, WRITE_PIECE_BYTES).write(file, buffer, &mut each).map_err(failed)?;
     let after_close = sent();
-    let synced = bench.site.sync(&behind).map_err(failed)?;
+    let synced = bench.posix.sync(&behind).map_err(failed)?;
     let sync = synced.map(micros).ok_or_else(|| Error::new(Reason::Cancelled, "the run was stopped"))?;
     let after_sync = counters.map_or(0, |_| bench.wait_for_quiet_link().since(before).sent);
     let sent = counters.map(|_| (after_calls, after_close, after_sync));
@@ -109,7 +111,7 @@ fn read(
     buffer: &mut AlignedBuffer,
     is_cold: bool,
 ) -> Result<ReadTrace> {
-    let manner = bench.site.file_access(form, READ_PIECE_BYTES);
+    let manner = bench.posix.file_access(form, READ_PIECE_BYTES);
     let once = |buffer: &mut AlignedBuffer| -> Result<(Vec<f64>, Vec<u64>)> {
         let before = bench.wait_for_quiet_link();
         let received = |counters: &InterfaceCounters| counters.read().since(before).received;
@@ -122,14 +124,14 @@ fn read(
         Ok((calls, after))
     };
     let (calls, after) = once(buffer)?;
-    let (calls_again, after_again) = once(buffer)?;
-    let received = bench.counters.as_ref().map(|_| (after, after_again.last().copied().unwrap_or(0)));
+    let (reread_calls, after_reread) = once(buffer)?;
+    let received = bench.counters.as_ref().map(|_| (after, after_reread.last().copied().unwrap_or(0)));
     Ok(ReadTrace {
         piece_bytes: READ_PIECE_BYTES,
         file_bytes: FILE_BYTES,
         is_cold,
         call_us: calls,
-        reread_call_us: calls_again,
+        reread_call_us: reread_calls,
         received_bytes: received,
     })
 }

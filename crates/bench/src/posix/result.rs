@@ -8,7 +8,7 @@ use tradewind_core::quantity::ByteSize;
 
 pub use super::access_form::AccessForm;
 pub use super::amplification::AmplificationFit;
-pub use super::cache_policy::CachePolicy;
+pub use super::cache_policy::{CachePolicy, PolicyFinding};
 pub use super::mount::Mount;
 pub use super::postmark::result::Postmark;
 pub use crate::caches::CacheTreatment;
@@ -16,7 +16,7 @@ use crate::figures::{LatencySummary, Rate};
 
 /// A line of a result file about a mounted file system.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "what", rename_all = "lowercase")]
+#[serde(tag = "record", rename_all = "lowercase")]
 pub enum PosixRecord {
     /// The conditions of the run. The first line.
     Conditions(Box<PosixConditions>),
@@ -60,19 +60,37 @@ pub struct PosixConditions {
     pub mount: Mount,
     /// The calls that the time of a written file includes.
     pub timed_calls: String,
-    /// How caches were dropped before reading.
+    /// Treatment of caches before reading.
     pub caches: CacheTreatment,
     /// The reason if caches were not dropped by the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caches_reason: Option<String>,
     /// Access forms that were requested but not measured, or only in part, with the reasons.
-    pub skipped: Vec<(AccessForm, String)>,
+    pub skipped: Vec<SkippedForm>,
     /// The network interface whose bytes were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Idle traffic before the first measurement: bytes per second sent and received.
+    /// Idle traffic before the first measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub idle_bytes_per_second: Option<(f64, f64)>,
+    pub idle_bytes_per_second: Option<IdleTraffic>,
+}
+
+/// An access form that was not measured, or only in part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedForm {
+    /// The access form.
+    pub form: AccessForm,
+    /// The reason.
+    pub reason: String,
+}
+
+/// Traffic of an interface before the first measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct IdleTraffic {
+    /// Bytes sent per second.
+    pub sent: f64,
+    /// Bytes received per second.
+    pub received: f64,
 }
 
 /// The part of the benchmark that a measurement belongs to.

@@ -165,13 +165,13 @@ mod tests {
     fn clean_removes_only_its_own_directory() {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join("mine"), b"stays").unwrap();
-        let place = RunDirectory::create(parent.path(), "own").unwrap();
-        let file = place.new_files(3, 2, 10).unwrap()[1];
-        fs::write(place.file_path(file), b"0123456789").unwrap();
-        assert_ne!(place.content(file), place.content(place.new_file(10).unwrap()));
-        place.remove_files().unwrap();
-        assert!(place.directory().exists() && !place.file_path(file).exists());
-        place.remove().unwrap();
+        let directory = RunDirectory::create(parent.path(), "own").unwrap();
+        let file = directory.new_files(3, 2, 10).unwrap()[1];
+        fs::write(directory.file_path(file), b"0123456789").unwrap();
+        assert_ne!(directory.content(file), directory.content(directory.new_file(10).unwrap()));
+        directory.remove_files().unwrap();
+        assert!(directory.directory().exists() && !directory.file_path(file).exists());
+        directory.remove().unwrap();
         let left: Vec<_> =
             fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["mine"]);

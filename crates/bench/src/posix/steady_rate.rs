@@ -34,8 +34,8 @@ impl SteadyRates {
     /// finished, or until the last one if they have few files each. Threads without spans are ignored.
     pub fn from_spans(begin: Duration, threads: &[Vec<FileSpan>]) -> Self {
         let ends = threads.iter().filter_map(|spans| Some(spans.last()?.end));
-        let fewest = threads.iter().map(Vec::len).filter(|files| *files > 0).min().unwrap_or(0);
-        let end = if fewest < MIN_FILES_PER_THREAD { ends.max() } else { ends.min() };
+        let min_files = threads.iter().map(Vec::len).filter(|files| *files > 0).min().unwrap_or(0);
+        let end = if min_files < MIN_FILES_PER_THREAD { ends.max() } else { ends.min() };
         let seconds = end.unwrap_or(begin).saturating_sub(begin).as_secs_f64();
         let spans: Vec<FileSpan> = threads.iter().flatten().copied().collect();
         let count = batch_means::interval_count(seconds, mean_time(&spans));

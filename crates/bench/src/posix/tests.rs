@@ -8,11 +8,11 @@ use super::*;
 use crate::drive::StopSignal;
 use crate::result::ResultLine;
 
-fn site() -> (tempfile::TempDir, PosixEnv) {
+fn env() -> (tempfile::TempDir, PosixEnv) {
     let parent = tempfile::tempdir().unwrap();
-    let place = Arc::new(RunDirectory::create(parent.path(), "own").unwrap());
+    let directory = Arc::new(RunDirectory::create(parent.path(), "own").unwrap());
     let (content, clock) = (Arc::new(Content::new()), SystemClock::shared());
-    (parent, PosixEnv { directory: place, content, clock, stop: StopSignal::default() })
+    (parent, PosixEnv { directory, content, clock, stop: StopSignal::default() })
 }
 
 fn task(phase: Direction, form: AccessForm, unit: u64, buffer: u64) -> PhaseTask {
@@ -27,44 +27,44 @@ fn task(phase: Direction, form: AccessForm, unit: u64, buffer: u64) -> PhaseTask
     }
 }
 
-fn done(site: &PosixEnv, task: &PhaseTask, files: &[Vec<RunFile>]) -> PhaseOutcome {
-    run_phase(site, task, files, &Progress::default()).unwrap()
+fn done(env: &PosixEnv, task: &PhaseTask, files: &[Vec<RunFile>]) -> PhaseOutcome {
+    run_phase(env, task, files, &Progress::default()).unwrap()
 }
 
-fn files(site: &PosixEnv, threads: usize, count: u64, size: u64) -> Vec<Vec<RunFile>> {
-    (0..threads).map(|thread| site.directory.new_files(thread, count, size).unwrap()).collect()
+fn files(env: &PosixEnv, threads: usize, count: u64, size: u64) -> Vec<Vec<RunFile>> {
+    (0..threads).map(|thread| env.directory.new_files(thread, count, size).unwrap()).collect()
 }
 
 #[test]
 fn written_files_read_back_for_any_unit_and_buffer() {
-    let (_parent, site) = site();
+    let (_parent, env) = env();
     for (size, unit, buffer) in
         [(1, 1, 1), (10_000, 1000, 3000), (10_000, 4096, 10_000), (4096, 1 << 20, 4096)]
     {
         for form in [AccessForm::Sync, AccessForm::Default] {
-            let written = done(&site, &task(Direction::Write, form, unit, buffer), &files(&site, 2, 3, size));
+            let written = done(&env, &task(Direction::Write, form, unit, buffer), &files(&env, 2, 3, size));
             assert_eq!(
                 (written.tally.files, written.tally.bytes),
                 (6, 6 * size),
                 "{:?}",
                 written.tally.samples
             );
-            let read = done(&site, &task(Direction::Read, form, unit, buffer), &written.files);
+            let read = done(&env, &task(Direction::Read, form, unit, buffer), &written.files);
             assert_eq!((read.tally.files, read.tally.bytes), (6, 6 * size), "{:?}", read.tally.samples);
             let calls = read.tally.latencies().access.count;
             // A buffer holds only whole calls.
             assert_eq!(calls, 6 * size.div_ceil(unit.min(buffer)), "{size} {unit} {buffer}");
-            assert_eq!(fs::metadata(site.directory.file_path(written.files[0][0])).unwrap().len(), size);
+            assert_eq!(fs::metadata(env.directory.file_path(written.files[0][0])).unwrap().len(), size);
         }
     }
 }
 
 #[test]
 fn read_detects_every_kind_of_damage() {
-    let (_parent, site) = site();
+    let (_parent, env) = env();
     let written =
-        done(&site, &task(Direction::Write, AccessForm::Default, 4096, 8192), &files(&site, 1, 5, 20_000));
-    let path = |n: usize| site.directory.file_path(written.files[0][n]);
+        done(&env, &task(Direction::Write, AccessForm::Default, 4096, 8192), &files(&env, 1, 5, 20_000));
+    let path = |n: usize| env.directory.file_path(written.files[0][n]);
     let mut bytes = fs::read(path(0)).unwrap();
     bytes[19_999] ^= 1;
     fs::write(path(0), bytes).unwrap();
@@ -72,7 +72,7 @@ fn read_detects_every_kind_of_damage() {
     let longer = [fs::read(path(2)).unwrap(), vec![0]].concat();
     fs::write(path(2), longer).unwrap();
     fs::copy(path(4), path(3)).unwrap();
-    let read = done(&site, &task(Direction::Read, AccessForm::Default, 4096, 8192), &written.files);
+    let read = done(&env, &task(Direction::Read, AccessForm::Default, 4096, 8192), &written.files);
     assert_eq!(read.tally.failures["WrongBytes"], 4, "{:?}", read.tally.samples);
     assert_eq!(read.tally.files, 1, "the unmodified file");
     for (sample, why) in read.tally.samples.iter().zip([
@@ -87,27 +87,27 @@ fn read_detects_every_kind_of_damage() {
 
 #[test]
 fn time_limit_ends_a_batch_after_one_file_per_thread() {
-    let (_parent, site) = site();
+    let (_parent, env) = env();
     let short =
         PhaseTask { max_time: Duration::ZERO, ..task(Direction::Write, AccessForm::Default, 4096, 4096) };
-    let written = done(&site, &short, &files(&site, 3, 100, 4096));
+    let written = done(&env, &short, &files(&env, 3, 100, 4096));
     assert_eq!((written.tally.files, written.files.len(), written.is_stopped), (3, 3, false));
     let cut = PhaseTask {
         max_file_time: Duration::ZERO,
         ..task(Direction::Write, AccessForm::Default, 1000, 4096)
     };
-    let written = done(&site, &cut, &files(&site, 1, 1, 4096));
+    let written = done(&env, &cut, &files(&env, 1, 1, 4096));
     assert_eq!((written.is_truncated, written.files[0][0].size), (true, 1000));
-    let read = done(&site, &task(Direction::Read, AccessForm::Default, 1000, 4096), &written.files);
+    let read = done(&env, &task(Direction::Read, AccessForm::Default, 1000, 4096), &written.files);
     assert_eq!((read.tally.bytes, read.tally.failures.len()), (1000, 0), "{:?}", read.tally.samples);
 
     // Short files are completed before they are read; complete files stay as they are.
-    let completed = completion::complete_files(&site, written.files, 4096);
+    let completed = completion::complete_files(&env, written.files, 4096);
     assert_eq!(completed[0][0].size, 4096);
     let read = done(
-        &site,
+        &env,
         &task(Direction::Read, AccessForm::Default, 1000, 4096),
-        &completion::complete_files(&site, completed, 4096),
+        &completion::complete_files(&env, completed, 4096),
     );
     assert_eq!((read.tally.bytes, read.tally.failures.len()), (4096, 0), "{:?}", read.tally.samples);
 }
@@ -132,7 +132,7 @@ fn batch(forms: &[AccessForm], size: u64) -> PosixSection {
     }
 }
 
-fn survey(sections: Vec<PosixSection>) -> PosixPlan {
+fn plan(sections: Vec<PosixSection>) -> PosixPlan {
     PosixPlan {
         sections,
         fsync: true,
@@ -147,21 +147,21 @@ fn survey(sections: Vec<PosixSection>) -> PosixPlan {
 
 #[test]
 fn run_measures_all_parts_and_removes_its_files() {
-    let (_parent, site) = site();
+    let (_parent, env) = env();
     let postmark = PosixSection::Postmark(vec![PostmarkWorkload {
         size_range: (512, 9000),
         pool: 20,
         transactions: 40,
     }]);
-    let survey = survey(vec![
+    let plan = plan(vec![
         unit(&[64 << 10, UNIT_FILE_BYTES]),
         single(&[4096, 65_536]),
         batch(&AccessForm::ALL, 4096),
         postmark,
     ]);
-    survey.validate().unwrap();
+    plan.validate().unwrap();
     let mut lines = Vec::new();
-    let whole = survey.run(&site, &mut |event| {
+    let whole = plan.run(&env, &mut |event| {
         if let PosixEvent::Measured(measured) = event {
             lines.push(serde_json::to_string(&ResultLine::Posix(Box::new(measured.clone()))).unwrap());
         }
@@ -186,7 +186,7 @@ fn run_measures_all_parts_and_removes_its_files() {
         .filter_map(|each| if let PosixRecord::Access(access) = each { Some(&**access) } else { None })
         .collect();
     assert_eq!(accesses.len(), 2 * forms * (2 + 2 + 2));
-    assert_eq!(survey.max_measurements(), 2 * 3 * (2 + 2 + 2) + 1);
+    assert_eq!(plan.max_measurements(), 2 * 3 * (2 + 2 + 2) + 1);
     for access in &accesses {
         let expected = if access.scope == AccessScope::Batch { 6 } else { 1 };
         assert!(access.files == expected && access.bytes == expected * access.size, "{access:?}");
@@ -204,18 +204,18 @@ fn run_measures_all_parts_and_removes_its_files() {
         assert_eq!(postmark.created.count, postmark.deleted.count);
         assert!(postmark.written_bytes > 20 * 512 && postmark.transactions_per_second > 0.0, "{postmark:?}");
     }
-    assert_eq!(fs::read_dir(site.directory.directory()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(env.directory.directory()).unwrap().count(), 0);
 }
 
 #[test]
 fn stopped_run_ends_early_and_returns_false() {
-    let (_parent, site) = site();
-    let survey = survey(vec![unit(&[UNIT_FILE_BYTES]), batch(&[AccessForm::Default], 4096)]);
+    let (_parent, env) = env();
+    let plan = plan(vec![unit(&[UNIT_FILE_BYTES]), batch(&[AccessForm::Default], 4096)]);
     let mut count = 0;
-    let whole = survey.run(&site, &mut |event| {
+    let whole = plan.run(&env, &mut |event| {
         if let PosixEvent::Measured(PosixRecord::Access(_)) = event {
             count += 1;
-            site.stop.trigger();
+            env.stop.trigger();
         }
     });
     assert!(!whole.unwrap());
@@ -225,17 +225,16 @@ fn stopped_run_ends_early_and_returns_false() {
 #[test]
 fn stopped_run_does_not_wait_for_durability() {
     for what in ["write", "postmark"] {
-        let (_parent, site) = site();
+        let (_parent, env) = env();
         let postmark = PosixSection::Postmark(vec![PostmarkWorkload {
             size_range: (512, 9000),
             pool: 20,
             transactions: 40,
         }]);
-        let survey =
-            survey(vec![if what == "write" { batch(&[AccessForm::Default], 4096) } else { postmark }]);
+        let plan = plan(vec![if what == "write" { batch(&[AccessForm::Default], 4096) } else { postmark }]);
         let mut results = Vec::new();
-        let whole = survey.run(&site, &mut |event| match event {
-            PosixEvent::Started { what: begins, .. } if begins.starts_with(what) => site.stop.trigger(),
+        let whole = plan.run(&env, &mut |event| match event {
+            PosixEvent::Started { what: begins, .. } if begins.starts_with(what) => env.stop.trigger(),
             PosixEvent::Measured(PosixRecord::Access(access)) => {
                 results.push((access.partial, access.sync_seconds))
             }
@@ -250,26 +249,26 @@ fn stopped_run_does_not_wait_for_durability() {
 
 #[test]
 fn failed_sync_counts_as_a_failure() {
-    let (_parent, site) = site();
-    let bench = MeasureEnv { site: &site, counters: None, idle_bytes_per_second: 0.0, cores: 2 };
+    let (_parent, env) = env();
+    let bench = MeasureEnv { posix: &env, counters: None, idle_bytes_per_second: 0.0, cores: 2 };
     let task = task(Direction::Write, AccessForm::Default, 4096, 4096);
-    let cell = MeasureSpec {
+    let spec = MeasureSpec {
         scope: AccessScope::Batch,
         task,
         size: 4096,
-        repeat: 1,
+        round: 1,
         caches: CacheTreatment::NotDropped,
     };
     let workload = PostmarkWorkload { size_range: (512, 9000), pool: 3, transactions: 4 };
-    let access = |files: &[Vec<RunFile>]| bench.measure(&cell, files, &Progress::default()).unwrap().0;
+    let access = |files: &[Vec<RunFile>]| bench.measure(&spec, files, &Progress::default()).unwrap().0;
     let postmark =
-        || super::postmark::run_postmark(&site, &workload, false, (1, 1), &Progress::default()).unwrap();
-    let (good, also) = (access(&files(&site, 1, 3, 4096)), postmark());
+        || super::postmark::run_postmark(&env, &workload, false, (1, 1), &Progress::default()).unwrap();
+    let (good, also) = (access(&files(&env, 1, 3, 4096)), postmark());
     assert!(good.sync_seconds.is_some() && good.failures.is_empty(), "{good:?}");
     assert!(also.sync_seconds.is_some() && also.failures.is_empty(), "{also:?}");
 
     // The directory cannot be opened for the sync.
-    fs::remove_dir_all(site.directory.directory()).unwrap();
+    fs::remove_dir_all(env.directory.directory()).unwrap();
     let bad = access(&[vec![]]);
     assert!(bad.failures["NotDurable"] > 0 && bad.sync_seconds.is_none(), "{bad:?}");
     let also = postmark();
@@ -283,17 +282,17 @@ fn failed_sync_counts_as_a_failure() {
 
 #[test]
 fn check_rejects_what_cannot_be_measured() {
-    let of = |section: PosixSection| survey(vec![section]);
+    let of = |section: PosixSection| plan(vec![section]);
     let good = of(unit(&[4096]));
     good.validate().unwrap();
     for (bad, why) in [
-        (survey(vec![]), "nothing to measure"),
+        (plan(vec![]), "nothing to measure"),
         (of(batch(&[], 4096)), "nothing to measure"),
         (PosixPlan { rounds: 0, ..good.clone() }, "nothing to measure"),
         (of(unit(&[0])), "invalid unit 0"),
         (of(unit(&[4096, UNIT_FILE_BYTES + 1])), "the size of the file"),
         (of(single(&[0])), "empty files"),
-        (survey(vec![unit(&[4096]), batch(&[AccessForm::Sync], 0)]), "empty files"),
+        (plan(vec![unit(&[4096]), batch(&[AccessForm::Sync], 0)]), "empty files"),
         (PosixPlan { interface: Some("no-such".to_owned()), ..good.clone() }, "no interface no-such"),
     ] {
         let error = bad.validate().unwrap_err();

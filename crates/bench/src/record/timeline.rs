@@ -22,7 +22,7 @@ impl Timeline {
         let present = CurrentSecond {
             second: 0,
             seconds: Default::default(),
-            tenths: Default::default(),
+            series: Default::default(),
             timeline: self.clone(),
         };
         LoadRecord { present: Some(present), ..LoadRecord::default() }
@@ -40,7 +40,7 @@ pub(super) struct CurrentSecond {
     second: usize,
     /// Statistics by kind of request.
     seconds: [SecondStats; Operation::ALL.len()],
-    tenths: [WorkAmount; INTERVALS_PER_SECOND],
+    series: [WorkAmount; INTERVALS_PER_SECOND],
     timeline: Timeline,
 }
 
@@ -54,7 +54,7 @@ impl CurrentSecond {
     /// The work of a 100 ms interval of the window.
     pub fn interval(&mut self, number: usize) -> &mut WorkAmount {
         self.switch_to(number / INTERVALS_PER_SECOND);
-        &mut self.tenths[number % INTERVALS_PER_SECOND]
+        &mut self.series[number % INTERVALS_PER_SECOND]
     }
 
     /// Flushes the current second and switches to another, possibly an earlier one: a request counts in every second in
@@ -69,7 +69,7 @@ impl CurrentSecond {
     #[cold]
     fn flush(&mut self) {
         self.add_to(&mut self.timeline.0.lock());
-        (self.seconds, self.tenths) = (Default::default(), Default::default());
+        (self.seconds, self.series) = (Default::default(), Default::default());
     }
 
     /// Adds the current second to a record.
@@ -79,9 +79,9 @@ impl CurrentSecond {
                 record.second(operation, self.second).add(second);
             }
         }
-        for (number, tenth) in (self.second * INTERVALS_PER_SECOND..).zip(&self.tenths) {
-            if *tenth != WorkAmount::default() {
-                *record.tenth(number) += *tenth;
+        for (number, interval) in (self.second * INTERVALS_PER_SECOND..).zip(&self.series) {
+            if *interval != WorkAmount::default() {
+                *record.interval(number) += *interval;
             }
         }
     }
@@ -107,13 +107,13 @@ mod tests {
         let mut at = Duration::ZERO;
         for (is_put, pause, took, fails) in requests {
             let operation = if *is_put { Operation::Put } else { Operation::Get };
-            let begun = at + Duration::from_millis(*pause);
-            at = begun + Duration::from_millis(*took);
+            let start = at + Duration::from_millis(*pause);
+            at = start + Duration::from_millis(*took);
             if *fails {
                 record.record_failure(WINDOW, operation, at, "busy", "is busy");
             } else {
                 let timing =
-                    RequestTiming { scheduled: begun, started: begun, first_byte: at, completed: at };
+                    RequestTiming { scheduled: start, started: start, first_byte: at, completed: at };
                 record.record_success(WINDOW, operation, timing, 1000);
             }
         }
@@ -135,27 +135,27 @@ mod tests {
                 1..5,
             ),
         ) {
-            let (timeline, mut apart, mut together) = (Timeline::default(), LoadRecord::default(), LoadRecord::default());
+            let (timeline, mut separate, mut together) = (Timeline::default(), LoadRecord::default(), LoadRecord::default());
             for requests in &workers {
                 let mut mine = timeline.new_record();
                 record_all(&mut mine, requests);
-                apart.add(&mine);
+                separate.add(&mine);
                 let mut whole = LoadRecord::default();
                 record_all(&mut whole, requests);
                 together.add(&whole);
             }
-            apart.add(&timeline.take());
-            prop_assert_eq!(apart.stats.len(), together.stats.len());
+            separate.add(&timeline.take());
+            prop_assert_eq!(separate.stats.len(), together.stats.len());
             for (operation, tally) in &together.stats {
-                let other = &apart.stats[operation];
+                let other = &separate.stats[operation];
                 prop_assert_eq!(&other.seconds, &tally.seconds);
                 prop_assert_eq!((other.operations, other.failure_count()), (tally.operations, tally.failure_count()));
                 prop_assert_eq!(&other.latency, &tally.latency);
                 prop_assert!(is_near(other.throughput, tally.throughput));
             }
             let time = WINDOW.end - WINDOW.begin;
-            let tenths = apart.tenths(time).into_iter().zip(together.tenths(time));
-            prop_assert!(tenths.into_iter().all(|(one, other)| is_near(one, other)));
+            let series = separate.series(time).into_iter().zip(together.series(time));
+            prop_assert!(series.into_iter().all(|(one, other)| is_near(one, other)));
             prop_assert!(timeline.take().stats.is_empty());
         }
     }
@@ -166,9 +166,9 @@ mod tests {
         let window = MeasurementWindow { begin: Duration::ZERO, end: Duration::MAX };
         let mut records = [timeline.new_record(), timeline.new_record()];
         for second in 0..day {
-            let (begun, ended) = (Duration::from_secs(second), Duration::from_millis(second * 1000 + 1500));
+            let (start, ended) = (Duration::from_secs(second), Duration::from_millis(second * 1000 + 1500));
             let timing =
-                RequestTiming { scheduled: begun, started: begun, first_byte: ended, completed: ended };
+                RequestTiming { scheduled: start, started: start, first_byte: ended, completed: ended };
             records[usize::from(second % 2 == 0)].record_success(window, Operation::Get, timing, 1);
         }
         for record in &records {
@@ -178,7 +178,7 @@ mod tests {
         let mut all = timeline.take();
         records.iter().for_each(|record| all.add(record));
         assert_eq!(all.stats[&Operation::Get].seconds.len() as u64, day + 1);
-        let done: f64 = all.series_100ms.iter().map(|tenth| tenth.operations).sum();
+        let done: f64 = all.series_100ms.iter().map(|interval| interval.operations).sum();
         assert!((done - day as f64).abs() < 1e-3, "{done}");
     }
 }

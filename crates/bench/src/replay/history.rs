@@ -62,9 +62,9 @@ impl KeyHistory {
         self.reads.push(now);
     }
 
-    /// Ends a read that started at `begun`, after its response was checked.
-    pub fn end_read(&mut self, begun: u64, needed: u64) {
-        if let Some(index) = self.reads.iter().position(|read| *read == begun) {
+    /// Ends a read that started at `read_start`, after its response was checked.
+    pub fn end_read(&mut self, read_start: u64, needed: u64) {
+        if let Some(index) = self.reads.iter().position(|read| *read == read_start) {
             self.reads.swap_remove(index);
         }
         self.prune(needed);
@@ -78,9 +78,9 @@ impl KeyHistory {
             .for_each(|write| write.acknowledged = None);
     }
 
-    /// The versions that a read from `begun` to `answered` may return.
-    pub fn possible_versions(&self, begun: u64, answered: u64) -> impl Iterator<Item = KeyVersion> + '_ {
-        let replaced = self.replacement_start(begun);
+    /// The versions that a read from `read_start` to `answered` may return.
+    pub fn possible_versions(&self, read_start: u64, answered: u64) -> impl Iterator<Item = KeyVersion> + '_ {
+        let replaced = self.replacement_start(read_start);
         let is_possible = move |write: &&WriteRecord| {
             write.started < answered && write.acknowledged.is_none_or(|ended| ended >= replaced)
         };
@@ -113,8 +113,8 @@ mod tests {
 
     use super::*;
 
-    fn sizes(history: &KeyHistory, begun: u64) -> Vec<Option<u64>> {
-        history.possible_versions(begun, u64::MAX).map(|version| version.size).collect()
+    fn sizes(history: &KeyHistory, read_start: u64) -> Vec<Option<u64>> {
+        history.possible_versions(read_start, u64::MAX).map(|version| version.size).collect()
     }
 
     #[test]
@@ -192,17 +192,17 @@ mod tests {
                         reading.push(now);
                     }
                     3 if !reading.is_empty() => {
-                        let begun = reading.remove(which % reading.len());
-                        let mut found: Vec<u32> = history.possible_versions(begun, now).map(|version| version.number).collect();
+                        let read_start = reading.remove(which % reading.len());
+                        let mut found: Vec<u32> = history.possible_versions(read_start, now).map(|version| version.number).collect();
                         found.sort_unstable();
                         let is_replaced = |write: &WriteRecord| all.iter().any(|later| {
                             write.acknowledged.is_some_and(|ended| ended < later.started)
-                                && later.acknowledged.is_some_and(|ended| ended < begun)
+                                && later.acknowledged.is_some_and(|ended| ended < read_start)
                         });
                         let expected: Vec<u32> = all.iter()
                             .filter(|write| !is_replaced(write)).map(|write| write.version.number).collect();
                         prop_assert_eq!(found, expected);
-                        history.end_read(begun, now);
+                        history.end_read(read_start, now);
                     }
                     _ => {}
                 }

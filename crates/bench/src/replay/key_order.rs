@@ -113,7 +113,7 @@ mod tests {
             requests in proptest::collection::vec((0_usize..3, any::<bool>()), 0..40),
             picks in proptest::collection::vec(any::<usize>(), 0..80),
         ) {
-            let (mut order, mut running, mut begun) = (KeyOrder::default(), Vec::new(), Vec::new());
+            let (mut order, mut running, mut dispatched) = (KeyOrder::default(), Vec::new(), Vec::new());
             let (mut coming, mut picks) = (requests.iter().enumerate(), picks.into_iter());
             loop {
                 let pick = picks.next().unwrap_or(0);
@@ -122,16 +122,16 @@ mod tests {
                     let (object, changes) = requests[number];
                     let next = order.finish(object, changes);
                     running.extend(&next);
-                    begun.extend(next);
+                    dispatched.extend(next);
                 } else if let Some((number, (object, changes))) = coming.next() {
                     let next = order.enqueue(*object, *changes, number);
                     running.extend(next);
-                    begun.extend(next);
+                    dispatched.extend(next);
                 } else if let Some(number) = running.pop() {
                     let (object, changes) = requests[number];
                     let next = order.finish(object, changes);
                     running.extend(&next);
-                    begun.extend(next);
+                    dispatched.extend(next);
                 } else {
                     break;
                 }
@@ -141,9 +141,9 @@ mod tests {
                     prop_assert!(!changes || concurrent == 1);
                 }
             }
-            prop_assert_eq!(begun.len(), requests.len());
+            prop_assert_eq!(dispatched.len(), requests.len());
             for object in 0..3 {
-                prop_assert!(begun.iter().filter(|number| requests[**number].0 == object).is_sorted());
+                prop_assert!(dispatched.iter().filter(|number| requests[**number].0 == object).is_sorted());
             }
             prop_assert!(order.keys.is_empty());
         }

@@ -113,16 +113,16 @@ impl ReplayObjects {
         now
     }
 
-    /// The versions that a read may return that started at `begun` and is answered now.
+    /// The versions that a read may return that started at `start` and is answered now.
     #[must_use]
-    pub fn possible_versions(&self, object: usize, begun: u64) -> Vec<KeyVersion> {
-        self.histories[object].lock().possible_versions(begun, self.next_tick()).collect()
+    pub fn possible_versions(&self, object: usize, start: u64) -> Vec<KeyVersion> {
+        self.histories[object].lock().possible_versions(start, self.next_tick()).collect()
     }
 
-    /// Ends a read that started at `begun`, after its response was checked.
-    pub fn end_read(&self, object: usize, begun: u64) {
+    /// Ends a read that started at `start`, after its response was checked.
+    pub fn end_read(&self, object: usize, start: u64) {
         let needed = self.earliest_listing();
-        self.histories[object].lock().end_read(begun, needed);
+        self.histories[object].lock().end_read(start, needed);
     }
 
     /// Records the start of a listing and returns its tick. Call it before anything is sent.
@@ -133,10 +133,10 @@ impl ReplayObjects {
         now
     }
 
-    /// Ends a listing that started at `begun`, after its response was checked.
-    pub fn end_listing(&self, begun: u64) {
+    /// Ends a listing that started at `start`, after its response was checked.
+    pub fn end_listing(&self, start: u64) {
         let mut listings = self.listings.lock();
-        if let Some(index) = listings.iter().position(|listing| *listing == begun) {
+        if let Some(index) = listings.iter().position(|listing| *listing == start) {
             listings.swap_remove(index);
         }
     }
@@ -160,11 +160,11 @@ mod tests {
 
     fn judge(
         objects: &ReplayObjects,
-        (prefix, begun): (&str, u64),
+        (prefix, start): (&str, u64),
         page: &[(String, u64)],
         is_cut: bool,
     ) -> Result<(), String> {
-        let mut judging = objects.judge(prefix, (begun, objects.next_tick()), page, is_cut);
+        let mut judging = objects.judge(prefix, (start, objects.next_tick()), page, is_cut);
         std::iter::from_fn(|| Some(judging.check_chunk())).flatten().next().unwrap()
     }
 
@@ -175,9 +175,9 @@ mod tests {
         is_cut: bool,
     ) -> Result<(), String> {
         let page: Vec<(String, u64)> = page.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
-        let begun = objects.begin_listing();
-        let judged = judge(objects, (prefix, begun), &page, is_cut);
-        objects.end_listing(begun);
+        let start = objects.begin_listing();
+        let judged = judge(objects, (prefix, start), &page, is_cut);
+        objects.end_listing(start);
         judged
     }
 
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn judge_accepts_both_states_of_concurrently_changed_keys() {
         let objects = objects();
-        let begun = objects.begin_listing();
+        let start = objects.begin_listing();
         let written = objects.begin_write(2, Some(3));
         let removed = objects.begin_write(1, None);
         objects.end_write(2, written);
@@ -217,7 +217,7 @@ mod tests {
         let (before, after) =
             (page(&[("run/b/1", 2), ("run/b/3", 4)]), page(&[("run/b/2", 3), ("run/b/3", 4)]));
         for page in [&before, &after] {
-            assert_eq!(judge(&objects, ("b/", begun), page, false), Ok(()));
+            assert_eq!(judge(&objects, ("b/", start), page, false), Ok(()));
         }
         let later = objects.begin_listing();
         assert!(judge(&objects, ("b/", later), &before, false).is_err());

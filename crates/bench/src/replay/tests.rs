@@ -9,7 +9,7 @@ use super::objects::CHUNK_KEYS;
 use super::worker::TraceRequest;
 use super::*;
 use crate::drive::EndReason;
-use crate::drive::tests::bed;
+use crate::drive::tests::env;
 use crate::operation::Operation;
 use crate::result::Measurement;
 use crate::runner::{RunEvent, Runner};
@@ -28,11 +28,11 @@ fn replay(text: String, how: (usize, Option<f64>)) -> Replay {
     replay_of(Box::leak(Box::new([&*Box::leak(text.into_boxed_str())])), how)
 }
 
-async fn run(bed: &BenchEnv, replay: &Replay) -> (LoadOutcome, Vec<String>) {
+async fn run(env: &BenchEnv, replay: &Replay) -> (LoadOutcome, Vec<String>) {
     let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
     let (stop, gauge) = (StopSignal::default(), Arc::default());
-    assert!(replay.prepare(bed, &objects, &stop, &gauge).await.unwrap());
-    replay.run(bed, &objects, &stop, &gauge).await.unwrap()
+    assert!(replay.prepare(env, &objects, &stop, &gauge).await.unwrap());
+    replay.run(env, &objects, &stop, &gauge).await.unwrap()
 }
 
 fn failures(outcome: &LoadOutcome) -> Vec<String> {
@@ -40,10 +40,10 @@ fn failures(outcome: &LoadOutcome) -> Vec<String> {
 }
 
 /// A copy of the environment whose store injects a fault.
-fn with(bed: &BenchEnv, call: Call, when: FaultSchedule, fault: Fault) -> BenchEnv {
+fn with(env: &BenchEnv, call: Call, when: FaultSchedule, fault: Fault) -> BenchEnv {
     BenchEnv {
-        store: Faulty::new(bed.store.clone(), FaultPlan::none().with_fault(call, when, fault)),
-        ..bed.clone()
+        store: Faulty::new(env.store.clone(), FaultPlan::none().with_fault(call, when, fault)),
+        ..env.clone()
     }
 }
 
@@ -56,11 +56,11 @@ const EVERYTHING: &str = "0,get,read,,\n0,get,read,100,28\n0,get,read,100,1000\n
 async fn replay_sends_and_checks_all_requests() {
     for speed in [Some(1.0), Some(4.0), None] {
         let replay = replay_of(&[EVERYTHING], (16, speed));
-        let (outcome, notes) = run(&bed().await, &replay).await;
+        let (outcome, notes) = run(&env().await, &replay).await;
         assert_eq!(failures(&outcome), [""; 0]);
         let counts = outcome.record.tallies().iter().map(|(kind, tally)| (*kind, tally.operations));
         assert_eq!(counts.collect::<BTreeMap<_, _>>(), replay.trace_summary().requests);
-        assert_eq!((outcome.ending, outcome.never_started), (EndReason::Exhausted, 0));
+        assert_eq!((outcome.end_reason, outcome.never_started), (EndReason::Exhausted, 0));
         if speed.is_none() {
             // Two find nothing, one reads beyond an empty object, and one beyond a short one.
             assert!(
@@ -97,16 +97,16 @@ async fn replay_detects_a_stale_version() {
         ("0,get,k,0,1000\n0.05,delete,k,,\n0.6,list,,,\n", 1000, "is listed with 1000 bytes"),
         ("0,get,k,0,1000\n0.05,delete,k,,\n0.6,get,k,,\n", 1000, "reported with 1000 bytes"),
     ] {
-        let (bed, replay) = (bed().await, replay(text.to_owned(), (4, Some(1.0))));
+        let (env, replay) = (env().await, replay(text.to_owned(), (4, Some(1.0))));
         let tampering = async {
             tokio::time::sleep(Duration::from_millis(300)).await;
             let (address, context) =
-                (Address::parse("bench", "run/k").unwrap(), request_context(&bed).await.unwrap());
-            put_object(&bed, &context, &address, (ReplayObjects::content("run/k", 0, size), size), None)
+                (Address::parse("bench", "run/k").unwrap(), request_context(&env).await.unwrap());
+            put_object(&env, &context, &address, (ReplayObjects::content("run/k", 0, size), size), None)
                 .await
                 .unwrap();
         };
-        let ((outcome, _), ()) = tokio::join!(run(&bed, &replay), tampering);
+        let ((outcome, _), ()) = tokio::join!(run(&env, &replay), tampering);
         let failures = failures(&outcome);
         assert!(failures.len() == 1 && failures[0].contains(why), "{text}: {failures:?}");
     }
@@ -116,14 +116,14 @@ async fn replay_detects_a_stale_version() {
 async fn replay_detects_a_lost_object() {
     for (op, why) in [("get,k,,", "NoSuchKey"), ("head,k,,", "NoSuchKey"), ("list,,,", "WrongAnswer")] {
         let text = format!("0,put,k,,10\n0.5,{op}\n");
-        let (bed, replay) = (bed().await, replay(text, (4, Some(1.0))));
+        let (env, replay) = (env().await, replay(text, (4, Some(1.0))));
         let losing = async {
             tokio::time::sleep(Duration::from_millis(250)).await;
             let (address, context) =
-                (Address::parse("bench", "run/k").unwrap(), request_context(&bed).await.unwrap());
-            bed.store.delete(&context, &address, tradewind_core::Precondition::None).await.unwrap();
+                (Address::parse("bench", "run/k").unwrap(), request_context(&env).await.unwrap());
+            env.store.delete(&context, &address, tradewind_core::Precondition::None).await.unwrap();
         };
-        let ((outcome, _), ()) = tokio::join!(run(&bed, &replay), losing);
+        let ((outcome, _), ()) = tokio::join!(run(&env, &replay), losing);
         let kinds: Vec<String> =
             outcome.record.tallies().values().flat_map(|tally| tally.failures.keys().cloned()).collect();
         assert_eq!(kinds, [why], "{op}");
@@ -135,8 +135,8 @@ async fn failed_write_may_or_may_not_take_effect() {
     let text = "0,get,k,0,1000\n0.02,put,k,,1000\n0.04,get,k,,\n0.04,head,k,,\n0.04,list,,,\n";
     for fault in [Fault::FailBefore(Reason::Io), Fault::FailAfter(Reason::Io)] {
         // The first commit creates the initial object.
-        let bed = with(&bed().await, Call::Commit, FaultSchedule::Nth(2), fault);
-        let (outcome, _) = run(&bed, &replay(text.to_owned(), (4, None))).await;
+        let env = with(&env().await, Call::Commit, FaultSchedule::Nth(2), fault);
+        let (outcome, _) = run(&env, &replay(text.to_owned(), (4, None))).await;
         let failed: Vec<Operation> = outcome
             .record
             .tallies()
@@ -159,8 +159,8 @@ async fn overlapping_requests_accept_every_possible_version() {
     let text: String = (0..1000).map(line).collect();
     for call in [Call::Commit, Call::Get] {
         for speed in [Some(1.0), None] {
-            let bed = with(&bed().await, call, FaultSchedule::Always, Fault::Delay(Duration::from_millis(4)));
-            let (outcome, _) = run(&bed, &replay(text.clone(), (32, speed))).await;
+            let env = with(&env().await, call, FaultSchedule::Always, Fault::Delay(Duration::from_millis(4)));
+            let (outcome, _) = run(&env, &replay(text.clone(), (32, speed))).await;
             assert_eq!(failures(&outcome), [""; 0], "{call:?} {speed:?}");
             assert_eq!(outcome.record.tallies().values().map(|tally| tally.operations).sum::<u64>(), 1000);
         }
@@ -171,22 +171,22 @@ async fn overlapping_requests_accept_every_possible_version() {
 async fn trace_pace_starts_requests_on_time_at_a_slow_store() {
     let burst = |at: &str| format!("{at},put,k,,10\n").repeat(10);
     let text = burst("1000.0") + &burst("1000.45") + &burst("1001.05");
-    for (speed, tenths) in [(1.0, [0, 4, 10]), (2.0, [0, 2, 5])] {
-        let (outcome, notes) = run(&bed().await, &replay(text.clone(), (64, Some(speed)))).await;
+    for (speed, series) in [(1.0, [0, 4, 10]), (2.0, [0, 2, 5])] {
+        let (outcome, notes) = run(&env().await, &replay(text.clone(), (64, Some(speed)))).await;
         let late = Duration::from_micros(outcome.schedule_lag.value_at_quantile(0.99));
-        for (n, tenth) in outcome.series_100ms.iter().enumerate() {
-            let expected = if tenths.contains(&n) { 10.0 } else { 0.0 };
-            let is_right = (tenth.operations - expected).abs() < 0.5;
+        for (n, interval) in outcome.series_100ms.iter().enumerate() {
+            let expected = if series.contains(&n) { 10.0 } else { 0.0 };
+            let is_right = (interval.operations - expected).abs() < 0.5;
             assert!(
                 is_right || late > Duration::from_millis(40),
-                "{speed}: {n} has {tenth:?}, {late:?} late"
+                "{speed}: {n} has {interval:?}, {late:?} late"
             );
         }
         assert_eq!((outcome.schedule_lag.len(), notes.len()), (30, 0), "{notes:?}");
     }
     // With a concurrency of 1, ten requests take ten times as long as one. Latency counts from the scheduled start.
     let slow =
-        with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(30)));
+        with(&env().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(30)));
     let (outcome, notes) = run(&slow, &replay(burst("0"), (1, Some(1.0)))).await;
     let latency = &outcome.record.tallies()[&Operation::Put].latency;
     assert!(latency.max() >= 300_000 && latency.min() < 200_000, "{} to {}", latency.min(), latency.max());
@@ -195,13 +195,13 @@ async fn trace_pace_starts_requests_on_time_at_a_slow_store() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fast_pace_keeps_the_order_of_each_key() {
-    let bed =
-        with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(20)));
+    let env =
+        with(&env().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(20)));
     let time = async |text: String| {
-        let begun = Instant::now();
-        let (outcome, _) = run(&bed, &replay(text, (16, None))).await;
+        let started = Instant::now();
+        let (outcome, _) = run(&env, &replay(text, (16, None))).await;
         assert_eq!(failures(&outcome), [""; 0]);
-        begun.elapsed()
+        started.elapsed()
     };
     let same = time((0..16).map(|n| format!("{},put,k,,10\n", n * 1000)).collect()).await;
     let others = time((0..16).map(|n| format!("{},put,{n},,10\n", n * 1000)).collect()).await;
@@ -213,10 +213,10 @@ async fn stopped_replay_returns_what_was_measured() {
     for speed in [Some(1.0), None] {
         let text: String = (0..6000).map(|n| format!("{},put,k,,10\n", n as f64 / 100.0)).collect();
         let slow =
-            with(&bed().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(5)));
+            with(&env().await, Call::Commit, FaultSchedule::Always, Fault::Delay(Duration::from_millis(5)));
         let replay = replay(text, (4, speed));
         let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
-        let (stop, begun) = (StopSignal::default(), Instant::now());
+        let (stop, started) = (StopSignal::default(), Instant::now());
         let stopping = async {
             tokio::time::sleep(Duration::from_millis(200)).await;
             stop.trigger();
@@ -224,43 +224,43 @@ async fn stopped_replay_returns_what_was_measured() {
         let gauge = Arc::default();
         let (driven, ()) = tokio::join!(replay.run(&slow, &objects, &stop, &gauge), stopping);
         let (outcome, _) = driven.unwrap();
-        assert_eq!((outcome.ending, outcome.never_started), (EndReason::Stopped, 0));
+        assert_eq!((outcome.end_reason, outcome.never_started), (EndReason::Stopped, 0));
         assert!(outcome.record.tallies()[&Operation::Put].operations > 0);
-        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn stop_during_preparation_does_not_wait_for_a_hung_store() {
-    let open = bed().await;
+    let open = env().await;
     let hanging = with(&open, Call::Commit, FaultSchedule::From(4), Fault::Hang);
     let replay = replay((0..100).map(|n| format!("0,get,{n},,\n")).collect(), (4, None));
-    let mut course = Runner::new(&hanging, "there/", 1, (2, false));
-    let (stop, begun) = (StopSignal::default(), tokio::time::Instant::now());
+    let mut runner = Runner::new(&hanging, "there/", 1, (2, false));
+    let (stop, started) = (StopSignal::default(), tokio::time::Instant::now());
     let stopping = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         stop.trigger();
     };
-    let replayed = tokio::time::timeout(20 * STOPPED_DRAIN_TIMEOUT, course.replay(&replay, 1, &stop, |_| ()));
+    let replayed = tokio::time::timeout(20 * STOPPED_DRAIN_TIMEOUT, runner.replay(&replay, 1, &stop, |_| ()));
     let (replayed, ()) = tokio::join!(replayed, stopping);
     assert!(!replayed.unwrap().unwrap());
-    assert!(begun.elapsed() < 2 * STOPPED_DRAIN_TIMEOUT, "{:?}", begun.elapsed());
-    assert_eq!(course.clean().await.unwrap(), 3, "those that were created");
+    assert!(started.elapsed() < 2 * STOPPED_DRAIN_TIMEOUT, "{:?}", started.elapsed());
+    assert_eq!(runner.clean().await.unwrap(), 3, "those that were created");
     assert_eq!(Runner::new(&open, "", 1, (2, false)).clean().await.unwrap(), 0, "nothing is left");
 }
 
 #[tokio::test]
 async fn prepare_retries_failed_creations() {
     let failing = async |times: u64| {
-        let open = bed().await;
+        let open = env().await;
         let plan = (1..=times).fold(FaultPlan::none(), |plan, n| {
             plan.with_fault(Call::Commit, FaultSchedule::Nth(n), Fault::FailBefore(Reason::Io))
         });
-        let bed = BenchEnv { store: Faulty::new(open.store.clone(), plan), ..open };
+        let env = BenchEnv { store: Faulty::new(open.store.clone(), plan), ..open };
         let replay = replay("0,get,k,,\n".to_owned(), (4, None));
         let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
         let gauge = Arc::default();
-        (replay.prepare(&bed, &objects, &StopSignal::default(), &gauge).await, gauge.snapshot().0, objects)
+        (replay.prepare(&env, &objects, &StopSignal::default(), &gauge).await, gauge.snapshot().0, objects)
     };
     for times in 0..u64::from(MAX_PREPARE_ATTEMPTS) {
         let (made, count, objects) = failing(times).await;
@@ -280,16 +280,16 @@ async fn prepare_retries_failed_creations() {
 }
 
 /// A single worker and its shared state.
-async fn single_worker(bed: &BenchEnv, replay: &Replay) -> (ReplayWorker, Arc<LoadState<TraceRequest>>) {
+async fn single_worker(env: &BenchEnv, replay: &Replay) -> (ReplayWorker, Arc<LoadState<TraceRequest>>) {
     let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
-    let shared = Arc::new(LoadState::new(bed.clock.clone(), (1, None), Arc::default(), objects.clone()));
+    let shared = Arc::new(LoadState::new(env.clock.clone(), (1, None), Arc::default(), objects.clone()));
     shared.begin();
     let player = ReplayWorker {
-        bed: bed.clone(),
+        env: env.clone(),
         objects,
         shared: shared.clone(),
         ordering: None,
-        context: request_context(bed).await.unwrap(),
+        context: request_context(env).await.unwrap(),
         counts: ReplayCounts::default(),
         samples: None,
     };
@@ -302,7 +302,7 @@ async fn checking_a_long_listing_yields_to_other_tasks() {
     let keys = replay((0..KEYS).map(|n| format!("0,put,{n},,1\n")).collect(), (1, Some(1.0)));
     // The second time, requests are aborted during the check. This one was answered before.
     for aborted_after in [usize::MAX, 5] {
-        let (player, shared) = single_worker(&bed().await, &keys).await;
+        let (player, shared) = single_worker(&env().await, &keys).await;
         shared.release(shared.now(), TraceRequest::List { prefix: "".into() });
         shared.finish_releases();
         let (yields, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -329,7 +329,7 @@ async fn checking_a_long_listing_yields_to_other_tasks() {
 #[tokio::test]
 async fn worker_moves_finished_intervals_to_the_timeline() {
     let (player, shared) =
-        single_worker(&bed().await, &replay("0,put,k,,1\n".to_owned(), (1, Some(1.0)))).await;
+        single_worker(&env().await, &replay("0,put,k,,1\n".to_owned(), (1, Some(1.0)))).await;
     let asking = async {
         for _ in 0..2 {
             shared.release(shared.now(), TraceRequest::Put { object: 0, size: 1 });
@@ -338,8 +338,9 @@ async fn worker_moves_finished_intervals_to_the_timeline() {
         shared.finish_releases();
     };
     let ((mut record, _), ()) = tokio::join!(player.run(), asking);
-    let kept = record.tenths(Duration::from_secs(1)).iter().map(|tenth| tenth.operations).sum::<f64>();
-    assert!(kept < 1e-9, "{kept}");
+    let counted =
+        record.series(Duration::from_secs(1)).iter().map(|interval| interval.operations).sum::<f64>();
+    assert!(counted < 1e-9, "{counted}");
     record.add(&shared.timeline.take());
     assert_eq!(record.tallies()[&Operation::Put].seconds[0].operations, 1);
 }
@@ -353,7 +354,7 @@ async fn drive_fails_if_the_trace_changed_between_passes() {
         for speed in [Some(1.0), None] {
             let replay = replay_of(Box::leak(Box::new(["0,put,a,,1\n0,get,a,,\n", second])), (2, speed));
             let objects = Arc::new(ReplayObjects::new("run/".to_owned(), replay.trace_summary()));
-            let driven = replay.run(&bed().await, &objects, &StopSignal::default(), &Arc::default()).await;
+            let driven = replay.run(&env().await, &objects, &StopSignal::default(), &Arc::default()).await;
             let error = driven.unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
@@ -362,26 +363,32 @@ async fn drive_fails_if_the_trace_changed_between_passes() {
 
 #[tokio::test]
 async fn each_round_starts_fresh_and_leaves_nothing() {
-    let (bed, replay) = (bed().await, replay_of(&[EVERYTHING], (8, Some(10.0))));
-    let mut course = Runner::new(&bed, "there/", 1, (2, false));
-    let (mut cells, stop) = (Vec::<Measurement>::new(), StopSignal::default());
-    let all = course.replay(&replay, 2, &stop, |event| {
-        if let RunEvent::Measured(cell) = event {
-            cells.push(cell.clone());
+    let (env, replay) = (env().await, replay_of(&[EVERYTHING], (8, Some(10.0))));
+    let mut runner = Runner::new(&env, "there/", 1, (2, false));
+    let (mut measurements, stop) = (Vec::<Measurement>::new(), StopSignal::default());
+    let all = runner.replay(&replay, 2, &stop, |event| {
+        if let RunEvent::Measured(measurement) = event {
+            measurements.push(measurement.clone());
         }
     });
     assert!(all.await.unwrap());
-    assert!(cells.iter().all(|cell| cell.failure_count() == 0 && !cell.is_partial()), "{cells:?}");
-    let json = serde_json::to_string(&cells[1]).unwrap();
-    assert_eq!(serde_json::from_str::<Measurement>(&json).unwrap().name(), "t.csv x 8 at 10x trace pace");
-    assert_eq!((cells[0].round, cells[1].round, cells[1].trace.as_ref().unwrap().requests), (1, 2, 21));
     assert!(
-        cells[0].requests_per_second.is_some_and(|rate| (rate - 21.0 / 0.016).abs() < 1.0)
-            && cells[0].schedule_lag_us.is_some()
+        measurements.iter().all(|measurement| measurement.failure_count() == 0 && !measurement.is_partial()),
+        "{measurements:?}"
     );
-    assert_eq!(course.clean().await.unwrap(), 2);
+    let json = serde_json::to_string(&measurements[1]).unwrap();
+    assert_eq!(serde_json::from_str::<Measurement>(&json).unwrap().name(), "t.csv x 8 at 10x trace pace");
     assert_eq!(
-        Runner::new(&bed, "", 1, (2, false)).clean().await.unwrap(),
+        (measurements[0].round, measurements[1].round, measurements[1].trace.as_ref().unwrap().requests),
+        (1, 2, 21)
+    );
+    assert!(
+        measurements[0].requests_per_second.is_some_and(|rate| (rate - 21.0 / 0.016).abs() < 1.0)
+            && measurements[0].schedule_lag_us.is_some()
+    );
+    assert_eq!(runner.clean().await.unwrap(), 2);
+    assert_eq!(
+        Runner::new(&env, "", 1, (2, false)).clean().await.unwrap(),
         0,
         "nothing was created elsewhere"
     );

@@ -40,7 +40,7 @@ pub struct TraceEntry {
 pub struct InvalidLine {
     /// Line number, from 1.
     pub line: u64,
-    /// What is wrong with the line.
+    /// The error in the line.
     pub reason: String,
 }
 
@@ -65,13 +65,13 @@ impl fmt::Debug for Trace {
 }
 
 impl Trace {
-    /// Opens a trace whose keys have at most `most_key_bytes` bytes. The outer error is an I/O error; the inner one
+    /// Opens a trace whose keys have at most `max_key_bytes` bytes. The outer error is an I/O error; the inner one
     /// describes an invalid header.
     pub fn open(
         text: Box<dyn BufRead + Send>,
-        most_key_bytes: usize,
+        max_key_bytes: usize,
     ) -> io::Result<Result<Self, InvalidLine>> {
-        let lines = TraceLines::open(text, most_key_bytes)?;
+        let lines = TraceLines::open(text, max_key_bytes)?;
         Ok(lines.map(|lines| Self { lines, window: BinaryHeap::new(), last: Duration::ZERO }))
     }
 }
@@ -132,11 +132,11 @@ struct TraceLines {
 }
 
 impl TraceLines {
-    fn open(text: Box<dyn BufRead + Send>, most_key_bytes: usize) -> io::Result<Result<Self, InvalidLine>> {
+    fn open(text: Box<dyn BufRead + Send>, max_key_bytes: usize) -> io::Result<Result<Self, InvalidLine>> {
         let mut lines = Self {
             text,
             format: LineFormat::Json,
-            max_key_bytes: most_key_bytes,
+            max_key_bytes,
             number: 0,
             line: Vec::new(),
             is_too_long: false,

@@ -18,7 +18,7 @@ use crate::record::LoadRecord;
 
 /// Capacity of the queue of requests.
 const QUEUE_REQUESTS: usize = 4096;
-/// How often a feeder without a permit checks whether the replay has ended.
+/// Interval at which a feeder without a permit checks whether the replay has ended.
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reading thread.
@@ -33,9 +33,8 @@ pub(super) struct RequestQueue(mpsc::Receiver<(Duration, TraceRequest)>);
 impl TraceReader {
     pub fn start(replay: &Replay, objects: Arc<ReplayObjects>) -> Result<(Self, RequestQueue)> {
         let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS);
-        let (open, most_key_bytes, first) =
-            (replay.open.clone(), replay.max_key_bytes, replay.trace.first_at);
-        let reading = move || read(&open, most_key_bytes, first, (&objects, &sender));
+        let (open, max_key_bytes, first) = (replay.open.clone(), replay.max_key_bytes, replay.trace.first_at);
+        let reading = move || read(&open, max_key_bytes, first, (&objects, &sender));
         let thread =
             std::thread::Builder::new().name("trace".to_owned()).spawn(reading).map_err(read_error)?;
         Ok((Self { thread, expected: replay.trace.count() }, RequestQueue(receiver)))
@@ -68,12 +67,12 @@ fn changed_error(how: &str) -> Error {
 /// Sends all requests of the trace. Returns their number, or `None` if the receiver was dropped.
 fn read(
     open: &Arc<OpenTrace>,
-    most_key_bytes: usize,
+    max_key_bytes: usize,
     first: Duration,
     (objects, sender): (&ReplayObjects, &mpsc::Sender<(Duration, TraceRequest)>),
 ) -> io::Result<Option<u64>> {
     let other = |what: String| io::Error::other(what);
-    let trace = Trace::open(open()?, most_key_bytes)?.map_err(|broken| other(broken.to_string()))?;
+    let trace = Trace::open(open()?, max_key_bytes)?.map_err(|broken| other(broken.to_string()))?;
     let mut count = 0;
     for each in trace {
         // Invalid lines were counted in the first pass.

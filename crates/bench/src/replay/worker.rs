@@ -96,7 +96,7 @@ pub(super) struct ReplayCounts {
 
 /// A worker of a replay.
 pub(super) struct ReplayWorker {
-    pub bed: BenchEnv,
+    pub env: BenchEnv,
     pub objects: Arc<ReplayObjects>,
     pub shared: Arc<LoadState<TraceRequest>>,
     /// Set if the replay runs as fast as possible.
@@ -112,16 +112,16 @@ impl ReplayWorker {
         let (shared, mut record) = (self.shared.clone(), self.shared.new_record());
         loop {
             tokio::task::coop::consume_budget().await;
-            let Some((intended, request)) = self.next_request().await else { break };
+            let Some((scheduled, request)) = self.next_request().await else { break };
             if shared.next_request_number().is_none() {
                 break;
             }
             let response = self.send(&request);
-            let handled =
-                execute_recorded(&shared, &mut record, (request.operation(), intended), response).await;
-            let has_failed = handled.response.is_err();
+            let finished =
+                execute_recorded(&shared, &mut record, (request.operation(), scheduled), response).await;
+            let has_failed = finished.response.is_err();
             if let Some(samples) = &mut self.samples {
-                samples.record(shared.window(), &handled, request.subject(&self.objects));
+                samples.record(shared.window(), &finished, request.subject(&self.objects));
             }
             if has_failed && self.ordering.is_some() {
                 tokio::time::sleep(FAILURE_PAUSE).await;
@@ -145,11 +145,11 @@ impl ReplayWorker {
                 false
             }
         };
-        let (intended, request) = self.shared.pop_due()?;
+        let (scheduled, request) = self.shared.pop_due()?;
         if self.ordering.is_none() {
-            let delay = self.shared.now().saturating_sub(intended);
+            let delay = self.shared.now().saturating_sub(scheduled);
             self.counts.waited += u64::from(has_waited && delay > MAX_START_DELAY);
-            return Some((intended, request));
+            return Some((scheduled, request));
         }
         (!self.shared.is_window_closed()).then(|| (self.shared.now(), request))
     }
@@ -168,21 +168,21 @@ impl ReplayWorker {
         match request {
             TraceRequest::Put { object, size } => self.put(*object, *size).await,
             TraceRequest::Get { object, offset, length } => {
-                let begun = self.objects.begin_read(*object);
-                let answered = self.get((*object, begun), *offset, *length).await;
-                self.objects.end_read(*object, begun);
+                let start = self.objects.begin_read(*object);
+                let answered = self.get((*object, start), *offset, *length).await;
+                self.objects.end_read(*object, start);
                 answered
             }
             TraceRequest::Head { object } => {
-                let begun = self.objects.begin_read(*object);
-                let answered = self.head(*object, begun).await;
-                self.objects.end_read(*object, begun);
+                let start = self.objects.begin_read(*object);
+                let answered = self.head(*object, start).await;
+                self.objects.end_read(*object, start);
                 answered
             }
             TraceRequest::List { prefix } => {
-                let begun = self.objects.begin_listing();
-                let answered = self.list(prefix, begun).await;
-                self.objects.end_listing(begun);
+                let start = self.objects.begin_listing();
+                let answered = self.list(prefix, start).await;
+                self.objects.end_listing(start);
                 answered
             }
             TraceRequest::Delete { object } => self.delete(*object).await,
@@ -190,14 +190,14 @@ impl ReplayWorker {
     }
 
     fn address(&self, object: usize) -> Result<Address, Error> {
-        Address::parse(self.bed.bucket.as_str(), &self.objects.name(object))
+        Address::parse(self.env.bucket.as_str(), &self.objects.name(object))
     }
 
     async fn put(&self, object: usize, size: u64) -> Result<Completion, RequestFailure> {
         let address = self.address(object)?;
         let version = self.objects.begin_write(object, Some(size));
         let content = ReplayObjects::content(address.key.as_str(), version.number, size);
-        put_object(&self.bed, &self.context, &address, (content, size), None).await?;
+        put_object(&self.env, &self.context, &address, (content, size), None).await?;
         self.objects.end_write(object, version);
         Ok(Completion::without_body(self.shared.now(), size))
     }
@@ -205,7 +205,7 @@ impl ReplayWorker {
     async fn delete(&self, object: usize) -> Result<Completion, RequestFailure> {
         let address = self.address(object)?;
         let version = self.objects.begin_write(object, None);
-        match self.bed.store.delete(&self.context, &address, Precondition::None).await {
+        match self.env.store.delete(&self.context, &address, Precondition::None).await {
             Ok(_) => {}
             // Some stores report a missing key. The outcome is the same.
             Err(e) if e.reason() == Reason::NoSuchKey => {}
@@ -238,7 +238,7 @@ impl ReplayWorker {
 
     async fn get(
         &mut self,
-        (object, begun): (usize, u64),
+        (object, start): (usize, u64),
         offset: u64,
         length: Option<u64>,
     ) -> Result<Completion, RequestFailure> {
@@ -251,9 +251,9 @@ impl ReplayWorker {
             }
         };
         let request = GetRequest { select, ..GetRequest::default() };
-        let found = self.bed.store.get(&self.context, &address, request).await;
-        // The store has chosen the version by now: later writes cannot be part of its bytes.
-        let possible = self.objects.possible_versions(object, begun);
+        let found = self.env.store.get(&self.context, &address, request).await;
+        // The store has already chosen the version: later writes cannot be part of its bytes.
+        let possible = self.objects.possible_versions(object, start);
         let found = match found {
             Ok(found) => found,
             Err(e) => return self.check_error(e, &possible, offset),
@@ -278,7 +278,7 @@ impl ReplayWorker {
             let mut wrong = at;
             numbers.retain(|number| {
                 let content = ReplayObjects::content(key, *number, size);
-                let difference = self.bed.content.first_difference(content, at, &piece);
+                let difference = self.env.content.first_difference(content, at, &piece);
                 wrong = wrong.max(difference.unwrap_or(0));
                 difference.is_none()
             });
@@ -298,10 +298,10 @@ impl ReplayWorker {
         Ok(Completion { first_byte: first.unwrap_or(whole), last_byte: whole, bytes: at - offset.min(size) })
     }
 
-    async fn head(&mut self, object: usize, begun: u64) -> Result<Completion, RequestFailure> {
+    async fn head(&mut self, object: usize, start: u64) -> Result<Completion, RequestFailure> {
         let address = self.address(object)?;
-        let found = self.bed.store.head(&self.context, &address, GetRequest::default()).await;
-        let possible = self.objects.possible_versions(object, begun);
+        let found = self.env.store.head(&self.context, &address, GetRequest::default()).await;
+        let possible = self.objects.possible_versions(object, start);
         let size = match found {
             Ok(found) => found.info.size,
             Err(e) => return self.check_error(e, &possible, u64::MAX),
@@ -315,14 +315,14 @@ impl ReplayWorker {
         Ok(Completion::without_body(self.shared.now(), 0))
     }
 
-    async fn list(&self, prefix: &str, begun: u64) -> Result<Completion, RequestFailure> {
+    async fn list(&self, prefix: &str, start: u64) -> Result<Completion, RequestFailure> {
         let request = ListRequest {
             prefix: self.objects.store_name(prefix),
             delimiter: None,
             after: None,
             limit: PAGE_KEYS,
         };
-        let page = self.bed.store.list(&self.context, &self.bed.bucket, &request).await?;
+        let page = self.env.store.list(&self.context, &self.env.bucket, &request).await?;
         let (answered, answered_at) =
             (Completion::without_body(self.shared.now(), 0), self.objects.next_tick());
         let mut listed = Vec::with_capacity(page.entries.len());
@@ -335,7 +335,7 @@ impl ReplayWorker {
             };
             listed.push((key.to_string(), summary.size));
         }
-        let times = (begun, answered_at);
+        let times = (start, answered_at);
         let mut judging = self.objects.judge(prefix, times, &listed, page.next.is_some());
         loop {
             if let Some(judged) = judging.check_chunk() {

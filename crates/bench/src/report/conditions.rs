@@ -45,16 +45,21 @@ pub(super) fn describe_differences(before: &ResultFile, after: &ResultFile) -> O
 /// Differences between measurements of the same name: the first warm-up that differs, and the contents of traces.
 fn same_name_differences(before: &[Measurement], after: &[Measurement]) -> Vec<String> {
     let pairs = || {
-        before.iter().filter_map(|cell| Some((cell, after.iter().find(|other| other.name() == cell.name())?)))
+        before.iter().filter_map(|measurement| {
+            Some((measurement, after.iter().find(|other| other.name() == measurement.name())?))
+        })
     };
     let warm_up = pairs().find(|(a, b)| a.warm_up_seconds != b.warm_up_seconds).and_then(|(a, b)| {
-        let seconds = |cell: &Measurement| format!("{} s", cell.warm_up_seconds);
+        let seconds = |measurement: &Measurement| format!("{} s", measurement.warm_up_seconds);
         different(&format!("warm-up of {}", a.name()), &seconds(a), &seconds(b))
     });
-    let trace = |cell: &Measurement| {
-        let trace = cell.trace.as_ref()?;
+    let trace = |measurement: &Measurement| {
+        let trace = measurement.trace.as_ref()?;
         let (requests, broken) = (trace.requests, trace.invalid_lines);
-        Some(format!("{requests} requests, {broken} invalid lines, {} of {}", cell.mix, cell.sizes))
+        Some(format!(
+            "{requests} requests, {broken} invalid lines, {} of {}",
+            measurement.mix, measurement.sizes
+        ))
     };
     let mut traces: Vec<String> = Vec::new();
     for (a, b) in pairs() {
@@ -65,15 +70,15 @@ fn same_name_differences(before: &[Measurement], after: &[Measurement]) -> Vec<S
     warm_up.into_iter().chain(traces).collect()
 }
 
-/// How caches were dropped before the measurements of objects; `None` without such measurements.
-fn caches(kept: &ResultFile) -> Option<String> {
-    let all: BTreeSet<_> = kept.measurements.iter().map(|cell| cell.caches).collect();
+/// Treatment of caches before the measurements of objects; `None` without such measurements.
+fn caches(result: &ResultFile) -> Option<String> {
+    let all: BTreeSet<_> = result.measurements.iter().map(|measurement| measurement.caches).collect();
     let all: Vec<String> = all.iter().map(ToString::to_string).collect();
     (!all.is_empty()).then(|| all.join(" and "))
 }
 
-fn posix_conditions(kept: &ResultFile) -> Option<&PosixConditions> {
-    kept.posix.iter().find_map(|each| match each {
+fn posix_conditions(result: &ResultFile) -> Option<&PosixConditions> {
+    result.posix.iter().find_map(|each| match each {
         PosixRecord::Conditions(conditions) => Some(&**conditions),
         _ => None,
     })
@@ -85,8 +90,8 @@ fn different(what: &str, before: &str, after: &str) -> Option<String> {
 
 /// Differences between the client machines.
 fn clients(before: &ResultFile, after: &ResultFile) -> Vec<String> {
-    fn all(kept: &ResultFile) -> Vec<&ClientMachine> {
-        let run = &kept.run;
+    fn all(result: &ResultFile) -> Vec<&ClientMachine> {
+        let run = &result.run;
         if run.agents.is_empty() {
             return vec![&run.client];
         }
@@ -153,17 +158,17 @@ mod tests {
 
     #[test]
     fn different_traces_of_the_same_name_are_reported() {
-        let cell = |requests: u64, warm_up: f64| {
-            let mut cell = crate::result::tests::measurement("get", 4, 1, 100.0);
-            cell.trace =
+        let measurement = |requests: u64, warm_up: f64| {
+            let mut measurement = crate::result::tests::measurement("get", 4, 1, 100.0);
+            measurement.trace =
                 Some(TraceInfo { name: "day.csv".to_owned(), requests, invalid_lines: 2, speed: None });
-            cell.warm_up_seconds = warm_up;
-            cell
+            measurement.warm_up_seconds = warm_up;
+            measurement
         };
-        assert_eq!(same_name_differences(&[cell(9, 0.5)], &[cell(9, 0.5)]), [""; 0]);
-        let name = cell(9, 0.5).name();
+        assert_eq!(same_name_differences(&[measurement(9, 0.5)], &[measurement(9, 0.5)]), [""; 0]);
+        let name = measurement(9, 0.5).name();
         assert_eq!(
-            same_name_differences(&[cell(9, 0.5), cell(9, 0.5)], &[cell(8, 1.0)]),
+            same_name_differences(&[measurement(9, 0.5), measurement(9, 0.5)], &[measurement(8, 1.0)]),
             [
                 format!("warm-up of {name}: 0.5 s before, 1 s after"),
                 format!(

@@ -4,6 +4,8 @@
 
 mod posix;
 
+use serde::Serialize;
+
 use super::ResultFile;
 use crate::csv::quoted;
 use crate::result::{LatencySummary, Measurement, OperationFigures};
@@ -13,10 +15,10 @@ const COLUMNS: [&str; 48] = [
     "load",
     "mix",
     "sizes",
-    "parallel",
-    "rate",
-    "beside",
-    "repeat",
+    "concurrency",
+    "offered_requests_per_second",
+    "concurrent_with",
+    "round",
     "operation",
     "seconds",
     "requests_per_second",
@@ -30,14 +32,14 @@ const COLUMNS: [&str; 48] = [
     "latency_max_us",
     "failures",
     "cpu_us_per_request",
-    "machine_busy",
-    "ending",
-    "what",
+    "machine_cpu_utilization",
+    "end_reason",
+    "record",
     "amplification",
     "wire_bytes",
     "scope",
     "form",
-    "unit_bytes",
+    "call_bytes",
     "files",
     "durable_seconds",
     "open_p50_us",
@@ -49,12 +51,12 @@ const COLUMNS: [&str; 48] = [
     "written_bytes_per_second",
     "writes",
     "reads",
-    "reads_again",
-    "curve",
+    "rereads",
+    "model",
     "constant_kib",
     "per_byte",
-    "explained",
-    "worst",
+    "r_squared",
+    "max_relative_error",
     "points",
     "caches",
 ];
@@ -66,8 +68,11 @@ type CsvFields = Vec<(&'static str, String)>;
 pub(super) fn write_csv(results: &[ResultFile]) -> String {
     let mut text = COLUMNS.join(",") + "\r\n";
     for result in results {
-        let objects = result.measurements.iter().flat_map(|cell| {
-            cell.operations.iter().map(move |(kind, figures)| fields(cell, kind.name(), figures))
+        let objects = result.measurements.iter().flat_map(|measurement| {
+            measurement
+                .operations
+                .iter()
+                .map(move |(kind, figures)| fields(measurement, kind.name(), figures))
         });
         for fields in objects.chain(result.posix.iter().flat_map(posix::posix_lines)) {
             text += &line(&result.name, &fields);
@@ -85,35 +90,39 @@ fn line(result: &str, fields: &CsvFields) -> String {
     COLUMNS.map(|column| quoted(value(column))).join(",") + "\r\n"
 }
 
+/// The name of an enum variant in result files.
+fn json_name(variant: &impl Serialize) -> String {
+    serde_json::to_value(variant).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
 fn optional(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-fn fields(cell: &Measurement, operation: &str, figures: &OperationFigures) -> CsvFields {
-    let ending = format!("{:?}", cell.end_reason).to_lowercase();
-    let (sent, received, _) = cell.network;
+fn fields(measurement: &Measurement, operation: &str, figures: &OperationFigures) -> CsvFields {
+    let wire = measurement.network.total_bytes();
     // Local stores have no byte counts, and those of concurrent loads cannot be attributed to one of them.
-    let wire = cell.amplification().map(|_| sent + received);
+    let wire = measurement.amplification().map(|_| wire);
     let mut fields = vec![
-        ("what", "request".to_owned()),
-        ("load", cell.name()),
-        ("mix", cell.mix.to_string()),
-        ("sizes", cell.sizes.to_string()),
-        ("parallel", cell.concurrency.to_string()),
-        ("rate", optional(cell.requests_per_second)),
-        ("beside", cell.concurrent_with.join(" and ")),
-        ("repeat", cell.round.to_string()),
+        ("record", "request".to_owned()),
+        ("load", measurement.name()),
+        ("mix", measurement.mix.to_string()),
+        ("sizes", measurement.sizes.to_string()),
+        ("concurrency", measurement.concurrency.to_string()),
+        ("offered_requests_per_second", optional(measurement.requests_per_second)),
+        ("concurrent_with", measurement.concurrent_with.join(" and ")),
+        ("round", measurement.round.to_string()),
         ("operation", operation.to_owned()),
-        ("seconds", cell.measured_seconds.to_string()),
+        ("seconds", measurement.measured_seconds.to_string()),
         ("requests_per_second", figures.requests_per_second.to_string()),
         ("bytes_per_second", figures.bytes_per_second.to_string()),
         ("first_byte_p50_us", known_figure(&figures.first_byte_us, |of| of.p50)),
         ("failures", figures.failures.values().sum::<u64>().to_string()),
-        ("cpu_us_per_request", optional(cell.cpu_us_per_operation())),
-        ("machine_busy", cell.machine_cpu_utilization.to_string()),
-        ("ending", ending),
-        ("caches", format!("{:?}", cell.caches).to_lowercase()),
-        ("amplification", optional(cell.amplification())),
+        ("cpu_us_per_request", optional(measurement.cpu_us_per_operation())),
+        ("machine_cpu_utilization", measurement.machine_cpu_utilization.to_string()),
+        ("end_reason", json_name(&measurement.end_reason)),
+        ("caches", json_name(&measurement.caches)),
+        ("amplification", optional(measurement.amplification())),
         ("wire_bytes", wire.map_or_else(String::new, |bytes| bytes.to_string())),
     ];
     fields.extend(latencies(&figures.latency_us));
@@ -139,16 +148,17 @@ fn known_figure<T: ToString>(latency: &LatencySummary, figure: fn(&LatencySummar
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::NetworkUsage;
 
     #[test]
     fn line_of_a_request_has_all_columns() {
-        let mut cell = crate::result::tests::measurement("get", 4, 1, 100.0);
-        cell.network = (100_000, 719_200, 4);
-        let (operation, figures) = cell.operations.iter().next().unwrap();
-        let fields = fields(&cell, operation.name(), figures);
+        let mut measurement = crate::result::tests::measurement("get", 4, 1, 100.0);
+        measurement.network = NetworkUsage { bytes_sent: 100_000, bytes_received: 719_200, connections: 4 };
+        let (operation, figures) = measurement.operations.iter().next().unwrap();
+        let fields = fields(&measurement, operation.name(), figures);
         let line = line("a", &fields);
         assert!(line.starts_with("a,get 4KiB x 4,get,4KiB,4,,,1,get,1,100,409600,20,20,20,30,"), "{line}");
-        assert!(line.contains(",time,request,2,819200,,,"), "{line}");
+        assert!(line.contains(",time_limit,request,2,819200,,,"), "{line}");
         assert_eq!(line.matches(',').count(), COLUMNS.len() - 1);
     }
 

@@ -10,8 +10,8 @@ use crate::result::Measurement;
 const NOTABLE_RATIO: f64 = 0.9;
 
 /// Sentences about the largest slowdowns.
-pub(super) fn sentences(cells: &[Measurement]) -> Vec<String> {
-    let slowdowns = slowdowns(cells);
+pub(super) fn sentences(measurements: &[Measurement]) -> Vec<String> {
+    let slowdowns = slowdowns(measurements);
     let Some(worst) = slowdowns.iter().min_by(|a, b| a.throughput_ratio().total_cmp(&b.throughput_ratio()))
     else {
         return Vec::new();
@@ -31,10 +31,10 @@ pub(super) fn sentences(cells: &[Measurement]) -> Vec<String> {
         format_short(worst.alone.per_second)
     )];
     let known = slowdowns.iter().filter_map(|slowdown| Some((slowdown, slowdown.latency_ratio()?)));
-    if let Some((longest, times)) = known.max_by(|(_, a), (_, b)| a.total_cmp(b)) {
-        let (load, beside) = (&longest.load, &longest.concurrent_with);
+    if let Some((slowest, times)) = known.max_by(|(_, a), (_, b)| a.total_cmp(b)) {
+        let (load, concurrent_with) = (&slowest.load, &slowest.concurrent_with);
         sentences.push(format!(
-            "The median latency of {load} is {} times as high when run concurrently with {beside}.",
+            "The median latency of {load} is {} times as high when run concurrently with {concurrent_with}.",
             format_short(times)
         ));
     }
@@ -42,8 +42,8 @@ pub(super) fn sentences(cells: &[Measurement]) -> Vec<String> {
 }
 
 /// The matrix and the table; empty if no loads ran concurrently.
-pub(super) fn section(cells: &[Measurement]) -> Markup {
-    let slowdowns = slowdowns(cells);
+pub(super) fn section(measurements: &[Measurement]) -> Markup {
+    let slowdowns = slowdowns(measurements);
     let (mut down, mut across) = (Vec::new(), Vec::new());
     for slowdown in &slowdowns {
         let load = slowdown.load.to_string();
@@ -55,13 +55,15 @@ pub(super) fn section(cells: &[Measurement]) -> Markup {
         }
     }
     let values = |figure: fn(&Slowdown) -> Option<f64>| -> Vec<Vec<Option<f64>>> {
-        let at = |load: &String, beside: &String| {
-            let found = slowdowns
-                .iter()
-                .find(|slowdown| slowdown.load.to_string() == *load && slowdown.concurrent_with == *beside);
+        let at = |load: &String, concurrent_with: &String| {
+            let found = slowdowns.iter().find(|slowdown| {
+                slowdown.load.to_string() == *load && slowdown.concurrent_with == *concurrent_with
+            });
             found.and_then(figure).filter(|value| value.is_finite())
         };
-        down.iter().map(|load| across.iter().map(|beside| at(load, beside)).collect()).collect()
+        down.iter()
+            .map(|load| across.iter().map(|concurrent_with| at(load, concurrent_with)).collect())
+            .collect()
     };
     html! {
         @if !slowdowns.is_empty() {
@@ -86,11 +88,11 @@ pub(super) fn section(cells: &[Measurement]) -> Markup {
 }
 
 fn row(slowdown: &Slowdown) -> Markup {
-    let Slowdown { load, concurrent_with: beside, alone, concurrent: together } = slowdown;
+    let Slowdown { load, concurrent_with, alone, concurrent: together } = slowdown;
     let millis = |micros: Option<f64>| micros.map_or_else(String::new, |micros| format_short(micros / 1e3));
     html! {
         tr {
-            th { (load) } td { (beside) }
+            th { (load) } td { (concurrent_with) }
             td { (format_short(alone.per_second)) } td { (format_short(together.per_second)) }
             td { (format_short(alone.bytes_per_second / 1e6)) } td { (format_short(together.bytes_per_second / 1e6)) }
             td { (millis(alone.p50)) } td { (millis(together.p50)) }

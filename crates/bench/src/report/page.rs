@@ -86,8 +86,10 @@ fn environment(result: &ResultFile) -> Markup {
 
 /// Heat maps and latency curves of one operation.
 fn operation_charts(operation: Operation, of_kind: &[&OperationRow<'_>]) -> Markup {
-    let mut across: Vec<usize> =
-        of_kind.iter().flat_map(|row| row.by_concurrency.iter().map(|(parallel, _)| *parallel)).collect();
+    let mut across: Vec<usize> = of_kind
+        .iter()
+        .flat_map(|row| row.by_concurrency.iter().map(|(concurrency, _)| *concurrency))
+        .collect();
     across.sort_unstable();
     across.dedup();
     let names: Vec<String> = across.iter().map(ToString::to_string).collect();
@@ -95,7 +97,8 @@ fn operation_charts(operation: Operation, of_kind: &[&OperationRow<'_>]) -> Mark
     let values = |figure: &dyn Fn(&OperationRow<'_>) -> Vec<(usize, f64)>| -> Vec<Vec<Option<f64>>> {
         let row = |row: &&OperationRow<'_>| {
             let found = figure(row);
-            let at = |parallel: &usize| found.iter().find(|(p, _)| p == parallel).map(|(_, value)| *value);
+            let at =
+                |concurrency: &usize| found.iter().find(|(p, _)| p == concurrency).map(|(_, value)| *value);
             across.iter().map(at).collect()
         };
         of_kind.iter().map(row).collect()
@@ -105,7 +108,7 @@ fn operation_charts(operation: Operation, of_kind: &[&OperationRow<'_>]) -> Mark
     let latencies = of_kind.iter().flat_map(|row| {
         let points = |part: f64| -> Vec<(f64, f64)> {
             let found = row.latency_quantiles(part);
-            found.into_iter().map(|(parallel, micros)| (parallel as f64, micros / 1e3)).collect()
+            found.into_iter().map(|(concurrency, micros)| (concurrency as f64, micros / 1e3)).collect()
         };
         [
             Series { name: format!("{} p50", row.size), points: points(0.5), is_dashed: false },
@@ -130,10 +133,12 @@ fn operation_charts(operation: Operation, of_kind: &[&OperationRow<'_>]) -> Mark
 }
 
 /// Latency distributions and throughput over time, of the last measurements of the first round.
-fn distributions(cells: &[Measurement]) -> Markup {
+fn distributions(measurements: &[Measurement]) -> Markup {
     const MAX_SERIES: usize = 7;
-    let counts = |cell: &&Measurement| cell.round == 1 && !cell.is_partial() && !cell.has_no_success();
-    let first = || cells.iter().filter(counts).rev().take(MAX_SERIES);
+    let counts = |measurement: &&Measurement| {
+        measurement.round == 1 && !measurement.is_partial() && !measurement.has_no_success()
+    };
+    let first = || measurements.iter().filter(counts).rev().take(MAX_SERIES);
     let distribution = |name: String, figures: &OperationFigures| {
         let latency = &figures.latency_us;
         let mut cumulative = 0;
@@ -144,20 +149,21 @@ fn distributions(cells: &[Measurement]) -> Markup {
         Series { name, points: points.collect(), is_dashed: false }
     };
     let mut distributions: Vec<Series> = Vec::new();
-    for cell in first() {
-        let known = cell.operations.iter().filter(|(_, figures)| figures.latency_us.count > 0);
-        distributions.extend(known.map(|(kind, figures)| match cell.operations.len() {
-            1 => distribution(cell.name(), figures),
-            _ => distribution(format!("{kind} in {}", cell.name()), figures),
+    for measurement in first() {
+        let known = measurement.operations.iter().filter(|(_, figures)| figures.latency_us.count > 0);
+        distributions.extend(known.map(|(kind, figures)| match measurement.operations.len() {
+            1 => distribution(measurement.name(), figures),
+            _ => distribution(format!("{kind} in {}", measurement.name()), figures),
         }));
     }
     distributions.truncate(MAX_SERIES);
-    let are_all = cells.iter().filter(counts).count() <= MAX_SERIES && distributions.len() < MAX_SERIES;
+    let are_all =
+        measurements.iter().filter(counts).count() <= MAX_SERIES && distributions.len() < MAX_SERIES;
     let over_time: Vec<Series> = first()
-        .map(|cell| {
-            let points = cell.series_100ms.iter().enumerate();
+        .map(|measurement| {
+            let points = measurement.series_100ms.iter().enumerate();
             let points = points.map(|(n, (operations, _))| (n as f64 / 10.0, operations * 10.0));
-            Series { name: cell.name(), points: points.collect(), is_dashed: false }
+            Series { name: measurement.name(), points: points.collect(), is_dashed: false }
         })
         .collect();
     html! {
@@ -171,7 +177,7 @@ fn distributions(cells: &[Measurement]) -> Markup {
     }
 }
 
-fn table(cells: &[Measurement]) -> Markup {
+fn table(measurements: &[Measurement]) -> Markup {
     let millis = |latency: &LatencySummary, figure: fn(&LatencySummary) -> u64| {
         latency.figure_if_any(figure).map_or_else(String::new, |micros| format_short(micros as f64 / 1e3))
     };
@@ -186,22 +192,22 @@ fn table(cells: &[Measurement]) -> Markup {
                     }
                 }
                 tbody {
-                    @for cell in cells {
-                        @for (operation, figures) in &cell.operations {
+                    @for measurement in measurements {
+                        @for (operation, figures) in &measurement.operations {
                             @let latency = &figures.latency_us;
                             tr {
-                                th { (operation) " in " (cell.name()) }
-                                td { (cell.round) }
+                                th { (operation) " in " (measurement.name()) }
+                                td { (measurement.round) }
                                 td { (format_short(figures.requests_per_second)) }
-                                td { (half_width(cell)) }
+                                td { (half_width(measurement)) }
                                 td { (format_short(figures.bytes_per_second / 1e6)) }
                                 td { (millis(&figures.first_byte_us, |of| of.p50)) }
                                 td { (millis(latency, |of| of.p50)) } td { (millis(latency, |of| of.p90)) }
                                 td { (millis(latency, |of| of.p99)) } td { (millis(latency, |of| of.p999)) }
                                 td { (millis(latency, |of| of.max)) }
-                                td { (cell.cpu_us_per_operation().map_or_else(String::new, format_short)) }
-                                td { (cell.amplification().map_or_else(String::new, |ratio| format!("{ratio:.3}"))) }
-                                td { (cell.network.2) }
+                                td { (measurement.cpu_us_per_operation().map_or_else(String::new, format_short)) }
+                                td { (measurement.amplification().map_or_else(String::new, |ratio| format!("{ratio:.3}"))) }
+                                td { (measurement.network.connections) }
                                 td { (figures.failures.values().sum::<u64>()) }
                             }
                         }
@@ -210,10 +216,10 @@ fn table(cells: &[Measurement]) -> Markup {
             }
         }
         ul.notes {
-            @for cell in cells {
-                @for note in &cell.notes { li { (cell.name()) ": " (note) } }
-                @for sample in cell.operations.values().flat_map(|figures| &figures.failure_samples) {
-                    li { (cell.name()) ": " (sample) }
+            @for measurement in measurements {
+                @for note in &measurement.notes { li { (measurement.name()) ": " (note) } }
+                @for sample in measurement.operations.values().flat_map(|figures| &figures.failure_samples) {
+                    li { (measurement.name()) ": " (sample) }
                 }
             }
         }
@@ -222,10 +228,10 @@ fn table(cells: &[Measurement]) -> Markup {
 
 /// The relative half width of the throughput's confidence interval. Empty for mixes, which have one interval for all
 /// operations together.
-fn half_width(cell: &Measurement) -> String {
-    let rate = cell.operations_per_second;
+fn half_width(measurement: &Measurement) -> String {
+    let rate = measurement.operations_per_second;
     rate.ci95_half_width
-        .filter(|_| rate.mean > 0.0 && cell.operations.len() == 1)
+        .filter(|_| rate.mean > 0.0 && measurement.operations.len() == 1)
         .map_or_else(String::new, |within| format!("{} %", format_short(100.0 * within / rate.mean)))
 }
 

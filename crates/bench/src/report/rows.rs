@@ -15,59 +15,68 @@ pub(super) struct OperationRow<'a> {
 impl OperationRow<'_> {
     /// Requests per second by concurrency, mean over the rounds.
     pub fn request_rates(&self) -> Vec<(usize, f64)> {
-        self.means(|cell| cell.operations_per_second.mean)
+        self.means(|measurement| measurement.operations_per_second.mean)
     }
 
     /// Bytes per second by concurrency, mean over the rounds.
     pub fn byte_rates(&self) -> Vec<(usize, f64)> {
-        self.means(|cell| cell.bytes_per_second.mean)
+        self.means(|measurement| measurement.bytes_per_second.mean)
     }
 
     /// The quantile `part` of latency by concurrency, over all rounds, in microseconds. Omits concurrencies without
     /// latencies.
     pub fn latency_quantiles(&self, part: f64) -> Vec<(usize, f64)> {
-        let of_all = |cells: &[&Measurement]| -> Option<f64> {
+        let of_all = |measurements: &[&Measurement]| -> Option<f64> {
             let mut all = new_histogram();
-            for figures in cells.iter().filter_map(|cell| cell.operations.get(&self.operation)) {
+            for figures in
+                measurements.iter().filter_map(|measurement| measurement.operations.get(&self.operation))
+            {
                 // Cannot fail: the histogram resizes automatically.
                 let _ = all.add(figures.latency_us.to_histogram());
             }
             (!all.is_empty()).then(|| all.value_at_quantile(part) as f64)
         };
-        self.by_concurrency.iter().filter_map(|(parallel, cells)| Some((*parallel, of_all(cells)?))).collect()
+        self.by_concurrency
+            .iter()
+            .filter_map(|(concurrency, measurements)| Some((*concurrency, of_all(measurements)?)))
+            .collect()
     }
 
     fn means(&self, figure: impl Fn(&Measurement) -> f64) -> Vec<(usize, f64)> {
-        let mean = |cells: &[&Measurement]| {
-            cells.iter().map(|cell| figure(cell)).sum::<f64>() / cells.len().max(1) as f64
+        let mean = |measurements: &[&Measurement]| {
+            measurements.iter().map(|measurement| figure(measurement)).sum::<f64>()
+                / measurements.len().max(1) as f64
         };
-        self.by_concurrency.iter().map(|(parallel, cells)| (*parallel, mean(cells))).collect()
+        self.by_concurrency
+            .iter()
+            .map(|(concurrency, measurements)| (*concurrency, mean(measurements)))
+            .collect()
     }
 }
 
 /// The rows of a result, in the order of the file. Excludes mixes, open loops, traces and concurrent loads.
-pub(super) fn rows(cells: &[Measurement]) -> Vec<OperationRow<'_>> {
+pub(super) fn rows(measurements: &[Measurement]) -> Vec<OperationRow<'_>> {
     let mut rows: Vec<OperationRow<'_>> = Vec::new();
-    for cell in cells.iter().filter(|cell| {
-        cell.requests_per_second.is_none()
-            && cell.trace.is_none()
-            && cell.concurrent_with.is_empty()
-            && !cell.is_partial()
+    for measurement in measurements.iter().filter(|measurement| {
+        measurement.requests_per_second.is_none()
+            && measurement.trace.is_none()
+            && measurement.concurrent_with.is_empty()
+            && !measurement.is_partial()
     }) {
-        let mut kinds = cell.mix.operations();
+        let mut kinds = measurement.mix.operations();
         let (Some(operation), None) = (kinds.next(), kinds.next()) else { continue };
-        let size = cell.sizes.to_string();
+        let size = measurement.sizes.to_string();
         let found = rows.iter().position(|row| row.operation == operation && row.size == size);
         let row = found.unwrap_or_else(|| {
             rows.push(OperationRow { operation, size, by_concurrency: Vec::new() });
             rows.len() - 1
         });
         let by_parallel = &mut rows[row].by_concurrency;
-        match by_parallel.iter_mut().find(|(parallel, _)| *parallel == cell.concurrency) {
-            Some((_, cells)) => cells.push(cell),
-            None => by_parallel.push((cell.concurrency, vec![cell])),
+        match by_parallel.iter_mut().find(|(concurrency, _)| *concurrency == measurement.concurrency) {
+            Some((_, measurements)) => measurements.push(measurement),
+            None => by_parallel.push((measurement.concurrency, vec![measurement])),
         }
     }
-    rows.iter_mut().for_each(|row| row.by_concurrency.sort_by_key(|(parallel, _)| *parallel));
+    rows.iter_mut().for_each(|row| row.by_concurrency.sort_by_key(|(concurrency, _)| *concurrency));
     rows
 }

@@ -17,8 +17,8 @@ const KNEE_FRACTION: f64 = 0.95;
 /// The lowest concurrency that reaches the best rate, with its rate.
 fn knee(rates: &[(usize, f64)]) -> Option<(f64, usize)> {
     let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
-    let (parallel, rate) = rates.iter().find(|(_, rate)| *rate >= KNEE_FRACTION * best)?;
-    (best > 0.0).then_some((*rate, *parallel))
+    let (concurrency, rate) = rates.iter().find(|(_, rate)| *rate >= KNEE_FRACTION * best)?;
+    (best > 0.0).then_some((*rate, *concurrency))
 }
 
 /// The summary of a result, one sentence or two per paragraph.
@@ -28,21 +28,21 @@ pub(super) fn summary(result: &ResultFile) -> Vec<String> {
     for (operation, direction) in [(Operation::Put, "Write"), (Operation::Get, "Read")] {
         let of_kind: Vec<&OperationRow<'_>> = rows.iter().filter(|row| row.operation == operation).collect();
         let fastest = of_kind.iter().filter_map(|row| Some((row, knee(&row.byte_rates())?)));
-        if let Some((row, (best, parallel))) = fastest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
+        if let Some((row, (best, concurrency))) = fastest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
             sentences.push(format!(
-                "{direction} throughput: {} MB/s with {} objects at a concurrency of {parallel}.",
+                "{direction} throughput: {} MB/s with {} objects at a concurrency of {concurrency}.",
                 format_short(best / 1e6),
                 row.size
             ));
         }
         let busiest = of_kind.iter().filter_map(|row| Some((row, knee(&row.request_rates())?)));
-        if let Some((row, (best, parallel))) = busiest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
+        if let Some((row, (best, concurrency))) = busiest.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
             let alone = row.latency_quantiles(0.5).first().copied();
-            let alone = alone.filter(|(parallel, _)| *parallel == 1).map(|(_, micros)| {
+            let alone = alone.filter(|(concurrency, _)| *concurrency == 1).map(|(_, micros)| {
                 format!(" At a concurrency of 1, the median latency is {} ms.", format_short(micros / 1e3))
             });
             sentences.push(format!(
-                "{direction} request rate: {} requests/s with {} objects at a concurrency of {parallel}.{}",
+                "{direction} request rate: {} requests/s with {} objects at a concurrency of {concurrency}.{}",
                 format_short(best),
                 row.size,
                 alone.unwrap_or_default()
@@ -55,13 +55,13 @@ pub(super) fn summary(result: &ResultFile) -> Vec<String> {
     if failed > 0 {
         sentences.push(format!("{failed} requests failed or returned wrong data: see the tables."));
     }
-    if result.measurements.iter().any(|cell| cell.caches == CacheTreatment::Dropped) {
+    if result.measurements.iter().any(|measurement| measurement.caches == CacheTreatment::Dropped) {
         sentences.push("The caches of the client machine were dropped before each measurement.".to_owned());
     }
     if result.is_partial {
         sentences.push("The run was stopped before all measurements were done.".to_owned());
     }
-    let void = result.measurements.iter().filter(|cell| cell.is_void()).count();
+    let void = result.measurements.iter().filter(|measurement| measurement.is_void()).count();
     if void > 0 {
         sentences.push(format!(
             "{void} of {} measurements are void: the store was too far behind the requested rate, of that load or of a \
@@ -72,7 +72,7 @@ pub(super) fn summary(result: &ResultFile) -> Vec<String> {
     let busy = result
         .measurements
         .iter()
-        .filter(|cell| cell.was_generator_cpu_bound(result.run.client.cores))
+        .filter(|measurement| measurement.was_generator_cpu_bound(result.run.client.cores))
         .count();
     if busy > 0 {
         sentences.push(format!(
@@ -86,9 +86,9 @@ pub(super) fn summary(result: &ResultFile) -> Vec<String> {
 /// The summary of a comparison, starting with what limits it.
 pub(super) fn comparison(before: &ResultFile, after: &ResultFile, compared: &[Comparison]) -> Vec<String> {
     let mut sentences = differences(compared);
-    let failed = |kept: &ResultFile| {
-        kept.measurements.iter().map(Measurement::failure_count).sum::<u64>()
-            + kept.posix.iter().map(PosixRecord::failure_count).sum::<u64>()
+    let failed = |result: &ResultFile| {
+        result.measurements.iter().map(Measurement::failure_count).sum::<u64>()
+            + result.posix.iter().map(PosixRecord::failure_count).sum::<u64>()
     };
     let (was, is) = (failed(before), failed(after));
     if was + is > 0 {
@@ -97,9 +97,12 @@ pub(super) fn comparison(before: &ResultFile, after: &ResultFile, compared: &[Co
             format!("Failed requests: {was} before, {is} after. Latencies cover only the successful ones."),
         );
     }
-    for (kept, when) in [(before, "before"), (after, "after")] {
-        let empty =
-            kept.measurements.iter().filter(|cell| cell.has_no_success() && !cell.is_partial()).count();
+    for (result, when) in [(before, "before"), (after, "after")] {
+        let empty = result
+            .measurements
+            .iter()
+            .filter(|measurement| measurement.has_no_success() && !measurement.is_partial())
+            .count();
         if empty > 0 {
             sentences.insert(
                 0,
@@ -109,9 +112,13 @@ pub(super) fn comparison(before: &ResultFile, after: &ResultFile, compared: &[Co
             );
         }
     }
-    for (kept, when) in [(before, "before"), (after, "after")] {
-        let void: BTreeSet<String> =
-            kept.measurements.iter().filter(|cell| cell.is_void()).map(Measurement::name).collect();
+    for (result, when) in [(before, "before"), (after, "after")] {
+        let void: BTreeSet<String> = result
+            .measurements
+            .iter()
+            .filter(|measurement| measurement.is_void())
+            .map(Measurement::name)
+            .collect();
         if !void.is_empty() {
             let names: Vec<String> = void.into_iter().collect();
             let why = "The store was too far behind the requested rate, of that load or of a concurrent one, so these loads \
@@ -119,10 +126,10 @@ pub(super) fn comparison(before: &ResultFile, after: &ResultFile, compared: &[Co
             sentences.insert(0, format!("Void {when} in at least one round: {}. {why}", names.join("; ")));
         }
     }
-    let names = |kept: &ResultFile| -> BTreeSet<String> {
-        let counts = |cell: &&Measurement| !cell.has_no_success() && !cell.is_partial();
-        let cells = kept.measurements.iter().filter(counts).map(Measurement::name);
-        cells.chain(posix::names(&kept.posix)).collect()
+    let names = |result: &ResultFile| -> BTreeSet<String> {
+        let counts = |measurement: &&Measurement| !measurement.has_no_success() && !measurement.is_partial();
+        let measurements = result.measurements.iter().filter(counts).map(Measurement::name);
+        measurements.chain(posix::names(&result.posix)).collect()
     };
     let (first, second) = (names(before), names(after));
     let alone: Vec<&str> = first.symmetric_difference(&second).map(String::as_str).collect();

@@ -2,18 +2,24 @@ use super::*;
 use crate::result::tests::measurement_line;
 
 fn run_line() -> String {
-    let client = r#"{"name":"here","processor":"some","cores":2,"memory":8589934592,"kernel":"6.1"}"#;
+    let client =
+        r#"{"hostname":"here","cpu_model":"some","cores":2,"memory_bytes":8589934592,"kernel":"6.1"}"#;
     format!(
-        r#"{{"line":"run","schema":"{SCHEMA}","version":"0.1.0","started":0,"client":{client},"place":"s3://b/<&>","store":"s3","prefix":"p/","seed":1}}"#
+        r#"{{"line":"run","schema":"{SCHEMA}","version":"0.1.0","started_ms":0,"client":{client},"location":"s3://b/<&>","store":"s3","prefix":"p/","seed":1}}"#
     )
 }
 
 fn text(factor: f64) -> String {
     let mut lines = vec![run_line()];
-    for repeat in 1..=4 {
-        for parallel in [1, 4, 16] {
-            let noise = f64::from(repeat) * 0.5;
-            lines.push(measurement_line("get", parallel, repeat, factor * 1000.0 * parallel as f64 + noise));
+    for round in 1..=4 {
+        for concurrency in [1, 4, 16] {
+            let noise = f64::from(round) * 0.5;
+            lines.push(measurement_line(
+                "get",
+                concurrency,
+                round,
+                factor * 1000.0 * concurrency as f64 + noise,
+            ));
         }
     }
     lines.push(r#"{"line":"end","partial":false}"#.to_owned());
@@ -39,11 +45,11 @@ fn page_describes_the_measurements() {
 
 #[test]
 fn unknown_latency_is_not_shown_as_0() {
-    let known = r#"{"count":3,"mean":20.0,"p50":20,"p90":30,"p99":30,"p999":30,"max":30,"counts":[[10,1],[20,1],[30,1]]}"#;
-    let unknown = r#"{"count":0,"mean":0.0,"p50":0,"p90":0,"p99":0,"p999":0,"max":0,"counts":[]}"#;
-    let kept = |text: &str| ResultFile::parse("x", text).unwrap();
-    let (with, without) = (kept(&text(1.0)), kept(&text(1.0).replace(known, unknown)));
-    let words = |kept: &ResultFile| summaries(std::slice::from_ref(kept))[0].1.join(" ");
+    let known = r#"{"count":3,"mean":20.0,"p50":20,"p90":30,"p99":30,"p999":30,"max":30,"histogram_counts":[[10,1],[20,1],[30,1]]}"#;
+    let unknown = r#"{"count":0,"mean":0.0,"p50":0,"p90":0,"p99":0,"p999":0,"max":0,"histogram_counts":[]}"#;
+    let result = |text: &str| ResultFile::parse("x", text).unwrap();
+    let (with, without) = (result(&text(1.0)), result(&text(1.0).replace(known, unknown)));
+    let words = |result: &ResultFile| summaries(std::slice::from_ref(result))[0].1.join(" ");
     assert!(
         words(&with).contains("the median latency is 0.02 ms.")
             && !words(&without).contains("median latency")
@@ -56,20 +62,20 @@ fn unknown_latency_is_not_shown_as_0() {
 #[test]
 fn best_rate_names_the_concurrency_that_reached_it() {
     let lines = [run_line(), measurement_line("get", 4, 1, 970.0), measurement_line("get", 16, 1, 1000.0)];
-    let kept = ResultFile::parse("x", &(lines.join("\n") + "\n")).unwrap();
-    let sentences = summaries(&[kept])[0].1.join(" ");
+    let result = ResultFile::parse("x", &(lines.join("\n") + "\n")).unwrap();
+    let sentences = summaries(&[result])[0].1.join(" ");
     assert!(sentences.contains("970 requests/s with 4KiB objects at a concurrency of 4."), "{sentences}");
 }
 
 #[test]
 fn operations_of_a_mix_are_drawn_separately() {
     let line = measurement_line("get", 4, 1, 1000.0);
-    let mut cell: serde_json::Value = serde_json::from_str(&line).unwrap();
-    cell["mix"] = "get=70,put=30".into();
-    cell["operations"]["put"] = cell["operations"]["get"].clone();
+    let mut measurement: serde_json::Value = serde_json::from_str(&line).unwrap();
+    measurement["mix"] = "get=70,put=30".into();
+    measurement["operations"]["put"] = measurement["operations"]["get"].clone();
     let page_of =
         |line: &str| to_html(&[ResultFile::parse("x", &format!("{}\n{line}\n", run_line())).unwrap()]);
-    let mixed = page_of(&cell.to_string());
+    let mixed = page_of(&measurement.to_string());
     for kind in ["get in get=70,put=30", "put in get=70,put=30"] {
         assert!(mixed.contains(&format!("\n{kind} 4KiB x 4\n")), "{kind} is not a line of a chart");
     }
@@ -78,29 +84,33 @@ fn operations_of_a_mix_are_drawn_separately() {
 
 #[test]
 fn two_results_are_compared() {
-    let kept = |name: &str, factor| ResultFile::parse(name, &text(factor)).unwrap();
-    let same = to_html(&[kept("a", 1.0), kept("b", 1.0)]);
+    let result = |name: &str, factor| ResultFile::parse(name, &text(factor)).unwrap();
+    let same = to_html(&[result("a", 1.0), result("b", 1.0)]);
     assert!(same.contains("No significant difference."), "{same}");
-    let differs = to_html(&[kept("a", 1.0), kept("b", 1.2)]);
+    let differs = to_html(&[result("a", 1.0), result("b", 1.2)]);
     assert!(differs.contains("get 4KiB x 4: requests/s 20 % higher, which is better"), "{differs}");
 }
 
 #[test]
 fn void_rounds_are_reported_and_prevent_a_comparison() {
-    let kept = |void: u32| {
+    let result = |void: u32| {
         let line = |line: &str| {
             let is_void =
-                (1..=void).any(|repeat| line.contains(&format!("\"parallel\":4,\"repeat\":{repeat},")));
-            let ending = if is_void { "\"ending\":\"overrun\"" } else { "\"ending\":\"time\"" };
-            line.replacen("\"ending\":\"time\"", ending, 1)
+                (1..=void).any(|round| line.contains(&format!("\"concurrency\":4,\"round\":{round},")));
+            let end_reason =
+                if is_void { "\"end_reason\":\"overrun\"" } else { "\"end_reason\":\"time_limit\"" };
+            line.replacen("\"end_reason\":\"time_limit\"", end_reason, 1)
         };
         let lines: Vec<String> = text(1.0).lines().map(line).collect();
         ResultFile::parse("x", &(lines.join("\n") + "\n")).unwrap()
     };
     for (void, is_compared) in [(2, true), (4, false)] {
-        let after = kept(void);
-        assert_eq!(after.measurements.iter().filter(|cell| cell.is_void()).count(), void as usize);
-        let sentences = summaries(&[kept(0), after])[2].1.join("\n");
+        let after = result(void);
+        assert_eq!(
+            after.measurements.iter().filter(|measurement| measurement.is_void()).count(),
+            void as usize
+        );
+        let sentences = summaries(&[result(0), after])[2].1.join("\n");
         assert!(sentences.contains("Void after in at least one round: get 4KiB x 4"), "{sentences}");
         assert_eq!(sentences.contains("could not be tested"), is_compared, "{sentences}");
         assert_eq!(
@@ -113,18 +123,18 @@ fn void_rounds_are_reported_and_prevent_a_comparison() {
 
 #[test]
 fn each_operation_of_a_mix_is_compared() {
-    let kept = |p50: u64| {
+    let result = |p50: u64| {
         let with_puts = |line: &str| {
             let (head, rest) = line.split_once("\"operations\":{\"get\":")?;
-            let (gets, tail) = rest.split_once("},\"tenths\"")?;
+            let (gets, tail) = rest.split_once("},\"series_100ms\"")?;
             let puts = gets.replace("\"p50\":20", &format!("\"p50\":{p50}"));
-            Some(format!("{head}\"operations\":{{\"get\":{gets},\"put\":{puts}}},\"tenths\"{tail}"))
+            Some(format!("{head}\"operations\":{{\"get\":{gets},\"put\":{puts}}},\"series_100ms\"{tail}"))
         };
         let lines: Vec<String> =
             text(1.0).lines().map(|line| with_puts(line).unwrap_or_else(|| line.to_owned())).collect();
         ResultFile::parse("x", &(lines.join("\n") + "\n")).unwrap()
     };
-    let sentences = summaries(&[kept(5000), kept(7000)])[2].1.join("\n");
+    let sentences = summaries(&[result(5000), result(7000)])[2].1.join("\n");
     assert!(
         sentences.contains("put in get 4KiB x 4: p50 latency 40 % higher, which is worse"),
         "{sentences}"
@@ -135,14 +145,14 @@ fn each_operation_of_a_mix_is_compared() {
 fn parse_accepts_a_torn_line_and_rejects_foreign_files() {
     let whole = text(1.0);
     let torn = &whole[..whole.len() - 60];
-    let kept = ResultFile::parse("x", torn).unwrap();
-    assert!(kept.is_partial && kept.measurements.len() == 11, "{}", kept.measurements.len());
+    let result = ResultFile::parse("x", torn).unwrap();
+    assert!(result.is_partial && result.measurements.len() == 11, "{}", result.measurements.len());
     let foreign = whole.replacen(SCHEMA, "other/9", 1);
     for (bad, line, why) in [
         ("", 1, "the first line"),
         ("{}", 1, "missing field"),
         (&*foreign, 1, "this version reads"),
-        (&*whole.replacen("\"parallel\":4", "\"parallel\":\"4\"", 1), 3, "invalid type"),
+        (&*whole.replacen("\"concurrency\":4", "\"concurrency\":\"4\"", 1), 3, "invalid type"),
     ] {
         let error = ResultFile::parse("x", bad).unwrap_err();
         assert!(error.line == line && error.to_string().contains(why), "{error}");
@@ -153,13 +163,18 @@ fn parse_accepts_a_torn_line_and_rejects_foreign_files() {
 fn interference_is_shown_as_a_matrix() {
     let mut lines = vec![run_line()];
     lines.extend([measurement_line("put", 4, 1, 100.0), measurement_line("get", 1, 1, 50.0)]);
-    for (load, parallel, beside, rate) in [("put", 4, "get 4KiB x 1", 25.0), ("get", 1, "put 4KiB x 4", 45.0)]
+    for (load, concurrency, concurrent_with, rate) in
+        [("put", 4, "get 4KiB x 1", 25.0), ("get", 1, "put 4KiB x 4", 45.0)]
     {
-        let named = format!("\"line\":\"cell\",\"beside\":[\"{beside}\"]");
-        lines.push(measurement_line(load, parallel, 1, rate).replacen("\"line\":\"cell\"", &named, 1));
+        let named = format!("\"line\":\"measurement\",\"concurrent_with\":[\"{concurrent_with}\"]");
+        lines.push(measurement_line(load, concurrency, 1, rate).replacen(
+            "\"line\":\"measurement\"",
+            &named,
+            1,
+        ));
     }
-    let kept = ResultFile::parse("x", &(lines.join("\n") + "\n")).unwrap();
-    let page = to_html(std::slice::from_ref(&kept));
+    let result = ResultFile::parse("x", &(lines.join("\n") + "\n")).unwrap();
+    let page = to_html(std::slice::from_ref(&result));
     assert!(
         page.contains("put 4KiB x 4 keeps 25 % of its throughput when run concurrently with get 4KiB x 1"),
         "{page}"
@@ -169,11 +184,11 @@ fn interference_is_shown_as_a_matrix() {
 
 #[test]
 fn disjoint_results_are_reported_as_such() {
-    let kept = |operation: &str| {
+    let result = |operation: &str| {
         let lines = [run_line(), measurement_line(operation, 4, 1, 100.0)];
         ResultFile::parse(operation, &(lines.join("\n") + "\n")).unwrap()
     };
-    let sentences = summaries(&[kept("get"), kept("put")]);
+    let sentences = summaries(&[result("get"), result("put")]);
     assert_eq!(sentences[2].1, ["The results have no measurement in common."]);
 }
 
@@ -181,10 +196,10 @@ fn disjoint_results_are_reported_as_such() {
 fn order_of_agents_is_not_a_different_condition() {
     let from = |names: [&str; 2]| {
         let agents = names.map(|name| {
-            format!(r#"{{"agent":"{name}:1","client":{{"name":"{name}","processor":"some","cores":2,"memory":8589934592,"kernel":"6.1"}}}}"#)
+            format!(r#"{{"address":"{name}:1","client":{{"hostname":"{name}","cpu_model":"some","cores":2,"memory_bytes":8589934592,"kernel":"6.1"}}}}"#)
         });
-        let with = format!("\"agents\":[{}],\"place\":", agents.join(","));
-        ResultFile::parse("x", &text(1.0).replacen("\"place\":", &with, 1)).unwrap()
+        let with = format!("\"agents\":[{}],\"location\":", agents.join(","));
+        ResultFile::parse("x", &text(1.0).replacen("\"location\":", &with, 1)).unwrap()
     };
     let differ = |one, other| {
         let sentences = summaries(&[from(one), from(other)]);
@@ -199,13 +214,13 @@ fn order_of_agents_is_not_a_different_condition() {
 
 #[test]
 fn different_conditions_are_reported() {
-    let kept = |name: &str, caches: &str| {
-        let with = format!("\"line\":\"cell\",{caches}");
+    let result = |name: &str, caches: &str| {
+        let with = format!("\"line\":\"measurement\",{caches}");
         let lines: Vec<String> =
-            text(1.0).lines().map(|line| line.replacen("\"line\":\"cell\",", &with, 1)).collect();
+            text(1.0).lines().map(|line| line.replacen("\"line\":\"measurement\",", &with, 1)).collect();
         ResultFile::parse(name, &(lines.join("\n") + "\n")).unwrap()
     };
-    let (left, dropped) = (kept("left", ""), kept("dropped", "\"caches\":\"dropped\","));
+    let (left, dropped) = (result("left", ""), result("dropped", "\"caches\":\"dropped\","));
     let sentences = summaries(&[left.clone(), dropped.clone(), left.clone()]);
     let differs = |sentences: &[String]| {
         sentences.iter().any(|sentences| sentences.contains("not measured under the same conditions"))
@@ -216,7 +231,7 @@ fn different_conditions_are_reported() {
     );
     assert!(
         sentences[3].1[0]
-            .contains("caches before each measurement: kept before, dropped by the kernel after"),
+            .contains("caches before each measurement: not dropped before, dropped by the kernel after"),
         "{:?}",
         sentences[3]
     );
@@ -224,12 +239,13 @@ fn different_conditions_are_reported() {
     let same = summaries(&[dropped.clone(), dropped.clone()]);
     assert!(!differs(&same[2].1), "{:?}", same[2]);
     assert!(to_html(&[left.clone(), dropped.clone()]).contains("not measured under the same conditions"));
-    let held = text(1.0).replacen("\"seed\":1", "\"seed\":1,\"fresh\":true,\"files\":\"/d\"", 1);
+    let held =
+        text(1.0).replacen("\"seed\":1", "\"seed\":1,\"new_connections\":true,\"files_dir\":\"/d\"", 1);
     let sentences =
         summaries(&[left.clone(), ResultFile::parse("held", &held).unwrap()]).remove(2).1.remove(0);
     let differing = "connections: reused before, new for each request after; objects on the client: memory before, files in /d after";
     assert!(sentences.contains(differing), "{sentences}");
     let table = to_csv(&[left, dropped]);
     let ends = |what: &str| table.lines().filter(|line| line.ends_with(what)).count();
-    assert_eq!((ends(",kept"), ends(",dropped"), ends(",caches")), (12, 12, 1), "{table}");
+    assert_eq!((ends(",not_dropped"), ends(",dropped"), ends(",caches")), (12, 12, 1), "{table}");
 }

@@ -15,7 +15,7 @@ use crate::posix::amplification::{AmplificationFit, RatioPoint, fit};
 struct WireRatios {
     operation: Operation,
     /// Concurrency.
-    parallel: usize,
+    concurrency: usize,
     /// Mean object size in KiB, and bytes on the wire per byte of the object.
     ratios: Vec<(f64, f64)>,
     fit: Option<AmplificationFit>,
@@ -25,17 +25,19 @@ struct WireRatios {
 fn wire_ratios(rows: &[OperationRow<'_>]) -> Vec<WireRatios> {
     let for_operation = |operation: Operation| {
         let matching = || rows.iter().filter(move |row| row.operation == operation);
-        let parallel =
-            matching().flat_map(|row| row.by_concurrency.first()).map(|(parallel, _)| *parallel).min()?;
-        let cells = matching().flat_map(|row| &row.by_concurrency).filter(|(at, _)| *at == parallel);
-        let ratios = mean_by_x(
-            cells
-                .flat_map(|(_, cells)| cells)
-                .filter_map(|cell| Some((cell.sizes.mean() / 1024.0, cell.amplification()?))),
-        );
+        let concurrency = matching()
+            .flat_map(|row| row.by_concurrency.first())
+            .map(|(concurrency, _)| *concurrency)
+            .min()?;
+        let measurements =
+            matching().flat_map(|row| &row.by_concurrency).filter(|(at, _)| *at == concurrency);
+        let ratios =
+            mean_by_x(measurements.flat_map(|(_, measurements)| measurements).filter_map(|measurement| {
+                Some((measurement.sizes.mean() / 1024.0, measurement.amplification()?))
+            }));
         let points: Vec<RatioPoint> =
             ratios.iter().map(|(kib, ratio)| RatioPoint { kib: *kib, ratio: *ratio }).collect();
-        (ratios.len() > 1).then(|| WireRatios { operation, parallel, ratios, fit: fit(&points) })
+        (ratios.len() > 1).then(|| WireRatios { operation, concurrency, ratios, fit: fit(&points) })
     };
     [Operation::Put, Operation::Get].into_iter().filter_map(for_operation).collect()
 }
@@ -59,9 +61,9 @@ pub(super) fn sentences(rows: &[OperationRow<'_>]) -> Vec<String> {
 /// The chart; empty without byte counts of several sizes.
 pub(super) fn section(rows: &[OperationRow<'_>]) -> Markup {
     let all = wire_ratios(rows);
-    let series = all.iter().flat_map(|WireRatios { operation, parallel, ratios, fit }| {
+    let series = all.iter().flat_map(|WireRatios { operation, concurrency, ratios, fit }| {
         let measured =
-            Series { name: format!("{operation} x {parallel}"), points: ratios.clone(), is_dashed: false };
+            Series { name: format!("{operation} x {concurrency}"), points: ratios.clone(), is_dashed: false };
         let curve = fit.map(|fit| Series {
             name: format!("{operation}, 1 + {} KiB / s", format_short(fit.constant_kib)),
             points: ratios.iter().map(|(at, _)| (*at, fit.predict(*at))).collect(),
@@ -86,27 +88,29 @@ pub(super) fn section(rows: &[OperationRow<'_>]) -> Markup {
 mod tests {
     use super::super::rows::rows;
     use super::*;
-    use crate::result::Measurement;
+    use crate::result::{Measurement, NetworkUsage};
     use crate::size_distribution::SizeDistribution;
 
     /// A measurement of 100 objects with an overhead of `on_top` bytes each.
-    fn cell(operation: &str, size: u64, parallel: usize, on_top: u64) -> Measurement {
-        let mut cell = crate::result::tests::measurement(operation, parallel, 1, 100.0);
-        cell.sizes = SizeDistribution::Fixed(size);
-        cell.bytes_per_second.mean = 100.0 * size as f64;
-        cell.network = (100 * size, 100 * on_top, 1);
-        cell
+    fn measurement(operation: &str, size: u64, concurrency: usize, on_top: u64) -> Measurement {
+        let mut measurement = crate::result::tests::measurement(operation, concurrency, 1, 100.0);
+        measurement.sizes = SizeDistribution::Fixed(size);
+        measurement.bytes_per_second.mean = 100.0 * size as f64;
+        measurement.network =
+            NetworkUsage { bytes_sent: 100 * size, bytes_received: 100 * on_top, connections: 1 };
+        measurement
     }
 
     #[test]
     fn overhead_per_object_is_drawn_and_described() {
         let sizes = [4_u64 << 10, 64 << 10, 1 << 20];
-        let mut cells: Vec<Measurement> = sizes.into_iter().map(|size| cell("put", size, 2, 1536)).collect();
+        let mut measurements: Vec<Measurement> =
+            sizes.into_iter().map(|size| measurement("put", size, 2, 1536)).collect();
         // Higher concurrency is not used, nor are operations without a body.
-        cells.extend(sizes.map(|size| cell("put", size, 16, 99_000)));
-        cells.extend(sizes.map(|size| cell("head", size, 1, 1000)));
-        cells.push(cell("get", 4096, 1, 1000));
-        let rows = rows(&cells);
+        measurements.extend(sizes.map(|size| measurement("put", size, 16, 99_000)));
+        measurements.extend(sizes.map(|size| measurement("head", size, 1, 1000)));
+        measurements.push(measurement("get", 4096, 1, 1000));
+        let rows = rows(&measurements);
         assert_eq!(
             sentences(&rows),
             ["Each object written adds 1.5 KiB of overhead on the wire, in both directions together."]
@@ -120,16 +124,16 @@ mod tests {
 
     #[test]
     fn measurements_without_byte_counts_are_not_drawn() {
-        let mut cells = [4096, 65_536].map(|size| cell("get", size, 1, 700));
-        assert_eq!(sentences(&rows(&cells)).len(), 1);
-        cells.iter_mut().for_each(|cell| cell.network = (0, 0, 0));
+        let mut measurements = [4096, 65_536].map(|size| measurement("get", size, 1, 700));
+        assert_eq!(sentences(&rows(&measurements)).len(), 1);
+        measurements.iter_mut().for_each(|measurement| measurement.network = NetworkUsage::default());
         assert_eq!(
-            (sentences(&rows(&cells)).len(), section(&rows(&cells)).into_string()),
+            (sentences(&rows(&measurements)).len(), section(&rows(&measurements)).into_string()),
             (0, String::new())
         );
         // A cost proportional to the size is not a constant overhead.
-        let cells = [4096, 65_536, 1 << 20].map(|size| cell("get", size, 1, size));
-        assert_eq!(sentences(&rows(&cells)), [""; 0]);
-        assert!(section(&rows(&cells)).into_string().contains("get x 1"));
+        let measurements = [4096, 65_536, 1 << 20].map(|size| measurement("get", size, 1, size));
+        assert_eq!(sentences(&rows(&measurements)), [""; 0]);
+        assert!(section(&rows(&measurements)).into_string().contains("get x 1"));
     }
 }

@@ -42,52 +42,53 @@ pub struct AgentMeasurement {
     pub measurement: Measurement,
 }
 
-/// Merges the measurements of agents whose starts differ by at most `apart`; `None` if there are none. All parts have
+/// Merges the measurements of agents whose starts differ by at most `start_skew`; `None` if there are none. All parts have
 /// the same load, so its description is taken from the first. Concurrency and rates are summed.
 #[must_use]
-pub fn merge_agents(parts: Vec<AgentMeasurement>, apart: Duration) -> Option<Measurement> {
-    let longest = parts.iter().map(|part| part.measurement.measured_seconds).fold(0.0, f64::max);
+pub fn merge_agents(parts: Vec<AgentMeasurement>, start_skew: Duration) -> Option<Measurement> {
+    let max_seconds = parts.iter().map(|part| part.measurement.measured_seconds).fold(0.0, f64::max);
     let mut parts = parts.into_iter();
-    let mut all = blank(parts.next()?, longest);
+    let mut all = blank(parts.next()?, max_seconds);
     for part in parts {
-        let other = blank(part, longest);
+        let other = blank(part, max_seconds);
         all.add(other);
     }
-    all.conclude(apart);
+    all.conclude(start_skew);
     Some(all)
 }
 
 /// The weight of a part's rate. Loads with a request limit end at different times: their common duration is the
 /// longest, so the rates of shorter ones are scaled down. Loads with a time limit all ran for the same time.
-fn weight(cell: &Measurement, longest: f64) -> f64 {
-    if cell.end_reason == EndReason::Exhausted && longest > 0.0 {
-        cell.measured_seconds / longest
+fn weight(measurement: &Measurement, max_seconds: f64) -> f64 {
+    if measurement.end_reason == EndReason::Exhausted && max_seconds > 0.0 {
+        measurement.measured_seconds / max_seconds
     } else {
         1.0
     }
 }
 
 /// Converts one part into a measurement with weighted rates, its own share, and the agent's name on texts and threads.
-fn blank(part: AgentMeasurement, longest: f64) -> Measurement {
-    let AgentMeasurement { address: agent, cores, measurement: mut cell } = part;
-    let weight = weight(&cell, longest);
-    cell.agents = vec![AgentShare {
+fn blank(part: AgentMeasurement, max_seconds: f64) -> Measurement {
+    let AgentMeasurement { address: agent, cores, mut measurement } = part;
+    let weight = weight(&measurement, max_seconds);
+    measurement.agents = vec![AgentShare {
         address: agent.clone(),
         cores,
-        operations_per_second: cell.operations_per_second.mean,
-        bytes_per_second: cell.bytes_per_second.mean,
-        measured_seconds: cell.measured_seconds,
-        cpu_seconds: cell.cpu_seconds,
+        operations_per_second: measurement.operations_per_second.mean,
+        bytes_per_second: measurement.bytes_per_second.mean,
+        measured_seconds: measurement.measured_seconds,
+        cpu_seconds: measurement.cpu_seconds,
     }];
-    for figures in cell.operations.values_mut() {
+    for figures in measurement.operations.values_mut() {
         figures.requests_per_second *= weight;
         figures.bytes_per_second *= weight;
         figures.failure_samples.iter_mut().for_each(|sample| *sample = format!("{agent}: {sample}"));
     }
-    let threads = std::mem::take(&mut cell.cpu_threads);
-    cell.cpu_threads = threads.into_iter().map(|(name, time)| (format!("{agent}:{name}"), time)).collect();
-    cell.notes.iter_mut().for_each(|note| *note = format!("{agent}: {note}"));
-    cell
+    let threads = std::mem::take(&mut measurement.cpu_threads);
+    measurement.cpu_threads =
+        threads.into_iter().map(|(name, time)| (format!("{agent}:{name}"), time)).collect();
+    measurement.notes.iter_mut().for_each(|note| *note = format!("{agent}: {note}"));
+    measurement
 }
 
 impl Measurement {
@@ -109,12 +110,7 @@ impl Measurement {
         self.cpu_seconds += other.cpu_seconds;
         self.cpu_threads.extend(other.cpu_threads);
         self.machine_cpu_utilization = self.machine_cpu_utilization.max(other.machine_cpu_utilization);
-        let (mine, others) = (self.network, other.network);
-        self.network = (
-            mine.0.saturating_add(others.0),
-            mine.1.saturating_add(others.1),
-            mine.2.saturating_add(others.2),
-        );
+        self.network.add(other.network);
         self.schedule_lag_us = match (self.schedule_lag_us.take(), other.schedule_lag_us) {
             (Some(mine), Some(others)) => Some(added(&mine, &others)),
             (mine, others) => mine.or(others),
@@ -127,15 +123,15 @@ impl Measurement {
     }
 
     /// Recomputes the derived figures from the sums.
-    fn conclude(&mut self, apart: Duration) {
+    fn conclude(&mut self, start_skew: Duration) {
         (self.operations_per_second, self.bytes_per_second) =
             total_rates(&self.operations, &self.series_100ms, self.measured_seconds);
-        let apart = apart.as_secs_f64();
-        self.start_skew_seconds = Some(apart);
-        if apart > MAX_SKEW_FRACTION * self.measured_seconds {
+        let start_skew = start_skew.as_secs_f64();
+        self.start_skew_seconds = Some(start_skew);
+        if start_skew > MAX_SKEW_FRACTION * self.measured_seconds {
             self.notes.push(format!(
                 "the agents may have started {:.1} ms apart, too much for {:.1} s: measure longer",
-                apart * 1e3,
+                start_skew * 1e3,
                 self.measured_seconds
             ));
         }

@@ -3,14 +3,14 @@ use tradewind_core::BucketName;
 use super::*;
 use crate::arrivals::Spacing;
 use crate::caches::{CacheDropper, CacheTreatment};
-use crate::drive::tests::bed;
+use crate::drive::tests::env;
 use crate::load::{ArrivalMode, StopCondition};
 use crate::load_spec::LoadSpec;
 use crate::operation::Mix;
 use crate::size_distribution::SizeDistribution;
 use crate::test_plan::TestPlan;
 
-fn survey(mixes: &[&str], sizes: &[&str]) -> TestPlan {
+fn plan(mixes: &[&str], sizes: &[&str]) -> TestPlan {
     let mixes: Vec<Mix> = mixes.iter().map(|mix| mix.parse().unwrap()).collect();
     let sizes: Vec<SizeDistribution> = sizes.iter().map(|sizes| sizes.parse().unwrap()).collect();
     TestPlan {
@@ -28,26 +28,36 @@ fn survey(mixes: &[&str], sizes: &[&str]) -> TestPlan {
 
 #[tokio::test]
 async fn run_measures_every_step_and_clean_removes_all_objects() {
-    let bed = bed().await;
-    let survey = survey(&["put", "get", "get=2,delete=1,put=1"], &["1KiB", "2KiB-9KiB"]);
-    let stages = (1..=2).flat_map(|repeat| survey.steps(repeat)).map(|step| vec![step]);
-    let mut course = Runner::new(&bed, "there/", 1, (2, false));
-    let mut cells = Vec::new();
+    let env = env().await;
+    let plan = plan(&["put", "get", "get=2,delete=1,put=1"], &["1KiB", "2KiB-9KiB"]);
+    let stages = (1..=2).flat_map(|round| plan.steps(round)).map(|step| vec![step]);
+    let mut runner = Runner::new(&env, "there/", 1, (2, false));
+    let mut measurements = Vec::new();
     let stop = StopSignal::default();
-    let all = course.run(stages, &stop, |event| {
-        if let RunEvent::Measured(cell) = event {
-            cells.push(cell.clone());
+    let all = runner.run(stages, &stop, |event| {
+        if let RunEvent::Measured(measurement) = event {
+            measurements.push(measurement.clone());
         }
     });
     assert!(all.await.unwrap());
-    assert_eq!(cells.len(), 24);
-    assert!(cells.iter().all(|cell| cell.failure_count() == 0 && !cell.is_partial()), "{cells:?}");
-    assert!(cells.iter().all(|cell| cell.operations.values().map(|f| f.operations).sum::<u64>() == 30));
-    assert_eq!((cells[0].round, cells[12].round), (1, 2));
-    let removed = course.clean().await.unwrap();
+    assert_eq!(measurements.len(), 24);
+    assert!(
+        measurements.iter().all(|measurement| measurement.failure_count() == 0 && !measurement.is_partial()),
+        "{measurements:?}"
+    );
+    assert!(
+        measurements.iter().all(|measurement| measurement
+            .operations
+            .values()
+            .map(|f| f.operations)
+            .sum::<u64>()
+            == 30)
+    );
+    assert_eq!((measurements[0].round, measurements[12].round), (1, 2));
+    let removed = runner.clean().await.unwrap();
     assert!((20..200).contains(&removed), "only the objects to read are left: {removed}");
     assert_eq!(
-        Runner::new(&bed, "", 1, (2, false)).clean().await.unwrap(),
+        Runner::new(&env, "", 1, (2, false)).clean().await.unwrap(),
         0,
         "no objects outside the prefix"
     );
@@ -55,92 +65,101 @@ async fn run_measures_every_step_and_clean_removes_all_objects() {
 
 #[tokio::test]
 async fn steps_of_a_stage_run_concurrently_on_their_own_objects() {
-    let bed = bed().await;
+    let env = env().await;
     let until =
         StopCondition { max_requests: None, duration: Duration::from_millis(300), max_ci_fraction: None };
-    let asked = ["get 1KiB x 2", "put 1KiB x 2"].map(|asked| asked.parse().unwrap()).to_vec();
-    let survey = TestPlan { stop_condition: until, loads: asked, ..survey(&[], &[]) };
-    let [get, put] = <[Step; 2]>::try_from(survey.steps(1)).unwrap();
-    let mut course = Runner::new(&bed, "there/", 2, (2, false));
-    let mut cells = Vec::new();
+    let loads = ["get 1KiB x 2", "put 1KiB x 2"].map(|loads| loads.parse().unwrap()).to_vec();
+    let plan = TestPlan { stop_condition: until, loads, ..plan(&[], &[]) };
+    let [get, put] = <[Step; 2]>::try_from(plan.steps(1)).unwrap();
+    let mut runner = Runner::new(&env, "there/", 2, (2, false));
+    let mut measurements = Vec::new();
     let stages = [vec![get.clone(), put], vec![get.clone(), get]];
     let stop = StopSignal::default();
-    let all = course.run(stages, &stop, |event| {
-        if let RunEvent::Measured(cell) = event {
-            cells.push(cell.clone());
+    let all = runner.run(stages, &stop, |event| {
+        if let RunEvent::Measured(measurement) = event {
+            measurements.push(measurement.clone());
         }
     });
     assert!(all.await.unwrap());
-    let names: Vec<String> = cells.iter().map(Measurement::name).collect();
+    let names: Vec<String> = measurements.iter().map(Measurement::name).collect();
     assert_eq!(
         names,
         [
-            "get 1KiB x 2 beside put 1KiB x 2",
-            "put 1KiB x 2 beside get 1KiB x 2",
-            "get 1KiB x 2 beside get 1KiB x 2",
-            "get 1KiB x 2 beside get 1KiB x 2"
+            "get 1KiB x 2 with put 1KiB x 2",
+            "put 1KiB x 2 with get 1KiB x 2",
+            "get 1KiB x 2 with get 1KiB x 2",
+            "get 1KiB x 2 with get 1KiB x 2"
         ]
     );
-    assert!(cells.iter().all(|cell| cell.failure_count() == 0 && !cell.has_no_success()), "{cells:?}");
-    let skew = cells[0].started_ms.abs_diff(cells[1].started_ms);
+    assert!(
+        measurements
+            .iter()
+            .all(|measurement| measurement.failure_count() == 0 && !measurement.has_no_success()),
+        "{measurements:?}"
+    );
+    let skew = measurements[0].started_ms.abs_diff(measurements[1].started_ms);
     assert!(skew < 200, "they began {skew} ms apart");
-    assert_eq!(course.clean().await.unwrap(), 40, "twenty objects to read for each step");
+    assert_eq!(runner.clean().await.unwrap(), 40, "twenty objects to read for each step");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn load_concurrent_with_an_overrun_load_is_void() {
-    let bed = bed().await;
+    let env = env().await;
     let until = StopCondition { max_requests: None, duration: Duration::from_secs(3), max_ci_fraction: None };
-    let asked = ["get 1KiB x 1", "head 1KiB x 1 at 1000000/s"].map(|asked| asked.parse().unwrap()).to_vec();
-    let mut stage = TestPlan { stop_condition: until, loads: asked, ..survey(&[], &[]) }.steps(1);
+    let loads = ["get 1KiB x 1", "head 1KiB x 1 at 1000000/s"].map(|loads| loads.parse().unwrap()).to_vec();
+    let mut stage = TestPlan { stop_condition: until, loads, ..plan(&[], &[]) }.steps(1);
     // Just enough requests to overflow the queue at once.
     stage[1].load.arrival_mode = ArrivalMode::Open { requests_per_second: 1e9, spacing: Spacing::Fixed };
     stage[1].load.stop_condition.max_requests = Some((1 << 20) + 100_000);
-    let mut course = Runner::new(&bed, "there/", 2, (2, false));
-    let mut cells = Vec::new();
+    let mut runner = Runner::new(&env, "there/", 2, (2, false));
+    let mut measurements = Vec::new();
     let stop = StopSignal::default();
-    let all = course.run([stage], &stop, |event| {
-        if let RunEvent::Measured(cell) = event {
-            cells.push(cell.clone());
+    let all = runner.run([stage], &stop, |event| {
+        if let RunEvent::Measured(measurement) = event {
+            measurements.push(measurement.clone());
         }
     });
     assert!(all.await.unwrap(), "later stages are still measured");
-    assert!(cells.len() == 2 && cells.iter().all(Measurement::is_void), "{:?}", cells[0].end_reason);
-    assert!(cells[0].operations_per_second.mean > 0.0, "it ran");
     assert!(
-        cells[0].notes.iter().any(|note| note.contains("beside it that that ended early")),
+        measurements.len() == 2 && measurements.iter().all(Measurement::is_void),
         "{:?}",
-        cells[0].notes
+        measurements[0].end_reason
+    );
+    assert!(measurements[0].operations_per_second.mean > 0.0, "it ran");
+    assert!(
+        measurements[0].notes.iter().any(|note| note.contains("the concurrent load head 1KiB x 1")),
+        "{:?}",
+        measurements[0].notes
     );
 }
 
 #[tokio::test]
 async fn run_fails_if_objects_cannot_be_created() {
-    let mut bed = bed().await;
-    bed.bucket = BucketName::new("not-there").unwrap();
-    let stages = survey(&["get"], &["1KiB"]).steps(1).into_iter().map(|step| vec![step]);
-    let mut course = Runner::new(&bed, "x/", 1, (2, false));
-    let failed = course.run(stages, &StopSignal::default(), |_| {}).await.unwrap_err();
+    let mut env = env().await;
+    env.bucket = BucketName::new("not-there").unwrap();
+    let stages = plan(&["get"], &["1KiB"]).steps(1).into_iter().map(|step| vec![step]);
+    let mut runner = Runner::new(&env, "x/", 1, (2, false));
+    let failed = runner.run(stages, &StopSignal::default(), |_| {}).await.unwrap_err();
     assert!(failed.to_string().contains("objects could not be created"), "{failed}");
 }
 
 #[tokio::test]
 async fn caches_are_dropped_after_preparation_before_each_stage() {
-    let bed = bed().await;
+    let env = env().await;
     let directory = tempfile::tempdir().unwrap();
     let control = directory.path().join("drop_caches");
     std::fs::write(&control, "").unwrap();
     let kernel = Some(CacheDropper::with_control_file(&control));
-    let mut course = Runner::new(&bed, "there/", 1, (2, false)).with_cache_dropping(kernel);
-    let stages = (1..=2).flat_map(|repeat| survey(&["get"], &["1KiB"]).steps(repeat)).map(|step| vec![step]);
-    let (mut phases, mut cells) = (Vec::new(), Vec::new());
+    let mut runner = Runner::new(&env, "there/", 1, (2, false)).with_cache_dropping(kernel);
+    let stages = (1..=2).flat_map(|round| plan(&["get"], &["1KiB"]).steps(round)).map(|step| vec![step]);
+    let (mut phases, mut measurements) = (Vec::new(), Vec::new());
     let stop = StopSignal::default();
-    let all = course.run(stages, &stop, |event| {
+    let all = runner.run(stages, &stop, |event| {
         let written = std::fs::read_to_string(&control).unwrap();
         match event {
             RunEvent::PhaseStarted { description, .. } => phases.push((description, written)),
-            RunEvent::Measured(cell) => {
-                cells.push(cell.caches);
+            RunEvent::Measured(measurement) => {
+                measurements.push(measurement.caches);
                 std::fs::write(&control, "").unwrap();
             }
         }
@@ -151,16 +170,16 @@ async fn caches_are_dropped_after_preparation_before_each_stage() {
     let round = [stage("get 1KiB x 1"), stage("get 1KiB x 4")].concat();
     assert_eq!(phases[0], ("creating 20 objects of 1KiB", ""));
     assert_eq!(phases[1..], [round.clone(), round].concat());
-    assert_eq!(cells, [CacheTreatment::Dropped; 4]);
-    let stage = survey(&["get"], &["1KiB"]).steps(1);
+    assert_eq!(measurements, [CacheTreatment::Dropped; 4]);
+    let stage = plan(&["get"], &["1KiB"]).steps(1);
     std::fs::remove_dir_all(directory.path()).unwrap();
-    let failed = course.run([stage], &stop, |_| {}).await.unwrap_err();
+    let failed = runner.run([stage], &stop, |_| {}).await.unwrap_err();
     assert!(failed.to_string().contains("cannot drop caches: "), "{failed}");
-    let mut plain = Runner::new(&bed, "else/", 1, (2, false));
-    let stages = survey(&["get"], &["1KiB"]).steps(1).into_iter().map(|step| vec![step]);
+    let mut plain = Runner::new(&env, "else/", 1, (2, false));
+    let stages = plan(&["get"], &["1KiB"]).steps(1).into_iter().map(|step| vec![step]);
     let all = plain.run(stages, &stop, |event| match event {
         RunEvent::PhaseStarted { description, .. } => assert_ne!(description, "dropping caches"),
-        RunEvent::Measured(cell) => assert_eq!(cell.caches, CacheTreatment::NotDropped),
+        RunEvent::Measured(measurement) => assert_eq!(measurement.caches, CacheTreatment::NotDropped),
     });
     assert!(all.await.unwrap());
 }

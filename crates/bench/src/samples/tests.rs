@@ -1,7 +1,7 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::drive::tests::bed;
+use crate::drive::tests::env;
 use crate::drive::{BenchEnv, Progress, StopSignal, run_load};
 use crate::load::{ArrivalMode, Load, StopCondition};
 use crate::object_set::ObjectSet;
@@ -74,14 +74,9 @@ impl ObjectNames for Numbers {
 
 const MILLI: Duration = Duration::from_millis(1);
 
-fn at(intended: u32, ended: u32) -> FinishedRequest {
-    let (intended, ended) = (intended * MILLI, ended * MILLI);
-    FinishedRequest {
-        scheduled: intended,
-        started: Some(intended + MILLI),
-        ended,
-        response: Ok((ended - MILLI, 7)),
-    }
+fn request_at(scheduled: u32, ended: u32) -> FinishedRequest {
+    let (scheduled, ended) = (scheduled * MILLI, ended * MILLI);
+    FinishedRequest { scheduled, started: Some(scheduled + MILLI), ended, response: Ok((ended - MILLI, 7)) }
 }
 
 fn about(number: u64) -> RequestSubject {
@@ -95,25 +90,26 @@ const WINDOW: MeasurementWindow =
 async fn samples_in_the_window_have_times_since_its_start() {
     let sheet = Sheet::default();
     let samples = SampleFile::start(sheet.clone(), 1).unwrap();
-    let cell = samples.next_measurement(3);
-    let mut sampler = cell.sampler(Some(5), Arc::new(Numbers));
-    let (early, late) = (at(900, 999), at(2000, 2100));
-    let failed = FinishedRequest { response: Err("Odd, kind".to_owned()), ..at(1500, 1600) };
-    let never = FinishedRequest { started: None, response: Err("NeverStarted".to_owned()), ..at(1999, 2500) };
-    for handled in [&early, &at(900, 1100), &failed, &at(1999, 2100), &late] {
-        sampler.record(WINDOW, handled, about(1));
+    let measurement = samples.next_measurement(3);
+    let mut sampler = measurement.sampler(Some(5), Arc::new(Numbers));
+    let (early, late) = (request_at(900, 999), request_at(2000, 2100));
+    let failed = FinishedRequest { response: Err("Odd, kind".to_owned()), ..request_at(1500, 1600) };
+    let never =
+        FinishedRequest { started: None, response: Err("NeverStarted".to_owned()), ..request_at(1999, 2500) };
+    for finished in [&early, &request_at(900, 1100), &failed, &request_at(1999, 2100), &late] {
+        sampler.record(WINDOW, finished, about(1));
     }
     drop(sampler);
     // During the warm-up there is no window yet.
     let none = MeasurementWindow { begin: Duration::MAX, end: Duration::MAX };
-    let mut without_worker = cell.sampler(None, Arc::new(Numbers));
-    without_worker.record(none, &at(1500, 1600), about(1));
+    let mut without_worker = measurement.sampler(None, Arc::new(Numbers));
+    without_worker.record(none, &request_at(1500, 1600), about(1));
     let unknown = RequestSubject { operation: Operation::List, key: SubjectKey::Unknown, size: None };
     without_worker.record(WINDOW, &never, unknown);
     drop(without_worker);
-    let sampled = cell.conclude().await;
+    let sampled = measurement.conclude().await;
     assert_eq!(sampled, SampleCounts { measurement: 1, written: 4, dropped: 0, lost: 0 });
-    assert_eq!(samples.next_measurement(1).measurement, 2);
+    assert_eq!(samples.next_measurement(1).number, 2);
     let text = String::from_utf8(sheet.0.lock().clone()).unwrap();
     let expected = [
         "1,3,get,\"key, 1\",7,5,-100000,-99000,99000,100000,ok",
@@ -131,20 +127,20 @@ async fn slow_file_drops_and_counts_samples() {
     let (go, going) = mpsc::channel();
     go.send(()).unwrap();
     let samples = SampleFile::start(Stuck(going, sheet.clone()), 1).unwrap();
-    let cell = samples.next_measurement(1);
-    let mut sampler = cell.sampler(Some(0), Arc::new(Numbers));
+    let measurement = samples.next_measurement(1);
+    let mut sampler = measurement.sampler(Some(0), Arc::new(Numbers));
     let capacity = ((MAX_QUEUED_BATCHES + 1) * BATCH_SAMPLES) as u64;
     let all = 3 * capacity;
-    let begun = std::time::Instant::now();
-    (0..all).for_each(|number| sampler.record(WINDOW, &at(1500, 1600), about(number)));
+    let started = std::time::Instant::now();
+    (0..all).for_each(|number| sampler.record(WINDOW, &request_at(1500, 1600), about(number)));
     assert!(
-        begun.elapsed() < Duration::from_secs(20),
+        started.elapsed() < Duration::from_secs(20),
         "workers do not wait for the file: {:?}",
-        begun.elapsed()
+        started.elapsed()
     );
     drop(sampler);
     drop(go);
-    let sampled = cell.conclude().await;
+    let sampled = measurement.conclude().await;
     // A formatted batch is free again, even while its lines wait for the file.
     assert!(sampled.dropped > 0 && sampled.written >= capacity, "{sampled:?}");
     assert_eq!((sampled.written + sampled.dropped, sampled.lost), (all, 0));
@@ -154,7 +150,7 @@ async fn slow_file_drops_and_counts_samples() {
     );
     assert!(sampled.notes()[0].contains(&format!("{} of {all} samples were dropped", sampled.dropped)));
     let next = samples.next_measurement(1);
-    next.sampler(Some(0), Arc::new(Numbers)).record(WINDOW, &at(1500, 1600), about(1));
+    next.sampler(Some(0), Arc::new(Numbers)).record(WINDOW, &request_at(1500, 1600), about(1));
     assert_eq!(
         next.conclude().await,
         SampleCounts { measurement: 2, written: 1, dropped: 0, lost: 0 },
@@ -167,29 +163,32 @@ async fn slow_file_drops_and_counts_samples() {
 async fn full_disk_loses_only_the_samples_after_it() {
     assert!(SampleFile::start(Full(0), 1).is_err(), "before anything is measured");
     let samples = SampleFile::start(Full(2), 1).unwrap();
-    let mut cells = Vec::new();
+    let mut measurements = Vec::new();
     for _ in 0..3 {
-        let cell = samples.next_measurement(1);
-        let mut sampler = cell.sampler(Some(0), Arc::new(Numbers));
-        (0..100).for_each(|number| sampler.record(WINDOW, &at(1500, 1600), about(number)));
+        let measurement = samples.next_measurement(1);
+        let mut sampler = measurement.sampler(Some(0), Arc::new(Numbers));
+        (0..100).for_each(|number| sampler.record(WINDOW, &request_at(1500, 1600), about(number)));
         drop(sampler);
-        cells.push(cell.conclude().await);
+        measurements.push(measurement.conclude().await);
     }
-    let (written, unwritten): (Vec<u64>, Vec<u64>) =
-        cells.iter().map(|cell| (cell.written, cell.lost)).unzip();
-    assert_eq!((written, unwritten), (vec![100, 0, 0], vec![0, 100, 100]));
-    assert!(cells[0].notes().is_empty() && cells[1].notes()[0].contains("100 of 100 samples are missing"));
+    let (written, lost): (Vec<u64>, Vec<u64>) =
+        measurements.iter().map(|measurement| (measurement.written, measurement.lost)).unzip();
+    assert_eq!((written, lost), (vec![100, 0, 0], vec![0, 100, 100]));
+    assert!(
+        measurements[0].notes().is_empty()
+            && measurements[1].notes()[0].contains("100 of 100 samples are missing")
+    );
     assert_eq!(samples.finish().unwrap_err().to_string(), "no space left");
 }
 
-fn step(mix: &str, pace: ArrivalMode) -> Step {
+fn step(mix: &str, arrival_mode: ArrivalMode) -> Step {
     let until =
         StopCondition { max_requests: None, duration: Duration::from_millis(300), max_ci_fraction: None };
     let warm_up = Duration::from_millis(100);
     let load = Load {
         mix: mix.parse().unwrap(),
         concurrency: 4,
-        arrival_mode: pace,
+        arrival_mode,
         stop_condition: until,
         warm_up,
         seed: 1,
@@ -200,33 +199,34 @@ fn step(mix: &str, pace: ArrivalMode) -> Step {
 
 #[tokio::test]
 async fn every_counted_request_has_a_line() {
-    let (bed, sheet) = (bed().await, Sheet::default());
+    let (env, sheet) = (env().await, Sheet::default());
     let samples = SampleFile::start(sheet.clone(), 8).unwrap();
-    let mut course = Runner::new(&bed, "there/", 2, (2, false)).with_samples(Some(samples));
+    let mut runner = Runner::new(&env, "there/", 2, (2, false)).with_samples(Some(samples));
     let closed = step("get=2,put=1,head=1,list=1", ArrivalMode::Closed);
     let spacing = crate::arrivals::Spacing::Fixed;
     let open = step("get", ArrivalMode::Open { requests_per_second: 300.0, spacing });
-    let mut cells: Vec<Measurement> = Vec::new();
+    let mut measurements: Vec<Measurement> = Vec::new();
     let stages = [vec![closed.clone()], vec![closed, open]];
     let stop = StopSignal::default();
-    let all = course.run(stages, &stop, |event| {
-        if let RunEvent::Measured(cell) = event {
-            cells.push(cell.clone());
+    let all = runner.run(stages, &stop, |event| {
+        if let RunEvent::Measured(measurement) = event {
+            measurements.push(measurement.clone());
         }
     });
     assert!(all.await.unwrap());
-    course.finish_samples().unwrap();
+    runner.finish_samples().unwrap();
     let lines = sheet.lines();
-    assert_eq!(cells.len(), 3);
-    for (n, cell) in cells.iter().enumerate() {
-        let of_cell: Vec<&Vec<String>> = lines.iter().filter(|line| line[0] == (n + 1).to_string()).collect();
-        let sampled = cell.samples.unwrap();
+    assert_eq!(measurements.len(), 3);
+    for (n, measurement) in measurements.iter().enumerate() {
+        let of_measurement: Vec<&Vec<String>> =
+            lines.iter().filter(|line| line[0] == (n + 1).to_string()).collect();
+        let sampled = measurement.samples.unwrap();
         assert_eq!((sampled.measurement, sampled.dropped, sampled.lost), (n as u64 + 1, 0, 0));
-        assert_eq!(sampled.written, of_cell.len() as u64);
-        let end = (cell.measured_seconds * 1e6) as i64;
+        assert_eq!(sampled.written, of_measurement.len() as u64);
+        let end = (measurement.measured_seconds * 1e6) as i64;
         let time = |line: &[String], column: usize| line[column].parse::<i64>().unwrap();
-        for (operation, figures) in &cell.operations {
-            let of_kind = of_cell.iter().filter(|line| line[2] == operation.name());
+        for (operation, figures) in &measurement.operations {
+            let of_kind = of_measurement.iter().filter(|line| line[2] == operation.name());
             let meant = of_kind.clone().filter(|line| (0..end).contains(&time(line, 6))).count();
             let done = of_kind.clone().filter(|line| (0..end).contains(&time(line, 9))).count();
             // Times are truncated to microseconds: a request at either end may appear to lie outside.
@@ -236,9 +236,9 @@ async fn every_counted_request_has_a_line() {
             );
             assert!((done as u64).abs_diff(figures.operations) <= 8, "{operation}: {done}, {figures:?}");
             for line in of_kind {
-                let [intended, sent, first, ended] = [6, 7, 8, 9].map(|column| time(line, column));
-                assert!(intended <= sent && sent <= first && first <= ended, "{line:?}");
-                assert!(intended < end && ended >= 0, "{line:?}");
+                let [scheduled, sent, first, ended] = [6, 7, 8, 9].map(|column| time(line, column));
+                assert!(scheduled <= sent && sent <= first && first <= ended, "{line:?}");
+                assert!(scheduled < end && ended >= 0, "{line:?}");
                 let size = if matches!(operation, Operation::Get | Operation::Put) { "1000" } else { "0" };
                 assert_eq!((&*line[1], &*line[4], &*line[10]), ("2", size, "ok"), "{line:?}");
                 assert!(line[3].starts_with("there/") && line[5].parse::<usize>().unwrap() < 4, "{line:?}");
@@ -251,21 +251,22 @@ async fn every_counted_request_has_a_line() {
 async fn unanswered_requests_have_a_line() {
     use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, Operation as Call};
     let plan = FaultPlan::none().with_fault(Call::Commit, FaultSchedule::Always, Fault::Hang);
-    let bed = bed().await;
-    let bed = BenchEnv { store: Faulty::new(bed.store.clone(), plan), ..bed };
+    let env = env().await;
+    let env = BenchEnv { store: Faulty::new(env.store.clone(), plan), ..env };
     let sheet = Sheet::default();
     let samples = SampleFile::start(sheet.clone(), 4).unwrap();
     let gauge = Arc::new(Progress::with_samples(samples.next_measurement(1)));
-    let stock = Arc::new(ObjectSet::new("run/".to_owned(), SizeDistribution::Fixed(10)));
+    let object_set = Arc::new(ObjectSet::new("run/".to_owned(), SizeDistribution::Fixed(10)));
     let stop = StopSignal::default();
     let stopping = stop.clone();
     tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(300)).await;
         stopping.trigger();
     });
-    let pace = ArrivalMode::Open { requests_per_second: 100.0, spacing: crate::arrivals::Spacing::Fixed };
-    let load = Load { warm_up: Duration::ZERO, ..step("put", pace).load };
-    let outcome = run_load(&bed, &stock, &load, &stop, &gauge).await.unwrap();
+    let arrival_mode =
+        ArrivalMode::Open { requests_per_second: 100.0, spacing: crate::arrivals::Spacing::Fixed };
+    let load = Load { warm_up: Duration::ZERO, ..step("put", arrival_mode).load };
+    let outcome = run_load(&env, &object_set, &load, &stop, &gauge).await.unwrap();
     assert!(outcome.never_started > 0);
     gauge.finish_samples().await.unwrap();
     let lines = sheet.lines();

@@ -13,7 +13,7 @@ use super::{BatchPool, ObjectNames, RequestSample, SubjectKey};
 use crate::csv::quoted;
 
 pub(super) const HEADER: &str =
-    "cell,repeat,operation,key,size,worker,intended_us,sent_us,first_byte_us,end_us,outcome\n";
+    "measurement,round,operation,key,size,worker,scheduled_us,sent_us,first_byte_us,end_us,outcome\n";
 /// Approximate bytes per write.
 const WRITE_BYTES: usize = 64 << 10;
 /// The outcome of a successful request.
@@ -25,8 +25,8 @@ pub(super) enum WriterMessage {
     Batch(SampleBatch),
     /// All samples of a measurement were sent: flush, and answer with the number of its lines in the file.
     Conclude {
-        cell: u64,
-        answer: oneshot::Sender<u64>,
+        measurement: u64,
+        written: oneshot::Sender<u64>,
     },
     End,
 }
@@ -35,7 +35,7 @@ pub(super) enum WriterMessage {
 #[derive(Debug)]
 pub(super) struct SampleBatch {
     pub measurement: u64,
-    pub repeat: u32,
+    pub round: u32,
     pub worker: Option<usize>,
     pub names: Arc<dyn ObjectNames>,
     pub samples: Vec<RequestSample>,
@@ -64,10 +64,10 @@ impl<W: Write> SampleWriter<W> {
         while let Ok(message) = receiver.recv() {
             match message {
                 WriterMessage::Batch(batch) => self.add(batch),
-                WriterMessage::Conclude { cell, answer } => {
+                WriterMessage::Conclude { measurement, written } => {
                     self.flush();
                     // The receiver may have stopped waiting.
-                    let _ = answer.send(self.written.remove(&cell).unwrap_or(0));
+                    let _ = written.send(self.written.remove(&measurement).unwrap_or(0));
                 }
                 WriterMessage::End => break,
             }
@@ -91,7 +91,9 @@ impl<W: Write> SampleWriter<W> {
         let waiting = std::mem::take(&mut self.unflushed);
         match self.out.write_all(self.text.as_bytes()).and_then(|()| self.out.flush()) {
             Ok(()) => {
-                waiting.into_iter().for_each(|(cell, lines)| *self.written.entry(cell).or_default() += lines);
+                waiting
+                    .into_iter()
+                    .for_each(|(measurement, lines)| *self.written.entry(measurement).or_default() += lines);
             }
             Err(e) => self.failed = Some(self.failed.take().unwrap_or(e)),
         }
@@ -102,8 +104,8 @@ impl<W: Write> SampleWriter<W> {
 fn write_line(text: &mut String, batch: &SampleBatch, sample: &RequestSample) {
     let RequestSample {
         subject,
-        scheduled_us: intended,
-        started_us: begun,
+        scheduled_us: scheduled,
+        started_us: started,
         first_byte_us: first,
         ended_us: ended,
         failure,
@@ -115,11 +117,11 @@ fn write_line(text: &mut String, batch: &SampleBatch, sample: &RequestSample) {
     };
     // Writing to a string cannot fail.
     let _ =
-        write!(text, "{},{},{},{},", batch.measurement, batch.repeat, subject.operation.name(), quoted(&key));
+        write!(text, "{},{},{},{},", batch.measurement, batch.round, subject.operation.name(), quoted(&key));
     write_optional(text, subject.size);
     write_optional(text, batch.worker);
-    let _ = write!(text, "{intended},");
-    write_optional(text, *begun);
+    let _ = write!(text, "{scheduled},");
+    write_optional(text, *started);
     write_optional(text, *first);
     let _ = writeln!(text, "{ended},{}", quoted(failure.as_deref().unwrap_or(SUCCESS)));
 }

@@ -94,7 +94,7 @@ pub struct ProbeResult {
 /// State shared by the workers of a probe.
 #[derive(Debug)]
 struct Shared {
-    seats: WorkerLog,
+    log: WorkerLog,
     failure: Mutex<Option<String>>,
     /// Message of a denied request, if requests are not permitted at all.
     denied: Mutex<Option<String>>,
@@ -106,14 +106,14 @@ struct Shared {
 /// Executes a probe. Dropping the future cancels it; objects it wrote remain. Fails only if requests are not permitted
 /// at all. Other failed requests are part of the measurement.
 pub async fn run_probe(
-    ground: &Arc<ProbeTarget>,
-    (direction, cell): (Direction, OperatingPoint),
+    target: &Arc<ProbeTarget>,
+    (direction, point): (Direction, OperatingPoint),
     extent: ProbeLimits,
     (cores, stop): (usize, &StopSignal),
 ) -> Result<ProbeResult> {
-    let clock = ground.bed().clock.clone();
-    let is_few = cell.concurrency < FEW_CONNECTIONS && cell.bytes > INITIAL_WINDOW_BYTES;
-    let requests = |bytes: u64| (bytes / cell.bytes.max(1)).max(1);
+    let clock = target.env().clock.clone();
+    let is_few = point.concurrency < FEW_CONNECTIONS && point.bytes > INITIAL_WINDOW_BYTES;
+    let requests = |bytes: u64| (bytes / point.bytes.max(1)).max(1);
     // With losses, the measurement takes longer and may use more requests.
     let max_bytes = if is_few {
         MAX_BYTES_OF_FEW.min(extent.max_with_losses.1)
@@ -122,18 +122,18 @@ pub async fn run_probe(
     };
     let more = requests(max_bytes).saturating_sub(requests(extent.max_bytes));
     let shared = Arc::new(Shared {
-        seats: WorkerLog::new(cell.concurrency),
+        log: WorkerLog::new(point.concurrency),
         failure: Mutex::default(),
         denied: Mutex::default(),
         left: AtomicU64::new(requests(extent.max_bytes)),
         is_over: AtomicBool::new(false),
     });
     let mut asking = JoinSet::new();
-    let bed = ground.with_new_connections()?;
+    let env = target.with_new_connections()?;
     let (start, at_start) = (clock.now(), usage()?);
-    for number in 0..cell.concurrency {
-        let hand = ground.new_worker(&bed, (direction, cell.bytes), number).await?;
-        asking.spawn(ask(hand, number, shared.clone(), ground.clone()));
+    for number in 0..point.concurrency {
+        let worker = target.new_worker(&env, (direction, point.bytes), number).await?;
+        asking.spawn(ask(worker, number, shared.clone(), target.clone()));
     }
     let mut warm: Option<(Duration, CpuUsage)> = None;
     // The start of measurement before losses were found, in case there is no better one.
@@ -147,22 +147,21 @@ pub async fn run_probe(
         tokio::time::sleep(POLL_INTERVAL).await;
         let now = clock.now();
         let is_past_warm_up = !loses || now - start >= LOSS_WARM_UP;
-        if warm.is_none() && is_past_warm_up && shared.seats.is_warm() {
+        if warm.is_none() && is_past_warm_up && shared.log.is_warm() {
             warm = Some((now, usage()?));
         }
         let is_spent = now - start >= max_time || shared.left.load(Ordering::Relaxed) == 0;
         let may_be_enough = |from: Duration| now >= next_evaluation && (!loses || now - from >= min_time);
         let is_enough = warm.as_ref().filter(|(from, _)| may_be_enough(*from)).is_some_and(|(from, _)| {
             let began = clock.now();
-            let (from, is_steady) =
-                if loses { shared.seats.steady_start((*from, now)) } else { (*from, true) };
-            let counted = shared.seats.stats_with_error((from, now));
+            let (from, is_steady) = if loses { shared.log.steady_start((*from, now)) } else { (*from, true) };
+            let counted = shared.log.stats_with_error((from, now));
             let has_losses =
-                !loses || !is_few || retransmits() >= MIN_LOSSES_PER_CONNECTION * cell.concurrency as u64;
+                !loses || !is_few || retransmits() >= MIN_LOSSES_PER_CONNECTION * point.concurrency as u64;
             let is_long =
                 now - from >= min_time && has_losses || counted.rounds >= MAX_MEASURED_ROUNDS && !loses;
             let is_precise = counted.rounds >= MIN_ROUNDS && counted.relative_error <= MAX_ERROR;
-            let is_enough = is_long && is_steady && is_precise && !shared.seats.is_still_growing((from, now));
+            let is_enough = is_long && is_steady && is_precise && !shared.log.is_still_growing((from, now));
             let ended = clock.now();
             next_evaluation = ended + (ended - began) * EVALUATION_PAUSE;
             is_enough
@@ -170,12 +169,12 @@ pub async fn run_probe(
         if let Some(denied) = shared.denied.lock().take() {
             return Err(Error::new(Reason::AccessDenied, denied));
         }
-        let longest = if is_few { MAX_TIME_OF_FEW } else { MAX_TIME_WITH_LOSSES };
-        let may_extend = (is_enough || is_spent) && !loses && now - start < longest;
-        if may_extend && (ground.is_lossy() || ground.is_loss_significant(packets().loss_events())) {
-            ground.mark_lossy();
+        let hard_limit = if is_few { MAX_TIME_OF_FEW } else { MAX_TIME_WITH_LOSSES };
+        let may_extend = (is_enough || is_spent) && !loses && now - start < hard_limit;
+        if may_extend && (target.is_lossy() || target.is_loss_significant(packets().loss_events())) {
+            target.mark_lossy();
             (loses, min_time, max_time) =
-                (true, MIN_TIME_WITH_LOSSES, max_time.max(longest.min(extent.max_with_losses.0)));
+                (true, MIN_TIME_WITH_LOSSES, max_time.max(hard_limit.min(extent.max_with_losses.0)));
             shared.left.fetch_add(more, Ordering::Relaxed);
             early = warm.take_if(|(from, _)| *from - start < LOSS_WARM_UP);
         } else if is_spent || is_enough || stop.is_triggered() {
@@ -192,26 +191,26 @@ pub async fn run_probe(
         asking.shutdown().await;
     }
     let seconds = (end - from).as_secs_f64();
-    let all = shared.seats.stats((from, end)).requests;
-    let (settled, _) = if loses { shared.seats.steady_start((from, end)) } else { (from, true) };
-    let mut counted = shared.seats.stats_with_error((settled, end));
+    let all = shared.log.stats((from, end)).requests;
+    let (settled, _) = if loses { shared.log.steady_start((from, end)) } else { (from, true) };
+    let mut counted = shared.log.stats_with_error((settled, end));
     if counted.completed == 0 {
         // Every request completed after the end: fall back to the whole time.
-        counted = shared.seats.stats_with_error((start, end));
+        counted = shared.log.stats_with_error((start, end));
     }
     let utilization =
         if seconds > 0.0 { used.total().as_secs_f64() / seconds / cores.max(1) as f64 } else { 0.0 };
     Ok(ProbeResult {
         direction,
-        point: cell,
-        sample: counted.to_sample(cell),
+        point,
+        sample: counted.to_sample(point),
         requests: counted.completed,
-        failures: shared.seats.failure_count(),
+        failures: shared.log.failure_count(),
         failure: shared.failure.lock().clone(),
         tail_latency_seconds: counted.tail_latency_seconds,
         cpu_seconds_per_request: used.total().as_secs_f64() / all.max(1.0),
         cpu_utilization: utilization,
-        bytes: shared.seats.started_count().saturating_mul(cell.bytes),
+        bytes: shared.log.started_count().saturating_mul(point.bytes),
         time: clock.now() - start,
     })
 }
@@ -231,8 +230,8 @@ fn usage() -> Result<CpuUsage> {
         .map_err(|e| Error::with_source(Reason::Io, "cannot measure the CPU time of this process", e))
 }
 
-async fn ask(mut hand: ProbeWorker, number: usize, shared: Arc<Shared>, ground: Arc<ProbeTarget>) {
-    let clock = &ground.bed().clock;
+async fn ask(mut worker: ProbeWorker, number: usize, shared: Arc<Shared>, target: Arc<ProbeTarget>) {
+    let clock = &target.env().clock;
     let mut pause = FAILURE_BACKOFF;
     while !shared.is_over.load(Ordering::Relaxed) {
         if !shared.may_begin() {
@@ -242,15 +241,15 @@ async fn ask(mut hand: ProbeWorker, number: usize, shared: Arc<Shared>, ground: 
         }
         // A store that always completes immediately would otherwise starve the other tasks.
         tokio::task::coop::consume_budget().await;
-        shared.seats.request_started(number, clock.now());
-        let answered = hand.execute_request().await;
+        shared.log.request_started(number, clock.now());
+        let answered = worker.execute_request().await;
         let failed = answered.is_err();
-        shared.seats.request_completed(number, clock.now(), !failed);
+        shared.log.request_completed(number, clock.now(), !failed);
         match answered {
             Ok(()) => pause = FAILURE_BACKOFF,
             Err(failed) => {
                 // After a success, requests are permitted in principle, and a denied one is an ordinary failure.
-                if failed.error_kind == Some(ErrorKind::Denied) && !shared.seats.has_success() {
+                if failed.error_kind == Some(ErrorKind::Denied) && !shared.log.has_success() {
                     shared.denied.lock().get_or_insert(failed.message);
                     return;
                 }

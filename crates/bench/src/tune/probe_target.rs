@@ -29,19 +29,19 @@ const PAGE_KEYS: usize = 1000;
 /// Maximum number of candidate objects for reading. The largest are kept.
 const MAX_CANDIDATES: usize = 256;
 
-/// Lists the sizes of objects below a prefix until at least `most` are known, in whole pages. The flag is true if there
+/// Lists the sizes of objects below a prefix until at least `max` are known, in whole pages. The flag is true if there
 /// are more objects.
-pub async fn sizes_below(bed: &BenchEnv, prefix: &str, most: usize) -> Result<(Vec<u64>, bool)> {
-    let context = crate::drive::request_context(bed).await?;
+pub async fn sizes_below(env: &BenchEnv, prefix: &str, max: usize) -> Result<(Vec<u64>, bool)> {
+    let context = crate::drive::request_context(env).await?;
     let mut request = ListRequest { prefix: prefix.to_owned(), limit: PAGE_KEYS, ..ListRequest::default() };
     let mut sizes = Vec::new();
     loop {
-        let page = bed.store.list(&context, &bed.bucket, &request).await?;
+        let page = env.store.list(&context, &env.bucket, &request).await?;
         sizes.extend(page.entries.into_iter().filter_map(|entry| match entry {
             ListEntry::Key(_, summary) => Some(summary.size),
             ListEntry::CommonPrefix(_) => None,
         }));
-        if page.next.is_none() || sizes.len() >= most {
+        if page.next.is_none() || sizes.len() >= max {
             return Ok((sizes, page.next.is_some()));
         }
         request.after = page.next;
@@ -88,9 +88,9 @@ impl fmt::Debug for ProbeTarget {
 impl ProbeTarget {
     /// Creates a target without objects to read. No other user may write below `prefix`.
     #[must_use]
-    pub const fn new(bed: BenchEnv, open: OpenStore, prefix: String) -> Self {
+    pub const fn new(env: BenchEnv, open: OpenStore, prefix: String) -> Self {
         Self {
-            env: bed,
+            env,
             open,
             prefix,
             candidates: Mutex::new(Vec::new()),
@@ -130,7 +130,7 @@ impl ProbeTarget {
 
     /// The environment.
     #[must_use]
-    pub const fn bed(&self) -> &BenchEnv {
+    pub const fn env(&self) -> &BenchEnv {
         &self.env
     }
 
@@ -174,9 +174,9 @@ impl ProbeTarget {
     /// Measures one `HEAD` of the bucket: an RTT plus the store's processing time.
     pub async fn measure_rtt(&self) -> Result<Duration> {
         let context = crate::drive::request_context(&self.env).await?;
-        let begun = self.env.clock.now();
+        let started = self.env.clock.now();
         self.env.store.head_bucket(&context, &self.env.bucket).await?;
-        let time = self.env.clock.now().saturating_sub(begun);
+        let time = self.env.clock.now().saturating_sub(started);
         self.is_local.fetch_or(time < MAX_LOCAL_RTT, Ordering::Relaxed);
         Ok(time)
     }
@@ -184,13 +184,13 @@ impl ProbeTarget {
     /// Creates a worker of a probe.
     pub(super) async fn new_worker(
         self: &Arc<Self>,
-        bed: &BenchEnv,
+        env: &BenchEnv,
         (direction, bytes): (Direction, u64),
         number: usize,
     ) -> Result<ProbeWorker> {
-        let context = crate::drive::request_context(bed).await?;
-        let (ground, bed) = (self.clone(), bed.clone());
-        Ok(ProbeWorker { ground, bed, direction, bytes, number, requests: 0, context })
+        let context = crate::drive::request_context(env).await?;
+        let (target, env) = (self.clone(), env.clone());
+        Ok(ProbeWorker { target, env, direction, bytes, number, requests: 0, context })
     }
 
     /// Chooses an object and an offset for a read of `bytes`. Unread ranges are preferred: cached ones would favor
@@ -216,8 +216,8 @@ impl ProbeTarget {
 
 /// A worker of a probe. It sends one request after another.
 pub(super) struct ProbeWorker {
-    ground: Arc<ProbeTarget>,
-    bed: BenchEnv,
+    target: Arc<ProbeTarget>,
+    env: BenchEnv,
     direction: Direction,
     bytes: u64,
     number: usize,
@@ -238,42 +238,42 @@ impl ProbeWorker {
 
     fn name(&self) -> String {
         // The name is reused, so that the store never holds more objects than there are workers.
-        format!("{}{}-{}", self.ground.prefix, self.bytes, self.number)
+        format!("{}{}-{}", self.target.prefix, self.bytes, self.number)
     }
 
     async fn write(&self) -> Result<(), RequestFailure> {
-        let (ground, key) = (&self.ground, self.name());
-        let (bed, id) = (&self.bed, ContentId::new(&key, self.bytes));
-        let file = match &bed.files {
+        let (target, key) = (&self.target, self.name());
+        let (env, id) = (&self.env, ContentId::new(&key, self.bytes));
+        let file = match &env.files {
             Some(files) => {
-                files.create_source(&key, bed.content.clone(), id, self.bytes).await?;
+                files.create_source(&key, env.content.clone(), id, self.bytes).await?;
                 Some(files.open_source(&key).await?)
             }
             None => None,
         };
-        let address = Address::parse(bed.bucket.as_str(), &key)?;
-        ground.written.lock().entry(key.clone()).or_insert(false);
-        put_object(bed, &self.context, &address, (id, self.bytes), file).await?;
-        ground.written.lock().insert(key.clone(), true);
-        ground.add_candidate(Candidate { key, bytes: self.bytes, read: 0 });
+        let address = Address::parse(env.bucket.as_str(), &key)?;
+        target.written.lock().entry(key.clone()).or_insert(false);
+        put_object(env, &self.context, &address, (id, self.bytes), file).await?;
+        target.written.lock().insert(key.clone(), true);
+        target.add_candidate(Candidate { key, bytes: self.bytes, read: 0 });
         Ok(())
     }
 
     async fn read(&self) -> Result<(), RequestFailure> {
-        let bed = &self.bed;
+        let env = &self.env;
         let random = mix(self.requests ^ mix(self.number as u64));
-        let Some((object, offset)) = self.ground.choose(self.bytes, random) else {
+        let Some((object, offset)) = self.target.choose(self.bytes, random) else {
             return Err(RequestFailure::wrong_response(format!("no object has {} bytes", self.bytes)));
         };
-        let mut file: Option<SequentialFile> = match &bed.files {
+        let mut file: Option<SequentialFile> = match &env.files {
             Some(files) => Some(files.create_target(&format!("read {}", self.name())).await?),
             None => None,
         };
-        let address = Address::parse(bed.bucket.as_str(), &object.key)?;
+        let address = Address::parse(env.bucket.as_str(), &object.key)?;
         let range = ByteRange::Inclusive { first: offset, last: offset + self.bytes - 1 };
         let select = if object.bytes == self.bytes { Select::Whole } else { Select::Range(range) };
         let request = GetRequest { select, ..GetRequest::default() };
-        let mut found = bed.store.get(&self.context, &address, request).await?;
+        let mut found = env.store.get(&self.context, &address, request).await?;
         let mut received = 0;
         while let Some(chunk) = found.body.next().await {
             let chunk = chunk?;
@@ -297,24 +297,24 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::drive::tests::bed;
+    use crate::drive::tests::env;
 
     #[tokio::test]
     async fn choose_prefers_unread_ranges() {
-        let bed = bed().await;
-        let store = bed.store.clone();
-        let ground =
-            ProbeTarget::new(bed, Box::new(move || Ok(store.clone() as Arc<dyn ObjectStore>)), String::new());
+        let env = env().await;
+        let store = env.store.clone();
+        let target =
+            ProbeTarget::new(env, Box::new(move || Ok(store.clone() as Arc<dyn ObjectStore>)), String::new());
         for (key, bytes) in [("a", 1000), ("b", 350), ("small", 10)] {
-            ground.add_candidate(Candidate { key: key.to_owned(), bytes, read: 0 });
+            target.add_candidate(Candidate { key: key.to_owned(), bytes, read: 0 });
         }
         let mut ranges = BTreeSet::new();
         for random in 0..13 {
-            let (object, offset) = ground.choose(100, random).unwrap();
+            let (object, offset) = target.choose(100, random).unwrap();
             assert!(offset + 100 <= object.bytes && ranges.insert((object.key, offset)));
         }
-        let (object, offset) = ground.choose(100, 14).unwrap();
+        let (object, offset) = target.choose(100, 14).unwrap();
         assert!(ranges.contains(&(object.key, offset)), "every range has been read");
-        assert!(ground.choose(2000, 1).is_none());
+        assert!(target.choose(2000, 1).is_none());
     }
 }

@@ -12,18 +12,18 @@ use tradewind_model::tune::goal;
 
 use super::*;
 use crate::drive::BenchEnv;
-use crate::drive::tests::bed;
+use crate::drive::tests::env;
 use crate::workspace::Workspace;
 
-fn ground(bed: &BenchEnv) -> Arc<ProbeTarget> {
-    let store = bed.store.clone();
+fn target(env: &BenchEnv) -> Arc<ProbeTarget> {
+    let store = env.store.clone();
     let open = Box::new(move || Ok(store.clone() as Arc<dyn ObjectStore>));
-    Arc::new(ProbeTarget::new(bed.clone(), open, "probes/".to_owned()))
+    Arc::new(ProbeTarget::new(env.clone(), open, "probes/".to_owned()))
 }
 
-fn asked(probes: usize) -> SamplingConfig {
-    let cells = OperatingPoint::grid(&[1 << 10, 64 << 10, 1 << 20], &[1, 4, 16]);
-    SamplingConfig { points: cells, budget: Budget { bytes: 64e6, seconds: 10.0, probes }, cores: 2 }
+fn config(probes: usize) -> SamplingConfig {
+    let points = OperatingPoint::grid(&[1 << 10, 64 << 10, 1 << 20], &[1, 4, 16]);
+    SamplingConfig { points, budget: Budget { bytes: 64e6, seconds: 10.0, probes }, cores: 2 }
 }
 
 const EXTENT: ProbeLimits = ProbeLimits {
@@ -34,23 +34,23 @@ const EXTENT: ProbeLimits = ProbeLimits {
 
 #[tokio::test]
 async fn sample_stays_in_budget_and_clean_removes_all_objects() {
-    let bed = bed().await;
-    let (ground, stop) = (ground(&bed), StopSignal::default());
-    assert!(measure_min_rtt(&ground).await.unwrap().is_some());
+    let env = env().await;
+    let (target, stop) = (target(&env), StopSignal::default());
+    assert!(measure_min_rtt(&target).await.unwrap().is_some());
     for direction in [Direction::Write, Direction::Read] {
         let mut reported = 0;
         let count =
             |event: SamplingEvent<'_>| reported += u32::from(matches!(event, SamplingEvent::Probed(..)));
-        let sampled = sample(&ground, direction, (&asked(4), Prior::default()), &stop, count).await.unwrap();
+        let sampled = sample(&target, direction, (&config(4), Prior::default()), &stop, count).await.unwrap();
         assert!((1..=4).contains(&sampled.probes.len()), "{:?}", sampled.probes);
         assert_eq!(reported as usize, sampled.probes.len());
         assert!(sampled.probes.iter().all(|probed| probed.failures == 0), "{:?}", sampled.probes);
         let bytes: u64 = sampled.probes.iter().map(|probed| probed.bytes).sum();
         assert!(bytes > 0 && (bytes as f64 - (64e6 - sampled.remaining_budget.bytes)).abs() < 1.0, "{bytes}");
-        assert!(goal::choose(&sampled.surface, &asked(1).points, Goal::Bandwidth).is_some());
+        assert!(goal::choose(&sampled.surface, &config(1).points, Goal::Bandwidth).is_some());
     }
-    assert!(ground.clean().await.unwrap() > 0);
-    assert!(ground.add_existing_objects("").await.unwrap().is_empty(), "nothing is left");
+    assert!(target.clean().await.unwrap() > 0);
+    assert!(target.add_existing_objects("").await.unwrap().is_empty(), "nothing is left");
 }
 
 #[test]
@@ -69,36 +69,36 @@ fn extent_is_bounded_by_a_part_of_the_remaining_budget() {
 
 #[tokio::test]
 async fn clean_removes_by_name_if_listing_is_denied() {
-    let open = bed().await;
+    let open = env().await;
     let denied = FaultPlan::none().with_fault(
         Call::List,
         FaultSchedule::Always,
         Fault::FailBefore(Reason::AccessDenied),
     );
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
-    let (ground, stop) = (ground(&bed), StopSignal::default());
-    let cell = OperatingPoint { bytes: 1 << 10, concurrency: 3 };
-    probe::run_probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();
-    assert_eq!(ground.clean().await.unwrap(), 3);
-    assert_eq!(super::tests::ground(&open).clean().await.unwrap(), 0, "nothing is left");
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
+    let (target, stop) = (target(&env), StopSignal::default());
+    let point = OperatingPoint { bytes: 1 << 10, concurrency: 3 };
+    probe::run_probe(&target, (Direction::Write, point), EXTENT, (2, &stop)).await.unwrap();
+    assert_eq!(target.clean().await.unwrap(), 3);
+    assert_eq!(super::tests::target(&open).clean().await.unwrap(), 0, "nothing is left");
 }
 
 #[tokio::test]
 async fn packet_loss_extends_probes() {
-    let bed = bed().await;
-    let (ground, stop) = (ground(&bed), StopSignal::default());
-    let most = (Duration::from_secs(9), 8 << 20);
-    let extent = ProbeLimits { max_time: Duration::from_secs(2), max_bytes: 1 << 20, max_with_losses: most };
-    let cell = |parallel| OperatingPoint { bytes: 64 << 10, concurrency: parallel };
-    let bytes = async |direction, parallel| {
+    let env = env().await;
+    let (target, stop) = (target(&env), StopSignal::default());
+    let max = (Duration::from_secs(9), 8 << 20);
+    let extent = ProbeLimits { max_time: Duration::from_secs(2), max_bytes: 1 << 20, max_with_losses: max };
+    let point = |concurrency| OperatingPoint { bytes: 64 << 10, concurrency };
+    let bytes = async |direction, concurrency| {
         let probed =
-            probe::run_probe(&ground, (direction, cell(parallel)), extent, (2, &stop)).await.unwrap();
+            probe::run_probe(&target, (direction, point(concurrency)), extent, (2, &stop)).await.unwrap();
         assert!(probed.sample.is_some() && probed.failures == 0, "{probed:?}");
         probed.bytes
     };
     assert_eq!(bytes(Direction::Write, 16).await, 1 << 20);
     assert_eq!(bytes(Direction::Read, 1).await, 1 << 20);
-    ground.mark_lossy();
+    target.mark_lossy();
     assert_eq!(
         bytes(Direction::Read, 1).await,
         8 << 20,
@@ -109,13 +109,13 @@ async fn packet_loss_extends_probes() {
         2 << 20,
         "many connections may use a quarter of the remaining budget"
     );
-    assert!(ground.clean().await.unwrap() > 0);
+    assert!(target.clean().await.unwrap() > 0);
 }
 
 #[tokio::test]
 async fn packet_loss_is_ignored_on_local_paths() {
-    let open = bed().await;
-    let local = ground(&open);
+    let open = env().await;
+    let local = target(&open);
     // At least one of the round trips is not delayed by other work.
     for _ in 0..50 {
         local.measure_rtt().await.unwrap();
@@ -125,7 +125,7 @@ async fn packet_loss_is_ignored_on_local_paths() {
         open.store.clone(),
         FaultPlan::none().with_fault(Call::HeadBucket, FaultSchedule::Always, slow),
     );
-    let far = ground(&BenchEnv { store: slow, ..open.clone() });
+    let far = target(&BenchEnv { store: slow, ..open.clone() });
     far.measure_rtt().await.unwrap();
     assert_eq!([2, 3, 9].map(|lost| far.is_loss_significant(lost)), [false, true, true]);
     assert!(!local.is_loss_significant(1 << 20));
@@ -133,8 +133,8 @@ async fn packet_loss_is_ignored_on_local_paths() {
 
 #[tokio::test]
 async fn read_probes_use_existing_objects_if_writes_are_denied() {
-    let open = bed().await;
-    let mut site = Workspace::new(open.clone(), "theirs/".to_owned());
+    let open = env().await;
+    let mut workspace = Workspace::new(open.clone(), "theirs/".to_owned());
     let step = crate::test_plan::Step {
         load: crate::Load {
             mix: "get".parse().unwrap(),
@@ -153,21 +153,21 @@ async fn read_probes_use_existing_objects_if_writes_are_denied() {
         objects: 5,
         round: 1,
     };
-    assert!(site.prepare(&step, &StopSignal::default(), &Arc::default()).await.unwrap());
+    assert!(workspace.prepare(&step, &StopSignal::default(), &Arc::default()).await.unwrap());
     let denied = FaultPlan::none().with_fault(
         Call::Stage,
         FaultSchedule::Always,
         Fault::FailBefore(Reason::AccessDenied),
     );
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open };
-    let (ground, stop) = (ground(&bed), StopSignal::default());
-    let cell = OperatingPoint { bytes: 1 << 10, concurrency: 4 };
-    let error = probe::run_probe(&ground, (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap_err();
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open };
+    let (target, stop) = (target(&env), StopSignal::default());
+    let point = OperatingPoint { bytes: 1 << 10, concurrency: 4 };
+    let error = probe::run_probe(&target, (Direction::Write, point), EXTENT, (2, &stop)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
-    assert_eq!(ground.max_read_bytes(), 0);
-    assert_eq!(ground.add_existing_objects("theirs/").await.unwrap(), [100 << 10; 5]);
+    assert_eq!(target.max_read_bytes(), 0);
+    assert_eq!(target.add_existing_objects("theirs/").await.unwrap(), [100 << 10; 5]);
     let sampled =
-        sample(&ground, Direction::Read, (&asked(3), Prior::default()), &stop, |_| ()).await.unwrap();
+        sample(&target, Direction::Read, (&config(3), Prior::default()), &stop, |_| ()).await.unwrap();
     // Probes read ranges of existing objects, which are smaller than the largest sizes to sample.
     assert!(sampled.probes.iter().all(|probed| probed.failures == 0 && probed.point.bytes <= 100 << 10));
     assert!(!sampled.probes.is_empty());
@@ -175,17 +175,17 @@ async fn read_probes_use_existing_objects_if_writes_are_denied() {
 
 #[tokio::test]
 async fn failed_requests_raise_the_measured_latency() {
-    let open = bed().await;
+    let open = env().await;
     let every_other = FaultPlan::none().with_fault(
         Call::Stage,
         FaultSchedule::Probability(0.5),
         Fault::FailBefore(Reason::Overloaded),
     );
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), every_other), ..open.clone() };
-    let (cell, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, StopSignal::default());
-    let write = (Direction::Write, cell);
-    let healthy = probe::run_probe(&ground(&open), write, EXTENT, (2, &stop)).await.unwrap();
-    let failing = probe::run_probe(&ground(&bed), write, EXTENT, (2, &stop)).await.unwrap();
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), every_other), ..open.clone() };
+    let (point, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, StopSignal::default());
+    let write = (Direction::Write, point);
+    let healthy = probe::run_probe(&target(&open), write, EXTENT, (2, &stop)).await.unwrap();
+    let failing = probe::run_probe(&target(&env), write, EXTENT, (2, &stop)).await.unwrap();
     assert!(failing.failures > 0 && failing.failure.is_some(), "{failing:?}");
     let latency = |probed: &ProbeResult| probed.sample.unwrap().latency;
     assert!(latency(&failing) > 2.0 * latency(&healthy), "{failing:?} {healthy:?}");
@@ -193,25 +193,26 @@ async fn failed_requests_raise_the_measured_latency() {
 
 #[tokio::test]
 async fn probe_without_any_success_yields_no_sample() {
-    let open = bed().await;
+    let open = env().await;
     let never = FaultPlan::none().with_fault(
         Call::Stage,
         FaultSchedule::Always,
         Fault::FailBefore(Reason::Overloaded),
     );
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), never), ..open };
-    let (cell, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, StopSignal::default());
-    let probed = probe::run_probe(&ground(&bed), (Direction::Write, cell), EXTENT, (2, &stop)).await.unwrap();
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), never), ..open };
+    let (point, stop) = (OperatingPoint { bytes: 1 << 10, concurrency: 2 }, StopSignal::default());
+    let probed =
+        probe::run_probe(&target(&env), (Direction::Write, point), EXTENT, (2, &stop)).await.unwrap();
     assert_eq!((probed.sample, probed.requests), (None, 0));
     assert!(probed.failures > 0);
 }
 
 #[tokio::test]
 async fn stopped_sampling_makes_no_probes() {
-    let bed = bed().await;
+    let env = env().await;
     let stop = StopSignal::default();
     stop.trigger();
     let sampled =
-        sample(&ground(&bed), Direction::Write, (&asked(8), Prior::default()), &stop, |_| ()).await.unwrap();
+        sample(&target(&env), Direction::Write, (&config(8), Prior::default()), &stop, |_| ()).await.unwrap();
     assert!(sampled.probes.is_empty());
 }

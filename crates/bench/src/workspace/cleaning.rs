@@ -36,7 +36,7 @@ pub(super) enum KnownObjects {
 impl KnownObjects {
     fn count(&self) -> u64 {
         match self {
-            Self::Stock(stock) => stock.allocated(),
+            Self::Stock(object_set) => object_set.allocated(),
             Self::Replayed(objects) => objects.count() as u64,
             Self::Named(names) => names.len() as u64,
         }
@@ -45,7 +45,7 @@ impl KnownObjects {
     /// The numbers of the objects that certainly exist: written, and not removed since.
     fn existing(&self) -> Vec<u64> {
         match self {
-            Self::Stock(stock) => stock.numbers(),
+            Self::Stock(object_set) => object_set.numbers(),
             Self::Replayed(_) => Vec::new(),
             Self::Named(names) => {
                 (0..).zip(names).filter(|(_, (_, exists))| *exists).map(|(number, _)| number).collect()
@@ -56,7 +56,7 @@ impl KnownObjects {
     /// The number of objects that certainly exist.
     fn count_existing(&self) -> usize {
         match self {
-            Self::Stock(stock) => stock.len(),
+            Self::Stock(object_set) => object_set.len(),
             Self::Replayed(_) => 0,
             Self::Named(names) => names.iter().filter(|(_, exists)| *exists).count(),
         }
@@ -64,7 +64,7 @@ impl KnownObjects {
 
     fn name(&self, number: u64) -> String {
         match self {
-            Self::Stock(stock) => stock.key(number),
+            Self::Stock(object_set) => object_set.key(number),
             Self::Replayed(objects) => objects.name(usize::try_from(number).unwrap_or(usize::MAX)),
             Self::Named(names) => names[usize::try_from(number).unwrap_or(usize::MAX)].0.clone(),
         }
@@ -86,17 +86,17 @@ enum PassResult {
 /// showed fewer objects than certainly exist, the latter are removed by name as well. `is_uncertain` means that
 /// requests were cancelled and the store may still carry them out, so a second empty listing is required.
 pub(super) async fn remove_all(
-    bed: &BenchEnv,
+    env: &BenchEnv,
     prefix: &str,
     made: Option<&[KnownObjects]>,
     is_uncertain: bool,
 ) -> Result<u64> {
-    let deadline = Deadline::none(bed.clock.clone());
-    let window = bed.budget.admit(0, &deadline).await?;
+    let deadline = Deadline::none(env.clock.clone());
+    let window = env.budget.admit(0, &deadline).await?;
     let context = Context::new(deadline, window);
     let (mut removed, mut attempt, mut needs_recheck) = (0, 1, is_uncertain);
     for pass in 1.. {
-        match remove_listed(bed, &context, prefix, &mut removed).await {
+        match remove_listed(env, &context, prefix, &mut removed).await {
             Ok(PassResult::Empty) if needs_recheck => {
                 needs_recheck = false;
                 tokio::time::sleep(RETRY_PAUSE).await;
@@ -120,7 +120,7 @@ pub(super) async fn remove_all(
                 tracing::debug!("listing is denied: objects are removed by name");
                 for made in made.ok_or_else(unknown)? {
                     let names = (0..made.count()).map(|number| made.name(number));
-                    removed += remove_by_name(bed, &context, names).await?;
+                    removed += remove_by_name(env, &context, names).await?;
                 }
                 return Ok(removed);
             }
@@ -137,7 +137,7 @@ pub(super) async fn remove_all(
     if removed < existing as u64 {
         for made in made.into_iter().flatten() {
             let names = made.existing().into_iter().map(|number| made.name(number));
-            remove_by_name(bed, &context, names).await?;
+            remove_by_name(env, &context, names).await?;
         }
     }
     Ok(removed.max(existing as u64))
@@ -146,7 +146,7 @@ pub(super) async fn remove_all(
 /// Makes one pass over the listing and removes every object. Continues past failed deletes and returns one of their
 /// errors. `removed` counts the successful ones.
 async fn remove_listed(
-    bed: &BenchEnv,
+    env: &BenchEnv,
     context: &Context,
     prefix: &str,
     removed: &mut u64,
@@ -154,7 +154,7 @@ async fn remove_listed(
     let (mut after, mut failed, mut result) = (None, None, PassResult::Empty);
     loop {
         let request = ListRequest { prefix: prefix.to_owned(), delimiter: None, after, limit: PAGE_KEYS };
-        let page = match bed.store.list(context, &bed.bucket, &request).await {
+        let page = match env.store.list(context, &env.bucket, &request).await {
             Err(e) if e.kind() == ErrorKind::Denied => return Ok(PassResult::ListingDenied),
             page => page?,
         };
@@ -169,7 +169,7 @@ async fn remove_listed(
         if !names.is_empty() {
             result = PassResult::Removed;
         }
-        let (more, why) = remove(bed, context, names).await;
+        let (more, why) = remove(env, context, names).await;
         *removed += more;
         failed = why.or(failed);
         after = page.next;
@@ -182,7 +182,7 @@ async fn remove_listed(
 /// Removes objects by name and returns the number of names. Objects may be missing. Continues past objects that cannot
 /// be removed after all attempts and returns one of their errors.
 async fn remove_by_name(
-    bed: &BenchEnv,
+    env: &BenchEnv,
     context: &Context,
     mut names: impl Iterator<Item = String>,
 ) -> Result<u64> {
@@ -194,7 +194,7 @@ async fn remove_by_name(
         }
         let mut attempt = 1;
         loop {
-            match remove(bed, context, page.clone()).await {
+            match remove(env, context, page.clone()).await {
                 (more, None) => break removed += more,
                 (_, Some(e)) if attempt == MAX_ATTEMPTS || e.kind() == ErrorKind::Denied => {
                     break failed = Some(e);
@@ -209,11 +209,11 @@ async fn remove_by_name(
 }
 
 /// Removes objects by name. Returns the number of successful deletes and the error of a failed one, if any.
-async fn remove(bed: &BenchEnv, context: &Context, names: Vec<String>) -> (u64, Option<Error>) {
+async fn remove(env: &BenchEnv, context: &Context, names: Vec<String>) -> (u64, Option<Error>) {
     let (mut removed, mut failed) = (0, None);
     let removing = names.into_iter().map(|name| async move {
-        let address = Address::parse(bed.bucket.as_str(), &name)?;
-        bed.store.delete(context, &address, Precondition::None).await
+        let address = Address::parse(env.bucket.as_str(), &name)?;
+        env.store.delete(context, &address, Precondition::None).await
     });
     let mut removing = futures::stream::iter(removing).buffer_unordered(DELETE_CONCURRENCY);
     while let Some(done) = removing.next().await {

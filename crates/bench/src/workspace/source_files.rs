@@ -12,19 +12,21 @@ const FILE_CONCURRENCY: usize = 4;
 /// Creates `count` source files before the first object exists. Existing files are reused. If there are more objects
 /// than files, several objects share a file. A stop ends it early, with fewer files.
 pub(crate) async fn create_source_files(
-    bed: &BenchEnv,
-    stock: &ObjectSet,
+    env: &BenchEnv,
+    object_set: &ObjectSet,
     count: u64,
     stop: &StopSignal,
 ) -> Result<()> {
-    let Some(files) = bed.files.as_ref().filter(|_| !stock.has_files() && stock.allocated() == 0) else {
+    let Some(files) = env.files.as_ref().filter(|_| !object_set.has_files() && object_set.allocated() == 0)
+    else {
         return Ok(());
     };
     // From here on, names and contents of sources are those of files.
-    stock.use_source_files(count);
+    object_set.use_source_files(count);
     let made = (0..count).take_while(|_| !stop.is_triggered()).map(|number| {
-        let (name, content, size) = (stock.source_key(number), stock.content(number), stock.size(number));
-        async move { files.create_source(&name, bed.content.clone(), content, size).await }
+        let (name, content, size) =
+            (object_set.source_key(number), object_set.content(number), object_set.size(number));
+        async move { files.create_source(&name, env.content.clone(), content, size).await }
     });
     let mut made = futures::stream::iter(made).buffer_unordered(FILE_CONCURRENCY);
     while let Some(made) = made.next().await {

@@ -4,7 +4,7 @@ use tradewind_core::testing::{Fault, FaultPlan, FaultSchedule, Faulty, Operation
 use super::*;
 use crate::arrivals::Spacing;
 use crate::drive::EndReason;
-use crate::drive::tests::bed;
+use crate::drive::tests::env;
 use crate::result::Measurement;
 use crate::test_plan::Step;
 
@@ -25,44 +25,44 @@ fn step(mix: &str) -> Step {
 
 #[tokio::test]
 async fn clean_removes_by_name_if_listing_is_denied() {
-    let open = bed().await;
+    let open = env().await;
     let denied = FaultPlan::none().with_fault(
         Call::List,
         FaultSchedule::Always,
         Fault::FailBefore(Reason::AccessDenied),
     );
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
-    let mut site = Workspace::new(bed, "there/".to_owned());
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
+    let mut workspace = Workspace::new(env, "there/".to_owned());
     let (stop, gauge) = (StopSignal::default(), Arc::default());
-    assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
-    site.measure(&step("put"), &stop, &gauge).await.unwrap();
-    assert_eq!(site.clean().await.unwrap(), 50);
+    assert!(workspace.prepare(&step("get"), &stop, &gauge).await.unwrap());
+    workspace.measure(&step("put"), &stop, &gauge).await.unwrap();
+    assert_eq!(workspace.clean().await.unwrap(), 50);
     let mut all = Workspace::new(open, String::new());
     assert_eq!(all.clean().await.unwrap(), 0, "nothing is left");
 }
 
 #[tokio::test]
 async fn clean_of_unknown_names_fails_if_listing_is_denied() {
-    let open = bed().await;
+    let open = env().await;
     let denied = FaultPlan::none().with_fault(
         Call::List,
         FaultSchedule::Always,
         Fault::FailBefore(Reason::AccessDenied),
     );
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
-    assert_eq!(Workspace::clean_prefix(&bed, "lost/").await.unwrap_err().reason(), Reason::AccessDenied);
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), denied), ..open.clone() };
+    assert_eq!(Workspace::clean_prefix(&env, "lost/").await.unwrap_err().reason(), Reason::AccessDenied);
     assert_eq!(Workspace::clean_prefix(&open, "lost/").await.unwrap(), 0);
 }
 
 #[tokio::test]
 async fn clean_never_removes_objects_outside_the_prefix() {
-    let open = bed().await;
+    let open = env().await;
     let mut theirs = Workspace::new(open.clone(), "theirs/".to_owned());
     let (stop, gauge) = (StopSignal::default(), Arc::default());
     assert!(theirs.prepare(&step("get"), &stop, &gauge).await.unwrap());
     let lies = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::IgnorePrefix);
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), lies), ..open };
-    let mut ours = Workspace::new(bed, "ours/".to_owned());
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), lies), ..open };
+    let mut ours = Workspace::new(env, "ours/".to_owned());
     assert!(ours.prepare(&step("get"), &stop, &gauge).await.unwrap());
     let refused = ours.clean().await.unwrap_err().to_string();
     assert!(refused.contains("names with the prefix ours/ were requested"), "{refused}");
@@ -72,7 +72,7 @@ async fn clean_never_removes_objects_outside_the_prefix() {
 
 #[tokio::test]
 async fn clean_retries_only_failed_deletes() {
-    let open = bed().await;
+    let open = env().await;
     let passing = FaultPlan::none().with_fault(
         Call::Delete,
         FaultSchedule::Nth(7),
@@ -81,53 +81,53 @@ async fn clean_retries_only_failed_deletes() {
     // All but one are removed in the first pass. Removing them again would fail.
     let later =
         passing.with_fault(Call::Delete, FaultSchedule::From(22), Fault::FailBefore(Reason::Overloaded));
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), later), ..open };
-    let mut site = Workspace::new(bed, "there/".to_owned());
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), later), ..open };
+    let mut workspace = Workspace::new(env, "there/".to_owned());
     let (stop, gauge) = (StopSignal::default(), Arc::default());
-    assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
-    assert_eq!(site.clean().await.unwrap(), 20);
+    assert!(workspace.prepare(&step("get"), &stop, &gauge).await.unwrap());
+    assert_eq!(workspace.clean().await.unwrap(), 20);
 }
 
 #[tokio::test]
 async fn clean_removes_unlisted_objects_by_name() {
-    let open = bed().await;
+    let open = env().await;
     let blind = FaultPlan::none().with_fault(Call::List, FaultSchedule::Always, Fault::EmptyListing);
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), blind), ..open.clone() };
-    let mut site = Workspace::new(bed, "there/".to_owned());
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), blind), ..open.clone() };
+    let mut workspace = Workspace::new(env, "there/".to_owned());
     let (stop, gauge) = (StopSignal::default(), Arc::default());
-    assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
-    site.measure(&step("put"), &stop, &gauge).await.unwrap();
-    assert_eq!(site.clean().await.unwrap(), 50);
+    assert!(workspace.prepare(&step("get"), &stop, &gauge).await.unwrap());
+    workspace.measure(&step("put"), &stop, &gauge).await.unwrap();
+    assert_eq!(workspace.clean().await.unwrap(), 50);
     assert_eq!(Workspace::new(open, String::new()).clean().await.unwrap(), 0, "nothing is left");
 }
 
 #[tokio::test]
 async fn clean_fails_if_objects_stay_listed() {
-    let open = bed().await;
+    let open = env().await;
     let feigns = FaultPlan::none().with_fault(Call::Delete, FaultSchedule::Always, Fault::PretendSuccess);
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), feigns), ..open };
-    let mut site = Workspace::new(bed, "there/".to_owned());
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), feigns), ..open };
+    let mut workspace = Workspace::new(env, "there/".to_owned());
     let (stop, gauge) = (StopSignal::default(), Arc::default());
-    assert!(site.prepare(&step("get"), &stop, &gauge).await.unwrap());
-    let why = site.clean().await.unwrap_err().to_string();
+    assert!(workspace.prepare(&step("get"), &stop, &gauge).await.unwrap());
+    let why = workspace.clean().await.unwrap_err().to_string();
     assert!(why.contains("are still listed after they were removed 50 times"), "{why}");
 }
 
 #[tokio::test]
 async fn prepare_reuses_existing_objects() {
-    let mut site = Workspace::new(bed().await, "there/".to_owned());
+    let mut workspace = Workspace::new(env().await, "there/".to_owned());
     let (stop, gauge) = (StopSignal::default(), Arc::default());
-    assert_eq!((site.missing_objects(&step("get")), site.missing_objects(&step("put"))), (20, 0));
-    site.prepare(&step("get"), &stop, &gauge).await.unwrap();
-    assert_eq!(site.missing_objects(&step("head")), 0);
-    assert_eq!(site.missing_objects(&step("get=1,put=1")), 20, "mixes use a separate object set");
-    site.measure(&step("delete"), &stop, &gauge).await.unwrap();
-    assert_eq!(site.missing_objects(&step("get")), 20);
+    assert_eq!((workspace.missing_objects(&step("get")), workspace.missing_objects(&step("put"))), (20, 0));
+    workspace.prepare(&step("get"), &stop, &gauge).await.unwrap();
+    assert_eq!(workspace.missing_objects(&step("head")), 0);
+    assert_eq!(workspace.missing_objects(&step("get=1,put=1")), 20, "mixes use a separate object set");
+    workspace.measure(&step("delete"), &stop, &gauge).await.unwrap();
+    assert_eq!(workspace.missing_objects(&step("get")), 20);
 }
 
 #[tokio::test]
 async fn delete_only_load_ends_with_the_last_object() {
-    let mut site = Workspace::new(bed().await, "there/".to_owned());
+    let mut workspace = Workspace::new(env().await, "there/".to_owned());
     let (stop, gauge) = (StopSignal::default(), Arc::default());
     let mut step = step("delete");
     // More requests than objects, and far more workers than either: idle workers must not each wait for a scheduled
@@ -136,37 +136,38 @@ async fn delete_only_load_ends_with_the_last_object() {
     step.load.concurrency = 1000;
     step.load.stop_condition =
         StopCondition { max_requests: None, duration: Duration::from_secs(10), max_ci_fraction: None };
-    assert!(site.prepare(&step, &stop, &gauge).await.unwrap());
-    let outcome = site.measure(&step, &stop, &gauge).await.unwrap();
+    assert!(workspace.prepare(&step, &stop, &gauge).await.unwrap());
+    let outcome = workspace.measure(&step, &stop, &gauge).await.unwrap();
     assert_eq!(outcome.record.tallies()[&Operation::Delete].operations, 20);
     assert_eq!((outcome.queued, outcome.never_started), (0, 0), "the store is not to blame");
-    assert_eq!(outcome.ending, EndReason::Exhausted, "{:?}", outcome.duration);
+    assert_eq!(outcome.end_reason, EndReason::Exhausted, "{:?}", outcome.duration);
 }
 
 #[tokio::test]
 async fn requests_longer_than_the_window_have_no_latency() {
-    let open = bed().await;
+    let open = env().await;
     let slow = FaultPlan::none().with_fault(
         Call::Commit,
         FaultSchedule::Always,
         Fault::Delay(Duration::from_secs(2)),
     );
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), slow), ..open };
-    let mut site = Workspace::new(bed, "there/".to_owned());
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), slow), ..open };
+    let mut workspace = Workspace::new(env, "there/".to_owned());
     let mut step = step("put");
     step.load.warm_up = Duration::from_millis(100);
     step.load.stop_condition =
         StopCondition { max_requests: None, duration: Duration::from_millis(200), max_ci_fraction: None };
-    let outcome = site.measure(&step, &StopSignal::default(), &Arc::default()).await.unwrap();
-    let cell = Measurement::new(&step, Vec::new(), &outcome, 2);
-    assert_eq!(cell.operations[&Operation::Put].latency_us.figure_if_any(|latency| latency.p50), None);
+    let outcome = workspace.measure(&step, &StopSignal::default(), &Arc::default()).await.unwrap();
+    let measurement = Measurement::new(&step, Vec::new(), &outcome, 2);
+    assert_eq!(measurement.operations[&Operation::Put].latency_us.figure_if_any(|latency| latency.p50), None);
     assert!(
-        cell.operations_per_second.mean > 0.0 && cell.operations_per_second.ci95_half_width.is_none(),
-        "{cell:?}"
+        measurement.operations_per_second.mean > 0.0
+            && measurement.operations_per_second.ci95_half_width.is_none(),
+        "{measurement:?}"
     );
     assert!(
-        cell.notes.iter().any(|note| note.starts_with("no put started within the measured 0.2 s")),
+        measurement.notes.iter().any(|note| note.starts_with("no put started within the measured 0.2 s")),
         "{:?}",
-        cell.notes
+        measurement.notes
     );
 }

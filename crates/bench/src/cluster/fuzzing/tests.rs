@@ -29,9 +29,9 @@ fn unauthenticated_bytes() -> impl Strategy<Value = Vec<u8>> {
     let greetings = prop::collection::vec(greeting(), 1..4).prop_map(|all| all.concat());
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
     let near = (greetings, changes).prop_map(|(mut bytes, changes)| {
-        for (place, byte) in changes {
-            let place = place.index(bytes.len());
-            bytes[place] = byte;
+        for (position, byte) in changes {
+            let position = position.index(bytes.len());
+            bytes[position] = byte;
         }
         bytes
     });
@@ -53,26 +53,27 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         keep_objects: false,
     };
     let step = json!({
-        "load": {"mix": "put", "parallel": 2, "pace": {"open": {"per_second": 5.0, "spacing": "fixed"}}, "seed": 1,
-            "until": {"requests": null, "time": {"secs": 1, "nanos": 0}, "stable": null},
+        "load": {"mix": "put", "concurrency": 2, "arrival_mode": {"open": {"requests_per_second": 5.0, "spacing": "fixed"}}, "seed": 1,
+            "stop_condition": {"max_requests": null, "duration": {"secs": 1, "nanos": 0}, "max_ci_fraction": null},
             "warm_up": {"secs": 0, "nanos": 0}},
-        "sizes": "1KiB-2KiB", "objects": 9, "repeat": 1,
+        "sizes": "1KiB-2KiB", "objects": 9, "round": 1,
     });
-    let cell = serde_json::to_string(&AgentResponse::Measurement(Box::new(measurement("get", 4, 1, 100.0))))
-        .unwrap();
-    let most = u64::MAX;
-    let extreme = cell
-        .replace("[10,1]", &format!("[{most},{most}]"))
-        .replace("[20,1]", &format!("[0,{most}]"))
-        .replace("[3,12288,0,20,30]", &format!("[{most},{most},{most},{most},{most}]"))
-        .replace("\"operations\":3", &format!("\"operations\":{most}"))
-        .replace("\"parallel\":4", &format!("\"parallel\":{most}"))
+    let measurement =
+        serde_json::to_string(&AgentResponse::Measurement(Box::new(measurement("get", 4, 1, 100.0))))
+            .unwrap();
+    let max = u64::MAX;
+    let extreme = measurement
+        .replace("[10,1]", &format!("[{max},{max}]"))
+        .replace("[20,1]", &format!("[0,{max}]"))
+        .replace("[3,12288,0,20,30]", &format!("[{max},{max},{max},{max},{max}]"))
+        .replace("\"operations\":3", &format!("\"operations\":{max}"))
+        .replace("\"concurrency\":4", &format!("\"concurrency\":{max}"))
         .replace("100.0", "1.7e308");
     let honest: Vec<Vec<u8>> = [
         serde_json::to_vec(&AgentRequest::Open(job)).unwrap(),
         serde_json::to_vec(&json!({"prepare": [step, step]})).unwrap(),
         serde_json::to_vec(&AgentRequest::End { lost: vec![1, 2] }).unwrap(),
-        cell.into_bytes(),
+        measurement.into_bytes(),
         extreme.into_bytes(),
         serde_json::to_vec(&AgentResponse::Heartbeat { operations: 1, bytes: 2, failures: 3 }).unwrap(),
     ]
@@ -80,9 +81,9 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     let change = (any::<prop::sample::Index>(), prop::sample::select(b"0129-.eE,:[]{}\"\\a\xff".to_vec()));
     let changes = prop::collection::vec(change, 0..3);
     (prop::sample::select(honest), changes).prop_map(|(mut bytes, changes)| {
-        for (place, byte) in changes {
-            let place = place.index(bytes.len());
-            bytes[place] = byte;
+        for (position, byte) in changes {
+            let position = position.index(bytes.len());
+            bytes[position] = byte;
         }
         bytes
     })

@@ -119,11 +119,15 @@ async fn garbage_ends_the_handshake_without_a_response() {
 #[tokio::test(start_paused = true)]
 async fn partial_frame_times_out() {
     for bytes in [&b""[..], b"\0", b"\0\0\0\x20half"] {
-        let begun = Instant::now();
+        let started = Instant::now();
         let (response, met) = respond_to(bytes).await;
         assert!(response.is_empty());
         assert!(matches!(met, HandshakeError::Broken(LinkError::TimedOut(_))), "{met}");
-        assert!(begun.elapsed() <= HANDSHAKE_TIMEOUT + Duration::from_millis(10), "{:?}", begun.elapsed());
+        assert!(
+            started.elapsed() <= HANDSHAKE_TIMEOUT + Duration::from_millis(10),
+            "{:?}",
+            started.elapsed()
+        );
     }
 }
 
@@ -131,7 +135,7 @@ async fn partial_frame_times_out() {
 #[tokio::test(start_paused = true)]
 async fn handshake_deadline_covers_slow_peers() {
     let (mut other, agent) = duplex(1 << 20);
-    let begun = Instant::now();
+    let started = Instant::now();
     let key = key("a key of sixteen and more");
     let slow = async {
         for byte in framed(&"x".repeat(500)) {
@@ -146,7 +150,7 @@ async fn handshake_deadline_covers_slow_peers() {
         () = slow => unreachable!("it would take four minutes"),
     };
     assert!(matches!(met.err().unwrap(), HandshakeError::Broken(LinkError::TimedOut(_))));
-    assert!(begun.elapsed() <= HANDSHAKE_TIMEOUT + Duration::from_millis(10), "{:?}", begun.elapsed());
+    assert!(started.elapsed() <= HANDSHAKE_TIMEOUT + Duration::from_millis(10), "{:?}", started.elapsed());
 }
 
 /// A peer that reflects all data must not be accepted.
@@ -225,9 +229,9 @@ async fn silent_peer_times_out() {
         let _ = other.writer.shutdown().await;
         beats
     });
-    let begun = Instant::now();
+    let started = Instant::now();
     assert!(matches!(link.receive::<u64>().await, Err(LinkError::TimedOut(PEER_TIMEOUT))));
-    assert!(begun.elapsed() <= PEER_TIMEOUT + Duration::from_millis(10));
+    assert!(started.elapsed() <= PEER_TIMEOUT + Duration::from_millis(10));
     drop(link);
     // This end sent a heartbeat every second.
     let beats = tokio::time::timeout(LONG, reading).await.unwrap().unwrap();

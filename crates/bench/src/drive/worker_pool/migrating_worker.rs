@@ -53,9 +53,9 @@ impl<T: Send + 'static> Future for MigratingWorker<T> {
             && let Work::Local(work) = &mut self.work
         {
             let work = std::mem::replace(work, Box::pin(pending()));
-            let seat = Self::new(work, self.number, &self.threads);
-            let thread = seat.thread();
-            self.work = Work::Migrated(AbortOnDrop(self.threads.runtime(thread).spawn(seat)));
+            let slot = Self::new(work, self.number, &self.threads);
+            let thread = slot.thread();
+            self.work = Work::Migrated(AbortOnDrop(self.threads.runtime(thread).spawn(slot)));
         }
         match &mut self.work {
             Work::Local(work) => work.as_mut().poll(cx),

@@ -18,8 +18,8 @@ async fn visited_threads(mut working: RunningWorkers<Vec<thread::ThreadId>>) -> 
 fn thread_recorders(count: usize) -> Vec<BoxFuture<'static, Vec<thread::ThreadId>>> {
     let recorder = |_| -> BoxFuture<'static, _> {
         Box::pin(async move {
-            let (mut seen, begun) = (Vec::new(), Instant::now());
-            while begun.elapsed() < Duration::from_millis(300) {
+            let (mut seen, started) = (Vec::new(), Instant::now());
+            while started.elapsed() < Duration::from_millis(300) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 seen.push(thread::current().id());
             }
@@ -32,8 +32,8 @@ fn thread_recorders(count: usize) -> Vec<BoxFuture<'static, Vec<thread::ThreadId
 
 #[tokio::test]
 async fn workers_share_one_thread_and_stay_there() {
-    let crew = WorkerPool::start(2).unwrap();
-    let all = visited_threads(crew.spawn(thread_recorders(4))).await;
+    let pool = WorkerPool::start(2).unwrap();
+    let all = visited_threads(pool.spawn(thread_recorders(4))).await;
     assert!(all.len() == 4 && all.iter().all(|seen| *seen == all[0] && seen.len() == 1), "{all:?}");
     assert!(!all[0].contains(&thread::current().id()));
     let here = visited_threads(WorkerPool::default().spawn(thread_recorders(1))).await;
@@ -42,22 +42,22 @@ async fn workers_share_one_thread_and_stay_there() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn workers_migrate_when_more_threads_are_used() {
-    let crew = WorkerPool::start(2).unwrap();
-    let working = crew.spawn(thread_recorders(4));
-    crew.0.clone().unwrap().scale_up(1);
+    let pool = WorkerPool::start(2).unwrap();
+    let working = pool.spawn(thread_recorders(4));
+    pool.0.clone().unwrap().scale_up(1);
     let all = visited_threads(working).await;
     let last: BTreeSet<String> =
         all.iter().filter_map(|seen| seen.last()).map(|id| format!("{id:?}")).collect();
     assert_eq!((all.len(), last.len()), (4, 2), "{all:?}");
     // The next load starts with one thread again.
-    let next = visited_threads(crew.spawn(thread_recorders(2))).await;
+    let next = visited_threads(pool.spawn(thread_recorders(2))).await;
     assert!(next.iter().all(|seen| *seen == next[0]), "{next:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn migrated_workers_finish_panic_and_cancel_normally() {
-    let crew = WorkerPool::start(2).unwrap();
-    let (alive, threads) = (Arc::new(()), crew.0.clone().unwrap());
+    let pool = WorkerPool::start(2).unwrap();
+    let (alive, threads) = (Arc::new(()), pool.0.clone().unwrap());
     let worker = || -> BoxFuture<'static, ()> {
         let alive = alive.clone();
         Box::pin(async move {
@@ -67,14 +67,14 @@ async fn migrated_workers_finish_panic_and_cancel_normally() {
             }
         })
     };
-    let working = crew.spawn(vec![worker(), worker()]);
+    let working = pool.spawn(vec![worker(), worker()]);
     threads.scale_up(1);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(Arc::strong_count(&alive), 3);
     drop(working);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(Arc::strong_count(&alive), 1, "dropping the set cancels migrated workers");
-    let mut working = crew.spawn(vec![
+    let mut working = pool.spawn(vec![
         Box::pin(async {}),
         Box::pin(async {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -91,15 +91,15 @@ async fn migrated_workers_finish_panic_and_cancel_normally() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn loads_use_separate_threads_until_all_are_shared() {
-    let crew = WorkerPool::start(2).unwrap();
-    let threads = crew.0.clone().unwrap();
-    let (one, other) = (crew.spawn(thread_recorders(3)), crew.spawn(thread_recorders(3)));
+    let pool = WorkerPool::start(2).unwrap();
+    let threads = pool.0.clone().unwrap();
+    let (one, other) = (pool.spawn(thread_recorders(3)), pool.spawn(thread_recorders(3)));
     let last = |all: Vec<Vec<thread::ThreadId>>| -> BTreeSet<String> {
         all.iter().filter_map(|seen| seen.last()).map(|id| format!("{id:?}")).collect()
     };
     let (one, other) = (last(visited_threads(one).await), last(visited_threads(other).await));
     assert!(one.len() == 1 && other.len() == 1 && one != other, "{one:?} {other:?}");
-    let (one, other) = (crew.spawn(thread_recorders(3)), crew.spawn(thread_recorders(3)));
+    let (one, other) = (pool.spawn(thread_recorders(3)), pool.spawn(thread_recorders(3)));
     threads.scale_up(2);
     let (one, other) = (last(visited_threads(one).await), last(visited_threads(other).await));
     assert!(one.len() == 2 && one == other, "{one:?} {other:?}");
@@ -132,11 +132,11 @@ fn workers_are_spread_over_the_threads_in_use() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn thread_blocked_in_the_kernel_counts_as_busy() {
-    let crew = WorkerPool::start(1).unwrap();
+    let pool = WorkerPool::start(1).unwrap();
     let waiting: BoxFuture<'static, ()> = Box::pin(async { thread::sleep(Duration::from_millis(50)) });
-    crew.spawn(vec![waiting]).join_next().await.unwrap().unwrap();
+    pool.spawn(vec![waiting]).join_next().await.unwrap().unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
-    let busy = crew.0.unwrap().busy_times();
+    let busy = pool.0.unwrap().busy_times();
     assert!(busy[0] >= Duration::from_millis(50) && busy.len() == 1, "{busy:?}");
 }
 
@@ -155,22 +155,22 @@ impl Drop for DelayedCleanup {
 
 #[tokio::test]
 async fn cancelled_workers_clean_up_before_the_thread_exits() {
-    let crew = WorkerPool::start(1).unwrap();
+    let pool = WorkerPool::start(1).unwrap();
     let alive = || Handle::current().metrics().num_alive_tasks();
     let before = alive();
     let (sender, cleaned) = oneshot::channel();
-    let begun = Arc::new(Notify::new());
+    let started = Arc::new(Notify::new());
     let worker: BoxFuture<'static, ()> = Box::pin({
-        let begun = begun.clone();
+        let started = started.clone();
         async move {
             let _cleanup = DelayedCleanup(Some(sender));
-            begun.notify_one();
+            started.notify_one();
             std::future::pending().await
         }
     });
-    let working = crew.spawn(vec![worker]);
-    begun.notified().await;
-    drop((working, crew));
+    let working = pool.spawn(vec![worker]);
+    started.notified().await;
+    drop((working, pool));
     tokio::time::timeout(Duration::from_secs(10), cleaned).await.unwrap().unwrap();
     tokio::time::timeout(Duration::from_secs(10), async {
         while alive() == before {

@@ -19,12 +19,12 @@ fn writing_is_inferred_from_counters() {
     let all = 16 * PIECE;
     let inferred = |seen: &WriteTrace| infer_write_policy(seen, None);
     let through = written(|n| n * PIECE + n * 200, all + 4000, all + 4000);
-    assert_eq!(inferred(&through), Some((WritePolicy::WriteThrough, Evidence::Counters)));
+    assert_eq!(inferred(&through), Some(PolicyFinding::new(WritePolicy::WriteThrough, Evidence::Counters)));
     // Some bytes were sent during the calls, all by the end of `close`.
     let back = written(|n| n * PIECE / 3, all + 4000, all + 4000);
-    assert_eq!(inferred(&back), Some((WritePolicy::WriteBack, Evidence::Counters)));
+    assert_eq!(inferred(&back), Some(PolicyFinding::new(WritePolicy::WriteBack, Evidence::Counters)));
     let buffered = written(|_| 0, 500, all + 80_000);
-    assert_eq!(inferred(&buffered), Some((WritePolicy::Buffered, Evidence::Counters)));
+    assert_eq!(inferred(&buffered), Some(PolicyFinding::new(WritePolicy::Buffered, Evidence::Counters)));
     // The files are behind another interface, and the calls are fast.
     assert_eq!(inferred(&written(|_| 100, 200, 300)), None);
     assert_eq!(inferred(&WriteTrace::default()), None);
@@ -41,15 +41,15 @@ fn writing_is_inferred_from_large_timing_differences() {
     };
     assert_eq!(
         infer_write_policy(&seen(30.0, 5.0, 20_000.0), None),
-        Some((WritePolicy::Buffered, Evidence::Timings))
+        Some(PolicyFinding::new(WritePolicy::Buffered, Evidence::Timings))
     );
     assert_eq!(
         infer_write_policy(&seen(30.0, 20_000.0, 100.0), None),
-        Some((WritePolicy::WriteBack, Evidence::Timings))
+        Some(PolicyFinding::new(WritePolicy::WriteBack, Evidence::Timings))
     );
     assert_eq!(
         infer_write_policy(&seen(3000.0, 5.0, 200.0), Some(30.0)),
-        Some((WritePolicy::WriteThrough, Evidence::Timings))
+        Some(PolicyFinding::new(WritePolicy::WriteThrough, Evidence::Timings))
     );
     // Slow calls alone may be slow memory.
     assert_eq!(infer_write_policy(&seen(3000.0, 5.0, 200.0), None), None);
@@ -57,8 +57,8 @@ fn writing_is_inferred_from_large_timing_differences() {
     assert_eq!(infer_write_policy(&seen(30.0, 5.0, 3.0), Some(28.0)), None);
 }
 
-fn read(received: impl Fn(u64) -> u64, again: u64) -> ReadTrace {
-    let received = Some(((0..=32).map(received).collect(), again));
+fn read(received: impl Fn(u64) -> u64, reread: u64) -> ReadTrace {
+    let received = Some(((0..=32).map(received).collect(), reread));
     ReadTrace {
         piece_bytes: 4096,
         file_bytes: 1 << 20,
@@ -71,7 +71,12 @@ fn read(received: impl Fn(u64) -> u64, again: u64) -> ReadTrace {
 
 #[test]
 fn reading_is_inferred_from_counters() {
-    let counters = |reading, again| (Some((reading, Evidence::Counters)), Some((again, Evidence::Counters)));
+    let counters = |reading, reread| {
+        (
+            Some(PolicyFinding::new(reading, Evidence::Counters)),
+            Some(PolicyFinding::new(reread, Evidence::Counters)),
+        )
+    };
     let through = read(|n| 2000 + n * 4300, 140_000);
     assert_eq!(
         infer_read_policies(&through, None),
@@ -90,12 +95,17 @@ fn reading_is_inferred_from_counters() {
 
 #[test]
 fn reading_is_inferred_from_timings_after_dropping_caches() {
-    let timings = |reading, again| (Some((reading, Evidence::Timings)), Some((again, Evidence::Timings)));
-    let seen = |calls: Vec<f64>, again: f64, is_cold| ReadTrace {
+    let timings = |reading, reread| {
+        (
+            Some(PolicyFinding::new(reading, Evidence::Timings)),
+            Some(PolicyFinding::new(reread, Evidence::Timings)),
+        )
+    };
+    let seen = |calls: Vec<f64>, reread: f64, is_cold| ReadTrace {
         piece_bytes: 4096,
         file_bytes: 1 << 20,
         is_cold,
-        reread_call_us: vec![again; calls.len()],
+        reread_call_us: vec![reread; calls.len()],
         call_us: calls,
         received_bytes: None,
     };

@@ -66,13 +66,13 @@ pub struct PostmarkSteps {
 }
 
 impl PostmarkSteps {
-    /// Steps for `pool` files with sizes between `min_size` and `most` bytes, and the given number of transactions.
+    /// Steps for `pool` files with sizes between `min_size` and `max` bytes, and the given number of transactions.
     #[must_use]
-    pub fn new((least, most): (u64, u64), pool: u64, transactions: u64, seed: u64) -> Self {
+    pub fn new((min, max): (u64, u64), pool: u64, transactions: u64, seed: u64) -> Self {
         let (there, stage) = (Vec::new(), PostmarkStage::Fill);
         Self {
-            min_size: least,
-            max_size: most,
+            min_size: min,
+            max_size: max,
             pool,
             transactions,
             random: mix(seed),

@@ -84,9 +84,9 @@ impl ListingCheck<'_> {
 
     /// Returns `Ok(true)` if a key may have been listed with this size or, for `None`, may have been omitted.
     fn check_size(&self, object: usize, size: Option<u64>) -> Result<bool, String> {
-        let (begun, answered) = self.times;
+        let (start, answered) = self.times;
         let history = self.objects.histories[object].lock();
-        if history.possible_versions(begun, answered).any(|version| version.size == size) {
+        if history.possible_versions(start, answered).any(|version| version.size == size) {
             return Ok(true);
         }
         let name = self.objects.name(object);

@@ -63,7 +63,7 @@ impl LineFormat {
     }
 
     /// Parses a line.
-    pub fn parse(&self, text: &str, line: u64, most_key_bytes: usize) -> Result<TraceEntry, String> {
+    pub fn parse(&self, text: &str, line: u64, max_key_bytes: usize) -> Result<TraceEntry, String> {
         let entry = match self {
             Self::Csv { places, count } => {
                 let fields = fields(text)?;
@@ -104,7 +104,7 @@ impl LineFormat {
                 TraceEntry { line, time: at, operation, key, offset: offset.unwrap_or(0), length }
             }
         };
-        check(&entry, most_key_bytes)?;
+        check(&entry, max_key_bytes)?;
         Ok(entry)
     }
 }
@@ -140,14 +140,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::new(whole, nanos.fold(0, |nanos, digit| nanos * 10 + u32::from(digit - b'0'))))
 }
 
-fn check(entry: &TraceEntry, most_key_bytes: usize) -> Result<(), String> {
+fn check(entry: &TraceEntry, max_key_bytes: usize) -> Result<(), String> {
     let TraceEntry { operation, key, offset, length, .. } = entry;
     if key.is_empty() && *operation != Operation::List {
         return Err(format!("a {operation} needs a key"));
     }
-    if key.len() > most_key_bytes {
+    if key.len() > max_key_bytes {
         return Err(format!(
-            "the key has {} bytes; the maximum below the prefix of a run is {most_key_bytes}",
+            "the key has {} bytes; the maximum below the prefix of a run is {max_key_bytes}",
             key.len()
         ));
     }

@@ -78,7 +78,7 @@ fn offset_and_length_are_ignored_where_they_do_not_apply() {
 #[test]
 fn invalid_lines_are_reported_with_the_reason() {
     let long = "x".repeat(101);
-    let longest = "x".repeat(70_000);
+    let long_key = "x".repeat(70_000);
     let bad: Vec<(Vec<u8>, &str)> = vec![
         (b"1,get,a,0".to_vec(), "4 fields, the header has 5"),
         (b"1,get,a,0,1,2".to_vec(), "6 fields"),
@@ -99,7 +99,7 @@ fn invalid_lines_are_reported_with_the_reason() {
         (b"1,get,\"a\"b,,".to_vec(), "field 3 continues after its closing quote"),
         (b"1,get,a\"b,,".to_vec(), "field 3 contains a quote"),
         (b"1,get,\xff,,".to_vec(), "not UTF-8 from byte 6 on"),
-        (format!("1,get,{longest},,").into_bytes(), "longer than 65536 bytes"),
+        (format!("1,get,{long_key},,").into_bytes(), "longer than 65536 bytes"),
     ];
     for (line, why) in bad {
         let text = [b"time,op,key,offset,length\n0,get,a,,\n".as_slice(), &line, b"\n2,head,b,,"].concat();

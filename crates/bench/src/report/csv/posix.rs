@@ -1,8 +1,10 @@
 //! CSV lines about a mounted file system: one per access measurement, per Postmark step kind and its transactions, per
 //! caching policy and per fitted curve.
 
-use super::{CsvFields, latencies, optional};
-use crate::posix::cache_policy::CachePolicy;
+use serde::Serialize;
+
+use super::{CsvFields, json_name, latencies, optional};
+use crate::posix::cache_policy::{CachePolicy, PolicyFinding};
 use crate::posix::postmark::result::StepFigures;
 use crate::posix::result::{AccessResult, AccessScope, AmplificationCurve, PosixRecord, Postmark};
 use tradewind_core::quantity::ByteSize;
@@ -18,8 +20,8 @@ pub(super) fn posix_lines(measured: &PosixRecord) -> Vec<CsvFields> {
     }
 }
 
-fn ending(is_partial: bool) -> (&'static str, String) {
-    ("ending", if is_partial { "stopped".to_owned() } else { String::new() })
+fn end_reason(is_partial: bool) -> (&'static str, String) {
+    ("end_reason", if is_partial { "stopped".to_owned() } else { String::new() })
 }
 
 fn access_fields(access: &AccessResult) -> CsvFields {
@@ -30,11 +32,11 @@ fn access_fields(access: &AccessResult) -> CsvFields {
         .map(|wire| if access.scope == AccessScope::Batch { wire.total } else { wire.total_until_durable });
     let cpu = (access.files > 0).then(|| access.cpu_seconds * 1e6 / access.files as f64);
     let mut fields = vec![
-        ("what", "file".to_owned()),
+        ("record", "file".to_owned()),
         ("load", access.name()),
         ("sizes", ByteSize(access.size).to_string()),
-        ("parallel", access.threads.to_string()),
-        ("repeat", access.round.to_string()),
+        ("concurrency", access.threads.to_string()),
+        ("round", access.round.to_string()),
         ("operation", access.phase.to_string()),
         ("seconds", access.seconds.to_string()),
         ("requests_per_second", access.files_per_second.mean.to_string()),
@@ -42,13 +44,13 @@ fn access_fields(access: &AccessResult) -> CsvFields {
         ("first_byte_p50_us", calls.first_access.p50.to_string()),
         ("failures", access.failures.values().sum::<u64>().to_string()),
         ("cpu_us_per_request", optional(cpu)),
-        ("machine_busy", access.machine_cpu_utilization.to_string()),
-        ending(access.partial),
+        ("machine_cpu_utilization", access.machine_cpu_utilization.to_string()),
+        end_reason(access.partial),
         ("amplification", optional(access.amplification())),
         ("wire_bytes", wire.map_or_else(String::new, |bytes| bytes.to_string())),
         ("scope", access.scope.to_string()),
         ("form", access.form.to_string()),
-        ("unit_bytes", access.call_bytes.to_string()),
+        ("call_bytes", access.call_bytes.to_string()),
         ("files", access.files.to_string()),
         ("durable_seconds", optional(access.sync_seconds)),
         ("open_p50_us", calls.open.p50.to_string()),
@@ -63,23 +65,23 @@ fn access_fields(access: &AccessResult) -> CsvFields {
 fn postmark_fields(postmark: &Postmark) -> Vec<CsvFields> {
     let shared = |operation: &str, per_second: f64| -> CsvFields {
         vec![
-            ("what", "postmark".to_owned()),
+            ("record", "postmark".to_owned()),
             ("load", postmark.name()),
             ("sizes", postmark.sizes.to_string()),
-            ("parallel", "1".to_owned()),
-            ("repeat", postmark.round.to_string()),
+            ("concurrency", "1".to_owned()),
+            ("round", postmark.round.to_string()),
             ("operation", operation.to_owned()),
             ("requests_per_second", per_second.to_string()),
-            ending(postmark.partial),
+            end_reason(postmark.partial),
             ("form", "default".to_owned()),
-            ("unit_bytes", postmark.call_bytes.to_string()),
+            ("call_bytes", postmark.call_bytes.to_string()),
         ]
     };
     let mut transactions = shared("transaction", postmark.transactions_per_second);
     transactions.extend([
         ("seconds", postmark.transaction_seconds.to_string()),
         ("failures", postmark.failures.values().sum::<u64>().to_string()),
-        ("machine_busy", postmark.machine_cpu_utilization.to_string()),
+        ("machine_cpu_utilization", postmark.machine_cpu_utilization.to_string()),
         ("durable_seconds", optional(postmark.sync_seconds)),
         ("read_bytes_per_second", postmark.read_bytes_per_second.to_string()),
         ("written_bytes_per_second", postmark.written_bytes_per_second.to_string()),
@@ -103,32 +105,32 @@ fn postmark_fields(postmark: &Postmark) -> Vec<CsvFields> {
 
 /// The fields of a policy. Unknown ones are empty.
 fn policy_fields(policy: &CachePolicy) -> CsvFields {
-    fn known<T: ToString, B>(policy: Option<&(T, B)>) -> String {
-        policy.map_or_else(String::new, |(policy, _)| policy.to_string())
+    fn known<T: Serialize>(finding: Option<&PolicyFinding<T>>) -> String {
+        finding.map_or_else(String::new, |finding| json_name(&finding.policy))
     }
     vec![
-        ("what", "policy".to_owned()),
+        ("record", "policy".to_owned()),
         ("load", format!("policy {}", policy.form)),
         ("failures", u64::from(policy.failed.is_some()).to_string()),
         ("form", policy.form.to_string()),
         ("writes", known(policy.write.as_ref())),
         ("reads", known(policy.read.as_ref())),
-        ("reads_again", known(policy.reread.as_ref())),
+        ("rereads", known(policy.reread.as_ref())),
     ]
 }
 
 fn curve_fields(curve: &AmplificationCurve) -> CsvFields {
     vec![
-        ("what", "curve".to_owned()),
+        ("record", "curve".to_owned()),
         ("load", format!("{} {} {}", curve.scope, curve.phase, curve.form)),
         ("operation", curve.phase.to_string()),
         ("scope", curve.scope.to_string()),
         ("form", curve.form.to_string()),
-        ("curve", curve.model.clone()),
+        ("model", curve.model.clone()),
         ("constant_kib", curve.fit.constant_kib.to_string()),
         ("per_byte", curve.fit.per_byte.to_string()),
-        ("explained", curve.fit.r_squared.to_string()),
-        ("worst", curve.fit.max_relative_error.to_string()),
+        ("r_squared", curve.fit.r_squared.to_string()),
+        ("max_relative_error", curve.fit.max_relative_error.to_string()),
         ("points", curve.points.to_string()),
     ]
 }

@@ -98,8 +98,7 @@ fn call_sizes<'a>(
 /// A caveat about write policies that make the figures look better than the storage is.
 fn policy(measured: &PosixRecord) -> Option<String> {
     let PosixRecord::Policy(policy) = measured else { return None };
-    let (writing, _) = policy.write?;
-    match (writing, policy.form) {
+    match (policy.write?.policy, policy.form) {
         (WritePolicy::Buffered, form) => Some(format!(
             "With {form} access, a closed file is not yet in the storage: its write throughput is not that of the storage."
         )),

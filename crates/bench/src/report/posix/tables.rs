@@ -6,6 +6,7 @@ use maud::{Markup, html};
 use tradewind_core::quantity::ByteSize;
 
 use super::super::charts::format_short;
+use crate::posix::cache_policy::PolicyFinding;
 use crate::posix::result::{AccessResult, AccessScope, AmplificationCurve, PosixRecord, Postmark};
 
 pub(super) fn conditions(measured: &[PosixRecord]) -> Markup {
@@ -21,18 +22,21 @@ pub(super) fn conditions(measured: &[PosixRecord]) -> Markup {
                 ". Caches before reading: " (conditions.caches)
                 @if let Some(why) = &conditions.caches_reason { " (" (why) ")" }
                 "."
-                @if let (Some(interface), Some((sent, received))) = (&conditions.interface, conditions.idle_bytes_per_second) {
-                    " Bytes were counted on interface " (interface) ", which sent " (format_short(sent)) " and received "
-                    (format_short(received)) " bytes per second when idle."
+                @if let (Some(interface), Some(idle)) = (&conditions.interface, conditions.idle_bytes_per_second) {
+                    " Bytes were counted on interface " (interface) ", which sent " (format_short(idle.sent)) " and received "
+                    (format_short(idle.received)) " bytes per second when idle."
                 }
-                @for (form, why) in &conditions.skipped { " Skipped with " (form) " access: " (why) "." }
+                @for skipped in &conditions.skipped { " Skipped with " (skipped.form) " access: " (skipped.reason) "." }
             }
         }
     }
 }
 
-fn policy_text<T: Display, B: Display>(policy: Option<(T, B)>) -> String {
-    policy.map_or_else(|| "unknown".to_owned(), |(policy, evidence)| format!("{policy} (by {evidence})"))
+fn policy_text<T: Display>(finding: Option<PolicyFinding<T>>) -> String {
+    finding.map_or_else(
+        || "unknown".to_owned(),
+        |PolicyFinding { policy, evidence }| format!("{policy} (by {evidence})"),
+    )
 }
 
 pub(super) fn policies(measured: &[PosixRecord]) -> Markup {

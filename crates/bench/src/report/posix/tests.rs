@@ -5,9 +5,13 @@ use super::*;
 use crate::compare::Verdict;
 use crate::posix::access_form::AccessForm;
 use crate::posix::amplification::{RatioPoint, fit};
-use crate::posix::cache_policy::{CachePolicy, Evidence, ReadPolicy, RereadPolicy, WritePolicy};
+use crate::posix::cache_policy::{
+    CachePolicy, Evidence, PolicyFinding, ReadPolicy, RereadPolicy, WritePolicy,
+};
 use crate::posix::postmark::result::StepFigures;
-use crate::posix::result::{CacheTreatment, CallLatencies, Mount, PosixConditions, Postmark, WireBytes};
+use crate::posix::result::{
+    CacheTreatment, CallLatencies, IdleTraffic, Mount, PosixConditions, Postmark, SkippedForm, WireBytes,
+};
 use crate::result::{LatencySummary, Rate, ResultLine, SCHEMA};
 use crate::size_distribution::SizeDistribution;
 
@@ -22,11 +26,11 @@ fn access(
     form: AccessForm,
     size: u64,
     threads: usize,
-    repeat: u32,
+    round: u32,
     speed: f64,
 ) -> PosixRecord {
     let rate = |mean| Rate { mean, ci95_half_width: None };
-    let carried = size + (204 << 10);
+    let wire_bytes = size + (204 << 10);
     let each = || latency(1000);
     PosixRecord::Access(Box::new(AccessResult {
         scope,
@@ -35,7 +39,7 @@ fn access(
         size,
         call_bytes: size,
         threads,
-        round: repeat,
+        round,
         started_ms: 0,
         files: 1,
         bytes: size,
@@ -51,7 +55,12 @@ fn access(
             close: each(),
             file: each(),
         },
-        wire: Some(WireBytes { sent: carried, received: 0, total: carried, total_until_durable: carried }),
+        wire: Some(WireBytes {
+            sent: wire_bytes,
+            received: 0,
+            total: wire_bytes,
+            total_until_durable: wire_bytes,
+        }),
         failures: BTreeMap::new(),
         failure_samples: Vec::new(),
         cpu_seconds: 0.1,
@@ -99,33 +108,34 @@ fn postmark() -> PosixRecord {
 }
 
 fn text(factor: f64) -> String {
-    let client = r#"{"name":"here","processor":"some","cores":2,"memory":8589934592,"kernel":"6.1"}"#;
+    let client =
+        r#"{"hostname":"here","cpu_model":"some","cores":2,"memory_bytes":8589934592,"kernel":"6.1"}"#;
     let run = format!(
-        r#"{{"line":"run","schema":"{SCHEMA}","version":"0.1.0","started":0,"client":{client},"place":"/mnt/x","store":"nfs4","prefix":"p","seed":1}}"#
+        r#"{{"line":"run","schema":"{SCHEMA}","version":"0.1.0","started_ms":0,"client":{client},"location":"/mnt/x","store":"nfs4","prefix":"p","seed":1}}"#
     );
     let mut all = vec![PosixRecord::Conditions(Box::new(PosixConditions {
         mount: Mount { fs_type: "nfs4".to_owned(), source: "server:/x".to_owned(), ..Mount::default() },
         timed_calls: "open, writes, close".to_owned(),
         caches: CacheTreatment::Advised,
         caches_reason: Some("it takes root".to_owned()),
-        skipped: vec![(AccessForm::Direct, "it refuses".to_owned())],
+        skipped: vec![SkippedForm { form: AccessForm::Direct, reason: "it refuses".to_owned() }],
         interface: Some("eth0".to_owned()),
-        idle_bytes_per_second: Some((10.0, 20.0)),
+        idle_bytes_per_second: Some(IdleTraffic { sent: 10.0, received: 20.0 }),
     }))];
     all.push(PosixRecord::Policy(Box::new(CachePolicy {
         form: AccessForm::Default,
-        write: Some((WritePolicy::Buffered, Evidence::Counters)),
-        read: Some((ReadPolicy::ReadAhead, Evidence::Timings)),
-        reread: Some((RereadPolicy::Cached, Evidence::Counters)),
+        write: Some(PolicyFinding::new(WritePolicy::Buffered, Evidence::Counters)),
+        read: Some(PolicyFinding::new(ReadPolicy::ReadAhead, Evidence::Timings)),
+        reread: Some(PolicyFinding::new(RereadPolicy::Cached, Evidence::Counters)),
         failed: None,
     })));
     let sizes = [4_u64 << 10, 64 << 10, 1 << 20];
-    for repeat in 1..=4 {
-        let noise = 1.0 + f64::from(repeat) * 0.0005;
+    for round in 1..=4 {
+        let noise = 1.0 + f64::from(round) * 0.0005;
         for size in sizes {
-            all.push(access(AccessScope::Single, AccessForm::Sync, size, 1, repeat, factor * noise * 1e6));
-            all.push(access(AccessScope::Batch, AccessForm::Sync, size, 1, repeat, factor * noise * 2e6));
-            all.push(access(AccessScope::Batch, AccessForm::Sync, size, 8, repeat, factor * noise * 9e6));
+            all.push(access(AccessScope::Single, AccessForm::Sync, size, 1, round, factor * noise * 1e6));
+            all.push(access(AccessScope::Batch, AccessForm::Sync, size, 1, round, factor * noise * 2e6));
+            all.push(access(AccessScope::Batch, AccessForm::Sync, size, 8, round, factor * noise * 9e6));
         }
     }
     let points = sizes.map(|size| RatioPoint { kib: kib(size), ratio: 1.0 + 204.0 / kib(size) });
@@ -146,9 +156,9 @@ fn text(factor: f64) -> String {
 
 #[test]
 fn page_describes_the_file_system() {
-    let kept = ResultFile::parse("first", &text(1.0)).unwrap();
-    assert_eq!((kept.posix.len(), kept.is_partial), (2 + 4 * 9 + 2, false));
-    let page = to_html(std::slice::from_ref(&kept));
+    let result = ResultFile::parse("first", &text(1.0)).unwrap();
+    assert_eq!((result.posix.len(), result.is_partial), (2 + 4 * 9 + 2, false));
+    let page = to_html(std::slice::from_ref(&result));
     for expected in [
         "Write throughput of whole files: 9.02 MB/s (sync access, 1MiB files, 8 threads).",
         "adds 204 KiB of overhead on the wire ((a + s) / s).",
@@ -171,8 +181,8 @@ fn page_describes_the_file_system() {
 
 #[test]
 fn two_results_are_compared() {
-    let kept = |name: &str, factor| ResultFile::parse(name, &text(factor)).unwrap();
-    let comparison = |factor| summaries(&[kept("a", 1.0), kept("b", factor)])[2].1.join("\n");
+    let result = |name: &str, factor| ResultFile::parse(name, &text(factor)).unwrap();
+    let comparison = |factor| summaries(&[result("a", 1.0), result("b", factor)])[2].1.join("\n");
     assert!(comparison(1.0).starts_with("No significant difference"), "{}", comparison(1.0));
     assert!(
         comparison(1.2).contains("write sync 4KiB x 8: bytes/s 20 % higher, which is better"),
@@ -183,8 +193,8 @@ fn two_results_are_compared() {
 
 /// The summary of a comparison with a result measured under other conditions.
 fn comparison_with(changed: impl Fn(String) -> String) -> Vec<String> {
-    let kept = |name: &str, text: &str| ResultFile::parse(name, text).unwrap();
-    summaries(&[kept("a", &text(1.0)), kept("b", &changed(text(1.0)))])[2].1.clone()
+    let result = |name: &str, text: &str| ResultFile::parse(name, text).unwrap();
+    summaries(&[result("a", &text(1.0)), result("b", &changed(text(1.0)))])[2].1.clone()
 }
 
 #[test]
@@ -198,7 +208,11 @@ fn comparison_reports_different_conditions() {
             "caches before reading: the kernel was advised that the files' pages are not needed before, dropped by the kernel after",
         ),
         ("writes, close", "writes, fsync, close", "writes, fsync, close after"),
-        ("\"kind\":\"nfs4\"", "\"kind\":\"ext4\"", "file system: nfs4 of server:/x at  before, ext4 of"),
+        (
+            "\"fs_type\":\"nfs4\"",
+            "\"fs_type\":\"ext4\"",
+            "file system: nfs4 of server:/x at  before, ext4 of",
+        ),
         ("server:/x", "server:/y", "nfs4 of server:/y at  after"),
         ("\"options\":\"\"", "\"options\":\"sync\"", "none before, sync after"),
         ("\"kernel\":\"6.1\"", "\"kernel\":\"6.6\"", "kernel: Linux 6.1 before, Linux 6.6 after"),
@@ -211,9 +225,11 @@ fn comparison_reports_different_conditions() {
     }
     let memory = comparison_with(|text| text.replacen("8589934592", "8589000000", 1));
     assert_eq!(memory, same, "slightly different memory is the same machine");
-    let every = comparison_with(|text| text.replacen("advised", "kept", 1).replacen("\"6.1\"", "\"6.6\"", 1));
+    let every = comparison_with(|text| {
+        text.replacen("\"advised\"", "\"not_dropped\"", 1).replacen("\"6.1\"", "\"6.6\"", 1)
+    });
     assert!(every[0].contains("Linux 6.6 after; caches before reading: the kernel was advised"), "{every:?}");
-    assert!(every[0].ends_with("kept after."), "{every:?}");
+    assert!(every[0].ends_with("not dropped after."), "{every:?}");
 }
 
 /// A result in which the lines selected by `is_meant` are changed.
@@ -238,7 +254,7 @@ fn changed(
 fn without_files(text: &str, last: u64) -> String {
     let is_meant = |line: &serde_json::Value| {
         let (scope, size) = (line["scope"] == "single", line["size"] == 4096);
-        scope && size && line["repeat"].as_u64().is_some_and(|repeat| repeat <= last)
+        scope && size && line["round"].as_u64().is_some_and(|round| round <= last)
     };
     changed(text, is_meant, &[("/files", 0.into()), ("/bytes_per_second/mean", 0.0.into())])
 }
@@ -246,8 +262,8 @@ fn without_files(text: &str, last: u64) -> String {
 #[test]
 fn failed_rounds_prevent_a_comparison() {
     let comparison = |before: &str, after: &str| {
-        let kept = [ResultFile::parse("a", before).unwrap(), ResultFile::parse("b", after).unwrap()];
-        summaries(&kept)[2].1.clone()
+        let result = [ResultFile::parse("a", before).unwrap(), ResultFile::parse("b", after).unwrap()];
+        summaries(&result)[2].1.clone()
     };
     let lost = "write sync 4KiB alone";
     let differs = |sentences: &[String]| sentences.iter().any(|line| line.starts_with(&format!("{lost}: ")));
@@ -266,9 +282,9 @@ fn failed_rounds_prevent_a_comparison() {
 
 #[test]
 fn failed_write_round_also_counts_as_a_failed_read() {
-    let access = |phase: Direction, repeat: u32, files: u64, speed: f64| {
+    let access = |phase: Direction, round: u32, files: u64, speed: f64| {
         let PosixRecord::Access(mut access) =
-            access(AccessScope::Single, AccessForm::Sync, 4096, 1, repeat, speed)
+            access(AccessScope::Single, AccessForm::Sync, 4096, 1, round, speed)
         else {
             panic!()
         };
@@ -295,7 +311,7 @@ fn partial_postmark_has_no_rate() {
     let rate = "Postmark with files of 512B-100KiB: 40 transactions/s.";
     let whole = to_html(&[ResultFile::parse("a", &text(1.0)).unwrap()]);
     assert!(whole.contains(rate) && !whole.contains("ended early"), "{whole}");
-    let is_postmark = |line: &serde_json::Value| line["what"] == "postmark";
+    let is_postmark = |line: &serde_json::Value| line["record"] == "postmark";
     let early = changed(&text(1.0), is_postmark, &[("/partial", true.into())]);
     let page = to_html(&[ResultFile::parse("a", &early).unwrap()]);
     assert!(!page.contains("transactions/s."), "{page}");
@@ -315,18 +331,18 @@ fn csv_has_every_figure() {
         let at = head.iter().position(|each| *each == column).unwrap();
         row[at + row.len() - head.len()].to_owned()
     };
-    let of = |what: &str| rows.iter().filter(|row| value(row, "what") == what).collect::<Vec<_>>();
+    let of = |what: &str| rows.iter().filter(|row| value(row, "record") == what).collect::<Vec<_>>();
     assert_eq!((of("file").len(), of("policy").len(), of("curve").len()), (36, 1, 1), "{table}");
     assert_eq!((rows.len(), of("postmark").len()), (36 + 1 + 1 + 5, 5), "{table}");
     let file = of("file").into_iter().find(|row| value(row, "load") == "write sync 64KiB x 8").unwrap();
     for (column, expected) in [
         ("sizes", "64KiB"),
-        ("parallel", "8"),
+        ("concurrency", "8"),
         ("operation", "write"),
         ("latency_p50_us", "1000"),
         ("scope", "batch"),
         ("form", "sync"),
-        ("unit_bytes", "65536"),
+        ("call_bytes", "65536"),
         ("files", "1"),
         ("durable_seconds", "0.1"),
         ("wire_bytes", "274432"),
@@ -339,14 +355,14 @@ fn csv_has_every_figure() {
     for (column, expected) in [
         ("form", "default"),
         ("writes", "buffered"),
-        ("reads", "read-ahead"),
-        ("reads_again", "cached"),
+        ("reads", "read_ahead"),
+        ("rereads", "cached"),
         ("bytes_per_second", ""),
     ] {
         assert_eq!(value(of("policy")[0], column), expected, "{column}");
     }
     let curve = of("curve")[0];
-    assert_eq!((&*value(curve, "curve"), &*value(curve, "points")), ("(a + s) / s", "3"));
+    assert_eq!((&*value(curve, "model"), &*value(curve, "points")), ("(a + s) / s", "3"));
     assert!((value(curve, "constant_kib").parse::<f64>().unwrap() - 204.0).abs() < 1e-6);
     let postmark: Vec<[String; 4]> = of("postmark")
         .into_iter()

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use tradewind_core::Timestamp;
 use tradewind_core::traffic::TrafficCounts;
 
+use super::super::NetworkUsage;
 use super::*;
 use crate::cpu_usage::CpuUsage;
 use crate::drive::LoadOutcome;
@@ -25,21 +26,21 @@ fn step() -> Step {
     Step { load, sizes: "1KiB".parse().unwrap(), objects: 9, round: 1 }
 }
 
-fn outcome(record: LoadRecord, lag: Histogram<u64>) -> LoadOutcome {
-    let tenths = record.tenths(TIME);
+fn outcome(record: LoadRecord, schedule_lag: Histogram<u64>) -> LoadOutcome {
+    let series = record.series(TIME);
     LoadOutcome {
         started: Timestamp::from_millis(7),
         duration: TIME,
         record,
         usage: CpuUsage::default(),
         traffic: TrafficCounts { sent_bytes: 3, received_bytes: 5, connections: 1 },
-        schedule_lag: lag,
-        series_100ms: tenths,
+        schedule_lag,
+        series_100ms: series,
         repeated_reads: 1,
         never_started: 2,
         dropped: 0,
         queued: 0,
-        ending: EndReason::TimeLimit,
+        end_reason: EndReason::TimeLimit,
     }
 }
 
@@ -58,17 +59,17 @@ type Request = (bool, u64, u64, bool);
 fn recorded<'a>(requests: impl Iterator<Item = &'a Request>) -> LoadRecord {
     let mut all = LoadRecord::default();
     let window = MeasurementWindow { begin: Duration::from_secs(1), end: Duration::from_secs(1) + TIME };
-    for (is_put, begun, took, fails) in requests {
+    for (is_put, start, took, fails) in requests {
         let operation = if *is_put { Operation::Put } else { Operation::Get };
-        let (begun, took) = (Duration::from_millis(*begun), Duration::from_micros(*took));
-        let ended = begun + took;
+        let (start, took) = (Duration::from_millis(*start), Duration::from_micros(*took));
+        let ended = start + took;
         if *fails {
             all.record_failure(window, operation, ended, "busy", "is busy");
         } else {
             let timing = RequestTiming {
-                scheduled: begun,
-                started: begun,
-                first_byte: begun + took / 2,
+                scheduled: start,
+                started: start,
+                first_byte: start + took / 2,
                 completed: ended,
             };
             all.record_success(window, operation, timing, 1000);
@@ -101,7 +102,7 @@ proptest! {
         for (mine, others) in merged.series_100ms.iter().zip(&whole.series_100ms) {
             prop_assert!((mine.0 - others.0).abs() < 0.01 && (mine.1 - others.1).abs() < 0.01);
         }
-        let within = |cell: &Measurement| cell.operations_per_second.ci95_half_width.unwrap_or(-1.0);
+        let within = |measurement: &Measurement| measurement.operations_per_second.ci95_half_width.unwrap_or(-1.0);
         prop_assert!((within(&merged) - within(&whole)).abs() < 0.1, "{} {}", within(&merged), within(&whole));
         for (operation, one) in &whole.operations {
             let all = &merged.operations[operation];
@@ -129,9 +130,9 @@ fn merge_labels_texts_and_threads_with_their_agent() {
         part.measurement.machine_cpu_utilization = [0.9, 0.2][n];
         part.measurement.requests_per_second = Some(50.0);
         part.measurement.schedule_lag_us = Some(LatencySummary::from_histogram(&{
-            let mut lag = new_histogram();
-            record_value(&mut lag, 10 + 990 * n as u64, 1);
-            lag
+            let mut schedule_lag = new_histogram();
+            record_value(&mut schedule_lag, 10 + 990 * n as u64, 1);
+            schedule_lag
         }));
     }
     parts[1].measurement.end_reason = EndReason::Stopped;
@@ -144,11 +145,12 @@ fn merge_labels_texts_and_threads_with_their_agent() {
         (merged.machine_cpu_utilization, merged.requests_per_second, merged.start_skew_seconds),
         (0.9, Some(100.0), Some(0.2))
     );
-    assert_eq!(merged.network, (6, 10, 2));
+    let network = NetworkUsage { bytes_sent: 6, bytes_received: 10, connections: 2 };
+    assert_eq!(merged.network, network);
     assert_eq!(merged.operations[&Operation::Get].failure_samples, ["a:1: is busy", "b:2: is busy"]);
     assert!(merged.is_partial(), "one of them was stopped");
-    let lag = merged.schedule_lag_us.unwrap();
-    assert_eq!((lag.count, lag.p50, lag.max), (2, 10, 1000));
+    let schedule_lag = merged.schedule_lag_us.unwrap();
+    assert_eq!((schedule_lag.count, schedule_lag.p50, schedule_lag.max), (2, 10, 1000));
     assert!(merge_agents(Vec::new(), Duration::ZERO).is_none());
 }
 

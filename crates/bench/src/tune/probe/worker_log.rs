@@ -23,7 +23,7 @@ const MAX_BATCHES: u32 = 10;
 /// A completed request.
 #[derive(Debug, Clone, Copy)]
 struct RequestRecord {
-    begun: Duration,
+    started: Duration,
     ended: Duration,
     is_success: bool,
 }
@@ -54,10 +54,10 @@ pub(super) struct WindowStats {
 
 impl WindowStats {
     /// Converts the statistics into a sample; `None` if no request completed.
-    pub fn to_sample(&self, cell: OperatingPoint) -> Option<Sample> {
+    pub fn to_sample(&self, point: OperatingPoint) -> Option<Sample> {
         let tail = (self.completed >= MIN_TAIL_REQUESTS).then_some(self.tail_latency_seconds);
         (self.completed > 0).then_some(Sample {
-            point: cell,
+            point,
             latency: self.mean_latency_seconds,
             relative_error: self.relative_error,
             p95_p99: tail,
@@ -80,8 +80,8 @@ impl WorkerLog {
     /// Records that a worker's request has completed.
     pub fn request_completed(&self, number: usize, now: Duration, is_success: bool) {
         let mut log = self.0[number].lock();
-        if let Some(begun) = log.1.take() {
-            log.0.push(RequestRecord { begun, ended: now, is_success });
+        if let Some(started) = log.1.take() {
+            log.0.push(RequestRecord { started, ended: now, is_success });
         }
     }
 
@@ -97,11 +97,11 @@ impl WorkerLog {
 
     /// The number of requests that were started.
     pub fn started_count(&self) -> u64 {
-        let begun = |log: &LogEntry| {
+        let started = |log: &LogEntry| {
             let log = log.lock();
             (log.0.len() + usize::from(log.1.is_some())) as u64
         };
-        self.0.iter().map(begun).sum()
+        self.0.iter().map(started).sum()
     }
 
     /// The number of failed requests.
@@ -114,7 +114,7 @@ impl WorkerLog {
     /// The earliest start in the first half of the window from which throughput does not fall. The flag is false if
     /// there is none; the start is then the middle of the window.
     pub fn steady_start(&self, (from, to): (Duration, Duration)) -> (Duration, bool) {
-        let mut starts = (0..=MAX_SKIPPED_TENTHS).map(|tenths| from + (to - from) * tenths / 10);
+        let mut starts = (0..=MAX_SKIPPED_TENTHS).map(|series| from + (to - from) * series / 10);
         let is_steady = |start: &Duration| {
             let middle = (*start + to) / 2;
             let [before, after] = [(*start, middle), (middle, to)].map(|half| self.stats(half).requests);
@@ -158,25 +158,25 @@ impl WorkerLog {
             let log = log.lock();
             // The requests of a worker are consecutive, hence sorted.
             let first = log.0.partition_point(|request| request.ended <= from);
-            let last = log.0.partition_point(|request| request.begun < to);
+            let last = log.0.partition_point(|request| request.started < to);
             for request in log.0[first..last.max(first)].iter().filter(|request| request.is_success) {
-                let whole = (request.ended - request.begun).as_secs_f64();
-                let inside = (request.ended.min(to) - request.begun.max(from)).as_secs_f64();
+                let whole = (request.ended - request.started).as_secs_f64();
+                let inside = (request.ended.min(to) - request.started.max(from)).as_secs_f64();
                 amount += if whole > 0.0 { inside / whole } else { 1.0 };
                 if request.ended <= to {
                     latencies.push(whole);
                 }
             }
-            pending.extend(log.1.filter(|begun| *begun < to));
+            pending.extend(log.1.filter(|started| *started < to));
         }
         let done = latencies.len();
         latencies.sort_by(f64::total_cmp);
-        for begun in pending {
-            let elapsed = (to - begun).as_secs_f64();
+        for started in pending {
+            let elapsed = (to - started).as_secs_f64();
             let longer = &latencies[latencies.partition_point(|latency| *latency <= elapsed)..];
             let mean = longer.iter().sum::<f64>() / longer.len() as f64;
             let whole = if longer.is_empty() { elapsed * PENDING_FACTOR } else { mean };
-            amount += (to - begun.max(from)).as_secs_f64() / whole;
+            amount += (to - started.max(from)).as_secs_f64() / whole;
         }
         let count = done as f64;
         let rounds = amount / self.0.len() as f64;
@@ -199,58 +199,58 @@ impl WorkerLog {
 mod tests {
     use super::*;
 
-    fn at(milliseconds: u64) -> Duration {
+    fn millis(milliseconds: u64) -> Duration {
         Duration::from_millis(milliseconds)
     }
 
     /// The log of one worker with consecutive requests of the given durations in milliseconds, and its end.
-    fn seats(times: impl IntoIterator<Item = u64>) -> (WorkerLog, Duration) {
-        let (seats, mut now) = (WorkerLog::new(1), 0);
+    fn log(times: impl IntoIterator<Item = u64>) -> (WorkerLog, Duration) {
+        let (log, mut now) = (WorkerLog::new(1), 0);
         for time in times {
-            seats.request_started(0, at(now));
+            log.request_started(0, millis(now));
             now += time;
-            seats.request_completed(0, at(now), true);
+            log.request_completed(0, millis(now), true);
         }
-        (seats, at(now))
+        (log, millis(now))
     }
 
     #[test]
     fn settled_skips_the_fast_start_of_a_slowdown() {
-        let (seats, end) = seats([10; 30].into_iter().chain([40; 60]));
-        let (from, is_settled) = seats.steady_start((at(0), end));
-        assert!(is_settled && from > at(0) && from <= at(810), "{from:?} of {end:?}");
-        let counted = seats.stats_with_error((from, end));
+        let (log, end) = log([10; 30].into_iter().chain([40; 60]));
+        let (from, is_settled) = log.steady_start((millis(0), end));
+        assert!(is_settled && from > millis(0) && from <= millis(810), "{from:?} of {end:?}");
+        let counted = log.stats_with_error((from, end));
         assert!((counted.mean_latency_seconds / 0.04 - 1.0).abs() < 0.15, "{counted:?}");
     }
 
     #[test]
     fn steady_slowdown_never_settles() {
-        let (seats, end) = seats((0..60).map(|n| 10 + n * n / 10));
-        assert_eq!(seats.steady_start((at(0), end)), (end / 2, false));
+        let (log, end) = log((0..60).map(|n| 10 + n * n / 10));
+        assert_eq!(log.steady_start((millis(0), end)), (end / 2, false));
     }
 
     #[test]
     fn amounts_of_adjacent_windows_sum_to_the_whole() {
-        let (seats, end) = seats((0..200).map(|n| 5 + n * 7 % 31));
+        let (log, end) = log((0..200).map(|n| 5 + n * 7 % 31));
         // A failure follows, and one request is in flight.
-        seats.request_started(0, end);
-        seats.request_completed(0, end + at(40), false);
-        seats.request_started(0, end + at(40));
-        let to = end + at(45);
+        log.request_started(0, end);
+        log.request_completed(0, end + millis(40), false);
+        log.request_started(0, end + millis(40));
+        let to = end + millis(45);
         for parts in [1, 7, 500] {
             let boundary = |n: u32| to * n / parts;
-            let amounts = (0..parts).map(|n| seats.stats((boundary(n), boundary(n + 1))));
+            let amounts = (0..parts).map(|n| log.stats((boundary(n), boundary(n + 1))));
             let ended: f64 = amounts.map(|counted| counted.requests).sum();
             // The pending request counts in each window by the latencies known there.
             assert!((199.99..201.5).contains(&ended), "{ended} in {parts}");
         }
-        assert_eq!(seats.stats((end + at(1), end + at(2))).completed, 0);
+        assert_eq!(log.stats((end + millis(1), end + millis(2))).completed, 0);
     }
 
     #[test]
     fn constant_rate_is_settled_from_the_start() {
-        let (seats, end) = seats([20; 50]);
-        assert_eq!(seats.steady_start((at(0), end)), (at(0), true));
-        assert!(!seats.is_still_growing((at(0), end)));
+        let (log, end) = log([20; 50]);
+        assert_eq!(log.steady_start((millis(0), end)), (millis(0), true));
+        assert!(!log.is_still_growing((millis(0), end)));
     }
 }

@@ -10,26 +10,26 @@ use super::*;
 const BUDGET: Duration = Duration::from_secs(4);
 
 fn small() -> SamplingConfig {
-    let cells = OperatingPoint::grid(&[1 << 10, 16 << 10], &[1, 4, 16, 64]);
+    let points = OperatingPoint::grid(&[1 << 10, 16 << 10], &[1, 4, 16, 64]);
     SamplingConfig {
-        points: cells,
+        points,
         budget: Budget { bytes: 64e6, seconds: BUDGET.as_secs_f64(), probes: 8 },
         cores: 2,
     }
 }
 
-async fn sampled(bed: &BenchEnv, asked: &SamplingConfig) -> SamplingResult {
-    let (ground, stop) = (ground(bed), StopSignal::default());
-    sample(&ground, Direction::Write, (asked, Prior::default()), &stop, |_| ()).await.unwrap()
+async fn sampled(env: &BenchEnv, config: &SamplingConfig) -> SamplingResult {
+    let (target, stop) = (target(env), StopSignal::default());
+    sample(&target, Direction::Write, (config, Prior::default()), &stop, |_| ()).await.unwrap()
 }
 
 /// Samples a store that injects `fault` from the middle of a probe on.
 async fn sample_with_late_fault(fault: Fault) -> (SamplingResult, Duration) {
-    let open = bed().await;
+    let open = env().await;
     let plan = FaultPlan::none().with_fault(Call::Stage, FaultSchedule::From(40), fault);
-    let bed = BenchEnv { store: Faulty::new(open.store.clone(), plan), ..open };
-    let begun = Instant::now();
-    (sampled(&bed, &small()).await, begun.elapsed())
+    let env = BenchEnv { store: Faulty::new(open.store.clone(), plan), ..open };
+    let started = Instant::now();
+    (sampled(&env, &small()).await, started.elapsed())
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn hanging_store_ends_sampling_in_budget() {
 async fn rate_limited_store_gets_a_limited_concurrency() {
     const REQUESTS_PER_TICK: u64 = 20;
     const TICK: Duration = Duration::from_millis(100);
-    let open = bed().await;
+    let open = env().await;
     let limited = |done: u64| {
         // Accepted requests take as long as over a network link.
         FaultPlan::none()
@@ -66,7 +66,7 @@ async fn rate_limited_store_gets_a_limited_concurrency() {
             .with_fault(Call::Stage, FaultSchedule::Always, Fault::Delay(Duration::from_millis(10)))
     };
     let store = Faulty::new(open.store.clone(), limited(0));
-    let bed = BenchEnv { store: store.clone(), ..open };
+    let env = BenchEnv { store: store.clone(), ..open };
     let is_over = Arc::new(AtomicBool::new(false));
     let limiter = tokio::spawn({
         let is_over = is_over.clone();
@@ -77,16 +77,15 @@ async fn rate_limited_store_gets_a_limited_concurrency() {
             }
         }
     });
-    let found = sampled(&bed, &small()).await;
+    let found = sampled(&env, &small()).await;
     is_over.store(true, Ordering::Relaxed);
     limiter.await.unwrap();
     let failed: u64 = found.probes.iter().map(|probed| probed.failures).sum();
     assert!(failed > 0, "the limit was not reached: {:?}", found.probes);
     let limit = REQUESTS_PER_TICK as f64 / TICK.as_secs_f64();
-    let rate = |parallel| {
-        found.surface.predict(OperatingPoint { bytes: 1 << 10, concurrency: parallel }).request_rate()
-    };
+    let rate =
+        |concurrency| found.surface.predict(OperatingPoint { bytes: 1 << 10, concurrency }).request_rate();
     assert!((0.5..1.3).contains(&(rate(64) / limit)), "{} of {limit}: {:?}", rate(64), found.probes);
-    let at_a_time = ConcurrencyBySize::from_surfaces(std::slice::from_ref(&found.surface)).unwrap();
-    assert!(at_a_time.max_concurrency() <= 32, "{at_a_time:?}: {:?}", found.surface.samples());
+    let concurrency = ConcurrencyBySize::from_surfaces(std::slice::from_ref(&found.surface)).unwrap();
+    assert!(concurrency.max_concurrency() <= 32, "{concurrency:?}: {:?}", found.surface.samples());
 }
