@@ -44,7 +44,7 @@ impl Location {
     #[must_use]
     pub fn scheme(&self) -> Option<&str> {
         match self {
-            Self::Objects(place) => Some(&place.scheme),
+            Self::Objects(location) => Some(&location.scheme),
             Self::Path(_) | Self::Standard => None,
         }
     }
@@ -78,7 +78,7 @@ impl FromStr for ObjectsLocation {
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
         match text.parse()? {
-            Location::Objects(place) => Ok(place),
+            Location::Objects(location) => Ok(location),
             _ => bail!("{text:?} is not in a store; write s3://BUCKET/KEY"),
         }
     }
@@ -113,7 +113,7 @@ impl fmt::Display for ObjectsLocation {
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Objects(place) => place.fmt(f),
+            Self::Objects(location) => location.fmt(f),
             Self::Path(path) => path.display().fmt(f),
             Self::Standard => f.write_str("-"),
         }
@@ -126,23 +126,23 @@ mod tests {
 
     #[test]
     fn locations_parse_or_fail() {
-        let place = |text: &str| text.parse::<Location>();
-        assert_eq!(place("-").unwrap(), Location::Standard);
-        assert_eq!(place("a/b").unwrap(), Location::Path("a/b".into()));
-        assert_eq!(place("./s3:x").unwrap(), Location::Path("./s3:x".into()));
+        let location = |text: &str| text.parse::<Location>();
+        assert_eq!(location("-").unwrap(), Location::Standard);
+        assert_eq!(location("a/b").unwrap(), Location::Path("a/b".into()));
+        assert_eq!(location("./s3:x").unwrap(), Location::Path("./s3:x".into()));
         for (text, key) in [("s3://abc", ""), ("s3://abc/", ""), ("s3://abc/d//e/", "d//e/")] {
-            let Location::Objects(found) = place(text).unwrap() else { panic!("{text}") };
+            let Location::Objects(found) = location(text).unwrap() else { panic!("{text}") };
             assert_eq!((found.bucket.as_str(), found.key.as_str()), ("abc", key));
         }
         for (text, scheme) in [("swift://abc/d", "swift"), ("my-disk_2.x://abc", "my-disk_2.x")] {
-            assert_eq!(place(text).unwrap().scheme(), Some(scheme));
+            assert_eq!(location(text).unwrap().scheme(), Some(scheme));
         }
-        assert_eq!(place("./x://abc").unwrap(), Location::Path("./x://abc".into()));
+        assert_eq!(location("./x://abc").unwrap(), Location::Path("./x://abc".into()));
         assert_eq!("disk://".parse::<StoreLocation>().unwrap(), StoreLocation::Buckets("disk".to_owned()));
         assert!(matches!("disk://abc".parse(), Ok(StoreLocation::Objects(_))));
         assert!("disk".parse::<StoreLocation>().is_err() && "disk:///x".parse::<StoreLocation>().is_err());
         for bad in ["", "s3://", "s3:///key", "http://x/y", "s3://A_B/key"] {
-            assert!(place(bad).is_err(), "{bad}");
+            assert!(location(bad).is_err(), "{bad}");
         }
         assert!("a/b".parse::<ObjectsLocation>().is_err());
     }

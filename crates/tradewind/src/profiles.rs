@@ -165,13 +165,13 @@ impl Profiles {
     fn write(&self, profile: &Profile) -> io::Result<()> {
         let path = self.path(&profile.store);
         let (draft, mut file) = create_draft(&path)?;
-        let kept = (file.write_all(profile.to_text().as_bytes()))
+        let saved = (file.write_all(profile.to_text().as_bytes()))
             .and_then(|()| file.sync_all())
             .and_then(|()| fs::rename(&draft, &path));
-        if kept.is_err() {
+        if saved.is_err() {
             let _ = fs::remove_file(&draft);
         }
-        kept
+        saved
     }
 
     /// All profiles, sorted by file name.
@@ -187,15 +187,15 @@ impl Profiles {
     /// The profile of a store, if any. Parts that cannot be parsed are reported on stderr and ignored.
     #[must_use]
     pub fn load(&self, store: &str) -> Option<Profile> {
-        let kept = read_profile(self.path(store))?;
-        kept.print_warnings();
+        let saved = read_profile(self.path(store))?;
+        saved.print_warnings();
         // Two names may map to the same file name.
-        (kept.profile.store == store).then_some(kept.profile)
+        (saved.profile.store == store).then_some(saved.profile)
     }
 
     /// Deletes a profile.
-    pub fn delete(kept: &SavedProfile) -> io::Result<()> {
-        fs::remove_file(&kept.path)
+    pub fn delete(saved: &SavedProfile) -> io::Result<()> {
+        fs::remove_file(&saved.path)
     }
 }
 
@@ -212,9 +212,9 @@ fn read_profile(path: PathBuf) -> Option<SavedProfile> {
 fn create_draft(path: &Path) -> io::Result<(PathBuf, fs::File)> {
     // A random suffix, because processes on two machines may have the same id and share a home directory.
     let chance = getrandom::u32().map_err(|e| io::Error::other(e.to_string()))?;
-    let beside = path.with_extension(format!("toml.{}-{chance:08x}", std::process::id()));
-    let file = fs::File::create_new(&beside)?;
-    Ok((beside, file))
+    let draft = path.with_extension(format!("toml.{}-{chance:08x}", std::process::id()));
+    let file = fs::File::create_new(&draft)?;
+    Ok((draft, file))
 }
 
 fn print_warning(path: &Path, why: &str) {

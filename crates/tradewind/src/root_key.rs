@@ -110,8 +110,8 @@ mod tests {
         assert!(made.is_new && made.id.len() == 20 && made.secret.reveal().len() == 40);
         let path = directory.path().join(FILE_NAME);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let kept = load_or_create(directory.path()).unwrap();
-        assert!(!kept.is_new && kept.id == made.id && kept.secret == made.secret);
+        let loaded = load_or_create(directory.path()).unwrap();
+        assert!(!loaded.is_new && loaded.id == made.id && loaded.secret == made.secret);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no draft is left");
     }
 

@@ -91,7 +91,7 @@ impl ServedPlan {
             retries,
             etags_are_md5: false,
         };
-        let Some(ApplicableProfile { profile, surfaces, is_scaled: is_carried }) = known else {
+        let Some(ApplicableProfile { profile, surfaces, is_scaled }) = known else {
             return found;
         };
         let (reads, others): (Vec<_>, Vec<_>) =
@@ -101,7 +101,7 @@ impl ServedPlan {
         let surfaces: Vec<Surface> = surfaces.into_iter().map(|(_, surface)| surface).collect();
         if !surfaces.is_empty() {
             found.plan = choose_range_size(plan.tuned(&surfaces), &surfaces);
-            found.source = if is_carried {
+            found.source = if is_scaled {
                 PlanSource::Scaled(profile.store)
             } else {
                 PlanSource::Profile(profile.measured_at)
@@ -116,7 +116,7 @@ impl ServedPlan {
         concurrent_ranges(&self.plan)
     }
 
-    /// The same plan for a store where an ETag that looks like an MD5 always is the MD5 of the bytes.
+    /// This plan for a store where an ETag that looks like an MD5 always is the MD5 of the bytes.
     #[must_use]
     pub fn with_md5_etags(self) -> Self {
         Self { etags_are_md5: true, ..self }
@@ -201,10 +201,10 @@ mod tests {
     use crate::profiles::Profile;
 
     fn surface(latency: f64) -> Surface {
-        let cell = OperatingPoint { bytes: 4 << 10, concurrency: 64 };
+        let point = OperatingPoint { bytes: 4 << 10, concurrency: 64 };
         Surface::new(
             Prior::default().with_rtt(latency),
-            vec![Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }],
+            vec![Sample { point, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }],
         )
     }
 
@@ -219,12 +219,12 @@ mod tests {
             unknown.to_string(),
             "default (the store was never tuned): 32 concurrent requests; per large object up to 32 ranges of 1MiB"
         );
-        let known = |surfaces, is_carried| {
+        let known = |surfaces, is_scaled| {
             let (store, made) = ("S3Store(there)".to_owned(), "2026-11-23T12:00:00Z".to_owned());
             plan(Some(ApplicableProfile {
                 profile: Profile { store, measured_at: made, ..Profile::default() },
                 surfaces,
-                is_scaled: is_carried,
+                is_scaled,
             }))
         };
         let far = known(vec![(Direction::Read, surface(0.2))], false);
@@ -245,8 +245,8 @@ mod tests {
     fn ranges_shrink_only_if_memory_is_scarce() {
         let surface = |round_trip: f64| {
             let sample = |bytes, parallel, latency| {
-                let cell = OperatingPoint { bytes, concurrency: parallel };
-                Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
+                let point = OperatingPoint { bytes, concurrency: parallel };
+                Sample { point, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
             };
             // A connection achieves 15 MB/s, all together 110 MB/s.
             let of = |bytes: u64, parallel: usize| {

@@ -30,8 +30,8 @@ pub use local::LocalOptions;
 pub use named::{Bucket, NamedSettings, Store, StoreKind, Volume};
 pub(crate) use problem::nearest_name;
 pub use problem::{Problem, Problems};
-pub use remote::S3Settings;
 pub use reference::reference;
+pub use remote::S3Settings;
 pub use scalars::{
     LanesSettings, LimitSettings, LogSettings, MemorySettings, Scalars, ServerSettings, TopLevelSettings,
     UploadSettings, environment_variable,

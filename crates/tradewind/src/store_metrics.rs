@@ -149,7 +149,8 @@ fn encode_model(
     now: Duration,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
-    let used: Vec<Operation> = Operation::ALL.into_iter().filter(|operation| is_used(model, *operation)).collect();
+    let used: Vec<Operation> =
+        Operation::ALL.into_iter().filter(|operation| is_used(model, *operation)).collect();
     let labels = |operation: Operation| [("store", name), ("operation", operation.name())];
     let mut samples = REQUESTS.describe(encoder)?;
     for operation in &used {
@@ -164,7 +165,7 @@ fn encode_model(
     }
     let mut samples = IN_FLIGHT.describe(encoder)?;
     for operation in &used {
-        samples.encode_family(&labels(*operation))?.encode_gauge(&(model.in_flight(*operation) as u64))?;
+        samples.encode_family(&labels(*operation))?.encode_gauge(&model.in_flight(*operation))?;
     }
     let latencies: Vec<(Operation, LatencySnapshot)> =
         used.iter().map(|operation| (*operation, model.latencies(now, *operation))).collect();
@@ -235,7 +236,11 @@ fn class_labels(name: &str, operation: Operation, stats: &SizeClassStats) -> Lab
 }
 
 /// Writes the quantiles of the last minute. An unknown quantile is NaN.
-fn encode_quantiles(samples: &mut MetricEncoder<'_>, labels: &Labels, times: &LatencyHistogram) -> fmt::Result {
+fn encode_quantiles(
+    samples: &mut MetricEncoder<'_>,
+    labels: &Labels,
+    times: &LatencyHistogram,
+) -> fmt::Result {
     for (name, share) in QUANTILES {
         let seconds = times.quantile(share).map_or(f64::NAN, |time| time.as_secs_f64());
         let mut labels = labels.clone();
@@ -306,7 +311,7 @@ mod tests {
             "tradewind_store_first_byte_time_seconds_total{S,operation=\"get\",up_to_bytes=\"4096\"} 0.004",
             "tradewind_store_bytes_total{S,direction=\"read\"} 1073745930",
             "tradewind_store_bytes_total{S,direction=\"write\"} 0",
-            "tradewind_store_sample_age_seconds{S,operation=\"get\"} 0",
+            "tradewind_store_sample_age_seconds{S,operation=\"get\"} 0.0",
         ] {
             let line = line.replace('S', store);
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
@@ -321,7 +326,9 @@ mod tests {
         assert!(!text.contains("first_byte_seconds{store=\"a \\\"b\\\"\",operation=\"head\""));
         let later = render(Duration::from_secs(100));
         assert!(quantile(&later, get).is_nan(), "after a minute without requests it is unknown");
-        assert!(later.contains("successful_requests_total{store=\"a \\\"b\\\"\",operation=\"get\",up_to_bytes=\"4096\"} 2"));
+        assert!(later.contains(
+            "successful_requests_total{store=\"a \\\"b\\\"\",operation=\"get\",up_to_bytes=\"4096\"} 2"
+        ));
         model.end(second, underway, RequestOutcome::Rejected);
     }
 }

@@ -28,7 +28,7 @@ pub const S3: &str = "s3";
 /// See [`S3`].
 pub const SWIFT: &str = "swift";
 
-/// How to handle a missing directory of a local store.
+/// The handling of a missing directory of a local store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingDirectory {
     /// Fail: a mistyped path must not be treated as an empty store.
@@ -107,7 +107,7 @@ impl Stores {
         Ok(Self { named, overrides, clock, connection_options: lines })
     }
 
-    /// The same stores with other connection settings.
+    /// These stores with other connection settings.
     #[must_use]
     pub fn with_connection_options(self, lines: ConnectionOptions) -> Self {
         Self { connection_options: lines, ..self }

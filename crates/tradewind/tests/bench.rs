@@ -25,8 +25,8 @@ fn lines(text: &str, kind: &str) -> Vec<Json> {
     lines.filter(|line| line["line"] == kind).collect()
 }
 
-fn failures(cell: &Json) -> u64 {
-    let kinds = cell["operations"].as_object().unwrap().values();
+fn failures(measurement: &Json) -> u64 {
+    let kinds = measurement["operations"].as_object().unwrap().values();
     kinds
         .flat_map(|figures| figures["failures"].as_object().unwrap().values())
         .map(|n| n.as_u64().unwrap())
@@ -41,7 +41,7 @@ fn measuring_a_store_leaves_it_unchanged() {
     caller.run_ok(&["cp", "mine", "s3://bucket/there/tradewind-bench/mine"]);
     let table = caller.run_ok(&flags(
         "s3://bucket/there --mix put --mix get --mix get=2,head=1,list=1,delete=1,put=1 --size \
-         1KiB,1KiB-100KiB --parallel 1,4 --count 40 --repeat 2 -o result.jsonl",
+         1KiB,1KiB-100KiB --concurrency 1,4 --count 40 --repeat 2 -o result.jsonl",
     ));
     // One row per operation: two rounds of put, get and the mix of five, with two sizes and two levels of concurrency.
     let rows = table.lines().filter(|row| row.contains("KiB")).count();
@@ -50,19 +50,22 @@ fn measuring_a_store_leaves_it_unchanged() {
     assert_eq!(table.lines().filter(|row| row.contains("all of these")).count(), 2 * 2 * 2, "{table}");
     assert!(!table.lines().any(|row| row.contains(" of get=2,") && row.contains("+-")), "{table}");
     assert_eq!(caller.keys("s3://bucket"), ["there/tradewind-bench/mine"]);
-    let kept = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
-    let cells = lines(&kept, "cell");
-    assert_eq!(cells.len(), 2 * 2 * 2 * 3);
-    assert!(cells.iter().all(|cell| failures(cell) == 0), "{kept}");
-    assert_eq!(lines(&kept, "end")[0]["partial"], false);
-    assert_eq!(lines(&kept, "run")[0]["place"], "s3://bucket/there");
+    let saved = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
+    let measurements = lines(&saved, "measurement");
+    assert_eq!(measurements.len(), 2 * 2 * 2 * 3);
+    assert!(measurements.iter().all(|measurement| failures(measurement) == 0), "{saved}");
+    assert_eq!(lines(&saved, "end")[0]["partial"], false);
+    assert_eq!(lines(&saved, "run")[0]["location"], "s3://bucket/there");
     let page = caller.run_ok(&["report", "result.jsonl", "result.jsonl", "-o", "-"]);
     assert!(page.contains("No significant difference."), "{page}");
     let ran = caller.run(&["report", "result.jsonl", "-o", "result.jsonl"]);
     assert_eq!(ran.status.code(), Some(2), "{}", ran.err);
-    assert_eq!(std::fs::read_to_string(caller.path("result.jsonl")).unwrap(), kept);
+    assert_eq!(std::fs::read_to_string(caller.path("result.jsonl")).unwrap(), saved);
     let words = caller.run_ok(&["report", "result.jsonl", "-o", "page.html"]);
-    assert!(words.contains("Write throughput: ") && words.contains("tables are in page.html"), "{words}");
+    assert!(
+        words.contains("Write throughput: ") && words.contains("charts and tables: page.html"),
+        "{words}"
+    );
     assert!(caller.path("page.html").exists());
     let figures = caller.run_ok(&["report", "result.jsonl", "--csv", "-", "-o", "both.html"]);
     assert!(figures.starts_with("result,load,") && caller.path("both.html").exists(), "{figures}");
@@ -74,27 +77,32 @@ fn measuring_a_store_leaves_it_unchanged() {
 fn an_open_loop_sends_requests_at_the_given_rate() {
     let scene = TestStore::new();
     let output = scene.runner.run_ok(&flags(
-        "s3://bucket --mix get --size 1KiB --objects 50 --rate 200 --parallel 32 --time 2s \
+        "s3://bucket --mix get --size 1KiB --objects 50 --rate 200 --concurrency 32 --time 2s \
          --json --no-out",
     ));
-    let cell = &lines(&output, "cell")[0];
-    let request_count = cell["operations"]["get"]["latency_us"]["count"].as_u64().unwrap();
+    let measurement = &lines(&output, "measurement")[0];
+    let request_count = measurement["operations"]["get"]["latency_us"]["count"].as_u64().unwrap();
     assert!((300..500).contains(&request_count), "{request_count}");
-    assert_eq!((cell["rate"].as_f64(), cell["spacing"].as_str()), (Some(200.0), Some("poisson")));
+    assert_eq!(
+        (measurement["requests_per_second"].as_f64(), measurement["spacing"].as_str()),
+        (Some(200.0), Some("poisson"))
+    );
 }
 
 #[test]
 fn an_unreachable_rate_makes_the_measurement_void() {
     let scene = TestStore::new();
-    let line =
-        "s3://bucket --mix put --size 1B --rate 1000000 --parallel 4 --time 30s --warm-up 0s -o result.jsonl";
+    let line = "s3://bucket --mix put --size 1B --rate 1000000 --concurrency 4 --time 30s --warm-up 0s -o result.jsonl";
     let ran = scene.runner.run(&flags(line));
     let output = String::from_utf8(ran.out).unwrap();
     assert!(ran.status.code() == Some(1) && output.contains("note: this is void: "), "{output}");
-    let kept = std::fs::read_to_string(scene.runner.path("result.jsonl")).unwrap();
-    let cell = &lines(&kept, "cell")[0];
-    assert!(cell["ending"] == "overrun" && cell["seconds"].as_f64() < Some(25.0), "{kept}");
-    assert!(cell["abandoned"].as_u64() > Some(1_000_000) && failures(cell) == 0, "{kept}");
+    let saved = std::fs::read_to_string(scene.runner.path("result.jsonl")).unwrap();
+    let measurement = &lines(&saved, "measurement")[0];
+    assert!(
+        measurement["end_reason"] == "overrun" && measurement["measured_seconds"].as_f64() < Some(25.0),
+        "{saved}"
+    );
+    assert!(measurement["never_started"].as_u64() > Some(1_000_000) && failures(measurement) == 0, "{saved}");
     assert_eq!(scene.runner.keys("s3://bucket"), [""; 0]);
     let page = scene.runner.run_ok(&["report", "result.jsonl", "-o", "-"]);
     assert!(page.contains("1 of 1 measurements are void"), "{page}");
@@ -105,7 +113,7 @@ fn an_interrupted_run_saves_results_and_removes_objects() {
     for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let scene = TestStore::new();
         let running = scene.runner.spawn(&flags(
-            "s3://bucket --mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s -o \
+            "s3://bucket --mix put --size 1KiB --concurrency 2 --time 30s --warm-up 0s -o \
          result.jsonl",
         ));
         support::eventually("objects are made", || !scene.runner.keys("s3://bucket").is_empty());
@@ -118,13 +126,14 @@ fn an_interrupted_run_saves_results_and_removes_objects() {
         }
         let CommandOutput { status, err, .. } = running.wait_for_output();
         assert_eq!(status.code(), Some(expected), "{err}");
-        let kept = std::fs::read_to_string(scene.runner.path("result.jsonl")).unwrap();
-        let cell = &lines(&kept, "cell")[0];
+        let saved = std::fs::read_to_string(scene.runner.path("result.jsonl")).unwrap();
+        let measurement = &lines(&saved, "measurement")[0];
         assert!(
-            cell["ending"] == "stopped" && cell["operations"]["put"]["operations"].as_u64().unwrap() > 0,
-            "{kept}"
+            measurement["end_reason"] == "stopped"
+                && measurement["operations"]["put"]["operations"].as_u64().unwrap() > 0,
+            "{saved}"
         );
-        assert_eq!(lines(&kept, "end")[0]["partial"], true);
+        assert_eq!(lines(&saved, "end")[0]["partial"], true);
         assert_eq!(scene.runner.keys("s3://bucket"), [""; 0]);
         let page = scene.runner.run_ok(&["report", "result.jsonl", "-o", "-"]);
         assert!(page.contains("The run was stopped before all measurements were done."), "{page}");
@@ -135,16 +144,15 @@ fn an_interrupted_run_saves_results_and_removes_objects() {
 fn loads_are_measured_alone_and_concurrently() {
     let scene = TestStore::new();
     let caller = &scene.runner;
-    let line =
-        "bench mix s3://bucket --size 1KiB --parallel 2 --objects 20 --time 300ms --warm-up 0s -o mix.jsonl";
+    let line = "bench mix s3://bucket --size 1KiB --concurrency 2 --objects 20 --time 300ms --warm-up 0s -o mix.jsonl";
     caller.run_ok(&line.split_whitespace().collect::<Vec<_>>());
-    let kept = std::fs::read_to_string(caller.path("mix.jsonl")).unwrap();
-    let cells = lines(&kept, "cell");
-    // Two loads alone; each concurrently with itself, and both with each other: two cells each.
-    assert_eq!(cells.len(), 2 + 3 * 2, "{kept}");
-    let concurrent_loads = |cell: &Json| cell["beside"].as_array().map_or(0, Vec::len);
-    assert_eq!(cells.iter().map(concurrent_loads).collect::<Vec<_>>(), [0, 0, 1, 1, 1, 1, 1, 1]);
-    assert!(cells.iter().all(|cell| failures(cell) == 0), "{kept}");
+    let saved = std::fs::read_to_string(caller.path("mix.jsonl")).unwrap();
+    let measurements = lines(&saved, "measurement");
+    // Two loads alone; each concurrently with itself, and both with each other: two measurements each.
+    assert_eq!(measurements.len(), 2 + 3 * 2, "{saved}");
+    let concurrent_loads = |measurement: &Json| measurement["concurrent_with"].as_array().map_or(0, Vec::len);
+    assert_eq!(measurements.iter().map(concurrent_loads).collect::<Vec<_>>(), [0, 0, 1, 1, 1, 1, 1, 1]);
+    assert!(measurements.iter().all(|measurement| failures(measurement) == 0), "{saved}");
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
     let page = caller.run_ok(&["report", "mix.jsonl", "-o", "-"]);
     assert!(page.contains("throughput relative to running alone, in %"), "{page}");
@@ -153,22 +161,26 @@ fn loads_are_measured_alone_and_concurrently() {
 }
 
 #[test]
-fn a_workload_is_read_from_files_with_fresh_connections() {
+fn a_workload_is_read_from_files_with_new_connections() {
     let scene = TestStore::new();
     let caller = &scene.runner;
-    let text = "about = \"x\"\n[[load]]\nmix = [\"put\", \"get\"]\nsize = \"3KiB\"\nparallel = 2\ncount = 30\nobjects = 20\n";
+    let text = "about = \"x\"\n[[load]]\nmix = [\"put\", \"get\"]\nsize = \"3KiB\"\nconcurrency = 2\ncount = 30\nobjects = 20\n";
     caller.write("mine.toml", text.as_bytes());
     std::fs::create_dir(caller.path("files")).unwrap();
-    caller.run_ok(&flags("s3://bucket --workload mine.toml --files files --fresh -o result.jsonl"));
-    let kept = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
-    let cells = lines(&kept, "cell");
-    assert_eq!(cells.len(), 2);
-    for cell in &cells {
-        let wire_bytes = |n: usize| cell["carried"][n].as_u64().unwrap();
-        assert_eq!((failures(cell), wire_bytes(2)), (0, 30), "each request has a connection: {cell}");
-        assert!(wire_bytes(0) + wire_bytes(1) > 30 * 3072, "{cell}");
+    caller.run_ok(&flags("s3://bucket --workload mine.toml --files files --new-connections -o result.jsonl"));
+    let saved = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
+    let measurements = lines(&saved, "measurement");
+    assert_eq!(measurements.len(), 2);
+    for measurement in &measurements {
+        let network = |field: &str| measurement["network"][field].as_u64().unwrap();
+        assert_eq!(
+            (failures(measurement), network("connections")),
+            (0, 30),
+            "each request has a connection: {measurement}"
+        );
+        assert!(network("bytes_sent") + network("bytes_received") > 30 * 3072, "{measurement}");
     }
-    assert!(lines(&kept, "end")[0]["servers"][0].as_str().unwrap().starts_with("127.0.0.1:"), "{kept}");
+    assert!(lines(&saved, "end")[0]["servers"][0].as_str().unwrap().starts_with("127.0.0.1:"), "{saved}");
     assert_eq!(std::fs::read_dir(caller.path("files")).unwrap().count(), 0, "files are removed");
     let table = caller.run_ok(&["report", "result.jsonl", "--csv", "-"]);
     assert!(table.lines().count() == 3 && table.contains("result,put 3KiB x 2,put,3KiB,2"), "{table}");
@@ -182,7 +194,8 @@ fn a_workload_is_read_from_files_with_fresh_connections() {
 fn samples(caller: &CommandRunner, name: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(caller.path(name)).unwrap();
     let (head, lines) = text.split_once('\n').unwrap();
-    let columns = "cell,repeat,operation,key,size,worker,intended_us,sent_us,first_byte_us,end_us,outcome";
+    let columns =
+        "measurement,round,operation,key,size,worker,scheduled_us,sent_us,first_byte_us,end_us,outcome";
     assert_eq!(head, columns);
     lines.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect()
 }
@@ -192,22 +205,22 @@ fn samples_contain_every_request() {
     let scene = TestStore::new();
     let caller = &scene.runner;
     let measured =
-        "s3://bucket --mix put --mix get --size 3KiB --parallel 2 --count 100 --objects 20 --repeat 2";
+        "s3://bucket --mix put --mix get --size 3KiB --concurrency 2 --count 100 --objects 20 --repeat 2";
     let line = format!("{measured} --samples each.csv -o result.jsonl");
     caller.run_ok(&flags(&line));
-    let kept = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
-    let (cells, each) = (lines(&kept, "cell"), samples(caller, "each.csv"));
-    assert_eq!((cells.len(), each.len()), (4, 400));
-    for (n, cell) in cells.iter().enumerate() {
+    let saved = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
+    let (measurements, each) = (lines(&saved, "measurement"), samples(caller, "each.csv"));
+    assert_eq!((measurements.len(), each.len()), (4, 400));
+    for (n, measurement) in measurements.iter().enumerate() {
         let number = n + 1;
-        let sampled = serde_json::json!({ "cell": number, "written": 100, "dropped": 0, "unwritten": 0 });
-        assert_eq!(cell["samples"], sampled);
-        let of_cell = each.iter().filter(|line| line[0] == number.to_string());
-        let (repeat, operation) = (cell["repeat"].to_string(), if n % 2 == 0 { "put" } else { "get" });
+        let sampled = serde_json::json!({ "measurement": number, "written": 100, "dropped": 0, "lost": 0 });
+        assert_eq!(measurement["samples"], sampled);
+        let of_measurement = each.iter().filter(|line| line[0] == number.to_string());
+        let (repeat, operation) = (measurement["round"].to_string(), if n % 2 == 0 { "put" } else { "get" });
         let is_right = |line: &Vec<String>| {
             line[1] == repeat && line[2] == operation && line[4] == "3072" && line[10] == "ok"
         };
-        assert_eq!(of_cell.filter(|line| is_right(line)).count(), 100, "{cell}");
+        assert_eq!(of_measurement.filter(|line| is_right(line)).count(), 100, "{measurement}");
     }
     // Existing files are not overwritten, and no measurement starts.
     let before = std::fs::read(caller.path("each.csv")).unwrap();
@@ -226,7 +239,7 @@ fn samples_contain_every_request() {
     );
     assert_eq!(std::fs::read(caller.path("each.csv")).unwrap(), before);
     assert!(!caller.path("other.jsonl").exists() && !caller.path("other.csv").exists());
-    assert!(!kept.contains("caches"), "{kept}");
+    assert!(!saved.contains("\"caches\""), "{saved}");
 }
 
 #[test]
@@ -238,19 +251,23 @@ fn a_full_disk_loses_only_samples() {
     assert_eq!(full.status.code(), Some(1), "{}", full.err);
     caller.write("disk/other", vec![1; (1 << 20) - (32 << 10)]);
     let ran = caller.run(&flags(
-        "s3://bucket --mix put --size 1KiB --parallel 4 --count 1500 --samples disk/each.csv -o result.jsonl",
+        "s3://bucket --mix put --size 1KiB --concurrency 4 --count 1500 --samples disk/each.csv -o result.jsonl",
     ));
     assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
     let complaint = "cannot write disk/each.csv: samples are missing: No space left";
     assert!(ran.err.contains(complaint), "{}", ran.err);
-    let kept = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
-    let cell = &lines(&kept, "cell")[0];
-    assert_eq!((&cell["operations"]["put"]["operations"], failures(cell)), (&1500.into(), 0), "{cell}");
-    let missing = cell["samples"]["unwritten"].as_u64().unwrap();
+    let saved = std::fs::read_to_string(caller.path("result.jsonl")).unwrap();
+    let measurement = &lines(&saved, "measurement")[0];
+    assert_eq!(
+        (&measurement["operations"]["put"]["operations"], failures(measurement)),
+        (&1500.into(), 0),
+        "{measurement}"
+    );
+    let missing = measurement["samples"]["lost"].as_u64().unwrap();
     let note = format!("{missing} of 1500 samples are missing");
-    assert!(missing > 0 && cell["notes"].to_string().contains(&note), "{cell}");
+    assert!(missing > 0 && measurement["notes"].to_string().contains(&note), "{measurement}");
     assert!(String::from_utf8(ran.out).unwrap().contains(&note), "it is on the terminal too");
-    assert_eq!(lines(&kept, "end")[0]["partial"], false);
+    assert_eq!(lines(&saved, "end")[0]["partial"], false);
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
     // If not even the first line fits, nothing is measured.
     std::fs::remove_file(caller.path("disk/each.csv")).unwrap();
@@ -267,7 +284,7 @@ fn a_full_disk_loses_only_samples() {
 fn caches_are_dropped_or_an_error_is_reported() {
     let scene = TestStore::new();
     let caller = &scene.runner;
-    let line = "s3://bucket --mix get --size 1KiB --parallel 1 --count 20 --repeat 2";
+    let line = "s3://bucket --mix get --size 1KiB --concurrency 1 --count 20 --repeat 2";
     let ran = caller.run(&flags(&format!("{line} --drop-caches -o dropped.jsonl")));
     let may_be = std::fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").is_ok();
     if !may_be {
@@ -277,13 +294,16 @@ fn caches_are_dropped_or_an_error_is_reported() {
         return;
     }
     assert!(ran.status.success(), "{}", ran.err);
-    let kept = std::fs::read_to_string(caller.path("dropped.jsonl")).unwrap();
-    let cells = lines(&kept, "cell");
-    assert!(cells.len() == 2 && cells.iter().all(|cell| cell["caches"] == "dropped"), "{kept}");
+    let saved = std::fs::read_to_string(caller.path("dropped.jsonl")).unwrap();
+    let measurements = lines(&saved, "measurement");
+    assert!(
+        measurements.len() == 2 && measurements.iter().all(|measurement| measurement["caches"] == "dropped"),
+        "{saved}"
+    );
     caller.run_ok(&flags(&format!("{line} -o left.jsonl")));
     let words = caller.run_ok(&["report", "left.jsonl", "dropped.jsonl", "-o", "page.html"]);
     assert!(
-        words.contains("caches before each measurement: kept before, dropped by the kernel after"),
+        words.contains("caches before each measurement: not dropped before, dropped by the kernel after"),
         "{words}"
     );
 }
@@ -295,10 +315,15 @@ fn damaged_bytes_are_detected_and_not_retried() {
         Reply::Respond(if is_every_third { answer.with_flipped_bit(500) } else { answer })
     });
     let caller = CommandRunner::new(server.address);
-    let ran = caller.run(&flags("s3://bucket --mix get --size 1KiB --parallel 2 --count 30 --json --no-out"));
+    let ran =
+        caller.run(&flags("s3://bucket --mix get --size 1KiB --concurrency 2 --count 30 --json --no-out"));
     assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
     let output = String::from_utf8(ran.out).unwrap();
-    assert_eq!(failures(&lines(&output, "cell")[0]), 10, "each failure counts and is not retried: {output}");
+    assert_eq!(
+        failures(&lines(&output, "measurement")[0]),
+        10,
+        "each failure counts and is not retried: {output}"
+    );
 }
 
 #[test]
@@ -312,7 +337,7 @@ fn impossible_measurements_are_rejected_with_a_reason() {
     refused(&["s3://bucket", "--mix", "delete=2,put=1"], 2, "deletes more than it writes");
     refused(&["s3://bucket", "--size", "6TiB"], 2, "the limit of this store");
     refused(&["s3://bucket", "--mix", "take"], 2, "use put, get, head, list or delete");
-    refused(&["s3://bucket", "--parallel", "0"], 2, "a number from 1 to 4096");
+    refused(&["s3://bucket", "--concurrency", "0"], 2, "a number from 1 to 4096");
     refused(&["s3://bucket", "--rate", "0"], 2, "requests per second");
     refused(&["s3://bucket", "--mix", "get", "--objects", "3"], 2, "3 objects are too few");
     refused(&["s3://bucket", "--count", "9", "--warm-up", "1s"], 2, "counts every request");
@@ -320,7 +345,7 @@ fn impossible_measurements_are_rejected_with_a_reason() {
     refused(&["s3://bucket", "--files", "/nonexistent/here"], 1, "cannot create /nonexistent/here");
     refused(&["nowhere://bucket"], 2, "there is no store");
     refused(&["s3://not-there", "--mix", "get", "--count", "1"], 1, "could not be created");
-    scene.runner.write("torn.jsonl", b"{\"line\":\"cell\"}\n");
+    scene.runner.write("torn.jsonl", b"{\"line\":\"measurement\"}\n");
     let ran = scene.runner.run(&["report", "torn.jsonl"]);
     assert_eq!(ran.status.code(), Some(1));
     assert!(ran.err.contains("torn.jsonl is not a valid result: line 1"), "{}", ran.err);

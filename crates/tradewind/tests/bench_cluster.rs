@@ -36,11 +36,11 @@ impl Agent {
         let address = first.trim().rsplit(' ').next().unwrap().to_owned();
         assert!(first.starts_with("waiting for a coordinator on 127.0.0.1:"), "{first}");
         let output_lines: Arc<Mutex<Vec<String>>> = Arc::default();
-        let kept = output_lines.clone();
+        let saved = output_lines.clone();
         // The thread ends with the process.
         std::thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                kept.lock().unwrap().push(line);
+                saved.lock().unwrap().push(line);
             }
         });
         Self { running, address, output_lines }
@@ -68,7 +68,7 @@ fn lines(text: &str, kind: &str) -> Vec<Json> {
     lines.filter(|line| line["line"] == kind).collect()
 }
 
-fn kept(caller: &CommandRunner) -> String {
+fn saved(caller: &CommandRunner) -> String {
     std::fs::read_to_string(caller.path("result.jsonl")).unwrap()
 }
 
@@ -79,21 +79,24 @@ fn results_of_two_agents_are_merged() {
     let agents = [Agent::start(caller, &[]), Agent::start(caller, &["--only", "s3://bucket/"])];
     let both = names(&[&agents[0], &agents[1]]);
     let table =
-        caller.run_ok(&cluster(&both, "--size 1KiB --parallel 2 --count 30 --repeat 2 -o result.jsonl"));
+        caller.run_ok(&cluster(&both, "--size 1KiB --concurrency 2 --count 30 --repeat 2 -o result.jsonl"));
     assert!(table.contains(&agents[0].address) && table.contains("from 2 agents"), "{table}");
-    let cells = lines(&kept(caller), "cell");
-    assert_eq!(cells.len(), 4);
-    for cell in &cells {
-        let kinds = cell["operations"].as_object().unwrap();
+    let measurements = lines(&saved(caller), "measurement");
+    assert_eq!(measurements.len(), 4);
+    for measurement in &measurements {
+        let kinds = measurement["operations"].as_object().unwrap();
         let (_, figures) = kinds.iter().next().unwrap();
         assert_eq!(
             (figures["operations"].as_u64(), figures["failures"].as_object().unwrap().len()),
             (Some(60), 0)
         );
         assert_eq!(figures["latency_us"]["count"], 60);
-        assert_eq!((cell["parallel"].as_u64(), cell["agents"].as_array().unwrap().len()), (Some(4), 2));
+        assert_eq!(
+            (measurement["concurrency"].as_u64(), measurement["agents"].as_array().unwrap().len()),
+            (Some(4), 2)
+        );
     }
-    let run = &lines(&kept(caller), "run")[0];
+    let run = &lines(&saved(caller), "run")[0];
     assert_eq!(run["agents"].as_array().unwrap().len(), 2);
     assert!(run["agents"][1]["client"]["cores"].as_u64().unwrap() > 0 && run["store"] == "s3", "{run}");
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
@@ -108,15 +111,20 @@ fn results_of_two_agents_are_merged() {
 }
 
 /// The description of a measurement: its load, and the concurrent loads.
-fn named(cell: &Json) -> String {
+fn named(measurement: &Json) -> String {
     let text = |value: &Json| value.as_str().unwrap().to_owned();
-    let alone = format!("{} {} x {}", text(&cell["mix"]), text(&cell["sizes"]), cell["parallel"]);
-    let others = cell["beside"].as_array().into_iter().flatten();
-    others.fold(alone, |name, other| format!("{name} beside {}", text(other)))
+    let alone = format!(
+        "{} {} x {}",
+        text(&measurement["mix"]),
+        text(&measurement["sizes"]),
+        measurement["concurrency"]
+    );
+    let others = measurement["concurrent_with"].as_array().into_iter().flatten();
+    others.fold(alone, |name, other| format!("{name} with {}", text(other)))
 }
 
-fn agent_names(cell: &Json) -> Vec<&str> {
-    cell["agents"].as_array().unwrap().iter().map(|one| one["agent"].as_str().unwrap()).collect()
+fn agent_names(measurement: &Json) -> Vec<&str> {
+    measurement["agents"].as_array().unwrap().iter().map(|one| one["address"].as_str().unwrap()).collect()
 }
 
 #[test]
@@ -125,24 +133,24 @@ fn a_workload_is_measured_from_two_machines() {
     let caller = &scene.runner;
     let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
     let both = names(&[&agents[0], &agents[1]]);
-    let loads = "about = \"x\"\n[[load]]\nmix = \"put\"\nsize = \"1KiB\"\nparallel = [1, 2]\ncount = 200\n\
-        [[load]]\nmix = \"get=1,put=1\"\nsize = \"2KiB\"\nparallel = 3\ncount = 400\nobjects = 50\n";
+    let loads = "about = \"x\"\n[[load]]\nmix = \"put\"\nsize = \"1KiB\"\nconcurrency = [1, 2]\ncount = 200\n\
+        [[load]]\nmix = \"get=1,put=1\"\nsize = \"2KiB\"\nconcurrency = 3\ncount = 400\nobjects = 50\n";
     caller.write("mine.toml", loads);
     caller.run_ok(&cluster(&both, "--workload mine.toml --scale 0.1 -o result.jsonl"));
-    let cells = lines(&kept(caller), "cell");
-    let what: Vec<String> = cells.iter().map(named).collect();
+    let measurements = lines(&saved(caller), "measurement");
+    let what: Vec<String> = measurements.iter().map(named).collect();
     assert_eq!(what, ["put 1KiB x 2", "put 1KiB x 4", "get=1,put=1 2KiB x 6"]);
-    let operations = |cell: &Json| -> u64 {
-        let kinds = cell["operations"].as_object().unwrap().values();
+    let operations = |measurement: &Json| -> u64 {
+        let kinds = measurement["operations"].as_object().unwrap().values();
         kinds.map(|figures| figures["operations"].as_u64().unwrap()).sum()
     };
     assert_eq!(
-        cells.iter().map(operations).collect::<Vec<_>>(),
+        measurements.iter().map(operations).collect::<Vec<_>>(),
         [40, 40, 80],
         "the same number from each agent"
     );
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
-    caller.write("stable.toml", "about = \"x\"\n[[load]]\nsize = \"1KiB\"\nstable = \"5%\"\n");
+    caller.write("stable.toml", "about = \"x\"\n[[load]]\nsize = \"1KiB\"\nuntil_ci = \"5%\"\n");
     let ran = caller.run(&cluster(&both, "--workload stable.toml --no-out"));
     assert!(ran.status.code() == Some(2) && ran.err.contains("--until-ci is not supported"), "{}", ran.err);
 }
@@ -153,43 +161,46 @@ fn mixed_loads_run_on_all_agents_or_apart_on_one_each() {
     let caller = &scene.runner;
     let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
     let both = names(&[&agents[0], &agents[1]]);
-    let line = "--mixed --size 1KiB --parallel 2 --objects 20 --time 300ms --warm-up 0s -o result.jsonl";
+    let line = "--mixed --size 1KiB --concurrency 2 --objects 20 --time 300ms --warm-up 0s -o result.jsonl";
     let measured = |more: &str| {
         let _ = std::fs::remove_file(caller.path("result.jsonl"));
         caller.run_ok(&cluster(&both, &format!("{line} {more}")));
-        let cells = lines(&kept(caller), "cell");
-        let failed = |cell: &Json| !cell["operations"].to_string().contains("\"failures\":{}");
-        assert!(!cells.iter().any(failed), "{cells:?}");
+        let measurements = lines(&saved(caller), "measurement");
+        let failed = |measurement: &Json| !measurement["operations"].to_string().contains("\"failures\":{}");
+        assert!(!measurements.iter().any(failed), "{measurements:?}");
         assert_eq!(caller.keys("s3://bucket"), [""; 0]);
         let page = caller.run_ok(&["report", "result.jsonl", "-o", "-"]);
         assert!(page.contains("throughput relative to running alone, in %"), "{page}");
-        cells
+        measurements
     };
-    let cells = measured("");
-    let what: Vec<String> = cells.iter().map(named).collect();
+    let measurements = measured("");
+    let what: Vec<String> = measurements.iter().map(named).collect();
     let (put, get) = ("put 1KiB x 4", "get 1KiB x 4");
-    let concurrently = |one, other| format!("{one} beside {other}");
+    let concurrently = |one, other| format!("{one} with {other}");
     assert_eq!(what[..2], [put, get]);
     assert_eq!(
         what[2..],
         [(put, put), (put, put), (put, get), (get, put), (get, get), (get, get)]
             .map(|(a, b)| concurrently(a, b))
     );
-    assert!(cells.iter().all(|cell| agent_names(cell).len() == 2));
-    let cells = measured("--apart --mix put --beside get\u{a0}1KiB\u{a0}x\u{a0}2");
-    let what: Vec<String> = cells.iter().map(named).collect();
+    assert!(measurements.iter().all(|measurement| agent_names(measurement).len() == 2));
+    let measurements = measured("--separate-agents --mix put --concurrent-with get\u{a0}1KiB\u{a0}x\u{a0}2");
+    let what: Vec<String> = measurements.iter().map(named).collect();
     let (put, get) = ("put 1KiB x 2", "get 1KiB x 2");
     assert_eq!(what, [put, get, &concurrently(put, get), &concurrently(get, put)]);
     let [first, second] = [&agents[0], &agents[1]].map(|agent| &*agent.address);
-    assert_eq!(cells.iter().map(agent_names).collect::<Vec<_>>(), [[first], [second], [first], [second]]);
+    assert_eq!(
+        measurements.iter().map(agent_names).collect::<Vec<_>>(),
+        [[first], [second], [first], [second]]
+    );
     let refused = |line: &str, why: &str| {
         let ran = caller.run(&cluster(&agents[0].address, line));
         assert!(ran.status.code() == Some(2) && ran.err.contains(why), "{}", ran.err);
     };
-    refused("--mixed --apart --no-out", "1 agents cannot be divided evenly among 2 loads");
+    refused("--mixed --separate-agents --no-out", "1 agents cannot be divided evenly among 2 loads");
     refused("--mixed --count 5 --no-out", "end together");
-    refused("--mixed --parallel 3000 --no-out", "6000 concurrent requests exceed the limit of 4096");
-    refused("--apart --no-out", "--mixed");
+    refused("--mixed --concurrency 3000 --no-out", "6000 concurrent requests exceed the limit of 4096");
+    refused("--separate-agents --no-out", "--mixed");
 }
 
 #[test]
@@ -208,8 +219,8 @@ fn a_wrong_key_is_rejected_with_a_reason() {
     caller.write("key", "short");
     refused("--no-out", 2, "the key has 5 bytes, but at least 16 are required");
     caller.write("key", KEY);
-    refused("--no-out", 1, "the agent is restricted to other places by --only");
-    refused("--no-out --stable 5%", 2, "--until-ci is not supported");
+    refused("--no-out", 1, "the agent is restricted to other locations by --only");
+    refused("--no-out --until-ci 5%", 2, "--until-ci is not supported");
     let ran = caller.run(&["bench", "cluster", "s3://bucket", "--agents", &agent.address]);
     assert!(ran.status.code() == Some(2) && ran.err.contains("TRADEWIND_BENCH_KEY"), "{}", ran.err);
     // The address is that of the store, not of an agent.
@@ -225,7 +236,7 @@ fn a_killed_agent_is_detected_and_its_objects_are_removed() {
         let caller = &scene.runner;
         let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
         let both = names(&[&agents[0], &agents[1]]);
-        let line = "--mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s -o result.jsonl";
+        let line = "--mix put --size 1KiB --concurrency 2 --time 30s --warm-up 0s -o result.jsonl";
         let running = caller.spawn(&cluster(&both, line));
         eventually("both make objects", || {
             let keys = caller.keys("s3://bucket");
@@ -239,14 +250,15 @@ fn a_killed_agent_is_detected_and_its_objects_are_removed() {
         assert!(took < Duration::from_secs(20), "{took:?}");
         assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
         assert!(ran.err.contains(&format!("agent {}: ", agents[1].address)), "{}", ran.err);
-        let kept = kept(caller);
-        let cell = &lines(&kept, "cell")[0];
+        let saved = saved(caller);
+        let measurement = &lines(&saved, "measurement")[0];
         assert!(
-            cell["ending"] == "stopped" && cell["operations"]["put"]["operations"].as_u64() > Some(0),
-            "{kept}"
+            measurement["end_reason"] == "stopped"
+                && measurement["operations"]["put"]["operations"].as_u64() > Some(0),
+            "{saved}"
         );
-        assert_eq!(cell["agents"].as_array().unwrap().len(), 1);
-        assert_eq!(lines(&kept, "end")[0]["partial"], true);
+        assert_eq!(measurement["agents"].as_array().unwrap().len(), 1);
+        assert_eq!(lines(&saved, "end")[0]["partial"], true);
         assert_eq!(caller.keys("s3://bucket"), [""; 0], "the other agent has removed them");
     }
 }
@@ -256,7 +268,7 @@ fn an_agent_cleans_up_after_its_coordinator_is_killed() {
     let scene = TestStore::new();
     let caller = &scene.runner;
     let agent = Agent::start(caller, &[]);
-    let line = "--mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s --no-out";
+    let line = "--mix put --size 1KiB --concurrency 2 --time 30s --warm-up 0s --no-out";
     let running = caller.spawn(&cluster(&agent.address, line));
     eventually("objects are made", || !caller.keys("s3://bucket").is_empty());
     let busy = caller.run(&cluster(&agent.address, line));
@@ -266,7 +278,7 @@ fn an_agent_cleans_up_after_its_coordinator_is_killed() {
     agent.wait_for_output("is lost: it closed the connection");
     agent.wait_for_output("done with");
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
-    caller.run_ok(&cluster(&agent.address, "--mix put --size 1KiB --parallel 2 --count 9 --no-out"));
+    caller.run_ok(&cluster(&agent.address, "--mix put --size 1KiB --concurrency 2 --count 9 --no-out"));
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
 }
 
@@ -276,16 +288,19 @@ fn an_interrupted_coordinator_saves_its_measurements() {
     let caller = &scene.runner;
     let agents = [Agent::start(caller, &[]), Agent::start(caller, &[])];
     let both = names(&[&agents[0], &agents[1]]);
-    let line = "--mix put --size 1KiB --parallel 2 --time 30s --warm-up 0s -o result.jsonl";
+    let line = "--mix put --size 1KiB --concurrency 2 --time 30s --warm-up 0s -o result.jsonl";
     let running = caller.spawn(&cluster(&both, line));
     eventually("objects are made", || !caller.keys("s3://bucket").is_empty());
     std::thread::sleep(Duration::from_millis(200));
     running.signal(Signal::INT);
     let ran = running.wait_for_output();
     assert_eq!((ran.status.code(), &*ran.err), (Some(130), "tradewind: stopped by SIGINT\n"));
-    let kept = kept(caller);
-    let cell = &lines(&kept, "cell")[0];
-    assert!(cell["ending"] == "stopped" && cell["agents"].as_array().unwrap().len() == 2, "{kept}");
-    assert_eq!(lines(&kept, "end")[0]["partial"], true);
+    let saved = saved(caller);
+    let measurement = &lines(&saved, "measurement")[0];
+    assert!(
+        measurement["end_reason"] == "stopped" && measurement["agents"].as_array().unwrap().len() == 2,
+        "{saved}"
+    );
+    assert_eq!(lines(&saved, "end")[0]["partial"], true);
     assert_eq!(caller.keys("s3://bucket"), [""; 0]);
 }

@@ -27,12 +27,12 @@ fn flags(line: &str) -> Vec<&str> {
 }
 
 /// The lines of a file system's result with the given kind.
-fn lines(text: &str, what: &str) -> Vec<Json> {
+fn lines(text: &str, record: &str) -> Vec<Json> {
     let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
-    lines.filter(|line| line["line"] == "posix" && line["what"] == what).collect()
+    lines.filter(|line| line["line"] == "posix" && line["record"] == record).collect()
 }
 
-fn kept(caller: &CommandRunner, name: &str) -> String {
+fn saved(caller: &CommandRunner, name: &str) -> String {
     fs::read_to_string(caller.path(name)).unwrap()
 }
 
@@ -53,20 +53,20 @@ fn measuring_a_directory_leaves_it_unchanged() {
     let line = "place --form sync,default --unit 64KiB,16MiB --size 4KiB,100KiB --threads 1,3 --files 6 --pool 20 \
                 --transactions 30 --range 512B-100KiB --repeat 2 -o result.jsonl";
     let table = caller.run_ok(&flags(line));
-    let kept = kept(&caller, "result.jsonl");
+    let saved = saved(&caller, "result.jsonl");
     // Two rounds of writes and reads in two forms: two units, two single sizes, two sizes with one thread and with
     // three.
-    let accesses = lines(&kept, "access");
+    let accesses = lines(&saved, "access");
     assert_eq!(accesses.len(), 2 * 2 * 2 * (2 + 2 + 2 * 2), "{table}");
     let whole = |access: &Json| {
         let files = if access["scope"] == "batch" { 6 } else { 1 };
         access["files"] == files && access["failures"] == serde_json::json!({})
     };
-    assert!(accesses.iter().all(whole), "{kept}");
-    assert_eq!(lines(&kept, "postmark").len(), 2);
-    assert_eq!(lines(&kept, "policy").len(), 2);
-    let conditions = &lines(&kept, "conditions")[0];
-    assert!(conditions["caches"] == "advised" && conditions["mount"]["kind"] != "", "{conditions}");
+    assert!(accesses.iter().all(whole), "{saved}");
+    assert_eq!(lines(&saved, "postmark").len(), 2);
+    assert_eq!(lines(&saved, "policy").len(), 2);
+    let conditions = &lines(&saved, "conditions")[0];
+    assert!(conditions["caches"] == "advised" && conditions["mount"]["fs_type"] != "", "{conditions}");
     for row in ["unit write    sync", "batch read    default", "policy        sync", "files created:"] {
         assert!(table.contains(row), "{row}: {table}");
     }
@@ -88,14 +88,17 @@ fn bytes_on_the_interface_are_counted() {
     let output = caller
         .run_ok(&flags("place --only single --form default --size 64KiB --interface lo --json --no-out"));
     let conditions = &lines(&output, "conditions")[0];
-    assert!(conditions["interface"] == "lo" && conditions["idle"].is_array(), "{conditions}");
+    assert!(
+        conditions["interface"] == "lo" && conditions["idle_bytes_per_second"].is_object(),
+        "{conditions}"
+    );
     let accesses = lines(&output, "access");
     assert_eq!(accesses.len(), 2);
     for access in accesses {
         let wire = |what: &str| access["wire"][what].as_u64().unwrap();
         // On loopback, sent and received bytes are equal. Other processes use it, too.
         assert!(wire("sent") == wire("received") && wire("total") == wire("sent"), "{access}");
-        assert!(wire("settled") >= wire("total"), "{access}");
+        assert!(wire("total_until_durable") >= wire("total"), "{access}");
     }
 }
 
@@ -122,7 +125,7 @@ fn an_ext4_is_recognised_and_measured_in_all_forms() {
         caller.run_ok(&["bench", "posix", "disk", "--only", "unit", "--unit", "64KiB", "--json", "--no-out"]);
     let conditions = &lines(&output, "conditions")[0];
     assert_eq!(
-        (&conditions["mount"]["kind"], &conditions["skipped"]),
+        (&conditions["mount"]["fs_type"], &conditions["skipped"]),
         (&"ext4".into(), &serde_json::json!([]))
     );
     assert_eq!(lines(&output, "access").len(), 6);
@@ -141,8 +144,8 @@ fn a_file_system_without_direct_access_is_measured_without_it() {
     let line = "disk --only unit --form direct,default --unit 1MiB --json --no-out";
     let output = caller.run_ok(&flags(line));
     let skipped = &lines(&output, "conditions")[0]["skipped"];
-    assert_eq!(skipped[0][0], "direct", "{output}");
-    assert!(skipped[0][1].as_str().unwrap().contains("does not support direct access"), "{skipped}");
+    assert_eq!(skipped[0]["form"], "direct", "{output}");
+    assert!(skipped[0]["reason"].as_str().unwrap().contains("does not support direct access"), "{skipped}");
     let forms: Vec<Json> = lines(&output, "access").iter().map(|access| access["form"].clone()).collect();
     assert_eq!(forms, ["default", "default"]);
 }
@@ -154,12 +157,12 @@ fn a_full_disk_is_reported_and_emptied() {
     let line = "disk --only batch --form default --size 1MiB,4KiB --threads 2 --files 40 -o result.jsonl";
     let ran = caller.run(&flags(line));
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
-    let kept = kept(&caller, "result.jsonl");
-    let accesses = lines(&kept, "access");
+    let saved = saved(&caller, "result.jsonl");
+    let accesses = lines(&saved, "access");
     let (full, rest) = accesses.split_first().unwrap();
     let failed = full["failures"]["StorageFull"].as_u64().unwrap();
     assert!((1..=2).contains(&failed) && full["files"].as_u64().unwrap() > 15, "{full}");
-    let sample = full["samples"][0].as_str().unwrap();
+    let sample = full["failure_samples"][0].as_str().unwrap();
     assert!(
         sample.contains("No space left on device") && sample.contains("of 24MiB of the file system"),
         "{sample}"
@@ -167,7 +170,7 @@ fn a_full_disk_is_reported_and_emptied() {
     // Later measurements that fit succeed, because the files were removed.
     assert!(
         rest.len() == 3 && rest.iter().all(|access| access["failures"] == serde_json::json!({})),
-        "{kept}"
+        "{saved}"
     );
     assert_eq!(rest[2]["files"], 40);
     assert_eq!(names(&caller.path("disk")), [""; 0]);
@@ -193,12 +196,12 @@ fn data_lost_after_close_is_a_failure() {
     let Some(_disks) = disk_that_loses_what_is_written(&caller, &below) else { return };
     let ran = caller.run(&flags("disk --only single --form default --size 24MiB -o result.jsonl"));
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
-    let kept = kept(&caller, "result.jsonl");
-    let written = &lines(&kept, "access")[0];
+    let saved = saved(&caller, "result.jsonl");
+    let written = &lines(&saved, "access")[0];
     assert!(written["phase"] == "write" && written["files"] == 1, "{written}");
     assert!(written["failures"] == serde_json::json!({"NotDurable": 1}), "{written}");
     assert_eq!(written["sync_seconds"], Json::Null, "{written}");
-    let sample = written["samples"][0].as_str().unwrap();
+    let sample = written["failure_samples"][0].as_str().unwrap();
     assert!(sample.starts_with("cannot make durable what was written: "), "{sample}");
 }
 
@@ -211,7 +214,7 @@ fn postmark_syncs_its_files_with_fsync() {
     let ran = caller.run(&flags(&format!("{line} --fsync")));
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
     let postmark = &lines(&String::from_utf8(ran.out).unwrap(), "postmark")[0];
-    let sample = postmark["samples"][0].as_str().unwrap();
+    let sample = postmark["failure_samples"][0].as_str().unwrap();
     assert!(sample.starts_with("cannot make durable 00/"), "{postmark}");
 }
 
@@ -223,9 +226,9 @@ fn a_run_without_any_measurement_fails() {
     let line = "place --only batch --form direct --size 1000B --threads 1 --files 2";
     let ran = caller.run(&flags(&format!("{line} -o result.jsonl")));
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
-    let kept = kept(&caller, "result.jsonl");
+    let saved = saved(&caller, "result.jsonl");
     assert!(String::from_utf8(ran.out).unwrap().contains("direct access skipped: "));
-    assert!(lines(&kept, "access").is_empty() && kept.ends_with("\"partial\":false}\n"), "{kept}");
+    assert!(lines(&saved, "access").is_empty() && saved.ends_with("\"partial\":false}\n"), "{saved}");
     // One successful form is enough.
     caller.run_ok(&flags(&format!("{line} --form default --json --no-out")));
 }
@@ -259,10 +262,10 @@ fn an_interrupted_run_saves_results_and_removes_files() {
         running.signal(signal);
         let CommandOutput { status: ended, err, .. } = running.wait_for_output();
         assert_eq!(ended.code(), Some(status), "{err}");
-        let kept = kept(&caller, "result.jsonl");
-        let access = &lines(&kept, "access")[0];
-        assert!(access["partial"] == true && access["files"].as_u64().unwrap() > 0, "{kept}");
-        assert!(kept.ends_with("{\"line\":\"end\",\"partial\":true}\n"), "{kept}");
+        let saved = saved(&caller, "result.jsonl");
+        let access = &lines(&saved, "access")[0];
+        assert!(access["partial"] == true && access["files"].as_u64().unwrap() > 0, "{saved}");
+        assert!(saved.ends_with("{\"line\":\"end\",\"partial\":true}\n"), "{saved}");
         assert_eq!(names(&caller.path("place")), ["mine"]);
         let page = caller.run_ok(&["report", "result.jsonl", "-o", "-"]);
         assert!(page.contains("The run was stopped before all measurements were done."), "{page}");

@@ -45,16 +45,17 @@ fn a_replayed_trace_leaves_no_objects() {
     assert!(started.elapsed() >= Duration::from_secs(1), "each round takes 500 ms: {:?}", started.elapsed());
     assert_eq!(table.lines().filter(|row| row.contains("put of trace.csv")).count(), 2, "{table}");
     assert!(table.contains("1 requests correctly found nothing"), "{table}");
-    let kept = std::fs::read_to_string(caller.path("own.jsonl")).unwrap();
-    let cells = lines(&kept, "cell");
-    let count = |cell: &Json, kind: &str| cell["operations"][kind]["operations"].as_u64().unwrap();
-    for cell in &cells {
-        let counts = ["put", "get", "head", "list", "delete"].map(|kind| count(cell, kind));
-        assert_eq!(counts, [2, 3, 1, 1, 1], "{cell}");
-        assert_eq!(cell["trace"]["requests"], 8);
-        assert!((0.5..1.5).contains(&cell["seconds"].as_f64().unwrap()), "{cell}");
+    let saved = std::fs::read_to_string(caller.path("own.jsonl")).unwrap();
+    let measurements = lines(&saved, "measurement");
+    let count =
+        |measurement: &Json, kind: &str| measurement["operations"][kind]["operations"].as_u64().unwrap();
+    for measurement in &measurements {
+        let counts = ["put", "get", "head", "list", "delete"].map(|kind| count(measurement, kind));
+        assert_eq!(counts, [2, 3, 1, 1, 1], "{measurement}");
+        assert_eq!(measurement["trace"]["requests"], 8);
+        assert!((0.5..1.5).contains(&measurement["measured_seconds"].as_f64().unwrap()), "{measurement}");
     }
-    assert_eq!((cells.len(), lines(&kept, "end")[0]["partial"].as_bool()), (2, Some(false)));
+    assert_eq!((measurements.len(), lines(&saved, "end")[0]["partial"].as_bool()), (2, Some(false)));
     let each = std::fs::read_to_string(caller.path("each.csv")).unwrap();
     assert_eq!(each.lines().count(), 1 + 2 * 8, "{each}");
     let listed = each.lines().find(|line| line.starts_with("2,2,list,")).unwrap();
@@ -67,24 +68,27 @@ fn a_replayed_trace_leaves_no_objects() {
     let page = caller.run_ok(&["report", "own.jsonl", "own.jsonl", "-o", "-"]);
     assert!(page.contains("get in trace.csv x 512 at trace pace"), "{page}");
     assert!(page.contains("No significant difference."), "{page}");
-    let output = caller.run_ok(&flags("s3://bucket --pace fast --parallel 4 --json --no-out"));
-    let cell = &lines(&output, "cell")[0];
-    assert!(cell["trace"]["speed"].is_null() && cell["rate"].is_null(), "{cell}");
-    assert_eq!(count(cell, "get"), 3);
+    let output = caller.run_ok(&flags("s3://bucket --pace fast --concurrency 4 --json --no-out"));
+    let measurement = &lines(&output, "measurement")[0];
+    assert!(
+        measurement["trace"]["speed"].is_null() && measurement["requests_per_second"].is_null(),
+        "{measurement}"
+    );
+    assert_eq!(count(measurement, "get"), 3);
     assert_eq!(scene.names(), ["there/photos/a.jpg"]);
 }
 
 #[test]
-fn broken_lines_are_reported_or_skipped() {
+fn invalid_lines_are_reported_or_skipped() {
     let scene = TestStore::new();
     let caller = &scene.runner;
-    let broken = "0.3,put,a,,\nx\n".repeat(8);
-    caller.write("trace.csv", format!("time,op,key,offset,length\n0,get,a,,\n{broken}0.1,get,a,,\n"));
+    let invalid = "0.3,put,a,,\nx\n".repeat(8);
+    caller.write("trace.csv", format!("time,op,key,offset,length\n0,get,a,,\n{invalid}0.1,get,a,,\n"));
     let ran = caller.run(&flags("s3://bucket --no-out"));
     assert_eq!(ran.status.code(), Some(2), "{}", ran.err);
     let output: Vec<&str> = ran.err.lines().collect();
     assert!(
-        output[0].ends_with("trace.csv has 16 broken lines (use --skip-broken to skip them):"),
+        output[0].ends_with("trace.csv has 16 invalid lines (use --skip-invalid to skip them):"),
         "{}",
         ran.err
     );
@@ -93,7 +97,7 @@ fn broken_lines_are_reported_or_skipped() {
         ("  line 3: a put needs a length", "  line 4: 1 fields, the header has 5")
     );
     assert_eq!((output.len(), output[11]), (12, "  and 6 more"));
-    let table = caller.run_ok(&flags("s3://bucket --no-out --skip-broken"));
+    let table = caller.run_ok(&flags("s3://bucket --no-out --skip-invalid"));
     assert!(table.contains("note: 16 invalid lines of the trace were skipped"), "{table}");
     for (text, status, why) in [
         ("time,op\n1,get\n", 2, "trace.csv, line 1: the header has no \"key\""),
@@ -126,7 +130,7 @@ fn broken_lines_are_reported_or_skipped() {
 
 #[test]
 fn an_interrupted_run_saves_results_and_removes_objects() {
-    for pace in ["", "--pace fast --parallel 2"] {
+    for pace in ["", "--pace fast --concurrency 2"] {
         let scene = TestStore::new();
         // Enough requests that the replay also lasts at full speed.
         let puts: String =
@@ -139,11 +143,11 @@ fn an_interrupted_run_saves_results_and_removes_objects() {
         running.signal(Signal::INT);
         let CommandOutput { status, err, .. } = running.wait_for_output();
         assert_eq!(status.code(), Some(130), "{err}");
-        let kept = std::fs::read_to_string(scene.runner.path("result.jsonl")).unwrap();
-        let cell = &lines(&kept, "cell")[0];
-        assert_eq!(cell["ending"], "stopped");
-        assert!(cell["operations"]["put"]["operations"].as_u64().unwrap() > 0, "{kept}");
-        assert_eq!(lines(&kept, "end")[0]["partial"], true);
+        let saved = std::fs::read_to_string(scene.runner.path("result.jsonl")).unwrap();
+        let measurement = &lines(&saved, "measurement")[0];
+        assert_eq!(measurement["end_reason"], "stopped");
+        assert!(measurement["operations"]["put"]["operations"].as_u64().unwrap() > 0, "{saved}");
+        assert_eq!(lines(&saved, "end")[0]["partial"], true);
         assert_eq!(scene.names(), [""; 0]);
     }
 }
@@ -158,10 +162,10 @@ fn damaged_bytes_are_detected() {
     // Parts of an object can be verified only by their content.
     let gets: String = (0..30).map(|n| format!("{n},get,k{n},100,1000\n")).collect();
     caller.write("trace.csv", format!("time,op,key,offset,length\n{gets}"));
-    let ran = caller.run(&flags("s3://bucket --pace fast --parallel 2 --json --no-out"));
+    let ran = caller.run(&flags("s3://bucket --pace fast --concurrency 2 --json --no-out"));
     assert_eq!(ran.status.code(), Some(1), "{}", ran.err);
     let output = String::from_utf8(ran.out).unwrap();
-    let get = &lines(&output, "cell")[0]["operations"]["get"];
+    let get = &lines(&output, "measurement")[0]["operations"]["get"];
     assert_eq!(
         (get["operations"].as_u64(), get["failures"]["WrongAnswer"].as_u64()),
         (Some(20), Some(10)),

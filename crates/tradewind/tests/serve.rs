@@ -55,8 +55,8 @@ fn the_server_starts_serves_and_stops() {
     for line in [
         "requests_total{store=\"local\",operation=\"put\",outcome=\"done\"} 1",
         "requests_total{store=\"local\",operation=\"get\",outcome=\"done\"} 1",
-        "request_seconds_count{store=\"local\",operation=\"get\",up_to_bytes=\"524288\"} 1",
-        "first_byte_seconds_count{store=\"local\",operation=\"put\",up_to_bytes=\"524288\"} 1",
+        "successful_requests_total{store=\"local\",operation=\"get\",up_to_bytes=\"524288\"} 1",
+        "first_bytes_total{store=\"local\",operation=\"put\",up_to_bytes=\"524288\"} 1",
         "requests_in_flight{store=\"local\",operation=\"get\"} 0",
         "bytes_total{store=\"local\",direction=\"read\"} 300000",
         "bytes_total{store=\"local\",direction=\"write\"} 300000",
@@ -85,8 +85,8 @@ fn a_root_key_is_created_once_and_kept_private() {
     let printed = server.printed().join("\n");
     let file = start.data.join("root-key");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let kept = fs::read_to_string(&file).unwrap();
-    let value = |name: &str| kept.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+    let saved = fs::read_to_string(&file).unwrap();
+    let value = |name: &str| saved.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
     let credentials =
         Credentials { id: value("AWS_ACCESS_KEY_ID="), secret: value("AWS_SECRET_ACCESS_KEY=") };
     assert!(printed.contains(&credentials.id) && printed.contains(&credentials.secret), "{printed}");
@@ -235,8 +235,8 @@ fn settings_show_names_sources_and_hides_secrets() {
     assert!(!text.contains("hush"), "{text}");
     let shown: serde_json::Value = serde_json::from_str(&text).unwrap();
     let find = |key: &str| shown.as_array().unwrap().iter().find(|line| line["key"] == key).unwrap().clone();
-    assert_eq!(find("server.listen")["place"], "--listen");
-    assert_eq!(find("server.admin")["place"], "TRADEWIND_SERVER_ADMIN");
+    assert_eq!(find("server.listen")["location"], "--listen");
+    assert_eq!(find("server.admin")["location"], "TRADEWIND_SERVER_ADMIN");
     assert_eq!(find("data")["source"], "default");
     assert_eq!(find("root_key.id")["value"], "somebody");
 }

@@ -166,9 +166,9 @@ fn large_objects_are_read_in_ranges_without_a_difference() {
     );
     let metrics = S3::anonymous(front.admin).get("metrics").unwrap().text();
     for line in [
-        "tradewind_plan_requests{store=\"far\",from=\"default\",up_to_bytes=\"4096\"} 32",
-        "tradewind_plan_ahead_bytes{store=\"far\"} 0",
-        "tradewind_store_requests_total{store=\"far\",operation=\"get\",outcome=\"given_up\"} 2",
+        "tradewind_plan_concurrency{store=\"far\",from=\"default\",up_to_bytes=\"4096\"} 32",
+        "tradewind_read_ahead_bytes{store=\"far\"} 0",
+        "tradewind_store_requests_total{store=\"far\",operation=\"get\",outcome=\"cancelled\"} 2",
     ] {
         assert!(metrics.lines().any(|l| l == line), "{line} is not in\n{metrics}");
     }
@@ -193,7 +193,7 @@ fn a_profile_is_used_from_the_next_start_on() {
     let printed = front.printed().join("\n");
     assert!(printed.contains("plan        profile of 20"), "{printed}");
     let metrics = S3::anonymous(front.admin).get("metrics").unwrap().text();
-    assert!(metrics.contains("tradewind_plan_requests{store=\"far\",from=\"profile\""), "{metrics}");
+    assert!(metrics.contains("tradewind_plan_concurrency{store=\"far\",from=\"profile\""), "{metrics}");
     assert!(front.terminate().unwrap().success(), "{}", front.logged());
 }
 

@@ -126,7 +126,7 @@ fn all_is_done_with(caller: &CommandRunner, name: &str) {
 }
 
 /// Copies between two stores with all metadata. Both have a bucket.
-fn all_is_carried_between(caller: &CommandRunner, from: &str, to: &str) {
+fn assert_all_is_copied_between(caller: &CommandRunner, from: &str, to: &str) {
     let (here, there) =
         (|key: &str| format!("{from}://bucket/{key}"), |key: &str| format!("{to}://bucket/{key}"));
     let sizes = [

@@ -70,12 +70,12 @@ fn bucket() -> BucketName {
     BucketName::new("bucket").unwrap()
 }
 
-fn at(key: &str) -> Address {
+fn address(key: &str) -> Address {
     Address::parse("bucket", key).unwrap()
 }
 
 async fn put(store: &SwiftStore, key: &str, bytes: &Bytes) -> Committed {
-    let staged = store.stage(&context(), &at(key), StageRequest::default()).await.unwrap();
+    let staged = store.stage(&context(), &address(key), StageRequest::default()).await.unwrap();
     write(staged, bytes).await
 }
 
@@ -88,7 +88,7 @@ async fn write(mut staged: Box<dyn Staged>, bytes: &Bytes) -> Committed {
 
 async fn read(store: &SwiftStore, key: &str, select: Select) -> Bytes {
     let request = GetRequest { select, ..GetRequest::default() };
-    store.get(&context(), &at(key), request).await.unwrap().body.collect().await.unwrap()
+    store.get(&context(), &address(key), request).await.unwrap().body.collect().await.unwrap()
 }
 
 /// Sends a raw request, like another client of Swift. Returns head and body of the response.
@@ -146,9 +146,9 @@ async fn segments_are_freed_with_their_object() {
     put(&store, "k", &"small".into()).await;
     assert!(held(&laboratory, "segments").await.is_empty());
     put(&store, "k", &large[0]).await;
-    store.delete(&context(), &at("k"), Precondition::None).await.unwrap();
+    store.delete(&context(), &address("k"), Precondition::None).await.unwrap();
     assert!(held(&laboratory, "segments").await.is_empty());
-    let mut staged = store.stage(&context(), &at("k"), StageRequest::default()).await.unwrap();
+    let mut staged = store.stage(&context(), &address("k"), StageRequest::default()).await.unwrap();
     for piece in large[0].chunks(256 << 10) {
         staged.write(large[0].slice_ref(piece)).await.unwrap();
     }
@@ -165,7 +165,7 @@ async fn segments_are_freed_with_their_object() {
     let patient = open(Duration::from_secs(600));
     put(&patient, "k", &large[0]).await;
     let left = held(&laboratory, "segments").await;
-    patient.delete(&context(), &at("k"), Precondition::None).await.unwrap();
+    patient.delete(&context(), &address("k"), Precondition::None).await.unwrap();
     let head = raw(&laboratory, "segments", &format!("HEAD bucket%2Bsegments/{}", left[0]), "").await;
     assert!(head.contains("X-Delete-At: "), "{head}");
     patient.delete_bucket(&context(), &bucket()).await.unwrap();
@@ -183,18 +183,18 @@ async fn upload_continues_in_another_client() {
         checksum: Some((Algorithm::Sha1, ChecksumScope::Composite)),
         ..CreateUpload::default()
     };
-    let upload = one.create_upload(&context, &at("k"), begin).await.unwrap();
+    let upload = one.create_upload(&context, &address("k"), begin).await.unwrap();
     let parts = [pattern(5 << 20, 1), pattern(1000, 2)];
     let staged =
-        one.stage_part(&context, &at("k"), &upload, number(3), StageRequest::default()).await.unwrap();
+        one.stage_part(&context, &address("k"), &upload, number(3), StageRequest::default()).await.unwrap();
     write(staged, &parts[0]).await;
     one.close().await.unwrap();
 
     let two = open();
     let staged =
-        two.stage_part(&context, &at("k"), &upload, number(7), StageRequest::default()).await.unwrap();
+        two.stage_part(&context, &address("k"), &upload, number(7), StageRequest::default()).await.unwrap();
     write(staged, &parts[1]).await;
-    let page = two.list_parts(&context, &at("k"), &upload, None, 10).await.unwrap();
+    let page = two.list_parts(&context, &address("k"), &upload, None, 10).await.unwrap();
     assert_eq!(page.parts.iter().map(|part| part.number.get()).collect::<Vec<_>>(), [3, 7]);
     assert!(
         page.parts.iter().all(|part| part.checksums.iter().any(|sum| sum.algorithm() == Algorithm::Sha1))
@@ -205,7 +205,7 @@ async fn upload_continues_in_another_client() {
         checksum: None,
     });
     let order = CompleteUpload { parts: named.collect(), ..CompleteUpload::default() };
-    let committed = two.complete_upload(&context, &at("k"), &upload, order).await.unwrap();
+    let committed = two.complete_upload(&context, &address("k"), &upload, order).await.unwrap();
     assert_eq!((committed.size, committed.scope), ((5 << 20) + 1000, ChecksumScope::Composite));
     assert!(read(&open(), "k", Select::Whole).await == parts.concat());
     assert!(read(&open(), "k", Select::Part(number(7))).await == parts[1]);
@@ -236,7 +236,7 @@ async fn object_may_need_several_manifests() {
         store.list(&context(), &bucket(), &ListRequest { limit: 10, ..ListRequest::default() }).await;
     let ListEntry::Key(_, summary) = &listed.unwrap().entries[0] else { panic!("the entry is not a key") };
     assert_eq!(summary.size, bytes.len() as u64);
-    store.delete(&context(), &at("k"), Precondition::None).await.unwrap();
+    store.delete(&context(), &address("k"), Precondition::None).await.unwrap();
     assert!(held(&laboratory, "many").await.is_empty());
 }
 
@@ -249,7 +249,7 @@ async fn metadata_is_shared_with_other_clients() {
         Metadata { user: vec![("colour".to_owned(), "green".to_owned())], ..Metadata::default() };
     metadata.headers.content_type = Some("text/plain".to_owned());
     let request = StageRequest { metadata, ..StageRequest::default() };
-    let staged = store.stage(&context(), &at("ours"), request).await.unwrap();
+    let staged = store.stage(&context(), &address("ours"), request).await.unwrap();
     write(staged, &"bytes".into()).await;
     let head = raw(&laboratory, "others", "HEAD bucket/ours", "").await;
     for line in [
@@ -261,7 +261,7 @@ async fn metadata_is_shared_with_other_clients() {
     }
     let theirs = "X-Object-Meta-Size: large\r\nContent-Type: image/png\r\nContent-Length: 0\r\n";
     raw(&laboratory, "others", "PUT bucket/theirs", theirs).await;
-    let info = store.head(&context(), &at("theirs"), GetRequest::default()).await.unwrap().info;
+    let info = store.head(&context(), &address("theirs"), GetRequest::default()).await.unwrap().info;
     assert_eq!(info.metadata.headers.content_type.as_deref(), Some("image/png"));
     assert_eq!(info.metadata.user, [("size".to_owned(), "large".to_owned())]);
     assert!(info.checksums.is_empty() && info.etag.md5().is_some());

@@ -38,8 +38,8 @@ fn a_profile_is_saved_and_used() {
     let caller = &scene.runner;
     let output = caller.run_ok(&tune("s3://bucket --budget 32MiB,6s"));
     let (_, path) = output.trim_end().rsplit_once("profile saved: ").unwrap();
-    let kept = std::fs::read_to_string(path).unwrap();
-    assert!(kept.contains("[[upload]]\nsize = \"") && kept.contains("[[download]]"), "{kept}");
+    let saved = std::fs::read_to_string(path).unwrap();
+    assert!(saved.contains("[[upload]]\nsize = \"") && saved.contains("[[download]]"), "{saved}");
     caller.write("file", [7; 100_000]);
     assert_eq!(caller.run(&["cp", "file", "s3://bucket/there"]).err, "");
     let output = caller.run_ok(&["tune", "--explain", "s3://bucket"]);
@@ -47,12 +47,13 @@ fn a_profile_is_saved_and_used() {
         assert!(output.contains(part), "{part}: {output}");
     }
     // A broken entry is reported, and the rest of the profile is used.
-    let broken = kept.replacen("parallel = ", "parallel = \"many\" # ", 1);
+    let broken = saved.replacen("concurrency = ", "concurrency = \"many\" # ", 1);
     std::fs::write(path, &broken).unwrap();
     let line = 1 + broken.lines().position(|line| line == "[[upload]]").unwrap();
     let ran = caller.run(&["cp", "s3://bucket/there", "back"]);
     assert_eq!(ran.status.code(), Some(0), "{}", ran.err);
-    let complaint = format!("line {line}: upload: parallel must be a number from 1 to 4096; it is ignored");
+    let complaint =
+        format!("line {line}: upload: concurrency must be a number from 1 to 4096; it is ignored");
     assert!(ran.err.contains(&complaint), "{}", ran.err);
     assert_eq!(std::fs::read(caller.path("back")).unwrap(), [7; 100_000]);
     std::fs::write(path, "store = [").unwrap();
@@ -77,8 +78,9 @@ fn json_output_contains_probes_and_plans() {
     assert_eq!(goals("upload"), ["bandwidth", "efficiency", "latency", "latency"], "{output}");
     assert_eq!(goals("download"), goals("upload"));
     let caps = lines.iter().filter(|line| line["line"] == "plan" && line["goal"] == "latency");
-    let caps: Vec<_> =
-        caps.map(|plan| (plan["of"].as_str().unwrap(), plan["most_seconds"].as_f64().unwrap())).collect();
+    let caps: Vec<_> = caps
+        .map(|plan| (plan["statistic"].as_str().unwrap(), plan["max_seconds"].as_f64().unwrap()))
+        .collect();
     assert_eq!(caps[..2], [("mean", 3600.0), ("p99", 7200.0)]);
     let transferred_bytes: u64 = lines.iter().filter_map(|line| line["bytes"].as_u64()).sum();
     // Requests in flight when the budget is spent are completed.

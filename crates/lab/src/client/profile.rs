@@ -27,7 +27,7 @@ pub struct ScaledClient {
     pub differences: Vec<String>,
 }
 
-const MAGNETIC: &str = "lab disk --profile hou-magnetic; lab wan --rate 656mbit";
+const MAGNETIC: &str = "lab disk --preset hou-magnetic; lab wan --rate 656mbit";
 
 impl ClientProfile {
     /// All profiles.
@@ -35,12 +35,12 @@ impl ClientProfile {
         Self::new("hou-baseline", 2, 15 << 29, MAGNETIC),
         Self::new("hou-cpu-plus", 4, 15 << 29, MAGNETIC),
         Self::new("hou-mem-minus", 2, 7 << 29, MAGNETIC),
-        Self::new("hou-stor-ssd", 2, 15 << 29, "lab disk --profile hou-ssd; lab wan --rate 656mbit"),
+        Self::new("hou-stor-ssd", 2, 15 << 29, "lab disk --preset hou-ssd; lab wan --rate 656mbit"),
         Self::new(
             "hou-geo-sydney",
             2,
             15 << 29,
-            "lab disk --profile hou-magnetic; lab wan --delay 88ms --rate 656mbit",
+            "lab disk --preset hou-magnetic; lab wan --delay 88ms --rate 656mbit",
         ),
         Self::new("hou-campus", 4, 8 << 30, "lab disk --read 167MB/s --write 137MB/s; lab wan --rate 1gbit"),
     ];

@@ -85,12 +85,12 @@ impl<T> Traced<T> {
     }
 }
 
-/// What is wrong, where, and what to do, in one line. Contains no secret.
+/// A problem, its origin and the remedy, in one line. Contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The origin of the value.
     pub origin: Origin,
-    /// What is wrong and what to do.
+    /// The problem and the remedy.
     pub message: String,
 }
 

@@ -131,7 +131,7 @@ fn wait_with_timeout(
     output: &mut Pipe<impl Read + AsFd>,
     errors: &mut Pipe<impl Read + AsFd>,
 ) -> Result<ExitStatus, String> {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         // Checked before the pipes are read, so that they contain everything printed before the end.
         let ended = child.try_wait().map_err(|error| format!("cannot be waited for: {error}"))?;
@@ -140,7 +140,7 @@ fn wait_with_timeout(
         if let Some(status) = ended {
             return Ok(status);
         }
-        if begun.elapsed() >= max_time {
+        if started.elapsed() >= max_time {
             let seconds = max_time.as_secs();
             return Err(format!("has not ended within {seconds} s; run it by hand to see what it waits for"));
         }
@@ -211,10 +211,10 @@ mod tests {
     #[test]
     fn run_does_not_wait_for_an_orphaned_child() {
         let script = r#"sleep 20 & echo '{"Version": 1, "AccessKeyId": "id", "SecretAccessKey": "s"}'"#;
-        let begun = Instant::now();
+        let started = Instant::now();
         let issued = run(script).unwrap();
         assert_eq!((issued.credentials.token, issued.expires), (None, None));
-        assert!(begun.elapsed() < Duration::from_secs(15));
+        assert!(started.elapsed() < Duration::from_secs(15));
     }
 
     #[test]

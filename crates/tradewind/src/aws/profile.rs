@@ -26,15 +26,15 @@ pub(super) struct Files {
 impl Files {
     /// Reads both files. A missing file is treated as empty.
     pub fn read(inputs: &Inputs, read: ReadFile<'_>) -> Result<Self, Problem> {
-        let mut places = Vec::new();
+        let mut locations = Vec::new();
         let mut load = |variable, usual| -> Result<Option<SharedFile>, Problem> {
             let Some(file_path) = file_path(inputs, variable, usual) else { return Ok(None) };
-            places.push(file_path.value.clone());
+            locations.push(file_path.value.clone());
             load(file_path, read)
         };
         let credentials = load("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")?;
         let config = load("AWS_CONFIG_FILE", "~/.aws/config")?;
-        Ok(Self { credentials, config, paths: places })
+        Ok(Self { credentials, config, paths: locations })
     }
 
     /// The profile named by the inputs, which must exist; otherwise `default`, which may be missing.
@@ -89,16 +89,17 @@ impl Files {
         names.extend(of(SharedFileKind::Config, &self.config));
         names.sort();
         names.dedup();
-        let places: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
+        let locations: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
         let help = match nearest_name(given.value, names.iter().map(String::as_str)) {
             Some(name) => format!("did you mean {name:?}?"),
             None if names.is_empty() => format!("add [profile {}] to one of them", given.value),
             None => format!("they have {}", names.join(", ")),
         };
-        let places = if places.is_empty() { "the home directory".to_owned() } else { places.join(" and ") };
+        let locations =
+            if locations.is_empty() { "the home directory".to_owned() } else { locations.join(" and ") };
         Problem::new(
             given.origin.clone(),
-            format!("there is no profile {:?} in {places}; {help}", given.value),
+            format!("there is no profile {:?} in {locations}; {help}", given.value),
         )
     }
 }
@@ -169,8 +170,8 @@ fn strip_comment_traced(found: Traced<&str>) -> Traced<&str> {
     Traced { value: strip_comment(found.value), origin: found.origin }
 }
 
-/// Strips a comment after a value, like the SDKs; the CLI treats it as part of the value. The values read this way
-/// contain no white space, so the comment cannot be intended as part of them. Continuation lines are dropped too.
+/// Strips a comment after a value, like the SDKs; the CLI treats it as part of the value. Such values contain
+/// no white space, so the comment cannot be intended as part of them. Continuation lines are dropped too.
 fn strip_comment(value: &str) -> &str {
     let value = value.lines().next().unwrap_or_default();
     let begins_comment = |at: &usize| {

@@ -63,7 +63,7 @@ fn system_roots(read: ReadFile<'_>) -> Result<RootCertStore, Problem> {
         (!roots.is_empty()).then_some(roots)
     });
     found.ok_or_else(|| {
-        let message = "it is not set, and this system has no certificates in the usual places; install them (the \
+        let message = "it is not set, and this system has no certificates in the usual locations; install them (the \
                        package is usually called ca-certificates) or set it to a PEM file";
         Problem::new(Origin::Variable("AWS_CA_BUNDLE"), message)
     })
@@ -156,7 +156,7 @@ mod tests {
                 None,
                 None,
                 &[("a.pem", &pem)],
-                "AWS_CA_BUNDLE: it is not set, and this system has no certificates in the usual places; install \
+                "AWS_CA_BUNDLE: it is not set, and this system has no certificates in the usual locations; install \
                  them (the package is usually called ca-certificates) or set it to a PEM file",
             ),
         ] {

@@ -184,8 +184,8 @@ async fn unpack(
         let (mut next, names) = (Some(first), Names::for_stdout());
         while let Some(bundle) = next {
             for member in bundle.members().iter().filter(|member| tree.filter.accepts(&member.name)) {
-                let (name, place) = (&member.name, bundle.url());
-                let line = format!("unpack  {name} from {place} to {}", to.root().join(name).display());
+                let (name, location) = (&member.name, bundle.url());
+                let line = format!("unpack  {name} from {location} to {}", to.root().join(name).display());
                 writeln!(out, "{}", names.show(&line))?;
             }
             next = bundle.next().await?;
@@ -239,18 +239,18 @@ pub(super) async fn write_member_to_stdout(
 /// Lists the members of a bundle and of its continuations.
 pub(super) async fn list(
     session: &Session,
-    place: &ObjectsLocation,
+    location: &ObjectsLocation,
     is_json: bool,
 ) -> anyhow::Result<CommandOutcome> {
     let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::for_stdout());
-    let mut next = Some(open(session, place).await?);
+    let mut next = Some(open(session, location).await?);
     while let Some(bundle) = next {
         for member in bundle.members() {
             let (name, size, modified) = (&member.name, member.size, rfc3339(member.modified));
             if is_json {
-                let (mode, place) = (format!("{:04o}", member.mode), bundle.url());
+                let (mode, location) = (format!("{:04o}", member.mode), bundle.url());
                 let line = json!({
-                    "member": name, "size": size, "modified": modified, "mode": mode, "bundle": place,
+                    "member": name, "size": size, "modified": modified, "mode": mode, "bundle": location,
                 });
                 writeln!(out, "{}", printable_json(&line.to_string()))?;
             } else {
@@ -269,22 +269,22 @@ pub(super) async fn list(
     Ok(CommandOutcome::Done)
 }
 
-async fn open(session: &Session, place: &ObjectsLocation) -> anyhow::Result<Bundle> {
-    if !is_one_object(place) {
-        let (scheme, bucket) = (&place.scheme, &place.bucket);
-        bail!("{place} is not one object; name the bundle, as in {scheme}://{bucket}/photos.tar");
+async fn open(session: &Session, location: &ObjectsLocation) -> anyhow::Result<Bundle> {
+    if !is_one_object(location) {
+        let (scheme, bucket) = (&location.scheme, &location.bucket);
+        bail!("{location} is not one object; name the bundle, as in {scheme}://{bucket}/photos.tar");
     }
-    match Bundle::open(&session.transfer_context, &objects(session, place)?, &place.key).await {
-        Err(e) if e.reason() == Reason::NoSuchKey => bail!("there is nothing at {place}"),
+    match Bundle::open(&session.transfer_context, &objects(session, location)?, &location.key).await {
+        Err(e) if e.reason() == Reason::NoSuchKey => bail!("there is nothing at {location}"),
         bundle => Ok(bundle?),
     }
 }
 
-/// The whole bucket of a place: names are keys.
-fn objects(session: &Session, place: &ObjectsLocation) -> anyhow::Result<Objects> {
-    Ok(Objects { prefix: String::new(), ..session.objects(place)? })
+/// The whole bucket of a location: names are keys.
+fn objects(session: &Session, location: &ObjectsLocation) -> anyhow::Result<Objects> {
+    Ok(Objects { prefix: String::new(), ..session.objects(location)? })
 }
 
-fn is_one_object(place: &ObjectsLocation) -> bool {
-    !place.key.is_empty() && !place.key.ends_with('/')
+fn is_one_object(location: &ObjectsLocation) -> bool {
+    !location.key.is_empty() && !location.key.ends_with('/')
 }

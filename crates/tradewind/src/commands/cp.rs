@@ -86,8 +86,8 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
                 writeln!(io::stdout(), "{}", Names::for_stdout().show(&line))?;
                 Ok(CommandOutcome::Done)
             }
-            places if let Some(name) = &arguments.bundles.member => {
-                BundleFlags::copy_member(&session, name, places, arguments.report).await
+            locations if let Some(name) = &arguments.bundles.member => {
+                BundleFlags::copy_member(&session, name, locations, arguments.report).await
             }
             (Location::Standard, Location::Objects(to)) => store_stdin(&session, to).await,
             (Location::Objects(from), Location::Standard) => write_to_stdout(&session, from).await,
@@ -104,10 +104,10 @@ fn links(arguments: &Arguments) -> Links {
     if arguments.follow_symlinks { Links::Follow } else { Links::Skip }
 }
 
-fn end(session: &Session, place: &Location, links: Links) -> anyhow::Result<Endpoint> {
-    match place {
+fn end(session: &Session, location: &Location, links: Links) -> anyhow::Result<Endpoint> {
+    match location {
         Location::Path(path) => Session::directory(path, links),
-        Location::Objects(place) => session.objects_below(place),
+        Location::Objects(location) => session.objects_below(location),
         Location::Standard => bail!("- is not a directory"),
     }
 }
@@ -152,12 +152,12 @@ fn source(session: &Session, from: &Location) -> anyhow::Result<(Endpoint, Strin
             let directory = Session::directory(path.parent().unwrap_or(Path::new("")), Links::Follow)?;
             Ok((directory, name.clone(), name))
         }
-        Location::Objects(place) => {
-            let name = place.key.rsplit('/').next().unwrap_or_default().to_owned();
+        Location::Objects(location) => {
+            let name = location.key.rsplit('/').next().unwrap_or_default().to_owned();
             if name.is_empty() {
-                bail!("{place} is not one object; copy everything below it with -r");
+                bail!("{location} is not one object; copy everything below it with -r");
             }
-            Ok((session.bucket(place)?, place.key.clone(), name))
+            Ok((session.bucket(location)?, location.key.clone(), name))
         }
         Location::Standard => bail!("- is not a file"),
     }

@@ -32,10 +32,10 @@ pub(super) fn destination(
             let directory = Session::directory(path.parent().unwrap_or(Path::new("")), Links::Skip)?;
             Ok((directory, own_name.to_owned()))
         }
-        Location::Objects(place) => {
-            let is_below = place.key.is_empty() || place.key.ends_with('/');
-            let key = if is_below { format!("{}{name}", place.key) } else { place.key.clone() };
-            Ok((session.bucket(place)?, key))
+        Location::Objects(location) => {
+            let is_below = location.key.is_empty() || location.key.ends_with('/');
+            let key = if is_below { format!("{}{name}", location.key) } else { location.key.clone() };
+            Ok((session.bucket(location)?, key))
         }
         Location::Standard => bail!("- is not a file"),
     }

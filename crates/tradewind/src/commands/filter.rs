@@ -66,7 +66,7 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct FilterLine {
         #[command(flatten)]
         filter: FilterFlags,
     }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn last_matching_flag_decides() {
         let takes = |line: &str, name: &str| {
-            let line = Line::try_parse_from(std::iter::once("x").chain(line.split(' '))).unwrap();
+            let line = FilterLine::try_parse_from(std::iter::once("x").chain(line.split(' '))).unwrap();
             line.filter.read().unwrap().accepts(name)
         };
         assert!(takes("--exclude * --include *.jpg", "a.jpg"));

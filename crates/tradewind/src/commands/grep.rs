@@ -26,7 +26,8 @@ pub(super) struct Arguments {
     /// Regular expression, in the syntax of ripgrep
     pattern: String,
     /// s3://BUCKET/PREFIX
-    place: ObjectsLocation,
+    #[arg(value_name = "URL")]
+    location: ObjectsLocation,
     /// Case-insensitive match
     #[arg(short, long)]
     ignore_case: bool,
@@ -102,8 +103,8 @@ fn search(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
             .with_concurrency(arguments.concurrent_objects, MAX_READERS)
             .with_rate_limit(arguments.limit)
             .streaming();
-        let session = store.open([Some(&*arguments.place.scheme)])?;
-        let objects = session.objects(&arguments.place)?;
+        let session = store.open([Some(&*arguments.location.scheme)])?;
+        let objects = session.objects(&arguments.location)?;
         let filter = arguments.filter.read()?;
         let search = Arc::new(search);
         let searching =

@@ -32,12 +32,13 @@ use crate::stores::{MissingDirectory, S3};
     tradewind ls --bundle s3://backup/photos.tar")]
 pub(super) struct Ls {
     /// s3://BUCKET/PREFIX; NAME:// lists the buckets of a store [default: s3://]
-    place: Option<StoreLocation>,
+    #[arg(value_name = "URL")]
+    location: Option<StoreLocation>,
     /// List everything below the prefix
     #[arg(short, long)]
     recursive: bool,
     /// List the contents of a bundle that cp --bundle created
-    #[arg(long, requires = "place", conflicts_with = "recursive")]
+    #[arg(long, requires = "location", conflicts_with = "recursive")]
     bundle: bool,
     /// Print one JSON object per line
     #[arg(long)]
@@ -53,7 +54,8 @@ pub(super) struct Ls {
     tradewind rm -r s3://photos/2025/ --exclude '*.raw'")]
 pub(super) struct Rm {
     /// s3://BUCKET/KEY
-    place: ObjectsLocation,
+    #[arg(value_name = "URL")]
+    location: ObjectsLocation,
     /// Remove everything below the prefix
     #[arg(short, long)]
     recursive: bool,
@@ -76,8 +78,8 @@ pub(super) struct Rm {
     tradewind cat s3://backup/logs.tar --member 2026/11/30.log")]
 pub(super) struct Cat {
     /// s3://BUCKET/KEY
-    #[arg(required = true)]
-    places: Vec<ObjectsLocation>,
+    #[arg(value_name = "URL", required = true)]
+    locations: Vec<ObjectsLocation>,
     /// Write only this file out of each bundle that cp --bundle created
     #[arg(long, value_name = "NAME")]
     member: Option<String>,
@@ -92,7 +94,8 @@ pub(super) struct Cat {
 #[command(after_help = "Example:\n  tradewind stat s3://photos/2026/photo.jpg")]
 pub(super) struct Stat {
     /// s3://BUCKET/KEY
-    place: ObjectsLocation,
+    #[arg(value_name = "URL")]
+    location: ObjectsLocation,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -107,7 +110,8 @@ pub(super) struct Stat {
     tradewind mb disk://photos --config stores.toml")]
 pub(super) struct Mb {
     /// s3://BUCKET
-    place: ObjectsLocation,
+    #[arg(value_name = "URL")]
+    location: ObjectsLocation,
     #[command(flatten)]
     store: StoreFlags,
 }
@@ -119,28 +123,29 @@ pub(super) struct Mb {
     tradewind rm -r s3://photos && tradewind rb s3://photos")]
 pub(super) struct Rb {
     /// s3://BUCKET
-    place: ObjectsLocation,
+    #[arg(value_name = "URL")]
+    location: ObjectsLocation,
     #[command(flatten)]
     store: StoreFlags,
 }
 
 pub(super) fn ls(arguments: Ls) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
-        let place = match &arguments.place {
-            Some(StoreLocation::Objects(place)) => Ok(place),
+        let location = match &arguments.location {
+            Some(StoreLocation::Objects(location)) => Ok(location),
             Some(StoreLocation::Buckets(scheme)) => Err(scheme.as_str()),
             None => Err(S3),
         };
-        let scheme = place.map_or_else(|scheme| scheme, |place| &place.scheme);
+        let scheme = location.map_or_else(|scheme| scheme, |location| &location.scheme);
         let session = arguments.store.open([Some(scheme)])?;
         if arguments.bundle {
-            let Ok(place) = place else {
+            let Ok(location) = location else {
                 bail!("{scheme}:// is not a bundle; write {scheme}://BUCKET/NAME.tar")
             };
-            return bundle::list(&session, place, arguments.json).await;
+            return bundle::list(&session, location, arguments.json).await;
         }
         let (mut out, names) = (BufWriter::new(io::stdout().lock()), Names::for_stdout());
-        let Ok(place) = place else {
+        let Ok(location) = location else {
             let slot = session.transfer_context.acquire_slot(0).await?;
             for bucket in session.store(scheme)?.list_buckets(&slot.context).await? {
                 if arguments.json {
@@ -156,7 +161,7 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<CommandOutcome> {
             out.flush()?;
             return Ok(CommandOutcome::Done);
         };
-        let objects = session.objects(place)?;
+        let objects = session.objects(location)?;
         let delimiter = (!arguments.recursive).then_some("/");
         let (mut after, mut is_empty) = (None, true);
         loop {
@@ -188,8 +193,8 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<CommandOutcome> {
             }
         }
         out.flush()?;
-        if is_empty && !place.key.is_empty() {
-            bail!("there is nothing at {place}");
+        if is_empty && !location.key.is_empty() {
+            bail!("there is nothing at {location}");
         }
         Ok(CommandOutcome::Done)
     })
@@ -197,11 +202,11 @@ pub(super) fn ls(arguments: Ls) -> anyhow::Result<CommandOutcome> {
 
 pub(super) fn rm(arguments: Rm) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
-        let session = arguments.store.open([Some(&*arguments.place.scheme)])?;
+        let session = arguments.store.open([Some(&*arguments.location.scheme)])?;
         if !arguments.recursive {
             return rm_one(&session, &arguments).await;
         }
-        let below = session.objects_below(&arguments.place)?;
+        let below = session.objects_below(&arguments.location)?;
         let found = below.find(&session.transfer_context);
         let mut decided = copy_actions(found, arguments.filter.read()?, session.progress.clone(), None);
         if arguments.dry_run {
@@ -230,27 +235,27 @@ pub(super) fn rm(arguments: Rm) -> anyhow::Result<CommandOutcome> {
 }
 
 async fn rm_one(session: &Session, arguments: &Rm) -> anyhow::Result<CommandOutcome> {
-    let place = &arguments.place;
-    if place.key.is_empty() || place.key.ends_with('/') {
-        bail!("{place} is not one object; remove everything below it with -r");
+    let location = &arguments.location;
+    if location.key.is_empty() || location.key.ends_with('/') {
+        bail!("{location} is not one object; remove everything below it with -r");
     }
     if arguments.dry_run {
-        writeln!(io::stdout(), "remove  {}", Names::for_stdout().show(&place.to_string()))?;
+        writeln!(io::stdout(), "remove  {}", Names::for_stdout().show(&location.to_string()))?;
         return Ok(CommandOutcome::Done);
     }
-    let Endpoint::Objects(bucket) = session.bucket(place)? else { return Ok(CommandOutcome::Done) };
-    bucket.remove(&session.transfer_context, &place.key).await?;
+    let Endpoint::Objects(bucket) = session.bucket(location)? else { return Ok(CommandOutcome::Done) };
+    bucket.remove(&session.transfer_context, &location.key).await?;
     Ok(CommandOutcome::Done)
 }
 
 pub(super) fn cat(arguments: Cat) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
         let store = arguments.store.with_rate_limit(arguments.limit).streaming();
-        let session = store.open(arguments.places.iter().map(|place| Some(&*place.scheme)))?;
-        for place in &arguments.places {
+        let session = store.open(arguments.locations.iter().map(|location| Some(&*location.scheme)))?;
+        for location in &arguments.locations {
             match &arguments.member {
-                Some(name) => bundle::write_member_to_stdout(&session, place, name).await?,
-                None => write_to_stdout(&session, place).await?,
+                Some(name) => bundle::write_member_to_stdout(&session, location, name).await?,
+                None => write_to_stdout(&session, location).await?,
             };
         }
         Ok(CommandOutcome::Done)
@@ -259,11 +264,11 @@ pub(super) fn cat(arguments: Cat) -> anyhow::Result<CommandOutcome> {
 
 pub(super) fn stat(arguments: Stat) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
-        let place = &arguments.place;
-        let session = arguments.store.open([Some(&*place.scheme)])?;
-        let address = Address::parse(place.bucket.as_str(), &place.key)?;
+        let location = &arguments.location;
+        let session = arguments.store.open([Some(&*location.scheme)])?;
+        let address = Address::parse(location.bucket.as_str(), &location.key)?;
         let slot = session.transfer_context.acquire_slot(0).await?;
-        let store = session.store(&place.scheme)?;
+        let store = session.store(&location.scheme)?;
         let info = store.head(&slot.context, &address, GetRequest::default()).await?.info;
         let checksums: Vec<(String, String)> = info
             .checksums
@@ -279,7 +284,7 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<CommandOutcome> {
             let checksums: serde_json::Map<_, _> =
                 checksums.into_iter().map(|(name, value)| (name, json!(value))).collect();
             let line = json!({
-                "bucket": place.bucket.as_str(), "key": place.key, "size": info.size,
+                "bucket": location.bucket.as_str(), "key": location.key, "size": info.size,
                 "modified": rfc3339(info.modified), "etag": info.etag.as_str(),
                 "content_type": info.metadata.headers.content_type, "checksums": checksums,
                 "checksum_type": info.scope.name(), "class": info.metadata.classes.object.map(|c| c.value()),
@@ -290,7 +295,7 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<CommandOutcome> {
         }
         let names = Names::for_stdout();
         let mut line = |name: &str, value: &str| writeln!(out, "{name:<14} {}", names.show(value));
-        line("object", &place.to_string())?;
+        line("object", &location.to_string())?;
         line("size", &info.size.to_string())?;
         line("modified", &rfc3339(info.modified))?;
         line("etag", info.etag.as_str())?;
@@ -316,18 +321,18 @@ pub(super) fn stat(arguments: Stat) -> anyhow::Result<CommandOutcome> {
     })
 }
 
-/// The bucket of a place. Fails if the place is not a whole bucket.
-fn whole_bucket(place: &ObjectsLocation) -> anyhow::Result<&BucketName> {
-    if !place.key.is_empty() {
-        bail!("{place} is more than a bucket; write {}://{}", place.scheme, place.bucket);
+/// The bucket of a location. Fails if the location is not a whole bucket.
+fn whole_bucket(location: &ObjectsLocation) -> anyhow::Result<&BucketName> {
+    if !location.key.is_empty() {
+        bail!("{location} is more than a bucket; write {}://{}", location.scheme, location.bucket);
     }
-    Ok(&place.bucket)
+    Ok(&location.bucket)
 }
 
 pub(super) fn mb(arguments: Mb) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
-        let bucket = whole_bucket(&arguments.place)?;
-        let scheme = &*arguments.place.scheme;
+        let bucket = whole_bucket(&arguments.location)?;
+        let scheme = &*arguments.location.scheme;
         let session = arguments.store.open_or_create([Some(scheme)], MissingDirectory::Create)?;
         let slot = session.transfer_context.acquire_slot(0).await?;
         session.store(scheme)?.create_bucket(&slot.context, bucket).await?;
@@ -337,8 +342,8 @@ pub(super) fn mb(arguments: Mb) -> anyhow::Result<CommandOutcome> {
 
 pub(super) fn rb(arguments: Rb) -> anyhow::Result<CommandOutcome> {
     block_on(async move {
-        let bucket = whole_bucket(&arguments.place)?;
-        let scheme = &*arguments.place.scheme;
+        let bucket = whole_bucket(&arguments.location)?;
+        let scheme = &*arguments.location.scheme;
         let session = arguments.store.open([Some(scheme)])?;
         let slot = session.transfer_context.acquire_slot(0).await?;
         session.store(scheme)?.delete_bucket(&slot.context, bucket).await?;

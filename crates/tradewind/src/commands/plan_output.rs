@@ -48,22 +48,23 @@ const MAX_CONFIDENT_STD_DEV: f64 = 0.15;
 /// Sizes of requests that serve as examples.
 pub(super) const EXAMPLE_REQUEST_BYTES: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 
-/// The recommended plans of one direction, one line per goal. For each of `caps` the plan that meets it; without any,
+/// The recommended plans of one direction, one line per goal. For each of `targets` the plan that meets it; without any,
 /// the lowest default target that a plan meets. With a workload, its sizes and its total time replace the example of
 /// small files.
 pub(super) fn describe_plans(
     direction: Direction,
     surface: &Surface,
-    cells: &[OperatingPoint],
-    (caps, workload): (&[LatencyTarget], Option<&Workload>),
+    points: &[OperatingPoint],
+    (targets, workload): (&[LatencyTarget], Option<&Workload>),
 ) -> String {
-    let choose = |cells: &[OperatingPoint], goal| goal::choose(surface, cells, goal);
+    let choose = |points: &[OperatingPoint], goal| goal::choose(surface, points, goal);
     let mut text = String::new();
-    if let Some(best) = choose(cells, Goal::Efficiency) {
+    if let Some(best) = choose(points, Goal::Efficiency) {
         text += &format!("{}: {}\n", direction_name(direction), plan(&best, surface));
     }
     let of_size = |size: u64, called: &str| {
-        let of_size: Vec<OperatingPoint> = cells.iter().copied().filter(|cell| cell.bytes == size).collect();
+        let of_size: Vec<OperatingPoint> =
+            points.iter().copied().filter(|point| point.bytes == size).collect();
         let best = choose(&of_size, Goal::Bandwidth)?;
         let (parallel, rate) = (best.point.concurrency, best.request_rate());
         Some(format!("  {called} of {}: {parallel} concurrent, {rate:.0}/s\n", ByteSize(size)))
@@ -71,7 +72,7 @@ pub(super) fn describe_plans(
     match workload {
         None => {
             text += &of_size(SMALL_FILE_BYTES, "small files").unwrap_or_default();
-            text += &bundles(surface, cells).unwrap_or_default();
+            text += &bundles(surface, points).unwrap_or_default();
             text += &format!(
                 "  single object: {}\n",
                 EXAMPLE_OBJECT_BYTES.map(|size| single_object(direction, surface, size)).join("; ")
@@ -86,30 +87,30 @@ pub(super) fn describe_plans(
             text += &format!("  whole workload: about {}\n", duration(whole));
         }
     }
-    let candidates = target_cells(cells);
-    let capped = |cap: LatencyTarget| {
-        let best = match choose(&candidates, Goal::Latency(cap)) {
+    let candidates = target_points(points);
+    let capped = |target: LatencyTarget| {
+        let best = match choose(&candidates, Goal::Latency(target)) {
             Some(best) => plan(&best, surface),
             None => "not met by any size and concurrency".to_owned(),
         };
-        format!("  {}: {best}\n", target_text(cap))
+        format!("  {}: {best}\n", target_text(target))
     };
-    if caps.is_empty() {
+    if targets.is_empty() {
         // The lowest default target that a plan meets.
-        let mut targets = DEFAULT_TARGET_SECONDS.into_iter().map(LatencyTarget::mean);
-        let first = targets.find(|cap| choose(&candidates, Goal::Latency(*cap)).is_some());
+        let mut defaults = DEFAULT_TARGET_SECONDS.into_iter().map(LatencyTarget::mean);
+        let first = defaults.find(|target| choose(&candidates, Goal::Latency(*target)).is_some());
         text += &first.map(capped).unwrap_or_default();
     }
-    text + &caps.iter().map(|cap| capped(*cap)).collect::<String>()
+    text + &targets.iter().map(|target| capped(*target)).collect::<String>()
 }
 
 /// The rate of small files in bundles, if it is much higher than without: a bundle is transferred like a large object.
-fn bundles(surface: &Surface, cells: &[OperatingPoint]) -> Option<String> {
+fn bundles(surface: &Surface, points: &[OperatingPoint]) -> Option<String> {
     let small: Vec<OperatingPoint> =
-        cells.iter().copied().filter(|cell| cell.bytes == SMALL_FILE_BYTES).collect();
+        points.iter().copied().filter(|point| point.bytes == SMALL_FILE_BYTES).collect();
     let single = goal::choose(surface, &small, Goal::Bandwidth)?.request_rate();
     let member_bytes = (SMALL_FILE_BYTES + TAR_BLOCK_BYTES) as f64;
-    let bundled = goal::choose(surface, cells, Goal::Bandwidth)?.bandwidth() / member_bytes;
+    let bundled = goal::choose(surface, points, Goal::Bandwidth)?.bandwidth() / member_bytes;
     let line = format!("  packed with cp --bundle: about {bundled:.0}/s\n");
     (bundled >= single * MIN_BUNDLE_SPEEDUP).then_some(line)
 }
@@ -152,34 +153,34 @@ pub(super) fn splits_as_json(direction: Direction, surface: &Surface) -> Vec<Jso
     EXAMPLE_OBJECT_BYTES.map(line).to_vec()
 }
 
-fn target_text(cap: LatencyTarget) -> String {
-    let statistic = match cap.statistic {
+fn target_text(target: LatencyTarget) -> String {
+    let statistic = match target.statistic {
         Statistic::Mean => "mean",
         Statistic::P95 => "p95",
         Statistic::P99 => "p99",
     };
-    format!("{statistic} latency at most {}", format_seconds(cap.max_seconds))
+    format!("{statistic} latency at most {}", format_seconds(target.max_seconds))
 }
 
-/// The plans of one direction as JSON: one for each goal and for each of `caps`.
+/// The plans of one direction as JSON: one for each goal and for each of `targets`.
 pub(super) fn plans_as_json(
     direction: Direction,
     surface: &Surface,
-    cells: &[OperatingPoint],
-    caps: &[LatencyTarget],
+    points: &[OperatingPoint],
+    targets: &[LatencyTarget],
 ) -> Vec<Json> {
     let goals = [("bandwidth", Goal::Bandwidth), ("efficiency", Goal::Efficiency)];
-    let capped = caps.iter().map(|cap| ("latency", Goal::Latency(*cap)));
-    let candidates = target_cells(cells);
+    let capped = targets.iter().map(|target| ("latency", Goal::Latency(*target)));
+    let candidates = target_points(points);
     let plan = |(called, goal): (&str, Goal)| {
-        let cap = if let Goal::Latency(cap) = goal { Some(cap) } else { None };
-        let best = goal::choose(surface, if cap.is_some() { &candidates } else { cells }, goal)?;
+        let target = if let Goal::Latency(target) = goal { Some(target) } else { None };
+        let best = goal::choose(surface, if target.is_some() { &candidates } else { points }, goal)?;
         Some(json!({
             "line": "plan",
             "direction": direction_name(direction),
             "goal": called,
-            "statistic": cap.map(|cap| latency_target::statistic_name(cap.statistic)),
-            "max_seconds": cap.map(|cap| cap.max_seconds),
+            "statistic": target.map(|target| latency_target::statistic_name(target.statistic)),
+            "max_seconds": target.map(|target| target.max_seconds),
             "size": best.point.bytes,
             "concurrency": best.point.concurrency,
             "bytes_per_second": best.bandwidth(),
@@ -280,8 +281,8 @@ pub(super) fn candidate_points() -> Vec<OperatingPoint> {
 }
 
 /// The operating points of the same sizes that are considered for a latency target.
-fn target_cells(cells: &[OperatingPoint]) -> Vec<OperatingPoint> {
-    let sizes: BTreeSet<u64> = cells.iter().map(|cell| cell.bytes).collect();
+fn target_points(points: &[OperatingPoint]) -> Vec<OperatingPoint> {
+    let sizes: BTreeSet<u64> = points.iter().map(|point| point.bytes).collect();
     OperatingPoint::grid(&Vec::from_iter(sizes), &TARGET_CONCURRENCIES)
 }
 

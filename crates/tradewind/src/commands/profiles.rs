@@ -95,8 +95,8 @@ pub(super) fn run(command: Command) -> anyhow::Result<CommandOutcome> {
         Command::List { json } => show::list(&profiles.all(), json)?,
         Command::Show { of, json } => show::show(&profiles, &of.name(&profiles)?, json)?,
         Command::Forget { of } => {
-            let kept = of.find(&profiles)?;
-            Profiles::delete(&kept).with_context(|| format!("cannot remove {}", kept.path.display()))?;
+            let saved = of.find(&profiles)?;
+            Profiles::delete(&saved).with_context(|| format!("cannot remove {}", saved.path.display()))?;
         }
         Command::Export { of, file } => exchange::export(&of.find(&profiles)?, &file)?,
         Command::Import { file, replace } => return exchange::import(&profiles, &file, replace),
@@ -126,8 +126,8 @@ impl StoreArgument {
         let name = self.service(scheme)?;
         let path = profiles.path(&name);
         // A profile that cannot be read has no store name, and belongs to the store of its file name.
-        let is_its = |kept: &SavedProfile| {
-            kept.profile.store == name || (kept.profile.store.is_empty() && kept.path == path)
+        let is_its = |saved: &SavedProfile| {
+            saved.profile.store == name || (saved.profile.store.is_empty() && saved.path == path)
         };
         profiles.all().into_iter().find(is_its).with_context(|| missing_profile(&name))
     }
@@ -144,15 +144,15 @@ impl StoreArgument {
     fn part_of(&self, profiles: &Profiles) -> anyhow::Result<SavedProfile> {
         let wanted = self.store.to_ascii_lowercase();
         let mut found = profiles.all();
-        let is_meant = |kept: &SavedProfile| kept.profile.store.to_ascii_lowercase().contains(&wanted);
-        found.retain(|kept| !kept.profile.store.is_empty() && is_meant(kept));
+        let is_meant = |saved: &SavedProfile| saved.profile.store.to_ascii_lowercase().contains(&wanted);
+        found.retain(|saved| !saved.profile.store.is_empty() && is_meant(saved));
         let is_exact =
-            |kept: &SavedProfile| [&*kept.profile.store, address(&kept.profile)].contains(&&*self.store);
+            |saved: &SavedProfile| [&*saved.profile.store, address(&saved.profile)].contains(&&*self.store);
         if found.iter().any(is_exact) {
             found.retain(is_exact);
         }
         if found.len() > 1 {
-            let names: Vec<&str> = found.iter().map(|kept| &*kept.profile.store).collect();
+            let names: Vec<&str> = found.iter().map(|saved| &*saved.profile.store).collect();
             let (text, names) = (&self.store, names.join(" and "));
             return Err(UsageError(format!("{text:?} may be {names}; write more of it")).into());
         }

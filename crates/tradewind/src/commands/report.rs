@@ -217,8 +217,8 @@ impl Report {
 /// Prints why an item failed, prefixed with its name unless the message contains it.
 pub(super) fn print_failure(name: &str, error: &tradewind_core::Error) -> io::Result<()> {
     let message = error.to_string();
-    let place = if mentions_name(&message, name) { String::new() } else { format!("{name}: ") };
-    print_error_line(format_args!("tradewind: {place}{message}"))
+    let location = if mentions_name(&message, name) { String::new() } else { format!("{name}: ") };
+    print_error_line(format_args!("tradewind: {location}{message}"))
 }
 
 /// Returns true if a message mentions a name: as the end of a path or a URL, in quotes, or as a word at the end. A

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use tradewind_core::{Clock, ObjectStore, SystemClock};
 use tradewind_gateway::Gateway;
-use prometheus_client::registry::Registry;
 use tradewind_gateway::admin::{self, Admin};
 use tradewind_volume::Instrumented;
 
@@ -246,4 +246,3 @@ fn admin_service(
     }
     Admin { ready: Arc::new(ready), metrics: Arc::new(metrics) }
 }
-

@@ -27,6 +27,7 @@ pub(super) enum Command {
         json: bool,
     },
     /// Print every setting with its default and meaning, as Markdown
+    #[command(after_help = "Example:\n  tradewind settings reference")]
     Reference,
 }
 

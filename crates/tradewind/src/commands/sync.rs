@@ -125,7 +125,7 @@ async fn follow(
     watch::run(watching, arguments.report, stopped).await
 }
 
-/// The copier between the two places, and the comparison to use.
+/// The copier between the two locations, and the comparison to use.
 fn copier(session: &Session, arguments: &Arguments) -> anyhow::Result<(Arc<Copier>, Comparison)> {
     let links = if arguments.follow_symlinks { Links::Follow } else { Links::Skip };
     let mut from = end(session, &arguments.source, links, true)?;
@@ -170,18 +170,18 @@ const fn preserved(from: &Endpoint, to: &Endpoint) -> Comparison {
     }
 }
 
-/// Returns true if the place can be listed. A missing directory is created with its first file.
-fn is_there(place: &Location) -> bool {
-    !matches!(place, Location::Path(path) if !path.exists())
+/// Returns true if the location can be listed. A missing directory is created with its first file.
+fn is_there(location: &Location) -> bool {
+    !matches!(location, Location::Path(path) if !path.exists())
 }
 
-fn end(session: &Session, place: &Location, links: Links, must_exist: bool) -> anyhow::Result<Endpoint> {
-    match place {
+fn end(session: &Session, location: &Location, links: Links, must_exist: bool) -> anyhow::Result<Endpoint> {
+    match location {
         Location::Path(path) if !path.is_dir() && (must_exist || path.exists()) => {
             bail!("{} is not a directory", path.display())
         }
         Location::Path(path) => Session::directory(path, links),
-        Location::Objects(place) => session.objects_below(place),
+        Location::Objects(location) => session.objects_below(location),
         Location::Standard => bail!("- is not a directory"),
     }
 }

@@ -66,7 +66,7 @@ pub(super) struct StoreFlags {
     #[command(flatten)]
     access: AccessFlags,
     /// Concurrent requests [default: automatic]
-    #[arg(long, value_name = "N", value_parser = jobs, help_heading = "Tuning")]
+    #[arg(long, value_name = "N", value_parser = parse_concurrency, help_heading = "Tuning")]
     concurrency: Option<usize>,
     /// Size of one request of a large object, e.g. 8MiB or 8M
     #[arg(long, value_name = "SIZE", value_parser = chunk_size, help_heading = "Tuning")]
@@ -91,9 +91,9 @@ pub(super) struct LimitFlags {
     max_bandwidth: Option<ByteSize>,
 }
 
-fn jobs(text: &str) -> Result<usize, String> {
-    let jobs = text.parse().ok().filter(|jobs| (1..=4096).contains(jobs));
-    jobs.ok_or_else(|| "write a number from 1 to 4096".to_owned())
+fn parse_concurrency(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=4096).contains(number));
+    number.ok_or_else(|| "write a number from 1 to 4096".to_owned())
 }
 
 fn size_in_range(text: &str, min: u64, max: u64) -> Result<ByteSize, String> {
@@ -119,7 +119,7 @@ fn max_bandwidth(text: &str) -> Result<ByteSize, String> {
 
 /// The stores and the state of one command.
 pub(super) struct Session {
-    /// The stores of the command's places, by name, with their measurements.
+    /// The stores of the command's locations, by name, with their measurements.
     pub stores: Vec<(Arc<str>, Arc<Instrumented>)>,
     pub transfer_context: Arc<TransferContext>,
     pub progress: Arc<Progress>,
@@ -130,7 +130,7 @@ pub(super) struct Session {
 }
 
 impl AccessFlags {
-    /// All stores that a place can name.
+    /// All stores that a location can name.
     pub fn stores(&self, clock: Arc<dyn Clock>, lines: ConnectionOptions) -> Result<Stores, Problems> {
         let overrides = s3_access::S3Flags {
             profile: self.profile.clone(),
@@ -143,7 +143,7 @@ impl AccessFlags {
 }
 
 impl StoreFlags {
-    /// Sets the concurrency from another flag, which `--jobs` overrides, and a default that applies if the store has no
+    /// Sets the concurrency from another flag, which `--concurrency` overrides, and a default that applies if the store has no
     /// profile either.
     pub fn with_concurrency(&self, requested: Option<usize>, default: usize) -> Self {
         Self {
@@ -256,16 +256,16 @@ impl Session {
         Ok(self.find(scheme)?.1.clone())
     }
 
-    /// Objects whose keys begin with the place's key.
-    pub fn objects(&self, place: &ObjectsLocation) -> anyhow::Result<Objects> {
-        let (scheme, store) = self.find(&place.scheme)?.clone();
-        let (directory, prefix) = (self.directories.get(&scheme).cloned(), place.key.clone());
-        Ok(Objects { store, scheme, bucket: place.bucket.clone(), prefix, directory })
+    /// Objects whose keys begin with the location's key.
+    pub fn objects(&self, location: &ObjectsLocation) -> anyhow::Result<Objects> {
+        let (scheme, store) = self.find(&location.scheme)?.clone();
+        let (directory, prefix) = (self.directories.get(&scheme).cloned(), location.key.clone());
+        Ok(Objects { store, scheme, bucket: location.bucket.clone(), prefix, directory })
     }
 
-    /// Objects below a place, as in a directory: the prefix ends with a slash.
-    pub fn objects_below(&self, place: &ObjectsLocation) -> anyhow::Result<Endpoint> {
-        let mut objects = self.objects(place)?;
+    /// Objects below a location, as in a directory: the prefix ends with a slash.
+    pub fn objects_below(&self, location: &ObjectsLocation) -> anyhow::Result<Endpoint> {
+        let mut objects = self.objects(location)?;
         if !objects.prefix.is_empty() && !objects.prefix.ends_with('/') {
             objects.prefix.push('/');
         }
@@ -273,8 +273,8 @@ impl Session {
     }
 
     /// A whole bucket, whose names are keys.
-    pub fn bucket(&self, place: &ObjectsLocation) -> anyhow::Result<Endpoint> {
-        Ok(Endpoint::Objects(Objects { prefix: String::new(), ..self.objects(place)? }))
+    pub fn bucket(&self, location: &ObjectsLocation) -> anyhow::Result<Endpoint> {
+        Ok(Endpoint::Objects(Objects { prefix: String::new(), ..self.objects(location)? }))
     }
 
     /// A directory.
@@ -412,7 +412,7 @@ mod tests {
     use clap::Parser as _;
 
     #[derive(clap::Parser)]
-    struct Line {
+    struct StoreLine {
         #[command(flatten)]
         store: StoreFlags,
     }
@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn reads_are_small_with_little_memory_or_a_rate_limit() {
-        let flags = Line::parse_from(["any"]).store;
+        let flags = StoreLine::parse_from(["any"]).store;
         let limited = |rate| flags.with_rate_limit(LimitFlags { max_bandwidth: Some(ByteSize(rate)) });
         assert_eq!(flags.max_read_bytes(4 << 20), 1 << 20);
         assert_eq!(flags.streaming().max_read_bytes(4 << 20), BUFFER_BYTES);

@@ -51,7 +51,8 @@ use crate::settings::{ByteSize, TimeSpan};
     Exit status: 0 done, 1 no result or objects remain, 2 usage, 130 stopped by Ctrl-C: nothing is saved.")]
 pub(super) struct Arguments {
     /// s3://BUCKET or s3://BUCKET/PREFIX
-    place: ObjectsLocation,
+    #[arg(value_name = "URL")]
+    location: ObjectsLocation,
     /// Limits of the probes: bytes transferred in both directions together, and time without the final cleanup
     #[arg(long, value_name = "SIZE,TIME", default_value = "1GiB,60s", value_parser = budget)]
     budget: (ByteSize, Duration),
@@ -80,7 +81,11 @@ fn budget(text: &str) -> Result<(ByteSize, Duration), String> {
 /// Runs `tradewind tune`.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     if arguments.explain {
-        super::profiles::explain(&arguments.place.scheme, arguments.client.access.clone(), arguments.json)?;
+        super::profiles::explain(
+            &arguments.location.scheme,
+            arguments.client.access.clone(),
+            arguments.json,
+        )?;
         return Ok(CommandOutcome::Done);
     }
     until_stopped(async |stop| tune(&arguments, &stop).await)
@@ -89,12 +94,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
 async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<CommandOutcome> {
     let own = format!("tradewind-tune-{:08x}/", random_run_number()?);
     let max_concurrency = CANDIDATE_CONCURRENCIES.into_iter().max().unwrap_or(1);
-    let place = &arguments.place;
+    let location = &arguments.location;
     let bed = tokio::task::block_in_place(|| {
-        arguments.client.open(place, (max_concurrency, false), own.trim_end_matches('/'))
+        arguments.client.open(location, (max_concurrency, false), own.trim_end_matches('/'))
     })?;
-    let prefix = format!("{}{own}", directory_prefix(&place.key));
-    let open = arguments.client.opener(place, max_concurrency, &bed)?;
+    let prefix = format!("{}{own}", directory_prefix(&location.key));
+    let open = arguments.client.opener(location, max_concurrency, &bed)?;
     let ground = Arc::new(ProbeTarget::new(bed.clone(), open, prefix.clone()));
     let store = format!("{:?}", bed.store);
     // There are no profiles of local stores.
@@ -103,11 +108,11 @@ async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Comman
     if service.is_some() && profiles.is_none() {
         anyhow::bail!("there is no directory for profiles: set HOME or XDG_DATA_HOME");
     }
-    // A missing place is reported before anything is written or removed.
+    // A missing location is reported before anything is written or removed.
     let look = async {
         let round_trip = tune::measure_min_rtt(&ground).await?;
         let workloads = match &arguments.workload {
-            Some(place) => Some(Workloads::find(place, (arguments, &bed)).await?),
+            Some(location) => Some(Workloads::find(location, (arguments, &bed)).await?),
             None => None,
         };
         anyhow::Ok((round_trip, workloads))
@@ -129,11 +134,11 @@ async fn tune(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<Comman
         files.remove();
     }
     if stop.is_triggered() {
-        print_removal_notice(place, &prefix);
+        print_removal_notice(location, &prefix);
     }
     let cleaned = ground.clean().await;
     if let Err(e) = &cleaned {
-        let (scheme, bucket) = (&place.scheme, &place.bucket);
+        let (scheme, bucket) = (&location.scheme, &location.bucket);
         print_error_line(format_args!(
             "tradewind: objects remain below {scheme}://{bucket}/{prefix} and cannot be removed: {e}"
         ))?;

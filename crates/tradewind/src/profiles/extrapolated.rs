@@ -35,7 +35,7 @@ impl Profiles {
     pub fn applicable(&self, store: &str, cores: usize) -> Option<ApplicableProfile> {
         let here = this_machine::client(host(store), cores);
         let own = self.load(store);
-        let is_carried = !own.as_ref().is_some_and(|own| own.is_measured_on(&here));
+        let is_scaled = !own.as_ref().is_some_and(|own| own.is_measured_on(&here));
         let is_near = |profile: &Profile| extrapolate::is_same_site(host(&profile.store), host(store));
         let profile = own.or_else(|| self.closest(store, &here, f64::MAX, is_near))?;
         let there = profile.measured_on();
@@ -45,13 +45,13 @@ impl Profiles {
             |surface: Surface| Surface::new(extrapolate::extrapolate(&surface, &there, &to), Vec::new());
         let surfaces = [Direction::Write, Direction::Read].into_iter().filter_map(|direction| {
             let surface = profile.surface(direction)?;
-            Some((direction, if is_carried { scaled(surface) } else { surface }))
+            Some((direction, if is_scaled { scaled(surface) } else { surface }))
         });
         let surfaces = surfaces.collect();
-        Some(ApplicableProfile { profile, surfaces, is_scaled: is_carried })
+        Some(ApplicableProfile { profile, surfaces, is_scaled })
     }
 
-    /// The closest profile of another store or another client, unless it is too far away to help.
+    /// The closest profile of another store or another client, unless it is too distant to help.
     #[must_use]
     pub fn nearest(&self, store: &str, to: &ClientEnvironment) -> Option<Profile> {
         self.closest(store, to, MAX_DISTANCE, |profile| profile.store != store || !profile.is_measured_on(to))
@@ -69,10 +69,10 @@ impl Profiles {
         let has_samples = |profile: &Profile| {
             !(profile.store.is_empty() || profile.upload.is_empty() && profile.download.is_empty())
         };
-        let candidates = all.iter().filter(|kept| has_samples(&kept.profile) && counts(&kept.profile));
-        let origins = candidates.map(|kept| {
-            let Profile { store, .. } = &kept.profile;
-            (ProfileOrigin { host: host(store), client: kept.profile.measured_on() }, kept)
+        let candidates = all.iter().filter(|saved| has_samples(&saved.profile) && counts(&saved.profile));
+        let origins = candidates.map(|saved| {
+            let Profile { store, .. } = &saved.profile;
+            (ProfileOrigin { host: host(store), client: saved.profile.measured_on() }, saved)
         });
         let near = origins.filter(|(origin, _)| {
             extrapolate::is_same_site(origin.host, here.host) || here.distance(origin) <= max_distance
@@ -108,7 +108,7 @@ mod tests {
     use tradewind_model::plan::Plan;
 
     /// Saves profiles, measured on two CPUs, in a temporary directory.
-    fn kept(profiles: &[Profile]) -> (tempfile::TempDir, Profiles) {
+    fn saved(profiles: &[Profile]) -> (tempfile::TempDir, Profiles) {
         let directory = tempfile::tempdir().unwrap();
         let all = Profiles { directory: directory.path().to_owned() };
         for profile in profiles {
@@ -117,13 +117,13 @@ mod tests {
         (directory, all)
     }
 
-    fn of(store: &str) -> Profile {
+    fn with_name(store: &str) -> Profile {
         Profile { store: store.to_owned(), link_bytes_per_second: None, ..profile() }
     }
 
     #[test]
     fn known_scales_all_but_the_own_profile() {
-        let (_directory, all) = kept(&[of("S3Store(store.example.com)")]);
+        let (_directory, all) = saved(&[with_name("S3Store(store.example.com)")]);
         let own = all.applicable("S3Store(store.example.com)", 2).unwrap();
         assert!(!own.is_scaled);
         assert_eq!(own.surfaces[0].1.samples(), own.profile.upload);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn plan_follows_from_a_scaled_profile() {
-        let (_directory, all) = kept(&[of("S3Store(store.example.com)")]);
+        let (_directory, all) = saved(&[with_name("S3Store(store.example.com)")]);
         let plan = |cores| {
             let known = all.applicable("S3Store(store.example.com)", cores).unwrap().surfaces;
             Plan::default().tuned(&known.into_iter().map(|(_, surface)| surface).collect::<Vec<_>>())
@@ -150,9 +150,10 @@ mod tests {
 
     #[test]
     fn nearest_finds_the_closest_profile() {
-        let far = Profile { rtt_seconds: Some(0.2), ..of("S3Store(far.example.com)") };
-        let empty = Profile { upload: Vec::new(), download: Vec::new(), ..of("S3Store(empty.example.com)") };
-        let (_directory, all) = kept(&[of("S3Store(store.example.com)"), far, empty]);
+        let far = Profile { rtt_seconds: Some(0.2), ..with_name("S3Store(far.example.com)") };
+        let empty =
+            Profile { upload: Vec::new(), download: Vec::new(), ..with_name("S3Store(empty.example.com)") };
+        let (_directory, all) = saved(&[with_name("S3Store(store.example.com)"), far, empty]);
         let here = |round_trip| ClientEnvironment {
             cpus: Some(2.0),
             rtt: Some(round_trip),
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(found("S3Store(new.example.com)", 0.15).unwrap(), "S3Store(far.example.com)");
         // The own profile from this client is not used: it is measured again.
         assert_eq!(found("S3Store(store.example.com)", 0.15).unwrap(), "S3Store(far.example.com)");
-        assert_eq!(found("S3Store(new.example.com)", 0.001), None, "a profile that far away misleads");
+        assert_eq!(found("S3Store(new.example.com)", 0.001), None, "a profile that distant misleads");
         let closest = all.nearest("S3Store(new.example.com)", &here(0.15)).unwrap();
         let belief = closest.extrapolated_prior(Direction::Write, &here(0.15)).unwrap();
         assert!((belief.mean.fixed_latency() / 0.15 - 1.0).abs() < 0.1, "{belief:?}");

@@ -125,8 +125,9 @@ impl Profiles {
         }
         let _alone = self.lock()?;
         // Rewriting a file with ignored parts would delete them.
-        let known =
-            read_profile(self.path(store)).filter(|kept| kept.problems.is_empty()).map(|kept| kept.profile);
+        let known = read_profile(self.path(store))
+            .filter(|saved| saved.problems.is_empty())
+            .map(|saved| saved.profile);
         let is_ours = |profile: &Profile| profile.store == store && profile.is_measured_on(&here);
         let Some(mut profile) = known.filter(is_ours) else { return Ok(false) };
         let samples = match direction {
@@ -181,9 +182,9 @@ mod tests {
     fn learn_updates_a_valid_profile_only() {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().to_owned() };
-        let (cell, tail) = (OperatingPoint { bytes: 64 << 10, concurrency: 4 }, None);
+        let (point, tail) = (OperatingPoint { bytes: 64 << 10, concurrency: 4 }, None);
         let sample =
-            Sample { point: cell, latency: 0.01, relative_error: 0.02, p95_p99: tail, from_transfer: false };
+            Sample { point, latency: 0.01, relative_error: 0.02, p95_p99: tail, from_transfer: false };
         let profile = Profile {
             store: "S3Store(there)".to_owned(),
             cpus: this_machine::cpus(),
@@ -198,8 +199,8 @@ mod tests {
         let learn = |store: &str| profiles.add_observed(store, (&tally, &model), AT[1]).unwrap();
         assert!(learn(&profile.store) && !learn("S3Store(elsewhere)"));
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.contains("seen = true"), "{text}");
-        let broken = text.replacen("parallel = 4", "parallel = \"many\"", 1);
+        assert!(text.contains("from_transfer = true"), "{text}");
+        let broken = text.replacen("concurrency = 4", "concurrency = \"many\"", 1);
         std::fs::write(&path, &broken).unwrap();
         assert!(!learn(&profile.store));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), broken);
@@ -214,9 +215,9 @@ mod tests {
     fn concurrent_learn_calls_keep_all_samples() {
         let directory = tempfile::tempdir().unwrap();
         let profiles = Profiles { directory: directory.path().to_owned() };
-        let cell = OperatingPoint { bytes: 64 << 10, concurrency: 4 };
+        let point = OperatingPoint { bytes: 64 << 10, concurrency: 4 };
         let sample =
-            Sample { point: cell, latency: 0.01, relative_error: 0.02, p95_p99: None, from_transfer: false };
+            Sample { point, latency: 0.01, relative_error: 0.02, p95_p99: None, from_transfer: false };
         let store = "S3Store(there)".to_owned();
         let profile =
             Profile { store, cpus: this_machine::cpus(), download: vec![sample], ..Profile::default() };

@@ -89,10 +89,10 @@ impl ProfileUpdater {
     fn update(&self, tally: &CounterSnapshot) -> bool {
         let store = &self.store;
         // Writing the file blocks.
-        let learnt = tokio::task::block_in_place(|| {
+        let added = tokio::task::block_in_place(|| {
             self.profiles.add_observed(&format!("{store:?}"), (tally, store.model()), store.now())
         });
-        learnt.unwrap_or_else(|error| {
+        added.unwrap_or_else(|error| {
             tracing::debug!(%error, "cannot save a sample of the store");
             false
         })

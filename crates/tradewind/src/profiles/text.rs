@@ -30,7 +30,8 @@ impl Profile {
         let mut text = FILE_HEADER.to_owned();
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "\nstore = {}\nmeasured_at = {}", quoted(&self.store), quoted(&self.measured_at));
+        let _ =
+            writeln!(text, "\nstore = {}\nmeasured_at = {}", quoted(&self.store), quoted(&self.measured_at));
         let _ = writeln!(text, "client = {}", quoted(&self.client_name));
         if self.cpus > 0 {
             let _ = writeln!(text, "cpus = {}", self.cpus);
@@ -48,16 +49,11 @@ impl Profile {
             let _ = writeln!(text, "rtt_ms = {:.3}", seconds * 1e3);
         }
         for (name, samples) in [(UPLOAD, &self.upload), (DOWNLOAD, &self.download)] {
-            for Sample {
-                point: cell,
-                latency,
-                relative_error: error,
-                p95_p99: tail,
-                from_transfer: is_seen,
-            } in samples
+            for Sample { point, latency, relative_error: error, p95_p99: tail, from_transfer: is_seen } in
+                samples
             {
-                let size = quoted(&ByteSize(cell.bytes).to_string());
-                let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nconcurrency = {}", cell.concurrency);
+                let size = quoted(&ByteSize(point.bytes).to_string());
+                let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nconcurrency = {}", point.concurrency);
                 let _ =
                     writeln!(text, "latency_ms = {:.3}\nerror_percent = {:.1}", latency * 1e3, error * 100.0);
                 for (name, seconds) in TAIL_KEYS.iter().zip(tail.unwrap_or_default()) {
@@ -91,7 +87,9 @@ impl Profile {
             let (at, value) = (line(value.span().start), value.get_ref());
             let is_known = match (&**key.get_ref(), value) {
                 ("store", DeValue::String(text)) => set(&mut profile.store, Some(text.to_string())),
-                ("measured_at", DeValue::String(text)) => set(&mut profile.measured_at, Some(text.to_string())),
+                ("measured_at", DeValue::String(text)) => {
+                    set(&mut profile.measured_at, Some(text.to_string()))
+                }
                 ("client", DeValue::String(text)) => set(&mut profile.client_name, Some(text.to_string())),
                 ("cpus", value) => {
                     set(&mut profile.cpus, number(value, 1.0, 1e5).map(|cores| cores as usize))
@@ -169,7 +167,7 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
         Some(DeValue::String(text)) => ByteSize::parse(text).map_err(|why| format!("size: {why}"))?,
         _ => return Err("size must be a string like \"256KiB\"".to_owned()),
     };
-    let parallel = take("concurrency", 1.0, MAX_CONCURRENCY)? as usize;
+    let concurrency = take("concurrency", 1.0, MAX_CONCURRENCY)? as usize;
     let latency = take("latency_ms", 1e-3, 1e8)? / 1e3;
     let error = take("error_percent", 0.0, 1e4)? / 100.0;
     let has_tail = TAIL_KEYS.iter().any(|name| table.iter().any(|(key, _)| key.get_ref() == name));
@@ -179,14 +177,15 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
     } else {
         None
     };
-    let seen = table.iter().find(|(name, _)| name.get_ref() == "from_transfer").map(|(_, value)| value.get_ref());
+    let seen =
+        table.iter().find(|(name, _)| name.get_ref() == "from_transfer").map(|(_, value)| value.get_ref());
     let is_seen = match seen {
         None => false,
         Some(DeValue::Boolean(is_seen)) => *is_seen,
         Some(_) => return Err("from_transfer must be true or false".to_owned()),
     };
     Ok(Sample {
-        point: OperatingPoint { bytes: size.0.max(1), concurrency: parallel },
+        point: OperatingPoint { bytes: size.0.max(1), concurrency },
         latency,
         relative_error: error,
         p95_p99: tail,
@@ -215,23 +214,23 @@ mod tests {
 
     #[test]
     fn unknown_and_invalid_values_are_ignored_and_reported() {
-        let text =
-            profile().to_text().replace("parallel = 4\n", "parallel = \"four\"\n") + "\ncolour = \"red\"\n";
+        let text = profile().to_text().replace("concurrency = 4\n", "concurrency = \"four\"\n")
+            + "\ncolour = \"red\"\n";
         let (read, wrong) = Profile::from_text(&text);
         assert_eq!((read.upload.len(), read.download.len()), (1, 2));
-        assert!(wrong.iter().any(|why| why.contains("upload: parallel must be a number")), "{wrong:?}");
+        assert!(wrong.iter().any(|why| why.contains("upload: concurrency must be a number")), "{wrong:?}");
         let last = format!("line {}: \"colour\" is not a known key here", text.lines().count());
         assert!(wrong.contains(&last), "{wrong:?}");
-        let odd = profile().to_text().replace("parallel = 4\n", "parallel = 0x4\npriority = 1\n");
+        let odd = profile().to_text().replace("concurrency = 4\n", "concurrency = 0x4\npriority = 1\n");
         let (read, wrong) = Profile::from_text(&odd);
         assert_eq!((read, wrong.len()), (profile(), 1), "{wrong:?}");
         assert!(wrong[0].contains("\"priority\" is not a known key here"), "{wrong:?}");
         let (read, wrong) = Profile::from_text(&odd.replace("priority = 1\n", ""));
         assert_eq!((read, wrong), (profile(), Vec::new()));
-        let (read, wrong) = Profile::from_text("store = \"x\"\nupload = 3\ncores = -1\n= 4");
+        let (read, wrong) = Profile::from_text("store = \"x\"\nupload = 3\ncpus = -1\n= 4");
         assert_eq!(read, Profile::default());
         assert!(wrong[0].starts_with("line 4: this is not TOML"), "{wrong:?}");
-        let (read, wrong) = Profile::from_text("store = \"x\"\nupload = 3\ncores = -1\n");
+        let (read, wrong) = Profile::from_text("store = \"x\"\nupload = 3\ncpus = -1\n");
         assert_eq!((read.store.as_str(), wrong.len()), ("x", 2), "{wrong:?}");
     }
 

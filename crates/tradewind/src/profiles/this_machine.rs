@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interface_is_of_the_most_specific_route() {
+    fn interface_follows_prefix_length_then_metric() {
         let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
             slow\t00000000\t010200C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n\
             fast\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\

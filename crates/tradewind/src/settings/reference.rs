@@ -6,7 +6,7 @@ use super::scalars::{Scalars, environment_variable};
 /// One key.
 pub(super) struct Declaration {
     pub key: &'static str,
-    /// As text; `None` if the key is unset by default.
+    /// Text of the default; `None` if the key is unset by default.
     pub default: Option<&'static str>,
     pub text: &'static str,
 }
@@ -26,13 +26,14 @@ const fn declared(key: &'static str, text: &'static str) -> Declaration {
 /// The tables with a name, and lists.
 fn named_tables() -> Vec<Section> {
     let section = |table: &str, text, settings| Section { table: table.to_owned(), text, settings };
-    let mut local = vec![
-        declared("type", "`\"local\"`."),
-        declared("path", "The directory. Required."),
-    ];
+    let mut local = vec![declared("type", "`\"local\"`."), declared("path", "The directory. Required.")];
     local.extend(LocalOptions::declarations());
     vec![
-        section("[store.NAME]", "A directory. Options that are not set have the defaults of the store.", local),
+        section(
+            "[store.NAME]",
+            "A directory. Options that are not set have the defaults of the store.",
+            local,
+        ),
         section(
             "[store.NAME]",
             "A remote S3 service. Endpoint, region and credentials default to those of the AWS CLI.",
@@ -50,7 +51,10 @@ fn named_tables() -> Vec<Section> {
             "A remote Swift service. Credentials are in the variables `OS_*` or `ST_*`.",
             vec![
                 declared("type", "`\"swift\"`."),
-                declared("openrc", "A file that sets `ST_*` or `OS_*` variables, used instead of those of the process."),
+                declared(
+                    "openrc",
+                    "A file that sets `ST_*` or `OS_*` variables, used instead of those of the process.",
+                ),
                 declared("region", "Region in the catalog of Keystone."),
                 declared("storage_url", "URL of the account, used instead of the one issued with the token."),
                 declared("max_connections", "Maximum number of connections."),
@@ -107,7 +111,11 @@ pub fn reference() -> String {
         let is_single = !table.contains('.') && !table.starts_with("[[") && table != "[root_key]";
         let title = if table.is_empty() { "Top level".to_owned() } else { format!("`{table}`") };
         out += &format!("\n## {title}\n\n{text}\n\n");
-        out += if is_single { "| key | default | meaning | variable |\n|---|---|---|---|\n" } else { "| key | default | meaning |\n|---|---|---|\n" };
+        out += if is_single {
+            "| key | default | meaning | variable |\n|---|---|---|---|\n"
+        } else {
+            "| key | default | meaning |\n|---|---|---|\n"
+        };
         for Declaration { key, default, text } in settings {
             let default = default.map_or_else(String::new, |default| format!("`{default}`"));
             out += &format!("| `{key}` | {default} | {} |", text.replace('|', "\\|"));
@@ -160,7 +168,10 @@ mod tests {
     #[test]
     fn reference_has_defaults_and_variables() {
         let text = reference();
-        assert!(text.contains("| `listen` | `127.0.0.1:9000` |") && text.contains("`TRADEWIND_SERVER_LISTEN`"), "{text}");
+        assert!(
+            text.contains("| `listen` | `127.0.0.1:9000` |") && text.contains("`TRADEWIND_SERVER_LISTEN`"),
+            "{text}"
+        );
         assert!(text.contains("## `[store.NAME]`"), "{text}");
     }
 }

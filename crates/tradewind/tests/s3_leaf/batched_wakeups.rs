@@ -90,13 +90,13 @@ async fn slow_store_is_not_treated_as_stalled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn received_bytes_are_yielded_before_the_stall_error() {
     let (_server, store) = store(300_000, |answer| paced(answer, 100, [100_000, FEW]));
-    let begun = Instant::now();
+    let started = Instant::now();
     let (pieces, ended) = read(&store, "object").await;
     let e = ended.unwrap_err();
     assert_eq!(e.reason(), Reason::Io);
     assert!(e.to_string().contains("the store sent nothing for"), "{e}");
     assert!(pieces.concat() == bytes(100_000 + FEW));
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(started.elapsed() < Duration::from_secs(10));
 }
 
 /// Small bodies after large ones, on the same connection.

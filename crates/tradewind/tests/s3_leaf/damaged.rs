@@ -206,8 +206,8 @@ async fn other_documents_are_not_treated_as_empty_responses() {
     for document in ["", "<html></html>", "<Error><Code>InternalError</Code></Error>"] {
         let server = ScriptedServer::start(move |request, answer| {
             let is_read = matches!(request.operation, "ListParts" | "CompleteMultipartUpload" | "Other");
-            let is_asked = is_read || request.query.contains_key("tagging");
-            Reply::Respond(if is_asked { ScriptedResponse::document(document) } else { answer })
+            let gets_document = is_read || request.query.contains_key("tagging");
+            Reply::Respond(if gets_document { ScriptedResponse::document(document) } else { answer })
         });
         server.put_object("k", BYTES.to_vec());
         let store = crate::leaf_over(server.address, |options| options.retries.max_attempts = 1);

@@ -39,11 +39,11 @@ async fn listing_is_decoded_from_gzip() {
     let (plain, _) = listed(|answer| answer).await;
     assert_eq!(plain.unwrap(), 3);
     for name in ["gzip", "GZIP"] {
-        let (found, asked) = listed(move |answer| {
+        let (found, requests) = listed(move |answer| {
             ScriptedResponse { body: gzip(&answer), ..answer }.with_header("content-encoding", name)
         })
         .await;
-        assert_eq!((found.unwrap(), asked), (3, 1));
+        assert_eq!((found.unwrap(), requests), (3, 1));
     }
 }
 

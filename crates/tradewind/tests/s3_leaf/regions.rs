@@ -110,11 +110,11 @@ async fn repeated_redirects_are_not_followed() {
     });
     let store = crate::leaf_over(server.address, |_| {});
     let address = Address::parse(BUCKET, "x").unwrap();
-    for asked in [2, 3] {
+    for requests in [2, 3] {
         let failed = store.get(&context(), &address, GetRequest::default()).await.unwrap_err();
         assert_eq!(failed.reason(), Reason::InvalidRequest);
         assert!(failed.message().contains("the bucket is in region ap-south-1"), "{failed}");
-        assert_eq!(server.requests().len(), asked);
+        assert_eq!(server.requests().len(), requests);
     }
 }
 

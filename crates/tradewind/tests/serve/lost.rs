@@ -66,7 +66,7 @@ fn a_lost_log_end_is_reported_and_serve_requires_accept_loss() {
         let reported = run(&["store", command, data]);
         assert_eq!(reported.status.code(), Some(1), "{reported:?}");
         let text = String::from_utf8_lossy(&reported.stdout).into_owned();
-        let segment = format!("segment {lost_number} is gone");
+        let segment = format!("segment {lost_number} is missing");
         let names = [
             &segment,
             "newest version of bucket/k",
@@ -90,9 +90,9 @@ fn a_lost_log_end_is_reported_and_serve_requires_accept_loss() {
         let words = ["exit status: 1", "--accept-loss", "store check", "bucket/k"];
         assert!(words.iter().all(|word| refused.contains(word)), "{refused}");
     }
-    let kept = run(&["store", "reindex", data]);
-    assert_eq!(kept.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&kept.stderr).contains("--accept-loss"), "{kept:?}");
+    let reindexed = run(&["store", "reindex", data]);
+    assert_eq!(reindexed.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&reindexed.stderr).contains("--accept-loss"), "{reindexed:?}");
     assert_eq!(run(&["store", "check", data]).status.code(), Some(1), "the proof of the loss must persist");
 
     let mut accepting = start.clone();

@@ -2,7 +2,7 @@
 
 use super::support::s3::{Request, S3};
 use super::support::server::root_key;
-use super::{TestStore, all_is_carried_between, all_is_done_with, content};
+use super::{TestStore, all_is_done_with, assert_all_is_copied_between, content};
 
 #[test]
 fn named_service_supports_all_commands() {
@@ -15,10 +15,10 @@ fn named_service_supports_all_commands() {
 #[test]
 fn trees_are_copied_in_both_directions() {
     let scene = TestStore::new();
-    all_is_carried_between(&scene.caller, "s3", "other");
+    assert_all_is_copied_between(&scene.caller, "s3", "other");
     scene.caller.run_ok(&["rm", "-r", "s3://bucket"]);
     scene.caller.run_ok(&["rm", "-r", "other://bucket"]);
-    all_is_carried_between(&scene.caller, "other", "s3");
+    assert_all_is_copied_between(&scene.caller, "other", "s3");
 }
 
 /// In one request, and in parts.
@@ -100,13 +100,13 @@ fn copy_works_with_little_memory_and_one_request() {
     let caller = &scene.caller;
     let bytes = content(1, 16 << 20);
     caller.write("here", &bytes);
-    let little = ["--max-memory", "4MiB", "--jobs", "1", "--chunk-size", "5MiB"];
+    let little = ["--max-memory", "4MiB", "--concurrency", "1", "--chunk-size", "5MiB"];
     caller.run_ok(&["cp", "here", "s3://bucket/x"]);
     caller.run_ok(&[&["cp", "s3://bucket/x", "other://bucket/x"], &little[..]].concat());
     assert!(caller.read("other://bucket/x") == bytes);
 }
 
-/// The same service with two names: copied objects would be listed as sources again.
+/// One service with two names: copied objects would be listed as sources again.
 #[test]
 fn copy_into_itself_is_rejected() {
     let scene = TestStore::new();

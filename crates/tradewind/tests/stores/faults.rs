@@ -53,13 +53,13 @@ fn slow_down(_: ScriptedResponse) -> Reply {
 /// The destination has no object, and every upload was aborted.
 fn is_untouched(destination: &ScriptedServer) {
     assert_eq!(destination.object("x"), None);
-    let (begun, aborted) =
+    let (created, aborted) =
         (destination.requests_of("CreateMultipartUpload"), destination.requests_of("AbortMultipartUpload"));
-    assert_eq!(begun.len(), aborted.len(), "{:?}", destination.request_counts());
+    assert_eq!(created.len(), aborted.len(), "{:?}", destination.request_counts());
 }
 
 /// The destination has no object, and an upload that was started can be resumed.
-fn is_remembered(destination: &ScriptedServer, caller: &CommandRunner) {
+fn is_resumable(destination: &ScriptedServer, caller: &CommandRunner) {
     assert_eq!(destination.object("x"), None);
     assert_eq!(
         destination.requests_of("AbortMultipartUpload").len(),
@@ -104,7 +104,7 @@ fn copy_fails_if_the_source_always_breaks_off() {
         let caller = caller.with_variable("AWS_MAX_ATTEMPTS", "2");
         let said = "x: reading the source failed: the connection closed in the middle of a response";
         tells(&destination, &caller, said);
-        is_remembered(&destination, &caller);
+        is_resumable(&destination, &caller);
         assert!(source.requests_of("GetObject").len() <= 8, "{:?}", source.request_counts());
     }
 }
@@ -176,9 +176,13 @@ fn access_denied_is_reported_and_not_retried() {
             &format!("{method} s3://bucket/x on THERE: Access Denied (AccessDenied)"),
         );
         // Other credentials may succeed later, so the upload can be resumed.
-        is_remembered(&destination, &caller);
-        let asked = destination.requests_of(operation).len();
-        assert!(asked == 1 || operation == "UploadPart" && asked <= 4, "{:?}", destination.request_counts());
+        is_resumable(&destination, &caller);
+        let attempts = destination.requests_of(operation).len();
+        assert!(
+            attempts == 1 || operation == "UploadPart" && attempts <= 4,
+            "{:?}",
+            destination.request_counts()
+        );
     }
 }
 

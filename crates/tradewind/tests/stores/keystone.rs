@@ -4,7 +4,7 @@
 use super::all_is_done_with;
 use super::support::command_runner::CommandRunner;
 use super::support::swift::SwiftServer;
-use super::swift::nobody;
+use super::swift::unconfigured;
 
 /// A caller with the variables of the user porter.
 fn porter(laboratory: &SwiftServer) -> CommandRunner {
@@ -16,7 +16,7 @@ fn porter(laboratory: &SwiftServer) -> CommandRunner {
         ("OS_PROJECT_DOMAIN_NAME", "yard"),
         ("OS_REGION_NAME", "harbour"),
     ];
-    let caller = nobody().with_variable("OS_AUTH_URL", &laboratory.setting("OS_AUTH_URL"));
+    let caller = unconfigured().with_variable("OS_AUTH_URL", &laboratory.setting("OS_AUTH_URL"));
     variables.iter().fold(caller, |caller, (name, value)| caller.with_variable(name, value))
 }
 
@@ -35,7 +35,7 @@ fn check_accepted_credentials(laboratory: &SwiftServer) {
     user.run_ok(&["mb", "swift://bucket"]);
     user.run_ok(&["cp", "a", "swift://bucket/a"]);
     let said = |name: &str| laboratory.setting(name);
-    let credential = nobody()
+    let credential = unconfigured()
         .with_variable("OS_AUTH_URL", said("OS_AUTH_URL").trim_end_matches("/v3"))
         .with_variable("OS_APPLICATION_CREDENTIAL_ID", &said("CREDENTIAL_ID"))
         .with_variable("OS_APPLICATION_CREDENTIAL_SECRET", &said("CREDENTIAL_SECRET"))
@@ -81,7 +81,7 @@ fn check_rejected_credentials(laboratory: &SwiftServer) {
         assert_eq!(ran.status.code(), Some(1), "{name}={value}: {}", ran.err);
         assert_eq!(ran.err, format!("tradewind: {expected}\n"), "{name}={value}");
     }
-    let credential = nobody()
+    let credential = unconfigured()
         .with_variable("OS_AUTH_URL", &url)
         .with_variable("OS_APPLICATION_CREDENTIAL_ID", &laboratory.setting("CREDENTIAL_ID"))
         .with_variable("OS_APPLICATION_CREDENTIAL_SECRET", "guessed");

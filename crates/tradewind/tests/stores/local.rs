@@ -2,7 +2,7 @@
 
 use super::support::command_runner::CommandRunner;
 use super::support::server::ServerSetup;
-use super::{all_is_carried_between, all_is_done_with, content};
+use super::{all_is_done_with, assert_all_is_copied_between, content};
 
 const TWO: &str =
     "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.spare]\ntype = \"local\"\npath = \"spare\"\n";
@@ -26,7 +26,7 @@ fn copies_between_two_directories() {
     let caller = caller();
     caller.run_ok(&["mb", "disk://bucket"]);
     caller.run_ok(&["mb", "spare://bucket"]);
-    all_is_carried_between(&caller, "disk", "spare");
+    assert_all_is_copied_between(&caller, "disk", "spare");
     // Sizes around those of buffers and extents, concurrently.
     for size in [127, 128, 129, 255, 256, 257, 640, 1023, 1024, 1025, 1400, 2048, 2500, 5000, 9000] {
         caller.write(format!("sizes/{size}"), content(size, usize::try_from(size).unwrap() * 1024 + 13));
@@ -53,10 +53,10 @@ fn copies_between_a_directory_and_a_server() {
     let caller = CommandRunner::new(server.endpoint).with_settings(TWO);
     caller.run_ok(&["mb", "s3://bucket"]);
     caller.run_ok(&["mb", "disk://bucket"]);
-    all_is_carried_between(&caller, "disk", "s3");
+    assert_all_is_copied_between(&caller, "disk", "s3");
     caller.run_ok(&["rm", "-r", "s3://bucket"]);
     caller.run_ok(&["rm", "-r", "disk://bucket"]);
-    all_is_carried_between(&caller, "s3", "disk");
+    assert_all_is_copied_between(&caller, "s3", "disk");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn commands_refuse_a_store_that_lost_the_end_of_its_log() {
     let segments = std::fs::read_dir(caller.path("disk/segments")).unwrap();
     let last = segments.map(|entry| entry.unwrap().path()).max().unwrap();
     std::fs::remove_file(last).unwrap();
-    let told =
+    let expected =
         ["acknowledged changes are lost", "bucket/file", "tradewind store check", "serve --accept-loss"];
     for command in [
         &["ls", "disk://bucket"] as &[&str],
@@ -107,7 +107,7 @@ fn commands_refuse_a_store_that_lost_the_end_of_its_log() {
     ] {
         let refused = caller.run(command);
         assert_eq!(refused.status.code(), Some(1), "{command:?}: {}", refused.err);
-        assert!(told.iter().all(|words| refused.err.contains(words)), "{command:?}: {}", refused.err);
+        assert!(expected.iter().all(|words| refused.err.contains(words)), "{command:?}: {}", refused.err);
     }
     caller.run_ok(&["store", "reindex", "disk", "--accept-loss"]);
     assert_eq!(caller.keys("disk://bucket"), Vec::<String>::new());

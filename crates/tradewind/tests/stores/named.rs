@@ -35,7 +35,7 @@ fn each_store_uses_its_own_credentials() {
     let credentials =
         format!("[there]\naws_access_key_id = {}\naws_secret_access_key = {}\n", of(id), of(secret));
     caller.write("home/.aws/credentials", credentials);
-    let wrong = CommandRunner::new(scene.one.endpoint).with_variable(id, "nobody");
+    let wrong = CommandRunner::new(scene.one.endpoint).with_variable(id, "unreachable");
     wrong.write("home/.aws/credentials", std::fs::read(caller.path("home/.aws/credentials")).unwrap());
     let settings = format!(
         "[store.other]\ntype = \"s3\"\nendpoint = \"http://{}\"\nprofile = \"there\"\n",
@@ -56,8 +56,8 @@ fn refused(caller: &CommandRunner, arguments: &[&str], said: &str) {
 
 #[test]
 fn unknown_names_and_unused_flags_are_rejected() {
-    let nobody = || CommandRunner::new("127.0.0.1:1".parse().unwrap());
-    let plain = nobody();
+    let unreachable = || CommandRunner::new("127.0.0.1:1".parse().unwrap());
+    let plain = unreachable();
     plain.write("x", "x");
     let said = |name: &str, others: &str| {
         format!(
@@ -67,7 +67,7 @@ fn unknown_names_and_unused_flags_are_rejected() {
     };
     refused(&plain, &["ls", "gs://bucket"], &said("gs", "s3:// or swift://"));
     let two = "[store.disk]\ntype = \"local\"\npath = \"disk\"\n[store.west]\ntype = \"s3\"\n";
-    let caller = nobody().with_settings(two);
+    let caller = unreachable().with_settings(two);
     let others = "s3://, swift://, disk:// or west://";
     for command in [
         &["cp", "settings.toml", "wets://bucket/x"][..],
@@ -90,8 +90,8 @@ fn unknown_names_and_unused_flags_are_rejected() {
 
 #[test]
 fn invalid_settings_are_rejected() {
-    let nobody = || CommandRunner::new("127.0.0.1:1".parse().unwrap());
-    let caller = nobody().with_settings("[store.swift]\ntype = \"local\"\npath = \"p\"\n");
+    let unreachable = || CommandRunner::new("127.0.0.1:1".parse().unwrap());
+    let caller = unreachable().with_settings("[store.swift]\ntype = \"local\"\npath = \"p\"\n");
     let at = caller.path("settings.toml");
     let at = at.display();
     let said =

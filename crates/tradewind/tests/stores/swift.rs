@@ -4,9 +4,9 @@ use super::support::command_runner::CommandRunner;
 use super::support::s3::{Request, S3};
 use super::support::server::{ServerSetup, root_key};
 use super::support::swift::SwiftServer;
-use super::{all_is_carried_between, all_is_done_with, content};
+use super::{all_is_done_with, assert_all_is_copied_between, content};
 
-pub fn nobody() -> CommandRunner {
+pub fn unconfigured() -> CommandRunner {
     CommandRunner::new("127.0.0.1:1".parse().unwrap())
 }
 
@@ -22,7 +22,7 @@ fn user_of(laboratory: &SwiftServer, caller: CommandRunner) -> CommandRunner {
 #[test]
 fn swift_supports_all_commands() {
     let Some(laboratory) = SwiftServer::start("swift_supports_all_commands") else { return };
-    all_is_done_with(&user_of(&laboratory, nobody()), "swift");
+    all_is_done_with(&user_of(&laboratory, unconfigured()), "swift");
 }
 
 #[test]
@@ -33,10 +33,10 @@ fn copies_between_a_server_and_swift() {
     let caller = user_of(&laboratory, CommandRunner::new(server.endpoint));
     caller.run_ok(&["mb", "s3://bucket"]);
     caller.run_ok(&["mb", "swift://bucket"]);
-    all_is_carried_between(&caller, "s3", "swift");
+    assert_all_is_copied_between(&caller, "s3", "swift");
     caller.run_ok(&["rm", "-r", "s3://bucket"]);
     caller.run_ok(&["rm", "-r", "swift://bucket"]);
-    all_is_carried_between(&caller, "swift", "s3");
+    assert_all_is_copied_between(&caller, "swift", "s3");
 
     // More metadata than fits into Swift's headers: it is a separate object, read while the object's response is held.
     let long = "x".repeat(1500);
@@ -52,9 +52,9 @@ fn copies_between_a_server_and_swift() {
         let put = Request { method: "PUT", path, headers, body: &body, ..Request::default() };
         let stored = S3::new(server.endpoint, root_key()).send(put).unwrap();
         assert_eq!(stored.status, 200, "{}", stored.text());
-        let one_at_a_time = ["--jobs", "1", "--chunk-size", "5MiB"];
-        caller.run_ok(&[&["cp", "s3://bucket/k", "swift://bucket/k"], &one_at_a_time[..]].concat());
-        caller.run_ok(&[&["cp", "swift://bucket/k", "s3://bucket/back"], &one_at_a_time[..]].concat());
+        let sequential = ["--concurrency", "1", "--chunk-size", "5MiB"];
+        caller.run_ok(&[&["cp", "s3://bucket/k", "swift://bucket/k"], &sequential[..]].concat());
+        caller.run_ok(&[&["cp", "swift://bucket/k", "s3://bucket/back"], &sequential[..]].concat());
         let (one, back) = (caller.stat("s3://bucket/k"), caller.stat("s3://bucket/back"));
         assert_eq!(back["metadata"]["long"], long);
         for field in ["metadata", "tags", "content_type", "checksums"] {
@@ -99,21 +99,23 @@ fn server_in_front_of_swift_supports_all_commands() {
 fn missing_variables_are_named() {
     let nothing = "Swift is not configured; set ST_AUTH, ST_USER and ST_KEY, or for Keystone OS_AUTH_URL, \
                    OS_USERNAME, OS_PASSWORD and OS_PROJECT_NAME";
-    nobody().run_failing(&["ls", "swift://"], &[&format!("swift://: {nothing}")]);
-    nobody().run_failing(&["cp", "x", "swift://bucket/x"], &[&format!("swift://: {nothing}")]);
-    let half =
-        nobody().with_variable("ST_AUTH", "http://127.0.0.1:1/auth/v1.0").with_variable("ST_USER", "a:u");
+    unconfigured().run_failing(&["ls", "swift://"], &[&format!("swift://: {nothing}")]);
+    unconfigured().run_failing(&["cp", "x", "swift://bucket/x"], &[&format!("swift://: {nothing}")]);
+    let half = unconfigured()
+        .with_variable("ST_AUTH", "http://127.0.0.1:1/auth/v1.0")
+        .with_variable("ST_USER", "a:u");
     half.run_failing(
         &["ls", "swift://"],
         &["swift://: ST_KEY is not set, and Swift's own authentication needs it"],
     );
-    let keystone =
-        nobody().with_variable("OS_AUTH_URL", "http://127.0.0.1:1/v3").with_variable("OS_USERNAME", "u");
+    let keystone = unconfigured()
+        .with_variable("OS_AUTH_URL", "http://127.0.0.1:1/v3")
+        .with_variable("OS_USERNAME", "u");
     keystone.run_failing(
         &["ls", "swift://bucket"],
         &["swift://: OS_PASSWORD and OS_PROJECT_NAME are not set, and Keystone needs them"],
     );
-    let cloud = nobody().with_settings("[store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\n");
+    let cloud = unconfigured().with_settings("[store.cloud]\ntype = \"swift\"\nopenrc = \"cloud.rc\"\n");
     let (settings, file) = (cloud.path("settings.toml"), cloud.path("cloud.rc"));
     let (settings, shown) = (settings.display(), file.display());
     let absent = "No such file or directory (os error 2)";
@@ -136,14 +138,14 @@ fn rejected_credentials_and_missing_buckets_fail() {
     let Some(laboratory) = SwiftServer::start("rejected_credentials_and_missing_buckets_fail") else {
         return;
     };
-    let wrong = user_of(&laboratory, nobody()).with_variable("ST_KEY", "guessed");
+    let wrong = user_of(&laboratory, unconfigured()).with_variable("ST_KEY", "guessed");
     let ran = wrong.run(&["ls", "swift://"]);
     let host = laboratory.setting("AUTH_URL").split('/').nth(2).unwrap().to_owned();
     let err = ran.err.replace(&host, "SWIFT");
     assert!(err.contains("SWIFT") && err.contains("401 Unauthorized"), "{err}");
     assert!(err.ends_with("check the user, the key and the account\n") && !err.contains("guessed"), "{err}");
     assert_eq!((err.lines().count(), ran.status.code()), (1, Some(1)), "{err}");
-    let caller = user_of(&laboratory, nobody());
+    let caller = user_of(&laboratory, unconfigured());
     caller.write("x", "x");
     for command in
         [&["cat", "swift://nowhere/x"][..], &["cp", "x", "swift://nowhere/x"], &["ls", "swift://nowhere"]]

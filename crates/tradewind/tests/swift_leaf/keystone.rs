@@ -12,7 +12,7 @@ use tradewind_core::testing::context;
 use tradewind_core::{Clock, ObjectStore as _, SystemClock, Timestamp};
 
 use super::support::swift::SwiftServer;
-use super::{at, bucket, pattern, put, read};
+use super::{address, bucket, pattern, put, read};
 
 /// The options of porter's store, with segments of 1 MiB.
 fn options(laboratory: &SwiftServer) -> SwiftOptions {
@@ -47,7 +47,7 @@ impl Clock for Slow {
 
 /// Writes the first half of an object, runs `between`, writes the second half and reads the whole object.
 async fn write_over(store: &SwiftStore, key: &str, bytes: &Bytes, between: impl AsyncFnOnce()) {
-    let mut staged = store.stage(&context(), &at(key), StageRequest::default()).await.unwrap();
+    let mut staged = store.stage(&context(), &address(key), StageRequest::default()).await.unwrap();
     let (first, second) = (bytes.slice(..bytes.len() / 2), bytes.slice(bytes.len() / 2..));
     staged.write(first).await.unwrap();
     between().await;

@@ -208,7 +208,7 @@ fn invalid_bundle_arguments_are_reported() {
     scene.store("plain", b"some text");
     scene.store("nothing", b"");
     let usage = "--bundle packs a directory into an object or unpacks one: write cp --bundle DIR s3://BUCKET/NAME.tar, or \
-                 the other way round";
+                 vice versa";
     for (command, why) in [
         (&["cp", "--bundle", "here", "there"][..], usage),
         (&["cp", "--bundle", "s3://bucket/plain", "s3://bucket/y"], usage),
@@ -228,7 +228,7 @@ fn invalid_bundle_arguments_are_reported() {
         (&["ls", "--bundle", "s3://bucket/none"], "there is nothing at s3://bucket/none"),
         (
             &["cp", "here", "--member", "a", "there"],
-            "--member takes a file out of a bundle in a store; write cp s3://BUCKET/NAME.tar --member NAME TO",
+            "--member extracts a file from a bundle in a store; write cp s3://BUCKET/NAME.tar --member NAME TO",
         ),
         (
             &["cp", "s3://bucket/plain", "--member", "a", "s3://bucket/y"],

@@ -28,14 +28,17 @@ fn sorted_output_is_in_listing_order() {
     let scene = scene();
     let expected = "s3://bucket/a.txt:1:one needle\ns3://bucket/a/b:1:needle without an end\n\
         Binary file s3://bucket/binary matches\ns3://bucket/large:60001:the needle\n";
-    for jobs in ["1", "2", "32"] {
+    for concurrency in ["1", "2", "32"] {
         assert_eq!(
-            grep(&scene, &["--sort", "--jobs", jobs, "needle"]),
+            grep(&scene, &["--sort", "--concurrency", concurrency, "needle"]),
             (Some(0), expected.to_owned()),
-            "{jobs}"
+            "{concurrency}"
         );
-        let mut unsorted: Vec<String> =
-            grep(&scene, &["--jobs", jobs, "needle"]).1.lines().map(|line| format!("{line}\n")).collect();
+        let mut unsorted: Vec<String> = grep(&scene, &["--concurrency", concurrency, "needle"])
+            .1
+            .lines()
+            .map(|line| format!("{line}\n"))
+            .collect();
         let mut lines: Vec<String> = expected.lines().map(|line| format!("{line}\n")).collect();
         unsorted.sort();
         lines.sort();
@@ -76,8 +79,9 @@ fn closed_output_ends_the_search() {
         let lines: String = (1..=400_000).map(|line| format!("{n} {line} needle\n")).collect();
         scene.store(&format!("much/{n}"), lines.as_bytes());
     }
-    for jobs in ["1", "32"] {
-        let mut running = scene.runner.spawn_unread(&["grep", "--jobs", jobs, "needle", "s3://bucket/"]);
+    for concurrency in ["1", "32"] {
+        let mut running =
+            scene.runner.spawn_unread(&["grep", "--concurrency", concurrency, "needle", "s3://bucket/"]);
         let mut out = running.take_stdout();
         out.read_exact(&mut [0; 100]).unwrap();
         drop(out);

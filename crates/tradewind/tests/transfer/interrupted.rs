@@ -48,10 +48,10 @@ fn interrupt_download(signal: Signal) -> (CommandRunner, CommandOutput) {
     let running = caller.spawn(&["cp", "-r", &format!("s3://{BUCKET}"), "there"]);
     server.wait_until_stalled(1);
     eventually("the other object is complete", || caller.path("there/a").exists());
-    let asked = Instant::now();
+    let signalled = Instant::now();
     running.signal(signal);
     let ran = running.wait_for_output();
-    assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
+    assert!(signalled.elapsed() < Duration::from_secs(5), "it took {:?}", signalled.elapsed());
     assert_eq!(fs::read(caller.path("there/b")).unwrap(), b"as it was");
     (caller, ran)
 }
@@ -110,9 +110,9 @@ fn resume(server: &ScriptedServer, caller: &CommandRunner) -> Vec<u64> {
         let range = request.header("range").trim_start_matches("bytes=");
         range.split_once('-').unwrap().0.parse().unwrap()
     };
-    let mut asked: Vec<u64> = server.requests_of("GetObject")[before..].iter().map(first_byte).collect();
-    asked.sort_unstable();
-    asked
+    let mut requested: Vec<u64> = server.requests_of("GetObject")[before..].iter().map(first_byte).collect();
+    requested.sort_unstable();
+    requested
 }
 
 #[test]
@@ -151,12 +151,12 @@ fn download_with_ranges_of_different_sizes_resumes() {
     let before = server.requests_of("GetObject").len();
     caller.run_ok(&DOWN);
     assert!(fs::read(caller.path("there/x")).unwrap() == server.object("x").unwrap());
-    let mut asked: Vec<String> = server.requests_of("GetObject")[before..]
+    let mut requested: Vec<String> = server.requests_of("GetObject")[before..]
         .iter()
         .map(|request| request.header("range").to_owned())
         .collect();
-    asked.sort();
-    assert_eq!(asked, ["bytes=0-4194303", "bytes=39845888-41943039"]);
+    requested.sort();
+    assert_eq!(requested, ["bytes=0-4194303", "bytes=39845888-41943039"]);
 }
 
 /// Recorded chunks are verified against the file.
@@ -236,10 +236,10 @@ fn command_blocked_on_a_full_pipe_can_be_interrupted() {
     let running = caller.spawn_unread(&["cat", &format!("s3://{BUCKET}/x")]);
     eventually("the download has started", || server.requests_of("GetObject").len() > 1);
     std::thread::sleep(Duration::from_millis(100));
-    let asked = Instant::now();
+    let signalled = Instant::now();
     running.signal(Signal::INT);
     let ran = running.wait_for_output();
-    assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
+    assert!(signalled.elapsed() < Duration::from_secs(5), "it took {:?}", signalled.elapsed());
     assert!(!ran.status.success(), "{ran:?}");
 }
 

@@ -17,7 +17,7 @@ struct Mounted(PathBuf);
 
 impl Mounted {
     /// Mounts a file system. Returns `None` and reports the test as skipped if that is not possible.
-    fn at(path: PathBuf, test: &str) -> Option<Self> {
+    fn new(path: PathBuf, test: &str) -> Option<Self> {
         fs::create_dir_all(&path).unwrap();
         let mounted = Self(path);
         match mounted.mount() {
@@ -53,7 +53,7 @@ impl Drop for Mounted {
 
 /// Watches `here` with frequent full comparisons.
 fn watch(scene: &TestStore) -> RunningCommand {
-    let flags = ["--settle", "100ms", "--compare-every", "300ms", "-q"];
+    let flags = ["--debounce", "100ms", "--compare-every", "300ms", "-q"];
     scene.runner.spawn(&[&["sync", "--watch", "--delete", "here", "s3://bucket"], &flags[..]].concat())
 }
 
@@ -87,7 +87,7 @@ fn files_hidden_by_a_mount_or_unmount_are_not_removed() {
             scene.runner.write(format!("here/{name}"), name);
         }
         // The mount table escapes the space in octal.
-        let Some(disk) = Mounted::at(scene.runner.path("here/a disk"), test) else { return };
+        let Some(disk) = Mounted::new(scene.runner.path("here/a disk"), test) else { return };
         for path in names_below(Path::new("here/a disk")) {
             scene.runner.write(path, "of the disk");
         }
@@ -125,7 +125,7 @@ fn files_of_a_temporary_mount_are_not_removed() {
     let running = watch(&scene);
     eventually("the first comparison", || scene.names() == ["first"]);
     let Some(disk) =
-        Mounted::at(scene.runner.path("here/disk"), "files_of_a_temporary_mount_are_not_removed")
+        Mounted::new(scene.runner.path("here/disk"), "files_of_a_temporary_mount_are_not_removed")
     else {
         return;
     };
@@ -152,7 +152,7 @@ fn files_revealed_by_an_unmount_are_watched() {
     scene.runner.write("here/first", "1");
     scene.runner.write("here/disk/dir/hidden", "below the disk");
     let test = "files_revealed_by_an_unmount_are_watched";
-    let Some(disk) = Mounted::at(scene.runner.path("here/disk"), test) else { return };
+    let Some(disk) = Mounted::new(scene.runner.path("here/disk"), test) else { return };
     scene.runner.write("here/disk/x", "of the disk");
     let running = watched::watch(&scene, &["--delete", "-q"]);
     eventually("upload of all files", || scene.names() == ["disk/x", "first"]);
@@ -171,7 +171,7 @@ fn files_revealed_by_an_unmount_are_watched() {
 fn removals_on_a_mounted_file_system_are_mirrored() {
     let scene = TestStore::new();
     let test = "removals_on_a_mounted_file_system_are_mirrored";
-    let Some(disk) = Mounted::at(scene.runner.path("here/disk"), test) else { return };
+    let Some(disk) = Mounted::new(scene.runner.path("here/disk"), test) else { return };
     names_below(Path::new("here/disk")).iter().for_each(|path| scene.runner.write(path, "of the disk"));
     let running = watch(&scene);
     eventually("upload of all files", || scene.names() == ["disk/dir/y", "disk/x"]);
@@ -187,7 +187,7 @@ fn unmount_of_the_watched_directory_removes_nothing() {
     let test = "unmount_of_the_watched_directory_removes_nothing";
     for is_lazy in [false, true] {
         let scene = TestStore::new();
-        let Some(root) = Mounted::at(scene.runner.path("here"), test) else { return };
+        let Some(root) = Mounted::new(scene.runner.path("here"), test) else { return };
         names_below(Path::new("here")).iter().for_each(|path| scene.runner.write(path, "of the disk"));
         let running = watch(&scene);
         eventually("upload of all files", || scene.names() == ["dir/y", "x"]);

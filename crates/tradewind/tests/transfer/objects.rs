@@ -121,8 +121,15 @@ fn tagged_objects_download_with_one_connection() {
         let tagged = S3::new(caller.endpoint(), root_key()).send(put).unwrap();
         assert_eq!(tagged.status, 200, "{}", tagged.text());
     }
-    for jobs in ["1", "32"] {
-        caller.run_ok(&["cp", "-r", "--jobs", jobs, "s3://bucket/d", &format!("there-{jobs}")]);
-        assert_eq!(fs::read_dir(caller.path(format!("there-{jobs}"))).unwrap().count(), 40);
+    for concurrency in ["1", "32"] {
+        caller.run_ok(&[
+            "cp",
+            "-r",
+            "--concurrency",
+            concurrency,
+            "s3://bucket/d",
+            &format!("there-{concurrency}"),
+        ]);
+        assert_eq!(fs::read_dir(caller.path(format!("there-{concurrency}"))).unwrap().count(), 40);
     }
 }

@@ -49,7 +49,7 @@ fn file(number: u64) -> String {
 
 impl Killed {
     /// Kills a packing when exactly the first part of bundle `number` is stored.
-    fn at(number: u32) -> Self {
+    fn new(number: u32) -> Self {
         let script = Arc::new(Mutex::new(Script::None));
         let server = ScriptedServer::start({
             let script = script.clone();
@@ -115,7 +115,7 @@ impl Killed {
         file.set_modified(was.modified().unwrap()).unwrap();
     }
 
-    /// Packs again to the end, and checks that the bundles contain every file as it is now and that no journal is left.
+    /// Packs again to the end, and checks that the bundles contain every file in its current version and that no journal is left.
     /// Returns the operations by key; repeated part listings count once.
     fn resume(&self) -> BTreeMap<String, Vec<&'static str>> {
         self.caller.run_ok(&PACK);
@@ -145,7 +145,7 @@ const RESTARTED: &[&str] = &["CreateMultipartUpload", "UploadPart", "UploadPart"
 
 #[test]
 fn stored_bundles_and_parts_are_not_uploaded_again() {
-    let killed = Killed::at(3);
+    let killed = Killed::new(3);
     let operations = killed.resume();
     assert_eq!(operations["x.tar"], INSPECTED);
     assert_eq!(operations["x-00002.tar"], INSPECTED);
@@ -157,13 +157,13 @@ fn stored_bundles_and_parts_are_not_uploaded_again() {
 
 #[test]
 fn first_bundle_is_resumed() {
-    let operations = Killed::at(1).resume();
+    let operations = Killed::new(1).resume();
     assert_eq!(operations["x.tar"], [INSPECTED, RESUMED].concat());
 }
 
 #[test]
 fn changed_file_repacks_its_bundle_and_all_later_ones() {
-    let killed = Killed::at(4);
+    let killed = Killed::new(4);
     killed.change_contents(25);
     let operations = killed.resume();
     assert_eq!(operations["x.tar"], INSPECTED);
@@ -176,7 +176,7 @@ fn changed_file_repacks_its_bundle_and_all_later_ones() {
 /// The journal records a bundle before it is stored, so an older bundle may still be at its key.
 #[test]
 fn older_bundle_at_the_key_is_not_mistaken_for_the_new_one() {
-    let killed = Killed::at(3);
+    let killed = Killed::new(3);
     killed.change_contents(25);
     killed.pack_and_kill("CompleteMultipartUpload", 2, NO_RESPONSE, || true);
     assert_eq!(killed.resume()["x-00002.tar"].last(), Some(&"CompleteMultipartUpload"));
@@ -184,7 +184,7 @@ fn older_bundle_at_the_key_is_not_mistaken_for_the_new_one() {
 
 #[test]
 fn changed_first_file_repacks_everything() {
-    let killed = Killed::at(3);
+    let killed = Killed::new(3);
     killed.caller.write(file(0), "y");
     let operations = killed.resume();
     assert_eq!(operations["x.tar"], [INSPECTED, RESTARTED].concat());
@@ -193,10 +193,10 @@ fn changed_first_file_repacks_everything() {
 
 #[test]
 fn added_and_removed_files_repack_their_bundle() {
-    let killed = Killed::at(3);
+    let killed = Killed::new(3);
     killed.caller.write("here/024-", "came");
     assert_eq!(killed.resume()["x-00002.tar"], [INSPECTED, RESTARTED].concat());
-    let killed = Killed::at(3);
+    let killed = Killed::new(3);
     fs::remove_file(killed.caller.path(file(24))).unwrap();
     assert_eq!(killed.resume()["x-00002.tar"], [INSPECTED, RESTARTED].concat());
 }
@@ -204,7 +204,7 @@ fn added_and_removed_files_repack_their_bundle() {
 /// The last bundle must not declare a successor; the upload of the former successor is aborted.
 #[test]
 fn last_bundle_is_repacked_if_no_files_follow() {
-    let killed = Killed::at(3);
+    let killed = Killed::new(3);
     for n in IN_FIRST..FILES {
         fs::remove_file(killed.caller.path(file(n))).unwrap();
     }
@@ -217,7 +217,7 @@ fn last_bundle_is_repacked_if_no_files_follow() {
 
 #[test]
 fn other_bundle_size_starts_a_new_set() {
-    let killed = Killed::at(3);
+    let killed = Killed::new(3);
     let mut pack = PACK;
     pack[2] = "--bundle-size=12MiB";
     killed.caller.run_ok(&pack);
@@ -231,7 +231,7 @@ fn other_bundle_size_starts_a_new_set() {
 
 #[test]
 fn bundle_with_lost_completion_response_is_found() {
-    let killed = Killed::at(2);
+    let killed = Killed::new(2);
     killed.pack_and_kill("CompleteMultipartUpload", 2, RESPONSE_LOST, || true);
     let before = killed.server.requests_of("UploadPart").len();
     let operations = killed.resume();
@@ -248,7 +248,7 @@ fn journal_survives_expired_credentials() {
         Reply::Respond(ScriptedResponse::error(400, "ExpiredToken", message))
     };
     for (operation, number) in [("GetObject", 1), ("GetObject", 3), ("ListParts", 3)] {
-        let killed = Killed::at(3);
+        let killed = Killed::new(3);
         killed.fails(operation, number, expired);
         let operations = killed.resume();
         assert_eq!(operations["x.tar"].last(), Some(&"GetObject"), "{operation} {number}: {operations:?}");
@@ -259,7 +259,7 @@ fn journal_survives_expired_credentials() {
 
 #[test]
 fn only_bundles_of_the_same_set_are_removed() {
-    let killed = Killed::at(4);
+    let killed = Killed::new(4);
     killed.caller.write("others/a", "b");
     killed.caller.run_ok(&["cp", "--bundle", "others", &format!("s3://{BUCKET}/x-00003.tar")]);
     killed.change_contents(25);
@@ -269,7 +269,7 @@ fn only_bundles_of_the_same_set_are_removed() {
 /// Without permission to remove bundles, the next packing starts over with a new set.
 #[test]
 fn denied_removal_fails_once_and_then_starts_a_new_set() {
-    let killed = Killed::at(4);
+    let killed = Killed::new(4);
     killed.change_contents(25);
     killed.fails("DeleteObject", 3, DENIED);
     let before = killed.server.requests().len();
@@ -292,7 +292,7 @@ fn no_journal_is_left_if_no_upload_started() {
 /// An object that another packing stored at the key is not mistaken for a bundle of this set.
 #[test]
 fn bundle_replaced_by_another_packing_is_repacked() {
-    let killed = Killed::at(3);
+    let killed = Killed::new(3);
     killed.caller.write("others/a", "b");
     killed.caller.run_ok(&["cp", "--bundle", "others", &format!("s3://{BUCKET}/x-00002.tar")]);
     let operations = killed.resume();

@@ -32,7 +32,7 @@ fn sizes_at_chunk_boundaries_round_trip() {
     }
     caller.run_ok(&[&["cp", "-r", "s3://bucket", "there"], &TUNED[..]].concat());
     // With another chunk size, and several concurrent chunks per object.
-    caller.run_ok(&["cp", "-r", "s3://bucket", "small", "--chunk-size", "1MB", "--jobs", "4"]);
+    caller.run_ok(&["cp", "-r", "s3://bucket", "small", "--chunk-size", "1MB", "--concurrency", "4"]);
     for (name, bytes) in &objects {
         for directory in ["there", "small"] {
             assert!(fs::read(caller.path(directory).join(name)).unwrap() == *bytes, "{name} in {directory}");
@@ -66,7 +66,7 @@ fn large_object_round_trips_with_4_mib_and_one_request() {
     let caller = &scene.runner;
     let bytes = content(1, 16 << 20);
     caller.write("here", &bytes);
-    let little = ["--max-memory", "4M", "--jobs", "1", "--chunk-size", "5m"];
+    let little = ["--max-memory", "4M", "--concurrency", "1", "--chunk-size", "5m"];
     caller.run_ok(&[&["cp", "here", "s3://bucket/x"], &little[..]].concat());
     caller.run_ok(&[&["cp", "s3://bucket/x", "there"], &little[..]].concat());
     assert!(fs::read(caller.path("there")).unwrap() == bytes);

@@ -202,7 +202,7 @@ fn key_that_is_also_a_prefix_conflicts_as_a_file() {
         "a/b: cannot create the directory there/a: Not a directory (os error 20)",
         "c/d/e: cannot create the directory there/c/d: Not a directory (os error 20)",
     ];
-    caller.run_failing(&["cp", "-r", "--jobs", "1", "s3://bucket", "there"], &complaints);
+    caller.run_failing(&["cp", "-r", "--concurrency", "1", "s3://bucket", "there"], &complaints);
     assert_eq!(names(&caller.path("there")), ["a", "b", "c/d", "f"], "all other items are copied");
 
     fs::create_dir_all(caller.path("other/a")).unwrap();
@@ -212,7 +212,7 @@ fn key_that_is_also_a_prefix_conflicts_as_a_file() {
         "c/d/e: cannot create the directory other/c/d: Not a directory (os error 20)",
         "other/f exists and is not a file",
     ];
-    caller.run_failing(&["cp", "-r", "--jobs", "1", "s3://bucket", "other"], &complaints);
+    caller.run_failing(&["cp", "-r", "--concurrency", "1", "s3://bucket", "other"], &complaints);
     assert_eq!(names(&caller.path("other")), ["a/b", "b", "c/d"]);
 
     let ran = caller.run(&["cp", "-r", "s3://bucket", "many"]);

@@ -17,7 +17,7 @@ pub fn watch(scene: &TestStore, flags: &[&str]) -> RunningCommand {
 }
 
 fn watch_settling(scene: &TestStore, settle: &str, flags: &[&str]) -> RunningCommand {
-    let fixed = ["sync", "--watch", "--settle", settle, "--compare-every", "1h", "here", "s3://bucket"];
+    let fixed = ["sync", "--watch", "--debounce", settle, "--compare-every", "1h", "here", "s3://bucket"];
     let running = scene.runner.spawn(&[&fixed[..], flags].concat());
     // Inotify watches exist before the first comparison.
     eventually("the first comparison", || scene.names().contains(&"first".to_owned()));
@@ -211,7 +211,7 @@ fn invalid_watch_arguments_are_rejected() {
     let ran = scene.runner.run(&["sync", "--watch", "here", "s3://no-such-bucket"]);
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
     assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
-    for wrong in [&["--settle", "1s"][..], &["--watch", "--settle", "1"], &["--watch", "--dry-run"]] {
+    for wrong in [&["--debounce", "1s"][..], &["--watch", "--debounce", "1"], &["--watch", "--dry-run"]] {
         let ran = scene.runner.run(&[&["sync", "here", "s3://bucket"], wrong].concat());
         assert_eq!(ran.status.code(), Some(2), "{wrong:?}");
     }

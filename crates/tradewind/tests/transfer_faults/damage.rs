@@ -195,7 +195,7 @@ fn object_that_changes_between_chunks_fails() {
         assert_eq!(
             requests.iter().filter(|request| is_at(request, CHUNK)).count(),
             1,
-            "it is not asked for again"
+            "it is not requested again"
         );
     }
 }

@@ -25,7 +25,7 @@ fn full_disk_keeps_complete_files_and_requests_each_once() {
     for n in 0..20 {
         server.put_object(&format!("dir/{n:02}"), content(n, 1 << 20));
     }
-    let ran = caller.run(&["cp", "-r", "--jobs", "2", "s3://bucket/dir/", "disk"]);
+    let ran = caller.run(&["cp", "-r", "--concurrency", "2", "s3://bucket/dir/", "disk"]);
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
     let complete = disk_files(&caller);
     assert!(complete.len() > 4 && complete.len() < 9, "{complete:?}");

@@ -8,7 +8,7 @@ use crate::support::command_runner::CommandRunner;
 use crate::support::scripted_server::{Reply, Request, ScriptedResponse, ScriptedServer};
 
 const PART: usize = 5 << 20;
-const UPLOAD: [&str; 7] = ["cp", "--chunk-size", "5MiB", "--jobs", "1", "here", "s3://bucket/x"];
+const UPLOAD: [&str; 7] = ["cp", "--chunk-size", "5MiB", "--concurrency", "1", "here", "s3://bucket/x"];
 
 /// A server that rejects expired credentials after the first part, until the returned flag is set.
 fn with_expiring_credentials(

@@ -49,8 +49,8 @@ fn permanent_errors_take_one_line_and_are_not_retried() {
             caller.write("large", content(1, 1 << 20));
             caller.run_failing(command, &[&format!("{what}: {expected}")]);
             // A region in the error leads to one retry there.
-            let asked = if more.contains("<Region>") { 2 } else { 1 };
-            assert_eq!(server.requests().len(), asked, "{:?}", server.request_counts());
+            let attempts = if more.contains("<Region>") { 2 } else { 1 };
+            assert_eq!(server.requests().len(), attempts, "{:?}", server.request_counts());
             assert_eq!(files(&caller), ["large", "small"]);
         }
     }

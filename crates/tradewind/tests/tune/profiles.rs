@@ -8,12 +8,12 @@ use super::support::test_store::TestStore;
 use super::tune;
 
 /// A profile of a local store, as if exported on another machine.
-fn exported(store: &str, cores: usize, made: &str) -> String {
+fn exported(store: &str, cores: usize, measured_at: &str) -> String {
     format!(
-        "store = \"{store}\"\nmade = \"{made}\"\nclient = \"elsewhere\"\ncores = {cores}\nround_trip_ms = 50.0\n\
-         [[upload]]\nsize = \"16KiB\"\nparallel = 8\nlatency_ms = 52.0\nerror_percent = 2.0\n\
-         [[upload]]\nsize = \"16KiB\"\nparallel = 64\nlatency_ms = 160.0\nerror_percent = 2.0\n\
-         [[download]]\nsize = \"1MiB\"\nparallel = 16\nlatency_ms = 400.0\nerror_percent = 2.0\n"
+        "store = \"{store}\"\nmeasured_at = \"{measured_at}\"\nclient = \"elsewhere\"\ncpus = {cores}\nrtt_ms = 50.0\n\
+         [[upload]]\nsize = \"16KiB\"\nconcurrency = 8\nlatency_ms = 52.0\nerror_percent = 2.0\n\
+         [[upload]]\nsize = \"16KiB\"\nconcurrency = 64\nlatency_ms = 160.0\nerror_percent = 2.0\n\
+         [[download]]\nsize = \"1MiB\"\nconcurrency = 16\nlatency_ms = 400.0\nerror_percent = 2.0\n"
     )
 }
 
@@ -47,7 +47,10 @@ fn a_profile_is_listed_shown_exported_removed_and_imported() {
     assert!(listed.starts_with("store ") && listed.contains(&name), "{listed}");
     let line: Json = serde_json::from_str(&caller.run_ok(&["profiles", "list", "--json"])).unwrap();
     assert_eq!(line["store"], name);
-    assert!(line["upload_samples"].as_u64() > Some(0) && line["memory"].as_u64() > Some(1 << 20), "{line}");
+    assert!(
+        line["upload_samples"].as_u64() > Some(0) && line["memory_bytes"].as_u64() > Some(1 << 20),
+        "{line}"
+    );
     // By its scheme, its host and a part of its name.
     for store in ["s3://", "s3://bucket", address.as_str(), "127.0.0"] {
         let output = caller.run_ok(&["profiles", "show", store]);
@@ -56,7 +59,10 @@ fn a_profile_is_listed_shown_exported_removed_and_imported() {
         }
     }
     let own = shown(caller, "s3://");
-    assert_eq!((own["scaled"].as_bool(), own["at_a_time"].as_array().unwrap().len()), (Some(false), 4));
+    assert_eq!(
+        (own["scaled"].as_bool(), own["concurrency_by_size"].as_array().unwrap().len()),
+        (Some(false), 4)
+    );
     let exported = caller.run_ok(&["profiles", "export", "s3://"]);
     caller.run_ok(&["profiles", "export", "s3://", "store.toml"]);
     assert_eq!(std::fs::read_to_string(caller.path("store.toml")).unwrap(), exported);
@@ -98,7 +104,7 @@ fn chunk_size_overrides_the_profile_exactly() {
     let scene = TestStore::new();
     let caller = &scene.runner;
     // A slow link, for which the profile would choose small requests.
-    let slow = "[[upload]]\nsize = \"1MiB\"\nparallel = 16\nlatency_ms = 2000.0\nerror_percent = 2.0\n";
+    let slow = "[[upload]]\nsize = \"1MiB\"\nconcurrency = 16\nlatency_ms = 2000.0\nerror_percent = 2.0\n";
     let known = exported(&own_name(&scene), 2, "2026-01-01T00:00:00Z").replace("400.0", "2000.0");
     import(caller, &(known + slow));
     caller.write("large", vec![7; 32 << 20]);
@@ -152,7 +158,7 @@ fn a_newer_profile_is_replaced_only_on_request() {
     caller.write("timeless.toml", exported(&name, 3, ""));
     assert_eq!(caller.run(&["profiles", "import", "timeless.toml"]).status.code(), Some(1));
     caller.run_ok(&["profiles", "import", "older.toml", "--replace"]);
-    assert_eq!(shown(caller, "s3://")["profile"]["cores"], 3);
+    assert_eq!(shown(caller, "s3://")["profile"]["cpus"], 3);
     // The same profile again is accepted.
     caller.run_ok(&["profiles", "import", "older.toml"]);
 }
@@ -168,12 +174,12 @@ fn invalid_profiles_are_rejected_and_broken_entries_reported() {
     assert!(ran.err.ends_with("nonsense is not a profile: it names no store\n"), "{}", ran.err);
     caller.write("empty", "store = \"S3Store(there)\"\n");
     caller.run_failing(&["profiles", "import", "empty"], &["empty is not a profile: it has no samples"]);
-    let broken = exported(&name, 2, "2026-01-01T00:00:00Z").replacen("parallel = 8", "parallel = 0", 1);
+    let broken = exported(&name, 2, "2026-01-01T00:00:00Z").replacen("concurrency = 8", "concurrency = 0", 1);
     caller.write("broken", broken);
     let ran = caller.run(&["profiles", "import", "broken"]);
     assert_eq!(ran.status.code(), Some(1), "the rest of the profile is saved");
     assert!(
-        ran.err.contains("broken: line 6: upload: parallel must be a number from 1 to 4096"),
+        ran.err.contains("broken: line 6: upload: concurrency must be a number from 1 to 4096"),
         "{}",
         ran.err
     );

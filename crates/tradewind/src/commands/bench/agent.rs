@@ -38,7 +38,7 @@ pub(in crate::commands) struct Arguments {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9190")]
     listen: SocketAddr,
     /// Restrict measurements to this prefix (repeatable)
-    #[arg(long, value_name = "PLACE")]
+    #[arg(long, value_name = "URL")]
     only: Vec<ObjectsLocation>,
     #[command(flatten)]
     key: KeyFlags,
@@ -87,26 +87,26 @@ impl StoreOpener for Opener {
 
 impl Opener {
     fn ground(&self, job: &AgentJob) -> anyhow::Result<OpenedStore> {
-        let place: ObjectsLocation = job.location.parse()?;
-        if !self.only.is_empty() && !self.only.iter().any(|only| holds(only, &place)) {
-            return Err(anyhow!("the agent is restricted to other places by --only"));
+        let location: ObjectsLocation = job.location.parse()?;
+        if !self.only.is_empty() && !self.only.iter().any(|only| holds(only, &location)) {
+            return Err(anyhow!("the agent is restricted to other locations by --only"));
         }
         let lines = (job.max_concurrency.min(MAX_CONNECTIONS), job.new_connections);
-        let bed = self.asking.open(&place, lines, &job.unique_name())?;
+        let bed = self.asking.open(&location, lines, &job.unique_name())?;
         let store = bed.store.capabilities().kind.to_owned();
         Ok(OpenedStore {
             env: bed,
-            base_prefix: directory_prefix(&place.key),
+            base_prefix: directory_prefix(&location.key),
             store,
             client: local_client(cpus()),
         })
     }
 }
 
-/// Returns true if a place is `only` or below it.
-fn holds(only: &ObjectsLocation, place: &ObjectsLocation) -> bool {
-    let is_there = only.scheme == place.scheme && only.bucket == place.bucket;
-    is_there && directory_prefix(&place.key).starts_with(&directory_prefix(&only.key))
+/// Returns true if a location is `only` or below it.
+fn holds(only: &ObjectsLocation, location: &ObjectsLocation) -> bool {
+    let is_there = only.scheme == location.scheme && only.bucket == location.bucket;
+    is_there && directory_prefix(&location.key).starts_with(&directory_prefix(&only.key))
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn only_matches_a_place_and_what_is_below_it() {
-        let holds = |only: &str, place: &str| holds(&only.parse().unwrap(), &place.parse().unwrap());
+        let holds = |only: &str, location: &str| holds(&only.parse().unwrap(), &location.parse().unwrap());
         assert!(holds("s3://bucket", "s3://bucket") && holds("s3://bucket", "s3://bucket/there"));
         assert!(holds("s3://bucket/there", "s3://bucket/there/more"));
         assert!(holds("s3://bucket/there/", "s3://bucket/there"));

@@ -27,7 +27,7 @@ use crate::profiles::this_machine::cpus;
 /// Measure a store from several machines concurrently
 ///
 /// Each machine runs `tradewind bench agent` with the same key. All agents start each load at the same moment; their
-/// histograms are merged, and the share of each agent is printed below the row. --parallel, --count and --objects apply
+/// histograms are merged, and the share of each agent is printed below the row. --concurrency, --count and --objects apply
 /// to each agent, and the row shows the total concurrency; --rate is the total, which is divided among the agents.
 /// Agents open the store with their own credentials: this machine needs none. With --mixed, loads run concurrently, on
 /// every agent or on separate agents.
@@ -36,7 +36,7 @@ use crate::profiles::this_machine::cpus;
     tradewind bench cluster s3://bucket --agents 10.0.0.7:9190,10.0.0.8:9190 --key-file key\n  \
     tradewind bench cluster s3://bucket --agents one:9190,two:9190 --key-file key --mix get --rate 2000 -o both.jsonl\n  \
     tradewind bench cluster s3://bucket --agents one:9190,two:9190 --key-file key --workload hou --scale 0.01\n  \
-    tradewind bench cluster s3://bucket --agents one:9190,two:9190 --key-file key --mixed --apart --size 4KiB --parallel 8\n\n\
+    tradewind bench cluster s3://bucket --agents one:9190,two:9190 --key-file key --mixed --separate-agents --size 4KiB --concurrency 8\n\n\
     Exit status: 0 measured, 1 a request failed, data was wrong, or an agent was lost, 2 usage.")]
 pub(in crate::commands) struct Arguments {
     /// Addresses of agents, separated by commas
@@ -113,7 +113,7 @@ async fn measure(
     let (together, connections) = max_agent_load(&acts, arguments.count());
     let (fresh, keeps) = (run.new_connections, run.keep);
     let wanted = RunSettings {
-        location: run.place(),
+        location: run.location(),
         run: number,
         max_concurrent_loads: together,
         max_concurrency: connections,
@@ -124,16 +124,16 @@ async fn measure(
     // After an error here, the agents wait for the next coordinator.
     let limit = cluster.max_object_bytes();
     surveys.iter().try_for_each(|survey| survey.check(limit)).map_err(UsageError)?;
-    let prefix = format!("{}{}", directory_prefix(&run.place.key), run_prefix(number));
+    let prefix = format!("{}{}", directory_prefix(&run.location.key), run_prefix(number));
     let description = RunDescription {
-        place: run.place(),
+        location: run.location(),
         kind: cluster.store().to_owned(),
         prefix: prefix.clone(),
         seed: run.seed,
         fresh: run.new_connections,
         files: None,
         cores: cpus(),
-        cells: acts.iter().map(Vec::len).sum(),
+        measurements: acts.iter().map(Vec::len).sum(),
         head: TABLE_HEADER,
         agents: cluster.agents(),
     };

@@ -43,8 +43,8 @@ fn requested_twice(surveys: &[TestPlan]) -> Option<&LoadSpec> {
             (other.stop_condition, other.warm_up, other.objects)
                 != (survey.stop_condition, survey.warm_up, survey.objects)
         });
-        let mut asked = others.flat_map(|other| &other.loads);
-        asked.find(|asked| survey.loads.contains(asked))
+        let mut requested = others.flat_map(|other| &other.loads);
+        requested.find(|load| survey.loads.contains(load))
     })
 }
 
@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn indistinguishable_loads_are_found() {
-        let survey = |asked: &str, seconds| TestPlan {
-            loads: vec![asked.parse().unwrap()],
+        let survey = |load: &str, seconds| TestPlan {
+            loads: vec![load.parse().unwrap()],
             stop_condition: StopCondition {
                 max_requests: None,
                 duration: Duration::from_secs(seconds),

@@ -192,13 +192,13 @@ mod tests {
 
     #[derive(Debug, clap::Parser)]
     #[command(no_binary_name = true)]
-    struct Line {
+    struct LoadLine {
         #[command(flatten)]
         flags: LoadFlags,
     }
 
     fn flags(line: &[&str]) -> LoadFlags {
-        clap::Parser::try_parse_from(line).map(|line: Line| line.flags).unwrap()
+        clap::Parser::try_parse_from(line).map(|line: LoadLine| line.flags).unwrap()
     }
 
     #[test]

@@ -23,14 +23,14 @@ const DEFAULTS: LoadDefaults = LoadDefaults {
 ///
 /// Each load is measured alone, and then concurrently with each load including itself: uploads with downloads, small
 /// objects with large ones, low with high concurrency. `tradewind report` renders a matrix of the remaining bandwidth
-/// and of the factor by which latency grows. With --beside, only the given loads run concurrently.
+/// and of the factor by which latency grows. With --concurrent-with, only the given loads run concurrently.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench mix s3://bucket\n  \
-    tradewind bench mix s3://bucket --parallel 1,2,4,8,16,32 -o matrix.jsonl\n  \
+    tradewind bench mix s3://bucket --concurrency 1,2,4,8,16,32 -o matrix.jsonl\n  \
     tradewind bench mix s3://bucket --size 64KiB --samples requests.csv\n  \
-    tradewind bench mix s3://bucket --mix put --size 4MiB --parallel 1,4,8 --beside \"put 4KiB x 8\"\n  \
-    tradewind bench mix s3://bucket --mix get --size 64KiB --rate 200 --beside \"put 4MiB x 4 and get 4KiB x 16\"\n\n\
+    tradewind bench mix s3://bucket --mix put --size 4MiB --concurrency 1,4,8 --concurrent-with \"put 4KiB x 8\"\n  \
+    tradewind bench mix s3://bucket --mix get --size 64KiB --rate 200 --concurrent-with \"put 4MiB x 4 and get 4KiB x 16\"\n\n\
     Exit status: 0 measured, 1 a request failed or data was wrong, 2 usage.")]
 pub(in crate::commands) struct Arguments {
     #[command(flatten)]
@@ -55,8 +55,8 @@ impl FromStr for ConcurrentLoads {
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
-    let Arguments { load, concurrent_with: beside, target: ground } = arguments;
-    let (survey, stages) = stages(&load, &beside, (ground.run.seed, ground.run.repeat))?;
+    let Arguments { load, concurrent_with, target: ground } = arguments;
+    let (survey, stages) = stages(&load, &concurrent_with, (ground.run.seed, ground.run.repeat))?;
     let check = move |limit| survey.check(limit);
     target::run(&ground, BenchRequest { work: Work::Stages(stages), check: Box::new(check) })
 }
@@ -64,7 +64,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
 /// The stages of all rounds: each load alone, then the concurrent ones; and the plan with all loads.
 pub(super) fn stages(
     load: &LoadFlags,
-    beside: &[ConcurrentLoads],
+    concurrent_with: &[ConcurrentLoads],
     (seed, repeat): (u64, u32),
 ) -> Result<(TestPlan, Vec<Stage>), UsageError> {
     if !load.ends_with_time() {
@@ -72,19 +72,19 @@ pub(super) fn stages(
         return Err(UsageError(why.to_owned()));
     }
     let mut survey = load.test_plan(&DEFAULTS, seed)?;
-    let pairs = pairs(&survey.loads, beside);
+    let pairs = pairs(&survey.loads, concurrent_with);
     let only_removes =
-        |asked: &&LoadSpec| asked.mix.operations().all(|operation| operation == Operation::Delete);
-    if let Some(asked) = pairs.iter().flatten().find(only_removes) {
+        |load: &&LoadSpec| load.mix.operations().all(|operation| operation == Operation::Delete);
+    if let Some(load) = pairs.iter().flatten().find(only_removes) {
         let why = format!(
-            "{asked} would run out of objects while the concurrent loads continue: mix it with as many puts"
+            "{load} would run out of objects while the concurrent loads continue: mix it with as many puts"
         );
         return Err(UsageError(why));
     }
     for others in &pairs {
-        for asked in others {
-            if !survey.loads.contains(asked) {
-                survey.loads.push(asked.clone());
+        for load in others {
+            if !survey.loads.contains(load) {
+                survey.loads.push(load.clone());
             }
         }
     }
@@ -93,20 +93,20 @@ pub(super) fn stages(
 }
 
 /// The groups of concurrent loads: all pairs, or each load with the given ones.
-fn pairs(asked: &[LoadSpec], beside: &[ConcurrentLoads]) -> Vec<Vec<LoadSpec>> {
+fn pairs(loads: &[LoadSpec], concurrent_with: &[ConcurrentLoads]) -> Vec<Vec<LoadSpec>> {
     let each = |(n, first): (usize, &LoadSpec)| -> Vec<Vec<LoadSpec>> {
-        if beside.is_empty() {
-            return asked[n..].iter().map(|second| vec![first.clone(), second.clone()]).collect();
+        if concurrent_with.is_empty() {
+            return loads[n..].iter().map(|second| vec![first.clone(), second.clone()]).collect();
         }
-        beside.iter().map(|others| [std::slice::from_ref(first), &*others.0].concat()).collect()
+        concurrent_with.iter().map(|others| [std::slice::from_ref(first), &*others.0].concat()).collect()
     };
-    asked.iter().enumerate().flat_map(each).collect()
+    loads.iter().enumerate().flat_map(each).collect()
 }
 
 /// One round: each load alone, then each group.
 fn round(survey: &TestPlan, pairs: &[Vec<LoadSpec>], repeat: u32) -> Vec<Stage> {
     let alone = survey.steps(repeat).into_iter().map(|step| vec![step]);
-    let together = pairs.iter().map(|asked| asked.iter().map(|asked| survey.step(asked, repeat)).collect());
+    let together = pairs.iter().map(|loads| loads.iter().map(|load| survey.step(load, repeat)).collect());
     alone.chain(together).collect()
 }
 
@@ -114,18 +114,18 @@ fn round(survey: &TestPlan, pairs: &[Vec<LoadSpec>], repeat: u32) -> Vec<Stage> 
 mod tests {
     use super::*;
 
-    fn asked(texts: &[&str]) -> Vec<LoadSpec> {
+    fn loads(texts: &[&str]) -> Vec<LoadSpec> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
     #[test]
     fn groups_are_all_pairs_or_the_given_loads() {
-        let three = asked(&["put 4KiB x 1", "get 4KiB x 1", "get 4MiB x 8"]);
+        let three = loads(&["put 4KiB x 1", "get 4KiB x 1", "get 4MiB x 8"]);
         assert_eq!(pairs(&three, &[]).len(), 6);
         let others: ConcurrentLoads = "put 4MiB x 8 and get=1,list=1 4KiB x 2 at 5/s".parse().unwrap();
-        let beside = pairs(&three, &[others]);
-        assert_eq!((beside.len(), beside[0].len()), (3, 3));
-        assert_eq!(beside[2][2].to_string(), "get=1,list=1 4KiB x 2 at 5/s");
+        let groups = pairs(&three, &[others]);
+        assert_eq!((groups.len(), groups[0].len()), (3, 3));
+        assert_eq!(groups[2][2].to_string(), "get=1,list=1 4KiB x 2 at 5/s");
         assert!("put 4MiB x 8 and".parse::<ConcurrentLoads>().is_err());
     }
 }

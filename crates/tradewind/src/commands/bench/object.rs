@@ -26,9 +26,9 @@ pub(super) const LOAD_DEFAULTS: LoadDefaults = LoadDefaults {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind bench object s3://bucket\n  \
-    tradewind bench object s3://bucket --mix get --size 4KiB --parallel 1,8,64 --time 10s --repeat 5\n  \
+    tradewind bench object s3://bucket --mix get --size 4KiB --concurrency 1,8,64 --time 10s --repeat 5\n  \
     tradewind bench object s3://bucket --mix get=70,put=20,delete=10 --size 60%4KiB+40%1MiB-4MiB\n  \
-    tradewind bench object s3://bucket --mix get --size 64KiB --rate 500 --parallel 128 -o open.jsonl\n  \
+    tradewind bench object s3://bucket --mix get --size 64KiB --rate 500 --concurrency 128 -o open.jsonl\n  \
     tradewind bench object s3://bucket --mix get --size 64KiB --time 10s --samples requests.csv\n  \
     tradewind bench object s3://bucket --mix get --size 8MiB --drop-caches --warm-up 0s --repeat 3\n  \
     tradewind bench object s3://bucket --workload hou --scale 0.01\n\n\
@@ -42,8 +42,9 @@ pub(in crate::commands) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
-    let Arguments { selection: asked, target: ground } = arguments;
-    let (surveys, stages) = stages(&asked.loads()?, &LOAD_DEFAULTS, (ground.run.seed, ground.run.repeat))?;
+    let Arguments { selection, target: ground } = arguments;
+    let (surveys, stages) =
+        stages(&selection.loads()?, &LOAD_DEFAULTS, (ground.run.seed, ground.run.repeat))?;
     let check = move |limit| surveys.iter().try_for_each(|survey| survey.check(limit));
     target::run(&ground, BenchRequest { work: Work::Stages(stages), check: Box::new(check) })
 }

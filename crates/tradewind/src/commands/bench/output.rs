@@ -43,7 +43,7 @@ pub(super) struct OutputFlags {
 
 /// The description of a run.
 pub(super) struct RunDescription {
-    pub place: String,
+    pub location: String,
     pub kind: String,
     /// The prefix of all objects.
     pub prefix: String,
@@ -53,7 +53,7 @@ pub(super) struct RunDescription {
     /// The directory of uploaded and downloaded files, if any.
     pub files: Option<String>,
     pub cores: usize,
-    pub cells: usize,
+    pub measurements: usize,
     /// The header of the table.
     pub head: &'static str,
     /// The agents, if this machine does not generate the load.
@@ -67,7 +67,7 @@ pub(super) struct Output {
     /// The result file has the default name.
     is_default_path: bool,
     shown: Option<ProgressLine>,
-    cells: usize,
+    measurements: usize,
     done: usize,
     failed: u64,
     /// The number of measurements that are void or without any success.
@@ -111,7 +111,7 @@ impl Output {
             file,
             is_default_path: flags.out.is_none(),
             shown: None,
-            cells: description.cells,
+            measurements: description.measurements,
             done: 0,
             failed: 0,
             empty: 0,
@@ -121,10 +121,10 @@ impl Output {
         let run = Run {
             schema: SCHEMA.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            started: now.millis(),
+            started_ms: now.millis(),
             client: local_client(description.cores),
             agents: description.agents.clone(),
-            location: description.place.clone(),
+            location: description.location.clone(),
             store: description.kind.clone(),
             prefix: description.prefix.clone(),
             seed: description.seed,
@@ -137,7 +137,7 @@ impl Output {
                 0 => local_client(description.cores).hostname,
                 agents => format!("{agents} agents"),
             };
-            output.print(&format!("{} from {from}", description.place));
+            output.print(&format!("{} from {from}", description.location));
             output.print(description.head);
         }
         Ok(output)
@@ -149,14 +149,16 @@ impl Output {
             RunEvent::PhaseStarted { description: what, max_duration: time, progress: gauges } => {
                 self.show_progress(&what, time, gauges)
             }
-            RunEvent::Measured(cell) => {
+            RunEvent::Measured(measurement) => {
                 self.shown = None;
                 self.done += 1;
-                self.failed += cell.failure_count();
-                self.empty += u32::from(cell.is_void() || (cell.has_no_success() && !cell.is_partial()));
-                self.write_line(&ResultLine::Measurement(Box::new(cell.clone())));
+                self.failed += measurement.failure_count();
+                self.empty += u32::from(
+                    measurement.is_void() || (measurement.has_no_success() && !measurement.is_partial()),
+                );
+                self.write_line(&ResultLine::Measurement(Box::new(measurement.clone())));
                 if !self.is_json {
-                    rows(cell).iter().for_each(|row| self.print(row));
+                    rows(measurement).iter().for_each(|row| self.print(row));
                 }
             }
         }
@@ -183,7 +185,7 @@ impl Output {
     fn show_progress(&mut self, what: &str, time: Option<Duration>, gauges: Vec<Arc<Progress>>) {
         self.shown = None;
         if io::stderr().is_terminal() {
-            self.shown = Some(show(format!("{}/{} {what}", self.done, self.cells), time, gauges));
+            self.shown = Some(show(format!("{}/{} {what}", self.done, self.measurements), time, gauges));
         }
     }
 
@@ -303,42 +305,42 @@ pub(super) const TABLE_HEADER: &str = "\
 what                     size          concurrent  requests/s          MB/s   p50 ms   p99 ms   max ms  CPU us  failed";
 
 /// A row for each operation, followed by failures and notes.
-fn rows(cell: &Measurement) -> Vec<String> {
+fn rows(measurement: &Measurement) -> Vec<String> {
     let millis = |latency: &LatencySummary, figure: fn(&LatencySummary) -> u64| {
         latency
             .figure_if_any(figure)
             .map_or_else(|| "-".to_owned(), |micros| format!("{:.2}", micros as f64 / 1e3))
     };
     let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
-    let sure = cell.operations_per_second;
+    let sure = measurement.operations_per_second;
     let sure = sure
         .ci95_half_width
         .map(|within| format!("+-{:.0}%", 100.0 * share(within, sure.mean)))
         .unwrap_or_default();
-    let cpu = cell.cpu_us_per_operation().map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.0}"));
-    let is_mixed = cell.mix.operations().count() > 1;
-    let what = |kind: Operation| match &cell.trace {
+    let cpu = measurement.cpu_us_per_operation().map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.0}"));
+    let is_mixed = measurement.mix.operations().count() > 1;
+    let what = |kind: Operation| match &measurement.trace {
         Some(trace) => format!("{kind} of {}", trace.name),
-        None if is_mixed => format!("{kind} of {}", cell.mix),
+        None if is_mixed => format!("{kind} of {}", measurement.mix),
         None => kind.to_string(),
     };
     let all = is_mixed.then(|| {
-        let (rate, bytes) = (cell.operations_per_second.mean, cell.bytes_per_second.mean / 1e6);
+        let (rate, bytes) = (measurement.operations_per_second.mean, measurement.bytes_per_second.mean / 1e6);
         format!("  {:<47} {rate:>11.1} {sure:>5} {bytes:>8.1}", "all of these")
     });
-    let mut rows: Vec<String> = (cell.operations.iter())
+    let mut rows: Vec<String> = (measurement.operations.iter())
         .map(|(kind, figures)| {
             let latency = &figures.latency_us;
             let failed: u64 = figures.failures.values().sum();
-            let concurrency = match cell.requests_per_second {
-                Some(rate) if cell.trace.is_some() => format!("{rate:.1}/s"),
+            let concurrency = match measurement.requests_per_second {
+                Some(rate) if measurement.trace.is_some() => format!("{rate:.1}/s"),
                 Some(rate) => format!("{rate}/s"),
-                None => cell.concurrency.to_string(),
+                None => measurement.concurrency.to_string(),
             };
             format!(
                 "{:<24} {:<14} {concurrency:>9} {:>11.1} {:>5} {:>8.1} {:>8} {:>8} {:>8} {cpu:>7} {failed:>7}",
                 what(*kind),
-                cell.sizes.to_string(),
+                measurement.sizes.to_string(),
                 figures.requests_per_second,
                 // Unknown for one operation of a mix.
                 if is_mixed { "" } else { &sure },
@@ -350,14 +352,14 @@ fn rows(cell: &Measurement) -> Vec<String> {
         })
         .collect();
     rows.extend(all);
-    rows.extend(cell.concurrent_with.iter().map(|other| format!("  concurrent with {other}")));
-    rows.extend(cell.agents.iter().map(|one| {
+    rows.extend(measurement.concurrent_with.iter().map(|other| format!("  concurrent with {other}")));
+    rows.extend(measurement.agents.iter().map(|one| {
         let (operations, bytes) = (one.operations_per_second, one.bytes_per_second / 1e6);
         format!("  {:<47} {operations:>11.1} {:>5} {bytes:>8.1}", one.address, "")
     }));
-    let samples = cell.operations.values().filter_map(|figures| figures.failure_samples.first());
+    let samples = measurement.operations.values().filter_map(|figures| figures.failure_samples.first());
     rows.extend(samples.map(|sample| format!("  failed: {sample}")));
-    rows.extend(cell.notes.iter().map(|note| format!("  note: {note}")));
+    rows.extend(measurement.notes.iter().map(|note| format!("  note: {note}")));
     rows
 }
 

@@ -100,22 +100,26 @@ fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<CommandOu
     let number =
         getrandom::u32().map_err(|e| anyhow::anyhow!("cannot get random bytes from the system: {e}"))?;
     let clock: Arc<dyn Clock> = SystemClock::shared();
-    let place =
+    let location =
         Arc::new(RunDirectory::create(&arguments.directory, &format!("tradewind-bench-{number:08x}"))?);
     let description = RunDescription {
-        place: arguments.directory.display().to_string(),
-        kind: Mount::containing(place.directory()).fs_type,
-        prefix: place.directory().display().to_string(),
+        location: arguments.directory.display().to_string(),
+        kind: Mount::containing(location.directory()).fs_type,
+        prefix: location.directory().display().to_string(),
         seed: arguments.seed,
         fresh: false,
         files: None,
         cores,
-        cells: survey.max_measurements(),
+        measurements: survey.max_measurements(),
         head: files::TABLE_HEADER,
         agents: Vec::new(),
     };
-    let site =
-        PosixEnv { directory: place.clone(), content: Arc::new(Content::new()), clock, stop: stop.clone() };
+    let site = PosixEnv {
+        directory: location.clone(),
+        content: Arc::new(Content::new()),
+        clock,
+        stop: stop.clone(),
+    };
     let measured = Output::begin(&arguments.output, &description, site.clock.wall(), stop.clone()).and_then(
         |mut output| {
             let measured = survey.run(&site, &mut |event| output.handle_posix_event(event));
@@ -124,12 +128,12 @@ fn measure(arguments: &Arguments, stop: &StopSignal) -> anyhow::Result<CommandOu
             ended
         },
     );
-    let shown = place.directory().display();
+    let shown = location.directory().display();
     if arguments.keep {
         writeln!(io::stderr(), "files are kept in {shown}")?;
         return measured;
     }
-    match place.remove() {
+    match location.remove() {
         Ok(()) => measured,
         Err(e) => {
             // Reported in addition to any other error.

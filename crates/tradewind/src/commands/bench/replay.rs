@@ -14,7 +14,7 @@ use super::target::{self, BenchRequest, TargetFlags, Work};
 use crate::commands::{CommandOutcome, UsageError};
 
 /// The default concurrency: a limit at the pace of the trace, else the number of workers.
-const DEFAULT_OWN_PACE_CONCURRENCY: usize = 512;
+const DEFAULT_TRACE_CONCURRENCY: usize = 512;
 const DEFAULT_FAST_CONCURRENCY: usize = 64;
 
 /// Replay an object trace against a store
@@ -33,7 +33,7 @@ const DEFAULT_FAST_CONCURRENCY: usize = 64;
 #[command(after_help = "Examples:\n  \
     tradewind bench replay trace.csv s3://bucket\n  \
     tradewind bench replay trace.csv s3://bucket --speed 2 --repeat 3 -o twice.jsonl\n  \
-    tradewind bench replay trace.jsonl s3://bucket/there --pace fast --parallel 16\n  \
+    tradewind bench replay trace.jsonl s3://bucket/there --pace fast --concurrency 16\n  \
     tradewind bench replay trace.csv s3://bucket --samples requests.csv\n\n\
     A trace:\n  \
     time,op,key,offset,length\n  \
@@ -48,7 +48,7 @@ pub(in crate::commands) struct Arguments {
     #[command(flatten)]
     target: TargetFlags,
     /// When requests start
-    #[arg(long, value_enum, default_value_t = Pace::Own)]
+    #[arg(long, value_enum, default_value_t = Pace::Trace)]
     pace: Pace,
     /// Speed relative to the trace
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = speed)]
@@ -64,7 +64,7 @@ pub(in crate::commands) struct Arguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Pace {
     /// At the times of the trace
-    Own,
+    Trace,
     /// Each after a response, as fast as possible
     Fast,
 }
@@ -75,8 +75,8 @@ fn speed(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
-    let (is_own, speed) = (arguments.pace == Pace::Own, arguments.speed);
-    if !is_own && speed != 1.0 {
+    let (follows_trace, speed) = (arguments.pace == Pace::Trace, arguments.speed);
+    if !follows_trace && speed != 1.0 {
         return Err(UsageError(
             "--speed scales the times of the trace, which --pace fast ignores".to_owned(),
         )
@@ -88,12 +88,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         )
         .into());
     }
-    let parallel = arguments.concurrency.unwrap_or(if is_own {
-        DEFAULT_OWN_PACE_CONCURRENCY
+    let parallel = arguments.concurrency.unwrap_or(if follows_trace {
+        DEFAULT_TRACE_CONCURRENCY
     } else {
         DEFAULT_FAST_CONCURRENCY
     });
-    let replay = read(&arguments, (parallel, is_own.then_some(speed)))?;
+    let replay = read(&arguments, (parallel, follows_trace.then_some(speed)))?;
     let largest = replay.trace_summary().sizes.map(|(_, largest)| largest);
     let check = move |limit| match largest {
         Some((size, line)) if size > limit => {
@@ -115,15 +115,15 @@ fn read(arguments: &Arguments, how: (usize, Option<f64>)) -> anyhow::Result<Repl
     }
     let replay = Replay::plan(&name, opener(path), arguments.target.max_trace_key_bytes(), how);
     let replay =
-        replay.with_context(unreadable)?.map_err(|broken| UsageError(format!("{shown}, {broken}")))?;
+        replay.with_context(unreadable)?.map_err(|invalid| UsageError(format!("{shown}, {invalid}")))?;
     let plan = replay.trace_summary();
     if plan.invalid_lines > 0 && !arguments.skip_invalid {
-        let examples: String = plan.first_invalid.iter().map(|broken| format!("\n  {broken}")).collect();
+        let examples: String = plan.first_invalid.iter().map(|line| format!("\n  {line}")).collect();
         let rest = plan.invalid_lines - plan.first_invalid.len() as u64;
         let more = if rest > 0 { format!("\n  and {rest} more") } else { String::new() };
         let lines = if plan.invalid_lines == 1 { "line" } else { "lines" };
         return Err(UsageError(format!(
-            "{shown} has {} broken {lines} (use --skip-broken to skip them):{examples}{more}",
+            "{shown} has {} invalid {lines} (use --skip-invalid to skip them):{examples}{more}",
             plan.invalid_lines
         ))
         .into());

@@ -44,11 +44,12 @@ const WORKERS: usize = 32;
 /// The longest component between the prefix of a run and the keys of a trace.
 const MAX_ROUND_PREFIX: &str = "1000/";
 
-/// Flags for the place, the number of rounds, and the cleanup.
+/// Flags for the location, the number of rounds, and the cleanup.
 #[derive(Debug, Args)]
 pub(super) struct RunFlags {
     /// s3://BUCKET or s3://BUCKET/PREFIX
-    pub place: ObjectsLocation,
+    #[arg(value_name = "URL")]
+    pub location: ObjectsLocation,
     /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
@@ -96,7 +97,7 @@ impl TargetFlags {
     /// The limit of the length of keys in a trace, in bytes.
     pub fn max_trace_key_bytes(&self) -> usize {
         let taken =
-            directory_prefix(&self.run.place.key).len() + run_prefix(0).len() + MAX_ROUND_PREFIX.len();
+            directory_prefix(&self.run.location.key).len() + run_prefix(0).len() + MAX_ROUND_PREFIX.len();
         MAX_KEY_BYTES.saturating_sub(taken)
     }
 
@@ -121,7 +122,7 @@ impl Work {
         let of_stage = |stage: &Stage| stage.iter().map(|step| step.load.concurrency).sum();
         match self {
             Self::Stages(stages) => stages.iter().map(of_stage).max().unwrap_or(1),
-            Self::Replay(replay, _) => replay.parallel(),
+            Self::Replay(replay, _) => replay.concurrency(),
         }
     }
 
@@ -180,11 +181,11 @@ pub(in crate::commands) fn until_stopped(
 }
 
 impl ClientFlags {
-    /// Opens the store of a place for this concurrency, with or without a new connection per request. A local store may
+    /// Opens the store of a location for this concurrency, with or without a new connection per request. A local store may
     /// replay its log. Files are in a subdirectory with the unique name `own`.
     pub fn open(
         &self,
-        place: &ObjectsLocation,
+        location: &ObjectsLocation,
         (connections, is_fresh): (usize, bool),
         own: &str,
     ) -> anyhow::Result<BenchEnv> {
@@ -197,8 +198,8 @@ impl ClientFlags {
             benchmark: measuring,
         };
         let known = self.access.stores(clock.clone(), lines)?;
-        known.check_schemes(&[&*place.scheme])?;
-        let store = known.open(&place.scheme, MissingDirectory::Fail)?.store;
+        known.check_schemes(&[&*location.scheme])?;
+        let store = known.open(&location.scheme, MissingDirectory::Fail)?.store;
         let store = if self.lanes {
             let (options, none) = (LanesOptions::default(), Priorities::default());
             Scheduled::new(store, options, none, clock.clone())
@@ -213,7 +214,7 @@ impl ClientFlags {
         let crew = WorkerPool::start(cpus()).context("cannot start the threads that send requests")?;
         Ok(BenchEnv {
             store,
-            bucket: place.bucket.clone(),
+            bucket: location.bucket.clone(),
             content,
             clock,
             budget,
@@ -225,11 +226,11 @@ impl ClientFlags {
 }
 
 impl ClientFlags {
-    /// Returns a function that opens the store of a place, each time with new connections. A local store, which can be
+    /// Returns a function that opens the store of a location, each time with new connections. A local store, which can be
     /// open only once, is the same each time.
     pub fn opener(
         &self,
-        place: &ObjectsLocation,
+        location: &ObjectsLocation,
         connections: usize,
         bed: &BenchEnv,
     ) -> anyhow::Result<OpenStore> {
@@ -244,7 +245,7 @@ impl ClientFlags {
             benchmark: measuring,
         };
         let known = self.access.stores(bed.clock.clone(), lines)?;
-        let scheme = place.scheme.clone();
+        let scheme = location.scheme.clone();
         Ok(Box::new(move || {
             let opened = known.open(&scheme, MissingDirectory::Fail);
             Ok(opened.map_err(|e| Error::new(Reason::Io, format!("{e:#}")))?.store)
@@ -267,19 +268,19 @@ async fn measure(
     let own = run_prefix(random_run_number()?);
     let lines = (wanted.work.max_concurrency(), run.new_connections);
     let bed =
-        tokio::task::block_in_place(|| flags.client.open(&run.place, lines, own.trim_end_matches('/')))?;
+        tokio::task::block_in_place(|| flags.client.open(&run.location, lines, own.trim_end_matches('/')))?;
     let capabilities = bed.store.capabilities();
     (wanted.check)(capabilities.max_object_bytes).map_err(UsageError)?;
-    let prefix = format!("{}{own}", directory_prefix(&run.place.key));
+    let prefix = format!("{}{own}", directory_prefix(&run.location.key));
     let description = RunDescription {
-        place: run.place(),
+        location: run.location(),
         kind: capabilities.kind.to_owned(),
         prefix: prefix.clone(),
         seed: run.seed,
         fresh: run.new_connections,
         files: flags.client.files.as_ref().map(|files| files.display().to_string()),
         cores: cpus(),
-        cells: wanted.work.measurement_count(),
+        measurements: wanted.work.measurement_count(),
         head: TABLE_HEADER,
         agents: Vec::new(),
     };
@@ -301,7 +302,7 @@ async fn measure(
         files.remove();
     }
     if stop.is_triggered() && !run.keep {
-        print_removal_notice(&run.place, &prefix);
+        print_removal_notice(&run.location, &prefix);
     }
     let cleaned = if run.keep { Ok(0) } else { course.clean().await };
     let servers = bed.traffic.addresses().iter().map(ToString::to_string).collect();
@@ -313,8 +314,8 @@ async fn measure(
 }
 
 /// Tells the user, after a signal, that objects are being removed.
-pub(in crate::commands) fn print_removal_notice(place: &ObjectsLocation, prefix: &str) {
-    let (scheme, bucket) = (&place.scheme, &place.bucket);
+pub(in crate::commands) fn print_removal_notice(location: &ObjectsLocation, prefix: &str) {
+    let (scheme, bucket) = (&location.scheme, &location.bucket);
     // The objects are removed even if stderr is closed.
     let _ = writeln!(
         io::stderr(),
@@ -323,9 +324,9 @@ pub(in crate::commands) fn print_removal_notice(place: &ObjectsLocation, prefix:
 }
 
 impl RunFlags {
-    /// The place as given.
-    pub fn place(&self) -> String {
-        let ObjectsLocation { scheme, bucket, key } = &self.place;
+    /// The location as given.
+    pub fn location(&self) -> String {
+        let ObjectsLocation { scheme, bucket, key } = &self.location;
         format!("{scheme}://{bucket}/{key}")
     }
 
@@ -338,14 +339,14 @@ impl RunFlags {
         cleaned: Result<u64, impl fmt::Display>,
     ) -> anyhow::Result<CommandOutcome> {
         let ended = output.end(is_whole, servers);
-        let place = format!("{}://{}/{prefix}", self.place.scheme, self.place.bucket);
+        let location = format!("{}://{}/{prefix}", self.location.scheme, self.location.bucket);
         if self.keep {
-            writeln!(io::stderr(), "objects are kept below {place}")?;
+            writeln!(io::stderr(), "objects are kept below {location}")?;
         }
         if let Err(e) = &cleaned {
             // Reported in addition to any other error.
             print_error_line(format_args!(
-                "tradewind: objects remain below {place} and cannot be removed: {e}"
+                "tradewind: objects remain below {location} and cannot be removed: {e}"
             ))?;
         }
         let ended = ended?;

@@ -242,7 +242,7 @@ mod tests {
     fn built_in_workloads_are_listed_with_their_command() {
         let said = list_or_show(None).unwrap();
         assert_eq!(said.lines().count(), BUILT_IN.len());
-        assert!(said.contains("\nhou        bench object  Objects of 1 KiB"), "{said}");
+        assert!(said.contains("\nhou        bench object  Uploads and downloads of 1 KiB"), "{said}");
         assert!(said.contains("\npostmark   bench posix   "), "{said}");
         assert!(list_or_show(Some("ou")).unwrap().contains("[[load]]"));
         assert!(list_or_show(Some("nothing")).is_err());

@@ -17,13 +17,13 @@ use crate::settings::ByteSize;
 ///
 /// With a whole number of CPUs, the command sees only those; a fraction is a CPU quota with a period of 20 ms. Memory
 /// includes the page cache of the command's files; swap is not used. Processes that the command leaves running are
-/// killed when it ends. Profiles are the clients of Hou et al. 2017, Table I, scaled down if this machine has less. To
+/// killed when it ends. Presets are the clients of Hou et al. 2017, Table I, scaled down if this machine has less. To
 /// combine it with an emulated link, run it inside `lab wan`, as in the last example: the link itself is then not
 /// slowed down. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tradewind lab client --cpus 0.5 --memory 512MiB -- tradewind sync ./tree s3://data/tree\n  \
-    tradewind lab client --profile hou-cpu-plus --counts -- tradewind bench object s3://data\n  \
+    tradewind lab client --preset hou-cpu-plus --stats -- tradewind bench object s3://data\n  \
     tradewind lab wan --delay 25ms -- tradewind lab client --cpus 1 -- sh -c 'ping -c 3 $TRADEWIND_LAB_FAR'\n\n\
     Exit status: that of the command; 128 plus the signal's number if a signal ended it: 137 if it ran out of memory.")]
 pub(in super::super) struct Arguments {
@@ -100,7 +100,7 @@ fn options(arguments: &Arguments) -> anyhow::Result<ClientOptions> {
         ))?;
     }
     if options == ClientOptions::default() && !arguments.stats {
-        return Err(UsageError("set at least one of --cpus, --memory or --profile".to_owned()).into());
+        return Err(UsageError("set at least one of --cpus, --memory or --preset".to_owned()).into());
     }
     if let Some(processors) = options.cpus.filter(|processors| processors.whole_cpus() > here) {
         let requested = processors.as_f64();

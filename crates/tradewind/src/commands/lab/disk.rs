@@ -22,10 +22,10 @@ use crate::settings::ByteSize;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  \
-    tradewind lab disk --profile hdd ./data -- tradewind serve --data ./data/store\n  \
+    tradewind lab disk --preset hdd ./data -- tradewind serve --data ./data/store\n  \
     tradewind lab disk --read 60MB --write 23MB --loop 4GiB ./files -- tradewind sync s3://data ./files\n  \
-    tradewind lab disk up --profile hou-magnetic ./files && tradewind lab disk down ./files\n\n\
-    Profiles: hdd, a disk of 7,200 rpm; ssd, a flash drive on SATA; hou-magnetic and hou-ssd, those of Hou \
+    tradewind lab disk up --preset hou-magnetic ./files && tradewind lab disk down ./files\n\n\
+    Presets: hdd, a disk of 7,200 rpm; ssd, a flash drive on SATA; hou-magnetic and hou-ssd, those of Hou \
     et al. 2017, Table II.\n\
     Exit status: that of the command; 128 plus the signal's number if a signal ended it."
 )]
@@ -52,7 +52,7 @@ enum Longer {
 ///
 /// The directory, which must be empty, becomes a new file system until `down`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  tradewind lab disk up --profile hdd --loop 4GiB ./files")]
+#[command(after_help = "Examples:\n  tradewind lab disk up --preset hdd --loop 4GiB ./files")]
 struct Up {
     #[command(flatten)]
     speed: Speed,
@@ -153,7 +153,7 @@ impl Speed {
             write_iops: self.write_iops.or(known.write_iops),
         };
         if rates == IoLimits::default() {
-            let words = "set at least one of --profile, --read, --write, --read-iops or --write-iops";
+            let words = "set at least one of --preset, --read, --write, --read-iops or --write-iops";
             return Err(UsageError(words.to_owned()).into());
         }
         let bytes = |size: Option<ByteSize>| size.map(|size| size.0);

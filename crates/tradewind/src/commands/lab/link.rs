@@ -261,14 +261,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct LinkLine {
         #[command(flatten)]
         flags: LinkFlags,
     }
 
     fn options(line: &str) -> anyhow::Result<WanOptions> {
         let words = ["line"].into_iter().chain(line.split_whitespace());
-        Line::try_parse_from(words)?.flags.options()
+        LinkLine::try_parse_from(words)?.flags.options()
     }
 
     #[test]
@@ -304,7 +304,8 @@ mod tests {
         // 100 Mbit/s for 50 ms.
         assert_eq!(alike.out.queue_bytes, 625_000);
         let apart =
-            options("--delay 25ms --rate 100mbit --back delay=75ms,rate=10mbit,loss=1%,jitter=2ms").unwrap();
+            options("--delay 25ms --rate 100mbit --reverse delay=75ms,rate=10mbit,loss=1%,jitter=2ms")
+                .unwrap();
         let back = LinkOptions {
             delay: Duration::from_millis(75),
             jitter: Duration::from_millis(2),
@@ -315,7 +316,7 @@ mod tests {
         };
         assert_eq!(apart.back, back);
         assert_eq!(apart.out.queue_bytes, 1_250_000);
-        let open = options("--rate 10mbit --queue 64KiB --back rate=none").unwrap();
+        let open = options("--rate 10mbit --queue 64KiB --reverse rate=none").unwrap();
         assert_eq!(
             (open.out.queue_bytes, open.back.bits_per_second, open.back.queue_bytes),
             (65536, None, u64::MAX)
@@ -332,37 +333,37 @@ mod tests {
         let options = options("--rate 10mbit").unwrap();
         let far = std::net::Ipv4Addr::LOCALHOST;
         let counts = LinkCounts { packets: 9, dropped: 7, max_queue_bytes: 11, ..LinkCounts::default() };
-        let told = |via| link_report(options, via, far, &Ok((counts, counts)));
+        let report = |via| link_report(options, via, far, &Ok((counts, counts)));
         assert!(
-            describe_traffic(&told(ForwarderKind::Relay)["out"])
+            describe_traffic(&report(ForwarderKind::Relay)["out"])
                 .ends_with(", 7 dropped by the full queue, queue up to 11 bytes")
         );
         assert!(
-            describe_traffic(&told(ForwarderKind::Netem)["out"]).ends_with(", 7 dropped by the full queue")
+            describe_traffic(&report(ForwarderKind::Netem)["out"]).ends_with(", 7 dropped by the full queue")
         );
-        assert_eq!(unknown_traffic_reason(&told(ForwarderKind::Netem)), None);
+        assert_eq!(unknown_traffic_reason(&report(ForwarderKind::Netem)), None);
     }
 
     #[test]
     fn unknown_traffic_is_null_not_zero() {
         let options = options("--rate 10mbit").unwrap();
         let refused = Err(std::io::Error::other("`tc -s`: no such device"));
-        let told = link_report(options, ForwarderKind::Netem, std::net::Ipv4Addr::LOCALHOST, &refused);
-        assert!(told["out"]["packets"].is_null() && told["back"]["dropped"].is_null(), "{told}");
+        let report = link_report(options, ForwarderKind::Netem, std::net::Ipv4Addr::LOCALHOST, &refused);
+        assert!(report["out"]["packets"].is_null() && report["back"]["dropped"].is_null(), "{report}");
         let why = "traffic is unknown: `tc -s`: no such device";
-        assert_eq!(unknown_traffic_reason(&told).as_deref(), Some(why));
+        assert_eq!(unknown_traffic_reason(&report).as_deref(), Some(why));
     }
 
     #[test]
     fn contradictory_options_are_rejected() {
         for (bad, why) in [
             ("--delay 1ms --jitter 2ms", "must not exceed --delay"),
-            ("--delay 1ms --back jitter=2ms", "must not exceed --delay"),
+            ("--delay 1ms --reverse jitter=2ms", "must not exceed --delay"),
             ("--queue 64KiB", "needs --rate"),
             ("--rate 1mbit --queue 100B", "must hold at least one packet"),
-            ("--back speed=1mbit", "is not one of delay"),
+            ("--reverse speed=1mbit", "is not one of delay"),
             ("--via netem --seed 1", "needs --via relay"),
-            ("--back rate", "is not KEY=VALUE"),
+            ("--reverse rate", "is not KEY=VALUE"),
         ] {
             let refused = options(bad).unwrap_err().to_string();
             assert!(refused.contains(why), "{bad}: {refused}");

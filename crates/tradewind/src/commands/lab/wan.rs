@@ -31,8 +31,8 @@ use crate::commands::signals::Signals;
     override_usage = "tradewind lab wan [OPTIONS] -- <COMMAND>...\n       tradewind lab wan <up|exec|status|down> ...",
     after_help = "Examples:\n  \
     tradewind lab wan --delay 25ms -- sh -c 'ping -c 3 $TRADEWIND_LAB_FAR'\n  \
-    tradewind lab wan --delay 25ms --jitter 5ms --loss 0.1% --rate 100mbit --counts -- ./client\n  \
-    tradewind lab wan --delay 10ms --rate 100mbit --back rate=20mbit -- sh -c 'tradewind ls s3://data \\\n      \
+    tradewind lab wan --delay 25ms --jitter 5ms --loss 0.1% --rate 100mbit --stats -- ./client\n  \
+    tradewind lab wan --delay 10ms --rate 100mbit --reverse rate=20mbit -- sh -c 'tradewind ls s3://data \\\n      \
     --endpoint-url http://$TRADEWIND_LAB_FAR:9000'\n\n\
     Exit status: that of the command; 128 plus the signal's number if a signal ended it."
 )]
@@ -142,12 +142,12 @@ fn run_command(arguments: &Arguments) -> anyhow::Result<CommandOutcome> {
         Ok((wan.pidfd()?, move || wan.run(refused)))
     })??;
     let (far, via) = link.context("the link was never created")?;
-    let told = link_report(options, via, far, &ended.counts);
+    let report = link_report(options, via, far, &ended.counts);
     if arguments.json {
-        writeln!(io::stderr(), "{told}")?;
+        writeln!(io::stderr(), "{report}")?;
     } else if arguments.stats {
-        print_note(&unknown_traffic_reason(&told).unwrap_or_else(|| {
-            format!("out {}; back {}", describe_traffic(&told["out"]), describe_traffic(&told["back"]))
+        print_note(&unknown_traffic_reason(&report).unwrap_or_else(|| {
+            format!("out {}; back {}", describe_traffic(&report["out"]), describe_traffic(&report["back"]))
         }))?;
     }
     Ok(exit(ended.status))
@@ -244,8 +244,8 @@ fn show(status: &Status) -> anyhow::Result<CommandOutcome> {
                     let uncounted = unknown_traffic_reason(&link);
                     for direction in ["out", "back"] {
                         let status = &link[direction];
-                        let carried = uncounted.clone().unwrap_or_else(|| describe_traffic(status));
-                        writeln!(out, "  {direction:4} {}: {carried}", describe_link(status))?;
+                        let traffic = uncounted.clone().unwrap_or_else(|| describe_traffic(status));
+                        writeln!(out, "  {direction:4} {}: {traffic}", describe_link(status))?;
                     }
                 }
                 continue;

@@ -12,9 +12,9 @@ use crate::commands::terminal::{Names, print_error_line};
 use crate::profiles::{Profile, Profiles, SavedProfile};
 
 /// Writes a profile.
-pub(super) fn export(kept: &SavedProfile, file: &Path) -> anyhow::Result<()> {
-    kept.print_warnings();
-    let text = kept.profile.to_text();
+pub(super) fn export(saved: &SavedProfile, file: &Path) -> anyhow::Result<()> {
+    saved.print_warnings();
+    let text = saved.profile.to_text();
     if file == Path::new(STANDARD) {
         return Ok(io::stdout().write_all(text.as_bytes())?);
     }

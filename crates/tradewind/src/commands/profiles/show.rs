@@ -25,19 +25,19 @@ const DIRECTIONS: [Direction; 2] = [Direction::Write, Direction::Read];
 pub(super) fn list(all: &[SavedProfile], is_json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     all.iter().for_each(SavedProfile::print_warnings);
-    let all: Vec<&SavedProfile> = all.iter().filter(|kept| !kept.profile.store.is_empty()).collect();
+    let all: Vec<&SavedProfile> = all.iter().filter(|saved| !saved.profile.store.is_empty()).collect();
     if is_json {
         return all
             .into_iter()
-            .try_for_each(|kept| writeln!(out, "{}", printable_json(&head(kept).to_string())));
+            .try_for_each(|saved| writeln!(out, "{}", printable_json(&head(saved).to_string())));
     }
     if all.is_empty() {
         return writeln!(io::stderr(), "no store has been tuned; run tradewind tune s3://BUCKET");
     }
     let names = Names::for_stdout();
     let shown = |text: &str| names.show(text).into_owned();
-    let row = |kept: &SavedProfile| {
-        let profile = &kept.profile;
+    let row = |saved: &SavedProfile| {
+        let profile = &saved.profile;
         [
             shown(&profile.store),
             shown(&profile.measured_at),
@@ -55,7 +55,7 @@ pub(super) fn list(all: &[SavedProfile], is_json: bool) -> io::Result<()> {
 
 /// Prints the profile of a store, and the plan for this client.
 pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::Result<()> {
-    let own = profiles.all().into_iter().find(|kept| kept.profile.store == store);
+    let own = profiles.all().into_iter().find(|saved| saved.profile.store == store);
     // Without a profile of its own, that of another store may serve.
     let known = profiles.applicable(store, cpus());
     if own.is_none() && known.is_none() {
@@ -66,13 +66,13 @@ pub(super) fn show(profiles: &Profiles, store: &str, is_json: bool) -> anyhow::R
         let all = format!("{:#}", all_of(store, own.as_ref(), known.as_ref()));
         return Ok(writeln!(out, "{}", printable_json(&all))?);
     }
-    let text = own.map_or_else(|| format!("there is no profile of {store}\n"), |kept| measured(&kept));
+    let text = own.map_or_else(|| format!("there is no profile of {store}\n"), |saved| measured(&saved));
     let known = known.filter(|known| !known.surfaces.is_empty());
     Ok(write!(out, "{text}{}", known.map(|known| client_plan(&known)).unwrap_or_default())?)
 }
 
 /// The measurements of a profile, as text.
-fn measured(kept: &SavedProfile) -> String {
+fn measured(saved: &SavedProfile) -> String {
     let Profile {
         store,
         measured_at: made,
@@ -81,10 +81,10 @@ fn measured(kept: &SavedProfile) -> String {
         storage_bytes_per_second: storage,
         rtt_seconds: round_trip,
         ..
-    } = &kept.profile;
+    } = &saved.profile;
     let machine = [
         Some(client.clone()).filter(|name| !name.is_empty()),
-        plan_output::cores(&kept.profile),
+        plan_output::cores(&saved.profile),
         memory.map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))),
     ];
     let lines = [
@@ -92,9 +92,9 @@ fn measured(kept: &SavedProfile) -> String {
         ("created", Some(made.clone())),
         ("client", Some(machine.into_iter().flatten().collect::<Vec<_>>().join(", "))),
         ("storage", storage.map(|rate| format!("{} MB/s", format_megabytes(rate)))),
-        ("link", plan_output::link(&kept.profile)),
+        ("link", plan_output::link(&saved.profile)),
         ("RTT", round_trip.map(format_seconds)),
-        ("file", Some(kept.path.display().to_string())),
+        ("file", Some(saved.path.display().to_string())),
     ];
     let mut text = String::new();
     for (what, value) in lines {
@@ -118,7 +118,7 @@ fn measured(kept: &SavedProfile) -> String {
         ]
     };
     for direction in DIRECTIONS {
-        let rows: Vec<[String; 6]> = kept.profile.samples(direction).iter().map(row).collect();
+        let rows: Vec<[String; 6]> = saved.profile.samples(direction).iter().map(row).collect();
         if !rows.is_empty() {
             let table = table(["size", "concurrency", "latency", "MB/s", "error", "p99"], &rows);
             let _ = write!(text, "\n{}, measured\n{table}", direction_name(direction));
@@ -129,9 +129,9 @@ fn measured(kept: &SavedProfile) -> String {
 
 /// The plan for this client, as text.
 fn client_plan(known: &ApplicableProfile) -> String {
-    let ApplicableProfile { profile, surfaces, is_scaled: is_carried } = known;
+    let ApplicableProfile { profile, surfaces, is_scaled } = known;
     let mut text = "\nplan for this client\n".to_owned();
-    if *is_carried {
+    if *is_scaled {
         text = format!(
             "\nplan for this client, from the profile of {}, scaled from {}\n",
             Names::for_stdout().show(&profile.store),
@@ -163,10 +163,10 @@ fn all_of(store: &str, own: Option<&SavedProfile>, known: Option<&ApplicableProf
             "bytes_per_second": sample.bandwidth(),
         })
     };
-    let profile = own.map(|kept| {
-        let mut json = head(kept);
+    let profile = own.map(|saved| {
+        let mut json = head(saved);
         for direction in DIRECTIONS {
-            json[direction_name(direction)] = kept.profile.samples(direction).iter().map(sample).collect();
+            json[direction_name(direction)] = saved.profile.samples(direction).iter().map(sample).collect();
         }
         json
     });
@@ -193,8 +193,8 @@ fn all_of(store: &str, own: Option<&SavedProfile>, known: Option<&ApplicableProf
 }
 
 /// A profile without its samples, as JSON.
-fn head(kept: &SavedProfile) -> Json {
-    let profile = &kept.profile;
+fn head(saved: &SavedProfile) -> Json {
+    let profile = &saved.profile;
     json!({
         "store": profile.store,
         "measured_at": profile.measured_at,
@@ -206,7 +206,7 @@ fn head(kept: &SavedProfile) -> Json {
         "rtt_seconds": profile.rtt_seconds,
         "upload_samples": profile.upload.len(),
         "download_samples": profile.download.len(),
-        "path": kept.path.display().to_string(),
+        "path": saved.path.display().to_string(),
     })
 }
 

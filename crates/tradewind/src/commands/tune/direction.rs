@@ -30,7 +30,7 @@ pub(super) struct DirectionResult {
     pub direction: Direction,
     pub sampled: SamplingResult,
     /// The operating points that a plan may use.
-    pub cells: Vec<OperatingPoint>,
+    pub points: Vec<OperatingPoint>,
 }
 
 impl DirectionResult {
@@ -52,7 +52,7 @@ impl DirectionResult {
             return write!(
                 out,
                 "{}",
-                plan_output::describe_plans(direction, surface, &self.cells, (&arguments.latency, workload))
+                plan_output::describe_plans(direction, surface, &self.points, (&arguments.latency, workload))
             );
         }
         let max_time = self.sampled.probes.iter().map(|probed| probed.time).max();
@@ -83,12 +83,13 @@ impl DirectionTuner<'_> {
         let mut left = Budget { bytes, seconds: time, probes: MAX_PROBES };
         let mut found = Vec::new();
         for (direction, part) in [(Direction::Write, UPLOAD_FRACTION), (Direction::Read, 1.0)] {
-            let cells = self.workloads.map_or_else(candidate_points, |workloads| workloads.cells(direction));
-            if self.stop.is_triggered() || !self.can_measure(direction, &cells).await? {
+            let points =
+                self.workloads.map_or_else(candidate_points, |workloads| workloads.points(direction));
+            if self.stop.is_triggered() || !self.can_measure(direction, &points).await? {
                 break;
             }
             let share = Budget { bytes: left.bytes * part, seconds: left.seconds * part, probes: MAX_PROBES };
-            let sampled = match self.sample(direction, &cells, share).await {
+            let sampled = match self.sample(direction, &points, share).await {
                 Ok(sampled) => sampled,
                 Err(e) if direction == Direction::Write && e.kind() == ErrorKind::Denied => {
                     writeln!(io::stderr(), "no permission to write here: only downloads are measured")?;
@@ -103,18 +104,18 @@ impl DirectionTuner<'_> {
             };
             left.bytes -= share.bytes - sampled.remaining_budget.bytes;
             left.seconds -= share.seconds - sampled.remaining_budget.seconds;
-            found.push(DirectionResult { direction, sampled, cells });
+            found.push(DirectionResult { direction, sampled, points });
         }
         Ok(found)
     }
 
     /// Returns true for uploads, and for downloads if there is an object at least as large as the smallest request.
-    async fn can_measure(&self, direction: Direction, cells: &[OperatingPoint]) -> anyhow::Result<bool> {
-        let min_bytes = cells.iter().map(|cell| cell.bytes).min().unwrap_or(0).max(1);
+    async fn can_measure(&self, direction: Direction, points: &[OperatingPoint]) -> anyhow::Result<bool> {
+        let min_bytes = points.iter().map(|point| point.bytes).min().unwrap_or(0).max(1);
         if direction == Direction::Write || self.ground.max_read_bytes() >= min_bytes {
             return Ok(true);
         }
-        self.ground.add_existing_objects(&self.arguments.place.key).await?;
+        self.ground.add_existing_objects(&self.arguments.location.key).await?;
         let has_object = self.ground.max_read_bytes() >= min_bytes;
         if !has_object {
             writeln!(io::stderr(), "there are no objects to download here: downloads are not measured")?;
@@ -125,14 +126,14 @@ impl DirectionTuner<'_> {
     async fn sample(
         &self,
         direction: Direction,
-        cells: &[OperatingPoint],
+        points: &[OperatingPoint],
         budget: Budget,
     ) -> Result<SamplingResult> {
         let is_json = self.arguments.json;
-        let request = SamplingConfig { points: cells.to_vec(), budget, cores: cpus() };
-        let mut heat = HeatMap::new(direction, cells, is_json || !io::stdout().is_terminal());
+        let request = SamplingConfig { points: points.to_vec(), budget, cores: cpus() };
+        let mut heat = HeatMap::new(direction, points, is_json || !io::stdout().is_terminal());
         let tell = |event: SamplingEvent<'_>| match event {
-            SamplingEvent::ProbeStarted(_, cell) => heat.probe_started(cell),
+            SamplingEvent::ProbeStarted(_, point) => heat.probe_started(point),
             SamplingEvent::Probed(probed, surface) => {
                 heat.probe_finished(probed, surface);
                 if is_json {
@@ -144,8 +145,8 @@ impl DirectionTuner<'_> {
         let sampled = tune::sample(self.ground, direction, (&request, prior), self.stop, tell).await?;
         let surface = &sampled.surface;
         if is_json {
-            print_surface(direction, cells, surface);
-            let plans = plan_output::plans_as_json(direction, surface, cells, &self.arguments.latency);
+            print_surface(direction, points, surface);
+            let plans = plan_output::plans_as_json(direction, surface, points, &self.arguments.latency);
             for line in plans.into_iter().chain(plan_output::splits_as_json(direction, surface)) {
                 let _ = writeln!(io::stdout(), "{line}");
             }

@@ -25,19 +25,19 @@ pub(super) struct HeatMap {
 }
 
 impl HeatMap {
-    pub fn new(direction: Direction, cells: &[OperatingPoint], is_quiet: bool) -> Self {
+    pub fn new(direction: Direction, points: &[OperatingPoint], is_quiet: bool) -> Self {
         Self {
             direction,
-            sizes: cells.iter().map(|cell| cell.bytes).collect(),
-            parallel: cells.iter().map(|cell| cell.concurrency).collect(),
+            sizes: points.iter().map(|point| point.bytes).collect(),
+            parallel: points.iter().map(|point| point.concurrency).collect(),
             tried: BTreeSet::new(),
             drawn: (!is_quiet).then_some(0),
         }
     }
 
-    pub fn probe_started(&mut self, cell: OperatingPoint) {
+    pub fn probe_started(&mut self, point: OperatingPoint) {
         if self.drawn.is_some() {
-            let _ = write!(io::stdout(), "trying {} x {} ...\r", ByteSize(cell.bytes), cell.concurrency);
+            let _ = write!(io::stdout(), "trying {} x {} ...\r", ByteSize(point.bytes), point.concurrency);
             let _ = io::stdout().flush();
         }
     }

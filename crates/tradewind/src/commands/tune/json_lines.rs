@@ -33,14 +33,14 @@ pub(super) fn print_probe(probed: &ProbeResult) {
 }
 
 /// Prints the inferred values of each operating point.
-pub(super) fn print_surface(direction: Direction, cells: &[OperatingPoint], surface: &Surface) {
-    for cell in cells {
-        let found = surface.predict(*cell);
+pub(super) fn print_surface(direction: Direction, points: &[OperatingPoint], surface: &Surface) {
+    for point in points {
+        let found = surface.predict(*point);
         let line = json!({
             "line": "inferred",
             "direction": direction_name(direction),
-            "size": cell.bytes,
-            "concurrency": cell.concurrency,
+            "size": point.bytes,
+            "concurrency": point.concurrency,
             "latency_seconds": found.latency,
             "bytes_per_second": found.bandwidth(),
             "std_dev": found.std_dev,

@@ -41,23 +41,26 @@ pub(super) struct Workloads {
 }
 
 impl Workloads {
-    /// Examines a place. Objects are in a store opened with the same access flags as the store to tune.
-    pub async fn find(place: &Location, (arguments, bed): (&Arguments, &BenchEnv)) -> anyhow::Result<Self> {
-        let what = match place {
+    /// Examines a location. Objects are in a store opened with the same access flags as the store to tune.
+    pub async fn find(
+        location: &Location,
+        (arguments, bed): (&Arguments, &BenchEnv),
+    ) -> anyhow::Result<Self> {
+        let what = match location {
             Location::Objects(_) => "object",
             Location::Path(path) if path.is_dir() => "file",
             Location::Path(_) | Location::Standard => "request",
         };
         let none = Workload::new(&CANDIDATE_REQUEST_BYTES);
         let mut found = Self { upload: none.clone(), download: none, what, count: 0, is_truncated: false };
-        match place {
-            Location::Objects(place) => found.add_objects(place, arguments, bed).await?,
+        match location {
+            Location::Objects(location) => found.add_objects(location, arguments, bed).await?,
             Location::Path(path) if path.is_dir() => found.add_files(path).await?,
             Location::Path(path) => tokio::task::block_in_place(|| found.add_trace(path))?,
             Location::Standard => bail!("a workload is a directory, a trace or a prefix, not standard input"),
         }
         if found.count == 0 {
-            bail!("{place}: no objects, files or requests found");
+            bail!("{location}: no objects, files or requests found");
         }
         let is_none = |workload: &Workload| workload.total().requests == 0;
         match (is_none(&found.upload), is_none(&found.download)) {
@@ -70,17 +73,17 @@ impl Workloads {
 
     async fn add_objects(
         &mut self,
-        place: &ObjectsLocation,
+        location: &ObjectsLocation,
         arguments: &Arguments,
         bed: &BenchEnv,
     ) -> anyhow::Result<()> {
         let store = tokio::task::block_in_place(|| {
-            let open = arguments.client.opener(place, 1, bed)?;
+            let open = arguments.client.opener(location, 1, bed)?;
             anyhow::Ok(open()?)
         })?;
-        let bed = BenchEnv { store, bucket: place.bucket.clone(), ..bed.clone() };
-        let listed = sizes_below(&bed, &place.key, MAX_ITEMS).await;
-        let (sizes, is_truncated) = listed.with_context(|| place.to_string())?;
+        let bed = BenchEnv { store, bucket: location.bucket.clone(), ..bed.clone() };
+        let listed = sizes_below(&bed, &location.key, MAX_ITEMS).await;
+        let (sizes, is_truncated) = listed.with_context(|| location.to_string())?;
         sizes.into_iter().for_each(|size| self.add_object(size));
         self.is_truncated = is_truncated;
         Ok(())
@@ -116,16 +119,16 @@ impl Workloads {
         let file = File::open(path).with_context(|| format!("{shown} cannot be read"))?;
         let text: Box<dyn BufRead + Send> = Box::new(BufReader::new(file));
         let trace = Trace::open(text, MAX_KEY_BYTES).with_context(|| format!("{shown} cannot be read"))?;
-        let trace = trace.map_err(|broken| {
-            anyhow::anyhow!("{shown} is neither a directory nor a trace of requests: {broken}")
+        let trace = trace.map_err(|invalid| {
+            anyhow::anyhow!("{shown} is neither a directory nor a trace of requests: {invalid}")
         })?;
-        let (mut broken, mut sizes) = (0_u64, HashMap::new());
+        let (mut invalid, mut sizes) = (0_u64, HashMap::new());
         for entry in trace {
             let entry = match entry.with_context(|| format!("{shown} cannot be read"))? {
                 Ok(entry) => entry,
                 Err(why) => {
-                    broken += 1;
-                    if broken == 1 {
+                    invalid += 1;
+                    if invalid == 1 {
                         print_error_line(format_args!("tradewind: {shown}, {why}; skipped"))?;
                     }
                     continue;
@@ -149,8 +152,8 @@ impl Workloads {
                 Operation::Head | Operation::List | Operation::Delete => {}
             }
         }
-        if broken > 1 {
-            writeln!(io::stderr(), "tradewind: and {} more lines of {shown} are invalid", broken - 1)?;
+        if invalid > 1 {
+            writeln!(io::stderr(), "tradewind: and {} more lines of {shown} are invalid", invalid - 1)?;
         }
         Ok(())
     }
@@ -179,7 +182,7 @@ impl Workloads {
     }
 
     /// The operating points that plans of one direction may use.
-    pub fn cells(&self, direction: Direction) -> Vec<OperatingPoint> {
+    pub fn points(&self, direction: Direction) -> Vec<OperatingPoint> {
         let sizes: Vec<u64> =
             self.for_direction(direction).significant_sizes().iter().map(|share| share.size).collect();
         OperatingPoint::grid(&sizes, &CANDIDATE_CONCURRENCIES)

@@ -1,6 +1,6 @@
 //! Table rows of file system benchmarks.
 
-use tradewind_bench::posix::cache_policy::CachePolicy;
+use tradewind_bench::posix::cache_policy::{CachePolicy, PolicyFinding};
 use tradewind_bench::posix::result::{
     AccessResult, AccessScope, AmplificationCurve, Direction, PosixConditions, PosixRecord, Postmark,
 };
@@ -35,29 +35,35 @@ fn conditions_rows(conditions: &PosixConditions) -> Vec<String> {
     ];
     let why = conditions.caches_reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
     rows.push(format!("  caches before reading: {}{why}", conditions.caches));
-    if let (Some(interface), Some((sent, received))) =
-        (&conditions.interface, conditions.idle_bytes_per_second)
-    {
+    if let (Some(interface), Some(idle)) = (&conditions.interface, conditions.idle_bytes_per_second) {
         rows.push(format!(
             "  wire: {interface}, which sent {:.1} and received {:.1} kB/s before anything was measured",
-            sent / 1e3,
-            received / 1e3
+            idle.sent / 1e3,
+            idle.received / 1e3
         ));
     }
-    rows.extend(conditions.skipped.iter().map(|(form, why)| format!("  {form} access skipped: {why}")));
+    rows.extend(
+        conditions
+            .skipped
+            .iter()
+            .map(|skipped| format!("  {} access skipped: {}", skipped.form, skipped.reason)),
+    );
     rows
 }
 
 fn policy_row(policy: &CachePolicy) -> String {
-    fn with_source<T: std::fmt::Display, B: std::fmt::Display>(policy: Option<(T, B)>) -> String {
-        policy.map_or_else(|| "unknown".to_owned(), |(what, by)| format!("{what} (by {by})"))
+    fn with_evidence<T: std::fmt::Display>(finding: Option<PolicyFinding<T>>) -> String {
+        finding.map_or_else(
+            || "unknown".to_owned(),
+            |finding| format!("{} (by {})", finding.policy, finding.evidence),
+        )
     }
     format!(
-        "policy        {:<8} writes: {:<27} reads: {:<27} again: {}",
+        "policy        {:<8} writes: {:<27} reads: {:<27} rereads: {}",
         policy.form,
-        with_source(policy.write),
-        with_source(policy.read),
-        with_source(policy.reread)
+        with_evidence(policy.write),
+        with_evidence(policy.read),
+        with_evidence(policy.reread)
     )
 }
 
