@@ -1,10 +1,12 @@
-//! One memory budget for all buffers. A request reserves its whole *window* once, at admission, and
-//! waits only there, while it holds nothing: so requests can never wait for each other's memory.
-//! Inside, layers carve [`Reservation`]s out of the window, or out of the free budget, without ever waiting; if neither
-//! suffices, they work with less. A request that turns out to need less shrinks its window.
+//! One memory budget for all buffers. A request reserves its whole *window* once, at admission. It waits for the memory
+//! of other requests only there, while it holds none itself. Without hold and wait, no cycle of requests that wait for
+//! memory can form.
 //!
-//! Clients share the budget by [`Account`]: no client can starve another, and the requests of one do not queue behind
-//! those of another ([`shares`]).
+//! After admission, layers carve [`Reservation`]s out of the window, or out of the free budget, without waiting for other
+//! requests. If neither suffices, they work with less. A request that turns out to need less shrinks its window.
+//!
+//! Clients share the budget by [`Account`]: no client can starve another, and each account has its own queue
+//! ([`shares`]).
 
 mod shares;
 
@@ -36,7 +38,7 @@ struct BudgetInner {
     /// The account of the process itself, for requests without another account.
     own: Account,
     waiting: AtomicUsize,
-    waited: AtomicU64,
+    total_waits: AtomicU64,
 }
 
 impl Budget {
@@ -49,7 +51,7 @@ impl Budget {
             shares: Mutex::new(Shares::new(grains)),
             own: Account::unlimited(),
             waiting: AtomicUsize::new(0),
-            waited: AtomicU64::new(0),
+            total_waits: AtomicU64::new(0),
         }))
     }
 
@@ -59,13 +61,13 @@ impl Budget {
         self.0.capacity
     }
 
-    /// Bytes not reserved now.
+    /// Bytes of the budget that no request holds.
     #[must_use]
     pub fn free(&self) -> usize {
         self.0.shares.lock().free() * GRAIN_BYTES
     }
 
-    /// Requests that wait for a window now.
+    /// The number of requests that wait for a window.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.0.waiting.load(Ordering::Relaxed)
@@ -74,7 +76,7 @@ impl Budget {
     /// The number of admissions so far that had to wait.
     #[must_use]
     pub fn total_waits(&self) -> u64 {
-        self.0.waited.load(Ordering::Relaxed)
+        self.0.total_waits.load(Ordering::Relaxed)
     }
 
     /// The demand of waiting requests, one entry for each account whose oldest request has waited for `min_wait`. `now`
@@ -84,9 +86,11 @@ impl Budget {
         if self.waiting() == 0 { Vec::new() } else { self.0.shares.lock().demands(now, min_wait) }
     }
 
-    /// Reserves a window of `bytes` (at most the whole budget), waiting for it until the deadline.
-    /// Called once per request, at admission, by a caller that holds no memory of this budget.
-    /// Dropping the future gives up the place in the queue. No share limits these requests.
+    /// Reserves a window of `bytes` (at most the whole budget), waiting for it until the deadline. No share limits it: it
+    /// is charged to the process's own account.
+    ///
+    /// Call it once per request, at admission, while holding no memory of this budget. Dropping the future removes the
+    /// request from the queue.
     pub async fn admit(&self, bytes: usize, deadline: &Deadline) -> Result<Arc<Window>> {
         self.admit_for(&self.0.own, bytes, deadline).await
     }
@@ -101,20 +105,21 @@ impl Budget {
         if let Some(window) = self.try_admit_for(account, bytes) {
             return Ok(window);
         }
-        let (mut waiting, grants) = self.wait(account, self.grains(bytes), deadline.clock().now());
+        let (mut queued, grants) = self.enqueue(account, self.grains(bytes), deadline.clock().now());
         self.deliver(grants);
-        let granted = deadline.guard(&mut waiting.granted).await;
-        let permit = granted
+        let granted = deadline.guard(&mut queued.receiver).await;
+        let allocation = granted
             .map_err(|e| {
                 Error::with_source(Reason::Overloaded, "no memory window was free in time; retry later", e)
             })?
             .map_err(|e| Error::with_source(Reason::Defect, "the memory budget was closed", e))?;
-        Ok(Window::new(permit))
+        Ok(Window::new(allocation))
     }
 
-    /// Reserves a window for optional work, only if no request has to wait for it.
+    /// Reserves a window for optional work, without waiting and at the lowest priority: fails if the memory is not free
+    /// or if it would delay a waiting request.
     #[must_use]
-    pub fn try_admit(&self, bytes: usize) -> Option<Arc<Window>> {
+    pub fn try_admit_optional(&self, bytes: usize) -> Option<Arc<Window>> {
         Some(Window::new(self.try_take(&self.0.own, self.grains(bytes), Purpose::Optional)?))
     }
 
@@ -124,8 +129,8 @@ impl Budget {
         Some(Window::new(self.try_take(account, self.grains(bytes), Purpose::Admission)?))
     }
 
-    /// Takes `bytes` of the free budget, only if no request has to wait for it; never waits. On `None`, use less
-    /// memory.
+    /// Takes `bytes` of the free budget, without waiting and at the lowest priority: fails if it would delay a waiting
+    /// request. On `None`, use less memory.
     #[must_use]
     pub fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
         self.try_reserve_for(&self.0.own, bytes)
@@ -133,30 +138,31 @@ impl Budget {
 
     fn try_reserve_for(&self, account: &Account, bytes: usize) -> Option<Reservation> {
         let grains = bytes.div_ceil(GRAIN_BYTES).max(1);
-        let permit = self.try_take(account, grains, Purpose::Optional)?;
-        Some(Reservation { bytes, origin: Origin::Budget(permit) })
+        let allocation = self.try_take(account, grains, Purpose::Optional)?;
+        Some(Reservation { bytes, origin: Origin::Budget(allocation) })
     }
 
-    fn try_take(&self, account: &Account, grains: usize, purpose: Purpose) -> Option<Permit> {
+    fn try_take(&self, account: &Account, grains: usize, purpose: Purpose) -> Option<Allocation> {
         let is_taken = self.0.shares.lock().try_take(account, grains, purpose);
-        is_taken.then(|| self.permit(account.clone(), grains))
+        is_taken.then(|| self.allocation(account.clone(), grains))
     }
 
-    fn wait(&self, account: &Account, grains: usize, now: Duration) -> (WaitingRequest, Vec<Grant>) {
-        self.0.waited.fetch_add(1, Ordering::Relaxed);
+    /// Queues a request. Returns it with the grants that the caller delivers.
+    fn enqueue(&self, account: &Account, grains: usize, now: Duration) -> (WaitingRequest, Vec<Grant>) {
+        self.0.total_waits.fetch_add(1, Ordering::Relaxed);
         self.0.waiting.fetch_add(1, Ordering::Relaxed);
-        let (sender, granted) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let mut shares = self.0.shares.lock();
-        let ticket = shares.wait(account, grains, now, sender);
+        let ticket = shares.enqueue(account, grains, now, sender);
         let grants = shares.grant_all();
         let (budget, account) = (self.clone(), account.clone());
-        (WaitingRequest { budget, account, ticket, granted }, grants)
+        (WaitingRequest { budget, account, ticket, receiver }, grants)
     }
 
-    /// Delivers the grants. If a request has been dropped in between, its permit is released at once.
+    /// Delivers the grants. If a request was dropped in the meantime, its allocation is released immediately.
     fn deliver(&self, grants: Vec<Grant>) {
-        for (sender, account, grains) in grants {
-            let _gone = sender.send(self.permit(account, grains));
+        for Grant { sender, account, grains } in grants {
+            let _gone = sender.send(self.allocation(account, grains));
         }
     }
 
@@ -169,8 +175,8 @@ impl Budget {
         self.deliver(grants);
     }
 
-    fn permit(&self, account: Account, grains: usize) -> Permit {
-        Permit { budget: self.clone(), account, grains: AtomicUsize::new(grains) }
+    fn allocation(&self, account: Account, grains: usize) -> Allocation {
+        Allocation { budget: self.clone(), account, grains: AtomicUsize::new(grains) }
     }
 
     fn grains(&self, bytes: usize) -> usize {
@@ -184,12 +190,12 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// A queued request. Dropping it leaves the queue.
+/// A queued request. Dropping it removes it from the queue.
 struct WaitingRequest {
     budget: Budget,
     account: Account,
     ticket: u64,
-    granted: oneshot::Receiver<Permit>,
+    receiver: oneshot::Receiver<Allocation>,
 }
 
 impl Drop for WaitingRequest {
@@ -198,7 +204,7 @@ impl Drop for WaitingRequest {
         shared.waiting.fetch_sub(1, Ordering::Relaxed);
         let grants = {
             let mut shares = shared.shares.lock();
-            shares.leave(&self.account, self.ticket);
+            shares.dequeue(&self.account, self.ticket);
             // This request may have blocked others.
             shares.grant_all()
         };
@@ -206,22 +212,22 @@ impl Drop for WaitingRequest {
     }
 }
 
-/// Memory taken for an account. Released on drop.
-struct Permit {
+/// Memory of the budget that is charged to an account. Released on drop.
+struct Allocation {
     budget: Budget,
     account: Account,
     grains: AtomicUsize,
 }
 
-impl Drop for Permit {
+impl Drop for Allocation {
     fn drop(&mut self) {
         self.budget.release(&self.account, *self.grains.get_mut());
     }
 }
 
-impl fmt::Debug for Permit {
+impl fmt::Debug for Allocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Permit({} grains)", self.grains.load(Ordering::Relaxed))
+        write!(f, "Allocation({} grains)", self.grains.load(Ordering::Relaxed))
     }
 }
 
@@ -229,26 +235,27 @@ impl fmt::Debug for Permit {
 /// context or a buffer carved from it) is gone.
 pub struct Window {
     size: AtomicUsize,
-    /// Bytes of the permit that are not a part of the window.
+    /// Bytes of the allocation that are not part of the window.
     overhead: AtomicUsize,
     min_size: AtomicUsize,
+    /// Bytes of the window that are not carved out.
     left: AtomicUsize,
     freed: Notify,
-    permit: Permit,
+    allocation: Allocation,
 }
 
 impl Window {
-    fn new(permit: Permit) -> Arc<Self> {
-        let size = permit.grains.load(Ordering::Relaxed) * GRAIN_BYTES;
+    fn new(allocation: Allocation) -> Arc<Self> {
+        let size = allocation.grains.load(Ordering::Relaxed) * GRAIN_BYTES;
         let [size, left] = [size, size].map(AtomicUsize::new);
         let [overhead, min_size] = [0, 0].map(AtomicUsize::new);
-        Arc::new(Self { size, overhead, min_size, left, freed: Notify::new(), permit })
+        Arc::new(Self { size, overhead, min_size, left, freed: Notify::new(), allocation })
     }
 
     /// The account that the memory is charged to.
     #[must_use]
     pub const fn account(&self) -> &Account {
-        &self.permit.account
+        &self.allocation.account
     }
 
     /// The total size of the window in bytes, without the overhead.
@@ -260,15 +267,17 @@ impl Window {
     /// Bytes of the budget that the request holds: the window and the overhead.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.permit.grains.load(Ordering::Acquire) * GRAIN_BYTES
+        self.allocation.grains.load(Ordering::Acquire) * GRAIN_BYTES
     }
 
-    /// Moves `bytes` (rounded down to the grain, at most what is left) from the window to the request's overhead:
-    /// memory that the request holds until the window is dropped. The overhead does not count in [`size`](Self::size)
-    /// or [`left`](Self::left), so no reservation waits for it, and [`shrink_to`](Self::shrink_to) does not release it.
+    /// Moves `bytes` from the window to the request's overhead: memory that the request holds until the window is
+    /// dropped. `bytes` is rounded down to the grain and limited to [`left`](Self::left).
+    ///
+    /// [`size`](Self::size) and [`left`](Self::left) exclude the overhead, so no reservation waits for it.
+    /// [`shrink_to`](Self::shrink_to) does not release it.
     pub fn add_overhead(&self, bytes: usize) {
-        // The lock excludes `shrink_to`, which releases bytes that `left` still counts.
-        let _shares = self.permit.budget.0.shares.lock();
+        // The lock excludes a concurrent `shrink_to`, which also moves bytes out of `left` and `size`.
+        let _shares = self.allocation.budget.0.shares.lock();
         let bytes = bytes.min(self.left()) / GRAIN_BYTES * GRAIN_BYTES;
         if self.take(bytes) {
             self.overhead.fetch_add(bytes, Ordering::AcqRel);
@@ -276,15 +285,16 @@ impl Window {
         }
     }
 
-    /// Makes [`shrink_to`](Self::shrink_to) leave at least `bytes`: for a request that holds more than memory while it runs.
+    /// Sets the minimum size that [`shrink_to`](Self::shrink_to) leaves. A request that also occupies another resource,
+    /// such as a connection to a service, keeps a minimum, so that sharing the memory also shares that resource.
     pub fn set_min_size(&self, bytes: usize) {
         self.min_size.store(bytes, Ordering::Release);
     }
 
-    /// Shrinks the window to `bytes` and releases the rest, once a request is known to need no more. Bytes that are
-    /// carved out stay reserved. The window never grows again.
+    /// Shrinks the window to `bytes` and releases the rest. Bytes that are carved out stay reserved. The window never
+    /// grows again.
     pub fn shrink_to(&self, bytes: usize) {
-        let Permit { budget, account, grains } = &self.permit;
+        let Allocation { budget, account, grains } = &self.allocation;
         let needed = bytes.max(self.min_size.load(Ordering::Acquire)).div_ceil(GRAIN_BYTES).max(1);
         let needed = needed.saturating_add(self.overhead.load(Ordering::Acquire) / GRAIN_BYTES);
         if needed >= grains.load(Ordering::Acquire) {
@@ -292,37 +302,37 @@ impl Window {
         }
         let grants = {
             let mut shares = budget.0.shares.lock();
-            let over = grains.load(Ordering::Relaxed).saturating_sub(needed);
-            let taken = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
-                Some(left - over.min(left / GRAIN_BYTES) * GRAIN_BYTES)
+            let excess = grains.load(Ordering::Relaxed).saturating_sub(needed);
+            let update = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+                Some(left - excess.min(left / GRAIN_BYTES) * GRAIN_BYTES)
             });
-            // The value before. The closure never returns `None`, so `Err` does not occur.
-            let (Ok(left) | Err(left)) = taken;
-            let over = over.min(left / GRAIN_BYTES);
-            grains.fetch_sub(over, Ordering::AcqRel);
-            self.size.fetch_sub(over * GRAIN_BYTES, Ordering::AcqRel);
-            shares.release(account, over);
+            // `fetch_update` returns the previous value, always as `Ok`: the closure never returns `None`.
+            let (Ok(previous_left) | Err(previous_left)) = update;
+            let released = excess.min(previous_left / GRAIN_BYTES);
+            grains.fetch_sub(released, Ordering::AcqRel);
+            self.size.fetch_sub(released * GRAIN_BYTES, Ordering::AcqRel);
+            shares.release(account, released);
             shares.grant_all()
         };
         budget.deliver(grants);
-        // Waiters for more than the new size now take the new size.
+        // `reserve_own` reads the size again: a caller that waits for more than the new size now takes the new size.
         self.freed.notify_waiters();
     }
 
-    /// Bytes of the window not carved out now.
+    /// Bytes of the window that are not carved out.
     #[must_use]
     pub fn left(&self) -> usize {
         self.left.load(Ordering::Acquire)
     }
 
-    /// Carves `bytes` out of the window, else out of the free budget within the share of the request's account; never
-    /// waits. On `None`, use less memory.
+    /// Carves `bytes` out of the window. If too little is left there, takes them from the free budget, within the share
+    /// of the request's account. Never waits. On `None`, use less memory.
     #[must_use]
     pub fn try_reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         if self.take(bytes) {
             return Some(Reservation { bytes, origin: Origin::Window(self.clone()) });
         }
-        self.permit.budget.try_reserve_for(&self.permit.account, bytes)
+        self.allocation.budget.try_reserve_for(&self.allocation.account, bytes)
     }
 
     /// Like [`try_reserve`](Self::try_reserve), but leaves `rest` bytes of the window for work that must not wait.
@@ -332,12 +342,12 @@ impl Window {
         if self.left() >= bytes.saturating_add(rest) {
             return self.try_reserve(bytes);
         }
-        self.permit.budget.try_reserve_for(&self.permit.account, bytes)
+        self.allocation.budget.try_reserve_for(&self.allocation.account, bytes)
     }
 
-    /// Carves `bytes` (at most the window) out of the window, waiting until this request's own
-    /// buffers are released. That cannot deadlock: the buffers belong to the reader of this response or
-    /// the writer of this request, and no other request's memory is waited for.
+    /// Carves `bytes` (at most the window) out of the window, waiting until this request's own buffers are released.
+    /// That cannot deadlock: only the reader of this response or the writer of this request holds those buffers, and
+    /// this call does not wait for the memory of other requests.
     pub async fn reserve_own(self: &Arc<Self>, bytes: usize) -> Reservation {
         loop {
             let freed = self.freed.notified();
@@ -371,7 +381,7 @@ pub struct Reservation {
 #[derive(Debug)]
 enum Origin {
     Window(Arc<Window>),
-    Budget(#[expect(dead_code, reason = "held for its drop")] Permit),
+    Budget(#[expect(dead_code, reason = "held for its drop")] Allocation),
 }
 
 impl Reservation {
@@ -474,7 +484,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn try_reserve_beside_leaves_the_rest_of_the_window() {
+    async fn try_reserve_leaving_spares_the_rest_of_the_window() {
         let budget = Budget::new(8 * GRAIN_BYTES);
         let window = budget.admit(4 * GRAIN_BYTES, &no_deadline()).await.unwrap();
         let _first = window.try_reserve_leaving(2 * GRAIN_BYTES, 2 * GRAIN_BYTES).unwrap();
@@ -522,15 +532,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn try_admit_takes_free_memory_without_queueing() {
+    async fn try_admit_optional_takes_free_memory_without_queueing() {
         let budget = Budget::new(4 * GRAIN_BYTES);
         let held = budget.admit(3 * GRAIN_BYTES, &no_deadline()).await.unwrap();
-        assert!(budget.try_admit(2 * GRAIN_BYTES).is_none());
-        assert_eq!(budget.try_admit(GRAIN_BYTES).unwrap().left(), GRAIN_BYTES);
+        assert!(budget.try_admit_optional(2 * GRAIN_BYTES).is_none());
+        assert_eq!(budget.try_admit_optional(GRAIN_BYTES).unwrap().left(), GRAIN_BYTES);
         let deadline = no_deadline();
         let mut waiting = std::pin::pin!(budget.admit(2 * GRAIN_BYTES, &deadline));
         assert!(futures::poll!(&mut waiting).is_pending());
-        assert!(budget.try_admit(GRAIN_BYTES).is_none(), "a waiting request goes first");
+        assert!(budget.try_admit_optional(GRAIN_BYTES).is_none(), "a waiting request goes first");
         drop(held);
         assert_eq!((waiting.await.unwrap().size(), budget.free()), (2 * GRAIN_BYTES, 2 * GRAIN_BYTES));
         assert_eq!(budget.total_waits(), 1);

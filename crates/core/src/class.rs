@@ -1,15 +1,18 @@
-//! The class of an object and of ranges within it: the client's statement about its data (class paper,
-//! section III). Classes are persisted with the object since the first format; how a class is
-//! *treated* is policy and lives elsewhere.
+//! The class of an object and of ranges within it, by which a client describes its data. The headers `X-DSS-*` carry
+//! classes as in *differentiated storage services* (DSS): Chen, Mesnier and Hahn, *Client-aware cloud storage*, MSST 2014,
+//! section III.
+//!
+//! Stores persist classes with the object. This module does not decide how a class is treated: that is the policy of
+//! layers and stores.
 
 use crate::error::{Error, Reason, Result};
 
-/// A classifier, 0 to 31.
+/// The number of a class, 0 to 31.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Class(u8);
 
 impl Class {
-    /// The highest classifier.
+    /// The highest class number.
     pub const MAX: u8 = 31;
 
     /// Checks the range 0 to 31.
@@ -23,26 +26,26 @@ impl Class {
         Ok(Self(value))
     }
 
-    /// The classifier's number.
+    /// The class number.
     #[must_use]
     pub const fn value(self) -> u8 {
         self.0
     }
 }
 
-/// A run of sectors of one class. The unit is the paper's: sectors of 512 bytes.
+/// A run of sectors of one class. A sector is 512 bytes, as in the header `X-DSS-Range-Class`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassRange {
     /// First sector.
     pub first_sector: u32,
     /// Number of sectors, at least one.
     pub sectors: u32,
-    /// The class of all of them.
+    /// The class of these sectors.
     pub class: Class,
 }
 
-/// The classes of one object: at most one for the whole, and any number for ranges, which override
-/// the class of the whole.
+/// The classes of one object: at most one for the whole object, and up to [`MAX_RANGES`](Self::MAX_RANGES) for ranges.
+/// The class of a range overrides that of the object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Classes {
     /// The class of the object as a whole.
@@ -52,7 +55,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// The limit of ranges per object.
+    /// The maximum number of ranges per object.
     pub const MAX_RANGES: usize = 1024;
     /// Bytes in a sector.
     pub const SECTOR_BYTES: u64 = 512;
@@ -63,7 +66,7 @@ impl Classes {
         self.object.is_none() && self.ranges.is_empty()
     }
 
-    /// Parses the value of `X-DSS-Object-Class`: a decimal classifier.
+    /// Parses the value of `X-DSS-Object-Class`: a decimal class number.
     pub fn parse_object(header: &str) -> Result<Class> {
         let text = header.trim();
         let value = if text.bytes().all(|b| b.is_ascii_digit()) { text.parse::<u8>().ok() } else { None };

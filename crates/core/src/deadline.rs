@@ -1,4 +1,5 @@
-//! The end of a request, done or not: a point in time or the caller's cancellation.
+//! The limit of a request's execution: a point in time, the caller's cancellation, or both. Whichever comes first ends the
+//! request with an error.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::error::{Error, Reason, Result};
 
-/// A deadline and a cancellation, on a given clock.
+/// A point in time on a given clock, and a cancellation token. Both are optional.
 #[derive(Debug, Clone)]
 pub struct Deadline {
     clock: Arc<dyn Clock>,
-    at: Option<Duration>,
+    expires_at: Option<Duration>,
     cancelled: Option<CancellationToken>,
 }
 
@@ -25,14 +26,14 @@ impl Deadline {
     /// No deadline and no cancellation.
     #[must_use]
     pub fn none(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, at: None, cancelled: None }
+        Self { clock, expires_at: None, cancelled: None }
     }
 
-    /// A deadline this long from now.
+    /// A deadline `timeout` from now.
     #[must_use]
-    pub fn after(clock: Arc<dyn Clock>, patience: Duration) -> Self {
-        let at = clock.now() + patience;
-        Self { clock, at: Some(at), cancelled: None }
+    pub fn after(clock: Arc<dyn Clock>, timeout: Duration) -> Self {
+        let expires_at = clock.now() + timeout;
+        Self { clock, expires_at: Some(expires_at), cancelled: None }
     }
 
     /// Adds cancellation by `token`.
@@ -48,42 +49,42 @@ impl Deadline {
         &self.clock
     }
 
-    /// Returns an error if the deadline has passed or the caller has cancelled.
+    /// Returns an error if the deadline has passed or the request was cancelled.
     pub fn check(&self) -> Result<()> {
         if self.cancelled.as_ref().is_some_and(CancellationToken::is_cancelled) {
-            return Err(cancelled());
+            return Err(cancellation_error());
         }
-        if self.at.is_some_and(|at| self.clock.now() >= at) {
-            return Err(passed());
+        if self.expires_at.is_some_and(|expires_at| self.clock.now() >= expires_at) {
+            return Err(deadline_error());
         }
         Ok(())
     }
 
-    /// Awaits `work`, but not past the deadline or cancellation: then `work` is dropped. The returned future contains
-    /// `work` only once, so that nested guards do not multiply the size of a request's future.
+    /// Awaits `work`. At the deadline or cancellation, drops `work` and returns an error instead. The returned future
+    /// contains `work` only once, so that nested guards do not multiply the size of a request's future.
     pub fn guard<'a, F>(&'a self, work: F) -> impl Future<Output = Result<F::Output>> + use<'a, F>
     where
         F: Future,
     {
-        let end = (self.at.is_some() || self.cancelled.is_some()).then(|| self.end());
+        let end = (self.expires_at.is_some() || self.cancelled.is_some()).then(|| self.wait_for_end());
         Guarded { work, end, deadline: self, is_checked: false }
     }
 
-    /// Waits until the deadline passes or the caller cancels, and returns the error for it.
-    async fn end(&self) -> Error {
+    /// Waits until the deadline passes or the request is cancelled, and returns the corresponding error.
+    async fn wait_for_end(&self) -> Error {
         let time_out = async {
-            match self.at {
-                Some(at) => self.clock.sleep_until(at).await,
+            match self.expires_at {
+                Some(expires_at) => self.clock.sleep_until(expires_at).await,
                 None => std::future::pending().await,
             }
-            passed()
+            deadline_error()
         };
         let cancel = async {
             match &self.cancelled {
                 Some(token) => token.cancelled().await,
                 None => std::future::pending().await,
             }
-            cancelled()
+            cancellation_error()
         };
         match select(std::pin::pin!(time_out), std::pin::pin!(cancel)).await {
             Either::Left((e, _)) | Either::Right((e, _)) => e,
@@ -120,10 +121,10 @@ impl<F: Future, E: Future<Output = Error>> Future for Guarded<'_, F, E> {
     }
 }
 
-fn passed() -> Error {
+fn deadline_error() -> Error {
     Error::new(Reason::DeadlineExceeded, "the request's deadline passed")
 }
 
-fn cancelled() -> Error {
+fn cancellation_error() -> Error {
     Error::new(Reason::Cancelled, "the request was cancelled")
 }

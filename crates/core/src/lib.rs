@@ -1,5 +1,5 @@
-//! The core vocabulary of all crates, and the one port, [`ObjectStore`], through
-//! which every front door reaches every store.
+//! The core types of all crates, and the port [`ObjectStore`], through which the gateway and the commands use every
+//! store.
 //!
 //! Nothing here does I/O. Decisions that several stores must make in the same way (does a
 //! precondition hold, what belongs on a page of a listing, is this key legal) are pure functions

@@ -1,20 +1,23 @@
-//! Timing of a request and the peer that served it; part of every response. The `instrumented` layer reports the queueing
-//! time to the store model, and measures the caller's waiting time itself.
+//! Timing of a request and the peer that served it, as reported by a store with each response. The `instrumented` layer
+//! passes the queueing time on to the store model. It measures all other times itself.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One request as observed by this process.
+/// One request as measured by the store that served it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// The address of the peer for remote stores, `None` for stores in this process.
+    /// The endpoint of a remote store; `None` for stores in this process.
     pub peer: Option<Arc<str>>,
     /// True if the connection had been used before; `None` for stores without connections.
     pub reused: Option<bool>,
     /// Time spent queueing in this process before the request was sent.
     pub queued: Duration,
-    /// Time from sending the request to the first byte of the response.
+    /// For a remote store: time from the start of sending the request to the head of its response, including the upload
+    /// of the request's body. For the local store: time until a read has located its object, or the duration of a
+    /// commit.
     pub first_byte: Duration,
-    /// Bytes that crossed the wire (or the device interface) so far, payload and overhead, in both directions.
+    /// For a remote store: the length of the request's body. For the local store: the selected bytes of a read or the
+    /// size of a staged write. Headers, response bodies and protocol overhead are not counted.
     pub wire_bytes: u64,
 }

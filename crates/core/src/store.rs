@@ -1,4 +1,4 @@
-//! The port: one narrow trait that every leaf and every layer implements and every front door uses.
+//! The port: one narrow trait that every leaf and every layer implements, and that the gateway and the commands use.
 //!
 //! Guarantees, which the conformance suite in `testing` checks of every store:
 //! - **Durable**: when a write, a delete or a bucket operation returns `Ok`, it survives a crash.
@@ -45,11 +45,11 @@ pub struct Capabilities {
     /// Creating and deleting a bucket is atomic: of concurrent creations exactly one succeeds, and of a concurrent
     /// write and deletion one fails. Otherwise this holds only for sequential calls.
     pub atomic_buckets: bool,
-    /// `Precondition` other than `None` on commits and completions.
+    /// Commits and completions accept preconditions other than [`Precondition::None`].
     pub conditional_writes: bool,
-    /// Multipart uploads.
+    /// Multipart uploads are supported.
     pub multipart: bool,
-    /// Tags can be set on an existing object. Tags that come with a write are stored in any case.
+    /// Tags can be set on an existing object. Tags given with a write are stored in any case.
     pub tags: bool,
     /// [`Generation`](crate::Generation) grows with each write, and `Precondition::MatchesGeneration` compares it. Otherwise equal
     /// generations mean that the store reports the same object; their order means nothing.
@@ -73,15 +73,15 @@ pub struct Capabilities {
     pub max_key_bytes: usize,
     /// The largest object in bytes.
     pub max_object_bytes: u64,
-    /// Rarely missing features that the store does not have.
+    /// Features of the [`ObjectStore`] contract that the store lacks; empty for most stores.
     pub unsupported: &'static [Feature],
 }
 
 impl Capabilities {
     /// Returns true if the store has this feature.
     #[must_use]
-    pub fn supports(&self, what: Feature) -> bool {
-        !self.unsupported.contains(&what)
+    pub fn supports(&self, feature: Feature) -> bool {
+        !self.unsupported.contains(&feature)
     }
 }
 
@@ -129,7 +129,7 @@ pub struct BucketInfo {
 /// The bytes of an object to read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Select {
-    /// All of it.
+    /// The whole object.
     #[default]
     Whole,
     /// A range of bytes.

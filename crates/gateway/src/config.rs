@@ -18,11 +18,11 @@ pub struct GatewayConfig {
     pub operations: s3::Options,
     /// The certificate of the S3 listener; `None` serves plain HTTP.
     pub tls: Option<TlsIdentity>,
-    /// Memory budget of all requests.
+    /// Size of the memory budget that all requests share, in bytes.
     pub memory_bytes: usize,
-    /// The minimum memory window of a request. For a store with a limited number of concurrent requests (such as a
-    /// service with that many connections), set it to `memory_bytes` divided by that number: sharing the memory fairly
-    /// then also shares those requests.
+    /// The minimum memory window of a request, in bytes. If the store limits its concurrent requests (such as a service
+    /// with a fixed number of connections), set it to `memory_bytes` divided by that limit. The budget then admits no
+    /// more requests than the store does, and sharing the memory fairly also shares the store.
     pub min_window_bytes: usize,
     /// Limits.
     pub limits: Limits,
@@ -60,28 +60,35 @@ impl fmt::Debug for TlsIdentity {
 /// Limits on the resources that clients may use. Beyond them a request is rejected or its connection is closed.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Concurrent connections. At the limit, a new one replaces one without a request. If there is none, the new one
-    /// gets a 503 response and is closed.
+    /// Maximum number of concurrent connections. At the limit, a new connection replaces an idle one, or one that the
+    /// store does not work for and whose peer has more connections. If there is no such connection, the new one is
+    /// rejected with a 503 response.
     pub connections: usize,
-    /// Open files of the process. Files other than connections reduce the number of connections. `None` if unlimited.
+    /// Limit on the open files of the process; `None` if unlimited. Open files other than connections reduce the number of
+    /// connections.
     pub descriptors: Option<DescriptorLimit>,
-    /// Size of a request's target and headers, in bytes.
+    /// Maximum size of a request's target and headers, in bytes.
     pub header_bytes: usize,
-    /// Number of headers of a request.
+    /// Maximum number of headers of a request.
     pub headers: usize,
-    /// Size of a request's decoded body, in bytes.
+    /// Maximum size of a request's decoded body, in bytes.
     pub body_bytes: u64,
     /// Time from the first byte of a request to the end of its head; also the time for a TLS handshake.
     pub header_time: Duration,
     /// Time that a connection may stay open without a request.
     pub idle_time: Duration,
-    /// While the server waits for a client, the client must transfer [`slow_client_bytes`](Self::slow_client_bytes)
-    /// within this time, or 1 MiB if that is more and other clients wait for its memory all the time. If they need the
-    /// memory, the client must transfer `slow_client_bytes` within each second.
+    /// Time within which a client that the server waits for must make progress. The connection of a slower client is
+    /// closed. The required progress depends on the demand for its memory:
+    ///
+    /// - Normally, [`slow_client_bytes`](Self::slow_client_bytes) per `slow_client_time`.
+    /// - While requests wait for memory, from tenants that hold no more than this client's tenant: at least 1 MiB per
+    ///   `slow_client_time`.
+    /// - Once such a request has waited for 500 ms, `slow_client_bytes` per second. Requests of slower clients are aborted,
+    ///   as many as the waiting requests need, those of the tenants with most memory first.
     pub slow_client_time: Duration,
     /// See [`slow_client_time`](Self::slow_client_time).
     pub slow_client_bytes: u64,
-    /// Time that a request waits for memory before it is rejected with `503 SlowDown`.
+    /// Maximum time that a request waits for memory. After it, the request is rejected with `503 SlowDown`.
     pub admission_time: Duration,
     /// Deadline of requests that transfer no object data.
     pub request_time: Duration,

@@ -9,7 +9,7 @@
 //! `s3::Operations::call(&self, http::Request<RequestBody>) -> http::Response<ResponseBody>` with an
 //! [`auth::Authenticated`] and a `tradewind_core::Context` in the request's extensions, and with credentials and
 //! framing removed. The response lacks only the headers common to all responses (`x-amz-request-id`, `x-amz-id-2`,
-//! `TestServer`, `Date`), and may carry an [`outcome::Operation`] and an [`outcome::Failure`].
+//! `Server`, `Date`), and may carry an [`outcome::Operation`] and an [`outcome::Failure`].
 
 pub mod addressing;
 pub mod admin;

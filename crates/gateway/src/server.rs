@@ -138,7 +138,7 @@ impl Gateway {
                         accept(shared, &mut tasks, next_id, socket, peer);
                     }
                     Err(e) => {
-                        // Usually the process is out of file descriptors: accepting again at once would spin.
+                        // Usually the process is out of file descriptors: without a pause, the loop would spin.
                         tracing::warn!(error = %e, "a connection could not be accepted");
                         let now = shared.clock.now();
                         shared.connections.evict_any(now);
@@ -148,8 +148,8 @@ impl Gateway {
             }
         }
         drop(listener);
-        for (_, watch) in shared.connections.all() {
-            watch.raise_command(Command::Finish);
+        for (_, connection) in shared.connections.all() {
+            connection.raise_command(Command::Finish);
         }
         if !join_until(shared, &mut tasks, shared.config.limits.grace_time).await {
             tracing::warn!(
@@ -182,10 +182,9 @@ fn accept(
     let peer = Peer::from(address.ip());
     if !has_capacity(shared, tasks.len()) && !shared.connections.evict_for_peer(peer, shared.clock.now()) {
         shared.metrics.count_rejected_connection();
-        // One attempt: the server does not wait for a client that cannot take these few bytes at once. A TLS client
-        // could not parse them.
+        // One attempt: the server does not wait for a client. A TLS client could not parse the response.
         if shared.tls.is_none() {
-            let _sent = socket.try_write(connection::TURNED_AWAY_RESPONSE);
+            let _sent = socket.try_write(connection::SLOW_DOWN_RESPONSE);
         }
         return;
     }
@@ -193,12 +192,12 @@ fn accept(
         tracing::debug!(%address, error = %e, "a connection was closed before it was served");
         return;
     }
-    let watch = Arc::new(ConnectionState::new(peer, shared.buffers.clone()));
-    watch.set_waits_since(shared.clock.now());
+    let connection = Arc::new(ConnectionState::new(peer, shared.buffers.clone()));
+    connection.set_waits_since(shared.clock.now());
     if shared.tls.is_none() {
-        watch.set_phase(Phase::Idle);
+        connection.set_phase(Phase::Idle);
     }
-    let registered = Registered::new(shared.clone(), id, watch);
+    let registered = Registered::new(shared.clone(), id, connection);
     tasks.spawn(async move {
         connection::serve(&registered, socket, address).await;
     });
@@ -233,24 +232,24 @@ async fn join_until(shared: &GatewayState, tasks: &mut JoinSet<()>, timeout: Dur
     }
 }
 
-/// Keeps a connection in the table until it is dropped.
+/// An entry of a connection in the gateway's table. Removed on drop.
 struct Registered {
     shared: Arc<GatewayState>,
     id: u64,
-    watch: Arc<ConnectionState>,
+    connection: Arc<ConnectionState>,
 }
 
 impl Registered {
-    fn new(shared: Arc<GatewayState>, id: u64, watch: Arc<ConnectionState>) -> Self {
-        shared.connections.insert(id, watch.clone());
+    fn new(shared: Arc<GatewayState>, id: u64, connection: Arc<ConnectionState>) -> Self {
+        shared.connections.insert(id, connection.clone());
         shared.metrics.count_opened_connection();
-        Self { shared, id, watch }
+        Self { shared, id, connection }
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.watch.end_connection();
+        self.connection.end_connection();
         self.shared.connections.remove(self.id);
         self.shared.metrics.count_closed_connection();
     }

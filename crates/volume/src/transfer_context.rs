@@ -256,7 +256,7 @@ impl TransferContext {
     /// Like [`slot`](Self::acquire_slot), but returns `None` instead of waiting, or if other tasks wait.
     pub(crate) fn try_acquire_slot(&self, bytes: u64) -> Option<Slot<'_>> {
         let permits = self.permits.try_acquire(self.permits_for(bytes))?;
-        let window = self.budget.try_admit(window_bytes(bytes))?;
+        let window = self.budget.try_admit_optional(window_bytes(bytes))?;
         let context = Context::new(Deadline::none(self.clock.clone()), window);
         Some(self.new_slot(permits, bytes, context))
     }

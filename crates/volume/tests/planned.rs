@@ -471,7 +471,7 @@ async fn without_memory_an_object_is_read_in_one_request() {
     fixture.put("large", &bytes).await;
     let request = GetRequest::default();
     let context = fixture.context().await;
-    let _all = fixture.budget.try_admit(fixture.budget.free()).unwrap();
+    let _all = fixture.budget.try_admit_optional(fixture.budget.free()).unwrap();
     let found = fixture.store.get(&context, &key("large"), request).await.unwrap();
     assert!(found.body.collect().await.unwrap() == bytes);
     assert_eq!(fixture.faults.calls(At::Get), 1);

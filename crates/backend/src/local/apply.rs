@@ -1,9 +1,10 @@
 //! The effect of a record on the index: one deterministic function for live commits, replay and rebuilding. In a
-//! compacted log, records may come in any order; the highest seq of a key wins, and the last one seen among equals.
+//! compacted log, records may come in any order. For each key the record with the highest seq wins; among equal seqs, the
+//! last one applied.
 //!
-//! Two counts tell compaction what may be removed: the live bytes of each segment, and for each key the number of its
-//! *other* records still on disk (for each upload: all of its records except its end). A tombstone may be removed
-//! once there are none, because nothing is left for it to hide.
+//! Compaction decides by two counts what it may remove: the live bytes of each segment, and for each key the number of
+//! its *other* records still on disk, next to the winning one. (For an upload: all of its records except its end.) A
+//! tombstone may be removed once its key has no other records, because nothing is left for it to hide.
 
 use tradewind_core::error::Result;
 
@@ -20,7 +21,7 @@ use super::record::{
     Bucket, ExtentLocation, ExtentRun, Object, ObjectContent, Part, Record, Upload, UploadSeq,
 };
 
-/// The place of no record.
+/// The location in an index entry for which no record is on disk yet; see `pending_records`.
 pub(crate) const NO_LOCATION: RecordLocation =
     RecordLocation { position: Position::new(0, 0), record_bytes: 0 };
 
@@ -31,9 +32,9 @@ pub(crate) struct LocatedRecord<'a> {
     /// The encoded fields of the record.
     pub fields: &'a [u8],
     pub position: Position,
-    /// True if the extents that it names first are where it says. False for a copy, whose extents may have moved
-    /// since, and for a rebuild, which finds the extents itself.
-    pub records_extent_positions: bool,
+    /// True if the positions in the record's `new_extents` are valid. False for a relocated copy, whose extents may have
+    /// moved since the original was written, and in a rebuild, which scans the bulk segments for them.
+    pub are_extent_positions_valid: bool,
 }
 
 impl LocatedRecord<'_> {
@@ -44,9 +45,9 @@ impl LocatedRecord<'_> {
     }
 }
 
-/// Takes one record into the index.
+/// Applies one record to the index.
 pub(crate) fn apply(changes: &mut IndexChanges<'_>, located: &LocatedRecord<'_>) -> Result<()> {
-    // Even if nothing will refer to the record: the segment is known to reach this far.
+    // Even if nothing will refer to the record: the segment's entry states how far the segment reaches.
     update_segment(changes, located.location(), 0)?;
     match located.record {
         Record::BucketCreated(bucket) => bucket_created(changes, bucket, located.location()),
@@ -74,15 +75,15 @@ pub(crate) fn apply(changes: &mut IndexChanges<'_>, located: &LocatedRecord<'_>)
     }
 }
 
-fn bucket_created(changes: &mut IndexChanges<'_>, bucket: &Bucket, place: RecordLocation) -> Result<()> {
+fn bucket_created(changes: &mut IndexChanges<'_>, bucket: &Bucket, location: RecordLocation) -> Result<()> {
     if changes.get(&keys::bucket_deleted(bucket.id))?.is_some() {
         return Ok(());
     }
     if let Some(old) = changes.get(&keys::bucket(bucket.id))? {
         remove_live_bytes(changes, BucketEntry::decode(&old)?.location)?;
     }
-    add_live_bytes(changes, place)?;
-    let entry = BucketEntry { location: place, created: bucket.created, name: bucket.name.clone() };
+    add_live_bytes(changes, location)?;
+    let entry = BucketEntry { location, created: bucket.created, name: bucket.name.clone() };
     changes.put(keys::bucket(bucket.id), entry.encode());
     Ok(())
 }
@@ -105,8 +106,8 @@ fn object_written(
             return Ok(());
         }
         remove_live_bytes(changes, current.location)?;
-        let takes_over = seq == current.seq || object.rewritten_seq == Some(current.seq);
-        if current.in_extents && !takes_over {
+        let reuses_extents = seq == current.seq || object.rewritten_seq == Some(current.seq);
+        if current.in_extents && !reuses_extents {
             changes.put(keys::reclaim(current.seq), current.location.encode());
         }
     } else if let Some(value) = changes.get(&deleted_key)? {
@@ -119,10 +120,10 @@ fn object_written(
         remove_tombstone(changes, deleted_key)?;
     }
     let mut in_extents = false;
-    if let ObjectContent::Extents { runs, fresh } = &object.content {
+    if let ObjectContent::Extents { runs, new_extents } = &object.content {
         in_extents = true;
-        if located.records_extent_positions {
-            extents_written(changes, fresh)?;
+        if located.are_extent_positions_valid {
+            put_extents(changes, new_extents)?;
         }
         if let Some(upload) = object.upload {
             end_upload(changes, upload, runs)?;
@@ -181,7 +182,7 @@ fn tombstone(
     )
 }
 
-/// Adds or replaces a tombstone. Its record counts as live while it hides something.
+/// Adds or replaces a tombstone. Its record counts as live while other records of the key, which it hides, are on disk.
 pub(crate) fn put_tombstone(
     changes: &mut IndexChanges<'_>,
     key: Vec<u8>,
@@ -207,10 +208,10 @@ pub(crate) fn remove_tombstone(changes: &mut IndexChanges<'_>, key: Vec<u8>) -> 
     Ok(())
 }
 
-fn extents_written(changes: &mut IndexChanges<'_>, fresh: &[ExtentLocation]) -> Result<()> {
-    for extent in fresh {
-        let place = RecordLocation { position: extent.position, record_bytes: extent.record_bytes };
-        replace_location(changes, &keys::extent(extent.id), place)?;
+fn put_extents(changes: &mut IndexChanges<'_>, new_extents: &[ExtentLocation]) -> Result<()> {
+    for extent in new_extents {
+        let location = RecordLocation { position: extent.position, record_bytes: extent.record_bytes };
+        replace_location(changes, &keys::extent(extent.id), location)?;
     }
     Ok(())
 }
@@ -221,7 +222,7 @@ fn upload_created(
     located: &LocatedRecord<'_>,
 ) -> Result<()> {
     let seq = located.header.seq;
-    count_record(changes, seq, 0)?;
+    count_upload_record(changes, seq, 0)?;
     if changes.get(&keys::upload_ended(seq))?.is_some() {
         return Ok(());
     }
@@ -236,7 +237,7 @@ fn upload_created(
 
 fn part_written(changes: &mut IndexChanges<'_>, part: &Part, located: &LocatedRecord<'_>) -> Result<()> {
     let seq = located.header.seq;
-    count_record(changes, part.upload, seq)?;
+    count_upload_record(changes, part.upload, seq)?;
     if changes.get(&keys::upload_ended(part.upload))?.is_some() {
         return Ok(());
     }
@@ -251,8 +252,8 @@ fn part_written(changes: &mut IndexChanges<'_>, part: &Part, located: &LocatedRe
             changes.put(keys::reclaim(old.seq), old.location.encode());
         }
     }
-    if located.records_extent_positions {
-        extents_written(changes, &part.new_extents)?;
+    if located.are_extent_positions_valid {
+        put_extents(changes, &part.new_extents)?;
     }
     add_live_bytes(changes, located.location())?;
     changes
@@ -260,11 +261,11 @@ fn part_written(changes: &mut IndexChanges<'_>, part: &Part, located: &LocatedRe
     Ok(())
 }
 
-/// Counts a record of an upload, in progress or ended: its creation, or the part with this seq.
-fn count_record(changes: &mut IndexChanges<'_>, upload: UploadSeq, part: u64) -> Result<()> {
+/// Counts a record of an upload, in progress or ended: its creation (`part_seq` 0), or the part with that seq.
+fn count_upload_record(changes: &mut IndexChanges<'_>, upload: UploadSeq, part_seq: u64) -> Result<()> {
     let mut records = upload_records(changes, upload)?;
     records.count += 1;
-    records.newest_part = records.newest_part.max(part);
+    records.newest_part = records.newest_part.max(part_seq);
     if records.count == 1 {
         add_live_bytes(changes, upload_end(changes, upload)?)?;
     }
@@ -273,7 +274,7 @@ fn count_record(changes: &mut IndexChanges<'_>, upload: UploadSeq, part: u64) ->
 }
 
 /// Counts the removal of a record of an upload.
-pub(crate) fn uncount_record(changes: &mut IndexChanges<'_>, upload: UploadSeq) -> Result<()> {
+pub(crate) fn uncount_upload_record(changes: &mut IndexChanges<'_>, upload: UploadSeq) -> Result<()> {
     let mut records = upload_records(changes, upload)?;
     if records.count > 1 {
         records.count -= 1;
@@ -285,19 +286,19 @@ pub(crate) fn uncount_record(changes: &mut IndexChanges<'_>, upload: UploadSeq) 
     Ok(())
 }
 
-/// The place of the record that ends an upload.
+/// The location of the record that ends an upload.
 fn upload_end(changes: &IndexChanges<'_>, upload: UploadSeq) -> Result<RecordLocation> {
     let value = changes.get(&keys::upload_ended(upload))?;
     value.map_or(Ok(NO_LOCATION), |value| RecordLocation::decode(&value))
 }
 
-/// Adds the end of an upload. Its record counts as live while it hides something.
-fn put_upload_end(changes: &mut IndexChanges<'_>, upload: UploadSeq, place: RecordLocation) -> Result<()> {
+/// Adds the end of an upload. Its record counts as live while other records of the upload, which it hides, are on disk.
+fn put_upload_end(changes: &mut IndexChanges<'_>, upload: UploadSeq, location: RecordLocation) -> Result<()> {
     if upload_records(changes, upload)?.count > 0 {
         remove_live_bytes(changes, upload_end(changes, upload)?)?;
-        add_live_bytes(changes, place)?;
+        add_live_bytes(changes, location)?;
     }
-    changes.put(keys::upload_ended(upload), place.encode());
+    changes.put(keys::upload_ended(upload), location.encode());
     Ok(())
 }
 
@@ -307,60 +308,61 @@ pub(crate) fn upload_records(changes: &IndexChanges<'_>, upload: UploadSeq) -> R
     Ok(value.map(|value| UploadRecords::decode(&value)).transpose()?.unwrap_or_default())
 }
 
-/// Removes an upload and its parts. Extents of parts that `used` does not take over are freed.
-fn end_upload(changes: &mut IndexChanges<'_>, upload: UploadSeq, used: &[ExtentRun]) -> Result<()> {
+/// Removes an upload and its parts. `reused_runs` are the runs that the completed object takes over from the parts; the
+/// extents of all other parts are freed.
+fn end_upload(changes: &mut IndexChanges<'_>, upload: UploadSeq, reused_runs: &[ExtentRun]) -> Result<()> {
     let Some(value) = changes.get(&keys::upload(upload))? else { return Ok(()) };
     remove_live_bytes(changes, UploadEntry::decode(&value)?.location)?;
     changes.remove(keys::upload(upload));
-    let used: std::collections::HashSet<u64> = used.iter().map(|run| run.first).collect();
+    let reused: std::collections::HashSet<u64> = reused_runs.iter().map(|run| run.first).collect();
     for (key, value) in changes.with_prefix(&keys::parts(upload))? {
         let part = PartEntry::decode(&value)?;
         remove_live_bytes(changes, part.location)?;
         let Record::Part(record) = Record::decode(RecordKind::Part, &part.fields)? else {
             return Err(malformed("a part entry holds another record"));
         };
-        if record.runs.iter().any(|run| !used.contains(&run.first)) {
+        if record.runs.iter().any(|run| !reused.contains(&run.first)) {
             changes.put(keys::reclaim(part.seq), part.location.encode());
         }
         changes.remove(key);
     }
-    // The record of the end, which hides all remaining records of the upload, follows.
+    // The upload's end record, which hides its remaining records, is applied next and replaces this location.
     changes.put(keys::upload_ended(upload), NO_LOCATION.encode());
     Ok(())
 }
 
-fn replace_location(changes: &mut IndexChanges<'_>, key: &[u8], place: RecordLocation) -> Result<()> {
+fn replace_location(changes: &mut IndexChanges<'_>, key: &[u8], location: RecordLocation) -> Result<()> {
     if let Some(old) = changes.get(key)? {
         remove_live_bytes(changes, RecordLocation::decode(&old)?)?;
     }
-    add_live_bytes(changes, place)?;
-    changes.put(key, place.encode());
+    add_live_bytes(changes, location)?;
+    changes.put(key, location.encode());
     Ok(())
 }
 
 /// Marks a record as referred to.
-pub(crate) fn add_live_bytes(changes: &mut IndexChanges<'_>, place: RecordLocation) -> Result<()> {
-    update_segment(changes, place, i64::from(place.record_bytes))
+pub(crate) fn add_live_bytes(changes: &mut IndexChanges<'_>, location: RecordLocation) -> Result<()> {
+    update_segment(changes, location, i64::from(location.record_bytes))
 }
 
 /// Marks a record as no longer referred to.
-pub(crate) fn remove_live_bytes(changes: &mut IndexChanges<'_>, place: RecordLocation) -> Result<()> {
-    update_segment(changes, place, -i64::from(place.record_bytes))
+pub(crate) fn remove_live_bytes(changes: &mut IndexChanges<'_>, location: RecordLocation) -> Result<()> {
+    update_segment(changes, location, -i64::from(location.record_bytes))
 }
 
-/// Adds to the live bytes of the segment of an existing record.
-fn update_segment(changes: &mut IndexChanges<'_>, place: RecordLocation, live_bytes: i64) -> Result<()> {
-    if place.record_bytes == 0 {
+/// Adds `live_bytes`, which may be negative, to the segment of a record. Does nothing for [`NO_LOCATION`].
+fn update_segment(changes: &mut IndexChanges<'_>, location: RecordLocation, live_bytes: i64) -> Result<()> {
+    if location.record_bytes == 0 {
         return Ok(());
     }
-    let key = keys::segment(place.position.segment);
+    let key = keys::segment(location.position.segment);
     let mut entry = match changes.get(&key)? {
         Some(value) => SegmentEntry::decode(&value)?,
         None => SegmentEntry::default(),
     };
     entry.live_bytes += live_bytes;
     if live_bytes >= 0 {
-        entry.end = entry.end.max(place.end());
+        entry.end = entry.end.max(location.end());
     }
     changes.put(key, entry.encode());
     Ok(())

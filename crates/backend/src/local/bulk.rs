@@ -1,6 +1,6 @@
-//! Bulk segments, to which many requests write extents in parallel, each to its own range. An extent means nothing
-//! until a commit record refers to it, and that record is written only after the extent is durable; so bulk segments
-//! are never replayed.
+//! Bulk segments, to which many requests write extents concurrently, each to a range of its own. An extent means nothing
+//! until a commit record refers to it, and that record is written only after the extent is durable. So bulk segments are
+//! never replayed.
 
 mod extent_writer;
 mod write_queue;
@@ -18,12 +18,14 @@ use super::position::Position;
 use super::segment::{Segment, SegmentPin};
 use super::store_state::StoreState;
 
-/// Starts writing out to the device after this many bytes, so that the sync at the end is short.
+/// Interval, in bytes of a segment, at which a sync is started before anyone waits for one: the sync that a commit waits
+/// for is then short.
 const WRITE_OUT_BYTES: u32 = 32 << 20;
 
 /// Allocates the ranges of extents.
 #[derive(Default)]
 pub(crate) struct ExtentAllocator {
+    /// The segment from which ranges are allocated.
     active: Mutex<Option<Arc<Segment>>>,
     /// Held while a segment is created.
     creating: Mutex<()>,
@@ -35,20 +37,20 @@ pub(crate) struct ExtentBytes {
     pub id: u64,
     pub payload: Vec<Bytes>,
     pub payload_bytes: usize,
-    pub table: Vec<u64>,
-    /// A copy made by compaction.
+    pub block_crcs: Vec<u64>,
+    /// True for a copy made by compaction.
     pub is_relocated: bool,
 }
 
 impl ExtentAllocator {
-    /// Ensures that there is a segment with room: if not, calls `make`, in one thread at a time.
-    pub fn ensure_room(&self, segment_bytes: u32, make: impl FnOnce() -> Result<Arc<Segment>>) -> Result<()> {
+    /// Ensures that the active segment has room, creating a new one if necessary. Concurrent calls create only one.
+    pub fn ensure_room(&self, segment_bytes: u32, create_segment: impl FnOnce() -> Result<Arc<Segment>>) -> Result<()> {
         let _guard = self.creating.lock();
         let has_room = |active: &Arc<Segment>| active.end.load(Ordering::Acquire) < segment_bytes;
         if self.active.lock().as_ref().is_some_and(has_room) {
             return Ok(());
         }
-        let segment = make()?;
+        let segment = create_segment()?;
         if let Some(full) = self.active.lock().replace(segment) {
             full.is_sealed.store(true, Ordering::Release);
         }
@@ -56,11 +58,11 @@ impl ExtentAllocator {
     }
 
     /// Allocates a range in the active segment, if it has room.
-    fn allocate(&self, shared: &StoreState, record_bytes: u32) -> Option<(SegmentPin, Position)> {
+    fn allocate(&self, state: &StoreState, record_bytes: u32) -> Option<(SegmentPin, Position)> {
         let active = self.active.lock();
         let segment = active.as_ref()?;
         let offset = segment.end.load(Ordering::Acquire);
-        if offset >= shared.options.segment_bytes {
+        if offset >= state.options.segment_bytes {
             return None;
         }
         segment.end.store(offset.checked_add(record_bytes)?, Ordering::Release);
@@ -69,9 +71,9 @@ impl ExtentAllocator {
     }
 }
 
-/// Starts to make recently appended data durable. A failure is recorded by the segment and returned by its next sync.
-fn start_write_out(shared: &StoreState, segment: &Arc<Segment>, offset: u32, length: u32) {
+/// Starts to create_segment recently appended data durable. A failure is recorded by the segment and returned by its next sync.
+fn start_write_out(state: &StoreState, segment: &Arc<Segment>, offset: u32, length: u32) {
     if offset / WRITE_OUT_BYTES != (offset + length) / WRITE_OUT_BYTES {
-        segment.start_sync(&shared.io);
+        segment.start_sync(&state.io);
     }
 }

@@ -96,9 +96,9 @@ pub struct StoreStats {
 pub fn reindex_store(root: &Path, accept_loss: bool) -> Result<Recovery> {
     let layout = Layout::open(root)?;
     let options = LocalOptions { accept_loss, ..LocalOptions::default() };
-    let (local, recovery) =
+    let (open, recovery) =
         OpenStore::open_layout(layout, options, SystemClock::shared(), IndexUse::Rebuild)?;
-    local.shared.index.checkpoint()?;
+    open.state.index.checkpoint()?;
     Ok(recovery)
 }
 
@@ -106,14 +106,14 @@ pub fn reindex_store(root: &Path, accept_loss: bool) -> Result<Recovery> {
 /// files: a copy of the index's journals, or, if the index is unusable, a rebuilt index.
 pub fn stats(root: &Path, temporary: &Path) -> Result<StoreStats> {
     let store = Inspection::open(root, temporary)?;
-    let view = store.index.snapshot();
+    let snapshot = store.index.snapshot();
     let index_bytes = disk_bytes(&root.join("index"));
     let mut stats = StoreStats {
         buckets: store.buckets.len() as u64,
         objects: 0,
         object_bytes: 0,
-        uploads: view.prefix(&[keys::space::UPLOAD]).count() as u64,
-        tombstones: view.prefix(&[keys::space::DELETED]).count() as u64,
+        uploads: snapshot.prefix(&[keys::prefix::UPLOAD]).count() as u64,
+        tombstones: snapshot.prefix(&[keys::prefix::DELETED]).count() as u64,
         segments: 0,
         segment_bytes: 0,
         live_bytes: 0,
@@ -121,7 +121,7 @@ pub fn stats(root: &Path, temporary: &Path) -> Result<StoreStats> {
         free_bytes: space::free_bytes(root)?,
         loss: store.loss.clone(),
     };
-    for entry in view.prefix(&[keys::space::OBJECT]) {
+    for entry in snapshot.prefix(&[keys::prefix::OBJECT]) {
         stats.objects += 1;
         stats.object_bytes += ObjectEntry::decode(&entry?.1)?.size;
     }
@@ -148,8 +148,8 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
         possible_loss: store.possible_loss.clone(),
         index: store.state.clone(),
     };
-    let view = store.index.snapshot();
-    for entry in view.prefix(&[keys::space::OBJECT]) {
+    let snapshot = store.index.snapshot();
+    for entry in snapshot.prefix(&[keys::prefix::OBJECT]) {
         let (key, value) = entry?;
         let bucket = store.buckets.get(&keys::bucket_id(&key)?).map_or("(no bucket)", String::as_str);
         let what = format!("{bucket}/{}", keys::object_name(&key)?);
@@ -159,14 +159,14 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
             report.damage.push(Damage { item: what, cause: why });
         }
     }
-    for entry in view.prefix(&[keys::space::UPLOAD]) {
+    for entry in snapshot.prefix(&[keys::prefix::UPLOAD]) {
         let (key, value) = entry?;
         let (seq, upload) = (keys::number(&key)?, UploadEntry::decode(&value)?);
         let what = format!("upload {} of {}", super::uploads::format_id(seq), upload.key);
         if let Err(why) = record_at(&store, upload.location)? {
             report.damage.push(Damage { item: what.clone(), cause: why });
         }
-        for entry in view.prefix(&keys::parts(seq)) {
+        for entry in snapshot.prefix(&keys::parts(seq)) {
             report.parts += 1;
             if let Record::Part(part) =
                 Record::decode(RecordKind::Part, &PartEntry::decode(&entry?.1)?.fields)?
@@ -183,17 +183,17 @@ pub fn check(root: &Path, temporary: &Path) -> Result<CheckReport> {
 /// Reads a record; the inner error is the reason why it is unavailable.
 fn record_at(
     store: &Inspection,
-    place: RecordLocation,
+    location: RecordLocation,
 ) -> Result<Result<(ScannedRecord, Arc<Segment>), String>> {
-    let Some(segment) = store.log.segments.get(place.position.segment) else {
-        return Ok(Err(format!("its record at {} is in a missing segment", place.position)));
+    let Some(segment) = store.log.segments.get(location.position.segment) else {
+        return Ok(Err(format!("its record at {} is in a missing segment", location.position)));
     };
-    if segment.bytes() < place.end() {
-        return Ok(Err(format!("its record at {} is beyond the end of the segment", place.position)));
+    if segment.bytes() < location.end() {
+        return Ok(Err(format!("its record at {} is beyond the end of the segment", location.position)));
     }
-    match super::scan::record_at(&segment, store.log.salt, place.position.offset)? {
+    match super::scan::record_at(&segment, store.log.salt, location.position.offset)? {
         Some(scanned) => Ok(Ok((scanned, segment))),
-        None => Ok(Err(format!("the head of its record at {} is damaged", place.position))),
+        None => Ok(Err(format!("the head of its record at {} is damaged", location.position))),
     }
 }
 
@@ -228,17 +228,17 @@ fn check_runs(
         let Some(value) = store.index.get(&keys::extent(id))? else {
             return Ok(Err(format!("extent {id} is missing")));
         };
-        let place = RecordLocation::decode(&value)?;
-        let (scanned, segment) = match record_at(store, place)? {
+        let location = RecordLocation::decode(&value)?;
+        let (scanned, segment) = match record_at(store, location)? {
             Ok(found) => found,
             Err(why) => return Ok(Err(format!("extent {id}: {why}"))),
         };
         if scanned.record().ok() != Some(Record::Extent { id }) {
-            return Ok(Err(format!("another record is in the place of extent {id}, at {}", place.position)));
+            return Ok(Err(format!("another record is in the place of extent {id}, at {}", location.position)));
         }
         match read_payload(&segment, &scanned)? {
             Some(payload) => seen += payload.len() as u64,
-            None => return Ok(Err(format!("the data of extent {id} at {} is damaged", place.position))),
+            None => return Ok(Err(format!("the data of extent {id} at {} is damaged", location.position))),
         }
     }
     *bytes += seen;
@@ -266,7 +266,7 @@ fn check_log(store: &Inspection, report: &mut CheckReport) -> Result<()> {
         }
     }
     let mut voided = HashSet::new();
-    for entry in store.index.snapshot().prefix(&[keys::space::VOID]) {
+    for entry in store.index.snapshot().prefix(&[keys::prefix::VOID]) {
         voided.insert(Position::unpack(keys::number(&entry?.0)?));
     }
     for (segment, from, to) in gaps {

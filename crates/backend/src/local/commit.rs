@@ -20,26 +20,27 @@ use self::batch::BatchError;
 pub(crate) use self::batch::{Batch, LogWriter};
 pub(crate) use self::operations::{
     AbortUpload, CompleteUpload, CreateBucket, CreateUpload, DeleteBucket, DeleteObject, IndexAmendment,
-    Md5Use, PutObject, PutPart, RecordCopy, RelocateRecords,
+    DeferredMd5, PutObject, PutPart, RecordCopy, RelocateRecords,
 };
 use super::store_state::StoreState;
 
-/// Maximum changes per batch, and the payload bytes after which no further change is added.
+/// Maximum changes per batch.
 const MAX_BATCH_CHANGES: usize = 512;
+/// Record bytes of a batch from which on no further change is added.
 const MAX_BATCH_BYTES: usize = 8 << 20;
-/// Changes whose bytes are hashed in parallel: enough to fill the SIMD lanes a few times.
+/// Changes whose MD5s are computed in parallel: enough to fill the SIMD lanes a few times.
 const HASH_GROUP_CHANGES: usize = 64;
 
 /// A change: decides against the state it finds and adds records to the batch.
 pub(crate) trait Operation: Send + 'static {
     type Output: Send + 'static;
 
-    /// Bytes whose MD5 the decision needs, unless it is known: those of many changes are hashed in parallel.
+    /// The bytes whose MD5 the decision still needs. The MD5s of many changes are computed in parallel.
     fn md5_input(&self) -> Option<&[Bytes]> {
         None
     }
 
-    /// Receives that MD5. An error is the result of the change.
+    /// Receives the MD5 of [`md5_input`](Self::md5_input). An error is the result of the change.
     fn set_md5(&mut self, _md5: [u8; 16]) -> Result<()> {
         Ok(())
     }
@@ -75,10 +76,10 @@ impl<O: Operation> QueuedChange for SubmittedChange<O> {
         if self.decision.is_some() {
             return Ok(());
         }
-        let before = batch.begin_change();
+        let records_before = batch.begin_change();
         let decision = self.operation.decide(batch);
         if let Err(e) = &decision
-            && (batch.records() > before || e.reason() == Reason::ReadOnly)
+            && (batch.record_count() > records_before || e.reason() == Reason::ReadOnly)
         {
             // A partial change cannot be committed, nor removed from the batch.
             return Err(Error::new(e.reason(), e.message()));
@@ -88,14 +89,14 @@ impl<O: Operation> QueuedChange for SubmittedChange<O> {
     }
 
     fn complete(self: Box<Self>, outcome: Result<(), &Error>) {
-        let answer = match outcome {
+        let result = match outcome {
             Ok(()) => {
                 self.decision.unwrap_or_else(|| Err(Error::new(Reason::Defect, "a change was never decided")))
             }
             Err(e) => Err(Error::new(e.reason(), e.message())),
         };
         // The receiver may be gone; the change is committed nevertheless.
-        let _ = self.result_sender.send(answer);
+        let _ = self.result_sender.send(result);
     }
 }
 
@@ -108,7 +109,8 @@ pub(crate) struct Committer {
 struct CommitQueue {
     state: Mutex<CommitQueueState>,
     ready: Condvar,
-    failed: AtomicBool,
+    /// True if the store is read-only until it is reopened.
+    has_failed: AtomicBool,
 }
 
 struct CommitQueueState {
@@ -118,17 +120,17 @@ struct CommitQueueState {
 
 impl Committer {
     /// Starts the thread.
-    pub fn start(shared: Arc<StoreState>, log: LogWriter) -> Result<Self> {
+    pub fn start(state: Arc<StoreState>, log: LogWriter) -> Result<Self> {
         let queue = Arc::new(CommitQueue {
             state: Mutex::new(CommitQueueState { waiting: Vec::new(), closed: false }),
             ready: Condvar::new(),
-            failed: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
         });
         let thread = {
             let queue = queue.clone();
             std::thread::Builder::new()
                 .name("local-commit".to_owned())
-                .spawn(move || run(&queue, &shared, log))
+                .spawn(move || run(&queue, &state, log))
                 .map_err(|e| super::io_threads::io_error("a thread could not be started", e))?
         };
         Ok(Self { queue, thread: Mutex::new(Some(thread)) })
@@ -146,7 +148,7 @@ impl Committer {
 
     /// Returns true if a failed sync or index update made the store read-only.
     pub fn has_failed(&self) -> bool {
-        self.queue.failed.load(Ordering::Acquire)
+        self.queue.has_failed.load(Ordering::Acquire)
     }
 
     /// An error if the store is read-only.
@@ -156,21 +158,21 @@ impl Committer {
 
     /// Makes the store read-only after a sync failed elsewhere.
     pub fn set_read_only(&self) {
-        self.queue.failed.store(true, Ordering::Release);
+        self.queue.has_failed.store(true, Ordering::Release);
     }
 
     fn enqueue<O: Operation>(&self, operation: O) -> Result<oneshot::Receiver<Result<O::Output>>> {
-        let (answer, answered) = oneshot::channel();
+        let (result_sender, result_receiver) = oneshot::channel();
         let mut state = self.queue.state.lock();
         self.check_writable()?;
         if state.closed {
             return Err(closed_error());
         }
-        state.waiting.push(Box::new(SubmittedChange { operation, decision: None, result_sender: answer }));
+        state.waiting.push(Box::new(SubmittedChange { operation, decision: None, result_sender }));
         if state.waiting.len() == 1 {
             self.queue.ready.notify_one();
         }
-        Ok(answered)
+        Ok(result_receiver)
     }
 
     /// Finishes queued changes and ends the thread.
@@ -194,21 +196,21 @@ impl Drop for Committer {
     }
 }
 
-fn run(queue: &CommitQueue, shared: &StoreState, mut log: LogWriter) {
-    let _ended = CloseOnExit(queue);
+fn run(queue: &CommitQueue, state: &StoreState, mut log: LogWriter) {
+    let _close_on_exit = CloseOnExit(queue);
     let mut waiting = Vec::new();
     loop {
         if waiting.is_empty() {
-            let mut state = queue.state.lock();
-            while state.waiting.is_empty() {
-                if state.closed {
+            let mut queued = queue.state.lock();
+            while queued.waiting.is_empty() {
+                if queued.closed {
                     return;
                 }
-                queue.ready.wait(&mut state);
+                queue.ready.wait(&mut queued);
             }
-            std::mem::swap(&mut waiting, &mut state.waiting);
+            std::mem::swap(&mut waiting, &mut queued.waiting);
         }
-        waiting = commit_some(queue, shared, &mut log, waiting);
+        waiting = commit_some(queue, state, &mut log, waiting);
     }
 }
 
@@ -219,7 +221,7 @@ struct CloseOnExit<'a>(&'a CommitQueue);
 impl Drop for CloseOnExit<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.failed.store(true, Ordering::Release);
+            self.0.has_failed.store(true, Ordering::Release);
         }
         let mut state = self.0.state.lock();
         state.closed = true;
@@ -230,37 +232,38 @@ impl Drop for CloseOnExit<'_> {
 /// Commits as many changes as fit into one batch and returns the rest.
 fn commit_some(
     queue: &CommitQueue,
-    shared: &StoreState,
+    state: &StoreState,
     log: &mut LogWriter,
     mut waiting: Vec<Box<dyn QueuedChange>>,
 ) -> Vec<Box<dyn QueuedChange>> {
-    if queue.failed.load(Ordering::Acquire) {
+    if queue.has_failed.load(Ordering::Acquire) {
         let error = read_only_error();
         waiting.into_iter().for_each(|change| change.complete(Err(&error)));
         return Vec::new();
     }
     let mut decided = 0;
-    let outcome = decide(log.begin_batch(shared), &mut waiting, &mut decided).and_then(Batch::commit);
-    if let Err(failed) = &outcome {
-        tracing::error!(error = ?failed.error, changes = decided, "a batch of changes failed");
-        if !failed.is_resumable {
-            queue.failed.store(true, Ordering::Release);
+    let outcome = decide(log.begin_batch(state), &mut waiting, &mut decided).and_then(Batch::commit);
+    if let Err(e) = &outcome {
+        tracing::error!(error = ?e.error, changes = decided, "a batch of changes failed");
+        if !e.is_resumable {
+            queue.has_failed.store(true, Ordering::Release);
         }
     }
     let rest = waiting.split_off(decided);
     for change in waiting {
-        change.complete(outcome.as_ref().copied().map_err(|failed| &failed.error));
+        change.complete(outcome.as_ref().copied().map_err(|e| &e.error));
     }
     rest
 }
 
-/// Lets each change decide on the state left by the previous one, until the batch is full.
+/// Lets each change decide on the state left by the previous one, until the batch is full. `decided` counts the changes
+/// that took part in the batch, including one that failed it.
 fn decide<'a>(
     mut batch: Batch<'a>,
     waiting: &mut [Box<dyn QueuedChange>],
     decided: &mut usize,
 ) -> Result<Batch<'a>, BatchError> {
-    if let Err(e) = batch.shared.space.release_file_if_full() {
+    if let Err(e) = batch.state.space.release_reserve_if_full() {
         tracing::warn!(error = ?e, "the free space of the device could not be read");
     }
     let count = waiting.len().min(MAX_BATCH_CHANGES);

@@ -28,12 +28,12 @@ const ENTRIES_BETWEEN_CHECKS: usize = 1024;
 impl OpenStore {
     fn upload_entry(
         &self,
-        view: &IndexSnapshot,
+        index: &IndexSnapshot,
         address: &Address,
         upload: UploadSeq,
     ) -> Result<UploadEntry> {
-        let bucket = self.shared.bucket(address.bucket.as_str())?;
-        let entry = view.get(&keys::upload(upload))?.map(|value| UploadEntry::decode(&value)).transpose()?;
+        let bucket = self.state.bucket(address.bucket.as_str())?;
+        let entry = index.get(&keys::upload(upload))?.map(|value| UploadEntry::decode(&value)).transpose()?;
         entry
             .filter(|entry| entry.bucket == bucket.id && entry.key == address.key.as_str())
             .ok_or_else(|| Error::no_such_upload(&format_id(upload)))
@@ -41,17 +41,17 @@ impl OpenStore {
 
     /// The record that created an upload.
     pub(super) fn upload(&self, address: &Address, upload: UploadSeq) -> Result<Upload> {
-        let moment = StoreSnapshot::capture(self);
-        let entry = self.upload_entry(&moment.index, address, upload)?;
-        self.upload_record(&moment, &entry)
+        let snapshot = StoreSnapshot::capture(self);
+        let entry = self.upload_entry(&snapshot.index, address, upload)?;
+        self.upload_record(&snapshot, &entry)
     }
 
-    /// Reads the record as of that moment: compaction may have moved it since.
-    fn upload_record(&self, moment: &StoreSnapshot, entry: &UploadEntry) -> Result<Upload> {
+    /// Reads the record as of that snapshot: compaction may have moved it since.
+    fn upload_record(&self, snapshot: &StoreSnapshot, entry: &UploadEntry) -> Result<Upload> {
         let at = entry.location.position;
         let segment =
-            moment.segments.get(&at.segment).ok_or_else(|| corrupt(at, "its segment is missing"))?;
-        let scanned = record_at(segment, self.shared.layout.salt, at.offset)?;
+            snapshot.segments.get(&at.segment).ok_or_else(|| corrupt(at, "its segment is missing"))?;
+        let scanned = record_at(segment, self.state.layout.salt, at.offset)?;
         match scanned.ok_or_else(|| corrupt(at, "its head is damaged"))?.record()? {
             Record::UploadCreated(upload) => Ok(*upload),
             _ => Err(corrupt(at, "it is not an upload")),
@@ -60,11 +60,11 @@ impl OpenStore {
 
     fn upload_info(
         &self,
-        moment: &StoreSnapshot,
+        snapshot: &StoreSnapshot,
         upload: UploadSeq,
         entry: &UploadEntry,
     ) -> Result<UploadInfo> {
-        let record = self.upload_record(moment, entry)?;
+        let record = self.upload_record(snapshot, entry)?;
         Ok(UploadInfo {
             id: UploadId(format_id(upload)),
             key: record.key,
@@ -82,12 +82,12 @@ impl OpenStore {
         limit: usize,
     ) -> Result<PartsPage> {
         let seq = parse_id(upload)?;
-        let moment = StoreSnapshot::capture(self);
-        let entry = self.upload_entry(&moment.index, address, seq)?;
+        let snapshot = StoreSnapshot::capture(self);
+        let entry = self.upload_entry(&snapshot.index, address, seq)?;
         let mut parts = Vec::new();
         let mut next = None;
         let from = after.map_or(0, |after| after.get() + 1);
-        for found in moment.index.range(&keys::part(seq, from), &keys::parts(seq + 1)) {
+        for found in snapshot.index.range(&keys::part(seq, from), &keys::parts(seq + 1)) {
             let part = decode_part(&found?.1)?;
             if parts.len() == limit {
                 next = parts.last().map(|p: &PartInfo| p.number);
@@ -95,7 +95,7 @@ impl OpenStore {
             }
             parts.push(part_info(&part)?);
         }
-        Ok(PartsPage { upload: self.upload_info(&moment, seq, &entry)?, parts, next })
+        Ok(PartsPage { upload: self.upload_info(&snapshot, seq, &entry)?, parts, next })
     }
 
     /// A page of a bucket's uploads. The index entries select it; records are read from disk only for the selected
@@ -106,13 +106,13 @@ impl OpenStore {
         bucket: &BucketName,
         request: &ListUploads,
     ) -> Result<UploadsPage> {
-        let bucket = self.shared.bucket(bucket.as_str())?;
-        let moment = StoreSnapshot::capture(self);
-        let view = &moment.index;
+        let bucket = self.state.bucket(bucket.as_str())?;
+        let snapshot = StoreSnapshot::capture(self);
+        let index = &snapshot.index;
         let after = request.after_key.as_deref().unwrap_or_default();
         let mut found = Vec::new();
         // Entries are ordered by creation across all buckets, so the number to scan is not bounded by the request.
-        for (n, item) in view.prefix(&[keys::space::UPLOAD]).enumerate() {
+        for (n, item) in index.prefix(&[keys::prefix::UPLOAD]).enumerate() {
             if n % ENTRIES_BETWEEN_CHECKS == 0 {
                 context.check()?;
             }
@@ -129,8 +129,8 @@ impl OpenStore {
             let ListEntry::Key(_, info) = listed else { continue };
             context.check()?;
             let seq = parse_id(&info.id)?;
-            let entry = view.get(&keys::upload(seq))?.ok_or_else(|| Error::no_such_upload(&info.id.0))?;
-            *info = self.upload_info(&moment, seq, &UploadEntry::decode(&entry)?)?;
+            let entry = index.get(&keys::upload(seq))?.ok_or_else(|| Error::no_such_upload(&info.id.0))?;
+            *info = self.upload_info(&snapshot, seq, &UploadEntry::decode(&entry)?)?;
         }
         Ok(page)
     }
@@ -142,15 +142,15 @@ impl OpenStore {
         upload: UploadSeq,
         order: &multipart::CompleteUpload,
     ) -> Result<(CompleteUpload, Committed)> {
-        let moment = StoreSnapshot::capture(self);
-        let view = &moment.index;
-        let entry = self.upload_entry(view, address, upload)?;
-        let records = view.get(&keys::upload_records(upload))?;
+        let snapshot = StoreSnapshot::capture(self);
+        let index = &snapshot.index;
+        let entry = self.upload_entry(index, address, upload)?;
+        let records = index.get(&keys::upload_records(upload))?;
         let records = records.map(|value| UploadRecords::decode(&value)).transpose()?.unwrap_or_default();
-        let created = self.upload_record(&moment, &entry)?;
+        let created = self.upload_record(&snapshot, &entry)?;
         let broken = std::cell::RefCell::new(None);
         let matched = match_parts(&order.parts, |number| {
-            let found = view.get(&keys::part(upload, number.get())).and_then(|value| {
+            let found = index.get(&keys::part(upload, number.get())).and_then(|value| {
                 let Some(value) = value else { return Ok(None) };
                 let part = decode_part(&value)?;
                 Ok(Some((part_info(&part)?, part)))
@@ -194,14 +194,14 @@ impl OpenStore {
             bucket: 0,
             key: address.key.as_str().to_owned(),
             size,
-            modified: self.shared.clock.wall(),
+            modified: self.state.clock.wall(),
             etag: self.etag_of_parts(&parts),
             metadata: created.metadata,
             checksums: checksum.into_iter().collect(),
             scope,
             content: ObjectContent::Extents {
                 runs: parts.iter().flat_map(|part| part.runs.clone()).collect(),
-                fresh: Vec::new(),
+                new_extents: Vec::new(),
             },
             parts: parts.iter().map(summary).collect(),
             upload: Some(upload),
@@ -219,8 +219,8 @@ impl OpenStore {
             bucket: address.bucket.as_str().to_owned(),
             object: Box::new(object),
             payload: Vec::new(),
-            table: Vec::new(),
-            md5_use: None,
+            block_crcs: Vec::new(),
+            deferred_md5: None,
             precondition: order.precondition.clone(),
             pins: Vec::new(),
         };
@@ -233,7 +233,7 @@ impl OpenStore {
         match md5s {
             Some(md5s) => ETag::from_parts(&tradewind_digest::md5(&md5s.concat()), parts.len()),
             None => {
-                let id = self.shared.next_id.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+                let id = self.state.next_id.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
                 ETag::from_text(&format!("{id:016x}-tw-{}", parts.len()))
             }
         }

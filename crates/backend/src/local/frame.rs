@@ -1,9 +1,10 @@
 //! The frame around every record in the log, by which a reader detects that it is complete.
 //!
 //! `header (48) | fields | block table (8 per 64 KiB of payload) | payload | padding to 8`.
-//! The head's checksum covers the store's salt, the record's own position, header, fields and table: payload that
-//! happens to look like a record, or a record copied from elsewhere, never passes. The table has a CRC-64/NVME of
-//! each payload block, so that any block can be verified alone. The byte layout is described in `docs/format.md`.
+//! Header, fields and block table together are the *head*. Its checksum also covers the store's salt and the record's own
+//! position: payload that happens to look like a record, or a record copied from elsewhere, never passes. The block
+//! table has a CRC-64/NVME of each payload block, so that any block can be verified alone. `docs/format.md` describes the
+//! byte layout.
 
 use tradewind_core::checksum::crc64nvme;
 
@@ -103,17 +104,17 @@ impl RecordHeader {
         (self.head_bytes() + self.payload_bytes as usize).next_multiple_of(ALIGNMENT)
     }
 
-    /// Encodes header, fields and table as stored at `position`, for a record that stands alone.
-    pub fn encode_head(&self, salt: u64, position: Position, fields: &[u8], table: &[u64]) -> Vec<u8> {
-        let mut head = self.encode_open_head(fields, table);
+    /// Encodes header, fields and block table as stored at `position`, for a record without a batch.
+    pub fn encode_head(&self, salt: u64, position: Position, fields: &[u8], block_crcs: &[u64]) -> Vec<u8> {
+        let mut head = self.encode_unsealed_head(fields, block_crcs);
         seal_head(salt, position, BatchRange::default(), &mut head);
         head
     }
 
-    /// Like [`encode_head`](Self::encode_head), without batch and checksum, which [`seal_head`] adds.
-    pub fn encode_open_head(&self, fields: &[u8], table: &[u64]) -> Vec<u8> {
+    /// Encodes a head without batch range and checksum, which [`seal_head`] adds once the end of the batch is known.
+    pub fn encode_unsealed_head(&self, fields: &[u8], block_crcs: &[u64]) -> Vec<u8> {
         debug_assert_eq!(
-            (fields.len(), table.len()),
+            (fields.len(), block_crcs.len()),
             (self.fields_bytes as usize, block_count(self.payload_bytes as usize))
         );
         let mut head = Vec::with_capacity(self.head_bytes());
@@ -128,7 +129,7 @@ impl RecordHeader {
         head.extend_from_slice(&self.durable.pack().to_le_bytes());
         head.extend_from_slice(&[0; 16]);
         head.extend_from_slice(fields);
-        for crc in table {
+        for crc in block_crcs {
             head.extend_from_slice(&crc.to_le_bytes());
         }
         head
@@ -179,12 +180,12 @@ impl RecordHeader {
         let batch = BatchRange { begin: u32_at(32), end: u32_at(36) };
         Ok((
             header,
-            RecordHead { batch, fields: &head[HEADER_BYTES..fields_end], table: &head[fields_end..] },
+            RecordHead { batch, fields: &head[HEADER_BYTES..fields_end], block_table: &head[fields_end..] },
         ))
     }
 }
 
-/// Completes a head once the end of its batch is known.
+/// Adds the batch range and the checksum to an unsealed head.
 pub(crate) fn seal_head(salt: u64, position: Position, batch: BatchRange, head: &mut [u8]) {
     head[32..36].copy_from_slice(&batch.begin.to_le_bytes());
     head[36..40].copy_from_slice(&batch.end.to_le_bytes());
@@ -197,20 +198,21 @@ pub(crate) fn seal_head(salt: u64, position: Position, batch: BatchRange, head: 
 pub(crate) struct RecordHead<'a> {
     pub batch: BatchRange,
     pub fields: &'a [u8],
-    pub table: &'a [u8],
+    /// The encoded block table.
+    pub block_table: &'a [u8],
 }
 
 impl RecordHead<'_> {
     /// The checksum of payload block `index`.
     pub fn block_crc(&self, index: usize) -> u64 {
-        table_entry(self.table, index)
+        let offset = index * 8;
+        u64::from_le_bytes(self.block_table[offset..offset + 8].try_into().unwrap_or_default())
     }
-}
 
-/// Entry `index` of an encoded block table.
-pub(crate) fn table_entry(table: &[u8], index: usize) -> u64 {
-    let at = index * 8;
-    u64::from_le_bytes(table[at..at + 8].try_into().unwrap_or_default())
+    /// The checksums of all payload blocks.
+    pub fn block_crcs(&self) -> Vec<u64> {
+        (0..self.block_table.len() / 8).map(|index| self.block_crc(index)).collect()
+    }
 }
 
 /// Number of payload blocks.
@@ -224,19 +226,21 @@ pub(crate) const fn padding(bytes: usize) -> usize {
 }
 
 fn head_checksum(salt: u64, position: Position, head: &[u8]) -> u64 {
-    // A single small stack buffer suffices, because the common head has a few hundred bytes.
-    let mut seed = [0_u8; 16];
-    seed[..8].copy_from_slice(&salt.to_le_bytes());
-    seed[8..].copy_from_slice(&position.pack().to_le_bytes());
-    let mut digest = [crc64nvme(&seed), crc64nvme(&head[..40]), crc64nvme(&head[HEADER_BYTES..])];
-    digest[0] = digest[0].rotate_left(17) ^ digest[1];
-    let bytes: [u8; 24] = {
-        let mut all = [0; 24];
-        for (at, part) in digest.iter().enumerate() {
-            all[at * 8..at * 8 + 8].copy_from_slice(&part.to_le_bytes());
-        }
-        all
-    };
+    // A CRC of three CRCs: of salt and position, of the header before this checksum, and of fields and block table. So the
+    // head need not be copied around its checksum. The rotation is part of the format (docs/format.md).
+    let mut salt_and_position = [0_u8; 16];
+    salt_and_position[..8].copy_from_slice(&salt.to_le_bytes());
+    salt_and_position[8..].copy_from_slice(&position.pack().to_le_bytes());
+    let header_crc = crc64nvme(&head[..40]);
+    let crcs = [
+        crc64nvme(&salt_and_position).rotate_left(17) ^ header_crc,
+        header_crc,
+        crc64nvme(&head[HEADER_BYTES..]),
+    ];
+    let mut bytes = [0_u8; 24];
+    for (chunk, crc) in bytes.chunks_exact_mut(8).zip(crcs) {
+        chunk.copy_from_slice(&crc.to_le_bytes());
+    }
     crc64nvme(&bytes)
 }
 
@@ -254,29 +258,29 @@ mod tests {
             seq: 7,
             durable: Position::new(1, 8),
         };
-        let table = (0..block_count(payload as usize) as u64).collect();
-        (header, table)
+        let block_crcs = (0..block_count(payload as usize) as u64).collect();
+        (header, block_crcs)
     }
 
     proptest! {
         #[test]
         fn heads_round_trip(fields in prop::collection::vec(any::<u8>(), 0..200), payload in 0_u32..(1 << 20), at in 0_u32..1000) {
-            let (header, table) = sample(&fields, payload);
+            let (header, block_crcs) = sample(&fields, payload);
             let position = Position::new(3, at * 8);
             let batch = BatchRange { begin: at * 4, end: at * 8 + payload };
-            let mut encoded = header.encode_open_head(&fields, &table);
+            let mut encoded = header.encode_unsealed_head(&fields, &block_crcs);
             seal_head(99, position, batch, &mut encoded);
             let (decoded, head) = RecordHeader::decode(99, position, &encoded).unwrap();
             prop_assert_eq!((decoded, head.batch), (header, batch));
             prop_assert_eq!(head.fields, &fields[..]);
-            prop_assert_eq!((0..table.len()).map(|i| head.block_crc(i)).collect::<Vec<_>>(), table);
+            prop_assert_eq!((0..block_crcs.len()).map(|i| head.block_crc(i)).collect::<Vec<_>>(), block_crcs);
         }
 
         #[test]
         fn any_flipped_bit_is_detected(bit in 0_usize..(48 + 20 + 8) * 8) {
-            let (header, table) = sample(&[5; 20], 100);
+            let (header, block_crcs) = sample(&[5; 20], 100);
             let position = Position::new(3, 16);
-            let mut encoded = header.encode_head(99, position, &[5; 20], &table);
+            let mut encoded = header.encode_head(99, position, &[5; 20], &block_crcs);
             encoded[bit / 8] ^= 1 << (bit % 8);
             // The reserved byte and the flag byte's unused bits are covered as well.
             prop_assert!(RecordHeader::decode(99, position, &encoded).is_err());
@@ -293,8 +297,8 @@ mod tests {
 
     #[test]
     fn record_at_other_position_or_salt_is_rejected() {
-        let (header, table) = sample(b"x", 0);
-        let encoded = header.encode_head(1, Position::new(1, 0), b"x", &table);
+        let (header, block_crcs) = sample(b"x", 0);
+        let encoded = header.encode_head(1, Position::new(1, 0), b"x", &block_crcs);
         assert!(RecordHeader::decode(1, Position::new(1, 0), &encoded).is_ok());
         assert_eq!(
             RecordHeader::decode(1, Position::new(1, 8), &encoded).err(),

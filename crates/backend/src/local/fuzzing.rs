@@ -1,8 +1,8 @@
-//! Entry point of the record format's fuzz target in `fuzz/`: makes a test case from any bytes and panics if the
-//! format violates its guarantees. The property tests below call the same function, so that every build runs a
-//! sample.
+//! Entry point of the record format's fuzz target in `fuzz/`: derives a test case from any bytes, and panics if the
+//! format violates its guarantees. The property tests below call the same function, so that every run of the tests
+//! covers a sample.
 //!
-//! Behind the feature `fuzzing`, which only `fuzz/` sets. Not a public interface.
+//! Enabled by the feature `fuzzing`, which only `fuzz/` sets. Not a public interface.
 
 #![allow(clippy::unwrap_used, reason = "a fuzz target fails by panicking")]
 
@@ -51,7 +51,7 @@ fn frame(salt: u64, position: Position, bytes: &[u8]) {
     head[40..48].copy_from_slice(&right.to_le_bytes());
     let (found, parts) = RecordHeader::decode(salt, position, &head).expect("the checksum is right");
     assert_eq!(found, header);
-    assert_eq!([parts.fields, parts.table].concat(), head[HEADER_BYTES..]);
+    assert_eq!([parts.fields, parts.block_table].concat(), head[HEADER_BYTES..]);
     fields(header.kind, parts.fields);
     // A writer leaves zeros where the format defines nothing yet.
     let mut plain = head.clone();
@@ -59,9 +59,9 @@ fn frame(salt: u64, position: Position, bytes: &[u8]) {
     plain[32..40].fill(0);
     let right = checksum(&plain);
     plain[40..48].copy_from_slice(&right.to_le_bytes());
-    let entry = |at: usize| u64::from_le_bytes(parts.table[at..at + 8].try_into().unwrap());
-    let table: Vec<u64> = (0..parts.table.len()).step_by(8).map(entry).collect();
-    assert_eq!(header.encode_head(salt, position, parts.fields, &table), plain);
+    let entry = |at: usize| u64::from_le_bytes(parts.block_table[at..at + 8].try_into().unwrap());
+    let block_crcs: Vec<u64> = (0..parts.block_table.len()).step_by(8).map(entry).collect();
+    assert_eq!(header.encode_head(salt, position, parts.fields, &block_crcs), plain);
 }
 
 /// A frame made of any parts is read back, but not after any bit flip.
@@ -80,11 +80,11 @@ fn parts(salt: u64, position: Position, bytes: &[u8]) {
         durable: Position::unpack(number(8)),
     };
     let blocks = u64::from(payload_bytes.div_ceil(u32::try_from(BLOCK_BYTES).unwrap()));
-    let table: Vec<u64> = (0..blocks).map(|index| number(0).rotate_left(7) ^ index).collect();
-    let mut head = header.encode_head(salt, position, rest, &table);
+    let block_crcs: Vec<u64> = (0..blocks).map(|index| number(0).rotate_left(7) ^ index).collect();
+    let mut head = header.encode_head(salt, position, rest, &block_crcs);
     let (found, parts) = RecordHeader::decode(salt, position, &head).expect("it was just encoded");
     assert_eq!((found, parts.fields), (header, rest));
-    assert!(table.iter().enumerate().all(|(index, crc)| parts.block_crc(index) == *crc));
+    assert!(block_crcs.iter().enumerate().all(|(index, crc)| parts.block_crc(index) == *crc));
     let elsewhere = Position::new(position.segment ^ 1, position.offset);
     assert_eq!(RecordHeader::decode(salt, elsewhere, &head).err(), Some(NotARecord::BadChecksum));
     let bit = usize::from(u16::from_le_bytes([numbers[22], numbers[23]])) % (head.len() * 8);
@@ -119,9 +119,9 @@ fn stored_checksum(head: &[u8]) -> u64 {
 
 /// The checksum as specified by `docs/format.md`.
 fn head_checksum(salt: u64, position: Position, head: &[u8]) -> u64 {
-    let place = crc64nvme(&[salt.to_le_bytes(), position.pack().to_le_bytes()].concat());
-    let (start, end) = (crc64nvme(&head[..40]), crc64nvme(&head[HEADER_BYTES..]));
-    let numbers = [place.rotate_left(17) ^ start, start, end];
+    let salt_and_position = crc64nvme(&[salt.to_le_bytes(), position.pack().to_le_bytes()].concat());
+    let (header, rest) = (crc64nvme(&head[..40]), crc64nvme(&head[HEADER_BYTES..]));
+    let numbers = [salt_and_position.rotate_left(17) ^ header, header, rest];
     crc64nvme(&numbers.map(u64::to_le_bytes).concat())
 }
 
@@ -151,12 +151,12 @@ mod tests {
         }
 
         #[test]
-        fn any_frame(place in any::<[u8; 16]>(), numbers in any::<[u8; 24]>(), fields in likely_fields(), kind in 1_u8..10) {
+        fn any_frame(salt_and_position in any::<[u8; 16]>(), numbers in any::<[u8; 24]>(), fields in likely_fields(), kind in 1_u8..10) {
             let mut header = [&b"TWr1"[..], &[kind, numbers[0] & 1, 1, 0]].concat();
             header.extend_from_slice(&u32::try_from(fields.len()).unwrap().to_le_bytes());
             header.extend_from_slice(&[numbers[1], 0, 0, 0]);
             header.extend_from_slice(&[&numbers[..], &[0; 8]].concat());
-            super::record(&[&[0][..], &place, &header, &fields, &[7; 8]].concat());
+            super::record(&[&[0][..], &salt_and_position, &header, &fields, &[7; 8]].concat());
         }
     }
 }

@@ -257,7 +257,7 @@ impl IndexChanges<'_> {
     /// Applies all changes, visible at once.
     pub fn apply(self) -> Result<()> {
         let objects =
-            self.pending.keys().map(Vec::as_slice).filter(|key| key.first() == Some(&keys::space::OBJECT));
+            self.pending.keys().map(Vec::as_slice).filter(|key| key.first() == Some(&keys::prefix::OBJECT));
         let _closed = self.index.cache.close(objects);
         let Tree { database, entries } = self.index.tree();
         let mut batch = database.batch();

@@ -82,7 +82,7 @@ pub(super) fn replay_tail(
 /// written to after a start.
 pub(super) fn record_segment_ends(index: &Index, log: &LogFiles) -> Result<()> {
     let mut changes = index.changes();
-    for entry in index.snapshot().prefix(&[keys::space::SEGMENT]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::SEGMENT]) {
         let (key, value) = entry?;
         let entry = SegmentEntry::decode(&value)?;
         let file = log.segments.get(segment_number(&key)?);

@@ -13,7 +13,7 @@ use super::store_state::StoreState;
 type Entries = Box<dyn Iterator<Item = Result<(fjall::Slice, fjall::Slice)>>>;
 
 struct IndexCursor {
-    view: IndexSnapshot,
+    snapshot: IndexSnapshot,
     bucket: BucketId,
     entries: Option<Entries>,
 }
@@ -23,7 +23,7 @@ impl KeyCursor for IndexCursor {
 
     fn seek(&mut self, bytes: &[u8]) -> Result<()> {
         let from = keys::object_from(self.bucket, bytes);
-        self.entries = Some(Box::new(self.view.range(&from, &keys::bucket_end(self.bucket))));
+        self.entries = Some(Box::new(self.snapshot.range(&from, &keys::bucket_end(self.bucket))));
         Ok(())
     }
 
@@ -45,10 +45,10 @@ impl KeyCursor for IndexCursor {
 
 /// One page of a bucket.
 pub(super) fn list_page(
-    shared: &StoreState,
+    state: &StoreState,
     bucket: BucketId,
     request: &ListRequest,
 ) -> Result<ListPage<ObjectSummary>> {
-    let mut cursor = IndexCursor { view: shared.index.snapshot(), bucket, entries: None };
+    let mut cursor = IndexCursor { snapshot: state.index.snapshot(), bucket, entries: None };
     page(&mut cursor, request)
 }

@@ -66,7 +66,7 @@ impl LogGaps {
         if log.segments.get(covered.segment).is_some() {
             known.insert(covered.segment, ExpectedSegment { until: covered.offset, is_live: false });
         }
-        for entry in index.snapshot().prefix(&[keys::space::SEGMENT]) {
+        for entry in index.snapshot().prefix(&[keys::prefix::SEGMENT]) {
             let (key, value) = entry?;
             let number = segment_number(&key)?;
             let entry = SegmentEntry::decode(&value)?;
@@ -141,8 +141,8 @@ impl LogGaps {
         })
     }
 
-    fn contains(&self, place: RecordLocation) -> bool {
-        place != NO_LOCATION && self.0.get(&place.position.segment).is_some_and(|gap| place.end() > gap.from)
+    fn contains(&self, location: RecordLocation) -> bool {
+        location != NO_LOCATION && self.0.get(&location.position.segment).is_some_and(|gap| location.end() > gap.from)
     }
 
     fn is_log_cut(&self) -> bool {
@@ -152,12 +152,12 @@ impl LogGaps {
     /// Determines what these gaps lost, by a walk through the whole index.
     pub fn classify(&self, index: &Index, coverage: Coverage, log: &LogFiles) -> Result<LossVerdict> {
         let tail = LogTail::read(log, coverage)?;
-        let view = index.snapshot();
-        let lost_extents = LostExtents::find(&view, log, self)?;
-        let is_lost = |place: RecordLocation| Ok(self.contains(place));
+        let snapshot = index.snapshot();
+        let lost_extents = LostExtents::find(&snapshot, log, self)?;
+        let is_lost = |location: RecordLocation| Ok(self.contains(location));
         let loss = self.to_loss(LossProof::Index);
-        let loss = LossSearch { is_lost: &is_lost, tail: &tail, names: bucket_names(&view)?, loss }.run(
-            &view,
+        let loss = LossSearch { is_lost: &is_lost, tail: &tail, names: bucket_names(&snapshot)?, loss }.run(
+            &snapshot,
             log,
             &lost_extents,
         )?;
@@ -185,9 +185,9 @@ pub(super) fn segment_number(key: &[u8]) -> Result<u32> {
     u32::try_from(keys::number(key)?).map_err(|_| malformed("the index has an out-of-range segment number"))
 }
 
-fn bucket_names(view: &IndexSnapshot) -> Result<HashMap<BucketId, String>> {
+fn bucket_names(snapshot: &IndexSnapshot) -> Result<HashMap<BucketId, String>> {
     let mut names = HashMap::new();
-    for entry in view.prefix(&[keys::space::BUCKET]) {
+    for entry in snapshot.prefix(&[keys::prefix::BUCKET]) {
         let (key, value) = entry?;
         let bucket = BucketEntry::decode(&value)?.into_bucket(&key)?;
         names.insert(bucket.id, bucket.name);
@@ -266,9 +266,9 @@ fn add_newest(newest: &mut HashMap<Vec<u8>, u64>, scanned: &ScannedRecord) -> Re
 struct LostExtents(Vec<u64>);
 
 impl LostExtents {
-    fn find(view: &IndexSnapshot, log: &LogFiles, gaps: &LogGaps) -> Result<Self> {
+    fn find(snapshot: &IndexSnapshot, log: &LogFiles, gaps: &LogGaps) -> Result<Self> {
         let mut lost = Vec::new();
-        for entry in view.prefix(&[keys::space::EXTENT]) {
+        for entry in snapshot.prefix(&[keys::prefix::EXTENT]) {
             let (key, value) = entry?;
             if gaps.contains(RecordLocation::decode(&value)?) {
                 lost.push(keys::number(&key)?);
@@ -311,16 +311,16 @@ impl LostExtents {
 /// would lack them: what they replaced or deleted would come back. The index must cover the whole log.
 pub(super) fn find_damaged_records(index: &Index, log: &LogFiles) -> Result<Option<Loss>> {
     let tail = LogTail { newest_seqs: HashMap::new(), may_lack_changes: false };
-    let view = index.snapshot();
-    let is_lost = |place: RecordLocation| match log.segments.get(place.position.segment) {
-        Some(segment) if place != NO_LOCATION => {
-            Ok(record_at(&segment, log.salt, place.position.offset)?.is_none())
+    let snapshot = index.snapshot();
+    let is_lost = |location: RecordLocation| match log.segments.get(location.position.segment) {
+        Some(segment) if location != NO_LOCATION => {
+            Ok(record_at(&segment, log.salt, location.position.offset)?.is_none())
         }
         _ => Ok(false),
     };
     let loss = Loss::new(LossProof::Index, Vec::new());
-    let search = LossSearch { is_lost: &is_lost, tail: &tail, names: bucket_names(&view)?, loss };
-    let loss = search.run(&view, log, &LostExtents(Vec::new()))?;
+    let search = LossSearch { is_lost: &is_lost, tail: &tail, names: bucket_names(&snapshot)?, loss };
+    let loss = search.run(&snapshot, log, &LostExtents(Vec::new()))?;
     Ok((!loss.is_empty()).then_some(loss))
 }
 
@@ -333,11 +333,11 @@ struct LossSearch<'a> {
 }
 
 impl LossSearch<'_> {
-    fn run(mut self, view: &IndexSnapshot, log: &LogFiles, lost_extents: &LostExtents) -> Result<Loss> {
-        self.objects(view, log, lost_extents)?;
-        self.deletions(view)?;
-        self.uploads(view, lost_extents)?;
-        self.others(view, log)?;
+    fn run(mut self, snapshot: &IndexSnapshot, log: &LogFiles, lost_extents: &LostExtents) -> Result<Loss> {
+        self.objects(snapshot, log, lost_extents)?;
+        self.deletions(snapshot)?;
+        self.uploads(snapshot, lost_extents)?;
+        self.others(snapshot, log)?;
         Ok(self.loss)
     }
 
@@ -350,8 +350,8 @@ impl LossSearch<'_> {
         Ok(format!("{}/{}", self.bucket(keys::bucket_id(key)?), keys::object_name(key)?))
     }
 
-    fn objects(&mut self, view: &IndexSnapshot, log: &LogFiles, lost_extents: &LostExtents) -> Result<()> {
-        for entry in view.prefix(&[keys::space::OBJECT]) {
+    fn objects(&mut self, snapshot: &IndexSnapshot, log: &LogFiles, lost_extents: &LostExtents) -> Result<()> {
+        for entry in snapshot.prefix(&[keys::prefix::OBJECT]) {
             let (key, value) = entry?;
             let entry = ObjectEntry::decode(&value)?;
             if self.tail.supersedes(&key, entry.seq)
@@ -374,8 +374,8 @@ impl LossSearch<'_> {
         Ok(())
     }
 
-    fn deletions(&mut self, view: &IndexSnapshot) -> Result<()> {
-        for entry in view.prefix(&[keys::space::DELETED]) {
+    fn deletions(&mut self, snapshot: &IndexSnapshot) -> Result<()> {
+        for entry in snapshot.prefix(&[keys::prefix::DELETED]) {
             let (key, value) = entry?;
             let entry = DeletedEntry::decode(&value)?;
             // A tombstone that hides nothing may be removed.
@@ -390,8 +390,8 @@ impl LossSearch<'_> {
         Ok(())
     }
 
-    fn uploads(&mut self, view: &IndexSnapshot, lost_extents: &LostExtents) -> Result<()> {
-        for entry in view.prefix(&[keys::space::UPLOAD]) {
+    fn uploads(&mut self, snapshot: &IndexSnapshot, lost_extents: &LostExtents) -> Result<()> {
+        for entry in snapshot.prefix(&[keys::prefix::UPLOAD]) {
             let (key, value) = entry?;
             let (upload, entry) = (keys::number(&key)?, UploadEntry::decode(&value)?);
             if self.tail.has(&keys::upload_ended(upload)) {
@@ -400,7 +400,7 @@ impl LossSearch<'_> {
             if (self.is_lost)(entry.location)? && !self.tail.has(&key) {
                 self.loss.other_records += 1;
             }
-            for part in view.prefix(&keys::parts(upload)) {
+            for part in snapshot.prefix(&keys::parts(upload)) {
                 let (part_key, value) = part?;
                 let part = PartEntry::decode(&value)?;
                 if self.tail.supersedes(&part_key, part.seq) {
@@ -420,8 +420,8 @@ impl LossSearch<'_> {
         Ok(())
     }
 
-    fn others(&mut self, view: &IndexSnapshot, log: &LogFiles) -> Result<()> {
-        for entry in view.prefix(&[keys::space::BUCKET]) {
+    fn others(&mut self, snapshot: &IndexSnapshot, log: &LogFiles) -> Result<()> {
+        for entry in snapshot.prefix(&[keys::prefix::BUCKET]) {
             let (key, value) = entry?;
             let entry = BucketEntry::decode(&value)?;
             let bucket = keys::number(&key)?;
@@ -431,8 +431,8 @@ impl LossSearch<'_> {
                 self.loss.buckets.add(entry.name);
             }
         }
-        for space in [keys::space::BUCKET_DELETED, keys::space::UPLOAD_ENDED, keys::space::VOID] {
-            for entry in view.prefix(&[space]) {
+        for space in [keys::prefix::BUCKET_DELETED, keys::prefix::UPLOAD_ENDED, keys::prefix::VOID] {
+            for entry in snapshot.prefix(&[space]) {
                 let (key, value) = entry?;
                 if self.tail.has(&key) || !(self.is_lost)(RecordLocation::decode(&value)?)? {
                     continue;
@@ -440,12 +440,12 @@ impl LossSearch<'_> {
                 // As for compaction: the end of something that has vanished completely hides nothing.
                 let number = keys::number(&key)?;
                 let hides_something = match space {
-                    keys::space::UPLOAD_ENDED => {
-                        let records = view.get(&keys::upload_records(number))?;
+                    keys::prefix::UPLOAD_ENDED => {
+                        let records = snapshot.get(&keys::upload_records(number))?;
                         let records = records.map(|value| UploadRecords::decode(&value)).transpose()?;
                         records.is_some_and(|records| records.count > 0)
                     }
-                    keys::space::VOID => log.segments.get(Position::unpack(number).segment).is_some(),
+                    keys::prefix::VOID => log.segments.get(Position::unpack(number).segment).is_some(),
                     _ => true,
                 };
                 self.loss.other_records += u64::from(hides_something);

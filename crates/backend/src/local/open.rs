@@ -69,7 +69,7 @@ impl OpenStore {
         recovery.voided_records = unsaid.void_count;
         log.unfinished.iter().try_for_each(|path| remove_unfinished(path))?;
         let io = IoThreads::start(options.io_threads.max(1))?;
-        let shared = Arc::new(StoreState {
+        let state = Arc::new(StoreState {
             space,
             hashing: tradewind_digest::Engine::new(options.hash_threads.max(1)),
             buffers: Arc::new(BufferPool::default()),
@@ -88,16 +88,16 @@ impl OpenStore {
         });
         let durable = unsaid.durable_end.unwrap_or(coverage.covered_end);
         let log = LogWriter::new(coverage.covered_end, durable, coverage.next_bucket);
-        let committer = Committer::start(shared.clone(), log)?;
-        let local = Arc::new_cyclic(|this| Self {
+        let committer = Committer::start(state.clone(), log)?;
+        let store = Arc::new_cyclic(|this| Self {
             handle: this.clone(),
-            shared,
+            state,
             committer,
             bulk: ExtentAllocator::default(),
             upkeep_round: Mutex::new(()),
         });
-        unsaid.write(&local)?;
-        Ok((local, recovery))
+        unsaid.write(&store)?;
+        Ok((store, recovery))
     }
 }
 
@@ -342,7 +342,7 @@ fn remove_retired(
 ) -> Result<u64> {
     let mut changes = index.changes();
     let mut removed = 0;
-    for entry in index.snapshot().prefix(&[keys::space::SEGMENT]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::SEGMENT]) {
         let (key, value) = entry?;
         if !SegmentEntry::decode(&value)?.is_retired {
             continue;
@@ -364,7 +364,7 @@ fn remove_retired(
 
 pub(super) fn read_buckets(index: &Index) -> Result<BTreeMap<String, Bucket>> {
     let mut buckets = BTreeMap::new();
-    for entry in index.snapshot().prefix(&[keys::space::BUCKET]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::BUCKET]) {
         let (key, value) = entry?;
         let bucket = BucketEntry::decode(&value)?.into_bucket(&key)?;
         buckets.insert(bucket.name.clone(), bucket);

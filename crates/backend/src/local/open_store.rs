@@ -14,7 +14,7 @@ use super::store_state::StoreState;
 /// An open store.
 pub(crate) struct OpenStore {
     pub(super) handle: Weak<Self>,
-    pub shared: Arc<StoreState>,
+    pub state: Arc<StoreState>,
     pub committer: Committer,
     pub bulk: ExtentAllocator,
     /// Held during a round of upkeep: rounds never overlap.
@@ -32,23 +32,23 @@ impl OpenStore {
     }
 
     /// Starts an extent of at most `capacity` bytes.
-    pub async fn begin_extent(&self, id: u64, relocated: bool, capacity: usize) -> Result<ExtentWriter> {
+    pub async fn begin_extent(&self, id: u64, is_relocated: bool, capacity: usize) -> Result<ExtentWriter> {
         self.committer.check_writable()?;
         loop {
-            if let Some(writer) = ExtentWriter::begin(&self.bulk, &self.shared, (id, relocated), capacity)? {
+            if let Some(writer) = ExtentWriter::begin(&self.bulk, &self.state, (id, is_relocated), capacity)? {
                 return Ok(writer);
             }
             let this = self.this();
-            self.shared.io.run(move || this.make_room_for_extents()).await?;
+            self.state.io.run(move || this.make_room_for_extents()).await?;
         }
     }
 
     /// A failed sync (of the file or the directory) makes the store read-only before the next attempt, even if no
     /// caller waits for the result.
     fn make_room_for_extents(&self) -> Result<()> {
-        self.bulk.ensure_room(self.shared.options.segment_bytes, || {
+        self.bulk.ensure_room(self.state.options.segment_bytes, || {
             self.committer.check_writable()?;
-            let made = self.shared.create_segment(SegmentKind::Bulk);
+            let made = self.state.create_segment(SegmentKind::Bulk);
             if made.as_ref().is_err_and(|e| e.reason() == Reason::ReadOnly) {
                 self.committer.set_read_only();
             }
@@ -58,7 +58,7 @@ impl OpenStore {
 
     /// Writes a complete extent. It is not durable yet.
     pub async fn write_extent(&self, extent: ExtentBytes) -> Result<(ExtentLocation, SegmentPin)> {
-        let ExtentBytes { id, payload, payload_bytes, table, is_relocated: relocated } = extent;
-        self.begin_extent(id, relocated, payload_bytes).await?.finish(payload, &table).await
+        let ExtentBytes { id, payload, payload_bytes, block_crcs, is_relocated } = extent;
+        self.begin_extent(id, is_relocated, payload_bytes).await?.finish(payload, &block_crcs).await
     }
 }

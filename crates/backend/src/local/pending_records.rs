@@ -28,10 +28,10 @@ pub(super) struct PendingRecords {
 impl PendingRecords {
     /// Collects them from the index.
     pub fn collect(index: &Index) -> Result<Self> {
-        let view = index.snapshot();
+        let snapshot = index.snapshot();
         let mut records = Vec::new();
         let (mut durable, mut voids) = (None, 0);
-        for entry in view.prefix(&[keys::space::VOID]) {
+        for entry in snapshot.prefix(&[keys::prefix::VOID]) {
             let (key, value) = entry?;
             if RecordLocation::decode(&value)? == NO_LOCATION {
                 let at = Position::unpack(keys::number(&key)?);
@@ -42,13 +42,13 @@ impl PendingRecords {
                 records.push(Record::Void { at });
             }
         }
-        for entry in view.prefix(&[keys::space::UPLOAD_ENDED]) {
+        for entry in snapshot.prefix(&[keys::prefix::UPLOAD_ENDED]) {
             let (key, value) = entry?;
             if RecordLocation::decode(&value)? == NO_LOCATION {
                 records.push(Record::UploadEnded { upload: keys::number(&key)? });
             }
         }
-        for entry in view.prefix(&[keys::space::BUCKET]) {
+        for entry in snapshot.prefix(&[keys::prefix::BUCKET]) {
             let (key, value) = entry?;
             let entry = BucketEntry::decode(&value)?;
             if entry.location == NO_LOCATION {
@@ -59,11 +59,11 @@ impl PendingRecords {
     }
 
     /// Writes them in one batch.
-    pub fn write(self, local: &OpenStore) -> Result<()> {
+    pub fn write(self, store: &OpenStore) -> Result<()> {
         if self.records.is_empty() {
             return Ok(());
         }
-        local.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+        store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
             for record in &self.records {
                 let seq = batch.next_id();
                 batch.append(record, seq)?;
@@ -90,7 +90,7 @@ impl InheritedFacts {
             None => index.get(&keys::NEXT_NUMBERS)?.map(|value| Coverage::decode(&value)).transpose()?,
         };
         let mut accepted = BTreeSet::new();
-        for entry in index.snapshot().prefix(&[keys::space::VOID]) {
+        for entry in index.snapshot().prefix(&[keys::prefix::VOID]) {
             let at = Position::unpack(keys::number(&entry?.0)?);
             if at.is_accepted_end() && log.segments.get(at.segment).is_some() {
                 accepted.insert(at);

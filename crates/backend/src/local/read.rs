@@ -15,7 +15,7 @@ use tradewind_core::{Address, Body, Context, Observation, Span};
 
 use self::extents::ExtentBody;
 use super::buffer_pool::PooledBuffer;
-use super::frame::{BLOCK_BYTES, RecordHeader, RecordKind, table_entry};
+use super::frame::{BLOCK_BYTES, RecordHeader, RecordKind};
 use super::index::IndexSnapshot;
 use super::index::entries::ObjectEntry;
 use super::index::keys;
@@ -35,18 +35,18 @@ pub(super) struct ObjectRecord {
     pub object: Arc<Object>,
     /// The payload's bytes if the read asked for them and the object is inline.
     pub payload: Option<Bytes>,
-    pub table: Vec<u64>,
+    pub block_crcs: Vec<u64>,
 }
 
 impl OpenStore {
     /// The entry of an object and its segment.
     fn locate(&self, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
-        let key = keys::object(self.shared.bucket_id(address.bucket.as_str())?, address.key.as_str());
+        let key = keys::object(self.state.bucket_id(address.bucket.as_str())?, address.key.as_str());
         let mut missing = None;
         for _ in 0..MAX_MOVED_RETRIES {
-            let value = self.shared.index.object(&key)?;
+            let value = self.state.index.object(&key)?;
             let entry = decode_entry(value.as_deref(), address)?;
-            match self.shared.segments.get(entry.location.position.segment) {
+            match self.state.segments.get(entry.location.position.segment) {
                 Some(segment) => return Ok((entry, segment)),
                 None if missing.replace(entry.location) == Some(entry.location) => {
                     return Err(corrupt(entry.location.position, "its segment is missing"));
@@ -57,12 +57,12 @@ impl OpenStore {
         Err(Error::new(Reason::Overloaded, "the object moved too often while it was looked up; retry"))
     }
 
-    /// Like [`locate`](Self::locate), in a moment, in which the object cannot move.
-    fn locate_at(&self, moment: &StoreSnapshot, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
-        let key = keys::object(self.shared.bucket_id(address.bucket.as_str())?, address.key.as_str());
-        let value = moment.index.get(&key)?;
+    /// Like [`locate`](Self::locate), in a snapshot, in which the object cannot move.
+    fn locate_at(&self, snapshot: &StoreSnapshot, address: &Address) -> Result<(ObjectEntry, Arc<Segment>)> {
+        let key = keys::object(self.state.bucket_id(address.bucket.as_str())?, address.key.as_str());
+        let value = snapshot.index.get(&key)?;
         let entry = decode_entry(value.as_deref(), address)?;
-        let segment = moment.segments.get(&entry.location.position.segment).cloned();
+        let segment = snapshot.segments.get(&entry.location.position.segment).cloned();
         segment
             .map(|segment| (entry, segment))
             .ok_or_else(|| corrupt(Position::default(), "its segment is missing"))
@@ -88,14 +88,14 @@ impl OpenStore {
         with_payload: bool,
     ) -> Result<ObjectRecord> {
         let at = entry.location.position;
-        let cached = if entry.in_extents { self.shared.manifests.get(at, entry.head_bytes) } else { None };
+        let cached = if entry.in_extents { self.state.manifests.get(at, entry.head_bytes) } else { None };
         if let Some(object) = cached.filter(|object| object.key == address.key.as_str()) {
-            return Ok(ObjectRecord { seq: entry.seq, object, payload: None, table: Vec::new() });
+            return Ok(ObjectRecord { seq: entry.seq, object, payload: None, block_crcs: Vec::new() });
         }
         let head_bytes = entry.head_bytes as usize;
         let payload_bytes = if with_payload && !entry.in_extents { to_usize(entry.size)? } else { 0 };
         let bytes = self.read(context, segment, at.offset.into(), head_bytes + payload_bytes).await?;
-        let (header, head) = RecordHeader::decode(self.shared.layout.salt, at, &bytes)
+        let (header, head) = RecordHeader::decode(self.state.layout.salt, at, &bytes)
             .map_err(|_| corrupt(at, "its head is damaged"))?;
         if header.kind != RecordKind::Object {
             return Err(corrupt(at, "it is not an object"));
@@ -114,13 +114,13 @@ impl OpenStore {
                 }
             }
         }
-        let table = (0..head.table.len() / 8).map(|index| table_entry(head.table, index)).collect();
+        let block_crcs = head.block_crcs();
         let payload = (with_payload && !entry.in_extents).then(|| bytes.slice(head_bytes..));
         let object = Arc::new(*object);
         if entry.in_extents {
-            self.shared.manifests.put(at, entry.head_bytes, &object);
+            self.state.manifests.put(at, entry.head_bytes, &object);
         }
-        Ok(ObjectRecord { seq: header.seq, object, payload, table })
+        Ok(ObjectRecord { seq: header.seq, object, payload, block_crcs })
     }
 
     /// Reads bytes of a segment, within the request's window.
@@ -132,9 +132,9 @@ impl OpenStore {
         length: usize,
     ) -> Result<Bytes> {
         let reservation = context.guard(context.window.reserve_own(length)).await?;
-        let mut buffer = self.shared.buffers.take(length);
-        self.shared.io.count_read(length);
-        let buffer = match self.shared.io.read_nowait(&segment.file, buffer.as_mut(), offset) {
+        let mut buffer = self.state.buffers.take(length);
+        self.state.io.count_read(length);
+        let buffer = match self.state.io.read_nowait(&segment.file, buffer.as_mut(), offset) {
             Some(result) => result.map(|()| buffer),
             None => context.guard(self.read_waiting(segment, buffer, offset)).await?,
         }?;
@@ -153,7 +153,7 @@ impl OpenStore {
                 .map_err(|e| super::io_threads::io_error("a segment could not be read", e))?;
             Ok(buffer)
         };
-        self.shared.io.run(read).await
+        self.state.io.run(read).await
     }
 
     /// Opens an object for reading.
@@ -164,27 +164,27 @@ impl OpenStore {
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
         context.check()?;
-        let started = self.shared.clock.now();
-        let (record, moment) = loop {
+        let started = self.state.clock.now();
+        let (record, snapshot) = loop {
             let (entry, segment) = self.locate(address)?;
             if !entry.in_extents {
                 break (self.object_at(context, address, &segment, &entry, true).await?, None);
             }
-            // Extents are found and read in one moment of index and segments.
-            let moment = StoreSnapshot::capture(self);
-            let (entry, segment) = self.locate_at(&moment, address)?;
+            // Extents are found and read in one snapshot of index and segments.
+            let snapshot = StoreSnapshot::capture(self);
+            let (entry, segment) = self.locate_at(&snapshot, address)?;
             if entry.in_extents {
                 let record = self.object_at(context, address, &segment, &entry, false).await?;
-                break (record, Some(moment));
+                break (record, Some(snapshot));
             }
         };
         let object = &record.object;
         request.conditions.check(&object.etag, object.modified)?;
         let span = select(object, request.select)?;
-        let body = match (&object.content, record.payload, moment) {
+        let body = match (&object.content, record.payload, snapshot) {
             (ObjectContent::Inline, Some(payload), _) => Body::from_bytes(slice(&payload, span)?),
-            (ObjectContent::Extents { runs, .. }, _, Some(moment)) => {
-                ExtentBody::new(self.this(), context.clone(), moment, runs, span).into_body()
+            (ObjectContent::Extents { runs, .. }, _, Some(snapshot)) => {
+                ExtentBody::new(self.this(), context.clone(), snapshot, runs, span).into_body()
             }
             _ => {
                 return Err(Error::new(
@@ -194,7 +194,7 @@ impl OpenStore {
             }
         };
         let observation = Observation {
-            first_byte: self.shared.clock.now().saturating_sub(started),
+            first_byte: self.state.clock.now().saturating_sub(started),
             wire_bytes: span.length,
             ..Observation::default()
         };
@@ -209,11 +209,11 @@ impl OpenStore {
         request: GetRequest,
     ) -> Result<GetResponse<()>> {
         context.check()?;
-        let started = self.shared.clock.now();
+        let started = self.state.clock.now();
         let record = self.object(context, address, false).await?;
         request.conditions.check(&record.object.etag, record.object.modified)?;
         let span = select(&record.object, request.select)?;
-        let first_byte = self.shared.clock.now().saturating_sub(started);
+        let first_byte = self.state.clock.now().saturating_sub(started);
         let observation = Observation { first_byte, ..Observation::default() };
         Ok(GetResponse { info: object_info(record.object, record.seq), span, body: (), observation })
     }
@@ -227,11 +227,11 @@ pub(super) struct StoreSnapshot {
 }
 
 impl StoreSnapshot {
-    pub fn capture(local: &OpenStore) -> Self {
-        let all: &SegmentMap = &local.shared.segments;
+    pub fn capture(store: &OpenStore) -> Self {
+        let all: &SegmentMap = &store.state.segments;
         loop {
             let before = all.removals();
-            let view = local.shared.index.snapshot();
+            let view = store.state.index.snapshot();
             let segments = all.all();
             if all.removals() == before {
                 return Self { index: view, segments };

@@ -83,7 +83,7 @@ pub(crate) enum ObjectContent {
     Extents {
         runs: Vec<ExtentRun>,
         /// Positions of the extents to which this record is the first to refer.
-        fresh: Vec<ExtentLocation>,
+        new_extents: Vec<ExtentLocation>,
     },
 }
 
@@ -108,7 +108,7 @@ mod tag {
     pub const CHECKSUM: u8 = 8;
     pub const SCOPE: u8 = 9;
     pub const RUNS: u8 = 10;
-    pub const FRESH: u8 = 11;
+    pub const NEW_EXTENTS: u8 = 11;
     pub const PARTS: u8 = 12;
     pub const UPLOAD: u8 = 13;
     pub const REWRITES: u8 = 14;
@@ -240,10 +240,10 @@ impl Object {
         if self.scope == ChecksumScope::Composite {
             out.number(tag::SCOPE, 1);
         }
-        if let ObjectContent::Extents { runs, fresh } = &self.content {
+        if let ObjectContent::Extents { runs, new_extents } = &self.content {
             out.bytes(tag::RUNS, &ExtentRun::encode_all(runs));
-            if !fresh.is_empty() {
-                out.bytes(tag::FRESH, &ExtentLocation::encode_all(fresh));
+            if !new_extents.is_empty() {
+                out.bytes(tag::NEW_EXTENTS, &ExtentLocation::encode_all(new_extents));
             }
         }
         if !self.parts.is_empty() {
@@ -265,7 +265,7 @@ impl Object {
     fn decode(fields: &[u8]) -> Result<Self> {
         let mut object = Self::default();
         let mut runs = None;
-        let mut first_seen = Vec::new();
+        let mut new_extents = Vec::new();
         let mut reader = FieldReader::new(fields);
         while let Some((tag, mut value)) = reader.next()? {
             match tag {
@@ -278,7 +278,7 @@ impl Object {
                 tag::CHECKSUM | tag::MORE_CHECKSUMS => object.checksums.extend(read_checksum(tag, value)?),
                 tag::SCOPE => object.scope = ChecksumScope::Composite,
                 tag::RUNS => runs = Some(ExtentRun::decode_all(value)?),
-                tag::FRESH => first_seen = ExtentLocation::decode_all(value)?,
+                tag::NEW_EXTENTS => new_extents = ExtentLocation::decode_all(value)?,
                 tag::PARTS => object.parts = PartSummary::decode_all(value)?,
                 tag::MORE_OF_PARTS => PartSummary::decode_more(&mut object.parts, value)?,
                 tag::UPLOAD => object.upload = Some(value.number()?),
@@ -287,7 +287,7 @@ impl Object {
             }
         }
         if let Some(runs) = runs {
-            object.content = ObjectContent::Extents { runs, fresh: first_seen };
+            object.content = ObjectContent::Extents { runs, new_extents };
         }
         Ok(object)
     }

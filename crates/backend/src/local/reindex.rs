@@ -32,7 +32,7 @@ pub(super) fn reindex(
     // Allocated numbers of which no record remains, such as those of old uploads.
     coverage.next_id += ID_MARGIN;
     drop_orphans(index, &mut coverage)?;
-    recovery.unreadable = place_extents(log, index, &mut coverage)?;
+    recovery.unreadable = locate_extents(log, index, &mut coverage)?;
     apply_with_coverage(index.changes(), coverage)?;
     index.checkpoint()?;
     Ok(coverage)
@@ -42,7 +42,7 @@ pub(super) fn reindex(
 /// never removed, its record was lost: its contents are kept under a name that indicates this.
 fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
     let mut changes = index.changes();
-    for entry in index.snapshot().prefix(&[keys::space::OBJECT]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::OBJECT]) {
         let (key, value) = entry?;
         let bucket =
             key.get(1..5).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes).unwrap_or_default();
@@ -51,7 +51,7 @@ fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
             changes.remove(key.to_vec());
         }
     }
-    for entry in index.snapshot().prefix(&[keys::space::UPLOAD]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::UPLOAD]) {
         let (key, value) = entry?;
         let entry = UploadEntry::decode(&value)?;
         if !ensure_bucket(&mut changes, entry.bucket, coverage)? {
@@ -59,7 +59,7 @@ fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
             changes.remove(key.to_vec());
         }
     }
-    for entry in index.snapshot().prefix(&[keys::space::PART]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::PART]) {
         let (key, value) = entry?;
         if changes.get(&keys::upload(keys::number(&key)?))?.is_none() {
             remove_live_bytes(&mut changes, PartEntry::decode(&value)?.location)?;
@@ -67,7 +67,7 @@ fn drop_orphans(index: &Index, coverage: &mut Coverage) -> Result<()> {
         }
     }
     // Extents still to be freed are not referred to by anything live: no place for them will be found.
-    for entry in index.snapshot().prefix(&[keys::space::RECLAIM]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::RECLAIM]) {
         changes.remove(entry?.0.to_vec());
     }
     changes.apply()
@@ -94,16 +94,16 @@ fn ensure_bucket(changes: &mut IndexChanges<'_>, id: BucketId, coverage: &mut Co
 }
 
 /// Finds every extent that a manifest refers to. Returns what refers to missing ones.
-fn place_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Result<NameList> {
+fn locate_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Result<NameList> {
     let mut runs = Vec::new();
-    for entry in index.snapshot().prefix(&[keys::space::OBJECT]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::OBJECT]) {
         let (_, value) = entry?;
         let entry = ObjectEntry::decode(&value)?;
         if entry.in_extents {
             runs.extend(manifest_runs(log, entry.location)?);
         }
     }
-    for entry in index.snapshot().prefix(&[keys::space::PART]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::PART]) {
         let (_, value) = entry?;
         if let Record::Part(part) = Record::decode(RecordKind::Part, &PartEntry::decode(&value)?.fields)? {
             runs.extend(part.runs);
@@ -129,7 +129,7 @@ fn place_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Resu
             if !is_live(id) || (scanned.header.is_relocated && read_payload(&segment, &scanned)?.is_none()) {
                 continue;
             }
-            let place = RecordLocation {
+            let location = RecordLocation {
                 position: scanned.position,
                 record_bytes: scanned.end() - scanned.position.offset,
             };
@@ -138,8 +138,8 @@ fn place_extents(log: &LogFiles, index: &Index, coverage: &mut Coverage) -> Resu
                 Some(old) => remove_live_bytes(&mut changes, RecordLocation::decode(&old)?)?,
                 None => missing = missing.saturating_sub(1),
             }
-            add_live_bytes(&mut changes, place)?;
-            changes.put(key, place.encode());
+            add_live_bytes(&mut changes, location)?;
+            changes.put(key, location.encode());
             if changes.len() >= MAX_REPLAY_BATCH_ENTRIES {
                 std::mem::replace(&mut changes, index.changes()).apply()?;
             }
@@ -164,14 +164,14 @@ fn find_unreadable(log: &LogFiles, index: &Index) -> Result<NameList> {
         let value = index.get(&keys::bucket(id))?;
         Ok(value.map(|value| BucketEntry::decode(&value)).transpose()?.map_or_else(String::new, |b| b.name))
     };
-    for entry in index.snapshot().prefix(&[keys::space::OBJECT]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::OBJECT]) {
         let (key, value) = entry?;
         let entry = ObjectEntry::decode(&value)?;
         if entry.in_extents && !is_complete(&manifest_runs(log, entry.location)?)? {
             names.add(format!("{}/{}", bucket_name(keys::bucket_id(&key)?)?, keys::object_name(&key)?));
         }
     }
-    for entry in index.snapshot().prefix(&[keys::space::UPLOAD]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::UPLOAD]) {
         let (key, value) = entry?;
         let (upload, entry) = (keys::number(&key)?, UploadEntry::decode(&value)?);
         for part in index.snapshot().prefix(&keys::parts(upload)) {
@@ -188,9 +188,9 @@ fn find_unreadable(log: &LogFiles, index: &Index) -> Result<NameList> {
 }
 
 /// The runs of an object's record. If that is damaged, its extents are unknown and freed.
-pub(super) fn manifest_runs(log: &LogFiles, place: RecordLocation) -> Result<Vec<ExtentRun>> {
-    if let Some(segment) = log.segments.get(place.position.segment)
-        && let Some(scanned) = record_at(&segment, log.salt, place.position.offset)?
+pub(super) fn manifest_runs(log: &LogFiles, location: RecordLocation) -> Result<Vec<ExtentRun>> {
+    if let Some(segment) = log.segments.get(location.position.segment)
+        && let Some(scanned) = record_at(&segment, log.salt, location.position.offset)?
         && let Record::Object(object) = scanned.record()?
         && let ObjectContent::Extents { runs, .. } = object.content
     {

@@ -264,7 +264,7 @@ fn apply_record(
         record,
         fields: &scanned.fields,
         position: scanned.position,
-        records_extent_positions: places_extents,
+        are_extent_positions_valid: places_extents,
     };
     apply(changes, &located)
 }

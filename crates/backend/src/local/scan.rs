@@ -11,7 +11,6 @@ use tradewind_core::error::Result;
 
 use super::frame::{
     ALIGNMENT, BLOCK_BYTES, BatchRange, HEADER_BYTES, NotARecord, RecordHead, RecordHeader, RecordKind,
-    table_entry,
 };
 use super::io_threads::io_error;
 use super::position::Position;
@@ -33,13 +32,13 @@ pub(crate) struct ScannedRecord {
     pub header: RecordHeader,
     pub batch: BatchRange,
     pub fields: Vec<u8>,
-    pub table: Vec<u64>,
+    pub block_crcs: Vec<u64>,
 }
 
 impl ScannedRecord {
     fn new(at: Position, header: RecordHeader, head: RecordHead<'_>) -> Self {
-        let table = (0..head.table.len() / 8).map(|index| table_entry(head.table, index)).collect();
-        Self { position: at, header, batch: head.batch, fields: head.fields.to_vec(), table }
+        let block_crcs = head.block_crcs();
+        Self { position: at, header, batch: head.batch, fields: head.fields.to_vec(), block_crcs }
     }
 
     pub fn record(&self) -> Result<Record> {
@@ -195,7 +194,7 @@ pub(crate) fn read_payload(segment: &Segment, scanned: &ScannedRecord) -> Result
     if read_up_to(segment, &mut payload, from)? < payload.len() {
         return Ok(None);
     }
-    let intact = payload.chunks(BLOCK_BYTES).zip(&scanned.table).all(|(block, crc)| crc64nvme(block) == *crc);
+    let intact = payload.chunks(BLOCK_BYTES).zip(&scanned.block_crcs).all(|(block, crc)| crc64nvme(block) == *crc);
     Ok(intact.then(|| payload.into()))
 }
 
@@ -208,11 +207,11 @@ mod tests {
     /// A scan for live records in a segment of large records does not read their payload.
     #[test]
     fn scan_skips_payload() {
-        let place = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for (payload_bytes, records, max_read) in [(1 << 20, 20, 21 * HEAD_READ_BYTES), (1000, 5000, 6 << 20)]
         {
             let number = payload_bytes;
-            let segment = Segment::create(place.path(), 7, number, SegmentKind::Bulk).unwrap();
+            let segment = Segment::create(directory.path(), 7, number, SegmentKind::Bulk).unwrap();
             let header = RecordHeader {
                 kind: RecordKind::Extent,
                 is_relocated: false,
@@ -222,10 +221,10 @@ mod tests {
                 durable: Position::default(),
             };
             let payload = vec![1; payload_bytes as usize];
-            let table: Vec<u64> = payload.chunks(BLOCK_BYTES).map(crc64nvme).collect();
+            let block_crcs: Vec<u64> = payload.chunks(BLOCK_BYTES).map(crc64nvme).collect();
             let mut end = SEGMENT_HEADER_BYTES;
             for _ in 0..records {
-                let head = header.encode_head(7, Position::new(number, end), &[], &table);
+                let head = header.encode_head(7, Position::new(number, end), &[], &block_crcs);
                 segment.write_all(&[head.into(), payload.clone().into()], end.into()).unwrap();
                 end += u32::try_from(header.record_bytes()).unwrap();
             }
@@ -251,7 +250,7 @@ mod tests {
     #[test]
     fn bytes_announcing_large_heads_cost_little() {
         const HOSTILE: usize = 4 << 20;
-        let place = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let header = |kind, fields_bytes| RecordHeader {
             kind,
             is_relocated: false,
@@ -260,11 +259,11 @@ mod tests {
             seq: 1,
             durable: Position::default(),
         };
-        let segment = Segment::create(place.path(), 7, 1, SegmentKind::Bulk).unwrap();
+        let segment = Segment::create(directory.path(), 7, 1, SegmentKind::Bulk).unwrap();
         for (kind, fields_bytes) in
             [(RecordKind::Extent, 512 << 10), (RecordKind::Object, 512 << 10), (RecordKind::Object, 12)]
         {
-            let announced = header(kind, fields_bytes).encode_open_head(&vec![0; fields_bytes as usize], &[]);
+            let announced = header(kind, fields_bytes).encode_unsealed_head(&vec![0; fields_bytes as usize], &[]);
             // It starts again every 16 bytes.
             let hostile = announced[..16].repeat(HOSTILE / 16);
             let at = SEGMENT_HEADER_BYTES + u32::try_from(HOSTILE).unwrap();

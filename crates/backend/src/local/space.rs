@@ -1,6 +1,6 @@
-//! Free space. Writes are rejected while there is still room for what frees space: deletes, compaction and the index.
-//! Part of that room is a file of allocated blocks, which other programs cannot take; it is released when a delete
-//! needs it and allocated again when there is room.
+//! Free space of the store's device. Writes are rejected once only the *reserve* is left: the free space that deletes,
+//! compaction and the index need. Part of the reserve is the *reserve file* (`RESERVE`): allocated blocks, which other
+//! programs cannot take. The store releases them when the device is full, and allocates them again when there is room.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -15,8 +15,8 @@ use tradewind_core::error::{Error, Reason, Result};
 use super::io_threads::io_error;
 use super::layout::Layout;
 
-/// Maximum size of the file.
-const MAX_FILE_BYTES: u64 = 32 << 20;
+/// Maximum size of the reserve file.
+const MAX_RESERVE_FILE_BYTES: u64 = 32 << 20;
 /// The reserve is at most the device's capacity divided by this.
 const MAX_RESERVE_DIVISOR: u64 = 8;
 /// Minimum segment size on a small device.
@@ -29,18 +29,19 @@ const MIN_QUERIED_WRITE_BYTES: u64 = 1 << 20;
 /// Tracks the device's free space.
 pub(crate) struct DeviceSpace {
     directory: File,
-    /// Total reserve, including the file.
+    /// Total reserve, including the reserve file.
     reserve_bytes: u64,
     /// The configured reserve, before the limit by the device's size.
     configured_reserve_bytes: u64,
-    file: File,
-    file_bytes: u64,
-    /// True if the file has its blocks.
-    is_allocated: AtomicBool,
+    reserve_file: File,
+    reserve_file_bytes: u64,
+    /// True if the reserve file has its blocks.
+    is_reserve_allocated: AtomicBool,
     /// Bytes that compaction is about to write.
-    claimed: AtomicU64,
-    /// Size of the largest write rejected as a whole since upkeep last did what it could.
-    rejected_bytes: AtomicU64,
+    claimed_bytes: AtomicU64,
+    /// Bytes of the largest write that [`admit_whole`](Self::admit_whole) rejected since the last round of upkeep; 0 if
+    /// none.
+    largest_rejected_write: AtomicU64,
     /// Capacity of the device.
     device_bytes: u64,
     free_space: Mutex<FreeSpace>,
@@ -51,15 +52,15 @@ pub(crate) struct SpaceClaim<'a>(&'a DeviceSpace);
 
 impl Drop for SpaceClaim<'_> {
     fn drop(&mut self) {
-        self.0.claimed.store(0, Ordering::Release);
+        self.0.claimed_bytes.store(0, Ordering::Release);
     }
 }
 
 /// Free space when last queried, and the bytes written since.
 #[derive(Default)]
 struct FreeSpace {
-    free: u64,
-    written_since: u64,
+    free_bytes: u64,
+    written_bytes: u64,
 }
 
 impl DeviceSpace {
@@ -67,7 +68,7 @@ impl DeviceSpace {
         let directory = File::open(layout.segments())
             .map_err(|e| io_error("the store's directory could not be opened", e))?;
         let path = layout.reserve();
-        let file = OpenOptions::new()
+        let reserve_file = OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(false)
@@ -75,77 +76,79 @@ impl DeviceSpace {
             .map_err(|e| io_error(&format!("{} could not be opened", path.display()), e))?;
         let device = stat(&directory)?;
         let reserve_bytes = configured_reserve_bytes.min(device.total / MAX_RESERVE_DIVISOR);
-        let file_bytes = (reserve_bytes / 4).min(MAX_FILE_BYTES);
-        let allocated =
-            file.metadata().map_err(|e| io_error("the reserve could not be read", e))?.blocks() * 512;
-        let held = AtomicBool::new(file_bytes > 0 && allocated >= file_bytes);
+        let reserve_file_bytes = (reserve_bytes / 4).min(MAX_RESERVE_FILE_BYTES);
+        let allocated_bytes =
+            reserve_file.metadata().map_err(|e| io_error("the reserve could not be read", e))?.blocks() * 512;
+        let is_reserve_allocated =
+            AtomicBool::new(reserve_file_bytes > 0 && allocated_bytes >= reserve_file_bytes);
         let space = Self {
             directory,
             reserve_bytes,
             configured_reserve_bytes,
-            file,
-            file_bytes,
-            is_allocated: held,
-            claimed: AtomicU64::new(0),
-            rejected_bytes: AtomicU64::new(0),
+            reserve_file,
+            reserve_file_bytes,
+            is_reserve_allocated,
+            claimed_bytes: AtomicU64::new(0),
+            largest_rejected_write: AtomicU64::new(0),
             device_bytes: device.total,
             free_space: Mutex::default(),
         };
-        space.restore_file()?;
-        // Opening itself writes to the index.
-        space.release_file_if_full()?;
+        space.restore_reserve()?;
+        // Opening the store writes to the index, which must not lack space.
+        space.release_reserve_if_full()?;
         Ok(space)
     }
 
     /// Rejects a write of `bytes` that would use the reserve.
     pub fn admit(&self, bytes: u64) -> Result<()> {
-        self.ensure_room(bytes)?.written_since += bytes;
+        self.ensure_room(bytes)?.written_bytes += bytes;
         Ok(())
     }
 
     /// Rejects a write of `bytes` in total, of which nothing is written yet, if it cannot fit: otherwise it would
     /// take the free space from all other writes until it fails. Reserves nothing; each piece is still admitted on
-    /// its own. A rejection counts as a shortage for upkeep.
+    /// its own. Upkeep counts a rejection as a shortage, unless the device is too small for the write.
     pub fn admit_whole(&self, bytes: u64) -> Result<()> {
         let admitted = self.ensure_room(bytes).map(drop);
         if admitted.is_err() && bytes.saturating_add(self.reserve_bytes) < self.device_bytes {
-            self.rejected_bytes.fetch_max(bytes, Ordering::AcqRel);
+            self.largest_rejected_write.fetch_max(bytes, Ordering::AcqRel);
         }
         admitted
     }
 
-    /// Size of the largest write that was rejected as a whole.
+    /// Bytes of the largest write that [`admit_whole`](Self::admit_whole) rejected since the last round of upkeep; 0 if
+    /// none.
     pub fn wanted(&self) -> u64 {
-        self.rejected_bytes.load(Ordering::Acquire)
+        self.largest_rejected_write.load(Ordering::Acquire)
     }
 
-    /// Called when upkeep has done what it could for the `bytes` wanted when it began.
-    pub fn clear_rejected(&self, bytes: u64) {
-        // A larger request that came since remains.
-        let _ = self.rejected_bytes.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Acquire);
+    /// Forgets the rejected write, which had `bytes` when the round of upkeep began that has now ended.
+    pub fn clear_rejected_write(&self, bytes: u64) {
+        // A larger write that was rejected during the round remains.
+        let _ = self.largest_rejected_write.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 
     fn ensure_room(&self, bytes: u64) -> Result<MutexGuard<'_, FreeSpace>> {
-        let claimed = self.claimed.load(Ordering::Acquire);
-        // The reserve also serves compaction; what exceeds it is added.
-        let reserved = self.min_free_bytes().max(if claimed > 0 { claimed + self.file_bytes } else { 0 });
+        let claimed_bytes = self.claimed_bytes.load(Ordering::Acquire);
+        // The reserve also serves compaction; only a claim beyond it needs more.
+        let reserved_bytes = self.min_free_bytes().max(if claimed_bytes > 0 { claimed_bytes + self.reserve_file_bytes } else { 0 });
         let mut free_space = self.free_space.lock();
-        let needed = reserved.saturating_add(bytes);
-        let left = |free_space: &FreeSpace| free_space.free.saturating_sub(free_space.written_since);
+        let needed_bytes = reserved_bytes.saturating_add(bytes);
+        let remaining_bytes = |free_space: &FreeSpace| free_space.free_bytes.saturating_sub(free_space.written_bytes);
         if bytes >= MIN_QUERIED_WRITE_BYTES
-            || free_space.written_since >= QUERY_INTERVAL_BYTES
-            || left(&free_space) < needed.saturating_add(QUERY_INTERVAL_BYTES)
+            || free_space.written_bytes >= QUERY_INTERVAL_BYTES
+            || remaining_bytes(&free_space) < needed_bytes.saturating_add(QUERY_INTERVAL_BYTES)
         {
-            *free_space = FreeSpace { free: self.free()?, written_since: 0 };
+            *free_space = FreeSpace { free_bytes: self.free()?, written_bytes: 0 };
         }
-        if left(&free_space) < needed {
+        if remaining_bytes(&free_space) < needed_bytes {
             return Err(Error::new(
                 Reason::Full,
                 format!(
                     "the store's device has {} MiB free, of which {} MiB are reserved for deletes and \
                      compaction; {} MiB more do not fit; delete objects or add space",
-                    free_space.free >> 20,
-                    reserved >> 20,
+                    free_space.free_bytes >> 20,
+                    reserved_bytes >> 20,
                     bytes.div_ceil(1 << 20)
                 ),
             ));
@@ -153,81 +156,83 @@ impl DeviceSpace {
         Ok(free_space)
     }
 
-    /// Queries the device before every batch of changes and releases the file if little space is left: another
-    /// program may have taken it, and the index must not lack space after the log. Returns true if that freed space.
-    pub fn release_file_if_full(&self) -> Result<bool> {
-        let free = self.free()?;
-        *self.free_space.lock() = FreeSpace { free, written_since: 0 };
-        if !self.is_allocated.load(Ordering::Acquire) || free >= self.file_bytes {
+    /// Releases the reserve file's blocks if the device has less free space than they take. Returns true if it did.
+    /// Called before every batch of changes: another program may have filled the device, and the index must not lack
+    /// space for a batch that is already in the log.
+    pub fn release_reserve_if_full(&self) -> Result<bool> {
+        let free_bytes = self.free()?;
+        *self.free_space.lock() = FreeSpace { free_bytes, written_bytes: 0 };
+        if !self.is_reserve_allocated.load(Ordering::Acquire) || free_bytes >= self.reserve_file_bytes {
             return Ok(false);
         }
         tracing::warn!("the device is full; the store's reserve is used for deletes and compaction");
-        self.file.set_len(0).map_err(|e| io_error("the reserve could not be released", e))?;
-        self.is_allocated.store(false, Ordering::Release);
+        self.reserve_file.set_len(0).map_err(|e| io_error("the reserve could not be released", e))?;
+        self.is_reserve_allocated.store(false, Ordering::Release);
         *self.free_space.lock() = FreeSpace::default();
         Ok(true)
     }
 
-    /// Allocates the file's blocks again if there is room for the whole reserve.
-    pub fn restore_file(&self) -> Result<()> {
-        if self.file_bytes == 0
-            || self.is_allocated.load(Ordering::Acquire)
+    /// Allocates the reserve file's blocks again if there is room for the whole reserve.
+    pub fn restore_reserve(&self) -> Result<()> {
+        if self.reserve_file_bytes == 0
+            || self.is_reserve_allocated.load(Ordering::Acquire)
             || self.free()? < self.reserve_bytes
         {
             return Ok(());
         }
-        if let Err(e) = allocate(&self.file, self.file_bytes) {
+        if let Err(e) = allocate(&self.reserve_file, self.reserve_file_bytes) {
             tracing::warn!(error = %e, "no blocks could be reserved; free space is only monitored");
-            return self.file.set_len(0).map_err(|e| io_error("the reserve could not be released", e));
+            return self.reserve_file.set_len(0).map_err(|e| io_error("the reserve could not be released", e));
         }
-        self.is_allocated.store(true, Ordering::Release);
+        self.is_reserve_allocated.store(true, Ordering::Release);
         *self.free_space.lock() = FreeSpace::default();
         Ok(())
     }
 
-    /// Returns true if copies of `bytes` leave enough for deletes and the index. Always true for 0 bytes.
+    /// Returns true if a compaction that copies `bytes` leaves enough for deletes and the index. Always true for 0.
     pub fn has_room(&self, bytes: u64) -> Result<bool> {
-        Ok(bytes == 0 || self.free()? >= bytes + self.file_bytes)
+        Ok(bytes == 0 || self.free()? >= bytes + self.reserve_file_bytes)
     }
 
-    /// Reserves space for the copies of a compaction; there is one at a time. `None` if there is too little.
+    /// Reserves space for the copies of a compaction. At most one claim exists at any time. `None` if there is too little
+    /// space.
     pub fn claim(&self, bytes: u64) -> Result<Option<SpaceClaim<'_>>> {
         if !self.has_room(bytes)? {
             return Ok(None);
         }
-        self.claimed.store(bytes, Ordering::Release);
+        self.claimed_bytes.store(bytes, Ordering::Release);
         Ok(Some(SpaceClaim(self)))
     }
 
-    /// The segment size at which any segment with a live fraction of up to `max_live` can be compacted. Equal to
-    /// `asked`, except on a small device.
-    pub fn segment_bytes(&self, asked: u32, max_live: f64) -> u32 {
+    /// The segment size at which any segment with a live fraction of up to `max_live_fraction` can be compacted. Equal to
+    /// `configured_bytes`, except on a small device.
+    pub fn segment_bytes(&self, configured_bytes: u32, max_live_fraction: f64) -> u32 {
         if self.reserve_bytes == self.configured_reserve_bytes {
-            return asked;
+            return configured_bytes;
         }
         #[expect(
             clippy::cast_precision_loss,
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a share"
+            reason = "a fraction"
         )]
-        let fits = (self.reserve_bytes.saturating_sub(2 * self.file_bytes) as f64 / max_live) as u64;
-        asked.min(u32::try_from(fits).unwrap_or(u32::MAX).max(MIN_SEGMENT_BYTES))
+        let fits = (self.reserve_bytes.saturating_sub(2 * self.reserve_file_bytes) as f64 / max_live_fraction) as u64;
+        configured_bytes.min(u32::try_from(fits).unwrap_or(u32::MAX).max(MIN_SEGMENT_BYTES))
     }
 
-    /// The shortage of space: 0 while twice the reserve is free, 1 when writes are rejected. A large rejected write
-    /// counts as if it were stored.
+    /// The shortage of space, from 0 to 1: 0 while twice the reserve is free, 1 when writes are rejected. The largest
+    /// rejected write counts as if it were stored.
     pub fn shortage(&self) -> f64 {
-        let Ok(free) = self.free() else { return 0.0 };
-        let spare = free.saturating_sub(self.min_free_bytes().saturating_add(self.wanted()));
-        #[expect(clippy::cast_precision_loss, reason = "a share")]
-        let share = spare as f64 / self.reserve_bytes.max(1) as f64;
-        if self.reserve_bytes == 0 { 0.0 } else { (1.0 - share).clamp(0.0, 1.0) }
+        let Ok(free_bytes) = self.free() else { return 0.0 };
+        let spare_bytes = free_bytes.saturating_sub(self.min_free_bytes().saturating_add(self.largest_rejected_write()));
+        #[expect(clippy::cast_precision_loss, reason = "a fraction")]
+        let spare_fraction = spare_bytes as f64 / self.reserve_bytes.max(1) as f64;
+        if self.reserve_bytes == 0 { 0.0 } else { (1.0 - spare_fraction).clamp(0.0, 1.0) }
     }
 
     /// Free space below which writes are rejected.
     fn min_free_bytes(&self) -> u64 {
-        self.reserve_bytes - if self.is_allocated.load(Ordering::Acquire) { self.file_bytes } else { 0 }
+        self.reserve_bytes - if self.is_reserve_allocated.load(Ordering::Acquire) { self.reserve_file_bytes } else { 0 }
     }
 
     /// Free bytes of the device for this process.
@@ -280,14 +285,14 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn space(configured_reserve_bytes: u64) -> (DeviceSpace, tempfile::TempDir) {
-        let place = tempfile::tempdir().unwrap();
-        let layout = Layout::open_or_create(&place.path().join("store")).unwrap();
-        (DeviceSpace::open(&layout, configured_reserve_bytes).unwrap(), place)
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::open_or_create(&directory.path().join("store")).unwrap();
+        (DeviceSpace::open(&layout, configured_reserve_bytes).unwrap(), directory)
     }
 
     #[test]
     fn claimed_space_is_not_given_to_writes() {
-        let (space, _place) = space(8 * MIB);
+        let (space, _directory) = space(8 * MIB);
         let free = space.free().unwrap();
         assert!(space.claim(free + 1).unwrap().is_none());
         assert!(space.admit(free / 2).is_ok());
@@ -300,7 +305,7 @@ mod tests {
 
     #[test]
     fn whole_writes_are_checked_against_free_space() {
-        let (space, _place) = space(8 * MIB);
+        let (space, _directory) = space(8 * MIB);
         let free = space.free().unwrap();
         for bytes in [free, free + 1, u64::MAX] {
             assert_eq!(space.admit_whole(bytes).unwrap_err().reason(), Reason::Full, "{bytes}");
@@ -313,10 +318,10 @@ mod tests {
 
     #[test]
     fn rejected_write_counts_as_shortage_until_upkeep() {
-        let (space, _place) = space(8 * MIB);
+        let (space, _directory) = space(8 * MIB);
         assert!(space.admit_whole(u64::MAX).is_err());
         assert_eq!(
-            (space.shortage() > 0.0, space.wanted()),
+            (space.shortage() > 0.0, space.largest_rejected_write()),
             (false, 0),
             "no compaction can make that much room"
         );
@@ -326,25 +331,25 @@ mod tests {
         }
         assert!(space.admit_whole(bytes).is_err());
         assert!(space.shortage() >= 1.0);
-        space.clear_rejected(bytes - 1);
-        assert_eq!(space.wanted(), bytes);
-        space.clear_rejected(bytes);
+        space.clear_rejected_write(bytes - 1);
+        assert_eq!(space.largest_rejected_write(), bytes);
+        space.clear_rejected_write(bytes);
         assert!(space.shortage() <= 0.0);
     }
 
     #[test]
     fn segments_are_smaller_on_a_small_device() {
-        let (mut space, _place) = space(8 * MIB);
+        let (mut space, _directory) = space(8 * MIB);
         assert_eq!(space.segment_bytes(512 << 20, 0.9), 512 << 20);
         space.configured_reserve_bytes = 64 * MIB;
-        // Of 8 MiB, 2 are the file, and as much remains for deletes and the index.
+        // Of 8 MiB, 2 are the reserve file, and as much remains for deletes and the index.
         assert_eq!(space.segment_bytes(512 << 20, 0.5), 8 << 20);
         assert_eq!(space.segment_bytes(64 << 10, 0.5), 64 << 10, "never larger than configured");
     }
 
     #[test]
     fn shortage_grows_from_twice_the_reserve_down_to_it() {
-        let (mut space, _place) = space(8 * MIB);
+        let (mut space, _directory) = space(8 * MIB);
         assert!(space.shortage() <= 0.0);
         space.reserve_bytes = space.free().unwrap() / 3 * 2;
         assert!((0.3..0.7).contains(&space.shortage()), "{}", space.shortage());

@@ -1,5 +1,5 @@
-//! Staged writes: bytes are hashed once as they pass and written piece by piece to extents. Small objects go into the
-//! log with their commit record.
+//! Staged writes. Bytes are hashed once, as they arrive, and written to extents piece by piece. Objects of at most
+//! `inline_bytes` are *inline*: they are written to the log, as the payload of their commit record.
 
 mod buffered_payload;
 mod digests;
@@ -19,13 +19,13 @@ use tradewind_core::{Algorithm, Context, ETag, Metadata, Observation, Preconditi
 use self::buffered_payload::BufferedPayload;
 use self::digests::{Md5Outcome, StagedDigests};
 use self::extents::StagedExtents;
-use super::commit::{Md5Use, PutObject, PutPart};
+use super::commit::{DeferredMd5, PutObject, PutPart};
 use super::frame::BLOCK_BYTES;
 use super::open_store::OpenStore;
 use super::record::{Object, ObjectContent, Part, UploadSeq};
 
-/// Shorter buffers are joined.
-const MIN_FRAME_BYTES: usize = 2 << 10;
+/// Shorter received buffers are joined.
+const MIN_BUFFER_BYTES: usize = 2 << 10;
 
 /// The destination of the bytes.
 pub(crate) enum StageTarget {
@@ -35,98 +35,99 @@ pub(crate) enum StageTarget {
 
 /// An uncommitted write.
 pub(crate) struct LocalStaged {
-    local: Arc<OpenStore>,
+    store: Arc<OpenStore>,
     context: Context,
     target: StageTarget,
     etag: ETagForm,
     stores_crc64: bool,
     digests: StagedDigests,
-    gathered: BufferedPayload,
+    buffered: BufferedPayload,
     extents: StagedExtents,
     size: u64,
-    /// The size declared at the start.
+    /// The size declared when the write began.
     declared_size: Option<u64>,
     precondition: Precondition,
-    /// Short buffers, joined: a body of single bytes must not cost a buffer for each.
-    short: BytesMut,
+    /// Received buffers shorter than [`MIN_BUFFER_BYTES`], joined: a body of single bytes must not cost a buffer each.
+    short_buffers: BytesMut,
     /// True if a write failed or was cancelled: some of its bytes are missing.
     is_incomplete: bool,
 }
 
 impl LocalStaged {
-    pub fn new(local: Arc<OpenStore>, context: Context, target: StageTarget, request: StageRequest) -> Self {
+    pub fn new(store: Arc<OpenStore>, context: Context, target: StageTarget, request: StageRequest) -> Self {
         let plan_md5 = request.etag == ETagForm::Md5 || request.verify_md5;
         let extents = StagedExtents::with_expected_size(request.size);
-        let digests = StagedDigests::new(&local.shared.hashing, plan_md5, &request.algorithms);
-        let gathered = BufferedPayload::new(local.shared.buffered_bytes.clone(), context.window.clone());
+        let digests = StagedDigests::new(&store.state.hashing, plan_md5, &request.algorithms);
+        let buffered = BufferedPayload::new(store.state.buffered_bytes.clone(), context.window.clone());
         Self {
-            local,
+            store,
             context,
             target,
             etag: request.etag,
             stores_crc64: request.algorithms.is_empty() || request.algorithms.contains(&Algorithm::Crc64Nvme),
             digests,
-            gathered,
+            buffered,
             extents,
             size: 0,
             declared_size: request.size,
             precondition: request.precondition,
-            short: BytesMut::new(),
+            short_buffers: BytesMut::new(),
             is_incomplete: false,
         }
     }
 
-    /// Hashes and buffers bytes; submits pieces of extents, and ends each full extent.
+    /// Hashes and buffers bytes, submits full pieces, and ends each full extent.
     async fn absorb(&mut self, bytes: Bytes) -> Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let gathered = self.gathered.bytes();
-            let piece_bytes = self.local.shared.options.piece_bytes.max(1);
-            let room = (self.extents.extent_capacity() - gathered).min(piece_bytes - gathered % piece_bytes);
-            let frame = rest.split_to(rest.len().min(room));
-            self.size += frame.len() as u64;
-            self.digests.update(&frame).await;
-            self.gathered.push(frame);
-            let gathered = self.gathered.bytes();
-            let is_full = gathered == self.extents.extent_capacity();
-            if !is_full && self.may_gather() {
+            let buffered_bytes = self.buffered.bytes();
+            let piece_bytes = self.store.state.options.piece_bytes.max(1);
+            let remaining_bytes = (self.extents.extent_capacity() - buffered_bytes).min(piece_bytes - buffered_bytes % piece_bytes);
+            let buffer = rest.split_to(rest.len().min(remaining_bytes));
+            self.size += buffer.len() as u64;
+            self.digests.update(&buffer).await;
+            self.buffered.push(buffer);
+            let buffered_bytes = self.buffered.bytes();
+            let is_full = buffered_bytes == self.extents.extent_capacity();
+            if !is_full && self.may_buffer_more() {
                 continue;
             }
-            if is_full || self.extents.is_expected_end(gathered) {
+            if is_full || self.extents.is_expected_end(buffered_bytes) {
                 self.end_extent().await?;
             } else {
-                let handing = self.extents.append(&self.local, self.gathered.take_frames());
-                self.context.guard(handing).await??;
+                let append = self.extents.append(&self.store, self.buffered.take_buffers());
+                self.context.guard(append).await??;
             }
         }
         Ok(())
     }
 
-    /// Returns true if the buffered bytes may wait for more: they may become a small object, or memory is ample.
-    fn may_gather(&self) -> bool {
-        self.gathered.bytes() < self.local.shared.options.piece_bytes
-            || self.may_be_small()
-            || self.memory_is_ample()
+    /// Returns true if the buffered bytes need not be submitted yet: they are less than a piece, the object may become
+    /// inline, or all writes together buffer little.
+    fn may_buffer_more(&self) -> bool {
+        self.buffered.bytes() < self.store.state.options.piece_bytes
+            || self.may_become_inline()
+            || self.is_memory_ample()
     }
 
-    fn memory_is_ample(&self) -> bool {
-        self.gathered.everywhere() <= self.local.shared.options.max_buffered_bytes
+    fn is_memory_ample(&self) -> bool {
+        self.buffered.total_buffered_bytes() <= self.store.state.options.max_buffered_bytes
     }
 
-    /// Returns true if the buffered bytes may go into the log, provided that the write stays small.
-    fn may_be_small(&self) -> bool {
-        let max_bytes = self.local.shared.options.inline_bytes;
-        self.is_small() && self.extents.expected().is_none_or(|bytes| bytes <= max_bytes as u64)
+    /// Returns true if the object may become inline, given its declared size and the bytes so far.
+    fn may_become_inline(&self) -> bool {
+        let max_bytes = self.store.state.options.inline_bytes;
+        self.is_inline_so_far() && self.extents.expected_bytes().is_none_or(|bytes| bytes <= max_bytes as u64)
     }
 
-    /// Returns true if the buffered bytes go into the log should the write end here.
-    fn is_small(&self) -> bool {
+    /// Returns true if the object would be inline if the write ended here.
+    fn is_inline_so_far(&self) -> bool {
         let is_object = matches!(self.target, StageTarget::Object { .. });
-        let bytes = self.gathered.bytes();
-        is_object && self.extents.is_empty() && bytes <= self.local.shared.options.inline_bytes
+        let bytes = self.buffered.bytes();
+        is_object && self.extents.is_empty() && bytes <= self.store.state.options.inline_bytes
     }
 
-    /// Rejects further calls if bytes are missing.
+    /// An error if bytes are missing.
     fn check_complete(&self) -> Result<()> {
         if self.is_incomplete {
             let why = "an earlier write failed or was cancelled; stage the object again";
@@ -135,36 +136,36 @@ impl LocalStaged {
         Ok(())
     }
 
-    async fn absorb_short(&mut self) -> Result<()> {
-        let joined = self.short.split().freeze();
+    async fn absorb_short_buffers(&mut self) -> Result<()> {
+        let joined = self.short_buffers.split().freeze();
         self.absorb(joined).await
     }
 
     async fn end_extent(&mut self) -> Result<()> {
-        let (payload, table) = self.gathered.take();
-        self.context.guard(self.extents.finish_extent(&self.local, payload, &table)).await?
+        let (payload, block_crcs) = self.buffered.take();
+        self.context.guard(self.extents.finish_extent(&self.store, payload, &block_crcs)).await?
     }
 
     /// Makes the extents durable before any record refers to them.
     async fn sync_extents(&self) -> Result<()> {
         for pin in &self.extents.pins {
-            self.local.committer.check_writable()?;
-            let synced = self.context.guard(pin.0.sync(&self.local.shared.io)).await?;
+            self.store.committer.check_writable()?;
+            let synced = self.context.guard(pin.0.sync(&self.store.state.io)).await?;
             if let Err(e) = synced {
-                self.local.committer.set_read_only();
+                self.store.committer.set_read_only();
                 return Err(e);
             }
         }
         Ok(())
     }
 
-    /// The ETag; empty if the committer derives it from the MD5.
+    /// The ETag; empty if the committer will derive it from the MD5.
     fn etag(&self, md5: Md5Outcome) -> ETag {
         match (self.etag, md5) {
             (ETagForm::Md5, Md5Outcome::Known(md5)) => ETag::from_md5(&md5),
-            (ETagForm::Md5, Md5Outcome::Deferred) => ETag::from_text(""),
+            (ETagForm::Md5, Md5Outcome::LeftToCommitter) => ETag::from_text(""),
             _ => {
-                let id = self.local.shared.next_id.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+                let id = self.store.state.next_id.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
                 ETag::from_text(&format!("{id:016x}-tw"))
             }
         }
@@ -177,13 +178,13 @@ impl Staged for LocalStaged {
         self.context.check()?;
         self.check_complete()?;
         self.is_incomplete = true;
-        if bytes.len() < MIN_FRAME_BYTES {
-            self.short.extend_from_slice(&bytes);
-            if self.short.len() >= BLOCK_BYTES {
-                self.absorb_short().await?;
+        if bytes.len() < MIN_BUFFER_BYTES {
+            self.short_buffers.extend_from_slice(&bytes);
+            if self.short_buffers.len() >= BLOCK_BYTES {
+                self.absorb_short_buffers().await?;
             }
         } else {
-            self.absorb_short().await?;
+            self.absorb_short_buffers().await?;
             self.absorb(bytes).await?;
         }
         self.is_incomplete = false;
@@ -193,24 +194,24 @@ impl Staged for LocalStaged {
     async fn commit(mut self: Box<Self>, mut expected: Expected) -> Result<(Committed, Observation)> {
         self.context.check()?;
         self.check_complete()?;
-        self.absorb_short().await?;
-        let started = self.local.shared.clock.now();
-        let small = self.is_small();
+        self.absorb_short_buffers().await?;
+        let started = self.store.state.clock.now();
+        let is_inline = self.is_inline_so_far();
         let digests = std::mem::take(&mut self.digests);
-        let (md5, mut checksums) = self.context.guard(digests.finish(small)).await?;
-        let (payload, table) = if small {
-            self.gathered.take()
+        let (md5, mut checksums) = self.context.guard(digests.finish(is_inline)).await?;
+        let (payload, block_crcs) = if is_inline {
+            self.buffered.take()
         } else {
-            if self.gathered.bytes() > 0 || self.extents.is_open() {
+            if self.buffered.bytes() > 0 || self.extents.is_open() {
                 self.end_extent().await?;
             }
             (Vec::new(), Vec::new())
         };
-        let whole = self.gathered.whole();
+        let crc64 = self.buffered.crc64();
         let mut computed = checksums.clone();
-        computed.push(whole);
-        let md5_use = match md5 {
-            Md5Outcome::Deferred => Some(Md5Use {
+        computed.push(crc64);
+        let deferred_md5 = match md5 {
+            Md5Outcome::LeftToCommitter => Some(DeferredMd5 {
                 is_etag: self.etag == ETagForm::Md5,
                 expected: Expected { md5: expected.md5.take(), ..Expected::default() },
             }),
@@ -218,10 +219,10 @@ impl Staged for LocalStaged {
         };
         expected.with_default_size(self.declared_size).verify(self.size, md5.known(), &computed)?;
         if self.stores_crc64 {
-            checksums.push(whole);
+            checksums.push(crc64);
         }
         self.sync_extents().await?;
-        let (etag, modified) = (self.etag(md5), self.local.shared.clock.wall());
+        let (etag, modified) = (self.etag(md5), self.store.state.clock.wall());
         let mut committed = Committed {
             etag: etag.clone(),
             size: self.size,
@@ -231,13 +232,13 @@ impl Staged for LocalStaged {
             scope: ChecksumScope::FullObject,
         };
         let staged = *self;
-        let (local, extents) = (staged.local, staged.extents);
+        let (store, extents) = (staged.store, staged.extents);
         match staged.target {
             StageTarget::Object { bucket, key, metadata } => {
-                let content = if small {
+                let content = if is_inline {
                     ObjectContent::Inline
                 } else {
-                    ObjectContent::Extents { runs: extents.runs, fresh: extents.fresh }
+                    ObjectContent::Extents { runs: extents.runs, new_extents: extents.new_extents }
                 };
                 let object = Object {
                     bucket: 0,
@@ -257,13 +258,13 @@ impl Staged for LocalStaged {
                     bucket,
                     object: Box::new(object),
                     payload,
-                    table,
-                    md5_use,
+                    block_crcs,
+                    deferred_md5,
                     precondition: staged.precondition,
                     pins: extents.pins,
                 };
                 (committed.generation, committed.etag) =
-                    staged.context.guard(local.committer.submit(put)).await??;
+                    staged.context.guard(store.committer.submit(put)).await??;
             }
             StageTarget::Part { bucket, key, upload, number } => {
                 let part = Part {
@@ -274,14 +275,14 @@ impl Staged for LocalStaged {
                     etag,
                     checksums,
                     runs: extents.runs,
-                    new_extents: extents.fresh,
+                    new_extents: extents.new_extents,
                 };
                 let put = PutPart { bucket, key, part: Box::new(part), pins: extents.pins };
-                committed.generation = staged.context.guard(local.committer.submit(put)).await??;
+                committed.generation = staged.context.guard(store.committer.submit(put)).await??;
             }
         }
         let observation = Observation {
-            first_byte: local.shared.clock.now().saturating_sub(started),
+            first_byte: store.state.clock.now().saturating_sub(started),
             wire_bytes: staged.size,
             ..Observation::default()
         };

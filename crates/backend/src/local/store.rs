@@ -39,7 +39,7 @@ const MAX_OBJECT_BYTES: u64 = 5 << 40;
 
 /// A store in a local directory. Dropping the last handle closes it.
 pub struct LocalStore {
-    local: Arc<OpenStore>,
+    open: Arc<OpenStore>,
     upkeep: Mutex<Option<Upkeep>>,
     recovery: Recovery,
     capabilities: Capabilities,
@@ -50,14 +50,14 @@ impl LocalStore {
     /// Opens the store in `root`, creating an empty one if there is none, and starts its upkeep. Only one process at
     /// a time can open a directory. Blocks while the log is replayed.
     pub fn open(root: &Path, options: LocalOptions, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
-        let (local, recovery) = OpenStore::open(root, options, clock)?;
-        let upkeep = Upkeep::start(&local)?;
-        let store = Self::from_open(local, recovery);
+        let (open, recovery) = OpenStore::open(root, options, clock)?;
+        let upkeep = Upkeep::start(&open)?;
+        let store = Self::from_open(open, recovery);
         *store.upkeep.lock() = Some(upkeep);
         Ok(store)
     }
 
-    pub(super) fn from_open(local: Arc<OpenStore>, recovery: Recovery) -> Arc<Self> {
+    pub(super) fn from_open(open: Arc<OpenStore>, recovery: Recovery) -> Arc<Self> {
         let capabilities = Capabilities {
             kind: "local",
             owns_buckets: true,
@@ -78,7 +78,7 @@ impl LocalStore {
             unsupported: &[],
         };
         Arc::new(Self {
-            local,
+            open,
             upkeep: Mutex::new(None),
             recovery,
             capabilities,
@@ -94,7 +94,7 @@ impl LocalStore {
 
     /// Runs upkeep now on this thread. Returns the number of segments removed.
     pub fn compact(&self) -> Result<usize> {
-        upkeep::run_once(&self.local)
+        upkeep::run_once(&self.open)
     }
 
     /// Wakes the upkeep thread.
@@ -107,18 +107,18 @@ impl LocalStore {
     /// Returns true if a failed sync made the store read-only.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.local.committer.has_failed()
+        self.open.committer.has_failed()
     }
 
     /// Bytes read from segments so far: the cost of reads for the device or the page cache.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
-        self.local.shared.io.read_bytes()
+        self.open.state.io.read_bytes()
     }
 
     /// Free bytes of the store's device.
     pub fn free_bytes(&self) -> Result<u64> {
-        self.local.shared.space.free()
+        self.open.state.space.free()
     }
 
     fn check_open(&self, context: &Context) -> Result<()> {
@@ -130,12 +130,12 @@ impl LocalStore {
 
     /// Rejects a write that is known not to fit before any of it is written.
     fn check_space(&self, size: Option<u64>) -> Result<()> {
-        size.map_or(Ok(()), |bytes| self.local.shared.space.admit_whole(bytes))
+        size.map_or(Ok(()), |bytes| self.open.state.space.admit_whole(bytes))
     }
 
     async fn submit<O: commit::Operation>(&self, context: &Context, operation: O) -> Result<O::Output> {
         self.check_open(context)?;
-        context.guard(self.local.committer.submit(operation)).await?
+        context.guard(self.open.committer.submit(operation)).await?
     }
 
     /// Copies a body into a write. The bytes are copied because buffered bytes would hold the window that the body's
@@ -153,20 +153,20 @@ impl LocalStore {
 
 impl std::fmt::Debug for LocalStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "LocalStore({})", self.local.shared.layout.root().display())
+        write!(f, "LocalStore({})", self.open.state.layout.root().display())
     }
 }
 
 impl Drop for LocalStore {
     fn drop(&mut self) {
-        stop_threads(self.upkeep.lock().take(), &self.local);
+        stop_threads(self.upkeep.lock().take(), &self.open);
     }
 }
 
 /// Ends the store's threads after finishing queued work.
-fn stop_threads(upkeep: Option<Upkeep>, local: &OpenStore) {
+fn stop_threads(upkeep: Option<Upkeep>, open: &OpenStore) {
     drop(upkeep);
-    local.committer.close();
+    open.committer.close();
 }
 
 #[async_trait]
@@ -176,7 +176,7 @@ impl ObjectStore for LocalStore {
     }
 
     async fn create_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
-        let created = self.local.shared.clock.wall();
+        let created = self.open.state.clock.wall();
         self.submit(context, commit::CreateBucket { name: bucket.as_str().to_owned(), created }).await
     }
 
@@ -186,12 +186,12 @@ impl ObjectStore for LocalStore {
 
     async fn head_bucket(&self, context: &Context, bucket: &BucketName) -> Result<()> {
         self.check_open(context)?;
-        self.local.shared.bucket(bucket.as_str()).map(drop)
+        self.open.state.bucket(bucket.as_str()).map(drop)
     }
 
     async fn list_buckets(&self, context: &Context) -> Result<Vec<BucketInfo>> {
         self.check_open(context)?;
-        let buckets = self.local.shared.buckets.read();
+        let buckets = self.open.state.buckets.read();
         buckets
             .values()
             .map(|b| Ok(BucketInfo { name: BucketName::new(&b.name)?, created: b.created }))
@@ -205,7 +205,7 @@ impl ObjectStore for LocalStore {
         request: GetRequest,
     ) -> Result<GetResponse<()>> {
         self.check_open(context)?;
-        self.local.head_object(context, address, request).await
+        self.open.head_object(context, address, request).await
     }
 
     async fn get(
@@ -215,7 +215,7 @@ impl ObjectStore for LocalStore {
         request: GetRequest,
     ) -> Result<GetResponse<Body>> {
         self.check_open(context)?;
-        self.local.open_object(context, address, request).await
+        self.open.open_object(context, address, request).await
     }
 
     async fn stage(
@@ -226,14 +226,14 @@ impl ObjectStore for LocalStore {
     ) -> Result<Box<dyn Staged>> {
         self.check_open(context)?;
         request.metadata.check()?;
-        self.local.shared.bucket(address.bucket.as_str())?;
+        self.open.state.bucket(address.bucket.as_str())?;
         self.check_space(request.size)?;
         let target = StageTarget::Object {
             bucket: address.bucket.as_str().to_owned(),
             key: address.key.as_str().to_owned(),
             metadata: Box::new(request.metadata.clone()),
         };
-        Ok(Box::new(LocalStaged::new(self.local.clone(), context.clone(), target, request)))
+        Ok(Box::new(LocalStaged::new(self.open.clone(), context.clone(), target, request)))
     }
 
     async fn delete(
@@ -254,10 +254,10 @@ impl ObjectStore for LocalStore {
         request: &ListRequest,
     ) -> Result<ListPage<ObjectSummary>> {
         self.check_open(context)?;
-        let bucket = self.local.shared.bucket(bucket.as_str())?;
-        let (shared, request) = (self.local.shared.clone(), request.clone());
-        let listing = move || super::list::list_page(&shared, bucket.id, &request);
-        context.guard(self.local.shared.io.run(listing)).await?
+        let bucket = self.open.state.bucket(bucket.as_str())?;
+        let (state, request) = (self.open.state.clone(), request.clone());
+        let listing = move || super::list::list_page(&state, bucket.id, &request);
+        context.guard(self.open.state.io.run(listing)).await?
     }
 
     async fn copy(&self, context: &Context, request: CopyRequest) -> Result<Committed> {
@@ -289,20 +289,20 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         // One of all concurrent attempts wins each round, so every round makes progress.
         loop {
-            let record = self.local.object(context, address, true).await?;
+            let record = self.open.object(context, address, true).await?;
             let mut object = Box::new(Arc::unwrap_or_clone(record.object));
             object.metadata.tags = tags.clone();
             object.rewritten_seq = Some(record.seq);
             object.upload = None;
-            if let ObjectContent::Extents { fresh, .. } = &mut object.content {
-                fresh.clear();
+            if let ObjectContent::Extents { new_extents, .. } = &mut object.content {
+                new_extents.clear();
             }
             let put = commit::PutObject {
                 bucket: address.bucket.as_str().to_owned(),
                 object,
                 payload: record.payload.into_iter().collect(),
-                table: record.table,
-                md5_use: None,
+                block_crcs: record.block_crcs,
+                deferred_md5: None,
                 precondition: Precondition::MatchesGeneration(tradewind_core::object::Generation(record.seq)),
                 pins: Vec::new(),
             };
@@ -321,7 +321,7 @@ impl ObjectStore for LocalStore {
         limit: usize,
     ) -> Result<(Vec<PartInfo>, bool)> {
         self.check_open(context)?;
-        let record = self.local.object(context, address, false).await?;
+        let record = self.open.object(context, address, false).await?;
         object_parts(&record.object, after, limit)
     }
 
@@ -335,7 +335,7 @@ impl ObjectStore for LocalStore {
         let upload = Upload {
             bucket: 0,
             key: address.key.as_str().to_owned(),
-            initiated: self.local.shared.clock.wall(),
+            initiated: self.open.state.clock.wall(),
             metadata: request.metadata,
             checksum: request.checksum,
         };
@@ -354,7 +354,7 @@ impl ObjectStore for LocalStore {
     ) -> Result<Box<dyn Staged>> {
         self.check_open(context)?;
         let seq = parse_id(upload)?;
-        let created_upload = self.local.upload(address, seq)?;
+        let created_upload = self.open.upload(address, seq)?;
         self.check_space(request.size)?;
         let mut request = request;
         let needed = created_upload.checksum.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm);
@@ -367,7 +367,7 @@ impl ObjectStore for LocalStore {
             upload: seq,
             number: number.get(),
         };
-        Ok(Box::new(LocalStaged::new(self.local.clone(), context.clone(), target, request)))
+        Ok(Box::new(LocalStaged::new(self.open.clone(), context.clone(), target, request)))
     }
 
     async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {
@@ -403,7 +403,7 @@ impl ObjectStore for LocalStore {
         limit: usize,
     ) -> Result<PartsPage> {
         self.check_open(context)?;
-        self.local.parts_page(address, upload, after, limit)
+        self.open.parts_page(address, upload, after, limit)
     }
 
     async fn list_uploads(
@@ -413,10 +413,10 @@ impl ObjectStore for LocalStore {
         request: &ListUploads,
     ) -> Result<UploadsPage> {
         self.check_open(context)?;
-        let (local, bucket, request) = (self.local.clone(), bucket.clone(), request.clone());
+        let (open, bucket, request) = (self.open.clone(), bucket.clone(), request.clone());
         let until = context.clone();
-        let listing = move || local.uploads_page(&until, &bucket, &request);
-        context.guard(self.local.shared.io.run(listing)).await?
+        let listing = move || open.uploads_page(&until, &bucket, &request);
+        context.guard(self.open.state.io.run(listing)).await?
     }
 
     async fn complete_upload(
@@ -429,9 +429,9 @@ impl ObjectStore for LocalStore {
         self.check_open(context)?;
         let seq = parse_id(upload)?;
         loop {
-            let (local, at, order) = (self.local.clone(), address.clone(), request.clone());
-            let assembling = move || local.assemble(&at, seq, &order);
-            let (operation, mut committed) = context.guard(self.local.shared.io.run(assembling)).await??;
+            let (open, at, order) = (self.open.clone(), address.clone(), request.clone());
+            let assembling = move || open.assemble(&at, seq, &order);
+            let (operation, mut committed) = context.guard(self.open.state.io.run(assembling)).await??;
             if let Some(generation) = self.submit(context, operation).await? {
                 committed.generation = generation;
                 return Ok(committed);
@@ -448,13 +448,13 @@ impl ObjectStore for LocalStore {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let (local, upkeep) = (self.local.clone(), self.upkeep.lock().take());
+        let (open, upkeep) = (self.open.clone(), self.upkeep.lock().take());
         let (answer, answered) = tokio::sync::oneshot::channel();
         // Not on a file thread: the upkeep thread, which is joined here, may be waiting for one.
         let closing = move || {
-            stop_threads(upkeep, &local);
-            let closed = if local.committer.has_failed() { Ok(()) } else { local.shared.index.checkpoint() };
-            drop(local);
+            stop_threads(upkeep, &open);
+            let closed = if open.committer.has_failed() { Ok(()) } else { open.state.index.checkpoint() };
+            drop(open);
             let _ = answer.send(closed);
         };
         let spawned = std::thread::Builder::new().name("local-close".to_owned()).spawn(closing);

@@ -79,9 +79,9 @@ impl UpkeepControl {
 }
 
 impl Upkeep {
-    pub fn start(local: &Arc<OpenStore>) -> Result<Self> {
+    pub fn start(store: &Arc<OpenStore>) -> Result<Self> {
         let control = Arc::new(UpkeepControl::default());
-        let (weak, interval) = (Arc::downgrade(local), local.shared.options.compact_interval);
+        let (weak, interval) = (Arc::downgrade(store), store.state.options.compact_interval);
         let thread = {
             let control = control.clone();
             std::thread::Builder::new()
@@ -117,14 +117,14 @@ fn run(weak: &Weak<OpenStore>, control: &UpkeepControl, interval: Duration) {
     let early = interval / EARLY_ROUND_DIVISOR;
     let mut wait = early;
     // A store that rejects writes, or soon will, must not wait.
-    let is_short = || weak.upgrade().is_some_and(|local| local.shared.space.shortage() > 0.0);
+    let is_short = || weak.upgrade().is_some_and(|store| store.state.space.shortage() > 0.0);
     while control.wait(wait, early, is_short) {
-        let Some(local) = weak.upgrade() else { return };
+        let Some(store) = weak.upgrade() else { return };
         wait = interval;
-        if local.committer.has_failed() {
+        if store.committer.has_failed() {
             continue;
         }
-        match run_round(&local, control) {
+        match run_round(&store, control) {
             // A removal probably leads to more.
             Ok(removed) if removed > 0 => wait = early,
             Ok(_) => {}
@@ -136,43 +136,43 @@ fn run(weak: &Weak<OpenStore>, control: &UpkeepControl, interval: Duration) {
 
 /// One round of upkeep: frees what can be freed, compacts what is worth it. Returns the number of segments removed. A
 /// failing segment does not block the others.
-pub(super) fn run_round(local: &OpenStore, control: &UpkeepControl) -> Result<usize> {
-    let _guard = local.upkeep_round.lock();
-    let wanted = local.shared.space.wanted();
-    let mut pace = Pace::new(local.shared.options.compact_bytes_per_second);
+pub(super) fn run_round(store: &OpenStore, control: &UpkeepControl) -> Result<usize> {
+    let _guard = store.upkeep_round.lock();
+    let wanted = store.state.space.largest_rejected_write();
+    let mut pace = Pace::new(store.state.options.compact_bytes_per_second);
     let mut skipped = HashSet::new();
     let mut removed = 0;
     for _ in 0..MAX_PASSES {
-        let passed = run_pass(local, &mut skipped, (control, &mut pace))?;
+        let passed = run_pass(store, &mut skipped, (control, &mut pace))?;
         removed += passed;
         if passed == 0 || control.is_stopped() {
             break;
         }
     }
-    local.shared.space.clear_rejected(wanted);
+    store.state.space.clear_rejected_write(wanted);
     Ok(removed)
 }
 
 /// Runs one round on this thread: for commands and tests.
-pub(super) fn run_once(local: &OpenStore) -> Result<usize> {
-    run_round(local, &UpkeepControl::default())
+pub(super) fn run_once(store: &OpenStore) -> Result<usize> {
+    run_round(store, &UpkeepControl::default())
 }
 
 /// Frees and compacts what there was at the start; it ends regardless of new work.
 fn run_pass(
-    local: &OpenStore,
+    store: &OpenStore,
     skipped: &mut HashSet<u32>,
     (control, pace): (&UpkeepControl, &mut Pace),
 ) -> Result<usize> {
-    if let Err(e) = local.shared.space.restore_file() {
+    if let Err(e) = store.state.space.restore_reserve() {
         tracing::warn!(error = ?e, "the store's reserve could not be allocated again");
     }
-    reclaim(local, control)?;
-    let plan = CompactionPlan::select(local, skipped)?;
+    reclaim(store, control)?;
+    let plan = CompactionPlan::select(store, skipped)?;
     let mut removed = 0;
     let mut is_log_held = !plan.interrupted.is_empty();
     if is_log_held && plan.interrupted.iter().all(|segment| !skipped.contains(&segment.number)) {
-        let result = compact(local, &plan.interrupted, skipped, (control, pace))?;
+        let result = compact(store, &plan.interrupted, skipped, (control, pace))?;
         is_log_held = result.removed < plan.interrupted.len();
         removed += result.removed;
     }
@@ -182,16 +182,16 @@ fn run_pass(
             break;
         }
         if !group.accepts(&candidate) {
-            removed += group.compact(local, skipped, &mut is_log_held, (control, pace))?;
+            removed += group.compact(store, skipped, &mut is_log_held, (control, pace))?;
         }
         let is_held = is_log_held && candidate.segment.kind == SegmentKind::Log;
         // What was freed since may be enough.
-        let is_worth_it = candidate.live_fraction < max_worthwhile_fraction(local);
-        if !is_held && is_worth_it && local.shared.space.has_room(group.live_bytes + candidate.live_bytes)? {
+        let is_worth_it = candidate.live_fraction < max_worthwhile_fraction(store);
+        if !is_held && is_worth_it && store.state.space.has_room(group.live_bytes + candidate.live_bytes)? {
             group.add(candidate);
         }
     }
-    removed += group.compact(local, skipped, &mut is_log_held, (control, pace))?;
+    removed += group.compact(store, skipped, &mut is_log_held, (control, pace))?;
     Ok(removed)
 }
 
@@ -220,16 +220,16 @@ impl CompactionGroup {
     /// uncounted.
     fn compact(
         &mut self,
-        local: &OpenStore,
+        store: &OpenStore,
         skipped: &mut HashSet<u32>,
         is_log_held: &mut bool,
         (control, pace): (&UpkeepControl, &mut Pace),
     ) -> Result<usize> {
         let Self { segments, live_bytes } = std::mem::take(self);
         // The files are removed only when all of them are copied.
-        let Some(_claim) = local.shared.space.claim(live_bytes)? else { return Ok(0) };
+        let Some(_claim) = store.state.space.claim(live_bytes)? else { return Ok(0) };
         let CompactionResult { removed, left_partly_uncounted: left_begun } =
-            compact(local, &segments, skipped, (control, pace))?;
+            compact(store, &segments, skipped, (control, pace))?;
         *is_log_held |= left_begun;
         Ok(removed)
     }

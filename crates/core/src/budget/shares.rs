@@ -3,12 +3,13 @@
 //!
 //! - A **tenant** is a client identity, an **account** one of its sources (a network address). What an account holds
 //!   also counts for its tenant.
-//! - A **share** is at most [`ACCOUNT_SHARE`] or [`TENANT_SHARE`] times what stays free (Choudhury and Hahne, *Dynamic
-//!   queue length thresholds*, 1998). One tenant alone gets nearly everything; a second one still gets memory at once.
-//!   An equal part is always within the share, and so is the first request of an account that holds nothing.
-//! - **Order**: of the requests within their share, that of the tenant that holds least goes first, then that of the
-//!   account that holds least, then the oldest. If it does not fit, later ones wait as well. Requests of one account
-//!   stay in order.
+//! - A **share** is a dynamic threshold (Choudhury and Hahne, *Dynamic queue length thresholds*, 1998). An account may
+//!   hold at most [`ACCOUNT_FREE_MULTIPLE`] times the memory that is free after the allocation, and a tenant
+//!   [`TENANT_FREE_MULTIPLE`] times. One tenant alone gets nearly everything, and a second one still gets memory at once.
+//!   An equal part of the budget is always within the share. So is the first request of an account that holds nothing.
+//! - **Order**: of the requests within their share, that of the tenant that holds least is granted first, then that of
+//!   the account that holds least, then the oldest. If that request does not fit, all others wait as well. Requests of
+//!   one account stay in order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,14 +18,15 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{GRAIN_BYTES, Permit};
+use super::{Allocation, GRAIN_BYTES};
 
-/// Upper bound on what an account may hold, as a multiple of what stays free: 7/8 of the budget if it is alone.
-const ACCOUNT_SHARE: usize = 7;
+/// The maximum memory of an account, as a multiple α of the memory that is free after the allocation. An account alone
+/// may hold α/(α + 1) of the budget: 7/8.
+const ACCOUNT_FREE_MULTIPLE: usize = 7;
 
-/// Upper bound on what a tenant may hold, as a multiple of what stays free. Larger than [`ACCOUNT_SHARE`], so that an
-/// account at its bound leaves memory for the next account of its tenant.
-const TENANT_SHARE: usize = 15;
+/// The maximum memory of a tenant, as a multiple of the memory that is free after the allocation. Larger than
+/// [`ACCOUNT_FREE_MULTIPLE`], so that an account at its limit leaves memory for another account of its tenant.
+const TENANT_FREE_MULTIPLE: usize = 15;
 
 /// A client identity that shares a budget with others. Cheap to clone; clones are the same tenant. Must be used with
 /// one budget only.
@@ -82,11 +84,11 @@ impl Account {
         Arc::strong_count(&self.0) == 1
     }
 
-    fn is(&self, other: &Self) -> bool {
+    fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Smaller ranks go first.
+    /// The priority of the account's requests. The lowest rank is granted first.
     fn rank(&self) -> Rank {
         Rank {
             tenant_held: self.0.tenant.0.held.load(Ordering::Relaxed),
@@ -104,16 +106,16 @@ struct Rank {
 /// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A request cannot start without the memory. Served in order of rank.
+    /// A request cannot start without the memory. Granted in order of rank.
     Admission,
-    /// The caller can proceed without the memory. Every waiting request goes first.
+    /// The caller can proceed without the memory. Every waiting request has priority.
     Optional,
 }
 
 /// The unmet demand of one account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Bytes that all waiting requests of the account ask for.
+    /// Bytes that the waiting requests of the account need in total.
     pub bytes: usize,
     /// Bytes that the account's tenant holds.
     pub tenant_held: usize,
@@ -121,8 +123,12 @@ pub struct Demand {
     pub waited: Duration,
 }
 
-/// Memory taken for a waiting request: the channel to deliver the permit, the account, and the number of grains.
-pub(super) type Grant = (oneshot::Sender<Permit>, Account, usize);
+/// Memory taken for a waiting request, to be delivered to it as an [`Allocation`].
+pub(super) struct Grant {
+    pub(super) sender: oneshot::Sender<Allocation>,
+    pub(super) account: Account,
+    pub(super) grains: usize,
+}
 
 /// The state of a budget, in grains.
 #[derive(Debug)]
@@ -147,8 +153,8 @@ struct AccountQueue {
 struct QueuedRequest {
     ticket: u64,
     grains: usize,
-    since: Duration,
-    granted: oneshot::Sender<Permit>,
+    queued_at: Duration,
+    sender: oneshot::Sender<Allocation>,
 }
 
 impl Shares {
@@ -160,19 +166,19 @@ impl Shares {
         self.free
     }
 
-    /// Takes `grains` for an account if they are free, within its share, and no waiting request goes first. A waiting
-    /// request beyond its account's share blocks only its own account.
+    /// Takes `grains` for an account if they are free and within its share, and no waiting request has priority. A
+    /// waiting request that exceeds its account's share has priority only over later requests of its account.
     pub(super) fn try_take(&mut self, account: &Account, grains: usize, purpose: Purpose) -> bool {
         if grains > self.free || !self.is_within_share(account, grains) {
             return false;
         }
         if !self.queues.is_empty() {
-            let is_behind_own = self.queues.iter().any(|queue| queue.account.is(account));
-            let goes_first = |first: usize| match purpose {
-                Purpose::Admission => self.queues[first].account.rank() <= account.rank(),
+            let has_queue = self.queues.iter().any(|queue| queue.account.is_same(account));
+            let has_priority = |next: usize| match purpose {
+                Purpose::Admission => self.queues[next].account.rank() <= account.rank(),
                 Purpose::Optional => true,
             };
-            if is_behind_own || self.first().is_some_and(goes_first) {
+            if has_queue || self.next_queue().is_some_and(has_priority) {
                 return false;
             }
         }
@@ -182,16 +188,16 @@ impl Shares {
 
     /// Puts a request in its account's queue and returns its ticket. The caller must call
     /// [`grant_all`](Self::grant_all) next.
-    pub(super) fn wait(
+    pub(super) fn enqueue(
         &mut self,
         account: &Account,
         grains: usize,
-        since: Duration,
-        granted: oneshot::Sender<Permit>,
+        now: Duration,
+        sender: oneshot::Sender<Allocation>,
     ) -> u64 {
         self.last_ticket += 1;
-        let request = QueuedRequest { ticket: self.last_ticket, grains, since, granted };
-        match self.queues.iter_mut().find(|queue| queue.account.is(account)) {
+        let request = QueuedRequest { ticket: self.last_ticket, grains, queued_at: now, sender };
+        match self.queues.iter_mut().find(|queue| queue.account.is_same(account)) {
             Some(queue) => queue.requests.push_back(request),
             None => self
                 .queues
@@ -201,8 +207,8 @@ impl Shares {
     }
 
     /// Removes a request from its queue. Does nothing if it has been granted.
-    pub(super) fn leave(&mut self, account: &Account, ticket: u64) {
-        let Some(index) = self.queues.iter().position(|queue| queue.account.is(account)) else { return };
+    pub(super) fn dequeue(&mut self, account: &Account, ticket: u64) {
+        let Some(index) = self.queues.iter().position(|queue| queue.account.is_same(account)) else { return };
         let requests = &mut self.queues[index].requests;
         if let Ok(position) = requests.binary_search_by_key(&ticket, |request| request.ticket) {
             requests.remove(position);
@@ -216,18 +222,18 @@ impl Shares {
     /// released.
     pub(super) fn grant_all(&mut self) -> Vec<Grant> {
         let mut grants = Vec::new();
-        while let Some(index) = self.first() {
+        while let Some(index) = self.next_queue() {
             let queue = &mut self.queues[index];
-            if queue.requests.front().is_none_or(|first| first.grains > self.free) {
+            if queue.requests.front().is_none_or(|request| request.grains > self.free) {
                 break;
             }
-            let Some(first) = queue.requests.pop_front() else { break };
+            let Some(request) = queue.requests.pop_front() else { break };
             let account = queue.account.clone();
             if queue.requests.is_empty() {
                 self.queues.swap_remove(index);
             }
-            self.take(&account, first.grains);
-            grants.push((first.granted, account, first.grains));
+            self.take(&account, request.grains);
+            grants.push(Grant { sender: request.sender, account, grains: request.grains });
         }
         grants
     }
@@ -245,7 +251,7 @@ impl Shares {
     /// The demands of all accounts whose oldest request has waited for `min_wait`.
     pub(super) fn demands(&self, now: Duration, min_wait: Duration) -> Vec<Demand> {
         let demand = |queue: &AccountQueue| {
-            let waited = now.saturating_sub(queue.requests.front()?.since);
+            let waited = now.saturating_sub(queue.requests.front()?.queued_at);
             let grains: usize = queue.requests.iter().map(|request| request.grains).sum();
             (waited >= min_wait).then(|| Demand {
                 bytes: grains * GRAIN_BYTES,
@@ -256,9 +262,9 @@ impl Shares {
         self.queues.iter().filter_map(demand).collect()
     }
 
-    /// The index of the queue whose oldest request is next. That request is within its share, but may have to wait for
-    /// memory.
-    fn first(&self) -> Option<usize> {
+    /// The index of the queue whose oldest request is granted next. That request is within its share, but may have to
+    /// wait for memory.
+    fn next_queue(&self) -> Option<usize> {
         let mut best: Option<(Rank, u64, usize)> = None;
         for (index, queue) in self.queues.iter().enumerate() {
             let Some(request) = queue.requests.front() else { continue };
@@ -278,14 +284,14 @@ impl Shares {
         if !is_limited {
             return true;
         }
-        let left = self.free.saturating_sub(grains);
+        let free_after = self.free.saturating_sub(grains);
         let (held, tenant_held) = (held.load(Ordering::Relaxed), tenant.0.held.load(Ordering::Relaxed));
-        // Equal parts, one of them for the next newcomer.
+        // Equal parts, with one more part for a tenant or account that does not hold memory yet.
         let tenant_part = self.capacity / (self.tenants + 1);
-        let part = tenant_part / (tenant.0.accounts.load(Ordering::Relaxed) + 1);
+        let account_part = tenant_part / (tenant.0.accounts.load(Ordering::Relaxed) + 1);
         let is_within = |held: usize, share: usize| held == 0 || held + grains <= share;
-        is_within(held, (ACCOUNT_SHARE * left).max(part))
-            && is_within(tenant_held, (TENANT_SHARE * left).max(tenant_part))
+        is_within(held, (ACCOUNT_FREE_MULTIPLE * free_after).max(account_part))
+            && is_within(tenant_held, (TENANT_FREE_MULTIPLE * free_after).max(tenant_part))
     }
 
     fn take(&mut self, account: &Account, grains: usize) {
@@ -300,7 +306,7 @@ impl Shares {
     }
 }
 
-/// Subtracts, and returns true if nothing is left.
+/// Subtracts `by`. Returns true if that makes the count zero.
 fn decrement(count: &AtomicUsize, by: usize) -> bool {
     by > 0 && count.fetch_sub(by, Ordering::Relaxed) == by
 }

@@ -1,5 +1,5 @@
 //! The memory accounts of requests: one for each pair of identity and peer. All anonymous clients share one identity.
-//! An account is removed some time after its last connection closes.
+//! An account is removed some time after its last request has released its memory and its last connection has closed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tradewind_core::{Account, Tenant};
 use super::peer::Peer;
 use crate::auth::Identity;
 
-/// Unused accounts are removed once there are twice as many accounts, plus this number, as after the last removal.
+/// Unused accounts are removed once the number of accounts is twice that after the last removal, plus this number.
 const MIN_GROWTH: usize = 64;
 
 /// All accounts of a gateway.
@@ -34,17 +34,17 @@ struct TenantAccounts {
 impl Accounts {
     /// The account of an identity's requests from a peer.
     pub(crate) fn find(&self, identity: &Identity, peer: Peer) -> Account {
-        let mut state = self.0.lock();
-        if state.accounts >= state.next_cleanup_at {
-            state.remove_unused();
+        let mut table = self.0.lock();
+        if table.accounts >= table.next_cleanup_at {
+            table.remove_unused();
         }
-        let TenantAccounts { tenant, by_peer } = state.tenants.entry(identity.client()).or_default();
+        let TenantAccounts { tenant, by_peer } = table.tenants.entry(identity.shared_key_id()).or_default();
         if let Some(account) = by_peer.get(&peer) {
             return account.clone();
         }
         let account = Account::new(tenant);
         by_peer.insert(peer, account.clone());
-        state.accounts += 1;
+        table.accounts += 1;
         account
     }
 }

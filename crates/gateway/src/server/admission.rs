@@ -1,4 +1,4 @@
-//! The memory window and the deadline of a request, decided from its head alone.
+//! The memory window and the timeout that a request requires, determined from its head alone, before admission.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use tradewind_core::{ByteRange, Window};
 
 use crate::config::Limits;
 
-/// Window of a read: enough for the blocks in flight on a fast disk.
+/// Window of a read: the blocks that a fast disk reads ahead of the client.
 const READ_WINDOW_BYTES: u64 = 512 << 10;
-/// Window of a write: one read of the connection, and the bytes waiting to be hashed and written.
+/// Window of a write: one read from the connection, and the bytes that wait to be hashed and written.
 const WRITE_WINDOW_BYTES: u64 = 768 << 10;
 /// Window of a copy, which reads and writes, and of an XML body, which is read whole.
 const LARGE_WINDOW_BYTES: u64 = 1280 << 10;
@@ -19,24 +19,26 @@ const LIST_WINDOW_BYTES: u64 = 512 << 10;
 /// Window of every other request: small XML.
 const SMALL_WINDOW_BYTES: u64 = 64 << 10;
 
-/// The resources granted to a request.
+/// The resources that a request requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Grant {
+pub(super) struct Requirements {
     pub(super) window_bytes: usize,
+    /// Time from admission to the request's deadline.
     pub(super) timeout: Duration,
 }
 
-/// Marks the memory of a large head as overhead in a window that was requested with `head_bytes` extra. A small budget
-/// may grant less than requested: the request's own `window_bytes` then have priority over the head.
+/// Marks the memory of a large head as overhead of the window, which was requested with `window_bytes + head_bytes`. A
+/// small budget limits the window to less than requested. Then the overhead is what exceeds `window_bytes`, so that the
+/// operation gets the memory that it requires first.
 pub(super) fn mark_head_overhead(window: &Window, window_bytes: usize, head_bytes: usize) {
     window.add_overhead(window.size().saturating_sub(window_bytes).min(head_bytes));
 }
 
-/// The grant for a request. `length` is the body's length in bytes, `None` if unknown.
-pub(super) fn grant_for(parts: &Parts, length: Option<u64>, limits: &Limits) -> Grant {
+/// Determines the requirements of a request. `length` is the body's length in bytes, `None` if unknown.
+pub(super) fn requirements(parts: &Parts, length: Option<u64>, limits: &Limits) -> Requirements {
     let is_object =
         parts.uri.path().get(1..).is_some_and(|path| path.find('/').is_some_and(|at| at + 1 < path.len()));
-    let (window, patience) = match parts.method {
+    let (window_bytes, timeout) = match parts.method {
         Method::GET if is_object => (read_window(parts), limits.transfer_time),
         Method::GET => (LIST_WINDOW_BYTES, limits.request_time),
         Method::PUT if is_object && parts.headers.contains_key("x-amz-copy-source") => {
@@ -44,10 +46,10 @@ pub(super) fn grant_for(parts: &Parts, length: Option<u64>, limits: &Limits) -> 
         }
         // A small object needs its bytes twice (received, staged). The minimum covers XML bodies.
         Method::PUT if is_object => {
-            let window = length.map_or(WRITE_WINDOW_BYTES, |length| {
+            let window_bytes = length.map_or(WRITE_WINDOW_BYTES, |length| {
                 length.saturating_mul(2).clamp(SMALL_WINDOW_BYTES, WRITE_WINDOW_BYTES)
             });
-            (window, limits.transfer_time)
+            (window_bytes, limits.transfer_time)
         }
         // Completions and multi-deletes: the XML is read whole.
         Method::POST => (
@@ -56,7 +58,7 @@ pub(super) fn grant_for(parts: &Parts, length: Option<u64>, limits: &Limits) -> 
         ),
         _ => (SMALL_WINDOW_BYTES, limits.request_time),
     };
-    Grant { window_bytes: usize::try_from(window).unwrap_or(usize::MAX), timeout: patience }
+    Requirements { window_bytes: usize::try_from(window_bytes).unwrap_or(usize::MAX), timeout }
 }
 
 /// The window of a read. A range bounds the bytes that will be read.
@@ -82,14 +84,14 @@ mod tests {
     async fn a_window_next_to_a_large_head_can_be_reserved_whole() {
         let (window_bytes, head_bytes) = (64 << 10, 80 << 10);
         let budget = Budget::new(1 << 20);
-        let window = budget.try_admit(window_bytes + head_bytes).unwrap();
+        let window = budget.try_admit_optional(window_bytes + head_bytes).unwrap();
         mark_head_overhead(&window, window_bytes, head_bytes);
         // A small range of a small object: the store reads the whole object.
         let read = window.reserve_own(128 << 10).now_or_never().expect("no other holder");
         assert_eq!(read.bytes(), window_bytes);
         drop(read);
         let small = Budget::new(96 << 10);
-        let window = small.try_admit(window_bytes + head_bytes).unwrap();
+        let window = small.try_admit_optional(window_bytes + head_bytes).unwrap();
         mark_head_overhead(&window, window_bytes, head_bytes);
         assert_eq!((window.size(), window.held()), (window_bytes, 96 << 10), "the request has priority");
     }
@@ -99,7 +101,7 @@ mod tests {
         let limits = Limits::default();
         let window = |method: &str, uri: &str, range: &str, length| {
             let request = Request::builder().method(method).uri(uri).header("range", range).body(()).unwrap();
-            grant_for(&request.into_parts().0, length, &limits).window_bytes as u64
+            requirements(&request.into_parts().0, length, &limits).window_bytes as u64
         };
         assert_eq!(window("GET", "/b/k", "", None), READ_WINDOW_BYTES);
         assert_eq!(window("GET", "/b/k", "bytes=0-4095", None), SMALL_WINDOW_BYTES);

@@ -21,8 +21,8 @@ use super::{Registered, service};
 /// The maximum size of hyper's read buffer for one connection, which also bounds a single read.
 pub(super) const MAX_READ_BUFFER_BYTES: usize = 128 << 10;
 
-/// The response to a connection over the limit.
-pub(super) const TURNED_AWAY_RESPONSE: &[u8] = b"HTTP/1.1 503 Slow Down\r\ncontent-type: application/xml\r\n\
+/// The response to a connection that is rejected or turned away.
+pub(super) const SLOW_DOWN_RESPONSE: &[u8] = b"HTTP/1.1 503 Slow Down\r\ncontent-type: application/xml\r\n\
 content-length: 125\r\nconnection: close\r\n\r\n\
 <?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
 <Error><Code>SlowDown</Code><Message>There are too many connections.</Message></Error>";
@@ -35,19 +35,19 @@ enum HttpEnd {
     Commanded(Command),
     /// The connection is idle and drops its buffers.
     Parked,
-    /// The connection is idle and is closed in favour of another one.
+    /// The connection is idle and is closed to make room for another one.
     Evicted,
 }
 
 pub(super) async fn serve(registered: &Registered, socket: TcpStream, peer: SocketAddr) {
-    let Registered { shared, watch, .. } = registered;
-    let socket = TrackedSocket::new(socket, watch.clone());
+    let Registered { shared, connection, .. } = registered;
+    let socket = TrackedSocket::new(socket, connection.clone());
     match &shared.tls {
         None => serve_http(registered, socket, peer).await,
         // Boxed: otherwise the TLS state would enlarge every connection's task.
-        Some(tls) => match Box::pin(handshake_unless_closed(watch, tls.accept(socket))).await {
+        Some(tls) => match Box::pin(handshake_unless_closed(connection, tls.accept(socket))).await {
             Some(Ok(socket)) => {
-                watch.end_request();
+                connection.end_request();
                 Box::pin(serve_http(registered, socket, peer)).await;
             }
             Some(Err(e)) => tracing::debug!(%peer, error = %e, "the TLS handshake failed"),
@@ -57,11 +57,11 @@ pub(super) async fn serve(registered: &Registered, socket: TcpStream, peer: Sock
 }
 
 /// Drives a TLS handshake. Returns `None` if the connection gets a command to close first.
-async fn handshake_unless_closed<F: Future>(watch: &ConnectionState, work: F) -> Option<F::Output> {
+async fn handshake_unless_closed<F: Future>(connection: &ConnectionState, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     std::future::poll_fn(|cx| {
-        watch.waker.register(cx.waker());
-        if watch.command() != Command::Serve {
+        connection.waker.register(cx.waker());
+        if connection.command() != Command::None {
             return Poll::Ready(None);
         }
         work.as_mut().poll(cx).map(Some)
@@ -73,66 +73,67 @@ async fn serve_http<T>(registered: &Registered, socket: T, peer: SocketAddr)
 where
     T: AwaitRequest + AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Registered { shared, watch, .. } = registered;
+    let Registered { shared, connection, .. } = registered;
     let service = service_fn(|request| {
-        let (shared, watch) = (shared.clone(), watch.clone());
-        async move { Ok::<_, Infallible>(service::serve(shared, watch, request).await) }
+        let (shared, connection) = (shared.clone(), connection.clone());
+        async move { Ok::<_, Infallible>(service::serve(shared, connection, request).await) }
     });
     let mut stream = PrefixedStream { stream: socket, prefix: Bytes::new() };
     loop {
-        if !until_request(registered, &mut stream).await {
-            if watch.command() == Command::TurnAway {
+        if !wait_for_request(registered, &mut stream).await {
+            if connection.command() == Command::TurnAway {
                 shared.metrics.count_rejected_connection();
-                turn_away(watch, &mut stream).await;
+                turn_away(connection, &mut stream).await;
             } else {
                 shut_down(&mut stream).await;
             }
             return;
         }
-        watch.set_buffers_dropped();
-        let mut connection = shared.http.serve_connection(TokioIo::new(stream), &service);
-        let mut finishing = false;
+        // hyper starts with a small buffer, on the first and on every later iteration.
+        connection.reset_buffer_state();
+        let mut http = shared.http.serve_connection(TokioIo::new(stream), &service);
+        let mut is_finishing = false;
         let ended = std::future::poll_fn(|cx| {
-            watch.waker.register(cx.waker());
-            if watch.command() == Command::TurnAway && watch.is_store_working() {
-                // The command came while the request waited, but the store works on it now.
-                watch.downgrade_to_finish();
+            connection.waker.register(cx.waker());
+            if connection.command() == Command::TurnAway && connection.is_store_working() {
+                // The command was raised while the request waited, but the store has begun to work on it since.
+                connection.downgrade_to_finish();
                 shared.connections.withdraw_eviction(registered.id);
             }
-            match watch.command() {
-                Command::Serve => {}
+            match connection.command() {
+                Command::None => {}
                 command @ (Command::TurnAway | Command::Close) => {
                     return Poll::Ready(HttpEnd::Commanded(command));
                 }
-                Command::Finish | Command::FailBody if !finishing => {
-                    finishing = true;
-                    Pin::new(&mut connection).graceful_shutdown();
+                Command::Finish | Command::FailBody if !is_finishing => {
+                    is_finishing = true;
+                    Pin::new(&mut http).graceful_shutdown();
                 }
                 Command::Finish | Command::FailBody => {}
             }
-            if let Poll::Ready(ended) = Pin::new(&mut connection).poll(cx) {
+            if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
                 return Poll::Ready(HttpEnd::Finished(ended));
             }
-            match watch.idle_action() {
-                IdleAction::Park if finishing => {}
-                IdleAction::Park if watch.is_idle() || T::AWAITS_HEADS && watch.is_in_small_head() => {
+            match connection.idle_action() {
+                IdleAction::Park if is_finishing => {}
+                IdleAction::Park if connection.is_idle() || T::AWAITS_HEADS && connection.is_in_small_head() => {
                     return Poll::Ready(HttpEnd::Parked);
                 }
-                IdleAction::Close if watch.is_idle() => return Poll::Ready(HttpEnd::Evicted),
+                IdleAction::Close if connection.is_idle() => return Poll::Ready(HttpEnd::Evicted),
                 IdleAction::Close => shared.connections.withdraw_eviction(registered.id),
                 IdleAction::Park | IdleAction::None => {}
             }
             Poll::Pending
         })
         .await;
-        let rest = match ended {
+        let parts = match ended {
             HttpEnd::Finished(Ok(())) => return,
             HttpEnd::Finished(Err(e)) => {
                 tracing::debug!(%peer, error = %e, "the connection ended early");
                 return;
             }
             HttpEnd::Parked | HttpEnd::Evicted | HttpEnd::Commanded(Command::TurnAway) => {
-                connection.into_parts()
+                http.into_parts()
             }
             HttpEnd::Commanded(_) => {
                 shared.metrics.count_slow_client();
@@ -140,19 +141,19 @@ where
                 return;
             }
         };
-        let (io, unread) = (rest.io.into_inner(), rest.read_buf);
+        let (io, unread) = (parts.io.into_inner(), parts.read_buf);
         // Copied, so that hyper's buffer is freed.
-        let first = [unread, io.prefix].concat().into();
-        stream = PrefixedStream { stream: io.stream, prefix: first };
+        let prefix = [unread, io.prefix].concat().into();
+        stream = PrefixedStream { stream: io.stream, prefix };
         match ended {
-            HttpEnd::Parked => watch.set_buffers_dropped(),
+            HttpEnd::Parked => connection.reset_buffer_state(),
             HttpEnd::Evicted => {
                 shut_down(&mut stream).await;
                 return;
             }
             _ => {
                 shared.metrics.count_rejected_connection();
-                turn_away(watch, &mut stream).await;
+                turn_away(connection, &mut stream).await;
                 return;
             }
         }
@@ -160,18 +161,18 @@ where
 }
 
 /// Waits until a request can be read. Returns false if the connection gets a command to close instead.
-async fn until_request<T: AwaitRequest>(registered: &Registered, stream: &mut PrefixedStream<T>) -> bool {
-    let watch = &registered.watch;
+async fn wait_for_request<T: AwaitRequest>(registered: &Registered, stream: &mut PrefixedStream<T>) -> bool {
+    let connection = &registered.connection;
     std::future::poll_fn(|cx| {
-        watch.waker.register(cx.waker());
-        if watch.command() != Command::Serve {
+        connection.waker.register(cx.waker());
+        if connection.command() != Command::None {
             return Poll::Ready(false);
         }
         if stream.stream.poll_request(cx, &stream.prefix).is_ready() {
             return Poll::Ready(true);
         }
-        match watch.idle_action() {
-            IdleAction::Close if watch.is_idle() => return Poll::Ready(false),
+        match connection.idle_action() {
+            IdleAction::Close if connection.is_idle() => return Poll::Ready(false),
             IdleAction::Close => registered.shared.connections.withdraw_eviction(registered.id),
             IdleAction::Park | IdleAction::None => {}
         }
@@ -180,12 +181,13 @@ async fn until_request<T: AwaitRequest>(registered: &Registered, stream: &mut Pr
     .await
 }
 
-/// Responds with 503 if no response has begun, then shuts down. Does not wait for a client that cannot take it at once.
-async fn turn_away<T: AsyncWrite + Unpin>(watch: &ConnectionState, stream: &mut T) {
-    let has_no_response = matches!(watch.waits_for(), WaitingFor::Head | WaitingFor::Body)
-        || watch.waits_for() == WaitingFor::Nothing && watch.phase() == Phase::Admission;
+/// Responds with 503 if no response has begun, then shuts down. Makes one attempt at each step and does not wait for the
+/// client.
+async fn turn_away<T: AsyncWrite + Unpin>(connection: &ConnectionState, stream: &mut T) {
+    let has_no_response = matches!(connection.waits_for(), WaitingFor::Head | WaitingFor::Body)
+        || connection.waits_for() == WaitingFor::Nothing && connection.phase() == Phase::Admission;
     if has_no_response {
-        try_once(|cx| Pin::new(&mut *stream).poll_write(cx, TURNED_AWAY_RESPONSE)).await;
+        try_once(|cx| Pin::new(&mut *stream).poll_write(cx, SLOW_DOWN_RESPONSE)).await;
         try_once(|cx| Pin::new(&mut *stream).poll_flush(cx)).await;
     }
     shut_down(stream).await;
@@ -207,8 +209,8 @@ async fn try_once<O>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<O>) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn turned_away_response_has_the_right_content_length() {
-        let text = std::str::from_utf8(super::TURNED_AWAY_RESPONSE).unwrap();
+    fn slow_down_response_has_the_right_content_length() {
+        let text = std::str::from_utf8(super::SLOW_DOWN_RESPONSE).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{}", body.len());
     }

@@ -1,8 +1,15 @@
-//! The state of a connection, published by a few relaxed stores per request and evaluated by the watchdog once a tick:
-//! no request sets a timer or reads a clock for its timeouts.
+//! The state of a connection. Its task publishes the state by a few relaxed stores per request, and the watchdog evaluates
+//! it at each tick. No request sets a timer or reads a clock for its timeouts.
 //!
 //! A connection that waits too long for its client (for a request, for a body's bytes, for space in the send buffer) is
-//! closed; one that waits for the store never is.
+//! closed. A connection that waits for the store is never closed for its waiting time.
+//!
+//! Terms:
+//! - *evict*: choose an open connection to close, to make room for another connection.
+//! - *turn away*: close a connection that is not idle, with a 503 if no response has begun ([`Command::TurnAway`]). It
+//!   was evicted, or its slot for a large head is needed ([`super::buffers`]). An evicted connection that is idle is
+//!   closed without a response ([`IdleAction::Close`]).
+//! - *reject*: respond to a request with an error, or to a new connection with a 503.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,7 +20,7 @@ use parking_lot::Mutex;
 use tradewind_core::{Account, Window};
 
 use super::accounts::{Accounts, CachedAccount};
-use super::buffers::{BufferLimits, MAX_SLOTLESS_HEAD_BYTES, Slot};
+use super::buffers::{BufferLimits, INITIAL_READ_BYTES, Slot};
 use super::peer::Peer;
 use crate::auth::Identity;
 
@@ -39,11 +46,11 @@ pub(crate) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Command {
-    /// Continue.
-    Serve,
+    /// No command: continue to serve requests.
+    None,
     /// Finish the request in flight, then close.
     Finish,
-    /// The body's bytes did not arrive: fail the request, send the response, close.
+    /// The body's bytes do not arrive: fail the request, send the error response, then close.
     FailBody,
     /// Close now; respond with 503 first if no response has begun.
     TurnAway,
@@ -55,7 +62,7 @@ pub(crate) enum Command {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum IdleAction {
-    /// None.
+    /// No action.
     None,
     /// Drop the buffers.
     Park,
@@ -80,6 +87,7 @@ pub(crate) struct ConnectionState {
     pub(super) peer: Peer,
     phase: AtomicU8,
     requests: AtomicU32,
+    /// Bytes read from and written to the socket.
     moved_bytes: AtomicU64,
     /// Written bytes that were unacknowledged in the kernel's send buffer when the connection last blocked.
     unacked_bytes: AtomicU64,
@@ -101,7 +109,8 @@ pub(crate) struct ConnectionState {
     reads_large_body: AtomicBool,
     /// The connection's read buffer may be large.
     is_grown: AtomicBool,
-    has_permit: AtomicBool,
+    /// The connection is counted as one that keeps a grown buffer (see [`BufferLimits::try_keep_buffer`]).
+    keeps_grown_buffer: AtomicBool,
     pub(crate) waker: AtomicWaker,
 }
 
@@ -115,7 +124,7 @@ impl ConnectionState {
             unacked_bytes: AtomicU64::new(0),
             write_blocked: AtomicBool::new(false),
             body_unread: AtomicBool::new(false),
-            command: AtomicU8::new(Command::Serve as u8),
+            command: AtomicU8::new(Command::None as u8),
             pending_idle_action: AtomicU8::new(IdleAction::None as u8),
             waits_since: AtomicU64::new(0),
             account: CachedAccount::default(),
@@ -125,7 +134,7 @@ impl ConnectionState {
             slot: AtomicU64::new(0),
             reads_large_body: AtomicBool::new(false),
             is_grown: AtomicBool::new(false),
-            has_permit: AtomicBool::new(false),
+            keeps_grown_buffer: AtomicBool::new(false),
             waker: AtomicWaker::new(),
         }
     }
@@ -157,8 +166,8 @@ impl ConnectionState {
         self.account.find(accounts, identity, self.peer)
     }
 
-    /// Records that the request has its memory, which now includes its head. From now on a body larger than the first
-    /// read is read in large chunks.
+    /// Records that the request was admitted. Its window now includes its head, so the slot for a large head is released.
+    /// From now on a large body is read in large pieces.
     pub(crate) fn set_admitted(&self, window: &Arc<Window>, has_large_body: bool) {
         *self.window.lock() = Arc::downgrade(window);
         self.buffers.release_slot(self);
@@ -178,9 +187,9 @@ impl ConnectionState {
         self.reads_large_body.store(false, Ordering::Relaxed);
         self.head_bytes.store(0, Ordering::Relaxed);
         self.buffers.release_slot(self);
-        if self.is_grown.load(Ordering::Relaxed) && !self.has_permit.load(Ordering::Relaxed) {
-            if self.buffers.take_permit() {
-                self.has_permit.store(true, Ordering::Relaxed);
+        if self.is_grown.load(Ordering::Relaxed) && !self.keeps_grown_buffer.load(Ordering::Relaxed) {
+            if self.buffers.try_keep_buffer() {
+                self.keeps_grown_buffer.store(true, Ordering::Relaxed);
             } else {
                 self.pending_idle_action.fetch_max(IdleAction::Park as u8, Ordering::Relaxed);
             }
@@ -188,23 +197,24 @@ impl ConnectionState {
         self.set_phase(Phase::Idle);
     }
 
-    /// Records that the connection has dropped its buffers.
-    pub(crate) fn set_buffers_dropped(&self) {
+    /// Records that the connection has no buffers, or new and small ones. Withdraws a pending [`IdleAction::Park`].
+    pub(crate) fn reset_buffer_state(&self) {
+        // With a slot, the buffer is going to grow again.
         if self.slot() == Slot::None {
             self.is_grown.store(false, Ordering::Relaxed);
         }
-        if self.has_permit.swap(false, Ordering::Relaxed) {
-            self.buffers.release_permit();
+        if self.keeps_grown_buffer.swap(false, Ordering::Relaxed) {
+            self.buffers.release_kept_buffer();
         }
-        let (park, stay) = (IdleAction::Park as u8, IdleAction::None as u8);
-        let _more =
-            self.pending_idle_action.compare_exchange(park, stay, Ordering::Relaxed, Ordering::Relaxed);
+        let [park, none] = [IdleAction::Park, IdleAction::None].map(|action| action as u8);
+        // A pending `Close` stays.
+        let _ = self.pending_idle_action.compare_exchange(park, none, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Records the end of the connection.
     pub(crate) fn end_connection(&self) {
         self.buffers.release_slot(self);
-        self.set_buffers_dropped();
+        self.reset_buffer_state();
     }
 
     /// Records that the request's body was read to its end.
@@ -218,23 +228,25 @@ impl ConnectionState {
         self.body_unread.load(Ordering::Relaxed)
     }
 
-    /// The number of bytes that may be read now; `None` if none may be until the waker is called.
+    /// The number of bytes that may be read now; `None` if the connection must wait for a slot first. Its waker is then
+    /// called.
     pub(crate) fn read_limit(self: &Arc<Self>) -> Option<usize> {
         match self.phase() {
             Phase::Idle | Phase::Head => {
-                let left = MAX_SLOTLESS_HEAD_BYTES.saturating_sub(self.head_bytes.load(Ordering::Relaxed));
+                let left = INITIAL_READ_BYTES.saturating_sub(self.head_bytes.load(Ordering::Relaxed));
                 if left > 0 {
                     return Some(left);
                 }
-                self.take_slot().then_some(MAX_SLOTLESS_HEAD_BYTES)
+                self.take_slot().then_some(INITIAL_READ_BYTES)
             }
             _ if self.reads_large_body.load(Ordering::Relaxed) => Some(usize::MAX),
-            // A small body, the beginning of one that is not admitted yet, or the next request.
-            _ => Some(MAX_SLOTLESS_HEAD_BYTES),
+            // A small body, the beginning of a body whose request is not admitted yet, or the next request.
+            _ => Some(INITIAL_READ_BYTES),
         }
     }
 
-    /// Returns true if the connection has a slot for a large head; otherwise the waker is called when it gets one.
+    /// Takes a slot for a large head. Returns true if the connection has one. Otherwise the waker is called when it gets
+    /// one or is turned away.
     pub(crate) fn take_slot(self: &Arc<Self>) -> bool {
         self.is_grown.store(true, Ordering::Relaxed);
         self.buffers.take_slot(self)
@@ -279,7 +291,7 @@ impl ConnectionState {
 
     pub(crate) fn command(&self) -> Command {
         match self.command.load(Ordering::Acquire) {
-            0 => Command::Serve,
+            0 => Command::None,
             1 => Command::Finish,
             2 => Command::FailBody,
             3 => Command::TurnAway,
@@ -340,8 +352,8 @@ impl ConnectionState {
     }
 
     /// Bytes received and sent. While the connection is blocked in a write, only bytes that the client has acknowledged
-    /// count: the kernel accepts more only after a large part of its send buffer is empty, so a steady client would
-    /// seem to pause. The number may therefore decrease when a connection blocks.
+    /// count. The kernel accepts more bytes only after a large part of its send buffer is empty. Counted by accepted
+    /// bytes, a steady client would seem to pause. The number may decrease when a connection blocks.
     pub(super) fn transferred_bytes(&self) -> u64 {
         let moved = self.moved_bytes.load(Ordering::Relaxed);
         if !self.write_blocked.load(Ordering::Relaxed) {

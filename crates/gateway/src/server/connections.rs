@@ -1,12 +1,15 @@
-//! The open connections, and the choice of the one to evict for a new connection at the limit.
+//! The open connections, and the choice of the connection to evict for a new one at the limit. The limit is the
+//! configured number of connections, or the number of files that the process may still open.
 //!
-//! The limit is the configured number of connections, or the number of files that the process may still open. At the
-//! limit, a new connection replaces one of the peer with most connections:
+//! At the limit, a new connection replaces another one if these rules allow it:
+//! - An idle connection may be evicted if it is of the newcomer's peer, or if its peer has at least as many connections
+//!   as the newcomer's peer (the new connection included).
+//! - A connection without a complete request, or whose request waits for the client or for memory, may be evicted only if
+//!   its peer has more connections than the newcomer's peer.
+//! - A connection whose request the store works on is never evicted.
 //!
-//! - an idle one, unless the new connection's peer has more connections. One that never had a request comes first, then
-//!   the one that has been idle longest;
-//! - otherwise one without a complete request, or that waits for its client or for memory, if its peer has more
-//!   connections than the new one's. A request that the store works on is never aborted.
+//! Candidates are ordered by the number of connections of their peer (most first), then by [`EvictionCost`], then by
+//! the time since when they wait (earliest first).
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -36,7 +39,7 @@ pub(crate) struct Connections {
     table: Mutex<ConnectionTable>,
     evicting: AtomicUsize,
     /// Notified when an eviction has completed or was withdrawn.
-    left: Notify,
+    eviction_ended: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -45,12 +48,13 @@ struct ConnectionTable {
     by_peer: HashMap<Peer, usize>,
     /// Eviction candidates as of the last search, best first.
     candidates: VecDeque<Arc<ConnectionEntry>>,
+    /// Earliest time of the next search.
     next_search: Duration,
 }
 
 #[derive(Debug)]
 struct ConnectionEntry {
-    watch: Arc<ConnectionState>,
+    connection: Arc<ConnectionState>,
     eviction: AtomicU8,
 }
 
@@ -60,7 +64,7 @@ struct ConnectionEntry {
 enum EvictionState {
     /// Not being evicted.
     None,
-    /// Told to close in favour of another connection. Counted in `evicting`.
+    /// Chosen for eviction and still open. Counted in [`Connections::evicting`].
     Evicting,
     Closed,
 }
@@ -88,8 +92,8 @@ struct Candidate {
 
 impl ConnectionEntry {
     fn cost(&self) -> Option<EvictionCost> {
-        match (self.watch.waits_for(), self.watch.phase()) {
-            (WaitingFor::Request, _) if self.watch.requests() == 0 => Some(EvictionCost::Unused),
+        match (self.connection.waits_for(), self.connection.phase()) {
+            (WaitingFor::Request, _) if self.connection.requests() == 0 => Some(EvictionCost::Unused),
             (WaitingFor::Request, _) => Some(EvictionCost::Idle),
             (WaitingFor::Head | WaitingFor::End, _) => Some(EvictionCost::NoRequest),
             (WaitingFor::Body | WaitingFor::Write, _) => Some(EvictionCost::Waiting),
@@ -109,32 +113,33 @@ impl ConnectionEntry {
 }
 
 impl Connections {
-    pub(crate) fn insert(&self, id: u64, watch: Arc<ConnectionState>) {
+    pub(crate) fn insert(&self, id: u64, connection: Arc<ConnectionState>) {
         let mut table = self.table.lock();
-        *table.by_peer.entry(watch.peer).or_default() += 1;
+        *table.by_peer.entry(connection.peer).or_default() += 1;
         table.all.insert(
             id,
-            Arc::new(ConnectionEntry { watch, eviction: AtomicU8::new(EvictionState::None as u8) }),
+            Arc::new(ConnectionEntry { connection, eviction: AtomicU8::new(EvictionState::None as u8) }),
         );
     }
 
     pub(crate) fn remove(&self, id: u64) {
         let mut table = self.table.lock();
         let Some(entry) = table.all.remove(&id) else { return };
-        let peer = entry.watch.peer;
+        let peer = entry.connection.peer;
         if let Some(count) = table.by_peer.get_mut(&peer) {
             *count -= 1;
             if *count == 0 {
                 table.by_peer.remove(&peer);
             }
         }
-        // Under the lock: otherwise another task could find it among the candidates and evict it again.
+        // Under the lock of the table: otherwise another task could find the closed connection among the candidates and
+        // evict it.
         self.set_eviction(&entry, EvictionState::Closed);
     }
 
     /// All open connections with their IDs.
     pub(crate) fn all(&self) -> Vec<(u64, Arc<ConnectionState>)> {
-        self.table.lock().all.iter().map(|(id, entry)| (*id, entry.watch.clone())).collect()
+        self.table.lock().all.iter().map(|(id, entry)| (*id, entry.connection.clone())).collect()
     }
 
     /// The number of open connections.
@@ -152,34 +157,35 @@ impl Connections {
         self.evicting_count() >= MAX_CONCURRENT_EVICTIONS
     }
 
-    /// Evicts a connection in favour of a new one of this peer. Returns false if there is no candidate.
+    /// Evicts a connection to make room for a new one of this peer. Returns false if there is no candidate.
     pub(crate) fn evict_for_peer(&self, newcomer: Peer, now: Duration) -> bool {
         self.evict_for(Some(newcomer), now)
     }
 
-    /// Evicts a connection in favour of the process's other files, or of a connection that cannot be accepted.
+    /// Evicts a connection to free a descriptor for other files of the process, or for a connection that could not be
+    /// accepted and whose peer is therefore unknown.
     pub(crate) fn evict_any(&self, now: Duration) -> bool {
         self.evict_for(None, now)
     }
 
     fn evict_for(&self, newcomer: Option<Peer>, now: Duration) -> bool {
         let mut table = self.table.lock();
-        let mut found = table.pop_candidate(newcomer);
-        if found.is_none() && now >= table.next_search {
+        let mut candidate = table.pop_candidate(newcomer);
+        if candidate.is_none() && now >= table.next_search {
             table.search();
             table.next_search =
                 now + MIN_SEARCH_INTERVAL_PER_CONNECTION * u32::try_from(table.all.len()).unwrap_or(u32::MAX);
-            found = table.pop_candidate(newcomer);
+            candidate = table.pop_candidate(newcomer);
         }
-        let Some(Candidate { entry, cost }) = found else { return false };
-        // Counted before the connection can withdraw.
+        let Some(Candidate { entry, cost }) = candidate else { return false };
+        // Counted first: once it has its command, the connection may withdraw the eviction at any time.
         self.evicting.fetch_add(1, Ordering::AcqRel);
         entry.set_eviction(EvictionState::Evicting);
         match cost {
-            EvictionCost::Unused | EvictionCost::Idle => entry.watch.request_idle_action(IdleAction::Close),
+            EvictionCost::Unused | EvictionCost::Idle => entry.connection.request_idle_action(IdleAction::Close),
             // The connection withdraws if the store has started to work on its request.
             EvictionCost::NoRequest | EvictionCost::Waiting | EvictionCost::Admission => {
-                entry.watch.raise_command(Command::TurnAway)
+                entry.connection.raise_command(Command::TurnAway)
             }
         }
         true
@@ -187,14 +193,14 @@ impl Connections {
 
     /// Completes when an eviction has completed or was withdrawn. May also complete without one: check again.
     pub(crate) async fn eviction_ended(&self) {
-        self.left.notified().await;
+        self.eviction_ended.notified().await;
     }
 
     /// Withdraws the eviction of a connection that has received a request.
     pub(crate) fn withdraw_eviction(&self, id: u64) {
         let entry = self.table.lock().all.get(&id).cloned();
         if let Some(entry) = entry {
-            entry.watch.clear_idle_action();
+            entry.connection.clear_idle_action();
             self.set_eviction(&entry, EvictionState::None);
         }
     }
@@ -202,7 +208,7 @@ impl Connections {
     fn set_eviction(&self, entry: &ConnectionEntry, state: EvictionState) {
         if entry.set_eviction(state) {
             self.evicting.fetch_sub(1, Ordering::AcqRel);
-            self.left.notify_one();
+            self.eviction_ended.notify_one();
         }
     }
 }
@@ -212,36 +218,40 @@ impl ConnectionTable {
         self.by_peer.get(&peer).copied().unwrap_or(0)
     }
 
+    /// Returns true if the rules of the module allow a newcomer to replace a connection.
     fn may_replace(&self, newcomer: Option<Peer>, entry: &ConnectionEntry, cost: EvictionCost) -> bool {
-        let peer = entry.watch.peer;
-        // `wants` includes the new connection. An unknown peer counts as one without connections.
-        let (has, wants) = (self.count(peer), newcomer.map_or(0, |newcomer| self.count(newcomer)) + 1);
+        let peer = entry.connection.peer;
+        let open_here = self.count(peer);
+        // Includes the new connection. An unknown peer counts as one without other connections.
+        let open_for_newcomer = newcomer.map_or(0, |newcomer| self.count(newcomer)) + 1;
         match cost {
-            EvictionCost::Unused | EvictionCost::Idle => newcomer == Some(peer) || has >= wants,
-            EvictionCost::NoRequest | EvictionCost::Waiting | EvictionCost::Admission => has > wants,
+            EvictionCost::Unused | EvictionCost::Idle => newcomer == Some(peer) || open_here >= open_for_newcomer,
+            EvictionCost::NoRequest | EvictionCost::Waiting | EvictionCost::Admission => open_here > open_for_newcomer,
         }
     }
 
+    /// Removes and returns the best candidate that a newcomer may replace.
     fn pop_candidate(&mut self, newcomer: Option<Peer>) -> Option<Candidate> {
-        let may = |(at, entry): (usize, &Arc<ConnectionEntry>)| {
+        let check = |(index, entry): (usize, &Arc<ConnectionEntry>)| {
             let cost = entry.cost().filter(|_| entry.is_evictable())?;
-            self.may_replace(newcomer, entry, cost).then_some((at, cost))
+            self.may_replace(newcomer, entry, cost).then_some((index, cost))
         };
-        let (at, cost) = self.candidates.iter().enumerate().find_map(may)?;
-        Some(Candidate { entry: self.candidates.remove(at)?, cost })
+        let (index, cost) = self.candidates.iter().enumerate().find_map(check)?;
+        Some(Candidate { entry: self.candidates.remove(index)?, cost })
     }
 
+    /// Collects the best eviction candidates.
     fn search(&mut self) {
-        let key = |entry: &Arc<ConnectionEntry>| -> Option<(Reverse<usize>, EvictionCost, Duration)> {
-            Some((Reverse(self.count(entry.watch.peer)), entry.cost()?, entry.watch.waits_since()))
+        let order = |entry: &Arc<ConnectionEntry>| -> Option<(Reverse<usize>, EvictionCost, Duration)> {
+            Some((Reverse(self.count(entry.connection.peer)), entry.cost()?, entry.connection.waits_since()))
         };
         let evictable = self.all.values().filter(|entry| entry.is_evictable());
-        let mut found: Vec<_> = evictable.filter_map(|entry| Some((key(entry)?, entry.clone()))).collect();
+        let mut found: Vec<_> = evictable.filter_map(|entry| Some((order(entry)?, entry.clone()))).collect();
         if found.len() > MAX_CANDIDATES {
-            found.select_nth_unstable_by_key(MAX_CANDIDATES - 1, |(key, _)| *key);
+            found.select_nth_unstable_by_key(MAX_CANDIDATES - 1, |(order, _)| *order);
             found.truncate(MAX_CANDIDATES);
         }
-        found.sort_unstable_by_key(|(key, _)| *key);
+        found.sort_unstable_by_key(|(order, _)| *order);
         self.candidates = found.into_iter().map(|(_, entry)| entry).collect();
     }
 }

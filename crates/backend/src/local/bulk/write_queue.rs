@@ -1,5 +1,5 @@
-//! The queue of extent writes. Only one file thread writes at a time: the kernel serializes writers of a file, and
-//! further ones would only spin for its lock and keep reads from running.
+//! The queue of extent writes. Only one I/O thread writes extents at any time: the kernel serializes writers of a file, so
+//! further threads would only spin for its lock and keep reads from running.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use tradewind_core::error::{Error, Reason, Result};
 use crate::local::io_threads::{IoThreads, io_error};
 use crate::local::segment::Segment;
 
-/// The write queue.
+/// The queue of extent writes.
 #[derive(Default)]
 pub(super) struct WriteQueue(Mutex<QueueState>);
 
 #[derive(Default)]
 struct QueueState {
     pending: Vec<Write>,
-    /// A file thread is running and will process additions.
+    /// True if an I/O thread is processing the queue and will process additions.
     is_served: bool,
 }
 
@@ -26,7 +26,7 @@ struct Write {
     segment: Arc<Segment>,
     offset: u32,
     pieces: Vec<Bytes>,
-    written: oneshot::Sender<Result<()>>,
+    result_sender: oneshot::Sender<Result<()>>,
 }
 
 /// A submitted write. Dropping it does not cancel the write.
@@ -50,17 +50,17 @@ impl WriteQueue {
         offset: u32,
         pieces: Vec<Bytes>,
     ) -> PendingWrite {
-        let (written, answer) = oneshot::channel();
-        let must_start = {
+        let (result_sender, result_receiver) = oneshot::channel();
+        let is_idle = {
             let mut state = self.0.lock();
-            state.pending.push(Write { segment, offset, pieces, written });
+            state.pending.push(Write { segment, offset, pieces, result_sender });
             !std::mem::replace(&mut state.is_served, true)
         };
         let queue = self.clone();
-        if must_start && !io.spawn(move || queue.serve()) {
+        if is_idle && !io.spawn(move || queue.serve()) {
             *self.0.lock() = QueueState::default();
         }
-        PendingWrite(answer)
+        PendingWrite(result_receiver)
     }
 
     fn serve(&self) {
@@ -73,12 +73,12 @@ impl WriteQueue {
                 }
                 std::mem::take(&mut state.pending)
             };
-            for Write { segment, offset, pieces, written } in pending {
+            for Write { segment, offset, pieces, result_sender } in pending {
                 let result = segment.write_all(&pieces, offset.into());
                 // Release the buffers before the writer asks for new ones.
                 drop(pieces);
                 // The receiver may be gone.
-                let _ = written.send(result.map_err(|e| io_error("an extent could not be written", e)));
+                let _ = result_sender.send(result.map_err(|e| io_error("an extent could not be written", e)));
             }
         }
     }

@@ -19,10 +19,11 @@ use crate::local::store_state::StoreState;
 /// The end of the log and the active segment. Owned by the committer's thread.
 pub(crate) struct LogWriter {
     active: Option<Arc<Segment>>,
-    /// Everything before this is in the index.
-    covered: Position,
-    /// Everything before this is durable, or voided by a record that is.
-    durable: Position,
+    /// Every record before this position is in the index.
+    covered_end: Position,
+    /// Every record before this position is durable, or voided by a durable record.
+    durable_end: Position,
+    /// Bytes written to the log since the last checkpoint of the index.
     uncheckpointed_bytes: u64,
     next_bucket: BucketId,
 }
@@ -30,37 +31,37 @@ pub(crate) struct LogWriter {
 impl LogWriter {
     /// A writer that starts a new segment with its first batch: nothing is ever appended after a tail that a crash
     /// may have torn.
-    pub const fn new(covered: Position, durable: Position, next_bucket: BucketId) -> Self {
-        Self { active: None, covered, durable, uncheckpointed_bytes: 0, next_bucket }
+    pub const fn new(covered_end: Position, durable_end: Position, next_bucket: BucketId) -> Self {
+        Self { active: None, covered_end, durable_end, uncheckpointed_bytes: 0, next_bucket }
     }
 
     /// Starts a batch.
-    pub fn begin_batch<'a>(&'a mut self, shared: &'a StoreState) -> Batch<'a> {
-        let base = self.active.as_ref().map_or(0, |segment| segment.end.load(Ordering::Acquire));
+    pub fn begin_batch<'a>(&'a mut self, state: &'a StoreState) -> Batch<'a> {
+        let begin = self.active.as_ref().map_or(0, |segment| segment.end.load(Ordering::Acquire));
         Batch {
-            base,
-            end: base,
+            begin,
+            end: begin,
             pieces: Vec::new(),
             heads: Vec::new(),
-            changes: shared.index.changes(),
+            changes: state.index.changes(),
             buckets: Vec::new(),
             next_bucket: self.next_bucket,
-            durable: self.durable,
+            durable_end: self.durable_end,
             may_use_reserve: false,
             log: self,
-            shared,
+            state,
         }
     }
 
-    fn segment_for_batch(&mut self, shared: &StoreState) -> Result<Arc<Segment>> {
+    fn segment_for_batch(&mut self, state: &StoreState) -> Result<Arc<Segment>> {
         if let Some(active) = &self.active {
-            if active.end.load(Ordering::Acquire) < shared.options.segment_bytes {
+            if active.end.load(Ordering::Acquire) < state.options.segment_bytes {
                 return Ok(active.clone());
             }
             active.is_sealed.store(true, Ordering::Release);
             self.active = None;
         }
-        let segment = shared.create_segment(SegmentKind::Log)?;
+        let segment = state.create_segment(SegmentKind::Log)?;
         self.active = Some(segment.clone());
         Ok(segment)
     }
@@ -68,28 +69,32 @@ impl LogWriter {
 
 /// A batch under construction.
 pub(crate) struct Batch<'a> {
-    pub shared: &'a StoreState,
+    pub state: &'a StoreState,
     /// The state after this batch's changes.
     pub changes: IndexChanges<'a>,
     log: &'a mut LogWriter,
-    base: u32,
+    /// Offset in the active segment at which the batch begins.
+    begin: u32,
+    /// Offset in the active segment at which the batch ends so far.
     end: u32,
+    /// The bytes of the batch in order. Each record's head is an empty placeholder until it is sealed.
     pieces: Vec<Bytes>,
     /// The head of each record, sealed when the batch is complete.
-    heads: Vec<OpenHead>,
+    heads: Vec<UnsealedHead>,
     buckets: Vec<BucketChange>,
     next_bucket: BucketId,
-    durable: Position,
-    /// The change being decided frees space in the end.
+    /// See [`LogWriter::durable_end`].
+    durable_end: Position,
+    /// True if the change being decided frees space in the end, and may use the reserve for that.
     may_use_reserve: bool,
 }
 
-/// A head without the end of its batch.
-struct OpenHead {
-    at: Position,
+/// A head without batch range and checksum: the end of the batch is not known yet.
+struct UnsealedHead {
+    position: Position,
     bytes: Vec<u8>,
-    /// Index of the head among the batch's pieces.
-    piece: usize,
+    /// Index of the head's placeholder in [`Batch::pieces`].
+    piece_index: usize,
 }
 
 enum BucketChange {
@@ -98,25 +103,25 @@ enum BucketChange {
 }
 
 impl Batch<'_> {
-    /// Payload and record bytes so far.
+    /// Bytes of the records so far.
     pub const fn bytes(&self) -> usize {
-        (self.end - self.base) as usize
+        (self.end - self.begin) as usize
     }
 
     /// Starts the next change. Returns the number of records before it.
     pub const fn begin_change(&mut self) -> usize {
         self.may_use_reserve = false;
-        self.records()
+        self.record_count()
     }
 
-    /// Records so far.
-    pub const fn records(&self) -> usize {
+    /// Number of records so far.
+    pub const fn record_count(&self) -> usize {
         self.heads.len()
     }
 
-    /// A number that was never used before.
+    /// Allocates a seq or an upload number.
     pub fn next_id(&self) -> u64 {
-        self.shared.next_id.fetch_add(1, Ordering::AcqRel)
+        self.state.next_id.fetch_add(1, Ordering::AcqRel)
     }
 
     /// The bucket in the state after this batch.
@@ -128,7 +133,7 @@ impl Batch<'_> {
                 _ => {}
             }
         }
-        self.shared.bucket(name)
+        self.state.bucket(name)
     }
 
     /// Creates a bucket and assigns its number.
@@ -165,9 +170,9 @@ impl Batch<'_> {
         record: &Record,
         seq: u64,
         payload: &[Bytes],
-        table: &[u64],
+        block_crcs: &[u64],
     ) -> Result<()> {
-        self.append_fields(record, &record.encode(), seq, false, payload, table)
+        self.append_fields(record, &record.encode(), seq, false, payload, block_crcs)
     }
 
     /// Adds a copy of a record with the very same fields.
@@ -177,9 +182,9 @@ impl Batch<'_> {
         fields: &[u8],
         seq: u64,
         payload: &Bytes,
-        table: &[u64],
+        block_crcs: &[u64],
     ) -> Result<()> {
-        self.append_fields(record, fields, seq, true, std::slice::from_ref(payload), table)
+        self.append_fields(record, fields, seq, true, std::slice::from_ref(payload), block_crcs)
     }
 
     fn append_fields(
@@ -187,20 +192,20 @@ impl Batch<'_> {
         record: &Record,
         fields: &[u8],
         seq: u64,
-        relocated: bool,
+        is_relocated: bool,
         payload: &[Bytes],
-        table: &[u64],
+        block_crcs: &[u64],
     ) -> Result<()> {
         let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
         let too_long =
             |_| Error::for_client(Reason::EntityTooLarge, "the object's metadata or part list is too long");
         let header = RecordHeader {
             kind: record.kind(),
-            is_relocated: relocated,
+            is_relocated,
             fields_bytes: u32::try_from(fields.len()).map_err(too_long)?,
             payload_bytes: u32::try_from(payload_bytes).map_err(too_long)?,
             seq,
-            durable: self.durable,
+            durable: self.durable_end,
         };
         if fields.len() > MAX_FIELDS_BYTES {
             return Err(Error::for_client(
@@ -210,26 +215,26 @@ impl Batch<'_> {
         }
         let record_bytes = u32::try_from(header.record_bytes()).map_err(too_long)?;
         if !self.may_use_reserve {
-            self.shared.space.admit(record_bytes.into())?;
+            self.state.space.admit(record_bytes.into())?;
         }
-        if self.records() == 0 {
+        if self.record_count() == 0 {
             let segment = self.segment()?;
-            self.base = segment.end.load(Ordering::Acquire);
-            self.end = self.base;
+            self.begin = segment.end.load(Ordering::Acquire);
+            self.end = self.begin;
         }
         let segment = self.log.active.as_ref().map_or(0, |segment| segment.number);
-        let at = Position::new(segment, self.end);
+        let position = Position::new(segment, self.end);
         let end = self.end.checked_add(record_bytes);
         let end = end.ok_or_else(|| Error::new(Reason::Defect, "a batch is longer than a segment can be"))?;
-        let bytes = header.encode_open_head(fields, table);
-        self.heads.push(OpenHead { at, bytes, piece: self.pieces.len() });
+        let bytes = header.encode_unsealed_head(fields, block_crcs);
+        self.heads.push(UnsealedHead { position, bytes, piece_index: self.pieces.len() });
         self.pieces.push(Bytes::new());
         let located = LocatedRecord {
             header: &header,
             record,
             fields,
-            position: at,
-            records_extent_positions: !relocated,
+            position,
+            are_extent_positions_valid: !is_relocated,
         };
         apply(&mut self.changes, &located)?;
         self.pieces.extend(payload.iter().filter(|piece| !piece.is_empty()).cloned());
@@ -242,13 +247,13 @@ impl Batch<'_> {
     }
 
     fn segment(&mut self) -> Result<Arc<Segment>> {
-        match self.log.segment_for_batch(self.shared) {
+        match self.log.segment_for_batch(self.state) {
             Err(e)
                 if e.reason() == Reason::Full
                     && self.may_use_reserve
-                    && self.shared.space.release_file_if_full()? =>
+                    && self.state.space.release_reserve_if_full()? =>
             {
-                self.log.segment_for_batch(self.shared)
+                self.log.segment_for_batch(self.state)
             }
             other => other,
         }
@@ -256,54 +261,54 @@ impl Batch<'_> {
 
     /// Writes, syncs and applies the batch.
     pub fn commit(mut self) -> Result<(), BatchError> {
-        if self.records() == 0 && self.changes.is_empty() {
+        if self.record_count() == 0 && self.changes.is_empty() {
             return Ok(());
         }
-        if self.records() > 0 {
+        if self.record_count() > 0 {
             self.write()?;
         }
         self.apply().map_err(|e| BatchError::permanent(not_indexed_error(e)))
     }
 
     fn apply(mut self) -> Result<()> {
-        let covered =
-            self.log.active.as_ref().map_or(self.log.covered, |s| Position::new(s.number, self.end));
+        let covered_end =
+            self.log.active.as_ref().map_or(self.log.covered_end, |s| Position::new(s.number, self.end));
         let coverage = Coverage {
-            covered_end: covered,
-            next_id: self.shared.next_id.load(Ordering::Acquire) + ID_MARGIN,
+            covered_end,
+            next_id: self.state.next_id.load(Ordering::Acquire) + ID_MARGIN,
             next_bucket: self.next_bucket,
-            next_segment: self.shared.next_segment.load(Ordering::Acquire),
+            next_segment: self.state.next_segment.load(Ordering::Acquire),
         };
-        let has_records = self.records() > 0;
+        let has_records = self.record_count() > 0;
         self.changes.put(keys::META, coverage.encode());
         self.changes.apply()?;
         for change in self.buckets {
             match change {
                 BucketChange::Created(bucket) => {
-                    self.shared.buckets.write().insert(bucket.name.clone(), bucket)
+                    self.state.buckets.write().insert(bucket.name.clone(), bucket)
                 }
-                BucketChange::Deleted(name) => self.shared.buckets.write().remove(&name),
+                BucketChange::Deleted(name) => self.state.buckets.write().remove(&name),
             };
         }
-        self.log.covered = covered;
+        self.log.covered_end = covered_end;
         if has_records {
-            self.log.durable = covered;
+            self.log.durable_end = covered_end;
         }
         self.log.next_bucket = self.next_bucket;
-        self.log.uncheckpointed_bytes += u64::from(self.end - self.base);
-        if self.log.uncheckpointed_bytes >= self.shared.options.checkpoint_bytes {
-            self.shared.index.checkpoint()?;
+        self.log.uncheckpointed_bytes += u64::from(self.end - self.begin);
+        if self.log.uncheckpointed_bytes >= self.state.options.checkpoint_bytes {
+            self.state.index.checkpoint()?;
             self.log.uncheckpointed_bytes = 0;
         }
         Ok(())
     }
 
-    /// Records in each head the range of the batch in the segment: either all of its records count, or none.
+    /// Seals all heads with the range of the batch: after a crash, either all of its records count or none.
     fn seal(&mut self) {
-        let span = BatchRange { begin: self.base, end: self.end };
-        for OpenHead { at, bytes, piece } in &mut self.heads {
-            seal_head(self.shared.layout.salt, *at, span, bytes);
-            self.pieces[*piece] = std::mem::take(bytes).into();
+        let range = BatchRange { begin: self.begin, end: self.end };
+        for UnsealedHead { position, bytes, piece_index } in &mut self.heads {
+            seal_head(self.state.layout.salt, *position, range, bytes);
+            self.pieces[*piece_index] = std::mem::take(bytes).into();
         }
     }
 
@@ -315,16 +320,16 @@ impl Batch<'_> {
             )));
         };
         self.seal();
-        if let Err(e) = segment.write_all(&self.pieces, self.base.into()) {
-            // The next batch goes to another segment, so that nothing of this one can end up between its records. And
-            // because later records state that everything before them was durable, this one must be removed
-            // permanently.
+        if let Err(e) = segment.write_all(&self.pieces, self.begin.into()) {
+            // The next batch goes to another segment, so that no bytes of this batch can end up between its records.
+            // Later records will state that everything before them was durable. So the bytes of this batch are cut
+            // off, and the cut is synced.
             segment.is_sealed.store(true, Ordering::Release);
             self.log.active = None;
-            let cut = || segment.file.set_len(self.base.into()).and_then(|()| segment.file.sync_data());
-            if let Err(worse) = cut() {
-                tracing::error!(error = %worse, "a failed write could not be undone");
-                return Err(BatchError::permanent(sync_failed(Some(worse))));
+            let cut_off = || segment.file.set_len(self.begin.into()).and_then(|()| segment.file.sync_data());
+            if let Err(cut_error) = cut_off() {
+                tracing::error!(error = %cut_error, "a failed write could not be undone");
+                return Err(BatchError::permanent(sync_failed(Some(cut_error))));
             }
             let e = io_error("the log could not be written", e);
             return Err(if e.reason() == Reason::Full {
@@ -334,10 +339,10 @@ impl Batch<'_> {
             });
         }
         if let Err(e) = segment.file.sync_data() {
-            // Nothing of this batch was acknowledged, and its state on the device is unknown. Cut off, it is not
-            // taken for complete by a start that finds it only in the page cache.
-            if let Err(worse) = segment.file.set_len(self.base.into()) {
-                tracing::error!(error = %worse, "a failed write could not be cut off");
+            // No change of this batch was acknowledged, and its state on the device is unknown. It is cut off, because
+            // the next open of the store might find it only in the page cache and take it for complete.
+            if let Err(cut_error) = segment.file.set_len(self.begin.into()) {
+                tracing::error!(error = %cut_error, "a failed write could not be cut off");
             }
             return Err(BatchError::permanent(sync_failed(Some(e))));
         }
@@ -349,8 +354,8 @@ impl Batch<'_> {
 /// The failure of a batch.
 pub(crate) struct BatchError {
     pub error: Error,
-    /// True if nothing of the batch happened and the next one may succeed. Otherwise the store is read-only until it
-    /// is reopened.
+    /// True if the batch had no effect and the next one may succeed. Otherwise the store is read-only until it is
+    /// reopened.
     pub is_resumable: bool,
 }
 

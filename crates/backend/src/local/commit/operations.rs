@@ -50,7 +50,7 @@ impl Operation for DeleteBucket {
             ));
         }
         batch.allow_reserve();
-        for (key, value) in batch.changes.with_prefix(&[keys::space::UPLOAD])? {
+        for (key, value) in batch.changes.with_prefix(&[keys::prefix::UPLOAD])? {
             if UploadEntry::decode(&value)?.bucket == bucket.id {
                 let seq = batch.next_id();
                 batch.append(&Record::UploadEnded { upload: keys::number(&key)? }, seq)?;
@@ -64,20 +64,22 @@ impl Operation for DeleteBucket {
 pub(crate) struct PutObject {
     pub bucket: String,
     pub object: Box<Object>,
+    /// The bytes if the object is inline.
     pub payload: Vec<Bytes>,
-    pub table: Vec<u64>,
-    /// The use of the payload's MD5, if that was not computed while the bytes arrived.
-    pub md5_use: Option<Md5Use>,
+    pub block_crcs: Vec<u64>,
+    /// Set if the committer computes the MD5 of the payload.
+    pub deferred_md5: Option<DeferredMd5>,
     pub precondition: Precondition,
     /// Keeps the extents from being compacted until the commit is done.
     #[expect(dead_code, reason = "held for its drop")]
     pub pins: Vec<SegmentPin>,
 }
 
-/// The use of an MD5.
-pub(crate) struct Md5Use {
+/// The use of an MD5 that the committer computes.
+pub(crate) struct DeferredMd5 {
+    /// True if it becomes the ETag.
     pub is_etag: bool,
-    /// Contains nothing but an expected MD5.
+    /// The MD5 to verify, if any; the other fields are empty.
     pub expected: Expected,
 }
 
@@ -85,11 +87,11 @@ impl Operation for PutObject {
     type Output = (Generation, ETag);
 
     fn md5_input(&self) -> Option<&[Bytes]> {
-        self.md5_use.as_ref().map(|_| &self.payload[..])
+        self.deferred_md5.as_ref().map(|_| &self.payload[..])
     }
 
     fn set_md5(&mut self, md5: [u8; 16]) -> Result<()> {
-        let Some(Md5Use { is_etag, expected }) = self.md5_use.take() else { return Ok(()) };
+        let Some(DeferredMd5 { is_etag, expected }) = self.deferred_md5.take() else { return Ok(()) };
         if is_etag {
             self.object.etag = ETag::from_md5(&md5);
         }
@@ -102,7 +104,7 @@ impl Operation for PutObject {
         let seq = batch.next_id();
         let etag = self.object.etag.clone();
         let record = Record::Object(std::mem::take(&mut self.object));
-        batch.append_with_payload(&record, seq, &self.payload, &self.table)?;
+        batch.append_with_payload(&record, seq, &self.payload, &self.block_crcs)?;
         Ok((Generation(seq), etag))
     }
 }
@@ -167,8 +169,8 @@ impl Operation for PutPart {
     }
 }
 
-/// Makes the object of an upload visible. It was assembled when `newest_part` was the latest part; a later one means
-/// that the object would contain a part that was replaced.
+/// Makes the object of an upload visible. It was assembled when `newest_part` was the seq of the latest part. If a part
+/// arrived since, the object may contain a replaced part and must be assembled again.
 pub(crate) struct CompleteUpload {
     pub put: PutObject,
     pub upload: UploadSeq,
@@ -176,7 +178,7 @@ pub(crate) struct CompleteUpload {
 }
 
 impl Operation for CompleteUpload {
-    /// `None`: assemble it again.
+    /// `None` if the object must be assembled again.
     type Output = Option<Generation>;
 
     fn decide(&mut self, batch: &mut Batch<'_>) -> Result<Option<Generation>> {
@@ -219,7 +221,7 @@ pub(crate) struct RecordCopy {
     pub header: RecordHeader,
     pub fields: Vec<u8>,
     pub payload: Bytes,
-    pub table: Vec<u64>,
+    pub block_crcs: Vec<u64>,
 }
 
 impl Operation for RelocateRecords {
@@ -231,13 +233,13 @@ impl Operation for RelocateRecords {
             debug_assert!(copy.header.kind != RecordKind::Extent, "extents are moved within bulk segments");
             let record = Record::decode(copy.header.kind, &copy.fields)?;
             // The original fields, including those of later versions that this program does not know.
-            batch.append_copy(&record, &copy.fields, copy.header.seq, &copy.payload, &copy.table)?;
+            batch.append_copy(&record, &copy.fields, copy.header.seq, &copy.payload, &copy.block_crcs)?;
         }
         Ok(())
     }
 }
 
-/// Any other change of the index by upkeep.
+/// A change by upkeep, recovery or a test, given as a closure.
 pub(crate) struct IndexAmendment<F>(pub F);
 
 impl<F, T> Operation for IndexAmendment<F>

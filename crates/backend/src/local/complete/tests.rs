@@ -32,22 +32,22 @@ fn bytes_of(part: u16, extent: u64) -> Vec<u8> {
 }
 
 /// Stores a part of five extents of 1 MiB, which are written only for [`WRITTEN_PARTS`] parts.
-async fn put_part(local: &OpenStore, address: &Address, upload: UploadSeq, number: u16) -> ETag {
+async fn put_part(open: &OpenStore, address: &Address, upload: UploadSeq, number: u16) -> ETag {
     let extents = DECLARED_BYTES / MAX_PAYLOAD_BYTES as u64;
-    let first = local.shared.next_id.fetch_add(extents, std::sync::atomic::Ordering::AcqRel);
-    let (mut fresh, mut pins) = (Vec::new(), Vec::new());
+    let first = open.state.next_id.fetch_add(extents, std::sync::atomic::Ordering::AcqRel);
+    let (mut new_extents, mut pins) = (Vec::new(), Vec::new());
     for extent in (0..extents).filter(|_| WRITTEN_PARTS.contains(&number)) {
         let payload = bytes_of(number, extent);
-        let table = payload.chunks(64 << 10).map(tradewind_core::checksum::crc64nvme).collect();
+        let block_crcs = payload.chunks(64 << 10).map(tradewind_core::checksum::crc64nvme).collect();
         let bytes = ExtentBytes {
             id: first + extent,
             payload: vec![payload.into()],
             payload_bytes: MAX_PAYLOAD_BYTES,
-            table,
+            block_crcs,
             is_relocated: false,
         };
-        let (at, pin) = local.write_extent(bytes).await.unwrap();
-        fresh.push(at);
+        let (at, pin) = open.write_extent(bytes).await.unwrap();
+        new_extents.push(at);
         pins.push(pin);
     }
     let etag = ETag::from_md5(&[u8::try_from(number % 251).unwrap(); 16]);
@@ -59,7 +59,7 @@ async fn put_part(local: &OpenStore, address: &Address, upload: UploadSeq, numbe
         etag: etag.clone(),
         checksums: vec![Checksum::crc64nvme(u64::from(number))],
         runs: vec![ExtentRun { first, bytes: DECLARED_BYTES }],
-        new_extents: fresh,
+        new_extents,
     };
     let put = PutPart {
         bucket: address.bucket.as_str().to_owned(),
@@ -67,16 +67,16 @@ async fn put_part(local: &OpenStore, address: &Address, upload: UploadSeq, numbe
         part: Box::new(part),
         pins,
     };
-    local.committer.submit(put).await.unwrap();
+    open.committer.submit(put).await.unwrap();
     etag
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_parts_complete_and_read_quickly() {
-    let place = tempfile::tempdir().unwrap();
-    let (local, recovery) =
-        OpenStore::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
-    let store = LocalStore::from_open(local.clone(), recovery);
+    let directory = tempfile::tempdir().unwrap();
+    let (open, recovery) =
+        OpenStore::open(directory.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
+    let store = LocalStore::from_open(open.clone(), recovery);
     let address = Address::parse("bucket", "huge").unwrap();
     store.create_bucket(&context(), &BucketName::new("bucket").unwrap()).await.unwrap();
     let upload = store.create_upload(&context(), &address, CreateUpload::default()).await.unwrap();
@@ -84,8 +84,8 @@ async fn ten_thousand_parts_complete_and_read_quickly() {
     let started = Instant::now();
     let numbers = futures::stream::iter(1..=PARTS);
     let put = |number| {
-        let (local, address) = (&local, &address);
-        async move { (number, put_part(local, address, seq, number).await) }
+        let (open, address) = (&open, &address);
+        async move { (number, put_part(open, address, seq, number).await) }
     };
     let parts: Vec<(u16, ETag)> = numbers.map(put).buffered(64).collect().await;
     println!("{PARTS} parts: {:?}", started.elapsed());
@@ -139,10 +139,10 @@ async fn ten_thousand_parts_complete_and_read_quickly() {
 
 #[tokio::test]
 async fn upload_listing_reads_only_records_on_its_page() {
-    let place = tempfile::tempdir().unwrap();
-    let (local, recovery) =
-        OpenStore::open(place.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
-    let store = LocalStore::from_open(local.clone(), recovery);
+    let directory = tempfile::tempdir().unwrap();
+    let (open, recovery) =
+        OpenStore::open(directory.path(), LocalOptions::default(), SystemClock::shared()).unwrap();
+    let store = LocalStore::from_open(open.clone(), recovery);
     let bucket = BucketName::new("bucket").unwrap();
     store.create_bucket(&context(), &bucket).await.unwrap();
     for key in ["c", "a"] {
@@ -150,9 +150,9 @@ async fn upload_listing_reads_only_records_on_its_page() {
         store.create_upload(&context(), &address, CreateUpload::default()).await.unwrap();
     }
     // The record of the last one cannot be read.
-    let mut changes = local.shared.index.changes();
+    let mut changes = open.state.index.changes();
     let at = Position { segment: 999, offset: 0 };
-    let id = local.shared.bucket("bucket").unwrap().id;
+    let id = open.state.bucket("bucket").unwrap().id;
     let lost = UploadEntry {
         bucket: id,
         key: "z".to_owned(),
@@ -162,7 +162,7 @@ async fn upload_listing_reads_only_records_on_its_page() {
     changes.apply().unwrap();
     let page = |limit| {
         let request = ListUploads { limit, ..ListUploads::default() };
-        local.uploads_page(&context(), &bucket, &request)
+        open.uploads_page(&context(), &bucket, &request)
     };
     let first = page(2).unwrap();
     assert_eq!(first.entries.iter().map(ListEntry::name).collect::<Vec<_>>(), ["a", "c"]);
@@ -174,7 +174,7 @@ async fn upload_listing_reads_only_records_on_its_page() {
         &budget,
         tradewind_core::context::Deadline::after(SystemClock::shared(), std::time::Duration::ZERO),
     );
-    let late = local.uploads_page(&over, &bucket, &ListUploads::default());
+    let late = open.uploads_page(&over, &bucket, &ListUploads::default());
     assert_eq!(late.unwrap_err().reason(), Reason::DeadlineExceeded);
     store.close().await.unwrap();
 }

@@ -96,7 +96,7 @@ impl ObjectEntry {
     pub fn decode(value: &[u8]) -> Result<Self> {
         let mut decoder = Decoder(value);
         let seq = decoder.number()?;
-        let place = RecordLocation::read(&mut decoder)?;
+        let location = RecordLocation::read(&mut decoder)?;
         let head_bytes = decoder.narrow()?;
         let size = decoder.number()?;
         let modified = Timestamp::from_millis(i64::from_le_bytes(decoder.array()?));
@@ -117,7 +117,7 @@ impl ObjectEntry {
         }
         Ok(Self {
             seq,
-            location: place,
+            location,
             head_bytes,
             size,
             modified,
@@ -257,9 +257,9 @@ impl BucketEntry {
 
     pub fn decode(value: &[u8]) -> Result<Self> {
         let mut decoder = Decoder(value);
-        let place = RecordLocation::read(&mut decoder)?;
+        let location = RecordLocation::read(&mut decoder)?;
         let created = Timestamp::from_millis(i64::from_le_bytes(decoder.array()?));
-        Ok(Self { location: place, created, name: decoder.text()? })
+        Ok(Self { location, created, name: decoder.text()? })
     }
 }
 

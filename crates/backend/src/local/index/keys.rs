@@ -8,7 +8,7 @@ use crate::local::record::{BucketId, UploadSeq};
 use tradewind_core::error::Result;
 
 /// The first byte of a key: the kind of its entry.
-pub(crate) mod space {
+pub(crate) mod prefix {
     pub const BUCKET: u8 = b'b';
     pub const BUCKET_DELETED: u8 = b'g';
     pub const DELETED: u8 = b'd';
@@ -28,14 +28,14 @@ pub(crate) mod space {
 /// The slot of the newest version. Older versions, once retained, take the complement of their seq.
 const NEWEST_SLOT: u64 = 0;
 
-pub(crate) const META: [u8; 1] = [space::META];
+pub(crate) const META: [u8; 1] = [prefix::META];
 
 /// The next numbers, in an index under construction that covers nothing yet.
-pub(crate) const NEXT_NUMBERS: [u8; 1] = [space::NUMBERS];
+pub(crate) const NEXT_NUMBERS: [u8; 1] = [prefix::NUMBERS];
 
 /// The newest version of an object.
 pub(crate) fn object(bucket: BucketId, key: &str) -> Vec<u8> {
-    let mut out = name(space::OBJECT, bucket, key.as_bytes());
+    let mut out = name(prefix::OBJECT, bucket, key.as_bytes());
     out.extend_from_slice(&[0, 1]);
     out.extend_from_slice(&NEWEST_SLOT.to_be_bytes());
     out
@@ -43,22 +43,22 @@ pub(crate) fn object(bucket: BucketId, key: &str) -> Vec<u8> {
 
 /// The tombstone of a key.
 pub(crate) fn deleted(bucket: BucketId, key: &str) -> Vec<u8> {
-    let mut out = name(space::DELETED, bucket, key.as_bytes());
+    let mut out = name(prefix::DELETED, bucket, key.as_bytes());
     out.extend_from_slice(&[0, 1]);
     out
 }
 
 /// The first index key at or after `key` (which need not be a whole key) in a bucket.
 pub(crate) fn object_from(bucket: BucketId, key: &[u8]) -> Vec<u8> {
-    name(space::OBJECT, bucket, key)
+    name(prefix::OBJECT, bucket, key)
 }
 
 /// One past the last index key of a bucket.
 pub(crate) fn bucket_end(bucket: BucketId) -> Vec<u8> {
-    let mut out = vec![space::OBJECT];
+    let mut out = vec![prefix::OBJECT];
     out.extend_from_slice(&(u64::from(bucket) + 1).to_be_bytes()[4..]);
     if bucket == BucketId::MAX {
-        return vec![space::OBJECT + 1];
+        return vec![prefix::OBJECT + 1];
     }
     out
 }
@@ -94,71 +94,71 @@ fn unescape(index_key: &[u8], terminator_bytes: usize) -> Result<String> {
 }
 
 pub(crate) fn extent(id: u64) -> [u8; 9] {
-    numbered(space::EXTENT, id)
+    numbered(prefix::EXTENT, id)
 }
 
 pub(crate) fn upload(upload: UploadSeq) -> [u8; 9] {
-    numbered(space::UPLOAD, upload)
+    numbered(prefix::UPLOAD, upload)
 }
 
 pub(crate) fn upload_ended(upload: UploadSeq) -> [u8; 9] {
-    numbered(space::UPLOAD_ENDED, upload)
+    numbered(prefix::UPLOAD_ENDED, upload)
 }
 
 pub(crate) fn upload_records(upload: UploadSeq) -> [u8; 9] {
-    numbered(space::UPLOAD_RECORDS, upload)
+    numbered(prefix::UPLOAD_RECORDS, upload)
 }
 
 pub(crate) fn part(upload: UploadSeq, number: u16) -> [u8; 11] {
     let mut out = [0; 11];
-    out[..9].copy_from_slice(&numbered(space::PART, upload));
+    out[..9].copy_from_slice(&numbered(prefix::PART, upload));
     out[9..].copy_from_slice(&number.to_be_bytes());
     out
 }
 
 /// The common prefix of the parts of an upload.
 pub(crate) fn parts(upload: UploadSeq) -> [u8; 9] {
-    numbered(space::PART, upload)
+    numbered(prefix::PART, upload)
 }
 
 pub(crate) fn bucket(id: BucketId) -> [u8; 9] {
-    numbered(space::BUCKET, id.into())
+    numbered(prefix::BUCKET, id.into())
 }
 
 pub(crate) fn bucket_deleted(id: BucketId) -> [u8; 9] {
-    numbered(space::BUCKET_DELETED, id.into())
+    numbered(prefix::BUCKET_DELETED, id.into())
 }
 
 pub(crate) fn segment(number: u32) -> [u8; 9] {
-    numbered(space::SEGMENT, number.into())
+    numbered(prefix::SEGMENT, number.into())
 }
 
 /// A superseded record whose extents are still to be freed; `seq` makes it unique.
 pub(crate) fn reclaim(seq: u64) -> [u8; 9] {
-    numbered(space::RECLAIM, seq)
+    numbered(prefix::RECLAIM, seq)
 }
 
 pub(crate) fn void(at: Position) -> [u8; 9] {
-    numbered(space::VOID, at.pack())
+    numbered(prefix::VOID, at.pack())
 }
 
-/// The number in a key made of a space and a number.
+/// The number in a key made of a prefix and a number.
 pub(crate) fn number(index_key: &[u8]) -> Result<u64> {
     let bytes = index_key.get(1..9).and_then(|b| b.try_into().ok());
     bytes.map(u64::from_be_bytes).ok_or_else(|| malformed("an index key is too short"))
 }
 
-fn numbered(space: u8, number: u64) -> [u8; 9] {
-    let mut out = [space; 9];
+fn numbered(prefix: u8, number: u64) -> [u8; 9] {
+    let mut out = [prefix; 9];
     out[1..].copy_from_slice(&number.to_be_bytes());
     out
 }
 
 /// Zero bytes of the key are escaped as `0 255`, so that the terminator `0 1` sorts before every
 /// continuation of the key.
-fn name(space: u8, bucket: BucketId, key: &[u8]) -> Vec<u8> {
+fn name(prefix: u8, bucket: BucketId, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(5 + key.len() + 12);
-    out.push(space);
+    out.push(prefix);
     out.extend_from_slice(&bucket.to_be_bytes());
     if key.contains(&0) {
         for byte in key {

@@ -23,7 +23,7 @@ fn open(root: &Path) -> (Arc<OpenStore>, Recovery) {
 }
 
 /// Writes objects in one batch. Returns their numbers.
-fn put(local: &OpenStore, contents: &[(&str, u8)]) -> Vec<u64> {
+fn put(store: &OpenStore, contents: &[(&str, u8)]) -> Vec<u64> {
     let contents: Vec<_> = contents.iter().map(|(key, byte)| ((*key).to_owned(), *byte)).collect();
     let write = move |batch: &mut Batch<'_>| {
         let mut numbers = Vec::new();
@@ -47,11 +47,11 @@ fn put(local: &OpenStore, contents: &[(&str, u8)]) -> Vec<u64> {
         }
         Ok(numbers)
     };
-    local.committer.submit_blocking(IndexAmendment(write)).unwrap()
+    store.committer.submit_blocking(IndexAmendment(write)).unwrap()
 }
 
-fn seq_of(local: &OpenStore, key: &str) -> Option<u64> {
-    let value = local.shared.index.get(&keys::object(BUCKET, key)).unwrap()?;
+fn seq_of(store: &OpenStore, key: &str) -> Option<u64> {
+    let value = store.state.index.get(&keys::object(BUCKET, key)).unwrap()?;
     Some(ObjectEntry::decode(&value).unwrap().seq)
 }
 
@@ -83,17 +83,17 @@ fn check(root: &Path) -> Result<CheckReport> {
 #[test]
 fn interruption_before_voids_are_written_loses_none() {
     for keep_index in [true, false] {
-        let place = tempfile::tempdir().unwrap();
-        let (root, before) = (place.path().join("store"), place.path().join("before"));
-        let (local, _) = open(&root);
+        let directory = tempfile::tempdir().unwrap();
+        let (root, before) = (directory.path().join("store"), directory.path().join("before"));
+        let (store, _) = open(&root);
         let bucket = CreateBucket { name: "bucket".to_owned(), created: Timestamp::from_millis(1) };
-        local.committer.submit_blocking(bucket).unwrap();
-        let old = put(&local, &[("a", 1)])[0];
-        drop(local);
+        store.committer.submit_blocking(bucket).unwrap();
+        let old = put(&store, &[("a", 1)])[0];
+        drop(store);
         std::fs::rename(root.join("index"), &before).unwrap();
-        let (local, _) = open(&root);
-        put(&local, &[("b", 2), ("a", 3), ("c", 4)]);
-        drop(local);
+        let (store, _) = open(&root);
+        put(&store, &[("b", 2), ("a", 3), ("c", 4)]);
+        drop(store);
         // As after a power loss in the middle of the last write.
         tear(&root, 3);
         std::fs::remove_dir_all(root.join("index")).unwrap();
@@ -102,17 +102,17 @@ fn interruption_before_voids_are_written_loses_none() {
         }
         open_half(&root);
         open_half(&root);
-        let (mut local, recovery) = open(&root);
+        let (mut store, recovery) = open(&root);
         assert!(recovery.voided_records > 0, "the torn records are already known");
-        assert_eq!(seq_of(&local, "a"), Some(old));
-        put(&local, &[("d", 5)]);
+        assert_eq!(seq_of(&store, "a"), Some(old));
+        put(&store, &[("d", 5)]);
         for _ in 0..2 {
-            drop(local);
+            drop(store);
             assert_eq!(check(&root).unwrap().damage, vec![]);
             assert_eq!(reindex_store(&root, false).unwrap().damaged_bytes, 0);
-            local = open(&root).0;
-            assert_eq!(seq_of(&local, "a"), Some(old), "torn records must not come back");
-            assert!(seq_of(&local, "d").is_some());
+            store = open(&root).0;
+            assert_eq!(seq_of(&store, "a"), Some(old), "torn records must not come back");
+            assert!(seq_of(&store, "d").is_some());
         }
     }
 }
@@ -120,82 +120,82 @@ fn interruption_before_voids_are_written_loses_none() {
 /// The voids themselves are torn: the complete ones among them must not turn what the others name into damage.
 #[test]
 fn torn_voids_are_written_again() {
-    let place = tempfile::tempdir().unwrap();
-    let root = place.path().join("store");
-    let (local, _) = open(&root);
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("store");
+    let (store, _) = open(&root);
     let bucket = CreateBucket { name: "bucket".to_owned(), created: Timestamp::from_millis(1) };
-    local.committer.submit_blocking(bucket).unwrap();
-    let old = put(&local, &[("a", 1), ("b", 2)]);
-    put(&local, &[("b", 3), ("a", 4)]);
-    drop(local);
+    store.committer.submit_blocking(bucket).unwrap();
+    let old = put(&store, &[("a", 1), ("b", 2)]);
+    put(&store, &[("b", 3), ("a", 4)]);
+    drop(store);
     tear(&root, 3);
     tear(&root, 4);
     std::fs::remove_dir_all(root.join("index")).unwrap();
-    let (local, recovery) = open(&root);
+    let (store, recovery) = open(&root);
     assert_eq!(recovery.voided_records, 2);
-    let last = local.shared.segments.all().values().max_by_key(|segment| segment.number).unwrap().clone();
-    drop(local);
+    let last = store.state.segments.all().values().max_by_key(|segment| segment.number).unwrap().clone();
+    drop(store);
     // The first of the two voids is lost, and the index with it.
     let mut bytes = std::fs::read(&last.path).unwrap();
     bytes[40] ^= 0xff;
     std::fs::write(&last.path, bytes).unwrap();
     std::fs::remove_dir_all(root.join("index")).unwrap();
-    let (local, recovery) = open(&root);
+    let (store, recovery) = open(&root);
     assert_eq!(recovery.damaged_bytes, 0);
-    assert_eq!([seq_of(&local, "a"), seq_of(&local, "b")], [Some(old[0]), Some(old[1])]);
-    put(&local, &[("d", 5)]);
-    drop(local);
+    assert_eq!([seq_of(&store, "a"), seq_of(&store, "b")], [Some(old[0]), Some(old[1])]);
+    put(&store, &[("d", 5)]);
+    drop(store);
     assert_eq!(reindex_store(&root, false).unwrap().damaged_bytes, 0);
     assert_eq!(check(&root).unwrap().damage, vec![]);
 }
 
 #[test]
 fn committer_panic_makes_the_store_read_only() {
-    let place = tempfile::tempdir().unwrap();
-    let (local, _) = open(place.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
     let panicking = |_: &mut Batch<'_>| -> Result<()> { panic!("a broken invariant") };
-    assert!(local.committer.submit_blocking(IndexAmendment(panicking)).is_err());
+    assert!(store.committer.submit_blocking(IndexAmendment(panicking)).is_err());
     // The thread ends shortly after its response.
-    while !local.committer.has_failed() {
+    while !store.committer.has_failed() {
         std::thread::yield_now();
     }
-    assert_eq!(local.committer.check_writable().unwrap_err().reason(), Reason::ReadOnly);
+    assert_eq!(store.committer.check_writable().unwrap_err().reason(), Reason::ReadOnly);
 }
 
 /// A void of a removed segment may remain in the log for long: it must never match a record again.
 #[test]
 fn segment_numbers_in_voids_are_not_reused() {
-    let place = tempfile::tempdir().unwrap();
-    let (local, _) = open(place.path());
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
     let at = Position::new(41, 32);
     let say = move |batch: &mut Batch<'_>| {
         let seq = batch.next_id();
         batch.append(&Record::Void { at }, seq)
     };
-    local.committer.submit_blocking(IndexAmendment(say)).unwrap();
-    drop(local);
-    reindex_store(place.path(), false).unwrap();
-    let (local, _) = open(place.path());
-    assert!(local.shared.next_segment.load(Ordering::Acquire) > 41);
+    store.committer.submit_blocking(IndexAmendment(say)).unwrap();
+    drop(store);
+    reindex_store(directory.path(), false).unwrap();
+    let (store, _) = open(directory.path());
+    assert!(store.state.next_segment.load(Ordering::Acquire) > 41);
 }
 
 #[test]
 fn index_broken_in_use_is_rebuilt_once() {
-    let place = tempfile::tempdir().unwrap();
-    let (local, _) = open(place.path());
-    put(&local, &[("a", 1)]);
-    let fail = |e: fjall::Error| local.shared.index.trust.classify_error("as it may be", e).reason();
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path());
+    put(&store, &[("a", 1)]);
+    let fail = |e: fjall::Error| store.state.index.trust.classify_error("as it may be", e).reason();
     // EIO and EMFILE: another index would fail, too.
     for code in [5, 24] {
         assert_eq!(fail(std::io::Error::from_raw_os_error(code).into()), Reason::Io);
     }
-    assert!(!IndexTrust::doubts_path(&local.shared.layout.index()).exists());
+    assert!(!IndexTrust::doubts_path(&store.state.layout.index()).exists());
     assert_eq!(fail(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()), Reason::CorruptData);
-    drop(local);
+    drop(store);
     for is_anew in [true, false] {
-        let (local, recovery) = open(place.path());
+        let (store, recovery) = open(directory.path());
         assert_eq!(recovery.reindexed, is_anew);
-        assert!(seq_of(&local, "a").is_some());
+        assert!(seq_of(&store, "a").is_some());
     }
 }
 
@@ -215,11 +215,11 @@ fn retire(root: &Path, number: u32) {
 fn accepted_rebuild_removes_segments_that_were_emptied() {
     let cases = [("copies may be lost", 1, 3, true), ("copies are there", 3, 2, false)];
     for (what, emptied, lost, stays) in cases {
-        let place = tempfile::tempdir().unwrap();
-        let root = place.path();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
         for contents in [[("a", 1)], [("b", 2)], [("c", 3)], [("d", 4)]] {
-            let (local, _) = open(root);
-            put(&local, &contents);
+            let (store, _) = open(root);
+            put(&store, &contents);
         }
         let files = logs(root);
         retire(root, emptied);
@@ -232,12 +232,12 @@ fn accepted_rebuild_removes_segments_that_were_emptied() {
 /// A store of two log segments as left by an earlier version: the index does not record their ends.
 fn create_earlier_version(root: &Path) {
     for contents in [[("a", 1), ("b", 2)], [("c", 3), ("d", 4)], [("e", 5), ("f", 6)]] {
-        let (local, _) = open(root);
-        put(&local, &contents);
+        let (store, _) = open(root);
+        put(&store, &contents);
     }
     let index = Index::open(&root.join("index")).unwrap();
     let mut changes = index.changes();
-    for entry in index.snapshot().prefix(&[keys::space::SEGMENT]) {
+    for entry in index.snapshot().prefix(&[keys::prefix::SEGMENT]) {
         let (key, value) = entry.unwrap();
         let entry = SegmentEntry::decode(&value).unwrap();
         changes.put(key.to_vec(), SegmentEntry { end: 0, ..entry }.encode());
@@ -259,16 +259,16 @@ fn cut(path: &Path, bytes: u64) {
 
 #[test]
 fn refused_reindex_keeps_a_good_index() {
-    let place = tempfile::tempdir().unwrap();
-    let root = place.path();
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
     create_earlier_version(root);
     cut(&logs(root)[0], 32);
     let error = reindex_store(root, false).unwrap_err();
     assert!(error.message().contains("--accept-loss"), "{error}");
-    let (local, recovery) = open(root);
+    let (store, recovery) = open(root);
     assert!(!recovery.reindexed);
-    assert!(seq_of(&local, "a").is_some(), "the remaining index still records what was lost");
-    drop(local);
+    assert!(seq_of(&store, "a").is_some(), "the remaining index still records what was lost");
+    drop(store);
     assert!(reindex_store(root, true).unwrap().loss.is_some());
     assert_eq!(reindex_store(root, false).unwrap().loss, None);
 }
@@ -276,8 +276,8 @@ fn refused_reindex_keeps_a_good_index() {
 /// The start is interrupted when the old index is gone and the new one not ready.
 #[test]
 fn interrupted_accepted_rebuild_forgets_nothing() {
-    let place = tempfile::tempdir().unwrap();
-    let root = place.path();
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
     create_earlier_version(root);
     let first = logs(root).remove(0);
     cut(&first, 32);
@@ -292,34 +292,34 @@ fn interrupted_accepted_rebuild_forgets_nothing() {
     legacy.write_to(&Index::open(&layout.index()).unwrap(), numbers).unwrap();
     drop((log, layout));
     assert!(check(root).unwrap().is_sound());
-    let (local, recovery) = open(root);
+    let (store, recovery) = open(root);
     assert!(recovery.reindexed && recovery.loss.is_none());
-    assert!(local.shared.next_id.load(Ordering::Acquire) >= numbers.next_id);
-    assert_eq!(seq_of(&local, "a"), None);
-    drop(local);
+    assert!(store.state.next_id.load(Ordering::Acquire) >= numbers.next_id);
+    assert_eq!(seq_of(&store, "a"), None);
+    drop(store);
     assert_eq!(reindex_store(root, false).unwrap().loss, None);
 }
 
 /// Each start reserves numbers far ahead: those of the lost data are not close to those of the rest.
 #[test]
 fn numbers_of_lost_records_are_not_reused() {
-    let place = tempfile::tempdir().unwrap();
-    let root = place.path();
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
     let mut lost = 0;
     for contents in [[("a", 1)], [("b", 2)], [("c", 3)], [("d", 4)], [("e", 5)]] {
-        let (local, _) = open(root);
-        lost = put(&local, &contents)[0];
+        let (store, _) = open(root);
+        lost = put(&store, &contents)[0];
     }
     logs(root)[1..].iter().for_each(|path| std::fs::remove_file(path).unwrap());
     assert!(reindex_store(root, true).unwrap().loss.is_some());
-    let (local, _) = open(root);
-    assert!(put(&local, &[("f", 6)])[0] > lost);
+    let (store, _) = open(root);
+    assert!(put(&store, &[("f", 6)])[0] > lost);
 }
 
 #[test]
 fn index_of_an_earlier_version_proves_later_losses() {
-    let place = tempfile::tempdir().unwrap();
-    let root = place.path();
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
     create_earlier_version(root);
     drop(open(root));
     cut(&logs(root)[0], 32);

@@ -19,9 +19,9 @@ use crate::local::segment::Segment;
 
 /// The state of a body.
 pub(super) struct ExtentBody {
-    local: Arc<OpenStore>,
+    store: Arc<OpenStore>,
     context: Context,
-    moment: StoreSnapshot,
+    snapshot: StoreSnapshot,
     /// The remaining runs.
     runs: std::collections::VecDeque<ExtentRun>,
     /// Offset of the first run's first byte in the object.
@@ -37,14 +37,14 @@ struct OpenExtent {
     at: Position,
     segment: Arc<Segment>,
     head_bytes: usize,
-    table: Vec<u64>,
+    block_crcs: Vec<u64>,
 }
 
 impl ExtentBody {
     pub fn new(
-        local: Arc<OpenStore>,
+        store: Arc<OpenStore>,
         context: Context,
-        moment: StoreSnapshot,
+        snapshot: StoreSnapshot,
         runs: &[ExtentRun],
         span: Span,
     ) -> Self {
@@ -63,7 +63,7 @@ impl ExtentBody {
             wanted.push_back(*run);
             reached += run.bytes;
         }
-        Self { local, context, moment, runs: wanted, run_offset, span, at: span.offset, open: None }
+        Self { store, context, snapshot, runs: wanted, run_offset, span, at: span.offset, open: None }
     }
 
     pub fn into_body(self) -> Body {
@@ -95,7 +95,7 @@ impl ExtentBody {
         let bytes = match self.open.take().filter(|open| open.id == id) {
             Some(open) => {
                 let start = open.at.offset as usize + open.head_bytes + from;
-                let bytes = self.local.read(&self.context, &open.segment, start as u64, to - from).await?;
+                let bytes = self.store.read(&self.context, &open.segment, start as u64, to - from).await?;
                 self.open = Some(open);
                 bytes
             }
@@ -103,7 +103,7 @@ impl ExtentBody {
         };
         if let Some(open) = &self.open {
             for (index, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
-                if crc64nvme(block) != open.table[first_block + index] {
+                if crc64nvme(block) != open.block_crcs[first_block + index] {
                     return Err(corrupt(open.at, "its data is damaged"));
                 }
             }
@@ -137,14 +137,14 @@ impl ExtentBody {
         to: usize,
     ) -> Result<Bytes> {
         let missing = || corrupt(Position::default(), &format!("extent {id} is missing"));
-        let place = self.moment.index.get(&keys::extent(id))?.ok_or_else(missing)?;
+        let place = self.snapshot.index.get(&keys::extent(id))?.ok_or_else(missing)?;
         let at = RecordLocation::decode(&place)?.position;
-        let segment = self.moment.segments.get(&at.segment).cloned().ok_or_else(missing)?;
+        let segment = self.snapshot.segments.get(&at.segment).cloned().ok_or_else(missing)?;
         let head_bytes = head_bytes(id, payload_bytes);
         let bytes_with_head = if from == 0 { to } else { 0 };
         let bytes =
-            self.local.read(&self.context, &segment, at.offset.into(), head_bytes + bytes_with_head).await?;
-        let (header, head) = RecordHeader::decode(self.local.shared.layout.salt, at, &bytes)
+            self.store.read(&self.context, &segment, at.offset.into(), head_bytes + bytes_with_head).await?;
+        let (header, head) = RecordHeader::decode(self.store.state.layout.salt, at, &bytes)
             .map_err(|_| corrupt(at, "its head is damaged"))?;
         let is_expected = header.kind == RecordKind::Extent
             && header.payload_bytes as usize == payload_bytes
@@ -152,16 +152,16 @@ impl ExtentBody {
         if !is_expected {
             return Err(corrupt(at, "it is another extent"));
         }
-        let table = (0..block_count(payload_bytes)).map(|index| head.block_crc(index)).collect();
+        let block_crcs = (0..block_count(payload_bytes)).map(|index| head.block_crc(index)).collect();
         let rest = bytes.slice(head_bytes..);
         let payload_start = at.offset as usize + head_bytes;
-        self.open = Some(OpenExtent { id, at, segment: segment.clone(), head_bytes, table });
+        self.open = Some(OpenExtent { id, at, segment: segment.clone(), head_bytes, block_crcs });
         drop(bytes);
         if bytes_with_head > 0 {
             return Ok(rest);
         }
         drop(rest);
-        self.local.read(&self.context, &segment, (payload_start + from) as u64, to - from).await
+        self.store.read(&self.context, &segment, (payload_start + from) as u64, to - from).await
     }
 }
 

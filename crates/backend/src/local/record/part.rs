@@ -190,7 +190,7 @@ impl Part {
             put_checksum(out, checksum);
         }
         out.bytes(tag::RUNS, &ExtentRun::encode_all(&self.runs));
-        out.bytes(tag::FRESH, &ExtentLocation::encode_all(&self.new_extents));
+        out.bytes(tag::NEW_EXTENTS, &ExtentLocation::encode_all(&self.new_extents));
     }
 
     pub(super) fn decode(fields: &[u8]) -> Result<Self> {
@@ -215,7 +215,7 @@ impl Part {
                 tag::ETAG_TEXT => part.etag = ETag::from_tag(&value.rest_as_text()?),
                 tag::CHECKSUM | tag::MORE_CHECKSUMS => part.checksums.extend(read_checksum(tag, value)?),
                 tag::RUNS => part.runs = ExtentRun::decode_all(value)?,
-                tag::FRESH => part.new_extents = ExtentLocation::decode_all(value)?,
+                tag::NEW_EXTENTS => part.new_extents = ExtentLocation::decode_all(value)?,
                 _ => {}
             }
         }

@@ -38,7 +38,7 @@ fn examples() -> Vec<Record> {
         scope: ChecksumScope::Composite,
         content: ObjectContent::Extents {
             runs: vec![ExtentRun { first: 7, bytes: (3 << 20) + 1 }],
-            fresh: vec![ExtentLocation { id: 7, position: Position::new(1, 64), record_bytes: 4096 }],
+            new_extents: vec![ExtentLocation { id: 7, position: Position::new(1, 64), record_bytes: 4096 }],
         },
         parts: vec![summary, summary_of_later],
         upload: Some(12),

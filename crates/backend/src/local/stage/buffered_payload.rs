@@ -1,4 +1,4 @@
-//! Bytes that are hashed but not written yet.
+//! The bytes of a staged write that are received but not submitted to be written, and their checksums.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,96 +11,101 @@ use crate::local::frame::BLOCK_BYTES;
 
 const BLOCKS: Crc64Blocks = Crc64Blocks::new(BLOCK_BYTES as u64);
 
-/// Payload of the record being filled, with its block checksums. Submitted bytes are no longer held, but their
-/// checksums are.
+/// The payload of the record being filled: the buffers that are not submitted yet, and the checksums of all of its
+/// blocks, including the submitted ones.
 pub(super) struct BufferedPayload {
-    /// Bytes buffered by all writes.
+    /// Bytes buffered by all writes of the store.
     total_buffered_bytes: Arc<AtomicUsize>,
+    /// The request's window, from which the buffers are reserved.
     window: Arc<Window>,
-    frames: Vec<Bytes>,
+    buffers: Vec<Bytes>,
+    /// Bytes in `buffers`.
     bytes: usize,
-    table: Vec<u64>,
-    block: Option<(Hasher, usize)>,
-    /// Checksum of everything before the open block, across all records.
-    full_checksum: u64,
+    /// Checksums of the record's full blocks.
+    block_crcs: Vec<u64>,
+    /// The block being filled: its hasher and its length so far.
+    open_block: Option<(Hasher, usize)>,
+    /// Checksum of everything before the open block, across all records of the write.
+    crc64: u64,
 }
 
 impl BufferedPayload {
-    pub const fn new(everywhere: Arc<AtomicUsize>, window: Arc<Window>) -> Self {
+    pub const fn new(total_buffered_bytes: Arc<AtomicUsize>, window: Arc<Window>) -> Self {
         Self {
-            total_buffered_bytes: everywhere,
+            total_buffered_bytes,
             window,
-            frames: Vec::new(),
+            buffers: Vec::new(),
             bytes: 0,
-            table: Vec::new(),
-            block: None,
-            full_checksum: 0,
+            block_crcs: Vec::new(),
+            open_block: None,
+            crc64: 0,
         }
     }
 
-    /// Bytes buffered by all writes.
-    pub fn everywhere(&self) -> usize {
+    /// Bytes buffered by all writes of the store.
+    pub fn total_buffered_bytes(&self) -> usize {
         self.total_buffered_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes held.
+    /// Bytes buffered by this write and not submitted yet.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub fn push(&mut self, frame: Bytes) {
-        let mut rest = &frame[..];
+    /// Hashes and buffers the next bytes of the payload.
+    pub fn push(&mut self, buffer: Bytes) {
+        let mut rest = &buffer[..];
         while !rest.is_empty() {
-            let (hasher, filled) = self.block.get_or_insert_with(|| (Hasher::new(Algorithm::Crc64Nvme), 0));
-            let (now, later) = rest.split_at(rest.len().min(BLOCK_BYTES - *filled));
-            hasher.update(now);
-            *filled += now.len();
-            rest = later;
+            let (hasher, filled) = self.open_block.get_or_insert_with(|| (Hasher::new(Algorithm::Crc64Nvme), 0));
+            let (in_block, after_block) = rest.split_at(rest.len().min(BLOCK_BYTES - *filled));
+            hasher.update(in_block);
+            *filled += in_block.len();
+            rest = after_block;
             if *filled == BLOCK_BYTES {
                 self.close_block();
             }
         }
-        self.bytes += frame.len();
-        self.total_buffered_bytes.fetch_add(frame.len(), Ordering::Relaxed);
-        self.frames.push(frame);
+        self.bytes += buffer.len();
+        self.total_buffered_bytes.fetch_add(buffer.len(), Ordering::Relaxed);
+        self.buffers.push(buffer);
     }
 
     fn close_block(&mut self) {
-        if let Some((hasher, length)) = self.block.take() {
+        if let Some((hasher, length)) = self.open_block.take() {
             let crc = hasher.finish().crc64_value();
-            self.table.push(crc);
-            self.full_checksum = BLOCKS.combine(self.full_checksum, crc, length as u64);
+            self.block_crcs.push(crc);
+            self.crc64 = BLOCKS.combine(self.crc64, crc, length as u64);
         }
     }
 
-    /// Takes the buffered frames to submit them; the record continues. They count as buffered, and hold the window,
-    /// until dropped.
-    pub fn take_frames(&mut self) -> Vec<Bytes> {
-        let mut frames = std::mem::take(&mut self.frames);
-        if let Some(last) = frames.last_mut() {
-            *last = Bytes::from_owner(SubmittedFrame {
+    /// Takes the buffers to submit them; the record continues. Until they are dropped, their bytes count as buffered and
+    /// they keep the request's window alive.
+    pub fn take_buffers(&mut self) -> Vec<Bytes> {
+        let mut buffers = std::mem::take(&mut self.buffers);
+        if let Some(last) = buffers.last_mut() {
+            *last = Bytes::from_owner(LastSubmittedBuffer {
                 last: std::mem::take(last),
                 bytes: std::mem::take(&mut self.bytes),
-                everywhere: self.total_buffered_bytes.clone(),
+                total_buffered_bytes: self.total_buffered_bytes.clone(),
                 _window: self.window.clone(),
             });
         }
-        frames
+        buffers
     }
 
-    /// Takes the buffered frames and the checksums of all blocks of the record, which ends here.
+    /// Ends the record: takes its remaining buffers and the checksums of all of its blocks.
     pub fn take(&mut self) -> (Vec<Bytes>, Vec<u64>) {
         self.close_block();
-        (self.take_frames(), std::mem::take(&mut self.table))
+        (self.take_buffers(), std::mem::take(&mut self.block_crcs))
     }
 
     fn release_count(&mut self) {
         self.total_buffered_bytes.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
     }
 
-    /// The checksum of everything so far. All records must have ended.
-    pub fn whole(&self) -> Checksum {
-        Checksum::crc64nvme(self.full_checksum)
+    /// CRC-64/NVME of the whole write so far. Every record must have been ended by [`take`](Self::take).
+    pub fn crc64(&self) -> Checksum {
+        Checksum::crc64nvme(self.crc64)
     }
 }
 
@@ -110,23 +115,23 @@ impl Drop for BufferedPayload {
     }
 }
 
-/// The last frame of a submission.
-struct SubmittedFrame {
+/// The last buffer of a submission: it is written last, so its drop ends the count of all of them.
+struct LastSubmittedBuffer {
     last: Bytes,
     /// Bytes of the whole submission.
     bytes: usize,
-    everywhere: Arc<AtomicUsize>,
+    total_buffered_bytes: Arc<AtomicUsize>,
     _window: Arc<Window>,
 }
 
-impl AsRef<[u8]> for SubmittedFrame {
+impl AsRef<[u8]> for LastSubmittedBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.last
     }
 }
 
-impl Drop for SubmittedFrame {
+impl Drop for LastSubmittedBuffer {
     fn drop(&mut self) {
-        self.everywhere.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.total_buffered_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

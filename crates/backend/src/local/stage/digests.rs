@@ -6,8 +6,9 @@ use tradewind_core::checksum::Hasher;
 use tradewind_core::{Algorithm, Checksum};
 use tradewind_digest::{Engine, Md5Stream};
 
-/// Up to this size the MD5 is computed at the end; beyond, concurrently by the hashing threads.
-const MAX_LATE_MD5_BYTES: usize = 64 << 10;
+/// Up to this size the bytes are buffered and the MD5 is computed at the end. Beyond it, the hashing threads compute it
+/// while the bytes arrive.
+const MAX_BUFFERED_MD5_BYTES: usize = 64 << 10;
 /// Maximum bytes of a write queued for the hashing threads.
 const MAX_MD5_QUEUE_BYTES: usize = 512 << 10;
 /// Other digests are computed in pieces of this size, yielding in between.
@@ -23,10 +24,10 @@ pub(super) struct StagedDigests {
 enum Md5State {
     #[default]
     NotRequested,
-    /// Few bytes so far: they are still buffered and will be hashed at the end.
-    Deferred {
+    /// At most [`MAX_BUFFERED_MD5_BYTES`] so far.
+    Buffered {
         engine: Engine,
-        frames: Vec<Bytes>,
+        buffers: Vec<Bytes>,
         bytes: usize,
     },
     Stream(Md5Stream),
@@ -37,15 +38,15 @@ enum Md5State {
 pub(super) enum Md5Outcome {
     NotRequested,
     Known([u8; 16]),
-    /// The committer computes it.
-    Deferred,
+    /// Not computed yet: the committer will do so.
+    LeftToCommitter,
 }
 
 impl Md5Outcome {
     pub const fn known(self) -> Option<[u8; 16]> {
         match self {
             Self::Known(md5) => Some(md5),
-            Self::NotRequested | Self::Deferred => None,
+            Self::NotRequested | Self::LeftToCommitter => None,
         }
     }
 }
@@ -53,7 +54,7 @@ impl Md5Outcome {
 impl StagedDigests {
     pub fn new(engine: &Engine, md5: bool, algorithms: &[Algorithm]) -> Self {
         let md5 = if md5 {
-            Md5State::Deferred { engine: engine.clone(), frames: Vec::new(), bytes: 0 }
+            Md5State::Buffered { engine: engine.clone(), buffers: Vec::new(), bytes: 0 }
         } else {
             Md5State::NotRequested
         };
@@ -62,33 +63,33 @@ impl StagedDigests {
         Self { md5, others }
     }
 
-    /// Adds bytes. Waits while the hashing threads are far behind.
-    pub async fn update(&mut self, frame: &Bytes) {
-        let pieces = frame.len().div_ceil(HASH_PIECE_BYTES);
+    /// Adds bytes. Waits while the queue of the hashing threads is full.
+    pub async fn update(&mut self, buffer: &Bytes) {
+        let pieces = buffer.len().div_ceil(HASH_PIECE_BYTES);
         for hasher in &mut self.others {
-            let slow = !hasher.algorithm().is_crc();
-            for piece in frame.chunks(HASH_PIECE_BYTES) {
+            let is_slow = !hasher.algorithm().is_crc();
+            for piece in buffer.chunks(HASH_PIECE_BYTES) {
                 hasher.update(piece);
-                if slow && pieces > 1 {
+                if is_slow && pieces > 1 {
                     tokio::task::yield_now().await;
                 }
             }
         }
         match &mut self.md5 {
             Md5State::NotRequested => {}
-            Md5State::Deferred { engine, frames, bytes } => {
-                frames.push(frame.clone());
-                *bytes += frame.len();
-                if *bytes > MAX_LATE_MD5_BYTES {
+            Md5State::Buffered { engine, buffers, bytes } => {
+                buffers.push(buffer.clone());
+                *bytes += buffer.len();
+                if *bytes > MAX_BUFFERED_MD5_BYTES {
                     let mut stream = engine.stream();
-                    for frame in frames.drain(..) {
-                        stream.update(frame);
+                    for buffer in buffers.drain(..) {
+                        stream.update(buffer);
                     }
                     self.md5 = Md5State::Stream(stream);
                 }
             }
             Md5State::Stream(stream) => {
-                stream.update(frame.clone());
+                stream.update(buffer.clone());
                 if stream.queued_bytes() > MAX_MD5_QUEUE_BYTES {
                     stream.drained(MAX_MD5_QUEUE_BYTES / 2).await;
                 }
@@ -96,17 +97,16 @@ impl StagedDigests {
         }
     }
 
-    /// Returns the MD5 and the other checksums. If the MD5 `may_be_late`, that of few bytes is left to the committer,
-    /// where it costs a fraction, computed together with those of other writes. Otherwise it is computed here (at
-    /// most 80 µs).
-    pub async fn finish(self, may_be_late: bool) -> (Md5Outcome, Vec<Checksum>) {
+    /// Returns the MD5 and the other checksums. With `may_leave_to_committer`, the MD5 of buffered bytes is not computed
+    /// here: the committer hashes those of many writes in parallel, at a fraction of the cost.
+    pub async fn finish(self, may_leave_to_committer: bool) -> (Md5Outcome, Vec<Checksum>) {
         let md5 = match self.md5 {
             Md5State::NotRequested => Md5Outcome::NotRequested,
-            Md5State::Deferred { .. } if may_be_late => Md5Outcome::Deferred,
-            Md5State::Deferred { frames, .. } => Md5Outcome::Known(match &frames[..] {
+            Md5State::Buffered { .. } if may_leave_to_committer => Md5Outcome::LeftToCommitter,
+            Md5State::Buffered { buffers, .. } => Md5Outcome::Known(match &buffers[..] {
                 [] => tradewind_digest::md5(&[]),
-                [frame] => tradewind_digest::md5(frame),
-                frames => tradewind_digest::md5(&frames.concat()),
+                [buffer] => tradewind_digest::md5(buffer),
+                buffers => tradewind_digest::md5(&buffers.concat()),
             }),
             Md5State::Stream(stream) => Md5Outcome::Known(stream.finish().await),
         };

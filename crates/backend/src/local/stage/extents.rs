@@ -12,36 +12,38 @@ use crate::local::open_store::OpenStore;
 use crate::local::record::{ExtentLocation, ExtentRun};
 use crate::local::segment::SegmentPin;
 
-/// They have consecutive numbers if possible, so that manifests stay short.
+/// The extents of a write. They have consecutive ids if possible, so that manifests stay short.
 pub(super) struct StagedExtents {
     /// Size of the whole write, if declared. It may be wrong.
-    expected: Option<u64>,
+    expected_bytes: Option<u64>,
     ids: ExtentIds,
     open: Option<ExtentWriter>,
-    /// The complete ones.
+    /// The complete extents, as runs.
     pub runs: Vec<ExtentRun>,
-    pub fresh: Vec<ExtentLocation>,
-    /// The segments that contain them.
+    /// The locations of the complete extents.
+    pub new_extents: Vec<ExtentLocation>,
+    /// Pins of the segments that contain them.
     pub pins: Vec<SegmentPin>,
-    bytes: u64,
+    /// Bytes of the complete extents.
+    complete_bytes: u64,
 }
 
 impl StagedExtents {
     pub fn with_expected_size(bytes: Option<u64>) -> Self {
         Self {
-            expected: bytes,
+            expected_bytes: bytes,
             ids: ExtentIds::for_size(bytes),
             open: None,
             runs: Vec::new(),
-            fresh: Vec::new(),
+            new_extents: Vec::new(),
             pins: Vec::new(),
-            bytes: 0,
+            complete_bytes: 0,
         }
     }
 
     /// The declared size of the whole write.
-    pub const fn expected(&self) -> Option<u64> {
-        self.expected
+    pub const fn expected_bytes(&self) -> Option<u64> {
+        self.expected_bytes
     }
 
     /// Returns true if nothing was submitted so far.
@@ -59,62 +61,62 @@ impl StagedExtents {
         self.open.as_ref().map_or(MAX_PAYLOAD_BYTES, |extent| extent.remaining_bytes())
     }
 
-    /// Returns true if `bytes`, not submitted yet, are the last ones as far as is known.
+    /// Returns true if, by the declared size, the write ends after `bytes` more bytes than are submitted.
     pub fn is_expected_end(&self, bytes: usize) -> bool {
         self.remaining_bytes() == Some(bytes)
     }
 
     /// Submits `payload` as part of an extent, starting one if none is open.
-    pub async fn append(&mut self, local: &Arc<OpenStore>, payload: Vec<Bytes>) -> Result<()> {
+    pub async fn append(&mut self, store: &Arc<OpenStore>, payload: Vec<Bytes>) -> Result<()> {
         let bytes = total_bytes(&payload);
-        // Full, unless less is expected.
+        // A full extent, unless less is expected.
         let capacity = self.remaining_bytes().filter(|left| *left >= bytes).unwrap_or(MAX_PAYLOAD_BYTES);
         let extent = match &mut self.open {
             Some(open) => open,
             None => {
-                let writer = self.begin(local, capacity.min(MAX_PAYLOAD_BYTES)).await?;
+                let writer = self.begin(store, capacity.min(MAX_PAYLOAD_BYTES)).await?;
                 self.open.insert(writer)
             }
         };
         extent.append(payload).await
     }
 
-    /// Completes an extent with the last of its payload: the open one, or one of only these bytes.
+    /// Completes the open extent with the last of its payload, or writes an extent of only these bytes if none is open.
     pub async fn finish_extent(
         &mut self,
-        local: &Arc<OpenStore>,
+        store: &Arc<OpenStore>,
         payload: Vec<Bytes>,
-        table: &[u64],
+        block_crcs: &[u64],
     ) -> Result<()> {
-        let last = total_bytes(&payload);
+        let last_bytes = total_bytes(&payload);
         let extent = match self.open.take() {
             Some(open) => open,
-            None => self.begin(local, last).await?,
+            None => self.begin(store, last_bytes).await?,
         };
-        let bytes = (extent.handed() + last) as u64;
-        let (at, pin) = extent.finish(payload, table).await?;
-        self.bytes += bytes;
-        self.fresh.push(at);
+        let bytes = (extent.submitted_bytes() + last_bytes) as u64;
+        let (location, pin) = extent.finish(payload, block_crcs).await?;
+        self.complete_bytes += bytes;
+        self.new_extents.push(location);
         if !self.pins.iter().any(|held| held.0.number == pin.0.number) {
             self.pins.push(pin);
         }
         match self.runs.last_mut() {
-            Some(run) if run.ids().end == at.id && run.bytes % MAX_PAYLOAD_BYTES as u64 == 0 => {
+            Some(run) if run.ids().end == location.id && run.bytes % MAX_PAYLOAD_BYTES as u64 == 0 => {
                 run.bytes += bytes
             }
-            _ => self.runs.push(ExtentRun { first: at.id, bytes }),
+            _ => self.runs.push(ExtentRun { first: location.id, bytes }),
         }
         Ok(())
     }
 
-    async fn begin(&mut self, local: &Arc<OpenStore>, capacity: usize) -> Result<ExtentWriter> {
-        local.begin_extent(self.ids.next(&local.shared.next_id), false, capacity).await
+    async fn begin(&mut self, store: &Arc<OpenStore>, capacity: usize) -> Result<ExtentWriter> {
+        store.begin_extent(self.ids.next(&store.state.next_id), false, capacity).await
     }
 
-    /// Bytes still to be submitted, as far as is known.
+    /// Bytes still to be submitted, by the declared size. `None` if it is unknown or already exceeded.
     fn remaining_bytes(&self) -> Option<usize> {
-        let handed = self.bytes + self.open.as_ref().map_or(0, |extent| extent.handed() as u64);
-        self.expected?.checked_sub(handed)?.try_into().ok()
+        let submitted_bytes = self.complete_bytes + self.open.as_ref().map_or(0, |extent| extent.submitted_bytes() as u64);
+        self.expected_bytes?.checked_sub(submitted_bytes)?.try_into().ok()
     }
 }
 

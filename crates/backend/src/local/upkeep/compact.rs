@@ -35,7 +35,7 @@ pub(super) struct CompactionResult {
 /// Empties and removes a group of segments. One that fails, is damaged, or is used again concurrently remains, is
 /// added to `skipped`, and does not block the others.
 pub(super) fn compact(
-    local: &OpenStore,
+    store: &OpenStore,
     group: &[Arc<Segment>],
     skipped: &mut HashSet<u32>,
     (control, pace): (&UpkeepControl, &mut Pace),
@@ -51,9 +51,9 @@ pub(super) fn compact(
     let mut dead = Vec::new();
     let mut living = Vec::new();
     let mut retained = Vec::new();
-    let mut mover = Mover::new(local, control, pace);
+    let mut mover = Mover::new(store, control, pace);
     for segment in group {
-        let outcome = all_dead(local, segment).and_then(|is_dead| {
+        let outcome = all_dead(store, segment).and_then(|is_dead| {
             if !is_dead {
                 mover.move_live(segment)?;
             }
@@ -69,7 +69,7 @@ pub(super) fn compact(
         return Ok(CompactionResult::default());
     }
     for segment in living {
-        match all_dead(local, &segment) {
+        match all_dead(store, &segment) {
             Ok(true) => dead.push(segment),
             Ok(false) => retained.push(segment.number),
             Err(e) => record_failure(&segment, e)?,
@@ -78,14 +78,14 @@ pub(super) fn compact(
     let mut left_begun = false;
     let mut removable = Vec::new();
     // Records there may have been superseded since: their extents are freed while the records are still readable.
-    let held = reclaim_segments(local, control, &segment_numbers(&dead, SegmentKind::Log))?;
+    let held = reclaim_segments(store, control, &segment_numbers(&dead, SegmentKind::Log))?;
     for segment in dead {
         if segment.kind == SegmentKind::Log {
             if held.contains(&segment.number) {
                 retained.push(segment.number);
                 continue;
             }
-            if let Err(e) = uncount_records(local, &segment, control) {
+            if let Err(e) = uncount_records(store, &segment, control) {
                 left_begun = true;
                 record_failure(&segment, e)?;
                 continue;
@@ -94,7 +94,7 @@ pub(super) fn compact(
         removable.push(segment);
     }
     skipped.extend(retained);
-    remove(local, &removable)?;
+    remove(store, &removable)?;
     Ok(CompactionResult { removed: removable.len(), left_partly_uncounted: left_begun })
 }
 
@@ -103,12 +103,12 @@ fn segment_numbers(segments: &[Arc<Segment>], kind: SegmentKind) -> Vec<u32> {
 }
 
 /// Once dead, a record stays dead; so a single check suffices.
-fn all_dead(local: &OpenStore, segment: &Arc<Segment>) -> Result<bool> {
-    let mut scanner = Scanner::new(segment.clone(), local.shared.layout.salt, 0);
-    let changes = local.shared.index.changes();
+fn all_dead(store: &OpenStore, segment: &Arc<Segment>) -> Result<bool> {
+    let mut scanner = Scanner::new(segment.clone(), store.state.layout.salt, 0);
+    let changes = store.state.index.changes();
     while let Some(item) = scanner.next()? {
         let ScanItem::Record(scanned) = item else { continue };
-        if liveness(&changes, local, &scanned)? == Liveness::Live {
+        if liveness(&changes, store, &scanned)? == Liveness::Live {
             tracing::trace!(at = %scanned.position, "a record is live");
             return Ok(false);
         }
@@ -117,20 +117,20 @@ fn all_dead(local: &OpenStore, segment: &Arc<Segment>) -> Result<bool> {
 }
 
 /// Removes the files of segments without live data that are out of the counts.
-fn remove(local: &OpenStore, segments: &[Arc<Segment>]) -> Result<()> {
+fn remove(store: &OpenStore, segments: &[Arc<Segment>]) -> Result<()> {
     if segments.is_empty() {
         return Ok(());
     }
     let segment_numbers: Vec<u32> = segments.iter().map(|segment| segment.number).collect();
-    retire(local, &segment_numbers)?;
-    local.shared.index.checkpoint()?;
-    if let Err(e) = local.shared.segments.unlink_all(&local.shared.layout.segments(), segments) {
+    retire(store, &segment_numbers)?;
+    store.state.index.checkpoint()?;
+    if let Err(e) = store.state.segments.unlink_all(&store.state.layout.segments(), segments) {
         // It is unknown whether the records are gone: what hides them must stay, and so must everything else.
-        local.committer.set_read_only();
+        store.committer.set_read_only();
         return Err(Error::with_source(Reason::ReadOnly, "segments could not be removed", e));
     }
     tracing::debug!(segments = ?segment_numbers, "segments compacted");
-    local.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+    store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
         for number in &segment_numbers {
             batch.changes.remove(keys::segment(*number));
         }
@@ -140,9 +140,9 @@ fn remove(local: &OpenStore, segments: &[Arc<Segment>]) -> Result<()> {
 
 /// Marks segments as removed. The progress of taking them out of the counts is preserved: if the rest of a removal
 /// fails, they are not taken out again.
-fn retire(local: &OpenStore, segment_numbers: &[u32]) -> Result<()> {
+fn retire(store: &OpenStore, segment_numbers: &[u32]) -> Result<()> {
     let segment_numbers = segment_numbers.to_vec();
-    local.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+    store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
         for number in &segment_numbers {
             let key = keys::segment(*number);
             let entry = batch.changes.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;

@@ -34,7 +34,7 @@ struct Moved {
 
 /// Moves live data out of segments. [`Mover::finish`] moves what is still pending.
 pub(super) struct Mover<'a> {
-    local: &'a OpenStore,
+    store: &'a OpenStore,
     control: &'a UpkeepControl,
     pace: &'a mut Pace,
     records: Vec<RecordCopy>,
@@ -43,16 +43,16 @@ pub(super) struct Mover<'a> {
 }
 
 impl<'a> Mover<'a> {
-    pub fn new(local: &'a OpenStore, control: &'a UpkeepControl, pace: &'a mut Pace) -> Self {
-        Self { local, control, pace, records: Vec::new(), record_bytes: 0, extents: Vec::new() }
+    pub fn new(store: &'a OpenStore, control: &'a UpkeepControl, pace: &'a mut Pace) -> Self {
+        Self { store, control, pace, records: Vec::new(), record_bytes: 0, extents: Vec::new() }
     }
 
     /// Starts to move the live data of a segment. Returns early if upkeep is stopped.
     pub fn move_live(&mut self, segment: &Arc<Segment>) -> Result<()> {
-        let mut scanner = Scanner::new(segment.clone(), self.local.shared.layout.salt, 0);
+        let mut scanner = Scanner::new(segment.clone(), self.store.state.layout.salt, 0);
         while let Some(item) = scanner.next()? {
             let ScanItem::Record(scanned) = item else { continue };
-            if liveness(&self.local.shared.index.changes(), self.local, &scanned)? == Liveness::Dead {
+            if liveness(&self.store.state.index.changes(), self.store, &scanned)? == Liveness::Dead {
                 continue;
             }
             let Some(payload) = read_payload(segment, &scanned)? else {
@@ -64,7 +64,7 @@ impl<'a> Mover<'a> {
                 RecordSubject::Extent(id) => self.copy_extent(id, &scanned, payload)?,
                 _ => self.copy_record(scanned, payload)?,
             }
-            if !self.pace.spend(bytes as u64, self.control, &self.local.shared.space) {
+            if !self.pace.spend(bytes as u64, self.control, &self.store.state.space) {
                 break;
             }
         }
@@ -73,9 +73,9 @@ impl<'a> Mover<'a> {
 
     /// Copies to the end of the log.
     fn copy_record(&mut self, scanned: ScannedRecord, payload: Bytes) -> Result<()> {
-        let ScannedRecord { header, fields, table, .. } = scanned;
+        let ScannedRecord { header, fields, block_crcs, .. } = scanned;
         self.record_bytes += header.record_bytes();
-        self.records.push(RecordCopy { header, fields, payload, table });
+        self.records.push(RecordCopy { header, fields, payload, block_crcs });
         if self.records.len() >= MAX_CHANGE_ITEMS || self.record_bytes >= MAX_CHANGE_BYTES {
             self.append()
         } else {
@@ -86,9 +86,9 @@ impl<'a> Mover<'a> {
     /// Copies to another bulk segment.
     fn copy_extent(&mut self, id: u64, scanned: &ScannedRecord, payload: Bytes) -> Result<()> {
         let payload_bytes = payload.len();
-        let table = scanned.table.clone();
-        let extent = ExtentBytes { id, payload: vec![payload], payload_bytes, table, is_relocated: true };
-        let (new, pin) = block_on(self.local.write_extent(extent))?;
+        let block_crcs = scanned.block_crcs.clone();
+        let extent = ExtentBytes { id, payload: vec![payload], payload_bytes, block_crcs, is_relocated: true };
+        let (new, pin) = block_on(self.store.write_extent(extent))?;
         let old = RecordLocation {
             position: scanned.position,
             record_bytes: scanned.end() - scanned.position.offset,
@@ -96,7 +96,7 @@ impl<'a> Mover<'a> {
         let new = RecordLocation { position: new.position, record_bytes: new.record_bytes };
         self.extents.push(Moved { id, old, new, pin });
         if self.extents.len() >= MAX_CHANGE_ITEMS {
-            swap(self.local, std::mem::take(&mut self.extents))
+            swap(self.store, std::mem::take(&mut self.extents))
         } else {
             Ok(())
         }
@@ -108,7 +108,7 @@ impl<'a> Mover<'a> {
         if records.is_empty() {
             Ok(())
         } else {
-            self.local.committer.submit_blocking(RelocateRecords(records))
+            self.store.committer.submit_blocking(RelocateRecords(records))
         }
     }
 
@@ -116,27 +116,27 @@ impl<'a> Mover<'a> {
     /// moved.
     pub fn finish(mut self) -> Result<bool> {
         self.append()?;
-        swap(self.local, std::mem::take(&mut self.extents))?;
+        swap(self.store, std::mem::take(&mut self.extents))?;
         Ok(!self.control.is_stopped())
     }
 }
 
 /// Makes copies durable and switches the index to them where it still refers to the originals.
-fn swap(local: &OpenStore, moved: Vec<Moved>) -> Result<()> {
+fn swap(store: &OpenStore, moved: Vec<Moved>) -> Result<()> {
     if moved.is_empty() {
         return Ok(());
     }
     let mut synced = Vec::new();
     for Moved { pin, .. } in &moved {
         if !synced.contains(&pin.0.number) {
-            if let Err(e) = block_on(pin.0.sync(&local.shared.io)) {
-                local.committer.set_read_only();
+            if let Err(e) = block_on(pin.0.sync(&store.state.io)) {
+                store.committer.set_read_only();
                 return Err(e);
             }
             synced.push(pin.0.number);
         }
     }
-    local.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+    store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
         for Moved { id, old, new, .. } in &moved {
             let key = keys::extent(*id);
             let current = batch.changes.get(&key)?.map(|value| RecordLocation::decode(&value)).transpose()?;

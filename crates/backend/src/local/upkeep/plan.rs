@@ -21,8 +21,8 @@ const SMALL_SIZE_DIVISOR: u32 = 16;
 pub(in crate::local) const MAX_LIVE_FRACTION: f64 = 0.9;
 
 /// Live fraction below which a segment is worth compacting now.
-pub(super) fn max_worthwhile_fraction(local: &OpenStore) -> f64 {
-    let (below, shortage) = (local.shared.options.compact_below_fraction, local.shared.space.shortage());
+pub(super) fn max_worthwhile_fraction(store: &OpenStore) -> f64 {
+    let (below, shortage) = (store.state.options.compact_below_fraction, store.state.space.shortage());
     below + (MAX_LIVE_FRACTION - below).max(0.0) * shortage
 }
 
@@ -47,15 +47,15 @@ pub(super) struct CompactionCandidate {
 
 impl CompactionPlan {
     /// Examines all segments except those to be skipped.
-    pub fn select(local: &OpenStore, skipped: &HashSet<u32>) -> Result<Self> {
-        let shared = &local.shared;
+    pub fn select(store: &OpenStore, skipped: &HashSet<u32>) -> Result<Self> {
+        let state = &store.state;
         let mut plan = Self::default();
         let mut small = Vec::new();
-        let worth_below = max_worthwhile_fraction(local);
-        for segment in shared.segments.all().values() {
+        let worth_below = max_worthwhile_fraction(store);
+        for segment in state.segments.all().values() {
             // Read before the index: what is no longer pinned is committed or aborted.
             let busy = !segment.is_sealed.load(Ordering::Acquire) || segment.pins.load(Ordering::Acquire) > 0;
-            let entry = shared.index.get(&keys::segment(segment.number))?;
+            let entry = state.index.get(&keys::segment(segment.number))?;
             let entry = entry.map(|value| SegmentEntry::decode(&value)).transpose()?.unwrap_or_default();
             if segment.kind == SegmentKind::Log && (entry.uncounted_end > 0 || entry.is_retired) {
                 plan.interrupted.push(segment.clone());
@@ -72,7 +72,7 @@ impl CompactionPlan {
                 CompactionCandidate { segment: segment.clone(), live_bytes, live_fraction: share };
             if share < worth_below {
                 plan.candidates.push(candidate);
-            } else if size < shared.options.segment_bytes / SMALL_SIZE_DIVISOR {
+            } else if size < state.options.segment_bytes / SMALL_SIZE_DIVISOR {
                 small.push(CompactionCandidate { live_fraction: 0.0, ..candidate });
             }
         }

@@ -19,40 +19,40 @@ use crate::local::scan::record_at;
 const MAX_CHANGE_ITEMS: usize = 1024;
 
 /// Frees everything that is pending at this moment.
-pub(super) fn reclaim(local: &OpenStore, control: &UpkeepControl) -> Result<()> {
-    free_where(local, control, |_| true).map(|_| ())
+pub(super) fn reclaim(store: &OpenStore, control: &UpkeepControl) -> Result<()> {
+    free_where(store, control, |_| true).map(|_| ())
 }
 
 /// Frees what is pending because of records in these segments. Returns the segments of records for which that failed:
 /// they are still needed.
 pub(super) fn reclaim_segments(
-    local: &OpenStore,
+    store: &OpenStore,
     control: &UpkeepControl,
     segments: &[u32],
 ) -> Result<Vec<u32>> {
     if segments.is_empty() {
         return Ok(Vec::new());
     }
-    free_where(local, control, |segment| segments.contains(&segment))
+    free_where(store, control, |segment| segments.contains(&segment))
 }
 
 fn free_where(
-    local: &OpenStore,
+    store: &OpenStore,
     control: &UpkeepControl,
     is_wanted: impl Fn(u32) -> bool,
 ) -> Result<Vec<u32>> {
     let mut pending = PendingFrees::default();
     let mut failed = Vec::new();
-    for entry in local.shared.index.snapshot().prefix(&[keys::space::RECLAIM]) {
+    for entry in store.state.index.snapshot().prefix(&[keys::prefix::RECLAIM]) {
         let (key, value) = entry?;
-        let (seq, place) = (keys::number(&key)?, RecordLocation::decode(&value)?);
-        if !is_wanted(place.position.segment) {
+        let (seq, location) = (keys::number(&key)?, RecordLocation::decode(&value)?);
+        if !is_wanted(location.position.segment) {
             continue;
         }
         if control.is_stopped() {
             return Err(Error::new(Reason::ShuttingDown, "the store is closing"));
         }
-        let runs = match runs_of(local, place) {
+        let runs = match runs_of(store, location) {
             Ok(runs) => runs,
             Err(e) if e.reason() == Reason::CorruptData => {
                 tracing::error!(error = ?e, "extents stay occupied until the index is rebuilt");
@@ -60,19 +60,19 @@ fn free_where(
             }
             Err(e) if is_fatal(&e) => return Err(e),
             Err(e) => {
-                tracing::error!(error = ?e, at = %place.position, "extents cannot be freed; this will be retried later");
-                failed.push(place.position.segment);
+                tracing::error!(error = ?e, at = %location.position, "extents cannot be freed; this will be retried later");
+                failed.push(location.position.segment);
                 continue;
             }
         };
         for id in runs.into_iter().flat_map(ExtentRun::ids) {
             pending.extents.push(id);
-            pending.submit_at_length(MAX_CHANGE_ITEMS, local)?;
+            pending.submit_at_length(MAX_CHANGE_ITEMS, store)?;
         }
         pending.records.push(seq);
-        pending.submit_at_length(MAX_CHANGE_ITEMS, local)?;
+        pending.submit_at_length(MAX_CHANGE_ITEMS, store)?;
     }
-    pending.submit_at_length(1, local)?;
+    pending.submit_at_length(1, store)?;
     Ok(failed)
 }
 
@@ -86,12 +86,12 @@ struct PendingFrees {
 
 impl PendingFrees {
     /// Submits the change once it has this length.
-    fn submit_at_length(&mut self, length: usize, local: &OpenStore) -> Result<()> {
+    fn submit_at_length(&mut self, length: usize, store: &OpenStore) -> Result<()> {
         if self.extents.len().max(self.records.len()) < length {
             return Ok(());
         }
         let Self { extents, records } = std::mem::take(self);
-        local.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+        store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
             for id in &extents {
                 let key = keys::extent(*id);
                 if let Some(value) = batch.changes.get(&key)? {
@@ -108,16 +108,16 @@ impl PendingFrees {
 }
 
 /// The runs to which a superseded record refers.
-fn runs_of(local: &OpenStore, place: RecordLocation) -> Result<Vec<ExtentRun>> {
+fn runs_of(store: &OpenStore, location: RecordLocation) -> Result<Vec<ExtentRun>> {
     let missing = |why: &str| {
         Error::new(
             Reason::CorruptData,
-            format!("the extents of the record at {} cannot be freed: {why}", place.position),
+            format!("the extents of the record at {} cannot be freed: {why}", location.position),
         )
     };
     let segment =
-        local.shared.segments.get(place.position.segment).ok_or_else(|| missing("its segment is missing"))?;
-    let scanned = record_at(&segment, local.shared.layout.salt, place.position.offset)?;
+        store.state.segments.get(location.position.segment).ok_or_else(|| missing("its segment is missing"))?;
+    let scanned = record_at(&segment, store.state.layout.salt, location.position.offset)?;
     let scanned = scanned.ok_or_else(|| missing("it is damaged"))?;
     match scanned.record()? {
         Record::Object(object) => match object.content {

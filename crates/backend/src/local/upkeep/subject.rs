@@ -58,12 +58,12 @@ pub(super) fn read_subject(scanned: &ScannedRecord) -> Result<RecordSubject> {
 /// Determines whether anything refers to a record. Once dead, it stays dead.
 pub(super) fn liveness(
     changes: &IndexChanges<'_>,
-    local: &OpenStore,
+    store: &OpenStore,
     scanned: &ScannedRecord,
 ) -> Result<Liveness> {
     let at = scanned.position;
-    let is_here = |place: RecordLocation| if place.position == at { Liveness::Live } else { Liveness::Dead };
-    let place_of = |key: &[u8]| -> Result<Liveness> {
+    let is_here = |location: RecordLocation| if location.position == at { Liveness::Live } else { Liveness::Dead };
+    let liveness_at = |key: &[u8]| -> Result<Liveness> {
         Ok(changes
             .get(key)?
             .map(|value| RecordLocation::decode(&value))
@@ -87,7 +87,7 @@ pub(super) fn liveness(
                 changes.get(&keys::bucket(id))?.map(|value| BucketEntry::decode(&value)).transpose()?;
             Ok(entry.map_or(Liveness::Dead, |entry| is_here(entry.location)))
         }
-        RecordSubject::BucketEnd(id) => place_of(&keys::bucket_deleted(id)),
+        RecordSubject::BucketEnd(id) => liveness_at(&keys::bucket_deleted(id)),
         RecordSubject::Upload(seq) => {
             let entry =
                 changes.get(&keys::upload(seq))?.map(|value| UploadEntry::decode(&value)).transpose()?;
@@ -102,12 +102,12 @@ pub(super) fn liveness(
         }
         // Nor is the end of an upload without remaining records.
         RecordSubject::UploadEnd(seq) if upload_records(changes, seq)?.count == 0 => Ok(Liveness::Dead),
-        RecordSubject::UploadEnd(seq) => place_of(&keys::upload_ended(seq)),
-        RecordSubject::Extent(id) => place_of(&keys::extent(id)),
+        RecordSubject::UploadEnd(seq) => liveness_at(&keys::upload_ended(seq)),
+        RecordSubject::Extent(id) => liveness_at(&keys::extent(id)),
         // A void is needed as long as the record that it voids exists.
-        RecordSubject::Void(target) if local.shared.segments.get(target.segment).is_none() => {
+        RecordSubject::Void(target) if store.state.segments.get(target.segment).is_none() => {
             Ok(Liveness::Dead)
         }
-        RecordSubject::Void(target) => place_of(&keys::void(target)),
+        RecordSubject::Void(target) => liveness_at(&keys::void(target)),
     }
 }

@@ -1,5 +1,5 @@
-//! Takes the records of a segment about to be removed out of the counts that keep tombstones, and the ends of
-//! uploads, alive.
+//! Uncounting: before a segment is removed, its records are taken out of the counts of other records. These counts keep
+//! tombstones, and the end records of uploads, alive.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tradewind_core::error::{Error, Reason, Result};
 
 use super::UpkeepControl;
 use super::subject::{RecordSubject, read_subject};
-use crate::local::apply::{put_tombstone, remove_live_bytes, remove_tombstone, uncount_record};
+use crate::local::apply::{put_tombstone, remove_live_bytes, remove_tombstone, uncount_upload_record};
 use crate::local::commit::{Batch, IndexAmendment};
 use crate::local::index::entries::{DeletedEntry, ObjectEntry, RecordLocation, SegmentEntry};
 use crate::local::index::{IndexChanges, keys};
@@ -16,20 +16,20 @@ use crate::local::position::Position;
 use crate::local::scan::{ScanItem, Scanner};
 use crate::local::segment::Segment;
 
-/// Records per change: writers wait for it only a few milliseconds.
+/// Maximum records per change, so that writers wait for the change only a few milliseconds.
 const MAX_CHANGE_RECORDS: usize = 1024;
 
-/// Takes the segment's records out of the counts in chunks. The progress is part of each change, so that an
-/// interruption counts nothing twice.
+/// Takes the segment's records out of the counts, in several changes. Each change also records the progress, so that no
+/// record is uncounted twice after an interruption.
 pub(super) fn uncount_records(
-    local: &OpenStore,
+    store: &OpenStore,
     segment: &Arc<Segment>,
     control: &UpkeepControl,
 ) -> Result<()> {
     let key = keys::segment(segment.number);
-    let entry = local.shared.index.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
+    let entry = store.state.index.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
     let from = entry.unwrap_or_default().uncounted_end;
-    let mut scanner = Scanner::new(segment.clone(), local.shared.layout.salt, from);
+    let mut scanner = Scanner::new(segment.clone(), store.state.layout.salt, from);
     loop {
         let mut records = Vec::with_capacity(MAX_CHANGE_RECORDS);
         let mut progress = None;
@@ -45,9 +45,9 @@ pub(super) fn uncount_records(
         if control.is_stopped() {
             return Err(Error::new(Reason::ShuttingDown, "the store is closing"));
         }
-        local.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
-            for (at, about) in &records {
-                forget_one(&mut batch.changes, *at, about)?;
+        store.committer.submit_blocking(IndexAmendment(move |batch: &mut Batch<'_>| {
+            for (at, subject) in &records {
+                uncount_record(&mut batch.changes, *at, subject)?;
             }
             let entry = batch.changes.get(&key)?.map(|value| SegmentEntry::decode(&value)).transpose()?;
             let entry = SegmentEntry { uncounted_end: progress, ..entry.unwrap_or_default() };
@@ -57,12 +57,12 @@ pub(super) fn uncount_records(
     }
 }
 
-fn forget_one(changes: &mut IndexChanges<'_>, at: Position, about: &RecordSubject) -> Result<()> {
+fn uncount_record(changes: &mut IndexChanges<'_>, at: Position, subject: &RecordSubject) -> Result<()> {
     if changes.get(&keys::void(at))?.is_some() {
-        // It never happened, so it was never counted.
+        // The record is voided, so it was never counted.
         return Ok(());
     }
-    match about {
+    match subject {
         RecordSubject::Key { bucket, key } => {
             let object_key = keys::object(*bucket, key);
             if let Some(value) = changes.get(&object_key)? {
@@ -71,42 +71,43 @@ fn forget_one(changes: &mut IndexChanges<'_>, at: Position, about: &RecordSubjec
                 changes.put(object_key, entry.encode());
                 return Ok(());
             }
-            forget_tombstone(changes, &keys::deleted(*bucket, key), at)
+            uncount_hidden_record(changes, &keys::deleted(*bucket, key), at)
         }
         RecordSubject::Upload(upload) | RecordSubject::Part { upload, .. } => {
-            uncount_record(changes, *upload)
+            uncount_upload_record(changes, *upload)
         }
-        // The end of an upload without remaining records, and a void of something that no longer exists, hide
-        // nothing. Copies of them elsewhere were never counted.
+        // A dead end record of an upload, and a dead void, hide nothing any more: their entries go with them. If the
+        // entry refers to a copy elsewhere, this record was never counted.
         RecordSubject::UploadEnd(upload) => {
             remove_if_here(changes, &keys::upload_ended(*upload), at).map(|_| ())
         }
         RecordSubject::Void(target) => match remove_if_here(changes, &keys::void(*target), at)? {
-            Some(place) => remove_live_bytes(changes, place),
+            Some(location) => remove_live_bytes(changes, location),
             None => Ok(()),
         },
         RecordSubject::Bucket(_) | RecordSubject::BucketEnd(_) | RecordSubject::Extent(_) => Ok(()),
     }
 }
 
+/// Removes an entry if it refers to the record at this position. Returns its location if so.
 fn remove_if_here(
     changes: &mut IndexChanges<'_>,
     key: &[u8],
     at: Position,
 ) -> Result<Option<RecordLocation>> {
-    let place = changes
+    let location = changes
         .get(key)?
         .map(|value| RecordLocation::decode(&value))
         .transpose()?
-        .filter(|place| place.position == at);
-    if place.is_some() {
+        .filter(|location| location.position == at);
+    if location.is_some() {
         changes.remove(key);
     }
-    Ok(place)
+    Ok(location)
 }
 
-/// Removes a tombstone that is here; one elsewhere has one record less to hide.
-fn forget_tombstone(changes: &mut IndexChanges<'_>, key: &[u8], at: Position) -> Result<()> {
+/// Removes the tombstone of a key if its record is at this position. Otherwise the tombstone hides one record less.
+fn uncount_hidden_record(changes: &mut IndexChanges<'_>, key: &[u8], at: Position) -> Result<()> {
     let Some(value) = changes.get(key)? else { return Ok(()) };
     let entry = DeletedEntry::decode(&value)?;
     if entry.location.position != at {

@@ -110,7 +110,7 @@ fn a_newcomer_goes_before_tenants_that_hold_some() {
 #[test]
 fn tenant_with_the_smallest_holding_is_next() {
     let budget = Budget::new(8 * WINDOW);
-    let own = budget.try_admit(8 * WINDOW).unwrap();
+    let own = budget.try_admit_optional(8 * WINDOW).unwrap();
     let (much, little) = (account(), account());
     let mut first = ask(&budget, &much, WINDOW);
     let mut second = ask(&budget, &much, WINDOW);
@@ -128,7 +128,7 @@ fn tenant_with_the_smallest_holding_is_next() {
 fn requests_of_one_account_stay_in_order() {
     let budget = Budget::new(8 * WINDOW);
     let one = account();
-    let own = budget.try_admit(8 * WINDOW - GRAIN_BYTES).unwrap();
+    let own = budget.try_admit_optional(8 * WINDOW - GRAIN_BYTES).unwrap();
     let mut large = ask(&budget, &one, WINDOW);
     let mut small = ask(&budget, &one, GRAIN_BYTES);
     assert!(take(&mut small).is_none(), "it would fit, but then the earlier large one would starve");
@@ -140,7 +140,7 @@ fn requests_of_one_account_stay_in_order() {
 fn a_large_request_is_not_overtaken_by_larger_holders() {
     let budget = Budget::new(8 * WINDOW);
     let busy = account();
-    let own = budget.try_admit(7 * WINDOW).unwrap();
+    let own = budget.try_admit_optional(7 * WINDOW).unwrap();
     let _some = ask(&budget, &busy, GRAIN_BYTES);
     let mut large = ask(&budget, &account(), WINDOW);
     let mut more = ask(&budget, &busy, GRAIN_BYTES);
@@ -152,7 +152,7 @@ fn a_large_request_is_not_overtaken_by_larger_holders() {
 #[test]
 fn a_dropped_request_does_not_block_others() {
     let budget = Budget::new(8 * WINDOW);
-    let _own = budget.try_admit(7 * WINDOW).unwrap();
+    let _own = budget.try_admit_optional(7 * WINDOW).unwrap();
     let large = ask(&budget, &account(), 2 * WINDOW);
     let mut small = ask(&budget, &account(), GRAIN_BYTES);
     assert!(take(&mut small).is_none());
@@ -164,7 +164,7 @@ fn a_dropped_request_does_not_block_others() {
 #[test]
 fn memory_granted_to_a_dropped_request_is_freed() {
     let budget = Budget::new(WINDOW);
-    let own = budget.try_admit(WINDOW).unwrap();
+    let own = budget.try_admit_optional(WINDOW).unwrap();
     let admission = ask(&budget, &account(), WINDOW);
     drop(own);
     assert_eq!(budget.free(), 0, "it is granted");
@@ -190,12 +190,12 @@ fn optional_memory_is_denied_while_a_request_waits() {
     let (more, less) = (account(), account());
     let _held = budget.try_admit_for(&more, 2 * GRAIN_BYTES).unwrap();
     let window = budget.try_admit_for(&less, GRAIN_BYTES).unwrap();
-    let own = budget.try_admit(7 * WINDOW).unwrap();
+    let own = budget.try_admit_optional(7 * WINDOW).unwrap();
     let mut admission = ask(&budget, &more, WINDOW - 2 * GRAIN_BYTES);
     assert!(take(&mut admission).is_none(), "a grain is missing");
     let half = WINDOW / 2;
     assert!(window.try_reserve(half).is_none() && window.try_reserve_leaving(half, GRAIN_BYTES).is_none());
-    assert!(budget.try_admit(GRAIN_BYTES).is_none() && budget.try_reserve(GRAIN_BYTES).is_none());
+    assert!(budget.try_admit_optional(GRAIN_BYTES).is_none() && budget.try_reserve(GRAIN_BYTES).is_none());
     assert!(window.try_reserve(GRAIN_BYTES).is_some(), "it is in the window");
     assert!(budget.try_admit_for(&less, half).is_some(), "an admission of an account that holds less");
     own.shrink_to(6 * WINDOW);
@@ -207,7 +207,7 @@ fn optional_memory_is_denied_while_a_request_waits() {
 fn demands_list_accounts_that_waited_long_enough() {
     let clock = SimulatedClock::new();
     let budget = Budget::new(8 * WINDOW);
-    let (_own, one) = (budget.try_admit(8 * WINDOW), account());
+    let (_own, one) = (budget.try_admit_optional(8 * WINDOW), account());
     let deadline = Deadline::none(clock.clone());
     let mut admission = Box::pin(budget.admit_for(&one, WINDOW, &deadline));
     assert!(admission.as_mut().now_or_never().is_none());

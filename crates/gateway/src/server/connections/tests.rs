@@ -22,13 +22,13 @@ impl OpenConnections {
     }
 
     fn open(&mut self, last: u8, phase: Phase) -> Arc<ConnectionState> {
-        let watch = Arc::new(ConnectionState::new(peer(last), self.buffers.clone()));
-        watch.set_phase(phase);
-        watch.set_waits_since(self.now);
+        let connection = Arc::new(ConnectionState::new(peer(last), self.buffers.clone()));
+        connection.set_phase(phase);
+        connection.set_waits_since(self.now);
         self.now += Duration::from_secs(1);
         self.next += 1;
-        self.connections.insert(self.next, watch.clone());
-        watch
+        self.connections.insert(self.next, connection.clone());
+        connection
     }
 
     fn make_room(&mut self, last: u8) -> bool {
@@ -37,8 +37,8 @@ impl OpenConnections {
     }
 }
 
-fn is_evicted(watch: &ConnectionState) -> bool {
-    watch.idle_action() == IdleAction::Close || watch.command() == Command::TurnAway
+fn is_evicted(connection: &ConnectionState) -> bool {
+    connection.idle_action() == IdleAction::Close || connection.command() == Command::TurnAway
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn the_oldest_idle_connection_is_evicted() {
     let old = open.open(1, Phase::Idle);
     let young = open.open(1, Phase::Idle);
     assert!(open.make_room(1));
-    assert_eq!([&busy, &old, &young].map(|watch| is_evicted(watch)), [false, true, false]);
+    assert_eq!([&busy, &old, &young].map(|connection| is_evicted(connection)), [false, true, false]);
     assert!(open.make_room(1) && is_evicted(&young));
     assert!(!open.make_room(1), "a working connection is not evicted");
     assert_eq!(open.connections.evicting_count(), 2);
@@ -76,7 +76,7 @@ fn the_largest_peer_loses_its_connections_first() {
     for _ in 0..90 {
         assert!(open.make_room(3));
     }
-    let evicted = many.iter().filter(|watch| is_evicted(watch)).count();
+    let evicted = many.iter().filter(|connection| is_evicted(connection)).count();
     assert_eq!((evicted, is_evicted(&good)), (90, false));
     assert!(is_evicted(&many[0]) && !is_evicted(&many[99]), "the oldest go first");
 }
@@ -99,7 +99,7 @@ fn evictions_follow_the_order_of_cost() {
     for expected in [4, 3, 2, 1] {
         assert!(open.make_room(1));
         assert!(is_evicted(&all[expected]), "{expected}");
-        assert_eq!(all.iter().filter(|watch| is_evicted(watch)).count(), 5 - expected);
+        assert_eq!(all.iter().filter(|connection| is_evicted(connection)).count(), 5 - expected);
     }
     assert!(!open.make_room(1));
 }
@@ -152,10 +152,10 @@ fn connections_that_end_while_being_evicted_do_not_stay_counted() {
             let (connections, buffers) = (&connections, &buffers);
             scope.spawn(move || {
                 for n in 0..20_000 {
-                    let watch = Arc::new(ConnectionState::new(peer(1), buffers.clone()));
-                    watch.set_phase(Phase::Idle);
+                    let connection = Arc::new(ConnectionState::new(peer(1), buffers.clone()));
+                    connection.set_phase(Phase::Idle);
                     let id = n * 2 + thread;
-                    connections.insert(id, watch);
+                    connections.insert(id, connection);
                     connections.remove(id);
                 }
             });
@@ -171,32 +171,32 @@ fn connections_that_end_while_being_evicted_do_not_stay_counted() {
 }
 
 #[tokio::test]
-async fn room_made_completes_when_an_eviction_is_withdrawn() {
+async fn eviction_ended_completes_when_an_eviction_is_withdrawn() {
     let mut open = OpenConnections::new();
     for _ in 0..MAX_CONCURRENT_EVICTIONS {
         open.open(1, Phase::Idle);
         assert!(open.make_room(1));
     }
     assert!(open.connections.is_eviction_limit_reached());
-    let mut made = std::pin::pin!(open.connections.eviction_ended());
-    assert!(futures::poll!(&mut made).is_pending());
+    let mut ended = std::pin::pin!(open.connections.eviction_ended());
+    assert!(futures::poll!(&mut ended).is_pending());
     open.connections.withdraw_eviction(1);
-    assert!(futures::poll!(&mut made).is_ready() && !open.connections.is_eviction_limit_reached());
+    assert!(futures::poll!(&mut ended).is_ready() && !open.connections.is_eviction_limit_reached());
 }
 
 #[test]
 fn a_request_that_the_store_works_on_is_not_turned_away() {
     let mut open = OpenConnections::new();
-    let watch = open.open(1, Phase::Admission);
+    let connection = open.open(1, Phase::Admission);
     open.open(1, Phase::Working);
     assert!(open.make_room(2));
-    assert_eq!(watch.command(), Command::TurnAway);
-    assert!(!watch.is_store_working());
-    watch.set_phase(Phase::Working);
-    assert!(watch.is_store_working());
-    watch.downgrade_to_finish();
-    assert_eq!(watch.command(), Command::Finish);
-    watch.raise_command(Command::Close);
-    watch.downgrade_to_finish();
-    assert_eq!(watch.command(), Command::Close);
+    assert_eq!(connection.command(), Command::TurnAway);
+    assert!(!connection.is_store_working());
+    connection.set_phase(Phase::Working);
+    assert!(connection.is_store_working());
+    connection.downgrade_to_finish();
+    assert_eq!(connection.command(), Command::Finish);
+    connection.raise_command(Command::Close);
+    connection.downgrade_to_finish();
+    assert_eq!(connection.command(), Command::Close);
 }

@@ -20,87 +20,87 @@ fn limits() -> Limits {
     }
 }
 
-fn watch() -> ConnectionState {
+fn connection() -> ConnectionState {
     ConnectionState::new(IpAddr::from([127, 0, 0, 1]).into(), BufferLimits::new(&GatewayConfig::default()))
 }
 
 /// The first command within a minute, and its second.
 fn first_command(
-    watch: &ConnectionState,
+    connection: &ConnectionState,
     each_second: impl FnMut(&ConnectionState),
 ) -> Option<(u32, Command)> {
-    first_command_under_pressure(watch, |_| false, each_second)
+    first_command_under_pressure(connection, |_| false, each_second)
 }
 
 /// Like [`first_command`], with other clients waiting for the connection's memory at the given seconds.
 fn first_command_under_pressure(
-    watch: &ConnectionState,
-    is_wanted: impl Fn(u32) -> bool,
+    connection: &ConnectionState,
+    is_memory_needed: impl Fn(u32) -> bool,
     mut each_second: impl FnMut(&ConnectionState),
 ) -> Option<(u32, Command)> {
-    let mut notes = ConnectionRecord::new(Duration::ZERO);
+    let mut record = ConnectionRecord::new(Duration::ZERO);
     (0..60).find_map(|second| {
-        let command = notes.update(watch, second * SECOND, &limits(), is_wanted(second));
-        each_second(watch);
+        let command = record.update(connection, second * SECOND, &limits(), is_memory_needed(second));
+        each_second(connection);
         command.map(|command| (second, command))
     })
 }
 
 #[test]
 fn waiting_for_the_store_never_times_out() {
-    let watch = watch();
-    watch.begin_request(false);
-    assert_eq!(first_command(&watch, |_| ()), None);
-    watch.set_phase(Phase::Admission);
-    assert_eq!(first_command(&watch, |_| ()), None);
+    let connection = connection();
+    connection.begin_request(false);
+    assert_eq!(first_command(&connection, |_| ()), None);
+    connection.set_phase(Phase::Admission);
+    assert_eq!(first_command(&connection, |_| ()), None);
 }
 
 #[test]
 fn each_wait_has_its_own_timeout_and_command() {
-    let watch = watch();
-    watch.set_phase(Phase::Idle);
-    assert_eq!(first_command(&watch, |_| ()), Some((5, Command::Finish)));
-    watch.record_read(1);
+    let connection = connection();
+    connection.set_phase(Phase::Idle);
+    assert_eq!(first_command(&connection, |_| ()), Some((5, Command::Finish)));
+    connection.record_read(1);
     assert_eq!(
-        first_command(&watch, |w| w.record_read(1000)),
+        first_command(&connection, |w| w.record_read(1000)),
         Some((2, Command::Close)),
         "bytes do not extend the time for a head"
     );
-    watch.begin_request(false);
-    watch.record_write(None);
-    assert_eq!(first_command(&watch, |_| ()), Some((3, Command::Close)));
-    watch.record_write(Some(1));
-    watch.set_phase(Phase::Body);
-    assert_eq!(first_command(&watch, |_| ()), Some((3, Command::FailBody)));
+    connection.begin_request(false);
+    connection.record_write(None);
+    assert_eq!(first_command(&connection, |_| ()), Some((3, Command::Close)));
+    connection.record_write(Some(1));
+    connection.set_phase(Phase::Body);
+    assert_eq!(first_command(&connection, |_| ()), Some((3, Command::FailBody)));
     assert_eq!(
-        first_command(&watch, |w| w.record_read(10)),
+        first_command(&connection, |w| w.record_read(10)),
         Some((3, Command::FailBody)),
         "a trickle is no progress"
     );
-    assert_eq!(first_command(&watch, |w| w.record_read(100)), None);
-    watch.raise_command(Command::FailBody);
-    assert_eq!(first_command(&watch, |_| ()), Some((3, Command::Close)));
+    assert_eq!(first_command(&connection, |w| w.record_read(100)), None);
+    connection.raise_command(Command::FailBody);
+    assert_eq!(first_command(&connection, |_| ()), Some((3, Command::Close)));
 }
 
 #[test]
 fn a_slow_client_must_transfer_more_while_its_memory_is_wanted() {
-    let watch = watch();
-    watch.begin_request(true);
-    watch.set_phase(Phase::Body);
+    let connection = connection();
+    connection.begin_request(true);
+    connection.set_phase(Phase::Body);
     let slow = |w: &ConnectionState| w.record_read(1000);
-    assert_eq!(first_command_under_pressure(&watch, |_| true, slow), Some((3, Command::FailBody)));
-    assert_eq!(first_command_under_pressure(&watch, |_| true, |w| w.record_read(1 << 20)), None);
+    assert_eq!(first_command_under_pressure(&connection, |_| true, slow), Some((3, Command::FailBody)));
+    assert_eq!(first_command_under_pressure(&connection, |_| true, |w| w.record_read(1 << 20)), None);
     assert_eq!(
-        first_command_under_pressure(&watch, |second| second >= 20, slow),
+        first_command_under_pressure(&connection, |second| second >= 20, slow),
         Some((22, Command::FailBody))
     );
     assert_eq!(
-        first_command_under_pressure(&watch, |second| second % 2 == 0, slow),
+        first_command_under_pressure(&connection, |second| second % 2 == 0, slow),
         Some((3, Command::FailBody)),
         "a short gap in the demand does not end the pressure"
     );
     assert_eq!(
-        first_command_under_pressure(&watch, |second| second % 4 == 0, slow),
+        first_command_under_pressure(&connection, |second| second % 4 == 0, slow),
         None,
         "short pressure is not enough"
     );
@@ -108,17 +108,17 @@ fn a_slow_client_must_transfer_more_while_its_memory_is_wanted() {
 
 #[test]
 fn lingering_ends_even_if_bytes_arrive() {
-    let watch = watch();
-    watch.begin_request(true);
-    watch.record_write(None);
-    watch.set_phase(Phase::Lingering);
-    assert_eq!(first_command(&watch, |w| w.record_read(1 << 20)), Some((2, Command::Close)));
+    let connection = connection();
+    connection.begin_request(true);
+    connection.record_write(None);
+    connection.set_phase(Phase::Lingering);
+    assert_eq!(first_command(&connection, |w| w.record_read(1 << 20)), Some((2, Command::Close)));
 }
 
 #[test]
 fn a_busy_connection_is_never_idle() {
-    let watch = watch();
-    let answered = first_command(&watch, |w| {
+    let connection = connection();
+    let answered = first_command(&connection, |w| {
         w.begin_request(false);
         w.end_request();
     });
@@ -127,20 +127,20 @@ fn a_busy_connection_is_never_idle() {
 
 #[test]
 fn a_milder_command_does_not_replace_a_severe_one() {
-    let watch = watch();
-    watch.raise_command(Command::Close);
-    watch.raise_command(Command::Finish);
-    assert_eq!(watch.command(), Command::Close);
+    let connection = connection();
+    connection.raise_command(Command::Close);
+    connection.raise_command(Command::Finish);
+    assert_eq!(connection.command(), Command::Close);
 }
 
 #[test]
 fn stall_time_grows_only_while_waiting_for_the_client() {
-    let watch = watch();
-    let mut notes = ConnectionRecord::new(Duration::ZERO);
+    let connection = connection();
+    let mut record = ConnectionRecord::new(Duration::ZERO);
     let mut at = |second: u32, change: &dyn Fn(&ConnectionState)| {
-        change(&watch);
-        notes.update(&watch, second * SECOND, &limits(), false);
-        notes.stalled_for(second * SECOND)
+        change(&connection);
+        record.update(&connection, second * SECOND, &limits(), false);
+        record.stalled_for(second * SECOND)
     };
     assert_eq!(at(1, &|w| w.begin_request(false)), Duration::ZERO);
     assert_eq!(at(2, &|_| ()), Duration::ZERO, "the connection waits for the store");
@@ -154,40 +154,40 @@ fn stall_time_grows_only_while_waiting_for_the_client() {
 
 #[test]
 fn bytes_acknowledged_by_a_blocked_client_are_progress() {
-    let watch = watch();
-    watch.begin_request(false);
-    let mut notes = ConnectionRecord::new(Duration::ZERO);
-    let mut stalled_at = |second: u32, untaken: u64| {
-        watch.set_unacked_bytes(untaken);
-        watch.record_write(None);
-        notes.update(&watch, second * SECOND, &limits(), false);
-        notes.stalled_for(second * SECOND)
+    let connection = connection();
+    connection.begin_request(false);
+    let mut record = ConnectionRecord::new(Duration::ZERO);
+    let mut stalled_at = |second: u32, unacked: u64| {
+        connection.set_unacked_bytes(unacked);
+        connection.record_write(None);
+        record.update(&connection, second * SECOND, &limits(), false);
+        record.stalled_for(second * SECOND)
     };
-    watch.record_write(Some(2000));
+    connection.record_write(Some(2000));
     assert_eq!(stalled_at(1, 1000), Duration::ZERO, "1,000 bytes were acknowledged at once");
     assert_eq!(stalled_at(2, 900), Duration::ZERO);
     assert_eq!(stalled_at(3, 801), SECOND, "a trickle is no progress");
     assert_eq!(stalled_at(4, 800), Duration::ZERO);
     // The kernel accepts many bytes at once, and the client has acknowledged none of them.
-    watch.record_write(Some(5000));
+    connection.record_write(Some(5000));
     assert_eq!(stalled_at(5, 5800), SECOND);
     assert_eq!(stalled_at(6, 5700), Duration::ZERO);
 }
 
 #[test]
 fn bytes_in_the_send_buffer_are_no_progress() {
-    let watch = watch();
-    watch.begin_request(false);
-    watch.record_write(Some(5000));
-    let mut notes = ConnectionRecord::new(Duration::ZERO);
-    notes.update(&watch, SECOND, &limits(), false);
-    watch.set_unacked_bytes(4000);
-    watch.record_write(None);
-    notes.update(&watch, 2 * SECOND, &limits(), false);
-    assert_eq!(notes.stalled_for(2 * SECOND), SECOND);
-    watch.set_unacked_bytes(3900);
-    notes.update(&watch, 3 * SECOND, &limits(), false);
-    assert_eq!(notes.stalled_for(3 * SECOND), Duration::ZERO, "counted from the bytes acknowledged before");
+    let connection = connection();
+    connection.begin_request(false);
+    connection.record_write(Some(5000));
+    let mut record = ConnectionRecord::new(Duration::ZERO);
+    record.update(&connection, SECOND, &limits(), false);
+    connection.set_unacked_bytes(4000);
+    connection.record_write(None);
+    record.update(&connection, 2 * SECOND, &limits(), false);
+    assert_eq!(record.stalled_for(2 * SECOND), SECOND);
+    connection.set_unacked_bytes(3900);
+    record.update(&connection, 3 * SECOND, &limits(), false);
+    assert_eq!(record.stalled_for(3 * SECOND), Duration::ZERO, "counted from the bytes acknowledged before");
 }
 
 fn account() -> Account {
@@ -198,7 +198,7 @@ fn account() -> Account {
 fn holders(budget: &Budget, account: &Account, count: usize, stalled: Duration) -> Vec<MemoryHolder> {
     let holder = |_| {
         let window = budget.try_admit_for(account, WINDOW).unwrap();
-        MemoryHolder { watch: Arc::new(watch()), window, stalled_for: stalled }
+        MemoryHolder { connection: Arc::new(connection()), window, stalled_for: stalled }
     };
     (0..count).map(holder).collect()
 }
@@ -246,7 +246,7 @@ fn memory_of_closing_connections_counts_as_freed() {
     let (budget, much) = (Budget::new(256 * WINDOW), account());
     let all = holders(&budget, &much, 20, 2 * SECOND);
     for holder in &all[..4] {
-        holder.watch.raise_command(Command::Close);
+        holder.connection.raise_command(Command::Close);
     }
     assert_eq!(chosen(all, &[demand(&account(), 5)]).len(), 1);
 }

@@ -18,10 +18,10 @@ use crate::local::upkeep::run_once;
 
 #[test]
 fn fields_of_later_versions_are_preserved() -> Result<()> {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options =
         || LocalOptions { compact_below_fraction: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
-    let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
+    let (store, _) = OpenStore::open(directory.path(), options(), SystemClock::shared())?;
     let record =
         Record::BucketCreated(Bucket { id: 7, name: "later".to_owned(), created: Timestamp::from_millis(1) });
     let mut unknown = FieldWriter::default();
@@ -35,61 +35,61 @@ fn fields_of_later_versions_are_preserved() -> Result<()> {
         seq: 5,
         durable: Position::default(),
     };
-    let copy = RecordCopy { header, fields: fields.clone(), payload: bytes::Bytes::new(), table: Vec::new() };
-    local.committer.submit_blocking(RelocateRecords(vec![copy]))?;
-    drop(local);
+    let copy = RecordCopy { header, fields: fields.clone(), payload: bytes::Bytes::new(), block_crcs: Vec::new() };
+    store.committer.submit_blocking(RelocateRecords(vec![copy]))?;
+    drop(store);
 
-    let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
-    let place_now = || -> Result<RecordLocation> {
-        Ok(BucketEntry::decode(&local.shared.index.get(&keys::bucket(7))?.expect("the bucket exists"))?
+    let (store, _) = OpenStore::open(directory.path(), options(), SystemClock::shared())?;
+    let current_location = || -> Result<RecordLocation> {
+        Ok(BucketEntry::decode(&store.state.index.get(&keys::bucket(7))?.expect("the bucket exists"))?
             .location)
     };
-    let before = place_now()?;
-    assert_eq!(run_once(&local)?, 1);
-    let after = place_now()?;
+    let before = current_location()?;
+    assert_eq!(run_once(&store)?, 1);
+    let after = current_location()?;
     assert_ne!(before.position, after.position);
-    let segment = local.shared.segments.get(after.position.segment).expect("the segment exists");
+    let segment = store.state.segments.get(after.position.segment).expect("the segment exists");
     let moved =
-        record_at(&segment, local.shared.layout.salt, after.position.offset)?.expect("the record exists");
+        record_at(&segment, store.state.layout.salt, after.position.offset)?.expect("the record exists");
     assert_eq!(moved.fields, fields);
     Ok(())
 }
 
 #[test]
 fn interrupted_removal_is_finished_first() -> Result<()> {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options =
         || LocalOptions { compact_below_fraction: 2.0, reserve_bytes: 0, ..LocalOptions::default() };
     let segments = 3;
     for n in 0..segments {
-        let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
+        let (store, _) = OpenStore::open(directory.path(), options(), SystemClock::shared())?;
         let (name, created) = (format!("bucket{n}"), Timestamp::from_millis(1));
-        local.committer.submit_blocking(crate::local::commit::CreateBucket { name, created })?;
+        store.committer.submit_blocking(crate::local::commit::CreateBucket { name, created })?;
     }
-    let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
-    let mut numbers: Vec<u32> = local.shared.segments.all().keys().copied().collect();
+    let (store, _) = OpenStore::open(directory.path(), options(), SystemClock::shared())?;
+    let mut numbers: Vec<u32> = store.state.segments.all().keys().copied().collect();
     numbers.sort_unstable();
     assert_eq!(numbers.len(), segments);
     // The store stopped after taking the records of the second one out of the counts.
-    let second = local.shared.segments.get(numbers[1]).expect("the segment exists");
-    uncount_records(&local, &second, &UpkeepControl::default())?;
-    drop(local);
-    let (local, _) = OpenStore::open(place.path(), options(), SystemClock::shared())?;
-    let interrupted = CompactionPlan::select(&local, &HashSet::new())?.interrupted;
+    let second = store.state.segments.get(numbers[1]).expect("the segment exists");
+    uncount_records(&store, &second, &UpkeepControl::default())?;
+    drop(store);
+    let (store, _) = OpenStore::open(directory.path(), options(), SystemClock::shared())?;
+    let interrupted = CompactionPlan::select(&store, &HashSet::new())?.interrupted;
     assert_eq!(interrupted.iter().map(|segment| segment.number).collect::<Vec<_>>(), [numbers[1]]);
-    assert_eq!(run_once(&local)?, segments);
-    assert_eq!(local.shared.buckets.read().len(), segments);
+    assert_eq!(run_once(&store)?, segments);
+    assert_eq!(store.state.buckets.read().len(), segments);
     Ok(())
 }
 
 #[test]
 fn unfinishable_removal_blocks_only_log_segments() -> Result<()> {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
-    let (local, _) = OpenStore::open(place.path(), options, SystemClock::shared())?;
-    let shared = &local.shared;
+    let (store, _) = OpenStore::open(directory.path(), options, SystemClock::shared())?;
+    let state = &store.state;
     let make = |kind| -> Result<Arc<Segment>> {
-        let segment = shared.create_segment(kind)?;
+        let segment = state.create_segment(kind)?;
         segment.is_sealed.store(true, Ordering::Release);
         Ok(segment)
     };
@@ -105,47 +105,47 @@ fn unfinishable_removal_blocks_only_log_segments() -> Result<()> {
         durable: Position::default(),
     };
     let at = Position::new(interrupted.number, interrupted.end.load(Ordering::Acquire));
-    let bytes = header.encode_head(shared.layout.salt, at, &[], &[]);
+    let bytes = header.encode_head(state.layout.salt, at, &[], &[]);
     interrupted.end.fetch_add(u32::try_from(bytes.len()).unwrap(), Ordering::AcqRel);
     interrupted.write_all(&[bytes.into()], at.offset.into()).unwrap();
-    let mut changes = shared.index.changes();
+    let mut changes = state.index.changes();
     let entry = SegmentEntry { uncounted_end: 1, ..SegmentEntry::default() };
     changes.put(keys::segment(interrupted.number), entry.encode());
     changes.apply()?;
 
-    assert_eq!(run_once(&local)?, 1);
-    let is_there = |segment: &Segment| (shared.segments.get(segment.number).is_some(), segment.path.exists());
+    assert_eq!(run_once(&store)?, 1);
+    let is_there = |segment: &Segment| (state.segments.get(segment.number).is_some(), segment.path.exists());
     assert_eq!(is_there(&bulk), (false, false));
     assert_eq!((is_there(&interrupted), is_there(&log)), ((true, true), (true, true)));
     // The obstacle is removed.
     interrupted.end.store(at.offset, Ordering::Release);
-    assert_eq!(run_once(&local)?, 2);
+    assert_eq!(run_once(&store)?, 2);
     Ok(())
 }
 
 /// The index could not be made durable, and upkeep returns to it: nothing is taken out of the counts twice.
 #[test]
 fn failed_removal_resumes_at_its_last_step() -> Result<()> {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let options = LocalOptions { reserve_bytes: 0, ..LocalOptions::default() };
-    let (local, _) = OpenStore::open(place.path(), options.clone(), SystemClock::shared())?;
-    local.committer.submit_blocking(crate::local::commit::CreateBucket {
+    let (store, _) = OpenStore::open(directory.path(), options.clone(), SystemClock::shared())?;
+    store.committer.submit_blocking(crate::local::commit::CreateBucket {
         name: "bucket".to_owned(),
         created: Timestamp::from_millis(1),
     })?;
-    drop(local);
-    let (local, _) = OpenStore::open(place.path(), options, SystemClock::shared())?;
-    let segment = local.shared.segments.all().values().next().cloned().expect("the segment exists");
-    uncount_records(&local, &segment, &UpkeepControl::default())?;
+    drop(store);
+    let (store, _) = OpenStore::open(directory.path(), options, SystemClock::shared())?;
+    let segment = store.state.segments.all().values().next().cloned().expect("the segment exists");
+    uncount_records(&store, &segment, &UpkeepControl::default())?;
     let key = keys::segment(segment.number);
     let forgotten = |what: &str| -> Result<u32> {
-        let value = local.shared.index.get(&key)?.expect(what);
+        let value = store.state.index.get(&key)?.expect(what);
         Ok(SegmentEntry::decode(&value)?.uncounted_end)
     };
     let before = forgotten("the removal is started")?;
     assert!(before > 0);
-    retire(&local, &[segment.number])?;
+    retire(&store, &[segment.number])?;
     assert_eq!(forgotten("the segment is retired")?, before);
-    assert_eq!(CompactionPlan::select(&local, &HashSet::new())?.interrupted.len(), 1);
+    assert_eq!(CompactionPlan::select(&store, &HashSet::new())?.interrupted.len(), 1);
     Ok(())
 }
