@@ -118,7 +118,7 @@ impl Plan {
             let is_long = |surface: &Surface, bytes: u64| {
                 let parallel = at_a_time.for_class(SizeClass::for_bytes(bytes));
                 let seconds = surface.predict(OperatingPoint { bytes, concurrency: parallel }).latency;
-                seconds >= (surface.model().fixed_latency() * round_trips).max(min_seconds)
+                seconds >= (surface.model().fixed_seconds * round_trips).max(min_seconds)
             };
             MIN_RANGE_BYTES_CANDIDATES
                 .into_iter()

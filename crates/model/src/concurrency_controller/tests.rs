@@ -23,15 +23,15 @@ struct Interval {
 }
 
 fn latency_model(fixed: f64, megabytes: f64) -> LatencyModel {
-    LatencyModel([
-        fixed.ln(),
-        (1.0 / 60e6_f64).ln(),
-        100e-6_f64.ln(),
-        (1e-6 / megabytes).ln(),
-        4.0_f64.ln(),
-        0.03_f64.ln(),
-        -20.0,
-    ])
+    LatencyModel {
+        fixed_seconds: fixed,
+        connection_seconds_per_byte: 1.0 / 60e6,
+        bottleneck_seconds_per_request: 100e-6,
+        bottleneck_seconds_per_byte: 1e-6 / megabytes,
+        knee_sharpness: 5.0,
+        overload_loss: 0.03,
+        overlap: 0.0,
+    }
 }
 
 impl SimulatedLink {

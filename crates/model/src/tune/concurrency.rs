@@ -88,7 +88,7 @@ fn connections_to_fill_link(surface: &Surface) -> usize {
 /// request in flight.
 fn requests_that_fit(surface: &Surface, bytes: u64) -> usize {
     let model = surface.model();
-    if bytes as f64 >= NEW_CONNECTION_WINDOW_BYTES || model.fixed_latency() > SHORT_RTT_SECONDS {
+    if bytes as f64 >= NEW_CONNECTION_WINDOW_BYTES || model.fixed_seconds > SHORT_RTT_SECONDS {
         return usize::MAX;
     }
     let capacity = PIPE_BDP_RATIO * bandwidth_delay_product(model);
@@ -97,7 +97,7 @@ fn requests_that_fit(surface: &Surface, bytes: u64) -> usize {
 
 /// The bandwidth-delay product, in bytes.
 fn bandwidth_delay_product(model: &LatencyModel) -> f64 {
-    model.fixed_latency() / model.bottleneck_seconds_per_byte()
+    model.fixed_seconds / model.bottleneck_seconds_per_byte
 }
 
 fn fewest_with_full_throughput(surface: &Surface, bytes: u64) -> usize {

@@ -51,7 +51,7 @@ impl Surface {
         let requests = usize::try_from(size.div_ceil(bytes.max(1))).unwrap_or(usize::MAX).max(1);
         let waves = requests.div_ceil(parallel) as f64;
         let latency = self.predict(OperatingPoint { bytes: bytes.max(1), concurrency: parallel }).latency;
-        let seconds = waves.mul_add(latency, extra_round_trips * self.model().fixed_latency());
+        let seconds = waves.mul_add(latency, extra_round_trips * self.model().fixed_seconds);
         Split { request_bytes: bytes, requests, concurrency: parallel, seconds }
     }
 }

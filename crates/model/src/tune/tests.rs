@@ -28,21 +28,22 @@ pub(super) fn sampled(model: &LatencyModel, seed: u64) -> (Surface, Vec<Operatin
     let answer = |cell: OperatingPoint, turn: usize| {
         model.log_latency(cell).exp() * (1.0 + 0.03 * replay::noise(seed, turn))
     };
-    let prior = Prior::default().with_rtt(model.fixed_latency());
+    let prior = Prior::default().with_rtt(model.fixed_seconds);
     (replay::sample(prior, &cells, budget(), answer), cells)
 }
 
+/// The model of a store with this fixed time, and these limits per second: bytes of a connection, requests and bytes.
 pub(super) fn latency_model(fixed: f64, connection: f64, requests: f64, bytes: f64) -> LatencyModel {
-    LatencyModel([
-        fixed.ln(),
-        (1.0 / connection).ln(),
-        (1.0 / requests).ln(),
-        (1.0 / bytes).ln(),
-        5.0_f64.ln(),
-        0.02_f64.ln(),
+    LatencyModel {
+        fixed_seconds: fixed,
+        connection_seconds_per_byte: 1.0 / connection,
+        bottleneck_seconds_per_request: 1.0 / requests,
+        bottleneck_seconds_per_byte: 1.0 / bytes,
+        knee_sharpness: 6.0,
+        overload_loss: 0.02,
         // One resource bears both costs.
-        -20.0,
-    ])
+        overlap: 0.0,
+    }
 }
 
 #[test]
@@ -108,7 +109,7 @@ fn small_budget_suffices_for_a_fast_local_store() {
         let answer = |cell: OperatingPoint, turn: usize| {
             model.log_latency(cell).exp() * (1.0 + 0.03 * replay::noise(seed, turn))
         };
-        let prior = Prior::default().with_rtt(model.fixed_latency());
+        let prior = Prior::default().with_rtt(model.fixed_seconds);
         let surface = replay::sample(prior, &cells, budget, answer);
         let truth = |cell: OperatingPoint| cell.bytes_in_flight() / model.log_latency(cell).exp();
         let best = cells.iter().copied().map(truth).fold(0.0, f64::max);

@@ -73,7 +73,7 @@ mod tests {
     /// Probe samples of a store that follows the model.
     fn probed(model: &LatencyModel) -> (Prior, Vec<Sample>, Vec<OperatingPoint>) {
         let (surface, cells) = crate::tune::tests::sampled(model, 3);
-        (Prior::default().with_rtt(model.fixed_latency()), surface.samples().to_vec(), cells)
+        (Prior::default().with_rtt(model.fixed_seconds), surface.samples().to_vec(), cells)
     }
 
     #[test]

@@ -121,11 +121,17 @@ fn same_client_is_not_scaled() {
     let here = client(50.0, 1000.0, 2.0);
     let known = probed(&here, &cells, 3, |cell| model.log_latency(cell).exp());
     let (posterior, extrapolated) = (known.posterior(), extrapolate(&known, &here, &here));
-    for number in [0, 1, 2, 3, 5, 6] {
-        assert!((posterior.mean.0[number] - extrapolated.mean.0[number]).abs() < 1e-9, "{number}");
-    }
-    assert!(extrapolated.mean.sharpness() < posterior.mean.sharpness());
-    assert!((0..7).all(|i| extrapolated.std_dev[i] >= posterior.std_dev[i].min(0.7)), "{extrapolated:?}");
+    let model = extrapolated.mean;
+    let is_near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+    assert!(is_near(model.fixed_seconds, posterior.mean.fixed_seconds), "{model:?}");
+    assert!(is_near(model.connection_seconds_per_byte, posterior.mean.connection_seconds_per_byte));
+    assert!(is_near(model.bottleneck_seconds_per_request, posterior.mean.bottleneck_seconds_per_request));
+    assert!(is_near(model.bottleneck_seconds_per_byte, posterior.mean.bottleneck_seconds_per_byte));
+    assert!(is_near(model.overload_loss, posterior.mean.overload_loss));
+    assert!(is_near(model.overlap, posterior.mean.overlap));
+    assert!(model.knee_sharpness < posterior.mean.knee_sharpness);
+    let std_devs = extrapolated.std_dev.to_vector().into_iter().zip(posterior.std_dev.to_vector());
+    assert!(std_devs.into_iter().all(|(after, before)| after >= before.min(0.7)), "{extrapolated:?}");
 }
 
 #[test]
@@ -139,7 +145,7 @@ fn saturated_resource_determines_the_scale() {
     };
     let known = Surface::new(Prior::default(), vec![sample(8), sample(16), sample(32)]);
     let max_mb_per_second = |from: ClientEnvironment, to: ClientEnvironment| {
-        1e-6 / extrapolate(&known, &from, &to).mean.bottleneck_seconds_per_byte()
+        1e-6 / extrapolate(&known, &from, &to).mean.bottleneck_seconds_per_byte
     };
     let with = |cpus| ClientEnvironment { cpus: Some(cpus), ..ClientEnvironment::default() };
     let (two, four) = (with(2.0), with(4.0));
