@@ -338,7 +338,7 @@ mod tests {
         let sample = |(bytes, parallel): (u64, usize)| {
             let cell = OperatingPoint { bytes, concurrency: parallel };
             let latency = (round_trip + bytes as f64 / 40e6).max(cell.bytes_in_flight() / 118e6);
-            Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
+            Sample { point: cell, latency, relative_error: 0.02, tail: None, from_transfer: false }
         };
         let cells = [(4 << 10, 1), (256 << 10, 4), (256 << 10, 64), (4 << 20, 4), (4 << 20, 64)];
         let prior = Prior::default().with_rtt(round_trip);

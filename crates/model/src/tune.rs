@@ -25,7 +25,7 @@ pub use latency_model::{LatencyModel, Prior};
 pub use parameters::Parameters;
 pub use split::Split;
 pub use surface::{Prediction, Surface};
-pub use tail_latency::Statistic;
+pub use tail_latency::{Statistic, TailLatency};
 pub use workload::{SizeShare, Workload, WorkloadAmount};
 
 /// An operating point: a request size and a concurrency.
@@ -73,8 +73,8 @@ pub struct Sample {
     pub latency: f64,
     /// Relative standard error of `latency`.
     pub relative_error: f64,
-    /// The p95 and p99 of the latency, if observed.
-    pub p95_p99: Option<[f64; 2]>,
+    /// The tail of the latency, if observed.
+    pub tail: Option<TailLatency>,
     /// True if a transfer observed it, false if a probe did.
     pub from_transfer: bool,
 }

@@ -127,7 +127,7 @@ mod tests {
         let sample = |(bytes, parallel, besides): (u64, usize, f64)| {
             let cell = OperatingPoint { bytes, concurrency: parallel };
             let latency = (round_trip + besides).max(cell.bytes_in_flight() / 115e6);
-            Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
+            Sample { point: cell, latency, relative_error: 0.02, tail: None, from_transfer: false }
         };
         let samples = [(4 << 10, 1, 0.5e-3), (64 << 10, 1, 1e-3), (64 << 10, 64, 0.0), (8 << 20, 16, 0.0)];
         let prior = Prior::default().with_rtt(round_trip);

@@ -99,7 +99,7 @@ fn target_weight(surface: &Surface, found: &Prediction, cap: LatencyTarget) -> f
 mod tests {
     use super::*;
     use crate::tune::tests::{latency_model, sampled};
-    use crate::tune::{Prior, Sample};
+    use crate::tune::{Prior, Sample, TailLatency};
 
     /// 64 requests of 16 MiB have the same throughput on a saturated link as 16 of 1 MiB, and take ten seconds each.
     #[test]
@@ -132,7 +132,7 @@ mod tests {
                 point: cell,
                 latency,
                 relative_error: 0.02,
-                p95_p99: Some([latency * tail; 2]),
+                tail: Some(TailLatency { p95: latency * tail, p99: latency * tail }),
                 from_transfer: false,
             }
         });

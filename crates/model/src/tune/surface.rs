@@ -147,16 +147,16 @@ impl Surface {
     /// A statistic of the latency at a point, in seconds.
     #[must_use]
     pub fn latency_statistic(&self, found: &Prediction, statistic: Statistic) -> f64 {
-        found.latency * self.tail_model.log_ratio(&self.model, found.point, statistic).0.exp()
+        found.latency * self.tail_model.log_ratio(&self.model, found.point, statistic).mean.exp()
     }
 
     /// The probability that a point meets a latency target, given the uncertainty of both its mean and its tail.
     #[must_use]
     pub fn target_probability(&self, found: &Prediction, cap: LatencyTarget) -> f64 {
-        let (factor, deviation) = self.tail_model.log_ratio(&self.model, found.point, cap.statistic);
-        let headroom = (cap.max_seconds / found.latency).ln() - factor;
+        let log_ratio = self.tail_model.log_ratio(&self.model, found.point, cap.statistic);
+        let headroom = (cap.max_seconds / found.latency).ln() - log_ratio.mean;
         // The logistic approximation of the normal distribution function.
-        1.0 / (1.0 + (-1.702 * headroom / deviation.hypot(found.std_dev)).exp())
+        1.0 / (1.0 + (-1.702 * headroom / log_ratio.std_dev.hypot(found.std_dev)).exp())
     }
 
     /// Prepares a point for posterior covariances.

@@ -58,7 +58,7 @@ fn uncertainty_grows_with_distance_from_samples() {
     let at = OperatingPoint { bytes: 64 << 10, concurrency: 8 };
     let surface = Surface::new(
         Prior::default(),
-        vec![Sample { point: at, latency: 0.1, relative_error: 0.02, p95_p99: None, from_transfer: false }],
+        vec![Sample { point: at, latency: 0.1, relative_error: 0.02, tail: None, from_transfer: false }],
     );
     let (there, away) =
         (surface.predict(at), surface.predict(OperatingPoint { bytes: 16 << 20, concurrency: 64 }));

@@ -65,7 +65,7 @@ mod tests {
             point: cell,
             latency: model.log_latency(cell).exp(),
             relative_error: 0.1,
-            p95_p99: None,
+            tail: None,
             from_transfer: true,
         }
     }

@@ -132,7 +132,7 @@ mod tests {
             point: OperatingPoint { bytes, concurrency: parallel },
             latency,
             relative_error: 0.01,
-            p95_p99: None,
+            tail: None,
             from_transfer: false,
         };
         let surface = Surface::new(Prior::default(), vec![sample(16 << 10, 8, 0.1), sample(4 << 20, 8, 1.0)]);

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 use tradewind_core::quantity::ByteSize;
-use tradewind_model::tune::{OperatingPoint, Sample};
+use tradewind_model::tune::{OperatingPoint, Sample, TailLatency};
 
 use super::Profile;
 
@@ -30,7 +30,8 @@ impl Profile {
         let mut text = FILE_HEADER.to_owned();
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "\nstore = {}\nmeasured_at = {}", quoted(&self.store), quoted(&self.measured_at));
+        let _ =
+            writeln!(text, "\nstore = {}\nmeasured_at = {}", quoted(&self.store), quoted(&self.measured_at));
         let _ = writeln!(text, "client = {}", quoted(&self.client_name));
         if self.cpus > 0 {
             let _ = writeln!(text, "cpus = {}", self.cpus);
@@ -48,20 +49,15 @@ impl Profile {
             let _ = writeln!(text, "rtt_ms = {:.3}", seconds * 1e3);
         }
         for (name, samples) in [(UPLOAD, &self.upload), (DOWNLOAD, &self.download)] {
-            for Sample {
-                point: cell,
-                latency,
-                relative_error: error,
-                p95_p99: tail,
-                from_transfer: is_seen,
-            } in samples
+            for Sample { point: cell, latency, relative_error: error, tail, from_transfer: is_seen } in
+                samples
             {
                 let size = quoted(&ByteSize(cell.bytes).to_string());
                 let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nconcurrency = {}", cell.concurrency);
                 let _ =
                     writeln!(text, "latency_ms = {:.3}\nerror_percent = {:.1}", latency * 1e3, error * 100.0);
-                for (name, seconds) in TAIL_KEYS.iter().zip(tail.unwrap_or_default()) {
-                    if tail.is_some() {
+                if let Some(TailLatency { p95, p99 }) = tail {
+                    for (name, seconds) in TAIL_KEYS.iter().zip([p95, p99]) {
                         let _ = writeln!(text, "{name} = {:.3}", seconds * 1e3);
                     }
                 }
@@ -91,7 +87,9 @@ impl Profile {
             let (at, value) = (line(value.span().start), value.get_ref());
             let is_known = match (&**key.get_ref(), value) {
                 ("store", DeValue::String(text)) => set(&mut profile.store, Some(text.to_string())),
-                ("measured_at", DeValue::String(text)) => set(&mut profile.measured_at, Some(text.to_string())),
+                ("measured_at", DeValue::String(text)) => {
+                    set(&mut profile.measured_at, Some(text.to_string()))
+                }
                 ("client", DeValue::String(text)) => set(&mut profile.client_name, Some(text.to_string())),
                 ("cpus", value) => {
                     set(&mut profile.cpus, number(value, 1.0, 1e5).map(|cores| cores as usize))
@@ -175,11 +173,12 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
     let has_tail = TAIL_KEYS.iter().any(|name| table.iter().any(|(key, _)| key.get_ref() == name));
     let tail = if has_tail {
         let [p95, p99] = TAIL_KEYS.map(|name| take(name, 1e-3, 1e8).map(|time| time / 1e3));
-        Some([p95?, p99?])
+        Some(TailLatency { p95: p95?, p99: p99? })
     } else {
         None
     };
-    let seen = table.iter().find(|(name, _)| name.get_ref() == "from_transfer").map(|(_, value)| value.get_ref());
+    let seen =
+        table.iter().find(|(name, _)| name.get_ref() == "from_transfer").map(|(_, value)| value.get_ref());
     let is_seen = match seen {
         None => false,
         Some(DeValue::Boolean(is_seen)) => *is_seen,
@@ -189,7 +188,7 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
         point: OperatingPoint { bytes: size.0.max(1), concurrency: parallel },
         latency,
         relative_error: error,
-        p95_p99: tail,
+        tail,
         from_transfer: is_seen,
     })
 }

@@ -140,7 +140,7 @@ fn saturated_resource_determines_the_scale() {
         point: OperatingPoint { bytes: 4 << 20, concurrency: parallel },
         latency: parallel as f64 * f64::from(4 << 20) / 97e6,
         relative_error: 0.02,
-        p95_p99: None,
+        tail: None,
         from_transfer: false,
     };
     let known = Surface::new(Prior::default(), vec![sample(8), sample(16), sample(32)]);

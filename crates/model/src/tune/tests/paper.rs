@@ -11,7 +11,7 @@ fn sample(grid: &replay::Grid, cell: OperatingPoint) -> Option<Sample> {
         point: cell,
         latency: grid.get(&cell)?.latency,
         relative_error: 0.02,
-        p95_p99: None,
+        tail: None,
         from_transfer: false,
     })
 }

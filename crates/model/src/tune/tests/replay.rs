@@ -5,14 +5,16 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::tune::sampling::{self, Budget};
-use crate::tune::{OperatingPoint, Prediction, Prior, Sample, Surface};
+use crate::tune::{OperatingPoint, Prediction, Prior, Sample, Surface, TailLatency};
 
 /// The measurement of a point.
 pub struct MeasuredPoint {
     /// Mean latency, in seconds.
     pub latency: f64,
-    /// p95 and p99 as multiples of the mean.
-    pub tail: [f64; 2],
+    /// p95 as a multiple of the mean.
+    pub p95_ratio: f64,
+    /// p99 as a multiple of the mean.
+    pub p99_ratio: f64,
     /// Bytes transferred by the measurement.
     pub bytes: f64,
 }
@@ -38,7 +40,7 @@ pub fn sample(
         point: cell,
         latency: answer(cell, turn),
         relative_error: 0.03,
-        p95_p99: None,
+        tail: None,
         from_transfer: false,
     };
     sample_with(prior, cells, budget, latency)
@@ -50,8 +52,8 @@ pub fn sample_grid(grid: &Grid, budget: Budget, seed: u64) -> Surface {
     let round_trip = grid.values().map(|measured| measured.latency).fold(f64::MAX, f64::min);
     sample_with(Prior::default().with_rtt(round_trip), &cells, budget, |cell, turn| {
         let latency = grid[&cell].latency * (1.0 + 0.03 * noise(seed, turn));
-        let tail = Some(grid[&cell].tail.map(|times| times * latency));
-        Sample { point: cell, latency, relative_error: 0.03, p95_p99: tail, from_transfer: false }
+        let tail = TailLatency { p95: grid[&cell].p95_ratio * latency, p99: grid[&cell].p99_ratio * latency };
+        Sample { point: cell, latency, relative_error: 0.03, tail: Some(tail), from_transfer: false }
     })
 }
 
@@ -109,10 +111,10 @@ pub fn grids() -> Vec<(String, Grid)> {
             };
             let latency = cell.bytes_in_flight() / (number("mb_per_second").min(max_mb_per_second) * 1e6);
             let bytes = number("size") * number("operations");
-            let tail = ["p95_ms", "p99_ms"].map(|part| number(part) / number("mean_ms"));
+            let [p95_ratio, p99_ratio] = ["p95_ms", "p99_ms"].map(|part| number(part) / number("mean_ms"));
             if latency.is_finite() {
                 let grid = grids.entry(format!("{profile} {direction}")).or_default();
-                grid.insert(cell, MeasuredPoint { latency, tail, bytes });
+                grid.insert(cell, MeasuredPoint { latency, p95_ratio, p99_ratio, bytes });
             }
         }
     }
