@@ -114,7 +114,7 @@ fn links() -> impl Iterator<Item = SimulatedLink> {
 fn best_throughput_is_found_and_kept() {
     let mut parts = Vec::new();
     for mut play in links() {
-        let mut steering = ConcurrencyController::new(32, (4, 256));
+        let mut steering = ConcurrencyController::new(32, 4..=256);
         let looks = play.run(&mut steering, 60.0);
         parts.push(mean(&looks, 6.0, |look| look.throughput) / play.best());
     }
@@ -130,7 +130,7 @@ fn noise_does_not_lead_away_from_a_plan() {
         let mut parts = Vec::new();
         for mut play in links() {
             let knee = (1..=256).find(|n| play.throughput(*n) >= 0.97 * play.best()).unwrap();
-            let steering = ConcurrencyController::new(knee, (4, 256));
+            let steering = ConcurrencyController::new(knee, 4..=256);
             let mut steering = if is_planned { steering.planned() } else { steering };
             let looks = play.run(&mut steering, 40.0);
             parts.push(mean(&looks, 2.0, |look| look.throughput) / play.throughput(knee));
@@ -155,7 +155,7 @@ fn slightly_lower_throughput_is_not_drifted_to() {
     for seed in 0..200 {
         let mut play =
             SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 110.0), 8 << 20, seed) };
-        let mut steering = ConcurrencyController::new(8, (5, 256)).planned();
+        let mut steering = ConcurrencyController::new(8, 5..=256).planned();
         let looks = (0..80).map(|_| {
             let throughput = bent(steering.concurrency());
             steering.end_interval(play.measure(throughput), false);
@@ -172,7 +172,7 @@ fn slightly_lower_throughput_is_not_drifted_to() {
 #[test]
 fn throughput_never_falls_far_below_the_start() {
     for mut play in links() {
-        let mut steering = ConcurrencyController::new(32, (4, 256));
+        let mut steering = ConcurrencyController::new(32, 4..=256);
         let initial_throughput = play.throughput(32);
         let looks = play.run(&mut steering, 60.0);
         for window in looks.windows(6) {
@@ -189,7 +189,7 @@ fn throughput_never_falls_far_below_the_start() {
 #[test]
 fn concurrency_does_not_grow_without_gain() {
     for mut play in links() {
-        let mut steering = ConcurrencyController::new(32, (4, 256));
+        let mut steering = ConcurrencyController::new(32, 4..=256);
         let looks = play.run(&mut steering, 120.0);
         let (requests, knee) = (mean(&looks, 40.0, |look| look.requests as f64), play.knee());
         // If fewer suffice, the concurrency falls to at most half.
@@ -206,7 +206,7 @@ fn controller_follows_a_change_of_the_link() {
     for seed in 1..20 {
         let (near, far) = (latency_model(10e-3, 20.0), latency_model(150e-3, 100.0));
         let mut play = SimulatedLink::new(near, 64 << 10, seed);
-        let mut steering = ConcurrencyController::new(32, (4, 256));
+        let mut steering = ConcurrencyController::new(32, 4..=256);
         play.run(&mut steering, 30.0);
         for model in [far, near, far] {
             play.model = model;
@@ -220,7 +220,7 @@ fn controller_follows_a_change_of_the_link() {
 
 #[test]
 fn step_back_up_stops_at_the_plan() {
-    let mut steering = ConcurrencyController::new(10, (1, 256)).planned();
+    let mut steering = ConcurrencyController::new(10, 1..=256).planned();
     let throughput = |requests: usize| if requests >= 8 { 100.0 } else { 50.0 };
     let seen: Vec<usize> =
         (0..60).map(|_| steering.end_interval(throughput(steering.concurrency()), false)).collect();
@@ -232,7 +232,7 @@ fn step_back_up_stops_at_the_plan() {
 
 #[test]
 fn step_back_to_the_plan_still_allows_a_retreat() {
-    let mut steering = ConcurrencyController::new(8, (1, 256)).planned();
+    let mut steering = ConcurrencyController::new(8, 1..=256).planned();
     // Six appears as good by chance, and then eight a little better.
     let mut was_less = false;
     for _ in 0..60 {
@@ -256,7 +256,7 @@ fn overrunning_queue_lowers_concurrency_immediately() {
     // At a very short RTT one request fills the link.
     let mut play = SimulatedLink::new(latency_model(0.5e-3, 12.0), 64 << 10, 3);
     play.overruns = true;
-    let mut steering = ConcurrencyController::new(32, (5, 256));
+    let mut steering = ConcurrencyController::new(32, 5..=256);
     let looks = play.run(&mut steering, 2.5);
     let minimum = looks.iter().map(|look| look.requests).min();
     assert!(looks.iter().all(|look| look.requests <= 32) && minimum <= Some(8), "{minimum:?}");
@@ -267,7 +267,7 @@ fn plan_that_overruns_a_queue_is_not_returned_to() {
     for seed in 0..100 {
         let mut play =
             SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 12.0), 64 << 10, seed) };
-        let mut steering = ConcurrencyController::new(32, (5, 256)).planned();
+        let mut steering = ConcurrencyController::new(32, 5..=256).planned();
         let looks = (0..300).map(|_| {
             let requests = steering.concurrency();
             steering.end_interval(play.measure(12e6), requests > 10);
@@ -283,7 +283,7 @@ fn plan_that_overruns_a_queue_is_not_returned_to() {
 fn random_loss_does_not_lower_throughput() {
     for mut play in links() {
         play.overruns = true;
-        let mut steering = ConcurrencyController::new(32, (4, 256));
+        let mut steering = ConcurrencyController::new(32, 4..=256);
         let looks = play.run(&mut steering, 60.0);
         let part = mean(&looks, 10.0, |look| look.throughput) / play.best();
         assert!(part > 0.8, "{part} of the best");
@@ -297,7 +297,7 @@ fn random_loss_does_not_lower_throughput() {
 
 #[test]
 fn second_step_down_must_keep_the_gain_of_the_first() {
-    let mut steering = ConcurrencyController::new(32, (4, 256));
+    let mut steering = ConcurrencyController::new(32, 4..=256);
     let mut look_twice = |throughput| {
         steering.end_interval(throughput, true);
         steering.end_interval(throughput, true)
@@ -309,23 +309,23 @@ fn second_step_down_must_keep_the_gain_of_the_first() {
 
 #[test]
 fn controller_at_the_minimum_tries_a_step_up() {
-    let mut steering = ConcurrencyController::new(4, (4, 256));
+    let mut steering = ConcurrencyController::new(4, 4..=256);
     steering.end_interval(100.0, true);
     assert_eq!(steering.end_interval(100.0, true), 8);
 }
 
 #[test]
 fn idle_intervals_change_nothing() {
-    let mut steering = ConcurrencyController::new(32, (4, 256));
+    let mut steering = ConcurrencyController::new(32, 4..=256);
     for _ in 0..100 {
         assert_eq!(steering.end_idle_interval(), 32);
         steering.end_interval(1.0, false);
         steering.end_interval(1e6, false);
     }
     assert_eq!(
-        ConcurrencyController::new(300, (4, 256)).concurrency(),
+        ConcurrencyController::new(300, 4..=256).concurrency(),
         300,
         "the bounds never exclude the initial value"
     );
-    assert_eq!(ConcurrencyController::new(2, (4, 256)).concurrency(), 2);
+    assert_eq!(ConcurrencyController::new(2, 4..=256).concurrency(), 2);
 }
