@@ -76,10 +76,10 @@ pub struct StartStagger {
 const MAX_STAGGER: Duration = Duration::from_millis(300);
 
 impl StartStagger {
-    /// A stagger that starts now and lasts one round trip.
+    /// A stagger that starts now and lasts one RTT.
     #[must_use]
-    pub fn new(now: Duration, round_trip: Duration) -> Self {
-        Self { start: now, window: round_trip.min(MAX_STAGGER), started: 0 }
+    pub fn new(now: Duration, rtt: Duration) -> Self {
+        Self { start: now, window: rtt.min(MAX_STAGGER), started: 0 }
     }
 
     /// The start time of the next of `total` staggered requests. Later requests may start at once.
@@ -157,20 +157,20 @@ impl Plan {
     /// Maximum concurrent requests of this size, over all objects.
     #[must_use]
     pub fn concurrency_for(&self, bytes: u64) -> usize {
-        self.capped(|known| known.for_class(SizeClass::for_bytes(bytes)))
+        self.capped(|by_size| by_size.for_class(SizeClass::for_bytes(bytes)))
     }
 
     /// Like [`concurrency_for`](Self::concurrency_for), while connections are new.
     #[must_use]
     pub fn initial_concurrency_for(&self, bytes: u64) -> usize {
-        self.capped(|known| known.for_class_on_new_connections(SizeClass::for_bytes(bytes)))
+        self.capped(|by_size| by_size.for_class_on_new_connections(SizeClass::for_bytes(bytes)))
     }
 
-    /// The tuned value if there is one, capped by `requests`.
-    fn capped(&self, known: impl FnOnce(&ConcurrencyBySize) -> usize) -> usize {
+    /// The tuned value if there is one, at most the concurrency of the plan.
+    fn capped(&self, tuned: impl FnOnce(&ConcurrencyBySize) -> usize) -> usize {
         self.concurrency_by_size
             .as_ref()
-            .map_or(self.max_concurrency, |by_size| known(by_size).min(self.max_concurrency))
+            .map_or(self.max_concurrency, |by_size| tuned(by_size).min(self.max_concurrency))
             .max(1)
     }
 
@@ -343,15 +343,15 @@ mod tests {
     }
 
     /// The plan for a store that sustains 118 MB/s at this RTT in seconds.
-    fn tuned(round_trip: f64) -> Plan {
-        let sample = |(bytes, parallel): (u64, usize)| {
-            let cell = OperatingPoint { bytes, concurrency: parallel };
-            let latency = (round_trip + bytes as f64 / 40e6).max(cell.bytes_in_flight() / 118e6);
-            Sample { point: cell, latency, relative_error: 0.02, tail: None, from_transfer: false }
+    fn tuned(rtt: f64) -> Plan {
+        let sample = |(bytes, concurrency): (u64, usize)| {
+            let point = OperatingPoint { bytes, concurrency };
+            let latency = (rtt + bytes as f64 / 40e6).max(point.bytes_in_flight() / 118e6);
+            Sample { point, latency, relative_error: 0.02, tail: None, from_transfer: false }
         };
-        let cells = [(4 << 10, 1), (256 << 10, 4), (256 << 10, 64), (4 << 20, 4), (4 << 20, 64)];
-        let prior = Prior::default().with_rtt(round_trip);
-        Plan::default().tuned(&[Surface::new(prior, cells.map(sample).to_vec())])
+        let points = [(4 << 10, 1), (256 << 10, 4), (256 << 10, 64), (4 << 20, 4), (4 << 20, 64)];
+        let prior = Prior::default().with_rtt(rtt);
+        Plan::default().tuned(&[Surface::new(prior, points.map(sample).to_vec())])
     }
 
     #[test]

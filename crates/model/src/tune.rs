@@ -2,7 +2,8 @@
 //!
 //! An *operating point* is a request size with a concurrency. A *sample* is the measurement of a point by a
 //! probe or a transfer. A [`Surface`] predicts all points of one direction from samples. [`sampling`] chooses the most
-//! informative next probe, [`goal`] the best point for a goal, and [`extrapolate`] extrapolates to another client or store.
+//! informative next probe, [`goal`] the best point for a goal, and [`extrapolate`] extrapolates to another client or
+//! store.
 
 mod cholesky;
 mod concurrency;
@@ -58,8 +59,10 @@ impl OperatingPoint {
 
     /// All combinations of these sizes and concurrencies, grouped by size.
     #[must_use]
-    pub fn grid(sizes: &[u64], parallel: &[usize]) -> Vec<Self> {
-        let row = |bytes: u64| parallel.iter().map(move |parallel| Self { bytes, concurrency: *parallel });
+    pub fn grid(sizes: &[u64], concurrencies: &[usize]) -> Vec<Self> {
+        let row = |bytes: u64| {
+            concurrencies.iter().map(move |concurrency| Self { bytes, concurrency: *concurrency })
+        };
         sizes.iter().flat_map(|bytes| row(*bytes)).collect()
     }
 }

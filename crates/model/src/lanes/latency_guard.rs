@@ -230,13 +230,13 @@ impl LatencyGuard {
         })
     }
 
-    fn throttled_share(&self, first: usize, now: Duration) -> RateShare {
+    fn throttled_share(&self, highest_rank: usize, now: Duration) -> RateShare {
         let min_factor = if self.loss_budget_left > 0.0 { MIN_RATE_FACTOR } else { 1.0 - LOSS_BUDGET };
         let measured = |factor| RateShare { rate_factor: factor, is_measured: true };
         if now < self.probe_end {
             return measured(PROBE_RATE_FACTOR.max(min_factor));
         }
-        let mut ranks = self.current.into_iter().zip(LATENCY_TARGETS).skip(first);
+        let mut ranks = self.current.into_iter().zip(LATENCY_TARGETS).skip(highest_rank);
         let fresh =
             ranks.find_map(|(current, target)| Some((current.filter(|it| it.is_fresh(now))?, target)));
         let factor = |current: CurrentLatency, target: f64| {
@@ -314,8 +314,8 @@ impl BaselineLatency {
         self.probe_mean.count += group.count;
     }
 
-    /// The uncontended latency in seconds: the minimum, or the mean of probes without the fraction `residual_queue` that
-    /// a queue may still add to it.
+    /// The uncontended latency in seconds: the minimum, or the mean of probes without the fraction `residual_queue`
+    /// that a queue may still add to it.
     fn uncontended(&self, residual_queue: f64, now: Duration) -> Option<f64> {
         Some(self.minimum(now)?.max(self.probe_mean.mean() / (1.0 + residual_queue)))
     }

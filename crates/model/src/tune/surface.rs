@@ -1,8 +1,8 @@
 //! Predicts the latency of all points of one direction from samples.
 //!
-//! The prediction is a [`LatencyModel`] plus a Gaussian process for what the model does not capture, which is similar for nearby
-//! points. Parameters, deviations and measurement noise are normal in the logarithm of the latency. The most likely
-//! surface, its uncertainty and the information gain of another sample therefore follow from the same equations
+//! The prediction is a [`LatencyModel`] plus a Gaussian process for what the model does not capture, which is similar
+//! for nearby points. Parameters, deviations and measurement noise are normal in the logarithm of the latency. The most
+//! likely surface, its uncertainty and the information gain of another sample therefore follow from the same equations
 //! (universal kriging with a nonlinear mean, fitted by Gauss-Newton). Bandwidth follows from latency and concurrency
 //! (Little 1961).
 
@@ -124,7 +124,7 @@ impl Surface {
     pub fn posterior(&self) -> Prior {
         let remaining = |i: usize| {
             let prior = self.prior_std_dev[i].powi(2);
-            let cross: Vec<f64> = self.gradients.iter().map(|slopes| slopes[i] * prior).collect();
+            let cross: Vec<f64> = self.gradients.iter().map(|gradient| gradient[i] * prior).collect();
             let explained = self.total_factor.whiten(&cross);
             (prior - dot(&explained, &explained)).max(0.0).sqrt()
         };
@@ -133,42 +133,42 @@ impl Surface {
 
     /// The prediction for a point.
     #[must_use]
-    pub fn predict(&self, cell: OperatingPoint) -> Prediction {
-        let kernel_row: Vec<f64> = self.samples.iter().map(|sample| kernel(sample.point, cell)).collect();
-        let log = self.model.log_latency(cell) + dot(&kernel_row, &self.residual_weights);
-        let view = self.project(cell);
+    pub fn predict(&self, point: OperatingPoint) -> Prediction {
+        let kernel_row: Vec<f64> = self.samples.iter().map(|sample| kernel(sample.point, point)).collect();
+        let log = self.model.log_latency(point) + dot(&kernel_row, &self.residual_weights);
+        let projected = self.project(point);
         Prediction {
-            point: cell,
+            point,
             latency: log.exp(),
-            std_dev: self.posterior_covariance(&view, &view).max(0.0).sqrt(),
+            std_dev: self.posterior_covariance(&projected, &projected).max(0.0).sqrt(),
         }
     }
 
     /// A statistic of the latency at a point, in seconds.
     #[must_use]
-    pub fn latency_statistic(&self, found: &Prediction, statistic: Statistic) -> f64 {
-        found.latency * self.tail_model.log_ratio(&self.model, found.point, statistic).mean.exp()
+    pub fn latency_statistic(&self, prediction: &Prediction, statistic: Statistic) -> f64 {
+        prediction.latency * self.tail_model.log_ratio(&self.model, prediction.point, statistic).mean.exp()
     }
 
     /// The probability that a point meets a latency target, given the uncertainty of both its mean and its tail.
     #[must_use]
-    pub fn target_probability(&self, found: &Prediction, cap: LatencyTarget) -> f64 {
-        let log_ratio = self.tail_model.log_ratio(&self.model, found.point, cap.statistic);
-        let headroom = (cap.max_seconds / found.latency).ln() - log_ratio.mean;
+    pub fn target_probability(&self, prediction: &Prediction, target: LatencyTarget) -> f64 {
+        let log_ratio = self.tail_model.log_ratio(&self.model, prediction.point, target.statistic);
+        let headroom = (target.max_seconds / prediction.latency).ln() - log_ratio.mean;
         // The logistic approximation of the normal distribution function.
-        1.0 / (1.0 + (-1.702 * headroom / log_ratio.std_dev.hypot(found.std_dev)).exp())
+        1.0 / (1.0 + (-1.702 * headroom / log_ratio.std_dev.hypot(prediction.std_dev)).exp())
     }
 
     /// Prepares a point for posterior covariances.
-    pub(super) fn project(&self, cell: OperatingPoint) -> ProjectedPoint {
-        let slopes = log_latency_gradient(&self.parameters, cell);
+    pub(super) fn project(&self, point: OperatingPoint) -> ProjectedPoint {
+        let gradient = log_latency_gradient(&self.parameters, point);
         let prior_covariances = self
             .samples
             .iter()
             .zip(&self.gradients)
-            .map(|(sample, own)| self.parameter_covariance(own, &slopes) + kernel(sample.point, cell));
-        let seen = self.total_factor.whiten(&prior_covariances.collect::<Vec<f64>>());
-        ProjectedPoint { point: cell, gradient: slopes, whitened: seen }
+            .map(|(sample, own)| self.parameter_covariance(own, &gradient) + kernel(sample.point, point));
+        let whitened = self.total_factor.whiten(&prior_covariances.collect::<Vec<f64>>());
+        ProjectedPoint { point, gradient, whitened }
     }
 
     /// The posterior covariance of two points.
