@@ -13,6 +13,7 @@
 //! Throughput is counted in bytes; each request counts as a fixed number of extra bytes, so that objects per second
 //! matter too.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The cost of a request besides its bytes, expressed in bytes.
@@ -56,7 +57,7 @@ pub struct ConcurrencyController {
     trial: Option<f64>,
     /// The current interval still reflects the previous concurrency and does not count.
     is_transition_interval: bool,
-    /// Mean throughput at the current concurrency over `looks` intervals, and the decaying maximum of that mean.
+    /// Mean throughput at the current concurrency over `intervals` intervals, and the decaying maximum of that mean.
     throughput: f64,
     intervals: u32,
     best_throughput: f64,
@@ -75,14 +76,14 @@ pub struct ConcurrencyController {
 }
 
 impl ConcurrencyController {
-    /// Starts with `number` concurrent requests, bounded by `least` and `most`.
+    /// Starts with `initial` concurrent requests and keeps their number within `bounds`, which are extended to include
+    /// the initial one.
     #[must_use]
-    pub fn new(number: usize, (least, most): (usize, usize)) -> Self {
-        let (least, most) = (least.min(number).max(1) as f64, most.max(number) as f64);
+    pub fn new(initial: usize, bounds: RangeInclusive<usize>) -> Self {
         Self {
-            current: number as f64,
-            min: least,
-            max: most,
+            current: initial as f64,
+            min: (*bounds.start()).min(initial).max(1) as f64,
+            max: (*bounds.end()).max(initial) as f64,
             planned: 0.0,
             trial: None,
             is_transition_interval: true,
@@ -126,7 +127,7 @@ impl ConcurrencyController {
             return self.concurrency();
         }
         match self.trial {
-            Some(tried) => self.evaluate_trial(tried, throughput),
+            Some(trial) => self.evaluate_trial(trial, throughput),
             None => self.record_throughput(throughput),
         }
         self.concurrency()
@@ -183,18 +184,18 @@ impl ConcurrencyController {
         (self.trial, self.is_transition_interval) = (Some(wanted), true);
     }
 
-    fn evaluate_trial(&mut self, tried: f64, throughput: f64) {
+    fn evaluate_trial(&mut self, trial: f64, throughput: f64) {
         self.trial = None;
-        let is_more = tried > self.current;
-        let required = self.throughput * (1.0 + MIN_GAIN_PER_GROWTH * (tried / self.current - 1.0));
+        let is_more = trial > self.current;
+        let required = self.throughput * (1.0 + MIN_GAIN_PER_GROWTH * (trial / self.current - 1.0));
         let helps = if is_more {
-            let is_back_to_plan = tried <= self.planned && !self.overruns;
+            let is_back_to_plan = trial <= self.planned && !self.overruns;
             if is_back_to_plan { throughput > self.throughput } else { throughput > required }
         } else {
             let best = self.throughput.max(self.best_throughput);
             let (reference, max_loss) = if self.is_retreat {
                 (self.throughput_before_retreat.max(self.best_throughput), MAX_LOSS_OVERRUN)
-            } else if tried < self.planned {
+            } else if trial < self.planned {
                 (best, 0.0)
             } else {
                 (best, MAX_LOSS)
@@ -210,11 +211,11 @@ impl ConcurrencyController {
             self.throughput_before_retreat =
                 self.throughput_before_retreat.max(throughput * (1.0 - MAX_LOSS_OVERRUN));
         }
-        let is_much = (throughput / self.throughput - 1.0) > (tried / self.current - 1.0) / 2.0;
+        let is_much = (throughput / self.throughput - 1.0) > (trial / self.current - 1.0) / 2.0;
         self.step_up = if is_much { FAST_STEP_UP } else { STEP_UP };
         self.failed_trials = u32::from(!is_more);
         self.is_retreat_ruled_out |= is_more && throughput > required;
-        (self.current, self.throughput, self.intervals) = (tried, throughput, 1);
+        (self.current, self.throughput, self.intervals) = (trial, throughput, 1);
         // Continue in the same direction at once.
         self.start_trial();
     }

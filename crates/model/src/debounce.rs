@@ -165,11 +165,11 @@ impl Debouncer {
         }
     }
 
-    /// Ends the comparison of a tree; `is_machine_root` is true if all of it was compared.
-    pub fn tree_compared(&mut self, is_whole: bool, now: Duration) {
+    /// Ends the comparison of a tree; `is_complete` is true if all of it was compared.
+    pub fn tree_compared(&mut self, is_complete: bool, now: Duration) {
         let Some(tree) = self.tree_in_progress.take() else { return };
-        self.tree_failures = if is_whole { 0 } else { self.tree_failures + 1 };
-        let due = match (is_whole, tree.is_empty()) {
+        self.tree_failures = if is_complete { 0 } else { self.tree_failures + 1 };
+        let due = match (is_complete, tree.is_empty()) {
             (true, true) => now + self.options.full_comparison_interval,
             (true, false) => return,
             (false, _) => now + self.retry_delay(self.tree_failures),

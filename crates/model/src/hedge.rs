@@ -38,10 +38,8 @@ pub struct HedgePolicy {
     started: u64,
     hedged: u64,
     in_flight: u32,
-    /// Bytes received, over all chunks.
-    received: u64,
-    /// Sum of the time that each chunk has been in flight, up to `updated_at`.
-    time_in_flight: Duration,
+    /// Totals up to `updated_at`.
+    totals: Totals,
     updated_at: Duration,
     /// Durations of the most recent chunks, by size class.
     durations: BTreeMap<SizeClass, VecDeque<Duration>>,
@@ -54,11 +52,26 @@ pub struct ChunkProgress {
     bytes: u64,
     received: u64,
     started: Duration,
-    /// Totals of bytes received and time spent when it started.
-    totals_at_start: (u64, Duration),
-    /// Its bytes and age at the previous check.
-    last_check: (u64, Duration),
+    totals_at_start: Totals,
+    last_check: Check,
     is_hedged: bool,
+}
+
+/// Totals over all chunks.
+#[derive(Debug, Clone, Copy, Default)]
+struct Totals {
+    /// Bytes received.
+    received: u64,
+    /// Sum of the time that each chunk has been in flight.
+    time_in_flight: Duration,
+}
+
+/// The state of a chunk at a check.
+#[derive(Debug, Clone, Copy, Default)]
+struct Check {
+    /// Bytes received.
+    received: u64,
+    age: Duration,
 }
 
 /// The result of a check.
@@ -76,20 +89,19 @@ impl HedgePolicy {
         self.advance(now);
         self.started += 1;
         self.in_flight += 1;
-        let (before, seen) = ((self.received, self.time_in_flight), (0, Duration::ZERO));
         ChunkProgress {
             bytes,
             received: 0,
             started: now,
-            totals_at_start: before,
-            last_check: seen,
+            totals_at_start: self.totals,
+            last_check: Check::default(),
             is_hedged: false,
         }
     }
 
     /// Records bytes of a chunk received.
     pub const fn record_bytes(&mut self, chunk: &mut ChunkProgress, bytes: u64) {
-        self.received += bytes;
+        self.totals.received += bytes;
         chunk.received += bytes;
     }
 
@@ -101,22 +113,23 @@ impl HedgePolicy {
 
     /// Checks a chunk that has reached `age`.
     pub fn check(&mut self, chunk: &mut ChunkProgress, now: Duration, age: Duration) -> HedgeDecision {
-        let (last_bytes, last_age) = std::mem::replace(&mut chunk.last_check, (chunk.received, age));
+        let last = std::mem::replace(&mut chunk.last_check, Check { received: chunk.received, age });
         let Some(median) = self.median_duration(chunk.bytes) else {
             return HedgeDecision { hedge_now: false, next_check: age + MIN_STRAGGLER_AGE / 2 };
         };
-        let late = straggler_age(median);
-        let again = if age < late / 2 { late / 2 } else { late.max(age + late / 4) };
+        let min_age = straggler_age(median);
+        let next_check = if age < min_age / 2 { min_age / 2 } else { min_age.max(age + min_age / 4) };
         let missing = chunk.bytes.saturating_sub(chunk.received);
-        let is_due = age >= late
+        let hedge_now = age >= min_age
             && !chunk.is_hedged
             && self.hedged < 1 + self.started / HEDGE_ONE_IN
             && self.concurrent_duration(chunk, now).is_some_and(|others| {
-                let left = time_for_bytes(missing, chunk.received - last_bytes, age.saturating_sub(last_age));
+                let left =
+                    time_for_bytes(missing, chunk.received - last.received, age.saturating_sub(last.age));
                 age >= others * STRAGGLER_VS_CONCURRENT
                     && left.is_none_or(|left| left > median.max(others).max(ALMOST_DONE))
             });
-        HedgeDecision { hedge_now: is_due, next_check: again }
+        HedgeDecision { hedge_now, next_check }
     }
 
     /// Marks the chunk as hedged.
@@ -168,17 +181,17 @@ impl HedgePolicy {
     /// received fewer bytes.
     fn concurrent_duration(&mut self, chunk: &ChunkProgress, now: Duration) -> Option<Duration> {
         self.advance(now);
-        let (came_before, spent_before) = chunk.totals_at_start;
-        let others_bytes = self.received - came_before - chunk.received;
+        let before = chunk.totals_at_start;
+        let others_bytes = self.totals.received - before.received - chunk.received;
         let own_time = now.saturating_sub(chunk.started);
-        let others_time = (self.time_in_flight - spent_before).saturating_sub(own_time);
+        let others_time = (self.totals.time_in_flight - before.time_in_flight).saturating_sub(own_time);
         if others_bytes < chunk.bytes { None } else { time_for_bytes(chunk.bytes, others_bytes, others_time) }
     }
 
     /// Adds the time since the last call for every chunk in flight. Concurrent callers may pass times out of order.
     fn advance(&mut self, now: Duration) {
         let now = now.max(self.updated_at);
-        self.time_in_flight += (now - self.updated_at) * self.in_flight;
+        self.totals.time_in_flight += (now - self.updated_at) * self.in_flight;
         self.updated_at = now;
     }
 }
@@ -200,9 +213,9 @@ fn straggler_age(median: Duration) -> Duration {
     median.saturating_mul(STRAGGLER_VS_MEDIAN).max(MIN_STRAGGLER_AGE)
 }
 
-/// The time that `bytes` take at the rate of `came` bytes in `quantile`; `None` if `came` is 0.
-fn time_for_bytes(bytes: u64, came: u64, within: Duration) -> Option<Duration> {
-    let nanos = (u128::from(bytes) * within.as_nanos()).checked_div(u128::from(came))?;
+/// The time that `bytes` take at the rate of `received` bytes within `time`; `None` if `received` is 0.
+fn time_for_bytes(bytes: u64, received: u64, time: Duration) -> Option<Duration> {
+    let nanos = (u128::from(bytes) * time.as_nanos()).checked_div(u128::from(received))?;
     Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
 }
 

@@ -3,9 +3,9 @@
 //!
 //! Small requests wait behind the bytes of large ones in a link or device. Reordering at the sender does not help,
 //! because the queue is beyond it. A lane is therefore limited to a **rate** while higher-priority requests are active:
-//! its measured capacity, a little more while their latency is normal and a little less while it is not ([`latency_guard`]).
-//! The queue beyond the sender then stays short but not empty. A rate, unlike a window, is held by no request, so a
-//! slow reader blocks no other.
+//! its measured capacity, a little more while their latency is normal and a little less while it is not
+//! (`latency_guard`). The queue beyond the sender then stays short but not empty. A rate, unlike a window, is held by no
+//! request, so a slow reader blocks no other.
 //!
 //! - **Order**: high priority before normal, and within a priority small requests before large ones. The highest rank
 //!   that was recently active never waits; if only one rank is active, none does.

@@ -44,8 +44,10 @@ pub const MAX_READERS: usize = 64;
 pub struct Plan {
     /// Maximum bytes of an upload part. A download of at most this size is a single request.
     pub chunk_bytes: u64,
-    /// Maximum and minimum bytes of a download range that may arrive in any order. Ranges shrink towards the end.
-    pub range_bytes: (u64, u64),
+    /// Maximum bytes of a download range that may arrive in any order. Ranges shrink towards the end.
+    pub max_range_bytes: u64,
+    /// Minimum bytes of such a range, before the tail.
+    pub min_range_bytes: u64,
     /// Minimum bytes of the tail ranges: the last two per concurrent request.
     pub min_tail_range_bytes: u64,
     /// Maximum concurrent requests, over all objects.
@@ -74,10 +76,10 @@ pub struct StartStagger {
 const MAX_STAGGER: Duration = Duration::from_millis(300);
 
 impl StartStagger {
-    /// A stagger that starts now and lasts one round trip.
+    /// A stagger that starts now and lasts one RTT.
     #[must_use]
-    pub fn new(now: Duration, round_trip: Duration) -> Self {
-        Self { start: now, window: round_trip.min(MAX_STAGGER), started: 0 }
+    pub fn new(now: Duration, rtt: Duration) -> Self {
+        Self { start: now, window: rtt.min(MAX_STAGGER), started: 0 }
     }
 
     /// The start time of the next of `total` staggered requests. Later requests may start at once.
@@ -99,7 +101,8 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             chunk_bytes: 8 << 20,
-            range_bytes: (4 << 20, 2 << 20),
+            max_range_bytes: 4 << 20,
+            min_range_bytes: 2 << 20,
             min_tail_range_bytes: 2 << 20,
             max_concurrency: 32,
             concurrency_by_size: None,
@@ -113,28 +116,28 @@ impl Plan {
     /// This plan adapted to a store with the given surfaces (uploads, downloads or both).
     #[must_use]
     pub fn tuned(self, surfaces: &[Surface]) -> Self {
-        let Some(at_a_time) = ConcurrencyBySize::from_surfaces(surfaces) else { return self };
+        let Some(by_size) = ConcurrencyBySize::from_surfaces(surfaces) else { return self };
         let min_bytes = |round_trips: f64, min_seconds: f64| {
             let is_long = |surface: &Surface, bytes: u64| {
-                let parallel = at_a_time.for_class(SizeClass::for_bytes(bytes));
-                let seconds = surface.predict(OperatingPoint { bytes, concurrency: parallel }).latency;
-                seconds >= (surface.model().fixed_latency() * round_trips).max(min_seconds)
+                let concurrency = by_size.for_class(SizeClass::for_bytes(bytes));
+                let seconds = surface.predict(OperatingPoint { bytes, concurrency }).latency;
+                seconds >= (surface.model().fixed_seconds * round_trips).max(min_seconds)
             };
             MIN_RANGE_BYTES_CANDIDATES
                 .into_iter()
                 .find(|bytes| surfaces.iter().all(|surface| is_long(surface, *bytes)))
         };
-        let range_bytes = min_bytes(MIN_RANGE_ROUND_TRIPS, MIN_RANGE_SECONDS)
-            .map_or(self.range_bytes, |bytes| (2 * bytes, bytes));
-        let has_tail = at_a_time.for_class(SizeClass::for_bytes(range_bytes.1)) <= MAX_TAIL_CONCURRENCY;
-        let last = min_bytes(MIN_TAIL_RANGE_ROUND_TRIPS, MIN_TAIL_RANGE_SECONDS).filter(|_| has_tail);
-        let last_bytes = last.unwrap_or(range_bytes.1).min(range_bytes.1);
-        let requests = at_a_time.max_concurrency();
+        let (max_range_bytes, min_range_bytes) = min_bytes(MIN_RANGE_ROUND_TRIPS, MIN_RANGE_SECONDS)
+            .map_or((self.max_range_bytes, self.min_range_bytes), |bytes| (2 * bytes, bytes));
+        let has_tail = by_size.for_class(SizeClass::for_bytes(min_range_bytes)) <= MAX_TAIL_CONCURRENCY;
+        let min_tail_bytes =
+            min_bytes(MIN_TAIL_RANGE_ROUND_TRIPS, MIN_TAIL_RANGE_SECONDS).filter(|_| has_tail);
         Self {
-            max_concurrency: requests,
-            concurrency_by_size: Some(at_a_time),
-            range_bytes,
-            min_tail_range_bytes: last_bytes,
+            max_concurrency: by_size.max_concurrency(),
+            concurrency_by_size: Some(by_size),
+            max_range_bytes,
+            min_range_bytes,
+            min_tail_range_bytes: min_tail_bytes.unwrap_or(min_range_bytes).min(min_range_bytes),
             ..self
         }
     }
@@ -142,26 +145,32 @@ impl Plan {
     /// This plan with a fixed number of bytes per request of a large object.
     #[must_use]
     pub const fn with_chunk_bytes(self, bytes: u64) -> Self {
-        Self { chunk_bytes: bytes, range_bytes: (bytes, bytes), min_tail_range_bytes: bytes, ..self }
+        Self {
+            chunk_bytes: bytes,
+            max_range_bytes: bytes,
+            min_range_bytes: bytes,
+            min_tail_range_bytes: bytes,
+            ..self
+        }
     }
 
     /// Maximum concurrent requests of this size, over all objects.
     #[must_use]
     pub fn concurrency_for(&self, bytes: u64) -> usize {
-        self.capped(|known| known.for_class(SizeClass::for_bytes(bytes)))
+        self.capped(|by_size| by_size.for_class(SizeClass::for_bytes(bytes)))
     }
 
     /// Like [`concurrency_for`](Self::concurrency_for), while connections are new.
     #[must_use]
     pub fn initial_concurrency_for(&self, bytes: u64) -> usize {
-        self.capped(|known| known.for_class_on_new_connections(SizeClass::for_bytes(bytes)))
+        self.capped(|by_size| by_size.for_class_on_new_connections(SizeClass::for_bytes(bytes)))
     }
 
-    /// The tuned value if there is one, capped by `requests`.
-    fn capped(&self, known: impl FnOnce(&ConcurrencyBySize) -> usize) -> usize {
+    /// The tuned value if there is one, at most the concurrency of the plan.
+    fn capped(&self, tuned: impl FnOnce(&ConcurrencyBySize) -> usize) -> usize {
         self.concurrency_by_size
             .as_ref()
-            .map_or(self.max_concurrency, |by_size| known(by_size).min(self.max_concurrency))
+            .map_or(self.max_concurrency, |by_size| tuned(by_size).min(self.max_concurrency))
             .max(1)
     }
 
@@ -204,9 +213,9 @@ impl Plan {
     pub fn range_concurrency(&self) -> usize {
         // Each range takes permits by its own size, and most have the minimum size.
         self.object_concurrency(if self.concurrency_by_size.is_some() {
-            self.range_bytes.1
+            self.min_range_bytes
         } else {
-            self.range_bytes.0
+            self.max_range_bytes
         })
     }
 
@@ -227,14 +236,14 @@ impl Plan {
 
     /// Returns true if requests of one object may differ in size.
     const fn has_variable_ranges(&self) -> bool {
-        self.range_bytes.1 < self.range_bytes.0
+        self.min_range_bytes < self.max_range_bytes
     }
 
     /// The ranges in which to fetch an object of `size` bytes from offset `from`, as offset and length, in order.
     /// Ranges shrink towards the end, so that no slow connection holds a large last one (guided self-scheduling,
     /// Polychronopoulos and Kuck 1987).
     pub fn ranges(&self, from: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
-        let (max_bytes, min_bytes) = (self.range_bytes.0.max(1), self.range_bytes.1.max(1));
+        let (max_bytes, min_bytes) = (self.max_range_bytes.max(1), self.min_range_bytes.max(1));
         let min_tail_bytes = self.min_tail_range_bytes.max(1);
         let tail_ranges = 2 * self.range_concurrency() as u64;
         let even_share =
@@ -259,7 +268,7 @@ impl Plan {
         stored: Vec<(u64, u64)>,
     ) -> impl Iterator<Item = (u64, u64)> + use<> {
         // A gap before a stored span is not the tail of the object.
-        let (plan, inner) = (*self, Self { min_tail_range_bytes: self.range_bytes.1, ..*self });
+        let (plan, inner) = (*self, Self { min_tail_range_bytes: self.min_range_bytes, ..*self });
         let ends = |(offset, length): (u64, u64)| offset.checked_add(length).filter(|end| *end <= size);
         let mut at = from;
         let mut kept = Vec::new();
@@ -334,15 +343,15 @@ mod tests {
     }
 
     /// The plan for a store that sustains 118 MB/s at this RTT in seconds.
-    fn tuned(round_trip: f64) -> Plan {
-        let sample = |(bytes, parallel): (u64, usize)| {
-            let cell = OperatingPoint { bytes, concurrency: parallel };
-            let latency = (round_trip + bytes as f64 / 40e6).max(cell.bytes_in_flight() / 118e6);
-            Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
+    fn tuned(rtt: f64) -> Plan {
+        let sample = |(bytes, concurrency): (u64, usize)| {
+            let point = OperatingPoint { bytes, concurrency };
+            let latency = (rtt + bytes as f64 / 40e6).max(point.bytes_in_flight() / 118e6);
+            Sample { point, latency, relative_error: 0.02, tail: None, from_transfer: false }
         };
-        let cells = [(4 << 10, 1), (256 << 10, 4), (256 << 10, 64), (4 << 20, 4), (4 << 20, 64)];
-        let prior = Prior::default().with_rtt(round_trip);
-        Plan::default().tuned(&[Surface::new(prior, cells.map(sample).to_vec())])
+        let points = [(4 << 10, 1), (256 << 10, 4), (256 << 10, 64), (4 << 20, 4), (4 << 20, 64)];
+        let prior = Prior::default().with_rtt(rtt);
+        Plan::default().tuned(&[Surface::new(prior, points.map(sample).to_vec())])
     }
 
     #[test]
@@ -350,7 +359,8 @@ mod tests {
         let region = tuned(0.01);
         assert!(region.range_concurrency() <= 16, "{region:?}");
         assert!(
-            region.range_bytes == (4 << 20, 2 << 20) && region.min_tail_range_bytes <= 512 << 10,
+            (region.max_range_bytes, region.min_range_bytes) == (4 << 20, 2 << 20)
+                && region.min_tail_range_bytes <= 512 << 10,
             "{region:?}"
         );
         let ends = region.ranges(0, 256 << 20).map(|(_, bytes)| bytes).collect::<Vec<_>>();
@@ -362,7 +372,7 @@ mod tests {
         // On a long link each slot has two ranges, which end together.
         let far = tuned(0.128);
         assert!(
-            far.range_concurrency() > MAX_TAIL_CONCURRENCY && far.min_tail_range_bytes == far.range_bytes.1,
+            far.range_concurrency() > MAX_TAIL_CONCURRENCY && far.min_tail_range_bytes == far.min_range_bytes,
             "{far:?}"
         );
     }
@@ -391,11 +401,16 @@ mod tests {
             from in 0_u64..1_000_000,
             max_bytes in 1000_u64..100_000,
             min_bytes in 0_u64..100_000,
-            last_bytes in 0_u64..100_000,
-            requests in 1_usize..100,
+            min_tail_bytes in 0_u64..100_000,
+            max_concurrency in 1_usize..100,
         ) {
-            let range_bytes = (max_bytes, min_bytes.min(max_bytes));
-            let plan = Plan { range_bytes, min_tail_range_bytes: last_bytes, max_concurrency: requests, ..Plan::default() };
+            let plan = Plan {
+                max_range_bytes: max_bytes,
+                min_range_bytes: min_bytes.min(max_bytes),
+                min_tail_range_bytes: min_tail_bytes,
+                max_concurrency,
+                ..Plan::default()
+            };
             let mut at = from.min(size);
             for (offset, length) in plan.ranges(at, size) {
                 prop_assert!(offset == at && length > 0 && length <= max_bytes);
@@ -410,7 +425,12 @@ mod tests {
             from in 0_u64..1_000_000,
             mut there in proptest::collection::vec((0_u64..11_000_000, 0_u64..100_000), 0..50),
         ) {
-            let plan = Plan { range_bytes: (50_000, 20_000), min_tail_range_bytes: 5_000, ..Plan::default() };
+            let plan = Plan {
+                max_range_bytes: 50_000,
+                min_range_bytes: 20_000,
+                min_tail_range_bytes: 5_000,
+                ..Plan::default()
+            };
             let from = from.min(size);
             there.sort_unstable();
             let apart = there.iter().scan(from, |end, &(offset, length)| {

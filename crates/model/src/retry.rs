@@ -25,12 +25,12 @@ impl Default for RetryOptions {
 }
 
 impl RetryOptions {
-    /// The delay before attempt `number` (the first retry is number 2). `random` must be uniform over all values of its
+    /// The delay before an attempt (the first retry is attempt 2). `random` must be uniform over all values of its
     /// type.
     #[must_use]
-    pub fn delay(&self, number: u32, random: u64) -> Duration {
+    pub fn delay(&self, attempt: u32, random: u64) -> Duration {
         let doubled =
-            self.first_delay.saturating_mul(1_u32.checked_shl(number.saturating_sub(2)).unwrap_or(u32::MAX));
+            self.first_delay.saturating_mul(1_u32.checked_shl(attempt.saturating_sub(2)).unwrap_or(u32::MAX));
         let bound = u64::try_from(doubled.min(self.max_delay).as_nanos()).unwrap_or(u64::MAX);
         let scaled = (u128::from(random) * u128::from(bound)) >> 64;
         Duration::from_nanos(u64::try_from(scaled).unwrap_or(bound))

@@ -141,13 +141,13 @@ impl StoreModel {
     }
 
     /// Records the end of a request.
-    pub fn end(&self, now: Duration, request: InFlightRequest, end: RequestOutcome) {
+    pub fn end(&self, now: Duration, request: InFlightRequest, outcome: RequestOutcome) {
         let kind = self.operation_stats(request.0);
-        kind.totals.add(end);
+        kind.totals.add(outcome);
         if let Some(window) = kind.window.slice(slice_of(now)) {
-            window.add(end);
+            window.add(outcome);
         }
-        if let RequestOutcome::Done { bytes, service } = end {
+        if let RequestOutcome::Done { bytes, service } = outcome {
             kind.series(request.0, bytes).record_service(now, bytes, service);
             kind.record_sample_time(now);
         }
@@ -171,7 +171,7 @@ impl StoreModel {
     pub fn latencies(&self, now: Duration, operation: Operation) -> LatencySnapshot {
         let series = SizeClass::all().zip(&self.operation_stats(operation).series);
         LatencySnapshot::new(
-            series.filter_map(|(sizes, series)| Some(series.get()?.snapshot(now, sizes))).collect(),
+            series.filter_map(|(size_class, series)| Some(series.get()?.snapshot(now, size_class))).collect(),
         )
     }
 
@@ -225,8 +225,8 @@ impl StoreModel {
 
 impl OperationStats {
     fn series(&self, operation: Operation, bytes: u64) -> &Series {
-        let sizes = SizeClass::for_bytes(if operation.has_size() { bytes } else { 0 });
-        self.series[sizes.index()].get_or_init(Box::default)
+        let size_class = SizeClass::for_bytes(if operation.has_size() { bytes } else { 0 });
+        self.series[size_class.index()].get_or_init(Box::default)
     }
 
     /// Updates the time of the latest sample, at most once a millisecond to avoid contention.
@@ -239,8 +239,8 @@ impl OperationStats {
 }
 
 impl AtomicOutcomeCounts {
-    fn add(&self, end: RequestOutcome) {
-        let count = match end {
+    fn add(&self, outcome: RequestOutcome) {
+        let count = match outcome {
             RequestOutcome::Done { .. } => &self.done,
             RequestOutcome::Rejected => &self.rejected,
             RequestOutcome::Failed(failure) => &self.failed[failure as usize],

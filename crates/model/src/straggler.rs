@@ -28,26 +28,35 @@ const STALL_FACTOR: f64 = 3.0;
 /// At most this fraction of the object (1/8) may be wasted.
 const WASTE_DIVISOR: u64 = 8;
 
-/// Returns true if one of `waiting` parts of `bytes` should start on a connection whose previous part took
-/// `seconds_per_byte`, and false if it is better left to the other connections.
+/// Returns true if one of `waiting` parts of `part_bytes` each should start on an idle connection whose previous part
+/// took `seconds_per_byte`, and false if it is better left to the busy connections.
 ///
-/// Each of the `others` has a part in flight, and the seconds per byte of its previous part if there was one. It is
-/// expected to take as long for every further part, or as long as its current part has taken so far if that is longer,
-/// and to start the next part as soon as one is done.
+/// A busy connection is expected to take as long for every further part as for its previous one, or as long as its
+/// current part has taken so far if that is longer, and to start the next part as soon as one is done.
 #[must_use]
 pub fn should_start_part(
     waiting: usize,
-    (bytes, seconds_per_byte): (u64, f64),
-    others: impl IntoIterator<Item = (PartInFlight, Option<f64>)>,
+    part_bytes: u64,
+    seconds_per_byte: f64,
+    busy: impl IntoIterator<Item = BusyConnection>,
     now: Duration,
 ) -> bool {
-    let own_seconds = bytes as f64 * seconds_per_byte;
-    let parts_done_by = |(part, before): (PartInFlight, Option<f64>)| {
-        let each =
-            (before.or_else(|| part.seconds_per_byte(now))? * bytes as f64).max(part.elapsed_seconds(now));
-        Some(((own_seconds - part.seconds_left(each, now)) / each).floor().max(0.0))
+    let own_seconds = part_bytes as f64 * seconds_per_byte;
+    let parts_done_by = |BusyConnection { part, previous_seconds_per_byte }| {
+        let seconds_per_byte = previous_seconds_per_byte.or_else(|| part.seconds_per_byte(now))?;
+        let seconds = (seconds_per_byte * part_bytes as f64).max(part.elapsed_seconds(now));
+        Some(((own_seconds - part.seconds_left(seconds, now)) / seconds).floor().max(0.0))
     };
-    others.into_iter().filter_map(parts_done_by).sum::<f64>() < waiting as f64
+    busy.into_iter().filter_map(parts_done_by).sum::<f64>() < waiting as f64
+}
+
+/// A connection with a part in flight.
+#[derive(Debug, Clone, Copy)]
+pub struct BusyConnection {
+    /// The part in flight.
+    pub part: PartInFlight,
+    /// Seconds per byte of its previous part; `None` if this is its first one.
+    pub previous_seconds_per_byte: Option<f64>,
 }
 
 /// The completed parts of one upload.
@@ -89,11 +98,12 @@ impl PartInFlight {
         (self.sent > 0 && took > 0.0).then(|| took / self.sent as f64)
     }
 
-    /// Seconds left if the whole part takes `all` seconds. A part that has stalled is expected to stall for as long
+    /// Seconds left if the whole part takes `total_seconds`. A part that has stalled is expected to stall for as long
     /// again.
-    fn seconds_left(&self, all: f64, now: Duration) -> f64 {
-        let rest = self.bytes.saturating_sub(self.sent) as f64 / self.bytes.max(1) as f64 * all;
-        rest.max(all - self.elapsed_seconds(now)).max(now.saturating_sub(self.last_progress).as_secs_f64())
+    fn seconds_left(&self, total_seconds: f64, now: Duration) -> f64 {
+        let rest = self.bytes.saturating_sub(self.sent) as f64 / self.bytes.max(1) as f64 * total_seconds;
+        rest.max(total_seconds - self.elapsed_seconds(now))
+            .max(now.saturating_sub(self.last_progress).as_secs_f64())
     }
 }
 
@@ -157,8 +167,13 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    fn part(sent: u64, began: u64) -> PartInFlight {
-        PartInFlight { bytes: BYTES, sent, started: at(began), last_progress: at(2000) }
+    fn part(sent: u64, started: u64) -> PartInFlight {
+        PartInFlight { bytes: BYTES, sent, started: at(started), last_progress: at(2000) }
+    }
+
+    /// A connection whose previous part took this long.
+    fn busy(part: PartInFlight, previous_seconds: Option<f64>) -> BusyConnection {
+        BusyConnection { part, previous_seconds_per_byte: previous_seconds.map(per_byte) }
     }
 
     /// Parts that take 0.5 s each; the last one ended at 2 s.
@@ -191,32 +206,39 @@ mod tests {
     }
 
     /// Seconds per byte of a part that takes this long.
-    fn pace(seconds: f64) -> f64 {
+    fn per_byte(seconds: f64) -> f64 {
         seconds / BYTES as f64
     }
 
     #[test]
     fn slow_connection_gets_none_of_the_last_parts() {
         // Two others take 0.5 s per part and have a quarter of one left.
-        let others = [(part(BYTES / 2, 1625), Some(pace(0.5))), (part(BYTES / 2, 1625), Some(pace(0.5)))];
-        let begins = |waiting, seconds| should_start_part(waiting, (BYTES, pace(seconds)), others, at(2000));
+        let others = [busy(part(BYTES / 2, 1625), Some(0.5)); 2];
+        let begins =
+            |waiting, seconds| should_start_part(waiting, BYTES, per_byte(seconds), others, at(2000));
         assert!(begins(1, 0.5) && begins(1, 0.6), "an equally fast connection starts a part");
         // In 4 s each of them completes seven parts.
         assert!(!begins(1, 4.0) && !begins(14, 4.0));
         assert!(begins(15, 4.0), "they cannot complete that many");
-        let standing = others.map(|(part, before)| (PartInFlight { last_progress: at(0), ..part }, before));
-        let them = |standing: &[_], seconds| {
-            super::should_start_part(1, (BYTES, pace(seconds)), standing.to_vec(), at(2000))
+        let stalled = others.map(|other| BusyConnection {
+            part: PartInFlight { last_progress: at(0), ..other.part },
+            ..other
+        });
+        let starts_next_to = |others: &[BusyConnection], seconds| {
+            should_start_part(1, BYTES, per_byte(seconds), others.to_vec(), at(2000))
         };
-        assert!(them(&standing, 2.0), "the others have stalled");
-        assert!(them(&[], 60.0), "there is no other connection");
-        let first = [(part(BYTES / 2, 1500), None)];
-        assert!(!them(&first, 4.0) && them(&first, 1.0), "the bytes sent so far give its speed");
-        assert!(them(&[(part(0, 1500), None)], 60.0), "its speed is unknown");
+        assert!(starts_next_to(&stalled, 2.0), "the others have stalled");
+        assert!(starts_next_to(&[], 60.0), "there is no other connection");
+        let first = [busy(part(BYTES / 2, 1500), None)];
+        assert!(
+            !starts_next_to(&first, 4.0) && starts_next_to(&first, 1.0),
+            "the bytes sent so far give its speed"
+        );
+        assert!(starts_next_to(&[busy(part(0, 1500), None)], 60.0), "its speed is unknown");
         // Its previous part was fast, but the current one has taken 4 s so far: a 6 s connection is better.
-        let slower = [(PartInFlight { started: at(0), ..part(BYTES / 2, 0) }, Some(pace(0.5)))];
-        let then = |seconds| super::should_start_part(2, (BYTES, pace(seconds)), slower, at(4000));
-        assert!(then(6.0) && !then(12.0), "it completes both in 10 s");
+        let slower = [busy(part(BYTES / 2, 0), Some(0.5))];
+        let starts = |seconds| should_start_part(2, BYTES, per_byte(seconds), slower, at(4000));
+        assert!(starts(6.0) && !starts(12.0), "it completes both in 10 s");
     }
 
     /// Time in milliseconds at which the last part ends, over connections that take the given milliseconds per part.
@@ -224,30 +246,32 @@ mod tests {
     fn ended(parts: usize, connections: &[u64], chosen: bool) -> u64 {
         let (mut now, mut waiting) = (0, parts);
         let mut idle: Vec<(u64, Option<f64>)> = connections.iter().map(|each| (*each, None)).collect();
-        let mut busy: Vec<(u64, u64, Option<f64>)> = Vec::new();
+        let mut in_flight: Vec<(u64, u64, Option<f64>)> = Vec::new();
         loop {
             while waiting > 0
                 && let Some((each, before)) = idle.last().copied()
             {
-                let others = busy.iter().map(|&(began, each, before)| {
+                let others = in_flight.iter().map(|&(began, each, before)| {
                     let sent = BYTES * (now - began) / each;
-                    (PartInFlight { bytes: BYTES, sent, started: at(began), last_progress: at(now) }, before)
+                    let part =
+                        PartInFlight { bytes: BYTES, sent, started: at(began), last_progress: at(now) };
+                    BusyConnection { part, previous_seconds_per_byte: before }
                 });
                 if chosen
-                    && before.is_some_and(|pace| {
-                        !super::should_start_part(waiting, (BYTES, pace), others, at(now))
+                    && before.is_some_and(|seconds_per_byte| {
+                        !should_start_part(waiting, BYTES, seconds_per_byte, others, at(now))
                     })
                 {
                     break;
                 }
                 idle.pop();
-                busy.push((now, each, before));
+                in_flight.push((now, each, before));
                 waiting -= 1;
             }
-            busy.sort_by_key(|(began, each, _)| std::cmp::Reverse(began + each));
-            let Some((began, each, _)) = busy.pop() else { return now };
+            in_flight.sort_by_key(|(began, each, _)| std::cmp::Reverse(began + each));
+            let Some((began, each, _)) = in_flight.pop() else { return now };
             now = began + each;
-            idle.push((each, Some(pace(each as f64 / 1e3))));
+            idle.push((each, Some(per_byte(each as f64 / 1e3))));
         }
     }
 

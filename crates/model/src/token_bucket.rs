@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Unused tokens are kept for this long: late timers lose nothing, and bursts stay short.
 const MAX_BURST: Duration = Duration::from_millis(100);
-/// A quantum is the bytes of 1/10 s, within the bounds of [`Pace::quantum_bytes`].
+/// A quantum is the bytes of 1/10 s, within the bounds of [`TokenBucket::quantum_bytes`].
 const QUANTA_PER_SECOND: u64 = 10;
 /// Minimum quantum: a smaller one costs more to send than it smooths.
 const MIN_QUANTUM_BYTES: u64 = 8 << 10;

@@ -2,13 +2,15 @@
 //!
 //! An *operating point* is a request size with a concurrency. A *sample* is the measurement of a point by a
 //! probe or a transfer. A [`Surface`] predicts all points of one direction from samples. [`sampling`] chooses the most
-//! informative next probe, [`goal`] the best point for a goal, and [`extrapolate`] extrapolates to another client or store.
+//! informative next probe, [`goal`] the best point for a goal, and [`extrapolate`] extrapolates to another client or
+//! store.
 
 mod cholesky;
 mod concurrency;
 pub mod extrapolate;
 pub mod goal;
 mod latency_model;
+mod parameters;
 pub mod sampling;
 mod split;
 mod surface;
@@ -21,9 +23,10 @@ mod workload;
 pub use concurrency::ConcurrencyBySize;
 pub use goal::{Goal, LatencyTarget};
 pub use latency_model::{LatencyModel, Prior};
+pub use parameters::Parameters;
 pub use split::Split;
 pub use surface::{Prediction, Surface};
-pub use tail_latency::Statistic;
+pub use tail_latency::{Statistic, TailLatency};
 pub use workload::{SizeShare, Workload, WorkloadAmount};
 
 /// An operating point: a request size and a concurrency.
@@ -56,8 +59,10 @@ impl OperatingPoint {
 
     /// All combinations of these sizes and concurrencies, grouped by size.
     #[must_use]
-    pub fn grid(sizes: &[u64], parallel: &[usize]) -> Vec<Self> {
-        let row = |bytes: u64| parallel.iter().map(move |parallel| Self { bytes, concurrency: *parallel });
+    pub fn grid(sizes: &[u64], concurrencies: &[usize]) -> Vec<Self> {
+        let row = |bytes: u64| {
+            concurrencies.iter().map(move |concurrency| Self { bytes, concurrency: *concurrency })
+        };
         sizes.iter().flat_map(|bytes| row(*bytes)).collect()
     }
 }
@@ -71,8 +76,8 @@ pub struct Sample {
     pub latency: f64,
     /// Relative standard error of `latency`.
     pub relative_error: f64,
-    /// The p95 and p99 of the latency, if observed.
-    pub p95_p99: Option<[f64; 2]>,
+    /// The tail of the latency, if observed.
+    pub tail: Option<TailLatency>,
     /// True if a transfer observed it, false if a probe did.
     pub from_transfer: bool,
 }

@@ -225,7 +225,7 @@ fn print_warning(path: &Path, why: &str) {
 
 #[cfg(test)]
 mod tests {
-    use tradewind_model::tune::OperatingPoint;
+    use tradewind_model::tune::{OperatingPoint, TailLatency};
 
     use super::*;
 
@@ -234,10 +234,10 @@ mod tests {
             point: OperatingPoint { bytes, concurrency: parallel },
             latency,
             relative_error: 0.04,
-            p95_p99: None,
+            tail: None,
             from_transfer: false,
         };
-        let tail = Some([0.08, 0.095]);
+        let tail = Some(TailLatency { p95: 0.08, p99: 0.095 });
         Profile {
             store: "S3Store(http://here:9000)".to_owned(),
             measured_at: "2026-11-23T12:00:00Z".to_owned(),
@@ -247,7 +247,7 @@ mod tests {
             storage_bytes_per_second: Some(210e6),
             link_bytes_per_second: Some(125e6),
             rtt_seconds: Some(0.05),
-            upload: vec![Sample { p95_p99: tail, ..sample(1 << 10, 64, 0.051) }, sample(8 << 20, 4, 2.7)],
+            upload: vec![Sample { tail, ..sample(1 << 10, 64, 0.051) }, sample(8 << 20, 4, 2.7)],
             download: vec![
                 sample(64 << 10, 32, 0.17),
                 Sample { from_transfer: true, ..sample(64 << 10, 80, 0.3) },

@@ -204,7 +204,7 @@ mod tests {
         let point = OperatingPoint { bytes: 4 << 10, concurrency: 64 };
         Surface::new(
             Prior::default().with_rtt(latency),
-            vec![Sample { point, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }],
+            vec![Sample { point, latency, relative_error: 0.02, tail: None, from_transfer: false }],
         )
     }
 
@@ -246,7 +246,7 @@ mod tests {
         let surface = |round_trip: f64| {
             let sample = |bytes, parallel, latency| {
                 let point = OperatingPoint { bytes, concurrency: parallel };
-                Sample { point, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
+                Sample { point, latency, relative_error: 0.02, tail: None, from_transfer: false }
             };
             // A connection achieves 15 MB/s, all together 110 MB/s.
             let of = |bytes: u64, parallel: usize| {

@@ -190,7 +190,7 @@ mod tests {
             let sample = |(bytes, parallel): (u64, usize)| {
                 let cell = OperatingPoint { bytes, concurrency: parallel };
                 let latency = (round_trip + 1e-3).max(cell.bytes_in_flight() / 118e6);
-                Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
+                Sample { point: cell, latency, relative_error: 0.02, tail: None, from_transfer: false }
             };
             let cells = [(4 << 10, 1), (64 << 10, 1), (64 << 10, 256), (1 << 20, 64)];
             let belief = Prior::default().with_rtt(round_trip);

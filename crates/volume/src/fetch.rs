@@ -227,7 +227,7 @@ async fn open_first_chunk<'a>(
 ) -> Result<(ObjectInfo, OpenedChunk<'a>)> {
     let plan = transfers.plan();
     let is_whole = size.is_some_and(|size| size <= plan.chunk_bytes);
-    let bytes = size.filter(|_| is_whole).unwrap_or(plan.range_bytes.0);
+    let bytes = size.filter(|_| is_whole).unwrap_or(plan.max_range_bytes);
     if let Some(size) = size.filter(|_| !is_whole) {
         let ranges = plan.ranges(0, size).take(plan.range_concurrency());
         origin.store.prewarm(&origin.address.bucket, ranges.count());

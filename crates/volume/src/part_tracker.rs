@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use tokio::sync::Notify;
-use tradewind_model::straggler::{self, PartInFlight, StragglerDetector};
+use tradewind_model::straggler::{self, BusyConnection, PartInFlight, StragglerDetector};
 
 use super::transfer_context::TransferContext;
 
@@ -117,9 +117,13 @@ impl PartTracker {
 
     /// Returns true if one of `waiting` parts of `bytes` each should start now on the next idle connection.
     pub fn should_start_part(&self, waiting: usize, bytes: u64, now: Duration) -> bool {
-        let others =
-            self.tracked.iter().map(|part| (part.in_flight_or_assigned(), part.previous_seconds_per_byte));
-        self.idle.last().is_none_or(|pace| straggler::should_start_part(waiting, (bytes, *pace), others, now))
+        let busy = self.tracked.iter().map(|part| BusyConnection {
+            part: part.in_flight_or_assigned(),
+            previous_seconds_per_byte: part.previous_seconds_per_byte,
+        });
+        self.idle.last().is_none_or(|seconds_per_byte| {
+            straggler::should_start_part(waiting, bytes, *seconds_per_byte, busy, now)
+        })
     }
 
     /// Registers a part of `bytes` that is about to be sent.

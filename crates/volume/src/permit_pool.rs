@@ -84,7 +84,7 @@ impl PermitPool {
             .div_ceil(PERMITS_PER_REQUEST)
             .min(requests);
         let permits = permits_for_requests(requests);
-        let steering = ConcurrencyController::new(requests, (min, max));
+        let steering = ConcurrencyController::new(requests, min..=max);
         let steering = if is_planned { steering.planned() } else { steering };
         let interval = Interval::new(now, packets());
         let state = ControllerState { steering, interval, permits, to_retire: 0 };

@@ -424,7 +424,7 @@ async fn concurrent_readers_stay_within_the_plan() {
 fn tuned() -> Plan {
     let sample = |bytes, parallel, latency| {
         let cell = OperatingPoint { bytes, concurrency: parallel };
-        Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
+        Sample { point: cell, latency, relative_error: 0.02, tail: None, from_transfer: false }
     };
     let samples = vec![
         sample(4 << 10, 256, 0.1),

@@ -22,7 +22,7 @@ fn plan_of(samples: &[(u64, usize, f64)]) -> Plan {
         point: OperatingPoint { bytes, concurrency: parallel },
         latency,
         relative_error: 0.02,
-        p95_p99: None,
+        tail: None,
         from_transfer: false,
     };
     let samples = samples.iter().map(sample).collect();

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tradewind_core::error::{Error, ErrorKind, Reason, Result};
 use tradewind_model::store_model::Direction;
 use tradewind_model::tune::sampling::{MAX_MEASURED_ROUNDS, MIN_MEASURED_SECONDS};
-use tradewind_model::tune::{OperatingPoint, Sample};
+use tradewind_model::tune::{OperatingPoint, Sample, TailLatency};
 
 use self::worker_log::WorkerLog;
 use super::probe_target::{ProbeTarget, ProbeWorker};
@@ -79,8 +79,8 @@ pub struct ProbeResult {
     pub failures: u64,
     /// Message of one failure.
     pub failure: Option<String>,
-    /// 95th and 99th percentile of the latency, in seconds.
-    pub tail_latency_seconds: [f64; 2],
+    /// Tail of the latency.
+    pub tail: TailLatency,
     /// CPU time of this process per request, in seconds.
     pub cpu_seconds_per_request: f64,
     /// CPU utilization of this process relative to the CPUs that it may use, 0 to 1.
@@ -207,7 +207,7 @@ pub async fn run_probe(
         requests: counted.completed,
         failures: shared.log.failure_count(),
         failure: shared.failure.lock().clone(),
-        tail_latency_seconds: counted.tail_latency_seconds,
+        tail: counted.tail,
         cpu_seconds_per_request: used.total().as_secs_f64() / all.max(1.0),
         cpu_utilization: utilization,
         bytes: shared.log.started_count().saturating_mul(point.bytes),

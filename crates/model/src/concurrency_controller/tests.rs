@@ -23,15 +23,15 @@ struct Interval {
 }
 
 fn latency_model(fixed: f64, megabytes: f64) -> LatencyModel {
-    LatencyModel([
-        fixed.ln(),
-        (1.0 / 60e6_f64).ln(),
-        100e-6_f64.ln(),
-        (1e-6 / megabytes).ln(),
-        4.0_f64.ln(),
-        0.03_f64.ln(),
-        -20.0,
-    ])
+    LatencyModel {
+        fixed_seconds: fixed,
+        connection_seconds_per_byte: 1.0 / 60e6,
+        bottleneck_seconds_per_request: 100e-6,
+        bottleneck_seconds_per_byte: 1e-6 / megabytes,
+        knee_sharpness: 5.0,
+        overload_loss: 0.03,
+        overlap: 0.0,
+    }
 }
 
 impl SimulatedLink {
@@ -76,10 +76,10 @@ impl SimulatedLink {
         (1..=256).find(|n| self.throughput(*n) >= 0.95 * self.best()).unwrap()
     }
 
-    fn run(&mut self, steering: &mut ConcurrencyController, seconds: f64) -> Vec<Interval> {
+    fn run(&mut self, controller: &mut ConcurrencyController, seconds: f64) -> Vec<Interval> {
         let (until, mut all) = (self.clock + seconds, Vec::new());
         while self.clock < until {
-            let requests = steering.concurrency();
+            let requests = controller.concurrency();
             let latency = self.latency(requests);
             let look = ConcurrencyController::interval(Duration::from_secs_f64(latency)).as_secs_f64();
             // Requests started before still count for the duration of one request.
@@ -87,15 +87,15 @@ impl SimulatedLink {
             let throughput = self.previous_throughput * early + self.throughput(requests) * (1.0 - early);
             self.previous_throughput = self.throughput(requests);
             self.clock += look;
-            steering.end_interval(self.measure(throughput), self.overruns);
+            controller.end_interval(self.measure(throughput), self.overruns);
             all.push(Interval { end: self.clock, requests, throughput });
         }
         all
     }
 }
 
-fn mean(looks: &[Interval], from: f64, of: impl Fn(&Interval) -> f64) -> f64 {
-    let late: Vec<f64> = looks.iter().filter(|look| look.end > from).map(of).collect();
+fn mean(intervals: &[Interval], from: f64, of: impl Fn(&Interval) -> f64) -> f64 {
+    let late: Vec<f64> = intervals.iter().filter(|look| look.end > from).map(of).collect();
     late.iter().sum::<f64>() / late.len() as f64
 }
 
@@ -114,9 +114,9 @@ fn links() -> impl Iterator<Item = SimulatedLink> {
 fn best_throughput_is_found_and_kept() {
     let mut parts = Vec::new();
     for mut play in links() {
-        let mut steering = ConcurrencyController::new(32, (4, 256));
-        let looks = play.run(&mut steering, 60.0);
-        parts.push(mean(&looks, 6.0, |look| look.throughput) / play.best());
+        let mut controller = ConcurrencyController::new(32, 4..=256);
+        let intervals = play.run(&mut controller, 60.0);
+        parts.push(mean(&intervals, 6.0, |look| look.throughput) / play.best());
     }
     parts.sort_by(f64::total_cmp);
     let at = |part: f64| parts[(parts.len() as f64 * part) as usize];
@@ -130,10 +130,10 @@ fn noise_does_not_lead_away_from_a_plan() {
         let mut parts = Vec::new();
         for mut play in links() {
             let knee = (1..=256).find(|n| play.throughput(*n) >= 0.97 * play.best()).unwrap();
-            let steering = ConcurrencyController::new(knee, (4, 256));
-            let mut steering = if is_planned { steering.planned() } else { steering };
-            let looks = play.run(&mut steering, 40.0);
-            parts.push(mean(&looks, 2.0, |look| look.throughput) / play.throughput(knee));
+            let controller = ConcurrencyController::new(knee, 4..=256);
+            let mut controller = if is_planned { controller.planned() } else { controller };
+            let intervals = play.run(&mut controller, 40.0);
+            parts.push(mean(&intervals, 2.0, |look| look.throughput) / play.throughput(knee));
         }
         parts.sort_by(f64::total_cmp);
         println!(
@@ -155,14 +155,14 @@ fn slightly_lower_throughput_is_not_drifted_to() {
     for seed in 0..200 {
         let mut play =
             SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 110.0), 8 << 20, seed) };
-        let mut steering = ConcurrencyController::new(8, (5, 256)).planned();
-        let looks = (0..80).map(|_| {
-            let throughput = bent(steering.concurrency());
-            steering.end_interval(play.measure(throughput), false);
+        let mut controller = ConcurrencyController::new(8, 5..=256).planned();
+        let intervals = (0..80).map(|_| {
+            let throughput = bent(controller.concurrency());
+            controller.end_interval(play.measure(throughput), false);
             throughput / bent(8)
         });
-        let looks: Vec<f64> = looks.collect();
-        parts.push(looks.iter().sum::<f64>() / looks.len() as f64);
+        let intervals: Vec<f64> = intervals.collect();
+        parts.push(intervals.iter().sum::<f64>() / intervals.len() as f64);
     }
     parts.sort_by(f64::total_cmp);
     println!("in 24 s: minimum {:.3}, p10 {:.3}, median {:.3}", parts[0], parts[20], parts[100]);
@@ -172,10 +172,10 @@ fn slightly_lower_throughput_is_not_drifted_to() {
 #[test]
 fn throughput_never_falls_far_below_the_start() {
     for mut play in links() {
-        let mut steering = ConcurrencyController::new(32, (4, 256));
+        let mut controller = ConcurrencyController::new(32, 4..=256);
         let initial_throughput = play.throughput(32);
-        let looks = play.run(&mut steering, 60.0);
-        for window in looks.windows(6) {
+        let intervals = play.run(&mut controller, 60.0);
+        for window in intervals.windows(6) {
             let throughput = window.iter().map(|look| look.throughput).sum::<f64>() / 6.0;
             assert!(
                 throughput > 0.8 * initial_throughput,
@@ -189,9 +189,9 @@ fn throughput_never_falls_far_below_the_start() {
 #[test]
 fn concurrency_does_not_grow_without_gain() {
     for mut play in links() {
-        let mut steering = ConcurrencyController::new(32, (4, 256));
-        let looks = play.run(&mut steering, 120.0);
-        let (requests, knee) = (mean(&looks, 40.0, |look| look.requests as f64), play.knee());
+        let mut controller = ConcurrencyController::new(32, 4..=256);
+        let intervals = play.run(&mut controller, 120.0);
+        let (requests, knee) = (mean(&intervals, 40.0, |look| look.requests as f64), play.knee());
         // If fewer suffice, the concurrency falls to at most half.
         assert!(
             requests < (2.5 * knee as f64).max(16.0),
@@ -206,13 +206,13 @@ fn controller_follows_a_change_of_the_link() {
     for seed in 1..20 {
         let (near, far) = (latency_model(10e-3, 20.0), latency_model(150e-3, 100.0));
         let mut play = SimulatedLink::new(near, 64 << 10, seed);
-        let mut steering = ConcurrencyController::new(32, (4, 256));
-        play.run(&mut steering, 30.0);
+        let mut controller = ConcurrencyController::new(32, 4..=256);
+        play.run(&mut controller, 30.0);
         for model in [far, near, far] {
             play.model = model;
             let began = play.clock;
-            let looks = play.run(&mut steering, 20.0);
-            let part = mean(&looks, began + 5.0, |look| look.throughput) / play.best();
+            let intervals = play.run(&mut controller, 20.0);
+            let part = mean(&intervals, began + 5.0, |look| look.throughput) / play.best();
             assert!(part > 0.85, "{part} of the best from 5 s after a change, seed {seed}");
         }
     }
@@ -220,10 +220,10 @@ fn controller_follows_a_change_of_the_link() {
 
 #[test]
 fn step_back_up_stops_at_the_plan() {
-    let mut steering = ConcurrencyController::new(10, (1, 256)).planned();
+    let mut controller = ConcurrencyController::new(10, 1..=256).planned();
     let throughput = |requests: usize| if requests >= 8 { 100.0 } else { 50.0 };
     let seen: Vec<usize> =
-        (0..60).map(|_| steering.end_interval(throughput(steering.concurrency()), false)).collect();
+        (0..60).map(|_| controller.end_interval(throughput(controller.concurrency()), false)).collect();
     // From eight, ten is tried, never eleven.
     let from_eight = seen.windows(2).filter(|two| two[0] == 8 && two[1] > 8).map(|two| two[1]);
     let tried: Vec<usize> = from_eight.collect();
@@ -232,11 +232,11 @@ fn step_back_up_stops_at_the_plan() {
 
 #[test]
 fn step_back_to_the_plan_still_allows_a_retreat() {
-    let mut steering = ConcurrencyController::new(8, (1, 256)).planned();
+    let mut controller = ConcurrencyController::new(8, 1..=256).planned();
     // Six appears as good by chance, and then eight a little better.
     let mut was_less = false;
     for _ in 0..60 {
-        let requests = steering.concurrency();
+        let requests = controller.concurrency();
         was_less |= requests == 6;
         let throughput = match requests {
             8 if was_less => 102.0,
@@ -244,10 +244,10 @@ fn step_back_to_the_plan_still_allows_a_retreat() {
             6 => 101.0,
             _ => 90.0,
         };
-        steering.end_interval(throughput, false);
+        controller.end_interval(throughput, false);
     }
     assert!(was_less);
-    let seen: Vec<usize> = (0..8).map(|_| steering.end_interval(40.0, true)).collect();
+    let seen: Vec<usize> = (0..8).map(|_| controller.end_interval(40.0, true)).collect();
     assert!(seen.contains(&4) && !seen.contains(&16), "half is tried first: {seen:?}");
 }
 
@@ -256,10 +256,10 @@ fn overrunning_queue_lowers_concurrency_immediately() {
     // At a very short RTT one request fills the link.
     let mut play = SimulatedLink::new(latency_model(0.5e-3, 12.0), 64 << 10, 3);
     play.overruns = true;
-    let mut steering = ConcurrencyController::new(32, (5, 256));
-    let looks = play.run(&mut steering, 2.5);
-    let minimum = looks.iter().map(|look| look.requests).min();
-    assert!(looks.iter().all(|look| look.requests <= 32) && minimum <= Some(8), "{minimum:?}");
+    let mut controller = ConcurrencyController::new(32, 5..=256);
+    let intervals = play.run(&mut controller, 2.5);
+    let minimum = intervals.iter().map(|look| look.requests).min();
+    assert!(intervals.iter().all(|look| look.requests <= 32) && minimum <= Some(8), "{minimum:?}");
 }
 
 #[test]
@@ -267,13 +267,13 @@ fn plan_that_overruns_a_queue_is_not_returned_to() {
     for seed in 0..100 {
         let mut play =
             SimulatedLink { noise: 0.03, ..SimulatedLink::new(latency_model(0.3e-3, 12.0), 64 << 10, seed) };
-        let mut steering = ConcurrencyController::new(32, (5, 256)).planned();
-        let looks = (0..300).map(|_| {
-            let requests = steering.concurrency();
-            steering.end_interval(play.measure(12e6), requests > 10);
+        let mut controller = ConcurrencyController::new(32, 5..=256).planned();
+        let intervals = (0..300).map(|_| {
+            let requests = controller.concurrency();
+            controller.end_interval(play.measure(12e6), requests > 10);
             requests as f64
         });
-        let late: Vec<f64> = looks.skip(200).collect();
+        let late: Vec<f64> = intervals.skip(200).collect();
         let mean = late.iter().sum::<f64>() / late.len() as f64;
         assert!(mean < 20.0, "mean concurrency {mean}, seed {seed}");
     }
@@ -283,11 +283,11 @@ fn plan_that_overruns_a_queue_is_not_returned_to() {
 fn random_loss_does_not_lower_throughput() {
     for mut play in links() {
         play.overruns = true;
-        let mut steering = ConcurrencyController::new(32, (4, 256));
-        let looks = play.run(&mut steering, 60.0);
-        let part = mean(&looks, 10.0, |look| look.throughput) / play.best();
+        let mut controller = ConcurrencyController::new(32, 4..=256);
+        let intervals = play.run(&mut controller, 60.0);
+        let part = mean(&intervals, 10.0, |look| look.throughput) / play.best();
         assert!(part > 0.8, "{part} of the best");
-        for window in looks.windows(6) {
+        for window in intervals.windows(6) {
             let throughput = window.iter().map(|look| look.throughput).sum::<f64>() / 6.0;
             // The window contains two intervals at half the concurrency.
             assert!(throughput > 0.7 * play.throughput(32), "{throughput} of {}", play.throughput(32));
@@ -297,10 +297,10 @@ fn random_loss_does_not_lower_throughput() {
 
 #[test]
 fn second_step_down_must_keep_the_gain_of_the_first() {
-    let mut steering = ConcurrencyController::new(32, (4, 256));
+    let mut controller = ConcurrencyController::new(32, 4..=256);
     let mut look_twice = |throughput| {
-        steering.end_interval(throughput, true);
-        steering.end_interval(throughput, true)
+        controller.end_interval(throughput, true);
+        controller.end_interval(throughput, true)
     };
     assert_eq!(look_twice(100.0), 16);
     assert_eq!(look_twice(200.0), 8);
@@ -309,23 +309,23 @@ fn second_step_down_must_keep_the_gain_of_the_first() {
 
 #[test]
 fn controller_at_the_minimum_tries_a_step_up() {
-    let mut steering = ConcurrencyController::new(4, (4, 256));
-    steering.end_interval(100.0, true);
-    assert_eq!(steering.end_interval(100.0, true), 8);
+    let mut controller = ConcurrencyController::new(4, 4..=256);
+    controller.end_interval(100.0, true);
+    assert_eq!(controller.end_interval(100.0, true), 8);
 }
 
 #[test]
 fn idle_intervals_change_nothing() {
-    let mut steering = ConcurrencyController::new(32, (4, 256));
+    let mut controller = ConcurrencyController::new(32, 4..=256);
     for _ in 0..100 {
-        assert_eq!(steering.end_idle_interval(), 32);
-        steering.end_interval(1.0, false);
-        steering.end_interval(1e6, false);
+        assert_eq!(controller.end_idle_interval(), 32);
+        controller.end_interval(1.0, false);
+        controller.end_interval(1e6, false);
     }
     assert_eq!(
-        ConcurrencyController::new(300, (4, 256)).concurrency(),
+        ConcurrencyController::new(300, 4..=256).concurrency(),
         300,
         "the bounds never exclude the initial value"
     );
-    assert_eq!(ConcurrencyController::new(2, (4, 256)).concurrency(), 2);
+    assert_eq!(ConcurrencyController::new(2, 4..=256).concurrency(), 2);
 }

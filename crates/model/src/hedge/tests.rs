@@ -174,7 +174,7 @@ fn out_of_order_times_are_tolerated() {
     hedges.end(chunk, millis(5), Some(millis(1)));
     assert!(!hedges.check(&mut other, millis(3), millis(0)).hedge_now);
     hedges.end(other, millis(2), None);
-    assert_eq!((hedges.time_in_flight, hedges.in_flight), (Duration::ZERO, 0));
+    assert_eq!((hedges.totals.time_in_flight, hedges.in_flight), (Duration::ZERO, 0));
 }
 
 /// Chunks of one transfer, of which `concurrency` are in flight; each has the time that it would take alone.

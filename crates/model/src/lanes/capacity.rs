@@ -19,8 +19,9 @@ pub(super) const MAX_COUNTED_SPAN: Duration = Duration::from_secs(16);
 /// The rate of a lane.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LaneRate {
-    /// Amount per second: a share of the capacity `most`.
-    pub rate: f64,
+    /// Amount per second: the share of the capacity.
+    pub per_second: f64,
+    /// Amount per second without throttling.
     pub capacity: f64,
     pub share: RateShare,
 }
@@ -30,10 +31,22 @@ pub(super) struct LaneRate {
 #[derive(Debug)]
 pub(super) struct LaneCapacity {
     slices: [Slice; STORED_SLICES],
-    /// Requests that started and are not counted yet.
-    uncounted: BTreeSet<(Duration, u64)>,
-    /// The cached maximum before a slice.
-    cached: Cell<Option<(u64, f64)>>,
+    uncounted: BTreeSet<UncountedRequest>,
+    cached: Cell<Option<CachedMaximum>>,
+}
+
+/// A request that started and is not counted yet. Ordered by start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct UncountedRequest {
+    since: Duration,
+    id: u64,
+}
+
+/// The maximum amount of a slice in the window before the slice `end`.
+#[derive(Debug, Clone, Copy)]
+struct CachedMaximum {
+    end: u64,
+    amount: f64,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -59,7 +72,7 @@ impl Default for LaneCapacity {
 impl LaneCapacity {
     /// Registers the start of a request.
     pub fn begin(&mut self, id: u64, now: Duration) {
-        self.uncounted.insert((now, id));
+        self.uncounted.insert(UncountedRequest { since: now, id });
     }
 
     /// Counts the amount of a request since `since`.
@@ -89,8 +102,8 @@ impl LaneCapacity {
     }
 
     /// Records that requests were throttled to this rate without a measured benefit.
-    pub fn record_throttled(&mut self, pace: LaneRate, now: Duration) {
-        self.slice(slice_number(now)).throttled_rate = Some(pace);
+    pub fn record_throttled(&mut self, rate: LaneRate, now: Duration) {
+        self.slice(slice_number(now)).throttled_rate = Some(rate);
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "less than the number of slices")]
@@ -104,7 +117,7 @@ impl LaneCapacity {
 
     /// Drops a request without counting it.
     pub fn discard(&mut self, id: u64, since: Duration) {
-        self.uncounted.remove(&(since, id));
+        self.uncounted.remove(&UncountedRequest { since, id });
     }
 
     /// Number of requests that are not counted yet.
@@ -114,31 +127,31 @@ impl LaneCapacity {
 
     /// The maximum per second over the completed slices of the last 10 s; `None` if there is none.
     pub fn estimate(&self, now: Duration) -> Option<f64> {
-        let oldest = self.uncounted.first().map_or(now, |(since, _)| *since);
+        let oldest = self.uncounted.first().map_or(now, |request| request.since);
         // Longer requests were counted in parts.
-        let over = slice_number(oldest.max(now.saturating_sub(MAX_COUNTED_SPAN)));
-        let capacity = match self.cached.get() {
-            Some((before, capacity)) if before == over => capacity,
+        let end = slice_number(oldest.max(now.saturating_sub(MAX_COUNTED_SPAN)));
+        let amount = match self.cached.get() {
+            Some(cached) if cached.end == end => cached.amount,
             _ => {
-                let from = over.saturating_sub(WINDOW_SLICES);
-                let is_known = |slice: &&Slice| slice.is_own && (from..over).contains(&slice.number);
-                let known = self.slices.iter().filter(is_known);
-                let capacity = known.map(Slice::unthrottled_amount).fold(0.0, f64::max);
-                self.cached.set(Some((over, capacity)));
-                capacity
+                let from = end.saturating_sub(WINDOW_SLICES);
+                let is_in_window = |slice: &&Slice| slice.is_own && (from..end).contains(&slice.number);
+                let slices = self.slices.iter().filter(is_in_window);
+                let amount = slices.map(Slice::unthrottled_amount).fold(0.0, f64::max);
+                self.cached.set(Some(CachedMaximum { end, amount }));
+                amount
             }
         };
-        (capacity > 0.0).then_some(capacity * SLICES_PER_SECOND)
+        (amount > 0.0).then_some(amount * SLICES_PER_SECOND)
     }
 }
 
 impl Slice {
-    /// The amount that the slice would have had without needless throttling, assuming that the granted rate was used as
-    /// far as was carried. It cannot exceed the capacity estimated before.
+    /// The amount that the slice would have had without needless throttling, assuming that it scales with the rate. It
+    /// cannot exceed the capacity estimated before.
     fn unthrottled_amount(&self) -> f64 {
-        let before =
-            |pace: LaneRate| (self.amount / pace.share.rate_factor).min(pace.capacity / SLICES_PER_SECOND);
-        self.throttled_rate.map_or(self.amount, |pace| before(pace).max(self.amount))
+        let scaled =
+            |rate: LaneRate| (self.amount / rate.share.rate_factor).min(rate.capacity / SLICES_PER_SECOND);
+        self.throttled_rate.map_or(self.amount, |rate| scaled(rate).max(self.amount))
     }
 }
 

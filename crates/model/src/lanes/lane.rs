@@ -68,31 +68,52 @@ struct QueuedDispatch {
 /// clients return.
 #[derive(Debug, Default)]
 struct Queue {
-    /// By round, then by order of arrival.
-    waiting: BTreeMap<(u64, u64), QueuedDispatch>,
-    /// Number of queued requests of each client, and the round of its last one.
-    clients: HashMap<ClientId, (usize, u64)>,
+    waiting: BTreeMap<QueuePosition, QueuedDispatch>,
+    /// The clients with queued requests.
+    clients: HashMap<ClientId, ClientState>,
     /// The current round: that of the latest dispatched request.
     round: u64,
     /// Clients served in the current round.
     served: HashSet<ClientId>,
 }
 
+/// The order within a queue: by round, then by arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct QueuePosition {
+    round: u64,
+    id: u64,
+}
+
+/// The queued requests of a client.
+#[derive(Debug, Clone, Copy, Default)]
+struct ClientState {
+    /// Number of queued requests.
+    queued: usize,
+    /// The round of its last one.
+    last_round: u64,
+}
+
+impl Ticket {
+    const fn position(self) -> QueuePosition {
+        QueuePosition { round: self.round, id: self.id }
+    }
+}
+
 impl Queue {
-    fn insert(&mut self, mut ticket: Ticket, amount: f64, since: Duration) -> Ticket {
+    fn insert(&mut self, mut ticket: Ticket, amount: f64, queued_at: Duration) -> Ticket {
         let earliest = self.round + u64::from(self.served.contains(&ticket.client));
-        let (count, last) = self.clients.entry(ticket.client).or_insert((0, 0));
-        ticket.round = if *count == 0 { earliest } else { earliest.max(*last + 1) };
-        (*count, *last) = (*count + 1, ticket.round);
-        self.waiting.insert((ticket.round, ticket.id), QueuedDispatch { amount, queued_at: since, ticket });
+        let client = self.clients.entry(ticket.client).or_default();
+        ticket.round = if client.queued == 0 { earliest } else { earliest.max(client.last_round + 1) };
+        *client = ClientState { queued: client.queued + 1, last_round: ticket.round };
+        self.waiting.insert(ticket.position(), QueuedDispatch { amount, queued_at, ticket });
         ticket
     }
 
     fn remove(&mut self, ticket: Ticket) -> bool {
-        let is_found = self.waiting.remove(&(ticket.round, ticket.id)).is_some();
-        if is_found && let Some((count, _)) = self.clients.get_mut(&ticket.client) {
-            *count -= 1;
-            if *count == 0 {
+        let is_found = self.waiting.remove(&ticket.position()).is_some();
+        if is_found && let Some(client) = self.clients.get_mut(&ticket.client) {
+            client.queued -= 1;
+            if client.queued == 0 {
                 self.clients.remove(&ticket.client);
             }
         }
@@ -119,12 +140,12 @@ impl Lane {
         shares: impl RateShares,
         now: Duration,
     ) -> Dispatch {
-        let (asked, amount) = (self.rate(&shares, ticket.priority, now), amount as f64);
-        let Some(pace) = asked else {
+        let amount = amount as f64;
+        let Some(rate) = self.rate(&shares, ticket.priority, now) else {
             self.charge(amount, shares, now);
             return Dispatch::Now;
         };
-        self.refill(pace, now);
+        self.refill(rate, now);
         if self.queued() == 0 && self.credit >= 0.0 {
             self.record_dispatch(ticket.priority, amount, now);
             return Dispatch::Now;
@@ -134,8 +155,8 @@ impl Lane {
 
     /// Subtracts an amount that bypassed the queue from the credit of normal priority.
     pub fn charge(&mut self, amount: f64, shares: impl RateShares, now: Duration) {
-        if let Some(pace) = self.rate(&shares, Priority::Normal, now) {
-            self.refill(pace, now);
+        if let Some(rate) = self.rate(&shares, Priority::Normal, now) {
+            self.refill(rate, now);
             self.credit -= amount;
         }
     }
@@ -143,15 +164,16 @@ impl Lane {
     /// Dispatches the next request, if one is due.
     pub fn next_dispatched(&mut self, shares: impl RateShares, now: Duration) -> Option<Ticket> {
         let head = self.heads().find(|head| {
-            let Some(pace) = self.rate(&shares, head.ticket.priority, now) else { return true };
-            self.credit_at(pace.rate, now) >= 0.0 || now >= self.dispatch_deadline(head, pace.rate)
+            let Some(rate) = self.rate(&shares, head.ticket.priority, now) else { return true };
+            self.credit_at(rate.per_second, now) >= 0.0
+                || now >= self.dispatch_deadline(head, rate.per_second)
         })?;
         let priority = head.ticket.priority;
         self.queues[priority as usize].dispatch(head.ticket);
-        if let Some(pace) = self.rate(&shares, priority, now) {
-            self.refill(pace, now);
-            if !pace.share.is_measured {
-                self.capacity.record_throttled(pace, now);
+        if let Some(rate) = self.rate(&shares, priority, now) {
+            self.refill(rate, now);
+            if !rate.share.is_measured {
+                self.capacity.record_throttled(rate, now);
             }
             self.record_dispatch(priority, head.amount, now);
         }
@@ -161,11 +183,9 @@ impl Lane {
     /// The earliest time of the next dispatch, unless something changes before.
     pub fn next_wake(&self, shares: impl RateShares, now: Duration) -> Option<Duration> {
         let due = self.heads().map(|head| {
-            let Some(LaneRate { rate, .. }) = self.rate(&shares, head.ticket.priority, now) else {
-                return now;
-            };
-            let paid = self.refilled_at + saturating_seconds(-self.credit / rate);
-            paid.min(self.dispatch_deadline(&head, rate))
+            let Some(rate) = self.rate(&shares, head.ticket.priority, now) else { return now };
+            let paid = self.refilled_at + saturating_seconds(-self.credit / rate.per_second);
+            paid.min(self.dispatch_deadline(&head, rate.per_second))
         });
         due.min()
     }
@@ -182,7 +202,7 @@ impl Lane {
 
     /// Number of queued dispatches of a client.
     pub fn queued_for(&self, client: ClientId) -> usize {
-        self.queues.iter().filter_map(|queue| queue.clients.get(&client)).map(|(count, _)| count).sum()
+        self.queues.iter().filter_map(|queue| queue.clients.get(&client)).map(|client| client.queued).sum()
     }
 
     /// Bytes of a quantum; `None` if the lane is not throttled.
@@ -208,23 +228,25 @@ impl Lane {
 
     /// The current rate; `None` if the lane is not throttled or its capacity is unknown.
     fn rate(&self, shares: &impl RateShares, priority: Priority, now: Duration) -> Option<LaneRate> {
-        let (share, most) = (shares(priority)?, self.capacity.estimate(now)?);
-        Some(LaneRate { rate: share.rate_factor * most, capacity: most, share })
+        let (share, capacity) = (shares(priority)?, self.capacity.estimate(now)?);
+        Some(LaneRate { per_second: share.rate_factor * capacity, capacity, share })
     }
 
     /// The time at which the head of a queue is dispatched in any case. The next request starts to wait when its
     /// predecessor is dispatched.
-    fn dispatch_deadline(&self, head: &QueuedDispatch, rate: f64) -> Duration {
-        head.queued_at.max(self.last_dispatch) + saturating_seconds(MAX_WAIT_QUANTA * head.amount / rate)
+    fn dispatch_deadline(&self, head: &QueuedDispatch, per_second: f64) -> Duration {
+        head.queued_at.max(self.last_dispatch)
+            + saturating_seconds(MAX_WAIT_QUANTA * head.amount / per_second)
     }
 
-    fn credit_at(&self, rate: f64, now: Duration) -> f64 {
-        let grown = self.credit + rate * now.saturating_sub(self.refilled_at).as_secs_f64();
-        grown.clamp(-rate * DEBT_SECONDS, rate * BURST_SECONDS)
+    fn credit_at(&self, per_second: f64, now: Duration) -> f64 {
+        let grown = self.credit + per_second * now.saturating_sub(self.refilled_at).as_secs_f64();
+        grown.clamp(-per_second * DEBT_SECONDS, per_second * BURST_SECONDS)
     }
 
-    fn refill(&mut self, LaneRate { rate, .. }: LaneRate, now: Duration) {
-        (self.credit, self.refilled_at) = (self.credit_at(rate, now), self.refilled_at.max(now));
+    fn refill(&mut self, rate: LaneRate, now: Duration) {
+        self.credit = self.credit_at(rate.per_second, now);
+        self.refilled_at = self.refilled_at.max(now);
     }
 
     fn record_dispatch(&mut self, priority: Priority, amount: f64, now: Duration) {

@@ -113,11 +113,18 @@ struct BaselineLatency {
     /// The current group.
     group: LatencyMean,
     /// The lowest mean of each slice.
-    minima: VecDeque<(u64, f64)>,
+    minima: VecDeque<SliceMinimum>,
     /// The current group of requests that started during a probe.
     probe_group: LatencyMean,
     /// Requests of the last such groups.
     probe_mean: LatencyMean,
+}
+
+/// The lowest mean latency in a slice, in seconds.
+#[derive(Debug, Clone, Copy)]
+struct SliceMinimum {
+    slice: u64,
+    seconds: f64,
 }
 
 /// A mean latency.
@@ -160,23 +167,18 @@ impl LatencyGuard {
         if (self.probe_window_start..self.probe_end).contains(&now.saturating_sub(service)) {
             baseline.record_probe(seconds);
         }
-        let goal = LATENCY_TARGETS.get(rank).copied().unwrap_or_default();
-        let Some(alone) = baseline.uncontended(goal * RESIDUAL_QUEUE, now) else { return };
-        let (times, is_steady) = (seconds / alone, baseline.is_stable(goal, now));
+        let target = LATENCY_TARGETS.get(rank).copied().unwrap_or_default();
+        let Some(uncontended) = baseline.uncontended(target * RESIDUAL_QUEUE, now) else { return };
+        let (ratio, is_stable) = (seconds / uncontended, baseline.is_stable(target, now));
         let before = self.current[rank].filter(|current| current.is_fresh(now));
-        let first = CurrentLatency {
-            ratio: times,
-            seconds,
-            is_stable: is_steady,
-            measured_at: now,
-            headroom_since: None,
-        };
+        let first = CurrentLatency { ratio, seconds, is_stable, measured_at: now, headroom_since: None };
         let mut current = before.unwrap_or(first);
-        current.ratio += (times - current.ratio) * EWMA_WEIGHT;
+        current.ratio += (ratio - current.ratio) * EWMA_WEIGHT;
         current.seconds += (seconds - current.seconds) * EWMA_WEIGHT;
-        (current.is_stable, current.measured_at) = (is_steady, now);
-        let has_headroom =
-            LATENCY_TARGETS.get(rank).is_some_and(|goal| current.ratio < 1.0 + goal * ACCELERATION_THRESHOLD);
+        (current.is_stable, current.measured_at) = (is_stable, now);
+        let has_headroom = LATENCY_TARGETS
+            .get(rank)
+            .is_some_and(|target| current.ratio < 1.0 + target * ACCELERATION_THRESHOLD);
         current.headroom_since = has_headroom.then(|| current.headroom_since.unwrap_or(now));
         self.current[rank] = Some(current);
     }
@@ -228,24 +230,25 @@ impl LatencyGuard {
         })
     }
 
-    fn throttled_share(&self, first: usize, now: Duration) -> RateShare {
+    fn throttled_share(&self, highest_rank: usize, now: Duration) -> RateShare {
         let min_factor = if self.loss_budget_left > 0.0 { MIN_RATE_FACTOR } else { 1.0 - LOSS_BUDGET };
         let measured = |factor| RateShare { rate_factor: factor, is_measured: true };
         if now < self.probe_end {
             return measured(PROBE_RATE_FACTOR.max(min_factor));
         }
-        let mut speeds = self.current.into_iter().zip(LATENCY_TARGETS).skip(first);
+        let mut ranks = self.current.into_iter().zip(LATENCY_TARGETS).skip(highest_rank);
         let fresh =
-            speeds.find_map(|(current, goal)| Some((current.filter(|current| current.is_fresh(now))?, goal)));
-        let factor = |(current, goal): (CurrentLatency, f64)| {
+            ranks.find_map(|(current, target)| Some((current.filter(|it| it.is_fresh(now))?, target)));
+        let factor = |current: CurrentLatency, target: f64| {
             // The capacity may be underestimated because demand was low: accelerate, to twice the rate after 1 s.
             let headroom_since = current.headroom_since.filter(|_| self.is_baseline_confirmed);
             let since = headroom_since.map_or(0.0, |since| now.saturating_sub(since).as_secs_f64());
             let acceleration = (since - current.seconds * ACCELERATION_DELAY_REQUESTS).max(0.0);
-            (1.0 + (1.0 + goal - current.ratio) / CORRECTION_REQUESTS) * (1.0 + acceleration)
+            (1.0 + (1.0 + target - current.ratio) / CORRECTION_REQUESTS) * (1.0 + acceleration)
         };
-        fresh
-            .map_or(NO_ESTIMATE_SHARE, |current| measured(factor(current).clamp(min_factor, MAX_RATE_FACTOR)))
+        fresh.map_or(NO_ESTIMATE_SHARE, |(current, target)| {
+            measured(factor(current, target).clamp(min_factor, MAX_RATE_FACTOR))
+        })
     }
 
     /// The highest active rank.
@@ -285,10 +288,10 @@ impl BaselineLatency {
         let (before, mean) = (self.minimum(now), group.mean());
         let slice = now.as_secs() / SLICE_SECONDS;
         match self.minima.back_mut() {
-            Some((last, least)) if *last >= slice => *least = least.min(mean),
-            _ => self.minima.push_back((slice, mean)),
+            Some(last) if last.slice >= slice => last.seconds = last.seconds.min(mean),
+            _ => self.minima.push_back(SliceMinimum { slice, seconds: mean }),
         }
-        while self.minima.front().is_some_and(|(first, _)| first + BASELINE_SLICES <= slice) {
+        while self.minima.front().is_some_and(|first| first.slice + BASELINE_SLICES <= slice) {
             self.minima.pop_front();
         }
         let Some(before) = before.filter(|before| mean < before * IMPROVEMENT_RATIO) else { return false };
@@ -311,22 +314,22 @@ impl BaselineLatency {
         self.probe_mean.count += group.count;
     }
 
-    /// The uncontended latency: the minimum, or the mean of probes without the fraction `left` that a residual queue
-    /// may add.
-    fn uncontended(&self, left: f64, now: Duration) -> Option<f64> {
-        Some(self.minimum(now)?.max(self.probe_mean.mean() / (1.0 + left)))
+    /// The uncontended latency in seconds: the minimum, or the mean of probes without the fraction `residual_queue`
+    /// that a queue may still add to it.
+    fn uncontended(&self, residual_queue: f64, now: Duration) -> Option<f64> {
+        Some(self.minimum(now)?.max(self.probe_mean.mean() / (1.0 + residual_queue)))
     }
 
-    /// Returns true if the latency during probes is known, and at most `goal` above the minimum.
-    fn is_stable(&self, goal: f64, now: Duration) -> bool {
-        let least = self.minimum(now).filter(|_| self.probe_mean.count > 0);
-        least.is_some_and(|least| self.probe_mean.mean() < least * (1.0 + goal))
+    /// Returns true if the latency during probes is known, and at most the fraction `target` above the minimum.
+    fn is_stable(&self, target: f64, now: Duration) -> bool {
+        let minimum = self.minimum(now).filter(|_| self.probe_mean.count > 0);
+        minimum.is_some_and(|minimum| self.probe_mean.mean() < minimum * (1.0 + target))
     }
 
     fn minimum(&self, now: Duration) -> Option<f64> {
         let slice = now.as_secs() / SLICE_SECONDS;
-        let known = self.minima.iter().filter(|(of, _)| of + BASELINE_SLICES > slice);
-        known.map(|(_, mean)| *mean).reduce(f64::min)
+        let recent = self.minima.iter().filter(|minimum| minimum.slice + BASELINE_SLICES > slice);
+        recent.map(|minimum| minimum.seconds).reduce(f64::min)
     }
 }
 

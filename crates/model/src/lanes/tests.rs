@@ -27,14 +27,14 @@ const fn high(load: Load) -> Load {
 }
 
 /// A link with the given Mbit/s and RTT in ms, and a warm-up in seconds for the lanes to learn its capacity.
-fn link((mbit, round_trip, learning): (u32, u64, u64), seed: u64) -> Simulation {
+fn link(mbit: u32, rtt_ms: u64, warm_up_seconds: u64, seed: u64) -> Simulation {
     Simulation {
         bytes_per_second: f64::from(mbit) * 125_000.0,
-        round_trip: Duration::from_millis(round_trip),
+        round_trip: Duration::from_millis(rtt_ms),
         overhead: Duration::ZERO,
         intrinsic_latency: Duration::ZERO,
         scheduled: true,
-        warm_up: Duration::from_secs(learning),
+        warm_up: Duration::from_secs(warm_up_seconds),
         length: Duration::from_secs(20),
         seed,
     }
@@ -66,9 +66,11 @@ fn run_both(world: Simulation, first: Load, other: Load) -> (f64, f64) {
 
 #[test]
 fn small_requests_stay_fast_next_to_large_ones() {
-    for of in [(20, 20, 50), (100, 20, 20), (100, 60, 20), (500, 20, 20), (1000, 4, 20)] {
+    for (mbit, rtt_ms, warm_up_seconds) in
+        [(20, 20, 50), (100, 20, 20), (100, 60, 20), (500, 20, 20), (1000, 4, 20)]
+    {
         for seed in 0..3 {
-            let (longer, total) = run_both(link(of, seed), SMALL, LARGE);
+            let (longer, total) = run_both(link(mbit, rtt_ms, warm_up_seconds, seed), SMALL, LARGE);
             assert!(longer <= 2.0 && total >= 0.9, "{longer} {total}");
         }
     }
@@ -80,7 +82,7 @@ fn lane_speeds_up_after_a_time_of_low_demand() {
     let few = Load { workers: 1, bytes: 128 << 10, ..LARGE };
     let many = Load { start: Duration::from_secs(8), ..LARGE };
     for seed in 0..3 {
-        let world = link((100, 20, 20), seed);
+        let world = link(100, 20, 20, seed);
         let alone = world.run(&[many])[0].bytes_per_second;
         let found = world.run(&[SMALL, few, many]);
         let total = found.iter().map(|found| found.bytes_per_second).sum::<f64>() / alone;
@@ -100,7 +102,7 @@ fn intrinsically_slow_requests_barely_throttle_large_ones() {
     for seed in 0..3 {
         for (workers, millis) in [(1, 100), (4, 20), (4, 200)] {
             println!("{workers} workers with {millis} ms of intrinsic latency (exponential)");
-            let world = Simulation { intrinsic_latency: millis * MILLI, ..late(link((100, 20, 0), seed)) };
+            let world = Simulation { intrinsic_latency: millis * MILLI, ..late(link(100, 20, 0, seed)) };
             let (longer, total) = run_both(world, Load { workers, ..SMALL }, LARGE);
             assert!(longer <= 2.0 && total >= 0.9, "{longer} {total}");
         }
@@ -110,8 +112,7 @@ fn intrinsically_slow_requests_barely_throttle_large_ones() {
 #[test]
 fn unanswered_requests_barely_throttle_large_ones() {
     for seed in 0..3 {
-        let (_, total) =
-            run_both(late(link((100, 20, 0), seed)), Load { is_answered: false, ..SMALL }, LARGE);
+        let (_, total) = run_both(late(link(100, 20, 0, seed)), Load { is_answered: false, ..SMALL }, LARGE);
         assert!(total >= 0.9, "{total}");
     }
 }
@@ -121,10 +122,10 @@ fn high_priority_costs_others_of_its_lane_little() {
     for seed in 0..3 {
         println!("occasional large request next to large ones");
         let few = Load { workers: 1, bytes: 128 << 10, pause: 100 * MILLI, ..high(LARGE) };
-        let (longer, total) = run_both(late(link((100, 20, 0), seed)), few, LARGE);
+        let (longer, total) = run_both(late(link(100, 20, 0, seed)), few, LARGE);
         assert!(longer <= 1.5 && total >= 0.9, "{longer} {total}");
         println!("small request next to small ones that overload the store");
-        let store = Simulation { overhead: MILLI, ..late(link((1000, 4, 0), seed)) };
+        let store = Simulation { overhead: MILLI, ..late(link(1000, 4, 0, seed)) };
         let (longer, total) =
             run_both(store, Load { workers: 1, ..high(SMALL) }, Load { workers: 32, ..SMALL });
         assert!(longer <= 1.5 && total >= 0.85, "{longer} {total}");
@@ -136,13 +137,13 @@ fn high_priority_p99_is_within_1_5_times_of_alone() {
     let many = |load: Load| Load { workers: 8 * load.workers, ..load };
     for seed in 0..3 {
         println!("small requests next to large ones");
-        let (longer, _) = run_both(link((100, 20, 30), seed), high(SMALL), many(LARGE));
+        let (longer, _) = run_both(link(100, 20, 30, seed), high(SMALL), many(LARGE));
         assert!(longer <= 1.5, "{longer}");
         println!("large requests next to large ones");
-        let (longer, total) = run_both(link((100, 20, 20), seed), high(LARGE), LARGE);
+        let (longer, total) = run_both(link(100, 20, 20, seed), high(LARGE), LARGE);
         assert!(longer <= 1.5 && total >= 0.9, "{longer} {total}");
         println!("small requests next to small ones");
-        let store = Simulation { overhead: Duration::from_millis(1), ..link((1000, 4, 20), seed) };
+        let store = Simulation { overhead: Duration::from_millis(1), ..link(1000, 4, 20, seed) };
         let (longer, _) = run_both(store, Load { workers: 1, ..high(SMALL) }, many(SMALL));
         assert!(longer <= 1.5, "{longer}");
     }

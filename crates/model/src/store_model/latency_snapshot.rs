@@ -47,8 +47,8 @@ struct Point {
 }
 
 impl LatencySnapshot {
-    pub(super) const fn new(alike: Vec<SizeClassStats>) -> Self {
-        Self { classes: alike }
+    pub(super) const fn new(stats: Vec<SizeClassStats>) -> Self {
+        Self { classes: stats }
     }
 
     /// All size classes with requests since the start, in ascending order.
@@ -60,21 +60,21 @@ impl LatencySnapshot {
     /// The statistics of the size class of `bytes`.
     #[must_use]
     pub fn for_size(&self, bytes: u64) -> Option<&SizeClassStats> {
-        let sizes = SizeClass::for_bytes(bytes);
-        self.classes.iter().find(|alike| alike.size_class == sizes)
+        let size_class = SizeClass::for_bytes(bytes);
+        self.classes.iter().find(|stats| stats.size_class == size_class)
     }
 
     /// Number of requests completed in the window.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.classes.iter().map(|alike| alike.service.count()).sum()
+        self.classes.iter().map(|stats| stats.service.count()).sum()
     }
 
     /// Time to first byte, over all sizes.
     #[must_use]
     pub fn first_byte(&self) -> LatencyHistogram {
         let mut all = LatencyHistogram::default();
-        self.classes.iter().for_each(|alike| all.merge(&alike.first_byte));
+        self.classes.iter().for_each(|stats| all.merge(&stats.first_byte));
         all
     }
 
@@ -85,16 +85,16 @@ impl LatencySnapshot {
     /// part. Far from the observed sizes the fit is a guess.
     #[must_use]
     pub fn linear_fit(&self) -> Option<LinearLatency> {
-        let seen = || self.classes.iter().filter(|alike| alike.service.count() > 0);
-        let smallest = seen().map(|alike| alike.mean_bytes).min()?;
-        let largest = seen().map(|alike| alike.mean_bytes).max()?;
+        let seen = || self.classes.iter().filter(|stats| stats.service.count() > 0);
+        let smallest = seen().map(|stats| stats.mean_bytes).min()?;
+        let largest = seen().map(|stats| stats.mean_bytes).max()?;
         if largest < smallest.max(1).saturating_mul(MIN_SIZE_RATIO) {
-            return seen().max_by_key(|alike| alike.service.count()).and_then(SizeClassStats::by_first_byte);
+            return seen().max_by_key(|stats| stats.service.count()).and_then(SizeClassStats::by_first_byte);
         }
-        let points = seen().filter_map(|alike| {
-            let time = float(nanos(alike.service.median()?));
-            let weight = float(alike.service.count().min(MAX_WEIGHT)) / (time * time);
-            Some(Point { bytes: float(alike.mean_bytes), nanos: time, weight })
+        let points = seen().filter_map(|stats| {
+            let time = float(nanos(stats.service.median()?));
+            let weight = float(stats.service.count().min(MAX_WEIGHT)) / (time * time);
+            Some(Point { bytes: float(stats.mean_bytes), nanos: time, weight })
         });
         Some(fit(points))
     }
@@ -106,11 +106,11 @@ impl LatencySnapshot {
     /// fit.
     #[must_use]
     pub fn quantile(&self, bytes: u64, share: f64) -> Option<Duration> {
-        let sizes = SizeClass::for_bytes(bytes);
-        let away = |alike: &SizeClassStats| alike.size_class.index().abs_diff(sizes.index());
-        let enough = self.classes.iter().filter(|alike| has_enough_samples(alike.service.count(), share));
+        let size_class = SizeClass::for_bytes(bytes);
+        let away = |stats: &SizeClassStats| stats.size_class.index().abs_diff(size_class.index());
+        let enough = self.classes.iter().filter(|stats| has_enough_samples(stats.service.count(), share));
         let nearest =
-            enough.min_by_key(|alike| away(alike)).filter(|alike| away(alike) <= MAX_CLASS_DISTANCE)?;
+            enough.min_by_key(|stats| away(stats)).filter(|stats| away(stats) <= MAX_CLASS_DISTANCE)?;
         let time = nearest.service.quantile(share)?;
         let fit = self.linear_fit()?;
         let (here, there) = (fit.for_bytes(bytes), fit.for_bytes(nearest.mean_bytes));

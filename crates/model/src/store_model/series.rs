@@ -93,7 +93,7 @@ impl Series {
         }
     }
 
-    pub fn snapshot(&self, now: Duration, sizes: SizeClass) -> SizeClassStats {
+    pub fn snapshot(&self, now: Duration, size_class: SizeClass) -> SizeClassStats {
         let (mut service, mut first_byte, mut bytes) =
             (LatencyHistogram::default(), LatencyHistogram::default(), 0_u64);
         for slice in self.window.last(slice_of(now), SLICES as u64) {
@@ -103,7 +103,7 @@ impl Series {
         }
         let mean_bytes = bytes.checked_div(service.count()).unwrap_or_default();
         SizeClassStats {
-            size_class: sizes,
+            size_class,
             mean_bytes,
             service,
             first_byte,

@@ -58,16 +58,16 @@ impl ConcurrencyBySize {
 
     /// Concurrency of a size class.
     #[must_use]
-    pub const fn for_class(&self, sizes: SizeClass) -> usize {
-        self.steady[sizes.index()]
+    pub const fn for_class(&self, size_class: SizeClass) -> usize {
+        self.steady[size_class.index()]
     }
 
-    /// Like [`for_class`](Self::for_class), while connections are new. Windows that open together overrun the queue in front of the
-    /// link, and a request that loses its last packets waits for 200 ms. Later, windows have the size that the link
-    /// allows.
+    /// Like [`for_class`](Self::for_class), while connections are new. Windows that open together overrun the queue in
+    /// front of the link, and a request that loses its last packets waits for 200 ms. Later, windows have the size that
+    /// the link allows.
     #[must_use]
-    pub const fn for_class_on_new_connections(&self, sizes: SizeClass) -> usize {
-        self.new_connections[sizes.index()]
+    pub const fn for_class_on_new_connections(&self, size_class: SizeClass) -> usize {
+        self.new_connections[size_class.index()]
     }
 
     /// The largest value: that of the smallest size.
@@ -88,7 +88,7 @@ fn connections_to_fill_link(surface: &Surface) -> usize {
 /// request in flight.
 fn requests_that_fit(surface: &Surface, bytes: u64) -> usize {
     let model = surface.model();
-    if bytes as f64 >= NEW_CONNECTION_WINDOW_BYTES || model.fixed_latency() > SHORT_RTT_SECONDS {
+    if bytes as f64 >= NEW_CONNECTION_WINDOW_BYTES || model.fixed_seconds > SHORT_RTT_SECONDS {
         return usize::MAX;
     }
     let capacity = PIPE_BDP_RATIO * bandwidth_delay_product(model);
@@ -97,24 +97,23 @@ fn requests_that_fit(surface: &Surface, bytes: u64) -> usize {
 
 /// The bandwidth-delay product, in bytes.
 fn bandwidth_delay_product(model: &LatencyModel) -> f64 {
-    model.fixed_latency() / model.bottleneck_seconds_per_byte()
+    model.fixed_seconds / model.bottleneck_seconds_per_byte
 }
 
 fn fewest_with_full_throughput(surface: &Surface, bytes: u64) -> usize {
     let capacity = PIPE_BDP_RATIO * bandwidth_delay_product(surface.model());
-    let fits = |parallel: usize| {
-        parallel <= MAX_PROBED
-            || OperatingPoint { bytes, concurrency: parallel }.bytes_in_flight() <= capacity
+    let fits = |concurrency: usize| {
+        concurrency <= MAX_PROBED || OperatingPoint { bytes, concurrency }.bytes_in_flight() <= capacity
     };
-    let candidates = CANDIDATES.into_iter().filter(|parallel| fits(*parallel));
+    let candidates = CANDIDATES.into_iter().filter(|concurrency| fits(*concurrency));
     let rates: Vec<_> = candidates
-        .map(|parallel| {
-            (parallel, surface.predict(OperatingPoint { bytes, concurrency: parallel }).request_rate())
+        .map(|concurrency| {
+            (concurrency, surface.predict(OperatingPoint { bytes, concurrency }).request_rate())
         })
         .collect();
     let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
     let enough = rates.iter().find(|(_, rate)| *rate >= best * (1.0 - MIN_GAIN));
-    enough.map_or(CANDIDATES[0], |(parallel, _)| *parallel)
+    enough.map_or(CANDIDATES[0], |(concurrency, _)| *concurrency)
 }
 
 #[cfg(test)]
@@ -123,14 +122,14 @@ mod tests {
     use crate::tune::{Prior, Sample};
 
     /// The concurrency for a store at this RTT in seconds, over 1 Gbit/s.
-    fn known(round_trip: f64) -> ConcurrencyBySize {
-        let sample = |(bytes, parallel, besides): (u64, usize, f64)| {
-            let cell = OperatingPoint { bytes, concurrency: parallel };
-            let latency = (round_trip + besides).max(cell.bytes_in_flight() / 115e6);
-            Sample { point: cell, latency, relative_error: 0.02, p95_p99: None, from_transfer: false }
+    fn known(rtt: f64) -> ConcurrencyBySize {
+        let sample = |(bytes, concurrency, besides): (u64, usize, f64)| {
+            let point = OperatingPoint { bytes, concurrency };
+            let latency = (rtt + besides).max(point.bytes_in_flight() / 115e6);
+            Sample { point, latency, relative_error: 0.02, tail: None, from_transfer: false }
         };
         let samples = [(4 << 10, 1, 0.5e-3), (64 << 10, 1, 1e-3), (64 << 10, 64, 0.0), (8 << 20, 16, 0.0)];
-        let prior = Prior::default().with_rtt(round_trip);
+        let prior = Prior::default().with_rtt(rtt);
         ConcurrencyBySize::from_surfaces(&[Surface::new(prior, samples.map(sample).to_vec())]).unwrap()
     }
 

@@ -10,7 +10,8 @@
 
 mod closest;
 
-use super::latency_model::{LatencyModel, PARAMETER_COUNT, Prior};
+use super::latency_model::{LatencyModel, Prior};
+use super::parameters::Parameters;
 use super::surface::Surface;
 
 pub use closest::{ProfileOrigin, closest, is_same_site};
@@ -37,7 +38,15 @@ const MIN_PAYLOAD_FRACTION: f64 = 0.95;
 const MIN_SATURATED_CPU_BANDWIDTH: f64 = 10e6;
 const MIN_SATURATED_CPU_REQUEST_RATE: f64 = 100.0;
 /// Standard deviation added to each parameter by any extrapolation.
-const EXTRAPOLATION_STD_DEV: [f64; PARAMETER_COUNT] = [0.1, 0.3, 0.2, 0.1, 0.2, 0.2, 0.5];
+const EXTRAPOLATION_STD_DEV: Parameters = Parameters {
+    fixed_seconds: 0.1,
+    connection_seconds_per_byte: 0.3,
+    bottleneck_seconds_per_request: 0.2,
+    bottleneck_seconds_per_byte: 0.1,
+    knee_sharpness: 0.2,
+    overload_loss: 0.2,
+    overlap: 0.5,
+};
 /// Standard deviation of a scaled parameter, as a fraction of the logarithm of the scale.
 const SCALING_STD_DEV_RATIO: f64 = 0.5;
 /// Standard deviation of the fixed latency if the RTT is unknown.
@@ -65,70 +74,92 @@ pub struct ClientEnvironment {
 pub fn extrapolate(known: &Surface, from: &ClientEnvironment, to: &ClientEnvironment) -> Prior {
     let posterior = known.posterior();
     let model = &posterior.mean;
-    let here = from.rtt.unwrap_or(model.fixed_latency());
+    let here = from.rtt.unwrap_or(model.fixed_seconds);
     let there = to.rtt.unwrap_or(here);
     let slowdown =
-        cpu_slowdown(from, to, 1.0 / model.bottleneck_seconds_per_request() / MIN_SATURATED_CPU_REQUEST_RATE);
-    let (shared_per_byte, is_known) = bottleneck_seconds_per_byte(model, from, to);
-    let softer_knee = model.0[4] - posterior.std_dev[4];
-    let scaled = [
-        fixed_latency(model, here, there).ln(),
-        connection_seconds_per_byte(&posterior, here, there).ln(),
-        (model.bottleneck_seconds_per_request() * slowdown).ln(),
-        shared_per_byte.ln(),
-        softer_knee,
-        model.0[5],
-        model.0[6],
-    ];
+        cpu_slowdown(from, to, 1.0 / model.bottleneck_seconds_per_request / MIN_SATURATED_CPU_REQUEST_RATE);
+    let bottleneck = bottleneck_per_byte(model, from, to);
+    let measured = Parameters::of_model(model);
+    let scaled = Parameters {
+        fixed_seconds: fixed_seconds(model, here, there).ln(),
+        connection_seconds_per_byte: connection_seconds_per_byte(&posterior, here, there).ln(),
+        bottleneck_seconds_per_request: (model.bottleneck_seconds_per_request * slowdown).ln(),
+        bottleneck_seconds_per_byte: bottleneck.seconds.ln(),
+        knee_sharpness: measured.knee_sharpness - posterior.std_dev.knee_sharpness,
+        ..measured
+    };
     let rtt_log_ratio = (there / here).ln().abs();
-    let scaling_deviation = [
-        if to.rtt.is_some() { 0.0 } else { UNKNOWN_RTT_STD_DEV },
-        SCALING_STD_DEV_RATIO * (scaled[1] - model.0[1]),
-        SCALING_STD_DEV_RATIO * slowdown.ln(),
+    let scaling_std_dev = Parameters {
+        fixed_seconds: if to.rtt.is_some() { 0.0 } else { UNKNOWN_RTT_STD_DEV },
+        connection_seconds_per_byte: SCALING_STD_DEV_RATIO
+            * (scaled.connection_seconds_per_byte - measured.connection_seconds_per_byte),
+        bottleneck_seconds_per_request: SCALING_STD_DEV_RATIO * slowdown.ln(),
         // A store at the same RTT is probably behind the same link. Weaker CPUs might be the limit before a link is,
         // but that would affect all points alike and not change which is the best.
-        if is_known { 0.0 } else { SCALING_STD_DEV_RATIO * (scaled[3] - model.0[3]) + rtt_log_ratio },
-        0.0,
-        0.0,
-        0.0,
-    ];
-    let max_deviation = Prior::default().std_dev;
-    let deviation = std::array::from_fn(|i| {
-        let all = [posterior.std_dev[i], EXTRAPOLATION_STD_DEV[i], scaling_deviation[i]];
-        all.iter().map(|part| part * part).sum::<f64>().sqrt().min(max_deviation[i])
-    });
-    Prior { mean: LatencyModel(scaled), std_dev: deviation }
+        bottleneck_seconds_per_byte: if bottleneck.is_capacity_known {
+            0.0
+        } else {
+            SCALING_STD_DEV_RATIO
+                * (scaled.bottleneck_seconds_per_byte - measured.bottleneck_seconds_per_byte)
+                + rtt_log_ratio
+        },
+        knee_sharpness: 0.0,
+        overload_loss: 0.0,
+        overlap: 0.0,
+    };
+    let std_dev = Parameters::combine(
+        [posterior.std_dev, EXTRAPOLATION_STD_DEV, scaling_std_dev, Prior::default().std_dev],
+        |[posterior, extrapolation, scaling, max]| {
+            [posterior, extrapolation, scaling].iter().map(|part| part * part).sum::<f64>().sqrt().min(max)
+        },
+    );
+    Prior { mean: scaled.to_model(), std_dev }
 }
 
 /// Like [`extrapolate`], as a prior for sampling: wide enough that a few samples correct it.
 #[must_use]
 pub fn sampling_prior(known: &Surface, from: &ClientEnvironment, to: &ClientEnvironment) -> Prior {
-    let Prior { mean, std_dev: deviation } = extrapolate(known, from, to);
-    let default_prior = to.rtt.map_or_else(Prior::default, |time| Prior::default().with_rtt(time));
-    Prior {
-        mean,
-        std_dev: std::array::from_fn(|i| deviation[i].max(MIN_PRIOR_RATIO * default_prior.std_dev[i])),
-    }
+    let Prior { mean, std_dev } = extrapolate(known, from, to);
+    let default_prior = to.rtt.map_or_else(Prior::default, |rtt| Prior::default().with_rtt(rtt));
+    let std_dev = Parameters::combine([std_dev, default_prior.std_dev], |[extrapolated, default]| {
+        extrapolated.max(MIN_PRIOR_RATIO * default)
+    });
+    Prior { mean, std_dev }
 }
 
-/// Slowdown of the CPUs of `to` compared with `from`; 1 unless the load could saturate more CPUs (`filled`) than `from`
-/// has.
-fn cpu_slowdown(from: &ClientEnvironment, to: &ClientEnvironment, filled: f64) -> f64 {
+/// Slowdown of the CPUs of `to` compared with `from`; 1 unless the load could saturate more CPUs than `from` has.
+fn cpu_slowdown(from: &ClientEnvironment, to: &ClientEnvironment, saturated_cpus: f64) -> f64 {
     match (from.cpus, to.cpus) {
-        (Some(here), Some(there)) if filled > here => here / there,
+        (Some(here), Some(there)) if saturated_cpus > here => here / there,
         _ => 1.0,
     }
 }
 
-/// Fixed latency: the same number of round trips, plus the same processing time of the store.
-fn fixed_latency(model: &LatencyModel, here: f64, there: f64) -> f64 {
+/// Fixed time of a request: the same number of round trips, plus the same processing time of the store. `here` and
+/// `there` are the RTTs of the measurement and of the target, in seconds.
+fn fixed_seconds(model: &LatencyModel, here: f64, there: f64) -> f64 {
     let trips = if here < MIN_SIGNIFICANT_RTT_SECONDS {
         1.0
     } else {
-        (model.fixed_latency() / here).round().clamp(1.0, MAX_ROUND_TRIPS)
+        (model.fixed_seconds / here).round().clamp(1.0, MAX_ROUND_TRIPS)
     };
-    let processing = (model.fixed_latency() - trips * here).max(0.0);
+    let processing = (model.fixed_seconds - trips * here).max(0.0);
     trips * there + processing
+}
+
+/// A normal distribution of a logarithm.
+#[derive(Debug, Clone, Copy)]
+struct LogEstimate {
+    mean: f64,
+    std_dev: f64,
+}
+
+impl LogEstimate {
+    /// The mean of both, each weighted by the inverse of its variance.
+    fn weighted_mean(self, other: Self) -> f64 {
+        let weights = [self.std_dev, other.std_dev].map(|std_dev| std_dev.powi(-2));
+        (self.mean * weights[0] + other.mean * weights[1]) / (weights[0] + weights[1])
+    }
 }
 
 /// Seconds per byte on a connection with the same window; never less at a longer RTT, never more at a shorter one. A
@@ -136,27 +167,24 @@ fn fixed_latency(model: &LatencyModel, here: f64, there: f64) -> f64 {
 /// request would depend on it alone.
 fn connection_seconds_per_byte(posterior: &Prior, here: f64, there: f64) -> f64 {
     let default_per_byte = 1.0 / DEFAULT_CONNECTION_BANDWIDTH;
-    let observed_window = (here / posterior.mean.connection_seconds_per_byte()).ln();
-    let weighted_mean = |(a, a_deviation): (f64, f64), (b, b_deviation): (f64, f64)| {
-        let weights = [a_deviation, b_deviation].map(|deviation| deviation.powi(-2));
-        (a * weights[0] + b * weights[1]) / (weights[0] + weights[1])
-    };
-    let per_byte = if posterior.mean.connection_seconds_per_byte() < default_per_byte {
-        weighted_mean(
-            (posterior.mean.0[1], posterior.std_dev[1]),
-            (default_per_byte.ln(), CONNECTION_STD_DEV),
-        )
-        .exp()
+    let measured_per_byte = posterior.mean.connection_seconds_per_byte;
+    let std_dev = posterior.std_dev.connection_seconds_per_byte;
+    let per_byte = if measured_per_byte < default_per_byte {
+        let measured = LogEstimate { mean: measured_per_byte.ln(), std_dev };
+        let default = LogEstimate { mean: default_per_byte.ln(), std_dev: CONNECTION_STD_DEV };
+        measured.weighted_mean(default).exp()
     } else {
-        posterior.mean.connection_seconds_per_byte()
+        measured_per_byte
     };
-    let window = if here < MIN_SIGNIFICANT_RTT_SECONDS {
+    let log_window = (here / measured_per_byte).ln();
+    let log_window = if here < MIN_SIGNIFICANT_RTT_SECONDS {
         // At a short RTT the window was not the limit, so this is a lower bound of it.
-        observed_window.max(DEFAULT_WINDOW_BYTES.ln())
+        log_window.max(DEFAULT_WINDOW_BYTES.ln())
     } else {
-        weighted_mean((observed_window, posterior.std_dev[1]), (DEFAULT_WINDOW_BYTES.ln(), WINDOW_STD_DEV))
+        let default = LogEstimate { mean: DEFAULT_WINDOW_BYTES.ln(), std_dev: WINDOW_STD_DEV };
+        LogEstimate { mean: log_window, std_dev }.weighted_mean(default)
     };
-    let bound = there / window.exp();
+    let bound = there / log_window.exp();
     match there.total_cmp(&here) {
         std::cmp::Ordering::Less if here >= MIN_SIGNIFICANT_RTT_SECONDS => {
             per_byte.min(bound.max(default_per_byte))
@@ -166,13 +194,20 @@ fn connection_seconds_per_byte(posterior: &Prior, here: f64, there: f64) -> f64 
     }
 }
 
-/// Seconds per byte at the shared bottleneck, and whether the capacity that determines it is known.
-fn bottleneck_seconds_per_byte(
+/// The extrapolated cost of a byte at the shared bottleneck.
+#[derive(Debug, Clone, Copy)]
+struct BottleneckPerByte {
+    seconds: f64,
+    /// The capacity of the resource that determines it is known.
+    is_capacity_known: bool,
+}
+
+fn bottleneck_per_byte(
     model: &LatencyModel,
     from: &ClientEnvironment,
     to: &ClientEnvironment,
-) -> (f64, bool) {
-    let rate = 1.0 / model.bottleneck_seconds_per_byte();
+) -> BottleneckPerByte {
+    let rate = 1.0 / model.bottleneck_seconds_per_byte;
     let is_saturated = |capacity: &f64| rate > capacity * SATURATION;
     let limits = [(from.link_bandwidth, to.link_bandwidth), (from.storage_bandwidth, to.storage_bandwidth)];
     let saturated = limits.iter().find_map(|(from, to)| Some((from.filter(is_saturated)?, *to)));
@@ -182,6 +217,6 @@ fn bottleneck_seconds_per_byte(
         None => rate / cpu_slowdown(from, to, rate / MIN_SATURATED_CPU_BANDWIDTH),
     };
     let max_rate = limits.iter().filter_map(|(_, to)| *to).fold(f64::MAX, f64::min);
-    let is_known = matches!(saturated, Some((_, Some(_)))) || scaled > max_rate;
-    (1.0 / scaled.min(max_rate), is_known)
+    let is_capacity_known = matches!(saturated, Some((_, Some(_)))) || scaled > max_rate;
+    BottleneckPerByte { seconds: 1.0 / scaled.min(max_rate), is_capacity_known }
 }

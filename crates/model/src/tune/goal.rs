@@ -5,8 +5,8 @@ use super::sampling::MAX_ROUND_SECONDS;
 use super::surface::{Prediction, Surface};
 use super::tail_latency::Statistic;
 
-/// The objective. Points whose requests take longer than a probe may ([`MAX_ROUND_SECONDS`]) count only if no faster point is
-/// equivalent, because most of them have no sample.
+/// The objective. Points whose requests take longer than a probe may ([`MAX_ROUND_SECONDS`]) count only if no faster
+/// point is equivalent, because most of them have no sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     /// Maximum bytes per second.
@@ -45,31 +45,41 @@ const MAX_USEFUL_PROBABILITY: f64 = 0.98;
 
 /// The best of these points; `None` if none is likely to meet the target.
 #[must_use]
-pub fn choose(surface: &Surface, cells: &[OperatingPoint], goal: Goal) -> Option<Prediction> {
+pub fn choose(surface: &Surface, points: &[OperatingPoint], goal: Goal) -> Option<Prediction> {
     // Rank by the lower confidence bound (one sigma), so that an uncertain candidate cannot win on its mean alone.
-    let lower_bound = |found: &Prediction| found.bandwidth() * (-found.std_dev).exp();
-    let found: Vec<Prediction> =
-        cells.iter().map(|cell| surface.predict(*cell)).filter(|found| lower_bound(found) > 0.0).collect();
+    let lower_bound = |prediction: &Prediction| prediction.bandwidth() * (-prediction.std_dev).exp();
+    let predictions: Vec<Prediction> = points
+        .iter()
+        .map(|point| surface.predict(*point))
+        .filter(|prediction| lower_bound(prediction) > 0.0)
+        .collect();
     let equivalent_to = |best: f64| {
-        found.iter().filter(move |found| lower_bound(found) >= best * (1.0 - EQUIVALENT_FRACTION))
+        predictions
+            .iter()
+            .filter(move |prediction| lower_bound(prediction) >= best * (1.0 - EQUIVALENT_FRACTION))
     };
-    let best = || found.iter().map(lower_bound).max_by(f64::total_cmp);
+    let best = || predictions.iter().map(lower_bound).max_by(f64::total_cmp);
     let chosen = match goal {
         Goal::Bandwidth => within_probe_latency(equivalent_to(best()?))
             .max_by(|a, b| lower_bound(a).total_cmp(&lower_bound(b))),
-        Goal::Latency(cap) => {
-            let score = |found: &Prediction| lower_bound(found) * target_weight(surface, found, cap);
-            let is_eligible = |found: &&Prediction| score(found) > 0.0;
-            let best = found.iter().filter(is_eligible).max_by(|a, b| score(a).total_cmp(&score(b)))?;
+        Goal::Latency(target) => {
+            let score = |prediction: &Prediction| {
+                lower_bound(prediction) * target_weight(surface, prediction, target)
+            };
+            let is_eligible = |prediction: &&Prediction| score(prediction) > 0.0;
+            let best = predictions.iter().filter(is_eligible).max_by(|a, b| score(a).total_cmp(&score(b)))?;
             // Beyond the knee a lower concurrency has the same bandwidth and less latency: headroom that costs nothing.
-            let headroom =
-                |found: &Prediction| surface.target_probability(found, cap).min(MAX_USEFUL_PROBABILITY);
+            let headroom = |prediction: &Prediction| {
+                surface.target_probability(prediction, target).min(MAX_USEFUL_PROBABILITY)
+            };
             within_probe_latency(equivalent_to(lower_bound(best)).filter(is_eligible)).max_by(|a, b| {
                 headroom(a).total_cmp(&headroom(b)).then_with(|| lower_bound(a).total_cmp(&lower_bound(b)))
             })
         }
         Goal::Efficiency => {
-            let cost = |found: &&Prediction| (std::cmp::Reverse(found.point.bytes), found.point.concurrency);
+            let cost = |prediction: &&Prediction| {
+                (std::cmp::Reverse(prediction.point.bytes), prediction.point.concurrency)
+            };
             within_probe_latency(equivalent_to(best()?)).min_by_key(cost)
         }
     };
@@ -78,17 +88,17 @@ pub fn choose(surface: &Surface, cells: &[OperatingPoint], goal: Goal) -> Option
 
 /// The points whose latency is within that of a probe, or the fastest point if there is none.
 fn within_probe_latency<'a>(
-    found: impl Iterator<Item = &'a Prediction> + Clone,
+    predictions: impl Iterator<Item = &'a Prediction> + Clone,
 ) -> impl Iterator<Item = &'a Prediction> {
-    let fastest = found.clone().map(|found| found.latency).fold(f64::INFINITY, f64::min);
-    found.filter(move |found| found.latency <= MAX_ROUND_SECONDS.max(fastest))
+    let fastest = predictions.clone().map(|prediction| prediction.latency).fold(f64::INFINITY, f64::min);
+    predictions.filter(move |prediction| prediction.latency <= MAX_ROUND_SECONDS.max(fastest))
 }
 
 /// Weight of a point under a target. A mean slightly above its limit is a small miss, but a missed tail is several
 /// times too long, so tails weigh the bandwidth by the probability of meeting the target.
-fn target_weight(surface: &Surface, found: &Prediction, cap: LatencyTarget) -> f64 {
-    let likely = surface.target_probability(found, cap);
-    match cap.statistic {
+fn target_weight(surface: &Surface, prediction: &Prediction, target: LatencyTarget) -> f64 {
+    let likely = surface.target_probability(prediction, target);
+    match target.statistic {
         _ if likely < MIN_TARGET_PROBABILITY => 0.0,
         Statistic::Mean => 1.0,
         Statistic::P95 | Statistic::P99 => likely,
@@ -99,7 +109,7 @@ fn target_weight(surface: &Surface, found: &Prediction, cap: LatencyTarget) -> f
 mod tests {
     use super::*;
     use crate::tune::tests::{latency_model, sampled};
-    use crate::tune::{Prior, Sample};
+    use crate::tune::{Prior, Sample, TailLatency};
 
     /// 64 requests of 16 MiB have the same throughput on a saturated link as 16 of 1 MiB, and take ten seconds each.
     #[test]
@@ -124,23 +134,23 @@ mod tests {
     #[test]
     fn slow_point_is_chosen_if_no_other_meets_the_target() {
         let model = latency_model(0.02, 20e6, 5e3, 25e6);
-        let cells = OperatingPoint::grid(&[16 << 20], &(3..=16).collect::<Vec<usize>>());
-        let samples = [(3, 6.0), (4, 6.0), (9, 1.02), (10, 1.02)].map(|(parallel, tail)| {
-            let cell = OperatingPoint { bytes: 16 << 20, concurrency: parallel };
-            let latency = model.log_latency(cell).exp();
+        let points = OperatingPoint::grid(&[16 << 20], &(3..=16).collect::<Vec<usize>>());
+        let samples = [(3, 6.0), (4, 6.0), (9, 1.02), (10, 1.02)].map(|(concurrency, tail)| {
+            let point = OperatingPoint { bytes: 16 << 20, concurrency };
+            let latency = model.log_latency(point).exp();
             Sample {
-                point: cell,
+                point,
                 latency,
                 relative_error: 0.02,
-                p95_p99: Some([latency * tail; 2]),
+                tail: Some(TailLatency { p95: latency * tail, p99: latency * tail }),
                 from_transfer: false,
             }
         });
         let surface = Surface::new(Prior::default(), samples.to_vec());
-        let cap = LatencyTarget { statistic: Statistic::P95, max_seconds: 8.0 };
-        let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
+        let target = LatencyTarget { statistic: Statistic::P95, max_seconds: 8.0 };
+        let chosen = choose(&surface, &points, Goal::Latency(target)).unwrap();
         assert!(
-            surface.target_probability(&chosen, cap) >= MIN_TARGET_PROBABILITY
+            surface.target_probability(&chosen, target) >= MIN_TARGET_PROBABILITY
                 && chosen.latency > MAX_ROUND_SECONDS,
             "{chosen:?}"
         );
@@ -150,20 +160,20 @@ mod tests {
     /// to meet a target lies right at its limit.
     #[test]
     fn target_is_met_with_headroom_that_costs_nothing() {
-        let cap = LatencyTarget::mean(0.05);
+        let target = LatencyTarget::mean(0.05);
         for seed in 1..=3 {
             let (surface, _) = sampled(&latency_model(0.02, 20e6, 5e3, 100e6), seed);
             for bytes in [64 << 10, 256 << 10] {
-                let cells = OperatingPoint::grid(&[bytes], &(1..=128).collect::<Vec<usize>>());
-                let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
-                let found = cells.iter().map(|cell| surface.predict(*cell));
+                let points = OperatingPoint::grid(&[bytes], &(1..=128).collect::<Vec<usize>>());
+                let chosen = choose(&surface, &points, Goal::Latency(target)).unwrap();
+                let found = points.iter().map(|point| surface.predict(*point));
                 let keeping =
-                    found.filter(|found| surface.target_probability(found, cap) >= MIN_TARGET_PROBABILITY);
+                    found.filter(|found| surface.target_probability(found, target) >= MIN_TARGET_PROBABILITY);
                 let best = keeping.map(|found| found.bandwidth()).fold(0.0, f64::max);
                 assert!(
-                    surface.target_probability(&chosen, cap) > 0.8,
+                    surface.target_probability(&chosen, target) > 0.8,
                     "{chosen:?} {}",
-                    surface.target_probability(&chosen, cap)
+                    surface.target_probability(&chosen, target)
                 );
                 assert!(chosen.bandwidth() > (1.0 - EQUIVALENT_FRACTION) * 0.99 * best, "{chosen:?} {best}");
             }
@@ -174,27 +184,27 @@ mod tests {
     /// is not chosen.
     #[test]
     fn tail_target_is_met_with_headroom() {
-        let (surface, cells) = sampled(&latency_model(0.02, 20e6, 5e3, 100e6), 1);
+        let (surface, points) = sampled(&latency_model(0.02, 20e6, 5e3, 100e6), 1);
         for of in [Statistic::P95, Statistic::P99] {
             for seconds in [0.05, 0.2, 1.0] {
-                let cap = LatencyTarget { statistic: of, max_seconds: seconds };
-                let chosen = choose(&surface, &cells, Goal::Latency(cap)).unwrap();
-                let likely = surface.target_probability(&chosen, cap);
-                let others = cells.iter().map(|cell| surface.predict(*cell));
+                let target = LatencyTarget { statistic: of, max_seconds: seconds };
+                let chosen = choose(&surface, &points, Goal::Latency(target)).unwrap();
+                let likely = surface.target_probability(&chosen, target);
+                let others = points.iter().map(|point| surface.predict(*point));
                 let room = others
-                    .filter(|other| surface.target_probability(other, cap) > likely + 0.2)
+                    .filter(|other| surface.target_probability(other, target) > likely + 0.2)
                     .map(|other| other.bandwidth())
                     .fold(0.0, f64::max);
                 assert!(
                     likely >= MIN_TARGET_PROBABILITY && room < chosen.bandwidth(),
-                    "{cap:?}: {chosen:?} {likely} {room}"
+                    "{target:?}: {chosen:?} {likely} {room}"
                 );
             }
         }
         assert_eq!(
             choose(
                 &surface,
-                &cells,
+                &points,
                 Goal::Latency(LatencyTarget { statistic: Statistic::P99, max_seconds: 1e-3 })
             ),
             None

@@ -66,79 +66,98 @@ pub struct Cost {
 
 /// The cost of a probe that is soon precise enough: a round that is not measured, then the shortest measurement.
 #[must_use]
-pub fn min_cost(inferred: &Prediction) -> Cost {
+pub fn min_cost(prediction: &Prediction) -> Cost {
     cost_of_duration(
-        inferred,
-        MIN_MEASURED_SECONDS.min(inferred.latency.mul_add(MAX_MEASURED_ROUNDS, END_DETECTION_SECONDS)),
+        prediction,
+        MIN_MEASURED_SECONDS.min(prediction.latency.mul_add(MAX_MEASURED_ROUNDS, END_DETECTION_SECONDS)),
     )
 }
 
 /// The cost of a probe that needs the full measured duration.
 #[must_use]
-pub fn max_cost(inferred: &Prediction) -> Cost {
-    cost_of_duration(inferred, MIN_MEASURED_SECONDS)
+pub fn max_cost(prediction: &Prediction) -> Cost {
+    cost_of_duration(prediction, MIN_MEASURED_SECONDS)
 }
 
-fn cost_of_duration(inferred: &Prediction, counted: f64) -> Cost {
-    let seconds = inferred.latency.mul_add(OVERHEAD_ROUNDS, counted);
-    Cost { bytes: inferred.bandwidth() * seconds + inferred.point.bytes_in_flight() / 2.0, seconds }
+fn cost_of_duration(prediction: &Prediction, measured_seconds: f64) -> Cost {
+    let seconds = prediction.latency.mul_add(OVERHEAD_ROUNDS, measured_seconds);
+    Cost { bytes: prediction.bandwidth() * seconds + prediction.point.bytes_in_flight() / 2.0, seconds }
 }
 
-/// The next point to probe among `cells`; `None` if no probe is worth its cost or fits the budget.
+/// The next one of `points` to probe; `None` if no probe is worth its cost or fits the budget.
 #[must_use]
-pub fn next_probe(surface: &Surface, cells: &[OperatingPoint], budget: &Budget) -> Option<OperatingPoint> {
+pub fn next_probe(surface: &Surface, points: &[OperatingPoint], budget: &Budget) -> Option<OperatingPoint> {
     if budget.probes == 0 {
         return None;
     }
-    let views: Vec<(ProjectedPoint, Prediction)> =
-        cells.iter().map(|cell| (surface.project(*cell), surface.predict(*cell))).collect();
-    let weights = weights(&views);
-    let total_variance: f64 =
-        (views.iter().zip(&weights)).map(|((_, found), weight)| weight * found.std_dev.powi(2)).sum();
+    let candidates: Vec<Candidate> = points
+        .iter()
+        .map(|point| Candidate { projected: surface.project(*point), prediction: surface.predict(*point) })
+        .collect();
+    let weights = weights(&candidates);
+    let total_variance: f64 = (candidates.iter().zip(&weights))
+        .map(|(candidate, weight)| weight * candidate.prediction.std_dev.powi(2))
+        .sum();
     if total_variance < TARGET_STD_DEV.powi(2) * weights.iter().sum::<f64>() {
         return None;
     }
-    let fastest =
-        views.iter().map(|(_, found)| found.bandwidth() * (-found.std_dev).exp()).fold(0.0, f64::max);
+    let lower_bound =
+        |candidate: &Candidate| candidate.prediction.bandwidth() * (-candidate.prediction.std_dev).exp();
+    let fastest = candidates.iter().map(lower_bound).fold(0.0, f64::max);
     let probes = budget.probes as f64;
     let fair = Cost {
         bytes: (budget.bytes / probes).min(fastest * FAIR_PROBE_SECONDS),
         seconds: budget.seconds / probes,
     };
-    let gain_per_cost = |(view, found): &(ProjectedPoint, Prediction)| {
-        let cost = min_cost(found);
+    let gain_per_cost = |Candidate { projected, prediction }: &Candidate| {
+        let cost = min_cost(prediction);
         let is_over_budget = cost.bytes > budget.bytes || cost.seconds > budget.seconds;
         let is_precise =
-            |sample: &Sample| sample.point == found.point && sample.relative_error < MAX_RESAMPLE_ERROR;
-        if is_over_budget || found.latency > MAX_ROUND_SECONDS || surface.samples().iter().any(is_precise) {
+            |sample: &Sample| sample.point == prediction.point && sample.relative_error < MAX_RESAMPLE_ERROR;
+        if is_over_budget
+            || prediction.latency > MAX_ROUND_SECONDS
+            || surface.samples().iter().any(is_precise)
+        {
             return None;
         }
-        let variance = surface.posterior_covariance(view, view).max(0.0) + PROBE_STD_DEV.powi(2);
-        let gain: f64 = (views.iter().zip(&weights))
-            .map(|((other, _), weight)| weight * surface.posterior_covariance(other, view).powi(2) / variance)
+        let variance = surface.posterior_covariance(projected, projected).max(0.0) + PROBE_STD_DEV.powi(2);
+        let covariance = |other: &Candidate| surface.posterior_covariance(&other.projected, projected);
+        let gain: f64 = (candidates.iter().zip(&weights))
+            .map(|(other, weight)| weight * covariance(other).powi(2) / variance)
             .sum();
         let price = 1.0 + (cost.bytes / fair.bytes).powi(2) + (cost.seconds / fair.seconds).powi(2);
-        (gain > total_variance * MIN_RELATIVE_GAIN).then_some((found.point, gain / price))
+        (gain > total_variance * MIN_RELATIVE_GAIN).then_some((prediction.point, gain / price))
     };
-    views.iter().filter_map(gain_per_cost).max_by(|a, b| a.1.total_cmp(&b.1)).map(|(cell, _)| cell)
+    candidates.iter().filter_map(gain_per_cost).max_by(|a, b| a.1.total_cmp(&b.1)).map(|(point, _)| point)
 }
 
-/// The weight of each point: the likelihood of being chosen.
-fn weights(views: &[(ProjectedPoint, Prediction)]) -> Vec<f64> {
+/// A point that may be probed.
+#[derive(Debug, Clone)]
+struct Candidate {
+    projected: ProjectedPoint,
+    prediction: Prediction,
+}
+
+/// The weight of each candidate: the likelihood of being chosen.
+fn weights(candidates: &[Candidate]) -> Vec<f64> {
     let best = |among: &dyn Fn(&Prediction) -> bool| {
-        let found = views.iter().map(|(_, found)| found).filter(|found| among(found));
-        found.map(Prediction::bandwidth).fold(f64::MIN_POSITIVE, f64::max)
+        let predictions = candidates.iter().map(|candidate| &candidate.prediction);
+        predictions
+            .filter(|prediction| among(prediction))
+            .map(Prediction::bandwidth)
+            .fold(f64::MIN_POSITIVE, f64::max)
     };
     let best_overall = best(&|_| true);
-    let likelihood = |found: &Prediction, best: f64| {
-        let gap = (best / found.bandwidth()).ln() / (found.std_dev + CONTENTION_MARGIN);
+    let likelihood = |prediction: &Prediction, best: f64| {
+        let gap = (best / prediction.bandwidth()).ln() / (prediction.std_dev + CONTENTION_MARGIN);
         (-gap * gap / 2.0).exp()
     };
-    let weight = |(_, found): &(ProjectedPoint, Prediction)| {
-        let best_of_size = best(&|other| other.point.bytes == found.point.bytes);
+    let weight = |candidate: &Candidate| {
+        let prediction = &candidate.prediction;
+        let best_of_size = best(&|other| other.point.bytes == prediction.point.bytes);
         BASE_WEIGHT
-            + BEST_OF_SIZE_WEIGHT * likelihood(found, best_of_size)
-            + BEST_OVERALL_WEIGHT * likelihood(found, best_overall)
+            + BEST_OF_SIZE_WEIGHT * likelihood(prediction, best_of_size)
+            + BEST_OVERALL_WEIGHT * likelihood(prediction, best_overall)
     };
-    views.iter().map(weight).collect()
+    candidates.iter().map(weight).collect()
 }

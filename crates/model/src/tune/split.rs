@@ -36,23 +36,28 @@ impl Surface {
             Direction::Write => (MIN_PART, 2.0),
             Direction::Read => (0, 1.0),
         };
-        let unsplit = self.split_time(size, (size, 1), 0.0);
+        let unsplit = self.split_time(size, OperatingPoint { bytes: size, concurrency: 1 }, 0.0);
         let sizes = CANDIDATE_SIZES.into_iter().filter(|bytes| *bytes >= min_bytes && *bytes < size);
-        let several = sizes.flat_map(|bytes| CANDIDATE_CONCURRENCIES.map(|parallel| (bytes, parallel)));
-        let several = several.filter(|(bytes, parallel)| *parallel as u64 <= size.div_ceil(*bytes));
-        let mut all: Vec<Split> = several.map(|how| self.split_time(size, how, extra_round_trips)).collect();
+        let points = sizes.flat_map(|bytes| {
+            CANDIDATE_CONCURRENCIES.map(|concurrency| OperatingPoint { bytes, concurrency })
+        });
+        let points = points.filter(|point| point.concurrency as u64 <= size.div_ceil(point.bytes));
+        let mut all: Vec<Split> =
+            points.map(|point| self.split_time(size, point, extra_round_trips)).collect();
         all.push(unsplit);
         let best = all.iter().map(|split| split.seconds).fold(f64::MAX, f64::min);
         let near = all.into_iter().filter(|split| split.seconds <= best * EQUIVALENT_TIME_RATIO);
         near.min_by_key(|split| (split.requests, split.concurrency)).unwrap_or(unsplit)
     }
 
-    fn split_time(&self, size: u64, (bytes, parallel): (u64, usize), extra_round_trips: f64) -> Split {
+    /// An object of `size` bytes, split into the requests of a point.
+    fn split_time(&self, size: u64, point: OperatingPoint, extra_round_trips: f64) -> Split {
+        let OperatingPoint { bytes, concurrency } = point;
         let requests = usize::try_from(size.div_ceil(bytes.max(1))).unwrap_or(usize::MAX).max(1);
-        let waves = requests.div_ceil(parallel) as f64;
-        let latency = self.predict(OperatingPoint { bytes: bytes.max(1), concurrency: parallel }).latency;
-        let seconds = waves.mul_add(latency, extra_round_trips * self.model().fixed_latency());
-        Split { request_bytes: bytes, requests, concurrency: parallel, seconds }
+        let waves = requests.div_ceil(concurrency) as f64;
+        let latency = self.predict(OperatingPoint { bytes: bytes.max(1), concurrency }).latency;
+        let seconds = waves.mul_add(latency, extra_round_trips * self.model().fixed_seconds);
+        Split { request_bytes: bytes, requests, concurrency, seconds }
     }
 }
 

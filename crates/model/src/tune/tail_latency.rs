@@ -19,10 +19,24 @@ pub enum Statistic {
     P99,
 }
 
-/// Prior mean of the logarithm of p95 and p99 relative to the mean, beyond the knee.
-const LOG_RATIO_BEYOND_KNEE: [f64; 2] = [0.5, 0.75];
-/// Like [`LOG_RATIO_BEYOND_KNEE`], below the knee.
-const LOG_RATIO_BELOW_KNEE: [f64; 2] = [0.03, 0.1];
+/// The 95th and 99th percentile of the latency, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct TailLatency {
+    /// The 95th percentile.
+    pub p95: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+}
+
+/// Prior mean of the logarithm of a percentile relative to the mean latency, far from the knee.
+#[derive(Debug, Clone, Copy)]
+struct PercentilePrior {
+    below_knee: f64,
+    beyond_knee: f64,
+}
+
+const P95_PRIOR: PercentilePrior = PercentilePrior { below_knee: 0.03, beyond_knee: 0.5 };
+const P99_PRIOR: PercentilePrior = PercentilePrior { below_knee: 0.1, beyond_knee: 0.75 };
 /// Sharpness of the step between the two, over the logarithm of the utilization.
 const STEP_SHARPNESS: f64 = 6.0;
 /// Distance of the step below the knee, in the same logarithm: some requests wait before all do.
@@ -42,67 +56,74 @@ const MAX_LOG_UTILIZATION: f64 = 2.0;
 pub struct TailModel {
     log_utilization: Vec<f64>,
     covariance: Cholesky,
-    /// For p95 and p99: the residuals of the samples, times the inverse of their covariance.
-    residual_weights: [Vec<f64>; 2],
+    /// The residuals of the samples, times the inverse of their covariance.
+    p95_weights: Vec<f64>,
+    p99_weights: Vec<f64>,
+}
+
+/// The logarithm of the ratio of a statistic to the mean latency.
+#[derive(Debug, Clone, Copy)]
+pub struct LogRatio {
+    pub mean: f64,
+    pub std_dev: f64,
 }
 
 impl TailModel {
     /// Fits the samples that have a tail.
     pub fn fit(model: &LatencyModel, samples: &[Sample]) -> Self {
-        let known: Vec<(f64, [f64; 2])> = samples
-            .iter()
-            .filter_map(|sample| {
-                Some((
-                    log_utilization(model, sample.point),
-                    sample.p95_p99?.map(|tail| tail / sample.latency),
-                ))
-            })
-            .collect();
-        let covariance = Cholesky::new(known.len(), |i, j| {
-            kernel(known[i].0, known[j].0) + if i == j { NOISE_STD_DEV.powi(2) } else { 0.0 }
+        let samples: Vec<(&Sample, TailLatency)> =
+            samples.iter().filter_map(|sample| Some((sample, sample.tail?))).collect();
+        let log_utilization: Vec<f64> =
+            samples.iter().map(|(sample, _)| log_utilization(model, sample.point)).collect();
+        let covariance = Cholesky::new(samples.len(), |i, j| {
+            kernel(log_utilization[i], log_utilization[j]) + if i == j { NOISE_STD_DEV.powi(2) } else { 0.0 }
         });
-        let rest = [0, 1].map(|which| {
-            let residuals = known.iter().map(|(full, tail)| tail[which].ln() - prior_log_ratio(*full, which));
+        let weights = |prior: PercentilePrior, percentile: fn(&TailLatency) -> f64| {
+            let residuals = samples.iter().zip(&log_utilization).map(|((sample, tail), log_utilization)| {
+                (percentile(tail) / sample.latency).ln() - prior.log_ratio(*log_utilization)
+            });
             covariance.solve(&residuals.collect::<Vec<f64>>())
-        });
-        Self {
-            log_utilization: known.into_iter().map(|(full, _)| full).collect(),
-            covariance,
-            residual_weights: rest,
-        }
+        };
+        let p95_weights = weights(P95_PRIOR, |tail| tail.p95);
+        let p99_weights = weights(P99_PRIOR, |tail| tail.p99);
+        Self { log_utilization, covariance, p95_weights, p99_weights }
     }
 
-    /// Logarithm of the ratio of a statistic to the mean at a point, and its standard deviation.
-    pub fn log_ratio(&self, model: &LatencyModel, cell: OperatingPoint, statistic: Statistic) -> (f64, f64) {
-        let which = match statistic {
-            Statistic::Mean => return (0.0, 0.0),
-            Statistic::P95 => 0,
-            Statistic::P99 => 1,
+    /// The ratio of a statistic to the mean at a point.
+    pub fn log_ratio(&self, model: &LatencyModel, point: OperatingPoint, statistic: Statistic) -> LogRatio {
+        let (prior, weights) = match statistic {
+            Statistic::Mean => return LogRatio { mean: 0.0, std_dev: 0.0 },
+            Statistic::P95 => (P95_PRIOR, &self.p95_weights),
+            Statistic::P99 => (P99_PRIOR, &self.p99_weights),
         };
-        let full = log_utilization(model, cell);
-        let kernel_row: Vec<f64> = self.log_utilization.iter().map(|other| kernel(full, *other)).collect();
+        let at_point = log_utilization(model, point);
+        let kernel_row: Vec<f64> =
+            self.log_utilization.iter().map(|of_sample| kernel(at_point, *of_sample)).collect();
         let explained = self.covariance.whiten(&kernel_row);
-        let variance = (kernel(full, full) - dot(&explained, &explained)).max(0.0) + POINT_STD_DEV.powi(2);
-        // A p95 below the mean would require a few extreme outliers.
-        (
-            (prior_log_ratio(full, which) + dot(&kernel_row, &self.residual_weights[which])).max(0.0),
-            variance.sqrt(),
-        )
+        let variance =
+            (kernel(at_point, at_point) - dot(&explained, &explained)).max(0.0) + POINT_STD_DEV.powi(2);
+        LogRatio {
+            // A p95 below the mean would require a few extreme outliers.
+            mean: (prior.log_ratio(at_point) + dot(&kernel_row, weights)).max(0.0),
+            std_dev: variance.sqrt(),
+        }
+    }
+}
+
+impl PercentilePrior {
+    fn log_ratio(self, log_utilization: f64) -> f64 {
+        self.below_knee
+            + (self.beyond_knee - self.below_knee)
+                / (1.0 + (-STEP_SHARPNESS * (log_utilization + STEP_OFFSET)).exp())
     }
 }
 
 /// Logarithm of the utilization: the concurrency relative to the one that saturates the bottleneck.
-fn log_utilization(model: &LatencyModel, cell: OperatingPoint) -> f64 {
-    let bytes = cell.bytes as f64;
-    (model.bottleneck_seconds(bytes) * cell.concurrency as f64 / model.uncontended_latency(bytes))
+fn log_utilization(model: &LatencyModel, point: OperatingPoint) -> f64 {
+    let bytes = point.bytes as f64;
+    (model.bottleneck_seconds(bytes) * point.concurrency as f64 / model.uncontended_latency(bytes))
         .ln()
         .clamp(-MAX_LOG_UTILIZATION, MAX_LOG_UTILIZATION)
-}
-
-fn prior_log_ratio(full: f64, which: usize) -> f64 {
-    LOG_RATIO_BELOW_KNEE[which]
-        + (LOG_RATIO_BEYOND_KNEE[which] - LOG_RATIO_BELOW_KNEE[which])
-            / (1.0 + (-STEP_SHARPNESS * (full + STEP_OFFSET)).exp())
 }
 
 fn kernel(a: f64, b: f64) -> f64 {
@@ -121,8 +142,8 @@ mod tests {
     fn tail_is_longer_beyond_the_knee() {
         let model = latency_model(0.05, 20e6, 5e3, 12e6);
         let tails = TailModel::fit(&model, &[]);
-        let factor = |cell, statistic| tails.log_ratio(&model, cell, statistic).0.exp();
-        let [empty, full] = [EMPTY, FULL].map(|cell| factor(cell, Statistic::P99));
+        let factor = |point, statistic| tails.log_ratio(&model, point, statistic).mean.exp();
+        let [empty, full] = [EMPTY, FULL].map(|point| factor(point, Statistic::P99));
         assert!(empty < 1.2 && full > 2.0, "{empty} {full}");
         assert_eq!(factor(FULL, Statistic::Mean).to_bits(), 1.0_f64.to_bits());
         assert!(factor(FULL, Statistic::P95) < full);
@@ -135,16 +156,15 @@ mod tests {
             point: EMPTY,
             latency: 0.06,
             relative_error: 0.02,
-            p95_p99: Some([0.12, 0.18]),
+            tail: Some(TailLatency { p95: 0.12, p99: 0.18 }),
             from_transfer: false,
         };
-        let tails = TailModel::fit(&model, &[sample, Sample { p95_p99: None, point: FULL, ..sample }]);
-        let [(empty, sure), (full, unsure)] =
-            [EMPTY, FULL].map(|cell| tails.log_ratio(&model, cell, Statistic::P99));
-        let [empty, full] = [empty.exp(), full.exp()];
-        assert!(sure < 0.8 * unsure, "{sure} {unsure}");
+        let tails = TailModel::fit(&model, &[sample, Sample { tail: None, point: FULL, ..sample }]);
+        let [empty, full] = [EMPTY, FULL].map(|point| tails.log_ratio(&model, point, Statistic::P99));
+        assert!(empty.std_dev < 0.8 * full.std_dev, "{empty:?} {full:?}");
+        let [empty, full] = [empty.mean.exp(), full.mean.exp()];
         assert!((2.2..3.1).contains(&empty), "{empty}");
-        let without_samples = TailModel::fit(&model, &[]).log_ratio(&model, FULL, Statistic::P99).0.exp();
+        let without_samples = TailModel::fit(&model, &[]).log_ratio(&model, FULL, Statistic::P99).mean.exp();
         assert!((full / without_samples - 1.0).abs() < 0.05, "{full} {without_samples}");
     }
 }

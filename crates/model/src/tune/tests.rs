@@ -24,25 +24,26 @@ fn budget() -> Budget {
 
 /// Samples of a store that follows the model, with 3 % noise.
 pub(super) fn sampled(model: &LatencyModel, seed: u64) -> (Surface, Vec<OperatingPoint>) {
-    let cells = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
-    let answer = |cell: OperatingPoint, turn: usize| {
-        model.log_latency(cell).exp() * (1.0 + 0.03 * replay::noise(seed, turn))
+    let points = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
+    let answer = |point: OperatingPoint, turn: usize| {
+        model.log_latency(point).exp() * (1.0 + 0.03 * replay::noise(seed, turn))
     };
-    let prior = Prior::default().with_rtt(model.fixed_latency());
-    (replay::sample(prior, &cells, budget(), answer), cells)
+    let prior = Prior::default().with_rtt(model.fixed_seconds);
+    (replay::sample(prior, &points, budget(), answer), points)
 }
 
+/// The model of a store with this fixed time, and these limits per second: bytes of a connection, requests and bytes.
 pub(super) fn latency_model(fixed: f64, connection: f64, requests: f64, bytes: f64) -> LatencyModel {
-    LatencyModel([
-        fixed.ln(),
-        (1.0 / connection).ln(),
-        (1.0 / requests).ln(),
-        (1.0 / bytes).ln(),
-        5.0_f64.ln(),
-        0.02_f64.ln(),
+    LatencyModel {
+        fixed_seconds: fixed,
+        connection_seconds_per_byte: 1.0 / connection,
+        bottleneck_seconds_per_request: 1.0 / requests,
+        bottleneck_seconds_per_byte: 1.0 / bytes,
+        knee_sharpness: 6.0,
+        overload_loss: 0.02,
         // One resource bears both costs.
-        -20.0,
-    ])
+        overlap: 0.0,
+    }
 }
 
 #[test]
@@ -57,7 +58,7 @@ fn uncertainty_grows_with_distance_from_samples() {
     let at = OperatingPoint { bytes: 64 << 10, concurrency: 8 };
     let surface = Surface::new(
         Prior::default(),
-        vec![Sample { point: at, latency: 0.1, relative_error: 0.02, p95_p99: None, from_transfer: false }],
+        vec![Sample { point: at, latency: 0.1, relative_error: 0.02, tail: None, from_transfer: false }],
     );
     let (there, away) =
         (surface.predict(at), surface.predict(OperatingPoint { bytes: 16 << 20, concurrency: 64 }));
@@ -67,19 +68,19 @@ fn uncertainty_grows_with_distance_from_samples() {
 
 #[test]
 fn latency_target_is_met() {
-    let (surface, cells) = sampled(&latency_model(0.02, 20e6, 5e3, 100e6), 1);
-    for cap in [0.03, 0.1, 0.5] {
-        let chosen = goal::choose(&surface, &cells, Goal::Latency(LatencyTarget::mean(cap))).unwrap();
-        assert!(chosen.latency <= cap, "{chosen:?}");
+    let (surface, points) = sampled(&latency_model(0.02, 20e6, 5e3, 100e6), 1);
+    for target in [0.03, 0.1, 0.5] {
+        let chosen = goal::choose(&surface, &points, Goal::Latency(LatencyTarget::mean(target))).unwrap();
+        assert!(chosen.latency <= target, "{chosen:?}");
     }
-    assert_eq!(goal::choose(&surface, &cells, Goal::Latency(LatencyTarget::mean(1e-3))), None);
+    assert_eq!(goal::choose(&surface, &points, Goal::Latency(LatencyTarget::mean(1e-3))), None);
 }
 
 #[test]
 fn efficiency_prefers_large_requests_and_low_concurrency() {
-    let (surface, cells) = sampled(&latency_model(0.01, 50e6, 5e3, 100e6), 2);
-    let fastest = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
-    let spared = goal::choose(&surface, &cells, Goal::Efficiency).unwrap();
+    let (surface, points) = sampled(&latency_model(0.01, 50e6, 5e3, 100e6), 2);
+    let fastest = goal::choose(&surface, &points, Goal::Bandwidth).unwrap();
+    let spared = goal::choose(&surface, &points, Goal::Efficiency).unwrap();
     assert!(
         spared.point.bytes >= fastest.point.bytes && spared.point.concurrency <= fastest.point.concurrency
     );
@@ -88,14 +89,14 @@ fn efficiency_prefers_large_requests_and_low_concurrency() {
 
 #[test]
 fn no_probe_exceeds_the_budget() {
-    let cells = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
+    let points = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
     let surface = Surface::new(Prior::default(), Vec::new());
     for budget in [
         Budget { probes: 0, ..budget() },
         Budget { bytes: 100.0, ..budget() },
         Budget { seconds: 1e-3, ..budget() },
     ] {
-        assert_eq!(sampling::next_probe(&surface, &cells, &budget), None, "{budget:?}");
+        assert_eq!(sampling::next_probe(&surface, &points, &budget), None, "{budget:?}");
     }
 }
 
@@ -104,15 +105,15 @@ fn no_probe_exceeds_the_budget() {
 fn small_budget_suffices_for_a_fast_local_store() {
     for seed in 1..=20 {
         let (model, budget) = (latency_model(0.1e-3, 2e9, 50e3, 3e9), Budget { bytes: 128e6, ..budget() });
-        let cells = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
-        let answer = |cell: OperatingPoint, turn: usize| {
-            model.log_latency(cell).exp() * (1.0 + 0.03 * replay::noise(seed, turn))
+        let points = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
+        let answer = |point: OperatingPoint, turn: usize| {
+            model.log_latency(point).exp() * (1.0 + 0.03 * replay::noise(seed, turn))
         };
-        let prior = Prior::default().with_rtt(model.fixed_latency());
-        let surface = replay::sample(prior, &cells, budget, answer);
-        let truth = |cell: OperatingPoint| cell.bytes_in_flight() / model.log_latency(cell).exp();
-        let best = cells.iter().copied().map(truth).fold(0.0, f64::max);
-        let chosen = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
+        let prior = Prior::default().with_rtt(model.fixed_seconds);
+        let surface = replay::sample(prior, &points, budget, answer);
+        let truth = |point: OperatingPoint| point.bytes_in_flight() / model.log_latency(point).exp();
+        let best = points.iter().copied().map(truth).fold(0.0, f64::max);
+        let chosen = goal::choose(&surface, &points, Goal::Bandwidth).unwrap();
         assert!(truth(chosen.point) > 0.8 * best, "{seed}: {chosen:?} {} {best}", truth(chosen.point));
     }
 }
@@ -132,16 +133,16 @@ fn plans_are_near_the_optimum() {
                 drawn(2, 300.0, 30e3),
                 drawn(3, 10e6, 500e6),
             );
-            let (surface, cells) = sampled(&model, seed);
-            let truth = |cell: &OperatingPoint| cell.bytes_in_flight() / model.log_latency(*cell).exp();
+            let (surface, points) = sampled(&model, seed);
+            let truth = |point: &OperatingPoint| point.bytes_in_flight() / model.log_latency(*point).exp();
             // More expensive points are never probed.
-            let can_be_tried = |cell: &&OperatingPoint| {
-                let latency = model.log_latency(**cell).exp();
-                let cost = sampling::min_cost(&Prediction { point: **cell, latency, std_dev: 0.0 });
+            let can_be_tried = |point: &&OperatingPoint| {
+                let latency = model.log_latency(**point).exp();
+                let cost = sampling::min_cost(&Prediction { point: **point, latency, std_dev: 0.0 });
                 latency < 3.0 && cost.bytes < budget().bytes / 2.0
             };
-            let best = cells.iter().filter(can_be_tried).map(truth).fold(0.0, f64::max);
-            let chosen = goal::choose(&surface, &cells, Goal::Bandwidth).unwrap();
+            let best = points.iter().filter(can_be_tried).map(truth).fold(0.0, f64::max);
+            let chosen = goal::choose(&surface, &points, Goal::Bandwidth).unwrap();
             truth(&chosen.point) / best
         })
         .collect();

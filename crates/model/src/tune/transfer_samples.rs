@@ -60,31 +60,31 @@ mod tests {
 
     const SEEN: OperatingPoint = OperatingPoint { bytes: 64 << 10, concurrency: 40 };
 
-    fn seen(model: &LatencyModel, cell: OperatingPoint) -> Sample {
+    fn seen(model: &LatencyModel, point: OperatingPoint) -> Sample {
         Sample {
-            point: cell,
-            latency: model.log_latency(cell).exp(),
+            point,
+            latency: model.log_latency(point).exp(),
             relative_error: 0.1,
-            p95_p99: None,
+            tail: None,
             from_transfer: true,
         }
     }
 
     /// Probe samples of a store that follows the model.
     fn probed(model: &LatencyModel) -> (Prior, Vec<Sample>, Vec<OperatingPoint>) {
-        let (surface, cells) = crate::tune::tests::sampled(model, 3);
-        (Prior::default().with_rtt(model.fixed_latency()), surface.samples().to_vec(), cells)
+        let (surface, points) = crate::tune::tests::sampled(model, 3);
+        (Prior::default().with_rtt(model.fixed_seconds), surface.samples().to_vec(), points)
     }
 
     #[test]
     fn consistent_transfer_changes_little() {
         let model = latency_model(0.05, 20e6, 5e3, 90e6);
-        let (prior, mut samples, cells) = probed(&model);
+        let (prior, mut samples, points) = probed(&model);
         let before = Surface::from_probes_and_transfers(prior, &samples);
         add_transfer_sample(&mut samples, seen(&model, SEEN));
         let after = Surface::from_probes_and_transfers(prior, &samples);
-        for cell in cells {
-            let (before, after) = (before.predict(cell), after.predict(cell));
+        for point in points {
+            let (before, after) = (before.predict(point), after.predict(point));
             assert!((after.latency / before.latency).ln().abs() < 0.1, "{before:?} {after:?}");
         }
         assert!(after.samples().iter().all(|sample| sample.relative_error <= 0.1));
@@ -95,11 +95,11 @@ mod tests {
         let was = latency_model(0.05, 20e6, 5e3, 90e6);
         // 10 % of the bandwidth, and 10 times as much.
         for now in [latency_model(0.05, 20e6, 500.0, 9e6), latency_model(0.05, 20e6, 50e3, 900e6)] {
-            let (prior, mut samples, cells) = probed(&was);
+            let (prior, mut samples, points) = probed(&was);
             for _ in 0..2 {
                 // Each transfer uses the plan that the previous one left.
                 let small: Vec<OperatingPoint> =
-                    cells.iter().copied().filter(|cell| cell.bytes == SEEN.bytes).collect();
+                    points.iter().copied().filter(|point| point.bytes == SEEN.bytes).collect();
                 let surface = Surface::from_probes_and_transfers(prior, &samples);
                 let chosen = goal::choose(&surface, &small, Goal::Bandwidth).unwrap().point;
                 add_transfer_sample(&mut samples, seen(&now, chosen));

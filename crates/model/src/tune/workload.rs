@@ -76,12 +76,12 @@ impl Workload {
     /// Estimated duration in seconds with the given concurrency per size, one size after another: the time of a queue
     /// that is never empty, without its end.
     #[must_use]
-    pub fn estimate_seconds(&self, surface: &Surface, parallel: impl Fn(u64) -> usize) -> f64 {
+    pub fn estimate_seconds(&self, surface: &Surface, concurrency: impl Fn(u64) -> usize) -> f64 {
         let of = |amount: &WorkloadAmount| {
             let bytes = amount.bytes / amount.requests;
             let max_concurrency = usize::try_from(amount.requests).unwrap_or(usize::MAX);
             let found = surface
-                .predict(OperatingPoint { bytes, concurrency: parallel(bytes).clamp(1, max_concurrency) });
+                .predict(OperatingPoint { bytes, concurrency: concurrency(bytes).clamp(1, max_concurrency) });
             amount.requests as f64 / found.request_rate()
         };
         self.amounts.values().filter(|amount| amount.requests > 0).map(of).sum()
@@ -128,11 +128,11 @@ mod tests {
 
     #[test]
     fn total_time_is_the_sum_over_all_sizes() {
-        let sample = |bytes, parallel, latency| Sample {
-            point: OperatingPoint { bytes, concurrency: parallel },
+        let sample = |bytes, concurrency, latency| Sample {
+            point: OperatingPoint { bytes, concurrency },
             latency,
             relative_error: 0.01,
-            p95_p99: None,
+            tail: None,
             from_transfer: false,
         };
         let surface = Surface::new(Prior::default(), vec![sample(16 << 10, 8, 0.1), sample(4 << 20, 8, 1.0)]);

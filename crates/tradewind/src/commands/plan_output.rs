@@ -194,29 +194,40 @@ pub(super) fn plans_as_json(
 /// The parameters of the latency model, with the uncertainty that the samples leave.
 pub(super) fn describe_model(surface: &Surface) -> String {
     let posterior = surface.posterior();
-    let model = &posterior.mean;
-    let uncertainty = |i: usize| match posterior.std_dev[i] {
+    let (model, std_dev) = (&posterior.mean, &posterior.std_dev);
+    let uncertainty = |std_dev: f64| match std_dev {
         std_dev if std_dev > MAX_MEASURED_STD_DEV => ASSUMED.to_owned(),
         std_dev => format!(" ± {:.0} %", std_dev.exp_m1() * 100.0),
     };
-    let bottleneck = if model.overlap() < 0.5 {
+    let bottleneck = if model.overlap < 0.5 {
         "requests and bytes share one bottleneck: their costs add up"
     } else {
         "requests and bytes have separate bottlenecks: the busier one decides"
     };
-    let mark = if posterior.std_dev[6] > MAX_MEASURED_STD_DEV { ASSUMED } else { "" };
-    let connection = format_megabytes(1.0 / model.connection_seconds_per_byte());
-    let shared = format_megabytes(1.0 / model.bottleneck_seconds_per_byte());
+    let mark = if std_dev.overlap > MAX_MEASURED_STD_DEV { ASSUMED } else { "" };
+    let connection = format_megabytes(1.0 / model.connection_seconds_per_byte);
+    let shared = format_megabytes(1.0 / model.bottleneck_seconds_per_byte);
     let lines = [
-        format!("fixed time per request: {}{}", format_seconds(model.fixed_latency()), uncertainty(0)),
-        format!("per-connection bandwidth: {connection} MB/s{}", uncertainty(1)),
-        format!("request limit: {:.0} req/s{}", 1.0 / model.bottleneck_seconds_per_request(), uncertainty(2)),
-        format!("bandwidth limit: {shared} MB/s{}", uncertainty(3)),
+        format!(
+            "fixed time per request: {}{}",
+            format_seconds(model.fixed_seconds),
+            uncertainty(std_dev.fixed_seconds)
+        ),
+        format!(
+            "per-connection bandwidth: {connection} MB/s{}",
+            uncertainty(std_dev.connection_seconds_per_byte)
+        ),
+        format!(
+            "request limit: {:.0} req/s{}",
+            1.0 / model.bottleneck_seconds_per_request,
+            uncertainty(std_dev.bottleneck_seconds_per_request)
+        ),
+        format!("bandwidth limit: {shared} MB/s{}", uncertainty(std_dev.bottleneck_seconds_per_byte)),
         format!("{bottleneck}{mark}"),
         format!(
             "each doubling of the concurrency beyond the knee costs {:.1} %{}",
-            model.overload_loss() * 2.0_f64.ln() * 100.0,
-            uncertainty(5)
+            model.overload_loss * 2.0_f64.ln() * 100.0,
+            uncertainty(std_dev.overload_loss)
         ),
     ];
     lines.map(|line| format!("  {line}\n")).concat()

@@ -424,7 +424,7 @@ mod tests {
             point: OperatingPoint { bytes, concurrency: parallel },
             latency,
             relative_error: 0.02,
-            p95_p99: None,
+            tail: None,
             from_transfer: false,
         };
         let samples = vec![

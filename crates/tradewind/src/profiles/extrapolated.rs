@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(found("S3Store(new.example.com)", 0.001), None, "a profile that distant misleads");
         let closest = all.nearest("S3Store(new.example.com)", &here(0.15)).unwrap();
         let belief = closest.extrapolated_prior(Direction::Write, &here(0.15)).unwrap();
-        assert!((belief.mean.fixed_latency() / 0.15 - 1.0).abs() < 0.1, "{belief:?}");
+        assert!((belief.mean.fixed_seconds / 0.15 - 1.0).abs() < 0.1, "{belief:?}");
         assert!(Profile::default().extrapolated_prior(Direction::Read, &here(0.1)).is_none());
     }
 }

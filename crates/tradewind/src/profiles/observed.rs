@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tradewind_model::store_model::{Direction, Operation, SizeClass, StoreModel, Total};
-use tradewind_model::tune::{OperatingPoint, Sample, transfer_samples};
+use tradewind_model::tune::{OperatingPoint, Sample, TailLatency, transfer_samples};
 
 use super::{Profile, Profiles, host, read_profile, this_machine};
 
@@ -97,12 +97,13 @@ pub fn sample_since(
     }
     let times = model.latencies(now, operation);
     let alike = times.classes().iter().find(|alike| alike.size_class == sizes)?;
-    let tail = [0.95, 0.99].map(|share| alike.service.quantile(share).map(|time| time.as_secs_f64()));
+    let [p95, p99] = [0.95, 0.99].map(|share| alike.service.quantile(share).map(|time| time.as_secs_f64()));
+    let tail = p95.zip(p99).map(|(p95, p99)| TailLatency { p95, p99 });
     let sample = Sample {
         point: OperatingPoint { bytes: alike.mean_bytes.max(1), concurrency: parallel as usize },
         latency: time / count as f64,
         relative_error: RELATIVE_ERROR,
-        p95_p99: tail[0].zip(tail[1]).filter(|_| count >= MIN_TAIL_REQUESTS).map(|(p95, p99)| [p95, p99]),
+        tail: tail.filter(|_| count >= MIN_TAIL_REQUESTS),
         from_transfer: true,
     };
     Some((operation.direction()?, sample))
@@ -174,7 +175,7 @@ mod tests {
             (direction, sample.point),
             (Direction::Read, OperatingPoint { bytes: 64 << 10, concurrency: 12 })
         );
-        assert!((sample.latency - 0.05).abs() < 1e-6 && sample.p95_p99.is_some(), "{sample:?}");
+        assert!((sample.latency - 0.05).abs() < 1e-6 && sample.tail.is_some(), "{sample:?}");
         assert!(sample_since(&tally, &model, Duration::from_secs(5)).is_none(), "the sample is too short");
     }
 
@@ -184,7 +185,7 @@ mod tests {
         let profiles = Profiles { directory: directory.path().to_owned() };
         let (point, tail) = (OperatingPoint { bytes: 64 << 10, concurrency: 4 }, None);
         let sample =
-            Sample { point, latency: 0.01, relative_error: 0.02, p95_p99: tail, from_transfer: false };
+            Sample { point, latency: 0.01, relative_error: 0.02, tail, from_transfer: false };
         let profile = Profile {
             store: "S3Store(there)".to_owned(),
             cpus: this_machine::cpus(),
@@ -217,7 +218,7 @@ mod tests {
         let profiles = Profiles { directory: directory.path().to_owned() };
         let point = OperatingPoint { bytes: 64 << 10, concurrency: 4 };
         let sample =
-            Sample { point, latency: 0.01, relative_error: 0.02, p95_p99: None, from_transfer: false };
+            Sample { point, latency: 0.01, relative_error: 0.02, tail: None, from_transfer: false };
         let store = "S3Store(there)".to_owned();
         let profile =
             Profile { store, cpus: this_machine::cpus(), download: vec![sample], ..Profile::default() };

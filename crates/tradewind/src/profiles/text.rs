@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 use tradewind_core::quantity::ByteSize;
-use tradewind_model::tune::{OperatingPoint, Sample};
+use tradewind_model::tune::{OperatingPoint, Sample, TailLatency};
 
 use super::Profile;
 
@@ -49,15 +49,15 @@ impl Profile {
             let _ = writeln!(text, "rtt_ms = {:.3}", seconds * 1e3);
         }
         for (name, samples) in [(UPLOAD, &self.upload), (DOWNLOAD, &self.download)] {
-            for Sample { point, latency, relative_error: error, p95_p99: tail, from_transfer: is_seen } in
+            for Sample { point, latency, relative_error: error, tail, from_transfer: is_seen } in
                 samples
             {
                 let size = quoted(&ByteSize(point.bytes).to_string());
                 let _ = writeln!(text, "\n[[{name}]]\nsize = {size}\nconcurrency = {}", point.concurrency);
                 let _ =
                     writeln!(text, "latency_ms = {:.3}\nerror_percent = {:.1}", latency * 1e3, error * 100.0);
-                for (name, seconds) in TAIL_KEYS.iter().zip(tail.unwrap_or_default()) {
-                    if tail.is_some() {
+                if let Some(TailLatency { p95, p99 }) = tail {
+                    for (name, seconds) in TAIL_KEYS.iter().zip([p95, p99]) {
                         let _ = writeln!(text, "{name} = {:.3}", seconds * 1e3);
                     }
                 }
@@ -173,7 +173,7 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
     let has_tail = TAIL_KEYS.iter().any(|name| table.iter().any(|(key, _)| key.get_ref() == name));
     let tail = if has_tail {
         let [p95, p99] = TAIL_KEYS.map(|name| take(name, 1e-3, 1e8).map(|time| time / 1e3));
-        Some([p95?, p99?])
+        Some(TailLatency { p95: p95?, p99: p99? })
     } else {
         None
     };
@@ -188,7 +188,7 @@ fn parse_sample(value: &DeValue<'_>) -> Result<Sample, String> {
         point: OperatingPoint { bytes: size.0.max(1), concurrency },
         latency,
         relative_error: error,
-        p95_p99: tail,
+        tail,
         from_transfer: is_seen,
     })
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tradewind_model::tune::{OperatingPoint, Sample};
+use tradewind_model::tune::{OperatingPoint, Sample, TailLatency};
 
 /// Minimum relative error of one round, whatever the variation: congestion windows and queues still change.
 const MIN_ERROR_PER_ROUND: f64 = 0.08;
@@ -48,19 +48,19 @@ pub(super) struct WindowStats {
     pub mean_latency_seconds: f64,
     /// Relative standard error of `latency`.
     pub relative_error: f64,
-    /// 95th and 99th percentile of the latency, in seconds.
-    pub tail_latency_seconds: [f64; 2],
+    /// Tail of the latency.
+    pub tail: TailLatency,
 }
 
 impl WindowStats {
     /// Converts the statistics into a sample; `None` if no request completed.
     pub fn to_sample(&self, point: OperatingPoint) -> Option<Sample> {
-        let tail = (self.completed >= MIN_TAIL_REQUESTS).then_some(self.tail_latency_seconds);
+        let tail = (self.completed >= MIN_TAIL_REQUESTS).then_some(self.tail);
         (self.completed > 0).then_some(Sample {
             point,
             latency: self.mean_latency_seconds,
             relative_error: self.relative_error,
-            p95_p99: tail,
+            tail,
             from_transfer: false,
         })
     }
@@ -190,7 +190,7 @@ impl WorkerLog {
             rounds,
             mean_latency_seconds: if rounds > 0.0 { (to - from).as_secs_f64() / rounds } else { 0.0 },
             relative_error: f64::INFINITY,
-            tail_latency_seconds: [quantile(0.95), quantile(0.99)],
+            tail: TailLatency { p95: quantile(0.95), p99: quantile(0.99) },
         }
     }
 }

@@ -27,15 +27,15 @@ impl ProfileOrigin<'_> {
         let (a, b) = (&self.client, &other.client);
         let is_same = is_same_site(self.host, other.host);
         // Unknown properties of the path to the same site are assumed equal.
-        let untold = if is_same { 1.0 } else { UNKNOWN_RATIO };
-        let apart = |a: Option<f64>, b: Option<f64>| a.zip(b).map_or(untold, |(a, b)| a / b).ln();
-        let round_trip = |client: &ClientEnvironment| client.rtt.map(|seconds| seconds.max(MIN_RTT_SECONDS));
+        let unknown_ratio = if is_same { 1.0 } else { UNKNOWN_RATIO };
+        let log_ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map_or(unknown_ratio, |(a, b)| a / b).ln();
+        let rtt = |client: &ClientEnvironment| client.rtt.map(|seconds| seconds.max(MIN_RTT_SECONDS));
         let site = if is_same { 1.0 } else { OTHER_SITE_RATIO };
         let all = [
-            apart(round_trip(a), round_trip(b)),
-            apart(a.link_bandwidth, b.link_bandwidth),
-            apart(a.cpus, b.cpus),
-            apart(a.storage_bandwidth, b.storage_bandwidth),
+            log_ratio(rtt(a), rtt(b)),
+            log_ratio(a.link_bandwidth, b.link_bandwidth),
+            log_ratio(a.cpus, b.cpus),
+            log_ratio(a.storage_bandwidth, b.storage_bandwidth),
             site.ln(),
         ];
         all.iter().map(|part| part * part).sum::<f64>().sqrt()
@@ -47,8 +47,8 @@ pub fn closest<'a, T>(
     to: &ProfileOrigin<'_>,
     known: impl IntoIterator<Item = (ProfileOrigin<'a>, T)>,
 ) -> Option<T> {
-    let apart = known.into_iter().map(|(origin, what)| (to.distance(&origin), what));
-    apart.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, what)| what)
+    let distances = known.into_iter().map(|(origin, entry)| (to.distance(&origin), entry));
+    distances.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, entry)| entry)
 }
 
 /// Returns true if two host names denote the same site: equal names, or names of one provider in one region

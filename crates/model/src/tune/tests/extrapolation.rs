@@ -45,32 +45,32 @@ fn client(milliseconds: f64, megabits: f64, cpus: f64) -> ClientEnvironment {
 /// The surface of eight probes with 3 % noise.
 fn probed(
     client: &ClientEnvironment,
-    cells: &[OperatingPoint],
+    points: &[OperatingPoint],
     seed: u64,
     latency: impl Fn(OperatingPoint) -> f64,
 ) -> Surface {
     let prior = Prior::default().with_rtt(client.rtt.unwrap());
-    let answer = |cell: OperatingPoint, turn: usize| latency(cell) * (1.0 + 0.03 * replay::noise(seed, turn));
-    replay::sample(prior, cells, budget(), answer)
+    let answer =
+        |point: OperatingPoint, turn: usize| latency(point) * (1.0 + 0.03 * replay::noise(seed, turn));
+    replay::sample(prior, points, budget(), answer)
 }
 
 /// The plan, and its throughput as a fraction of the best point.
 fn plan_fraction(
     surface: &Surface,
-    cells: &[OperatingPoint],
+    points: &[OperatingPoint],
     latency: impl Fn(OperatingPoint) -> f64,
 ) -> (OperatingPoint, f64) {
-    let truth = |cell: &OperatingPoint| cell.bandwidth(latency(*cell));
-    let best = cells.iter().map(truth).fold(0.0, f64::max);
-    let chosen = goal::choose(surface, cells, Goal::Bandwidth).unwrap().point;
+    let truth = |point: &OperatingPoint| point.bandwidth(latency(*point));
+    let best = points.iter().map(truth).fold(0.0, f64::max);
+    let chosen = goal::choose(surface, points, Goal::Bandwidth).unwrap().point;
     (chosen, truth(&chosen) / best)
 }
 
 /// The lowest concurrency of 16 KiB requests with nearly the maximum throughput.
 fn sufficient_concurrency_16_kib(surface: &Surface) -> usize {
-    let rates = CONCURRENCIES.map(|parallel| {
-        surface.predict(OperatingPoint { bytes: 16 << 10, concurrency: parallel }).request_rate()
-    });
+    let rates = CONCURRENCIES
+        .map(|concurrency| surface.predict(OperatingPoint { bytes: 16 << 10, concurrency }).request_rate());
     let best = rates.into_iter().fold(0.0, f64::max);
     CONCURRENCIES[rates.iter().position(|rate| *rate >= best * EQUIVALENT_FRACTION).unwrap()]
 }
@@ -78,12 +78,12 @@ fn sufficient_concurrency_16_kib(surface: &Surface) -> usize {
 #[test]
 fn twice_the_cpus_give_twice_the_concurrency() {
     // Eight requests saturate two CPUs.
-    let (model, cells) =
+    let (model, points) =
         (latency_model(0.012, 200e6, 300.0, 400e6), OperatingPoint::grid(&SIZES, &CONCURRENCIES));
     let two = ClientEnvironment { cpus: Some(2.0), rtt: Some(0.011), ..ClientEnvironment::default() };
     let four = ClientEnvironment { cpus: Some(4.0), ..two };
     for seed in 1..=4 {
-        let known = probed(&two, &cells, seed, |cell| model.log_latency(cell).exp());
+        let known = probed(&two, &points, seed, |point| model.log_latency(point).exp());
         let extrapolated = Surface::new(extrapolate(&known, &two, &four), Vec::new());
         assert_eq!([&known, &extrapolated].map(sufficient_concurrency_16_kib), [8, 16], "{seed}");
     }
@@ -102,10 +102,10 @@ proptest! {
         link in 5e6_f64..1e9,
         seed in 0_u64..1000,
     ) {
-        let (model, cells) =
+        let (model, points) =
             (latency_model(round_trip + besides, connection, requests, link), OperatingPoint::grid(&SIZES, &CONCURRENCIES));
         let here = ClientEnvironment { rtt: Some(round_trip), link_bandwidth: Some(link), ..ClientEnvironment::default() };
-        let known = probed(&here, &cells, seed, |cell| model.log_latency(cell).exp());
+        let known = probed(&here, &points, seed, |point| model.log_latency(point).exp());
         let there = ClientEnvironment { rtt: Some(round_trip * longer), ..here };
         let [near, far] = [&here, &there].map(|to| Surface::new(extrapolate(&known, &here, to), Vec::new()));
         let [few, many] = [&near, &far].map(|surface| ConcurrencyBySize::from_surfaces(std::slice::from_ref(surface)).unwrap());
@@ -117,29 +117,36 @@ proptest! {
 
 #[test]
 fn same_client_is_not_scaled() {
-    let (model, cells) = (latency_model(0.06, 20e6, 2e3, 90e6), OperatingPoint::grid(&SIZES, &CONCURRENCIES));
+    let (model, points) =
+        (latency_model(0.06, 20e6, 2e3, 90e6), OperatingPoint::grid(&SIZES, &CONCURRENCIES));
     let here = client(50.0, 1000.0, 2.0);
-    let known = probed(&here, &cells, 3, |cell| model.log_latency(cell).exp());
+    let known = probed(&here, &points, 3, |point| model.log_latency(point).exp());
     let (posterior, extrapolated) = (known.posterior(), extrapolate(&known, &here, &here));
-    for number in [0, 1, 2, 3, 5, 6] {
-        assert!((posterior.mean.0[number] - extrapolated.mean.0[number]).abs() < 1e-9, "{number}");
-    }
-    assert!(extrapolated.mean.sharpness() < posterior.mean.sharpness());
-    assert!((0..7).all(|i| extrapolated.std_dev[i] >= posterior.std_dev[i].min(0.7)), "{extrapolated:?}");
+    let model = extrapolated.mean;
+    let is_near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+    assert!(is_near(model.fixed_seconds, posterior.mean.fixed_seconds), "{model:?}");
+    assert!(is_near(model.connection_seconds_per_byte, posterior.mean.connection_seconds_per_byte));
+    assert!(is_near(model.bottleneck_seconds_per_request, posterior.mean.bottleneck_seconds_per_request));
+    assert!(is_near(model.bottleneck_seconds_per_byte, posterior.mean.bottleneck_seconds_per_byte));
+    assert!(is_near(model.overload_loss, posterior.mean.overload_loss));
+    assert!(is_near(model.overlap, posterior.mean.overlap));
+    assert!(model.knee_sharpness < posterior.mean.knee_sharpness);
+    let std_devs = extrapolated.std_dev.to_vector().into_iter().zip(posterior.std_dev.to_vector());
+    assert!(std_devs.into_iter().all(|(after, before)| after >= before.min(0.7)), "{extrapolated:?}");
 }
 
 #[test]
 fn saturated_resource_determines_the_scale() {
-    let sample = |parallel| Sample {
-        point: OperatingPoint { bytes: 4 << 20, concurrency: parallel },
-        latency: parallel as f64 * f64::from(4 << 20) / 97e6,
+    let sample = |concurrency| Sample {
+        point: OperatingPoint { bytes: 4 << 20, concurrency },
+        latency: concurrency as f64 * f64::from(4 << 20) / 97e6,
         relative_error: 0.02,
-        p95_p99: None,
+        tail: None,
         from_transfer: false,
     };
     let known = Surface::new(Prior::default(), vec![sample(8), sample(16), sample(32)]);
     let max_mb_per_second = |from: ClientEnvironment, to: ClientEnvironment| {
-        1e-6 / extrapolate(&known, &from, &to).mean.bottleneck_seconds_per_byte()
+        1e-6 / extrapolate(&known, &from, &to).mean.bottleneck_seconds_per_byte
     };
     let with = |cpus| ClientEnvironment { cpus: Some(cpus), ..ClientEnvironment::default() };
     let (two, four) = (with(2.0), with(4.0));
@@ -181,21 +188,21 @@ fn grids_carry_over() {
             if to_direction != direction || to_profile == profile {
                 continue;
             }
-            let cells: Vec<OperatingPoint> = there.keys().copied().collect();
+            let points: Vec<OperatingPoint> = there.keys().copied().collect();
             let known = |seed| {
-                let cells: Vec<OperatingPoint> = grid.keys().copied().collect();
-                probed(&from, &cells, seed, |cell| grid[&cell].latency)
+                let points: Vec<OperatingPoint> = grid.keys().copied().collect();
+                probed(&from, &points, seed, |point| grid[&point].latency)
             };
             let found = (1..=5).map(|seed| {
                 let extrapolated = Surface::new(extrapolate(&known(seed), &from, &to), Vec::new());
-                plan_fraction(&extrapolated, &cells, |cell| there[&cell].latency)
+                plan_fraction(&extrapolated, &points, |point| there[&point].latency)
             });
-            let (cell, worst) = found.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+            let (point, worst) = found.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
             let is_judged = lost == 0.0 && to_lost == 0.0 && from.cpus == to.cpus;
             let summary = format!(
                 "{name} to {to_profile}: {} KiB x {} reaches {worst:.3}",
-                cell.bytes >> 10,
-                cell.concurrency
+                point.bytes >> 10,
+                point.concurrency
             );
             println!("{summary}{}", if is_judged { "" } else { " (not judged)" });
             judged += usize::from(is_judged);
@@ -212,7 +219,7 @@ fn grids_carry_over() {
 /// Like `grids_carry_over`, between links that follow the model without loss, and between strong and weak clients.
 #[test]
 fn modelled_links_extrapolate_to_each_other() {
-    let cells = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
+    let points = OperatingPoint::grid(&SIZES, &CONCURRENCIES);
     let clients: Vec<(String, ClientEnvironment)> = (LINKS.into_iter())
         .filter(|line| line.3 == 2.0 && line.4 == 0.0)
         .flat_map(|(name, milliseconds, megabits, ..)| {
@@ -228,12 +235,15 @@ fn modelled_links_extrapolate_to_each_other() {
     let mut parts = Vec::new();
     for (seed, (name, from)) in clients.iter().enumerate() {
         let here = of(from);
-        let known = probed(from, &cells, seed as u64, |cell| here.log_latency(cell).exp());
+        let known = probed(from, &points, seed as u64, |point| here.log_latency(point).exp());
         for (other, to) in clients.iter().filter(|(other, _)| other != name) {
             let there = of(to);
             let extrapolated = Surface::new(extrapolate(&known, from, to), Vec::new());
-            let (cell, part) = plan_fraction(&extrapolated, &cells, |cell| there.log_latency(cell).exp());
-            parts.push((part, format!("{name} to {other}: {} KiB x {}", cell.bytes >> 10, cell.concurrency)));
+            let (point, part) = plan_fraction(&extrapolated, &points, |point| there.log_latency(point).exp());
+            parts.push((
+                part,
+                format!("{name} to {other}: {} KiB x {}", point.bytes >> 10, point.concurrency),
+            ));
         }
     }
     parts.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -250,18 +260,18 @@ fn wrong_priors_are_corrected_by_samples() {
     for (name, grid) in &grids {
         let (profile, direction) = name.split_once(' ').unwrap();
         let Some((from, _)) = link_profile(profile) else { continue };
-        let cells: Vec<OperatingPoint> = grid.keys().copied().collect();
-        let known = probed(&from, &cells, 7, |cell| grid[&cell].latency);
+        let points: Vec<OperatingPoint> = grid.keys().copied().collect();
+        let known = probed(&from, &points, 7, |point| grid[&point].latency);
         for (other, there) in grids.iter().filter(|(other, _)| other != name && other.ends_with(direction)) {
             let Some((to, _)) = link_profile(other.split_once(' ').unwrap().0) else { continue };
-            let cells: Vec<OperatingPoint> = there.keys().copied().collect();
+            let points: Vec<OperatingPoint> = there.keys().copied().collect();
             for to in [to, ClientEnvironment { link_bandwidth: None, ..to }] {
-                let answer = |cell: OperatingPoint, turn: usize| {
-                    there[&cell].latency * (1.0 + 0.03 * replay::noise(5, turn))
+                let answer = |point: OperatingPoint, turn: usize| {
+                    there[&point].latency * (1.0 + 0.03 * replay::noise(5, turn))
                 };
                 let sampled = |prior| {
-                    let surface = replay::sample(prior, &cells, budget(), answer);
-                    plan_fraction(&surface, &cells, |cell| there[&cell].latency).1
+                    let surface = replay::sample(prior, &points, budget(), answer);
+                    plan_fraction(&surface, &points, |point| there[&point].latency).1
                 };
                 let fresh = sampled(Prior::default().with_rtt(to.rtt.unwrap()));
                 let extrapolated = sampled(sampling_prior(&known, &from, &to));

@@ -6,12 +6,12 @@ use crate::tune::{OperatingPoint, Prior, Sample, Surface};
 /// A lower concurrency with this fraction of the maximum of its size is equivalent.
 const EQUIVALENT_FRACTION: f64 = 0.97;
 
-fn sample(grid: &replay::Grid, cell: OperatingPoint) -> Option<Sample> {
+fn sample(grid: &replay::Grid, point: OperatingPoint) -> Option<Sample> {
     Some(Sample {
-        point: cell,
-        latency: grid.get(&cell)?.latency,
+        point,
+        latency: grid.get(&point)?.latency,
         relative_error: 0.02,
-        p95_p99: None,
+        tail: None,
         from_transfer: false,
     })
 }
@@ -31,8 +31,8 @@ fn latency_between_two_concurrencies() {
     for (_, grid) in replay::grids() {
         for bytes in SIZES {
             for three in CONCURRENCIES.windows(3) {
-                let [less, between, more] = [three[0], three[1], three[2]]
-                    .map(|parallel| OperatingPoint { bytes, concurrency: parallel });
+                let [less, between, more] =
+                    [three[0], three[1], three[2]].map(|concurrency| OperatingPoint { bytes, concurrency });
                 let (Some(less), Some(truth), Some(more)) =
                     (sample(&grid, less), sample(&grid, between), sample(&grid, more))
                 else {
@@ -40,9 +40,10 @@ fn latency_between_two_concurrencies() {
                 };
                 // Each concurrency is twice the previous one.
                 let straight = less.latency + (more.latency - less.latency) / 3.0;
-                let others = CONCURRENCIES.iter().filter(|parallel| **parallel != between.concurrency);
-                let samples = others
-                    .filter_map(|parallel| sample(&grid, OperatingPoint { bytes, concurrency: *parallel }));
+                let others = CONCURRENCIES.iter().filter(|concurrency| **concurrency != between.concurrency);
+                let samples = others.filter_map(|concurrency| {
+                    sample(&grid, OperatingPoint { bytes, concurrency: *concurrency })
+                });
                 let ours = surface(&grid, samples.collect()).predict(between).latency;
                 for (off, inferred) in off.iter_mut().zip([straight, ours]) {
                     off.push((inferred / truth.latency).ln().abs());
@@ -70,7 +71,9 @@ fn best_concurrency_between_two_sizes() {
             let row = |bytes: u64| -> Vec<Sample> {
                 CONCURRENCIES
                     .iter()
-                    .filter_map(|parallel| sample(&grid, OperatingPoint { bytes, concurrency: *parallel }))
+                    .filter_map(|concurrency| {
+                        sample(&grid, OperatingPoint { bytes, concurrency: *concurrency })
+                    })
                     .collect()
             };
             let [less, between, more] = [three[0], three[1], three[2]].map(row);
@@ -83,8 +86,8 @@ fn best_concurrency_between_two_sizes() {
                 .map(|truth| Sample { latency: ours.predict(truth.point).latency, ..*truth })
                 .collect();
             let best = between.iter().map(Sample::bandwidth).fold(0.0, f64::max);
-            for (parts, parallel) in parts.iter_mut().zip([middle, best_concurrency(&inferred)]) {
-                parts.push(bandwidth_at(&between, parallel) / best);
+            for (parts, concurrency) in parts.iter_mut().zip([middle, best_concurrency(&inferred)]) {
+                parts.push(bandwidth_at(&between, concurrency) / best);
             }
         }
     }
@@ -109,11 +112,11 @@ fn best_concurrency(row: &[Sample]) -> f64 {
 }
 
 /// Bandwidth of a row at a concurrency, interpolated between the measured ones.
-fn bandwidth_at(row: &[Sample], parallel: f64) -> f64 {
+fn bandwidth_at(row: &[Sample], concurrency: f64) -> f64 {
     let above =
-        row.iter().position(|sample| sample.point.concurrency as f64 >= parallel).unwrap_or(row.len() - 1);
+        row.iter().position(|sample| sample.point.concurrency as f64 >= concurrency).unwrap_or(row.len() - 1);
     let (low, high) = (&row[above.saturating_sub(1)], &row[above]);
     let (from, to) = (low.point.concurrency as f64, high.point.concurrency as f64);
-    let part = if to > from { (parallel - from) / (to - from) } else { 1.0 };
+    let part = if to > from { (concurrency - from) / (to - from) } else { 1.0 };
     low.bandwidth() + (high.bandwidth() - low.bandwidth()) * part
 }

@@ -5,14 +5,16 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::tune::sampling::{self, Budget};
-use crate::tune::{OperatingPoint, Prediction, Prior, Sample, Surface};
+use crate::tune::{OperatingPoint, Prediction, Prior, Sample, Surface, TailLatency};
 
 /// The measurement of a point.
 pub struct MeasuredPoint {
     /// Mean latency, in seconds.
     pub latency: f64,
-    /// p95 and p99 as multiples of the mean.
-    pub tail: [f64; 2],
+    /// p95 as a multiple of the mean.
+    pub p95_ratio: f64,
+    /// p99 as a multiple of the mean.
+    pub p99_ratio: f64,
     /// Bytes transferred by the measurement.
     pub bytes: f64,
 }
@@ -30,43 +32,44 @@ pub fn noise(seed: u64, turn: usize) -> f64 {
 /// Samples until the budget is spent or no probe is worth its cost.
 pub fn sample(
     prior: Prior,
-    cells: &[OperatingPoint],
+    points: &[OperatingPoint],
     budget: Budget,
     answer: impl Fn(OperatingPoint, usize) -> f64,
 ) -> Surface {
-    let latency = |cell, turn| Sample {
-        point: cell,
-        latency: answer(cell, turn),
+    let latency = |point, turn| Sample {
+        point,
+        latency: answer(point, turn),
         relative_error: 0.03,
-        p95_p99: None,
+        tail: None,
         from_transfer: false,
     };
-    sample_with(prior, cells, budget, latency)
+    sample_with(prior, points, budget, latency)
 }
 
 /// Like [`sample`], of a measured grid with 3 % noise.
 pub fn sample_grid(grid: &Grid, budget: Budget, seed: u64) -> Surface {
-    let cells: Vec<OperatingPoint> = grid.keys().copied().collect();
+    let points: Vec<OperatingPoint> = grid.keys().copied().collect();
     let round_trip = grid.values().map(|measured| measured.latency).fold(f64::MAX, f64::min);
-    sample_with(Prior::default().with_rtt(round_trip), &cells, budget, |cell, turn| {
-        let latency = grid[&cell].latency * (1.0 + 0.03 * noise(seed, turn));
-        let tail = Some(grid[&cell].tail.map(|times| times * latency));
-        Sample { point: cell, latency, relative_error: 0.03, p95_p99: tail, from_transfer: false }
+    sample_with(Prior::default().with_rtt(round_trip), &points, budget, |point, turn| {
+        let latency = grid[&point].latency * (1.0 + 0.03 * noise(seed, turn));
+        let tail =
+            TailLatency { p95: grid[&point].p95_ratio * latency, p99: grid[&point].p99_ratio * latency };
+        Sample { point, latency, relative_error: 0.03, tail: Some(tail), from_transfer: false }
     })
 }
 
 fn sample_with(
     prior: Prior,
-    cells: &[OperatingPoint],
+    points: &[OperatingPoint],
     mut budget: Budget,
     answer: impl Fn(OperatingPoint, usize) -> Sample,
 ) -> Surface {
     let mut surface = Surface::new(prior, Vec::new());
-    while let Some(cell) = sampling::next_probe(&surface, cells, &budget) {
+    while let Some(point) = sampling::next_probe(&surface, points, &budget) {
         let mut samples = surface.samples().to_vec();
-        let sample = answer(cell, samples.len());
+        let sample = answer(point, samples.len());
         budget = budget.minus_probe(sampling::min_cost(&Prediction {
-            point: cell,
+            point,
             latency: sample.latency,
             std_dev: 0.0,
         }));
@@ -99,7 +102,7 @@ pub fn grids() -> Vec<(String, Grid)> {
                 rest[..rest.find([',', '}']).unwrap()].parse().unwrap()
             };
             let direction = if line.contains("\"put\"") { "up" } else { "down" };
-            let cell =
+            let point =
                 OperatingPoint { bytes: number("size") as u64, concurrency: number("concurrency") as usize };
             let max_mb_per_second = match (&*profile, direction) {
                 ("slow-disk", "up") => SLOW_DISK_MB_PER_SECOND[0],
@@ -107,12 +110,12 @@ pub fn grids() -> Vec<(String, Grid)> {
                 _ if SLOW_LINKS.contains(&&*profile) => SLOW_LINK_MB_PER_SECOND,
                 _ => 10.0 * SLOW_LINK_MB_PER_SECOND,
             };
-            let latency = cell.bytes_in_flight() / (number("mb_per_second").min(max_mb_per_second) * 1e6);
+            let latency = point.bytes_in_flight() / (number("mb_per_second").min(max_mb_per_second) * 1e6);
             let bytes = number("size") * number("operations");
-            let tail = ["p95_ms", "p99_ms"].map(|part| number(part) / number("mean_ms"));
+            let [p95_ratio, p99_ratio] = ["p95_ms", "p99_ms"].map(|part| number(part) / number("mean_ms"));
             if latency.is_finite() {
                 let grid = grids.entry(format!("{profile} {direction}")).or_default();
-                grid.insert(cell, MeasuredPoint { latency, tail, bytes });
+                grid.insert(point, MeasuredPoint { latency, p95_ratio, p99_ratio, bytes });
             }
         }
     }

@@ -114,7 +114,7 @@ fn measured(saved: &SavedProfile) -> String {
                 sample.relative_error * 100.0,
                 if sample.from_transfer { " (from a transfer)" } else { "" }
             ),
-            sample.p95_p99.map_or_else(|| "-".to_owned(), |[_, nearly_all]| format_seconds(nearly_all)),
+            sample.tail.map_or_else(|| "-".to_owned(), |tail| format_seconds(tail.p99)),
         ]
     };
     for direction in DIRECTIONS {
@@ -158,8 +158,8 @@ fn all_of(store: &str, own: Option<&SavedProfile>, known: Option<&ApplicableProf
             "latency_seconds": sample.latency,
             "error": sample.relative_error,
             "from_transfer": sample.from_transfer,
-            "p95_seconds": sample.p95_p99.map(|tail| tail[0]),
-            "p99_seconds": sample.p95_p99.map(|tail| tail[1]),
+            "p95_seconds": sample.tail.map(|tail| tail.p95),
+            "p99_seconds": sample.tail.map(|tail| tail.p99),
             "bytes_per_second": sample.bandwidth(),
         })
     };
