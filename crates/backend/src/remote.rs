@@ -4,6 +4,7 @@
 
 pub(crate) mod client;
 pub(crate) mod header_fields;
+pub(crate) mod limits;
 pub(crate) mod payload;
 mod peer;
 pub(crate) mod pool;

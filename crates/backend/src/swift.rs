@@ -57,13 +57,12 @@ use self::session::{Session, SessionManager};
 use self::stage::{StagedWrite, WriteTarget};
 use self::uploads::UploadLocks;
 use crate::remote::client::Call;
+use crate::remote::limits::MAX_REQUEST_OBJECT_BYTES;
 use crate::remote::pool::DEFAULT_READ_BYTES;
 use crate::remote::response::StoreResponse;
 use crate::remote::streaming_request::StreamingRequest;
 use tradewind_model::retry::RetryOptions;
 
-/// Maximum size of an object in one request: the default of Swift's `max_file_size`.
-const MAX_REQUEST_OBJECT_BYTES: u64 = 5 << 30;
 /// Longest body of a response whose body is ignored.
 const MAX_IGNORED_BODY_BYTES: usize = 64 << 10;
 /// Maximum wait for `100 Continue`. It includes the service's token validation by Keystone.

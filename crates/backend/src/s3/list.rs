@@ -11,13 +11,12 @@ use super::S3Store;
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
 use crate::remote::header_fields::generation;
+use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 
-/// Maximum number of entries in a page of S3.
-const MAX_PAGE_ENTRIES: usize = 1000;
-/// Longest page: 1000 keys of 1000 bytes, each byte percent-encoded in three characters.
-const MAX_PAGE_BYTES: usize = 8 << 20;
+/// Longest page of a listing: 1000 keys of 1000 bytes, each byte percent-encoded in three characters.
+pub(super) const MAX_PAGE_BYTES: usize = 8 << 20;
 const LISTING: DocumentKind = DocumentKind { name: "a listing", roots: &["ListBucketResult"] };
 
 /// An entry that is being parsed.

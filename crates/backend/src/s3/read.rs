@@ -12,11 +12,10 @@ use super::headers::{self, ConditionTarget};
 use super::xml::DocumentKind;
 use crate::remote::client::Call;
 use crate::remote::header_fields;
+use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
 use crate::remote::response::{ExpectedDigest, StoreResponse};
 
-/// Maximum number of parts in a page.
-const MAX_PAGE_PARTS: usize = 1000;
 /// Longest page of parts, as XML.
 const MAX_PARTS_PAGE_BYTES: usize = 1 << 20;
 /// The root that Amazon S3 sends, and the one in its documentation.
@@ -210,7 +209,7 @@ impl S3Store {
         let mut call = Call::object(Method::GET, &address.bucket, address.key.as_str());
         call.query = Query::default().flag("attributes");
         call.headers.insert("x-amz-object-attributes", HeaderValue::from_static("ObjectParts"));
-        call.headers.insert("x-amz-max-parts", limit.clamp(1, MAX_PAGE_PARTS).into());
+        call.headers.insert("x-amz-max-parts", limit.clamp(1, MAX_PAGE_ENTRIES).into());
         if let Some(after) = after {
             call.headers.insert("x-amz-part-number-marker", after.get().into());
         }

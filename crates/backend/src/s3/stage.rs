@@ -27,15 +27,12 @@ use crate::remote::client::Call;
 use crate::remote::client::ResourceKind;
 use crate::remote::header_fields;
 use crate::remote::header_fields::generation;
+use crate::remote::limits::{MAX_BUFFERED_BYTES, MAX_REQUEST_OBJECT_BYTES};
 use crate::remote::payload::BufferedBody;
 use crate::remote::streaming_request::StreamingRequest;
 
 /// Longest body of a response of which only the headers matter.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
-/// Objects and parts up to this size are buffered, so that they can be retried.
-const MAX_BUFFERED_BYTES: u64 = 256 << 10;
-/// S3's maximum size of an object in one request.
-const MAX_PUT_BYTES: u64 = 5 << 30;
 
 /// The destination of a write.
 pub(super) enum WriteTarget {
@@ -137,7 +134,7 @@ impl StagedWrite {
                 return Err(Error::new(Reason::EntityTooLarge, why));
             }
             (Some(_), WriteTarget::Part(..)) if is_whole => WriteMode::BufferedCopy(PartBuffer::default()),
-            (Some(size), _) if size <= MAX_PUT_BYTES => WriteMode::Streamed(None, Bytes::new()),
+            (Some(size), _) if size <= MAX_REQUEST_OBJECT_BYTES => WriteMode::Streamed(None, Bytes::new()),
             (Some(_), WriteTarget::Part(..)) => {
                 return Err(Error::new(Reason::EntityTooLarge, "a part is limited to 5 GiB"));
             }

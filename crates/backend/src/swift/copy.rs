@@ -12,9 +12,10 @@ use tradewind_core::{Algorithm, ByteRange, ChecksumScope, Context, Metadata, Obj
 use tradewind_wire::sigv4::encode_path;
 
 use super::stored_metadata::StoredMetadata;
-use super::{MAX_REQUEST_OBJECT_BYTES, SwiftStore, names, reject_condition};
+use super::{SwiftStore, names, reject_condition};
 use crate::remote::client::Call;
 use crate::remote::header_fields;
+use crate::remote::limits::MAX_REQUEST_OBJECT_BYTES;
 
 impl SwiftStore {
     /// Copies an object. The copy is one Swift object up to 5 GiB, and has segments beyond.

@@ -12,11 +12,12 @@ use tradewind_core::listing::{KeyCursor, ListEntry, ListPage, ListRequest, Objec
 use tradewind_core::{BucketName, Context, ETag};
 
 use super::SwiftStore;
-use super::json::{self, ListedObject, ListingEntry, MAX_PAGE_BYTES, MAX_PAGE_ENTRIES};
+use super::json::{self, ListedObject, ListingEntry, MAX_PAGE_BYTES};
 use super::names;
 use super::stored_metadata::{large_object_etag, split_listed_etag};
 use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields::generation;
+use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
 
 /// Appended to a common prefix, it sorts after all names under the prefix, except names that continue with this

@@ -20,11 +20,9 @@ use super::part_records::PartRecord;
 use super::replace::ObjectContent;
 use super::segments::{Segment, SegmentWriter};
 use super::stored_metadata::StoredMetadata;
-use super::{MAX_REQUEST_OBJECT_BYTES, SwiftStore, names};
+use super::{SwiftStore, names};
 use crate::remote::header_fields::{generation, parse_date};
-
-/// Objects and parts up to this size are buffered, so that they can be retried.
-const MAX_BUFFERED_BYTES: u64 = 256 << 10;
+use crate::remote::limits::{MAX_BUFFERED_BYTES, MAX_REQUEST_OBJECT_BYTES};
 
 /// The destination of a write.
 pub(super) enum WriteTarget {
