@@ -12,6 +12,7 @@ pub(crate) mod query;
 mod rcv_lowat;
 pub(crate) mod response;
 mod socket;
+pub(crate) mod status;
 pub(crate) mod streaming_request;
 pub(crate) mod time;
 

@@ -1,13 +1,13 @@
 //! The Swift-specific parts of a request: URLs, tokens and error classification.
 
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Uri};
 use tradewind_core::Timestamp;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_wire::sigv4::{ChunkSigner, encode_path};
 
 use super::service_error::classify_error;
 use crate::remote::Peer;
-use crate::remote::client::{Call, ClassifiedError, Protocol, ResourceKind};
+use crate::remote::client::{Call, ClassifiedError, ErrorResponse, Protocol};
 use crate::remote::payload::Payload;
 
 /// The Swift protocol for one base URL and token.
@@ -63,14 +63,7 @@ impl Protocol for SwiftProtocol {
         Ok(None)
     }
 
-    fn classify_error(
-        &self,
-        status: StatusCode,
-        headers: &HeaderMap,
-        body: &[u8],
-        subject: ResourceKind,
-        what: &str,
-    ) -> ClassifiedError {
-        classify_error(status, headers, body, subject, what)
+    fn classify_error(&self, response: &ErrorResponse<'_>) -> ClassifiedError {
+        classify_error(response)
     }
 }
