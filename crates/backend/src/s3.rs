@@ -60,9 +60,6 @@ use crate::remote::client::{Call, Client};
 use crate::remote::pool::{DEFAULT_READ_BYTES, Pool, PoolOptions};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 
-/// Longest body of a response whose body is ignored.
-const MAX_IGNORED_BODY_BYTES: usize = 64 << 10;
-
 /// Settings of an [`S3Store`].
 #[derive(Debug, Clone)]
 pub struct S3Options {
@@ -410,7 +407,7 @@ impl ObjectStore for S3Store {
         let mut call = Call::object(Method::DELETE, &address.bucket, address.key.as_str());
         headers::write_precondition(&precondition, &mut call.headers)?;
         call.is_idempotent = precondition == Precondition::None;
-        self.send(context, &call).await?.collect(MAX_IGNORED_BODY_BYTES).await?;
+        self.send(context, &call).await?.drain().await?;
         Ok(Deleted { existed: true })
     }
 

@@ -59,12 +59,10 @@ use self::uploads::UploadLocks;
 use crate::remote::client::Call;
 use crate::remote::limits::MAX_REQUEST_OBJECT_BYTES;
 use crate::remote::pool::DEFAULT_READ_BYTES;
-use crate::remote::response::StoreResponse;
+use crate::remote::response::{ResponseHead, StoreResponse};
 use crate::remote::streaming_request::StreamingRequest;
 use tradewind_model::retry::RetryOptions;
 
-/// Longest body of a response whose body is ignored.
-const MAX_IGNORED_BODY_BYTES: usize = 64 << 10;
 /// Maximum wait for `100 Continue`. It includes the service's token validation by Keystone.
 const MAX_CONTINUE_WAIT: Duration = Duration::from_secs(5);
 
@@ -205,13 +203,8 @@ impl SwiftStore {
     }
 
     /// Like [`Self::send`], but reads and ignores the body, so that the connection can be reused.
-    async fn send_and_drain(&self, context: &Context, call: &Call<'_>) -> Result<http::response::Parts> {
-        let mut answer = self.send(context, call).await?;
-        let (status, headers) = (answer.head.status, std::mem::take(&mut answer.head.headers));
-        answer.collect(MAX_IGNORED_BODY_BYTES).await?;
-        let (mut head, ()) = http::Response::new(()).into_parts();
-        (head.status, head.headers) = (status, headers);
-        Ok(head)
+    async fn send_and_drain(&self, context: &Context, call: &Call<'_>) -> Result<ResponseHead> {
+        self.send(context, call).await?.drain().await
     }
 
     /// Starts a request whose body is supplied while it is sent. The body cannot be sent again, so

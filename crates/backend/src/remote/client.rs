@@ -16,7 +16,7 @@ use tradewind_core::{BucketName, Clock, Context, Observation, Timestamp, random}
 use super::payload::{BufferedBody, Payload};
 use super::pool::{Connection, Pool};
 use super::query::Query;
-use super::response::StoreResponse;
+use super::response::{HeldConnection, StoreResponse};
 use tradewind_model::retry::{RetryBudget, RetryOptions};
 use tradewind_wire::sigv4::ChunkSigner;
 
@@ -309,8 +309,8 @@ impl Client {
             first_byte: self.clock.now().saturating_sub(about.sent_at),
             wire_bytes: about.body_bytes,
         };
-        let answer =
-            StoreResponse::new(response, (self.pool.clone(), connection), self.stall_timeout, observation);
+        let held = HeldConnection { pool: self.pool.clone(), connection };
+        let answer = StoreResponse::new(response, held, self.stall_timeout, observation);
         if answer.head.status.is_success() {
             return Ok(answer);
         }

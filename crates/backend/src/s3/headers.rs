@@ -3,13 +3,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LAST_MODIFIED};
+use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tradewind_core::condition::ETagMatch;
 use tradewind_core::error::{Error, Reason, Result};
 use tradewind_core::{
-    Algorithm, Checksum, ChecksumScope, Classes, Metadata, Observation, Precondition, ReadConditions, Tags,
-    Timestamp,
+    Algorithm, Checksum, ChecksumScope, Classes, Metadata, Precondition, ReadConditions, Tags,
 };
 use tradewind_wire::headers::{
     CHECKSUM_TYPE, DEFAULT_TYPE, OBJECT_CLASS, RANGE_CLASS, SYSTEM_HEADERS, TAGGING, TAGGING_COUNT,
@@ -19,13 +18,10 @@ use tradewind_wire::http_date::http_date;
 use tradewind_wire::sigv4::encode_query;
 
 use super::dialect::Dialect;
-use crate::remote::header_fields::{header_text, header_value, parse_date};
+use crate::remote::header_fields::{header_text, header_value};
 
 /// The id of a conditional write, stored in the metadata of the object.
 pub(super) const WRITE_ID: HeaderName = HeaderName::from_static("x-amz-meta-tradewind-write");
-
-/// The headers of a response without a body, and its observation.
-pub(super) type HeadersOnly = (HeaderMap, Observation);
 
 /// Writes an object's metadata into the request that creates it.
 pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Result<()> {
@@ -104,12 +100,6 @@ pub(super) fn read_metadata(headers: &HeaderMap) -> Result<Metadata> {
 /// Returns true if the object has tags.
 pub(super) fn has_tags(headers: &HeaderMap) -> bool {
     headers.get(TAGGING_COUNT).is_some_and(|count| count != "0")
-}
-
-/// The object's modification time, with a resolution of one second.
-pub(super) fn last_modified(headers: &HeaderMap) -> Result<Timestamp> {
-    parse_date(headers, &LAST_MODIFIED)?
-        .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Last-Modified"))
 }
 
 /// The checksums in a response, and their scope.
@@ -268,7 +258,7 @@ pub(super) fn write_conditions(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tradewind_core::SystemHeaders;
+    use tradewind_core::{SystemHeaders, Timestamp};
 
     #[test]
     fn metadata_round_trips_through_headers() {

@@ -60,9 +60,7 @@ impl S3Store {
     ) -> Result<GetResponse<Body>> {
         let answer = self.send_read(context, address, request, Method::GET).await?;
         let (info, span) = self.describe(context, address, request, &answer).await?;
-        let length = answer
-            .content_length()
-            .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))?;
+        let length = answer.require_content_length()?;
         if length != span.length {
             return Err(Error::new(
                 Reason::Io,
@@ -152,12 +150,10 @@ impl S3Store {
         answer: &StoreResponse,
     ) -> Result<(ObjectInfo, Span)> {
         let answered = &answer.head.headers;
-        let length = answer
-            .content_length()
-            .ok_or_else(|| Error::new(Reason::Io, "the store's response has no Content-Length"))?;
+        let length = answer.require_content_length()?;
         let is_partial = answer.head.status == StatusCode::PARTIAL_CONTENT;
         let (span, size) = match header_fields::content_range(answered)? {
-            Some(found) if is_partial => found,
+            Some(found) if is_partial => (found.span, found.size),
             // Without a range its length would be taken for the object's.
             None if is_partial => {
                 let why = "the store sent a partial response without Content-Range";
@@ -170,7 +166,7 @@ impl S3Store {
             metadata.tags = Box::pin(self.read_tags(context, address)).await?;
         }
         let (mut checksums, scope) = headers::checksums(answered)?;
-        let (etag, modified) = (header_fields::etag(answered)?, headers::last_modified(answered)?);
+        let (etag, modified) = (header_fields::etag(answered)?, header_fields::last_modified(answered)?);
         let parts = etag.as_str().rsplit_once('-').and_then(|(_, parts)| parts.parse().ok());
         let is_asked_for = match request.select {
             Select::Whole => span == Span::whole(size),

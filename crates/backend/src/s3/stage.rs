@@ -18,7 +18,7 @@ use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, Obser
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::aws_chunked::{FrameEncoder, SignedChunks, UnsignedChunks};
 use super::dialect::Dialect;
-use super::headers::{self, HeadersOnly, WRITE_ID};
+use super::headers::{self, WRITE_ID};
 use super::multipart_write::{MultipartWrite, PartBuffer, part_query};
 use super::protocol::{DECODED_LENGTH, TRAILER};
 use super::regions::SentWith;
@@ -29,10 +29,8 @@ use crate::remote::header_fields;
 use crate::remote::header_fields::generation;
 use crate::remote::limits::{MAX_BUFFERED_BYTES, MAX_REQUEST_OBJECT_BYTES};
 use crate::remote::payload::BufferedBody;
+use crate::remote::response::ResponseHead;
 use crate::remote::streaming_request::StreamingRequest;
-
-/// Longest body of a response of which only the headers matter.
-const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// The destination of a write.
 pub(super) enum WriteTarget {
@@ -282,18 +280,14 @@ impl StagedWrite {
         streaming: StreamingWrite,
         waiting: Bytes,
         checksum: &Checksum,
-    ) -> Result<HeadersOnly> {
+    ) -> Result<ResponseHead> {
         let mut streaming = streaming;
         streaming.write(waiting).await?;
         if let Some(frame) = &mut streaming.frame {
             let end = frame.end(checksum);
             streaming.request.write(end).await?;
         }
-        let mut answer = streaming.request.finish().await?;
-        let headers = std::mem::take(&mut answer.head.headers);
-        let observation = answer.observation.clone();
-        answer.collect(MAX_RESPONSE_BYTES).await?;
-        Ok((headers, observation))
+        streaming.request.finish().await?.drain().await
     }
 
     /// Sends a buffered body as one request.
@@ -302,7 +296,7 @@ impl StagedWrite {
         pieces: Vec<Bytes>,
         checksum: &Checksum,
         expected: &Expected,
-    ) -> Result<HeadersOnly> {
+    ) -> Result<ResponseHead> {
         let mut call = self.call()?;
         call.payload = BufferedBody::from_buffers(pieces);
         let named = IdentifiedWrite::from_headers(&call.headers, self.size, *checksum);
@@ -311,7 +305,7 @@ impl StagedWrite {
             self.store.put(&self.context, &self.address, call, (told, expected.md5), named).await?;
         if told.is_none() {
             // The store may have computed one itself.
-            self.store.check_response_checksum(&answered.0, checksum, false)?;
+            self.store.check_response_checksum(&answered.headers, checksum, false)?;
         }
         Ok(answered)
     }
@@ -352,8 +346,7 @@ impl Staged for StagedWrite {
         let Some(checksum) = computed.first().copied() else {
             unreachable!("`new` adds at least one algorithm")
         };
-        let (answered, observation) = match std::mem::replace(&mut self.mode, WriteMode::Buffered(Vec::new()))
-        {
+        let answered = match std::mem::replace(&mut self.mode, WriteMode::Buffered(Vec::new())) {
             WriteMode::Parts(parts) => {
                 return parts.commit(self.request.precondition, checksum, computed).await;
             }
@@ -378,20 +371,20 @@ impl Staged for StagedWrite {
                     }
                     (Err(e), _) => return Err(self.explain(sent, framing, e).await),
                 };
-                self.store.set_dialect(Dialect::detect(&answered.0));
+                self.store.set_dialect(Dialect::detect(&answered.headers));
                 let was_told = self.request.checksum.is_some() && self.sends_checksum();
-                self.store.check_response_checksum(&answered.0, &checksum, was_told)?;
+                self.store.check_response_checksum(&answered.headers, &checksum, was_told)?;
                 answered
             }
             WriteMode::Streamed(None, _) => {
                 unreachable!("a streamed body has more than `MAX_BUFFERED_BYTES` bytes")
             }
         };
-        let committed = self.store.build_committed(&answered, self.size, computed)?;
+        let committed = self.store.build_committed(&answered.headers, self.size, computed)?;
         if let WriteTarget::Part(upload, number, _) = &self.target {
             self.store.cache_part(upload, *number, &committed);
         }
-        Ok((committed, observation))
+        Ok((committed, answered.observation))
     }
 }
 
@@ -406,7 +399,7 @@ impl StagedWrite {
 }
 
 impl S3Store {
-    /// Sends a PUT with a buffered body and the checksum and MD5 that the store verifies. Returns the response headers.
+    /// Sends a PUT with a buffered body and the checksum and MD5 that the store verifies. Returns the response.
     pub(super) async fn put(
         &self,
         context: &Context,
@@ -414,19 +407,16 @@ impl S3Store {
         mut call: Call<'_>,
         (checksum, md5): (Option<Checksum>, Option<[u8; 16]>),
         named: Option<IdentifiedWrite>,
-    ) -> Result<HeadersOnly> {
+    ) -> Result<ResponseHead> {
         headers::write_expected_checksums(checksum, md5, &mut call.headers)?;
-        let mut answer = match self.send(context, &call).await {
+        let head = match self.send(context, &call).await {
             Err(e) => return self.resolve_failed_call(context, address, &call, named.as_ref(), e).await,
-            Ok(answer) => answer,
+            Ok(answer) => answer.drain().await?,
         };
-        let headers = std::mem::take(&mut answer.head.headers);
-        let observation = answer.observation.clone();
-        answer.collect(MAX_RESPONSE_BYTES).await?;
         if let Some(checksum) = checksum {
-            self.check_response_checksum(&headers, &checksum, true)?;
+            self.check_response_checksum(&head.headers, &checksum, true)?;
         }
-        Ok((headers, observation))
+        Ok(head)
     }
 
     /// Builds the result of a write. S3 does not return the modification time; the response's `Date` is close to it.

@@ -4,8 +4,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use http::header::CONTENT_TYPE;
 use http::StatusCode;
+use http::header::CONTENT_TYPE;
 use tradewind_core::error::{Error, Reason};
 
 use crate::remote::client::{ClassifiedError, ErrorResponse, ResourceKind};

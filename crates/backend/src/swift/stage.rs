@@ -152,7 +152,7 @@ impl StagedWrite {
         let etag = ETag::from_md5(&md5);
         let scope = ChecksumScope::FullObject;
         let mut kept = StoredMetadata { metadata, checksums: checksums.clone(), ..StoredMetadata::default() };
-        let (headers, observation) = match way {
+        let head = match way {
             WriteMode::Buffered(pieces) => {
                 store.replace_object(&context, &address, kept, ObjectContent::Bytes(pieces)).await?
             }
@@ -166,9 +166,9 @@ impl StagedWrite {
                 put?
             }
         };
-        let modified = store.modification_time(&headers)?;
+        let modified = store.modification_time(&head.headers)?;
         let generation = generation(modified, etag.as_str());
-        Ok((Committed { etag, size, modified, generation, checksums, scope }, observation))
+        Ok((Committed { etag, size, modified, generation, checksums, scope }, head.observation))
     }
 
     async fn commit_part(self, md5: [u8; 16], checksums: Vec<Checksum>) -> Result<(Committed, Observation)> {
