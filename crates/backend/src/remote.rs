@@ -3,6 +3,7 @@
 //! implementation of [`Protocol`](client::Protocol).
 
 pub(crate) mod client;
+pub(crate) mod copy_source;
 pub(crate) mod header_fields;
 pub(crate) mod limits;
 pub(crate) mod payload;
