@@ -12,6 +12,12 @@ pub(crate) fn header_value(text: &str) -> Result<HeaderValue> {
     })
 }
 
+/// Converts a host, with an optional port, to the value of `Host`.
+pub(crate) fn host_value(host: String) -> Result<HeaderValue> {
+    HeaderValue::try_from(host)
+        .map_err(|e| Error::with_source(Reason::InvalidArgument, "the endpoint is not a valid host name", e))
+}
+
 /// The header value as UTF-8 text.
 pub(crate) fn header_text(value: &HeaderValue) -> Result<String> {
     String::from_utf8(value.as_bytes().to_vec())
