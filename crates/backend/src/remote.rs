@@ -16,5 +16,6 @@ mod socket;
 pub(crate) mod status;
 pub(crate) mod streaming_request;
 pub(crate) mod time;
+pub(crate) mod write_progress;
 
 pub use self::peer::Peer;

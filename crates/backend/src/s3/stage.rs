@@ -27,10 +27,11 @@ use crate::remote::client::Call;
 use crate::remote::client::ResourceKind;
 use crate::remote::header_fields;
 use crate::remote::header_fields::generation;
-use crate::remote::limits::{MAX_BUFFERED_BYTES, MAX_REQUEST_OBJECT_BYTES};
+use crate::remote::limits::{MAX_BUFFERED_BYTES, MAX_REQUEST_OBJECT_BYTES, part_too_large_error};
 use crate::remote::payload::BufferedBody;
 use crate::remote::response::ResponseHead;
 use crate::remote::streaming_request::StreamingRequest;
+use crate::remote::write_progress::WriteProgress;
 
 /// The destination of a write.
 pub(super) enum WriteTarget {
@@ -49,11 +50,8 @@ pub(super) struct StagedWrite {
     /// Hashers of the whole body; the first is for the checksum that the store verifies.
     hashers: Vec<Hasher>,
     md5: Option<Md5>,
-    /// Bytes written so far.
-    size: u64,
+    progress: WriteProgress,
     mode: WriteMode,
-    /// An earlier write failed or was cancelled: bytes are missing.
-    is_incomplete: bool,
 }
 
 /// How the bytes of a write are handled until the commit.
@@ -134,7 +132,7 @@ impl StagedWrite {
             (Some(_), WriteTarget::Part(..)) if is_whole => WriteMode::BufferedCopy(PartBuffer::default()),
             (Some(size), _) if size <= MAX_REQUEST_OBJECT_BYTES => WriteMode::Streamed(None, Bytes::new()),
             (Some(_), WriteTarget::Part(..)) => {
-                return Err(Error::new(Reason::EntityTooLarge, "a part is limited to 5 GiB"));
+                return Err(part_too_large_error());
             }
             (None, WriteTarget::Part(..)) => WriteMode::Buffered(Vec::new()),
             (_, WriteTarget::Object) => {
@@ -148,22 +146,14 @@ impl StagedWrite {
             target,
             hashers: algorithms.into_iter().map(Hasher::new).collect(),
             md5: request.verify_md5.then(Md5::new),
+            progress: WriteProgress::new(request.size),
             request,
-            size: 0,
             mode: way,
-            is_incomplete: false,
         })
     }
 
     async fn append(&mut self, bytes: Bytes) -> Result<()> {
-        self.size += bytes.len() as u64;
-        if self.request.size.is_some_and(|declared| self.size > declared) {
-            let (size, declared) = (self.size, self.request.size.unwrap_or_default());
-            return Err(Error::new(
-                Reason::InvalidRequest,
-                format!("the body has at least {size} bytes, but {declared} were declared"),
-            ));
-        }
+        self.progress.add(bytes.len())?;
         self.hashers.iter_mut().for_each(|hasher| hasher.update(&bytes));
         if let Some(md5) = &mut self.md5 {
             md5.update(&bytes);
@@ -173,7 +163,7 @@ impl StagedWrite {
         }
         match &mut self.mode {
             WriteMode::Buffered(pieces) => {
-                if self.size > self.store.part_bytes as u64 {
+                if self.progress.written_bytes() > self.store.part_bytes as u64 {
                     let max_mib = self.store.part_bytes >> 20;
                     let why = format!("a part of unknown length is limited to {max_mib} MiB");
                     return Err(Error::new(Reason::EntityTooLarge, why));
@@ -299,7 +289,7 @@ impl StagedWrite {
     ) -> Result<ResponseHead> {
         let mut call = self.call()?;
         call.payload = BufferedBody::from_buffers(pieces);
-        let named = IdentifiedWrite::from_headers(&call.headers, self.size, *checksum);
+        let named = IdentifiedWrite::from_headers(&call.headers, self.progress.written_bytes(), *checksum);
         let told = Some(*checksum).filter(|_| self.sends_checksum());
         let answered =
             self.store.put(&self.context, &self.address, call, (told, expected.md5), named).await?;
@@ -326,23 +316,22 @@ impl StagedWrite {
 impl Staged for StagedWrite {
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
         self.context.check()?;
-        self.check_complete()?;
-        self.is_incomplete = true;
+        self.progress.start_write()?;
         self.append(bytes).await?;
-        self.is_incomplete = false;
+        self.progress.end_write();
         Ok(())
     }
 
     async fn commit(mut self: Box<Self>, expected: Expected) -> Result<(Committed, Observation)> {
         self.context.check()?;
-        self.check_complete()?;
+        self.progress.check_complete()?;
         let computed: Vec<Checksum> =
             std::mem::take(&mut self.hashers).into_iter().map(Hasher::finish).collect();
         let md5: Option<[u8; 16]> = self.md5.take().map(|md5| md5.finalize().into());
         let expected = expected.with_default_size(self.request.size);
         let mut expected = expected;
         expected.checksums.extend(self.request.checksum);
-        expected.verify(self.size, md5, &computed)?;
+        expected.verify(self.progress.written_bytes(), md5, &computed)?;
         let Some(checksum) = computed.first().copied() else {
             unreachable!("`new` adds at least one algorithm")
         };
@@ -357,8 +346,9 @@ impl Staged for StagedWrite {
             WriteMode::Streamed(Some(mut streaming), waiting) => {
                 let (sent, framing) = (streaming.sent_with, streaming.framing());
                 let named = streaming.named.take();
-                let named =
-                    named.and_then(|headers| IdentifiedWrite::from_headers(&headers, self.size, checksum));
+                let named = named.and_then(|headers| {
+                    IdentifiedWrite::from_headers(&headers, self.progress.written_bytes(), checksum)
+                });
                 let answered = match (Self::finish_streaming(streaming, waiting, &checksum).await, named) {
                     (Ok(answered), _) => answered,
                     (Err(e), Some(named)) if e.kind() != ErrorKind::Precondition => {
@@ -380,21 +370,12 @@ impl Staged for StagedWrite {
                 unreachable!("a streamed body has more than `MAX_BUFFERED_BYTES` bytes")
             }
         };
-        let committed = self.store.build_committed(&answered.headers, self.size, computed)?;
+        let committed =
+            self.store.build_committed(&answered.headers, self.progress.written_bytes(), computed)?;
         if let WriteTarget::Part(upload, number, _) = &self.target {
             self.store.cache_part(upload, *number, &committed);
         }
         Ok((committed, answered.observation))
-    }
-}
-
-impl StagedWrite {
-    fn check_complete(&self) -> Result<()> {
-        if self.is_incomplete {
-            let why = "an earlier write failed or was cancelled; stage the object again";
-            return Err(Error::new(Reason::InvalidRequest, why));
-        }
-        Ok(())
     }
 }
 
