@@ -3,6 +3,7 @@
 //! implementation of [`Protocol`](client::Protocol).
 
 pub(crate) mod client;
+pub(crate) mod client_options;
 pub(crate) mod copy_source;
 pub(crate) mod header_fields;
 pub(crate) mod limits;
@@ -11,6 +12,7 @@ mod peer;
 pub(crate) mod pool;
 pub(crate) mod query;
 mod rcv_lowat;
+pub(crate) mod renewal;
 pub(crate) mod response;
 mod socket;
 pub(crate) mod status;

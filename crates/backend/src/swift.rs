@@ -57,8 +57,9 @@ use self::session::{Session, SessionManager};
 use self::stage::{StagedWrite, WriteTarget};
 use self::uploads::UploadLocks;
 use crate::remote::client::Call;
+use crate::remote::client_options::ClientOptions;
 use crate::remote::limits::MAX_REQUEST_OBJECT_BYTES;
-use crate::remote::pool::DEFAULT_READ_BYTES;
+use crate::remote::pool::PoolOptions;
 use crate::remote::response::{ResponseHead, StoreResponse};
 use crate::remote::streaming_request::StreamingRequest;
 use tradewind_model::retry::RetryOptions;
@@ -106,21 +107,39 @@ impl SwiftOptions {
     /// Default settings.
     #[must_use]
     pub fn new(auth: Auth) -> Self {
+        let ClientOptions { connections, tls, retries, response_timeout, stall_timeout } =
+            ClientOptions::default();
         Self {
             auth,
             account_url: None,
-            tls: None,
-            max_connections: 64,
-            read_bytes: DEFAULT_READ_BYTES,
-            is_single_use: false,
-            traffic: None,
-            connect_timeout: Duration::from_secs(5),
-            response_timeout: Duration::from_secs(60),
-            stall_timeout: Duration::from_secs(30),
-            retries: RetryOptions::default(),
+            tls,
+            max_connections: connections.max_connections,
+            read_bytes: connections.read_bytes,
+            is_single_use: connections.is_single_use,
+            traffic: connections.traffic,
+            connect_timeout: connections.connect_timeout,
+            response_timeout,
+            stall_timeout,
+            retries,
             segment_bytes: 1 << 30,
             segment_grace_period: Duration::from_secs(3600),
             read_newest: true,
+        }
+    }
+
+    fn client_options(&self) -> ClientOptions {
+        ClientOptions {
+            connections: PoolOptions {
+                max_connections: self.max_connections,
+                connect_timeout: self.connect_timeout,
+                read_bytes: self.read_bytes,
+                is_single_use: self.is_single_use,
+                traffic: self.traffic.clone(),
+            },
+            tls: self.tls.clone(),
+            retries: self.retries,
+            response_timeout: self.response_timeout,
+            stall_timeout: self.stall_timeout,
         }
     }
 }
