@@ -444,7 +444,8 @@ impl ObjectStore for S3Store {
         request: StageRequest,
     ) -> Result<Box<dyn Staged>> {
         let algorithm = self.part_checksum_algorithm(context, address, upload).await?;
-        self.stage_target(context, address, WriteTarget::Part(upload.clone(), number, algorithm), request)
+        let target = WriteTarget::Part { upload: upload.clone(), number, algorithm };
+        self.stage_target(context, address, target, request)
     }
 
     async fn copy_part(&self, context: &Context, request: CopyPartRequest) -> Result<Committed> {

@@ -141,12 +141,22 @@ fn parse_response_checksum(algorithm: Algorithm, text: &str) -> Result<Checksum>
         .map_err(|e| Error::with_source(Reason::Io, format!("the store sent an invalid checksum: {e}"), e))
 }
 
-/// Writes the checksums that the store verifies the body against.
-pub(super) fn write_expected_checksums(
-    checksum: Option<Checksum>,
-    md5: Option<[u8; 16]>,
-    headers: &mut HeaderMap,
-) -> Result<()> {
+/// The digests that the store verifies a body against.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct BodyDigests {
+    pub checksum: Option<Checksum>,
+    pub md5: Option<[u8; 16]>,
+}
+
+impl From<Checksum> for BodyDigests {
+    fn from(checksum: Checksum) -> Self {
+        Self { checksum: Some(checksum), md5: None }
+    }
+}
+
+/// Writes the digests that the store verifies the body against.
+pub(super) fn write_body_digests(digests: BodyDigests, headers: &mut HeaderMap) -> Result<()> {
+    let BodyDigests { checksum, md5 } = digests;
     if let Some(checksum) = checksum {
         headers.insert(checksum.algorithm().header(), header_value(&checksum.to_base64())?);
     }

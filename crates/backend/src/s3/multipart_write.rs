@@ -131,7 +131,7 @@ impl MultipartWrite {
         call.resource = ResourceKind::Upload;
         call.query = part_query(id, number);
         call.payload = BufferedBody::from_buffers([bytes]);
-        let answered = store.put(context, address, call, (Some(checksum), None), None).await?;
+        let answered = store.put(context, address, call, checksum.into(), None).await?;
         self.buffer.reservations.clear();
         parts.push(CompletePart {
             number,
@@ -184,7 +184,7 @@ impl MultipartWrite {
         call.is_idempotent = IdentifiedWrite::add_id(precondition, &self.metadata, &mut call.headers)?;
         let named = IdentifiedWrite::from_headers(&call.headers, self.size, checksum);
         call.payload = BufferedBody::from_buffers([self.buffer.take()]);
-        let answered = store.put(context, address, call, (Some(checksum), None), named).await?;
+        let answered = store.put(context, address, call, checksum.into(), named).await?;
         Ok((store.build_committed(&answered.headers, self.size, computed)?, answered.observation))
     }
 }

@@ -18,7 +18,7 @@ use tradewind_core::{Address, Algorithm, Checksum, ChecksumScope, Context, Obser
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::aws_chunked::{FrameEncoder, SignedChunks, UnsignedChunks};
 use super::dialect::Dialect;
-use super::headers::{self, WRITE_ID};
+use super::headers::{self, BodyDigests, WRITE_ID};
 use super::multipart_write::{MultipartWrite, PartBuffer, part_query};
 use super::protocol::{DECODED_LENGTH, TRAILER};
 use super::regions::SentWith;
@@ -37,7 +37,11 @@ use crate::remote::write_progress::WriteProgress;
 pub(super) enum WriteTarget {
     Object,
     /// A part, with the checksum algorithm of its upload, if any.
-    Part(UploadId, PartNumber, Option<Algorithm>),
+    Part {
+        upload: UploadId,
+        number: PartNumber,
+        algorithm: Option<Algorithm>,
+    },
 }
 
 /// A write that is not committed yet.
@@ -107,21 +111,21 @@ impl StagedWrite {
         request: StageRequest,
     ) -> Result<Self> {
         let mut algorithms = request.algorithms.clone();
-        if let WriteTarget::Part(.., Some(algorithm)) = target {
+        if let WriteTarget::Part { algorithm: Some(algorithm), .. } = target {
             algorithms.retain(|other| *other != algorithm);
             algorithms.insert(0, algorithm);
         }
         if algorithms.is_empty() {
             algorithms.push(Algorithm::Crc64Nvme);
         }
-        let may_tell = !matches!(target, WriteTarget::Part(_, _, None));
+        let may_tell = !matches!(target, WriteTarget::Part { algorithm: None, .. });
         let is_whole = store.choose_framing(may_tell) == Framing::Whole;
         let way = match (request.size, &target) {
             (Some(size), _) if size <= MAX_BUFFERED_BYTES => WriteMode::Buffered(Vec::new()),
             (_, WriteTarget::Object) if is_whole => {
                 WriteMode::Parts(MultipartWrite::new(store.clone(), context, address, &request))
             }
-            (Some(size), WriteTarget::Part(..)) if is_whole && size > store.part_bytes as u64 => {
+            (Some(size), WriteTarget::Part { .. }) if is_whole && size > store.part_bytes as u64 => {
                 let (size, max_mib) = (size >> 20, store.part_bytes >> 20);
                 let why = format!(
                     "the store does not support signed chunks, so a part of {size} MiB would be sent unsigned over \
@@ -129,12 +133,12 @@ impl StagedWrite {
                 );
                 return Err(Error::new(Reason::EntityTooLarge, why));
             }
-            (Some(_), WriteTarget::Part(..)) if is_whole => WriteMode::BufferedCopy(PartBuffer::default()),
+            (Some(_), WriteTarget::Part { .. }) if is_whole => WriteMode::BufferedCopy(PartBuffer::default()),
             (Some(size), _) if size <= MAX_REQUEST_OBJECT_BYTES => WriteMode::Streamed(None, Bytes::new()),
-            (Some(_), WriteTarget::Part(..)) => {
+            (Some(_), WriteTarget::Part { .. }) => {
                 return Err(part_too_large_error());
             }
-            (None, WriteTarget::Part(..)) => WriteMode::Buffered(Vec::new()),
+            (None, WriteTarget::Part { .. }) => WriteMode::Buffered(Vec::new()),
             (_, WriteTarget::Object) => {
                 WriteMode::Parts(MultipartWrite::new(store.clone(), context, address, &request))
             }
@@ -207,9 +211,9 @@ impl StagedWrite {
                 let StageRequest { precondition, metadata, .. } = &self.request;
                 call.is_idempotent = IdentifiedWrite::add_id(precondition, metadata, &mut call.headers)?;
             }
-            WriteTarget::Part(id, number, _) => {
+            WriteTarget::Part { upload, number, .. } => {
                 call.resource = ResourceKind::Upload;
-                call.query = part_query(id, *number);
+                call.query = part_query(upload, *number);
             }
         }
         Ok(call)
@@ -222,6 +226,7 @@ impl StagedWrite {
         let declared = self.request.checksum.filter(|declared| {
             self.sends_checksum() && declared.algorithm() == self.checksum_placeholder().algorithm()
         });
+        let declared = BodyDigests { checksum: declared, md5: None };
         let framing = self.store.choose_framing(self.sends_checksum());
         let on_wire = match framing {
             Framing::Trailer => {
@@ -230,11 +235,11 @@ impl StagedWrite {
                 UnsignedChunks::framed_length(length, &told)
             }
             Framing::SignedChunks => {
-                headers::write_expected_checksums(declared, None, &mut call.headers)?;
+                headers::write_body_digests(declared, &mut call.headers)?;
                 SignedChunks::framed_length(length)
             }
             Framing::Unframed => {
-                headers::write_expected_checksums(declared, None, &mut call.headers)?;
+                headers::write_body_digests(declared, &mut call.headers)?;
                 length
             }
             // Signed chunks were rejected since this write was staged, so it would be sent unsigned. A retry is sent
@@ -291,8 +296,8 @@ impl StagedWrite {
         call.payload = BufferedBody::from_buffers(pieces);
         let named = IdentifiedWrite::from_headers(&call.headers, self.progress.written_bytes(), *checksum);
         let told = Some(*checksum).filter(|_| self.sends_checksum());
-        let answered =
-            self.store.put(&self.context, &self.address, call, (told, expected.md5), named).await?;
+        let digests = BodyDigests { checksum: told, md5: expected.md5 };
+        let answered = self.store.put(&self.context, &self.address, call, digests, named).await?;
         if told.is_none() {
             // The store may have computed one itself.
             self.store.check_response_checksum(&answered.headers, checksum, false)?;
@@ -308,7 +313,7 @@ impl StagedWrite {
 
     /// Returns true if a checksum is sent to the store: false for a part of an upload without checksums.
     fn sends_checksum(&self) -> bool {
-        !matches!(self.target, WriteTarget::Part(_, _, None))
+        !matches!(self.target, WriteTarget::Part { algorithm: None, .. })
     }
 }
 
@@ -372,7 +377,7 @@ impl Staged for StagedWrite {
         };
         let committed =
             self.store.build_committed(&answered.headers, self.progress.written_bytes(), computed)?;
-        if let WriteTarget::Part(upload, number, _) = &self.target {
+        if let WriteTarget::Part { upload, number, .. } = &self.target {
             self.store.cache_part(upload, *number, &committed);
         }
         Ok((committed, answered.observation))
@@ -386,15 +391,15 @@ impl S3Store {
         context: &Context,
         address: &Address,
         mut call: Call<'_>,
-        (checksum, md5): (Option<Checksum>, Option<[u8; 16]>),
+        digests: BodyDigests,
         named: Option<IdentifiedWrite>,
     ) -> Result<ResponseHead> {
-        headers::write_expected_checksums(checksum, md5, &mut call.headers)?;
+        headers::write_body_digests(digests, &mut call.headers)?;
         let head = match self.send(context, &call).await {
             Err(e) => return self.resolve_failed_call(context, address, &call, named.as_ref(), e).await,
             Ok(answer) => answer.drain().await?,
         };
-        if let Some(checksum) = checksum {
+        if let Some(checksum) = digests.checksum {
             self.check_response_checksum(&head.headers, &checksum, true)?;
         }
         Ok(head)
