@@ -15,6 +15,7 @@ mod rcv_lowat;
 pub(crate) mod renewal;
 pub(crate) mod response;
 mod socket;
+pub(crate) mod sorted_entries;
 pub(crate) mod status;
 pub(crate) mod streaming_request;
 pub(crate) mod time;

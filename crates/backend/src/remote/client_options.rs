@@ -1,4 +1,5 @@
-//! Settings of a client. S3 and Swift have the same ones, with the same defaults.
+//! Settings of a client, and its construction from them. S3 and Swift have the same settings with the same defaults;
+//! their public options repeat them as fields.
 
 use std::sync::Arc;
 use std::time::Duration;

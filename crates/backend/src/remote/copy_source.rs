@@ -1,4 +1,5 @@
-//! The source of a server-side copy: its header, and the errors that both protocols report about it.
+//! The source of a server-side copy: its header, and the errors that both protocols report about it. The destination
+//! may be a part; its bytes never pass through this process.
 
 use http::HeaderValue;
 use tradewind_core::error::{Error, Reason, Result};

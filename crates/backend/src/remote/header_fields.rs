@@ -31,6 +31,18 @@ pub(crate) fn etag(headers: &HeaderMap) -> Result<ETag> {
     Ok(ETag::from_text(&tag))
 }
 
+/// ETags as the value of `If-Match` or `If-None-Match`.
+pub(crate) fn etag_list(tags: &[ETag]) -> String {
+    tags.iter().map(|tag| format!("\"{tag}\"")).collect::<Vec<_>>().join(", ")
+}
+
+/// The name of the header with the user metadata `name`.
+pub(crate) fn user_metadata_name(prefix: &str, name: &str) -> Result<HeaderName> {
+    HeaderName::try_from(format!("{prefix}{name}")).map_err(|e| {
+        Error::with_source(Reason::InvalidArgument, format!("metadata name {name:?} cannot be sent"), e)
+    })
+}
+
 /// Parses a header that holds an HTTP date.
 pub(crate) fn parse_date(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Timestamp>> {
     let Some(value) = headers.get(name).map(header_text).transpose()? else { return Ok(None) };

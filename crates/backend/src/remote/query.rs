@@ -1,4 +1,5 @@
-//! The query string of a request, and the request target that it ends.
+//! The query string of a request, and the request target that it ends. Both are encoded as SigV4 signs them; Swift
+//! decodes the same encoding.
 
 use http::Uri;
 use tradewind_core::error::{Error, Reason, Result};

@@ -1,4 +1,5 @@
-//! Renewal of credentials and tokens. They are renewed before they expire, by one request while the others wait.
+//! Renewal of credentials and tokens. They are renewed before they expire, by one request while the others wait: a
+//! service that issues them is slow, and would otherwise receive one request per waiting transfer.
 
 use std::time::Duration;
 

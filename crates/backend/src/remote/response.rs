@@ -16,7 +16,7 @@ use hyper::body::{Body as _, Frame, Incoming};
 use md5::{Digest as _, Md5};
 use tradewind_core::checksum::Hasher;
 use tradewind_core::error::{Error, Reason, Result};
-use tradewind_core::{Body, Checksum, Context, Observation};
+use tradewind_core::{Body, ByteRange, Checksum, Context, Observation};
 
 use super::pool::{Connection, Pool};
 use super::rcv_lowat::RcvLowat;
@@ -208,6 +208,18 @@ impl StoreResponse {
         });
         Ok(Body::from_stream(length, stream))
     }
+}
+
+/// Checks an empty response against the size of what it should contain, which the object's head reports.
+///
+/// # Errors
+/// [`Io`](Reason::Io) if bytes are missing, [`InvalidRange`](Reason::InvalidRange) if a range of an empty object was
+/// requested.
+pub(crate) fn check_empty(actual_bytes: u64, requested: Option<ByteRange>) -> Result<()> {
+    if actual_bytes > 0 {
+        return Err(Error::new(Reason::Io, format!("the store sent 0 of {actual_bytes} bytes")));
+    }
+    requested.map_or(Ok(()), |range| range.resolve(0).map(drop))
 }
 
 /// Returns true for `gzip` and its alias `x-gzip` (RFC 9110, section 8.4.1.3).

@@ -11,11 +11,9 @@ use super::conditions::pinned_to;
 use super::headers::{self, ConditionTarget, ResponseChecksums};
 use super::service_error::ServiceError;
 use super::xml;
-use crate::remote::client::Call;
-use crate::remote::client::ResourceKind;
+use crate::remote::client::{Call, ResourceKind};
 use crate::remote::copy_source::{check_source_range, copy_source, overwritten_error};
-use crate::remote::header_fields;
-use crate::remote::header_fields::generation;
+use crate::remote::header_fields::{self, generation};
 use crate::remote::query::Query;
 use crate::remote::time::parse_time;
 

@@ -18,7 +18,7 @@ use tradewind_wire::http_date::http_date;
 use tradewind_wire::sigv4::encode_query;
 
 use super::dialect::Dialect;
-use crate::remote::header_fields::{header_text, header_value};
+use crate::remote::header_fields::{etag_list, header_text, header_value, user_metadata_name};
 
 /// The id of a conditional write, stored in the metadata of the object.
 pub(super) const WRITE_ID: HeaderName = HeaderName::from_static("x-amz-meta-tradewind-write");
@@ -31,10 +31,7 @@ pub(super) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) -> Re
         }
     }
     for (name, text) in &metadata.user {
-        let name = HeaderName::try_from(format!("{USER_PREFIX}{name}")).map_err(|e| {
-            Error::with_source(Reason::InvalidArgument, format!("metadata name {name:?} cannot be sent"), e)
-        })?;
-        headers.insert(name, header_value(text)?);
+        headers.insert(user_metadata_name(USER_PREFIX, name)?, header_value(text)?);
     }
     if !metadata.tags.is_empty() {
         headers.insert(TAGGING, header_value(&tagging(&metadata.tags))?);
@@ -248,9 +245,7 @@ pub(super) fn write_conditions(
         let text = match tags {
             None => continue,
             Some(ETagMatch::Any) => "*".to_owned(),
-            Some(ETagMatch::OneOf(tags)) => {
-                tags.iter().map(|tag| format!("\"{tag}\"")).collect::<Vec<_>>().join(", ")
-            }
+            Some(ETagMatch::OneOf(tags)) => etag_list(tags),
         };
         headers.insert(name(plain), header_value(&text)?);
     }

@@ -17,8 +17,7 @@ use tradewind_core::{
 use super::S3Store;
 use super::ambiguous_outcome::IdentifiedWrite;
 use super::headers;
-use crate::remote::client::Call;
-use crate::remote::client::ResourceKind;
+use crate::remote::client::{Call, ResourceKind};
 use crate::remote::header_fields;
 use crate::remote::payload::BufferedBody;
 use crate::remote::query::Query;

@@ -14,7 +14,7 @@ use crate::remote::client::Call;
 use crate::remote::header_fields;
 use crate::remote::limits::MAX_PAGE_ENTRIES;
 use crate::remote::query::Query;
-use crate::remote::response::{ExpectedDigest, StoreResponse};
+use crate::remote::response::{ExpectedDigest, StoreResponse, check_empty};
 
 /// Longest page of parts, as XML.
 const MAX_PARTS_PAGE_BYTES: usize = 1 << 20;
@@ -103,13 +103,11 @@ impl S3Store {
         let head = GetRequest { select, ..GetRequest::default() };
         // Boxed, because it is rarely needed.
         let actual = Box::pin(self.read_head(context, address, &head)).await?.span.length;
-        if actual > 0 {
-            return Err(Error::new(Reason::Io, format!("the store sent 0 of {actual} bytes")));
-        }
-        match request.select {
-            Select::Range(range) => range.resolve(0).map(drop),
-            Select::Whole | Select::Part(_) => Ok(()),
-        }
+        let range = match request.select {
+            Select::Range(range) => Some(range),
+            Select::Whole | Select::Part(_) => None,
+        };
+        check_empty(actual, range)
     }
 
     /// Sends a GET or HEAD with the request's conditions and selection.

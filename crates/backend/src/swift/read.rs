@@ -13,9 +13,9 @@ use super::part_records::part_number;
 use super::stored_metadata::{StoredMetadata, large_object_etag};
 use super::{SwiftStore, names};
 use crate::remote::client::{Call, ResourceKind};
-use crate::remote::header_fields::{self, header_value};
+use crate::remote::header_fields::{self, etag_list, header_value};
 use crate::remote::query::Query;
-use crate::remote::response::{ExpectedDigest, StoreResponse};
+use crate::remote::response::{ExpectedDigest, StoreResponse, check_empty};
 
 /// Longest metadata in the companion.
 const MAX_METADATA_BYTES: usize = 256 << 10;
@@ -143,12 +143,7 @@ impl SwiftStore {
     ) -> Result<()> {
         // Boxed, because it is rarely needed.
         let head = Box::pin(self.read_head(context, address, &GetRequest::default())).await?;
-        let size = head.info.size;
-        if size > 0 {
-            let why = format!("the store sent 0 of {size} bytes");
-            return Err(Error::new(Reason::Io, why));
-        }
-        range.map_or(Ok(()), |range| range.resolve(0).map(drop))
+        check_empty(head.info.size, range)
     }
 
     /// Sends a read. Of the conditions only `If-None-Match` is sent. Swift compares its native ETag, which differs from
@@ -170,8 +165,7 @@ impl SwiftStore {
         if let (Some(ETagMatch::OneOf(tags)), None, None) =
             (&conditions.if_none_match, &conditions.if_match, conditions.if_unmodified_since)
         {
-            let all: Vec<String> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
-            call.headers.insert(IF_NONE_MATCH, header_value(&all.join(", "))?);
+            call.headers.insert(IF_NONE_MATCH, header_value(&etag_list(tags))?);
         }
         if let Some(range) = range {
             call.headers.insert(RANGE, header_fields::range_value(range));

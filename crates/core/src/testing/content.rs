@@ -1,4 +1,5 @@
-//! The content of objects in tests: bytes that differ at every offset and for every seed, written and read in pieces.
+//! The content of objects in tests: bytes that differ at every offset and for every seed. They are written in pieces,
+//! and a body's pieces are released one by one as they are read.
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;

@@ -1,4 +1,5 @@
-//! The fixture of the cases: a store with its two buckets, and shorthands to write and read.
+//! The fixture of the cases: a store with its two buckets, and shorthands to write and read. It panics if a step that
+//! only prepares a case fails.
 
 use std::sync::Arc;
 use std::time::Duration;
